@@ -3,7 +3,10 @@
 package loxilight
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,9 +25,10 @@ var mayImport = map[string][]string{
 
 	"datapath/classify":            {"datapath"},
 	"datapath/selection":           {"datapath"},
+	"datapath/internal/bpfmap":     {},
 	"datapath/internal/dump":       {},
 	"datapath/internal/network":    {"datapath", "datapath/internal/dump"},
-	"datapath/internal/ebpf":       {"datapath", "datapath/classify", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/netfilter", "datapath/selection"},
+	"datapath/internal/ebpf":       {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/netfilter", "datapath/selection"},
 	"datapath/internal/fake":       {"datapath"},
 	"datapath/internal/gratuitous": {},
 	"datapath/internal/pod":        {"datapath", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/network"},
@@ -44,7 +48,7 @@ var mayImport = map[string][]string{
 	},
 	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
-	"loxilightd/internal/state":     {"datapath"},
+	"loxilightd/internal/state":     {"api", "datapath"},
 	"loxilightd": {
 		"api", "datapath", "datapath/backends",
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",
@@ -59,23 +63,32 @@ var mayImport = map[string][]string{
 		"loxilight-agent/internal/services",
 	},
 	"loxilight-agent/internal/agent": {
-		"api", "api/client", "loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/keeper", "loxilight-agent/internal/kube",
+		"api", "api/client", "loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/syncer", "loxilight-agent/internal/kube",
 		"loxilight-agent/internal/metrics", "loxilight-agent/internal/nodes", "loxilight-agent/internal/pools", "loxilight-agent/internal/servicehealth", "loxilight-agent/internal/services",
 	},
 	"loxilight-agent/internal/health":        {},
 	"loxilight-agent/internal/pools":         {"loxilight-agent/internal/config"},
 	"loxilight-agent/internal/metrics":       {},
-	"loxilight-agent/internal/config":        {},
-	"loxilight-agent/internal/keeper":        {"api", "api/client"},
+	"loxilight-agent/internal/config":        {"api"},
+	"loxilight-agent/internal/syncer":        {"api", "api/client"},
 	"loxilight-agent/internal/nodes":         {"api", "loxilight-agent/internal/config"},
 	"loxilight-agent/internal/kube":          {},
 	"loxilight-agent/internal/services":      {"api"},
 	"loxilight-agent/internal/servicehealth": {"loxilight-agent/internal/health", "loxilight-agent/internal/services"},
 
 	"loxilight-cni":         {"api", "api/client"},
-	"llcli":                 {"api", "api/client", "llcli/internal/cli"},
+	"llcli":                 {"api", "api/client", "llcli/internal/cli", "llcli/internal/command"},
 	"llcli/internal/bundle": {"api"},
-	"llcli/internal/cli":    {"api", "api/client", "api/document", "llcli/internal/bundle"},
+	"llcli/internal/cli": {
+		"api", "api/client", "api/document", "llcli/internal/changes", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/local",
+		"llcli/internal/output", "llcli/internal/view",
+	},
+	"llcli/internal/command": {"api", "api/client", "llcli/internal/output"},
+	"llcli/internal/kinds":   {"api", "api/document", "llcli/internal/command", "llcli/internal/output"},
+	"llcli/internal/view":    {"api", "api/client", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
+	"llcli/internal/changes": {"api", "api/document", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
+	"llcli/internal/local":   {"api", "api/client", "llcli/internal/bundle", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
+	"llcli/internal/output":  {"api", "api/document"},
 
 	"tools/chart":          {},
 	"tools/image":          {},
@@ -127,5 +140,50 @@ func TestLayering(t *testing.T) {
 	}
 	if seen == 0 {
 		t.Error("go list named no package of ours")
+	}
+}
+
+// The size that no package of ours may exceed, without tests and generated files.
+const (
+	maxFiles = 25
+	maxLines = 4500
+)
+
+// oversized are the packages that still exceed it. No package may be added.
+var oversized = []string{
+	"datapath/internal/ebpf",
+	"datapath/internal/network",
+	"loxilightd/internal/control",
+	"loxilightd/internal/node",
+	"loxilightd/internal/state",
+	"tests/bench",
+}
+
+func TestPackageSize(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{.Dir}} {{join .GoFiles " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		pkg, dir := strings.TrimPrefix(fields[0], module), fields[1]
+		files, lines := 0, 0
+		for _, name := range fields[2:] {
+			text, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.HasPrefix(text, []byte("// Code generated ")) {
+				files++
+				lines += bytes.Count(text, []byte("\n"))
+			}
+		}
+		exceeds, listed := files > maxFiles || lines > maxLines, slices.Contains(oversized, pkg)
+		switch {
+		case exceeds && !listed:
+			t.Errorf("%s has %d files and %d lines, more than %d or %d: split it", pkg, files, lines, maxFiles, maxLines)
+		case listed && !exceeds:
+			t.Errorf("%s has %d files and %d lines: take it out of oversized", pkg, files, lines)
+		}
 	}
 }

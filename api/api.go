@@ -20,8 +20,10 @@ const (
 
 // Limits of the channel, in bytes.
 const (
-	MaxRequest = 1 << 20  // a longer request is refused by the client, and cut off by the daemon
-	MaxReply   = 64 << 10 // a longer list is paged
+	MaxRequest = 1 << 20 // a longer request is refused by the client and by the daemon
+	MaxReply   = 1 << 20 // nanomsg's default limit of a receiver
+	// MaxObject limits an object: with it, its status or its counters still fit a reply.
+	MaxObject = MaxReply - 2<<10
 )
 
 // Request is one JSON-RPC 2.0 call. A request without ID is a notification: it
@@ -154,7 +156,6 @@ type GetParams struct {
 	Kind     string `json:"kind"`
 	Name     string `json:"name"`
 	Revision uint64 `json:"revision,omitempty"` // as it was then, without status; 0: as it is
-	Continue string `json:"continue,omitempty"` // see [Object.Continue]
 }
 
 // ListParams are the parameters of list. Items are in the order of their names.
@@ -197,9 +198,8 @@ type RevisedChange struct {
 // CountersParams are the parameters of counters. Without Kind and Name the result contains the
 // node's counters.
 type CountersParams struct {
-	Kind     string `json:"kind,omitempty"`
-	Name     string `json:"name,omitempty"`
-	Continue string `json:"continue,omitempty"`
+	Kind string `json:"kind,omitempty"`
+	Name string `json:"name,omitempty"`
 }
 
 // CountersResult answers counters. Figures count from the creation of the
@@ -216,8 +216,6 @@ type CountersResult struct {
 	Sent     *Traffic `json:"sent,omitempty"`
 	Received *Traffic `json:"received,omitempty"`
 	Dropped  uint64   `json:"dropped,omitempty"`
-	// Continue is set if not all backends fitted: request the next ones with it.
-	Continue string `json:"continue,omitempty"`
 }
 
 // BackendCounters are the figures of one backend of a Service.

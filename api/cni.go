@@ -7,9 +7,6 @@ import "encoding/json"
 // MethodCNI carries out a command of the container network interface.
 const MethodCNI = "cni"
 
-// Owner of the objects that the method cni makes.
-const OwnerCNI = "cni"
-
 // Commands of the method cni.
 const (
 	CNIAdd    = "ADD"

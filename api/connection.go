@@ -41,9 +41,9 @@ type ConnectionsFlushResult struct {
 
 // Way is how the packets of one direction of a connection go.
 type Way struct {
-	Path   string `json:"path"`             // tracked, slow
+	Path   string `json:"path"`             // fast, slow
 	Why    string `json:"why,omitempty"`    // it is slow, in words
-	Device string `json:"device,omitempty"` // outgoing device, if the path is tracked
+	Device string `json:"device,omitempty"` // outgoing device, if the path is fast
 	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag that they leave with; absent: none
 	Peer   string `json:"peer,omitempty"`   // that they are encapsulated for
 	Tunnel string `json:"tunnel,omitempty"` // of that Peer
@@ -57,7 +57,7 @@ type Connection struct {
 	// State: syn-sent, syn-received, established, fin-wait, time-wait, closed
 	// (TCP, SCTP); unreplied, replied (others).
 	State    string   `json:"state"`
-	Path     string   `json:"path"`           // tracked: fast path both ways; slow: kernel's stack
+	Path     string   `json:"path"`           // fast: both directions take the fast path; slow: kernel's stack
 	Forth    Way      `json:"forth,omitzero"` // of the original direction
 	Back     Way      `json:"back,omitzero"`  // of the answers
 	Age      Duration `json:"age"`

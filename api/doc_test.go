@@ -137,6 +137,16 @@ func TestEverythingIsDocumented(t *testing.T) {
 			t.Errorf("%q is not on the page", w)
 		}
 	}
+	for _, list := range [][]string{
+		Algorithms, SourceModes, NoBackends, OtherPorts, BackendStates, HealthTypes, Netns, Roles, XDPModes, RouteTypes, TunnelTypes,
+		NATTypes, NATBehaviours, FirewallActions, FirewallHooks, Owners, Protocols,
+	} {
+		for _, w := range list {
+			if !regexp.MustCompile(`\b` + w + `\b`).MatchString(text) {
+				t.Errorf("%q is not on the page", w)
+			}
+		}
+	}
 	for _, method := range []string{
 		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
 		MethodReload, MethodRollback, MethodConfirm, MethodHistory, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,

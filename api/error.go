@@ -126,6 +126,22 @@ func (e *Error) At(object, field string) *Error {
 	return &c
 }
 
+// ObjectTooLarge returns the error for an object that takes so many bytes of a request or reply,
+// which is more than [MaxObject].
+func ObjectTooLarge(kind, name string, size int) *Error {
+	advice := "split it into several objects"
+	switch kind {
+	case KindAddressGroup:
+		advice = "split it into several AddressGroups, which can be members of one: group:NAME"
+	case KindFirewallRule, KindNAT:
+		advice = "put addresses into AddressGroups, and match group:NAME"
+	case KindService:
+		advice = "use several Services"
+	}
+	return Errorf(ReasonInvalid, "the object takes %d bytes of a message, at most %d fit: %s", size, MaxObject, advice).
+		At(ObjectRef{Kind: kind, Name: name}.String(), "spec")
+}
+
 // FromError is the one place where errors become codes: an [*Error] stays as it
 // is, anything else is internal.
 func FromError(err error) *Error {

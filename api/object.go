@@ -26,6 +26,7 @@ var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute,
 const (
 	OwnerCLI  = "cli"  // the default
 	OwnerFile = "file" // /etc/loxilight/conf.d; only the daemon sets it
+	OwnerCNI  = "cni"  // pods that container runtimes attached
 	OwnerK8s  = "k8s"  // the agent
 )
 
@@ -39,14 +40,6 @@ type Object struct {
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
 	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, PodNetworkStatus, EndpointStatus, ServiceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
-	// Append makes this a further part of an object that is larger than a request: the lists of
-	// its spec are appended to the lists of the preceding object, which has the same kind and name
-	// and was the last object of an earlier request of the transaction. It must be the first of
-	// its request.
-	Append bool `json:"append,omitempty" yaml:"-"`
-	// Continue is set if the lists within spec and status did not fit one reply: each is cut, and
-	// get with this Continue returns the rest of each. Ignored in requests.
-	Continue string `json:"continue,omitempty" yaml:"-"`
 }
 
 // ObjectRef names an object.
@@ -76,7 +69,7 @@ type InterfaceSpec struct {
 	Device  string `json:"device,omitempty"`
 	Address string `json:"address,omitempty"` // instead of Device: the device with this address
 	Netns   string `json:"netns,omitempty"`   // host (default), switch
-	Role    string `json:"role,omitempty"`    // uplink (default), port, host, tunnel
+	Role    string `json:"role,omitempty"`    // one of Roles
 	XDP     string `json:"xdp,omitempty"`     // off (default), generic, native
 }
 
@@ -98,7 +91,7 @@ type ServiceSpec struct {
 	Frontends []string `json:"frontends"`
 	// Backends serve the frontends of their own address family.
 	Backends []Backend `json:"backends,omitempty"`
-	// Algorithm: maglev (default), random, round-robin, least-connections, source-hash.
+	// Algorithm is one of [Algorithms].
 	Algorithm string    `json:"algorithm,omitempty"`
 	Affinity  *Affinity `json:"affinity,omitempty"` // nil: none
 	// Source is the client's address as the backend sees it: keep, snat, auto (default).

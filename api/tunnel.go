@@ -8,7 +8,7 @@ import "time"
 // network namespace, are encapsulated and sent through the host's.
 type TunnelSpec struct {
 	Device string `json:"device"`          // made; at most 13 characters
-	Type   string `json:"type,omitempty"`  // vxlan (default), geneve, gre; stt is not supported
+	Type   string `json:"type,omitempty"`  // one of TunnelTypes; stt is not supported
 	VNI    uint32 `json:"vni,omitempty"`   // 24 bits; gre: the key, 0: without
 	Local  string `json:"local,omitempty"` // source of outer packets; default: as the route to each peer has it
 	Port   int    `json:"port,omitempty"`  // UDP; default 4789 of vxlan, 6081 of geneve

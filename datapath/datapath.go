@@ -61,15 +61,15 @@ type Table[K comparable, V any] interface {
 	Verify(ctx context.Context, key K) (bool, error)
 }
 
-// Yielder is a [Table] whose rows own resources. Each resource belongs to one row at a time and
-// can move to another row: while several rows change together, a resource that moves is never
+// ExclusiveTable is a [Table] whose rows own resources. Each resource belongs to one row at a time
+// and can move to another row: while several rows change together, a resource that moves is never
 // unowned.
-type Yielder[K comparable, V any] interface {
+type ExclusiveTable[K comparable, V any] interface {
 	Table[K, V]
 	// Begin does all of Update except releasing the resources that the row no longer owns, and
 	// reports whether nothing remains to be done. If it returns false, call Update once Begin,
 	// Update or Delete has been called for each row that changes together with this one.
-	Begin(ctx context.Context, key K, value V) (whole bool, err error)
+	Begin(ctx context.Context, key K, value V) (complete bool, err error)
 }
 
 // RuleTable is a table of one row, which is a set of rules.

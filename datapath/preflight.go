@@ -42,7 +42,7 @@ type Preflight struct {
 // PreflightProgram is one program, as it was loaded for one zone.
 type PreflightProgram struct {
 	Program      string   `json:"program"`
-	Zone         string   `json:"zone"`       // host, switch
+	Netns        string   `json:"netns"`      // host, switch
 	TakingOver   bool     `json:"takingOver"` // the copy that runs before an earlier run's for a moment
 	OK           bool     `json:"ok"`
 	Instructions int      `json:"instructions"` // as compiled

@@ -84,6 +84,11 @@ const (
 	SourceHash                        // consistent hash of the client's address
 )
 
+// String returns the word for a.
+func (a Algorithm) String() string {
+	return [...]string{Maglev: "maglev", Random: "random", RoundRobin: "round-robin", LeastConnections: "least-connections", SourceHash: "source-hash"}[a]
+}
+
 // SourceMode is which source address a backend sees.
 type SourceMode uint8
 
@@ -127,14 +132,6 @@ const (
 	OtherPortsReject
 	OtherPortsDrop
 )
-
-// IdleTimeout ends connections that carried nothing for so long.
-type IdleTimeout struct{ TCP, UDP, SCTP time.Duration }
-
-// DefaultIdleTimeout returns the idle timeout of a service that sets none.
-func DefaultIdleTimeout() IdleTimeout {
-	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
-}
 
 // Cost is how many table entries an object uses. Rules counts firewall and NAT rules together.
 type Cost struct {

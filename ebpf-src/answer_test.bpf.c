@@ -8,7 +8,7 @@
 
 #include "clock.h"
 #include "parse.h"
-#include "refuse.h"
+#include "reply_reject.h"
 
 volatile const __u8 config_egress = 0;
 volatile const __u16 config_too_big = 0; /* reported MTU; 0: refused for another reason */

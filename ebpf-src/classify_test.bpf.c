@@ -6,7 +6,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "classify.h"
+#include "fw_classify.h"
 
 #define TEST_KEY_COUNT 65536
 

@@ -7,7 +7,7 @@
 /* The netns that this copy of the programs serves: 0 host, 1 switch. Connections, devices and next
  * hops belong to one netns.
  */
-volatile const __u8 config_zone = 0;
+volatile const __u8 config_netns = 0;
 
 /* Returns the first of count entries of the netns that this copy serves, in an array that has count
  * entries for each netns. The compiler does not know the value: it would turn the addition of an
@@ -15,7 +15,7 @@ volatile const __u8 config_zone = 0;
  */
 static __always_inline __u32 config_first_entry(__u32 count)
 {
-	__u32 first = (config_zone & 1) * count;
+	__u32 first = (config_netns & 1) * count;
 
 	asm volatile("" : "+r"(first));
 	return first;
@@ -28,7 +28,7 @@ volatile const __u32 config_confirm_ticks = 37;
  * replaces the other. It marks packets that it has handled, so that the other one ignores them, and
  * passes packets that only the other one may know.
  */
-volatile const __u8 config_first = 0;
+volatile const __u8 config_shadow = 0;
 
 /* A hash of all instructions of the program. A loaded program with the same hash, constants and
  * maps is this program, and need not be loaded again. The programs do not read it.

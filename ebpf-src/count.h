@@ -63,7 +63,7 @@ static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum s
 	s->reason = reason;
 	s->egress = p->egress;
 	s->ifindex = p->skb->ifindex;
-	s->zone = config_zone;
+	s->netns = config_netns;
 	s->service_id = p->service_id;
 	s->rule_id = p->rule_id;
 	s->len_bytes = p->skb->len;
@@ -124,7 +124,7 @@ static __noinline void count_drop_at(__u32 ifindex, __u32 reason)
 {
 	struct port_drop_key key = {
 		.ifindex = ifindex,
-		.zone = config_zone,
+		.netns = config_netns,
 		.reason = reason,
 	};
 	__u64 one = 1, *n = bpf_map_lookup_elem(&ll_drops, &reason);

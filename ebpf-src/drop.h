@@ -46,7 +46,7 @@ enum drop_reason {
 /* What the programs did with a packet that they handled. Append only, as above. */
 enum verdict_count {
 	VERDICT_NONE,	    /* not a verdict: counts new connections without a service */
-	VERDICT_TRACKED,    /* redirected on the fast path */
+	VERDICT_FAST,	    /* redirected on the fast path */
 	VERDICT_SLOW,	    /* rewritten, then forwarded by the kernel */
 	VERDICT_LOCAL,	    /* rewritten, for or from the node itself */
 	VERDICT_ICMP_ERROR, /* a translated ICMP error about a connection */

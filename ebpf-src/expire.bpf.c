@@ -146,7 +146,7 @@ static __always_inline void remove6(const struct ct6_key *key, int half_open)
 		other.sport = v->dport;                                     \
 		other.dport = v->sport;                                     \
 		other.proto = e->key##family.proto;                         \
-		other.zone = e->key##family.zone;                           \
+		other.netns = e->key##family.netns;                         \
 		other.domain = e->key##family.domain;                       \
 		FIND(family, &other, twin, twin_half);                      \
 		if (twin && !is_twin##family(&e->key##family, twin))        \

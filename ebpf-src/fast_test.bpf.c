@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fast_test.bpf.c - for tests only: fast.h alone. */
+/* fast_test.bpf.c - for tests only: fastpath.h alone. */
 #include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -7,9 +7,9 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
-#include "refuse.h"
-#include "frame_skb.h"
-#include "fast.h"
+#include "reply_reject.h"
+#include "fastpath_skb.h"
+#include "fastpath.h"
 
 SEC("tc")
 int ll_fast_test(struct __sk_buff *skb)

@@ -13,7 +13,7 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->daddr = p->daddr;
 	key->id = p->fragment_id;
 	key->proto = p->proto;
-	key->zone = config_zone;
+	key->netns = config_netns;
 	key->pad = 0;
 }
 

@@ -8,11 +8,11 @@
 #include <stddef.h>
 
 #include "count.h"
-#include "ctstate.h"
-#include "firewall.h"
-#include "nexthop.h"
+#include "ct_state.h"
+#include "fw.h"
+#include "nh.h"
 #include "parse.h"
-#include "route.h"
+#include "fib.h"
 
 static __always_inline int icmp_is_echo(const struct pkt *p)
 {
@@ -147,7 +147,8 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		/* From the node, about a packet before the SNAT at egress. */
 		tuple_turn(&w->tuple);
 		if (conn_find(w, &w->tuple, &w->conn, 0) &&
-		    (w->conn.meta.flags & (CT_F_SNAT_LATE | CT_F_REPLY)) == CT_F_SNAT_LATE)
+		    (w->conn.meta.flags & (CT_F_SNAT_AT_EGRESS | CT_F_REPLY)) ==
+			    CT_F_SNAT_AT_EGRESS)
 			return LL_PASS;
 		return LL_UNTRACKED;
 	}

@@ -2,7 +2,7 @@
 /* lb.h - services: selects a backend for a frontend. */
 #pragma once
 
-#include "conntrack.h"
+#include "ct.h"
 #include "count.h"
 
 #define LEAST_CONNECTIONS_MAX 64 /* backends compared for one connection */
@@ -201,13 +201,13 @@ __noinline __u32 lb_other_ports(const struct addr *addr)
 	if (!addr || !w)
 		return 0;
 	w->local_key.addr = *addr;
-	w->local_key.zone = 0;
+	w->local_key.netns = 0;
 	how = bpf_map_lookup_elem(&ll_service_addr, &w->local_key.addr);
 	if (!how)
 		return 0;
 	if (bpf_map_lookup_elem(&ll_local, &w->local_key))
 		return 0;
-	w->local_key.zone = 1;
+	w->local_key.netns = 1;
 	return bpf_map_lookup_elem(&ll_local, &w->local_key) ? 0 : *how;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* maps.h - every map of the data plane, and its writer ("here": the programs). loxilightd sets the
- * sizes from its configuration; the sizes below are for tests.
+/* maps.h - every map of the data plane, and its writer ("here": the programs). loxilightd
+ * reads the tags of the maps from the BTF of this file.
  */
 #pragma once
 
@@ -23,13 +23,33 @@
 		__uint(pinning, LIBBPF_PIN_BY_NAME);                  \
 	} name SEC(".maps")
 
+/* The size class: loxilightd computes the number of entries from its configuration (mapclass.go).
+ * The sizes below are for tests. Without this tag the size is fixed.
+ */
+#define SIZED_BY(size_class) __attribute__((btf_decl_tag("size:" size_class)))
+
+/* Programs change entries of this map, but only loxilightd creates them. */
+#define CREATED_BY_DAEMON __attribute__((btf_decl_tag("creator:daemon")))
+
+/* If a start has to copy entries to a new map: those without a tag are copied last. Packets may
+ * need half-open connections at once. What lives for a short time, or is invalid after each start,
+ * is not copied.
+ */
+#define COPIED_FIRST  __attribute__((btf_decl_tag("copy:first")))
+#define COPIED_SECOND __attribute__((btf_decl_tag("copy:second")))
+#define NOT_COPIED    __attribute__((btf_decl_tag("copy:never")))
+
 /* Established connections, both directions: never evicted. Written here, expired by loxilightd. */
-MAP(ll_ct4, BPF_MAP_TYPE_HASH, struct ct4_key, struct ct4_val, 8192, 0);
-MAP(ll_ct6, BPF_MAP_TYPE_HASH, struct ct6_key, struct ct6_val, 8192, 0);
+MAP(ll_ct4, BPF_MAP_TYPE_HASH, struct ct4_key, struct ct4_val, 8192, 0)
+SIZED_BY("connections") COPIED_SECOND;
+MAP(ll_ct6, BPF_MAP_TYPE_HASH, struct ct6_key, struct ct6_val, 8192, 0)
+SIZED_BY("connections") COPIED_SECOND;
 
 /* Half-open connections: the oldest are evicted. Written here, expired by loxilightd. */
-MAP(ll_half4, BPF_MAP_TYPE_LRU_HASH, struct ct4_key, struct ct4_val, 8192, 0);
-MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0);
+MAP(ll_half4, BPF_MAP_TYPE_LRU_HASH, struct ct4_key, struct ct4_val, 8192, 0)
+SIZED_BY("halfOpen") COPIED_FIRST;
+MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0)
+SIZED_BY("halfOpen") COPIED_FIRST;
 
 /* Number of connections by source, and of next hops by device. Incremented here, corrected by
  * loxilightd. A single entry: a program may use 64 maps, and ours use that many.
@@ -39,8 +59,9 @@ MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE);
 /* Neighbours learnt from the slow path, by index; index 0 is not used. Entered here, invalidated
  * and freed by loxilightd.
  */
-MAP(ll_nexthop, BPF_MAP_TYPE_ARRAY, __u32, struct nexthop, NEXTHOP_COUNT, 0);
-MAP(ll_nexthop_id, BPF_MAP_TYPE_HASH, struct nexthop_key, __u32, NEXTHOP_COUNT, BPF_F_NO_PREALLOC);
+MAP(ll_nexthop, BPF_MAP_TYPE_ARRAY, __u32, struct nexthop, NEXTHOP_COUNT, 0) NOT_COPIED;
+MAP(ll_nexthop_id, BPF_MAP_TYPE_HASH, struct nexthop_key, __u32, NEXTHOP_COUNT, BPF_F_NO_PREALLOC)
+NOT_COPIED;
 
 /* Free indexes of ll_nexthop. Filled by loxilightd, taken here. */
 struct {
@@ -49,10 +70,11 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, NEXTHOP_COUNT);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} ll_nexthop_free SEC(".maps");
+} ll_nexthop_free SEC(".maps") NOT_COPIED;
 
 /* All devices of the node. Written by loxilightd. */
-MAP(ll_device, BPF_MAP_TYPE_HASH, struct device_key, struct device, 16384, BPF_F_NO_PREALLOC);
+MAP(ll_device, BPF_MAP_TYPE_HASH, struct device_key, struct device, 16384, BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
 
 /* Addresses of the node itself, including broadcast addresses. Written by loxilightd. */
 MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLOC);
@@ -60,14 +82,17 @@ MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLO
 /* Bridge ports, by VLAN; and a bit for each, which saves the look-up for other devices. Written by
  * loxilightd, the bit last.
  */
-MAP(ll_station, BPF_MAP_TYPE_HASH, struct station_key, struct station, 65536, BPF_F_NO_PREALLOC);
+MAP(ll_bridge_port, BPF_MAP_TYPE_HASH, struct bridge_port_key, struct bridge_port, 65536,
+    BPF_F_NO_PREALLOC)
+SIZED_BY("bridgePorts");
 MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
 /* Permitted source addresses of devices with a source guard, and a bit for each device, as in
  * ll_bridged. Written by loxilightd: the bit is set before the programs are attached, and cleared
  * after they are detached. After the bits of both netns: a bit for each port of role uplink.
  */
-MAP(ll_guard, BPF_MAP_TYPE_HASH, struct guard_key, struct guard, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_guard, BPF_MAP_TYPE_HASH, struct guard_key, struct guard, 8192, BPF_F_NO_PREALLOC)
+SIZED_BY("guards");
 MAP(ll_guarded, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4 * GUARDED_WORDS, 0);
 
 /* A bit for each ifindex that a port has had: connections may contain it. For loxilightd. */
@@ -79,62 +104,74 @@ MAP(ll_port_used, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
 MAP(ll_netfilter, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0);
 
 /* Frontend -> service. Written by loxilightd, last. */
-MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("services") CREATED_BY_DAEMON;
 
 /* Services to which others divert clients, and these clients. Written by loxilightd: the services
  * before the clients, the clients before the frontends.
  */
 MAP(ll_service_id, BPF_MAP_TYPE_HASH, struct service_id_key, struct service, 4096,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("services") CREATED_BY_DAEMON;
 MAP(ll_divert, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, struct divert, 8192,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("ranges") CREATED_BY_DAEMON;
 
 /* Frontend addresses that only services use: SERVICE_ADDR_. Written by loxilightd. */
-MAP(ll_service_addr, BPF_MAP_TYPE_HASH, struct addr, __u32, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_service_addr, BPF_MAP_TYPE_HASH, struct addr, __u32, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("services") CREATED_BY_DAEMON;
 
 /* Selection tables, in chunks. Written by loxilightd before the service that uses them. */
-MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("slots") CREATED_BY_DAEMON;
 
 /* Backends by id; id 0 is not used. Written by loxilightd before the slots that contain their
  * ids.
  */
-MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0);
+MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0) SIZED_BY("backends");
 
 /* Connections of each backend, for least-connections. Incremented here, corrected by loxilightd. */
-MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
+MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0) SIZED_BY("backends");
 
 /* Connections assigned to each backend so far, and the counters of those whose tuple a new one has
  * taken over; at index 0, of connections without a service, whose number is in ll_verdicts.
  * Incremented here, reset by loxilightd when the id is reused.
  */
-MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0);
+MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0)
+SIZED_BY("backends");
 
 /* Counters of ended connections, by backend id, and by service id for deleted backends. Written by
  * loxilightd.
  */
-MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0);
-MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0) SIZED_BY("backends");
+MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("services") CREATED_BY_DAEMON;
 
 /* Names of services, by id. Written by loxilightd. */
-MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("services") CREATED_BY_DAEMON;
 
 /* Next slot of round-robin, by selection table modulo the size. Written here. */
 MAP(ll_turn, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
 /* (client, service) -> backend. Written here; the oldest are evicted. */
-MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 8192, 0);
+MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 8192, 0)
+SIZED_BY("affinity");
 
 /* Permitted clients -> 4 or 6, the family: ::/0 does not permit IPv4 clients. Written by
  * loxilightd.
  */
-MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC)
+SIZED_BY("ranges") CREATED_BY_DAEMON;
 
 /* Events that no connection counts, by service id. Created by loxilightd, incremented here. */
 MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 4096,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("services") CREATED_BY_DAEMON;
 
 /* Ports of fragmented packets. Written here. */
-MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0);
+MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0)
+SIZED_BY("remotes");
 
 /* The image of each rule set, and the images: an image is in force once ll_rules contains its
  * number. Images of another size are in maps of other names, images of another format version have
@@ -163,10 +200,10 @@ IMAGES(ll_image_1m, struct image_1m);
 IMAGES(ll_image_8m, struct image_8m);
 IMAGES(ll_image_64m, struct image_64m);
 
-/* Not 0 while a shadow program is attached to some hook (config_first). Written by loxilightd. A
+/* Not 0 while a shadow program is attached to some hook (config_shadow). Written by loxilightd. A
  * single entry.
  */
-MAP(ll_front, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
+MAP(ll_shadow, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 
 /* Raised by loxilightd after the rules have changed: connections that were allowed before are
  * evaluated again. A single entry.
@@ -176,8 +213,10 @@ MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, 1, 0);
 /* Hits of rules, by rule id; created by loxilightd, incremented here. And the names of rules,
  * written by loxilightd.
  */
-MAP(ll_rule_hits, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct rule_hits, 32768, BPF_F_NO_PREALLOC);
-MAP(ll_rule_name, BPF_MAP_TYPE_HASH, __u32, struct rule_name, 32768, BPF_F_NO_PREALLOC);
+MAP(ll_rule_hits, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct rule_hits, 32768, BPF_F_NO_PREALLOC)
+SIZED_BY("rules") CREATED_BY_DAEMON;
+MAP(ll_rule_name, BPF_MAP_TYPE_HASH, __u32, struct rule_name, 32768, BPF_F_NO_PREALLOC)
+SIZED_BY("rules") CREATED_BY_DAEMON;
 
 /* Source ports for assignment, shuffled, from index 1 on; their number is at index 0. Written by
  * loxilightd.
@@ -185,7 +224,7 @@ MAP(ll_rule_name, BPF_MAP_TYPE_HASH, __u32, struct rule_name, 32768, BPF_F_NO_PR
 MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
 
 /* Index of the next source port towards a target. Written here. */
-MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0);
+MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0) SIZED_BY("remotes");
 
 /* A bit for each port that sockets of the node, or services, use. Written by loxilightd. */
 MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 1024, 0);
@@ -194,60 +233,75 @@ MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 1024, 0);
  * for each prefix the other one. Written by loxilightd before rule sets that contain them are in
  * force.
  */
-MAP(ll_nat_rule, BPF_MAP_TYPE_HASH, __u32, struct nat_rule, 4096, BPF_F_NO_PREALLOC);
-MAP(ll_nat_pool, BPF_MAP_TYPE_HASH, __u32, struct nat_prefix, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_nat_rule, BPF_MAP_TYPE_HASH, __u32, struct nat_rule, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("natRules");
+MAP(ll_nat_pool, BPF_MAP_TYPE_HASH, __u32, struct nat_prefix, 8192, BPF_F_NO_PREALLOC)
+SIZED_BY("natPrefixes");
 MAP(ll_nat_pair, BPF_MAP_TYPE_LPM_TRIE, struct nat_pair_key, struct nat_prefix, 8192,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("natPrefixes");
 
 /* Names of NATs, and events that no connection counts, by id. Written by loxilightd; the counters
  * are incremented here.
  */
-MAP(ll_nat_name, BPF_MAP_TYPE_HASH, __u32, struct nat_name, 4096, BPF_F_NO_PREALLOC);
-MAP(ll_nat_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct nat_stats, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_nat_name, BPF_MAP_TYPE_HASH, __u32, struct nat_name, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("nats");
+MAP(ll_nat_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct nat_stats, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("nats");
 
 /* Counters of ended translated connections, by NAT id. Written by loxilightd. */
-MAP(ll_nat_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_nat_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("nats") CREATED_BY_DAEMON;
 
 /* Announced addresses, which no device has. Written by loxilightd. */
 MAP(ll_announced, BPF_MAP_TYPE_LPM_TRIE, struct announce_key, struct announced, 8192,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("natPrefixes");
 
 /* Endpoint-independent mappings, by inner and by outer address. Entered here, expired by
  * loxilightd.
  */
-MAP(ll_mapping, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192, BPF_F_NO_PREALLOC);
+MAP(ll_mapping, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192, BPF_F_NO_PREALLOC)
+SIZED_BY("mappings");
 MAP(ll_mapping_outer, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("mappings");
 
 /* Blocks of ports of inner addresses, and the owner of each. Entered here, expired by
  * loxilightd.
  */
-MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_PREALLOC);
+MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_PREALLOC)
+SIZED_BY("blocks");
 MAP(ll_block_owner, BPF_MAP_TYPE_HASH, struct block_owner_key, struct block_key, 4096,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("blocks");
 
 /* The first check for tunnels, the tunnels, and the peers: by index, by underlay address (with
  * tunnel_id 0: of any tunnel) and by the prefixes behind them. Written by loxilightd.
  */
 MAP(ll_tunnel_gate, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel_gate, 1, 0);
 MAP(ll_tunnel, BPF_MAP_TYPE_HASH, struct tunnel_key, struct tunnel, 8192, BPF_F_NO_PREALLOC);
-MAP(ll_peer, BPF_MAP_TYPE_ARRAY, __u32, struct peer, PEER_COUNT, 0);
-MAP(ll_peer_id, BPF_MAP_TYPE_HASH, struct peer_key, __u32, 4 * PEER_COUNT, BPF_F_NO_PREALLOC);
+MAP(ll_peer, BPF_MAP_TYPE_ARRAY, __u32, struct peer, PEER_COUNT, 0) SIZED_BY("peers");
+MAP(ll_peer_id, BPF_MAP_TYPE_HASH, struct peer_key, __u32, 4 * PEER_COUNT, BPF_F_NO_PREALLOC)
+SIZED_BY("peerAddresses");
 MAP(ll_peer_prefix, BPF_MAP_TYPE_LPM_TRIE, struct peer_prefix_key, __u32, 8 * PEER_COUNT,
-    BPF_F_NO_PREALLOC);
+    BPF_F_NO_PREALLOC)
+SIZED_BY("peerPrefixes");
 
 /* Names of tunnels and peers, by id and index. Written by loxilightd. */
 MAP(ll_tunnel_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, 256, BPF_F_NO_PREALLOC);
-MAP(ll_peer_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, PEER_COUNT, BPF_F_NO_PREALLOC);
+MAP(ll_peer_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, PEER_COUNT, BPF_F_NO_PREALLOC)
+SIZED_BY("peers");
 
 /* For each peer the next hop in the underlay: an index of ll_nexthop. Learnt here. */
-MAP(ll_peer_way, BPF_MAP_TYPE_ARRAY, __u32, __u32, PEER_COUNT, 0);
+MAP(ll_peer_nexthop, BPF_MAP_TYPE_ARRAY, __u32, __u32, PEER_COUNT, 0) SIZED_BY("peers");
 
 /* For each peer the path MTU. Written here; deleted by loxilightd. */
-MAP(ll_peer_path, BPF_MAP_TYPE_ARRAY, __u32, struct peer_path, PEER_COUNT, 0);
+MAP(ll_peer_pmtu, BPF_MAP_TYPE_ARRAY, __u32, struct peer_pmtu, PEER_COUNT, 0) SIZED_BY("peers");
 
 /* Counters of peers. Incremented here, reset by loxilightd when the index is reused. */
-MAP(ll_peer_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct peer_stats, PEER_COUNT, 0);
+MAP(ll_peer_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct peer_stats, PEER_COUNT, 0)
+SIZED_BY("peers");
 
 /* Packets by drop_reason, and by verdict_count. Incremented here, read by loxilightd. */
 MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);
@@ -261,7 +315,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} ll_samples SEC(".maps");
+} ll_samples SEC(".maps") NOT_COPIED;
 
 /* One bucket for each rate limit. Written here. */
 struct rate_bucket {
@@ -276,4 +330,4 @@ enum rate_limit {
 	RATE_CLOCK, /* the current tick, see clock.h */
 	RATE_MAX,
 };
-MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0);
+MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0) NOT_COPIED;

@@ -137,7 +137,7 @@ typedef __u32 __attribute__((may_alias)) key_half;
 /* Returns the last word of a key of either family. */
 static __always_inline __u64 key_tail(__u32 ports, __u8 proto, __u16 domain)
 {
-	return ports | (__u64)(proto | (__u32)config_zone << 8 | (__u32)domain << 16) << 32;
+	return ports | (__u64)(proto | (__u32)config_netns << 8 | (__u32)domain << 16) << 32;
 }
 
 static __always_inline void key4_set(struct ct4_key *k, __be32 saddr, __be32 daddr, __u32 ports,
@@ -170,7 +170,7 @@ static __always_inline __u32 ports_word(__be16 sport, __be16 dport)
 /* Reports whether a device may have a source guard. 0: it has no guard. */
 static __always_inline int guard_may_be_on(__u32 ifindex)
 {
-	__u32 low = ifindex & 0xffff, word = config_zone * GUARDED_WORDS + (low >> 6);
+	__u32 low = ifindex & 0xffff, word = config_netns * GUARDED_WORDS + (low >> 6);
 	__u64 *bits = bpf_map_lookup_elem(&ll_guarded, &word);
 
 	return bits && *bits >> (low & 63) & 1;
@@ -238,7 +238,7 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
  */
 static __always_inline int handled_before(struct __sk_buff *skb, int guarded)
 {
-	__u32 zero = 0, *front = bpf_map_lookup_elem(&ll_front, &zero);
+	__u32 zero = 0, *front = bpf_map_lookup_elem(&ll_shadow, &zero);
 
 	if (skb->mark == MARK_OURS) {
 		skb->mark = 0;
@@ -260,7 +260,7 @@ static __always_inline void tracked_word(struct __sk_buff *skb)
 /* Returns the action of a hook for a packet that it has handled and that continues. */
 static __always_inline int handled(struct __sk_buff *skb, int egress)
 {
-	if (config_first) {
+	if (config_shadow) {
 		skb->tc_index = egress ? TC_INDEX_DONE_EGRESS
 				       : TC_INDEX_DONE_INGRESS | (skb->tc_index & 0xff);
 		if (!egress && !skb->mark && guard_may_be_on(skb->ifindex))

@@ -13,12 +13,12 @@
 
 #include "clock.h"
 #include "parse.h"
-#include "forged.h"
-#include "late.h"
-#include "learn.h"
-#include "leaving.h"
-#include "refuse.h"
-#include "track.h"
+#include "tun_forged.h"
+#include "nat_snat_egress.h"
+#include "nh_learn.h"
+#include "fw_bridge_egress.h"
+#include "reply_reject.h"
+#include "ct_slowpath.h"
 
 /* Reports whether the word of a redirected packet was set by one of our programs: a packet that
  * arrived on a device that is not a port may have brought it along.
@@ -101,11 +101,11 @@ static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
 
 	if (!peer)
 		return TC_ACT_UNSPEC;
-	if (skb->ifindex == (config_zone ? peer->crossing_ifindex : peer->return_ifindex)) {
+	if (skb->ifindex == (config_netns ? peer->link_switch_ifindex : peer->link_host_ifindex)) {
 		skb->tc_index = word;
 		return TC_ACT_UNSPEC;
 	}
-	if (!config_zone && (word & TC_INDEX_INNER) == TC_INDEX_UNDERLAY)
+	if (!config_netns && (word & TC_INDEX_INNER) == TC_INDEX_UNDERLAY)
 		underlay_learn(skb, index);
 	return handled(skb, 1);
 }

@@ -9,18 +9,38 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "announce.h"
+#include "l2_responder.h"
 #include "clock.h"
-#include "forged.h"
-#include "guard.h"
+#include "tun_forged.h"
+#include "source_guard.h"
 #include "parse.h"
-#include "refuse.h"
-#include "resolve.h"
-#include "frame_skb.h"
-#include "fast.h"
-#include "shortcut.h"
-#include "decap.h"
-#include "pathmtu.h"
+#include "reply_reject.h"
+#include "nh_resolve.h"
+#include "fastpath_skb.h"
+#include "fastpath.h"
+#include "fastpath_full.h"
+#include "tun_decap.h"
+#include "tun_pmtu.h"
+
+/* Never read. Enums that are the type of no variable would be missing from BTF, from which
+ * loxilightd has its constants.
+ */
+volatile const struct {
+	enum announced_flag announced;
+	enum backend_flag backend;
+	enum bridge_port_flag bridge_port;
+	enum ct_flag ct;
+	enum device_flag device;
+	enum guard_flag guard;
+	enum nat_flag nat;
+	enum netfilter_flag netfilter;
+	enum nexthop_flag nexthop;
+	enum prefix_flag prefix;
+	enum rule_flag rule;
+	enum rules_flag rules;
+	enum service_addr_flag service_addr;
+	enum service_flag service;
+} config_enums = {};
 
 /* Forwards a packet whose connection was found on the slow path, or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
@@ -108,11 +128,11 @@ int ll_tc_ingress(struct __sk_buff *skb)
 		goto pass;
 	ret = parse_packet(skb, &p);
 	p.skb = skb;
-	if (!config_zone && p.icmp_error && !p.peer && !guard_may_be_on(skb->ifindex)) {
+	if (!config_netns && p.icmp_error && !p.peer && !guard_may_be_on(skb->ifindex)) {
 		path_heard(skb, &p);
 		p.skb = skb;
 	}
-	if (!config_zone && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer &&
+	if (!config_netns && (p.proto == IPPROTO_UDP || p.proto == IPPROTO_GRE) && !p.peer &&
 	    !guard_may_be_on(skb->ifindex)) { /* a pod is never a peer */
 		int tunnel = decap_underlay(skb, &p);
 

@@ -31,7 +31,7 @@ struct fragment_key {
 	struct addr daddr;
 	__be32 id;
 	__u8 proto;
-	__u8 zone;
+	__u8 netns;
 	__u16 pad;
 };
 
@@ -45,7 +45,7 @@ struct fragment {
 
 struct port_drop_key {
 	__u32 ifindex;
-	__u32 zone;
+	__u32 netns;
 	enum drop_reason reason;
 };
 
@@ -67,7 +67,7 @@ struct sample {
 	__u8 reason; /* enum drop_reason */
 	__u8 egress; /* 1: seen on the egress hook */
 	__u32 ifindex;
-	__u32 zone;
+	__u32 netns;
 	__u32 service_id;
 	__u32 len_bytes; /* of the frame */
 	__u32 rule_id;

@@ -12,8 +12,8 @@ struct ct4_key {
 	__be16 sport; /* ICMP echo: both ports are the identifier */
 	__be16 dport;
 	__u8 proto; /* IPPROTO_ */
-	__u8 zone;  /* 0: host netns, 1: switch netns */
-	/* Bridged frames: identifies bridge and VLAN. 0 if routed, or with STATION_F_FLAT. */
+	__u8 netns; /* 0: host netns, 1: switch netns */
+	/* Bridged frames: identifies bridge and VLAN. 0 if routed, or with BRIDGE_PORT_F_FLAT. */
 	__u16 domain;
 };
 _Static_assert(sizeof(struct ct4_key) == 16, "layout is pinned");
@@ -24,7 +24,7 @@ struct ct6_key {
 	__be16 sport;
 	__be16 dport;
 	__u8 proto;
-	__u8 zone;
+	__u8 netns;
 	__u16 domain;
 };
 _Static_assert(sizeof(struct ct6_key) == 40, "layout is pinned");
@@ -42,34 +42,36 @@ enum ct_state {
 };
 
 /* ct_meta.flags */
-#define CT_F_REPLY     0x01 /* this entry is the reply direction */
-#define CT_F_DNAT      0x02
-#define CT_F_SNAT      0x04
-#define CT_F_LOCAL     0x08  /* this direction starts or ends at the node itself */
-#define CT_F_FIN       0x10  /* a FIN was seen in this direction */
-#define CT_F_FROM_NODE 0x20  /* the client is the node itself */
-#define CT_F_RST       0x40  /* a reset was seen in this direction */
-#define CT_F_DENIED    0x80  /* denied by changed rules: evaluated again for each packet */
-#define CT_F_SNAT_LATE 0x100 /* on the slow path the egress hook translates the source */
-#define CT_F_NAT_ASKED 0x200 /* the SNAT rules were evaluated */
-#define CT_F_DEVICE    0x400 /* the source is the address of a device: ends with it */
+enum ct_flag {
+	CT_F_REPLY = 0x01, /* this entry is the reply direction */
+	CT_F_DNAT = 0x02,
+	CT_F_SNAT = 0x04,
+	CT_F_LOCAL = 0x08,	     /* this direction starts or ends at the node itself */
+	CT_F_FIN = 0x10,	     /* a FIN was seen in this direction */
+	CT_F_FROM_NODE = 0x20,	     /* the client is the node itself */
+	CT_F_RST = 0x40,	     /* a reset was seen in this direction */
+	CT_F_DENIED = 0x80,	     /* denied by changed rules: evaluated again for each packet */
+	CT_F_SNAT_AT_EGRESS = 0x100, /* on the slow path the egress hook translates the source */
+	CT_F_NAT_ASKED = 0x200,	     /* the SNAT rules were evaluated */
+	CT_F_DEVICE = 0x400,	     /* the source is the address of a device: ends with it */
+};
 
 /* The slow-path reason: why the kernel forwards packets of an entry. In the upper bits of
  * ct_meta.flags.
  */
-enum slow_why {
-	WHY_UNKNOWN,   /* not evaluated yet, or it does not leave by one of our ports */
-	WHY_NETFILTER, /* netfilter has rules */
-	WHY_MARK,      /* another program has set a mark */
-	WHY_TAG,       /* only the kernel can handle its VLAN tag */
-	WHY_ONE_WAY,   /* no reply from that bridge port, so the bridge may flood it */
-	WHY_FULL,      /* no room for another next hop */
-	WHY_ONE_WAY_1, /* as WHY_ONE_WAY, for odd packet counts */
-	WHY_MAX,
+enum slowpath_reason {
+	SLOWPATH_UNKNOWN,   /* not evaluated yet, or it does not leave by one of our ports */
+	SLOWPATH_NETFILTER, /* netfilter has rules */
+	SLOWPATH_MARK,	    /* another program has set a mark */
+	SLOWPATH_TAG,	    /* only the kernel can handle its VLAN tag */
+	SLOWPATH_ONE_WAY,   /* no reply from that bridge port, so the bridge may flood it */
+	SLOWPATH_FULL,	    /* no room for another next hop */
+	SLOWPATH_ONE_WAY_1, /* as SLOWPATH_ONE_WAY, for odd packet counts */
+	SLOWPATH_MAX,
 };
 
-#define CT_WHY_SHIFT 12 /* in ct_meta.flags */
-#define CT_WHY_MASK  0xf000
+#define CT_SLOWPATH_SHIFT 12 /* in ct_meta.flags */
+#define CT_SLOWPATH_MASK  0xf000
 
 /* The part of an entry that is the same in both families. */
 struct ct_meta {
@@ -128,8 +130,8 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 #define CROWD_SLOTS 256 /* remembered connections of each: a ring */
 #define CROWD_WORDS 5	/* of a struct tuple */
 
-/* Use of shared tables: connections by source, see share.h and openshare.h; next hops by device,
- * see nexthop.h.
+/* Use of shared tables: connections by source, see ct_share.h and ct_open_share.h; next hops by device,
+ * see nh.h.
  */
 struct shares {
 	__u32 seed;	/* of the hash of sources */

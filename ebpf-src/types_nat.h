@@ -12,11 +12,13 @@ enum nat_type {
 	NAT_MASQUERADE,
 };
 
-#define NAT_F_ONE_TO_ONE 0x1  /* prefix to prefix, by ll_nat_pair; ports are kept */
-#define NAT_F_MAPPING	 0x2  /* endpoint-independent: one outer port for all remotes */
-#define NAT_F_OPEN	 0x4  /* any remote may connect by a mapping */
-#define NAT_F_EACH_PORT	 0x8  /* DNAT: port by port from match_port to range_first[0] */
-#define NAT_F_REPLACED	 0x10 /* no longer in force: about to be deleted */
+enum nat_flag {
+	NAT_F_ONE_TO_ONE = 0x1, /* prefix to prefix, by ll_nat_pair; ports are kept */
+	NAT_F_MAPPING = 0x2,	/* endpoint-independent: one outer port for all remotes */
+	NAT_F_OPEN = 0x4,	/* any remote may connect by a mapping */
+	NAT_F_EACH_PORT = 0x8,	/* DNAT: port by port from match_port to range_first[0] */
+	NAT_F_REPLACED = 0x10,	/* no longer in force: about to be deleted */
+};
 
 #define NAT_RANGES     8
 #define NAT_PORT_TRIES 64 /* ports tried in all, or in each block */
@@ -60,7 +62,7 @@ struct mapping_key {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
-	__u8 zone;
+	__u8 netns;
 	__u32 nat_id; /* inner: and a hash of the outer address in the upper half; outer: 0 */
 };
 _Static_assert(sizeof(struct mapping_key) == 24, "layout is pinned");
@@ -80,7 +82,7 @@ struct block_key {
 	struct addr inner;
 	__u16 nat_id;
 	__u8 nth;
-	__u8 zone;
+	__u8 netns;
 };
 
 struct block {
@@ -96,7 +98,7 @@ _Static_assert(sizeof(struct block) == 32, "layout is pinned");
 struct block_owner_key {
 	struct addr outer;
 	__u16 first;
-	__u8 zone;
+	__u8 netns;
 	__u8 pad;
 };
 
@@ -104,15 +106,17 @@ struct block_owner_key {
  * network on-link, and all of them with ifindex 0. The longest prefix decides.
  */
 struct announce_key {
-	__u32 prefix_len; /* bits, including the 64 of ifindex and zone */
+	__u32 prefix_len; /* bits, including the 64 of ifindex and netns */
 	__u32 ifindex;
-	__u32 zone;
+	__u32 netns;
 	struct addr addr;
 };
 _Static_assert(sizeof(struct announce_key) == 28, "layout is pinned");
 
-#define ANNOUNCED_F_NOT 0x1 /* excluded: part of an announced prefix, of other hosts */
-#define ANNOUNCED_F_FOR 0x2 /* of a pod behind a peer; for user space */
+enum announced_flag {
+	ANNOUNCED_F_NOT = 0x1, /* excluded: part of an announced prefix, of other hosts */
+	ANNOUNCED_F_FOR = 0x2, /* of a pod behind a peer; for user space */
+};
 
 struct announced {
 	__u32 flags;  /* ANNOUNCED_F_ */
@@ -151,5 +155,5 @@ struct snat_target {
 	struct addr daddr;
 	__be16 dport;
 	__u8 proto;
-	__u8 zone;
+	__u8 netns;
 };

@@ -10,12 +10,14 @@
 
 #define NEXTHOP_COUNT 16384
 
-#define NEXTHOP_F_PEER	   0x1	/* a veth whose other end is in another netns */
-#define NEXTHOP_F_BRIDGED  0x2	/* frames are sent unchanged, and only those to dmac */
-#define NEXTHOP_F_PART	   0x4	/* of a bridge or bond: confirmed by the slow path */
-#define NEXTHOP_F_TUNNEL   0x8	/* the device of a tunnel: encapsulated for a peer */
-#define NEXTHOP_F_UNQUEUED 0x10 /* no qdisc limits or orders its packets */
-#define NEXTHOP_F_FRAMES   0x20 /* as NEXTHOP_F_UNQUEUED, and its driver transmits XDP frames */
+enum nexthop_flag {
+	NEXTHOP_F_PEER = 0x1,	   /* a veth whose other end is in another netns */
+	NEXTHOP_F_BRIDGED = 0x2,   /* frames are sent unchanged, and only those to dmac */
+	NEXTHOP_F_MEMBER = 0x4,	   /* of a bridge or bond: confirmed by the slow path */
+	NEXTHOP_F_TUNNEL = 0x8,	   /* the device of a tunnel: encapsulated for a peer */
+	NEXTHOP_F_NO_QDISC = 0x10, /* no qdisc limits or orders its packets */
+	NEXTHOP_F_XDP_XMIT = 0x20, /* as NEXTHOP_F_NO_QDISC, and its driver transmits XDP frames */
+};
 
 /* A neighbour as the kernel's slow path used it. ifindex 0: invalid, to be learnt again; the other
  * fields stay, for programs that are just sending to it.
@@ -38,7 +40,7 @@ struct nexthop_key {
 	__u8 dmac[6];
 	__u8 smac[6]; /* zero if frames are sent unchanged */
 	__u16 vid;
-	__u8 zone;
+	__u8 netns;
 	__u8 bridged;
 };
 _Static_assert(sizeof(struct nexthop_key) == 24, "layout is pinned");
@@ -47,27 +49,36 @@ _Static_assert(sizeof(struct nexthop_key) == 24, "layout is pinned");
 
 #define BRIDGED_WORDS 1024 /* for each netns: a bit for each lower half of an ifindex */
 
-struct station_key {
+struct bridge_port_key {
 	__u32 ifindex;
 	__u16 vid; /* 0: untagged frames */
-	__u8 zone;
+	__u8 netns;
 	__u8 pad;
 };
-_Static_assert(sizeof(struct station_key) == 8, "layout is pinned");
+_Static_assert(sizeof(struct bridge_port_key) == 8, "layout is pinned");
+
+enum bridge_port_flag {
+	BRIDGE_PORT_F_GUARDED = 0x1, /* only bridge_port.guard may be the source MAC */
+	/* Not a bridge port: packets sent by the device of a tunnel arrive here. */
+	BRIDGE_PORT_F_TUNNEL = 0x2,
+	/* Of a bridge of pods, on which no address occurs twice: a connection is the same whether
+	 * its packets are bridged or routed. So replies that the bridge delivers directly to a pod
+	 * are translated, although the request was routed.
+	 */
+	BRIDGE_PORT_F_FLAT = 0x4,
+};
 
 /* The bridge port by which a frame arrives, in a VLAN: every bridge port has an entry for vid 0. */
-struct station {
+struct bridge_port {
 	__u32 bridge; /* ifindex */
 	__u16 domain; /* 0: such frames are refused, or the domain is not known */
 	__u16 vid;
 	__u8 mac[6];   /* of the bridge: frames to it are routed */
 	__u16 flags;   /* STATION_F_ */
-	__u8 guard[6]; /* STATION_F_GUARDED: the only permitted source MAC */
+	__u8 guard[6]; /* BRIDGE_PORT_F_GUARDED: the only permitted source MAC */
 	__u16 pad;
 };
-_Static_assert(sizeof(struct station) == 24, "layout is pinned");
-
-#define STATION_F_GUARDED 0x1
+_Static_assert(sizeof(struct bridge_port) == 24, "layout is pinned");
 
 /* --- source guards --- */
 
@@ -77,48 +88,49 @@ _Static_assert(sizeof(struct station) == 24, "layout is pinned");
 struct guard_key {
 	struct addr addr;
 	__u32 ifindex;
-	__u32 zone;
+	__u32 netns;
 };
 _Static_assert(sizeof(struct guard_key) == 24, "layout is pinned");
 
-#define GUARD_F_OPEN 0x1 /* of the device: all its addresses are entered */
+enum guard_flag {
+	GUARD_F_OPEN = 0x1, /* of the device: all its addresses are entered */
+};
 
 struct guard {
 	__u8 mac[6]; /* the only permitted source MAC */
 	__u16 flags; /* GUARD_F_ */
 };
 
-#define STATION_F_TUNNEL 0x2 /* not a bridge port: packets sent by a tunnel's device arrive here */
-
-/* Of a bridge of pods, on which no address occurs twice: a connection is the same whether its
- * packets are bridged or routed. So replies that the bridge delivers directly to a pod are
- * translated, although the request was routed.
- */
-#define STATION_F_FLAT 0x4
+#define BRIDGE_PORT_F_TUNNEL \
+	0x2 /* not a bridge port: packets sent by a tunnel's device arrive here */
 
 struct local_key {
 	struct addr addr;
-	__u32 zone;
+	__u32 netns;
 };
 
 /* Values of ll_netfilter. */
-#define NETFILTER_F_ROUTED  0x1 /* rules exist that routed packets traverse */
-#define NETFILTER_F_BRIDGED 0x2 /* rules exist that bridged frames traverse */
+enum netfilter_flag {
+	NETFILTER_F_ROUTED = 0x1,  /* rules exist that routed packets traverse */
+	NETFILTER_F_BRIDGED = 0x2, /* rules exist that bridged frames traverse */
+};
 
 struct device_key {
 	__u32 ifindex;
-	__u32 zone;
+	__u32 netns;
 };
 
-#define DEVICE_F_PEER	  0x1 /* as NEXTHOP_F_PEER */
-#define DEVICE_F_PORT	  0x2 /* our programs are attached */
-#define DEVICE_F_PART	  0x4 /* of a bridge or bond, to which the neighbours belong */
-#define DEVICE_F_LENT4	  0x8 /* addr4 belongs to another device */
-#define DEVICE_F_LENT6	  0x10
-#define DEVICE_F_TUNNEL	  0x20	/* of a tunnel: packets that leave by it are encapsulated */
-#define DEVICE_F_UNQUEUED 0x40	/* as NEXTHOP_F_UNQUEUED; only if XDP is used */
-#define DEVICE_F_FRAMES	  0x80	/* as NEXTHOP_F_FRAMES; likewise */
-#define DEVICE_F_UPLINK	  0x100 /* port of role uplink */
+enum device_flag {
+	DEVICE_F_PEER = 0x1,	       /* as NEXTHOP_F_PEER */
+	DEVICE_F_PORT = 0x2,	       /* our programs are attached */
+	DEVICE_F_MEMBER = 0x4,	       /* of a bridge or bond, to which the neighbours belong */
+	DEVICE_F_BORROWED_ADDR4 = 0x8, /* addr4 belongs to another device */
+	DEVICE_F_BORROWED_ADDR6 = 0x10,
+	DEVICE_F_TUNNEL = 0x20,	  /* of a tunnel: packets that leave by it are encapsulated */
+	DEVICE_F_NO_QDISC = 0x40, /* as NEXTHOP_F_NO_QDISC; only if XDP is used */
+	DEVICE_F_XDP_XMIT = 0x80, /* as NEXTHOP_F_XDP_XMIT; likewise */
+	DEVICE_F_UPLINK = 0x100,  /* port of role uplink */
+};
 
 struct device {
 	struct addr addr4; /* source for SNAT; all zero: none */

@@ -20,17 +20,21 @@ struct rules {
 	__u32 flags; /* RULES_F_ */
 };
 
-#define RULES_F_OUT	0x1 /* a rule matches the output device */
-#define RULES_F_FRAME	0x4 /* a rule matches VLAN or DSCP, which may differ in replies */
-#define RULES_F_PENDING 0x2 /* the epoch was not raised since it changed; for loxilightd */
+enum rules_flag {
+	RULES_F_OUT = 0x1,     /* a rule matches the output device */
+	RULES_F_FRAME = 0x4,   /* a rule matches VLAN or DSCP, which may differ in replies */
+	RULES_F_PENDING = 0x2, /* the epoch was not raised since it changed; for loxilightd */
+};
 
 /* rule_record.action and flags of the firewall. */
 #define ACTION_ALLOW  0
 #define ACTION_DENY   1
 #define ACTION_REJECT 2
 
-#define RULE_F_STATELESS 0x1 /* replies to packets that it allows are evaluated too */
-#define RULE_F_LOG	 0x2
+enum rule_flag {
+	RULE_F_STATELESS = 0x1, /* replies to packets that it allows are evaluated too */
+	RULE_F_LOG = 0x2,
+};
 
 /* A connection that was allowed in an older epoch is evaluated again: each direction that was last
  * seen in changed_tick or before.

@@ -39,7 +39,9 @@ struct service {
 };
 _Static_assert(sizeof(struct service) == 36, "layout is pinned");
 
-#define SERVICE_F_SILENT 0x1 /* without a backend, new connections are dropped silently */
+enum service_flag {
+	SERVICE_F_SILENT = 0x1, /* without a backend, new connections are dropped silently */
+};
 
 /* A service to which others divert clients, by its id. */
 struct service_id_key {
@@ -48,8 +50,10 @@ struct service_id_key {
 };
 
 /* Treatment of packets to an address of a frontend on ports of no service. */
-#define SERVICE_ADDR_DROP   0x1
-#define SERVICE_ADDR_REJECT 0x2
+enum service_addr_flag {
+	SERVICE_ADDR_DROP = 0x1,
+	SERVICE_ADDR_REJECT = 0x2,
+};
 
 #define SLOTS_PER_CHUNK 64
 
@@ -62,7 +66,9 @@ struct slot_chunk {
 	__u32 backend_id[SLOTS_PER_CHUNK];
 };
 
-#define BACKEND_F_USABLE 0x1 /* may get new connections by affinity */
+enum backend_flag {
+	BACKEND_F_USABLE = 0x1, /* may get new connections by affinity */
+};
 
 struct backend {
 	struct addr addr;

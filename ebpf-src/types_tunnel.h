@@ -51,8 +51,10 @@ struct peer_prefix_key {
 /* A value of ll_peer_prefix is the index of a peer, or one of these if no tunnel leads to the
  * prefix.
  */
-#define PREFIX_F_HERE	0x10000 /* pods of this node */
-#define PREFIX_F_ROUTED 0x20000 /* the underlay routes it */
+enum prefix_flag {
+	PREFIX_F_HERE = 0x10000,   /* pods of this node */
+	PREFIX_F_ROUTED = 0x20000, /* the underlay routes it */
+};
 
 /* ct_meta.in_port of packets from a tunnel, with the index of the peer. */
 #define IN_PORT_PEER 0x8000
@@ -69,17 +71,17 @@ struct peer {
 	/* In the switch netns: the device that leads to the host netns; 0: the switch is in the
 	 * host netns.
 	 */
-	__u32 crossing_ifindex;
-	__u32 return_ifindex; /* its other end, in the host netns */
-	__u32 out_ifindex;    /* by which the host reaches the peer if it does not forward */
-	__u32 header_len;     /* bytes, including Ethernet */
-	__u32 seed;	      /* of source ports: random, so that other hosts cannot predict them */
+	__u32 link_switch_ifindex;
+	__u32 link_host_ifindex; /* its other end, in the host netns */
+	__u32 out_ifindex;	 /* by which the host reaches the peer if it does not forward */
+	__u32 header_len;	 /* bytes, including Ethernet */
+	__u32 seed; /* of source ports: random, so that other hosts cannot predict them */
 	__u8 header[TUNNEL_HEADER_MAX];
 };
 _Static_assert(sizeof(struct peer) == 160, "no holes");
 
 /* The path MTU to a peer, including outer headers, as routers of the underlay reported it. */
-struct peer_path {
+struct peer_pmtu {
 	__u32 mtu_bytes;  /* 0: none reported */
 	__u32 heard_tick; /* time of the last report */
 };

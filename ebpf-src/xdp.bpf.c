@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* xdp.bpf.c - the XDP program, attached if it is configured: the fast path of fast.h. All other
+/* xdp.bpf.c - the XDP program, attached if it is configured: the fast path of fastpath.h. All other
  * frames pass to the program on the ingress hook.
  */
 #include <stddef.h>
@@ -8,8 +8,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "frame_xdp.h"
-#include "fast.h"
+#include "fastpath_xdp.h"
+#include "fastpath.h"
 
 /* Frames may consist of several buffers, since the MTU exceeds one. */
 volatile const __u8 config_pieces = 0;

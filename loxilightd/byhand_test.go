@@ -81,7 +81,7 @@ func TestByHand(t *testing.T) {
 				}
 			}
 			if reply := s.byHand(t, program, `hello`); reply.Error == nil || reply.Error.Code != api.CodeParse {
-				t.Errorf("what is no JSON was answered %+v", reply)
+				t.Errorf("a request that is not JSON was answered %+v", reply)
 			}
 		})
 	}

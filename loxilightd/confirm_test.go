@@ -95,11 +95,11 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 }
 
 // TestHistoryByClient rolls a restarted daemon back over several revisions by the client, page by
-// page, with an object that is larger than a reply.
+// page, with an object that is larger than a page.
 func TestHistoryByClient(t *testing.T) {
 	s := newSite(t, "history: {revisions: 700}")
 	p := s.run()
-	backends := make([]string, 3000) // both with and without a status too many for a reply
+	backends := make([]string, 3000) // more than fit a page
 	for i := range backends {
 		backends[i] = fmt.Sprintf("10.1.%d.%d:80", i>>8, i&255)
 	}

@@ -34,10 +34,10 @@ const (
 	// lostStateGrace is how long the owners of objects have to configure them again after a
 	// damaged store was set aside. Objects that are not configured by then are deleted.
 	lostStateGrace = 10 * time.Minute
-	// settleTimeout limits how long the daemon delays its report as ready. The second value
+	// syncTimeout limits how long the daemon delays its report as ready. The second value
 	// applies while it waits for lostStateGrace anyway.
-	settleTimeout     = 30 * time.Second
-	settleTimeoutLost = 2 * time.Second
+	syncTimeout     = 30 * time.Second
+	syncTimeoutLost = 2 * time.Second
 )
 
 // daemonOptions are the options that main determined.
@@ -158,7 +158,7 @@ func (d *loxilightd) tellReport() {
 		d.log.Error("the desired state was damaged and may lack its last change: check that it is complete")
 	}
 	if why := d.report.HistoryLost; why != "" {
-		d.log.Warn("the history of the store cannot be used and begins anew: earlier revisions cannot be restored", slog.String("cause", why))
+		d.log.Warn("the history of the store cannot be used and a new one is started: earlier revisions cannot be restored", slog.String("cause", why))
 	}
 	if p := d.report.Unconfirmed; p != nil {
 		d.log.Error("an unconfirmed change cannot be rolled back: check the configuration", slog.Uint64("revision", p.Revision))
@@ -199,20 +199,20 @@ func devices(cfg *config.Config) node.Devices {
 func (d *loxilightd) newNode() *node.Node {
 	o := node.Options{
 		Store: d.store, Plane: d.plane, Network: d.network, Devices: devices(d.cfg), Exempt: d.cfg.Exempt, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
-		Turned: func(k state.Key, s node.Status) {
+		StatusChanged: func(k state.Key, s node.Status) {
 			if s.State != reconcile.Removed { // deletion is reported with its change
-				d.control.StatusTurned(k, statusOf(s))
+				d.control.StatusChanged(k, statusOf(s))
 			}
 		},
-		HealthTurned: func(t health.Target, r health.Result) {
-			d.control.HealthTurned(t.Service, t.Backend, r.State.String(), r.Message)
+		HealthChanged: func(t health.Target, r health.Result) {
+			d.control.HealthChanged(t.Service, t.Backend, r.State.String(), r.Message)
 		},
 	}
-	o.Moved = func() { d.pods.Wake() }
+	o.DevicesChanged = func() { d.pods.Wake() }
 	o.Opening = func(endpoint string) bool { return d.pods.Opening(endpoint) }
 	o.Missing = func(endpoint string) string { return d.pods.Missing(endpoint) }
 	for _, u := range d.report.Unreadable {
-		o.Keep = append(o.Keep, u.Key)
+		o.NoPrune = append(o.NoPrune, u.Key)
 	}
 	return node.New(o)
 }
@@ -271,18 +271,18 @@ func (d *loxilightd) serve(ctx context.Context) error {
 // applied, except for objects that cannot be applied yet.
 func (d *loxilightd) ready(ctx context.Context) {
 	begin := time.Now()
-	timeout := settleTimeout
+	timeout := syncTimeout
 	if begin.Before(d.pruneNotBefore()) {
-		timeout = settleTimeoutLost
+		timeout = syncTimeoutLost
 	}
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := d.node.Settled(bounded); ctx.Err() != nil {
+	if err := d.node.Synced(bounded); ctx.Err() != nil {
 		return
 	} else if err != nil {
 		d.log.Warn("not everything could be applied or pruned yet, see llcli status")
 	}
-	_, waiting := d.node.NotRealised(0)
+	_, waiting := d.node.NotDone(0)
 	now := d.store.Snapshot()
 	d.log.Info("ready", slog.Uint64("revision", now.Revision), slog.Int("objects", now.Len()),
 		slog.Int("not_ready", waiting), slog.Duration("took", time.Since(begin).Round(time.Millisecond)))
@@ -291,7 +291,7 @@ func (d *loxilightd) ready(ctx context.Context) {
 
 // alive returns once the locks of the daemon could be acquired.
 func (d *loxilightd) alive() {
-	d.node.NotRealised(0)
+	d.node.NotDone(0)
 	d.store.Changes(0)
 }
 

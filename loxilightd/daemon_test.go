@@ -98,7 +98,7 @@ func TestInstancesSideBySide(t *testing.T) {
 		t.Error("instances are mixed up")
 	}
 	if got := a.status().StateDir; got != a.path("state") {
-		t.Errorf("the state directory is told as %q", got)
+		t.Errorf("the state directory is reported as %q", got)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestKilledDaemonComesBack(t *testing.T) {
 	}
 	s.run()
 	if _, ok := s.get(api.KindService, "web"); !ok {
-		t.Error("what was answered is lost")
+		t.Error("an acknowledged change is lost")
 	}
 }
 

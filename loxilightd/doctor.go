@@ -66,10 +66,10 @@ func printReport(w io.Writer, r *api.DoctorReport, asJSON bool) error {
 			return err
 		}
 		if f.Fixed != "" {
-			fmt.Fprintf(w, "  mended: %s\n", f.Fixed)
+			fmt.Fprintf(w, "  repaired: %s\n", f.Fixed)
 		}
 		if f.FixError != "" {
-			fmt.Fprintf(w, "  not mended: %s\n", f.FixError)
+			fmt.Fprintf(w, "  not repaired: %s\n", f.FixError)
 		}
 	}
 	for _, u := range r.Unseen {

@@ -75,7 +75,7 @@ func TestDoctorReloads(t *testing.T) {
 		t.Errorf("exit code %d with warnings", code)
 	}
 	if found, _ = s.doctor("--fix"); found["files.reload conf.d"].Fixed != "llcli reload" {
-		t.Errorf("not mended: %+v", found["files.reload conf.d"])
+		t.Errorf("not repaired: %+v", found["files.reload conf.d"])
 	}
 	if found, _ = s.doctor(); found["files.reload conf.d"].ID != "" {
 		t.Errorf("found again: %+v", found["files.reload conf.d"])
@@ -113,9 +113,9 @@ func TestDoctorOfAKilledDaemon(t *testing.T) {
 	found, code := s.doctor("--fix")
 	wantFinding(t, found, "daemon.stopped loxilightd", "does not run")
 	for _, socket := range []string{"control.sock", "events.sock"} {
-		wantFinding(t, found, "sockets.stale run/"+socket, "of a daemon that has gone")
+		wantFinding(t, found, "sockets.stale run/"+socket, "of a daemon that no longer runs")
 		if _, err := os.Stat(s.path("run/" + socket)); err == nil {
-			t.Errorf("%s is there still", socket)
+			t.Errorf("%s still exists", socket)
 		}
 	}
 	if code != 0 {
@@ -178,7 +178,7 @@ func TestDoctorMounts(t *testing.T) {
 	cmd.Env = append(os.Environ(), asDaemon+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "mended: mount -t bpf bpf /sys/fs/bpf") || !strings.Contains(string(out), "bpf /sys/fs/bpf bpf ") {
+	if err != nil || !strings.Contains(string(out), "repaired: mount -t bpf bpf /sys/fs/bpf") || !strings.Contains(string(out), "bpf /sys/fs/bpf bpf ") {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }

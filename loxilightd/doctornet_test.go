@@ -65,7 +65,7 @@ func TestDoctorOfIPv6Parameters(t *testing.T) {
 	}
 }
 
-func TestDoctorOfWays(t *testing.T) {
+func TestDoctorOfPaths(t *testing.T) {
 	p := newPatient(t, "tcx")
 	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2", Addrs: []string{"10.0.3.2/24"}})
 	p.ns.Run(t, "ip", "route", "add", "unreachable", "10.0.9.0/24")
@@ -111,7 +111,7 @@ func TestDoctorOfFirewalls(t *testing.T) {
 	found, _ := p.doctor()
 	wantFinding(t, found, "firewall.forward nftables chain inet firewalld filter_FORWARD", "firewall-cmd")
 	if _, ok := found["firewall.forward nftables chain inet fine onward"]; ok {
-		t.Error("a chain that drops some packets is called one that drops all")
+		t.Error("a chain that drops some packets is reported to drop all")
 	}
 }
 

@@ -118,7 +118,7 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	p.ns.DeleteLink(t, "eth1")
 	p.finds("warning", "devices.missing Interface/eth1", "needs the device eth1", "")
 	if _, err := os.Stat(filepath.Join(p.ports, "eth1")); err != nil {
-		t.Errorf("the pins of what is wanted were removed: %v", err)
+		t.Errorf("pins in use were removed: %v", err)
 	}
 	p.remove(p.path("state"))
 	p.finds("error", "state.lost state/state.db", "does not exist", "")
@@ -133,7 +133,7 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	wantFinding(t, found, "hooks.unwanted device eth0", "no longer exists")
 	p.finds("warning", "pins.stale "+filepath.Join(p.ports, "eth1"), "a deleted device", "rm -r ")
 	if _, err := os.Stat(filepath.Join(p.ports, "eth0")); err != nil {
-		t.Errorf("pins of a device that is there were removed: %v", err)
+		t.Errorf("pins of an existing device were removed: %v", err)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestPinsAgain(t *testing.T) {
 		t.Error("the service is lost")
 	}
 	if repairs := p.status().Repairs; repairs != 0 {
-		t.Errorf("%d repairs after the restart: the maps are not those of before", repairs)
+		t.Errorf("%d repairs after the restart: the maps are new", repairs)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestDoctorOfStrayFilters(t *testing.T) {
 	p := newPatient(t, "tc")
 	p.kill()
 	p.remove(filepath.Join(p.ports, "eth1"))
-	p.finds("warning", "filters.stray device eth1, tc-ingress", "no pin knows it", "removed the filter")
+	p.finds("warning", "filters.stray device eth1, tc-ingress", "no pin for it", "removed the filter")
 	p.ns.Do(t, func() error {
 		eth0, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -237,7 +237,7 @@ func TestDoctorOfStrayFilters(t *testing.T) {
 	found, _ := p.doctor("--fix")
 	wantFinding(t, found, "filters.other device eth0, tc-ingress", fmt.Sprintf("process %d", os.Getpid()))
 	if f := found["filters.other device eth0, tc-ingress"]; f.Fixed != "" {
-		t.Errorf("mended: %s", f.Fixed)
+		t.Errorf("repaired: %s", f.Fixed)
 	}
 }
 
@@ -260,20 +260,20 @@ func TestDoctorOfForeignPins(t *testing.T) {
 	p := newPatient(t, "tcx")
 	ghost := filepath.Join(filepath.Dir(p.pins), "loxilight-ghost")
 	pinMap(t, ghost+"/layout-1/ll_ct4")
-	pinMap(t, p.pin("layout-1/somebody"))
+	pinMap(t, p.pin("layout-1/foreign"))
 	p.finds("warning", "pins.orphan "+ghost, "neither configuration nor state", "rm -r ")
-	p.finds("note", "pins.strange "+p.pin("layout-1"), "somebody", "")
+	p.finds("note", "pins.strange "+p.pin("layout-1"), "foreign", "")
 	if _, err := os.Stat(ghost); err == nil {
-		t.Error("the pins of no instance are there still")
+		t.Error("the pins of no instance still exist")
 	}
 	// An instance with attached programs is not removed.
 	if err := os.MkdirAll(ghost+"/layout-1/ports/0/eth9", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var stranger link.Link
-	p.ns.Do(t, func() (err error) { stranger, err = attachTCX("eth1", link.Tail(), "stranger"); return err })
-	defer stranger.Close()
-	if err := stranger.Pin(ghost + "/layout-1/ports/0/eth9/ingress"); err != nil {
+	var foreign link.Link
+	p.ns.Do(t, func() (err error) { foreign, err = attachTCX("eth1", link.Tail(), "foreign"); return err })
+	defer foreign.Close()
+	if err := foreign.Pin(ghost + "/layout-1/ports/0/eth9/ingress"); err != nil {
 		t.Fatal(err)
 	}
 	p.finds("warning", "pins.orphan "+ghost, "1 programs are attached", "")
@@ -399,6 +399,6 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 		})
 		p.finds("warning", "hooks.xdp device eth0", "guard (program ", "")
 		found, _ := p.doctor()
-		wantFinding(t, found, "hooks.xdp device eth0", "ends its offloads")
+		wantFinding(t, found, "hooks.xdp device eth0", "disables its offloads")
 	})
 }

@@ -65,8 +65,8 @@ func tameLibraries(w io.Writer) {
 	}
 }
 
-// complain writes an error before a logger exists; each of its lines is one journal entry.
-func complain(w io.Writer, err error) {
+// printError writes an error before a logger exists; each of its lines is one journal entry.
+func printError(w io.Writer, err error) {
 	prefix := ""
 	if isJournal(w) {
 		prefix = "<3>"

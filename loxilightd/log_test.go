@@ -74,7 +74,7 @@ func TestLinesOfTheJournalHavePriorities(t *testing.T) {
 `, lines("json")},
 		{"configuration", `<3>loxilightd: f:1: one
 <3>loxilightd: f:2: two
-`, func(w io.Writer) { complain(w, errors.Join(errors.New("f:1: one"), errors.New("f:2: two"))) }},
+`, func(w io.Writer) { printError(w, errors.Join(errors.New("f:1: one"), errors.New("f:2: two"))) }},
 		{"a library", "<7>talks unasked\n", func(w io.Writer) {
 			flags, prefix, out := stdlog.Flags(), stdlog.Prefix(), stdlog.Writer()
 			defer func() { stdlog.SetFlags(flags); stdlog.SetPrefix(prefix); stdlog.SetOutput(out) }()
@@ -92,7 +92,7 @@ func TestLinesElsewhereHaveTheTime(t *testing.T) {
 	if got := logged(t, false, lines("text")); !strings.HasPrefix(got, "time=") {
 		t.Errorf("a file gets\n%s", got)
 	}
-	if got := logged(t, false, func(w io.Writer) { complain(w, errors.New("f:1: one")) }); got != "loxilightd: f:1: one\n" {
+	if got := logged(t, false, func(w io.Writer) { printError(w, errors.New("f:1: one")) }); got != "loxilightd: f:1: one\n" {
 		t.Errorf("a file gets %q", got)
 	}
 }

@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 		return examine(ctx, cfg, err, &o, stdout, stderr)
 	}
 	if err != nil {
-		complain(stderr, err)
+		printError(stderr, err)
 		return exitConfig
 	}
 	level := new(slog.LevelVar)
@@ -71,12 +71,12 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 		return preflight(cfg, o.json, stdout, stderr)
 	case o.detach:
 		if err = detach(cfg, log); err != nil {
-			complain(stderr, err)
+			printError(stderr, err)
 			return exitFailed
 		}
 	case o.makeSwitch:
 		if err = backends.MakeSwitch(planeConfig(cfg)); err != nil {
-			complain(stderr, err)
+			printError(stderr, err)
 			return exitFailed
 		}
 	default:

@@ -46,16 +46,16 @@ func preflight(cfg *config.Config, asJSON bool, stdout, stderr io.Writer) int {
 func printPreflight(w io.Writer, r datapath.Preflight) error {
 	fmt.Fprintf(w, "loxilightd %s on kernel %s\n\n", version, r.Kernel)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PROGRAM\tZONE\tLOADS\tINSTRUCTIONS\tVERIFIED\tSTACK")
+	fmt.Fprintln(t, "PROGRAM\tNETNS\tLOADS\tINSTRUCTIONS\tVERIFIED\tSTACK")
 	for _, p := range r.Programs {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Program+part(p), p.Zone, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Program+part(p), p.Netns, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, p := range r.Programs {
 		if !p.OK {
-			fmt.Fprintf(w, "\n%s of zone %s is refused: %s\n", p.Program+part(p), p.Zone, p.Error)
+			fmt.Fprintf(w, "\n%s of netns %s is refused: %s\n", p.Program+part(p), p.Netns, p.Error)
 			for _, line := range p.Verifier {
 				fmt.Fprintf(w, "    %s\n", line)
 			}
@@ -75,7 +75,7 @@ func printPreflight(w io.Writer, r datapath.Preflight) error {
 }
 
 var pinsText = map[string]string{
-	datapath.PinsNone:    "there are none",
+	datapath.PinsNone:    "no pins exist",
 	datapath.PinsAdopt:   "adopted as they are",
 	datapath.PinsConvert: "adopted, their entries are copied",
 	datapath.PinsRefuse:  "they CANNOT be adopted",

@@ -31,7 +31,7 @@ func (s *site) mode(args ...string) (code int, stdout, stderr string) {
 func TestPreflightBesideADaemon(t *testing.T) {
 	s, pins := newKernelSite(t)
 	code, out, _ := s.mode("--preflight")
-	if code != 0 || !strings.Contains(out, "there are none") {
+	if code != 0 || !strings.Contains(out, "no pins exist") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	for _, dir := range []string{pins, s.path("run"), s.path("state")} {
@@ -56,8 +56,8 @@ func TestPreflightBesideADaemon(t *testing.T) {
 	s.status() // it still answers
 }
 
-// pinStranger pins a map in folder, as another version of loxilight would.
-func pinStranger(t *testing.T, folder, name string) {
+// pinForeign pins a map in folder, as another version of loxilight would.
+func pinForeign(t *testing.T, folder, name string) {
 	t.Helper()
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestPinsOfAnotherVersion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, pins := newKernelSite(t)
-			pinStranger(t, filepath.Join(pins, tt.folder), tt.pin)
+			pinForeign(t, filepath.Join(pins, tt.folder), tt.pin)
 			before := listing(t, pins)
 			p := s.start()
 			if code := p.ends(); code != exitRefused {

@@ -45,7 +45,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	case o.preflight && o.detach, o.doctor && (o.preflight || o.detach), o.makeSwitch && (o.preflight || o.detach || o.doctor):
 		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach, --make-switch and --doctor exclude each other")
 	case o.json && !o.preflight && !o.doctor:
-		fmt.Fprintln(stderr, "loxilightd: --json goes with --preflight and --doctor")
+		fmt.Fprintln(stderr, "loxilightd: --json requires --preflight or --doctor")
 	case (o.fix || o.objects) && !o.doctor:
 		fmt.Fprintln(stderr, "loxilightd: --fix and --objects go with --doctor")
 	default:

@@ -37,10 +37,10 @@ func (d *loxilightd) openPods() error {
 func (d *loxilightd) newPods() *pods.Server {
 	return pods.New(pods.Options{
 		Links: d.podLinks, Objects: d.control.ObjectsOf(api.OwnerCNI), Addresses: d.addresses, Network: d.podNetwork,
-		Named:    func(device string) bool { return d.store.NamesDevice(device, api.OwnerCNI) },
-		Look:     d.node.LookAtEndpoint,
-		Leaves:   d.node.EndpointLeaves,
-		Reserved: d.cfg.ReservedHostPorts, TunnelPort: d.isTunnelPort, Plugins: d.cfg.IPAMPlugins,
+		Named:          func(device string) bool { return d.store.NamesDevice(device, api.OwnerCNI) },
+		VerifyEndpoint: d.node.VerifyEndpoint,
+		ExpectRemoval:  d.node.ExpectRemoval,
+		Reserved:       d.cfg.ReservedHostPorts, TunnelPort: d.isTunnelPort, Plugins: d.cfg.IPAMPlugins,
 		StateDir: d.cfg.StateDir, Log: d.log.With(slog.String("part", "pods")),
 	})
 }

@@ -23,7 +23,7 @@ func (p progress) Status(k state.Key) (api.Status, bool) {
 
 // NotReady implements [control.Progress].
 func (p progress) NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int) {
-	some, count := p.NotRealisedBut(limit, ignored)
+	some, count := p.NotDoneExcept(limit, ignored)
 	m := make(map[state.Key]api.Status, len(some))
 	for k, s := range some {
 		m[k] = statusOf(s)
@@ -40,7 +40,7 @@ func (p progress) Health(service string, backend netip.AddrPort) (state, message
 func statusOf(s node.Status) api.Status {
 	state := api.StatePending
 	switch s.State {
-	case reconcile.Realised:
+	case reconcile.Done:
 		state = api.StateReady
 	case reconcile.Failed:
 		state = api.StateError

@@ -48,7 +48,7 @@ func TestDocumentedObjects(t *testing.T) {
 	if err := s.Call(t.Context(), api.MethodApply, api.ApplyParams{Objects: objects}, &result); err != nil {
 		t.Fatal(err)
 	}
-	settled := func(want api.Object) error {
+	checkApplied := func(want api.Object) error {
 		o, ok := s.get(want.Kind, want.Name)
 		var status api.Status
 		if err := json.Unmarshal(o.Status, &status); !ok || err != nil {
@@ -64,7 +64,7 @@ func TestDocumentedObjects(t *testing.T) {
 		t.Helper()
 		for _, want := range objects {
 			var err error
-			eventually(t, func() bool { err = settled(want); return err == nil })
+			eventually(t, func() bool { err = checkApplied(want); return err == nil })
 			if err != nil {
 				t.Errorf("%s/%s: %v", want.Kind, want.Name, err)
 			}

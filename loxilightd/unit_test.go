@@ -42,7 +42,7 @@ func TestUnit(t *testing.T) {
 		t.Errorf("RestartPreventExitStatus=%s, starting again does not help after %s", got, want)
 	}
 	if got := unitValue(t, "Type"); got != "notify" {
-		t.Errorf("Type=%s, the daemon tells when it is ready", got)
+		t.Errorf("Type=%s, the daemon reports when it is ready", got)
 	}
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("no systemd-analyze")

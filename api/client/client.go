@@ -114,17 +114,9 @@ func (c *Client) Close() error {
 func (c *Client) Socket() string { return c.socket }
 
 // Call calls a method that changes nothing and decodes its result, which may be nil. It is
-// repeated once if the connection breaks. An object or counters that are too large for one reply
-// are returned completely. The daemon's own errors are [*api.Error]; others are [*Error].
+// repeated once if the connection breaks. The daemon's own errors are [*api.Error]; others are
+// [*Error].
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
-	if err := c.callOnce(ctx, method, params, result); err != nil {
-		return err
-	}
-	return caller(c.callOnce).whole(ctx, params, result)
-}
-
-// callOnce is Call for results that fit one reply.
-func (c *Client) callOnce(ctx context.Context, method string, params, result any) error {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
 	request, err := encode(method, params)
@@ -144,8 +136,9 @@ func (c *Client) callOnce(ctx context.Context, method string, params, result any
 // Change calls a method that changes something. It is sent at most once; if the answer does not
 // arrive, the error is [ErrOutcomeUnknown] with the request id, with which the change can be
 // requested again without being made twice. wait is how long the daemon may delay its answer.
-// Parameters of apply, replace and delete get a request id if it is missing, and may be larger
-// than a request: they are sent in pieces that take effect together.
+// Parameters of apply, replace and delete get a request id if it is missing. If they are larger
+// than a request, their objects are sent in several requests that take effect together; a single
+// object that is larger than a request is refused with an [*api.Error].
 func (c *Client) Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error {
 	ctx, cancel := c.bound(ctx, wait)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// A change that is larger than one request is sent in pieces of one transaction: all but the last
-// only collect objects, the last commits them all.
+// A change that is larger than one request is sent as a transaction of several requests: all but the
+// last only collect objects, the last commits them all.
 
 // plan is a change as the requests that make it up.
 type plan struct {
@@ -33,15 +33,15 @@ func newPlan(method, requestID string, params any) (*plan, error) {
 	case *api.DeleteParams:
 		return newPlan(method, requestID, *p)
 	case api.ApplyParams:
-		return planOf(method, p.Objects, p.Change, splitObjects, func(objects []api.Object, c api.Change) any {
+		return planOf(method, p.Objects, p.Change, func(objects []api.Object, c api.Change) any {
 			return api.ApplyParams{Objects: objects, Change: c}
 		})
 	case api.ReplaceParams:
-		return planOf(method, p.Objects, p.Change, splitObjects, func(objects []api.Object, c api.Change) any {
+		return planOf(method, p.Objects, p.Change, func(objects []api.Object, c api.Change) any {
 			return api.ReplaceParams{Owner: p.Owner, Kinds: p.Kinds, Objects: objects, Change: c}
 		})
 	case api.DeleteParams:
-		return planOf(method, p.Objects, p.Change, nil, func(objects []api.ObjectRef, c api.Change) any {
+		return planOf(method, p.Objects, p.Change, func(objects []api.ObjectRef, c api.Change) any {
 			return api.DeleteParams{Objects: objects, Change: c}
 		})
 	case *api.RollbackParams:
@@ -56,9 +56,8 @@ func newPlan(method, requestID string, params any) (*plan, error) {
 	return &plan{commit: request, requestID: requestID}, err
 }
 
-// planOf makes a plan for objects. split divides objects that are larger than a request; nil: no
-// object is. params returns the parameters of one request.
-func planOf[T any](method string, objects []T, c api.Change, split func([]T) ([][]T, error), params func([]T, api.Change) any) (*plan, error) {
+// planOf makes a plan for objects. params returns the parameters of one request.
+func planOf[T any](method string, objects []T, c api.Change, params func([]T, api.Change) any) (*plan, error) {
 	if c.RequestID == "" && !c.DryRun {
 		c.RequestID = NewRequestID()
 	}
@@ -71,55 +70,30 @@ func planOf[T any](method string, objects []T, c api.Change, split func([]T) ([]
 		p.commit = request
 		return p, err
 	}
-	if c.Transaction != "" {
-		return nil, err // the caller splits
-	}
-	c.Transaction = NewRequestID()
-	staging := api.Change{Transaction: c.Transaction, More: true}
-	runs := [][]T{objects}
-	if split != nil {
-		if runs, err = split(objects); err != nil {
-			return nil, fmt.Errorf("%s: %w", method, err)
+	staging := api.Change{Transaction: NewRequestID(), More: true}
+	for count := 0; count < len(objects); {
+		n, refused := fit(objects[count:])
+		switch {
+		case refused != nil:
+			return nil, refused
+		case c.Transaction != "":
+			return nil, err // the caller sends several requests
 		}
-	}
-	for _, run := range runs {
-		if err := stage(p, method, run, staging, params); err != nil {
+		request, err := encode(method, params(objects[count:count+n], staging))
+		if err != nil {
 			return nil, err
 		}
+		count += n
+		p.staged, p.counts = append(p.staged, request), append(p.counts, count)
 	}
+	c.Transaction = staging.Transaction
 	p.commit, err = encode(method, params([]T{}, c))
 	return p, err
 }
 
-// stage adds the requests that collect a run of objects to a plan.
-func stage[T any](p *plan, method string, objects []T, staging api.Change, params func([]T, api.Change) any) error {
-	empty, err := encode(method, params([]T{}, staging))
-	if err != nil {
-		return err
-	}
-	count := 0
-	if len(p.counts) > 0 {
-		count = p.counts[len(p.counts)-1]
-	}
-	for len(objects) > 0 {
-		n, err := fit(objects, api.MaxRequest-len(empty))
-		if err != nil {
-			return fmt.Errorf("%s: %w", method, err)
-		}
-		request, err := encode(method, params(objects[:n], staging))
-		if err != nil {
-			return err
-		}
-		count += n
-		p.staged, p.counts = append(p.staged, request), append(p.counts, count)
-		objects = objects[n:]
-	}
-	return nil
-}
-
-// fit returns how many of the first objects, which are encoded with a comma
-// behind each, take no more than size bytes: one at least.
-func fit[T any](objects []T, size int) (int, error) {
+// fit returns how many of the first objects, which are encoded with a comma behind each, fit a
+// request. It returns an error if the first object does not.
+func fit[T any](objects []T) (int, error) {
 	used := 0
 	for i := range objects {
 		b, err := json.Marshal(objects[i])
@@ -127,11 +101,23 @@ func fit[T any](objects []T, size int) (int, error) {
 			return 0, fmt.Errorf("encode the request: %w", err)
 		}
 		used += len(b) + 1
-		if used > size {
-			return max(i, 1), nil
+		switch {
+		case used <= api.MaxObject:
+		case i > 0:
+			return i, nil
+		default:
+			return 0, tooLarge(objects[0], len(b))
 		}
 	}
 	return len(objects), nil
+}
+
+// tooLarge returns the error for an object that does not fit a request.
+func tooLarge(object any, size int) error {
+	if o, ok := object.(api.Object); ok {
+		return api.ObjectTooLarge(o.Kind, o.Name, size)
+	}
+	return ErrTooLong
 }
 
 // requests returns all requests in their order.

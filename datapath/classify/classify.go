@@ -2,7 +2,7 @@
 
 // Package classify compiles rules into an image, whose search time hardly depends on the number of
 // rules and prefixes, and searches it. It knows what a rule matches and which of several rules
-// decides, not what rules are for, and touches no kernel: ebpf-src/classify.h searches the same
+// decides, not what rules are for, and touches no kernel: ebpf-src/fw_classify.h searches the same
 // image.
 //
 // Each field of a packet is looked up by itself, in a trie of bytes of which every node is a

@@ -134,7 +134,7 @@ func (c *compiler) records() []byte {
 
 func (c *compiler) count() (n int) {
 	for _, r := range c.rules {
-		if r != nobody {
+		if r != noRule {
 			n++
 		}
 	}

@@ -27,7 +27,7 @@ type placed struct {
 	rank int // place among the rules as they were given
 }
 
-var nobody = placed{Rule: &Rule{Match: &datapath.Match{}}}
+var noRule = placed{Rule: &Rule{Match: &datapath.Match{}}}
 
 // How much of a field a rule matches.
 const (
@@ -119,7 +119,7 @@ func placeBy(rules []Rule, shapes []int) (places []placed, ends []int) {
 	for _, r := range order {
 		places = append(places, r...)
 		for len(places)%64 != 0 {
-			places = append(places, nobody)
+			places = append(places, noRule)
 		}
 		ends = append(ends, len(places)/64)
 	}

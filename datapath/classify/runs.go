@@ -102,8 +102,8 @@ func vectorOf(v *vectors, same []owned) (value uint32) {
 	return v.or(value, rules.vector())
 }
 
-// prefixRuns returns which rules match each key: the rules of base, and of every prefix that
-// contains the key.
+// prefixRuns returns which rules match each key: the rules of base, and the rules of every
+// prefix that contains the key.
 func prefixRuns(v *vectors, base uint32, prefixes []owned) []run {
 	slices.SortFunc(prefixes, func(a, b owned) int { return a.compare(&b) })
 	type open struct {

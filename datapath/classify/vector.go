@@ -128,7 +128,7 @@ func (v *vectors) combine(known map[[2]uint32]uint32, a, b uint32, parts func(a,
 	return id
 }
 
-// each calls f for the first bit of each word of a vector that has one.
+// each calls f with the lowest set bit of each non-zero word of a vector.
 func (v *vectors) each(id uint32, f func(bit int)) {
 	for i, part := range v.of(id) {
 		for j, w := range v.chunks[part] {

@@ -30,7 +30,7 @@ func shortcutsOf(ctx context.Context, rigs []*rig) (shortcuts, error) {
 		case ours && r.name == pathOurs:
 			var verdicts map[string]uint64
 			verdicts, err = d.verdicts(ctx)
-			cut.taken = verdicts["tracked"]
+			cut.taken = verdicts["fast"]
 		case r.name == pathFlowtable:
 			var slow uint64
 			slow, err = r.slowPackets()

@@ -104,7 +104,7 @@ func TestEndpoint(t *testing.T) {
 	testnet.Eventually(t, patience, "the connection takes the short cut", func() bool {
 		s.converse(c, "again")
 		list := s.Connections(api.ConnectionFilter{Endpoint: "shop/a", Protocol: "tcp"})
-		return len(list) == 1 && list[0].Path == "tracked" && list[0].From != nil && list[0].From.Pod == "a" && list[0].To != nil && list[0].To.Endpoint == "shop/b"
+		return len(list) == 1 && list[0].Path == "fast" && list[0].From != nil && list[0].From.Pod == "a" && list[0].To != nil && list[0].To.Endpoint == "shop/b"
 	})
 	if out := s.LLCLI("connections", "--endpoint", "shop/b", "--protocol", "tcp"); !strings.Contains(out, "10.72.0.2:40404 (shop/a)") || !strings.Contains(out, "10.72.0.3:4660 (shop/b)") {
 		t.Errorf("llcli connections:\n%s", out)
@@ -127,7 +127,7 @@ func TestEndpoint(t *testing.T) {
 	testnet.Eventually(t, patience, "a flow of x takes the short cut", func() bool {
 		_, err := testtraffic.TalkUDP(x.ns, "10.72.0.4:5001", "10.72.0.3:4660", []byte("own"))
 		list := s.Connections(api.ConnectionFilter{Source: "10.72.0.4:5001"})
-		return err == nil && len(list) == 1 && list[0].Path == "tracked"
+		return err == nil && len(list) == 1 && list[0].Path == "fast"
 	})
 	s.attack("on its own connection", map[string][]byte{"another's MAC": s.from(a.mac, testpkt.IPv4{Source: x.addr, Destination: b.addr}, testpkt.UDP{Source: 5001, Destination: 4660}, testpkt.Payload("masked"))})
 
@@ -257,7 +257,7 @@ func TestEndpointsLeaveNothing(t *testing.T) {
 	s.reach(s.pods["a"].ns, "10.72.0.3:4660")
 	entries := func() map[string]uint64 {
 		used := map[string]uint64{}
-		for _, table := range []string{"ll_guard", "ll_station", "ll_device", "ll_port_drops"} {
+		for _, table := range []string{"ll_guard", "ll_bridge_port", "ll_device", "ll_port_drops"} {
 			m, err := ebpf.LoadPinnedMap(s.PinDir+"/layout-1/"+table, nil)
 			if err != nil {
 				t.Fatal(err)

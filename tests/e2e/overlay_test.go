@@ -243,7 +243,7 @@ func (m *mesh) counted() {
 	for _, n := range m.nodes {
 		c := n.Counters("", "")
 		maps.DeleteFunc(c.Drops, func(_ string, n uint64) bool { return n == 0 })
-		if len(c.Drops) != 0 || c.Verdicts["tracked"] == 0 {
+		if len(c.Drops) != 0 || c.Verdicts["fast"] == 0 {
 			m.t.Errorf("%s: node %d: drops %v, verdicts %v", m, n.id, c.Drops, c.Verdicts)
 		}
 		if m.tunnel == "" {

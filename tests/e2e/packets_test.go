@@ -308,7 +308,7 @@ func TestSCTP(t *testing.T) {
 			carry("SACK", there, here, back, backend, client, front, client, 3)
 		}
 		out := s.LLCLI("connections", "--protocol", "sctp", "-o", "json")
-		if !strings.Contains(out, `"established"`) || !strings.Contains(out, `"tracked"`) {
+		if !strings.Contains(out, `"established"`) || !strings.Contains(out, `"fast"`) {
 			t.Errorf("the association is not established and tracked:\n%s", out)
 		}
 		fronts := []string{front.String() + "/sctp", front.String() + "/udp"}

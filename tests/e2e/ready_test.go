@@ -109,7 +109,7 @@ func TestRulesOnABridgeOfAnotherProgram(t *testing.T) {
 	wantPending(t, s, "firewall", "deny8080", "br0", "name in0 in spec.match.in")
 	s.LLCLI("interface", "add", "br0")
 	wantPending(t, s, "firewall", "deny8080", "br0", "name in0 in spec.match.in")
-	if got := try(s.client, "tcp4", "192.0.2.1:8080", silence); got != let {
+	if got := try(s.client, "tcp4", "192.0.2.1:8080", patience); got != let {
 		t.Errorf("port 8080 of the node with a rule that names the bridge: %s", got)
 	}
 	s.LLCLI("firewall", "set", "deny8080", "--in", "in0")

@@ -5,6 +5,7 @@ package e2e
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -83,6 +84,18 @@ kind: NAT
 name: in6
 spec: {type: dnat, match: {destination: "2001:db8:0:2::1", protocol: tcp, ports: 8088}, to: {addresses: "2001:db8:f::1", ports: "9000"}}
 ---
+kind: NAT
+name: anyway
+spec: {type: snat, match: {source: 192.0.2.0/24, destination: 10.0.3.3}, to: {addresses: 10.0.3.9}}
+---
+kind: NAT
+name: anyway6
+spec: {type: snat, match: {source: "2001:db8:0:2::/64", destination: "2001:db8:3::3"}, to: {addresses: "2001:db8:3::9"}}
+---
+kind: FirewallRule
+name: through
+spec: {action: deny, hooks: [forward], match: {in: [in0], out: [p1], protocol: tcp, ports: 9002}}
+---
 kind: FirewallRule
 name: anywhere
 spec: {action: deny, match: {destination: local, protocol: tcp, ports: 8083}}
@@ -132,6 +145,8 @@ func newReadySite(t *testing.T) *readySite {
 	s.node.ServeTCP(t, "192.0.2.1:8083", "node")
 	s.backends[0].ServeTCP(t, "10.0.1.2:9000", "b1")
 	s.backends[0].ServeTCP(t, "[2001:db8:1::2]:9000", "b1")
+	s.backends[0].ServeTCP(t, "10.0.1.2:9002", "b1")
+	s.backends[0].ServeTCP(t, "[2001:db8:1::2]:9002", "b1")
 	s.backends[1].Up(t, "lo")
 	s.backends[1].Addr(t, "lo", "203.0.113.1/32")
 	s.backends[1].Addr(t, "lo", "2001:db8:f::1/128")
@@ -140,6 +155,8 @@ func newReadySite(t *testing.T) *readySite {
 	s.backends[1].ServeTCP(t, "203.0.113.1:9000", "b2")
 	s.serve4()
 	s.serve6()
+	s.serveTranslated("10.0.3.3", "/24", "192.0.2.0/24")
+	s.serveTranslated("2001:db8:3::3", "/64", "2001:db8:0:2::/64")
 	s.Apply(readyObjects)
 	return s
 }
@@ -147,6 +164,18 @@ func newReadySite(t *testing.T) *readySite {
 func (s *readySite) serve4() { s.servers[0] = s.backends[2].ServeTCP(s.t, "10.0.3.2:9000", "b3") }
 func (s *readySite) serve6() {
 	s.servers[1] = s.backends[2].ServeTCP(s.t, "[2001:db8:3::2]:9000", "b3")
+}
+
+// serveTranslated gives b3 a second address, with a server whose replies to the network of the client
+// have no route.
+func (s *readySite) serveTranslated(address, length, client string) {
+	b3, family := s.backends[2], "-4"
+	if strings.Contains(address, ":") {
+		family = "-6"
+	}
+	b3.Addr(s.t, "eth0", address+length)
+	b3.Run(s.t, "ip", family, "rule", "add", "pref", "50", "from", address, "to", client, "unreachable")
+	b3.ServeTCP(s.t, net.JoinHostPort(address, "9001"), "b3")
 }
 
 // address6 restores the IPv6 address and route that the kernel of b1 or b2 removes when its device
@@ -290,6 +319,11 @@ func (s *readySite) role(role string) func() {
 	}
 }
 
+// address adds an address to the loopback of the node, or deletes it.
+func (s *readySite) address(verb, prefix string) func() {
+	return func() { s.node.Run(s.t, "ip", "address", verb, prefix, "dev", "lo") }
+}
+
 func (s *readySite) llcli(args ...string) func() { return func() { s.LLCLI(args...) } }
 
 func (s *readySite) cases() []readyCase {
@@ -326,6 +360,24 @@ func (s *readySite) cases() []readyCase {
 		{"IPv6 NAT without forwarding", "NAT", "out6", off6, on6, []string{"sysctl -w " + forward6 + "=1"}, "tcp6", b16, s.client, let, silent, ""},
 		{"IPv6 NAT without Interface", "NAT", "out6", s.llcli("interface", "delete", "p1", "--force"), s.llcli("interface", "add", "p1", "--role", "port"),
 			[]string{"llcli interface add p1"}, "tcp6", b16, s.client, let, let, ""},
+		{"forward rule without the Interface of its out", "FirewallRule", "through", s.llcli("interface", "delete", "p1", "--force"),
+			s.llcli("interface", "add", "p1", "--role", "port"), nil, "tcp4", "10.0.1.2:9002", s.client, silent, silent, "Ready"},
+		{"IPv6 forward rule without the Interface of its in", "FirewallRule", "through", s.llcli("interface", "delete", "in0", "--force"),
+			s.llcli("interface", "add", "in0"), nil, "tcp6", "[2001:db8:1::2]:9002", s.client, silent, silent, "Ready"},
+		{"NAT to the node without Interface", "NAT", "in", s.llcli("interface", "delete", "in0", "--force"), s.llcli("interface", "add", "in0"),
+			[]string{"packets to 192.0.2.1 arrive on", "llcli interface add in0"}, "tcp4", "192.0.2.1:8088", s.client, let, refused, ""},
+		{"IPv6 NAT to the node without Interface", "NAT", "in6", s.llcli("interface", "delete", "in0", "--force"), s.llcli("interface", "add", "in0"),
+			[]string{"packets to 2001:db8:0:2::1 arrive on", "llcli interface add in0"}, "tcp6", "[2001:db8:0:2::1]:8088", s.client, let, refused, ""},
+		{"NAT without the Interface by which packets leave", "NAT", "anyway", s.llcli("interface", "delete", "p3", "--force"),
+			s.llcli("interface", "add", "p3", "--role", "port"), []string{"leave by", "p3", "untranslated", "llcli interface add p3"},
+			"tcp4", "10.0.3.3:9001", s.client, let, silent, ""},
+		{"IPv6 NAT without the Interface by which packets leave", "NAT", "anyway6", s.llcli("interface", "delete", "p3", "--force"),
+			s.llcli("interface", "add", "p3", "--role", "port"), []string{"leave by", "p3", "untranslated", "llcli interface add p3"},
+			"tcp6", "[2001:db8:3::3]:9001", s.client, let, silent, ""},
+		{"Route by an address that becomes the node's", "Route", "far", s.address("add", "10.0.2.2/32"), s.address("del", "10.0.2.2/32"),
+			[]string{"10.0.2.2 is an address of the node itself"}, "tcp4", far, s.client, let, silent, ""},
+		{"IPv6 Route by an address that becomes the node's", "Route", "far6", s.address("add", "2001:db8:2::2/128"), s.address("del", "2001:db8:2::2/128"),
+			[]string{"2001:db8:2::2 is an address of the node itself"}, "tcp6", far6, s.client, let, silent, ""},
 		{"IPv6 Route without forwarding", "Route", "far6", off6, on6, []string{forward6}, "tcp6", far6, s.client, let, silent, ""},
 		{"IPv6 Route without its next hop", "Route", "far6", s.mute(2), s.unmute(2),
 			[]string{"2001:db8:2::2", "does not answer"}, "tcp6", far6, s.client, let, silent, ""},

@@ -69,7 +69,7 @@ func TestDoctorAndBundle(t *testing.T) {
 	s.expect("bundle "+filepath.Join(dir, "runs.tar.gz")+" "+config, "runs.tar.gz: ")
 	s.Kill()
 	s.expect("doctor "+config+" -o json", `"daemon.stopped"`, `"sockets.stale"`)
-	s.expect("doctor --fix "+config, "mended", "rm ")
+	s.expect("doctor --fix "+config, "repaired", "rm ")
 	s.expect("bundle "+filepath.Join(dir, "killed.tar.gz")+" --anonymize "+config, "killed.tar.gz: ", "daemon/: ")
 
 	runs, killed := unpack(t, filepath.Join(dir, "runs.tar.gz")), unpack(t, filepath.Join(dir, "killed.tar.gz"))

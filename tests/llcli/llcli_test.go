@@ -239,6 +239,29 @@ func TestNotReady(t *testing.T) {
 	s.expect("get interfaces", "Ready")
 }
 
+// TestObjectTooLarge: one message names the object, its size and what to do, whether the object does
+// not fit a request, or its status does not fit a reply. Nothing is changed.
+func TestObjectTooLarge(t *testing.T) {
+	s := newSite(t)
+	for kind, object := range map[string]string{
+		"AddressGroup": "spec: {members: [" + numbered("2001:db8::%x/128", 100_000) + "]}",
+		"Service":      `spec: {frontends: ["198.51.100.10:80/tcp"], backends: [` + numbered(`{address: "[2001:db8::%x]:80"}`, 6_000) + "]}",
+	} {
+		path := s.File("kind: " + kind + "\nname: big\n" + object + "\n")
+		s.refuse(1, "apply -f "+path, path+":3: "+kind+"/big: spec: the object takes", "at most 1046528 fit", "several "+kind+"s")
+		s.refuse(1, "get "+strings.ToLower(kind)+" big", "no such object")
+	}
+}
+
+// numbered returns a list of count copies of a format, each with its number.
+func numbered(format string, count int) string {
+	list := make([]string, count)
+	for i := range list {
+		list[i] = fmt.Sprintf(format, i+1)
+	}
+	return strings.Join(list, ", ")
+}
+
 // TestDaemonAwayAndBack: watches outlive the daemon; other commands report that it is down.
 func TestDaemonAwayAndBack(t *testing.T) {
 	s := newSite(t)

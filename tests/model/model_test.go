@@ -13,7 +13,7 @@ func TestModel(t *testing.T) {
 	oneCPU(t)
 	judged, scenarios := 0, 0
 	defer func() {
-		t.Logf("%d packets of %d configurations judged, %d by the fast path", judged, scenarios, s.daemon.Counters("", "").Verdicts["tracked"])
+		t.Logf("%d packets of %d configurations judged, %d by the fast path", judged, scenarios, s.daemon.Counters("", "").Verdicts["fast"])
 		for reason, n := range s.daemon.Counters("", "").Drops {
 			if n != 0 {
 				t.Logf("dropped, %s: %d", reason, n)

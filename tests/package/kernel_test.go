@@ -31,7 +31,7 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("preflight: %+v", report)
 	}
 	for _, p := range report.Programs {
-		t.Logf("COUNT %s of zone %s: %d instructions, the verifier processed %d, %d bytes of stack", p.Program, p.Zone, p.Instructions, p.Processed, p.StackBytes)
+		t.Logf("COUNT %s in netns %s: %d instructions, the verifier processed %d, %d bytes of stack", p.Program, p.Netns, p.Instructions, p.Processed, p.StackBytes)
 		if !p.OK || p.Processed == 0 || p.Processed > verifierBudget/2 {
 			t.Errorf("%s: processed %d instructions, want at most %d", p.Program, p.Processed, verifierBudget/2)
 		}

@@ -163,7 +163,7 @@ func (r *rig) start() {
 }
 
 // tracked returns how many packets took the fast path so far.
-func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["tracked"] }
+func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["fast"] }
 
 func (r *rig) report(t *testing.T) {
 	t.Helper()

@@ -85,6 +85,54 @@ func TestS3MemoryOfDryRuns(t *testing.T) {
 	}
 }
 
+// TestS3UnreadReplies has a member of the group request the largest object over all connections that
+// it may have, and read none of the replies, while another member reads them.
+func TestS3UnreadReplies(t *testing.T) {
+	s := newControlSite(t)
+	s.Start()
+	if err := s.change(`{"members":[` + numbered(`"2001:db8:%x::/64"`, 950_000) + `]}`); err != nil {
+		t.Fatal(err)
+	}
+	get := []byte(`{"jsonrpc":"2.0","id":1,"method":"get","params":{"kind":"AddressGroup","name":"change"}}`)
+	before, _ := s.memory()
+	s.forgetPeak()
+	const connections, length = 128, 3 * time.Second
+	end := time.Now().Add(length)
+	var all sync.WaitGroup
+	for range connections {
+		all.Go(func() {
+			for time.Now().Before(end) {
+				p, err := s.dialAs(reader)
+				for i := 0; err == nil && i < 8; i++ {
+					err = p.send(get)
+				}
+				if p != nil {
+					<-time.After(time.Second)
+					_ = p.Close()
+				}
+			}
+		})
+	}
+	count := 0
+	for time.Now().Before(end) {
+		p, err := s.dialAs(anotherReader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, size, err := p.call(get); err != nil || size < 900_000 {
+			t.Errorf("a reply of %d bytes, %v; want the whole object", size, err)
+		}
+		_ = p.Close()
+		count++
+	}
+	all.Wait()
+	_, peak := s.memory()
+	t.Logf("from %d MiB to %d MiB; another reader got %d replies", before>>20, peak>>20, count)
+	if peak-before > mostMemory {
+		t.Errorf("a reader made the daemon use %d MiB more, want at most %d MiB", (peak-before)>>20, mostMemory>>20)
+	}
+}
+
 // groupPatterns are changes of one megabyte that take long to be looked through.
 func groupPatterns() map[string]string {
 	user := `{"kind":"AddressGroup","name":"u%d","spec":{"members":["group:a"]}}`

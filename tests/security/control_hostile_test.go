@@ -103,7 +103,7 @@ func (f fuzzer) request(id int) string {
 	case n < 30:
 		method, params = api.MethodRollback, fmt.Sprintf(`{"dryRun":true,"revision":%d}`, f.IntN(20))
 	case n < 60:
-		params = f.pick(`{}`, `{"kind":"AddressGroup"}`, `{"kind":"AddressGroup","name":"root"}`, `{"since":0}`, `{"revision":1}`,
+		params = f.pick(`{}`, `{"kind":"AddressGroup"}`, `{"kind":"AddressGroup","name":"root"}`, `{"kind":"AddressGroup","name":"change"}`, `{"since":0}`, `{"revision":1}`,
 			`{"filter":{}}`, `{"what":"routes"}`, `{"limit":1}`)
 	}
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}`, id, method, params)
@@ -177,6 +177,9 @@ func TestS3HostileReader(t *testing.T) {
 	}
 	s := newControlSite(t)
 	s.Start()
+	if err := s.change(`{"members":[` + numbered(`"2001:db8:%x::/64"`, 950_000) + `]}`); err != nil { // a large object
+		t.Fatal(err)
+	}
 	quiet := s.beside(func() { <-time.After(time.Second) })
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

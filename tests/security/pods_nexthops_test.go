@@ -95,7 +95,7 @@ func (s *podsSite) expectTracked(victim *podsPod, what string, most int, attack 
 			}
 			for _, last = range s.Connections(api.ConnectionFilter{Protocol: "tcp"}) {
 				if last.Original.Source == c.LocalAddr().String() {
-					return last.Path == "tracked"
+					return last.Path == "fast"
 				}
 			}
 			return false

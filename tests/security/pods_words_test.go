@@ -62,7 +62,7 @@ func TestS19Words(t *testing.T) {
 	s := newPodsSite(t)
 	evil, victim, other := s.addPod(nil), s.addPod(nil), s.addPod(nil)
 	set, wire := sendsWords(t, evil.NS, "eth0"), evil.Wire(t, "eth0")
-	front, err := ebpf.LoadPinnedMap(filepath.Join(s.PinDir, "layout-1", "ll_front"), nil)
+	front, err := ebpf.LoadPinnedMap(filepath.Join(s.PinDir, "layout-1", "ll_shadow"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -252,7 +252,7 @@ func TestS9PathMTU(t *testing.T) {
 // status of a Peer reports them later.
 func (n *overlayNode) believed(t *testing.T) map[uint32][8]byte {
 	t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(n.PinDir, "layout-1", "ll_peer_path"), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(n.PinDir, "layout-1", "ll_peer_pmtu"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

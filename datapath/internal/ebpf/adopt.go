@@ -8,32 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
-
-// batchSize is the maximum number of map entries that one system call reads.
-const batchSize = 4096
-
-// batches reads a whole map in batches.
-func batches[K, V any](m *ebpf.Map, each func(keys []K, values []V) error) error {
-	var cursor ebpf.MapBatchCursor
-	size := min(batchSize, int(m.MaxEntries()))
-	keys, values := make([]K, size), make([]V, size)
-	for {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return err
-		}
-		if e := each(keys[:n], values[:n]); e != nil {
-			return e
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
 
 // adoptServices takes over the services that an earlier run wrote.
 func adoptServices(d *DataPlane) (*services, error) {
@@ -57,7 +33,7 @@ func adoptServices(d *DataPlane) (*services, error) {
 
 func (s *services) adoptNames() error {
 	var left []uint32
-	err := batches(s.d.maps[kernelMapLlServiceName], func(ids []uint32, names []kernelServiceName) error {
+	err := s.d.tables.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
 		for i, id := range ids {
 			v := &service{name: names[i].name(), id: id}
 			s.lastID = max(s.lastID, id)
@@ -75,18 +51,18 @@ func (s *services) adoptNames() error {
 		return nil
 	})
 	for _, id := range left {
-		err = errors.Join(err, s.d.maps[kernelMapLlServiceName].Delete(id))
+		err = errors.Join(err, s.d.tables.ServiceName.Delete(id))
 	}
 	return err
 }
 
 func (s *services) adoptFrontends() error {
-	var strangers []kernelServiceKey
-	err := batches(s.d.maps[kernelMapLlService], func(keys []kernelServiceKey, entries []kernelService) error {
+	var unnamed []kernelServiceKey
+	err := s.d.tables.Service.Batches(func(keys []kernelServiceKey, entries []kernelService) error {
 		for i, key := range keys {
 			v, e := s.byID[entries[i].Id], entries[i]
 			if v == nil {
-				strangers = append(strangers, key)
+				unnamed = append(unnamed, key)
 				continue
 			}
 			f := key.frontend()
@@ -111,16 +87,16 @@ func (s *services) adoptFrontends() error {
 		}
 		return nil
 	})
-	for _, key := range strangers {
-		err = errors.Join(err, s.d.maps[kernelMapLlService].Delete(&key))
+	for _, key := range unnamed {
+		err = errors.Join(err, s.d.tables.Service.Delete(key))
 	}
 	return err
 }
 
 func (s *services) adoptBackends() error {
-	table := s.d.maps[kernelMapLlBackend]
+	table := &s.d.tables.Backend
 	used := make([]bool, table.MaxEntries())
-	err := batches(table, func(ids []uint32, entries []kernelBackend) error {
+	err := table.Batches(func(ids []uint32, entries []kernelBackend) error {
 		for i, id := range ids {
 			e := &entries[i]
 			if e.ServiceId == 0 || id == 0 {
@@ -139,7 +115,7 @@ func (s *services) adoptBackends() error {
 	}
 	// An id that was once in use has counters, even if it is free now.
 	last := uint32(0)
-	err = batches(s.d.maps[kernelMapLlBackendTotal], func(ids []uint32, totals []kernelBackendTotal) error {
+	err = s.d.tables.BackendTotal.Batches(func(ids []uint32, totals []kernelBackendTotal) error {
 		for i, id := range ids {
 			if used[id] || totals[i].ConnectionCount != 0 {
 				last = max(last, id)
@@ -187,7 +163,7 @@ func (s *services) adoptTables() error {
 		}
 	}
 	left := make(map[uint32]uint32) // table: chunks
-	err := batches(s.d.maps[kernelMapLlSlot], func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+	err := s.d.tables.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
 		for _, key := range keys {
 			s.lastID = max(s.lastID, key.TableId)
 			if !referred[key.TableId] {
@@ -206,7 +182,7 @@ func (s *services) adoptRanges() error {
 	sets := make(map[uint32][]netip.Prefix)
 	var key kernelSourceRangeKey
 	var one uint8
-	it := s.d.maps[kernelMapLlSourceRange].Iterate()
+	it := s.d.tables.SourceRange.Iterate()
 	for it.Next(&key, &one) {
 		sets[key.SetId] = append(sets[key.SetId], key.prefix())
 		s.lastID = max(s.lastID, key.SetId)

@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/gratuitous"
 )
 
@@ -48,7 +47,7 @@ type announcer struct {
 	written map[kernelAnnounceKey]kernelAnnounced
 	served  map[netip.Addr]bool // addresses of services in written; nil: to be made again
 	again   []notice            // to be announced a second time
-	table   *ebpf.Map
+	table   *bpfmap.Map[kernelAnnounceKey, kernelAnnounced]
 
 	failed error         // of the last attempt to write the table
 	pause  time.Duration // before the next attempt
@@ -58,16 +57,14 @@ type announcer struct {
 
 // notice is a device with the addresses that were announced on it.
 type notice struct {
-	due   time.Time
-	zone  *zone
-	index int
-	mac   [6]byte
-	addrs []netip.Addr
+	due       time.Time
+	namespace *namespace
+	index     int
+	mac       [6]byte
+	addrs     []netip.Addr
 }
 
 const (
-	announcedNot = 0x1 // ANNOUNCED_F_NOT
-
 	// announcePause is ANNOUNCE_INTERVAL of RFC 5227.
 	announcePause = 2 * time.Second
 	// announceMax is the maximum number of addresses of a prefix that are announced unsolicited.
@@ -79,7 +76,7 @@ const (
 )
 
 func newAnnouncer(d *DataPlane) (*announcer, error) {
-	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernelAnnounceKey]kernelAnnounced), table: d.maps[kernelMapLlAnnounced]}
+	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernelAnnounceKey]kernelAnnounced), table: &d.tables.Announced}
 	var key kernelAnnounceKey
 	var value kernelAnnounced
 	it := a.table.Iterate()
@@ -167,14 +164,14 @@ func (a *announcer) update() error {
 	}
 	wanted := make(map[kernelAnnounceKey]kernelAnnounced)
 	var news []notice
-	for _, z := range a.d.openZones() {
+	for _, z := range a.d.openNamespaces() {
 		if z.devices == nil {
 			continue
 		}
 		networks := z.devices.networks()
 		placeOnUplinks(a.wanted[announcedByServices], networks)
 		for _, n := range networks {
-			t := notice{due: time.Now().Add(announcePause), zone: z, index: n.index, mac: n.mac}
+			t := notice{due: time.Now().Add(announcePause), namespace: z, index: n.index, mac: n.mac}
 			for _, list := range a.wanted {
 				for i := range list {
 					t.addrs = append(t.addrs, a.byNetwork(wanted, z, &n, &list[i])...)
@@ -199,11 +196,11 @@ func (a *announcer) update() error {
 	return nil
 }
 
-// alone adds the addresses that no other host has, in each zone, except addresses of the node in
-// any zone. A prefix that covers a network of the zone is skipped: other hosts are in it.
+// alone adds the addresses that no other host has, in each namespace, except addresses of the node in
+// any namespace. A prefix that covers a network of the namespace is skipped: other hosts are in it.
 func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
-	zones := a.d.openZones()
-	for _, z := range zones {
+	namespaces := a.d.openNamespaces()
+	for _, z := range namespaces {
 		networks := z.devices.networks()
 		for _, list := range a.wanted {
 			for _, x := range list {
@@ -213,7 +210,7 @@ func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
 					continue
 				}
 				wanted[announceKey(z, 0, x.prefix)] = kernelAnnounced{NatId: uint32(x.nat)}
-				for _, own := range zones {
+				for _, own := range namespaces {
 					for _, addr := range own.devices.own() {
 						if x.prefix.Contains(addr) {
 							wanted[announceKey(z, 0, netip.PrefixFrom(addr, addr.BitLen()))] = kernelAnnounced{Flags: announcedNot}
@@ -225,13 +222,13 @@ func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
 	}
 }
 
-func announceKey(z *zone, index int, p netip.Prefix) kernelAnnounceKey {
-	return kernelAnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: uint32(index), Zone: uint32(z.id), Addr: addrOf(p.Masked().Addr())}
+func announceKey(z *namespace, index int, p netip.Prefix) kernelAnnounceKey {
+	return kernelAnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: uint32(index), Netns: uint32(z.id), Addr: addrOf(p.Masked().Addr())}
 }
 
 // byNetwork adds the entries of x for network n and returns the new addresses. A prefix that covers
 // the whole network is skipped, since other hosts are in it; so are addresses of known neighbours.
-func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
+func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	if x.uplinks {
 		return a.byUplink(wanted, z, n, x)
 	}
@@ -274,7 +271,7 @@ func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *z
 // byUplink adds the address of a service and returns it if it is new. If an uplink is in the
 // network of the address, only such uplinks announce it; else all do: a host that asks on a link
 // takes the address to be on that link.
-func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
+func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	key := announceKey(z, n.index, x.prefix)
 	_, before := a.written[key]
 	addr := x.prefix.Addr()
@@ -303,7 +300,7 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 		if have, ok := a.written[key]; ok && have == value {
 			continue
 		}
-		if err := a.table.Update(&key, &value, ebpf.UpdateAny); err != nil {
+		if err := a.table.Put(key, value); err != nil {
 			return tableError("prefixes", err)
 		}
 		a.written[key] = value
@@ -312,7 +309,7 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 		if _, ok := wanted[key]; ok || !a.said[wantedBy(value)] && !isServices(key, value) {
 			continue
 		}
-		if err := ifThere(a.table.Delete(&key)); err != nil {
+		if err := a.table.Delete(key); err != nil {
 			return err
 		}
 		delete(a.written, key)
@@ -324,7 +321,7 @@ func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
 func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 	for _, t := range list {
 		t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(&t, addr) })
-		if len(t.addrs) > 0 && slices.Contains(a.d.openZones(), t.zone) {
+		if len(t.addrs) > 0 && slices.Contains(a.d.openNamespaces(), t.namespace) {
 			rest = append(rest, t)
 		}
 	}
@@ -333,7 +330,7 @@ func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 
 // tell sends unsolicited announcements. Neighbours that miss them ask later and are answered.
 func (a *announcer) send(t *notice) {
-	err := t.zone.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
+	err := t.namespace.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
 	if err != nil {
 		a.d.log.Warn("cannot tell the neighbours of addresses; those who ask are answered", "device", t.index, "error", err)
 	}
@@ -349,7 +346,7 @@ func (a *announcer) maintain() error {
 		_ = a.apply() // kept in a.failed
 	}
 	for len(a.again) > 0 && !now.Before(a.again[0].due) {
-		if t := &a.again[0]; slices.Contains(a.d.openZones(), t.zone) {
+		if t := &a.again[0]; slices.Contains(a.d.openNamespaces(), t.namespace) {
 			t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(t, addr) })
 			a.send(t)
 		}
@@ -379,14 +376,14 @@ const (
 	roleOther
 )
 
-// own returns the node's addresses in the zone.
+// own returns the node's addresses in the namespace.
 func (v *devices) own() (all []netip.Addr) {
 	if v == nil {
 		return nil
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for key := range v.stations.local {
+	for key := range v.bridges.local {
 		all = append(all, key.Addr.addr())
 	}
 	return all
@@ -402,12 +399,12 @@ func (v *devices) networks() (all []onLink) {
 	asked := make(map[int]deviceRole)
 	for index := range v.ports {
 		asked[index] = v.roles[index]
-		if p, ok := v.stations.ports[index]; ok && asked[p.bridge] != roleUplink {
+		if p, ok := v.bridges.ports[index]; ok && asked[p.bridge] != roleUplink {
 			asked[p.bridge] = v.roles[index]
 		}
 	}
 	local := make(map[netip.Addr]bool)
-	for key := range v.stations.local {
+	for key := range v.bridges.local {
 		local[key.Addr.addr()] = true
 	}
 	known := make(map[int][]netip.Addr)

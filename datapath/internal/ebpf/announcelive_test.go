@@ -63,7 +63,7 @@ func TestAnnounced(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	index := func(dev string) uint32 {
-		l, err := n.d.zones[zoneHost].nl.LinkByName(dev)
+		l, err := n.d.namespaces[netnsHost].nl.LinkByName(dev)
 		n.ok(err)
 		return uint32(l.Attrs().Index)
 	}
@@ -91,7 +91,7 @@ func TestAnnounced(t *testing.T) {
 			key.Ifindex = index(tt.dev)
 		}
 		var value kernelAnnounced
-		found, err := lookup(n.d.maps[kernelMapLlAnnounced], &key, &value)
+		found, err := n.d.tables.Announced.Find(key, &value)
 		n.ok(err)
 		if (found && value.Flags == 0) != tt.want {
 			t.Errorf("%s by %q: %t, %+v, want %t", tt.addr, tt.dev, found, value, tt.want)

@@ -10,8 +10,6 @@ import (
 
 const (
 	announcedByPeers announcers = "Peer"
-
-	announcedFor = 0x2 // ANNOUNCED_F_FOR
 )
 
 // announce makes hosts in the pods' bridge find addresses of their network that are behind peers:
@@ -52,9 +50,9 @@ func wantedBy(value kernelAnnounced) announcers {
 }
 
 // byBridge adds the entry of an address behind a peer, and returns the address if it is new.
-func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *zone, n *onLink, x *announcement) (news []netip.Addr) {
+func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	addr := x.prefix.Addr()
-	if z.id != a.d.overlay.switchZone() || !n.bridge || n.role == roleUplink || !n.prefix.Contains(addr) || n.local[addr] {
+	if z.id != a.d.overlay.switchNamespace() || !n.bridge || n.role == roleUplink || !n.prefix.Contains(addr) || n.local[addr] {
 		return nil
 	}
 	key := announceKey(z, n.index, x.prefix)
@@ -69,7 +67,7 @@ func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *zo
 func (a *announcer) announces(t *notice, addr netip.Addr) bool {
 	for key, value := range a.written {
 		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.addr().As16()), int(key.PrefixLen)-64)
-		if value.Flags&announcedNot == 0 && int(key.Ifindex) == t.index && key.Zone == uint32(t.zone.id) && p.Contains(netip.AddrFrom16(addr.As16())) {
+		if value.Flags&announcedNot == 0 && int(key.Ifindex) == t.index && key.Netns == uint32(t.namespace.id) && p.Contains(netip.AddrFrom16(addr.As16())) {
 			return true
 		}
 	}

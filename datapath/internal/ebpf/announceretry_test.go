@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -18,10 +20,17 @@ func TestAnnouncingFails(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	a := n.d.announcer
-	tiny, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	whole := a.table.Raw()
+	raw, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.LPMTrie, KeySize: whole.KeySize(), ValueSize: whole.ValueSize(), MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC,
+	})
 	n.ok(err)
-	defer tiny.Close()
-	exchange := func(table *ebpf.Map) (before *ebpf.Map) {
+	defer raw.Close()
+	type announceTable = bpfmap.Map[kernelAnnounceKey, kernelAnnounced]
+	tiny := &announceTable{}
+	tiny.Bind(raw)
+	n.ok(tiny.Put(kernelAnnounceKey{}, kernelAnnounced{})) // it is full now
+	exchange := func(table *announceTable) (before *announceTable) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		before, a.table = a.table, table
@@ -39,13 +48,13 @@ func TestAnnouncingFails(t *testing.T) {
 		t.Error("maintenance reports no failure")
 	}
 	exchange(table)
-	out0, err := n.d.zones[zoneHost].nl.LinkByName("out0")
+	out0, err := n.d.namespaces[netnsHost].nl.LinkByName("out0")
 	n.ok(err)
 	testnet.Eventually(t, 3*announceRetryMax, "the addresses are announced", func() bool {
 		_ = n.d.Maintain(ctx) // fails until the next attempt
 		for _, x := range list {
-			key := announceKey(n.d.zones[zoneHost], out0.Attrs().Index, x.prefix)
-			if found, err := lookup(table, &key, &kernelAnnounced{}); err != nil || !found {
+			key := announceKey(n.d.namespaces[netnsHost], out0.Attrs().Index, x.prefix)
+			if found, err := table.Find(key, &kernelAnnounced{}); err != nil || !found {
 				return false
 			}
 		}

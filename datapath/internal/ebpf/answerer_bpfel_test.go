@@ -25,6 +25,7 @@ const (
 	answererMapLlBackendTraffic   = "ll_backend_traffic"
 	answererMapLlBlock            = "ll_block"
 	answererMapLlBlockOwner       = "ll_block_owner"
+	answererMapLlBridgePort       = "ll_bridge_port"
 	answererMapLlBridged          = "ll_bridged"
 	answererMapLlCt4              = "ll_ct4"
 	answererMapLlCt6              = "ll_ct6"
@@ -33,7 +34,6 @@ const (
 	answererMapLlDrops            = "ll_drops"
 	answererMapLlEpoch            = "ll_epoch"
 	answererMapLlFragment         = "ll_fragment"
-	answererMapLlFront            = "ll_front"
 	answererMapLlGuard            = "ll_guard"
 	answererMapLlGuarded          = "ll_guarded"
 	answererMapLlHalf4            = "ll_half4"
@@ -58,10 +58,10 @@ const (
 	answererMapLlPeer             = "ll_peer"
 	answererMapLlPeerId           = "ll_peer_id"
 	answererMapLlPeerName         = "ll_peer_name"
-	answererMapLlPeerPath         = "ll_peer_path"
+	answererMapLlPeerNexthop      = "ll_peer_nexthop"
+	answererMapLlPeerPmtu         = "ll_peer_pmtu"
 	answererMapLlPeerPrefix       = "ll_peer_prefix"
 	answererMapLlPeerStats        = "ll_peer_stats"
-	answererMapLlPeerWay          = "ll_peer_way"
 	answererMapLlPortDrops        = "ll_port_drops"
 	answererMapLlPortTaken        = "ll_port_taken"
 	answererMapLlPortUsed         = "ll_port_used"
@@ -76,12 +76,12 @@ const (
 	answererMapLlServiceName      = "ll_service_name"
 	answererMapLlServiceStats     = "ll_service_stats"
 	answererMapLlServiceTraffic   = "ll_service_traffic"
+	answererMapLlShadow           = "ll_shadow"
 	answererMapLlShares           = "ll_shares"
 	answererMapLlSlot             = "ll_slot"
 	answererMapLlSnatNext         = "ll_snat_next"
 	answererMapLlSnatPorts        = "ll_snat_ports"
 	answererMapLlSourceRange      = "ll_source_range"
-	answererMapLlStation          = "ll_station"
 	answererMapLlTunnel           = "ll_tunnel"
 	answererMapLlTunnelGate       = "ll_tunnel_gate"
 	answererMapLlTunnelName       = "ll_tunnel_name"
@@ -92,11 +92,11 @@ const (
 	answererVarConfigBuild        = "config_build"
 	answererVarConfigConfirmTicks = "config_confirm_ticks"
 	answererVarConfigEgress       = "config_egress"
-	answererVarConfigFirst        = "config_first"
 	answererVarConfigLarger       = "config_larger"
+	answererVarConfigNetns        = "config_netns"
 	answererVarConfigPort         = "config_port"
+	answererVarConfigShadow       = "config_shadow"
 	answererVarConfigTooBig       = "config_too_big"
-	answererVarConfigZone         = "config_zone"
 )
 
 // loadAnswerer returns the embedded CollectionSpec for answerer.
@@ -157,6 +157,7 @@ type answererMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -165,7 +166,6 @@ type answererMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -190,10 +190,10 @@ type answererMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -208,12 +208,12 @@ type answererMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -229,11 +229,11 @@ type answererVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigEgress       *ebpf.VariableSpec `ebpf:"config_egress"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigLarger       *ebpf.VariableSpec `ebpf:"config_larger"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigPort         *ebpf.VariableSpec `ebpf:"config_port"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	ConfigTooBig       *ebpf.VariableSpec `ebpf:"config_too_big"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
 }
 
 // answererObjects contains all objects after they have been loaded into the kernel.
@@ -265,6 +265,7 @@ type answererMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -273,7 +274,6 @@ type answererMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -298,10 +298,10 @@ type answererMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -316,12 +316,12 @@ type answererMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -341,6 +341,7 @@ func (m *answererMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -349,7 +350,6 @@ func (m *answererMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -374,10 +374,10 @@ func (m *answererMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -392,12 +392,12 @@ func (m *answererMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -414,11 +414,11 @@ type answererVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigEgress       *ebpf.Variable `ebpf:"config_egress"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigLarger       *ebpf.Variable `ebpf:"config_larger"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigPort         *ebpf.Variable `ebpf:"config_port"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	ConfigTooBig       *ebpf.Variable `ebpf:"config_too_big"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
 }
 
 // answererPrograms contains all programs after they have been loaded into the kernel.

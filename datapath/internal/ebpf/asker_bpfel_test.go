@@ -67,6 +67,7 @@ const (
 	askerMapLlBackendTraffic   = "ll_backend_traffic"
 	askerMapLlBlock            = "ll_block"
 	askerMapLlBlockOwner       = "ll_block_owner"
+	askerMapLlBridgePort       = "ll_bridge_port"
 	askerMapLlBridged          = "ll_bridged"
 	askerMapLlCt4              = "ll_ct4"
 	askerMapLlCt6              = "ll_ct6"
@@ -75,7 +76,6 @@ const (
 	askerMapLlDrops            = "ll_drops"
 	askerMapLlEpoch            = "ll_epoch"
 	askerMapLlFragment         = "ll_fragment"
-	askerMapLlFront            = "ll_front"
 	askerMapLlGuard            = "ll_guard"
 	askerMapLlGuarded          = "ll_guarded"
 	askerMapLlHalf4            = "ll_half4"
@@ -100,10 +100,10 @@ const (
 	askerMapLlPeer             = "ll_peer"
 	askerMapLlPeerId           = "ll_peer_id"
 	askerMapLlPeerName         = "ll_peer_name"
-	askerMapLlPeerPath         = "ll_peer_path"
+	askerMapLlPeerNexthop      = "ll_peer_nexthop"
+	askerMapLlPeerPmtu         = "ll_peer_pmtu"
 	askerMapLlPeerPrefix       = "ll_peer_prefix"
 	askerMapLlPeerStats        = "ll_peer_stats"
-	askerMapLlPeerWay          = "ll_peer_way"
 	askerMapLlPortDrops        = "ll_port_drops"
 	askerMapLlPortTaken        = "ll_port_taken"
 	askerMapLlPortUsed         = "ll_port_used"
@@ -118,12 +118,12 @@ const (
 	askerMapLlServiceName      = "ll_service_name"
 	askerMapLlServiceStats     = "ll_service_stats"
 	askerMapLlServiceTraffic   = "ll_service_traffic"
+	askerMapLlShadow           = "ll_shadow"
 	askerMapLlShares           = "ll_shares"
 	askerMapLlSlot             = "ll_slot"
 	askerMapLlSnatNext         = "ll_snat_next"
 	askerMapLlSnatPorts        = "ll_snat_ports"
 	askerMapLlSourceRange      = "ll_source_range"
-	askerMapLlStation          = "ll_station"
 	askerMapLlTunnel           = "ll_tunnel"
 	askerMapLlTunnelGate       = "ll_tunnel_gate"
 	askerMapLlTunnelName       = "ll_tunnel_name"
@@ -133,8 +133,8 @@ const (
 	askerProgTestClassify      = "test_classify"
 	askerVarConfigBuild        = "config_build"
 	askerVarConfigConfirmTicks = "config_confirm_ticks"
-	askerVarConfigFirst        = "config_first"
-	askerVarConfigZone         = "config_zone"
+	askerVarConfigNetns        = "config_netns"
+	askerVarConfigShadow       = "config_shadow"
 )
 
 // loadAsker returns the embedded CollectionSpec for asker.
@@ -194,6 +194,7 @@ type askerMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -202,7 +203,6 @@ type askerMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -227,10 +227,10 @@ type askerMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -245,12 +245,12 @@ type askerMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -265,8 +265,8 @@ type askerMapSpecs struct {
 type askerVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
 
 // askerObjects contains all objects after they have been loaded into the kernel.
@@ -297,6 +297,7 @@ type askerMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -305,7 +306,6 @@ type askerMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -330,10 +330,10 @@ type askerMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -348,12 +348,12 @@ type askerMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -372,6 +372,7 @@ func (m *askerMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -380,7 +381,6 @@ func (m *askerMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -405,10 +405,10 @@ func (m *askerMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -423,12 +423,12 @@ func (m *askerMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -444,8 +444,8 @@ func (m *askerMaps) Close() error {
 type askerVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }
 
 // askerPrograms contains all programs after they have been loaded into the kernel.

@@ -47,7 +47,7 @@ func newAsker(t testing.TB) *asker {
 	t.Cleanup(c.Close)
 	a := &asker{t: t, maps: c.Maps, program: c.Programs["test_classify"]}
 	a.log = a.program.VerifierLog
-	if a.images, err = newImages(c.Maps); err != nil {
+	if a.images, err = newImages(tablesOf(c.Maps), c.Maps); err != nil {
 		t.Fatal(err)
 	}
 	return a

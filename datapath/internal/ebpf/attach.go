@@ -60,7 +60,7 @@ func sidesOf(index int) []side {
 }
 
 // attachHooks attaches the programs to the device and pins them in folder.
-func attachHooks(z *zone, how, folder string, index int) ([]hook, error) {
+func attachHooks(z *namespace, how, folder string, index int) ([]hook, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
@@ -78,8 +78,8 @@ func attachHooks(z *zone, how, folder string, index int) ([]hook, error) {
 	return hooks, nil
 }
 
-func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
-	f := &filter{zone: z, side: s, index: index, folder: folder}
+func attachHook(z *namespace, s side, how, folder string, index int) (hook, error) {
+	f := &filter{namespace: z, side: s, index: index, folder: folder}
 	if how == "tc" {
 		return f, f.attach()
 	}
@@ -94,19 +94,19 @@ func attachHook(z *zone, s side, how, folder string, index int) (hook, error) {
 }
 
 // attachTCX attaches the program of a side and pins it in folder.
-func attachTCX(z *zone, s side, folder string, index int) (*tcx, error) {
+func attachTCX(z *namespace, s side, folder string, index int) (*tcx, error) {
 	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.pair), Attach: s.attach})
 	if err != nil {
 		return nil, err
 	}
-	t := &tcx{pinnedLink: pinnedLink{l, index, filepath.Join(folder, s.name)}, zone: z, side: s}
+	t := &tcx{pinnedLink: pinnedLink{l, index, filepath.Join(folder, s.name)}, namespace: z, side: s}
 	if err := l.Pin(t.pin); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return t, nil
 }
 
-func linkTCX(z *zone, o link.TCXOptions) (l link.Link, err error) {
+func linkTCX(z *namespace, o link.TCXOptions) (l link.Link, err error) {
 	err = z.do(func() (err error) {
 		l, err = link.AttachTCX(o)
 		return err
@@ -116,7 +116,7 @@ func linkTCX(z *zone, o link.TCXOptions) (l link.Link, err error) {
 
 // openHooks opens the hooks that are pinned in folder, on which an earlier run's programs are
 // attached.
-func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
+func openHooks(z *namespace, folder string) (hooks []hook, index int, err error) {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, 0, err
@@ -126,7 +126,7 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 			var h hook
 			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
 			case tc:
-				f := &filter{zone: z, side: s, folder: folder}
+				f := &filter{namespace: z, side: s, folder: folder}
 				if f.index, err = strconv.Atoi(rest); err != nil {
 					return nil, 0, err
 				}
@@ -159,29 +159,29 @@ func openHooks(z *zone, folder string) (hooks []hook, index int, err error) {
 // tcx is a program attached by a tcx link.
 type tcx struct {
 	pinnedLink
-	zone  *zone
-	side  side
-	first link.Link // the shadow program; detached when the process ends
+	namespace *namespace
+	side      side
+	first     link.Link // the shadow program; detached when the process ends
 }
 
-func openTCX(z *zone, s side, pin string) (hook, int, error) {
+func openTCX(z *namespace, s side, pin string) (hook, int, error) {
 	p, err := openLink(pin)
 	if err != nil {
 		return nil, 0, err
 	}
-	return &tcx{pinnedLink: p, zone: z, side: s}, p.index, nil
+	return &tcx{pinnedLink: p, namespace: z, side: s}, p.index, nil
 }
 
 func (t *tcx) precede() (err error) {
 	if t.index != 0 { // else the device is gone
-		t.first, err = linkTCX(t.zone, link.TCXOptions{
-			Interface: t.index, Program: t.side.of(&t.zone.first), Attach: t.side.attach, Anchor: link.BeforeLink(t.link),
+		t.first, err = linkTCX(t.namespace, link.TCXOptions{
+			Interface: t.index, Program: t.side.of(&t.namespace.first), Attach: t.side.attach, Anchor: link.BeforeLink(t.link),
 		})
 	}
 	return err
 }
 
-func (t *tcx) replace() error { return t.update(t.side.of(&t.zone.pair)) }
+func (t *tcx) replace() error { return t.update(t.side.of(&t.namespace.pair)) }
 
 func (t *tcx) settle() error {
 	if t.first == nil {
@@ -203,7 +203,7 @@ func (t *tcx) close() {
 
 // mend restores pins that another program removed, so that nothing has to be detached. p.mu is
 // held.
-func (p *ports) mend(z *zone, t *port, folder string) error {
+func (p *ports) mend(z *namespace, t *port, folder string) error {
 	if k := p.d.keeper; k != nil {
 		return k.mend(t, folder)
 	}
@@ -216,7 +216,7 @@ func (p *ports) mend(z *zone, t *port, folder string) error {
 }
 
 // attached reports whether both tc programs are still attached.
-func (z *zone) attached(t *port) bool {
+func (z *namespace) attached(t *port) bool {
 	there := 0
 	for _, h := range t.hooks {
 		if _, is := h.(*xdp); is {

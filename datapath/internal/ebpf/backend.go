@@ -25,9 +25,12 @@ type DataPlane struct {
 	log    *slog.Logger
 	dir    string // pins of this layout
 	maps   map[string]*ebpf.Map
+	tables *tables // of maps
+	// keptSizes are messages about tables that are larger than configured.
+	keptSizes []string
 
-	zonesMu sync.Mutex
-	zones   [2]*zone // by id; the switch's is nil until a port needs it
+	namespacesMu sync.Mutex
+	namespaces   [2]*namespace // by id; the switch's is nil until a port needs it
 
 	ports       *ports
 	guards      *guards
@@ -104,7 +107,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 // takeOver replaces maps and programs of an earlier run by this run's. The order is such that it
 // may be interrupted at any point: the next run, of whatever version, continues.
 func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) {
-	if err := d.loadZones(); err != nil {
+	if err := d.loadNamespaces(); err != nil {
 		return err
 	}
 	if err := r.copy(); err != nil {
@@ -120,7 +123,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := r.pinNew(); err != nil {
 		return err
 	}
-	if d.shared, err = newShared[kernelShares](d.maps[kernelMapLlShares]); err != nil {
+	if d.shared, err = newShared[kernelShares](d.tables.Shares.Raw()); err != nil {
 		return err
 	}
 	d.nexthops = newNexthops(d, first)
@@ -145,7 +148,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if d.overlay, err = adoptOverlay(d); err != nil {
 		return err
 	}
-	if _, err := d.zone(zoneHost); err != nil {
+	if _, err := d.namespace(netnsHost); err != nil {
 		return err
 	}
 	if err := d.refreshSNATPorts(); err != nil {
@@ -179,46 +182,46 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 	return err
 }
 
-// loadZones loads the programs of the zones that an earlier run used, except zones whose namespace
+// loadNamespaces loads the programs of the namespaces that an earlier run used, except namespaces whose namespace
 // does not exist.
-func (d *DataPlane) loadZones() error {
-	for id := range d.zones {
-		if id != zoneHost && isEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
+func (d *DataPlane) loadNamespaces() error {
+	for id := range d.namespaces {
+		if id != netnsHost && isEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
 			continue
 		}
-		if _, err := d.loadZone(uint8(id)); err != nil && !errors.Is(err, datapath.ErrAbsent) {
+		if _, err := d.loadNamespace(uint8(id)); err != nil && !errors.Is(err, datapath.ErrAbsent) {
 			return err
 		}
 	}
 	return nil
 }
 
-// loadZone opens a zone and loads its programs, once. The caller holds zonesMu, or is the only
+// loadNamespace opens a namespace and loads its programs, once. The caller holds namespacesMu, or is the only
 // goroutine.
-func (d *DataPlane) loadZone(id uint8) (*zone, error) {
-	if d.zones[id] != nil {
-		return d.zones[id], nil
+func (d *DataPlane) loadNamespace(id uint8) (*namespace, error) {
+	if d.namespaces[id] != nil {
+		return d.namespaces[id], nil
 	}
 	name := ""
-	if id == zoneSwitch {
+	if id == netnsSwitch {
 		name = d.config.SwitchNamespace
 	}
-	z, err := openZone(id, name)
+	z, err := openNamespace(id, name)
 	if err != nil {
 		return nil, err
 	}
 	if err := z.load(d.maps); err != nil {
 		return nil, errors.Join(err, z.Close())
 	}
-	d.zones[id] = z
+	d.namespaces[id] = z
 	return z, nil
 }
 
-// zone returns the zone with id, opening it on first use.
-func (d *DataPlane) zone(id uint8) (*zone, error) {
-	d.zonesMu.Lock()
-	defer d.zonesMu.Unlock()
-	z, err := d.loadZone(id)
+// namespace returns the namespace with id, opening it on first use.
+func (d *DataPlane) namespace(id uint8) (*namespace, error) {
+	d.namespacesMu.Lock()
+	defer d.namespacesMu.Unlock()
+	z, err := d.loadNamespace(id)
 	if err != nil || z.devices != nil {
 		return z, err
 	}
@@ -227,18 +230,18 @@ func (d *DataPlane) zone(id uint8) (*zone, error) {
 		err = v.start()
 	}
 	if err != nil {
-		d.zones[id] = nil
+		d.namespaces[id] = nil
 		return nil, errors.Join(err, z.Close())
 	}
 	z.devices = v
 	return z, nil
 }
 
-// openZones returns the zones in use.
-func (d *DataPlane) openZones() (open []*zone) {
-	d.zonesMu.Lock()
-	defer d.zonesMu.Unlock()
-	for _, z := range d.zones {
+// openNamespaces returns the namespaces in use.
+func (d *DataPlane) openNamespaces() (open []*namespace) {
+	d.namespacesMu.Lock()
+	defer d.namespacesMu.Unlock()
+	for _, z := range d.namespaces {
 		if z != nil {
 			open = append(open, z)
 		}
@@ -282,7 +285,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.dropOld()
 	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
-	for _, z := range d.openZones() {
+	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}
 	return errors.Join(err, d.refreshSNATPorts())
@@ -298,7 +301,7 @@ func (d *DataPlane) Close() (err error) {
 		if d.sweeper != nil {
 			err = errors.Join(err, d.sweeper.close())
 		}
-		for _, z := range d.openZones() {
+		for _, z := range d.openNamespaces() {
 			err = errors.Join(err, z.Close())
 		}
 		if d.ports != nil {

@@ -16,7 +16,7 @@ func TestBackendIDStaysFree(t *testing.T) {
 	}
 	defer tiny.Close()
 	ids := &backendIDs{
-		d:     &DataPlane{maps: map[string]*ebpf.Map{kernelMapLlBackendLoad: tiny}},
+		d:     &DataPlane{tables: tablesOf(map[string]*ebpf.Map{kernelMapLlBackendLoad: tiny})},
 		next:  8,
 		free:  []uint32{7}, // beyond the table
 		total: 8,

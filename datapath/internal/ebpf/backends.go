@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -33,7 +31,7 @@ func newBackendIDs(d *DataPlane) *backendIDs {
 	return &backendIDs{
 		d: d, next: 1,
 		dead:  make(map[uint32]deadBackend),
-		total: d.maps[kernelMapLlBackend].MaxEntries(),
+		total: d.tables.Backend.MaxEntries(),
 	}
 }
 
@@ -59,13 +57,13 @@ func (b *backendIDs) take() (uint32, error) {
 }
 
 func (b *backendIDs) zero(id uint32) error {
-	if err := b.d.maps[kernelMapLlBackendLoad].Update(id, uint32(0), ebpf.UpdateAny); err != nil {
+	if err := b.d.tables.BackendLoad.Put(id, uint32(0)); err != nil {
 		return err
 	}
-	if err := b.d.maps[kernelMapLlBackendTotal].Update(id, &kernelBackendTotal{}, ebpf.UpdateAny); err != nil {
+	if err := b.d.tables.BackendTotal.Put(id, kernelBackendTotal{}); err != nil {
 		return err
 	}
-	return b.d.maps[kernelMapLlBackendTraffic].Update(id, &kernelTraffic{}, ebpf.UpdateAny)
+	return b.d.tables.BackendTraffic.Put(id, kernelTraffic{})
 }
 
 // end has the connections of backends that are down or deleted end.
@@ -105,17 +103,17 @@ func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
 
 // bury adds the traffic counters of id to the totals of its service.
 func (b *backendIDs) bury(id, service uint32) error {
-	if err := b.d.maps[kernelMapLlBackend].Update(id, &kernelBackend{}, ebpf.UpdateAny); err != nil {
+	if err := b.d.tables.Backend.Put(id, kernelBackend{}); err != nil {
 		return err
 	}
 	if b.d.services.byID[service] == nil {
 		return nil
 	}
 	var carried, total kernelTraffic
-	if err := b.d.maps[kernelMapLlBackendTraffic].Lookup(id, &carried); err != nil {
+	if err := b.d.tables.BackendTraffic.Lookup(id, &carried); err != nil {
 		return err
 	}
-	if _, err := lookup(b.d.maps[kernelMapLlServiceTraffic], service, &total); err != nil {
+	if _, err := b.d.tables.ServiceTraffic.Find(service, &total); err != nil {
 		return err
 	}
 	reused, err := b.d.reused(id)
@@ -124,7 +122,7 @@ func (b *backendIDs) bury(id, service uint32) error {
 	}
 	total.PacketCount += carried.PacketCount + reused.PacketCount
 	total.ByteCount += carried.ByteCount + reused.ByteCount
-	return b.d.maps[kernelMapLlServiceTraffic].Update(service, &total, ebpf.UpdateAny)
+	return b.d.tables.ServiceTraffic.Put(service, total)
 }
 
 // OutOfUse implements [datapath.ServiceTable].

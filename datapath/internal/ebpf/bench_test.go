@@ -41,7 +41,7 @@ func BenchmarkTracked(b *testing.B) {
 			})
 			if bench.bridge {
 				r.put(kernelMapLlBridged, uint32(0), uint64(1<<1)) // of lo
-				r.put(kernelMapLlStation, kernelStationKey{Ifindex: 1}, kernelStation{Bridge: 99, Domain: 3})
+				r.put(kernelMapLlBridgePort, kernelBridgePortKey{Ifindex: 1}, kernelBridgePort{Bridge: 99, Domain: 3})
 			}
 			meta := kernelCtMeta{Nexthop: 7, State: uint8(kernelCtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
 			if src.Addr().Is4() {

@@ -24,34 +24,6 @@ const (
 	headerMax     = 96    // TUNNEL_HEADER_MAX
 	crowdCount    = 16    // CROWD_COUNT
 	crowdSlots    = 256   // CROWD_SLOTS
-
-	stationTunnel = 0x2 // STATION_F_TUNNEL
-	stationFlat   = 0x4 // STATION_F_FLAT
-
-	ctReply    = 0x01 // CT_F_REPLY
-	ctDNAT     = 0x02
-	ctSNAT     = 0x04
-	ctSNATLate = 0x100
-	ctDevice   = 0x400
-
-	devicePeer   = 0x1 // DEVICE_F_PEER
-	devicePort   = 0x2
-	devicePart   = 0x4
-	deviceLent4  = 0x8
-	deviceLent6  = 0x10
-	deviceTunnel = 0x20
-
-	deviceUnqueued = 0x40
-	deviceFrames   = 0x80
-	deviceUplink   = 0x100
-
-	nexthopUnqueued = 0x10 // NEXTHOP_F_UNQUEUED
-	nexthopFrames   = 0x20
-
-	netfilterRouted  = 0x1 // NETFILTER_F_ROUTED
-	netfilterBridged = 0x2
-
-	backendUsable = 0x1 // BACKEND_F_USABLE
 )
 
 // addrOf encodes a; IPv4 addresses become IPv4-mapped (::ffff:a.b.c.d).

@@ -3,12 +3,12 @@
 package ebpf
 
 import (
-	"errors"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // connKey and connValue are the common parts of the entries of both families.
@@ -16,7 +16,7 @@ type connKey[K any] interface {
 	*K
 	tuple() datapath.Tuple
 	proto() uint8
-	zone() uint8
+	namespace() uint8
 	expire(*expirerExpire)
 }
 
@@ -43,18 +43,18 @@ func (k *kernelCt6Key) tuple() datapath.Tuple {
 func (k *kernelCt4Key) proto() uint8 { return k.Proto }
 func (k *kernelCt6Key) proto() uint8 { return k.Proto }
 
-func (k *kernelCt4Key) zone() uint8 { return k.Zone }
-func (k *kernelCt6Key) zone() uint8 { return k.Zone }
+func (k *kernelCt4Key) namespace() uint8 { return k.Netns }
+func (k *kernelCt6Key) namespace() uint8 { return k.Netns }
 
 func (v *kernelCt4Val) meta() *kernelCtMeta { return &v.Meta }
 func (v *kernelCt6Val) meta() *kernelCtMeta { return &v.Meta }
 
 func (v *kernelCt4Val) twin(k *kernelCt4Key) kernelCt4Key {
-	return kernelCt4Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone, Domain: k.Domain}
+	return kernelCt4Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Netns: k.Netns, Domain: k.Domain}
 }
 
 func (v *kernelCt6Val) twin(k *kernelCt6Key) kernelCt6Key {
-	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Zone: k.Zone, Domain: k.Domain}
+	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Netns: k.Netns, Domain: k.Domain}
 }
 
 // connTable is one map of connections, of either family.
@@ -71,17 +71,17 @@ type connTable interface {
 
 type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
 	d       *DataPlane
-	m       *ebpf.Map
-	lasting bool      // holds established connections
-	other   *ebpf.Map // the other table that may hold the entry of the other direction
-	keys    []K       // of the current batch
+	m       *bpfmap.Map[K, V]
+	lasting bool              // holds established connections
+	other   *bpfmap.Map[K, V] // the other table that may hold the entry of the other direction
+	keys    []K               // of the current batch
 	values  []V
 	doomed  []doomed[K, V] // chosen by the current pass
 }
 
 func newConnTables(d *DataPlane) []connTable {
-	est4, half4 := d.maps[kernelMapLlCt4], d.maps[kernelMapLlHalf4]
-	est6, half6 := d.maps[kernelMapLlCt6], d.maps[kernelMapLlHalf6]
+	est4, half4 := &d.tables.Ct4, &d.tables.Half4
+	est6, half6 := &d.tables.Ct6, &d.tables.Half6
 	type v4 = connMap[kernelCt4Key, kernelCt4Val, *kernelCt4Key, *kernelCt4Val]
 	type v6 = connMap[kernelCt6Key, kernelCt6Val, *kernelCt6Key, *kernelCt6Val]
 	return []connTable{
@@ -102,16 +102,12 @@ func (t *connMap[K, V, KP, VP]) kind() int {
 
 // batch reads the next entries after cursor.
 func (t *connMap[K, V, KP, VP]) batch(cursor *ebpf.MapBatchCursor, keys []K, values []V) (n int, more bool, err error) {
-	n, err = t.m.BatchLookup(cursor, keys, values, nil)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return n, false, nil
-	}
-	return n, err == nil, err
+	return t.m.NextBatch(cursor, keys, values)
 }
 
 func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 	if t.keys == nil {
-		size := min(batchSize, int(t.m.MaxEntries()))
+		size := min(bpfmap.BatchSize, int(t.m.MaxEntries()))
 		t.keys, t.values = make([]K, size), make([]V, size)
 	}
 	n, more, err := t.batch(p.cursor, t.keys, t.values)
@@ -160,7 +156,7 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 	ends = gone || down && datapath.Protocol(k.proto()) == datapath.UDP
 	if len(p.departed) > 0 && !ends {
 		other := v.twin((*K)(k))
-		ends = p.departs(m, k.zone(), k.tuple(), KP(&other).tuple())
+		ends = p.departs(m, k.namespace(), k.tuple(), KP(&other).tuple())
 	}
 	if len(p.taken) > 0 && !ends && m.ServiceId != 0 && datapath.Protocol(k.proto()) == datapath.UDP {
 		other := v.twin((*K)(k))
@@ -168,8 +164,8 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 	}
 	if (m.NatId != 0 || m.Flags&ctDevice != 0) && !ends {
 		comes, leaves := tuplesOf[K, V](k, v)
-		if ends = p.nat.ended(m, comes, leaves, k.zone()); !ends {
-			p.nat.note(m, comes, leaves, k.proto(), k.zone())
+		if ends = p.nat.ended(m, comes, leaves, k.namespace()); !ends {
+			p.nat.note(m, comes, leaves, k.proto(), k.namespace())
 		}
 	}
 	if !ends && p.match != nil {
@@ -192,9 +188,9 @@ func idleSince(now uint32, m *kernelCtMeta) uint32 { return uint32(max(0, int32(
 
 // twinMeta returns the common part of the entry at k in either table, or nil.
 func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
-	for _, m := range []*ebpf.Map{t.m, t.other} {
+	for _, m := range []*bpfmap.Map[K, V]{t.m, t.other} {
 		var value V
-		if ok, err := lookup(m, &k, &value); ok || err != nil {
+		if ok, err := m.Find(k, &value); ok || err != nil {
 			return VP(&value).meta(), err
 		}
 	}

@@ -12,35 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
-
-// scratch lists the maps that hold nothing worth copying: short-lived entries, and entries that
-// every start invalidates.
-var scratch = map[string]bool{
-	kernelMapLlRate:        true,
-	kernelMapLlSamples:     true,
-	kernelMapLlNexthop:     true,
-	kernelMapLlNexthopId:   true,
-	kernelMapLlNexthopFree: true,
-}
-
-// daemonWrites lists the maps in which only daemons create entries: none are created while a daemon
-// starts.
-var daemonWrites = map[string]bool{
-	kernelMapLlDevice:         true,
-	kernelMapLlService:        true,
-	kernelMapLlServiceName:    true,
-	kernelMapLlServiceStats:   true,
-	kernelMapLlServiceTraffic: true,
-	kernelMapLlSlot:           true,
-	kernelMapLlSourceRange:    true,
-	kernelMapLlServiceId:      true,
-	kernelMapLlServiceAddr:    true,
-	kernelMapLlDivert:         true,
-	kernelMapLlRuleName:       true,
-	kernelMapLlRuleHits:       true,
-	kernelMapLlNatTraffic:     true,
-}
 
 // follows reports whether programs may have added entries that have to be copied once more. Arrays
 // have all their entries from the start: packets that the old programs count in them during the
@@ -48,7 +21,7 @@ var daemonWrites = map[string]bool{
 func follows(x *replacement) bool {
 	switch x.target.Type() {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:
-		return !scratch[x.name] && !daemonWrites[x.name]
+		return !x.class.notCopied && !x.class.createdByDaemon
 	}
 	return false
 }
@@ -98,7 +71,7 @@ func eachEntry(m *ebpf.Map, each func(key, value []byte) error) error {
 
 // eachBatch reads a map in batches, and calls each with the number of entries read.
 func eachBatch(m *ebpf.Map, each func(keys, values cells, n int) error) error {
-	size := min(batchSize, int(m.MaxEntries()))
+	size := min(bpfmap.BatchSize, int(m.MaxEntries()))
 	keys, values := newCells(size, m.KeySize()), newCells(size, m.ValueSize())
 	var cursor ebpf.MapBatchCursor
 	for {
@@ -129,7 +102,8 @@ func fill(m *ebpf.Map, from generation) (count int, err error) {
 	if m.Type() == ebpf.ArrayOfMaps {
 		return shareMaps(m, from.m)
 	}
-	toKeys, toValues := newCells(batchSize, m.KeySize()), newCells(batchSize, m.ValueSize())
+	size := min(bpfmap.BatchSize, int(from.m.MaxEntries()))
+	toKeys, toValues := newCells(size, m.KeySize()), newCells(size, m.ValueSize())
 	array := m.Type() == ebpf.Array
 	err = eachBatch(from.m, func(keys, values cells, n int) error {
 		kept := 0

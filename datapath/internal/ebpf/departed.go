@@ -18,22 +18,22 @@ const departedGrace = time.Second
 // connections, since no other endpoint is to continue them, except connections that are closing.
 type departed struct {
 	mu   sync.Mutex
-	left map[zoneAddr]departure
+	left map[netnsAddr]departure
 }
 
-type zoneAddr struct {
-	zone uint8
-	addr netip.Addr
+type netnsAddr struct {
+	namespace uint8
+	addr      netip.Addr
 }
 
-// departedAt returns the key of a released address. Its connections are looked for in all zones,
-// since a connection may be translated in one zone and continue in the other. A link-local address
-// is looked for in its own zone only.
-func departedAt(zone uint8, a netip.Addr) zoneAddr {
+// departedAt returns the key of a released address. Its connections are looked for in all namespaces,
+// since a connection may be translated in one namespace and continue in the other. A link-local address
+// is looked for in its own namespace only.
+func departedAt(namespace uint8, a netip.Addr) netnsAddr {
 	if !a.IsLinkLocalUnicast() {
-		zone = 0
+		namespace = 0
 	}
-	return zoneAddr{zone, a}
+	return netnsAddr{namespace, a}
 }
 
 type departure struct {
@@ -41,29 +41,29 @@ type departure struct {
 	at   time.Time
 }
 
-func (d *departed) leave(zone uint8, a netip.Addr) {
+func (d *departed) leave(namespace uint8, a netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.left == nil {
-		d.left = make(map[zoneAddr]departure)
+		d.left = make(map[netnsAddr]departure)
 	}
-	d.left[departedAt(zone, a)] = departure{nowTick(), time.Now()}
+	d.left[departedAt(namespace, a)] = departure{nowTick(), time.Now()}
 }
 
 // back records that an endpoint has the address again.
-func (d *departed) back(zone uint8, a netip.Addr) {
+func (d *departed) back(namespace uint8, a netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if was, ok := d.left[departedAt(zone, a)]; ok && time.Since(was.at) < departedGrace {
-		delete(d.left, departedAt(zone, a))
+	if was, ok := d.left[departedAt(namespace, a)]; ok && time.Since(was.at) < departedGrace {
+		delete(d.left, departedAt(namespace, a))
 	}
 }
 
 // passBegins returns the addresses whose connections a pass is to end.
-func (d *departed) passBegins() map[zoneAddr]departure {
+func (d *departed) passBegins() map[netnsAddr]departure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	due := make(map[zoneAddr]departure)
+	due := make(map[netnsAddr]departure)
 	for a, left := range d.left {
 		if time.Since(left.at) >= departedGrace {
 			due[a] = left
@@ -72,7 +72,7 @@ func (d *departed) passBegins() map[zoneAddr]departure {
 	return due
 }
 
-func (d *departed) passEnded(due map[zoneAddr]departure) {
+func (d *departed) passEnded(due map[netnsAddr]departure) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for a, left := range due {
@@ -84,13 +84,13 @@ func (d *departed) passEnded(due map[zoneAddr]departure) {
 
 // departs reports whether a direction belongs to a connection of a released address. comes is the
 // tuple of its packets, back the tuple of the other direction.
-func (p *pass) departs(m *kernelCtMeta, zone uint8, comes, back datapath.Tuple) bool {
+func (p *pass) departs(m *kernelCtMeta, namespace uint8, comes, back datapath.Tuple) bool {
 	switch kernelCtState(m.State) {
 	case kernelCtStateCT_FIN, kernelCtStateCT_TIME_WAIT, kernelCtStateCT_CLOSED:
 		return false
 	}
 	for _, a := range []netip.AddrPort{comes.Source, comes.Destination, back.Source, back.Destination} {
-		if left, ok := p.departed[departedAt(zone, a.Addr())]; ok && int32(m.CreatedTick-left.tick) <= 0 {
+		if left, ok := p.departed[departedAt(namespace, a.Addr())]; ok && int32(m.CreatedTick-left.tick) <= 0 {
 			return true
 		}
 	}

@@ -30,8 +30,8 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 		return err
 	}
 	for _, layout := range layouts {
-		for id, name := range [2]string{zoneHost: "", zoneSwitch: cfg.SwitchNamespace} {
-			if err := detachZone(filepath.Join(layout, "ports", strconv.Itoa(id)), uint8(id), name, log); err != nil {
+		for id, name := range [2]string{netnsHost: "", netnsSwitch: cfg.SwitchNamespace} {
+			if err := detachNamespace(filepath.Join(layout, "ports", strconv.Itoa(id)), uint8(id), name, log); err != nil {
 				return err
 			}
 		}
@@ -50,8 +50,8 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 	return nil
 }
 
-// detachZone detaches the programs of all ports below folder.
-func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
+// detachNamespace detaches the programs of all ports below folder.
+func detachNamespace(folder string, id uint8, name string, log *slog.Logger) error {
 	ports, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(ports) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	z, err := openZone(id, name)
+	z, err := openNamespace(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
 		z, err = nil, nil // the devices went with it
 	}
@@ -73,14 +73,14 @@ func detachZone(folder string, id uint8, name string, log *slog.Logger) error {
 		if err := detachPort(z, filepath.Join(folder, port.Name())); err != nil {
 			return fmt.Errorf("detach port %q: %w", portName(port.Name()), err)
 		}
-		log.Info("programs taken off", "port", portName(port.Name()), "zone", zoneNames[id])
+		log.Info("programs taken off", "port", portName(port.Name()), "namespace", netnsNames[id])
 	}
 	return nil
 }
 
-// detachPort detaches the programs that are pinned in folder. If the zone does not exist, its
+// detachPort detaches the programs that are pinned in folder. If the namespace does not exist, its
 // devices and their filters do not exist either.
-func detachPort(z *zone, folder string) error {
+func detachPort(z *namespace, folder string) error {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func detachPort(z *zone, folder string) error {
 				if err != nil {
 					return err
 				}
-				if err := (&filter{zone: z, side: s, index: index, folder: folder}).detach(); err != nil {
+				if err := (&filter{namespace: z, side: s, index: index, folder: folder}).detach(); err != nil {
 					return err
 				}
 			case pin.Name() == s.name:

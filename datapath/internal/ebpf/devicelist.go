@@ -17,7 +17,7 @@ var carriedKinds = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"}
 
 // Devices implements [datapath.Telemetry].
 func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
-	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func listDevices(
 
 // found reads the devices of the host.
 func (x *inspector) found() (map[string]datapath.Device, error) {
-	z := x.zones[zoneHost]
+	z := x.namespaces[netnsHost]
 	list, err := retry(z.nl.LinkList)
 	if err != nil {
 		return nil, err

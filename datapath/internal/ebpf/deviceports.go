@@ -17,12 +17,12 @@ import (
 
 // devicesOfBefore returns the devices that have a flag in an earlier run's entries. They count as
 // such until this run has read the current state.
-func devicesOfBefore(d *DataPlane, zone uint8, flag uint32) map[int]bool {
+func devicesOfBefore(d *DataPlane, namespace uint8, flag uint32) map[int]bool {
 	those := make(map[int]bool)
 	var key kernelDeviceKey
 	var device kernelDevice
-	for it := d.maps[kernelMapLlDevice].Iterate(); it.Next(&key, &device); {
-		if key.Zone == uint32(zone) && device.Flags&flag != 0 {
+	for it := d.tables.Device.Iterate(); it.Next(&key, &device); {
+		if key.Netns == uint32(namespace) && device.Flags&flag != 0 {
 			those[int(key.Ifindex)] = true
 		}
 	}
@@ -83,7 +83,7 @@ func (v *devices) isOther(name string) bool {
 func (v *devices) ruleNameInForce(index int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	old := v.written[kernelDeviceKey{Ifindex: uint32(index), Zone: uint32(v.zone.id)}]
+	old := v.written[kernelDeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}]
 	return old.name()
 }
 
@@ -102,7 +102,7 @@ func (u *uplinkNames) allow(old, next string) bool {
 // their names.
 func (d *DataPlane) setUplinkNames(names []string) {
 	d.uplinkNames.names.Store(&names)
-	for _, z := range d.openZones() {
+	for _, z := range d.openNamespaces() {
 		if z.devices != nil {
 			z.devices.changeNames()
 		}
@@ -163,7 +163,7 @@ func (v *devices) addPort(index int) error {
 func (v *devices) addFresh(index int) (ok bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	l, err := v.zone.nl.LinkByIndex(index) // an earlier result may be older than the last scan
+	l, err := v.namespace.nl.LinkByIndex(index) // an earlier result may be older than the last scan
 	if err != nil || l.Attrs().Flags&net.FlagUp != 0 || l.Attrs().MasterIndex != 0 {
 		return false, nil
 	}
@@ -182,7 +182,7 @@ func (v *devices) dropPort(index int) error {
 	delete(v.roles, index)
 	delete(v.uplinks, index)
 	wanted := maps.Clone(v.written)
-	key := kernelDeviceKey{Ifindex: uint32(index), Zone: uint32(v.zone.id)}
+	key := kernelDeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}
 	if device, ok := wanted[key]; ok {
 		device.Flags &^= devicePort
 		wanted[key] = device
@@ -210,22 +210,22 @@ func (v *devices) hasPort(index int) bool {
 func (v *devices) joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.stations.knows(index) {
+	if v.bridges.knows(index) {
 		return nil
 	}
-	ports, err := v.zone.bridgePorts()
+	ports, err := v.namespace.bridgePorts()
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
 	if err := v.markOtherTags(ports); err != nil {
 		return err
 	}
-	_, err = v.stations.setPorts(ports, v.links, v.tunnelEnds())
+	_, err = v.bridges.setPorts(ports, v.links, v.tunnelEnds())
 	return err
 }
 
-// zoneCount is the number of zones.
-const zoneCount = zoneSwitch + 1
+// netnsCount is the number of namespaces.
+const netnsCount = netnsSwitch + 1
 
 // writeUplinks updates the bits of uplinks, which follow the bits of guards, from ll_device. v.mu
 // is held.
@@ -233,16 +233,16 @@ func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
 		if device.Flags&deviceUplink != 0 && !v.isLink(device.name()) {
-			at, bit := guardedDevice{v.zone.id, int(key.Ifindex)}.word()
-			words[zoneCount*guardedWords+at] |= bit
+			at, bit := guardedDevice{v.namespace.id, int(key.Ifindex)}.word()
+			words[netnsCount*guardedWords+at] |= bit
 		}
 	}
 	for i := range uint32(guardedWords) {
-		at := uint32(zoneCount+v.zone.id)*guardedWords + i
+		at := uint32(netnsCount+v.namespace.id)*guardedWords + i
 		if words[at] == v.uplinkWords[at] && v.uplinksKnown {
 			continue
 		}
-		if err := v.d.maps[kernelMapLlGuarded].Put(at, words[at]); err != nil {
+		if err := v.d.tables.Guarded.Put(at, words[at]); err != nil {
 			return fmt.Errorf("uplinks: %w", err)
 		}
 	}
@@ -254,6 +254,6 @@ func (v *devices) writeUplinks() error {
 // this node's own, so it is no uplink even if its Interface has that role.
 func (v *devices) isLink(device string) bool {
 	c := v.d.config
-	return device != "" && (v.zone.id == zoneHost && device == c.HostDevice ||
-		v.zone.id == zoneSwitch && device == c.SwitchDevice)
+	return device != "" && (v.namespace.id == netnsHost && device == c.HostDevice ||
+		v.namespace.id == netnsSwitch && device == c.SwitchDevice)
 }

@@ -50,7 +50,7 @@ func TestPortsStayPorts(t *testing.T) {
 	}
 	atStep = old
 	n.d.Close()
-	n.ok(os.RemoveAll(n.d.ports.folder(zoneHost, "out0"))) // as if it had never been a port
+	n.ok(os.RemoveAll(n.d.ports.folder(netnsHost, "out0"))) // as if it had never been a port
 	n.open()
 	if flags("in0")&devicePort == 0 || flags("out0")&devicePort != 0 {
 		t.Errorf("after a start in0 has flags %#x and out0 %#x, want that only in0 is a port", flags("in0"), flags("out0"))
@@ -89,7 +89,7 @@ func TestUplinkKeepsItsName(t *testing.T) {
 			if address == "2001:db8:2::1" {
 				n.node.Addr(t, "wan7", address+"/64") // which the kernel removed with the link down
 			}
-			n.ok(n.d.zones[zoneHost].devices.scan())
+			n.ok(n.d.namespaces[netnsHost].devices.scan())
 			attach()
 			want("renamed", "wan7", "out0")
 			n.restart("")

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -28,13 +27,13 @@ type neighbour struct {
 	addr    netip.Addr
 }
 
-// devices follows the devices, addresses, neighbours and routes of a zone. It keeps ll_device in
+// devices follows the devices, addresses, neighbours and routes of a namespace. It keeps ll_device in
 // sync with them, and invalidates next hops that may have changed.
 type devices struct {
-	d    *DataPlane
-	zone *zone
-	done chan struct{}
-	wg   sync.WaitGroup
+	d         *DataPlane
+	namespace *namespace
+	done      chan struct{}
+	wg        sync.WaitGroup
 
 	mu         sync.Mutex
 	links      map[int]netlink.Link
@@ -47,7 +46,7 @@ type devices struct {
 	ports      map[int]bool             // devices that our programs are attached to
 	queued     map[int]bool             // devices with a qdisc that queues
 	xdp        map[int]datapath.XDPMode // devices with our XDP program
-	takers     takers                   // XDP transmit targets, if a device has our XDP program
+	xdpTargets xdpTargets               // XDP transmit targets, if a device has our XDP program
 	listening  bool                     // changes of XDP features are subscribed to
 	roles      map[int]deviceRole
 	named      map[int]string // names by which objects refer to devices
@@ -56,15 +55,15 @@ type devices struct {
 
 	uplinkWords  map[uint32]uint64 // non-zero words of ll_uplink
 	uplinksKnown bool              // uplinkWords have been written
-	stations     *stations
+	bridges      *bridgeTables
 	stale        bool // a message was lost
 	deaf         bool // a subscription has ended
 	scanned      time.Time
 }
 
-func newDevices(d *DataPlane, z *zone) *devices {
+func newDevices(d *DataPlane, z *namespace) *devices {
 	return &devices{
-		d: d, zone: z,
+		d: d, namespace: z,
 		done:       make(chan struct{}),
 		written:    make(map[kernelDeviceKey]kernelDevice),
 		neighbours: make(map[neighbour][6]byte),
@@ -74,7 +73,7 @@ func newDevices(d *DataPlane, z *zone) *devices {
 		uplinks:    devicesOfBefore(d, z.id, deviceUplink),
 		roles:      make(map[int]deviceRole),
 		named:      make(map[int]string),
-		stations:   newStations(d, z.id),
+		bridges:    newBridgeTables(d, z.id),
 	}
 }
 
@@ -109,13 +108,13 @@ func (v *devices) subscribe() error {
 	routes := make(chan netlink.RouteUpdate, 256)
 	lost := func(error) { v.lost() }
 	err := errors.Join(
-		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
-		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
-		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost, ListExisting: true}),
-		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.zone.ns, ErrorCallback: lost}),
+		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost}),
+		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost}),
+		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost, ListExisting: true}),
+		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost}),
 	)
 	if err == nil {
-		err = errors.Join(v.followPolicy(), v.followHooks(), v.followTakersAgain())
+		err = errors.Join(v.followPolicy(), v.followHooks(), v.followXDPFeaturesAgain())
 	}
 	if err != nil {
 		close(v.done)
@@ -150,22 +149,22 @@ func (v *devices) refresh() {
 func (v *devices) scan() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	links, err := retry(v.zone.nl.LinkList)
+	links, err := retry(v.namespace.nl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return v.zone.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := retry(func() ([]netlink.Addr, error) { return v.namespace.nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
-	bridgePorts, err := v.zone.bridgePorts()
+	bridgePorts, err := v.namespace.bridgePorts()
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
-	if v.queued, err = v.zone.queued(); err != nil {
+	if v.queued, err = v.namespace.queued(); err != nil {
 		return err
 	}
-	if err := v.findTakers(); err != nil {
+	if err := v.findXDPTargets(); err != nil {
 		return err
 	}
 	v.scanned = time.Now()
@@ -184,32 +183,32 @@ func (v *devices) scan() error {
 	if err := v.write(wanted); err != nil {
 		return err
 	}
-	if err := v.stations.setLocal(addrs); err != nil {
+	if err := v.bridges.setLocal(addrs); err != nil {
 		return err
 	}
 	if err := v.markOtherTags(bridgePorts); err != nil {
 		return err
 	}
-	changed, err := v.stations.setPorts(bridgePorts, v.links, v.tunnelEnds())
+	changed, err := v.bridges.setPorts(bridgePorts, v.links, v.tunnelEnds())
 	if changed { // frames may take another path now, or none
 		err = errors.Join(err, v.invalidateAll())
 	}
 	return err
 }
 
-// invalidateAll invalidates all next hops of the zone.
+// invalidateAll invalidates all next hops of the namespace.
 func (v *devices) invalidateAll() error {
-	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id })
+	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Netns == v.namespace.id })
 }
 
 func (v *devices) key(l netlink.Link) kernelDeviceKey {
-	return kernelDeviceKey{Ifindex: uint32(l.Attrs().Index), Zone: uint32(v.zone.id)}
+	return kernelDeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.id)}
 }
 
 // write makes ll_device equal wanted, starting from v.written, and invalidates next hops through
 // changed devices.
 func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
-	table := v.d.maps[kernelMapLlDevice]
+	table := &v.d.tables.Device
 	changed := make(map[uint32]bool)
 	var names []string // old and new names of changed devices
 	for key, device := range wanted {
@@ -221,7 +220,7 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 		} else if old.Name != device.Name {
 			names = append(names, old.name(), device.name())
 		}
-		if err := table.Update(&key, &device, ebpf.UpdateAny); err != nil {
+		if err := table.Put(key, device); err != nil {
 			return fmt.Errorf("device %d: %w", key.Ifindex, err)
 		}
 		v.written[key] = device
@@ -231,7 +230,7 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 		if _, ok := wanted[key]; ok {
 			continue
 		}
-		if err := table.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := table.Delete(key); err != nil {
 			return fmt.Errorf("device %d: %w", key.Ifindex, err)
 		}
 		names = append(names, old.name())
@@ -247,7 +246,7 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 	if err := v.d.firewall.devicesChanged(names); err != nil {
 		return err
 	}
-	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == v.zone.id && changed[k.Ifindex] })
+	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Netns == v.namespace.id && changed[k.Ifindex] })
 }
 
 // before returns what programs know of a device, possibly from an earlier run.
@@ -255,7 +254,7 @@ func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
 	if old, ok := v.written[key]; ok {
 		return old, nil
 	}
-	if _, err := lookup(v.d.maps[kernelMapLlDevice], &key, &old); err != nil {
+	if _, err := v.d.tables.Device.Find(key, &old); err != nil {
 		return old, fmt.Errorf("device %d: %w", key.Ifindex, err)
 	}
 	return old, nil
@@ -270,7 +269,7 @@ func (v *devices) encode(l netlink.Link) kernelDevice {
 		ip := v.first[a.Index][family]
 		if !ip.IsValid() {
 			ip = v.first[0][family]
-			k.Flags |= []uint32{deviceLent4, deviceLent6}[family]
+			k.Flags |= []uint32{deviceBorrowedAddr4, deviceBorrowedAddr6}[family]
 		}
 		if ip.IsValid() {
 			*to = addrOf(ip)
@@ -285,13 +284,13 @@ func (v *devices) encode(l netlink.Link) kernelDevice {
 	if v.uplinks[a.Index] {
 		k.Flags |= deviceUplink
 	}
-	k.Flags |= v.takers.flags(a)
-	if v.d.overlay.has(v.zone.id, a.Name) {
+	k.Flags |= v.xdpTargets.flags(a)
+	if v.d.overlay.has(v.namespace.id, a.Name) {
 		k.Flags |= deviceTunnel
 	}
 	// Routes point to a device of a VRF itself, not to the VRF.
 	if master := v.links[a.MasterIndex]; a.MasterIndex != 0 && (master == nil || master.Type() != "vrf") {
-		k.Flags |= devicePart
+		k.Flags |= deviceMember
 	}
 	return k
 }
@@ -326,7 +325,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 		return
 	}
 	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
-		return k.Zone == v.zone.id && k.Dmac == old && k.Bridged == 0
+		return k.Netns == v.namespace.id && k.Dmac == old && k.Bridged == 0
 	}))
 }
 
@@ -339,7 +338,7 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 	}
 	gone := u.Type == unix.RTM_DELNEIGH
 	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
-		return k.Zone == v.zone.id && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
+		return k.Netns == v.namespace.id && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
 }
 
@@ -356,7 +355,7 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 
 // underlayChanged records that the paths to peers may have changed.
 func (v *devices) underlayChanged() {
-	if v.zone.id == zoneHost {
+	if v.namespace.id == netnsHost {
 		v.d.overlay.changes.Add(1)
 	}
 }

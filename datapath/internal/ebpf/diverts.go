@@ -8,12 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
-
-const serviceSilent = 0x1 // SERVICE_F_SILENT
 
 // divert is one entry of ll_divert: a prefix of clients that another service serves.
 type divert struct {
@@ -61,8 +57,8 @@ func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
 	}
 	for i, d := range wanted {
 		key, entry := sourceRangeKeyOf(set, d.prefix), d.entry()
-		if err := s.d.maps[kernelMapLlDivert].Update(&key, &entry, ebpf.UpdateAny); err != nil {
-			return errors.Join(tableError("ranges", err), s.deleteRanges(kernelMapLlDivert, set, prefixesOf(wanted[:i])))
+		if err := s.d.tables.Divert.Put(key, entry); err != nil {
+			return errors.Join(tableError("ranges", err), deleteRanges(&s.d.tables.Divert, set, prefixesOf(wanted[:i])))
 		}
 	}
 	before := targetsOf(v.diverts)
@@ -119,7 +115,7 @@ func (s *services) writeByID(v *service, entries [2]kernelService) error {
 	}
 	for f := range entries {
 		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
-		if err := s.d.maps[kernelMapLlServiceId].Update(&key, &entries[f], ebpf.UpdateAny); err != nil {
+		if err := s.d.tables.ServiceId.Put(key, entries[f]); err != nil {
 			v.suspect = true // all of it is written the next time
 			return tableError("services", err)
 		}
@@ -131,7 +127,7 @@ func (s *services) deleteByID(id uint32) error {
 	var errs error
 	for _, family := range divertFamilies {
 		key := kernelServiceIdKey{Id: id, Family: family}
-		errs = errors.Join(errs, ifThere(s.d.maps[kernelMapLlServiceId].Delete(&key)))
+		errs = errors.Join(errs, s.d.tables.ServiceId.Delete(key))
 	}
 	return errs
 }
@@ -141,7 +137,7 @@ func (s *services) adoptDiverts() error {
 	sets := make(map[uint32][]divert)
 	var key kernelSourceRangeKey
 	var entry kernelDivert
-	it := s.d.maps[kernelMapLlDivert].Iterate()
+	it := s.d.tables.Divert.Iterate()
 	for it.Next(&key, &entry) {
 		d := divert{prefix: key.prefix(), service: entry.ServiceId}
 		if other := s.byID[entry.ServiceId]; other != nil {
@@ -179,7 +175,7 @@ func (s *services) adoptDiverts() error {
 // adoptByID removes entries that no service diverts to.
 func (s *services) adoptByID() error {
 	var left []kernelServiceIdKey
-	err := batches(s.d.maps[kernelMapLlServiceId], func(keys []kernelServiceIdKey, _ []kernelService) error {
+	err := s.d.tables.ServiceId.Batches(func(keys []kernelServiceIdKey, _ []kernelService) error {
 		for _, key := range keys {
 			if v := s.byID[key.Id]; v == nil || s.diverted[v.name] == 0 {
 				left = append(left, key)
@@ -188,7 +184,7 @@ func (s *services) adoptByID() error {
 		return nil
 	})
 	for _, key := range left {
-		err = errors.Join(err, ifThere(s.d.maps[kernelMapLlServiceId].Delete(&key)))
+		err = errors.Join(err, s.d.tables.ServiceId.Delete(key))
 	}
 	return err
 }
@@ -199,7 +195,7 @@ func (s *services) verifyDiverts(v *service) (bool, error) {
 	for _, d := range v.diverts {
 		key := sourceRangeKeyOf(v.divertSet, d.prefix)
 		var entry kernelDivert
-		if ok, err := lookup(s.d.maps[kernelMapLlDivert], &key, &entry); !ok || entry != d.entry() {
+		if ok, err := s.d.tables.Divert.Find(key, &entry); !ok || entry != d.entry() {
 			return false, err
 		}
 		if other := s.byName[d.name]; other == nil || other.id != d.service {
@@ -212,7 +208,7 @@ func (s *services) verifyDiverts(v *service) (bool, error) {
 	for f := range v.entries {
 		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		var entry kernelService
-		if ok, err := lookup(s.d.maps[kernelMapLlServiceId], &key, &entry); !ok || entry != v.entries[f] {
+		if ok, err := s.d.tables.ServiceId.Find(key, &entry); !ok || entry != v.entries[f] {
 			return false, err
 		}
 	}

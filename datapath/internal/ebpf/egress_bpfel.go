@@ -12,17 +12,17 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type egressSlowWhy uint32
+type egressSlowpathReason uint32
 
 const (
-	egressSlowWhyWHY_UNKNOWN   egressSlowWhy = 0
-	egressSlowWhyWHY_NETFILTER egressSlowWhy = 1
-	egressSlowWhyWHY_MARK      egressSlowWhy = 2
-	egressSlowWhyWHY_TAG       egressSlowWhy = 3
-	egressSlowWhyWHY_ONE_WAY   egressSlowWhy = 4
-	egressSlowWhyWHY_FULL      egressSlowWhy = 5
-	egressSlowWhyWHY_ONE_WAY_1 egressSlowWhy = 6
-	egressSlowWhyWHY_MAX       egressSlowWhy = 7
+	egressSlowpathReasonSLOWPATH_UNKNOWN   egressSlowpathReason = 0
+	egressSlowpathReasonSLOWPATH_NETFILTER egressSlowpathReason = 1
+	egressSlowpathReasonSLOWPATH_MARK      egressSlowpathReason = 2
+	egressSlowpathReasonSLOWPATH_TAG       egressSlowpathReason = 3
+	egressSlowpathReasonSLOWPATH_ONE_WAY   egressSlowpathReason = 4
+	egressSlowpathReasonSLOWPATH_FULL      egressSlowpathReason = 5
+	egressSlowpathReasonSLOWPATH_ONE_WAY_1 egressSlowpathReason = 6
+	egressSlowpathReasonSLOWPATH_MAX       egressSlowpathReason = 7
 )
 
 // Names of all BPF objects in the ELF.
@@ -38,6 +38,7 @@ const (
 	egressMapLlBackendTraffic   = "ll_backend_traffic"
 	egressMapLlBlock            = "ll_block"
 	egressMapLlBlockOwner       = "ll_block_owner"
+	egressMapLlBridgePort       = "ll_bridge_port"
 	egressMapLlBridged          = "ll_bridged"
 	egressMapLlCt4              = "ll_ct4"
 	egressMapLlCt6              = "ll_ct6"
@@ -46,7 +47,6 @@ const (
 	egressMapLlDrops            = "ll_drops"
 	egressMapLlEpoch            = "ll_epoch"
 	egressMapLlFragment         = "ll_fragment"
-	egressMapLlFront            = "ll_front"
 	egressMapLlGuard            = "ll_guard"
 	egressMapLlGuarded          = "ll_guarded"
 	egressMapLlHalf4            = "ll_half4"
@@ -71,10 +71,10 @@ const (
 	egressMapLlPeer             = "ll_peer"
 	egressMapLlPeerId           = "ll_peer_id"
 	egressMapLlPeerName         = "ll_peer_name"
-	egressMapLlPeerPath         = "ll_peer_path"
+	egressMapLlPeerNexthop      = "ll_peer_nexthop"
+	egressMapLlPeerPmtu         = "ll_peer_pmtu"
 	egressMapLlPeerPrefix       = "ll_peer_prefix"
 	egressMapLlPeerStats        = "ll_peer_stats"
-	egressMapLlPeerWay          = "ll_peer_way"
 	egressMapLlPortDrops        = "ll_port_drops"
 	egressMapLlPortTaken        = "ll_port_taken"
 	egressMapLlPortUsed         = "ll_port_used"
@@ -89,12 +89,12 @@ const (
 	egressMapLlServiceName      = "ll_service_name"
 	egressMapLlServiceStats     = "ll_service_stats"
 	egressMapLlServiceTraffic   = "ll_service_traffic"
+	egressMapLlShadow           = "ll_shadow"
 	egressMapLlShares           = "ll_shares"
 	egressMapLlSlot             = "ll_slot"
 	egressMapLlSnatNext         = "ll_snat_next"
 	egressMapLlSnatPorts        = "ll_snat_ports"
 	egressMapLlSourceRange      = "ll_source_range"
-	egressMapLlStation          = "ll_station"
 	egressMapLlTunnel           = "ll_tunnel"
 	egressMapLlTunnelGate       = "ll_tunnel_gate"
 	egressMapLlTunnelName       = "ll_tunnel_name"
@@ -104,8 +104,8 @@ const (
 	egressProgLlTcEgress        = "ll_tc_egress"
 	egressVarConfigBuild        = "config_build"
 	egressVarConfigConfirmTicks = "config_confirm_ticks"
-	egressVarConfigFirst        = "config_first"
-	egressVarConfigZone         = "config_zone"
+	egressVarConfigNetns        = "config_netns"
+	egressVarConfigShadow       = "config_shadow"
 )
 
 // loadEgress returns the embedded CollectionSpec for egress.
@@ -166,6 +166,7 @@ type egressMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -174,7 +175,6 @@ type egressMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -199,10 +199,10 @@ type egressMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -217,12 +217,12 @@ type egressMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -237,8 +237,8 @@ type egressMapSpecs struct {
 type egressVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
 
 // egressObjects contains all objects after they have been loaded into the kernel.
@@ -270,6 +270,7 @@ type egressMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -278,7 +279,6 @@ type egressMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -303,10 +303,10 @@ type egressMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -321,12 +321,12 @@ type egressMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -346,6 +346,7 @@ func (m *egressMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -354,7 +355,6 @@ func (m *egressMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -379,10 +379,10 @@ func (m *egressMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -397,12 +397,12 @@ func (m *egressMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -418,8 +418,8 @@ func (m *egressMaps) Close() error {
 type egressVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }
 
 // egressPrograms contains all programs after they have been loaded into the kernel.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -37,7 +36,7 @@ func (e endpoints) Joined(name datapath.EndpointName) error {
 	if t == nil {
 		return nil
 	}
-	z, err := e.p.d.zone(t.zone)
+	z, err := e.p.d.namespace(t.namespace)
 	if err != nil {
 		return err
 	}
@@ -77,14 +76,14 @@ func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, 
 }
 
 // endpointOf returns the endpoint that has a device, or "".
-func (d *DataPlane) endpointOf(zone uint8, index int) datapath.EndpointName {
+func (d *DataPlane) endpointOf(namespace uint8, index int) datapath.EndpointName {
 	d.ports.mu.RLock()
 	defer d.ports.mu.RUnlock()
-	name, _ := d.ports.holder(zone, index).Endpoint()
+	name, _ := d.ports.holder(namespace, index).Endpoint()
 	return name
 }
 
-func (t *port) guarded() guardedDevice { return guardedDevice{t.zone, t.ifindex} }
+func (t *port) guarded() guardedDevice { return guardedDevice{t.namespace, t.ifindex} }
 
 // prepare sets the guard of a device before programs are attached to it: closed for an endpoint,
 // none for another port.
@@ -94,7 +93,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	}
 	// Connections hold only the lower 16 bits of an ifindex.
 	for name, other := range p.byName {
-		if other != t && other.zone == t.zone && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
+		if other != t && other.namespace == t.namespace && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
 			return fmt.Errorf("device %q has index %d and the device of %s has %d, which the data plane cannot tell apart: delete the device and create it again",
 				endpoint.Device, t.ifindex, name, other.ifindex)
 		}
@@ -103,7 +102,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 }
 
 // noted records that programs are attached to a device, and that its guard has changed (turned).
-func (z *zone) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
+func (z *namespace) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
 	switch {
 	case endpoint != nil && fresh:
 		return z.devices.addPort(index)
@@ -114,7 +113,7 @@ func (z *zone) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool)
 }
 
 // forgotten records that programs are no longer attached to a device.
-func (z *zone) forgotten(name datapath.PortName, index int) error {
+func (z *namespace) forgotten(name datapath.PortName, index int) error {
 	if _, ok := name.Endpoint(); ok {
 		return z.devices.dropPort(index)
 	}
@@ -146,8 +145,8 @@ func (p *ports) forgetGuards() error {
 // forgetDrops removes the drop counters of a device that is gone, or no longer ours.
 func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 	for reason := range d.reasons {
-		key := kernelPortDropKey{Ifindex: uint32(v.index), Zone: uint32(v.zone), Reason: uint32(reason)}
-		if e := d.maps[kernelMapLlPortDrops].Delete(&key); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
+		key := kernelPortDropKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace), Reason: uint32(reason)}
+		if e := d.tables.PortDrops.Delete(key); e != nil {
 			err = errors.Join(err, e)
 		}
 	}
@@ -156,7 +155,7 @@ func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 
 // detachGuarded is detach for programs that are about to be attached again. The device of an
 // endpoint is set down first, since it has no guard meanwhile; the network sets it up again.
-func (p *ports) detachGuarded(z *zone, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
+func (p *ports) detachGuarded(z *namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
 		if err := z.nl.LinkSetDown(link); err != nil {
 			return fmt.Errorf("device %q: set it down while it has no guard: %w", endpoint.Device, err)
@@ -167,8 +166,8 @@ func (p *ports) detachGuarded(z *zone, name datapath.PortName, t *port, link net
 
 // releaseFrom makes another port release a device that has been renamed since, or that a tunnel has
 // only because no other port had it.
-func (p *ports) releaseFrom(zone uint8, index int, name datapath.PortName, device string) error {
-	other := p.holder(zone, index)
+func (p *ports) releaseFrom(namespace uint8, index int, name datapath.PortName, device string) error {
+	other := p.holder(namespace, index)
 	if other == "" || other == name {
 		return nil
 	}

@@ -102,13 +102,13 @@ func (x *expirer) run(all []expirerExpire) error {
 func (k *kernelCt4Key) expire(e *expirerExpire) {
 	e.Family = 4
 	e.Key4.Saddr, e.Key4.Daddr, e.Key4.Sport, e.Key4.Dport = k.Saddr, k.Daddr, k.Sport, k.Dport
-	e.Key4.Proto, e.Key4.Zone, e.Key4.Domain = k.Proto, k.Zone, k.Domain
+	e.Key4.Proto, e.Key4.Netns, e.Key4.Domain = k.Proto, k.Netns, k.Domain
 }
 
 func (k *kernelCt6Key) expire(e *expirerExpire) {
 	e.Family = 6
 	e.Key6.Saddr.Word, e.Key6.Daddr.Word, e.Key6.Sport, e.Key6.Dport = k.Saddr.Word, k.Daddr.Word, k.Sport, k.Dport
-	e.Key6.Proto, e.Key6.Zone, e.Key6.Domain = k.Proto, k.Zone, k.Domain
+	e.Key6.Proto, e.Key6.Netns, e.Key6.Domain = k.Proto, k.Netns, k.Domain
 }
 
 // doomed is a connection that a pass deletes after it has seen all entries. Until then each entry
@@ -171,10 +171,10 @@ func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *expirerExpi
 		t.d.sweeper.shares.add(t.kind(), clientAddr[K, V](k, v), -1)
 	}
 	p.close(&m)
-	p.nat.leave(&m, comes, leaves, k.proto(), k.zone())
+	p.nat.leave(&m, comes, leaves, k.proto(), k.namespace())
 	if result == expirerExpireResultEXPIRE_BOTH {
 		p.close(&twin)
-		p.nat.leave(&twin, turned(leaves), turned(comes), k.proto(), k.zone())
+		p.nat.leave(&twin, turned(leaves), turned(comes), k.proto(), k.namespace())
 	}
 }
 

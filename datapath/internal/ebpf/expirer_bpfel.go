@@ -28,7 +28,7 @@ type expirerExpire struct {
 		Sport  uint16
 		Dport  uint16
 		Proto  uint8
-		Zone   uint8
+		Netns  uint8
 		Domain uint16
 	}
 	Key4 struct {
@@ -38,7 +38,7 @@ type expirerExpire struct {
 		Sport  uint16
 		Dport  uint16
 		Proto  uint8
-		Zone   uint8
+		Netns  uint8
 		Domain uint16
 	}
 	Family    uint32
@@ -104,6 +104,7 @@ const (
 	expirerMapLlBackendTraffic   = "ll_backend_traffic"
 	expirerMapLlBlock            = "ll_block"
 	expirerMapLlBlockOwner       = "ll_block_owner"
+	expirerMapLlBridgePort       = "ll_bridge_port"
 	expirerMapLlBridged          = "ll_bridged"
 	expirerMapLlCt4              = "ll_ct4"
 	expirerMapLlCt6              = "ll_ct6"
@@ -113,7 +114,6 @@ const (
 	expirerMapLlEpoch            = "ll_epoch"
 	expirerMapLlExpire           = "ll_expire"
 	expirerMapLlFragment         = "ll_fragment"
-	expirerMapLlFront            = "ll_front"
 	expirerMapLlGuard            = "ll_guard"
 	expirerMapLlGuarded          = "ll_guarded"
 	expirerMapLlHalf4            = "ll_half4"
@@ -138,10 +138,10 @@ const (
 	expirerMapLlPeer             = "ll_peer"
 	expirerMapLlPeerId           = "ll_peer_id"
 	expirerMapLlPeerName         = "ll_peer_name"
-	expirerMapLlPeerPath         = "ll_peer_path"
+	expirerMapLlPeerNexthop      = "ll_peer_nexthop"
+	expirerMapLlPeerPmtu         = "ll_peer_pmtu"
 	expirerMapLlPeerPrefix       = "ll_peer_prefix"
 	expirerMapLlPeerStats        = "ll_peer_stats"
-	expirerMapLlPeerWay          = "ll_peer_way"
 	expirerMapLlPortDrops        = "ll_port_drops"
 	expirerMapLlPortTaken        = "ll_port_taken"
 	expirerMapLlPortUsed         = "ll_port_used"
@@ -156,12 +156,12 @@ const (
 	expirerMapLlServiceName      = "ll_service_name"
 	expirerMapLlServiceStats     = "ll_service_stats"
 	expirerMapLlServiceTraffic   = "ll_service_traffic"
+	expirerMapLlShadow           = "ll_shadow"
 	expirerMapLlShares           = "ll_shares"
 	expirerMapLlSlot             = "ll_slot"
 	expirerMapLlSnatNext         = "ll_snat_next"
 	expirerMapLlSnatPorts        = "ll_snat_ports"
 	expirerMapLlSourceRange      = "ll_source_range"
-	expirerMapLlStation          = "ll_station"
 	expirerMapLlTunnel           = "ll_tunnel"
 	expirerMapLlTunnelGate       = "ll_tunnel_gate"
 	expirerMapLlTunnelName       = "ll_tunnel_name"
@@ -170,8 +170,8 @@ const (
 	expirerProgLlExpireRun       = "ll_expire_run"
 	expirerVarConfigBuild        = "config_build"
 	expirerVarConfigConfirmTicks = "config_confirm_ticks"
-	expirerVarConfigFirst        = "config_first"
-	expirerVarConfigZone         = "config_zone"
+	expirerVarConfigNetns        = "config_netns"
+	expirerVarConfigShadow       = "config_shadow"
 )
 
 // loadExpirer returns the embedded CollectionSpec for expirer.
@@ -231,6 +231,7 @@ type expirerMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -240,7 +241,6 @@ type expirerMapSpecs struct {
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlExpire         *ebpf.MapSpec `ebpf:"ll_expire"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -265,10 +265,10 @@ type expirerMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -283,12 +283,12 @@ type expirerMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -302,8 +302,8 @@ type expirerMapSpecs struct {
 type expirerVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
 
 // expirerObjects contains all objects after they have been loaded into the kernel.
@@ -334,6 +334,7 @@ type expirerMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -343,7 +344,6 @@ type expirerMaps struct {
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlExpire         *ebpf.Map `ebpf:"ll_expire"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -368,10 +368,10 @@ type expirerMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -386,12 +386,12 @@ type expirerMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -409,6 +409,7 @@ func (m *expirerMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -418,7 +419,6 @@ func (m *expirerMaps) Close() error {
 		m.LlEpoch,
 		m.LlExpire,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -443,10 +443,10 @@ func (m *expirerMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -461,12 +461,12 @@ func (m *expirerMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -481,8 +481,8 @@ func (m *expirerMaps) Close() error {
 type expirerVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }
 
 // expirerPrograms contains all programs after they have been loaded into the kernel.

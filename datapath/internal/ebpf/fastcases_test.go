@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// fastBase is a packet that fast.h handles, with one kind of translation.
+// fastBase is a packet that fastpath.h handles, with one kind of translation.
 type fastBase struct {
 	name  string
 	proto uint8
@@ -37,7 +37,7 @@ func (f *fastRig) bases() (all []fastBase) {
 				{"DNAT of the port", client, netip.AddrPortFrom(vip.Addr(), 9029), ctDNAT},
 				{"DNAT of the address", client, netip.AddrPortFrom(backend.Addr(), vip.Port()), ctDNAT},
 				{"SNAT", router, vip, ctSNAT},
-				{"SNAT of the address, late", netip.AddrPortFrom(router.Addr(), client.Port()), vip, ctSNAT | ctSNATLate},
+				{"SNAT of the address, late", netip.AddrPortFrom(router.Addr(), client.Port()), vip, ctSNAT | ctSNATAtEgress},
 				{"DNAT and SNAT", router, backend, ctDNAT | ctSNAT},
 				{"DNAT and SNAT to itself", client, vip, ctDNAT | ctSNAT},
 				{"answers", backend, client, ctReply | ctDNAT},
@@ -59,7 +59,7 @@ func (b fastBase) build(f *fastRig, changes ...fastChange) *fastCase {
 		what: b.name, tuple: b.tuple, leave: b.leave,
 		frame: packet(f.in.arrives(), b.proto, b.tuple.src, b.tuple.dst, stageData, 61),
 		meta:  rigMeta{PacketCount: 3, ByteCount: 1000, LastSeenTick: now - fastTicksAgo, Nexthop: 5, InPort: uint16(f.in.index), State: 2, Flags: b.flags},
-		next:  kernelNexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: nexthopFrames | nexthopUnqueued, CheckedTick: now - fastTicksAgo},
+		next:  kernelNexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: nexthopXDPXmit | nexthopNoQdisc, CheckedTick: now - fastTicksAgo},
 	}
 	for _, change := range changes {
 		c.what += ", " + change.name
@@ -85,8 +85,8 @@ func (c *fastCase) value(t testing.TB) []byte {
 type fastChange struct {
 	name  string
 	do    func(*fastCase)
-	taken bool          // fast.h still handles it
-	left  map[byte]bool // by IP version: fast.h must not handle it
+	taken bool          // fastpath.h still handles it
+	left  map[byte]bool // by IP version: fastpath.h must not handle it
 }
 
 // version returns the IP version of the packet.
@@ -171,13 +171,13 @@ func ofVersion(version byte, change fastChange) fastChange {
 	}}
 }
 
-// taken marks a change after which fast.h still handles the packet.
+// taken marks a change after which fastpath.h still handles the packet.
 func taken(change fastChange) fastChange {
 	change.taken = true
 	return change
 }
 
-// left marks a change that fast.h must detect.
+// left marks a change that fastpath.h must detect.
 func left(version byte, change fastChange) fastChange {
 	change.left = map[byte]bool{version: true}
 	return change
@@ -233,9 +233,9 @@ func entry(name string, do func(*rigMeta)) fastChange {
 
 func fromBridge(name string, do func(*fastCase)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
-		c.mayBridge, c.station = true, &kernelStation{Bridge: 99, Domain: 3}
+		c.mayBridge, c.bridgePort = true, &kernelBridgePort{Bridge: 99, Domain: 3}
 		c.meta.LastSeenTick = rigTick() // the bridge has just seen a packet
-		copy(c.station.Mac[:], c.frame)
+		copy(c.bridgePort.Mac[:], c.frame)
 		do(c)
 	}}
 }
@@ -309,7 +309,7 @@ func entryChanges() []fastChange {
 		entry("another port", func(m *rigMeta) { m.InPort++ }), entry("no port", func(m *rigMeta) { m.InPort = 0 }),
 		entry("no next hop", func(m *rigMeta) { m.Nexthop = 0 }), entry("another next hop", func(m *rigMeta) { m.Nexthop = 6 }), entry("a next hop that cannot be", func(m *rigMeta) { m.Nexthop = 65535 }),
 		entry("denied", func(m *rigMeta) { m.Flags |= ctDenied }), entry("an answer", func(m *rigMeta) { m.Flags |= ctReply }),
-		entry("late", func(m *rigMeta) { m.Flags |= ctSNATLate }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
+		entry("late", func(m *rigMeta) { m.Flags |= ctSNATAtEgress }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
 		entry("a FIN and a RST", func(m *rigMeta) { m.Flags |= 0x50 }), entry("of the node", func(m *rigMeta) { m.Flags |= 0x28 }),
 		entry("of a service", func(m *rigMeta) { m.ServiceID, m.BackendID = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NATID = 9 }),
 		entry("seen later", func(m *rigMeta) { m.LastSeenTick += 100 }),
@@ -318,23 +318,23 @@ func entryChanges() []fastChange {
 		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
 		fromBridge("a part of a bridge", func(c *fastCase) {}),
 		taken(fromBridge("a part of a bridge, to its MAC", func(c *fastCase) {
-			c.station.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
-			copy(c.frame, c.station.Mac[:])
+			c.bridgePort.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
+			copy(c.frame, c.bridgePort.Mac[:])
 		})),
 		fromBridge("a part of a bridge, to another station", func(c *fastCase) {
-			c.station.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
+			c.bridgePort.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
 			copy(c.frame, []byte{2, 0, 0x5e, 0x10, 1, 0x98})
 		}),
 		fromBridge("a part of a bridge, from a group", func(c *fastCase) { c.frame[6] |= 1 }),
-		fromBridge("a part of a bridge, shut", func(c *fastCase) { c.station.Domain = 0 }),
+		fromBridge("a part of a bridge, shut", func(c *fastCase) { c.bridgePort.Domain = 0 }),
 		taken(fromBridge("a part of a bridge, of a pod", func(c *fastCase) {
-			c.station.Flags, c.guarded = 1, true
-			copy(c.station.Guard[:], c.frame[6:12])
+			c.bridgePort.Flags, c.guarded = 1, true
+			copy(c.bridgePort.Guard[:], c.frame[6:12])
 		})),
 		fromBridge("a part of a bridge, not from its pod", func(c *fastCase) {
-			c.station.Flags, c.guarded = 1, true
-			copy(c.station.Guard[:], c.frame[6:12])
-			c.station.Guard[5]++
+			c.bridgePort.Flags, c.guarded = 1, true
+			copy(c.bridgePort.Guard[:], c.frame[6:12])
+			c.bridgePort.Guard[5]++
 		}),
 		fromBridge("a part of a bridge, long ago", func(c *fastCase) { c.meta.LastSeenTick -= 64 }),
 		{name: "a guard", do: func(c *fastCase) { c.guarded = true }},

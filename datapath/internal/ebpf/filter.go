@@ -26,11 +26,11 @@ const (
 // filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels before 6.6. The
 // name of its pin contains the index of its device.
 type filter struct {
-	zone   *zone
-	side   side
-	index  int
-	folder string
-	found  bool // an earlier run's filter is still attached
+	namespace *namespace
+	side      side
+	index     int
+	folder    string
+	found     bool // an earlier run's filter is still attached
 }
 
 func (f *filter) moved(folder string) { f.folder = folder }
@@ -39,7 +39,7 @@ func (f *filter) replace() error {
 	if !f.found {
 		return nil // the device is gone, or another program removed the filter
 	}
-	return f.zone.nl.FilterReplace(f.entry(f.side.of(&f.zone.pair)))
+	return f.namespace.nl.FilterReplace(f.entry(f.side.of(&f.namespace.pair)))
 }
 
 // precede attaches the shadow program, in place of any that an interrupted run left.
@@ -47,12 +47,12 @@ func (f *filter) precede() error {
 	if !f.found {
 		return nil
 	}
-	b := f.entry(f.side.of(&f.zone.first))
+	b := f.entry(f.side.of(&f.namespace.first))
 	b.Priority, b.Name = firstPriority, firstName+f.side.name
 	if err := f.vacant(b); err != nil {
 		return err
 	}
-	return f.zone.nl.FilterReplace(b)
+	return f.namespace.nl.FilterReplace(b)
 }
 
 // removeFirst removes the shadow program, from this run or an earlier one.
@@ -60,7 +60,7 @@ func (f *filter) removeFirst() error {
 	filters, err := f.list(f.side.parent)
 	for _, x := range filters {
 		if b, ok := x.(*netlink.BpfFilter); ok && b.Priority == firstPriority && b.Name == firstName+f.side.name {
-			if err := f.zone.nl.FilterDel(b); err != nil && !gone(err) {
+			if err := f.namespace.nl.FilterDel(b); err != nil && !gone(err) {
 				return fmt.Errorf("remove the filter that took over: %w", err)
 			}
 		}
@@ -72,7 +72,7 @@ func (f *filter) settle() error {
 	if !f.found {
 		return nil
 	}
-	return errors.Join(f.removeFirst(), pinClone(f.side.of(&f.zone.pair), f.pin()))
+	return errors.Join(f.removeFirst(), pinClone(f.side.of(&f.namespace.pair), f.pin()))
 }
 
 func (f *filter) entry(program *ebpf.Program) *netlink.BpfFilter {
@@ -106,12 +106,12 @@ func (f *filter) qdisc() netlink.Qdisc {
 
 // attach pins the program, then adds the filter or replaces the existing one.
 func (f *filter) attach() error {
-	program := f.side.of(&f.zone.pair)
+	program := f.side.of(&f.namespace.pair)
 	if err := pinClone(program, f.pin()); err != nil {
 		return err
 	}
 	added := false
-	switch err := f.zone.nl.QdiscAdd(f.qdisc()); {
+	switch err := f.namespace.nl.QdiscAdd(f.qdisc()); {
 	case errors.Is(err, unix.EEXIST):
 	case err != nil:
 		return fmt.Errorf("add clsact: %w", err)
@@ -124,7 +124,7 @@ func (f *filter) attach() error {
 	entry := f.entry(program)
 	err := f.vacant(entry)
 	if err == nil {
-		err = f.zone.nl.FilterReplace(entry)
+		err = f.namespace.nl.FilterReplace(entry)
 	}
 	if err == nil {
 		return nil
@@ -173,7 +173,7 @@ func remove(path string) error {
 // exist.
 func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
 	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: f.index}}
-	filters, err := retry(func() ([]netlink.Filter, error) { return f.zone.nl.FilterList(device, parent) })
+	filters, err := retry(func() ([]netlink.Filter, error) { return f.namespace.nl.FilterList(device, parent) })
 	if gone(err) {
 		return nil, nil
 	}
@@ -237,7 +237,7 @@ func (f *filter) mend() (bool, error) {
 	if _, err := os.Stat(f.pin()); !errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	err = pinClone(f.side.of(&f.zone.pair), f.pin())
+	err = pinClone(f.side.of(&f.namespace.pair), f.pin())
 	return err == nil, err
 }
 
@@ -252,7 +252,7 @@ func (f *filter) detach() error {
 		return err
 	}
 	if b != nil {
-		if err := f.zone.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := f.namespace.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("remove filter: %w", err)
 		}
 		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
@@ -265,7 +265,7 @@ func (f *filter) detach() error {
 }
 
 func (f *filter) removeQdisc() error {
-	if err := f.zone.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
+	if err := f.namespace.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
 		return fmt.Errorf("remove clsact: %w", err)
 	}
 	return remove(f.qdiscPin())

@@ -20,12 +20,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// Flags of a rule's record, RULE_F_ in types_rules.h; its action is a [datapath.FirewallAction].
-const (
-	ruleStateless = 1
-	ruleLog       = 2
-)
-
 // firewall is the table of the firewall's rules, which has one row.
 //
 // Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule of
@@ -72,7 +66,7 @@ var _ datapath.RuleTable[datapath.FirewallSet] = (*firewall)(nil)
 
 // adoptRules takes over the rule sets that an earlier run put in force.
 func (d *DataPlane) adoptRules() (err error) {
-	if d.images, err = newImages(d.maps); err == nil {
+	if d.images, err = newImages(d.tables, d.maps); err == nil {
 		d.firewall, err = adoptFirewall(d)
 	}
 	return err
@@ -81,7 +75,7 @@ func (d *DataPlane) adoptRules() (err error) {
 // adoptFirewall takes over the ids that an earlier run assigned.
 func adoptFirewall(d *DataPlane) (*firewall, error) {
 	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce)}
-	err := batches(d.maps[kernelMapLlRuleName], func(ids []uint32, names []kernelRuleName) error {
+	err := d.tables.RuleName.Batches(func(ids []uint32, names []kernelRuleName) error {
 		for i, id := range ids {
 			f.ids[names[i].name()] = id
 			f.byID[id] = ruleInForce{name: names[i].name()}
@@ -167,7 +161,7 @@ const ruleNameMax = len(kernelRuleName{}.Name)
 // enter creates the missing names and counters of rules.
 func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
 	known := make(map[uint32]bool, len(f.ids))
-	err := batches(f.d.maps[kernelMapLlRuleName], func(ids []uint32, _ []kernelRuleName) error {
+	err := f.d.tables.RuleName.Batches(func(ids []uint32, _ []kernelRuleName) error {
 		for _, id := range ids {
 			known[id] = true
 		}
@@ -184,11 +178,11 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 		}
 		var k kernelRuleName
 		copy(k.Name[:], name)
-		if err := putPatiently(f.d.maps[kernelMapLlRuleHits], id, none); err != nil {
+		if err := f.d.tables.RuleHits.Put(id, none); err != nil {
 			return fmt.Errorf("counters of rule %s: %w", name, err)
 		}
 		// Last, so that each rule with a name has counters.
-		if err := putPatiently(f.d.maps[kernelMapLlRuleName], id, &k); err != nil {
+		if err := f.d.tables.RuleName.Put(id, k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
 	}
@@ -214,10 +208,8 @@ func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 		if !gone(name) {
 			continue
 		}
-		for _, table := range []string{kernelMapLlRuleName, kernelMapLlRuleHits} {
-			if e := f.d.maps[table].Delete(id); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
-				err = errors.Join(err, fmt.Errorf("rule %s: %w", name, e))
-			}
+		if e := errors.Join(f.d.tables.RuleName.Delete(id), f.d.tables.RuleHits.Delete(id)); e != nil {
+			err = errors.Join(err, fmt.Errorf("rule %s: %w", name, e))
 		}
 		delete(f.ids, name)
 	}
@@ -265,7 +257,7 @@ func (f *firewall) counters(name datapath.RuleName) (c datapath.RuleCounters, fo
 		return c, false, nil
 	}
 	var hits []kernelRuleHits
-	if err := f.d.maps[kernelMapLlRuleHits].Lookup(id, &hits); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := f.d.tables.RuleHits.Lookup(id, &hits); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return c, false, nil
 	} else if err != nil {
 		return c, false, fmt.Errorf("counters of rule %s: %w", name, err)
@@ -308,12 +300,12 @@ func (d *DataPlane) raiseEpoch() error {
 	d.epochMu.Lock()
 	defer d.epochMu.Unlock()
 	var epoch kernelEpoch
-	if err := d.maps[kernelMapLlEpoch].Lookup(uint32(0), &epoch); err != nil {
+	if err := d.tables.Epoch.Lookup(uint32(0), &epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	epoch.Count++
 	epoch.ChangedTick = nowTick()
-	if err := d.maps[kernelMapLlEpoch].Put(uint32(0), &epoch); err != nil {
+	if err := d.tables.Epoch.Put(uint32(0), epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	return nil

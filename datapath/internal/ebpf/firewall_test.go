@@ -267,7 +267,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	changed := func(what string, want uint32, args ...string) {
 		t.Helper()
 		n.node.Run(t, "ip", append([]string{"link"}, args...)...)
-		z, err := n.d.zone(zoneHost)
+		z, err := n.d.namespace(netnsHost)
 		n.ok(err)
 		n.ok(z.devices.scan())
 		if got := n.epoch() - epoch; got != want {
@@ -278,7 +278,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	changed("another device", 0, "add", "lan0", "type", "bridge")
 	changed("the device comes", 1, "add", "dmz0", "type", "bridge")
 	named := 0
-	n.ok(batches(n.d.maps[kernelMapLlDevice], func(_ []kernelDeviceKey, devices []kernelDevice) error {
+	n.ok(n.d.tables.Device.Batches(func(_ []kernelDeviceKey, devices []kernelDevice) error {
 		for _, d := range devices {
 			if d.name() == "dmz0" {
 				named++

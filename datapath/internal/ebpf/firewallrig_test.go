@@ -42,7 +42,7 @@ func (r *rig) rules(rules ...rigRule) {
 	}
 	image, err := classify.Compile(compiled, nil)
 	r.ok(err)
-	published, err := newImages(r.maps)
+	published, err := newImages(r.tables, r.maps)
 	r.ok(err)
 	_, err = published.publish(rulesFirewall, image)
 	r.ok(err)

@@ -24,7 +24,7 @@ func TestMessagesAreLost(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
 	n.attach()
-	v := n.d.zones[zoneHost].devices
+	v := n.d.namespaces[netnsHost].devices
 	isDeaf := func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -79,13 +79,13 @@ func TestReceivingFails(t *testing.T) {
 		return messages, err
 	}
 	n := newXDPNetwork(t, datapath.XDPNative)
-	n.requireTakers()
-	v := n.d.zones[zoneHost].devices
+	n.requireXDPTargets()
+	v := n.d.namespaces[netnsHost].devices
 	out0 := v.byName("out0").Attrs().Index
 	sends := func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		return v.takers.frames[out0]
+		return v.xdpTargets.frames[out0]
 	}
 	testnet.Eventually(t, 5*time.Second, "out0 transmits XDP frames", sends)
 	// Each change is of another subscription.

@@ -73,7 +73,7 @@ func TestForgedWords(t *testing.T) {
 				}
 				c.Close()
 				var way uint32
-				n.ok(n.d.maps[kernelMapLlPeerWay].Lookup(uint32(tunnelPeer), &way))
+				n.ok(n.d.maps[kernelMapLlPeerNexthop].Lookup(uint32(tunnelPeer), &way))
 				if way != 0 {
 					t.Error("packets to a peer would go to where these went")
 				}

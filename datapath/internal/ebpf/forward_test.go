@@ -194,7 +194,7 @@ func (r *rig) follow(p path) {
 		actRedirect, packet(p.beport.leaves(), p.proto, p.source, p.backend, stageData, 60))
 	r.step("data back", p.beport, packet(p.beport.arrives(), p.proto, p.backend, p.source, stageData, 61),
 		actRedirect, packet(p.clientPort.leaves(), p.proto, p.vip, p.client, stageData, 60))
-	r.counted(map[string]uint64{"VERDICT_SLOW": 4, "VERDICT_TRACKED": 2})
+	r.counted(map[string]uint64{"VERDICT_SLOW": 4, "VERDICT_FAST": 2})
 	r.entry(p.forth(), rigConn{leaves: p.back().turned(), rigMeta: rigMeta{PacketCount: 4, State: 2, Nexthop: 5}})
 	r.entry(p.back(), rigConn{leaves: p.forth().turned(), rigMeta: rigMeta{PacketCount: 2, State: 2, Nexthop: 6}})
 	if s := r.stats(7); s.ConnectionCount != 1 || s.DropCount != [4]uint64{} {

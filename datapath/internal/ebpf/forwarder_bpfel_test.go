@@ -25,6 +25,7 @@ const (
 	forwarderMapLlBackendTraffic   = "ll_backend_traffic"
 	forwarderMapLlBlock            = "ll_block"
 	forwarderMapLlBlockOwner       = "ll_block_owner"
+	forwarderMapLlBridgePort       = "ll_bridge_port"
 	forwarderMapLlBridged          = "ll_bridged"
 	forwarderMapLlCt4              = "ll_ct4"
 	forwarderMapLlCt6              = "ll_ct6"
@@ -33,7 +34,6 @@ const (
 	forwarderMapLlDrops            = "ll_drops"
 	forwarderMapLlEpoch            = "ll_epoch"
 	forwarderMapLlFragment         = "ll_fragment"
-	forwarderMapLlFront            = "ll_front"
 	forwarderMapLlGuard            = "ll_guard"
 	forwarderMapLlGuarded          = "ll_guarded"
 	forwarderMapLlHalf4            = "ll_half4"
@@ -58,10 +58,10 @@ const (
 	forwarderMapLlPeer             = "ll_peer"
 	forwarderMapLlPeerId           = "ll_peer_id"
 	forwarderMapLlPeerName         = "ll_peer_name"
-	forwarderMapLlPeerPath         = "ll_peer_path"
+	forwarderMapLlPeerNexthop      = "ll_peer_nexthop"
+	forwarderMapLlPeerPmtu         = "ll_peer_pmtu"
 	forwarderMapLlPeerPrefix       = "ll_peer_prefix"
 	forwarderMapLlPeerStats        = "ll_peer_stats"
-	forwarderMapLlPeerWay          = "ll_peer_way"
 	forwarderMapLlPortDrops        = "ll_port_drops"
 	forwarderMapLlPortTaken        = "ll_port_taken"
 	forwarderMapLlPortUsed         = "ll_port_used"
@@ -76,12 +76,12 @@ const (
 	forwarderMapLlServiceName      = "ll_service_name"
 	forwarderMapLlServiceStats     = "ll_service_stats"
 	forwarderMapLlServiceTraffic   = "ll_service_traffic"
+	forwarderMapLlShadow           = "ll_shadow"
 	forwarderMapLlShares           = "ll_shares"
 	forwarderMapLlSlot             = "ll_slot"
 	forwarderMapLlSnatNext         = "ll_snat_next"
 	forwarderMapLlSnatPorts        = "ll_snat_ports"
 	forwarderMapLlSourceRange      = "ll_source_range"
-	forwarderMapLlStation          = "ll_station"
 	forwarderMapLlTunnel           = "ll_tunnel"
 	forwarderMapLlTunnelGate       = "ll_tunnel_gate"
 	forwarderMapLlTunnelName       = "ll_tunnel_name"
@@ -92,8 +92,8 @@ const (
 	forwarderVarConfigBuild        = "config_build"
 	forwarderVarConfigConfirmTicks = "config_confirm_ticks"
 	forwarderVarConfigFast         = "config_fast"
-	forwarderVarConfigFirst        = "config_first"
-	forwarderVarConfigZone         = "config_zone"
+	forwarderVarConfigNetns        = "config_netns"
+	forwarderVarConfigShadow       = "config_shadow"
 )
 
 // loadForwarder returns the embedded CollectionSpec for forwarder.
@@ -154,6 +154,7 @@ type forwarderMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -162,7 +163,6 @@ type forwarderMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -187,10 +187,10 @@ type forwarderMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -205,12 +205,12 @@ type forwarderMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -226,8 +226,8 @@ type forwarderVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
 
 // forwarderObjects contains all objects after they have been loaded into the kernel.
@@ -259,6 +259,7 @@ type forwarderMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -267,7 +268,6 @@ type forwarderMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -292,10 +292,10 @@ type forwarderMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -310,12 +310,12 @@ type forwarderMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -335,6 +335,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -343,7 +344,6 @@ func (m *forwarderMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -368,10 +368,10 @@ func (m *forwarderMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -386,12 +386,12 @@ func (m *forwarderMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -408,8 +408,8 @@ type forwarderVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }
 
 // forwarderPrograms contains all programs after they have been loaded into the kernel.

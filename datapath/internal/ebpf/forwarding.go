@@ -38,7 +38,7 @@ func linkState(a *netlink.LinkAttrs) datapath.LinkState {
 // on: a false warning would be worse than none.
 func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 	f := datapath.Forwarding{IPv4: true, IPv6: true}
-	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return f
 	}
@@ -55,7 +55,7 @@ func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 }
 
 // hasRoutingRules reports whether there are routing rules besides the kernel's own.
-func (z *zone) hasRoutingRules(family int) bool {
+func (z *namespace) hasRoutingRules(family int) bool {
 	own := map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT} // by priority
 	list, err := retry(func() ([]netlink.Rule, error) { return z.nl.RuleList(family) })
 	return err == nil && slices.ContainsFunc(list, func(r netlink.Rule) bool {
@@ -66,7 +66,7 @@ func (z *zone) hasRoutingRules(family int) bool {
 
 // notForwarding returns whether the namespace forwards packets of a family, and the sorted names of
 // devices that do not forward although the namespace does.
-func (z *zone) notForwarding(family uint8) (all bool, off []string, err error) {
+func (z *namespace) notForwarding(family uint8) (all bool, off []string, err error) {
 	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return false, nil, fmt.Errorf("netlink: %w", err)
@@ -129,7 +129,7 @@ func netconf(m []byte) (index int, forwards bool, err error) {
 
 // HopTo implements [datapath.Telemetry].
 func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
-	z, err := t.d.zone(t.d.zoneOf(to.Switch))
+	z, err := t.d.namespace(t.d.namespaceOf(to.Switch))
 	if err != nil || z.devices == nil || !to.Addr.IsValid() && to.Device == "" {
 		return h
 	}
@@ -176,7 +176,7 @@ func refused(addr netip.Addr, kind string) error {
 
 // firstHop returns the device and the neighbour by which the kernel forwards packets to an address.
 // Without an error and without a device, they are unknown.
-func (z *zone) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Link, next netip.Addr, err error) {
+func (z *namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Link, next netip.Addr, err error) {
 	routes, err := z.routesOf(addr, from)
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
@@ -200,7 +200,7 @@ func (z *zone) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Li
 }
 
 // routesOf returns the kernel's route of packets to an address.
-func (z *zone) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route, error) {
+func (z *namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route, error) {
 	options := &netlink.RouteGetOptions{}
 	if from.Device != "" {
 		in := z.devices.byName(from.Device)
@@ -217,7 +217,7 @@ func (z *zone) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route
 
 // accepts reports whether the kernel accepts the source of packets. It refuses a source with the
 // same error as a blackhole.
-func (z *zone) accepts(from datapath.Arrival) bool {
+func (z *namespace) accepts(from datapath.Arrival) bool {
 	if !from.Source.Is4() {
 		return true
 	}
@@ -237,7 +237,7 @@ func (z *zone) accepts(from datapath.Arrival) bool {
 // askNeighbour makes the kernel ask a neighbour for its link-layer address, even if it knows one:
 // without that, the kernel detects a neighbour that stopped answering after up to a minute. Static
 // entries are left alone. It returns the state of the entry after that.
-func (z *zone) askNeighbour(index int, addr netip.Addr) (state int, err error) {
+func (z *namespace) askNeighbour(index int, addr netip.Addr) (state int, err error) {
 	state, err = z.neighbourNow(index, addr)
 	request := &netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE}
 	switch {
@@ -254,7 +254,7 @@ func (z *zone) askNeighbour(index int, addr netip.Addr) (state int, err error) {
 }
 
 // neighbourNow returns the current state of a neighbour's entry.
-func (z *zone) neighbourNow(index int, addr netip.Addr) (state int, err error) {
+func (z *namespace) neighbourNow(index int, addr netip.Addr) (state int, err error) {
 	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, fmt.Errorf("netlink: %w", err)

@@ -82,6 +82,6 @@ func TestFragmentsOnTheShortCut(t *testing.T) {
 		for i := range ins {
 			r.step(fmt.Sprint("fragment ", i), p.clientPort, ins[i], actRedirect, wants[i])
 		}
-		r.counted(map[string]uint64{"VERDICT_SLOW": 2, "VERDICT_TRACKED": 3})
+		r.counted(map[string]uint64{"VERDICT_SLOW": 2, "VERDICT_FAST": 3})
 	})
 }

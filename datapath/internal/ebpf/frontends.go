@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -40,7 +38,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 			continue
 		}
 		key := serviceKeyOf(f)
-		if err := s.d.maps[kernelMapLlService].Update(&key, &entries[fam], ebpf.UpdateAny); err != nil {
+		if err := s.d.tables.Service.Put(key, entries[fam]); err != nil {
 			v.suspect = true // frontends are inconsistent: all is written the next time
 			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
 		}
@@ -79,7 +77,7 @@ func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
 		return nil
 	}
 	key := serviceKeyOf(f)
-	if err := s.d.maps[kernelMapLlService].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := s.d.tables.Service.Delete(key); err != nil {
 		return fmt.Errorf("frontend %s: %w", f, err)
 	}
 	delete(s.owner, f)

@@ -80,8 +80,8 @@ func TestGuardedFrames(t *testing.T) {
 	r.guard(true)
 	low := r.in.index & 0xffff
 	r.put(kernelMapLlBridged, low>>6, uint64(1)<<(low&63))
-	s := kernelStation{Bridge: 99, Domain: 3, Mac: r.in.mac, Guard: podMAC, Flags: stationGuarded}
-	r.put(kernelMapLlStation, kernelStationKey{Ifindex: r.in.index}, s)
+	s := kernelBridgePort{Bridge: 99, Domain: 3, Mac: r.in.mac, Guard: podMAC, Flags: bridgePortGuarded}
+	r.put(kernelMapLlBridgePort, kernelBridgePortKey{Ifindex: r.in.index}, s)
 	frame := func(from [6]byte, stage stage) []byte {
 		return packet(testpkt.Ethernet{Source: from, Destination: otherMAC}, testpkt.ProtoUDP, netip.AddrPortFrom(pod4, 5000), netip.AddrPortFrom(other4, 53), stage, 61)
 	}
@@ -199,7 +199,7 @@ func TestGuardLives(t *testing.T) {
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
 				t.Errorf("verify: %t, %v", ok, err)
 			}
-			key := guardedDevice{zoneHost, n.d.ports.byName["Endpoint/pod"].ifindex}.key(netip.MustParseAddr("192.0.2.10"))
+			key := guardedDevice{netnsHost, n.d.ports.byName["Endpoint/pod"].ifindex}.key(netip.MustParseAddr("192.0.2.10"))
 			n.ok(n.d.maps[kernelMapLlGuard].Delete(&key))
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 				t.Errorf("verify after an external change: %t, %v", ok, err)
@@ -247,7 +247,7 @@ func countDrops(d *DataPlane) (map[string]int, error) {
 	var value []uint64
 	it := d.maps[kernelMapLlPortDrops].Iterate()
 	for it.Next(&key, &value) {
-		byDevice[d.deviceName(uint8(key.Zone), int(key.Ifindex))]++
+		byDevice[d.deviceName(uint8(key.Netns), int(key.Ifindex))]++
 	}
 	return byDevice, it.Err()
 }
@@ -366,28 +366,28 @@ func TestDeparted(t *testing.T) {
 	})
 }
 
-// TestDepartedInAllZones: a connection to the address of a pod may be translated in one zone and
-// continue in the other. Equal link-local addresses in both zones are coincidence.
-func TestDepartedInAllZones(t *testing.T) {
+// TestReleasedInBothNamespaces: a connection to the address of a pod may be translated in one namespace and
+// continue in the other. Equal link-local addresses in both namespaces are coincidence.
+func TestReleasedInBothNamespaces(t *testing.T) {
 	pod, local, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fe80::5"), netip.MustParseAddr("203.0.113.9")
 	d := &departed{}
-	d.leave(zoneSwitch, pod)
-	d.leave(zoneSwitch, local)
+	d.leave(netnsSwitch, pod)
+	d.leave(netnsSwitch, local)
 	for a, left := range d.left {
 		left.at = left.at.Add(-departedGrace)
 		d.left[a] = left
 	}
 	p := &pass{departed: d.passBegins()}
 	for _, test := range []struct {
-		zone uint8
-		addr netip.Addr
-		want bool
-	}{{zoneSwitch, pod, true}, {zoneHost, pod, true}, {zoneSwitch, local, true}, {zoneHost, local, false}, {zoneHost, outside, false}} {
+		namespace uint8
+		addr      netip.Addr
+		want      bool
+	}{{netnsSwitch, pod, true}, {netnsHost, pod, true}, {netnsSwitch, local, true}, {netnsHost, local, false}, {netnsHost, outside, false}} {
 		comes := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.MustParseAddrPort("192.0.2.1:514")}
 		back := datapath.Tuple{Source: netip.AddrPortFrom(test.addr, 514), Destination: netip.AddrPortFrom(outside, 514)}
 		m := kernelCtMeta{State: uint8(kernelCtStateCT_ESTABLISHED)}
-		if got := p.departs(&m, test.zone, comes, back); got != test.want {
-			t.Errorf("zone %d, %s: %t, want %t", test.zone, test.addr, got, test.want)
+		if got := p.departs(&m, test.namespace, comes, back); got != test.want {
+			t.Errorf("namespace %d, %s: %t, want %t", test.namespace, test.addr, got, test.want)
 		}
 	}
 }

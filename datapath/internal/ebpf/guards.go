@@ -9,17 +9,15 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // Constants that the headers define with #define only.
 const (
-	guardedWords   = 1024 // GUARDED_WORDS
-	guardOpen      = 0x1  // GUARD_F_OPEN
-	stationGuarded = 0x1  // STATION_F_GUARDED
+	guardedWords = 1024 // GUARDED_WORDS
 )
 
 // guards keeps the source guards of endpoints' devices: ll_guard and ll_guarded. A device is closed
@@ -27,8 +25,8 @@ const (
 // detached.
 type guards struct {
 	d    *DataPlane
-	bits *ebpf.Map
-	used *ebpf.Map
+	bits *bpfmap.Map[uint32, uint64]
+	used *bpfmap.Map[uint32, uint64]
 
 	departed departed
 
@@ -37,18 +35,18 @@ type guards struct {
 }
 
 type guardedDevice struct {
-	zone  uint8
-	index int
+	namespace uint8
+	index     int
 }
 
 // word returns the position of a device's bit in ll_guarded.
 func (v guardedDevice) word() (at uint32, bit uint64) {
 	low := uint32(v.index & 0xffff)
-	return uint32(v.zone)*guardedWords + low>>6, 1 << (low & 63)
+	return uint32(v.namespace)*guardedWords + low>>6, 1 << (low & 63)
 }
 
 func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
-	k := kernelGuardKey{Ifindex: uint32(v.index), Zone: uint32(v.zone)}
+	k := kernelGuardKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace)}
 	if a.IsValid() {
 		k.Addr = addrOf(a)
 	}
@@ -58,17 +56,17 @@ func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
 // newGuards takes over the guards that an earlier run wrote.
 func newGuards(d *DataPlane) *guards {
 	g := &guards{
-		d: d, bits: d.maps[kernelMapLlGuarded], used: d.maps[kernelMapLlPortUsed],
+		d: d, bits: &d.tables.Guarded, used: &d.tables.PortUsed,
 		written: make(map[guardedDevice]map[netip.Addr]kernelGuard),
 	}
 	var key kernelGuardKey
 	var value kernelGuard
-	for it := d.maps[kernelMapLlGuard].Iterate(); it.Next(&key, &value); {
+	for it := d.tables.Guard.Iterate(); it.Next(&key, &value); {
 		a := key.Addr.addr()
 		if key.Addr == (kernelAddr{}) {
 			a = netip.Addr{}
 		}
-		g.entries(guardedDevice{uint8(key.Zone), int(key.Ifindex)})[a] = value
+		g.entries(guardedDevice{uint8(key.Netns), int(key.Ifindex)})[a] = value
 	}
 	return g
 }
@@ -84,8 +82,7 @@ func (g *guards) put(v guardedDevice, a netip.Addr, value kernelGuard) error {
 	if old, ok := g.entries(v)[a]; ok && old == value {
 		return nil
 	}
-	key := v.key(a)
-	if err := putPatiently(g.d.maps[kernelMapLlGuard], &key, &value); errors.Is(err, unix.E2BIG) {
+	if err := g.d.tables.Guard.Put(v.key(a), value); errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("guards of endpoints: %w", datapath.ErrCapacity)
 	} else if err != nil {
 		return fmt.Errorf("guard: %w", err)
@@ -95,19 +92,18 @@ func (g *guards) put(v guardedDevice, a netip.Addr, value kernelGuard) error {
 }
 
 func (g *guards) drop(v guardedDevice, a netip.Addr) error {
-	key := v.key(a)
-	if err := g.d.maps[kernelMapLlGuard].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := g.d.tables.Guard.Delete(v.key(a)); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
 	delete(g.written[v], a)
 	if a.IsValid() {
-		g.departed.leave(v.zone, a)
+		g.departed.leave(v.namespace, a)
 	}
 	return nil
 }
 
 // setBit sets or clears the bit of a device in one of the two arrays, and returns its old value.
-func setBit(m *ebpf.Map, v guardedDevice, on bool) (was bool, err error) {
+func setBit(m *bpfmap.Map[uint32, uint64], v guardedDevice, on bool) (was bool, err error) {
 	at, bit := v.word()
 	var word uint64
 	if err := m.Lookup(at, &word); err != nil {
@@ -164,7 +160,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 		if err := g.put(v, a, kernelGuard{Mac: mac}); err != nil {
 			return false, err
 		}
-		g.departed.back(v.zone, a)
+		g.departed.back(v.namespace, a)
 	}
 	narrowed := false
 	for a := range maps.Clone(g.written[v]) {
@@ -250,7 +246,7 @@ func (g *guards) intact(v guardedDevice) (bool, error) {
 	for a, want := range g.written[v] {
 		var is kernelGuard
 		key := v.key(a)
-		found, err := lookup(g.d.maps[kernelMapLlGuard], &key, &is)
+		found, err := g.d.tables.Guard.Find(key, &is)
 		if err != nil {
 			return false, fmt.Errorf("guard: %w", err)
 		}

@@ -136,8 +136,8 @@ func TestFrontendStaysAfterAll(t *testing.T) {
 	n.ok(n.d.Services().Update(ctx, "web", s))
 	fewer := s
 	fewer.Frontends, fewer.Backends = s.Frontends[:len(s.Frontends)-1], backendAddrs(8080, "10.0.1.12")
-	yielder := n.d.Services().(datapath.Yielder[datapath.ServiceName, datapath.Service])
-	if whole, err := yielder.Begin(ctx, "web", fewer); whole || err != nil {
+	table := n.d.Services().(datapath.ExclusiveTable[datapath.ServiceName, datapath.Service])
+	if whole, err := table.Begin(ctx, "web", fewer); whole || err != nil {
 		t.Fatalf("whole: %t, %v; want that a frontend is left to be given up", whole, err)
 	}
 	s.Backends = fewer.Backends

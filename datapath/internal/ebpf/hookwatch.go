@@ -15,7 +15,7 @@ import (
 // followHooks signals if another program removes one of our filters, or its qdisc, from a device:
 // from then on packets bypass our program. The kernel reports this for no other kind of hook.
 func (v *devices) followHooks() error {
-	s, err := nl.SubscribeAt(v.zone.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return fmt.Errorf("watch filters of devices: %w", err)
 	}
@@ -47,8 +47,8 @@ func (v *devices) hookWent(message []byte) {
 			return
 		}
 	}
-	t := p.byName[p.holder(v.zone.id, index)]
-	lacks := t != nil && !v.zone.attached(t)
+	t := p.byName[p.holder(v.namespace.id, index)]
+	lacks := t != nil && !v.namespace.attached(t)
 	p.mu.RUnlock()
 	if lacks {
 		v.d.signal()

@@ -2,34 +2,35 @@
 
 package ebpf
 
-import (
-	"time"
+import "github.com/loxilight/loxilight/datapath"
 
-	"github.com/loxilight/loxilight/datapath"
-)
-
-// Timeouts that end connections besides the idle timeout of their service.
+// Timeouts in ticks. See [datapath.UnansweredTimeout] and those after it.
 var (
-	newTimeout      = ticksOf(30 * time.Second) // no answer
-	answeredTimeout = ticksOf(60 * time.Second) // handshake not finished
-	exchangeTimeout = ticksOf(30 * time.Second) // UDP: one request and its answers, no stream
-	finTimeout      = ticksOf(120 * time.Second)
-	finLongest      = ticksOf(time.Hour) // maximum for a service; its server may send on after FIN
-	timeWaitTimeout = ticksOf(60 * time.Second)
-	closedTimeout   = ticksOf(10 * time.Second)
-	echoTimeout     = ticksOf(60 * time.Second) // ICMP (RFC 5508, section 3.2)
+	unansweredTimeout    = ticksOf(datapath.UnansweredTimeout)
+	handshakeTimeout     = ticksOf(datapath.HandshakeTimeout)
+	exchangeTimeout      = ticksOf(datapath.ExchangeTimeout)
+	finTimeout           = ticksOf(datapath.FINTimeout)
+	finLongest           = ticksOf(datapath.FINLongest)
+	timeWaitTimeout      = ticksOf(datapath.TimeWaitTimeout)
+	closedTimeout        = ticksOf(datapath.ClosedTimeout)
+	echoTimeout          = ticksOf(datapath.EchoTimeout)
+	transitoryTimeout    = ticksOf(datapath.TransitoryTimeout)
+	unansweredNATTimeout = ticksOf(datapath.UnansweredNATTimeout)
+	mappingTimeout       = ticksOf(datapath.MappingTimeout)
+	blockTimeout         = ticksOf(datapath.BlockTimeout)
 )
 
-// plainIdle is the idle timeout of connections without a service: RFC 5382, section 5, for TCP, and
-// RFC 4787, section 4.3, for UDP.
-var plainIdle = idleTicks{
-	tcp: ticksOf(2*time.Hour + 4*time.Minute), udp: ticksOf(5 * time.Minute), sctp: ticksOf(2*time.Hour + 4*time.Minute),
-}
+// plainIdle is the idle timeout of connections without a service.
+var plainIdle = idleTicksOf(datapath.PlainIdleTimeout())
 
 // idleTimeouts are the timeouts of the services, by id.
 type idleTimeouts map[uint32]idleTicks
 
 type idleTicks struct{ tcp, udp, sctp uint32 }
+
+func idleTicksOf(t datapath.IdleTimeout) idleTicks {
+	return idleTicks{ticksOf(t.TCP), ticksOf(t.UDP), ticksOf(t.SCTP)}
+}
 
 // of returns the timeout of a protocol.
 func (t idleTicks) of(protocol datapath.Protocol) uint32 {
@@ -55,7 +56,7 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 	}
 	switch kernelCtState(m.State) {
 	case kernelCtStateCT_NEW:
-		return newTimeout
+		return unansweredTimeout
 	case kernelCtStateCT_ANSWERED:
 		if datapath.Protocol(proto) == datapath.UDP {
 			if t, ok := idle[m.ServiceId]; ok { // 0: unknown
@@ -63,7 +64,7 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 			}
 			return closedTimeout
 		}
-		return answeredTimeout
+		return handshakeTimeout
 	case kernelCtStateCT_FIN:
 		if m.ServiceId == 0 {
 			return finTimeout
@@ -89,8 +90,7 @@ func (s *services) forSweep() (idleTimeouts, map[uint32]bool) {
 	idle[0] = plainIdle
 	for id, v := range s.byID {
 		if v.current {
-			t := v.value.IdleTimeout
-			idle[id] = idleTicks{ticksOf(t.TCP), ticksOf(t.UDP), ticksOf(t.SCTP)}
+			idle[id] = idleTicksOf(v.value.IdleTimeout)
 		} else {
 			idle[id] = idleTicks{}
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // imageSizes lists the maps of compiled rule sets, the smallest first, with the size of their
@@ -22,13 +23,6 @@ var imageSizes = []struct {
 }{
 	{kernelMapLlImage128k, 128 << 10}, {kernelMapLlImage1m, 1 << 20}, {kernelMapLlImage8m, 8 << 20}, {kernelMapLlImage64m, 64 << 20},
 }
-
-// RULES_F_ of types_rules.h.
-const (
-	rulesOut     = 1
-	rulesPending = 2
-	rulesFrame   = 4
-)
 
 // ruleSet is enum rule_set.
 type ruleSet uint32
@@ -42,19 +36,20 @@ const (
 
 // images holds the rule sets in force, each compiled to an image. It is safe for concurrent use.
 type images struct {
-	maps  map[string]*ebpf.Map
+	rules *bpfmap.Map[uint32, kernelRules]
+	maps  map[string]*ebpf.Map     // of ll_image_…
 	inner map[string]*ebpf.MapSpec // specs of the inner maps
 
 	mu  sync.Mutex
 	ids [ruleSetMax]ebpf.MapID // of the published images
 }
 
-func newImages(maps map[string]*ebpf.Map) (*images, error) {
+func newImages(t *tables, maps map[string]*ebpf.Map) (*images, error) {
 	spec, err := loadKernel()
 	if err != nil {
 		return nil, err
 	}
-	m := &images{maps: maps, inner: make(map[string]*ebpf.MapSpec)}
+	m := &images{rules: &t.Rules, maps: maps, inner: make(map[string]*ebpf.MapSpec)}
 	for _, s := range imageSizes {
 		m.inner[s.name] = spec.Maps[s.name].InnerMap
 	}
@@ -89,7 +84,7 @@ func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err 
 	}
 	// Up to here programs use the old image, from here on the new one. If both are in the same map,
 	// insert has already replaced it.
-	if err := step("publish image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), entry) }); err != nil {
+	if err := step("publish image", func() error { return m.rules.Put(uint32(set), entry) }); err != nil {
 		return true, err
 	}
 	return true, m.removeOthers(set, entry.Image)
@@ -134,7 +129,7 @@ func (m *images) prepare(set ruleSet, now kernelRules, flags uint32) error {
 		return nil
 	}
 	now.Flags |= flags
-	return step("prepare image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), now) })
+	return step("prepare image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
 // settle records that all consequences of a changed set are done.
@@ -146,11 +141,11 @@ func (m *images) settle(set ruleSet) error {
 		return err
 	}
 	now.Flags &^= rulesPending
-	return step("settle image", func() error { return m.maps[kernelMapLlRules].Put(uint32(set), now) })
+	return step("settle image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
 func (m *images) read(set ruleSet) (r kernelRules, err error) {
-	return r, m.maps[kernelMapLlRules].Lookup(uint32(set), &r)
+	return r, m.rules.Lookup(uint32(set), &r)
 }
 
 // insert creates a map for an image, and puts it into the outer map that programs use.

@@ -24,8 +24,8 @@ import (
 // inspector reads the state of the kernel and changes nothing.
 type inspector struct {
 	datapath.InspectOptions
-	out   *datapath.Inspection
-	zones [2]*zone // nil: does not exist
+	out        *datapath.Inspection
+	namespaces [2]*namespace // nil: does not exist
 	// links are the pinned links, filters the cls_bpf filters that pins name.
 	links   map[link.ID]bool
 	filters map[filterKey]bool
@@ -35,16 +35,16 @@ type inspector struct {
 
 // filterKey identifies the place of one of our filters.
 type filterKey struct {
-	zone   uint8
-	index  int
-	parent uint32
+	namespace uint8
+	index     int
+	parent    uint32
 }
 
 // xdpKey identifies a program in XDP of a device.
 type xdpKey struct {
-	zone    uint8
-	index   int
-	program uint32
+	namespace uint8
+	index     int
+	program   uint32
 }
 
 // Inspect returns our pins and attached programs, and other programs on the hooks of the same
@@ -55,12 +55,12 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 		out:            &datapath.Inspection{Layout: layoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
 		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, inXDP: map[xdpKey]bool{}, maps: map[ebpf.MapID]bool{},
 	}
-	if err := x.openZones(); err != nil {
+	if err := x.openNamespaces(); err != nil {
 		return nil, err
 	}
 	defer x.close()
 	x.pins()
-	for id, z := range x.zones {
+	for id, z := range x.namespaces {
 		if z != nil {
 			x.devices(uint8(id), z)
 			x.strayFilters(uint8(id), z)
@@ -84,14 +84,14 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 	return x.out, nil
 }
 
-func (x *inspector) openZones() (err error) {
-	if x.zones[zoneHost], err = openZone(zoneHost, ""); err != nil {
+func (x *inspector) openNamespaces() (err error) {
+	if x.namespaces[netnsHost], err = openNamespace(netnsHost, ""); err != nil {
 		return err
 	}
 	if x.SwitchNamespace == "" || x.SwitchNamespace == "host" {
 		return nil
 	}
-	x.zones[zoneSwitch], err = openZone(zoneSwitch, x.SwitchNamespace)
+	x.namespaces[netnsSwitch], err = openNamespace(netnsSwitch, x.SwitchNamespace)
 	if x.out.NoSwitch = errors.Is(err, datapath.ErrAbsent); err != nil && !x.out.NoSwitch {
 		x.unseen("network namespace "+x.SwitchNamespace, err)
 	}
@@ -100,7 +100,7 @@ func (x *inspector) openZones() (err error) {
 
 // close closes the namespaces. Remove opens them again if it needs them.
 func (x *inspector) close() {
-	for _, z := range x.zones {
+	for _, z := range x.namespaces {
 		if z != nil {
 			_ = z.Close() // only read from
 		}
@@ -152,7 +152,7 @@ func (x *inspector) layout(dir string) {
 		}
 	}
 	slices.Sort(l.Missing)
-	for id := range x.zones {
+	for id := range x.namespaces {
 		l.Ports += x.portFolders(uint8(id), l.Current, filepath.Join(dir, "ports", strconv.Itoa(id)))
 	}
 	if len(l.Missing) > 0 {
@@ -206,7 +206,7 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted m
 	}
 }
 
-// portFolders reads the folders of the ports of a zone, and returns their number.
+// portFolders reads the folders of the ports of a namespace, and returns their number.
 func (x *inspector) portFolders(id uint8, current bool, dir string) int {
 	folders, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -218,9 +218,9 @@ func (x *inspector) portFolders(id uint8, current bool, dir string) int {
 	}
 	for _, f := range folders {
 		path := filepath.Join(dir, f.Name())
-		p := datapath.InspectedPort{Name: portName(f.Name()), Path: path, Current: current, Switch: id == zoneSwitch}
+		p := datapath.InspectedPort{Name: portName(f.Name()), Path: path, Current: current, Switch: id == netnsSwitch}
 		x.portHooks(id, &p)
-		if z := x.zones[id]; z != nil && p.Index != 0 {
+		if z := x.namespaces[id]; z != nil && p.Index != 0 {
 			l, err := z.nl.LinkByIndex(p.Index)
 			if err == nil {
 				p.Device = l.Attrs().Name
@@ -269,9 +269,9 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 				if index, err = strconv.Atoi(rest); err != nil {
 					continue
 				}
-				f := &filter{zone: x.zones[id], side: s, index: index, folder: p.Path}
+				f := &filter{namespace: x.namespaces[id], side: s, index: index, folder: p.Path}
 				h.Name = f.name()
-				if f.zone != nil {
+				if f.namespace != nil {
 					h.Attached, h.Program = f.attached(), uint32(f.program())
 				}
 				x.filters[filterKey{id, index, s.parent}] = true
@@ -311,10 +311,10 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 // removePort removes the folder of a port whose device is gone, if it is still gone.
 func (x *inspector) removePort(id uint8, path string) error {
 	name := ""
-	if id == zoneSwitch {
+	if id == netnsSwitch {
 		name = x.SwitchNamespace
 	}
-	z, err := openZone(id, name)
+	z, err := openNamespace(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return os.RemoveAll(path)
 	}
@@ -323,7 +323,7 @@ func (x *inspector) removePort(id uint8, path string) error {
 	}
 	defer z.Close() // only read from
 	now := &inspector{InspectOptions: x.InspectOptions, out: &datapath.Inspection{Unseen: map[string]string{}}, links: map[link.ID]bool{}, filters: map[filterKey]bool{}}
-	now.zones[id] = z
+	now.namespaces[id] = z
 	p := datapath.InspectedPort{Path: path}
 	now.portHooks(id, &p)
 	if p.Unknown {
@@ -339,7 +339,7 @@ func (x *inspector) removePort(id uint8, path string) error {
 
 // route looks up the route to an address, in the host's namespace first.
 func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
-	for _, z := range x.zones {
+	for _, z := range x.namespaces {
 		if z == nil {
 			continue
 		}

@@ -21,22 +21,22 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// devices reads the hooks of the devices of a zone that have our programs, or should have them.
-func (x *inspector) devices(id uint8, z *zone) {
+// devices reads the hooks of the devices of a namespace that have our programs, or should have them.
+func (x *inspector) devices(id uint8, z *namespace) {
 	wanted := make(map[string]bool)
 	for _, p := range x.Ports {
-		if (x.zoneOf(p) == zoneSwitch) == (id == zoneSwitch) {
+		if (x.namespaceOf(p) == netnsSwitch) == (id == netnsSwitch) {
 			wanted[p.Device] = true
 		}
 	}
 	for _, p := range x.out.Ports {
-		if p.Switch == (id == zoneSwitch) && p.Device != "" {
+		if p.Switch == (id == netnsSwitch) && p.Device != "" {
 			wanted[p.Device] = true
 		}
 	}
 	links, err := linkAttrs(z)
 	if err != nil {
-		x.unseen("devices of zone "+zoneNames[id], err)
+		x.unseen("devices of namespace "+netnsNames[id], err)
 		return
 	}
 	for _, l := range links {
@@ -48,17 +48,17 @@ func (x *inspector) devices(id uint8, z *zone) {
 	}
 }
 
-func (x *inspector) zoneOf(p datapath.Port) uint8 {
+func (x *inspector) namespaceOf(p datapath.Port) uint8 {
 	if p.Switch && x.SwitchNamespace != "" && x.SwitchNamespace != "host" {
-		return zoneSwitch
+		return netnsSwitch
 	}
-	return zoneHost
+	return netnsHost
 }
 
 // missingDevices adds the wanted devices that do not exist.
 func (x *inspector) missingDevices() {
 	for _, p := range x.Ports {
-		inSwitch := x.zoneOf(p) == zoneSwitch
+		inSwitch := x.namespaceOf(p) == netnsSwitch
 		there := slices.ContainsFunc(x.out.Devices, func(d datapath.InspectedDevice) bool { return d.Name == p.Device && d.Switch == inSwitch })
 		if !there {
 			x.out.Devices = append(x.out.Devices, datapath.InspectedDevice{Name: p.Device, Switch: inSwitch})
@@ -67,10 +67,10 @@ func (x *inspector) missingDevices() {
 	slices.SortFunc(x.out.Devices, func(a, b datapath.InspectedDevice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-func (x *inspector) device(id uint8, z *zone, l netlink.Link) datapath.InspectedDevice {
+func (x *inspector) device(id uint8, z *namespace, l netlink.Link) datapath.InspectedDevice {
 	a := l.Attrs()
 	d := datapath.InspectedDevice{
-		Name: a.Name, Switch: id == zoneSwitch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
+		Name: a.Name, Switch: id == netnsSwitch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
 	}
 	if a.Xdp != nil && a.Xdp.Attached {
 		mode := map[uint32]string{nl.XDP_ATTACHED_DRV: "native", nl.XDP_ATTACHED_SKB: "generic", nl.XDP_ATTACHED_HW: "on the device"}[a.Xdp.AttachMode]
@@ -94,7 +94,7 @@ func (x *inspector) device(id uint8, z *zone, l netlink.Link) datapath.Inspected
 }
 
 // tcxChain returns the tcx programs on one side of a device, in order.
-func (x *inspector) tcxChain(z *zone, a *netlink.LinkAttrs, s side) (chain []datapath.ChainProgram) {
+func (x *inspector) tcxChain(z *namespace, a *netlink.LinkAttrs, s side) (chain []datapath.ChainProgram) {
 	err := z.do(func() error {
 		r, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: s.attach})
 		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
@@ -119,7 +119,7 @@ func (x *inspector) tcxChain(z *zone, a *netlink.LinkAttrs, s side) (chain []dat
 }
 
 // filterChain returns the filters on one side of a device, in order.
-func (x *inspector) filterChain(id uint8, z *zone, l netlink.Link, s side) (chain []datapath.ChainProgram) {
+func (x *inspector) filterChain(id uint8, z *namespace, l netlink.Link, s side) (chain []datapath.ChainProgram) {
 	filters, err := retry(func() ([]netlink.Filter, error) { return z.nl.FilterList(l, s.parent) })
 	if err != nil {
 		return nil // no clsact
@@ -149,8 +149,8 @@ func programNameOf(id ebpf.ProgramID) string {
 	return info.Name
 }
 
-// strayFilters looks on all devices of a zone for filters with our name but without a pin.
-func (x *inspector) strayFilters(id uint8, z *zone) {
+// strayFilters looks on all devices of a namespace for filters with our name but without a pin.
+func (x *inspector) strayFilters(id uint8, z *namespace) {
 	links, err := linkAttrs(z)
 	if err != nil {
 		return // reported by devices
@@ -158,14 +158,14 @@ func (x *inspector) strayFilters(id uint8, z *zone) {
 	for _, l := range links {
 		for _, s := range sides {
 			index := l.Attrs().Index
-			b, _, err := (&filter{zone: z, side: s, index: index}).find()
+			b, _, err := (&filter{namespace: z, side: s, index: index}).find()
 			if err != nil {
 				x.unseen("filters of "+l.Attrs().Name, err)
 			}
 			if b == nil || x.filters[filterKey{id, index, s.parent}] {
 				continue
 			}
-			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == zoneSwitch, Hook: "tc-" + s.name, Program: uint32(b.Id)}
+			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == netnsSwitch, Hook: "tc-" + s.name, Program: uint32(b.Id)}
 			if f.Holder = x.holder(ebpf.ProgramID(b.Id)); f.Holder == "" {
 				f.Remove = func() error { return x.removeFilter(id, s, index, b.Id) }
 			}
@@ -265,15 +265,15 @@ func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 // removeFilter removes a filter, if it is still the same one.
 func (x *inspector) removeFilter(id uint8, s side, index, program int) error {
 	name := ""
-	if id == zoneSwitch {
+	if id == netnsSwitch {
 		name = x.SwitchNamespace
 	}
-	z, err := openZone(id, name)
+	z, err := openNamespace(id, name)
 	if err != nil {
 		return err
 	}
 	defer z.Close() // nothing to flush
-	b, _, err := (&filter{zone: z, side: s, index: index}).find()
+	b, _, err := (&filter{namespace: z, side: s, index: index}).find()
 	if b == nil || err != nil {
 		return err
 	}

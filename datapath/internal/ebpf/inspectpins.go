@@ -151,5 +151,5 @@ func attachedBelow(dir string) (n int) {
 	return n
 }
 
-// linkAttrs returns the attributes of all devices of a zone.
-func linkAttrs(z *zone) ([]netlink.Link, error) { return retry(z.nl.LinkList) }
+// linkAttrs returns the attributes of all devices of a namespace.
+func linkAttrs(z *namespace) ([]netlink.Link, error) { return retry(z.nl.LinkList) }

@@ -12,7 +12,7 @@ import (
 )
 
 // tags finds the VLAN devices on a device, and whether the device strips VLAN tags from frames.
-func (x *inspector) tags(z *zone, d *datapath.InspectedDevice, links []netlink.Link) {
+func (x *inspector) tags(z *namespace, d *datapath.InspectedDevice, links []netlink.Link) {
 	for _, l := range links {
 		if l.Type() == "vlan" && l.Attrs().ParentIndex == d.Index {
 			d.VLANs = append(d.VLANs, l.Attrs().Name)

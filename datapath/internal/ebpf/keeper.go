@@ -56,7 +56,7 @@ func newKeeper(d *DataPlane, o origin) *keeper {
 	}
 	k.inodes[originName], _ = inodeOf(filepath.Join(d.dir, originName))
 	for name, t := range d.ports.byName {
-		k.noted(d.ports.folder(t.zone, name))
+		k.noted(d.ports.folder(t.namespace, name))
 	}
 	k.ended.Go(k.run)
 	return k
@@ -188,7 +188,7 @@ func (k *keeper) keepPorts() (restored int, err error) {
 		if len(t.hooks) == 0 || t.ifindex == 0 {
 			continue
 		}
-		if !k.unchanged(p.folder(t.zone, name)) {
+		if !k.unchanged(p.folder(t.namespace, name)) {
 			incomplete = append(incomplete, name)
 		}
 	}
@@ -206,7 +206,7 @@ func (k *keeper) keepPorts() (restored int, err error) {
 		if t == nil || len(t.hooks) == 0 {
 			continue
 		}
-		folder := p.folder(t.zone, name)
+		folder := p.folder(t.namespace, name)
 		n, e := k.pinHooks(t, folder)
 		restored += n
 		if e != nil {
@@ -249,7 +249,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 		}
 		err = errors.Join(err, e)
 	}
-	z, e := k.d.zone(t.zone)
+	z, e := k.d.namespace(t.namespace)
 	if e != nil {
 		return restored, errors.Join(err, e)
 	}

@@ -69,7 +69,7 @@ func (k *keeper) problems() (found []string) {
 		}
 		if h := t.lost(); h != nil {
 			detached = append(detached, fmt.Sprintf("%s of %s", h.name(), describe(name)))
-		} else if !t.pinned() || len(k.lacking(p.folder(t.zone, name))) > 0 {
+		} else if !t.pinned() || len(k.lacking(p.folder(t.namespace, name))) > 0 {
 			unpinned = append(unpinned, describe(name))
 		}
 	}

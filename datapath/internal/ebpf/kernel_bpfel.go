@@ -44,7 +44,7 @@ type kernelAnnounceKey struct {
 	_         structs.HostLayout
 	PrefixLen uint32
 	Ifindex   uint32
-	Zone      uint32
+	Netns     uint32
 	Addr      kernelAddr
 }
 
@@ -53,6 +53,13 @@ type kernelAnnounced struct {
 	Flags uint32
 	NatId uint32
 }
+
+type kernelAnnouncedFlag uint32
+
+const (
+	kernelAnnouncedFlagANNOUNCED_F_NOT kernelAnnouncedFlag = 1
+	kernelAnnouncedFlagANNOUNCED_F_FOR kernelAnnouncedFlag = 2
+)
 
 type kernelBackend struct {
 	_         structs.HostLayout
@@ -63,6 +70,12 @@ type kernelBackend struct {
 	Weight    uint32
 	Pad       uint32
 }
+
+type kernelBackendFlag uint32
+
+const (
+	kernelBackendFlagBACKEND_F_USABLE kernelBackendFlag = 1
+)
 
 type kernelBackendTotal struct {
 	_               structs.HostLayout
@@ -85,15 +98,42 @@ type kernelBlockKey struct {
 	Inner kernelAddr
 	NatId uint16
 	Nth   uint8
-	Zone  uint8
+	Netns uint8
 }
 
 type kernelBlockOwnerKey struct {
 	_     structs.HostLayout
 	Outer kernelAddr
 	First uint16
-	Zone  uint8
+	Netns uint8
 	Pad   uint8
+}
+
+type kernelBridgePort struct {
+	_      structs.HostLayout
+	Bridge uint32
+	Domain uint16
+	Vid    uint16
+	Mac    [6]uint8
+	Flags  uint16
+	Guard  [6]uint8
+	Pad    uint16
+}
+
+type kernelBridgePortFlag uint32
+
+const (
+	kernelBridgePortFlagBRIDGE_PORT_F_GUARDED kernelBridgePortFlag = 1
+	kernelBridgePortFlagBRIDGE_PORT_F_TUNNEL  kernelBridgePortFlag = 2
+	kernelBridgePortFlagBRIDGE_PORT_F_FLAT    kernelBridgePortFlag = 4
+)
+
+type kernelBridgePortKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Vid     uint16
+	Netns   uint8
+	Pad     uint8
 }
 
 type kernelCt4Key struct {
@@ -103,7 +143,7 @@ type kernelCt4Key struct {
 	Sport  uint16
 	Dport  uint16
 	Proto  uint8
-	Zone   uint8
+	Netns  uint8
 	Domain uint16
 }
 
@@ -124,7 +164,7 @@ type kernelCt6Key struct {
 	Sport  uint16
 	Dport  uint16
 	Proto  uint8
-	Zone   uint8
+	Netns  uint8
 	Domain uint16
 }
 
@@ -137,6 +177,22 @@ type kernelCt6Val struct {
 	Dport uint16
 	Pad   uint32
 }
+
+type kernelCtFlag uint32
+
+const (
+	kernelCtFlagCT_F_REPLY          kernelCtFlag = 1
+	kernelCtFlagCT_F_DNAT           kernelCtFlag = 2
+	kernelCtFlagCT_F_SNAT           kernelCtFlag = 4
+	kernelCtFlagCT_F_LOCAL          kernelCtFlag = 8
+	kernelCtFlagCT_F_FIN            kernelCtFlag = 16
+	kernelCtFlagCT_F_FROM_NODE      kernelCtFlag = 32
+	kernelCtFlagCT_F_RST            kernelCtFlag = 64
+	kernelCtFlagCT_F_DENIED         kernelCtFlag = 128
+	kernelCtFlagCT_F_SNAT_AT_EGRESS kernelCtFlag = 256
+	kernelCtFlagCT_F_NAT_ASKED      kernelCtFlag = 512
+	kernelCtFlagCT_F_DEVICE         kernelCtFlag = 1024
+)
 
 type kernelCtMeta struct {
 	_            structs.HostLayout
@@ -180,10 +236,24 @@ type kernelDevice struct {
 	Name     [16]uint8
 }
 
+type kernelDeviceFlag uint32
+
+const (
+	kernelDeviceFlagDEVICE_F_PEER           kernelDeviceFlag = 1
+	kernelDeviceFlagDEVICE_F_PORT           kernelDeviceFlag = 2
+	kernelDeviceFlagDEVICE_F_MEMBER         kernelDeviceFlag = 4
+	kernelDeviceFlagDEVICE_F_BORROWED_ADDR4 kernelDeviceFlag = 8
+	kernelDeviceFlagDEVICE_F_BORROWED_ADDR6 kernelDeviceFlag = 16
+	kernelDeviceFlagDEVICE_F_TUNNEL         kernelDeviceFlag = 32
+	kernelDeviceFlagDEVICE_F_NO_QDISC       kernelDeviceFlag = 64
+	kernelDeviceFlagDEVICE_F_XDP_XMIT       kernelDeviceFlag = 128
+	kernelDeviceFlagDEVICE_F_UPLINK         kernelDeviceFlag = 256
+)
+
 type kernelDeviceKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
-	Zone    uint32
+	Netns   uint32
 }
 
 type kernelDivert struct {
@@ -211,7 +281,7 @@ type kernelFragmentKey struct {
 	Daddr kernelAddr
 	Id    uint32
 	Proto uint8
-	Zone  uint8
+	Netns uint8
 	Pad   uint16
 }
 
@@ -221,17 +291,23 @@ type kernelGuard struct {
 	Flags uint16
 }
 
+type kernelGuardFlag uint32
+
+const (
+	kernelGuardFlagGUARD_F_OPEN kernelGuardFlag = 1
+)
+
 type kernelGuardKey struct {
 	_       structs.HostLayout
 	Addr    kernelAddr
 	Ifindex uint32
-	Zone    uint32
+	Netns   uint32
 }
 
 type kernelLocalKey struct {
-	_    structs.HostLayout
-	Addr kernelAddr
-	Zone uint32
+	_     structs.HostLayout
+	Addr  kernelAddr
+	Netns uint32
 }
 
 type kernelMapping struct {
@@ -249,9 +325,19 @@ type kernelMappingKey struct {
 	Addr  kernelAddr
 	Port  uint16
 	Proto uint8
-	Zone  uint8
+	Netns uint8
 	NatId uint32
 }
+
+type kernelNatFlag uint32
+
+const (
+	kernelNatFlagNAT_F_ONE_TO_ONE kernelNatFlag = 1
+	kernelNatFlagNAT_F_MAPPING    kernelNatFlag = 2
+	kernelNatFlagNAT_F_OPEN       kernelNatFlag = 4
+	kernelNatFlagNAT_F_EACH_PORT  kernelNatFlag = 8
+	kernelNatFlagNAT_F_REPLACED   kernelNatFlag = 16
+)
 
 type kernelNatName struct {
 	_    structs.HostLayout
@@ -294,6 +380,13 @@ type kernelNatStats struct {
 	ReusedByteCount   uint64
 }
 
+type kernelNetfilterFlag uint32
+
+const (
+	kernelNetfilterFlagNETFILTER_F_ROUTED  kernelNetfilterFlag = 1
+	kernelNetfilterFlagNETFILTER_F_BRIDGED kernelNetfilterFlag = 2
+)
+
 type kernelNexthop struct {
 	_           structs.HostLayout
 	Ifindex     uint32
@@ -306,6 +399,17 @@ type kernelNexthop struct {
 	Peer        uint16
 }
 
+type kernelNexthopFlag uint32
+
+const (
+	kernelNexthopFlagNEXTHOP_F_PEER     kernelNexthopFlag = 1
+	kernelNexthopFlagNEXTHOP_F_BRIDGED  kernelNexthopFlag = 2
+	kernelNexthopFlagNEXTHOP_F_MEMBER   kernelNexthopFlag = 4
+	kernelNexthopFlagNEXTHOP_F_TUNNEL   kernelNexthopFlag = 8
+	kernelNexthopFlagNEXTHOP_F_NO_QDISC kernelNexthopFlag = 16
+	kernelNexthopFlagNEXTHOP_F_XDP_XMIT kernelNexthopFlag = 32
+)
+
 type kernelNexthopKey struct {
 	_        structs.HostLayout
 	Ifindex  uint32
@@ -313,23 +417,23 @@ type kernelNexthopKey struct {
 	Dmac     [6]uint8
 	Smac     [6]uint8
 	Vid      uint16
-	Zone     uint8
+	Netns    uint8
 	Bridged  uint8
 }
 
 type kernelPeer struct {
-	_               structs.HostLayout
-	Local           kernelAddr
-	Remote          kernelAddr
-	TunnelId        uint32
-	Type            kernelTunnelType
-	DeviceIfindex   uint32
-	CrossingIfindex uint32
-	ReturnIfindex   uint32
-	OutIfindex      uint32
-	HeaderLen       uint32
-	Seed            uint32
-	Header          [96]uint8
+	_                 structs.HostLayout
+	Local             kernelAddr
+	Remote            kernelAddr
+	TunnelId          uint32
+	Type              kernelTunnelType
+	DeviceIfindex     uint32
+	LinkSwitchIfindex uint32
+	LinkHostIfindex   uint32
+	OutIfindex        uint32
+	HeaderLen         uint32
+	Seed              uint32
+	Header            [96]uint8
 }
 
 type kernelPeerKey struct {
@@ -344,7 +448,7 @@ type kernelPeerName struct {
 	Device [16]uint8
 }
 
-type kernelPeerPath struct {
+type kernelPeerPmtu struct {
 	_         structs.HostLayout
 	MtuBytes  uint32
 	HeardTick uint32
@@ -368,15 +472,29 @@ type kernelPeerStats struct {
 type kernelPortDropKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
-	Zone    uint32
+	Netns   uint32
 	Reason  uint32
 }
+
+type kernelPrefixFlag uint32
+
+const (
+	kernelPrefixFlagPREFIX_F_HERE   kernelPrefixFlag = 65536
+	kernelPrefixFlagPREFIX_F_ROUTED kernelPrefixFlag = 131072
+)
 
 type kernelRateBucket struct {
 	_    structs.HostLayout
 	Tick uint64
 	Used uint64
 }
+
+type kernelRuleFlag uint32
+
+const (
+	kernelRuleFlagRULE_F_STATELESS kernelRuleFlag = 1
+	kernelRuleFlagRULE_F_LOG       kernelRuleFlag = 2
+)
 
 type kernelRuleHits struct {
 	_               structs.HostLayout
@@ -396,6 +514,14 @@ type kernelRules struct {
 	Flags uint32
 }
 
+type kernelRulesFlag uint32
+
+const (
+	kernelRulesFlagRULES_F_OUT     kernelRulesFlag = 1
+	kernelRulesFlagRULES_F_FRAME   kernelRulesFlag = 4
+	kernelRulesFlagRULES_F_PENDING kernelRulesFlag = 2
+)
+
 type kernelSample struct {
 	_         structs.HostLayout
 	Saddr     kernelAddr
@@ -407,7 +533,7 @@ type kernelSample struct {
 	Reason    uint8
 	Egress    uint8
 	Ifindex   uint32
-	Zone      uint32
+	Netns     uint32
 	ServiceId uint32
 	LenBytes  uint32
 	RuleId    uint32
@@ -434,6 +560,19 @@ type kernelService struct {
 	DivertSetId   uint32
 	Flags         uint32
 }
+
+type kernelServiceAddrFlag uint32
+
+const (
+	kernelServiceAddrFlagSERVICE_ADDR_DROP   kernelServiceAddrFlag = 1
+	kernelServiceAddrFlagSERVICE_ADDR_REJECT kernelServiceAddrFlag = 2
+)
+
+type kernelServiceFlag uint32
+
+const (
+	kernelServiceFlagSERVICE_F_SILENT kernelServiceFlag = 1
+)
 
 type kernelServiceIdKey struct {
 	_      structs.HostLayout
@@ -496,7 +635,7 @@ type kernelSnatTarget struct {
 	Daddr kernelAddr
 	Dport uint16
 	Proto uint8
-	Zone  uint8
+	Netns uint8
 }
 
 type kernelSourceMode uint32
@@ -512,25 +651,6 @@ type kernelSourceRangeKey struct {
 	PrefixLen uint32
 	SetId     uint32
 	Addr      kernelAddr
-}
-
-type kernelStation struct {
-	_      structs.HostLayout
-	Bridge uint32
-	Domain uint16
-	Vid    uint16
-	Mac    [6]uint8
-	Flags  uint16
-	Guard  [6]uint8
-	Pad    uint16
-}
-
-type kernelStationKey struct {
-	_       structs.HostLayout
-	Ifindex uint32
-	Vid     uint16
-	Zone    uint8
-	Pad     uint8
 }
 
 type kernelTraffic struct {
@@ -575,7 +695,7 @@ type kernelVerdictCount uint32
 
 const (
 	kernelVerdictCountVERDICT_NONE       kernelVerdictCount = 0
-	kernelVerdictCountVERDICT_TRACKED    kernelVerdictCount = 1
+	kernelVerdictCountVERDICT_FAST       kernelVerdictCount = 1
 	kernelVerdictCountVERDICT_SLOW       kernelVerdictCount = 2
 	kernelVerdictCountVERDICT_LOCAL      kernelVerdictCount = 3
 	kernelVerdictCountVERDICT_ICMP_ERROR kernelVerdictCount = 4
@@ -599,6 +719,7 @@ const (
 	kernelMapLlBackendTraffic   = "ll_backend_traffic"
 	kernelMapLlBlock            = "ll_block"
 	kernelMapLlBlockOwner       = "ll_block_owner"
+	kernelMapLlBridgePort       = "ll_bridge_port"
 	kernelMapLlBridged          = "ll_bridged"
 	kernelMapLlCt4              = "ll_ct4"
 	kernelMapLlCt6              = "ll_ct6"
@@ -607,7 +728,6 @@ const (
 	kernelMapLlDrops            = "ll_drops"
 	kernelMapLlEpoch            = "ll_epoch"
 	kernelMapLlFragment         = "ll_fragment"
-	kernelMapLlFront            = "ll_front"
 	kernelMapLlGuard            = "ll_guard"
 	kernelMapLlGuarded          = "ll_guarded"
 	kernelMapLlHalf4            = "ll_half4"
@@ -632,10 +752,10 @@ const (
 	kernelMapLlPeer             = "ll_peer"
 	kernelMapLlPeerId           = "ll_peer_id"
 	kernelMapLlPeerName         = "ll_peer_name"
-	kernelMapLlPeerPath         = "ll_peer_path"
+	kernelMapLlPeerNexthop      = "ll_peer_nexthop"
+	kernelMapLlPeerPmtu         = "ll_peer_pmtu"
 	kernelMapLlPeerPrefix       = "ll_peer_prefix"
 	kernelMapLlPeerStats        = "ll_peer_stats"
-	kernelMapLlPeerWay          = "ll_peer_way"
 	kernelMapLlPortDrops        = "ll_port_drops"
 	kernelMapLlPortTaken        = "ll_port_taken"
 	kernelMapLlPortUsed         = "ll_port_used"
@@ -650,12 +770,12 @@ const (
 	kernelMapLlServiceName      = "ll_service_name"
 	kernelMapLlServiceStats     = "ll_service_stats"
 	kernelMapLlServiceTraffic   = "ll_service_traffic"
+	kernelMapLlShadow           = "ll_shadow"
 	kernelMapLlShares           = "ll_shares"
 	kernelMapLlSlot             = "ll_slot"
 	kernelMapLlSnatNext         = "ll_snat_next"
 	kernelMapLlSnatPorts        = "ll_snat_ports"
 	kernelMapLlSourceRange      = "ll_source_range"
-	kernelMapLlStation          = "ll_station"
 	kernelMapLlTunnel           = "ll_tunnel"
 	kernelMapLlTunnelGate       = "ll_tunnel_gate"
 	kernelMapLlTunnelName       = "ll_tunnel_name"
@@ -665,9 +785,10 @@ const (
 	kernelProgLlTcIngress       = "ll_tc_ingress"
 	kernelVarConfigBuild        = "config_build"
 	kernelVarConfigConfirmTicks = "config_confirm_ticks"
+	kernelVarConfigEnums        = "config_enums"
 	kernelVarConfigFast         = "config_fast"
-	kernelVarConfigFirst        = "config_first"
-	kernelVarConfigZone         = "config_zone"
+	kernelVarConfigNetns        = "config_netns"
+	kernelVarConfigShadow       = "config_shadow"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -728,6 +849,7 @@ type kernelMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -736,7 +858,6 @@ type kernelMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -761,10 +882,10 @@ type kernelMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -779,12 +900,12 @@ type kernelMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -799,9 +920,10 @@ type kernelMapSpecs struct {
 type kernelVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigEnums        *ebpf.VariableSpec `ebpf:"config_enums"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
 
 // kernelObjects contains all objects after they have been loaded into the kernel.
@@ -833,6 +955,7 @@ type kernelMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -841,7 +964,6 @@ type kernelMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -866,10 +988,10 @@ type kernelMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -884,12 +1006,12 @@ type kernelMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -909,6 +1031,7 @@ func (m *kernelMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -917,7 +1040,6 @@ func (m *kernelMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -942,10 +1064,10 @@ func (m *kernelMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -960,12 +1082,12 @@ func (m *kernelMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -981,9 +1103,10 @@ func (m *kernelMaps) Close() error {
 type kernelVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigEnums        *ebpf.Variable `ebpf:"config_enums"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }
 
 // kernelPrograms contains all programs after they have been loaded into the kernel.

@@ -95,7 +95,7 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	switch {
 	case err != nil && datapath.IsShortage(err):
 		return comparison{action: datapath.PinsRefuse, reason: err.Error(), shortage: err}
-	case err != nil && scratch[spec.Name]:
+	case err != nil && classOf(spec).notCopied:
 		return comparison{action: datapath.PinsConvert, reason: "begins anew: " + err.Error()}
 	case err != nil:
 		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
@@ -119,7 +119,7 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 		return nil, nil // the kernel keeps no types for these
 	}
 	if spec.Type == ebpf.ArrayOfMaps {
-		return nil, nil // the inner maps describe their own format; see classify.h
+		return nil, nil // the inner maps describe their own format; see fw_classify.h
 	}
 	to, err := shapeOf(spec)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -114,12 +115,32 @@ func TestEveryMapIsConverted(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(5, 7))
 	for name, ours := range wantedMaps(spec.Maps, datapath.TablesFor(0)) {
-		if scratch[name] || ours.Type == ebpf.ArrayOfMaps {
+		if classOf(ours).notCopied || ours.Type == ebpf.ArrayOfMaps {
 			continue
 		}
 		other := reshapeMap(t, random, ours)
 		t.Run(name+"/upgrade", func(t *testing.T) { convertMap(t, random, other, ours) })
 		t.Run(name+"/downgrade", func(t *testing.T) { convertMap(t, random, ours, other) })
+	}
+}
+
+// TestLargeEntriesAreCopied: copying a map of one large entry takes memory for one, not for a whole
+// batch of such entries, which would be gigabytes.
+func TestLargeEntriesAreCopied(t *testing.T) {
+	testnet.RequireRoot(t)
+	spec, err := loadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := wantedMaps(spec.Maps, datapath.TablesFor(0))[kernelMapLlShares]
+	random := rand.New(rand.NewPCG(5, 7))
+	other := reshapeMap(t, random, ours)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	convertMap(t, random, other, ours)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+		t.Errorf("copying %d bytes took %d MiB", ours.ValueSize, took>>20)
 	}
 }
 

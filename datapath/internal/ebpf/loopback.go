@@ -54,7 +54,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 	defer p.mu.Unlock()
 	others := 0
 	for name, t := range p.byName {
-		if name != loopbackPort && t.zone == zoneHost && len(t.hooks) > 0 {
+		if name != loopbackPort && t.namespace == netnsHost && len(t.hooks) > 0 {
 			others++
 		}
 	}
@@ -67,11 +67,11 @@ func (p *ports) holdLoopback(wanted bool) error {
 		p.d.onLoopback.Store(false)
 		return p.detach(loopbackPort, t)
 	}
-	z, err := p.d.zone(zoneHost)
+	z, err := p.d.namespace(netnsHost)
 	if err != nil {
 		return err
 	}
-	folder := p.folder(zoneHost, loopbackPort)
+	folder := p.folder(netnsHost, loopbackPort)
 	if t != nil {
 		if err := p.mend(z, t, folder); err != nil {
 			return err
@@ -90,13 +90,13 @@ func (p *ports) holdLoopback(wanted bool) error {
 }
 
 // attachLoopback attaches to the loopback device; t is the port from an earlier attempt, or nil.
-func (p *ports) attachLoopback(z *zone, t *port, folder string) (err error) {
+func (p *ports) attachLoopback(z *namespace, t *port, folder string) (err error) {
 	if t != nil {
 		if err := p.detach(loopbackPort, t); err != nil {
 			return err
 		}
 	}
-	t = &port{zone: zoneHost, device: "lo", ifindex: loopbackIndex}
+	t = &port{namespace: netnsHost, device: "lo", ifindex: loopbackIndex}
 	if t.hooks, err = attachHooks(z, p.d.config.Attach, folder, loopbackIndex); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ var ownSettings = []struct {
 // the host, or a loopback address. Without our program the kernel accepts such packets, since they
 // never leave it; these are answers of services to the host, from one of its own addresses.
 // Settings that it changes are recorded in folder.
-func acceptOwn(z *zone, folder string) (repaired int, err error) {
+func acceptOwn(z *namespace, folder string) (repaired int, err error) {
 	for _, s := range ownSettings {
 		path := "/proc/sys/net/ipv4/conf/lo/" + s.name
 		var before []byte
@@ -143,7 +143,7 @@ func acceptOwn(z *zone, folder string) (repaired int, err error) {
 }
 
 // refuseOwn restores the settings that acceptOwn recorded in folder.
-func refuseOwn(z *zone, folder string) error {
+func refuseOwn(z *namespace, folder string) error {
 	for _, s := range ownSettings {
 		pin := filepath.Join(folder, s.name)
 		if _, err := os.Lstat(pin); err != nil {
@@ -160,7 +160,7 @@ func refuseOwn(z *zone, folder string) error {
 }
 
 // setOwn sets net.ipv4.conf.lo.NAME.
-func (z *zone) setOwn(name string, conf int, value uint32) error {
+func (z *namespace) setOwn(name string, conf int, value uint32) error {
 	const ifAFSpec, inetConf = unix.IFLA_AF_SPEC, 1 // IFLA_INET_CONF
 	return z.do(func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)

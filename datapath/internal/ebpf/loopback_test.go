@@ -113,7 +113,7 @@ func TestLoopbackKilledWhileAttaching(t *testing.T) {
 	n.put("web", datapath.Service{Frontends: []datapath.Frontend{frontend("192.0.2.1:80", datapath.TCP)}, Backends: backendAddrs(8080, "10.0.1.12")})
 	n.ok(n.d.Maintain(t.Context()))
 	n.expectOwn("with a service", "1")
-	folder := n.d.ports.folder(zoneHost, loopbackPort)
+	folder := n.d.ports.folder(netnsHost, loopbackPort)
 	n.d.Close()
 	if err := os.Remove(filepath.Join(folder, "egress")); err != nil {
 		t.Fatal(err)

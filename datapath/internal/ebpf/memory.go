@@ -13,31 +13,6 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// tableOf returns the configuration key that determines the size of a map, and its value; "" for
-// maps of fixed size.
-func tableOf(name string, t datapath.Tables) (key string, size uint32) {
-	switch name {
-	case kernelMapLlCt4, kernelMapLlCt6, kernelMapLlStation, kernelMapLlGuard, kernelMapLlFragment, kernelMapLlSnatNext, kernelMapLlMapping, kernelMapLlMappingOuter, kernelMapLlBlock, kernelMapLlBlockOwner,
-		kernelMapLlPeer, kernelMapLlPeerId, kernelMapLlPeerPrefix, kernelMapLlPeerName, kernelMapLlPeerWay, kernelMapLlPeerPath, kernelMapLlPeerStats:
-		return "tables.connections", t.Connections
-	case kernelMapLlHalf4, kernelMapLlHalf6:
-		return "tables.halfOpen", t.HalfOpen
-	case kernelMapLlService, kernelMapLlServiceName, kernelMapLlServiceStats, kernelMapLlServiceTraffic, kernelMapLlServiceId, kernelMapLlServiceAddr:
-		return "tables.services", t.Services
-	case kernelMapLlSlot:
-		return "tables.slots", t.Slots
-	case kernelMapLlBackend, kernelMapLlBackendLoad, kernelMapLlBackendTotal, kernelMapLlBackendTraffic:
-		return "tables.backends", t.Backends
-	case kernelMapLlAffinity:
-		return "tables.affinity", t.Affinity
-	case kernelMapLlSourceRange, kernelMapLlDivert:
-		return "tables.ranges", t.Ranges
-	case kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlNatName, kernelMapLlNatStats, kernelMapLlNatTraffic, kernelMapLlNatRule, kernelMapLlNatPool, kernelMapLlNatPair, kernelMapLlAnnounced:
-		return "tables.rules", t.Rules
-	}
-	return "", 0
-}
-
 // Bytes that the kernel needs for each entry besides key and value, as of 6.18.
 const (
 	hashEntryBytes   = 48 // struct htab_elem
@@ -80,13 +55,10 @@ func roundUp(size uint32) uint64 { return (uint64(size) + 7) &^ 7 }
 
 // tablesMemory estimates the bytes of all maps of specs with the sizes of t.
 func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, full uint64) {
-	sizes := mapSizes(t)
 	cpus := ebpf.MustPossibleCPU()
-	for name, spec := range specs {
-		if n := sizes[name]; n != 0 {
-			spec = spec.Copy()
-			spec.MaxEntries = n
-		}
+	for _, spec := range specs {
+		spec = spec.Copy()
+		_, _, spec.MaxEntries = sizeOf(spec, t)
 		s, f := mapMemory(spec, cpus)
 		atStart, full = atStart+s, full+f
 	}
@@ -102,7 +74,7 @@ func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t dat
 	need, _ := mapMemory(spec, ebpf.MustPossibleCPU())
 	all, _ := tablesMemory(specs, t)
 	by := ""
-	if key, size := tableOf(spec.Name, t); key != "" {
+	if key, size, _ := sizeOf(spec, t); key != "" {
 		by = fmt.Sprintf(" (%s: %d)", key, size)
 	}
 	return fmt.Errorf("no memory for its %d entries%s, %d MiB; all tables need %d MiB: make the largest ones smaller "+

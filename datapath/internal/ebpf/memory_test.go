@@ -78,7 +78,6 @@ func TestMemoryEstimate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sizes := mapSizes(datapath.TablesFor(1 << 30))
 	var estimate, told uint64
 	for name, s := range spec.Maps {
 		if !strings.HasPrefix(name, "ll_") {
@@ -86,9 +85,7 @@ func TestMemoryEstimate(t *testing.T) {
 		}
 		s = s.Copy()
 		s.Pinning = ebpf.PinNone
-		if n := sizes[name]; n != 0 {
-			s.MaxEntries = n
-		}
+		_, _, s.MaxEntries = sizeOf(s, datapath.TablesFor(1<<30))
 		m, err := ebpf.NewMap(s)
 		if err != nil {
 			t.Fatal(err)
@@ -133,11 +130,6 @@ func TestNoMemoryForATable(t *testing.T) {
 	}
 	if pins, _ := filepath.Glob(filepath.Join(dir, "ll_*")); len(pins) > 0 {
 		t.Errorf("left behind: %v", pins)
-	}
-	for name := range spec.Maps {
-		if key, _ := tableOf(name, tables); (key == "") != (mapSizes(tables)[name] == 0) {
-			t.Errorf("map %s: key %q, and %d entries by the configuration", name, key, mapSizes(tables)[name])
-		}
 	}
 	fixed := noRoom(fmt.Errorf("x: %w", unix.ENOMEM), spec.Maps[kernelMapLlPortDrops], spec.Maps, tables)
 	if !errors.Is(fixed, unix.ENOMEM) || !strings.HasPrefix(fixed.Error(), "no memory for its 16384 entries, 0 MiB; all") {

@@ -73,7 +73,7 @@ func adoptNATs(d *DataPlane, images *images) (*nats, error) {
 }
 
 func (n *nats) adopt() error {
-	err := batches(n.d.maps[kernelMapLlNatName], func(ids []uint32, names []kernelNatName) error {
+	err := n.d.tables.NatName.Batches(func(ids []uint32, names []kernelNatName) error {
 		for i, id := range ids {
 			name := names[i].name()
 			n.ids[name], n.names[uint16(id)] = uint16(id), name
@@ -84,7 +84,7 @@ func (n *nats) adopt() error {
 	if err != nil {
 		return err
 	}
-	err = batches(n.d.maps[kernelMapLlNatRule], func(slots []uint32, rules []kernelNatRule) error {
+	err = n.d.tables.NatRule.Batches(func(slots []uint32, rules []kernelNatRule) error {
 		for i, slot := range slots {
 			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i]}
 			for f, first := range rules[i].PoolFirst {
@@ -102,7 +102,7 @@ func (n *nats) adopt() error {
 	}
 	var key kernelNatPairKey
 	var value kernelNatPrefix
-	pairs := n.d.maps[kernelMapLlNatPair].Iterate()
+	pairs := n.d.tables.NatPair.Iterate()
 	for pairs.Next(&key, &value) {
 		if r := n.rules[key.Slot]; r != nil {
 			r.pairs = append(r.pairs, key)
@@ -217,7 +217,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 			n.old = append(n.old, r.natSlot)
 			// Look-ups by id must not find it from now on.
 			r.record.Flags |= natReplaced
-			err = errors.Join(err, n.d.maps[kernelMapLlNatRule].Update(slot, &r.record, ebpf.UpdateExist))
+			err = errors.Join(err, n.d.tables.NatRule.Replace(slot, r.record))
 		}
 	}
 	n.rules, n.inForce = wanted, len(wanted) > 0
@@ -279,31 +279,31 @@ func (n *nats) writeNew(wanted map[uint32]*natRule) error {
 
 func (n *nats) write(r *natRule) error {
 	for i, index := range r.pools {
-		if err := n.d.maps[kernelMapLlNatPool].Update(index, &r.pool[i], ebpf.UpdateAny); err != nil {
+		if err := n.d.tables.NatPool.Put(index, r.pool[i]); err != nil {
 			return tableError("prefixes", err)
 		}
 	}
 	for i := range r.pairs {
-		if err := n.d.maps[kernelMapLlNatPair].Update(&r.pairs[i], &r.pairAddrs[i], ebpf.UpdateAny); err != nil {
+		if err := n.d.tables.NatPair.Put(r.pairs[i], r.pairAddrs[i]); err != nil {
 			return tableError("prefixes", err)
 		}
 	}
-	return tableError("rules", n.d.maps[kernelMapLlNatRule].Update(r.slot, &r.record, ebpf.UpdateAny))
+	return tableError("rules", n.d.tables.NatRule.Put(r.slot, r.record))
 }
 
 // remove deletes the entries of a rule from the tables.
 func (n *nats) remove(s natSlot) error {
-	err := ifThere(n.d.maps[kernelMapLlNatRule].Delete(s.slot))
+	err := n.d.tables.NatRule.Delete(s.slot)
 	for _, index := range s.pools {
-		err = errors.Join(err, ifThere(n.d.maps[kernelMapLlNatPool].Delete(index)))
+		err = errors.Join(err, n.d.tables.NatPool.Delete(index))
 	}
 	for i := range s.pairs {
-		err = errors.Join(err, ifThere(n.d.maps[kernelMapLlNatPair].Delete(&s.pairs[i])))
+		err = errors.Join(err, n.d.tables.NatPair.Delete(s.pairs[i]))
 	}
 	return err
 }
 
-// ifThere returns err, or nil if err means that the entry to be deleted did not exist.
+// ifThere returns err, or nil if err means that the entry did not exist.
 func ifThere(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
@@ -381,7 +381,7 @@ func (n *nats) Verify(context.Context, datapath.SetName) (bool, error) {
 	}
 	for slot, r := range n.rules {
 		var have kernelNatRule
-		if ok, err := lookup(n.d.maps[kernelMapLlNatRule], &slot, &have); !ok || err != nil || have != r.record {
+		if ok, err := n.d.tables.NatRule.Find(slot, &have); !ok || err != nil || have != r.record {
 			return false, err
 		}
 	}

@@ -19,9 +19,9 @@ import (
 // translate puts rules in force.
 func (r *rig) translate(rules map[datapath.NATName]datapath.NAT) *nats {
 	r.t.Helper()
-	d := &DataPlane{maps: r.maps}
+	d := &DataPlane{maps: r.maps, tables: r.tables}
 	d.snat.free = []datapath.PortRange{{First: 61000, Last: 65535}}
-	images, err := newImages(r.maps)
+	images, err := newImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)
 	r.ok(err)
@@ -336,7 +336,7 @@ func TestDestinationTranslated(t *testing.T) {
 					r.nexthop(5, p.beport, 0, p.forth())
 					r.step("data", r.in, packet(r.in.arrives(), proto, p.client, p.vip, stageData, 61),
 						actRedirect, packet(r.out.leaves(), proto, p.source, p.backend, stageData, 60))
-					r.counted(map[string]uint64{"VERDICT_SLOW": 3, "VERDICT_TRACKED": 1})
+					r.counted(map[string]uint64{"VERDICT_SLOW": 3, "VERDICT_FAST": 1})
 					other := f.vip
 					other = netip.AddrPortFrom(netip.MustParseAddr(map[string]string{"IPv4": "203.0.113.44", "IPv6": "2001:db8:cb00::44"}[f.name]), other.Port())
 					plain := packet(r.in.arrives(), proto, p.client, other, stageOpen, 61)

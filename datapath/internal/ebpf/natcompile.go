@@ -11,12 +11,6 @@ import (
 )
 
 const (
-	natOneToOne = 0x1 // NAT_F_ONE_TO_ONE
-	natMapping  = 0x2
-	natOpen     = 0x4
-	natEachPort = 0x8
-	natReplaced = 0x10
-
 	natRanges = len(kernelNatRule{}.RangeFirst)
 
 	// natPoolMax is the maximum number of equal pieces of a pool.

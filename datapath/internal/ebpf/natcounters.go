@@ -34,18 +34,18 @@ func (p *natPass) drop(m *kernelCtMeta) {
 
 // addClosed adds the traffic of ended connections to the totals of their NATs.
 func (n *nats) addClosed(p *natPass) error {
-	table := n.d.maps[kernelMapLlNatTraffic]
+	table := &n.d.tables.NatTraffic
 	for id, c := range p.closed {
 		if n.names[uint16(id)] == "" {
 			continue // the NAT is gone
 		}
 		var t kernelTraffic
-		if _, err := lookup(table, &id, &t); err != nil {
+		if _, err := table.Find(id, &t); err != nil {
 			return err
 		}
 		t.PacketCount += c.packets
 		t.ByteCount += c.bytes
-		if err := table.Update(id, &t, ebpf.UpdateAny); err != nil {
+		if err := table.Put(id, t); err != nil {
 			return tableError("rules", err)
 		}
 	}
@@ -62,14 +62,14 @@ func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool,
 		return c, false, nil
 	}
 	var each []kernelNatStats
-	switch err := n.d.maps[kernelMapLlNatStats].Lookup(id, &each); {
+	switch err := n.d.tables.NatStats.Lookup(id, &each); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return c, false, nil
 	case err != nil:
 		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
 	}
 	var past kernelTraffic
-	if _, err := lookup(n.d.maps[kernelMapLlNatTraffic], &id, &past); err != nil {
+	if _, err := n.d.tables.NatTraffic.Find(id, &past); err != nil {
 		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
 	}
 	c.Packets, c.Bytes = past.PacketCount, past.ByteCount

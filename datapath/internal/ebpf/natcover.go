@@ -48,11 +48,11 @@ func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 	return len(c.ranges) == 0 || found || i > 0 && a.Compare(c.ranges[i-1].last) <= 0
 }
 
-// gives reports whether the rule translates to an address in a zone.
-func (n *nats) gives(c *cover, a kernelAddr, zone uint8) (bool, error) {
+// gives reports whether the rule translates to an address in a namespace.
+func (n *nats) gives(c *cover, a kernelAddr, namespace uint8) (bool, error) {
 	if len(c.outer) == 0 {
 		var is uint8
-		return lookup(n.d.maps[kernelMapLlLocal], kernelLocalKey{Addr: a, Zone: uint32(zone)}, &is)
+		return n.d.tables.Local.Find(kernelLocalKey{Addr: a, Netns: uint32(namespace)}, &is)
 	}
 	return slices.ContainsFunc(c.outer, func(p kernelNatPrefix) bool {
 		for i, word := range p.Addr.Word {
@@ -79,16 +79,16 @@ func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup)
 	if len(covers) == 0 {
 		return nil
 	}
-	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
+	outers, inners := &n.d.tables.MappingOuter, &n.d.tables.Mapping
 	var outer, inner []kernelMappingKey
-	err := batches(outers, func(keys []kernelMappingKey, values []kernelMapping) error {
+	err := outers.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
 		for i, k := range keys {
 			v := &values[i]
 			c, open := covers[v.NatId]
 			if !open {
 				continue
 			}
-			given, err := n.gives(&c, k.Addr, k.Zone)
+			given, err := n.gives(&c, k.Addr, k.Netns)
 			if err != nil {
 				return err
 			}
@@ -101,10 +101,10 @@ func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup)
 	})
 	for i := range outer {
 		if err == nil {
-			err = ifThere(inners.Delete(&inner[i]))
+			err = inners.Delete(inner[i])
 		}
 		if err == nil {
-			err = ifThere(outers.Delete(&outer[i]))
+			err = outers.Delete(outer[i])
 		}
 	}
 	if err != nil {

@@ -189,7 +189,7 @@ func TestMappingByAddress(t *testing.T) {
 				t.Errorf("by the first device again as %s, before %s", again, far)
 			}
 			p := n.passBegins()
-			p.began += mappingIdle + 10
+			p.began += mappingTimeout + 10
 			r.ok(n.passEnded(p))
 			if inner, outer := r.count(kernelMapLlMapping), r.count(kernelMapLlMappingOuter); inner != 0 || outer != 0 {
 				t.Errorf("%d and %d unused mappings are left", inner, outer)

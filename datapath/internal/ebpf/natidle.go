@@ -6,9 +6,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // lastUses are the times of the last packets of connections that a pass ended, by outer port.
@@ -40,15 +39,15 @@ func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32
 }
 
 // leave records the last packet of one direction of a connection that the pass ended.
-func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
-	if !p.shared[m.NatId] || ticksBetween(m.LastSeenTick, p.began) > max(mappingIdle, blockIdle) {
+func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
+	if !p.shared[m.NatId] || ticksBetween(m.LastSeenTick, p.began) > max(mappingTimeout, blockTimeout) {
 		return
 	}
 	outer := leaves.Source
 	if isInwards(m) {
 		outer = comes.Destination
 	}
-	k := outerKey{addrOf(outer.Addr()), proto, zone}
+	k := outerKey{addrOf(outer.Addr()), proto, namespace}
 	p.last[k] = append(p.last[k], lastUse{outer.Port(), m.LastSeenTick})
 }
 
@@ -61,9 +60,9 @@ func isInwards(m *kernelCtMeta) bool {
 // writeUsed records when mappings or blocks were last used. If a program concurrently records the
 // same for a new connection, its value is lost, but not the connection: when that ends, its last
 // packet is recorded.
-func writeUsed[K comparable, V any](table *ebpf.Map, used map[K]V) error {
+func writeUsed[K comparable, V any](table *bpfmap.Map[K, V], used map[K]V) error {
 	for k, v := range used {
-		if err := ifThere(table.Update(&k, &v, ebpf.UpdateExist)); err != nil {
+		if err := ifThere(table.Replace(k, v)); err != nil {
 			return err
 		}
 	}

@@ -7,17 +7,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // heldLong sets the times of creation and last use of mappings and blocks to so many ticks ago.
 func (n *network) heldLong(ticks uint32) {
 	n.t.Helper()
-	for _, m := range []*ebpf.Map{n.d.maps[kernelMapLlMapping], n.d.maps[kernelMapLlMappingOuter]} {
+	for _, m := range []*bpfmap.Map[kernelMappingKey, kernelMapping]{&n.d.tables.Mapping, &n.d.tables.MappingOuter} {
 		all := map[kernelMappingKey]kernelMapping{}
-		n.ok(batches(m, func(keys []kernelMappingKey, values []kernelMapping) error {
+		n.ok(m.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
 			for i, k := range keys {
 				all[k] = values[i]
 			}
@@ -25,11 +24,11 @@ func (n *network) heldLong(ticks uint32) {
 		}))
 		for k, v := range all {
 			v.CreatedTick, v.UsedTick = v.CreatedTick-ticks, v.UsedTick-ticks
-			n.ok(m.Put(&k, &v))
+			n.ok(m.Put(k, v))
 		}
 	}
 	blocks := map[kernelBlockKey]kernelBlock{}
-	n.ok(batches(n.d.maps[kernelMapLlBlock], func(keys []kernelBlockKey, values []kernelBlock) error {
+	n.ok(n.d.tables.Block.Batches(func(keys []kernelBlockKey, values []kernelBlock) error {
 		for i, k := range keys {
 			blocks[k] = values[i]
 		}
@@ -37,16 +36,16 @@ func (n *network) heldLong(ticks uint32) {
 	}))
 	for k, v := range blocks {
 		v.CreatedTick, v.UsedTick = v.CreatedTick-ticks, v.UsedTick-ticks
-		n.ok(n.d.maps[kernelMapLlBlock].Put(&k, &v))
+		n.ok(n.d.tables.Block.Put(k, v))
 	}
 }
 
 // silent makes one direction of the only connection, an IPv4 one, idle for so many ticks.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
-	for _, m := range []*ebpf.Map{n.d.maps[kernelMapLlHalf4], n.d.maps[kernelMapLlCt4]} {
+	for _, m := range []*bpfmap.Map[kernelCt4Key, kernelCt4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {
 		all := map[kernelCt4Key]kernelCt4Val{}
-		n.ok(batches(m, func(keys []kernelCt4Key, values []kernelCt4Val) error {
+		n.ok(m.Batches(func(keys []kernelCt4Key, values []kernelCt4Val) error {
 			for i, k := range keys {
 				all[k] = values[i]
 			}
@@ -55,7 +54,7 @@ func (n *network) silent(answers bool, ticks uint32) {
 		for k, v := range all {
 			if v.Meta.Flags&ctReply != 0 == answers {
 				v.Meta.LastSeenTick -= ticks
-				n.ok(m.Put(&k, &v))
+				n.ok(m.Put(k, v))
 			}
 		}
 	}
@@ -98,8 +97,8 @@ func TestIdleSinceLastPacket(t *testing.T) {
 		idle        uint32
 		change      func(*datapath.NAT)
 	}{
-		{"mapping", kernelMapLlMappingOuter, mappingIdle, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
-		{"block", kernelMapLlBlock, blockIdle, func(v *datapath.NAT) { v.BlockSize = 64 }},
+		{"mapping", kernelMapLlMappingOuter, mappingTimeout, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
+		{"block", kernelMapLlBlock, blockTimeout, func(v *datapath.NAT) { v.BlockSize = 64 }},
 	} {
 		// answers: whether the answers are the direction that fell silent.
 		for spoke, answers := range map[string]bool{"client": true, "server": false} {

@@ -6,21 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/loxilight/loxilight/datapath"
-)
-
-var (
-	// mappingIdle is how long a mapping without connections is kept after its last packet (RFC
-	// 4787, REQ-5).
-	mappingIdle = ticksOf(5 * time.Minute)
-	// blockIdle is how long an inner address keeps a block of ports without connections after the
-	// last packet from one of its ports.
-	blockIdle = ticksOf(2 * time.Minute)
-
-	transitoryIdle = ticksOf(4 * time.Minute) // TCP not yet open, or closing: RFC 5382, REQ-5
-	unheardIdle    = ticksOf(2 * time.Minute) // UDP without an answer: RFC 4787, REQ-5
 )
 
 // translatedIdle returns the idle time after which a translated connection ends, if it differs from
@@ -29,10 +16,10 @@ func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
 	switch state {
 	case kernelCtStateCT_NEW, kernelCtStateCT_ANSWERED, kernelCtStateCT_FIN:
 		if protocol == datapath.TCP {
-			return transitoryIdle
+			return transitoryTimeout
 		}
 		if protocol == datapath.UDP && state == kernelCtStateCT_NEW {
-			return unheardIdle
+			return unansweredNATTimeout
 		}
 	}
 	return 0
@@ -40,9 +27,9 @@ func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
 
 // outerKey is an outer address and protocol.
 type outerKey struct {
-	addr  kernelAddr
-	proto uint8
-	zone  uint8
+	addr      kernelAddr
+	proto     uint8
+	namespace uint8
 }
 
 // outerPorts are the outer ports in use, as found by a pass.
@@ -80,22 +67,22 @@ type translated struct {
 
 // natPass is what a pass over the connections collects about translation.
 type natPass struct {
-	outers outerPorts
-	last   lastUses // of connections that the pass ended
-	local  map[kernelLocalKey]bool
-	zones  map[uint8]bool // zones whose addresses are in local
-	began  uint32         // tick
-	log    map[uint16]bool
-	shared map[uint16]bool // ids with mappings or blocks
-	told   map[translated]bool
-	live   map[uint32]*backendTotals // traffic of live connections, by id
-	closed map[uint32]*backendTotals // traffic of connections that the pass ended
+	outers     outerPorts
+	last       lastUses // of connections that the pass ended
+	local      map[kernelLocalKey]bool
+	namespaces map[uint8]bool // namespaces whose addresses are in local
+	began      uint32         // tick
+	log        map[uint16]bool
+	shared     map[uint16]bool // ids with mappings or blocks
+	told       map[translated]bool
+	live       map[uint32]*backendTotals // traffic of live connections, by id
+	closed     map[uint32]*backendTotals // traffic of connections that the pass ended
 }
 
 // passBegins returns an empty result for a pass.
 func (n *nats) passBegins() *natPass {
 	p := &natPass{
-		outers: make(outerPorts), last: make(lastUses), local: make(map[kernelLocalKey]bool), zones: make(map[uint8]bool), began: nowTick(),
+		outers: make(outerPorts), last: make(lastUses), local: make(map[kernelLocalKey]bool), namespaces: make(map[uint8]bool), began: nowTick(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
 		live: make(map[uint32]*backendTotals),
 	}
@@ -109,15 +96,15 @@ func (n *nats) passBegins() *natPass {
 		p.log[id] = log
 	}
 	n.mu.RUnlock()
-	for _, z := range n.d.openZones() {
+	for _, z := range n.d.openNamespaces() {
 		if z.devices == nil {
 			continue
 		}
 		z.devices.mu.Lock()
-		for key := range z.devices.stations.local {
+		for key := range z.devices.bridges.local {
 			p.local[key] = true
 		}
-		p.zones[z.id] = true
+		p.namespaces[z.id] = true
 		z.devices.mu.Unlock()
 	}
 	return p
@@ -125,23 +112,23 @@ func (n *nats) passBegins() *natPass {
 
 // ended reports whether the source of a connection was the address of a device that no longer has
 // it. comes and leaves are the tuples of its entry.
-func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, zone uint8) bool {
-	if m.Flags&ctDevice == 0 || !p.zones[zone] || int32(m.CreatedTick-p.began) > 0 {
+func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
+	if m.Flags&ctDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.began) > 0 {
 		return false
 	}
 	outer := leaves.Source.Addr()
 	if m.Flags&ctReply != 0 {
 		outer = comes.Destination.Addr()
 	}
-	return !p.local[kernelLocalKey{Addr: addrOf(outer), Zone: uint32(zone)}]
+	return !p.local[kernelLocalKey{Addr: addrOf(outer), Netns: uint32(namespace)}]
 }
 
 // note records the outer ports at which answers to a connection arrive, or packets of any remote.
-func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, zone uint8) {
+func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
 	answers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT
 	switch {
 	case p.shared[m.NatId] && isInwards(m):
-		p.outers.use(outerKey{addrOf(comes.Destination.Addr()), proto, zone}, comes.Destination.Port())
+		p.outers.use(outerKey{addrOf(comes.Destination.Addr()), proto, namespace}, comes.Destination.Port())
 	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
 		p.told[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
 	}
@@ -196,21 +183,21 @@ func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
 }
 
 func (n *nats) endMappings(p *natPass) error {
-	outers, inners := n.d.maps[kernelMapLlMappingOuter], n.d.maps[kernelMapLlMapping]
+	outers, inners := &n.d.tables.MappingOuter, &n.d.tables.Mapping
 	var ended []kernelMappingKey
 	count := uint64(0)
 	used := make(map[kernelMappingKey]kernelMapping)
-	err := batches(outers, func(keys []kernelMappingKey, values []kernelMapping) error {
+	err := outers.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
 		count += uint64(len(keys))
 		for i, k := range keys {
-			v, at := &values[i], outerKey{k.Addr, k.Proto, k.Zone}
+			v, at := &values[i], outerKey{k.Addr, k.Proto, k.Netns}
 			if last := p.last.later(v.UsedTick, at, swap16(k.Port), 1); last != v.UsedTick {
 				v.UsedTick = last
 				used[k] = *v
 			}
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
 			inUse := p.outers.used(at, swap16(k.Port), 1)
-			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingIdle) {
+			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingTimeout) {
 				if p.log[v.NatId] {
 					p.told[t] = true
 				}
@@ -225,27 +212,27 @@ func (n *nats) endMappings(p *natPass) error {
 	}
 	for i := range ended {
 		var v, inner kernelMapping
-		if ok, err := lookup(outers, &ended[i], &v); !ok || err != nil {
+		if ok, err := outers.Find(ended[i], &v); !ok || err != nil {
 			return err
 		}
 		// The inner side is refreshed by new connections, and may have another mapping by now.
 		key := innerKey(&ended[i], &v)
-		ok, err := lookup(inners, &key, &inner)
+		ok, err := inners.Find(key, &inner)
 		if err != nil {
 			return err
 		}
 		if ok && inner.Addr == ended[i].Addr && inner.Port == ended[i].Port {
-			if p.keeps(v.NatId, inner.CreatedTick, inner.UsedTick, mappingIdle) {
+			if p.keeps(v.NatId, inner.CreatedTick, inner.UsedTick, mappingTimeout) {
 				if p.log[v.NatId] {
 					p.told[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
 				}
 				continue
 			}
-			if err := ifThere(inners.Delete(&key)); err != nil {
+			if err := inners.Delete(key); err != nil {
 				return err
 			}
 		}
-		if err := ifThere(outers.Delete(&ended[i])); err != nil {
+		if err := outers.Delete(ended[i]); err != nil {
 			return err
 		}
 		count--
@@ -256,7 +243,7 @@ func (n *nats) endMappings(p *natPass) error {
 
 // innerKey returns the key of a mapping by its inner side.
 func innerKey(outer *kernelMappingKey, v *kernelMapping) kernelMappingKey {
-	return kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Zone: outer.Zone, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
+	return kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Netns: outer.Netns, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
 }
 
 // portsHash is ports_hash.
@@ -278,26 +265,26 @@ func endpoint(a kernelAddr, port uint16) netip.AddrPort {
 }
 
 func (n *nats) endBlocks(p *natPass) error {
-	blocks, owners := n.d.maps[kernelMapLlBlock], n.d.maps[kernelMapLlBlockOwner]
+	blocks, owners := &n.d.tables.Block, &n.d.tables.BlockOwner
 	held := make(map[kernelBlockOwnerKey]bool)
 	var ended []kernelBlockKey
 	used := make(map[kernelBlockKey]kernelBlock)
-	err := batches(blocks, func(keys []kernelBlockKey, values []kernelBlock) error {
+	err := blocks.Batches(func(keys []kernelBlockKey, values []kernelBlock) error {
 		for i, k := range keys {
 			v := &values[i]
 			last := v.UsedTick
 			for _, proto := range translatedProtocols {
-				last = p.last.later(last, outerKey{v.Outer, uint8(proto), k.Zone}, v.First, int(v.Size))
+				last = p.last.later(last, outerKey{v.Outer, uint8(proto), k.Netns}, v.First, int(v.Size))
 			}
 			if last != v.UsedTick {
 				v.UsedTick = last
 				used[k] = *v
 			}
-			if !p.inUse(v, k.Zone) && !p.keeps(k.NatId, v.CreatedTick, v.UsedTick, blockIdle) {
+			if !p.inUse(v, k.Netns) && !p.keeps(k.NatId, v.CreatedTick, v.UsedTick, blockTimeout) {
 				ended = append(ended, k)
 				continue
 			}
-			held[kernelBlockOwnerKey{Outer: v.Outer, First: v.First, Zone: k.Zone}] = true
+			held[kernelBlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
 			if p.log[k.NatId] {
 				p.told[translated{
 					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.addr(), 0), outer: netip.AddrPortFrom(v.Outer.addr(), v.First),
@@ -308,7 +295,7 @@ func (n *nats) endBlocks(p *natPass) error {
 	})
 	err = errors.Join(err, writeUsed(blocks, used))
 	for i := range ended {
-		err = errors.Join(err, ifThere(blocks.Delete(&ended[i])))
+		err = errors.Join(err, blocks.Delete(ended[i]))
 	}
 	if err != nil {
 		return err
@@ -316,11 +303,11 @@ func (n *nats) endBlocks(p *natPass) error {
 	// Owners whose block is gone, or was given to another owner at the same moment.
 	var left []kernelBlockOwnerKey
 	count := uint64(0)
-	err = batches(owners, func(keys []kernelBlockOwnerKey, values []kernelBlockKey) error {
+	err = owners.Batches(func(keys []kernelBlockOwnerKey, values []kernelBlockKey) error {
 		count += uint64(len(keys))
 		for i, k := range keys {
 			var v kernelBlock
-			ok, err := lookup(blocks, &values[i], &v)
+			ok, err := blocks.Find(values[i], &v)
 			if err != nil {
 				return err
 			}
@@ -331,7 +318,7 @@ func (n *nats) endBlocks(p *natPass) error {
 		return nil
 	})
 	for i := range left {
-		err = errors.Join(err, ifThere(owners.Delete(&left[i])))
+		err = errors.Join(err, owners.Delete(left[i]))
 	}
 	n.blocks = count - uint64(len(left))
 	return err
@@ -340,9 +327,9 @@ func (n *nats) endBlocks(p *natPass) error {
 // translatedProtocols are the protocols with ports, or with an identifier in their place.
 var translatedProtocols = []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6}
 
-func (p *natPass) inUse(b *kernelBlock, zone uint8) bool {
+func (p *natPass) inUse(b *kernelBlock, namespace uint8) bool {
 	for _, proto := range translatedProtocols {
-		if p.outers.used(outerKey{b.Outer, uint8(proto), zone}, b.First, int(b.Size)) {
+		if p.outers.used(outerKey{b.Outer, uint8(proto), namespace}, b.First, int(b.Size)) {
 			return true
 		}
 	}

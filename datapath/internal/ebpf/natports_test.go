@@ -122,7 +122,7 @@ func TestPortBlocks(t *testing.T) {
 	}
 	p := n.passBegins()
 	p.outers.use(outerKey{addrOf(f.outAddr), testpkt.ProtoUDP, 0}, 61000+64*firstOf(owner))
-	p.began += blockIdle + 10
+	p.began += blockTimeout + 10
 	r.ok(n.passEnded(p))
 	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernelMapLlBlock) != 1 || r.count(kernelMapLlBlockOwner) != 1 {
 		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernelMapLlBlock), r.count(kernelMapLlBlockOwner))

@@ -156,14 +156,14 @@ func TestMappingOfStrangers(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.begin()
-		w.pass.nat.began += mappingIdle + 10
+		w.pass.nat.began += mappingTimeout + 10
 		for done := false; !done; {
 			var err error
 			done, err = w.step(time.Now().Add(sweepBudget))
 			n.ok(err)
 		}
 		left := 0
-		n.ok(batches(n.d.maps[kernelMapLlMappingOuter], func(keys []kernelMappingKey, _ []kernelMapping) error {
+		n.ok(n.d.tables.MappingOuter.Batches(func(keys []kernelMappingKey, _ []kernelMapping) error {
 			left += len(keys)
 			return nil
 		}))

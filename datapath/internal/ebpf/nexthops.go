@@ -9,14 +9,18 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // nexthops keeps the table of next hops that the programs learn. A next hop that may have changed
 // loses its index, so that connections that refer to it learn again under another index. An index
 // is reused after a sweep over all connections has found no reference to it.
 type nexthops struct {
-	table, ids, free *ebpf.Map
-	use              *kernelShares
+	table *bpfmap.Map[uint32, kernelNexthop]
+	ids   *bpfmap.Map[kernelNexthopKey, uint32]
+	free  *ebpf.Map // a queue
+	use   *kernelShares
 
 	mu      sync.Mutex
 	retired map[uint32]retiredHop
@@ -34,8 +38,8 @@ type retiredHop struct {
 func newNexthops(d *DataPlane, first bool) *nexthops {
 	n := &nexthops{
 		use:     d.shared.value,
-		table:   d.maps[kernelMapLlNexthop],
-		ids:     d.maps[kernelMapLlNexthopId],
+		table:   &d.tables.Nexthop,
+		ids:     &d.tables.NexthopId,
 		free:    d.maps[kernelMapLlNexthopFree],
 		retired: make(map[uint32]retiredHop),
 		unused:  make(map[uint32]int),
@@ -96,7 +100,7 @@ func (n *nexthops) invalidate(match func(kernelNexthopKey) bool) error {
 }
 
 func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
-	if err := n.ids.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := n.ids.Delete(key); err != nil {
 		return fmt.Errorf("next hop %d: %w", index, err)
 	}
 	if err := n.void(index); err != nil {
@@ -106,10 +110,10 @@ func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
 	return nil
 }
 
-// useIndex returns the index of the counter that nexthop.h uses for a next hop.
+// useIndex returns the index of the counter that nh.h uses for a next hop.
 func useIndex(k kernelNexthopKey) int {
 	const devices = len(kernelShares{}.NexthopCount) / 2
-	return int(k.Zone&1)*devices + int(k.Ifindex)%devices
+	return int(k.Netns&1)*devices + int(k.Ifindex)%devices
 }
 
 // void makes a next hop invalid. Its addresses stay, for programs that found it valid a moment ago
@@ -119,7 +123,7 @@ func (n *nexthops) void(index uint32) error {
 	err := n.table.Lookup(index, &now)
 	if err == nil && now.Ifindex != 0 {
 		now.Ifindex = 0
-		err = n.table.Update(index, &now, ebpf.UpdateAny)
+		err = n.table.Put(index, now)
 	}
 	if err != nil {
 		return fmt.Errorf("next hop %d: %w", index, err)

@@ -35,7 +35,7 @@ func TestVoidWhileInUse(t *testing.T) {
 	r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &valid))
 	valid.CheckedTick += 1 << 20 // not confirmed again while the test runs
 
-	hops := nexthops{table: r.maps[kernelMapLlNexthop]}
+	hops := nexthops{table: &r.tables.Nexthop}
 	quit, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
@@ -113,7 +113,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 		t.Errorf("next hop of the first neighbour is %d, and was %d", again, first)
 	}
 	// As loxilightd invalidates a next hop.
-	hops := nexthops{table: r.maps[kernelMapLlNexthop], ids: r.maps[kernelMapLlNexthopId], retired: map[uint32]retiredHop{}}
+	hops := nexthops{table: &r.tables.Nexthop, ids: &r.tables.NexthopId, retired: map[uint32]retiredHop{}}
 	r.ok(hops.invalidate(func(kernelNexthopKey) bool { return true }))
 	if third := open(); third == first || third == second {
 		t.Errorf("next hop %d is not valid, and new connections have it", third)

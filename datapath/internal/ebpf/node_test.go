@@ -174,7 +174,7 @@ func TestShortCutGivesWay(t *testing.T) {
 		hop.CheckedTick -= 40
 		r.put(kernelMapLlNexthop, uint32(5), hop)
 		r.step("stale", r.in, datagram(p.client, p.vip, 61, 9), actRedirect, datagram(p.source, p.backend, 60, 9))
-		if n := r.counters()["VERDICT_TRACKED"]; n != 1 {
+		if n := r.counters()["VERDICT_FAST"]; n != 1 {
 			t.Errorf("%s: %d packets took the fast path, want 1", f.name, n)
 		}
 	}

@@ -8,21 +8,21 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// noDevice returns the error for a device that is missing in a zone. It says whether the device is
-// in the other zone, and which command corrects that.
+// noDevice returns the error for a device that is missing in a namespace. It says whether the device is
+// in the other namespace, and which command corrects that.
 func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
 	if strings.HasPrefix(object, innerPrefix) || strings.Contains(object, "#") {
 		object = "" // not an Interface
 	}
-	other := uint8(zoneSwitch)
-	if id == zoneSwitch {
-		other = zoneHost
+	other := uint8(netnsSwitch)
+	if id == netnsSwitch {
+		other = netnsHost
 	}
 	switch {
-	case d.zoneOf(true) == d.zoneOf(false) || !d.hasDevice(other, device):
+	case d.namespaceOf(true) == d.namespaceOf(false) || !d.hasDevice(other, device):
 		return datapath.Absentf("device %q does not exist%s", device, d.inNamespace(id))
-	case id == zoneSwitch:
+	case id == netnsSwitch:
 		return datapath.Absentf("device %q is in the host's network namespace, not in the switch's: run ip link set %s netns %s%s",
 			device, device, d.config.SwitchNamespace, orSet(object, "host"))
 	default:
@@ -41,19 +41,19 @@ func orSet(object, netns string) string {
 
 // inNamespace names the switch's namespace, if it has its own.
 func (d *DataPlane) inNamespace(id uint8) string {
-	if id == zoneHost || d.zoneOf(true) == d.zoneOf(false) {
+	if id == netnsHost || d.namespaceOf(true) == d.namespaceOf(false) {
 		return ""
 	}
 	return " in network namespace " + d.config.SwitchNamespace
 }
 
-// hasDevice reports whether a device exists in a zone, which need not be in use.
+// hasDevice reports whether a device exists in a namespace, which need not be in use.
 func (d *DataPlane) hasDevice(id uint8, device string) bool {
 	name := ""
-	if id == zoneSwitch {
+	if id == netnsSwitch {
 		name = d.config.SwitchNamespace
 	}
-	z, err := openZone(id, name)
+	z, err := openNamespace(id, name)
 	if err != nil {
 		return false
 	}

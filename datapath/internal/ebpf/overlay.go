@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -78,7 +76,7 @@ func adoptOverlay(d *DataPlane) (*overlay, error) {
 	var id uint32
 	var name kernelPeerName
 	byID := map[uint32]*tunnel{}
-	it := d.maps[kernelMapLlTunnelName].Iterate()
+	it := d.tables.TunnelName.Iterate()
 	for it.Next(&id, &name) {
 		t := &tunnel{id: id, keys: map[kernelTunnelKey]bool{}}
 		o.tunnels[datapath.TunnelName(name.text())], byID[id] = t, t
@@ -89,14 +87,14 @@ func adoptOverlay(d *DataPlane) (*overlay, error) {
 	}
 	var key kernelTunnelKey
 	var value kernelTunnel
-	for it := d.maps[kernelMapLlTunnel].Iterate(); it.Next(&key, &value); {
+	for it := d.tables.Tunnel.Iterate(); it.Next(&key, &value); {
 		if t := byID[value.Id]; t != nil {
 			t.keys[key] = true
-		} else if err := ifThere(d.maps[kernelMapLlTunnel].Delete(&key)); err != nil {
+		} else if err := d.tables.Tunnel.Delete(key); err != nil {
 			return nil, fmt.Errorf("tunnels: %w", err)
 		}
 	}
-	if _, err := lookup(d.maps[kernelMapLlTunnelGate], uint32(0), &o.gate); err != nil {
+	if _, err := d.tables.TunnelGate.Find(uint32(0), &o.gate); err != nil {
 		return nil, fmt.Errorf("tunnels: %w", err)
 	}
 	return o, o.adoptPeers()
@@ -106,10 +104,10 @@ func (o *overlay) adoptPeers() error {
 	var index uint32
 	var name kernelPeerName
 	byIndex := map[uint32]*peer{}
-	it := o.d.maps[kernelMapLlPeerName].Iterate()
+	it := o.d.tables.PeerName.Iterate()
 	for it.Next(&index, &name) {
 		p := &peer{index: index, prefixes: map[netip.Prefix]bool{}, ids: map[kernelPeerKey]bool{}}
-		if _, err := lookup(o.d.maps[kernelMapLlPeer], index, &p.entry); err != nil {
+		if _, err := o.d.tables.Peer.Find(index, &p.entry); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
 		if p.owner = index; p.entry.TunnelId == 0 {
@@ -129,16 +127,16 @@ func (o *overlay) adoptPeers() error {
 		return fmt.Errorf("peers: %w", err)
 	}
 	var id kernelPeerKey
-	for it := o.d.maps[kernelMapLlPeerId].Iterate(); it.Next(&id, &index); {
+	for it := o.d.tables.PeerId.Iterate(); it.Next(&id, &index); {
 		if p := byIndex[index]; p != nil {
 			p.ids[id] = true
-		} else if err := ifThere(o.d.maps[kernelMapLlPeerId].Delete(&id)); err != nil {
+		} else if err := o.d.tables.PeerId.Delete(id); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
 	}
 	var prefix kernelPeerPrefixKey
 	var stray []kernelPeerPrefixKey
-	for it := o.d.maps[kernelMapLlPeerPrefix].Iterate(); it.Next(&prefix, &index); {
+	for it := o.d.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
 		if p := byIndex[index&peerIndexMask]; p != nil {
 			p.prefixes[prefix.prefix()], p.owner = true, index
 		} else {
@@ -146,34 +144,34 @@ func (o *overlay) adoptPeers() error {
 		}
 	}
 	for _, prefix := range stray {
-		if err := ifThere(o.d.maps[kernelMapLlPeerPrefix].Delete(&prefix)); err != nil {
+		if err := o.d.tables.PeerPrefix.Delete(prefix); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
 	}
 	return nil
 }
 
-// switchZone returns the zone with the devices of tunnels.
-func (o *overlay) switchZone() uint8 {
+// switchNamespace returns the namespace with the devices of tunnels.
+func (o *overlay) switchNamespace() uint8 {
 	if name := o.d.config.SwitchNamespace; name == "" || name == "host" {
-		return zoneHost
+		return netnsHost
 	}
-	return zoneSwitch
+	return netnsSwitch
 }
 
 // has reports whether a device belongs to a tunnel.
-func (o *overlay) has(zone uint8, device string) bool {
+func (o *overlay) has(namespace uint8, device string) bool {
 	o.namesMu.Lock()
 	defer o.namesMu.Unlock()
 	_, ok := o.devices[device]
-	return ok && zone == o.switchZone()
+	return ok && namespace == o.switchNamespace()
 }
 
 // tunnelEnds returns the devices on which packets to be encapsulated arrive. v.mu is held.
 func (v *devices) tunnelEnds() (ends []int) {
 	for index, l := range v.links {
 		device, ok := strings.CutSuffix(l.Attrs().Name, endSuffix)
-		if ok && v.d.overlay.has(v.zone.id, device) && l.Type() == "veth" {
+		if ok && v.d.overlay.has(v.namespace.id, device) && l.Type() == "veth" {
 			ends = append(ends, index)
 		}
 	}
@@ -187,7 +185,7 @@ func (o *overlay) refersTo(used func(uint32) bool) func(uint32) bool {
 	ways := map[uint32]bool{}
 	for _, p := range o.peers {
 		var way uint32
-		if p.index != 0 && o.d.maps[kernelMapLlPeerWay].Lookup(p.index, &way) == nil {
+		if p.index != 0 && o.d.tables.PeerNexthop.Lookup(p.index, &way) == nil {
 			ways[way] = true
 		}
 	}
@@ -205,7 +203,7 @@ func (o *overlay) newIndex() (uint32, error) {
 			delete(o.resting, index)
 		}
 	}
-	count := o.d.maps[kernelMapLlPeer].MaxEntries()
+	count := o.d.tables.Peer.MaxEntries()
 	for range count {
 		o.next = (o.next + 1) % count
 		if _, rests := o.resting[o.next]; o.next != 0 && !used[o.next] && !rests {
@@ -221,10 +219,10 @@ func (o *overlay) release(index uint32) error {
 		return nil
 	}
 	err := errors.Join(
-		o.d.maps[kernelMapLlPeer].Update(index, &kernelPeer{}, ebpf.UpdateAny),
-		o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
-		o.d.maps[kernelMapLlPeerPath].Update(index, &kernelPeerPath{}, ebpf.UpdateAny),
-		ifThere(o.d.maps[kernelMapLlPeerName].Delete(index)),
+		o.d.tables.Peer.Put(index, kernelPeer{}),
+		o.d.tables.PeerNexthop.Put(index, uint32(0)),
+		o.d.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
+		o.d.tables.PeerName.Delete(index),
 	)
 	o.resting[index] = time.Now()
 	return errors.Join(err, o.forgetHops(index))
@@ -233,15 +231,15 @@ func (o *overlay) release(index uint32) error {
 // forgetHops invalidates the next hops to a peer.
 func (o *overlay) forgetHops(index uint32) error {
 	dmac := [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
-	zone := o.switchZone()
-	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Zone == zone && k.Dmac == dmac && k.Smac == [6]byte{} })
+	namespace := o.switchNamespace()
+	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Netns == namespace && k.Dmac == dmac && k.Smac == [6]byte{} })
 }
 
 // forgetAllHops invalidates the next hops of all tunnels: a prefix has another owner now.
 func (o *overlay) forgetAllHops() error {
-	zone := o.switchZone()
+	namespace := o.switchNamespace()
 	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
-		return k.Zone == zone && k.Smac == [6]byte{} && bytes.Equal(k.Dmac[:4], []byte{0x02, 0, 0, 0})
+		return k.Netns == namespace && k.Smac == [6]byte{} && bytes.Equal(k.Dmac[:4], []byte{0x02, 0, 0, 0})
 	})
 }
 
@@ -284,7 +282,7 @@ func (k kernelPeerPrefixKey) prefix() netip.Prefix {
 func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 	for _, index := range indexes {
 		var each []kernelPeerStats
-		if index == 0 || o.d.maps[kernelMapLlPeerStats].Lookup(index, &each) != nil {
+		if index == 0 || o.d.tables.PeerStats.Lookup(index, &each) != nil {
 			continue
 		}
 		for _, s := range each {

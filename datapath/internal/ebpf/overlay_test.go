@@ -58,7 +58,7 @@ func (r *rig) overlay(c *tunnelCase) {
 	r.put(kernelMapLlPeerId, kernelPeerKey{Underlay: addrOf(c.remote), TunnelId: 1}, uint32(tunnelPeer))
 	r.put(kernelMapLlPeerId, kernelPeerKey{Underlay: addrOf(c.remote)}, uint32(tunnelPeer))
 	r.put(kernelMapLlNexthop, uint32(9), kernelNexthop{Ifindex: r.out.index, MtuBytes: 1500, Dmac: r.out.other, Smac: r.out.mac, CheckedTick: rigTick()})
-	r.put(kernelMapLlPeerWay, uint32(tunnelPeer), uint32(9))
+	r.put(kernelMapLlPeerNexthop, uint32(tunnelPeer), uint32(9))
 	key := kernelTunnelKey{Local: addrOf(c.local), Vni: c.spec.VNI, Proto: testpkt.ProtoUDP, Port: swap16(c.spec.Port)}
 	gate := kernelTunnelGate{Port: [8]uint16{swap16(c.spec.Port)}}
 	if c.spec.Type == datapath.TunnelGRE {
@@ -74,7 +74,7 @@ func (r *rig) overlay(c *tunnelCase) {
 // tunnelEnd makes in0 the other end of the tunnel's device.
 func (r *rig) tunnelEnd() {
 	r.t.Helper()
-	r.put(kernelMapLlStation, kernelStationKey{Ifindex: r.in.index}, kernelStation{Flags: stationTunnel})
+	r.put(kernelMapLlBridgePort, kernelBridgePortKey{Ifindex: r.in.index}, kernelBridgePort{Flags: bridgePortTunnel})
 	r.put(kernelMapLlBridged, (r.in.index&0xffff)>>6, uint64(1)<<(r.in.index&63))
 }
 

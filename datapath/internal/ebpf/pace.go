@@ -21,6 +21,6 @@ func budgetFor(used float64) time.Duration {
 
 // used returns the used fraction of the fuller established table as of the last pass.
 func (w *sweeper) used() float64 {
-	size := float64(w.d.maps[kernelMapLlCt4].MaxEntries())
+	size := float64(w.d.tables.Ct4.MaxEntries())
 	return max(float64(w.entries(1))/size, float64(w.entries(3))/size)
 }

@@ -5,8 +5,6 @@ package ebpf
 import (
 	"fmt"
 	"time"
-
-	"github.com/cilium/ebpf"
 )
 
 // pathAge is how long a path MTU to a peer that a router reported stays valid, as in the kernel:
@@ -19,15 +17,15 @@ func (o *overlay) maintain() error {
 	defer o.mu.Unlock()
 	now, turned := nowTick(), false
 	for name, p := range o.peers {
-		var is kernelPeerPath
+		var is kernelPeerPmtu
 		if p.index != 0 {
-			if err := o.d.maps[kernelMapLlPeerPath].Lookup(p.index, &is); err != nil {
+			if err := o.d.tables.PeerPmtu.Lookup(p.index, &is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}
 		if is.MtuBytes != 0 && ticksBetween(is.HeardTick, now) >= ticksOf(pathAge) {
-			is = kernelPeerPath{}
-			if err := o.d.maps[kernelMapLlPeerPath].Update(p.index, &is, ebpf.UpdateAny); err != nil {
+			is = kernelPeerPmtu{}
+			if err := o.d.tables.PeerPmtu.Put(p.index, is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}

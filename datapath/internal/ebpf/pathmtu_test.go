@@ -59,8 +59,8 @@ func TestUnderlayMTU(t *testing.T) {
 			}
 			port := r.sourcePort(&c, inner)
 			ours := sent(c, c.local, c.remote, port)
-			heard := func() (is kernelPeerPath) {
-				r.ok(r.maps[kernelMapLlPeerPath].Lookup(uint32(tunnelPeer), &is))
+			heard := func() (is kernelPeerPmtu) {
+				r.ok(r.maps[kernelMapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
 				return is
 			}
 			say := func(what string, frame []byte, want uint32) {
@@ -105,13 +105,13 @@ func TestUnderlayMTU(t *testing.T) {
 			say("less", r.tooBig(c.local, 1300, code, ours, whole), 1300)
 			old := heard()
 			old.HeardTick -= ticksOf(pathAge)
-			r.put(kernelMapLlPeerPath, uint32(tunnelPeer), old)
+			r.put(kernelMapLlPeerPmtu, uint32(tunnelPeer), old)
 			say("more, when that is old", r.tooBig(c.local, 1350, code, ours, whole), 1350)
 
 			// A pod sends by the link between switch and host.
 			var entry kernelPeer
 			r.ok(r.maps[kernelMapLlPeer].Lookup(uint32(tunnelPeer), &entry))
-			entry.ReturnIfindex = r.out.index
+			entry.LinkHostIfindex = r.out.index
 			r.put(kernelMapLlPeer, uint32(tunnelPeer), entry)
 			say("from the switch", r.tooBig(c.local, 1300, code, ours, whole), 1350)
 		})
@@ -133,7 +133,7 @@ func TestUnderlayMTUEnds(t *testing.T) {
 		return s.PathMTU
 	}
 	hear := func(tick uint32) {
-		n.ok(n.d.maps[kernelMapLlPeerPath].Put(uint32(tunnelPeer), kernelPeerPath{MtuBytes: 1400, HeardTick: tick}))
+		n.ok(n.d.maps[kernelMapLlPeerPmtu].Put(uint32(tunnelPeer), kernelPeerPmtu{MtuBytes: 1400, HeardTick: tick}))
 	}
 	if mtu := told(); mtu != 0 {
 		t.Errorf("MTU %d, which nothing reported", mtu)
@@ -159,9 +159,9 @@ func TestUnderlayMTUEnds(t *testing.T) {
 	if mtu := told(); mtu != 0 {
 		t.Errorf("MTU %d for ever", mtu)
 	}
-	var is kernelPeerPath
-	n.ok(n.d.maps[kernelMapLlPeerPath].Lookup(uint32(tunnelPeer), &is))
-	if is != (kernelPeerPath{}) {
+	var is kernelPeerPmtu
+	n.ok(n.d.maps[kernelMapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
+	if is != (kernelPeerPmtu{}) {
 		t.Errorf("%+v is left", is)
 	}
 }

@@ -66,7 +66,7 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	}
 	o.d.ports.mu.RLock()
 	defer o.d.ports.mu.RUnlock()
-	if o.d.ports.holder(zoneHost, out.Attrs().Index) == "" {
+	if o.d.ports.holder(netnsHost, out.Attrs().Index) == "" {
 		return datapath.Absentf("no Interface for host device %s, the route to %s: run llcli interface add %s", p.out, p.entry.Remote.addr(), p.out)
 	}
 	return nil
@@ -75,7 +75,7 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 // build returns the ll_peer entry of a peer, and the device of the host through which it is
 // reached.
 func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link, err error) {
-	z, err := o.d.zone(zoneHost)
+	z, err := o.d.namespace(netnsHost)
 	if err != nil {
 		return entry, nil, err
 	}
@@ -94,7 +94,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 		}
 		entry = kernelPeer{
 			Local: addrOf(local), Remote: addrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
-			DeviceIfindex: uint32(t.device), CrossingIfindex: uint32(t.crossing), ReturnIfindex: uint32(t.back),
+			DeviceIfindex: uint32(t.device), LinkSwitchIfindex: uint32(t.crossing), LinkHostIfindex: uint32(t.back),
 			OutIfindex: uint32(out.Attrs().Index), Seed: o.gate.Seed,
 		}
 		header := tunnelHeader(&t.spec, local, remote)
@@ -108,7 +108,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 }
 
 // wayTo returns the source address and the device by which the namespace reaches an address.
-func (z *zone) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
+func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
 	routes, err := z.nl.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return local, nil, datapath.Absentf("no route to %s: see ip route get %s", remote, remote)
@@ -192,16 +192,16 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 			return err
 		}
 		err = errors.Join(
-			o.d.maps[kernelMapLlPeerWay].Update(index, uint32(0), ebpf.UpdateAny),
-			o.d.maps[kernelMapLlPeerPath].Update(index, &kernelPeerPath{}, ebpf.UpdateAny),
-			o.d.maps[kernelMapLlPeerStats].Update(index, stats, ebpf.UpdateAny),
-			o.d.maps[kernelMapLlPeerName].Update(index, &k, ebpf.UpdateAny),
+			o.d.tables.PeerNexthop.Put(index, uint32(0)),
+			o.d.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
+			o.d.tables.PeerStats.Put(index, stats),
+			o.d.tables.PeerName.Put(index, k),
 		)
 		if err != nil {
 			return tableError("peers", err)
 		}
 	}
-	if err := o.d.maps[kernelMapLlPeer].Update(index, &entry, ebpf.UpdateAny); err != nil {
+	if err := o.d.tables.Peer.Put(index, entry); err != nil {
 		return tableError("peers", err)
 	}
 	p.index, p.owner, p.entry = index, index, entry
@@ -211,12 +211,12 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 	// Only now, after the new index is complete, do prefixes refer to it.
 	for prefix := range p.prefixes {
 		k := peerPrefixKeyOf(prefix)
-		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, index, ebpf.UpdateAny); err != nil {
+		if err := o.d.tables.PeerPrefix.Put(k, index); err != nil {
 			return tableError("peers", err)
 		}
 	}
 	for id := range p.ids {
-		if err := o.d.maps[kernelMapLlPeerId].Update(&id, index, ebpf.UpdateAny); err != nil {
+		if err := o.d.tables.PeerId.Put(id, index); err != nil {
 			return tableError("peers", err)
 		}
 	}
@@ -234,7 +234,7 @@ func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
 	if index == 0 {
 		return stats, nil
 	}
-	err = o.d.maps[kernelMapLlPeerStats].Lookup(index, &stats)
+	err = o.d.tables.PeerStats.Lookup(index, &stats)
 	return stats, err
 }
 
@@ -248,7 +248,7 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 	fresh := false
 	for id := range wanted {
 		fresh = fresh || !p.ids[id]
-		if err := o.d.maps[kernelMapLlPeerId].Update(&id, p.index, ebpf.UpdateAny); err != nil {
+		if err := o.d.tables.PeerId.Put(id, p.index); err != nil {
 			return tableError("peers", err)
 		}
 	}
@@ -272,11 +272,11 @@ func (o *overlay) deleteID(p *peer, id kernelPeerKey) error {
 	if id.TunnelId == 0 {
 		for _, other := range o.peers {
 			if other != p && other.ids[id] {
-				return o.d.maps[kernelMapLlPeerId].Update(&id, other.index, ebpf.UpdateAny)
+				return o.d.tables.PeerId.Put(id, other.index)
 			}
 		}
 	}
-	return o.deleteOwn(kernelMapLlPeerId, &id, p.index)
+	return deleteOwn(&o.d.tables.PeerId, id, p.index)
 }
 
 // Delete implements [datapath.Table].
@@ -324,7 +324,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		p.changes = changes
 	}
 	var now kernelPeer
-	if err := o.d.maps[kernelMapLlPeer].Lookup(p.index, &now); err != nil {
+	if err := o.d.tables.Peer.Lookup(p.index, &now); err != nil {
 		return false, err
 	}
 	return now == p.entry, nil

@@ -23,7 +23,7 @@ func (n *network) verdicts() (tracked, slow uint64) {
 	n.t.Helper()
 	c, err := n.d.Telemetry().NodeCounters(context.Background())
 	n.ok(err)
-	return c.Verdicts["tracked"], c.Verdicts["slow"]
+	return c.Verdicts["fast"], c.Verdicts["slow"]
 }
 
 // wantShortCut sends words until one and its answer take only the fast path.
@@ -91,11 +91,11 @@ func TestRouted(t *testing.T) {
 			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
 			// netfilter has rules: no packet takes the fast path any more.
-			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(1)))
-			n.ok(n.d.zones[zoneHost].devices.invalidateAll())
+			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(netnsHost), uint32(1)))
+			n.ok(n.d.namespaces[netnsHost].devices.invalidateAll())
 			n.wantSlow("netfilter", c)
 			n.wantWays(datapath.Way{Why: "netfilter has rules"}, datapath.Way{Why: "netfilter has rules"})
-			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(zoneHost), uint32(0)))
+			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(netnsHost), uint32(0)))
 			n.wantShortCut("without netfilter", c)
 
 			// The neighbour gets another MAC.

@@ -15,7 +15,7 @@ import (
 // devices the kernel forwards. No table here depends on them, so the content of the kernel's
 // messages is not used.
 func (v *devices) followPolicy() error {
-	s, err := nl.SubscribeAt(v.zone.ns, netns.None(), unix.NETLINK_ROUTE,
+	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return fmt.Errorf("watch rules of routing: %w", err)

@@ -38,13 +38,13 @@ type ports struct {
 // port is one device with both programs attached. A port without hooks has only its folder: its
 // device is gone.
 type port struct {
-	zone    uint8
-	device  string // empty: from an earlier run
-	address netip.Addr
-	of      datapath.PortName // the port that has the device and the programs; empty: this one
-	ifindex int
-	hooks   []hook
-	mode    datapath.XDPMode // wanted mode
+	namespace uint8
+	device    string // empty: from an earlier run
+	address   netip.Addr
+	of        datapath.PortName // the port that has the device and the programs; empty: this one
+	ifindex   int
+	hooks     []hook
+	mode      datapath.XDPMode // wanted mode
 }
 
 func newPorts(d *DataPlane) *ports {
@@ -60,15 +60,15 @@ func portName(pin string) datapath.PortName {
 	return datapath.PortName(strings.NewReplacer("%25", "%", "%2e", ".", "%2f", "/").Replace(pin))
 }
 
-func (p *ports) folder(zone uint8, name datapath.PortName) string {
-	return filepath.Join(p.dir, strconv.Itoa(int(zone)), pinName(name))
+func (p *ports) folder(namespace uint8, name datapath.PortName) string {
+	return filepath.Join(p.dir, strconv.Itoa(int(namespace)), pinName(name))
 }
 
 // adopt takes over the ports of an earlier run, and replaces its programs by this run's: all at
 // once, since meanwhile some programs may use other maps than the rest.
 func (p *ports) adopt(r *replacements) error {
-	for zone := range p.d.zones {
-		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(zone)))
+	for namespace := range p.d.namespaces {
+		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(namespace)))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -76,7 +76,7 @@ func (p *ports) adopt(r *replacements) error {
 			return err
 		}
 		for _, f := range folders {
-			if err := p.openOne(uint8(zone), portName(f.Name())); err != nil {
+			if err := p.openOne(uint8(namespace), portName(f.Name())); err != nil {
 				return fmt.Errorf("take over port %q of an earlier run: %w", portName(f.Name()), err)
 			}
 		}
@@ -89,20 +89,20 @@ func (p *ports) adopt(r *replacements) error {
 		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 || t.ifindex == loopbackIndex {
 			return err
 		}
-		z, err := p.d.zone(t.zone)
+		z, err := p.d.namespace(t.namespace)
 		if err != nil {
 			return err
 		}
-		if attached[t.zone] == nil {
-			attached[t.zone] = make(map[int]bool)
+		if attached[t.namespace] == nil {
+			attached[t.namespace] = make(map[int]bool)
 		}
-		attached[t.zone][t.ifindex] = true
+		attached[t.namespace][t.ifindex] = true
 		if x := t.xdp(); x != nil {
 			z.devices.setXDP(t.ifindex, x.mode)
 		}
 		return nil
 	})
-	for _, z := range p.d.openZones() {
+	for _, z := range p.d.openNamespaces() {
 		if err == nil && z.devices != nil {
 			err = z.devices.keepPorts(attached[z.id])
 		}
@@ -145,9 +145,9 @@ func (p *ports) each(f func(*port, hook) error) error {
 
 // openOne opens the pins of a port, and changes nothing.
 func (p *ports) openOne(id uint8, name datapath.PortName) error {
-	t := &port{zone: id}
+	t := &port{namespace: id}
 	p.byName[name] = t
-	z, err := p.d.zone(id)
+	z, err := p.d.namespace(id)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return nil // its namespace is gone, and the device with it
 	}
@@ -165,13 +165,13 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 
 // update attaches to the device of a port; an endpoint's device has its guard from then on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
-	id := p.d.zoneOf(value.Switch)
-	if _, err := p.d.zone(id); err != nil { // may take long at its first use
+	id := p.d.namespaceOf(value.Switch)
+	if _, err := p.d.namespace(id); err != nil { // may take long at its first use
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	z, err := p.d.zone(id)
+	z, err := p.d.namespace(id)
 	if err != nil {
 		return err
 	}
@@ -207,12 +207,12 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 		return err
 	}
 	t = p.byName[name]
-	if t != nil && t.zone == id && t.ifindex == index {
+	if t != nil && t.namespace == id && t.ifindex == index {
 		if err := p.mend(z, t, p.folder(id, name)); err != nil {
 			return fmt.Errorf("device %q: pin again: %w", value.Device, err)
 		}
 	}
-	if t != nil && (t.zone != id || t.ifindex != index || !z.attached(t)) {
+	if t != nil && (t.namespace != id || t.ifindex != index || !z.attached(t)) {
 		if err := p.detachGuarded(z, name, t, link, endpoint); err != nil {
 			return err
 		}
@@ -236,8 +236,8 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 }
 
 // attach attaches both programs to a device.
-func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
-	t = &port{zone: z.id, ifindex: index}
+func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
+	t = &port{namespace: z.id, ifindex: index}
 	p.byName[name] = t
 	if err = p.prepare(t, endpoint); err == nil {
 		t.hooks, err = attachHooks(z, p.attachedHow(endpoint), p.folder(z.id, name), index)
@@ -252,15 +252,15 @@ func (p *ports) attach(z *zone, name datapath.PortName, index int, endpoint *dat
 	return t, nil
 }
 
-// forgetGone removes the programs and pins of a port whose device is no longer in the zone: it was
-// deleted, or moved to another namespace, where they would process packets of another zone. If the
+// forgetGone removes the programs and pins of a port whose device is no longer in the namespace: it was
+// deleted, or moved to another namespace, where they would process packets of another namespace. If the
 // device was only renamed they stay.
 func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 	if t == nil || len(t.hooks) == 0 {
 		return nil
 	}
 	if t.ifindex != 0 {
-		z, err := p.d.zone(t.zone)
+		z, err := p.d.namespace(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -276,9 +276,9 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 }
 
 // holder returns the port that has the device, or "".
-func (p *ports) holder(zone uint8, index int) datapath.PortName {
+func (p *ports) holder(namespace uint8, index int) datapath.PortName {
 	for name, t := range p.byName {
-		if t.zone == zone && t.ifindex == index && len(t.hooks) > 0 {
+		if t.namespace == namespace && t.ifindex == index && len(t.hooks) > 0 {
 			return name
 		}
 	}
@@ -301,8 +301,8 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
-	if z, err := p.d.zone(t.zone); err == nil {
-		if err := refuseOwn(z, p.folder(t.zone, name)); err != nil {
+	if z, err := p.d.namespace(t.namespace); err == nil {
+		if err := refuseOwn(z, p.folder(t.namespace, name)); err != nil {
 			return err
 		}
 		if t.ifindex != 0 {
@@ -317,15 +317,15 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
-	p.d.keeper.forget(p.folder(t.zone, name))
-	return os.RemoveAll(p.folder(t.zone, name))
+	p.d.keeper.forget(p.folder(t.namespace, name))
+	return os.RemoveAll(p.folder(t.namespace, name))
 }
 
-// abandon forgets the ports of a zone whose namespace is gone, with its devices. Their programs
+// abandon forgets the ports of a namespace whose namespace is gone, with its devices. Their programs
 // ended with the devices, or end with their pins. p.mu is held.
-func (p *ports) abandon(zone uint8) (err error) {
+func (p *ports) abandon(namespace uint8) (err error) {
 	for name, t := range p.byName {
-		if t.zone != zone {
+		if t.namespace != namespace {
 			continue
 		}
 		for _, h := range t.hooks {
@@ -335,8 +335,8 @@ func (p *ports) abandon(zone uint8) (err error) {
 			err = errors.Join(err, p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
-		p.d.keeper.forget(p.folder(zone, name))
-		err = errors.Join(err, os.RemoveAll(p.folder(zone, name)))
+		p.d.keeper.forget(p.folder(namespace, name))
+		err = errors.Join(err, os.RemoveAll(p.folder(namespace, name)))
 	}
 	return err
 }
@@ -372,7 +372,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t == nil || t.device == "" {
 		return false, nil
 	}
-	z, err := p.d.zone(t.zone)
+	z, err := p.d.namespace(t.namespace)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return false, nil // the namespace was deleted
 	}

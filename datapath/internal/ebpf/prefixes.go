@@ -6,16 +6,13 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // Values of ll_peer_prefix, which the headers define with #define only.
 const (
 	peerIndexMask = 0xffff
-	prefixHere    = 0x10000 // PREFIX_F_HERE
-	prefixRouted  = 0x20000 // PREFIX_F_ROUTED
 )
 
 // putPrefixes writes the prefixes of a peer without a tunnel, so that its packets may arrive on an
@@ -40,7 +37,7 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 		if err != nil {
 			return err
 		}
-		if err := o.d.maps[kernelMapLlPeerName].Update(index, &k, ebpf.UpdateAny); err != nil {
+		if err := o.d.tables.PeerName.Put(index, k); err != nil {
 			return tableError("peers", err)
 		}
 		p.owner = index | flag
@@ -60,11 +57,11 @@ func (o *overlay) hasPrefixes(p *peer) bool {
 }
 
 // deleteOwn deletes an entry unless another peer has taken it.
-func (o *overlay) deleteOwn(table string, key any, index uint32) error {
+func deleteOwn[K any](table *bpfmap.Map[K, uint32], key K, index uint32) error {
 	var now uint32
-	there, err := lookup(o.d.maps[table], key, &now)
+	there, err := table.Find(key, &now)
 	if err == nil && there && now == index {
-		err = ifThere(o.d.maps[table].Delete(key))
+		err = table.Delete(key)
 	}
 	return err
 }
@@ -80,7 +77,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 			continue
 		}
 		moved = true
-		if err := o.d.maps[kernelMapLlPeerPrefix].Update(&k, p.owner, ebpf.UpdateAny); err != nil {
+		if err := o.d.tables.PeerPrefix.Put(k, p.owner); err != nil {
 			return tableError("peers", err)
 		}
 	}
@@ -90,7 +87,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 		}
 		moved = true
 		k := peerPrefixKeyOf(prefix)
-		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.owner); err != nil {
+		if err := deleteOwn(&o.d.tables.PeerPrefix, k, p.owner); err != nil {
 			return err
 		}
 	}
@@ -104,7 +101,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 
 func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
 	var now uint32
-	there, err := lookup(o.d.maps[kernelMapLlPeerPrefix], k, &now)
+	there, err := o.d.tables.PeerPrefix.Find(*k, &now)
 	return err == nil && there && now == index
 }
 
@@ -115,7 +112,7 @@ func (o *overlay) clear(p *peer) error {
 	}
 	for prefix := range p.prefixes {
 		k := peerPrefixKeyOf(prefix)
-		if err := o.deleteOwn(kernelMapLlPeerPrefix, &k, p.owner); err != nil {
+		if err := deleteOwn(&o.d.tables.PeerPrefix, k, p.owner); err != nil {
 			return err
 		}
 	}

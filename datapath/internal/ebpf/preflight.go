@@ -16,10 +16,10 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// zoneNames are the names of the zones in messages.
-var zoneNames = [2]string{zoneHost: "host", zoneSwitch: "switch"}
+// netnsNames are the names of the namespaces in messages.
+var netnsNames = [2]string{netnsHost: "host", netnsSwitch: "switch"}
 
-// programs lists the programs that are loaded once for each zone.
+// programs lists the programs that are loaded once for each namespace.
 var programs = []struct {
 	name string
 	load func() (*ebpf.CollectionSpec, error)
@@ -34,7 +34,7 @@ const preflightEntries = 64
 // verifierLines is how many lines of the verifier's log are reported.
 const verifierLines = 12
 
-// Preflight loads the programs of both zones with maps of its own, attaches them in a namespace of
+// Preflight loads the programs of both namespaces with maps of its own, attaches them in a namespace of
 // its own, and inspects the pins. It leaves nothing behind. An error means that it could not run.
 func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	r.Kernel = kernelRelease()
@@ -47,16 +47,16 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 		return r, err
 	}
 	r.OK = true
-	for zone := range zoneNames {
+	for namespace := range netnsNames {
 		for _, p := range programs {
 			for _, first := range []bool{false, true} {
-				told, program := preflightProgram(copyOf{p.load, p.name, uint8(zone), first}, maps)
+				told, program := preflightProgram(copyOf{p.load, p.name, uint8(namespace), first}, maps)
 				r.Programs = append(r.Programs, told)
 				r.OK = r.OK && told.OK
 				if program == nil {
 					continue
 				}
-				if zone == zoneHost && !first && p.name == kernelProgLlTcIngress {
+				if namespace == netnsHost && !first && p.name == kernelProgLlTcIngress {
 					r.Hooks = preflightHooks(program, cfg.Attach)
 					r.OK = r.OK && r.Hooks.OK
 				}
@@ -64,7 +64,7 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 			}
 		}
 		// This program is optional: without it packets take the tc path.
-		told, program := preflightProgram(copyOf{loadShortest, shortestProgLlXdp, uint8(zone), false}, maps)
+		told, program := preflightProgram(copyOf{loadShortest, shortestProgLlXdp, uint8(namespace), false}, maps)
 		r.Programs = append(r.Programs, told)
 		if program != nil {
 			program.Close() // only closes a file descriptor
@@ -110,7 +110,7 @@ var (
 )
 
 func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
-	told := datapath.PreflightProgram{Program: c.name, Zone: zoneNames[c.zone], TakingOver: c.first}
+	told := datapath.PreflightProgram{Program: c.name, Netns: netnsNames[c.namespace], TakingOver: c.first}
 	if spec, err := c.load(); err == nil {
 		told.Instructions = len(spec.Programs[c.name].Instructions)
 	}
@@ -153,8 +153,8 @@ func lastLines(refused *ebpf.VerifierError) []string {
 }
 
 // refusedProgram returns the error for a program that the kernel refuses.
-func refusedProgram(name string, zone uint8, err error) error {
-	told := fmt.Sprintf("kernel %s does not load program %s of zone %s", kernelRelease(), name, zoneNames[zone])
+func refusedProgram(name string, namespace uint8, err error) error {
+	told := fmt.Sprintf("kernel %s does not load program %s of namespace %s", kernelRelease(), name, netnsNames[namespace])
 	if datapath.IsShortage(err) {
 		return fmt.Errorf("%s: %w", told, err) // may succeed later
 	}

@@ -162,7 +162,7 @@ func TestDetachLeavesStrangersAlone(t *testing.T) {
 // TestMemoryMayComeBack: a start that failed for lack of memory may be repeated.
 func TestMemoryMayComeBack(t *testing.T) {
 	for err, refused := range map[error]bool{unix.ENOMEM: false, unix.EAGAIN: false, unix.EINVAL: true, unix.E2BIG: true} {
-		if got := refusedProgram("ll_x", zoneHost, fmt.Errorf("load program: %w", err)); errors.Is(got, datapath.ErrRefused) != refused || !errors.Is(got, err) {
+		if got := refusedProgram("ll_x", netnsHost, fmt.Errorf("load program: %w", err)); errors.Is(got, datapath.ErrRefused) != refused || !errors.Is(got, err) {
 			t.Errorf("%v became %v", err, got)
 		}
 	}

@@ -75,7 +75,7 @@ func tryFilter(program *ebpf.Program) error {
 		return err
 	}
 	defer nl.Close()
-	f := &filter{zone: &zone{nl: nl}, side: sides[len(sides)-1], index: loopback}
+	f := &filter{namespace: &namespace{nl: nl}, side: sides[len(sides)-1], index: loopback}
 	if err := nl.QdiscAdd(f.qdisc()); err != nil {
 		return err
 	}

@@ -15,9 +15,9 @@ var plainQueues = map[string]bool{
 	"clsact": true, "ingress": true,
 }
 
-// bounded returns the devices of a zone whose qdisc limits or reorders packets: XDP frames would
+// bounded returns the devices of a namespace whose qdisc limits or reorders packets: XDP frames would
 // bypass it.
-func (z *zone) bounded() (map[int]bool, error) {
+func (z *namespace) bounded() (map[int]bool, error) {
 	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
@@ -31,9 +31,9 @@ func (z *zone) bounded() (map[int]bool, error) {
 	return bounded, nil
 }
 
-// queued returns the devices of a zone with a qdisc that queues, which may limit their packets.
+// queued returns the devices of a namespace with a qdisc that queues, which may limit their packets.
 // Packets that are redirected to the peer of a veth would bypass it.
-func (z *zone) queued() (map[int]bool, error) {
+func (z *namespace) queued() (map[int]bool, error) {
 	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)

@@ -39,13 +39,13 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 	testnet.Eventually(t, 5*time.Second, "one selection table, two backends and no source range are left", func() bool {
 		n.ok(n.d.Maintain(ctx))
 		tables, ids, ranges := make(map[uint32]bool), 0, 0
-		n.ok(batches(n.d.maps[kernelMapLlSlot], func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+		n.ok(n.d.tables.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
 			for _, k := range keys {
 				tables[k.TableId] = true
 			}
 			return nil
 		}))
-		n.ok(batches(n.d.maps[kernelMapLlBackend], func(_ []uint32, entries []kernelBackend) error {
+		n.ok(n.d.tables.Backend.Batches(func(_ []uint32, entries []kernelBackend) error {
 			for _, e := range entries {
 				if e.ServiceId != 0 {
 					ids++
@@ -66,7 +66,7 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 // names returns the ids in the map of names.
 func (n *network) names() (ids []uint32) {
 	n.t.Helper()
-	n.ok(batches(n.d.maps[kernelMapLlServiceName], func(keys []uint32, _ []kernelServiceName) error {
+	n.ok(n.d.tables.ServiceName.Batches(func(keys []uint32, _ []kernelServiceName) error {
 		ids = append(ids, keys...)
 		return nil
 	}))

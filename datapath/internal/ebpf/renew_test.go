@@ -56,7 +56,7 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 			var key kernelDeviceKey
 			var value kernelDevice
 			for entries := n.d.maps[kernelMapLlDevice].Iterate(); entries.Next(&key, &value); {
-				if key.Zone == zoneSwitch {
+				if key.Netns == netnsSwitch {
 					t.Errorf("round %d: device %d of the switch is still known", round, key.Ifindex)
 				}
 			}

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"os"
@@ -29,6 +30,7 @@ func step(name string, do func() error) error {
 // to target.
 type replacement struct {
 	name    string
+	class   mapClass
 	target  *ebpf.Map
 	pin     string // where target is, or will be, pinned
 	pinned  bool
@@ -71,27 +73,20 @@ func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (_ *replacements, e
 			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, d.config.Tables))
 		}
 		d.maps[name] = x.target
+		if key, _, want := sizeOf(specs[name], d.config.Tables); key != "" && x.target.MaxEntries() > want {
+			d.keptSizes = append(d.keptSizes, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
+				name, x.target.MaxEntries(), want, key))
+		}
 		if !x.pinned || len(x.sources) > 0 {
 			r.list = append(r.list, x)
 		}
 	}
+	d.tables = tablesOf(d.maps)
+	slices.Sort(d.keptSizes)
 	slices.SortFunc(r.list, func(a, b *replacement) int {
-		if c := strings.Compare(urgency(a.name), urgency(b.name)); c != 0 {
-			return c
-		}
-		return strings.Compare(a.name, b.name)
+		return cmp.Or(cmp.Compare(a.class.copyOrder, b.class.copyOrder), strings.Compare(a.name, b.name))
 	})
 	return r, nil
-}
-
-func urgency(name string) string {
-	switch name {
-	case kernelMapLlHalf4, kernelMapLlHalf6:
-		return "a"
-	case kernelMapLlCt4, kernelMapLlCt6:
-		return "b"
-	}
-	return "c"
 }
 
 // openMap returns the pinned map of spec in dir, or a new one.
@@ -100,7 +95,7 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 	if err != nil {
 		return nil, err
 	}
-	x := &replacement{name: spec.Name, pin: filepath.Join(dir, spec.Name)}
+	x := &replacement{name: spec.Name, class: classOf(spec), pin: filepath.Join(dir, spec.Name)}
 	if len(all) == 0 {
 		x.target, err = ebpf.NewMap(spec)
 		return x, err
@@ -163,7 +158,7 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 // copy fills the new maps, before they are in use.
 func (r *replacements) copy() error {
 	for _, x := range r.list {
-		if len(x.sources) == 0 || scratch[x.name] {
+		if len(x.sources) == 0 || x.class.notCopied {
 			continue
 		}
 		if err := atStep("copy " + x.name); err != nil {

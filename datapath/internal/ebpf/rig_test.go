@@ -34,9 +34,12 @@ type rig struct {
 	t               testing.TB
 	ns              *testnet.NS
 	maps            map[string]*ebpf.Map
+	tables          *tables // of maps
 	ingress, egress *ebpf.Program
 	types           *btf.Spec
+	enums           map[string]map[uint64]string // names by value
 	in, out         rigPort
+	gso             uint32 // gso_size of the packets
 }
 
 type rigPort struct {
@@ -49,7 +52,7 @@ type rigPort struct {
 // newRig loads the programs; tune may change a specification before.
 func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 	t.Helper()
-	r := &rig{t: t, ns: testnet.New(t, "node"), maps: make(map[string]*ebpf.Map)}
+	r := &rig{t: t, ns: testnet.New(t, "node"), maps: make(map[string]*ebpf.Map), enums: make(map[string]map[uint64]string)}
 	far := testnet.New(t, "far")
 	testnet.Veth(t,
 		testnet.Port{NS: r.ns, Name: "in0", Addrs: []string{"192.0.2.1/24", "2001:db8:1::1/64"}, MAC: "02:00:5e:10:01:01"},
@@ -162,6 +165,7 @@ func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {
 		}
 		c.Close()
 	}
+	r.tables = tablesOf(r.maps)
 }
 
 // port enters a device of the namespace, and returns its data for packets.
@@ -204,8 +208,8 @@ func (r *rig) nexthop(index uint32, to rigPort, flags uint32, tuple rigTuple) {
 // frame in or out of a program.
 func (r *rig) run(p *ebpf.Program, dev rigPort, frame []byte) (int32, []byte) {
 	r.t.Helper()
-	var ctx [44]uint32 // struct __sk_buff
-	ctx[10] = dev.index
+	var ctx [46]uint32 // struct __sk_buff
+	ctx[10], ctx[44] = dev.index, r.gso
 	opts := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: ctx[:]}
 	var action uint32
 	r.ns.Do(r.t, func() (err error) {
@@ -237,21 +241,39 @@ func (r *rig) counters() map[string]uint64 {
 	r.t.Helper()
 	all := make(map[string]uint64)
 	for enum, name := range map[string]string{"drop_reason": kernelMapLlDrops, "verdict_count": kernelMapLlVerdicts} {
-		var e *btf.Enum
-		r.ok(r.types.TypeByName(enum, &e))
-		for _, v := range e.Values {
-			var each []uint64
-			if v.Name == "VERDICT_NONE" || r.maps[name].Lookup(uint32(v.Value), &each) != nil {
+		m, cpus := r.maps[name], ebpf.MustPossibleCPU()
+		keys, values := make([]uint32, m.MaxEntries()), make([]uint64, int(m.MaxEntries())*cpus)
+		var cursor ebpf.MapBatchCursor
+		if n, err := m.BatchLookup(&cursor, keys, values, nil); n != len(keys) || err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			r.t.Fatalf("%s: %d of %d counters, %v", name, n, len(keys), err)
+		}
+		for value, text := range r.namesOf(enum) {
+			if text == "VERDICT_NONE" || value >= uint64(len(keys)) {
 				continue // not a verdict, …_MAX
 			}
-			for _, n := range each {
+			for _, n := range values[int(value)*cpus : int(value+1)*cpus] {
 				if n > 0 {
-					all[v.Name] += n
+					all[text] += n
 				}
 			}
 		}
 	}
 	return all
+}
+
+// namesOf returns the names of an enum's values.
+func (r *rig) namesOf(enum string) map[uint64]string {
+	r.t.Helper()
+	if r.enums[enum] == nil {
+		var e *btf.Enum
+		r.ok(r.types.TypeByName(enum, &e))
+		names := make(map[uint64]string)
+		for _, v := range e.Values {
+			names[v.Value] = v.Name
+		}
+		r.enums[enum] = names
+	}
+	return r.enums[enum]
 }
 
 // counted fails the test unless the counters are exactly these; absent is 0.

@@ -9,19 +9,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
-// rules keeps ll_netfilter in sync with the netfilter rules of a zone's namespace: connections to
+// rules keeps ll_netfilter in sync with the netfilter rules of a namespace's namespace: connections to
 // which they may apply do not take the fast path.
 type rules struct {
-	d    *DataPlane
-	zone *zone
-	stop func()
+	d         *DataPlane
+	namespace *namespace
+	stop      func()
 
 	mu    sync.Mutex
 	state netfilter.State
@@ -29,10 +28,10 @@ type rules struct {
 }
 
 // watchRules starts with the current rules.
-func watchRules(d *DataPlane, z *zone) (*rules, error) {
-	r := &rules{d: d, zone: z}
+func watchRules(d *DataPlane, z *namespace) (*rules, error) {
+	r := &rules{d: d, namespace: z}
 	// Written by an earlier run; 0 in a new map.
-	if err := d.maps[kernelMapLlNetfilter].Lookup(uint32(z.id), &r.bits); err != nil {
+	if err := d.tables.Netfilter.Lookup(uint32(z.id), &r.bits); err != nil {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
 	}
 	stop, err := netfilter.Watch(int(z.ns), r.changed, func(err error) {
@@ -56,22 +55,22 @@ func (r *rules) changed(s netfilter.State) {
 	}
 	more := bits &^ r.bits // r.bits has no other writer
 	if err := r.enforce(bits, more != 0); err != nil {
-		r.d.log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.zone.label()))
+		r.d.log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.namespace.label()))
 	}
 	r.mu.Lock()
 	r.state, r.bits = s, bits
 	r.mu.Unlock()
 	if more != 0 {
-		r.d.log.Info("netfilter has rules: connections that are no service's take the kernel's path", slog.String("why", s.Why), slog.String("netns", r.zone.label()))
+		r.d.log.Info("netfilter has rules: connections that are no service's take the kernel's path", slog.String("why", s.Why), slog.String("netns", r.namespace.label()))
 	}
 }
 
 // relaxTime limits each call of Relax. During the first, packets may still take the fast path.
 const relaxTime = 500 * time.Millisecond
 
-// enforce is called on a thread in the zone's namespace.
+// enforce is called on a thread in the namespace's namespace.
 func (r *rules) enforce(bits uint32, more bool) error {
-	if err := r.d.maps[kernelMapLlNetfilter].Update(uint32(r.zone.id), bits, ebpf.UpdateAny); err != nil {
+	if err := r.d.tables.Netfilter.Put(uint32(r.namespace.id), bits); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
 	}
 	if !more {
@@ -81,7 +80,7 @@ func (r *rules) enforce(bits uint32, more bool) error {
 	passed, errs := r.passed()
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
-	every := func(k kernelNexthopKey) bool { return k.Zone == r.zone.id }
+	every := func(k kernelNexthopKey) bool { return k.Netns == r.namespace.id }
 	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
 	time.Sleep(racing)
 	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
@@ -94,15 +93,15 @@ func (r *rules) enforce(bits uint32, more bool) error {
 
 // passed returns the TCP connections whose packets may have bypassed netfilter on the fast path.
 func (r *rules) passed() (all []netfilter.Connection, err error) {
-	err = batches(r.d.maps[kernelMapLlCt4], func(keys []kernelCt4Key, values []kernelCt4Val) error {
+	err = r.d.tables.Ct4.Batches(func(keys []kernelCt4Key, values []kernelCt4Val) error {
 		for i := range keys {
-			all = r.note(all, keys[i].Zone, keys[i].Proto, &values[i].Meta, keys[i].tuple)
+			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].tuple)
 		}
 		return nil
 	})
-	return all, errors.Join(err, batches(r.d.maps[kernelMapLlCt6], func(keys []kernelCt6Key, values []kernelCt6Val) error {
+	return all, errors.Join(err, r.d.tables.Ct6.Batches(func(keys []kernelCt6Key, values []kernelCt6Val) error {
 		for i := range keys {
-			all = r.note(all, keys[i].Zone, keys[i].Proto, &values[i].Meta, keys[i].tuple)
+			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].tuple)
 		}
 		return nil
 	}))
@@ -110,9 +109,9 @@ func (r *rules) passed() (all []netfilter.Connection, err error) {
 
 // note appends the connection of an entry if the kernel tracks it with the same tuple: it is not
 // translated, or its source is translated at egress, after netfilter.
-func (r *rules) note(all []netfilter.Connection, zone, proto uint8, m *kernelCtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
-	translated := m.Flags&(ctDNAT|ctSNAT) != 0 && m.Flags&ctSNATLate == 0
-	if zone != r.zone.id || proto != unix.IPPROTO_TCP || m.Flags&ctReply != 0 || translated {
+func (r *rules) note(all []netfilter.Connection, namespace, proto uint8, m *kernelCtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
+	translated := m.Flags&(ctDNAT|ctSNAT) != 0 && m.Flags&ctSNATAtEgress == 0
+	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&ctReply != 0 || translated {
 		return all
 	}
 	t := tuple()
@@ -133,7 +132,7 @@ func (r *rules) why() string {
 	case netfilterBridged:
 		what = "bridged connections"
 	}
-	return fmt.Sprintf("%s that are no service's take the kernel's path%s: %s", what, r.zone.where(), r.state.Why)
+	return fmt.Sprintf("%s that are no service's take the kernel's path%s: %s", what, r.namespace.where(), r.state.Why)
 }
 
 func (r *rules) Close() {

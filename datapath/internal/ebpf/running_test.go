@@ -54,10 +54,10 @@ func altered(t *testing.T, f func()) {
 	f()
 }
 
-// programs returns the programs of the host's zone.
+// programs returns the programs of the host's namespace.
 func (n *network) programs() (ids [2]ebpf.ProgramID) {
 	n.t.Helper()
-	z, err := n.d.zone(zoneHost)
+	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
 	for i, p := range []*ebpf.Program{z.ingress, z.egress} {
 		info, err := p.Info()

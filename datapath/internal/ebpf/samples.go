@@ -45,7 +45,7 @@ func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
 		Destination: netip.AddrPortFrom(raw.Daddr.addr(), swap16(raw.Dport)),
 	}
 	packet := datapath.Packet{
-		Device:   d.deviceName(uint8(raw.Zone), int(raw.Ifindex)),
+		Device:   d.deviceName(uint8(raw.Netns), int(raw.Ifindex)),
 		Egress:   raw.Egress != 0,
 		Protocol: datapath.Protocol(raw.Proto),
 		Tuple:    tuple,
@@ -71,12 +71,12 @@ func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
 	if int(raw.Reason) < len(d.reasons) {
 		reason = d.reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule.name, NAT: d.nats.name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Zone), int(raw.Ifindex))}, Decision: decision}
+	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule.name, NAT: d.nats.name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
 }
 
-func (d *DataPlane) deviceName(zone uint8, index int) string {
-	for _, z := range d.openZones() {
-		if z.id == zone {
+func (d *DataPlane) deviceName(namespace uint8, index int) string {
+	for _, z := range d.openNamespaces() {
+		if z.id == namespace {
 			return z.devices.nameOf(index)
 		}
 	}

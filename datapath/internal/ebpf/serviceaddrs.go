@@ -8,15 +8,15 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
 
 const announcedByServices announcers = "Service"
 
 // The flags of ll_service_addr.
-var otherPorts = [...]uint32{datapath.OtherPortsPass: 0, datapath.OtherPortsReject: 0x2, datapath.OtherPortsDrop: 0x1}
+var otherPorts = [...]uint32{
+	datapath.OtherPortsPass: 0, datapath.OtherPortsReject: serviceAddrReject, datapath.OtherPortsDrop: serviceAddrDrop,
+}
 
 // addrUse is what a service configures for the addresses of its frontends.
 type addrUse struct {
@@ -130,12 +130,12 @@ func (s *services) writeAddr(addr netip.Addr) error {
 	if s.addrs.written[addr] == other && other != datapath.OtherPortsPass {
 		return nil
 	}
-	table := s.d.maps[kernelMapLlServiceAddr]
+	table := &s.d.tables.ServiceAddr
 	if other == datapath.OtherPortsPass {
 		delete(s.addrs.written, addr)
-		return ifThere(table.Delete(&key))
+		return table.Delete(key)
 	}
-	if err := table.Update(&key, otherPorts[other], ebpf.UpdateAny); err != nil {
+	if err := table.Put(key, otherPorts[other]); err != nil {
 		return tableError("services", err)
 	}
 	s.addrs.written[addr] = other
@@ -145,7 +145,7 @@ func (s *services) writeAddr(addr netip.Addr) error {
 // adoptAddrs takes over the settings of an earlier run: until its service is updated, an address
 // keeps the setting in force.
 func (s *services) adoptAddrs() error {
-	err := batches(s.d.maps[kernelMapLlServiceAddr], func(keys []kernelAddr, values []uint32) error {
+	err := s.d.tables.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
 		for i := range keys {
 			s.addrs.written[keys[i].addr()] = datapath.OtherPorts(max(0, slices.Index(otherPorts[:], values[i])))
 		}
@@ -182,7 +182,7 @@ func (s *services) verifyAddrs(v *service) (bool, error) {
 		other, written := s.addrs.written[addr]
 		key := addrOf(addr)
 		var have uint32
-		if ok, err := lookup(s.d.maps[kernelMapLlServiceAddr], &key, &have); err != nil || ok != written || have != otherPorts[other] {
+		if ok, err := s.d.tables.ServiceAddr.Find(key, &have); err != nil || ok != written || have != otherPorts[other] {
 			return false, err
 		}
 	}

@@ -77,7 +77,7 @@ func (s *services) newID() uint32 {
 	return s.lastID
 }
 
-var _ datapath.Yielder[datapath.ServiceName, datapath.Service] = (*services)(nil)
+var _ datapath.ExclusiveTable[datapath.ServiceName, datapath.Service] = (*services)(nil)
 
 // Update implements [datapath.Table].
 func (s *services) Update(_ context.Context, name datapath.ServiceName, value datapath.Service) error {
@@ -85,7 +85,7 @@ func (s *services) Update(_ context.Context, name datapath.ServiceName, value da
 	return err
 }
 
-// Begin implements [datapath.Yielder]: a service gives up frontends.
+// Begin implements [datapath.ExclusiveTable]: a service gives up frontends.
 func (s *services) Begin(_ context.Context, name datapath.ServiceName, value datapath.Service) (whole bool, err error) {
 	return s.update(name, value, false)
 }
@@ -148,12 +148,12 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 	}
 	v := &service{name: name, id: s.newID()}
 	key := serviceNameOf(name)
-	if err := s.d.maps[kernelMapLlServiceName].Update(v.id, &key, ebpf.UpdateAny); err != nil {
+	if err := s.d.tables.ServiceName.Put(v.id, key); err != nil {
 		return nil, tableError("services", err)
 	}
 	if err := s.zeroStats(v.id); err != nil {
 		// The next attempt uses another id, and a name must not have two.
-		return nil, errors.Join(err, s.d.maps[kernelMapLlServiceName].Delete(v.id))
+		return nil, errors.Join(err, s.d.tables.ServiceName.Delete(v.id))
 	}
 	s.byName[name], s.byID[v.id] = v, v
 	return v, nil
@@ -164,7 +164,7 @@ func (s *services) zeroStats(id uint32) error {
 	if err != nil {
 		return err
 	}
-	err = putPatiently(s.d.maps[kernelMapLlServiceStats], id, make([]kernelServiceStats, cpus))
+	err = s.d.tables.ServiceStats.Put(id, make([]kernelServiceStats, cpus))
 	return tableError("services", err)
 }
 
@@ -241,7 +241,7 @@ func (s *services) writeBackend(service uint32, b backend) error {
 		ServiceId: service,
 		Weight:    uint32(b.weight),
 	}
-	if err := s.d.maps[kernelMapLlBackend].Update(b.id, &entry, ebpf.UpdateAny); err != nil {
+	if err := s.d.tables.Backend.Put(b.id, entry); err != nil {
 		return fmt.Errorf("backend %s: %w", b.addr, err)
 	}
 	return nil
@@ -258,11 +258,10 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 	if len(ranges) > 0 {
 		set = s.newID()
 	}
-	table := s.d.maps[kernelMapLlSourceRange]
+	table := &s.d.tables.SourceRange
 	for i, p := range ranges {
-		key := sourceRangeKeyOf(set, p)
-		if err := table.Update(&key, rangeFamily(p), ebpf.UpdateAny); err != nil {
-			err = errors.Join(err, s.deleteRanges(kernelMapLlSourceRange, set, ranges[:i]))
+		if err := table.Put(sourceRangeKeyOf(set, p), rangeFamily(p)); err != nil {
+			err = errors.Join(err, deleteRanges(table, set, ranges[:i]))
 			return tableError("ranges", err)
 		}
 	}
@@ -279,16 +278,15 @@ func rangeFamily(p netip.Prefix) uint8 {
 }
 
 // deleteRanges deletes the prefixes of a set from such a table; set 0 is no set.
-func (s *services) deleteRanges(table string, set uint32, ranges []netip.Prefix) error {
+func deleteRanges(table interface {
+	Delete(kernelSourceRangeKey) error
+}, set uint32, ranges []netip.Prefix) error {
 	var errs error
 	for _, p := range ranges {
 		if set == 0 {
 			break
 		}
-		key := sourceRangeKeyOf(set, p)
-		if err := s.d.maps[table].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			errs = errors.Join(errs, err)
-		}
+		errs = errors.Join(errs, table.Delete(sourceRangeKeyOf(set, p)))
 	}
 	return errs
 }
@@ -322,11 +320,7 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
 	s.settle(v)
 	err := errors.Join(s.forgetDiverts(v), s.writeAddrs(v, &datapath.Service{}))
-	for _, name := range []string{kernelMapLlServiceStats, kernelMapLlServiceTraffic, kernelMapLlServiceName} {
-		if e := s.d.maps[name].Delete(v.id); e != nil && !errors.Is(e, ebpf.ErrKeyNotExist) {
-			err = errors.Join(err, fmt.Errorf("%s: %w", name, e))
-		}
-	}
+	err = errors.Join(err, s.d.tables.ServiceStats.Delete(v.id), s.d.tables.ServiceTraffic.Delete(v.id), s.d.tables.ServiceName.Delete(v.id))
 	delete(s.byName, name)
 	delete(s.byID, v.id)
 	return err

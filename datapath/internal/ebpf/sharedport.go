@@ -14,8 +14,8 @@ import (
 
 // sharer returns the port that already has a device that another port selects by an address; "": no
 // port has it, and the other port may take it.
-func (p *ports) sharer(zone uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
-	other := p.holder(zone, index)
+func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
+	other := p.holder(namespace, index)
 	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || isInner(other) {
 		return ""
 	}
@@ -25,7 +25,7 @@ func (p *ports) sharer(zone uint8, index int, name datapath.PortName, value *dat
 // share records that a port that selects its device by an address is on the device of another port,
 // which has the programs. If a node has two addresses, it is not known in advance whether they are
 // on one device.
-func (p *ports) share(z *zone, index int, name, other datapath.PortName, value *datapath.Port) error {
+func (p *ports) share(z *namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
 		if role := z.devices.role(index); role != roleOf(value.Role) || o.mode != value.XDP {
 			return fmt.Errorf("device %q, which has %s, is the device of %s already, with another role or xdp: one of them has to go", value.Device, value.Address, describe(other))
@@ -34,7 +34,7 @@ func (p *ports) share(z *zone, index int, name, other datapath.PortName, value *
 	if err := p.letGo(name); err != nil {
 		return err
 	}
-	p.byName[name] = &port{zone: z.id, device: value.Device, address: value.Address, of: other}
+	p.byName[name] = &port{namespace: z.id, device: value.Device, address: value.Address, of: other}
 	return nil
 }
 
@@ -90,7 +90,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 
 // leaveTo replaces the programs of a port by the programs of an inner port of tunnels.
 func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
-	z, err := p.d.zone(t.zone)
+	z, err := p.d.namespace(t.namespace)
 	if err != nil {
 		return err
 	}
@@ -103,10 +103,10 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 }
 
 // need records that tunnels need a device as an inner port until unneed.
-func (p *ports) need(inner datapath.PortName, zone uint8, index int) {
+func (p *ports) need(inner datapath.PortName, namespace uint8, index int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.needed[inner] = guardedDevice{zone, index}
+	p.needed[inner] = guardedDevice{namespace, index}
 }
 
 func (p *ports) unneed(inner datapath.PortName) {
@@ -116,9 +116,9 @@ func (p *ports) unneed(inner datapath.PortName) {
 }
 
 // sharesStill reports whether a port is on the same device as the port that has the programs.
-func (p *ports) sharesStill(z *zone, t *port) bool {
+func (p *ports) sharesStill(z *namespace, t *port) bool {
 	o := p.byName[t.of]
-	if o == nil || o.of != "" || o.zone != t.zone || !z.attached(o) {
+	if o == nil || o.of != "" || o.namespace != t.namespace || !z.attached(o) {
 		return false
 	}
 	link := z.devices.byName(t.device)

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// shares counts the connections of each source: see share.h and openshare.h. The programs raise the
+// shares counts the connections of each source: see ct_share.h and ct_open_share.h. The programs raise the
 // counts when connections are opened or established; each pass of the sweeper sets them to the
 // actual numbers. It is not safe for concurrent use.
 type shares struct {
@@ -105,7 +105,7 @@ func (s *shares) passEnded() {
 	atomic.StoreUint32(&s.kernel.HalfTick, nowTick())
 }
 
-// index is share_index of share.h.
+// index is share_index of ct_share.h.
 func (s *shares) index(source netip.Addr) uint32 {
 	h := s.kernel.Seed
 	for _, word := range addrOf(source).Word {

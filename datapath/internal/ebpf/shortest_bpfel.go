@@ -24,6 +24,7 @@ const (
 	shortestMapLlBackendTraffic   = "ll_backend_traffic"
 	shortestMapLlBlock            = "ll_block"
 	shortestMapLlBlockOwner       = "ll_block_owner"
+	shortestMapLlBridgePort       = "ll_bridge_port"
 	shortestMapLlBridged          = "ll_bridged"
 	shortestMapLlCt4              = "ll_ct4"
 	shortestMapLlCt6              = "ll_ct6"
@@ -32,7 +33,6 @@ const (
 	shortestMapLlDrops            = "ll_drops"
 	shortestMapLlEpoch            = "ll_epoch"
 	shortestMapLlFragment         = "ll_fragment"
-	shortestMapLlFront            = "ll_front"
 	shortestMapLlGuard            = "ll_guard"
 	shortestMapLlGuarded          = "ll_guarded"
 	shortestMapLlHalf4            = "ll_half4"
@@ -57,10 +57,10 @@ const (
 	shortestMapLlPeer             = "ll_peer"
 	shortestMapLlPeerId           = "ll_peer_id"
 	shortestMapLlPeerName         = "ll_peer_name"
-	shortestMapLlPeerPath         = "ll_peer_path"
+	shortestMapLlPeerNexthop      = "ll_peer_nexthop"
+	shortestMapLlPeerPmtu         = "ll_peer_pmtu"
 	shortestMapLlPeerPrefix       = "ll_peer_prefix"
 	shortestMapLlPeerStats        = "ll_peer_stats"
-	shortestMapLlPeerWay          = "ll_peer_way"
 	shortestMapLlPortDrops        = "ll_port_drops"
 	shortestMapLlPortTaken        = "ll_port_taken"
 	shortestMapLlPortUsed         = "ll_port_used"
@@ -75,12 +75,12 @@ const (
 	shortestMapLlServiceName      = "ll_service_name"
 	shortestMapLlServiceStats     = "ll_service_stats"
 	shortestMapLlServiceTraffic   = "ll_service_traffic"
+	shortestMapLlShadow           = "ll_shadow"
 	shortestMapLlShares           = "ll_shares"
 	shortestMapLlSlot             = "ll_slot"
 	shortestMapLlSnatNext         = "ll_snat_next"
 	shortestMapLlSnatPorts        = "ll_snat_ports"
 	shortestMapLlSourceRange      = "ll_source_range"
-	shortestMapLlStation          = "ll_station"
 	shortestMapLlTunnel           = "ll_tunnel"
 	shortestMapLlTunnelGate       = "ll_tunnel_gate"
 	shortestMapLlTunnelName       = "ll_tunnel_name"
@@ -90,15 +90,15 @@ const (
 	shortestVarConfigBuild        = "config_build"
 	shortestVarConfigConfirmTicks = "config_confirm_ticks"
 	shortestVarConfigFast         = "config_fast"
-	shortestVarConfigFirst        = "config_first"
 	shortestVarConfigGeneric      = "config_generic"
 	shortestVarConfigIfindex      = "config_ifindex"
 	shortestVarConfigLeave        = "config_leave"
 	shortestVarConfigMacHigh      = "config_mac_high"
 	shortestVarConfigMacLow       = "config_mac_low"
+	shortestVarConfigNetns        = "config_netns"
 	shortestVarConfigPieces       = "config_pieces"
+	shortestVarConfigShadow       = "config_shadow"
 	shortestVarConfigTurn         = "config_turn"
-	shortestVarConfigZone         = "config_zone"
 )
 
 // loadShortest returns the embedded CollectionSpec for shortest.
@@ -158,6 +158,7 @@ type shortestMapSpecs struct {
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -166,7 +167,6 @@ type shortestMapSpecs struct {
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
-	LlFront          *ebpf.MapSpec `ebpf:"ll_front"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
@@ -191,10 +191,10 @@ type shortestMapSpecs struct {
 	LlPeer           *ebpf.MapSpec `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.MapSpec `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.MapSpec `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.MapSpec `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.MapSpec `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.MapSpec `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -209,12 +209,12 @@ type shortestMapSpecs struct {
 	LlServiceName    *ebpf.MapSpec `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.MapSpec `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.MapSpec `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
-	LlStation        *ebpf.MapSpec `ebpf:"ll_station"`
 	LlTunnel         *ebpf.MapSpec `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.MapSpec `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
@@ -229,15 +229,15 @@ type shortestVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
-	ConfigFirst        *ebpf.VariableSpec `ebpf:"config_first"`
 	ConfigGeneric      *ebpf.VariableSpec `ebpf:"config_generic"`
 	ConfigIfindex      *ebpf.VariableSpec `ebpf:"config_ifindex"`
 	ConfigLeave        *ebpf.VariableSpec `ebpf:"config_leave"`
 	ConfigMacHigh      *ebpf.VariableSpec `ebpf:"config_mac_high"`
 	ConfigMacLow       *ebpf.VariableSpec `ebpf:"config_mac_low"`
+	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigPieces       *ebpf.VariableSpec `ebpf:"config_pieces"`
+	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	ConfigTurn         *ebpf.VariableSpec `ebpf:"config_turn"`
-	ConfigZone         *ebpf.VariableSpec `ebpf:"config_zone"`
 }
 
 // shortestObjects contains all objects after they have been loaded into the kernel.
@@ -268,6 +268,7 @@ type shortestMaps struct {
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
+	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -276,7 +277,6 @@ type shortestMaps struct {
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
-	LlFront          *ebpf.Map `ebpf:"ll_front"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
 	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
@@ -301,10 +301,10 @@ type shortestMaps struct {
 	LlPeer           *ebpf.Map `ebpf:"ll_peer"`
 	LlPeerId         *ebpf.Map `ebpf:"ll_peer_id"`
 	LlPeerName       *ebpf.Map `ebpf:"ll_peer_name"`
-	LlPeerPath       *ebpf.Map `ebpf:"ll_peer_path"`
+	LlPeerNexthop    *ebpf.Map `ebpf:"ll_peer_nexthop"`
+	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
-	LlPeerWay        *ebpf.Map `ebpf:"ll_peer_way"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -319,12 +319,12 @@ type shortestMaps struct {
 	LlServiceName    *ebpf.Map `ebpf:"ll_service_name"`
 	LlServiceStats   *ebpf.Map `ebpf:"ll_service_stats"`
 	LlServiceTraffic *ebpf.Map `ebpf:"ll_service_traffic"`
+	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
-	LlStation        *ebpf.Map `ebpf:"ll_station"`
 	LlTunnel         *ebpf.Map `ebpf:"ll_tunnel"`
 	LlTunnelGate     *ebpf.Map `ebpf:"ll_tunnel_gate"`
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
@@ -342,6 +342,7 @@ func (m *shortestMaps) Close() error {
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
+		m.LlBridgePort,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
@@ -350,7 +351,6 @@ func (m *shortestMaps) Close() error {
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
-		m.LlFront,
 		m.LlGuard,
 		m.LlGuarded,
 		m.LlHalf4,
@@ -375,10 +375,10 @@ func (m *shortestMaps) Close() error {
 		m.LlPeer,
 		m.LlPeerId,
 		m.LlPeerName,
-		m.LlPeerPath,
+		m.LlPeerNexthop,
+		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
-		m.LlPeerWay,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,
@@ -393,12 +393,12 @@ func (m *shortestMaps) Close() error {
 		m.LlServiceName,
 		m.LlServiceStats,
 		m.LlServiceTraffic,
+		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
-		m.LlStation,
 		m.LlTunnel,
 		m.LlTunnelGate,
 		m.LlTunnelName,
@@ -414,15 +414,15 @@ type shortestVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
-	ConfigFirst        *ebpf.Variable `ebpf:"config_first"`
 	ConfigGeneric      *ebpf.Variable `ebpf:"config_generic"`
 	ConfigIfindex      *ebpf.Variable `ebpf:"config_ifindex"`
 	ConfigLeave        *ebpf.Variable `ebpf:"config_leave"`
 	ConfigMacHigh      *ebpf.Variable `ebpf:"config_mac_high"`
 	ConfigMacLow       *ebpf.Variable `ebpf:"config_mac_low"`
+	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigPieces       *ebpf.Variable `ebpf:"config_pieces"`
+	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	ConfigTurn         *ebpf.Variable `ebpf:"config_turn"`
-	ConfigZone         *ebpf.Variable `ebpf:"config_zone"`
 }
 
 // shortestPrograms contains all programs after they have been loaded into the kernel.

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/selection"
 )
@@ -190,7 +188,7 @@ func (s *services) writeTable(id uint32, ids []uint32) error {
 		keys[i] = kernelSlotKey{TableId: id, Chunk: uint32(i)}
 		copy(chunks[i].BackendId[:], ids[i*slotsPerChunk:])
 	}
-	if _, err := s.d.maps[kernelMapLlSlot].BatchUpdate(keys, chunks, nil); err != nil {
+	if err := s.d.tables.Slot.PutBatch(keys, chunks); err != nil {
 		return errors.Join(tableError("slots", err), s.deleteTable(table{id: id, count: uint32(len(ids))}))
 	}
 	return nil
@@ -200,7 +198,7 @@ func (s *services) deleteTable(t table) error {
 	var errs error
 	for chunk := range chunksOf(t.count) {
 		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
-		if err := s.d.maps[kernelMapLlSlot].Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := s.d.tables.Slot.Delete(key); err != nil {
 			errs = errors.Join(errs, err)
 		}
 	}
@@ -213,7 +211,7 @@ func (s *services) readTable(t table) (uint64, error) {
 	for chunk := range chunksOf(t.count) {
 		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
 		var c kernelSlotChunk
-		if _, err := lookup(s.d.maps[kernelMapLlSlot], &key, &c); err != nil {
+		if _, err := s.d.tables.Slot.Find(key, &c); err != nil {
 			return 0, err
 		}
 		ids = append(ids, c.BackendId[:]...)
@@ -243,7 +241,7 @@ func (s *services) dropOld() {
 		if time.Since(o.at) < grace {
 			break
 		}
-		if err := errors.Join(s.deleteTable(o.table), s.deleteRanges(kernelMapLlSourceRange, o.rangeSet, o.ranges), s.deleteRanges(kernelMapLlDivert, o.divertSet, o.ranges)); err != nil {
+		if err := errors.Join(s.deleteTable(o.table), deleteRanges(&s.d.tables.SourceRange, o.rangeSet, o.ranges), deleteRanges(&s.d.tables.Divert, o.divertSet, o.ranges)); err != nil {
 			s.d.log.Warn("cannot delete an old selection table; trying again", "error", err)
 			break
 		}

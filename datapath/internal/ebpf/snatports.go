@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -66,11 +64,11 @@ func (d *DataPlane) refreshSNATPorts() error {
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	table := d.maps[kernelMapLlSnatPorts]
-	if _, err := table.BatchUpdate(keys[1:], shuffled, nil); err != nil {
+	table := &d.tables.SnatPorts
+	if err := table.PutBatch(keys[1:], shuffled); err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
-	if err := table.Update(uint32(0), uint16(len(shuffled)), ebpf.UpdateAny); err != nil {
+	if err := table.Put(0, uint16(len(shuffled))); err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
 	d.snat.written = ports
@@ -103,7 +101,7 @@ func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 			words[p/64] |= 1 << (p % 64)
 		}
 	}
-	if _, err := d.maps[kernelMapLlPortTaken].BatchUpdate(keys, words, nil); err != nil {
+	if err := d.tables.PortTaken.PutBatch(keys, words); err != nil {
 		return err
 	}
 	d.snat.taken = taken
@@ -124,7 +122,7 @@ func (d *DataPlane) defaultPorts() ([]datapath.PortRange, error) {
 // kernel assigns to the node's own connections or that are reserved.
 func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
-	for _, z := range d.openZones() {
+	for _, z := range d.openNamespaces() {
 		err := z.do(func() error { return portsInUse(taken, own) })
 		if err != nil {
 			return nil, nil, err

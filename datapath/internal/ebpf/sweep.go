@@ -64,7 +64,7 @@ type pass struct {
 	closed   map[uint32]*backendTotals
 	used     [nexthopCount]bool
 	nat      *natPass
-	departed map[zoneAddr]departure
+	departed map[netnsAddr]departure
 	taken    map[datapath.Frontend]uint64
 	seen     [4]uint64 // entries by table
 
@@ -85,7 +85,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 		tables: newConnTables(d),
 
 		expirer: x,
-		shares:  newShares(d.shared.value, d.maps[kernelMapLlCt4].MaxEntries()/2, d.maps[kernelMapLlHalf4].MaxEntries()/2),
+		shares:  newShares(d.shared.value, d.tables.Ct4.MaxEntries()/2, d.tables.Half4.MaxEntries()/2),
 		closed:  newClosed(),
 	}
 	w.wg.Add(1)

@@ -66,7 +66,7 @@ func TestSweepIsCheap(t *testing.T) {
 	t.Logf("%d entries are looked through in %s of a processor", 2*connections, best)
 
 	begin := cpuTime()
-	n.ok(batches(n.d.maps[kernelMapLlCt4], func([]kernelCt4Key, []kernelCt4Val) error { return nil }))
+	n.ok(n.d.tables.Ct4.Batches(func([]kernelCt4Key, []kernelCt4Val) error { return nil }))
 	// On an emulated CPU reading alone takes longer.
 	if bare := cpuTime() - begin; best > 150*time.Millisecond && best > 5*bare {
 		t.Errorf("that is more than 150 ms, and reading alone takes %s", bare)

@@ -11,7 +11,7 @@ import (
 
 // This run's programs replace an earlier run's in one of two ways. If both use the same maps, they
 // are exchanged, which loses nothing. If maps differ, shadow programs of this run first run before
-// the old ones (config_first): they open new connections, and leave connections that only the old
+// the old ones (config_shadow): they open new connections, and leave connections that only the old
 // programs know to these. The old maps do not grow any more, so they can be copied; then the old
 // programs are removed.
 
@@ -62,16 +62,16 @@ func (d *DataPlane) announceFirst(there bool) error {
 	if there {
 		value = 1
 	}
-	if err := d.maps[kernelMapLlFront].Put(uint32(0), value); err != nil {
+	if err := d.tables.Shadow.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("announce what runs first: %w", err)
 	}
 	return nil
 }
 
-// loadFirst loads and announces the shadow programs in all zones that have hooks.
+// loadFirst loads and announces the shadow programs in all namespaces that have hooks.
 func (p *ports) loadFirst() error {
 	return p.each(func(t *port, _ hook) error {
-		z, err := p.d.zone(t.zone)
+		z, err := p.d.namespace(t.namespace)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // telemetry reads the counters of the programs.
@@ -26,7 +27,7 @@ type telemetry struct {
 }
 
 // perCPU returns the sum over all CPUs for each entry of a per-CPU array.
-func perCPU(m *ebpf.Map) ([]uint64, error) {
+func perCPU(m *bpfmap.PerCPU[uint32, uint64]) ([]uint64, error) {
 	sums := make([]uint64, m.MaxEntries())
 	var values []uint64
 	for i := range sums {
@@ -51,11 +52,11 @@ func byReason(counts []uint64, names []string) map[string]uint64 {
 
 // NodeCounters implements [datapath.Telemetry].
 func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err error) {
-	drops, err := perCPU(t.d.maps[kernelMapLlDrops])
+	drops, err := perCPU(&t.d.tables.Drops)
 	if err != nil {
 		return c, fmt.Errorf("counters of drops: %w", err)
 	}
-	verdicts, err := perCPU(t.d.maps[kernelMapLlVerdicts])
+	verdicts, err := perCPU(&t.d.tables.Verdicts)
 	if err != nil {
 		return c, fmt.Errorf("counters of verdicts: %w", err)
 	}
@@ -84,8 +85,8 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 	}
 	var ended kernelTraffic
 	var total kernelBackendTotal
-	err = errors.Join(t.d.maps[kernelMapLlBackendTraffic].Lookup(uint32(0), &ended),
-		t.d.maps[kernelMapLlBackendTotal].Lookup(uint32(0), &total))
+	err = errors.Join(t.d.tables.BackendTraffic.Lookup(uint32(0), &ended),
+		t.d.tables.BackendTotal.Lookup(uint32(0), &total))
 	if err != nil {
 		return fmt.Errorf("counters of connections that are no service's: %w", err)
 	}
@@ -111,7 +112,7 @@ func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName
 
 func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 	var stats []kernelServiceStats
-	if _, err := lookup(t.d.maps[kernelMapLlServiceStats], v.id, &stats); err != nil {
+	if _, err := t.d.tables.ServiceStats.Find(v.id, &stats); err != nil {
 		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
 	}
 	c.Drops = make(map[string]uint64, len(serviceDrops))
@@ -122,7 +123,7 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 		}
 	}
 	var gone kernelTraffic // of backends that were removed from the service
-	if _, err := lookup(t.d.maps[kernelMapLlServiceTraffic], v.id, &gone); err != nil {
+	if _, err := t.d.tables.ServiceTraffic.Find(v.id, &gone); err != nil {
 		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
 	}
 	c.Packets, c.Bytes = gone.PacketCount, gone.ByteCount
@@ -146,8 +147,8 @@ func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
 	var closed kernelTraffic
 	live, err := t.d.sweeper.backend(b.id)
 	err = errors.Join(err,
-		t.d.maps[kernelMapLlBackendTotal].Lookup(b.id, &total),
-		t.d.maps[kernelMapLlBackendTraffic].Lookup(b.id, &closed))
+		t.d.tables.BackendTotal.Lookup(b.id, &total),
+		t.d.tables.BackendTraffic.Lookup(b.id, &closed))
 	if err != nil {
 		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.addr, err)
 	}
@@ -195,9 +196,9 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c d
 	}
 	c.Drops = make(map[string]uint64, len(t.d.reasons))
 	for reason := 1; reason < len(t.d.reasons); reason++ {
-		key := kernelPortDropKey{Ifindex: uint32(p.ifindex), Zone: uint32(p.zone), Reason: uint32(reason)}
+		key := kernelPortDropKey{Ifindex: uint32(p.ifindex), Netns: uint32(p.namespace), Reason: uint32(reason)}
 		var counts []uint64
-		if _, err := lookup(t.d.maps[kernelMapLlPortDrops], &key, &counts); err != nil {
+		if _, err := t.d.tables.PortDrops.Find(key, &counts); err != nil {
 			return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
 		}
 		sum := uint64(0)
@@ -222,7 +223,7 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datap
 	return t.d.nats.counters(name)
 }
 
-func (t *telemetry) port(name datapath.PortName) (port, *zone, bool) {
+func (t *telemetry) port(name datapath.PortName) (port, *namespace, bool) {
 	t.d.ports.mu.RLock()
 	p := t.d.ports.byName[name]
 	var is port
@@ -233,7 +234,7 @@ func (t *telemetry) port(name datapath.PortName) (port, *zone, bool) {
 	if is.device == "" {
 		return port{}, nil, false
 	}
-	z, err := t.d.zone(is.zone)
+	z, err := t.d.namespace(is.namespace)
 	return is, z, err == nil
 }
 
@@ -266,7 +267,7 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 
 // DeviceOf implements [datapath.Telemetry].
 func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
-	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil {
 		return ""
 	}
@@ -275,7 +276,7 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 
 // Networks implements [datapath.Telemetry].
 func (t *telemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
-	z, err := t.d.zone(t.d.zoneOf(inSwitch))
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return nil
 	}
@@ -284,8 +285,8 @@ func (t *telemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
 
 // LocalAddrs implements [datapath.Telemetry].
 func (t *telemetry) LocalAddrs() (all []netip.Addr) {
-	_, _ = t.d.zone(t.d.zoneOf(false)) // opens it if possible
-	for _, z := range t.d.openZones() {
+	_, _ = t.d.namespace(t.d.namespaceOf(false)) // opens it if possible
+	for _, z := range t.d.openNamespaces() {
 		if z.devices != nil {
 			all = z.devices.appendAddrs(all)
 		}
@@ -324,13 +325,13 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 		_, guarded := name.Endpoint()
 		device := p.device
 		if device == "" { // from an earlier run, and not configured in this one yet
-			if z, err := t.d.zone(p.zone); err == nil {
+			if z, err := t.d.namespace(p.namespace); err == nil {
 				device = z.devices.nameOf(p.ifindex)
 			}
 		}
 		for _, h := range p.hooks {
 			x := datapath.Hook{Device: device, Netns: "host", Hook: h.name(), Program: programName(h.name()), ID: uint32(h.program())}
-			if p.zone == zoneSwitch {
+			if p.namespace == netnsSwitch {
 				x.Netns = "switch"
 			}
 			f.Hooks = append(f.Hooks, x)
@@ -342,7 +343,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})
-	for _, z := range t.d.openZones() {
+	for _, z := range t.d.openNamespaces() {
 		if z.devices != nil {
 			if why := z.devices.whyNotXDP(); why != "" {
 				f.Fallbacks["xdp "+z.label()] = why
@@ -355,7 +356,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 			f.Fallbacks["netfilter "+z.label()] = why
 		}
 	}
-	f.Warnings = append(t.d.keeper.problems(), t.d.keptSizes()...)
+	f.Warnings = append(t.d.keeper.problems(), t.d.keptSizes...)
 	return f, nil
 }
 
@@ -369,23 +370,7 @@ func programName(hook string) string {
 	return egressProgLlTcEgress
 }
 
-// keptSizes reports tables that are larger than configured, since they held too many entries at the
-// start.
-func (d *DataPlane) keptSizes() (found []string) {
-	sizes := mapSizes(d.config.Tables)
-	for _, name := range slices.Sorted(maps.Keys(sizes)) {
-		m := d.maps[name]
-		if m == nil || m.MaxEntries() <= sizes[name] {
-			continue
-		}
-		key, _ := tableOf(name, d.config.Tables)
-		found = append(found, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
-			name, m.MaxEntries(), sizes[name], key))
-	}
-	return found
-}
-
-func (z *zone) where() string {
+func (z *namespace) where() string {
 	if z.own {
 		return ""
 	}

@@ -45,6 +45,24 @@ func TestTooBigIsTold(t *testing.T) {
 	}
 }
 
+// TestSegmentsInAList: the length of a packet whose segments are in a list (SCTP) is left to
+// the kernel, which knows the segments.
+func TestSegmentsInAList(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			p := r.connect(f, testpkt.ProtoUDP, natModes[3])
+			r.slow("opening", p, stageOpen)
+			before := r.counters()
+			r.gso = 0xffff // GSO_BY_FRAGS
+			r.run(r.ingress, r.in, ofSize(r.in.arrives(), testpkt.ProtoUDP, p.client, p.vip, 3000))
+			before["VERDICT_SLOW"]++
+			r.counted(before)
+		})
+	}
+}
+
 // ofSize builds a packet of an open connection with size bytes from its IP header on.
 func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int) []byte {
 	l4, headers := testpkt.Layer(testpkt.UDP{Source: from.Port(), Destination: to.Port()}), 28

@@ -4,8 +4,6 @@ package ebpf
 
 import (
 	"fmt"
-
-	"github.com/cilium/ebpf"
 )
 
 // backendTotals is the traffic of a backend's live connections. Connections without a service count
@@ -14,7 +12,7 @@ type backendTotals struct{ active, packets, bytes uint64 }
 
 // addClosed adds the traffic of ended connections to the totals of their backends.
 func (w *sweeper) addClosed(p *pass) error {
-	table := w.d.maps[kernelMapLlBackendTraffic]
+	table := &w.d.tables.BackendTraffic
 	for id, c := range p.closed {
 		var t kernelTraffic
 		if err := table.Lookup(id, &t); err != nil {
@@ -22,7 +20,7 @@ func (w *sweeper) addClosed(p *pass) error {
 		}
 		t.PacketCount += c.packets
 		t.ByteCount += c.bytes
-		if err := table.Update(id, &t, ebpf.UpdateExist); err != nil {
+		if err := table.Replace(id, t); err != nil {
 			return fmt.Errorf("totals of backend %d: %w", id, err)
 		}
 	}
@@ -31,16 +29,16 @@ func (w *sweeper) addClosed(p *pass) error {
 
 // writeLoads sets the number of connections of each backend, which the programs only increase.
 func (w *sweeper) writeLoads(before, now map[uint32]backendTotals) error {
-	table := w.d.maps[kernelMapLlBackendLoad]
+	table := &w.d.tables.BackendLoad
 	for id := range before {
 		if _, ok := now[id]; !ok {
-			if err := table.Update(id, uint32(0), ebpf.UpdateExist); err != nil {
+			if err := table.Replace(id, 0); err != nil {
 				return fmt.Errorf("load of backend %d: %w", id, err)
 			}
 		}
 	}
 	for id, t := range now {
-		if err := table.Update(id, uint32(t.active), ebpf.UpdateExist); err != nil {
+		if err := table.Replace(id, uint32(t.active)); err != nil {
 			return fmt.Errorf("load of backend %d: %w", id, err)
 		}
 	}
@@ -64,7 +62,7 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 // connections.
 func (d *DataPlane) reused(id uint32) (kernelTraffic, error) {
 	var t kernelBackendTotal
-	if err := d.maps[kernelMapLlBackendTotal].Lookup(id, &t); err != nil {
+	if err := d.tables.BackendTotal.Lookup(id, &t); err != nil {
 		return kernelTraffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
 	}
 	return kernelTraffic(t.Reused), nil

@@ -60,8 +60,8 @@ func TestReplacedUnderTraffic(t *testing.T) {
 	for i := range brief(20, 3) {
 		build(t, uint32(36+i%2), func() { n.restart("") })
 	}
-	z := n.d.zones[zoneHost]
-	var other zone
+	z := n.d.namespaces[netnsHost]
+	var other namespace
 	build(t, 38, func() { n.ok(other.load(n.d.maps)) })
 	t.Cleanup(func() { other.ingress.Close(); other.egress.Close() })
 	for range 200 {

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -38,14 +37,14 @@ func innerPorts(name datapath.TunnelName) (device, end datapath.PortName) {
 // rename changes the name of a port, whose hooks stay attached. p.mu is held.
 func (p *ports) rename(from, to datapath.PortName) error {
 	t := p.byName[from]
-	folder := p.folder(t.zone, to)
+	folder := p.folder(t.namespace, to)
 	if err := os.RemoveAll(folder); err != nil {
 		return err
 	}
-	if err := os.Rename(p.folder(t.zone, from), folder); err != nil {
+	if err := os.Rename(p.folder(t.namespace, from), folder); err != nil {
 		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
 	}
-	p.d.keeper.forget(p.folder(t.zone, from))
+	p.d.keeper.forget(p.folder(t.namespace, from))
 	p.d.keeper.forget(folder)
 	p.d.keeper.noted(folder)
 	for _, h := range t.hooks {
@@ -101,7 +100,7 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 	}
 	k, err := nameOfPeer(string(name), device)
 	if err == nil {
-		err = o.d.maps[kernelMapLlTunnelName].Update(t.id, &k, ebpf.UpdateAny)
+		err = o.d.tables.TunnelName.Put(t.id, k)
 	}
 	if err != nil {
 		return err
@@ -116,14 +115,14 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 // attach attaches the programs to the devices on the path of the tunnel's packets.
 func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tunnel) (err error) {
 	device, end := innerPorts(name)
-	split := o.switchZone() == zoneSwitch
+	split := o.switchNamespace() == netnsSwitch
 	if err := o.d.ports.Update(ctx, device, datapath.Port{Device: t.spec.Device, Switch: true, Role: datapath.RoleTunnel}); err != nil {
 		return err
 	}
 	if err := o.d.ports.Update(ctx, end, datapath.Port{Device: t.spec.Device + endSuffix, Switch: true, Role: datapath.RoleTunnel}); err != nil {
 		return err
 	}
-	if t.device, err = o.indexOf(o.switchZone(), t.spec.Device); err != nil {
+	if t.device, err = o.indexOf(o.switchNamespace(), t.spec.Device); err != nil {
 		return err
 	}
 	t.crossing, t.back = 0, 0
@@ -131,40 +130,40 @@ func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tu
 		return nil
 	}
 	c := o.d.config
-	if t.back, err = o.hold(ctx, zoneHost, c.HostDevice); err == nil {
-		t.crossing, err = o.hold(ctx, zoneSwitch, c.SwitchDevice)
+	if t.back, err = o.hold(ctx, netnsHost, c.HostDevice); err == nil {
+		t.crossing, err = o.hold(ctx, netnsSwitch, c.SwitchDevice)
 	}
 	return err
 }
 
 // hold makes a device between host and switch a port, if it is not one yet.
-func (o *overlay) hold(ctx context.Context, zone uint8, device string) (index int, err error) {
+func (o *overlay) hold(ctx context.Context, namespace uint8, device string) (index int, err error) {
 	if device == "" {
 		return 0, fmt.Errorf("there is no link between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
 	}
-	if index, err = o.indexOf(zone, device); err != nil {
+	if index, err = o.indexOf(namespace, device); err != nil {
 		return 0, err
 	}
 	inner := datapath.PortName(linkPrefix + device)
-	o.d.ports.need(inner, zone, index)
+	o.d.ports.need(inner, namespace, index)
 	isHeld := func() bool {
 		o.d.ports.mu.RLock()
 		defer o.d.ports.mu.RUnlock()
-		holder := o.d.ports.holder(zone, index)
+		holder := o.d.ports.holder(namespace, index)
 		return holder != "" && !isInner(holder)
 	}
 	if isHeld() {
 		return index, nil
 	}
-	err = o.d.ports.Update(ctx, inner, datapath.Port{Device: device, Switch: zone == zoneSwitch, Role: datapath.RoleHost})
+	err = o.d.ports.Update(ctx, inner, datapath.Port{Device: device, Switch: namespace == netnsSwitch, Role: datapath.RoleHost})
 	if err != nil && isHeld() {
 		return index, nil // another goroutine was faster
 	}
 	return index, err
 }
 
-func (o *overlay) indexOf(zone uint8, device string) (int, error) {
-	z, err := o.d.zone(zone)
+func (o *overlay) indexOf(namespace uint8, device string) (int, error) {
+	z, err := o.d.namespace(namespace)
 	if err != nil {
 		return 0, err
 	}
@@ -196,7 +195,7 @@ func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 }
 
 func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
-	z, err := o.d.zone(zoneHost)
+	z, err := o.d.namespace(netnsHost)
 	if err != nil {
 		return nil, err
 	}
@@ -253,13 +252,13 @@ func (o *overlay) setKeys(t *tunnel) error {
 	}
 	for k := range wanted {
 		value := kernelTunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
-		if err := o.d.maps[kernelMapLlTunnel].Update(&k, &value, ebpf.UpdateAny); err != nil {
+		if err := o.d.tables.Tunnel.Put(k, value); err != nil {
 			return tableError("tunnels", err)
 		}
 	}
 	for k := range t.keys {
 		if !wanted[k] {
-			if err := ifThere(o.d.maps[kernelMapLlTunnel].Delete(&k)); err != nil {
+			if err := o.d.tables.Tunnel.Delete(k); err != nil {
 				return err
 			}
 		}
@@ -296,7 +295,7 @@ func (o *overlay) setGate() error {
 	if g == o.gate {
 		return nil
 	}
-	if err := o.d.maps[kernelMapLlTunnelGate].Update(uint32(0), &g, ebpf.UpdateAny); err != nil {
+	if err := o.d.tables.TunnelGate.Put(uint32(0), g); err != nil {
 		return fmt.Errorf("tunnels: %w", err)
 	}
 	o.gate = g
@@ -318,7 +317,7 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 		return nil
 	}
 	for k := range t.keys {
-		if err := ifThere(o.d.maps[kernelMapLlTunnel].Delete(&k)); err != nil {
+		if err := o.d.tables.Tunnel.Delete(k); err != nil {
 			return err
 		}
 	}
@@ -347,7 +346,7 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 			return err
 		}
 	}
-	if err := ifThere(o.d.maps[kernelMapLlTunnelName].Delete(t.id)); err != nil {
+	if err := o.d.tables.TunnelName.Delete(t.id); err != nil {
 		return err
 	}
 	o.namesMu.Lock()
@@ -408,5 +407,5 @@ func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool
 	}
 	o.d.ports.mu.RLock()
 	defer o.d.ports.mu.RUnlock()
-	return o.d.ports.holder(zoneHost, t.back) != "" && o.d.ports.holder(zoneSwitch, t.crossing) != "", nil
+	return o.d.ports.holder(netnsHost, t.back) != "" && o.d.ports.holder(netnsSwitch, t.crossing) != "", nil
 }

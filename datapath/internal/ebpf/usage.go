@@ -17,7 +17,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	}
 	half4, est4, half6, est6 := d.sweeper.entries(0), d.sweeper.entries(1), d.sweeper.entries(2), d.sweeper.entries(3)
 	affinity := uint64(0)
-	err := batches(d.maps[kernelMapLlAffinity], func(keys []kernelAffinityKey, _ []kernelAffinity) error {
+	err := d.tables.Affinity.Batches(func(keys []kernelAffinityKey, _ []kernelAffinity) error {
 		affinity += uint64(len(keys))
 		return nil
 	})

@@ -35,10 +35,10 @@ type verified struct {
 // everyProgram returns all programs, with the constants that decide what the verifier walks.
 func everyProgram() map[string]verified {
 	all := map[string]verified{expirerProgLlExpireRun: {load: loadExpirer, program: expirerProgLlExpireRun, whole: true}}
-	for zone, where := range map[uint8]string{zoneHost: "host", zoneSwitch: "switch"} {
+	for namespace, where := range map[uint8]string{netnsHost: "host", netnsSwitch: "switch"} {
 		for first, what := range map[uint8]string{0: "", 1: ", shadow"} {
-			constants := map[string]any{kernelVarConfigZone: zone, kernelVarConfigFirst: first}
-			whole := zone == zoneHost && first == 0
+			constants := map[string]any{kernelVarConfigNetns: namespace, kernelVarConfigShadow: first}
+			whole := namespace == netnsHost && first == 0
 			all[kernelProgLlTcIngress+", "+where+what] = verified{loadKernel, kernelProgLlTcIngress, constants, 0, whole}
 			all[egressProgLlTcEgress+", "+where+what] = verified{loadEgress, egressProgLlTcEgress, constants, 0, whole}
 		}
@@ -46,7 +46,7 @@ func everyProgram() map[string]verified {
 			for generic := range uint8(2) {
 				all[fmt.Sprintf("%s, %s, generic %d, fragments %d", shortestProgLlXdp, where, generic, pieces)] = verified{
 					loadShortest, shortestProgLlXdp, map[string]any{
-						kernelVarConfigZone: zone, shortestVarConfigTurn: 1 - generic, shortestVarConfigGeneric: generic,
+						kernelVarConfigNetns: namespace, shortestVarConfigTurn: 1 - generic, shortestVarConfigGeneric: generic,
 						shortestVarConfigPieces: pieces,
 					}, flags, true,
 				}

@@ -4,9 +4,6 @@ package ebpf
 
 import (
 	"context"
-	"errors"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -33,13 +30,13 @@ func (s *services) verify(v *service) (bool, error) {
 		}
 		key := serviceKeyOf(f)
 		var entry kernelService
-		if ok, err := lookup(s.d.maps[kernelMapLlService], &key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
+		if ok, err := s.d.tables.Service.Find(key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
 			return false, err
 		}
 	}
 	for _, b := range v.backends {
 		var entry kernelBackend
-		if ok, err := lookup(s.d.maps[kernelMapLlBackend], b.id, &entry); !ok ||
+		if ok, err := s.d.tables.Backend.Find(b.id, &entry); !ok ||
 			entry.backendAddr() != b.addr || entry.ServiceId != v.id || entry.Flags != b.flags || entry.Weight != uint32(b.weight) {
 			return false, err
 		}
@@ -47,7 +44,7 @@ func (s *services) verify(v *service) (bool, error) {
 	for _, p := range v.ranges {
 		key := sourceRangeKeyOf(v.rangeSet, p)
 		var f uint8
-		if ok, err := lookup(s.d.maps[kernelMapLlSourceRange], &key, &f); !ok || f != rangeFamily(p) {
+		if ok, err := s.d.tables.SourceRange.Find(key, &f); !ok || f != rangeFamily(p) {
 			return false, err
 		}
 	}
@@ -65,13 +62,4 @@ func (s *services) verify(v *service) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// lookup is Lookup with a separate result for a missing entry.
-func lookup(m *ebpf.Map, key, value any) (bool, error) {
-	err := m.Lookup(key, value)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -11,28 +10,25 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// ctWhyShift is CT_WHY_SHIFT: the position of enum slow_why in the flags of an entry.
-const ctWhyShift = 12
+// ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an entry.
+const ctSlowpathShift = 12
 
-// ctDenied is CT_F_DENIED.
-const ctDenied = 0x80
-
-// whySlow are the words for enum slow_why.
-var whySlow = map[egressSlowWhy]string{
-	egressSlowWhyWHY_NETFILTER: "netfilter has rules",
-	egressSlowWhyWHY_MARK:      "it carries a mark",
-	egressSlowWhyWHY_TAG:       "VLAN tag of a device of the kernel",
-	egressSlowWhyWHY_ONE_WAY:   "its station was not heard on that port",
-	egressSlowWhyWHY_ONE_WAY_1: "its station was not heard on that port",
-	egressSlowWhyWHY_FULL:      "no room for another next hop",
+// whySlow are the words for enum slowpath_reason.
+var whySlow = map[egressSlowpathReason]string{
+	egressSlowpathReasonSLOWPATH_NETFILTER: "netfilter has rules",
+	egressSlowpathReasonSLOWPATH_MARK:      "it carries a mark",
+	egressSlowpathReasonSLOWPATH_TAG:       "VLAN tag of a device of the kernel",
+	egressSlowpathReasonSLOWPATH_ONE_WAY:   "no reply from that bridge port yet",
+	egressSlowpathReasonSLOWPATH_ONE_WAY_1: "no reply from that bridge port yet",
+	egressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
 }
 
 // ways describes the paths of connections, with the next hops as of one moment.
 type ways struct {
-	d        *DataPlane
-	nexthops []kernelNexthop
-	zones    map[uint32]uint8 // by next hop: the zone of its device
-	peers    map[uint32]peerName
+	d          *DataPlane
+	nexthops   []kernelNexthop
+	namespaces map[uint32]uint8 // by next hop: the namespace of its device
+	peers      map[uint32]peerName
 }
 
 // peerName is the name of a peer and of its tunnel.
@@ -42,23 +38,22 @@ type peerName struct {
 }
 
 func newWays(d *DataPlane) (*ways, error) {
-	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), zones: make(map[uint32]uint8), peers: d.overlay.names()}
+	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.names()}
 	keys := make([]uint32, nexthopCount)
 	var cursor ebpf.MapBatchCursor
 	for at := 0; at < nexthopCount; {
-		n, err := d.maps[kernelMapLlNexthop].BatchLookup(&cursor, keys, w.nexthops[at:], nil)
-		at += n
-		if errors.Is(err, ebpf.ErrKeyNotExist) || n == 0 && err == nil {
-			break
-		}
+		n, more, err := d.tables.Nexthop.NextBatch(&cursor, keys[at:], w.nexthops[at:])
 		if err != nil {
 			return nil, fmt.Errorf("next hops: %w", err)
+		}
+		if at += n; !more || n == 0 {
+			break
 		}
 	}
 	var key kernelNexthopKey
 	var index uint32
-	for it := d.maps[kernelMapLlNexthopId].Iterate(); it.Next(&key, &index); {
-		w.zones[index] = key.Zone
+	for it := d.tables.NexthopId.Iterate(); it.Next(&key, &index); {
+		w.namespaces[index] = key.Netns
 	}
 	return w, nil
 }
@@ -68,7 +63,7 @@ func (w *ways) of(m *kernelCtMeta) datapath.Way {
 	if m.Flags&ctDenied != 0 {
 		return datapath.Way{Why: "rules do not allow it any more"}
 	}
-	if why, known := whySlow[egressSlowWhy(m.Flags>>ctWhyShift)]; known && m.Nexthop == 0 {
+	if why, known := whySlow[egressSlowpathReason(m.Flags>>ctSlowpathShift)]; known && m.Nexthop == 0 {
 		return datapath.Way{Why: why}
 	}
 	switch kernelCtState(m.State) {
@@ -86,7 +81,7 @@ func (w *ways) of(m *kernelCtMeta) datapath.Way {
 		return datapath.Way{Why: "its next hop may have changed"}
 	}
 	way := datapath.Way{Tracked: true, VLAN: hop.Vid}
-	if z := w.d.zones[w.zones[uint32(m.Nexthop)]]; z != nil {
+	if z := w.d.namespaces[w.namespaces[uint32(m.Nexthop)]]; z != nil {
 		way.Device = z.devices.nameOf(int(hop.Ifindex))
 	}
 	if hop.Peer != 0 {

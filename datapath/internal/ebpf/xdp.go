@@ -22,9 +22,9 @@ import (
 // the tc hooks, so it can be attached and detached at any time.
 type xdp struct {
 	pinnedLink
-	zone *zone
-	mode datapath.XDPMode
-	made xdpConstants // of this run's program; zero: an earlier run's
+	namespace *namespace
+	mode      datapath.XDPMode
+	made      xdpConstants // of this run's program; zero: an earlier run's
 }
 
 // xdpConstants are the constants of a device's own copy of the program.
@@ -51,7 +51,7 @@ func xdpPin(mode datapath.XDPMode) string { return "xdp_" + mode.String() }
 var xdpModes = []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative}
 
 // openXDP opens the XDP pins in a folder: one, or none during a change of mode.
-func openXDP(z *zone, folder string, pins []fs.DirEntry) (found []*xdp, err error) {
+func openXDP(z *namespace, folder string, pins []fs.DirEntry) (found []*xdp, err error) {
 	for _, mode := range xdpModes {
 		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == xdpPin(mode) }) {
 			continue
@@ -60,7 +60,7 @@ func openXDP(z *zone, folder string, pins []fs.DirEntry) (found []*xdp, err erro
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, &xdp{pinnedLink: p, zone: z, mode: mode})
+		found = append(found, &xdp{pinnedLink: p, namespace: z, mode: mode})
 	}
 	return found, nil
 }
@@ -76,7 +76,7 @@ func (t *port) xdp() *xdp {
 }
 
 // fitXDP changes the XDP program to the wanted mode and the present state of the device.
-func (p *ports) fitXDP(z *zone, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) error {
+func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) error {
 	t.mode = mode
 	x := t.xdp()
 	if x != nil && (x.mode != mode || !x.attached()) {
@@ -117,7 +117,7 @@ func (x *xdp) isMade(want xdpConstants) bool {
 
 // installXDP loads the program with constants, and attaches it with put. If that fails, it tries
 // the program for frames in several buffers.
-func (z *zone) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdpConstants, error) {
+func (z *namespace) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdpConstants, error) {
 	err := z.putXDP(want, put)
 	if err == nil || want.generic != 0 || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENODEV) {
 		return want, err
@@ -129,7 +129,7 @@ func (z *zone) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdp
 	return want, err // of the first attempt
 }
 
-func (z *zone) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
+func (z *namespace) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
 	program, err := z.loadXDP(c)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (z *zone) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
 
 // exchange replaces the program by one with other constants.
 func (x *xdp) exchange(want xdpConstants) error {
-	made, err := x.zone.installXDP(want, x.update)
+	made, err := x.namespace.installXDP(want, x.update)
 	if err == nil {
 		x.made = made
 	}
@@ -148,7 +148,7 @@ func (x *xdp) exchange(want xdpConstants) error {
 }
 
 // fitsXDP reports whether fitXDP has nothing to do.
-func (z *zone) fitsXDP(t *port, l netlink.Link) bool {
+func (z *namespace) fitsXDP(t *port, l netlink.Link) bool {
 	x := t.xdp()
 	if x == nil || t.mode == datapath.XDPOff {
 		return x == nil && t.mode == datapath.XDPOff
@@ -157,7 +157,7 @@ func (z *zone) fitsXDP(t *port, l netlink.Link) bool {
 	return err == nil && x.mode == t.mode && x.attached() && x.isMade(want)
 }
 
-func (z *zone) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstants, err error) {
+func (z *namespace) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstants, err error) {
 	bounded, err := z.bounded()
 	if err != nil {
 		return c, err
@@ -167,9 +167,9 @@ func (z *zone) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstan
 	if mac := a.HardwareAddr; len(mac) == 6 {
 		c.macHigh, c.macLow = binary.NativeEndian.Uint32(mac), binary.NativeEndian.Uint16(mac[4:])
 	}
-	c.leave = nexthopFrames
+	c.leave = nexthopXDPXmit
 	if mode == datapath.XDPGeneric {
-		c.leave, c.generic = nexthopUnqueued, 1
+		c.leave, c.generic = nexthopNoQdisc, 1
 	}
 	// All drivers with XDP support XDP_TX, but a veth only if its peer can receive frames.
 	if l.Type() != "veth" && !bounded[a.Index] {
@@ -179,7 +179,7 @@ func (z *zone) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstan
 }
 
 // loadXDP loads the program for a device.
-func (z *zone) loadXDP(c xdpConstants) (*ebpf.Program, error) {
+func (z *namespace) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 	load := func() (*ebpf.CollectionSpec, error) {
 		s, err := loadShortest()
 		if err != nil {
@@ -206,7 +206,7 @@ func (z *zone) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 }
 
 // attachXDP attaches the program if no other program is attached, and pins it.
-func (z *zone) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Program, folder string) (*xdp, error) {
+func (z *namespace) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Program, folder string) (*xdp, error) {
 	a := l.Attrs()
 	flags := link.XDPDriverMode
 	if mode == datapath.XDPGeneric {
@@ -220,7 +220,7 @@ func (z *zone) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Pr
 	if err != nil {
 		return nil, err
 	}
-	x := &xdp{pinnedLink: pinnedLink{raw, a.Index, filepath.Join(folder, xdpPin(mode))}, zone: z, mode: mode}
+	x := &xdp{pinnedLink: pinnedLink{raw, a.Index, filepath.Join(folder, xdpPin(mode))}, namespace: z, mode: mode}
 	if err := raw.Pin(x.pin); err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
@@ -228,7 +228,7 @@ func (z *zone) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Pr
 }
 
 // refusedXDP returns the error for a failed attachment: the reason, and what to do.
-func (z *zone) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
+func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
 	told := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
 	if l, e := z.nl.LinkByIndex(a.Index); e == nil {
 		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId != 0 {
@@ -258,14 +258,14 @@ func (x *xdp) replace() error {
 	if !x.inPlace() {
 		return nil
 	}
-	l, err := x.zone.nl.LinkByIndex(x.index)
+	l, err := x.namespace.nl.LinkByIndex(x.index)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	want, err := x.zone.xdpConstants(l, x.mode)
+	want, err := x.namespace.xdpConstants(l, x.mode)
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,9 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 	f.t.Helper()
 	spec, err := loadShortest()
 	f.ok(err)
-	leave, generic := uint32(nexthopFrames), uint8(0)
+	leave, generic := uint32(nexthopXDPXmit), uint8(0)
 	if mode == datapath.XDPGeneric {
-		leave, generic = nexthopUnqueued, 1
+		leave, generic = nexthopNoQdisc, 1
 	}
 	for name, value := range map[string]any{
 		shortestVarConfigIfindex: f.in.index,
@@ -42,11 +42,11 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 
 // xdpChanges are changes of state that only the XDP programs check.
 var xdpChanges = []fastChange{
-	nexthop("a driver that takes no frames", func(n *kernelNexthop) { n.Flags &^= nexthopFrames }),
-	nexthop("a queue", func(n *kernelNexthop) { n.Flags &^= nexthopFrames | nexthopUnqueued }),
+	nexthop("a driver that takes no frames", func(n *kernelNexthop) { n.Flags &^= nexthopXDPXmit }),
+	nexthop("a queue", func(n *kernelNexthop) { n.Flags &^= nexthopXDPXmit | nexthopNoQdisc }),
 	{name: "back", do: func(c *fastCase) { c.next.Ifindex = uint32(c.meta.InPort) }},
 	{name: "back to where a queue is", do: func(c *fastCase) {
-		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(nexthopFrames|nexthopUnqueued)
+		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(nexthopXDPXmit|nexthopNoQdisc)
 	}},
 }
 
@@ -91,11 +91,11 @@ func unfinish(frame []byte, more uint16) {
 	}
 }
 
-// leftByXDP reports whether XDP programs leave to tc a packet that fast.h handles there.
+// leftByXDP reports whether XDP programs leave to tc a packet that fastpath.h handles there.
 func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
-	wanted := uint32(nexthopFrames)
+	wanted := uint32(nexthopXDPXmit)
 	if generic {
-		wanted = nexthopUnqueued
+		wanted = nexthopNoQdisc
 	}
 	// In the test the generic program may send back whatever the next hop is like.
 	if c.next.Flags&wanted == 0 && !(generic && c.next.Ifindex == in) {
@@ -109,7 +109,7 @@ func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
 	return sum%0xffff == pseudo%0xffff
 }
 
-// inXDP runs c through the XDP programs. They must produce the same as fast.h on the tc hook, or
+// inXDP runs c through the XDP programs. They must produce the same as fastpath.h on the tc hook, or
 // leave the packet unchanged.
 func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
 	t.Helper()

@@ -129,7 +129,7 @@ func TestXDPForwards(t *testing.T) {
 			t.Run(fmt.Sprint(mode, " ", x.name, " ", x.target), func(t *testing.T) {
 				n := newXDPNetwork(t, mode)
 				if mode == datapath.XDPNative {
-					n.requireTakers()
+					n.requireXDPTargets()
 				}
 				n.backends.ServeTCP(t, x.server, "tcp")
 				n.backends.ServeUDP(t, x.server, "udp")
@@ -167,14 +167,14 @@ func (n *network) noDrops() {
 	}
 }
 
-// requireTakers skips the test on kernels that do not report XDP transmit targets.
-func (n *xdpNetwork) requireTakers() {
+// requireXDPTargets skips the test on kernels that do not report XDP transmit targets.
+func (n *xdpNetwork) requireXDPTargets() {
 	n.t.Helper()
-	z, err := n.d.zone(zoneHost)
+	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	takers, err := z.frameTakers()
+	transmitters, err := z.xdpTransmitters()
 	n.ok(err)
-	if takers == nil {
+	if transmitters == nil {
 		n.t.Skip("kernels before 6.3 do not report which devices can transmit XDP frames")
 	}
 }
@@ -212,34 +212,34 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
 	c := n.dial("198.51.100.10:80")
 	word := func(word string) { c.echo(t, word) }
-	takers := func(wanted bool) {
+	transmitters := func(wanted bool) {
 		t.Helper()
 		testnet.Eventually(t, 5*time.Second, fmt.Sprint("the devices take frames: ", wanted), func() bool {
-			return n.flagsOf("in0")&n.flagsOf("out0")&deviceFrames != 0 == wanted && (n.flagsOf("in0")|n.flagsOf("out0"))&deviceFrames != 0 == wanted
+			return n.flagsOf("in0")&n.flagsOf("out0")&deviceXDPXmit != 0 == wanted && (n.flagsOf("in0")|n.flagsOf("out0"))&deviceXDPXmit != 0 == wanted
 		})
 	}
-	z, err := n.d.zone(zoneHost)
+	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	if found, err := z.frameTakers(); found == nil {
+	if found, err := z.xdpTransmitters(); found == nil {
 		n.ok(err)
 		n.wantXDP("on a kernel that does not tell", false, word)
 		n.wantFallback("does not tell")
 		return
 	}
-	takers(true)
+	transmitters(true)
 	n.wantXDP("with GRO", true, word)
 	n.wantFallback("")
 	// Both have NAPI because of the program at their own peer only; now not even that.
 	for _, ns := range []*testnet.NS{n.client, n.backends} {
 		ns.Offload(t, "eth0", false, testnet.GRO)
 	}
-	takers(false)
+	transmitters(false)
 	n.wantXDP("without GRO", false, word)
 	n.wantFallback("packets that leave by in0, out0 take the way of tc")
 	for _, ns := range []*testnet.NS{n.client, n.backends} {
 		ns.Offload(t, "eth0", true, testnet.GRO)
 	}
-	takers(true)
+	transmitters(true)
 	n.wantXDP("with GRO again", true, word)
 	for _, device := range []string{"in0", "out0"} {
 		if !n.bound(device) {
@@ -248,7 +248,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 		}
 	}
 	n.ok(z.devices.scan()) // done every 30 s otherwise
-	takers(false)
+	transmitters(false)
 	n.wantXDP("with a bound", false, word)
 	n.noDrops()
 }
@@ -280,7 +280,7 @@ func (n *network) bound(device string) bool {
 // flagsOf returns the flags of a device of the node.
 func (n *network) flagsOf(device string) uint32 {
 	n.t.Helper()
-	z, err := n.d.zone(zoneHost)
+	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
 	l := z.devices.byName(device)
 	if l == nil {
@@ -304,10 +304,10 @@ func TestXDPComesAndGoes(t *testing.T) {
 	n.wantXDP("generic", true, word)
 	n.wantMode("generic", "in0", "out0")
 	native := true
-	if z, err := n.d.zone(zoneHost); err == nil {
-		takers, err := z.frameTakers()
+	if z, err := n.d.namespace(netnsHost); err == nil {
+		transmitters, err := z.xdpTransmitters()
 		n.ok(err)
-		native = takers != nil
+		native = transmitters != nil
 	}
 	n.update(datapath.XDPNative)
 	n.wantXDP("native", native, word)

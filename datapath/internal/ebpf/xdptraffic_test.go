@@ -15,7 +15,7 @@ import (
 // XDP, and larger ones arrive.
 func TestXDPOfJumboFrames(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPOff)
-	n.requireTakers()
+	n.requireXDPTargets()
 	n.client.MTU(t, "eth0", 9000)
 	n.backends.MTU(t, "eth0", 9000)
 	for _, device := range []string{"in0", "out0"} {

@@ -18,15 +18,15 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// The zones, as config_zone in the programs.
+// The namespaces, as config_netns in the programs.
 const (
-	zoneHost   = 0
-	zoneSwitch = 1
+	netnsHost   = 0
+	netnsSwitch = 1
 )
 
-// zone is one network namespace that the data plane works in. Connections, devices and next hops
-// belong to one zone each.
-type zone struct {
+// namespace is one network namespace that the data plane works in. Connections, devices and next hops
+// belong to one namespace each.
+type namespace struct {
 	id   uint8
 	name string
 	ns   netns.NsHandle
@@ -51,10 +51,10 @@ func (p *pair) Close() (err error) {
 	return err
 }
 
-// openZone opens the namespace called name, or the daemon's own if name is empty. The error wraps
+// openNamespace opens the namespace called name, or the daemon's own if name is empty. The error wraps
 // [datapath.ErrAbsent] if the namespace does not exist.
-func openZone(id uint8, name string) (_ *zone, err error) {
-	z := &zone{id: id, name: name, own: name == "", ns: -1}
+func openNamespace(id uint8, name string) (_ *namespace, err error) {
+	z := &namespace{id: id, name: name, own: name == "", ns: -1}
 	if z.own {
 		z.ns, err = netns.Get()
 	} else {
@@ -74,7 +74,7 @@ func openZone(id uint8, name string) (_ *zone, err error) {
 
 // current reports whether the name still refers to this namespace; it may have been deleted, and
 // created again.
-func (z *zone) current() bool {
+func (z *namespace) current() bool {
 	if z.own {
 		return true
 	}
@@ -89,19 +89,19 @@ func (z *zone) current() bool {
 // renewSwitch closes the switch's namespace if its name is gone or refers to another one: an open
 // handle would keep the namespace alive. Its ports are attached again when a new one exists.
 func (d *DataPlane) renewSwitch() error {
-	// Locked so that no port operation uses the zone after it is closed.
+	// Locked so that no port operation uses the namespace after it is closed.
 	d.ports.mu.Lock()
 	defer d.ports.mu.Unlock()
-	d.zonesMu.Lock()
-	z := d.zones[zoneSwitch]
+	d.namespacesMu.Lock()
+	z := d.namespaces[netnsSwitch]
 	if z == nil || z.current() {
-		d.zonesMu.Unlock()
+		d.namespacesMu.Unlock()
 		return nil
 	}
-	d.zones[zoneSwitch] = nil
-	d.zonesMu.Unlock()
+	d.namespaces[netnsSwitch] = nil
+	d.namespacesMu.Unlock()
 	d.log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.name))
-	err := errors.Join(d.ports.abandon(zoneSwitch), z.Close())
+	err := errors.Join(d.ports.abandon(netnsSwitch), z.Close())
 	if z.devices != nil {
 		err = errors.Join(err, z.devices.forget())
 	}
@@ -109,7 +109,7 @@ func (d *DataPlane) renewSwitch() error {
 	return err
 }
 
-func (z *zone) Close() error {
+func (z *namespace) Close() error {
 	if z.devices != nil {
 		z.devices.Close()
 	}
@@ -121,11 +121,13 @@ func (z *zone) Close() error {
 	return errors.Join(err, z.ns.Close())
 }
 
-// label returns the name of the zone in the API.
-func (z *zone) label() string { return [...]string{zoneHost: "host", zoneSwitch: "switch"}[z.id] }
+// label returns the name of the namespace in the API.
+func (z *namespace) label() string {
+	return [...]string{netnsHost: "host", netnsSwitch: "switch"}[z.id]
+}
 
-// do calls f on a thread that is in the zone's namespace.
-func (z *zone) do(f func() error) error {
+// do calls f on a thread that is in the namespace's namespace.
+func (z *namespace) do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the thread is in the wrong namespace, so it must end with the goroutine.
@@ -139,14 +141,14 @@ func (z *zone) do(f func() error) error {
 	return <-done
 }
 
-// load loads the programs of the zone with these maps.
-func (z *zone) load(maps map[string]*ebpf.Map) error {
+// load loads the programs of the namespace with these maps.
+func (z *namespace) load(maps map[string]*ebpf.Map) error {
 	z.maps = maps
 	return z.pair.load(z.id, false, maps)
 }
 
 // loadFirst loads the programs that run before an earlier run's.
-func (z *zone) loadFirst(maps map[string]*ebpf.Map) error {
+func (z *namespace) loadFirst(maps map[string]*ebpf.Map) error {
 	if z.first.ingress != nil {
 		return nil
 	}
@@ -166,10 +168,10 @@ func (p *pair) load(id uint8, first bool, maps map[string]*ebpf.Map) error {
 
 // copyOf identifies a program and its constants.
 type copyOf struct {
-	load  func() (*ebpf.CollectionSpec, error)
-	name  string
-	zone  uint8
-	first bool // config_first
+	load      func() (*ebpf.CollectionSpec, error)
+	name      string
+	namespace uint8
+	first     bool // config_shadow
 }
 
 // loadProgram loads a program, or reuses an earlier run's identical one. A non-zero log level
@@ -179,11 +181,11 @@ func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Variables[kernelVarConfigZone].Set(p.zone); err != nil {
+	if err := s.Variables[kernelVarConfigNetns].Set(p.namespace); err != nil {
 		return nil, err
 	}
 	if p.first {
-		if err := s.Variables[kernelVarConfigFirst].Set(uint8(1)); err != nil {
+		if err := s.Variables[kernelVarConfigShadow].Set(uint8(1)); err != nil {
 			return nil, err
 		}
 	}
@@ -240,10 +242,10 @@ func preparePinDir(dir string) error {
 	return os.MkdirAll(dir, 0o700)
 }
 
-// zoneOf returns the zone of the switch's network namespace, or the host's.
-func (d *DataPlane) zoneOf(inSwitch bool) uint8 {
+// namespaceOf returns the namespace of the switch's network namespace, or the host's.
+func (d *DataPlane) namespaceOf(inSwitch bool) uint8 {
 	if inSwitch && d.config.SwitchNamespace != "" && d.config.SwitchNamespace != "host" {
-		return zoneSwitch
+		return netnsSwitch
 	}
-	return zoneHost
+	return netnsHost
 }

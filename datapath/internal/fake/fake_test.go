@@ -188,8 +188,8 @@ func TestSetsOfRules(t *testing.T) {
 	if r, ok := errors.AsType[*datapath.RuleError](err); !ok || r.Rule != "b" || !errors.Is(err, datapath.ErrAbsent) {
 		t.Errorf("a rule that is refused: %v", err)
 	}
-	dark := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"out": {Match: datapath.Match{DestinationGroups: []datapath.GroupName{"dark"}}}}}
-	err = d.NAT().Update(ctx, datapath.NodeSet, dark)
+	undecodable := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"out": {Match: datapath.Match{DestinationGroups: []datapath.GroupName{"undecodable"}}}}}
+	err = d.NAT().Update(ctx, datapath.NodeSet, undecodable)
 	if r, ok := errors.AsType[*datapath.RuleError](err); !ok || r.Rule != "out" {
 		t.Errorf("a rule whose group does not exist: %v", err)
 	}

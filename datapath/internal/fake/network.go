@@ -130,7 +130,7 @@ func (n *Network) EndpointContent() map[datapath.EndpointName]datapath.Endpoint 
 // PeerContent returns copies of all peers.
 func (n *Network) PeerContent() map[datapath.PeerName]datapath.Peer { return n.peers.content() }
 
-// Maintained returns how often upkeep was done.
+// Maintained returns how often maintenance was done.
 func (n *Network) Maintained() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

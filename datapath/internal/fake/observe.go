@@ -243,7 +243,7 @@ func (d *DataPlane) Content() (map[datapath.PortName]datapath.Port, map[datapath
 	return d.ports.content(), d.services.content()
 }
 
-// Maintained returns how often upkeep was done.
+// Maintained returns how often maintenance was done.
 func (d *DataPlane) Maintained() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -20,7 +20,7 @@ type PodLinks struct {
 
 	mu        sync.Mutex
 	links     map[string]PodState
-	strangers []string
+	foreign   []string
 	listeners map[Socket][]netip.Addr
 }
 
@@ -37,11 +37,11 @@ func NewPodLinks(o Options) *PodLinks {
 	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}, listeners: map[Socket][]netip.Addr{}}
 }
 
-// Strangers sets the devices of other programs that exist from now on.
-func (f *PodLinks) Strangers(devices ...string) {
+// SetForeign sets the devices of other programs that exist from now on.
+func (f *PodLinks) SetForeign(devices ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.strangers = devices
+	f.foreign = devices
 }
 
 // Make implements [datapath.PodLinks].
@@ -51,7 +51,7 @@ func (f *PodLinks) Make(ctx context.Context, l *datapath.PodLink) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slices.Contains(f.strangers, l.Device) {
+	if slices.Contains(f.foreign, l.Device) {
 		return fmt.Errorf("device %q %w", l.Device, datapath.ErrNameTaken)
 	}
 	for _, other := range f.links {

@@ -124,9 +124,9 @@ type watcher struct {
 	failed  func(error)
 	end     int // a file descriptor that can be read once ended
 	ended   atomic.Bool
-	sockets []int // that tell of changes
-	told    []finding
-	stale   bool // the field told must be read again
+	sockets []int // that report changes
+	found   []finding
+	stale   bool // found must be read again
 	known   bool // state was given to changed
 	failing bool
 	state   State
@@ -175,14 +175,14 @@ func (w *watcher) close() {
 // run looks every second, and after each notification.
 func (w *watcher) run() {
 	for round := 1; !w.ended.Load(); round++ {
-		told := w.await(pollInterval)
-		w.stale = w.stale || told || round%rereadEvery == 0
+		received := w.await(pollInterval)
+		w.stale = w.stale || received || round%rereadEvery == 0
 		if w.ended.Load() {
 			return
 		}
 		begin := time.Now()
 		w.look()
-		if told {
+		if received {
 			w.pause(min(max(pauseMin, pauseTimes*time.Since(begin)), pauseMax))
 		}
 	}
@@ -197,7 +197,7 @@ func (w *watcher) pause(limit time.Duration) {
 }
 
 // await waits for a message, and reads all that there are; false: none came in time.
-func (w *watcher) await(limit time.Duration) (told bool) {
+func (w *watcher) await(limit time.Duration) (received bool) {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	for _, fd := range w.sockets {
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
@@ -212,9 +212,9 @@ func (w *watcher) await(limit time.Duration) (told bool) {
 			continue // interrupted, or nothing
 		}
 		for _, fd := range w.sockets {
-			told = drain(fd) || told
+			received = drain(fd) || received
 		}
-		if told {
+		if received {
 			return true
 		}
 	}
@@ -263,7 +263,7 @@ func (w *watcher) find() (State, error) {
 		if err != nil {
 			return State{}, fmt.Errorf("IPsec policies: %w", err)
 		}
-		w.told, w.stale = append(chains, policies...), false
+		w.found, w.stale = append(chains, policies...), false
 	}
 	tables, err := legacyTables()
 	if err != nil {
@@ -277,6 +277,6 @@ func (w *watcher) find() (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("br_netfilter: %w", err)
 	}
-	all := append(append(append([]finding(nil), w.told...), tables...), frames...)
+	all := append(append(append([]finding(nil), w.found...), tables...), frames...)
 	return stateOf(all, call), nil
 }

@@ -70,7 +70,7 @@ func (u *addressUpdate) add(p netip.Prefix) error {
 	}
 	err := u.s.addAddress(u.link.Attrs().Index, p)
 	if errors.Is(err, unix.EEXIST) && p.Addr().Is6() {
-		return fmt.Errorf("the device has it with another length: remove that one, or say that length")
+		return fmt.Errorf("the device has it with another prefix length: remove that address, or set that length")
 	}
 	if err == nil && p.Addr().Is6() {
 		u.s.awaitLocal(u.link.Attrs().Index, p)
@@ -81,7 +81,7 @@ func (u *addressUpdate) add(p netip.Prefix) error {
 func (u *addressUpdate) drop(p netip.Prefix, there bool) error {
 	return u.change("remove address "+p.String(), func() error {
 		if there {
-			if err := u.s.removeAddress(u.link.Attrs().Index, p); err != nil && !isGone(err) {
+			if err := u.s.removeAddress(u.link.Attrs().Index, p); err != nil && !isAbsent(err) {
 				return err
 			}
 		}
@@ -102,7 +102,7 @@ func (s *space) addresses(link netlink.Link) ([]netip.Prefix, error) {
 			r.AddData(m)
 			return s.execute(r, unix.RTM_NEWADDR)
 		})
-		if isGone(err) {
+		if isAbsent(err) {
 			return nil, nil // so is the device
 		}
 		if err != nil {

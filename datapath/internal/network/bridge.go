@@ -32,9 +32,9 @@ type bridgeUpdate struct {
 	value  datapath.Bridge
 	record *bridgeRecord
 
-	dry     bool // change nothing
-	differs bool // with dry: something would have been changed
-	leaving bool // remove our settings
+	dry      bool // change nothing
+	differs  bool // with dry: something would have been changed
+	removing bool // remove our settings
 
 	bridge netlink.Link
 	vlans  map[int32][]*nl.BridgeVlanInfo
@@ -55,7 +55,7 @@ func (u *bridgeUpdate) change(what string, f func() error) error {
 
 // note records in the journal what becomes ours, before the change is made.
 func (u *bridgeUpdate) note() error {
-	if u.dry || u.leaving {
+	if u.dry || u.removing {
 		return nil
 	}
 	return u.n.journal.note(line{Kind: kindBridge, Name: string(u.name), Bridge: u.record.clone()})
@@ -118,7 +118,7 @@ func (u *bridgeUpdate) find() (err error) {
 	}
 	made := u.record.isMade(u.n, u.bridge)
 	if !made && u.record.Index != u.bridge.Attrs().Index {
-		u.n.log.Info("a bridge that was there is taken over", slog.String("device", u.value.Device))
+		u.n.log.Info("an existing bridge is taken over", slog.String("device", u.value.Device))
 	}
 	if u.record.Made != made || u.record.Index != u.bridge.Attrs().Index {
 		u.record.Made, u.record.Index = made, u.bridge.Attrs().Index
@@ -181,7 +181,7 @@ func (u *bridgeUpdate) settings() error {
 		none := uint16(0) // no port is in a VLAN that is not configured for it
 		wanted.VlanDefaultPVID, changed = &none, true
 	case !u.value.VLANFiltering && filters(b) && !u.record.Made && !u.record.Filtering:
-		return fmt.Errorf("bridge %q was there with VLAN filtering, without which its VLANs would be one: say vlanFiltering: true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
+		return fmt.Errorf("bridge %q exists with VLAN filtering, without which its VLANs would be one: set vlanFiltering to true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
 			u.value.Device, u.value.Device)
 	case !u.value.VLANFiltering && filters(b):
 		off := false

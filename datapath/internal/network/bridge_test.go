@@ -30,8 +30,8 @@ func TestBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	sw := r.sw()
-	a := r.station("a", sw, "p1", "10.71.0.2/24", "fd71::2/64")
-	b := r.station("b", sw, "p2", "10.71.0.3/24", "fd71::3/64")
+	a := r.addHost("a", sw, "p1", "10.71.0.2/24", "fd71::2/64")
+	b := r.addHost("b", sw, "p2", "10.71.0.3/24", "fd71::3/64")
 	want := datapath.Bridge{
 		Device: "br0", Addresses: prefixes("10.71.0.1/24", "fd71::1/64"), Ageing: 60e9, MTU: 1450,
 		Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p2"}},
@@ -82,7 +82,7 @@ func TestBridge(t *testing.T) {
 func TestBridgeRepair(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
-	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.addHost("a", r.host, "p1", "10.71.0.2/24")
 	want := datapath.Bridge{
 		Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ageing: 60e9, MTU: 1400,
 		Ports: []datapath.BridgePort{{Device: "p1", Isolated: true}},
@@ -113,7 +113,7 @@ func TestBridgeRepair(t *testing.T) {
 func TestLocalRouteEndsWithAddress(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
-	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.addHost("a", r.host, "p1", "10.71.0.2/24")
 	r.host.Bridge(t, "br0", "p1")
 	r.bridge("lan", datapath.Bridge{Device: "br0", Addresses: prefixes("fd71::1/64")})
 	r.host.Run(t, "ip", "-6", "route", "del", "local", "fd71::1", "dev", "br0", "table", "local")
@@ -129,12 +129,12 @@ func TestLocalRouteEndsWithAddress(t *testing.T) {
 	r.has(r.host, "ip link show br0", []string{"br0"})
 }
 
-// TestBridgeStrangers: additions of other programs to a bridge of ours stay.
-func TestBridgeStrangers(t *testing.T) {
+// TestBridgeExternalChanges: additions of other programs to a bridge of ours stay.
+func TestBridgeExternalChanges(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
-	r.station("a", r.host, "p1", "10.71.0.2/24")
-	r.station("b", r.host, "p2", "10.71.0.3/24")
+	r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	r.addHost("b", r.host, "p2", "10.71.0.3/24")
 	want := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}}
 	r.bridge("lan", want)
 	r.host.Run(t, "ip", "link", "set", "p2", "master", "br0")
@@ -154,9 +154,9 @@ func TestBridgeStrangers(t *testing.T) {
 func TestBridgeAdopted(t *testing.T) {
 	r := newRig(t, true)
 	ctx := context.Background()
-	a := r.station("a", r.host, "p1", "10.71.0.2/24")
-	b := r.station("b", r.host, "p2", "10.71.0.3/24")
-	r.station("c", r.host, "p3", "10.71.0.4/24")
+	a := r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	b := r.addHost("b", r.host, "p2", "10.71.0.3/24")
+	r.addHost("c", r.host, "p3", "10.71.0.4/24")
 	r.host.Bridge(t, "br0", "p1", "p2")
 	r.host.Addr(t, "br0", "10.71.0.1/24")
 	mac := r.host.MAC(t, "br0")
@@ -185,8 +185,8 @@ func TestBridgeAdopted(t *testing.T) {
 	traffic.ExpectUnharmed(t)
 }
 
-// TestBridgePortComesAndGoes: a device that returns is attached to the bridge again.
-func TestBridgePortComesAndGoes(t *testing.T) {
+// TestBridgePortAddedAndRemoved: a device that returns is attached to the bridge again.
+func TestBridgePortAddedAndRemoved(t *testing.T) {
 	r := newRig(t, true)
 	want := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}}
 	update := func() error { return r.n.Bridges().Update(context.Background(), "lan", want) }
@@ -194,7 +194,7 @@ func TestBridgePortComesAndGoes(t *testing.T) {
 		r.wantAbsent(update(), `port p1 does not exist`)
 		r.has(r.host, "ip addr show br0", []string{"10.71.0.1/24"}) // the rest is in force
 		r.drainSignals()
-		r.station("a", r.host, "p1", "10.71.0.2/24")
+		r.addHost("a", r.host, "p1", "10.71.0.2/24")
 		r.awaitSignal("a device came")
 		r.bridge("lan", want)
 		r.has(r.host, "ip link show master br0", []string{"p1"})
@@ -208,8 +208,8 @@ func TestBridgePortComesAndGoes(t *testing.T) {
 // changed.
 func TestBridgeRefused(t *testing.T) {
 	r := newRig(t, true)
-	r.station("a", r.host, "p1", "10.71.0.2/24")
-	r.station("b", r.host, "p2", "10.71.0.3/24")
+	r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	r.addHost("b", r.host, "p2", "10.71.0.3/24")
 	r.host.Bridge(t, "other", "p2")
 	for _, c := range []struct {
 		what string
@@ -231,8 +231,8 @@ func TestBridgeRefused(t *testing.T) {
 func TestBridgeTakenOverByAnother(t *testing.T) {
 	r := newRig(t, true)
 	ctx := context.Background()
-	a := r.station("a", r.host, "p1", "10.71.0.2/24")
-	b := r.station("b", r.host, "p2", "10.71.0.3/24")
+	a := r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	b := r.addHost("b", r.host, "p2", "10.71.0.3/24")
 	b.ServeUDP(t, "10.71.0.3:4660", "b")
 	want := datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p2"}}}
 	r.bridge("lan", want)
@@ -252,10 +252,10 @@ func TestBridgeTakenOverByAnother(t *testing.T) {
 	r.has(r.host, "ip link", []string{"p1"}, "br0")
 }
 
-// TestStrangersDevicesAreNoNews: devices that no object names cause no signals.
-func TestStrangersDevicesAreNoNews(t *testing.T) {
+// TestOtherDevicesAreNoNews: devices that no object names cause no signals.
+func TestOtherDevicesAreNoNews(t *testing.T) {
 	r := newRig(t, true)
-	r.station("a", r.host, "p1", "10.71.0.2/24")
+	r.addHost("a", r.host, "p1", "10.71.0.2/24")
 	r.bridge("lan", datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "p1"}}})
 	names := map[int32]string{}
 	message := func(kind uint16, index int32, name string) syscall.NetlinkMessage {

@@ -77,12 +77,12 @@ func (b *bridges) takeRecord(name datapath.BridgeName, s *space, device string) 
 	j := b.n.journal
 	j.mu.Lock()
 	var holder string
-	for other, r := range j.held.Bridges {
+	for other, r := range j.current.Bridges {
 		if other != string(name) && r.Device == device && r.Space == s.id {
 			holder = other
 		}
 	}
-	record := j.held.Bridges[holder]
+	record := j.current.Bridges[holder]
 	j.mu.Unlock()
 	if holder == "" {
 		return nil
@@ -153,12 +153,12 @@ func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
 
 func (n *Network) removeBridge(s *space, link netlink.Link, record *bridgeRecord) error {
 	if record.isMade(n, link) {
-		if err := s.nl.LinkDel(link); err != nil && !isGone(err) {
+		if err := s.nl.LinkDel(link); err != nil && !isAbsent(err) {
 			return err
 		}
 		return nil
 	}
-	u := &bridgeUpdate{n: n, s: s, bridge: link, record: record.clone(), leaving: true,
+	u := &bridgeUpdate{n: n, s: s, bridge: link, record: record.clone(), removing: true,
 		value: datapath.Bridge{Device: record.Device, VLANFiltering: true}}
 	return errors.Join(u.ports(), u.addresses())
 }
@@ -170,7 +170,7 @@ func (r *bridgeRecord) isMade(n *Network, link netlink.Link) bool {
 
 // Keys implements [datapath.Table].
 func (b *bridges) Keys(context.Context) iter.Seq2[datapath.BridgeName, error] {
-	return keysOf[datapath.BridgeName](namesOf(b.n.journal, b.n.journal.held.Bridges))
+	return keysOf[datapath.BridgeName](namesOf(b.n.journal, b.n.journal.current.Bridges))
 }
 
 // Verify implements [datapath.Table].

@@ -144,7 +144,7 @@ func (s *space) connects(m syscall.NetlinkMessage) bool {
 	return ours
 }
 
-// noteConnected records the result of connects.
+// noteConnected records the routes that the kernel makes for address p, for connects.
 func (s *space) noteConnected(p netip.Prefix) {
 	s.connected.Store(p.Masked(), true)
 	s.connected.Store(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), true)
@@ -174,7 +174,7 @@ func (s *space) removeLocal(index int, p netip.Prefix) error {
 	list, err := s.routesTo(local)
 	for i := range list {
 		if list[i].LinkIndex == index && list[i].Type == unix.RTN_LOCAL {
-			if e := s.nl.RouteDel(&list[i]); e != nil && !isGone(e) {
+			if e := s.nl.RouteDel(&list[i]); e != nil && !isAbsent(e) {
 				err = errors.Join(err, e)
 			}
 		}

@@ -30,7 +30,7 @@ func Present(cfg datapath.Config) bool {
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
-		n.journal, err = &journal{held: newRecords()}, nil // no state: nothing is ours
+		n.journal, err = &journal{current: newRecords()}, nil // no state: nothing is ours
 	}
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (n *Network) removeSwitch() error {
 			return err
 		}
 		if outer != nil && outer.Type() == "veth" && isOurs(n.cfg, outer) {
-			if err := n.host.nl.LinkDel(outer); err != nil && !isGone(err) {
+			if err := n.host.nl.LinkDel(outer); err != nil && !isAbsent(err) {
 				return fmt.Errorf("device %q: %w", n.cfg.HostDevice, err)
 			}
 			n.log.Info("link between host and switch removed", slog.String("host_device", n.cfg.HostDevice))
@@ -157,7 +157,7 @@ func (n *Network) warnOfDevices() {
 	}
 }
 
-// isGone reports whether the item to be removed does not exist.
-func isGone(err error) bool {
+// isAbsent reports whether the item to be removed does not exist.
+func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
 }

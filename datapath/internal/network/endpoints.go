@@ -198,10 +198,10 @@ func (e *endpoints) release(record *endpointRecord) error {
 		return err
 	}
 	// Down: it is about to lose its guard.
-	if err := s.nl.LinkSetDown(link); err != nil && !isGone(err) {
+	if err := s.nl.LinkSetDown(link); err != nil && !isAbsent(err) {
 		return fmt.Errorf("device %q: set it down: %w", record.Device, err)
 	}
-	if err := s.nl.LinkSetNoMaster(link); err != nil && !isGone(err) {
+	if err := s.nl.LinkSetNoMaster(link); err != nil && !isAbsent(err) {
 		return fmt.Errorf("device %q: take it out of its bridge: %w", record.Device, err)
 	}
 	return nil
@@ -210,7 +210,7 @@ func (e *endpoints) release(record *endpointRecord) error {
 // Keys implements [datapath.Table].
 func (e *endpoints) Keys(context.Context) iter.Seq2[datapath.EndpointName, error] {
 	all := e.n.journal.routeOwners(endpointMark)
-	for _, name := range namesOf(e.n.journal, e.n.journal.held.Endpoints) {
+	for _, name := range namesOf(e.n.journal, e.n.journal.current.Endpoints) {
 		all[name] = true
 	}
 	return keysOf[datapath.EndpointName](slices.Sorted(maps.Keys(all)))

@@ -24,20 +24,20 @@ import (
 
 const ntfSticky = 0x40 // NTF_STICKY of linux/neighbour.h
 
-// stationEntry is an entry of the FDB of a bridge.
-type stationEntry struct {
+// fdbEntry is an entry of the FDB of a bridge.
+type fdbEntry struct {
 	port  int // index; of the bridge for its own address
 	state uint16
 	flags uint8
 }
 
 // pinned reports whether no frame moves the entry from a port.
-func (e *stationEntry) pinned(port int) bool {
+func (e *fdbEntry) pinned(port int) bool {
 	return e != nil && e.port == port && e.state&unix.NUD_NOARP != 0 && e.flags&ntfSticky != 0
 }
 
-// station returns the FDB entry of a MAC in a bridge; nil: no such entry exists.
-func (s *space) station(bridge int, mac net.HardwareAddr) (*stationEntry, error) {
+// fdbEntry returns the FDB entry of a MAC in a bridge; nil: no such entry exists.
+func (s *space) fdbEntry(bridge int, mac net.HardwareAddr) (*fdbEntry, error) {
 	const length = 12 // of struct ndmsg
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	req.AddData(&netlink.Ndmsg{Family: unix.AF_BRIDGE, Flags: netlink.NTF_MASTER})
@@ -54,7 +54,7 @@ func (s *space) station(bridge int, mac net.HardwareAddr) (*stationEntry, error)
 		return nil, fmt.Errorf("look up %s in the FDB: no answer", mac)
 	}
 	m := msgs[0]
-	return &stationEntry{int(nl.NativeEndian().Uint32(m[4:])), nl.NativeEndian().Uint16(m[8:]), m[10]}, nil
+	return &fdbEntry{int(nl.NativeEndian().Uint32(m[4:])), nl.NativeEndian().Uint16(m[8:]), m[10]}, nil
 }
 
 // pin directs frames for a MAC to a port, regardless of learning.
@@ -71,7 +71,7 @@ func (s *space) pin(port int, mac net.HardwareAddr) error {
 // unpin removes the entry of a MAC from a port.
 func (s *space) unpin(port int, mac net.HardwareAddr) error {
 	err := s.nl.NeighDel(&netlink.Neigh{LinkIndex: port, Family: unix.AF_BRIDGE, Flags: netlink.NTF_MASTER, HardwareAddr: mac})
-	if err != nil && !isGone(err) && !errors.Is(err, unix.ENOENT) {
+	if err != nil && !isAbsent(err) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove %s from the FDB: %w", mac, err)
 	}
 	return nil
@@ -122,7 +122,7 @@ func (n *Network) checkMAC(s *space, port, bridge netlink.Link, mac net.Hardware
 			return taken(fmt.Sprintf("device %q", device))
 		}
 	}
-	entry, err := s.station(bridge.Attrs().Index, mac)
+	entry, err := s.fdbEntry(bridge.Attrs().Index, mac)
 	if err != nil || entry == nil || entry.state&unix.NUD_PERMANENT == 0 {
 		return err
 	}
@@ -135,7 +135,7 @@ func (n *Network) checkMAC(s *space, port, bridge netlink.Link, mac net.Hardware
 // isPinned reports whether the port of an endpoint is as secure wants it.
 func (s *space) isPinned(port, bridge netlink.Link, mac net.HardwareAddr) (bool, error) {
 	index := port.Attrs().Index
-	entry, err := s.station(bridge.Attrs().Index, mac)
+	entry, err := s.fdbEntry(bridge.Attrs().Index, mac)
 	if err != nil || !entry.pinned(index) {
 		return false, err
 	}
@@ -180,7 +180,7 @@ func (u *bridgeUpdate) pinHost(port netlink.Link) error {
 		return err
 	}
 	index, mac := port.Attrs().Index, link.Attrs().HardwareAddr
-	entry, err := u.s.station(u.bridge.Attrs().Index, mac)
+	entry, err := u.s.fdbEntry(u.bridge.Attrs().Index, mac)
 	if err != nil || entry.pinned(index) || entry != nil && entry.state&unix.NUD_PERMANENT != 0 {
 		return err
 	}

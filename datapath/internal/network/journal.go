@@ -31,12 +31,12 @@ const journalName = "network.journal"
 // the records in memory, [journal.problem] reports the error, and each further note tries to write
 // the whole journal anew.
 type journal struct {
-	mu     sync.Mutex
-	file   *os.File // nil: the journal is not kept, or broken
-	held   records
-	lines  int
-	dir    string // empty: the journal is not kept
-	broken error  // why the file differs from held; nil: it does not
+	mu      sync.Mutex
+	file    *os.File // nil: the journal is not kept, or broken
+	current records
+	lines   int
+	dir     string // empty: the journal is not kept
+	broken  error  // why the file differs from current; nil: it does not
 }
 
 // records is the current contents of the journal.
@@ -125,17 +125,17 @@ func bootID() (string, error) {
 
 // readJournal returns the records of this boot from the journal in dir.
 func readJournal(dir string) (records, error) {
-	held := newRecords()
+	records := newRecords()
 	boot, err := bootID()
 	if err != nil {
-		return held, err
+		return records, err
 	}
 	content, err := os.ReadFile(filepath.Join(dir, journalName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return held, nil
+		return records, nil
 	}
 	if err != nil {
-		return held, err
+		return records, err
 	}
 	lines := bufio.NewScanner(bytes.NewReader(content))
 	lines.Buffer(nil, 1<<24)
@@ -145,11 +145,11 @@ func readJournal(dir string) (records, error) {
 			continue // cut off
 		}
 		if first && l.Boot != boot {
-			return held, nil
+			return records, nil
 		}
-		held.take(l)
+		records.take(l)
 	}
-	return held, lines.Err()
+	return records, lines.Err()
 }
 
 // count returns the number of lines of the shortest journal.
@@ -189,11 +189,11 @@ func (r *records) take(l line) {
 
 // openJournal reads the journal in dir and continues it. It writes only differences.
 func openJournal(dir string) (*journal, error) {
-	held, err := readJournal(dir)
+	current, err := readJournal(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, journalName), err)
 	}
-	j := &journal{dir: dir, held: held}
+	j := &journal{dir: dir, current: current}
 	text, err := j.whole()
 	if err != nil {
 		return nil, err
@@ -221,20 +221,20 @@ func (j *journal) whole() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	err = e.Encode(line{Boot: boot})
-	for _, name := range slices.Sorted(maps.Keys(j.held.Bridges)) {
-		err = errors.Join(err, e.Encode(line{Kind: kindBridge, Name: name, Bridge: j.held.Bridges[name]}))
+	for _, name := range slices.Sorted(maps.Keys(j.current.Bridges)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindBridge, Name: name, Bridge: j.current.Bridges[name]}))
 	}
-	for _, name := range slices.Sorted(maps.Keys(j.held.Routes)) {
-		err = errors.Join(err, e.Encode(line{Kind: kindRoute, Name: name, Route: j.held.Routes[name]}))
+	for _, name := range slices.Sorted(maps.Keys(j.current.Routes)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindRoute, Name: name, Route: j.current.Routes[name]}))
 	}
-	for _, name := range slices.Sorted(maps.Keys(j.held.Links)) {
-		err = errors.Join(err, e.Encode(line{Kind: kindLink, Name: name, Link: j.held.Links[name]}))
+	for _, name := range slices.Sorted(maps.Keys(j.current.Links)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindLink, Name: name, Link: j.current.Links[name]}))
 	}
-	for _, name := range slices.Sorted(maps.Keys(j.held.Endpoints)) {
-		err = errors.Join(err, e.Encode(line{Kind: kindEndpoint, Name: name, Endpoint: j.held.Endpoints[name]}))
+	for _, name := range slices.Sorted(maps.Keys(j.current.Endpoints)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindEndpoint, Name: name, Endpoint: j.current.Endpoints[name]}))
 	}
-	for _, name := range slices.Sorted(maps.Keys(j.held.Tunnels)) {
-		err = errors.Join(err, e.Encode(line{Kind: kindTunnel, Name: name, Tunnel: j.held.Tunnels[name]}))
+	for _, name := range slices.Sorted(maps.Keys(j.current.Tunnels)) {
+		err = errors.Join(err, e.Encode(line{Kind: kindTunnel, Name: name, Tunnel: j.current.Tunnels[name]}))
 	}
 	return b.Bytes(), err
 }
@@ -267,13 +267,13 @@ func (j *journal) rewrite() error {
 func (j *journal) note(l line) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	same := j.held.says(l)
-	j.held.take(l)
+	same := j.current.contains(l)
+	j.current.take(l)
 	if j.dir == "" || same && j.broken == nil {
 		return nil
 	}
 	// Broken, or much longer than its contents: written anew.
-	if j.broken != nil || j.lines > 1000+4*j.held.count() {
+	if j.broken != nil || j.lines > 1000+4*j.current.count() {
 		j.broken = j.rewrite()
 	} else {
 		j.broken = j.append(l)
@@ -306,9 +306,9 @@ func (j *journal) problem() error {
 	return j.broken
 }
 
-// says reports whether l is equal to the current records. The caller of note may change maps and
-// lists in a record later, so that only records of plain fields can be compared.
-func (r *records) says(l line) bool {
+// contains reports whether l is equal to the current records. The caller of note may change maps
+// and lists in a record later, so that only records of plain fields can be compared.
+func (r *records) contains(l line) bool {
 	switch {
 	case l.Kind == kindRoute && l.Route != nil:
 		old := r.Routes[l.Name]
@@ -324,17 +324,17 @@ func (r *records) says(l line) bool {
 }
 
 // recordOf returns the record of a name; nil: no record.
-func recordOf[R any](j *journal, held map[string]*R, name string) *R {
+func recordOf[R any](j *journal, current map[string]*R, name string) *R {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return held[name]
+	return current[name]
 }
 
 // namesOf returns the names of all that the journal holds of a kind, in order.
-func namesOf[R any](j *journal, held map[string]*R) []string {
+func namesOf[R any](j *journal, current map[string]*R) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.Sorted(maps.Keys(held))
+	return slices.Sorted(maps.Keys(current))
 }
 
 // keysOf is names as the Keys of a table.
@@ -348,17 +348,19 @@ func keysOf[K, N ~string](names []N) iter.Seq2[K, error] {
 	}
 }
 
-func (j *journal) bridge(name string) *bridgeRecord     { return recordOf(j, j.held.Bridges, name) }
-func (j *journal) route(name string) *routeRecord       { return recordOf(j, j.held.Routes, name) }
-func (j *journal) link(name string) *linkRecord         { return recordOf(j, j.held.Links, name) }
-func (j *journal) endpoint(name string) *endpointRecord { return recordOf(j, j.held.Endpoints, name) }
-func (j *journal) tunnel(name string) *tunnelRecord     { return recordOf(j, j.held.Tunnels, name) }
+func (j *journal) bridge(name string) *bridgeRecord { return recordOf(j, j.current.Bridges, name) }
+func (j *journal) route(name string) *routeRecord   { return recordOf(j, j.current.Routes, name) }
+func (j *journal) link(name string) *linkRecord     { return recordOf(j, j.current.Links, name) }
+func (j *journal) endpoint(name string) *endpointRecord {
+	return recordOf(j, j.current.Endpoints, name)
+}
+func (j *journal) tunnel(name string) *tunnelRecord { return recordOf(j, j.current.Tunnels, name) }
 
 // holder returns the route that has an entry of a table.
 func (j *journal) holder(r routeRecord) (string, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	name, ok := j.held.holders[r]
+	name, ok := j.current.holders[r]
 	return name, ok
 }
 

@@ -61,8 +61,8 @@ func TestJournalSurvivesWhatIsCutOff(t *testing.T) {
 		if j, err = openJournal(dir); err != nil {
 			t.Fatal(err)
 		}
-		if r := j.bridge("a"); r == nil || r.Device != "br0" || !slices.Equal(r.Addresses, []string{"10.1.0.1/24"}) || len(j.held.Bridges) != 1 {
-			t.Errorf("bridges: %v", j.held.Bridges)
+		if r := j.bridge("a"); r == nil || r.Device != "br0" || !slices.Equal(r.Addresses, []string{"10.1.0.1/24"}) || len(j.current.Bridges) != 1 {
+			t.Errorf("bridges: %v", j.current.Bridges)
 		}
 		if r := j.route("r"); r == nil || r.Key.Metric != 4999 {
 			t.Errorf("route: %v", r)
@@ -108,7 +108,7 @@ func TestJournalWithoutRoom(t *testing.T) {
 		t.Fatalf("%v; want the recorded state", err)
 	}
 	if after, err := os.Stat(j.path()); err != nil || !os.SameFile(before, after) {
-		t.Errorf("the journal says the same and was written anew, %v", err)
+		t.Errorf("the journal was rewritten although nothing changed, %v", err)
 	}
 	if err := os.WriteFile(j.path(), []byte(`{"boot":"another"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -125,8 +125,8 @@ func TestJournalWithoutRoom(t *testing.T) {
 	if err := j.problem(); err != nil {
 		t.Errorf("problem with room again: %v", err)
 	}
-	if held, err := readJournal(dir); err != nil || len(held.Bridges) != 1 {
-		t.Errorf("%d bridges are remembered, %v", len(held.Bridges), err)
+	if records, err := readJournal(dir); err != nil || len(records.Bridges) != 1 {
+		t.Errorf("%d bridges are remembered, %v", len(records.Bridges), err)
 	}
 	if err := j.close(); err != nil {
 		t.Error(err)

@@ -80,7 +80,7 @@ func (l *links) remove(name datapath.LinkName, record *linkRecord) error {
 	}
 	if s != nil {
 		defer l.n.done(s)
-		u := &linkUpdate{n: l.n, s: s, name: name, value: datapath.Link{Device: record.Device}, leaving: true}
+		u := &linkUpdate{n: l.n, s: s, name: name, value: datapath.Link{Device: record.Device}, removing: true}
 		if err := u.run(record); err != nil && !errors.Is(err, datapath.ErrAbsent) {
 			return err
 		}
@@ -90,7 +90,7 @@ func (l *links) remove(name datapath.LinkName, record *linkRecord) error {
 
 // Keys implements [datapath.Table].
 func (l *links) Keys(context.Context) iter.Seq2[datapath.LinkName, error] {
-	return keysOf[datapath.LinkName](namesOf(l.n.journal, l.n.journal.held.Links))
+	return keysOf[datapath.LinkName](namesOf(l.n.journal, l.n.journal.current.Links))
 }
 
 // Verify implements [datapath.Table].
@@ -123,9 +123,9 @@ type linkUpdate struct {
 	link   netlink.Link
 	record *linkRecord
 
-	dry     bool // change nothing
-	differs bool // with dry: something would have been changed
-	leaving bool // remove our settings
+	dry      bool // change nothing
+	differs  bool // with dry: something would have been changed
+	removing bool // remove our settings
 }
 
 // change does f, unless nothing is to be changed.
@@ -142,7 +142,7 @@ func (u *linkUpdate) change(what string, f func() error) error {
 
 // note records in the journal what becomes ours, before the change is made.
 func (u *linkUpdate) note() error {
-	if u.dry || u.leaving {
+	if u.dry || u.removing {
 		return nil
 	}
 	r := *u.record
@@ -167,7 +167,7 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 			return err
 		}
 	}
-	if u.link.Attrs().Flags&net.FlagUp == 0 && !u.leaving {
+	if u.link.Attrs().Flags&net.FlagUp == 0 && !u.removing {
 		if err := u.change("set up", func() error { return u.s.nl.LinkSetUp(u.link) }); err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 func (u *linkUpdate) mtu() error {
 	now, wanted := u.link.Attrs().MTU, u.value.MTU
 	ours := u.record.MTU != 0 && now == u.record.MTU
-	if u.leaving && ours {
+	if u.removing && ours {
 		wanted = u.record.Before
 	}
 	if wanted == 0 || now == wanted {

@@ -163,7 +163,7 @@ func (p *page) bridgeObject(device string) string {
 	j := p.n.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for name, r := range j.held.Bridges {
+	for name, r := range j.current.Bridges {
 		if r.Device == device && r.Space == p.s.id {
 			return name
 		}
@@ -195,7 +195,7 @@ func portOf(link netlink.Link, vlans []*nl.BridgeVlanInfo) datapath.NetworkPort 
 func (p *page) fdb() error {
 	list, err := dump.Retry(func() ([]netlink.Neigh, error) { return p.s.nl.NeighList(0, unix.AF_BRIDGE) })
 	if err != nil {
-		return fmt.Errorf("list stations: %w", err)
+		return fmt.Errorf("list the FDB: %w", err)
 	}
 	for _, x := range list {
 		if x.MasterIndex == 0 {

@@ -45,13 +45,13 @@ type Network struct {
 	signals   *signals
 	repairs   atomic.Uint64 // of state that belongs to no row
 
-	mu     sync.Mutex // of the following
-	host   *space
-	sw     *space          // of the switch; nil: does not exist, or is not needed
-	ports  map[string]bool // that want the switch to be there
-	asked  time.Time
-	linked bool   // the link between host and switch existed in this run
-	tends  string // error of the link between host and switch; logged once
+	mu        sync.Mutex // of the following
+	host      *space
+	sw        *space          // of the switch; nil: does not exist, or is not needed
+	ports     map[string]bool // that want the switch to be there
+	asked     time.Time
+	linked    bool   // the link between host and switch existed in this run
+	linkError string // error of the link between host and switch; logged once
 }
 
 var _ datapath.Network = (*Network)(nil)

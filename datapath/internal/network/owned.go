@@ -46,7 +46,7 @@ func (j *journal) routeOwners(mark string) map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	all := map[string]bool{}
-	for route := range j.held.Routes {
+	for route := range j.current.Routes {
 		if name, ok := strings.CutPrefix(string(ownerOf(route)), mark); ok {
 			all[name] = true
 		}
@@ -58,7 +58,7 @@ func (j *journal) routeOwners(mark string) map[string]bool {
 func (r *routes) removeBut(ctx context.Context, owner routeOwner, keep map[datapath.RouteName]datapath.Route) error {
 	gone := map[datapath.RouteName]bool{}
 	r.n.journal.mu.Lock()
-	for route := range r.n.journal.held.Routes {
+	for route := range r.n.journal.current.Routes {
 		if route = strings.TrimSuffix(route, before("")); ownerOf(route) == owner {
 			gone[datapath.RouteName(route)] = true
 		}

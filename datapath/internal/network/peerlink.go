@@ -15,14 +15,14 @@ import (
 // link is used, whoever made it. n.mu is held.
 func (n *Network) tendLink(s *space) error {
 	err := n.ensureLink(s)
-	told := ""
+	text := ""
 	if err != nil {
-		told = err.Error()
+		text = err.Error()
 	}
-	if told != n.tends && err != nil {
+	if text != n.linkError && err != nil {
 		n.log.Warn("the link between host and switch cannot be made", slog.Any("error", err))
 	}
-	n.tends = told
+	n.linkError = text
 	return err
 }
 
@@ -58,7 +58,7 @@ func (n *Network) ensureLink(s *space) error {
 		if end.link == nil {
 			continue
 		}
-		if err := end.of.nl.LinkDel(end.link); err != nil && !isGone(err) {
+		if err := end.of.nl.LinkDel(end.link); err != nil && !isAbsent(err) {
 			return fmt.Errorf("device %q: %w", end.link.Attrs().Name, err)
 		}
 	}

@@ -104,9 +104,9 @@ func (p peers) Verify(ctx context.Context, name datapath.PeerName) (bool, error)
 	}
 	for route, v := range wanted {
 		p.n.routes.mu.Lock()
-		told, ok := p.n.routes.wanted[route]
+		configured, ok := p.n.routes.wanted[route]
 		p.n.routes.mu.Unlock()
-		if !ok || !slices.Equal(told.NextHops, v.NextHops) || told.Switch != v.Switch || told.MTU != v.MTU {
+		if !ok || !slices.Equal(configured.NextHops, v.NextHops) || configured.Switch != v.Switch || configured.MTU != v.MTU {
 			return false, nil
 		}
 		if ok, err := p.n.routes.Verify(ctx, route); !ok || err != nil {

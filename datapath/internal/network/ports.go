@@ -33,7 +33,7 @@ func (u *bridgeUpdate) ports() (err error) {
 			problems = append(problems, err)
 		}
 	}
-	if u.value.VLANFiltering && !u.leaving && !wanted[u.value.Device] {
+	if u.value.VLANFiltering && !u.removing && !wanted[u.value.Device] {
 		wanted[u.value.Device] = true
 		problems = append(problems, u.self())
 	}
@@ -194,7 +194,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 		case stays:
 		case slices.Contains(record.VLANs, v):
 			remove = append(remove, v)
-		case flags&nl.BRIDGE_VLAN_INFO_PVID != 0 && p.PVID == 0 && !u.leaving:
+		case flags&nl.BRIDGE_VLAN_INFO_PVID != 0 && p.PVID == 0 && !u.removing:
 			add[v] = flags &^ nl.BRIDGE_VLAN_INFO_PVID // another program's VLAN, which stays
 		}
 	}
@@ -221,7 +221,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 			return err
 		}
 		for _, v := range remove {
-			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isGone(err) {
+			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isAbsent(err) {
 				return fmt.Errorf("leave VLAN %d: %w", v, err)
 			}
 		}
@@ -285,7 +285,7 @@ func (u *bridgeUpdate) release(device string) error {
 			}
 		}
 		for _, v := range record.VLANs {
-			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isGone(err) {
+			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isAbsent(err) {
 				return fmt.Errorf("leave VLAN %d: %w", v, err)
 			}
 		}

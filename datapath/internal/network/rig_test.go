@@ -187,8 +187,8 @@ func (r *rig) marked(device string) (count int) {
 	return count
 }
 
-// station makes a namespace with a device to the switch, or to another namespace.
-func (r *rig) station(name string, to *testnet.NS, device string, addrs ...string) *testnet.NS {
+// addHost makes a namespace with a device to the switch, or to another namespace.
+func (r *rig) addHost(name string, to *testnet.NS, device string, addrs ...string) *testnet.NS {
 	r.t.Helper()
 	ns := testnet.New(r.t, name)
 	testnet.Veth(r.t, testnet.Port{NS: ns, Name: "eth0", Addrs: addrs}, testnet.Port{NS: to, Name: device})

@@ -3,6 +3,7 @@
 package network
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,9 +27,9 @@ var routeTypes = map[datapath.RouteType]int{
 	datapath.RouteUnreachable: unix.RTN_UNREACHABLE, datapath.RouteProhibit: unix.RTN_PROHIBIT,
 }
 
-// buildRoute returns the wanted entry, without the next hops whose device is missing or down,
-// which missing reports. Without any next hop it is nil.
-func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, err error) {
+// buildRoute returns the wanted entry, without the next hops whose device is missing or down, or
+// that are addresses of the node (isOwn), which missing reports. Without any next hop it is nil.
+func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) bool) (entry *netlink.Route, missing, err error) {
 	p := v.Prefix.Masked()
 	entry = &netlink.Route{
 		Table: unix.RT_TABLE_MAIN, Protocol: Protocol, Type: routeTypes[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
@@ -43,7 +44,12 @@ func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, er
 	}
 	var hops []*netlink.NexthopInfo
 	var lacking, down []string
+	var own error
 	for _, h := range v.NextHops {
+		if h.Via.IsValid() && isOwn(s, h.Via) { // the kernel accepts an own IPv4 address
+			own = datapath.Absentf("next hop %s is an address of the node itself: set the address of another host", h.Via)
+			continue
+		}
 		hop := &netlink.NexthopInfo{Hops: max(int(h.Weight), 1) - 1}
 		if h.Via.IsValid() {
 			hop.Gw = h.Via.AsSlice()
@@ -71,6 +77,7 @@ func (s *space) buildRoute(v *datapath.Route) (entry *netlink.Route, missing, er
 	case len(down) > 0:
 		missing = downError(strings.Join(down, "; "))
 	}
+	missing = cmp.Or(own, missing)
 	switch len(hops) {
 	case 0:
 		return nil, missing, nil
@@ -175,7 +182,7 @@ func (s *space) conflict(v *datapath.Route, key routeKey) error {
 			}
 		}
 	}
-	return fmt.Errorf("there is one already with metric %d, from %s, which stays: remove it (ip route del %s metric %d), or give this one another metric",
+	return fmt.Errorf("a route with metric %d from %s already exists and is kept: remove it (ip route del %s metric %d), or choose another metric",
 		key.Metric, whose, v.Prefix, key.Metric)
 }
 

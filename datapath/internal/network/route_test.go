@@ -31,13 +31,13 @@ type routed struct {
 func newRouted(t *testing.T) *routed {
 	x := &routed{rig: newRig(t, true)}
 	x.host.Forward(t)
-	x.client = x.station("client", x.host, "c0", "10.79.0.2/24", "fd79::2/64")
+	x.client = x.addHost("client", x.host, "c0", "10.79.0.2/24", "fd79::2/64")
 	x.host.Addr(t, "c0", "10.79.0.1/24", "fd79::1/64")
 	x.client.Route(t, "default", "10.79.0.1")
 	x.client.Route(t, "default", "fd79::1")
 	for i := range x.ups {
 		net := fmt.Sprint(80 + i)
-		x.ups[i] = x.station("up", x.host, "u"+fmt.Sprint(i), "10."+net+".0.2/24", "fd"+net+"::2/64")
+		x.ups[i] = x.addHost("up", x.host, "u"+fmt.Sprint(i), "10."+net+".0.2/24", "fd"+net+"::2/64")
 		x.host.Addr(t, "u"+fmt.Sprint(i), "10."+net+".0.1/24", "fd"+net+"::1/64")
 		x.ups[i].Route(t, "default", "10."+net+".0.1")
 		x.ups[i].Route(t, "default", "fd"+net+"::1")
@@ -75,16 +75,16 @@ func TestRoute(t *testing.T) {
 		two.NextHops[0].Weight = 3
 		x.route("net", two)
 		x.has(x.host, show, []string{"via " + f.via0 + " dev u0 weight 3", "via " + f.via1 + " dev u1 weight 1", "proto 76"}, "metric 77", "mtu")
-		heard := map[string]int{}
+		received := map[string]int{}
 		for range 100 {
 			if name, err := testtraffic.TalkUDP(x.client, "", f.target, []byte("a datagram")); err != nil {
 				t.Error(err)
 			} else {
-				heard[name]++
+				received[name]++
 			}
 		}
-		if heard["up0"] < 50 || heard["up1"] < 5 {
-			t.Errorf("%s: weights 3 and 1, and heard %v", f.prefix, heard)
+		if received["up0"] < 50 || received["up1"] < 5 {
+			t.Errorf("%s: weights 3 and 1, and received %v", f.prefix, received)
 		}
 
 		for kind, text := range map[datapath.RouteType]string{
@@ -101,8 +101,8 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// TestRouteComesBack: a route that is removed and wanted again at once exists again.
-func TestRouteComesBack(t *testing.T) {
+// TestRouteIsRestored: a route that is removed and wanted again at once exists again.
+func TestRouteIsRestored(t *testing.T) {
 	x := newRouted(t)
 	for _, f := range families {
 		p := netip.MustParsePrefix(f.prefix)
@@ -162,7 +162,7 @@ func TestRouteConflict(t *testing.T) {
 		x.host.Run(t, "ip", "route", "add", f.prefix, "via", f.via1, "proto", "static")
 		value := datapath.Route{Prefix: netip.MustParsePrefix(f.prefix), NextHops: []datapath.NextHop{via(f.via0, "u0")}}
 		err := x.n.Routes().Update(ctx, "net", value)
-		if err == nil || !strings.Contains(err.Error(), "from protocol static, which stays") || errors.Is(err, datapath.ErrAbsent) {
+		if err == nil || !strings.Contains(err.Error(), "from protocol static already exists and is kept") || errors.Is(err, datapath.ErrAbsent) {
 			t.Errorf("%s: %v", f.prefix, err)
 		}
 		show := "ip route show " + f.prefix
@@ -181,10 +181,10 @@ func TestRouteConflict(t *testing.T) {
 	}
 }
 
-// TestRouteToldTwice: if host and switch become one network namespace, a Route of each may already
-// be configured for the same place. The first by name is in force, and the other one reports the
-// conflict: they do not alternate.
-func TestRouteToldTwice(t *testing.T) {
+// TestRouteConfiguredTwice: if host and switch become one network namespace, a Route of each may
+// already be configured for the same place. The first by name is in force, and the other one
+// reports the conflict: they do not alternate.
+func TestRouteConfiguredTwice(t *testing.T) {
 	x := newRouted(t)
 	ctx := context.Background()
 	for _, f := range families {
@@ -246,7 +246,7 @@ func TestRouteRepair(t *testing.T) {
 				t.Errorf("%s: not noticed (%v)", change, err)
 			}
 			if i == 1 { // it is theirs now
-				if err := x.n.Routes().Update(ctx, "net", value); err == nil || !strings.Contains(err.Error(), "which stays") {
+				if err := x.n.Routes().Update(ctx, "net", value); err == nil || !strings.Contains(err.Error(), "is kept") {
 					t.Errorf("%s: taken from whoever made it: %v", change, err)
 				}
 				x.host.Run(t, "ip", family, "route", "del", f.prefix, "metric", "9")
@@ -263,8 +263,8 @@ func TestRouteRepair(t *testing.T) {
 	}
 }
 
-// TestRouteDeviceComesAndGoes takes the device of a route away.
-func TestRouteDeviceComesAndGoes(t *testing.T) {
+// TestRouteDeviceAddedAndRemoved takes the device of a route away.
+func TestRouteDeviceAddedAndRemoved(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)
 	ctx := context.Background()

@@ -69,6 +69,7 @@ type place struct {
 type listing struct {
 	until time.Time
 	byKey map[routeKey][]netlink.Route
+	own   map[netip.Addr]bool // next hops: whether they are addresses of the node
 }
 
 func newRoutes(n *Network) *routes {
@@ -170,7 +171,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 // put has the entry be there.
 func (r *routes) put(s *space, name string, record *routeRecord, value *datapath.Route) error {
 	known := r.takeRecord(name, record)
-	wanted, missing, err := s.buildRoute(value)
+	wanted, missing, err := s.buildRoute(value, r.isOwn)
 	if err != nil {
 		return err
 	}
@@ -274,7 +275,7 @@ func (r *routes) removeAll(s *space, list []netlink.Route) error {
 		if k, ok := keyOfEntry(&list[i]); ok {
 			r.enlist(s, k, nil, err)
 		}
-		if err != nil && !isGone(err) {
+		if err != nil && !isAbsent(err) {
 			return err
 		}
 	}
@@ -293,7 +294,7 @@ func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value
 
 // Keys implements [datapath.Table].
 func (r *routes) Keys(context.Context) iter.Seq2[datapath.RouteName, error] {
-	names := namesOf(r.n.journal, r.n.journal.held.Routes)
+	names := namesOf(r.n.journal, r.n.journal.current.Routes)
 	names = slices.DeleteFunc(names, func(name string) bool { return ownerOf(name) != "" })
 	return keysOf[datapath.RouteName](names)
 }
@@ -316,7 +317,7 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	if err != nil || len(there) != 1 {
 		return false, err
 	}
-	wanted, missing, err := s.buildRoute(&value)
+	wanted, missing, err := s.buildRoute(&value, r.isOwn)
 	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
 }
 
@@ -326,7 +327,7 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	l := r.listings[s.id]
 	r.mu.Unlock()
 	if begin := time.Now(); l == nil || begin.After(l.until) {
-		l = &listing{byKey: map[routeKey][]netlink.Route{}}
+		l = &listing{byKey: map[routeKey][]netlink.Route{}, own: map[netip.Addr]bool{}}
 		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			list, err := dump.Retry(func() ([]netlink.Route, error) {
@@ -350,6 +351,28 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(l.byKey[key]), nil
+}
+
+// isOwn reports whether an address is one of the namespace's own. It keeps the answer as long as a
+// listing.
+func (r *routes) isOwn(s *space, addr netip.Addr) bool {
+	r.mu.Lock()
+	l := r.listings[s.id]
+	if l != nil && time.Now().Before(l.until) {
+		if own, known := l.own[addr]; known {
+			r.mu.Unlock()
+			return own
+		}
+	}
+	r.mu.Unlock()
+	found, err := s.nl.RouteGet(addr.AsSlice())
+	own := err == nil && len(found) > 0 && found[0].Type == unix.RTN_LOCAL
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if l != nil {
+		l.own[addr] = own
+	}
+	return own
 }
 
 // enlist records the change of the entries of key, so that a new listing is not necessary: now

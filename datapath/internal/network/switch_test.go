@@ -133,7 +133,7 @@ func TestDetach(t *testing.T) {
 			other := r.cfg
 			other.Instance = "another program"
 			r.host.Do(t, func() error { return MakeSwitch(other) })
-			r.station("a", r.sw(), "p1")
+			r.addHost("a", r.sw(), "p1")
 			r.sw().Bridge(t, "br0", "p1")
 		}
 		lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24"), Ports: []datapath.BridgePort{{Device: "hs_host"}}}

@@ -78,16 +78,16 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
-// TestTunnelToldMTU: a tunnel has its configured MTU, but no more than fits the paths to its
+// TestTunnelConfiguredMTU: a tunnel has its configured MTU, but no more than fits the paths to its
 // peers.
-func TestTunnelToldMTU(t *testing.T) {
+func TestTunnelConfiguredMTU(t *testing.T) {
 	testnet.RequireRoot(t)
 	r := newRig(t, true)
 	lan := testnet.New(t, "lan")
 	testnet.Veth(t, testnet.Port{NS: r.host, Name: "eth0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: lan, Name: "h"})
-	has := func(told int) (mtu int) {
+	has := func(configured int) (mtu int) {
 		t.Helper()
-		tunnel := datapath.Tunnel{Device: "hstunnel", Type: datapath.TunnelVXLAN, VNI: 7, Port: 4789, MTU: told}
+		tunnel := datapath.Tunnel{Device: "hstunnel", Type: datapath.TunnelVXLAN, VNI: 7, Port: 4789, MTU: configured}
 		if err := r.n.Tunnels().Update(t.Context(), "mesh", tunnel); err != nil {
 			t.Fatal(err)
 		}
@@ -107,9 +107,9 @@ func TestTunnelToldMTU(t *testing.T) {
 	if ok, err := r.n.Tunnels().Verify(t.Context(), "mesh"); ok || !errors.Is(err, datapath.ErrOutdated) {
 		t.Errorf("with a peer it is as it was left: %v, %v", ok, err)
 	}
-	for told, want := range map[int]int{9000: 1450, 1451: 1450, 1450: 1450, 1449: 1449} {
-		if got := has(told); got != want {
-			t.Errorf("configured %d: MTU %d, want %d", told, got, want)
+	for mtu, want := range map[int]int{9000: 1450, 1451: 1450, 1450: 1450, 1449: 1449} {
+		if got := has(mtu); got != want {
+			t.Errorf("configured %d: MTU %d, want %d", mtu, got, want)
 		}
 	}
 	r.host.Run(t, "ip", "link", "set", "eth0", "mtu", "9100")

@@ -60,7 +60,7 @@ func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunn
 			continue
 		}
 		if dry && end.Attrs().MTU == t.setLast(name) {
-			return false, fmt.Errorf("the way to its peers has another MTU: %w", datapath.ErrOutdated)
+			return false, fmt.Errorf("the path to its peers has another MTU: %w", datapath.ErrOutdated)
 		}
 		if dry {
 			return false, nil

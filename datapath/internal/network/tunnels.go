@@ -154,7 +154,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 			if end == nil {
 				continue
 			}
-			if err := s.nl.LinkDel(end); err != nil && !isGone(err) {
+			if err := s.nl.LinkDel(end); err != nil && !isAbsent(err) {
 				return err
 			}
 		}
@@ -206,7 +206,7 @@ func addressless(s *space, l netlink.Link) error {
 	local, e := s.linkLocal(l)
 	err = errors.Join(err, e)
 	for _, p := range local {
-		if e := s.removeAddress(l.Attrs().Index, p); e != nil && !isGone(e) {
+		if e := s.removeAddress(l.Attrs().Index, p); e != nil && !isAbsent(e) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -266,7 +266,7 @@ func (t *tunnels) remove(name string, record *tunnelRecord) error {
 		if err == nil && link != nil && isOurs(t.n.cfg, link) {
 			err = s.nl.LinkDel(link)
 		}
-		if err != nil && !isGone(err) {
+		if err != nil && !isAbsent(err) {
 			return fmt.Errorf("device %q: %w", record.Device, err)
 		}
 	}
@@ -275,7 +275,7 @@ func (t *tunnels) remove(name string, record *tunnelRecord) error {
 
 // Keys implements [datapath.Table].
 func (t *tunnels) Keys(context.Context) iter.Seq2[datapath.TunnelName, error] {
-	return keysOf[datapath.TunnelName](namesOf(t.n.journal, t.n.journal.held.Tunnels))
+	return keysOf[datapath.TunnelName](namesOf(t.n.journal, t.n.journal.current.Tunnels))
 }
 
 // Verify implements [datapath.Table].

@@ -115,15 +115,15 @@ func (r *rig) silent(from *testnet.NS, target string) {
 func TestVLANs(t *testing.T) {
 	r := newRig(t, true)
 	requireVLANs(t, r)
-	a := r.station("a", r.host, "p1", "10.71.0.2/24")
-	b := r.station("b", r.host, "p2", "10.71.0.3/24")
-	c := r.station("c", r.host, "p3", "10.71.0.4/24")
-	d := r.station("d", r.host, "p4")
+	a := r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	b := r.addHost("b", r.host, "p2", "10.71.0.3/24")
+	c := r.addHost("c", r.host, "p3", "10.71.0.4/24")
+	d := r.addHost("d", r.host, "p4")
 	r.tagged(d, 10, "10.71.0.5/24")
 	r.tagged(d, 20, "10.71.1.5/24")
 	c.Addr(t, "eth0", "10.71.1.4/24")
 	for ns, addr := range map[*testnet.NS]string{b: "10.71.0.3", c: "10.71.0.4", d: "10.71.0.5"} {
-		ns.ServeUDP(t, addr+":4660", "station")
+		ns.ServeUDP(t, addr+":4660", "host")
 	}
 	d.ServeUDP(t, "10.71.1.5:4660", "d")
 	one := func(v uint16) []datapath.VLANRange { return []datapath.VLANRange{{First: v, Last: v}} }
@@ -190,9 +190,9 @@ func TestVLANsAdopted(t *testing.T) {
 	r := newRig(t, true)
 	requireVLANs(t, r)
 	ctx := context.Background()
-	a := r.station("a", r.host, "p1", "10.71.0.2/24")
-	b := r.station("b", r.host, "p2", "10.71.0.3/24")
-	r.station("c", r.host, "p3", "10.71.0.4/24")
+	a := r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	b := r.addHost("b", r.host, "p2", "10.71.0.3/24")
+	r.addHost("c", r.host, "p3", "10.71.0.4/24")
 	b.ServeUDP(t, "10.71.0.3:4660", "b")
 	on := true
 	attrs := netlink.NewLinkAttrs()
@@ -241,8 +241,8 @@ func TestVLANsAdopted(t *testing.T) {
 func TestVLANsSwitchedOn(t *testing.T) {
 	r := newRig(t, true)
 	requireVLANs(t, r)
-	a := r.station("a", r.host, "p1", "10.71.0.2/24")
-	b := r.station("b", r.host, "p2", "10.71.0.3/24")
+	a := r.addHost("a", r.host, "p1", "10.71.0.2/24")
+	b := r.addHost("b", r.host, "p2", "10.71.0.3/24")
 	b.ServeUDP(t, "10.71.0.3:4660", "b")
 	plain := datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p1"}, {Device: "p2"}}}
 	filtering := datapath.Bridge{Device: "br0", VLANFiltering: true, Ports: []datapath.BridgePort{{Device: "p1", PVID: 10}, {Device: "p2", PVID: 10}}}

@@ -112,7 +112,7 @@ func TestMake(t *testing.T) {
 }
 
 func TestCheckFinds(t *testing.T) {
-	for command, says := range map[string]string{
+	for command, message := range map[string]string{
 		"link set eth0 down":                                  "down",
 		"link set eth0 address 02:00:00:00:00:09":             "hardware address",
 		"addr del 10.201.3.7/24 dev eth0":                     "10.201.3.7/24",
@@ -131,8 +131,8 @@ func TestCheckFinds(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.pod.Run(t, "ip", strings.Fields(command)...)
-			if err := s.Check(t.Context(), l); err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("check: %v, want an error with %q", err, says)
+			if err := s.Check(t.Context(), l); err == nil || !strings.Contains(err.Error(), message) {
+				t.Errorf("check: %v, want an error with %q", err, message)
 			}
 		})
 	}

@@ -60,7 +60,7 @@ type Channel struct {
 	events  *endpoint
 	pub     *publisher
 	quota   *quota
-	long    seldomByUser // for replies that are too long
+	long    logLimitByUser // for replies that are too long
 
 	closeOnce sync.Once
 	closeErr  error

@@ -79,11 +79,35 @@ func TestClientSplitsLargeChanges(t *testing.T) {
 }
 
 func TestClientRefusesAnObjectLargerThanARequest(t *testing.T) {
-	_, _, c := serveMini(t, Options{})
+	m, _, c := serveMini(t, Options{})
 	big := service("big", 1)
 	big.Spec = []byte(`{"x":"` + strings.Repeat("x", api.MaxRequest) + `"}`)
-	if _, err := c.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{big}}); !errors.Is(err, client.ErrTooLong) {
-		t.Errorf("error = %v, want ErrTooLong", err)
+	for name, params := range map[string]api.ApplyParams{
+		"alone":                          {Objects: []api.Object{big}},
+		"among others":                   {Objects: append(services(2000, 1), big)},
+		"in a transaction of the caller": {Objects: []api.Object{big}, Change: api.Change{Transaction: "mine", More: true}},
+	} {
+		_, err := c.Apply(t.Context(), params)
+		if refused, ok := errors.AsType[*api.Error](err); !ok || refused.Reason() != api.ReasonInvalid || refused.Data.Object != "Service/big" ||
+			!strings.Contains(err.Error(), "several Services") {
+			t.Errorf("%s: %v, want that Service/big is too large", name, err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.objects) != 0 || len(m.staged) != 0 {
+		t.Errorf("%d objects were committed, %d transactions staged; want none", len(m.objects), len(m.staged))
+	}
+}
+
+// TestClientReadsTheLargestReply reads an object that is as large as a reply may be.
+func TestClientReadsTheLargestReply(t *testing.T) {
+	m, _, c := serveMini(t, Options{})
+	big := service("big", 1)
+	big.Spec = []byte(`"` + strings.Repeat("x", api.MaxObject) + `"`)
+	m.objects[api.ObjectRef{Kind: big.Kind, Name: big.Name}] = big
+	if o, err := c.Get(t.Context(), big.Kind, big.Name); err != nil || len(o.Spec) != len(big.Spec) {
+		t.Errorf("get: %v", err)
 	}
 }
 
@@ -169,7 +193,7 @@ func TestWatchManyChanges(t *testing.T) {
 				generation[name] = now
 			}
 		case <-deadline:
-			t.Fatalf("only %d of 1500 changes were told", len(generation))
+			t.Fatalf("only %d of 1500 changes were reported", len(generation))
 		}
 	}
 }
@@ -197,7 +221,7 @@ func TestWatchOverLoss(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the change was never told")
+	t.Error("the change was never reported")
 }
 
 // TestWatchOverRestart changes objects while the daemon is away.

@@ -69,7 +69,7 @@ func connOf(pipe mangos.Pipe) *conn {
 	v, err := pipe.GetOption(optionConn)
 	c, ok := v.(*conn)
 	if err != nil || !ok {
-		panic(fmt.Sprintf("a pipe that is not ours: %v", err))
+		panic(fmt.Sprintf("not a pipe of this package: %v", err))
 	}
 	return c
 }
@@ -131,13 +131,13 @@ func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 	if _, err := c.net.Write(hello); err != nil {
 		return err
 	}
-	var theirs [8]byte
-	if _, err := io.ReadFull(c.net, theirs[:]); err != nil {
+	var received [8]byte
+	if _, err := io.ReadFull(c.net, received[:]); err != nil {
 		return err
 	}
 	binary.BigEndian.PutUint16(hello[4:], proto.Peer)
-	if theirs != [8]byte(hello) {
-		return fmt.Errorf("peer does not speak %s: % x", proto.PeerName, theirs)
+	if received != [8]byte(hello) {
+		return fmt.Errorf("peer does not speak %s: % x", proto.PeerName, received)
 	}
 	return c.net.SetDeadline(time.Time{})
 }

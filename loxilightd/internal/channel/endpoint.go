@@ -42,7 +42,7 @@ type endpoint struct {
 	done     chan struct{}
 	stopOnce sync.Once
 	stopErr  error
-	seldom   seldom // for messages about events that peers can cause at will
+	logLimit logLimit // for messages about events that peers can cause at will
 
 	mu      sync.Mutex
 	conns   map[*conn]bool // true: after the handshake
@@ -111,7 +111,7 @@ func (e *endpoint) acceptLoop() {
 			return
 		}
 		if !errors.Is(err, unix.ECONNABORTED) { // caused by the peer itself
-			e.seldom.do(func(more int) {
+			e.logLimit.do(func(more int) {
 				e.opts.log.Warn("cannot accept connections", "socket", e.opts.path, "error", err, "not_logged", more)
 			})
 		}
@@ -153,7 +153,7 @@ func (e *endpoint) hangUpOnStalest() bool {
 func (e *endpoint) welcome(nc *net.UnixConn) {
 	peer, err := e.opts.access.admit(nc)
 	if err != nil {
-		e.seldom.do(func(more int) {
+		e.logLimit.do(func(more int) {
 			e.opts.log.Warn("connection refused", "socket", e.opts.path, "peer", peer, "error", err, "not_logged", more)
 		})
 		_ = nc.Close() // nothing was written
@@ -161,7 +161,7 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 	}
 	c := newConn(nc, peer, &e.opts, e.forget)
 	if !e.admit(c) {
-		e.seldom.do(func(more int) {
+		e.logLimit.do(func(more int) {
 			e.opts.log.Warn("too many connections", "socket", e.opts.path, "peer", peer, "not_logged", more)
 		})
 		c.cancel()
@@ -278,18 +278,18 @@ const scheme = "loxilightd"
 // optionEndpoint is the listener option that contains the endpoint.
 const optionEndpoint = "loxilight-endpoint"
 
-func init() { transport.RegisterTransport(ours{}) }
+func init() { transport.RegisterTransport(unixTransport{}) }
 
-// ours is the transport with endpoints as listeners.
-type ours struct{}
+// unixTransport is the transport with endpoints as listeners.
+type unixTransport struct{}
 
-func (ours) Scheme() string { return scheme }
+func (unixTransport) Scheme() string { return scheme }
 
-func (ours) NewDialer(string, mangos.Socket) (mangos.TranDialer, error) {
+func (unixTransport) NewDialer(string, mangos.Socket) (mangos.TranDialer, error) {
 	return nil, mangos.ErrBadTran
 }
 
-func (ours) NewListener(string, mangos.Socket) (mangos.TranListener, error) {
+func (unixTransport) NewListener(string, mangos.Socket) (mangos.TranListener, error) {
 	return &tranListener{}, nil
 }
 

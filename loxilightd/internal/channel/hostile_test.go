@@ -147,7 +147,7 @@ func TestStuckReaders(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: time.Second}}, func(ctx context.Context, p Peer, r []byte) []byte {
 		answered.Add(1)
 		if string(r) == "large" {
-			// Longer than the limit of a reply, and than a socket buffer.
+			// Longer than a socket buffer.
 			return make([]byte, 900<<10)
 		}
 		return echo(ctx, p, r)

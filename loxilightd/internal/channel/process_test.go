@@ -253,9 +253,9 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestNoFilesAndNobodyIdle is D03 with all first connections waiting for an answer: the daemon
+// TestNoFilesAndNoIdleClient is D03 with all first connections waiting for an answer: the daemon
 // neither spins nor forgets the others.
-func TestNoFilesAndNobodyIdle(t *testing.T) {
+func TestNoFilesAndNoIdleClient(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	d := start(t, "daemon-fds "+dir, nil)
 	d.line(t)

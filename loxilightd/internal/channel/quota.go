@@ -156,12 +156,16 @@ func (q *quota) release(peer Peer, bytes int) {
 	q.grant()
 }
 
+// smallReply is the largest reply, in bytes, that may wait on each connection of a user whatever
+// waits on the others.
+const smallReply = 64 << 10
+
 // reply records that a reply of so many bytes waits to be read. It returns false if the user has
-// too many such bytes already, unless it is the only reply of its connection.
+// too many such bytes already, unless it is small and the only reply of its connection.
 func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !only && q.unread[peer.UID]+bytes > q.bytesOf(peer) {
+	if q.unread[peer.UID]+bytes > q.bytesOf(peer) && !(only && bytes <= smallReply) {
 		return false
 	}
 	q.unread[peer.UID] += bytes

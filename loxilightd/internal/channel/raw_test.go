@@ -43,11 +43,11 @@ func dialRaw(t *testing.T, path string) *raw {
 // shake does the handshake as a peer of the protocol.
 func (r *raw) shake(protocol byte) *raw {
 	r.t.Helper()
-	var theirs [8]byte
+	var received [8]byte
 	if _, err := r.Write([]byte{0, 'S', 'P', 0, 0, protocol, 0, 0}); err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := io.ReadFull(r, theirs[:]); err != nil {
+	if _, err := io.ReadFull(r, received[:]); err != nil {
 		r.t.Fatalf("handshake: %v", err)
 	}
 	return r

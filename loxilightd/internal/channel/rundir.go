@@ -148,7 +148,7 @@ func mayReplace(path string) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %s: the path is taken by another file (%s): move it away, or choose another runDir", path, info.Mode().Type())
+		return fmt.Errorf("socket %s: another file is at this path (%s): move it away, or choose another runDir", path, info.Mode().Type())
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

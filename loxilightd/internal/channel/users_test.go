@@ -52,7 +52,7 @@ func TestUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID and CAP_CHOWN to be other users")
 	}
-	const reader, admin, stranger = 54321, 54322, 54323 // unassigned ids
+	const reader, admin, other = 54321, 54322, 54323 // unassigned ids
 	dir := filepath.Join(shared(t), "run")
 	m := newMini()
 	serve(t, Options{RunDir: dir, Group: strconv.Itoa(reader), AdminGroup: strconv.Itoa(admin)}, m.handle)
@@ -66,13 +66,13 @@ func TestUsers(t *testing.T) {
 		groups []uint32
 		want   string
 	}{
-		"stranger":                 {stranger, nil, "permission permission permission"},
-		"stranger in other groups": {stranger, []uint32{stranger, 54329}, "permission permission permission"},
-		"reader by group":          {reader, nil, "ok denied ok"},
-		"reader by another group":  {stranger, []uint32{54329, reader}, "ok denied ok"},
-		"admin by group":           {admin, nil, "ok ok ok"},
-		"admin by another group":   {reader, []uint32{admin}, "ok ok ok"},
-		"reader with many groups":  {stranger, manyGroups(reader), "ok denied ok"},
+		"other":                   {other, nil, "permission permission permission"},
+		"other in other groups":   {other, []uint32{other, 54329}, "permission permission permission"},
+		"reader by group":         {reader, nil, "ok denied ok"},
+		"reader by another group": {other, []uint32{54329, reader}, "ok denied ok"},
+		"admin by group":          {admin, nil, "ok ok ok"},
+		"admin by another group":  {reader, []uint32{admin}, "ok ok ok"},
+		"reader with many groups": {other, manyGroups(reader), "ok denied ok"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, "client "+dir, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54320, Gid: test.gid, Groups: test.groups}})
@@ -117,7 +117,7 @@ func TestFileModes(t *testing.T) {
 	for range 3 {
 		got := p.line(t)
 		if !strings.HasPrefix(got, "permission: ") || !strings.Contains(got, "loxilight-admin") {
-			t.Errorf("a stranger got %q, want permission and what to do", got)
+			t.Errorf("a user of neither group got %q, want permission and what to do", got)
 		}
 	}
 }

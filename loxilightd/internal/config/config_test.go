@@ -118,27 +118,27 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"firewall: {exempt: {in: eth0}}\n", "t.yaml:1: firewall.exempt: want a list"},
 		{"firewall: {exempts: []}\n", "t.yaml:1: unknown key firewall.exempts"},
 		{"firewall:\n  exempt:\n    - eth0\n", "t.yaml:3: firewall.exempt[0]: want keys and values: destination, in, ports, protocol, source"},
-		{"firewall:\n  exempt:\n    - {}\n", "t.yaml:3: firewall.exempt[0]: is empty, so that no rule of the firewall would mean anything"},
+		{"firewall:\n  exempt:\n    - {}\n", "t.yaml:3: firewall.exempt[0]: is empty, so that no firewall rule would have any effect"},
 		{"firewall:\n  exempt:\n    - in: eth0\n      inn: eth1\n", "t.yaml:4: unknown key firewall.exempt[0].inn: known are destination, in,"},
-		{"firewall:\n  exempt:\n    - in: eth0\n      in: eth1\n", "t.yaml:4: firewall.exempt[0].in stands there already"},
+		{"firewall:\n  exempt:\n    - in: eth0\n      in: eth1\n", "t.yaml:4: firewall.exempt[0].in is set twice"},
 		{"firewall:\n  exempt:\n    - in: []\n", "t.yaml:3: firewall.exempt[0].in: want 1 to 64 values"},
 		{"firewall:\n  exempt:\n    - in:\n", "t.yaml:3: firewall.exempt[0].in: want a value, or a list of them"},
 		{"firewall: {exempt: [{in: a/b}]}\n", `t.yaml:1: firewall.exempt[0].in: "a/b" is no name of a device`},
-		{"firewall: {exempt: [{in: [eth0, eth0]}]}\n", `firewall.exempt[0].in: "eth0" stands there already`},
+		{"firewall: {exempt: [{in: [eth0, eth0]}]}\n", `firewall.exempt[0].in: "eth0" is listed twice`},
 		{"firewall: {exempt: [{source: [10.0.0.0/8,\n 10.0.0]}]}\n", `t.yaml:2: firewall.exempt[0].source: "10.0.0" is no address and no prefix`},
 		{"firewall: {exempt: [{source: 10.0.0.1/8}]}\n", `firewall.exempt[0].source: "10.0.0.1/8" has bits behind its length: want 10.0.0.0/8`},
 		{"firewall: {exempt: [{source: '::ffff:10.0.0.1'}]}\n", "is an IPv4 address in IPv6"},
 		{"firewall: {exempt: [{source: 10.0.0.1, destination: '2001:db8::1'}]}\n", "firewall.exempt[0]: source and destination are of different address families"},
-		{"firewall: {exempt: [{ports: 22}]}\n", "firewall.exempt[0]: ports without a protocol: say protocol: tcp, udp or sctp"},
-		{"firewall: {exempt: [{ports: 22, in: eth0}]}\n", "ports without a protocol that has them"},
-		{"firewall: {exempt: [{ports: 22, protocol: icmp}]}\n", "ports without a protocol that has them"},
+		{"firewall: {exempt: [{ports: 22}]}\n", "firewall.exempt[0]: ports without a protocol: set protocol to tcp, udp or sctp"},
+		{"firewall: {exempt: [{ports: 22, in: eth0}]}\n", "the protocol has no ports"},
+		{"firewall: {exempt: [{ports: 22, protocol: icmp}]}\n", "the protocol has no ports"},
 		{"firewall: {exempt: [{protocol: tcp, ports: ssh}]}\n", `firewall.exempt[0].ports: "ssh" is no port: want 1 to 65535`},
 		{"firewall: {exempt: [{protocol: tcp, ports: 20-10}]}\n", `"20-10" is no port`},
 		{"firewall: {exempt: [{protocol: tcp, ports: 0}]}\n", `"0" is no port`},
 		{"firewall: {exempt: [{protocol: tcp, ports: 65536}]}\n", `"65536" is no port`},
 		{"firewall: {exempt: [{protocol: any}]}\n", `firewall.exempt[0].protocol: "any" is no protocol`},
 		{"cni: {ipamPlugins: [bin]}\n", `t.yaml:1: cni.ipamPlugins: "bin" is no folder: want an absolute path`},
-		{"cni: {ipamPlugins: [/a, /a]}\n", `t.yaml:1: cni.ipamPlugins: "/a" stands there already`},
+		{"cni: {ipamPlugins: [/a, /a]}\n", `t.yaml:1: cni.ipamPlugins: "/a" is listed twice`},
 		{"cni: {reservedHostPorts: [22, 0]}\n", `t.yaml:1: cni.reservedHostPorts: "0" is no port`},
 		{"cni: {reservedHostPorts: }\n", `t.yaml:1: cni.reservedHostPorts: want a value, or a list of them`},
 		{"log: {level: info}\nruns: 1\nlog: {level: warn}\n", "t.yaml:3: log is already set on line 1"},
@@ -230,7 +230,7 @@ func TestManualPage(t *testing.T) {
 
 func TestLoadOfWhatIsNotThere(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "no.yaml")); err == nil || !strings.Contains(err.Error(), "no.yaml") {
-		t.Errorf("error %v, want one that names the file", err)
+		t.Errorf("error %v, want an error that names the file", err)
 	}
 }
 

@@ -48,7 +48,7 @@ var exemptFields = map[string]func(m *datapath.Match, word string) error{
 // add adds a value, and refuses a duplicate.
 func add[T comparable](list *[]T, v T, word string) error {
 	if slices.Contains(*list, v) {
-		return fmt.Errorf("%q stands there already", word)
+		return fmt.Errorf("%q is listed twice", word)
 	}
 	*list = append(*list, v)
 	return nil
@@ -114,7 +114,7 @@ func (r *reader) exemption(name string, n *yaml.Node) (m datapath.Match, ok bool
 		case !known:
 			r.failf(k.Line, "unknown key %s.%s: known are %s", name, k.Value, exemptKeys())
 		case seen[k.Value]:
-			r.failf(k.Line, "%s.%s stands there already", name, k.Value)
+			r.failf(k.Line, "%s.%s is set twice", name, k.Value)
 		default:
 			r.words(name+"."+k.Value, v, func(word string) error { return parse(&m, word) })
 		}
@@ -150,13 +150,13 @@ func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 func checkExemption(m *datapath.Match) error {
 	if len(m.Source)+len(m.Destination)+len(m.Protocols)+len(m.In) == 0 {
 		if len(m.Ports) > 0 {
-			return errors.New("ports without a protocol: say protocol: tcp, udp or sctp")
+			return errors.New("ports without a protocol: set protocol to tcp, udp or sctp")
 		}
-		return errors.New("is empty, so that no rule of the firewall would mean anything: say source, protocol, ports or in")
+		return errors.New("is empty, so that no firewall rule would have any effect: set source, protocol, ports or in")
 	}
 	ported := func(p datapath.Protocol) bool { return p == datapath.TCP || p == datapath.UDP || p == datapath.SCTP }
 	if len(m.Ports) > 0 && (len(m.Protocols) == 0 || !slices.ContainsFunc(m.Protocols, ported)) {
-		return errors.New("ports without a protocol that has them: say protocol: tcp, udp or sctp")
+		return errors.New("the protocol has no ports: set protocol to tcp, udp or sctp")
 	}
 	if len(m.Source) == 0 || len(m.Destination) == 0 {
 		return nil

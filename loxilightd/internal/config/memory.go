@@ -41,7 +41,7 @@ func machineMemory() Memory {
 	return m.limited(string(own), cgroupRoot)
 }
 
-// ownMemory is the most memory of the daemon without the tables, in bytes.
+// ownMemory is the maximum memory of the daemon without the tables, in bytes.
 const ownMemory = 160 << 20
 
 // tableShare is the ratio between the memory of a machine and a limit for the daemon alone that

@@ -20,7 +20,7 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"FirewallRule", `{"action":"deny","hooks":["input"],"match":{"out":"eth0"}}`, "match.out", "take input out of spec.hooks"},
 	{"FirewallRule", `{"action":"deny","hooks":"output","match":{"in":["eth0"]}}`, "match.in", "take output out of spec.hooks"},
 	{"match", `{"source":["10.0.0.1/8"]}`, "match.source[0]", "write 10.0.0.0/8"},
-	{"match", `{"source":["10.0.0.0/8","10.0.0.0/8"]}`, "match.source[1]", "stands at source[0] already"},
+	{"match", `{"source":["10.0.0.0/8","10.0.0.0/8"]}`, "match.source[1]", "duplicates source[0]"},
 	{"match", `{"source":["10.0.0"]}`, "match.source[0]", "not an address or prefix"},
 	{"match", `{"destination":["::ffff:10.0.0.0/104"]}`, "match.destination[0]", "write 10.0.0.0"},
 	{"match", `{"destination":["::ffff:10.0.0.1"]}`, "match.destination[0]", "write 10.0.0.1"},
@@ -36,7 +36,7 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"match", `{"destination":["10.0.0.0/8"],"protocol":"icmpv6"}`, "match.destination", "no packet is both"},
 	{"match", `{"protocol":"http"}`, "match.protocol[0]", "no protocol"},
 	{"match", `{"protocol":[256]}`, "match.protocol[0]", "number up to 255"},
-	{"match", `{"protocol":["tcp","6"]}`, "match.protocol[1]", "stands at protocol[0] already"},
+	{"match", `{"protocol":["tcp","6"]}`, "match.protocol[1]", "duplicates protocol[0]"},
 	{"match", `{"ports":[80]}`, "match.ports", "set spec.match.protocol"},
 	{"match", `{"protocol":["tcp","gre"],"ports":[80]}`, "match.ports", "only tcp, udp and sctp have ports"},
 	{"match", `{"protocol":"icmp","sourcePorts":[80]}`, "match.sourcePorts", "only tcp, udp and sctp"},
@@ -58,14 +58,17 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"match", `{"protocol":"tcp","tcpFlags":"syn,hop"}`, "match.tcpFlags", "not one of fin, syn"},
 	{"match", `{"protocol":"tcp","tcpFlags":"syn,!syn"}`, "match.tcpFlags", "twice"},
 	{"match", `{"in":["a/b"]}`, "match.in[0]", "not a device name"},
-	{"match", `{"out":["eth0","eth0"]}`, "match.out[1]", "already"},
+	{"FirewallRule", `{"action":"deny","match":{"in":["eth0","all"]}}`, "match.in[1]", "to match all devices, leave spec.match.in out"},
+	{"FirewallRule", `{"action":"deny","match":{"out":"any"}}`, "match.out[0]", "leave spec.match.out out"},
+	{"NAT", `{"type":"masquerade","match":{"out":"*"}}`, "match.out[0]", "leave spec.match.out out"},
+	{"match", `{"out":["eth0","eth0"]}`, "match.out[1]", "duplicates"},
 	{"match", `{"vlans":[0]}`, "match.vlans[0]", "1 to 4094"},
 	{"match", `{"vlans":["1-4095"]}`, "match.vlans[0]", "1 to 4094"},
 	{"match", `{"vlans":["20-10"]}`, "match.vlans[0]", "want 10-20"},
 	{"match", `{"dscp":[64]}`, "match.dscp[0]", "0 to 63"},
 	{"match", `{"dscp":["cs8"]}`, "match.dscp[0]", "cs0 to cs7"},
 	{"match", `{"dscp":["af44"]}`, "match.dscp[0]", "af11 to af43"},
-	{"match", `{"dscp":["ef",46]}`, "match.dscp[1]", "46 stands at dscp[0] already"},
+	{"match", `{"dscp":["ef",46]}`, "match.dscp[1]", "46 duplicates dscp[0]"},
 
 	{"AddressGroup", `{"members":["10.0.0.1/8"]}`, "members[0]", "write 10.0.0.0/8"},
 	{"AddressGroup", `{"members":["10.0.0.0/8","web"]}`, "members[1]", "or group:NAME for another AddressGroup"},
@@ -119,10 +122,10 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"Bridge", `{"device":"b","addresses":["127.0.0.1/8"]}`, "addresses[0]", "loopback"},
 	{"Bridge", `{"device":"b","addresses":["10.0.0.1/0"]}`, "addresses[0]", "all addresses"},
 	{"Bridge", `{"device":"b","addresses":["ff02::1/64"]}`, "addresses[0]", "one host"},
-	{"Bridge", `{"device":"b","addresses":["10.0.0.1/24","10.0.0.1/16"]}`, "addresses[1]", "already"},
+	{"Bridge", `{"device":"b","addresses":["10.0.0.1/24","10.0.0.1/16"]}`, "addresses[1]", "duplicates"},
 	{"Bridge", `{"device":"b","ports":[{}]}`, "ports[0].device", "is missing: want the name of a device"},
 	{"Bridge", `{"device":"b","ports":[{"device":"b"}]}`, "ports[0].device", "the bridge itself"},
-	{"Bridge", `{"device":"b","ports":[{"device":"p"},{"device":"p"}]}`, "ports[1].device", "ports[0] already"},
+	{"Bridge", `{"device":"b","ports":[{"device":"p"},{"device":"p"}]}`, "ports[1].device", "duplicates ports[0]"},
 	{"Bridge", `{"device":"b","ports":[{"device":"p","pvid":1}]}`, "ports[0].pvid", "set spec.vlanFiltering to true"},
 	{"Bridge", `{"device":"b","ports":[{"device":"p","vlans":[1]}]}`, "ports[0].vlans", "set spec.vlanFiltering"},
 	{"Bridge", `{"device":"b","ports":[{"device":"p","untagged":[1]}]}`, "ports[0].untagged", "set spec.vlanFiltering"},
@@ -161,16 +164,16 @@ var badRules = []struct{ kind, spec, field, text string }{
 	{"Peer", `{"underlay":"127.0.0.7"}`, "underlay[0]", "127.0.0.7 is the loopback: want an address by which other nodes reach it"},
 	{"Peer", `{"underlay":"::1"}`, "underlay[0]", "is the loopback"},
 	{"Peer", `{"underlay":["192.0.2.1","fe80::1"]}`, "underlay[1]", "fe80::1 is link-local: want an address that is routed"},
-	{"Peer", `{"underlay":["192.0.2.1","192.0.2.1"]}`, "underlay[1]", "underlay[0] already"},
+	{"Peer", `{"underlay":["192.0.2.1","192.0.2.1"]}`, "underlay[1]", "duplicates underlay[0]"},
 	{"Peer", `{"underlay":"192.0.2.1","tunnel":"A B"}`, "tunnel", "is not a name of a"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":["10.0.0.0/8","10.0.0.1/8"]}`, "prefixes[1]", "10.0.0.0/8"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":"192.0.2.0/24"}`, "prefixes[0]", "own underlay address"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":"2001:db8::/64"}`, "prefixes[0]", "another family"},
 	{"Peer", `{"underlay":"192.0.2.1","prefixes":"224.0.0.0/4","tunnel":"t"}`, "prefixes[0]", "nothing that is reached"},
 	{"Route", `{"prefix":"10.0.0.0/8","peer":"A B"}`, "peer", "is not a name of a"},
-	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","metric":5}`, "metric", "for the Peer to say"},
-	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","type":"blackhole"}`, "type", "for the Peer to say"},
-	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","nexthops":[{"device":"e"}]}`, "nexthops", "for the Peer to say"},
+	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","metric":5}`, "metric", "determined by the Peer"},
+	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","type":"blackhole"}`, "type", "determined by the Peer"},
+	{"Route", `{"prefix":"10.0.0.0/8","peer":"a","nexthops":[{"device":"e"}]}`, "nexthops", "determined by the Peer"},
 	{"Route", `{"prefix":"10.0.0.0/8","device":"a/b"}`, "device", "not a device name"},
 	{"Route", `{"prefix":"10.0.0.0/8","via":"router"}`, "via", "not an address"},
 	{"Route", `{"prefix":"10.0.0.0/8","via":"0.0.0.0"}`, "via", "one host"},
@@ -194,7 +197,10 @@ func TestRuleRefused(t *testing.T) {
 		if kind == "match" {
 			kind, spec = "FirewallRule", `{"action":"deny","match":`+spec+`}`
 		}
-		_, _, err := kindSpecs[kind].parse([]byte(spec), nil)
+		value, _, err := kindSpecs[kind].parse([]byte(spec), nil)
+		if admit := kindSpecs[kind].admit; err == nil && admit != nil {
+			err = admit(value)
+		}
 		if err == nil || err.Data.Field != "spec."+tt.field || !strings.Contains(err.Message, tt.text) {
 			t.Errorf("%s %s:\n got %v\nwant spec.%s: …%s…", kind, spec, err, tt.field, tt.text)
 			continue

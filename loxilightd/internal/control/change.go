@@ -26,19 +26,18 @@ const (
 	maxConfirm  = time.Hour
 )
 
-// maxResult is the largest result, in bytes, for which the reply still fits.
-const maxResult = api.MaxReply - 2048
+// maxPage is the largest page of a list, in bytes. It is smaller than a reply, so that many clients
+// together use little memory.
+const maxPage = 62 << 10
 
 // request is a checked request to apply, replace, delete or roll back.
 type request struct {
-	method string
-	change api.Change
-	puts   []*state.Object
-	gone   []state.Key
-	scope  *state.Scope
-	// rest continues the last object of the previous requests.
-	rest *api.Object
-	back *state.Rollback // of a rollback; nil: not a rollback
+	method  string
+	change  api.Change
+	puts    []*state.Object
+	deletes []state.Key
+	scope   *state.Scope
+	back    *state.Rollback // of a rollback; nil: not a rollback
 
 	budget *budget // of the request
 }
@@ -103,7 +102,7 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 			if err != nil {
 				return err
 			}
-			r.gone = append(r.gone, state.Key{Kind: kind, Name: ref.Name})
+			r.deletes = append(r.deletes, state.Key{Kind: kind, Name: ref.Name})
 		}
 		return nil
 	})
@@ -111,10 +110,6 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 
 // parsePuts checks the objects of a request. base is the number of objects before it.
 func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base int) *api.Error {
-	if len(objects) > 0 && objects[0].Append {
-		r.rest = &objects[0]
-		objects, base = objects[1:], base+1
-	}
 	r.puts = make([]*state.Object, len(objects))
 	var first *api.Error
 	for i := range objects {
@@ -206,7 +201,7 @@ func (s *Server) change(ctx context.Context, c Caller, r *request, size int, par
 		from = r.change.ChangesFrom
 	}
 	r.note(result.Changes)
-	s.settled(r, result)
+	s.noteConfirmation(r, result)
 	return s.await(ctx, r, s.changeResult(result, from))
 }
 
@@ -220,7 +215,7 @@ func (s *Server) commit(c Caller, r *request) (*state.Result, error) {
 		return s.Store.Rollback(b)
 	}
 	return s.Store.Commit(&state.Transaction{
-		Put: r.puts, Delete: r.gone, Replace: r.scope, Owner: "", By: by, Confirm: time.Duration(r.change.Confirm),
+		Put: r.puts, Delete: r.deletes, Replace: r.scope, Owner: "", By: by, Confirm: time.Duration(r.change.Confirm),
 		IfRevision: r.change.IfRevision, DryRun: r.change.DryRun, RequestID: requestID(c, r), Answer: answer,
 		Force: r.change.Force, Observed: s.observed(),
 	})
@@ -305,7 +300,7 @@ func (r *request) note(changes []state.Change) {
 	}
 	for _, c := range changes {
 		if c.Action == state.Deleted || r.back != nil {
-			r.gone = append(r.gone, c.Key)
+			r.deletes = append(r.deletes, c.Key)
 		}
 	}
 }
@@ -316,7 +311,7 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	if r.change.Wait == 0 || r.change.DryRun {
 		return result, nil
 	}
-	keys := slices.Clone(r.gone)
+	keys := slices.Clone(r.deletes)
 	for _, o := range r.puts {
 		keys = append(keys, o.Key)
 	}
@@ -329,6 +324,7 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	defer cancel()
 	left, err := s.Progress.Wait(bounded, result.Revision, keys)
 	if err == nil {
+		result.Warnings = append(result.Warnings, s.messagesOf(keys, maxNotReady-len(result.Warnings))...)
 		return result, nil
 	}
 	if ctx.Err() != nil {
@@ -350,6 +346,19 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	return nil, e
 }
 
+// messagesOf returns the messages of objects that are Ready, at most limit.
+func (s *Server) messagesOf(keys []state.Key, limit int) (list []string) {
+	for _, k := range keys {
+		if len(list) >= limit {
+			break
+		}
+		if st, ok := s.Progress.Status(k); ok && st.State == api.StateReady && st.Message != "" {
+			list = append(list, fmt.Sprintf("%s: %s", k, shortMessage(st.Message)))
+		}
+	}
+	return list
+}
+
 // changeResult encodes a result, with as many changes as fit.
 func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
 	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}, Warnings: r.Warnings}
@@ -369,7 +378,7 @@ func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
 	}
 	for _, c := range r.Changes[min(from, len(r.Changes)):] {
 		size += len(c.Kind) + len(c.Name) + len(`{"kind":"","name":"","action":"unchanged"},`)
-		if size > maxResult {
+		if size > maxPage {
 			result.Truncated = true
 			break
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,10 @@ func TestWait(t *testing.T) {
 	if h.progress.waited != nil {
 		t.Error("a dry run waits")
 	}
+	h.progress.not[state.Key{Kind: "Service", Name: "web"}] = api.Status{State: api.StateReady, Message: "no backend"}
+	if r := result[api.ChangeResult](h, "apply", `{"wait":"1s","objects":[`+webObject+`]}`); !slices.Equal(r.Warnings, []string{"Service/web: no backend"}) {
+		t.Errorf("warnings %q, want the message of web", r.Warnings)
+	}
 	delete(h.progress.not, state.Key{Kind: "Service", Name: "web"})
 	result[api.ChangeResult](h, "replace", `{"wait":"1s","owner":"cli","kinds":["Service"],"objects":[]}`)
 	if len(h.progress.waited) != 1 {
@@ -213,7 +218,7 @@ func TestTruncated(t *testing.T) {
 		}
 	}
 	if len(names) != count || names[0] != "service-number-0" || names[count-1] != "service-number-1499" {
-		t.Errorf("%d changes were told", len(names))
+		t.Errorf("%d changes were reported", len(names))
 	}
 	r := result[api.ChangeResult](h, "apply", params(""))
 	if !r.Truncated || r.Revision != 1 {

@@ -23,7 +23,7 @@ type CNI func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Erro
 // it.
 func (s *Server) cni(ctx context.Context, c Caller, p *api.CNIParams) (any, *api.Error) {
 	if c.UID != 0 && p.Command != api.CNIStatus {
-		return nil, api.Errorf(api.ReasonDenied, "%s: user id %d is not root, who alone may attach containers", api.MethodCNI, c.UID)
+		return nil, api.Errorf(api.ReasonDenied, "%s: user id %d is not root: only root may attach containers", api.MethodCNI, c.UID)
 	}
 	if s.CNI == nil {
 		return nil, api.Errorf(api.ReasonUnsupported, "%s: this daemon has no part for containers", api.MethodCNI)
@@ -65,24 +65,24 @@ func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *ap
 		return 0, refusalError(err)
 	}
 	if slices.ContainsFunc(deletes, func(ref api.ObjectRef) bool { return ref.Kind == api.KindEndpoint }) {
-		o.s.podsGone()
+		o.s.podsRemoved()
 	}
 	return result.Revision, nil
 }
 
-// podsGone reads the object files again if a PodNetwork in them was refused because of pods. If
+// podsRemoved reads the object files again if a PodNetwork in them was refused because of pods. If
 // pods still conflict, the daemon's health reports it.
-func (s *Server) podsGone() {
+func (s *Server) podsRemoved() {
 	err, ok := errors.AsType[*api.Error](s.filesFailed())
 	if !ok || err.Reason() != api.ReasonConflict || err.Data == nil || !strings.HasPrefix(err.Data.Object, api.KindPodNetwork+"/") {
 		return
 	}
 	if result, err := s.Reload(); err == nil {
-		s.Log.Info("object files applied, since the conflicting pods are gone", slog.Any("changes", result.Summary))
+		s.Log.Info("object files applied, since the conflicting pods were deleted", slog.Any("changes", result.Summary))
 	}
 }
 
-// Ready waits until the objects are realised at revision or later. If ctx ends first, the error
+// Ready waits until the objects are done at revision or later. If ctx ends first, the error
 // names an object that is not Ready, and the reason.
 func (o Objects) Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error {
 	keys := make([]state.Key, len(objects))

@@ -28,29 +28,29 @@ func (s *Server) confirm(_ context.Context, c Caller, p *api.ConfirmParams) (any
 	}
 	if waits != nil {
 		s.Log.Info("a change was confirmed", slog.Uint64("revision", p.Revision), slog.Int("uid", c.UID))
-		s.confirmTurned(p.Revision, state.Confirmed, "by "+state.Author{UID: c.UID, User: userName(c.UID)}.String())
-		s.settleFiles()
+		s.confirmationChanged(p.Revision, state.Confirmed, "by "+state.Author{UID: c.UID, User: userName(c.UID)}.String())
+		s.retryFiles()
 	}
 	return &api.ConfirmResult{Revision: p.Revision}, nil
 }
 
-// settled logs and publishes what a change means for confirmations.
-func (s *Server) settled(r *request, result *state.Result) {
+// noteConfirmation logs and publishes what a change means for confirmations.
+func (s *Server) noteConfirmation(r *request, result *state.Result) {
 	if r.change.DryRun {
 		return
 	}
-	if result.Settled != nil {
-		s.Log.Info("an unconfirmed change was rolled back", slog.Uint64("revision", result.Settled.Revision), slog.Uint64("by_revision", result.Revision))
-		s.confirmTurned(result.Settled.Revision, state.RolledBack, "by hand")
-		s.settleFiles()
+	if result.Reverted != nil {
+		s.Log.Info("an unconfirmed change was rolled back", slog.Uint64("revision", result.Reverted.Revision), slog.Uint64("by_revision", result.Revision))
+		s.confirmationChanged(result.Reverted.Revision, state.RolledBack, "by hand")
+		s.retryFiles()
 	}
 	if p := result.Pending; p != nil {
 		s.Log.Warn("a change will be rolled back unless it is confirmed", slog.Uint64("revision", p.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
-		s.confirmTurned(p.Revision, state.Waiting, "until "+timeOf(p.Until))
+		s.confirmationChanged(p.Revision, state.Waiting, "until "+timeOf(p.Until))
 	}
 }
 
-func (s *Server) confirmTurned(revision uint64, c state.Confirmation, message string) {
+func (s *Server) confirmationChanged(revision uint64, c state.Confirmation, message string) {
 	s.publish(api.TopicStatus, &api.StatusEvent{State: c.String(), Message: message, Revision: revision})
 	select {
 	case s.expiry <- struct{}{}:
@@ -58,9 +58,9 @@ func (s *Server) confirmTurned(revision uint64, c state.Confirmation, message st
 	}
 }
 
-// settleFiles reads the object files again if they were refused: a change that waited for
+// retryFiles reads the object files again if they were refused: a change that waited for
 // confirmation may have been the reason.
-func (s *Server) settleFiles() {
+func (s *Server) retryFiles() {
 	if s.filesFailed() == nil {
 		return
 	}
@@ -114,6 +114,6 @@ func (s *Server) Expire() {
 	for _, k := range result.Left {
 		s.Log.Error("an object could not go back with it", slog.String("object", k.String()))
 	}
-	s.confirmTurned(p.Revision, state.RolledBack, "not confirmed in time")
-	s.settleFiles()
+	s.confirmationChanged(p.Revision, state.RolledBack, "not confirmed in time")
+	s.retryFiles()
 }

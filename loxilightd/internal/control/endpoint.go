@@ -68,7 +68,7 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 	case perr != nil || len(parsed) != len(mac):
 		return mac, invalid(field, "%q is no MAC: %s", shorten(text), want)
 	case parsed[0]&1 != 0:
-		return mac, invalid(field, "%s is the address of a group of stations, not of one", parsed)
+		return mac, invalid(field, "%s is a group address, not the MAC address of one host", parsed)
 	case datapath.IsTunnelMAC([6]byte(parsed)):
 		return mac, invalid(field, "%s is the MAC of tunnels; use another one", parsed)
 	case [6]byte(parsed) == mac:
@@ -77,15 +77,15 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 	return [6]byte(parsed), nil
 }
 
-func parseEndpointAddresses(told []string) (list []netip.Addr, err *api.Error) {
-	if len(told) == 0 {
+func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) {
+	if len(texts) == 0 {
 		return nil, invalid("spec.addresses", "is missing: without an address nothing is let in from it")
 	}
-	if len(told) > mostEndpointAddresses {
-		return nil, invalid("spec.addresses", "%d of them: at most %d", len(told), mostEndpointAddresses)
+	if len(texts) > mostEndpointAddresses {
+		return nil, invalid("spec.addresses", "%d of them: at most %d", len(texts), mostEndpointAddresses)
 	}
-	before := firstTwice[netip.Addr](len(told))
-	for i, text := range told {
+	before := firstTwice[netip.Addr](len(texts))
+	for i, text := range texts {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		if p, perr := netip.ParsePrefix(text); perr == nil {
 			return nil, invalid(field, "%q has a length: write %s", shorten(text), p.Addr())
@@ -98,7 +98,7 @@ func parseEndpointAddresses(told []string) (list []netip.Addr, err *api.Error) {
 			return nil, invalid(field, "%q %v", shorten(text), perr)
 		}
 		if first := before(i, a); first >= 0 {
-			return nil, invalid(field, "%s stands at addresses[%d] already", a, first)
+			return nil, invalid(field, "%s duplicates addresses[%d]", a, first)
 		}
 		list = append(list, a)
 	}

@@ -37,7 +37,7 @@ func (s *Server) Run(ctx context.Context) {
 // publishChanges publishes the entries of the store's log that were not published yet. keys are
 // the changed objects; they are used instead if the log does not reach back far enough.
 func (s *Server) publishChanges(snapshot *state.Snapshot, keys []state.Key) {
-	changes, revision, ok := s.Store.Changes(s.told)
+	changes, revision, ok := s.Store.Changes(s.published)
 	if !ok {
 		changes = changes[:0]
 		for _, k := range keys {
@@ -51,7 +51,7 @@ func (s *Server) publishChanges(snapshot *state.Snapshot, keys []state.Key) {
 	for _, c := range changes {
 		s.publish(api.TopicChanges, &api.ChangeEvent{Revision: c.Revision, Kind: c.Kind, Name: c.Name, Action: c.Action.String()})
 	}
-	s.told = revision
+	s.published = revision
 }
 
 func (s *Server) publish(topic string, event Event) {
@@ -60,13 +60,13 @@ func (s *Server) publish(topic string, event Event) {
 	}
 }
 
-// StatusTurned publishes that the state of an object changed.
-func (s *Server) StatusTurned(k state.Key, st api.Status) {
+// StatusChanged publishes that the state of an object changed.
+func (s *Server) StatusChanged(k state.Key, st api.Status) {
 	s.publish(api.TopicStatus, &api.StatusEvent{Kind: k.Kind, Name: k.Name, State: st.State, Message: shortMessage(st.Message)})
 }
 
-// HealthTurned publishes that the health of a backend changed.
-func (s *Server) HealthTurned(service string, backend netip.AddrPort, health, message string) {
+// HealthChanged publishes that the health of a backend changed.
+func (s *Server) HealthChanged(service string, backend netip.AddrPort, health, message string) {
 	s.publish(api.TopicStatus, &api.StatusEvent{
 		Kind: api.KindService, Name: service, State: health, Message: shortMessage(message), Backend: backend.String(),
 	})

@@ -67,7 +67,7 @@ func TestChangeEvents(t *testing.T) {
 // store's log is too short.
 func TestChangeEventsOfLargeTransaction(t *testing.T) {
 	h := newHarness(t)
-	h.told = 1 << 40 // as if the log did not reach back so far
+	h.published = 1 << 40 // as if the log did not reach back so far
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("a", 1)+","+staged("b", 2)+`]}`)
 	h.publishChanges(h.Store.Snapshot(), []state.Key{{Kind: "Service", Name: "a"}, {Kind: "Service", Name: "gone"}})
 	want := []string{
@@ -105,8 +105,8 @@ func TestDroppedPacket(t *testing.T) {
 func TestOtherEvents(t *testing.T) {
 	h := newHarness(t)
 	h.run()
-	h.StatusTurned(state.Key{Kind: "Interface", Name: "up"}, api.Status{State: api.StateError, Message: "gone"})
-	h.HealthTurned("web", netip.MustParseAddrPort("10.0.1.2:8080"), "unhealthy", "refused")
+	h.StatusChanged(state.Key{Kind: "Interface", Name: "up"}, api.Status{State: api.StateError, Message: "gone"})
+	h.HealthChanged("web", netip.MustParseAddrPort("10.0.1.2:8080"), "unhealthy", "refused")
 	at := netip.MustParseAddrPort
 	h.plane.samples <- datapath.Sample{Drop: &datapath.Drop{
 		Reason: "no_backend", Service: "dns", Packet: datapath.Packet{

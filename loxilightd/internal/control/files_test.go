@@ -75,7 +75,7 @@ func TestReload(t *testing.T) {
 	}
 	h.want("reload", `{}`, `{"revision":4,"changes":[{"kind":"Service","name":"web","action":"deleted"}],"summary":{"deleted":1},"files":[]}`)
 	if h.Store.Snapshot().Len() != 1 {
-		t.Errorf("%d objects are left, want that of cli", h.Store.Snapshot().Len())
+		t.Errorf("%d objects are left, want the object of cli", h.Store.Snapshot().Len())
 	}
 }
 

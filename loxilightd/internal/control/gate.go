@@ -85,8 +85,12 @@ type readers struct {
 // longRequest is the length, in bytes, from which on a request must pass the gate for large ones.
 const longRequest = 16 << 10
 
+// mostReaders limits the readers' requests at a time: each may use a few times the memory of its
+// reply.
+const mostReaders = 4
+
 func newReaders() readers {
-	return readers{all: newGate(max(1, runtime.GOMAXPROCS(0)/2)), dry: newGate(1)}
+	return readers{all: newGate(max(1, min(mostReaders, runtime.GOMAXPROCS(0)/2))), dry: newGate(1)}
 }
 
 // enter waits until a reader's request may be carried out. The caller must call leave after it.

@@ -3,6 +3,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -144,6 +145,7 @@ func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) err
 type fakeProgress struct {
 	not      map[state.Key]api.Status
 	health   map[netip.AddrPort]string
+	reason   string // of health; empty: refused
 	problems []string
 	waited   []state.Key
 	revision uint64
@@ -158,14 +160,14 @@ func (p *fakeProgress) Status(k state.Key) (api.Status, bool) {
 func (p *fakeProgress) NotReady(int, map[string]bool) (map[state.Key]api.Status, int) {
 	return p.not, len(p.not)
 }
-func (p *fakeProgress) Noted() map[state.Key]string { return nil }
-func (p *fakeProgress) LastHeard(string) time.Time  { return time.Time{} }
-func (p *fakeProgress) PodMTU() int                 { return 1450 }
-func (p *fakeProgress) Repairs() uint64             { return 3 }
-func (p *fakeProgress) Problems() []string          { return p.problems }
+func (p *fakeProgress) Noted() map[state.Key]string   { return nil }
+func (p *fakeProgress) LastReceived(string) time.Time { return time.Time{} }
+func (p *fakeProgress) PodMTU() int                   { return 1450 }
+func (p *fakeProgress) Repairs() uint64               { return 3 }
+func (p *fakeProgress) Problems() []string            { return p.problems }
 func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {
 	if h, ok := p.health[b]; ok {
-		return h, "refused"
+		return h, cmp.Or(p.reason, "refused")
 	}
 	return "unknown", ""
 }
@@ -174,7 +176,7 @@ func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {
 func (p *fakeProgress) Wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key, err error) {
 	p.waited, p.revision = keys, revision
 	for _, k := range keys {
-		if _, ok := p.not[k]; ok {
+		if st, ok := p.not[k]; ok && st.State != api.StateReady {
 			left = append(left, k)
 		}
 	}

@@ -39,11 +39,11 @@ func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) 
 	case (p.Revision == nil) == (p.Undo == 0):
 		return nil, invalid("revision", "is missing: set revision to the revision to restore, or undo to the revision of the pending change, but not both")
 	case p.Owner != "" && p.Undo != 0:
-		return nil, invalid("owner", "does not go with undo, which rolls back the whole change")
+		return nil, invalid("owner", "cannot be combined with undo, which rolls back the whole change")
 	case p.Owner == api.OwnerFile:
-		return nil, invalid("owner", "what stands in the object files goes back there: change them, then reload")
+		return nil, invalid("owner", "objects in the object files are not rolled back: change them, then reload")
 	case p.Owner == api.OwnerCNI:
-		return nil, invalid("owner", "what goes with pods comes and goes with them: pods that are gone do not come back")
+		return nil, invalid("owner", "objects of pods are created and deleted with the pods: deleted pods are not restored")
 	case p.Transaction != "" || p.More:
 		return nil, invalid("transaction", "a rollback is one request")
 	}
@@ -59,7 +59,7 @@ func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) 
 
 // getAt answers get for an object as it was at a revision.
 func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
-	k, from, err := parseGet(p.Kind, p.Name, p.Continue)
+	k, err := parseKey(p.Kind, p.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +70,7 @@ func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
 	if o == nil {
 		return nil, api.Errorf(api.ReasonNotFound, "there was no such object at revision %d", p.Revision).At(k.Kind+"/"+shorten(k.Name), "")
 	}
-	text, _, err := encodeWith(o, nil, from, maxResult)
-	if err != nil {
-		return nil, err
-	}
-	return text, nil
+	return objectOf(o, nil), nil
 }
 
 func (s *Server) historyOf(_ context.Context, _ Caller, p *api.HistoryParams) (any, *api.Error) {
@@ -103,7 +99,7 @@ func (s *Server) historyOf(_ context.Context, _ Caller, p *api.HistoryParams) (a
 			continue
 		}
 		e := entryOf(&history[i])
-		if size += sizeOfJSON(e); size > maxResult || p.Limit > 0 && len(result.Items) == p.Limit {
+		if size += sizeOfJSON(e); size > maxPage || p.Limit > 0 && len(result.Items) == p.Limit {
 			result.Continue = strconv.FormatUint(history[i].Revision+1, 10)
 			break
 		}
@@ -146,11 +142,11 @@ func (s *Server) diffs(p *api.HistoryParams, history []state.Entry, result *api.
 	err := s.Store.Diffs(p.Revision, p.Continue, func(d state.Diff) bool {
 		h := diffOf(d)
 		n := sizeOfJSON(h)
-		if n > maxResult-2048 {
+		if n > maxPage-2048 {
 			h.Before, h.After, h.Cut = nil, nil, true
 			n = sizeOfJSON(h)
 		}
-		if size += n; size > maxResult || p.Limit > 0 && len(result.Objects) == p.Limit {
+		if size += n; size > maxPage || p.Limit > 0 && len(result.Objects) == p.Limit {
 			result.Continue = last.String()
 			return false
 		}

@@ -41,7 +41,7 @@ func (s *Server) addressesList(_ context.Context, _ Caller, p *api.AddressesList
 	if s.Leases == nil {
 		return result, nil
 	}
-	room, last := maxResult, ""
+	room, last := maxPage, ""
 	from := strings.Split(p.Continue, " ")
 	if p.Continue != "" && len(from) != 3 {
 		return nil, invalid("continue", "%q is not what an answer to this request said", shorten(p.Continue))

@@ -56,7 +56,7 @@ func TestAddressesList(t *testing.T) {
 			r := result[api.AddressesListResult](h, "addresses.list", fmt.Sprintf(`{%s,"continue":%q}`, params, from))
 			for _, l := range r.Items {
 				if seen[l.Addresses[0]] {
-					t.Fatalf("%s: %s is told twice", params, l.Addresses[0])
+					t.Fatalf("%s: %s is listed twice", params, l.Addresses[0])
 				}
 				seen[l.Addresses[0]] = true
 			}
@@ -96,7 +96,7 @@ func TestPodNetworkStatus(t *testing.T) {
 		t.Errorf("capacity: %v", status.Capacity)
 	}
 	m := strings.Join(status.Health.Messages, "\n")
-	if !strings.Contains(m, "addresses 10.7.1.0/24 are nearly all taken: pods have 240 of 252") || !strings.Contains(m, f.problem) || strings.Contains(m, "2001") {
+	if !strings.Contains(m, "addresses 10.7.1.0/24 are nearly exhausted: pods have 240 of 252") || !strings.Contains(m, f.problem) || strings.Contains(m, "2001") {
 		t.Errorf("health: %s", m)
 	}
 }
@@ -111,11 +111,11 @@ func TestPodNetworkMeans(t *testing.T) {
 		`{"subnets":["10.7.0.0/30"]}`:                            "spec.subnets[0]: \"10.7.0.0/30\": a subnet for pods of IPv4 has a length from 8 to 29",
 		`{"subnets":["10.0.0.0/7"]}`:                             "length from 8 to 29",
 		`{"subnets":["::/0"]}`:                                   "length from 32 to 125",
-		`{"subnets":["fe80::/64"]}`:                              "not addresses that stations can have",
-		`{"subnets":["127.0.0.0/24"]}`:                           "not addresses that stations can have",
-		`{"subnets":["224.0.0.0/24"]}`:                           "not addresses that stations can have",
-		`{"subnets":["0.0.0.0/8"]}`:                              "not addresses that stations can have",
-		`{"subnets":["ff02::/64"]}`:                              "not addresses that stations can have",
+		`{"subnets":["fe80::/64"]}`:                              "not addresses that hosts can have",
+		`{"subnets":["127.0.0.0/24"]}`:                           "not addresses that hosts can have",
+		`{"subnets":["224.0.0.0/24"]}`:                           "not addresses that hosts can have",
+		`{"subnets":["0.0.0.0/8"]}`:                              "not addresses that hosts can have",
+		`{"subnets":["ff02::/64"]}`:                              "not addresses that hosts can have",
 		`{"subnets":["10.7.0.9/24"]}`:                            "write 10.7.0.0/24",
 		`{"subnets":["10.7.0.0"]}`:                               "is no prefix",
 		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "is an IPv4-mapped IPv6 prefix: write 10.7.0.0/24",

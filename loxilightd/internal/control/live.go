@@ -8,7 +8,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
@@ -34,7 +33,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 		return nil, err
 	}
 	result := &connectionsResult{Items: []json.RawMessage{}, Continue: p.Continue}
-	room := maxResult
+	room := maxPage
 	for {
 		// A batch cannot be read again, so read no more than certainly fits.
 		limit := room / longestConnection
@@ -72,7 +71,7 @@ type connectionsResult struct {
 func (s *Server) connectionsFlush(ctx context.Context, _ Caller, p *api.ConnectionsFlushParams) (any, *api.Error) {
 	switch {
 	case p.Filter == (api.ConnectionFilter{}):
-		return nil, invalid("filter", "is missing: say which connections, or {\"all\": true} for all of them")
+		return nil, invalid("filter", "is missing: specify which connections, or {\"all\": true} for all of them")
 	case p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}):
 		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
 	}
@@ -141,15 +140,15 @@ func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilt
 		if a.text == "" {
 			continue
 		}
-		if *a.prefix, *a.port, err = parseStations(a.field, a.text); err != nil {
+		if *a.prefix, *a.port, err = parseHostFilter(a.field, a.text); err != nil {
 			return d, err
 		}
 	}
 	return d, nil
 }
 
-// parseStations parses an address, a prefix or address:port.
-func parseStations(field, text string) (p netip.Prefix, port uint16, err *api.Error) {
+// parseHostFilter parses an address, a prefix or address:port.
+func parseHostFilter(field, text string) (p netip.Prefix, port uint16, err *api.Error) {
 	if p, err := netip.ParsePrefix(text); err == nil && !p.Addr().Is4In6() {
 		return p.Masked(), 0, nil
 	}
@@ -174,7 +173,7 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 		Service: string(c.Service),
 	}
 	if c.Tracked {
-		a.Path = "tracked"
+		a.Path = "fast"
 	}
 	a.Forth, a.Back = wayOf(c.Forth), wayOf(c.Back)
 	switch {
@@ -199,7 +198,7 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 func wayOf(w datapath.Way) api.Way {
 	a := api.Way{Path: "slow", Why: w.Why, Device: w.Device, VLAN: w.VLAN, Peer: string(w.Peer), Tunnel: string(w.Tunnel)}
 	if w.Tracked {
-		a.Path = "tracked"
+		a.Path = "fast"
 	}
 	return a
 }
@@ -218,12 +217,12 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 			Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops), Verdicts: c.Verdicts,
 		}, nil
 	}
-	o, from, err := s.find(p.Kind, p.Name, p.Continue)
+	o, err := s.find(p.Kind, p.Name)
 	if err != nil {
 		return nil, err
 	}
 	if v, ok := o.Value.(*state.Service); ok {
-		return s.serviceCounters(ctx, o.Name, v, from)
+		return s.serviceCounters(ctx, o.Name, v)
 	}
 	if v, ok := o.Value.(*state.Peer); ok && v.Tunnel == "" {
 		return nil, api.Errorf(api.ReasonUnsupported, "it names no tunnel, and what the underlay routes is not counted for it; the Interface that leads there has counters").At(o.Key.String(), "")
@@ -283,12 +282,8 @@ func overlayCounters(c datapath.PeerCounters, known bool) *api.CountersResult {
 	}
 }
 
-// longestBackendCounters is the largest encoded size of one backend's counters, in bytes.
-const longestBackendCounters = 240
-
-// serviceCounters returns the counters of the backends in the order of the spec, starting at
-// index from, as many as fit.
-func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Service, from int) (any, *api.Error) {
+// serviceCounters returns the counters of a Service, its backends in the order of the spec.
+func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Service) (any, *api.Error) {
 	c, _, err := s.Plane.Telemetry().ServiceCounters(ctx, datapath.ServiceName(name))
 	if err != nil {
 		return nil, planeError(err)
@@ -298,15 +293,11 @@ func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Serv
 	for _, b := range c.Backends {
 		byAddr[b.Backend] = b
 	}
-	const most = (maxResult - 8<<10) / longestBackendCounters // leaves room for the drop reasons
-	for _, told := range cut(v.Backends, from, most) {
-		b := byAddr[told.Addr]
+	for i := range v.Backends {
+		b := byAddr[v.Backends[i].Addr]
 		result.Backends = append(result.Backends, api.BackendCounters{
-			Address: told.Addr.String(), Connections: b.Connections, Active: b.Active, Packets: b.Packets, Bytes: b.Bytes,
+			Address: v.Backends[i].Addr.String(), Connections: b.Connections, Active: b.Active, Packets: b.Packets, Bytes: b.Bytes,
 		})
-	}
-	if from+most < len(v.Backends) {
-		result.Continue = strconv.Itoa(from + most)
 	}
 	return result, nil
 }

@@ -34,7 +34,7 @@ func TestConnectionsList(t *testing.T) {
 	h := newHarness(t)
 	h.plane.connections = []datapath.Connection{connection(0)}
 	h.want("connections.list", `{}`, `{"items":[{"protocol":"tcp","original":{"source":"203.0.113.1:1024","destination":"198.51.100.10:80"},`+
-		`"reply":{"source":"10.0.1.2:8080","destination":"203.0.113.1:1024"},"state":"established","path":"tracked","forth":{"path":"tracked","device":"eth1","vlan":30},"back":{"path":"slow","why":"it carries a mark"},"age":"1m30s","idle":"1s","expires":"2h0m0s",`+
+		`"reply":{"source":"10.0.1.2:8080","destination":"203.0.113.1:1024"},"state":"established","path":"fast","forth":{"path":"fast","device":"eth1","vlan":30},"back":{"path":"slow","why":"it carries a mark"},"age":"1m30s","idle":"1s","expires":"2h0m0s",`+
 		`"sent":{"packets":5,"bytes":600},"received":{"packets":4,"bytes":7000},"nat":"dnat","service":"web","backend":"10.0.1.2:8080"}]}`)
 	long := strings.Repeat("n", 253)
 	for i := 1; i < 1000; i++ {
@@ -97,7 +97,7 @@ func TestConnectionFilter(t *testing.T) {
 		{`{}`, 1, "filter"},
 		{`{"all":false}`, 1, "filter"},
 		{`{"all":true,"service":"web"}`, 1, "filter.all"},
-		{`{"source":"nobody"}`, 1, "filter.source"},
+		{`{"source":"unknown"}`, 1, "filter.source"},
 		{`{"source":"203.0.113.7:99999"}`, 1, "filter.source"},
 		{`{"protocol":"gre"}`, 1, "filter.protocol"},
 		{`{"state":"open"}`, 1, "filter.state"},
@@ -142,7 +142,7 @@ func TestCounters(t *testing.T) {
 func TestStatusOfObjects(t *testing.T) {
 	h := newHarness(t)
 	up, web := state.Key{Kind: "Interface", Name: "up"}, state.Key{Kind: "Service", Name: "web"}
-	h.progress.not[up] = api.Status{State: api.StatePending, Message: "eth7 is not there"}
+	h.progress.not[up] = api.Status{State: api.StatePending, Message: "eth7 does not exist"}
 	h.progress.health[netip.MustParseAddrPort("10.0.1.2:8080")] = "unhealthy"
 	h.plane.ports = map[datapath.PortName]datapath.PortState{"up": {
 		Index: 4, MAC: net.HardwareAddr{2, 1, 3, 4, 5, 6}, MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Hooks: []string{"tcx-ingress"},
@@ -152,7 +152,7 @@ func TestStatusOfObjects(t *testing.T) {
 	for params, want := range map[string]string{
 		`{"kind":"Service","name":"web"}`: `{"state":"Ready","backends":[{"address":"10.0.1.3:8080","state":"draining","health":"unknown"},` +
 			`{"address":"10.0.1.2:8080","state":"down","health":"unhealthy","message":"refused"}]}`,
-		`{"kind":"Interface","name":"up"}`: `{"state":"Pending","message":"eth7 is not there","index":4,"mac":"02:01:03:04:05:06","mtu":1500,"addresses":["192.0.2.1/24"],"hooks":["tcx-ingress"]}`,
+		`{"kind":"Interface","name":"up"}`: `{"state":"Pending","message":"eth7 does not exist","index":4,"mac":"02:01:03:04:05:06","mtu":1500,"addresses":["192.0.2.1/24"],"hooks":["tcx-ingress"]}`,
 	} {
 		if got := string(result[api.Object](h, "get", params).Status); got != want {
 			t.Errorf("status of %s:\n got %s\nwant %s", params, got, want)
@@ -161,7 +161,7 @@ func TestStatusOfObjects(t *testing.T) {
 	h.progress.not[web] = api.Status{State: api.StateError, Message: "no room"}
 	h.plane.features = datapath.Features{Kernel: "6.1", Layout: 3, Hooks: []datapath.Hook{{Device: "eth7", Netns: "host", Hook: "tc-ingress", Program: "ll", ID: 8}}, Warnings: []string{"forwarding is off"}}
 	h.plane.usage = map[string]datapath.Usage{"connections": {Used: 95, Size: 100}, "services": {Used: 1, Size: 100}}
-	h.progress.problems = []string{"upkeep fails"}
+	h.progress.problems = []string{"maintenance fails"}
 	r := result[api.StatusResult](h, "status", `{}`)
 	if r.Revision != 1 || r.Instance != "test" || r.PID == 0 || r.Objects["Service"] != 1 || r.Capacity["connections"].Used != 95 || r.Datapath.Hooks[0].ID != 8 {
 		t.Errorf("%+v", r)
@@ -170,7 +170,7 @@ func TestStatusOfObjects(t *testing.T) {
 		t.Errorf("not ready: %+v", r.NotReady)
 	}
 	if got := strings.Join(r.Health.Messages, "; "); r.Health.State != "degraded" ||
-		got != "upkeep fails; forwarding is off; table connections is nearly full: 95 of 100 entries used; 2 objects are not Ready" {
+		got != "maintenance fails; forwarding is off; table connections is nearly full: 95 of 100 entries used; 2 objects are not Ready" {
 		t.Errorf("%s: %s", r.Health.State, got)
 	}
 	delete(h.progress.not, web)
@@ -221,12 +221,12 @@ func TestStatusFits(t *testing.T) {
 // report it.
 func TestTunnelTooLarge(t *testing.T) {
 	h := newHarness(t)
-	for told, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "mtu 9000 does not fit the way to its Peers, encapsulated: the device has 1450"} {
-		h.ask(admin, "apply", fmt.Sprintf(`{"objects":[{"kind":"Tunnel","name":"known","spec":{"device":"hsvx","mtu":%d}}]}`, told))
+	for mtu, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "mtu 9000 does not fit the path to its Peers, encapsulated: the device has 1450"} {
+		h.ask(admin, "apply", fmt.Sprintf(`{"objects":[{"kind":"Tunnel","name":"known","spec":{"device":"hsvx","mtu":%d}}]}`, mtu))
 		for method, params := range map[string]string{"get": `{"kind":"Tunnel","name":"known"}`, "status": "{}"} {
 			out := h.ask(reader, method, params)
-			if says := strings.Contains(out, "does not fit"); says != (want != "") || !strings.Contains(out, want) {
-				t.Errorf("mtu %d: %s says\n%s\nwant %q", told, method, out, want)
+			if reports := strings.Contains(out, "does not fit"); reports != (want != "") || !strings.Contains(out, want) {
+				t.Errorf("mtu %d: %s contains\n%s\nwant %q", mtu, method, out, want)
 			}
 		}
 	}

@@ -5,16 +5,18 @@ package control
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // matchParser parses the match of a rule.
 type matchParser struct {
-	told     *api.Match
+	spec     *api.Match
 	match    datapath.Match
 	families families // of the packets that can match
 	budget   *budget
@@ -22,12 +24,12 @@ type matchParser struct {
 
 // parseMatch parses a match, which may be nil, and returns the address families that can match
 // it. Its prefixes are charged to b.
-func parseMatch(told *api.Match, b *budget) (datapath.Match, families, *api.Error) {
-	p := matchParser{told: told, families: bothFamilies, budget: b}
-	if told == nil {
+func parseMatch(spec *api.Match, b *budget) (datapath.Match, families, *api.Error) {
+	p := matchParser{spec: spec, families: bothFamilies, budget: b}
+	if spec == nil {
 		return p.match, p.families, nil
 	}
-	for _, step := range []func() *api.Error{p.anything, p.protocols, p.stations, p.ports, p.icmp, p.tcpFlags, p.devices, p.vlans, p.dscp} {
+	for _, step := range []func() *api.Error{p.anything, p.protocols, p.addresses, p.ports, p.icmp, p.tcpFlags, p.devices, p.vlans, p.dscp} {
 		if err := step(); err != nil {
 			return p.match, 0, err
 		}
@@ -45,9 +47,9 @@ var protocolNumbers = map[string]datapath.Protocol{
 }
 
 func (p *matchParser) protocols() *api.Error {
-	before := firstTwice[datapath.Protocol](len(p.told.Protocol))
+	before := firstTwice[datapath.Protocol](len(p.spec.Protocol))
 	only := families(0)
-	for i, w := range p.told.Protocol {
+	for i, w := range p.spec.Protocol {
 		protocol, ok := datapath.ParseProtocol(string(w))
 		if !ok {
 			protocol, ok = protocolNumbers[string(w)]
@@ -59,7 +61,7 @@ func (p *matchParser) protocols() *api.Error {
 			return invalid(element("protocol", i), "%q is no protocol: want tcp, udp, sctp, icmp, icmpv6, gre, esp, another name, or a number up to 255", shorten(string(w)))
 		}
 		if first := before(i, protocol); first >= 0 {
-			return invalid(element("protocol", i), "%s stands at protocol[%d] already", protocol, first)
+			return invalid(element("protocol", i), "%s duplicates protocol[%d]", protocol, first)
 		}
 		p.match.Protocols = append(p.match.Protocols, protocol)
 		switch protocol {
@@ -71,7 +73,7 @@ func (p *matchParser) protocols() *api.Error {
 			only = bothFamilies
 		}
 	}
-	if len(p.told.Protocol) > 0 {
+	if len(p.spec.Protocol) > 0 {
 		p.families = only
 	}
 	return nil
@@ -83,8 +85,8 @@ func (p *matchParser) anything() *api.Error {
 		name  string
 		words api.Words
 	}{
-		{"source", p.told.Source}, {"destination", p.told.Destination}, {"protocol", p.told.Protocol},
-		{"ports", p.told.Ports}, {"sourcePorts", p.told.SourcePorts},
+		{"source", p.spec.Source}, {"destination", p.spec.Destination}, {"protocol", p.spec.Protocol},
+		{"ports", p.spec.Ports}, {"sourcePorts", p.spec.SourcePorts},
 	} {
 		for i, w := range list.words {
 			if w == "any" || w == "all" {
@@ -98,24 +100,24 @@ func (p *matchParser) anything() *api.Error {
 // localWord means the addresses of the node itself.
 const localWord = "local"
 
-func (p *matchParser) stations() *api.Error {
+func (p *matchParser) addresses() *api.Error {
 	for _, side := range []struct {
 		name     string
-		told     api.Words
+		words    api.Words
 		prefixes *[]netip.Prefix
 		groups   *[]datapath.GroupName
 	}{
-		{"source", p.told.Source, &p.match.Source, &p.match.SourceGroups},
-		{"destination", p.told.Destination, &p.match.Destination, &p.match.DestinationGroups},
+		{"source", p.spec.Source, &p.match.Source, &p.match.SourceGroups},
+		{"destination", p.spec.Destination, &p.match.Destination, &p.match.DestinationGroups},
 	} {
-		if len(side.told) == 0 {
+		if len(side.words) == 0 {
 			continue
 		}
-		before := firstTwice[api.Word](len(side.told))
+		before := firstTwice[api.Word](len(side.words))
 		seen := families(0)
-		for i, w := range side.told {
+		for i, w := range side.words {
 			if first := before(i, w); first >= 0 {
-				return invalid(element(side.name, i), "%s stands at %s[%d] already", shorten(string(w)), side.name, first)
+				return invalid(element(side.name, i), "%s duplicates %s[%d]", shorten(string(w)), side.name, first)
 			}
 			group, isGroup, err := parseGroup(string(w))
 			if w == localWord {
@@ -161,14 +163,14 @@ func protocolsHavePorts(list []datapath.Protocol) bool {
 
 func (p *matchParser) ports() *api.Error {
 	for _, side := range []struct {
-		name string
-		told api.Words
-		into *[]datapath.PortRange
-	}{{"ports", p.told.Ports, &p.match.Ports}, {"sourcePorts", p.told.SourcePorts, &p.match.SourcePorts}} {
-		if len(side.told) > 0 && !p.hasPorts() {
+		name  string
+		words api.Words
+		into  *[]datapath.PortRange
+	}{{"ports", p.spec.Ports, &p.match.Ports}, {"sourcePorts", p.spec.SourcePorts, &p.match.SourcePorts}} {
+		if len(side.words) > 0 && !p.hasPorts() {
 			return invalid("spec.match."+side.name, "only tcp, udp and sctp have ports: set spec.match.protocol to some of them, and to no other")
 		}
-		for i, w := range side.told {
+		for i, w := range side.words {
 			r, err := parseRange(string(w), 0, 65535)
 			if err != nil {
 				return invalid(element(side.name, i), "%v, such as 80 or 8000-8100", err)
@@ -219,7 +221,7 @@ func anyCode(icmpType uint8) datapath.ICMPMatch {
 }
 
 func (p *matchParser) icmp() *api.Error {
-	if len(p.told.ICMP) == 0 {
+	if len(p.spec.ICMP) == 0 {
 		return nil
 	}
 	list := p.match.Protocols
@@ -230,7 +232,7 @@ func (p *matchParser) icmp() *api.Error {
 	if list[0] == datapath.ICMPv6 {
 		names = icmpv6Names
 	}
-	for i, w := range p.told.ICMP {
+	for i, w := range p.spec.ICMP {
 		m, ok := names[string(w)]
 		if !ok {
 			m, ok = parseICMP(string(w))
@@ -261,7 +263,7 @@ func parseICMP(text string) (m datapath.ICMPMatch, ok bool) {
 var tcpFlagBits = map[string]uint8{"fin": 1, "syn": 2, "rst": 4, "psh": 8, "ack": 16, "urg": 32, "ece": 64, "cwr": 128}
 
 func (p *matchParser) tcpFlags() *api.Error {
-	if p.told.TCPFlags == "" {
+	if p.spec.TCPFlags == "" {
 		return nil
 	}
 	const field = "spec.match.tcpFlags"
@@ -269,7 +271,7 @@ func (p *matchParser) tcpFlags() *api.Error {
 		return invalid(field, "only tcp has flags: set spec.match.protocol to tcp, and to that alone")
 	}
 	m := &p.match.TCPFlags
-	for word := range strings.SplitSeq(p.told.TCPFlags, ",") {
+	for word := range strings.SplitSeq(p.spec.TCPFlags, ",") {
 		name, unset := strings.CutPrefix(strings.TrimSpace(word), "!")
 		bit, ok := tcpFlagBits[name]
 		if !ok {
@@ -288,17 +290,17 @@ func (p *matchParser) tcpFlags() *api.Error {
 
 func (p *matchParser) devices() *api.Error {
 	for _, side := range []struct {
-		name string
-		told api.Words
-		into *[]string
-	}{{"in", p.told.In, &p.match.In}, {"out", p.told.Out, &p.match.Out}} {
-		before := firstTwice[api.Word](len(side.told))
-		for i, w := range side.told {
+		name  string
+		words api.Words
+		into  *[]string
+	}{{"in", p.spec.In, &p.match.In}, {"out", p.spec.Out, &p.match.Out}} {
+		before := firstTwice[api.Word](len(side.words))
+		for i, w := range side.words {
 			if err := checkDevice(element(side.name, i), string(w)); err != nil {
 				return err
 			}
 			if first := before(i, w); first >= 0 {
-				return invalid(element(side.name, i), "%s stands at %s[%d] already", w, side.name, first)
+				return invalid(element(side.name, i), "%s duplicates %s[%d]", w, side.name, first)
 			}
 			*side.into = append(*side.into, string(w))
 		}
@@ -306,14 +308,39 @@ func (p *matchParser) devices() *api.Error {
 	return nil
 }
 
+// everyDevice are the words that other tools use for all devices. The kernel allows no device with
+// the name all.
+var everyDevice = []string{"all", "any", "*"}
+
+// admitDevices refuses everyDevice as the names of devices: the rule would match no packet.
+func admitDevices(m *datapath.Match) *api.Error {
+	for _, side := range []struct {
+		name    string
+		devices []string
+	}{{"in", m.In}, {"out", m.Out}} {
+		for i, device := range side.devices {
+			if slices.Contains(everyDevice, device) {
+				return invalid(element(side.name, i), "%q is not a device: to match all devices, leave spec.match.%s out", device, side.name)
+			}
+		}
+	}
+	return nil
+}
+
+func admitFirewallRule(value state.Value) *api.Error {
+	return admitDevices(&value.(*state.FirewallRule).Match)
+}
+
+func admitNAT(value state.Value) *api.Error { return admitDevices(&value.(*state.NAT).Match) }
+
 func (p *matchParser) vlans() (err *api.Error) {
-	p.match.VLANs, err = parseVLANs("spec.match.vlans", p.told.VLANs)
+	p.match.VLANs, err = parseVLANs("spec.match.vlans", p.spec.VLANs)
 	return err
 }
 
 // parseVLANs parses VLANs and ranges of them.
-func parseVLANs(field string, told api.Words) (list []datapath.VLANRange, err *api.Error) {
-	for i, w := range told {
+func parseVLANs(field string, words api.Words) (list []datapath.VLANRange, err *api.Error) {
+	for i, w := range words {
 		r, err := parseRange(string(w), 1, 4094)
 		if err != nil {
 			return nil, invalid(fmt.Sprintf("%s[%d]", field, i), "%v, such as 100 or 200-299", err)
@@ -324,14 +351,14 @@ func parseVLANs(field string, told api.Words) (list []datapath.VLANRange, err *a
 }
 
 func (p *matchParser) dscp() *api.Error {
-	before := firstTwice[uint8](len(p.told.DSCP))
-	for i, w := range p.told.DSCP {
+	before := firstTwice[uint8](len(p.spec.DSCP))
+	for i, w := range p.spec.DSCP {
 		v, ok := parseDSCP(string(w))
 		if !ok {
 			return invalid(element("dscp", i), "%q is no DSCP: want 0 to 63, cs0 to cs7, af11 to af43 or ef", shorten(string(w)))
 		}
 		if first := before(i, v); first >= 0 {
-			return invalid(element("dscp", i), "%d stands at dscp[%d] already", v, first)
+			return invalid(element("dscp", i), "%d duplicates dscp[%d]", v, first)
 		}
 		p.match.DSCP = append(p.match.DSCP, v)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
@@ -14,14 +15,14 @@ import (
 
 // natParser parses the spec of a NAT.
 type natParser struct {
-	told     *api.NATSpec
+	spec     *api.NATSpec
 	nat      datapath.NAT
 	families families // of the connections that match
 	budget   *budget
 }
 
 func parseNAT(s *api.NATSpec, b *budget) (state.Value, *api.Error) {
-	p := natParser{told: s, budget: b}
+	p := natParser{spec: s, budget: b}
 	for _, step := range []func() *api.Error{p.kind, p.matched, p.addresses, p.oneToOne, p.ports, p.behaviour, p.portBlock} {
 		if err := step(); err != nil {
 			return nil, err
@@ -31,20 +32,20 @@ func parseNAT(s *api.NATSpec, b *budget) (state.Value, *api.Error) {
 }
 
 func (p *natParser) kind() *api.Error {
-	if p.told.Type == "" {
-		return invalid("spec.type", "is missing: want one of snat, dnat, masquerade")
+	if p.spec.Type == "" {
+		return invalid("spec.type", "is missing: want one of %s", strings.Join(api.NATTypes, ", "))
 	}
-	t, err := choose("spec.type", p.told.Type, "snat", "dnat", "masquerade")
+	t, err := choose("spec.type", p.spec.Type, api.NATTypes...)
 	if err != nil {
 		return err
 	}
-	p.nat.Type = [...]datapath.NATType{datapath.SNAT, datapath.DNAT, datapath.Masquerade}[t]
-	p.nat.Priority, p.nat.Log, p.nat.OneToOne = priorityOf(p.told.Priority), p.told.Log, p.told.OneToOne
+	p.nat.Type = datapath.NATType(t)
+	p.nat.Priority, p.nat.Log, p.nat.OneToOne = priorityOf(p.spec.Priority), p.spec.Log, p.spec.OneToOne
 	return nil
 }
 
 func (p *natParser) matched() (err *api.Error) {
-	if p.nat.Match, p.families, err = parseMatch(p.told.Match, p.budget); err != nil {
+	if p.nat.Match, p.families, err = parseMatch(p.spec.Match, p.budget); err != nil {
 		return err
 	}
 	m, dnat := &p.nat.Match, p.nat.Type == datapath.DNAT
@@ -60,23 +61,23 @@ func (p *natParser) matched() (err *api.Error) {
 }
 
 func (p *natParser) to() api.NATTarget {
-	if p.told.To == nil {
+	if p.spec.To == nil {
 		return api.NATTarget{}
 	}
-	return *p.told.To
+	return *p.spec.To
 }
 
 func (p *natParser) addresses() *api.Error {
-	told := p.to().Addresses
+	spec := p.to().Addresses
 	const field = "spec.to.addresses"
 	switch {
-	case p.nat.Type == datapath.Masquerade && len(told) > 0:
+	case p.nat.Type == datapath.Masquerade && len(spec) > 0:
 		return invalid(field, "masquerade takes the address of the device that the connection leaves by: leave them out, or set spec.type to snat")
-	case p.nat.Type != datapath.Masquerade && len(told) == 0:
+	case p.nat.Type != datapath.Masquerade && len(spec) == 0:
 		return invalid(field, "is missing: set it to the address to translate to, such as 192.0.2.10")
 	}
 	seen := families(0)
-	for i, w := range told {
+	for i, w := range spec {
 		field := fmt.Sprintf("%s[%d]", field, i)
 		list, err := parsePrefixes(string(w))
 		if err == nil {
@@ -142,46 +143,46 @@ func (p *natParser) oneToOne() *api.Error {
 }
 
 func (p *natParser) ports() *api.Error {
-	told := p.to().Ports
-	for i, w := range told {
+	spec := p.to().Ports
+	for i, w := range spec {
 		r, err := parseRange(string(w), 1, 65535)
 		if err != nil {
 			return invalid(fmt.Sprintf("spec.to.ports[%d]", i), "%v, such as 8080 or 8000-8100", err)
 		}
 		p.nat.Ports = append(p.nat.Ports, datapath.PortRange{First: r[0], Last: r[1]})
 	}
-	if p.nat.Type != datapath.DNAT || len(told) == 0 {
+	if p.nat.Type != datapath.DNAT || len(spec) == 0 {
 		return nil
 	}
 	const field = "spec.to.ports"
 	length := func(r datapath.PortRange) int { return int(r.Last) - int(r.First) + 1 }
 	m := &p.nat.Match
 	switch {
-	case len(told) > 1:
+	case len(spec) > 1:
 		return invalid(field, "dnat translates to one port, or to one range of the same length as spec.match.ports")
 	case !protocolsHavePorts(m.Protocols):
 		return invalid(field, "only tcp, udp and sctp have ports: set spec.match.protocol to some of them, and to no other")
 	case length(p.nat.Ports[0]) == 1:
 		return nil
 	case len(m.Ports) != 1 || length(m.Ports[0]) != length(p.nat.Ports[0]):
-		return invalid(field, "%s has %d ports: spec.match.ports must be one range of the same length, port by port", told[0], length(p.nat.Ports[0]))
+		return invalid(field, "%s has %d ports: spec.match.ports must be one range of the same length, port by port", spec[0], length(p.nat.Ports[0]))
 	}
 	return nil
 }
 
 func (p *natParser) behaviour() *api.Error {
 	for _, b := range []struct {
-		name, told string
+		name, spec string
 		into       *datapath.NATBehaviour
-	}{{"mapping", p.told.Mapping, &p.nat.Mapping}, {"filtering", p.told.Filtering, &p.nat.Filtering}} {
-		n, err := choose("spec."+b.name, b.told, "address-and-port-dependent", "endpoint-independent")
+	}{{"mapping", p.spec.Mapping, &p.nat.Mapping}, {"filtering", p.spec.Filtering, &p.nat.Filtering}} {
+		n, err := choose("spec."+b.name, b.spec, api.NATBehaviours...)
 		if err != nil {
 			return err
 		}
-		if b.told != "" && (p.nat.Type == datapath.DNAT || p.nat.OneToOne) {
+		if b.spec != "" && (p.nat.Type == datapath.DNAT || p.nat.OneToOne) {
 			return invalid("spec."+b.name, "is for snat and masquerade with ports of their own, and not for dnat or oneToOne")
 		}
-		*b.into = [...]datapath.NATBehaviour{datapath.AddressAndPortDependent, datapath.EndpointIndependent}[n]
+		*b.into = datapath.NATBehaviour(n)
 	}
 	if p.nat.Filtering == datapath.EndpointIndependent && p.nat.Mapping != datapath.EndpointIndependent {
 		return invalid("spec.filtering", "needs a mapping that everybody can use: set spec.mapping to endpoint-independent, too")
@@ -190,7 +191,7 @@ func (p *natParser) behaviour() *api.Error {
 }
 
 func (p *natParser) portBlock() *api.Error {
-	n := p.told.PortBlock
+	n := p.spec.PortBlock
 	switch {
 	case n == 0:
 		return nil

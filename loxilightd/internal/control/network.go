@@ -49,7 +49,7 @@ func parseBridge(s *api.BridgeSpec) (state.Value, *api.Error) {
 			return nil, err
 		}
 		if first := before(i, port.Device); first >= 0 {
-			return nil, invalid(fmt.Sprintf("spec.ports[%d].device", i), "%s stands at ports[%d] already", port.Device, first)
+			return nil, invalid(fmt.Sprintf("spec.ports[%d].device", i), "%s duplicates ports[%d]", port.Device, first)
 		}
 		v.Ports = append(v.Ports, port)
 	}
@@ -57,9 +57,9 @@ func parseBridge(s *api.BridgeSpec) (state.Value, *api.Error) {
 }
 
 // parseAddresses parses the addresses of a device, each with its prefix length.
-func parseAddresses(told []string) (list []netip.Prefix, err *api.Error) {
-	before := firstTwice[netip.Addr](len(told))
-	for i, text := range told {
+func parseAddresses(texts []string) (list []netip.Prefix, err *api.Error) {
+	before := firstTwice[netip.Addr](len(texts))
+	for i, text := range texts {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		p, perr := netip.ParsePrefix(text)
 		if perr != nil {
@@ -72,13 +72,13 @@ func parseAddresses(told []string) (list []netip.Prefix, err *api.Error) {
 			perr = fmt.Errorf("a network of all addresses leaves none outside")
 		}
 		if perr == nil && p.Masked().Addr() == p.Addr() && p.Bits() < p.Addr().BitLen()-1 && p.Addr().Is4() {
-			perr = fmt.Errorf("%s is the address of the network, not of a station in it", p.Addr())
+			perr = fmt.Errorf("%s is the address of the network, not of a host in it", p.Addr())
 		}
 		if perr != nil {
 			return nil, invalid(field, "%q %v", shorten(text), perr)
 		}
 		if first := before(i, p.Addr()); first >= 0 {
-			return nil, invalid(field, "%s stands at addresses[%d] already", p.Addr(), first)
+			return nil, invalid(field, "%s duplicates addresses[%d]", p.Addr(), first)
 		}
 		list = append(list, p)
 	}
@@ -86,37 +86,37 @@ func parseAddresses(told []string) (list []netip.Prefix, err *api.Error) {
 }
 
 func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.Error) {
-	told := &s.Ports[i]
+	spec := &s.Ports[i]
 	field := func(name string) string { return fmt.Sprintf("spec.ports[%d].%s", i, name) }
-	if err := checkDevice(field("device"), told.Device); err != nil {
+	if err := checkDevice(field("device"), spec.Device); err != nil {
 		return p, err
 	}
-	if told.Device == s.Device && (!s.VLANFiltering || told.Isolated) {
-		return p, invalid(field("device"), "%s is the bridge itself: it stands among its ports for its VLANs only, with vlanFiltering", told.Device)
+	if spec.Device == s.Device && (!s.VLANFiltering || spec.Isolated) {
+		return p, invalid(field("device"), "%s is the bridge itself: it stands among its ports for its VLANs only, with vlanFiltering", spec.Device)
 	}
-	p.Device, p.Isolated = told.Device, told.Isolated
+	p.Device, p.Isolated = spec.Device, spec.Isolated
 	if !s.VLANFiltering {
 		for _, f := range []struct {
 			name string
 			said bool
-		}{{"pvid", told.PVID != nil}, {"vlans", len(told.VLANs) > 0}, {"untagged", len(told.Untagged) > 0}} {
+		}{{"pvid", spec.PVID != nil}, {"vlans", len(spec.VLANs) > 0}, {"untagged", len(spec.Untagged) > 0}} {
 			if f.said {
 				return p, invalid(field(f.name), "means nothing without VLAN filtering: set spec.vlanFiltering to true, or leave this out")
 			}
 		}
 		return p, nil
 	}
-	if p.VLANs, err = parseVLANs(field("vlans"), told.VLANs); err != nil {
+	if p.VLANs, err = parseVLANs(field("vlans"), spec.VLANs); err != nil {
 		return p, err
 	}
-	if p.Untagged, err = parseVLANs(field("untagged"), told.Untagged); err != nil {
+	if p.Untagged, err = parseVLANs(field("untagged"), spec.Untagged); err != nil {
 		return p, err
 	}
 	pvid := 0
 	switch {
-	case told.PVID != nil:
-		pvid = *told.PVID
-	case len(told.VLANs)+len(told.Untagged) == 0:
+	case spec.PVID != nil:
+		pvid = *spec.PVID
+	case len(spec.VLANs)+len(spec.Untagged) == 0:
 		pvid = 1 // as the kernel has it
 	}
 	if pvid < 0 || pvid > 4094 {
@@ -134,12 +134,12 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 
 // routeParser parses the spec of a Route.
 type routeParser struct {
-	told  *api.RouteSpec
+	spec  *api.RouteSpec
 	route state.Route
 }
 
 func parseRoute(s *api.RouteSpec) (state.Value, *api.Error) {
-	p := routeParser{told: s}
+	p := routeParser{spec: s}
 	for _, step := range []func() *api.Error{p.prefix, p.choice, p.nextHops, p.rest} {
 		if err := step(); err != nil {
 			return nil, err
@@ -149,55 +149,55 @@ func parseRoute(s *api.RouteSpec) (state.Value, *api.Error) {
 }
 
 func (p *routeParser) prefix() *api.Error {
-	prefix, err := netip.ParsePrefix(p.told.Prefix)
+	prefix, err := netip.ParsePrefix(p.spec.Prefix)
 	switch {
 	case err != nil:
-		return invalid("spec.prefix", "%q is no prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", shorten(p.told.Prefix))
+		return invalid("spec.prefix", "%q is no prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", shorten(p.spec.Prefix))
 	case prefix.Addr().Is4In6():
-		return invalid("spec.prefix", "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(p.told.Prefix))
+		return invalid("spec.prefix", "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(p.spec.Prefix))
 	case prefix.Masked() != prefix:
-		return invalid("spec.prefix", "%q has host bits set: write %s", shorten(p.told.Prefix), prefix.Masked())
+		return invalid("spec.prefix", "%q has host bits set: write %s", shorten(p.spec.Prefix), prefix.Masked())
 	}
 	p.route.Prefix = prefix
 	return nil
 }
 
 func (p *routeParser) choice() *api.Error {
-	netns, err := choose("spec.netns", p.told.Netns, "host", "switch")
+	netns, err := choose("spec.netns", p.spec.Netns, api.Netns...)
 	if err != nil {
 		return err
 	}
-	t, err := choose("spec.type", p.told.Type, "unicast", "blackhole", "unreachable", "prohibit")
+	t, err := choose("spec.type", p.spec.Type, api.RouteTypes...)
 	if err != nil {
 		return err
 	}
 	p.route.Switch = netns == 1
-	p.route.Type = [...]datapath.RouteType{datapath.RouteUnicast, datapath.RouteBlackhole, datapath.RouteUnreachable, datapath.RouteProhibit}[t]
-	p.route.Metric = p.told.Metric
+	p.route.Type = datapath.RouteType(t)
+	p.route.Metric = p.spec.Metric
 	return p.peer()
 }
 
 // peer parses the Peer of a Route to a Peer. The Peer determines the device and the namespace.
 func (p *routeParser) peer() *api.Error {
-	told := p.told
-	if told.Peer == "" {
+	spec := p.spec
+	if spec.Peer == "" {
 		return nil
 	}
-	if len(told.Peer) > maxName || !namePattern.MatchString(told.Peer) {
-		return invalid("spec.peer", "%q is not a name of a Peer", shorten(told.Peer))
+	if len(spec.Peer) > maxName || !namePattern.MatchString(spec.Peer) {
+		return invalid("spec.peer", "%q is not a name of a Peer", shorten(spec.Peer))
 	}
 	for _, f := range []struct {
 		name string
 		said bool
 	}{
-		{"netns", told.Netns != ""}, {"type", p.route.Type != datapath.RouteUnicast}, {"via", told.Via != ""}, {"device", told.Device != ""},
-		{"nexthops", len(told.NextHops) > 0}, {"metric", told.Metric != 0}, {"source", told.Source != ""}, {"mtu", told.MTU != 0},
+		{"netns", spec.Netns != ""}, {"type", p.route.Type != datapath.RouteUnicast}, {"via", spec.Via != ""}, {"device", spec.Device != ""},
+		{"nexthops", len(spec.NextHops) > 0}, {"metric", spec.Metric != 0}, {"source", spec.Source != ""}, {"mtu", spec.MTU != 0},
 	} {
 		if f.said {
-			return invalid("spec."+f.name, "is for the Peer to say, which the route leads to: leave it out, or leave peer out")
+			return invalid("spec."+f.name, "is determined by the Peer to which the route leads: leave it out, or leave peer out")
 		}
 	}
-	p.route.Peer = told.Peer
+	p.route.Peer = spec.Peer
 	return nil
 }
 
@@ -205,33 +205,33 @@ func (p *routeParser) nextHops() *api.Error {
 	if p.route.Peer != "" {
 		return nil
 	}
-	one := p.told.Via != "" || p.told.Device != ""
+	one := p.spec.Via != "" || p.spec.Device != ""
 	switch {
-	case p.route.Type != datapath.RouteUnicast && (one || len(p.told.NextHops) > 0):
-		return invalid("spec.type", "a route of type %s leads nowhere: leave via, device and nexthops out", p.told.Type)
+	case p.route.Type != datapath.RouteUnicast && (one || len(p.spec.NextHops) > 0):
+		return invalid("spec.type", "a route of type %s leads nowhere: leave via, device and nexthops out", p.spec.Type)
 	case p.route.Type != datapath.RouteUnicast:
 		return nil
-	case one && len(p.told.NextHops) > 0:
+	case one && len(p.spec.NextHops) > 0:
 		return invalid("spec.nexthops", "via and device are the only next hop: write them as one of nexthops, or leave those out")
 	case one:
-		hop, err := p.nextHop(api.NextHop{Via: p.told.Via, Device: p.told.Device}, "spec.")
+		hop, err := p.nextHop(api.NextHop{Via: p.spec.Via, Device: p.spec.Device}, "spec.")
 		p.route.NextHops = []datapath.NextHop{hop}
 		return err
-	case len(p.told.NextHops) == 0:
-		return invalid("spec.via", "is missing: say where the route leads, by via, device or nexthops; or set spec.type to blackhole, unreachable or prohibit")
+	case len(p.spec.NextHops) == 0:
+		return invalid("spec.via", "is missing: set via, device or nexthops; or set spec.type to blackhole, unreachable or prohibit")
 	}
-	type way struct {
+	type target struct {
 		via    netip.Addr
 		device string
 	}
-	before := firstTwice[way](len(p.told.NextHops))
-	for i, told := range p.told.NextHops {
+	before := firstTwice[target](len(p.spec.NextHops))
+	for i, spec := range p.spec.NextHops {
 		place := fmt.Sprintf("spec.nexthops[%d]", i)
-		hop, err := p.nextHop(told, place+".")
+		hop, err := p.nextHop(spec, place+".")
 		if err != nil {
 			return err
 		}
-		if first := before(i, way{hop.Via, hop.Device}); first >= 0 {
+		if first := before(i, target{hop.Via, hop.Device}); first >= 0 {
 			return invalid(place, "is the same as nexthops[%d]: give one of them more weight", first)
 		}
 		p.route.NextHops = append(p.route.NextHops, hop)
@@ -240,32 +240,32 @@ func (p *routeParser) nextHops() *api.Error {
 }
 
 // nextHop parses one next hop. place is the prefix of the names of its fields.
-func (p *routeParser) nextHop(told api.NextHop, place string) (hop datapath.NextHop, err *api.Error) {
-	if told.Via == "" && told.Device == "" {
-		return hop, invalid(place+"via", "is missing: say the address of the router, or by device on which link the route is")
+func (p *routeParser) nextHop(spec api.NextHop, place string) (hop datapath.NextHop, err *api.Error) {
+	if spec.Via == "" && spec.Device == "" {
+		return hop, invalid(place+"via", "is missing: set via to the address of the router, or device to the link of the route")
 	}
-	if told.Device != "" {
-		if err := checkDevice(place+"device", told.Device); err != nil {
+	if spec.Device != "" {
+		if err := checkDevice(place+"device", spec.Device); err != nil {
 			return hop, err
 		}
 	}
-	hop.Device, hop.Weight = told.Device, 1
-	if told.Weight != 0 {
-		if told.Weight < 1 || told.Weight > 256 {
-			return hop, invalid(place+"weight", "%d is not between 1 and 256", told.Weight)
+	hop.Device, hop.Weight = spec.Device, 1
+	if spec.Weight != 0 {
+		if spec.Weight < 1 || spec.Weight > 256 {
+			return hop, invalid(place+"weight", "%d is not between 1 and 256", spec.Weight)
 		}
-		hop.Weight = uint16(told.Weight)
+		hop.Weight = uint16(spec.Weight)
 	}
-	if told.Via == "" {
+	if spec.Via == "" {
 		return hop, nil
 	}
-	via, perr := parseHost(told.Via)
+	via, perr := parseHost(spec.Via)
 	switch {
 	case perr != nil:
-		return hop, invalid(place+"via", "%q %v", shorten(told.Via), perr)
+		return hop, invalid(place+"via", "%q %v", shorten(spec.Via), perr)
 	case via.Is4() != p.route.Prefix.Addr().Is4():
 		return hop, invalid(place+"via", "%s is %s, and the prefix %s is %s", via, familyOf(via), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
-	case via.IsLinkLocalUnicast() && via.Is6() && told.Device == "":
+	case via.IsLinkLocalUnicast() && via.Is6() && spec.Device == "":
 		return hop, invalid(place+"device", "is missing: %s is an address of every link", via)
 	}
 	hop.Via = via
@@ -278,22 +278,22 @@ func (p *routeParser) rest() *api.Error {
 	if p.route.Prefix.Addr().Is6() {
 		least = leastMTU6
 	}
-	if err := checkMTU(p.told.MTU, least); err != nil {
+	if err := checkMTU(p.spec.MTU, least); err != nil {
 		return err
 	}
 	switch {
-	case !unicast && p.told.MTU != 0:
-		return invalid("spec.mtu", "a route of type %s carries nothing: leave it out", p.told.Type)
-	case !unicast && p.told.Source != "":
-		return invalid("spec.source", "a route of type %s carries nothing: leave it out", p.told.Type)
+	case !unicast && p.spec.MTU != 0:
+		return invalid("spec.mtu", "a route of type %s carries nothing: leave it out", p.spec.Type)
+	case !unicast && p.spec.Source != "":
+		return invalid("spec.source", "a route of type %s carries nothing: leave it out", p.spec.Type)
 	}
-	p.route.MTU = uint32(p.told.MTU)
-	if p.told.Source == "" {
+	p.route.MTU = uint32(p.spec.MTU)
+	if p.spec.Source == "" {
 		return nil
 	}
-	source, err := parseHost(p.told.Source)
+	source, err := parseHost(p.spec.Source)
 	if err != nil {
-		return invalid("spec.source", "%q %v", shorten(p.told.Source), err)
+		return invalid("spec.source", "%q %v", shorten(p.spec.Source), err)
 	}
 	if source.Is4() != p.route.Prefix.Addr().Is4() {
 		return invalid("spec.source", "%s is %s, and the prefix %s is %s", source, familyOf(source), p.route.Prefix, familyOf(p.route.Prefix.Addr()))

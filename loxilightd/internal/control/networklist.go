@@ -42,7 +42,7 @@ func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListPa
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)
 	}
-	if _, err := choose("netns", p.Netns, "host", "switch"); err != nil {
+	if _, err := choose("netns", p.Netns, api.Netns...); err != nil {
 		return nil, err
 	}
 	if s.Network == nil {
@@ -52,7 +52,7 @@ func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListPa
 	if err != nil {
 		return nil, err
 	}
-	l := &networkListing{Server: s, limit: p.Limit, result: &networkListResult{Items: []json.RawMessage{}}, room: maxResult}
+	l := &networkListing{Server: s, limit: p.Limit, result: &networkListResult{Items: []json.RawMessage{}}, room: maxPage}
 	for {
 		done, lerr := l.read(ctx, view, &at)
 		if lerr != nil {
@@ -160,7 +160,7 @@ func (s *Server) networkEntryOf(e *datapath.NetworkEntry, netns string, view dat
 	}
 	if r := e.Route; r != nil {
 		x.Prefix, x.Metric, x.Device = r.Prefix.String(), r.Metric, ""
-		x.Type = [...]string{"unicast", "blackhole", "unreachable", "prohibit"}[r.Type]
+		x.Type = api.RouteTypes[r.Type]
 		if r.Source.IsValid() {
 			x.Source = r.Source.String()
 		}

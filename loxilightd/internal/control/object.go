@@ -54,9 +54,6 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 	if len(o.Owner) > maxOwner || !ownerPattern.MatchString(o.Owner) {
 		return nil, at(invalid("owner", "%q is no owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(o.Owner), maxOwner))
 	}
-	if o.Append {
-		return nil, at(invalid("append", "is for the first object of a further request of a transaction"))
-	}
 	if err := checkLabels(o.Labels); err != nil {
 		return nil, at(err)
 	}
@@ -71,9 +68,30 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 	if err != nil {
 		return nil, at(err)
 	}
-	return &state.Object{
+	put := &state.Object{
 		Key: state.Key{Kind: kind, Name: o.Name}, Owner: o.Owner, Labels: o.Labels, Spec: string(canonical), Value: value,
-	}, nil
+	}
+	if size := replySize(put); size > api.MaxObject {
+		return nil, api.ObjectTooLarge(kind, o.Name, size)
+	}
+	return put, nil
+}
+
+// The most bytes that a reply about one object has for each backend, and for everything else but
+// spec and labels. The addresses of an Interface may take more, but its spec is always small.
+const (
+	maxBackendStatus   = len(`{"address":"[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535","state":"draining","health":"unhealthy"},`)
+	maxBackendCounters = len(`{"address":"[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535","connections":,"active":,"packets":,"bytes":},`) + 4*20
+	maxRest            = 48 << 10
+)
+
+// replySize returns the most bytes that a reply about o has, with its status or its counters.
+func replySize(o *state.Object) int {
+	size := maxRest + len(o.Spec) + sizeOfJSON(o.Labels)
+	if v, ok := o.Value.(*state.Service); ok {
+		size = max(size+len(v.Backends)*maxBackendStatus, maxRest+len(v.Backends)*maxBackendCounters)
+	}
+	return size
 }
 
 // parseKind returns the constant for kind.
@@ -84,7 +102,52 @@ func parseKind(kind, field string) (string, *api.Error) {
 	if kind == "" {
 		return "", invalid(field, "is missing: want one of %s", strings.Join(api.Kinds, ", "))
 	}
-	return "", invalid(field, "%q is not known: want one of %s", shorten(kind), strings.Join(api.Kinds, ", "))
+	hint := ""
+	if near := nearest(shorten(kind), api.Kinds); near != "" {
+		hint = "did you mean " + near + "? "
+	}
+	return "", invalid(field, "%q is not known: %swant one of %s", shorten(kind), hint, strings.Join(api.Kinds, ", "))
+}
+
+// mostEdits is the largest number of wrong letters for which [nearest] finds a word.
+const mostEdits = 2
+
+// nearest returns the word that is most like text, whatever the case, or that begins with it;
+// empty: none is like it.
+func nearest(text string, words []string) (best string) {
+	text = strings.ToLower(text)
+	least := mostEdits + 1
+	for _, word := range words {
+		edits := distance(text, strings.ToLower(word))
+		if len(text) > mostEdits && strings.HasPrefix(strings.ToLower(word), text) {
+			edits = min(edits, mostEdits)
+		}
+		if edits < least && edits < len(text) {
+			best, least = word, edits
+		}
+	}
+	return best
+}
+
+// distance returns the Levenshtein distance of two texts, in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1) // distances of a[:i] to each b[:j]
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
 }
 
 func parseName(kind, name, field string) *api.Error {

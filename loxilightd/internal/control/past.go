@@ -150,7 +150,7 @@ func (s *Server) eventsList(_ context.Context, _ Caller, p *api.EventsListParams
 			return nil, api.FromError(err)
 		}
 		item := api.PastEvent{Time: e.at.UTC().Format(time.RFC3339Nano), Topic: e.topic, Event: text}
-		if size += sizeOfJSON(item); len(result.Items) > 0 && (size > maxResult || len(result.Items) == p.Limit) {
+		if size += sizeOfJSON(item); len(result.Items) > 0 && (size > maxPage || len(result.Items) == p.Limit) {
 			result.Continue = strconv.FormatUint(behind, 10)
 			break
 		}

@@ -38,7 +38,7 @@ func TestPastEvents(t *testing.T) {
 	begin := time.Now()
 	for i := range 7 {
 		key := state.Key{Kind: "Service", Name: fmt.Sprint("s", i)}
-		h.StatusTurned(key, api.Status{State: api.StateReady})
+		h.StatusChanged(key, api.Status{State: api.StateReady})
 		h.Server.publish(api.TopicChanges, &api.ChangeEvent{Kind: key.Kind, Name: key.Name, Action: "created"})
 	}
 	for _, limit := range []int{0, 1, 3} {

@@ -29,7 +29,7 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 		v.Bridge = s.Bridge
 	}
 	if len(s.Subnets) == 0 {
-		return nil, invalid("spec.subnets", "is missing: say one of IPv4, one of IPv6, or both, such as 10.244.3.0/24")
+		return nil, invalid("spec.subnets", "is missing: set it to one IPv4 subnet, one IPv6 subnet, or both, such as 10.244.3.0/24")
 	}
 	least, has := leastMTU, families(0)
 	for i, text := range s.Subnets {
@@ -84,7 +84,7 @@ func parsePodSubnet(text string) (p netip.Prefix, err error) {
 	case p.Bits() < shortest || p.Bits() > longest:
 		return p, fmt.Errorf("a subnet for pods of %s has a length from %d to %d", familyOf(a), shortest, longest)
 	case a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(), a.Is4() && (a.As4()[0] == 0 || a.As4()[0] == 127 || a.As4()[0] >= 224):
-		return p, fmt.Errorf("these are not addresses that stations can have")
+		return p, fmt.Errorf("these are not addresses that hosts can have")
 	}
 	return p, nil
 }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// portlessTold is how long after the last such drop the health stays degraded.
-	portlessTold = 10 * time.Second
+	// portlessReportTime is how long after the last such drop the health stays degraded.
+	portlessReportTime = 10 * time.Second
 	// portlessFresh is how long a count of connections by source is reused.
 	portlessFresh = 5 * time.Second
 	// portlessCounted limits how many connections are counted.
@@ -99,7 +99,7 @@ func (s *Server) portless(ctx context.Context) string {
 	p.mu.Lock()
 	at, to, proto, rule := p.at, p.destination, p.protocol, p.rule
 	p.mu.Unlock()
-	if at.IsZero() || time.Since(at) > portlessTold {
+	if at.IsZero() || time.Since(at) > portlessReportTime {
 		return ""
 	}
 	m := fmt.Sprintf("no source port is left for new connections to %s (%s)", to, proto)

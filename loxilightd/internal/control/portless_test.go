@@ -51,7 +51,7 @@ func TestNoSourcePorts(t *testing.T) {
 		if m := health(); !strings.Contains(m, "10.1.0.1 has the most of them, at least ") {
 			t.Errorf("health %q, want the other client", m)
 		}
-		h.noPorts.at = time.Now().Add(-portlessTold)
+		h.noPorts.at = time.Now().Add(-portlessReportTime)
 		if m := health(); m != "" {
 			t.Errorf("after ten seconds without such drops: %s", m)
 		}

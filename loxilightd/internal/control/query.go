@@ -5,7 +5,6 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"strconv"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
@@ -16,53 +15,32 @@ func (s *Server) get(_ context.Context, _ Caller, p *api.GetParams) (any, *api.E
 	if p.Revision != 0 {
 		return s.getAt(p)
 	}
-	o, from, err := s.find(p.Kind, p.Name, p.Continue)
+	o, err := s.find(p.Kind, p.Name)
 	if err != nil {
 		return nil, err
 	}
-	text, _, err := s.encode(o, from, maxResult)
-	if err != nil {
-		return nil, err
-	}
-	return text, nil
+	return objectOf(o, s.objectStatus(o)), nil
 }
 
-// find returns the object that a request names, and the index in its lists at which the answer
-// starts.
-func (s *Server) find(kindText, name, continued string) (o *state.Object, from int, err *api.Error) {
-	k, from, err := parseGet(kindText, name, continued)
+// find returns the object that a request names.
+func (s *Server) find(kind, name string) (*state.Object, *api.Error) {
+	k, err := parseKey(kind, name)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	o, ok := s.Store.Snapshot().Get(k)
 	if !ok {
-		return nil, 0, notFound(k.Kind, name)
+		return nil, notFound(k.Kind, name)
 	}
-	return o, from, nil
+	return o, nil
 }
 
-func parseGet(kindText, name, continued string) (k state.Key, from int, err *api.Error) {
-	kind, err := parseKind(kindText, "kind")
-	if err != nil {
-		return k, 0, err
+func parseKey(kind, name string) (state.Key, *api.Error) {
+	kind, err := parseKind(kind, "kind")
+	if err == nil && name == "" {
+		err = invalid("name", "is missing")
 	}
-	if name == "" {
-		return k, 0, invalid("name", "is missing")
-	}
-	from, err = parseIndex(continued)
-	return state.Key{Kind: kind, Name: name}, from, err
-}
-
-// parseIndex parses the continuation of an answer that was split within lists.
-func parseIndex(text string) (int, *api.Error) {
-	if text == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseUint(text, 10, 31)
-	if err != nil {
-		return 0, invalid("continue", "%q is not from an answer to this", shorten(text))
-	}
-	return int(n), nil
+	return state.Key{Kind: kind, Name: name}, err
 }
 
 func notFound(kind, name string) *api.Error {
@@ -73,35 +51,6 @@ func notFound(kind, name string) *api.Error {
 	return api.Errorf(api.ReasonNotFound, "there is no such object: %s", todo).At(kind+"/"+shorten(name), "")
 }
 
-// encode returns o as an answer of at most limit bytes, with its lists from element from; whole
-// reports whether the lists fit.
-func (s *Server) encode(o *state.Object, from, limit int) (text json.RawMessage, whole bool, err *api.Error) {
-	return encodeWith(o, s.objectStatus(o), from, limit)
-}
-
-// encodeWith is encode with a status; nil: without.
-func encodeWith(o *state.Object, status json.RawMessage, from, limit int) (text json.RawMessage, whole bool, err *api.Error) {
-	a := objectOf(o, status)
-	text, merr := json.Marshal(&a)
-	if merr != nil {
-		return nil, false, api.FromError(merr)
-	}
-	if from == 0 && len(text) <= limit {
-		return text, true, nil
-	}
-	if limit < maxResult {
-		// It does not fit here and must not be split.
-		return text, false, nil
-	}
-	text, err = cutObject(&a, from, limit)
-	return text, false, err
-}
-
-func cut[T any](list []T, from, size int) []T {
-	from = min(from, len(list))
-	return list[from:min(from+size, len(list))]
-}
-
 func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *api.Error) {
 	kinds, after, err := listRange(p)
 	if err != nil {
@@ -109,6 +58,7 @@ func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *a
 	}
 	snapshot := s.Store.Snapshot()
 	result := &listResult{Revision: snapshot.Revision, Items: []json.RawMessage{}}
+	var last state.Key
 	size := 512
 	for _, kind := range kinds {
 		for o := range snapshot.After(kind, after) {
@@ -118,25 +68,16 @@ func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *a
 			if ctx.Err() != nil {
 				return nil, api.Errorf(api.ReasonUnavailable, "the client hung up")
 			}
-			full := p.Limit > 0 && len(result.Items) == p.Limit
-			if !full {
-				text, whole, err := s.encode(o, 0, maxResult-size)
-				if !whole && err == nil && len(result.Items) == 0 {
-					text, _, err = s.encode(o, 0, maxResult) // on a page of its own
-					whole = true
-				}
-				if err != nil {
-					return nil, err
-				}
-				if whole {
-					size += len(text) + 1
-					result.Items = append(result.Items, text)
-					result.last = o.Key
-					continue
-				}
+			text, err := json.Marshal(objectOf(o, s.objectStatus(o)))
+			if err != nil {
+				return nil, api.FromError(err)
 			}
-			result.Continue = result.last.String()
-			return result, nil
+			size += len(text) + 1
+			if n := len(result.Items); n > 0 && (n == p.Limit || size > maxPage) {
+				result.Continue = last.String()
+				return result, nil
+			}
+			result.Items, last = append(result.Items, text), o.Key
 		}
 		after = ""
 	}
@@ -148,7 +89,6 @@ type listResult struct {
 	Revision uint64            `json:"revision"`
 	Items    []json.RawMessage `json:"items"`
 	Continue string            `json:"continue,omitempty"`
-	last     state.Key
 }
 
 // listRange returns the kinds to list, and the name in the first kind after which to start.
@@ -206,7 +146,7 @@ func (s *Server) changes(_ context.Context, _ Caller, p *api.ChangesParams) (any
 			}
 		}
 		size += len(c.Kind) + len(c.Name) + len(`{"revision":18446744073709551615,"kind":"","name":"","action":"unchanged"},`)
-		if size > maxResult {
+		if size > maxPage {
 			break
 		}
 		result.Changes = append(result.Changes, api.RevisedChange{

@@ -93,8 +93,8 @@ func TestReadersMayNotChange(t *testing.T) {
 	}
 }
 
-// TestStumble: a panic in one method does not end the daemon.
-func TestStumble(t *testing.T) {
+// TestRequestPanics: a panic in one method does not end the daemon.
+func TestRequestPanics(t *testing.T) {
 	h := newHarness(t)
 	h.Plane = nil
 	checkError(t, "status", h.ask(admin, "status", "{}"), 9, "", "", "a bug in the daemon")

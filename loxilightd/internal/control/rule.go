@@ -5,6 +5,7 @@ package control
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
@@ -15,11 +16,11 @@ import (
 // defaultPriority leaves room before and after a rule without a priority.
 const defaultPriority = 1000
 
-func priorityOf(told *int32) int32 {
-	if told == nil {
+func priorityOf(priority *int32) int32 {
+	if priority == nil {
 		return defaultPriority
 	}
-	return *told
+	return *priority
 }
 
 func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Error) {
@@ -27,9 +28,9 @@ func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Er
 	v.Priority, v.Log = priorityOf(s.Priority), s.Log
 	v.Stateless = s.Stateful != nil && !*s.Stateful
 	if s.Action == "" {
-		return nil, invalid("spec.action", "is missing: want one of allow, deny, reject")
+		return nil, invalid("spec.action", "is missing: want one of %s", strings.Join(api.FirewallActions, ", "))
 	}
-	action, err := choose("spec.action", s.Action, "allow", "deny", "reject")
+	action, err := choose("spec.action", s.Action, api.FirewallActions...)
 	switch s.Action {
 	case "drop":
 		err = invalid("spec.action", "\"drop\" is called deny here")
@@ -39,7 +40,7 @@ func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Er
 	if err != nil {
 		return nil, err
 	}
-	v.Action = [...]datapath.FirewallAction{datapath.ActionAllow, datapath.ActionDeny, datapath.ActionReject}[action]
+	v.Action = datapath.FirewallAction(action)
 	if v.Match, _, err = parseMatch(s.Match, b); err != nil {
 		return nil, err
 	}
@@ -49,14 +50,12 @@ func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Er
 	return v, nil
 }
 
-var hookNames = []struct {
-	name string
-	hook datapath.FirewallHook
-}{{"forward", datapath.HookForward}, {"input", datapath.HookInput}, {"output", datapath.HookOutput}}
+// hookBits are the bits of api.FirewallHooks, in their order.
+var hookBits = [...]datapath.FirewallHook{datapath.HookForward, datapath.HookInput, datapath.HookOutput}
 
 // parseHooks parses the hooks of a rule. The default is all hooks at which the devices of the
 // match are known.
-func parseHooks(told api.Words, m *datapath.Match) (datapath.FirewallHook, *api.Error) {
+func parseHooks(words api.Words, m *datapath.Match) (datapath.FirewallHook, *api.Error) {
 	known := datapath.HookAll
 	if len(m.In) > 0 {
 		known &^= datapath.HookOutput
@@ -64,21 +63,19 @@ func parseHooks(told api.Words, m *datapath.Match) (datapath.FirewallHook, *api.
 	if len(m.Out) > 0 {
 		known &^= datapath.HookInput
 	}
-	if len(told) == 0 {
+	if len(words) == 0 {
 		return known, nil
 	}
 	var hooks datapath.FirewallHook
-	for i, w := range told {
+	for i, w := range words {
 		field := fmt.Sprintf("spec.hooks[%d]", i)
 		hook := datapath.FirewallHook(0)
-		for _, h := range hookNames {
-			if h.name == string(w) {
-				hook = h.hook
-			}
+		if n := slices.Index(api.FirewallHooks, string(w)); n >= 0 {
+			hook = hookBits[n]
 		}
 		switch {
 		case hook == 0:
-			return 0, invalid(field, "%q is not one of forward, input, output", shorten(string(w)))
+			return 0, invalid(field, "%q is not one of %s", shorten(string(w)), strings.Join(api.FirewallHooks, ", "))
 		case hooks&hook != 0:
 			return 0, invalid(field, "%s occurs twice", w)
 		case hook == datapath.HookInput && known&hook == 0:
@@ -107,7 +104,7 @@ func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Er
 		group, isGroup, err := parseGroup(m.Text)
 		if isGroup && err == nil {
 			if first, twice := before[group]; twice {
-				return nil, invalid(field(), "group %s stands at members[%d] already", shorten(string(group)), first)
+				return nil, invalid(field(), "group %s duplicates members[%d]", shorten(string(group)), first)
 			}
 			if !b.grow(entryMemory) {
 				return nil, api.Errorf(api.ReasonCapacity, "%s", b.tooMuch()).At("", field())
@@ -140,7 +137,7 @@ func parseLabelMember(field, text string) (map[string]string, *api.Error) {
 		return nil, invalid(strings.TrimSuffix(field+"."+err.path, "."), "%s", err.text)
 	}
 	if len(m.Labels) == 0 {
-		return nil, invalid(field+".labels", "is missing: say which labels an Endpoint of this group has, all of them")
+		return nil, invalid(field+".labels", "is missing: set the labels that every Endpoint of this group has")
 	}
 	if err := checkLabels(m.Labels); err != nil {
 		return nil, invalid(field+".labels", "%s", strings.TrimPrefix(err.Message, "labels: "))

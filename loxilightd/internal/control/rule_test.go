@@ -3,12 +3,9 @@
 package control
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/netip"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,15 +156,15 @@ func TestDocumentedSpecs(t *testing.T) {
 
 // TestCanonical: equal specs are stored as equal texts, in the preferred notation.
 func TestCanonical(t *testing.T) {
-	for told, want := range map[string]string{
+	for spec, want := range map[string]string{
 		`{"match":{"ports":"80","protocol":["tcp"]},"action":"deny"}`:              `{"match":{"protocol":["tcp"],"ports":[80]},"action":"deny"}`,
 		`{"action":"deny","match":{"protocol":"tcp","ports":[80]},"log":false}`:    `{"match":{"protocol":["tcp"],"ports":[80]},"action":"deny"}`,
 		`{"action":"deny","match":{"protocol":47,"dscp":["007","ef"]}}`:            `{"match":{"protocol":[47],"dscp":["007","ef"]},"action":"deny"}`,
 		`{"action":"deny","priority":0,"stateful":true,"match":{"in":["0","12"]}}`: `{"priority":0,"match":{"in":[0,12]},"action":"deny","stateful":true}`,
 	} {
-		_, got, err := kindSpecs["FirewallRule"].parse([]byte(told), nil)
+		_, got, err := kindSpecs["FirewallRule"].parse([]byte(spec), nil)
 		if err != nil || string(got) != want {
-			t.Errorf("%s:\n got %s, %v\nwant %s", told, got, err, want)
+			t.Errorf("%s:\n got %s, %v\nwant %s", spec, got, err, want)
 		}
 	}
 }
@@ -201,8 +198,8 @@ func TestOneNamespace(t *testing.T) {
 	}
 	apply := func(objects ...string) string { return `{"objects":[` + strings.Join(objects, ",") + `]}` }
 	for _, tt := range []struct{ first, second, object, field, text string }{
-		{route("a", ``), route("b", `,"netns":"switch"`), "Route/b", "spec.prefix", "the route to 10.9.0.0/16 in the switch with metric 0 belongs to Route/a already, which says netns host"},
-		{route("a", `,"netns":"switch"`), route("b", ``), "Route/b", "spec.prefix", "the route to 10.9.0.0/16 with metric 0 belongs to Route/a already, which says netns switch"},
+		{route("a", ``), route("b", `,"netns":"switch"`), "Route/b", "spec.prefix", "the route to 10.9.0.0/16 in the switch with metric 0 belongs to Route/a already, which has netns host"},
+		{route("a", `,"netns":"switch"`), route("b", ``), "Route/b", "spec.prefix", "the route to 10.9.0.0/16 with metric 0 belongs to Route/a already, which has netns switch"},
 		{port("a", `"device":"eth0"`), port("b", `"device":"eth0","netns":"switch"`), "Interface/b", "spec.device", "device eth0 in the switch belongs to Interface/a already"},
 		{port("a", `"address":"192.0.2.1","netns":"switch"`), port("b", `"address":"192.0.2.1"`), "Interface/b", "spec.address", "the device of address 192.0.2.1 belongs to Interface/a already"},
 	} {
@@ -211,14 +208,14 @@ func TestOneNamespace(t *testing.T) {
 		h.ask(admin, "apply", apply(tt.first))
 		h.wantError("apply", apply(tt.second), 3, tt.object, tt.field, "with switch.namespace: host both are one network namespace: ")
 		if got := h.ask(admin, "apply", apply(tt.first)); !strings.Contains(got, `"unchanged":1`) {
-			t.Errorf("told once more: %s", got)
+			t.Errorf("reported once more: %s", got)
 		}
 		instead := `{"owner":"cli","kinds":["Route","Interface"],"objects":[` + tt.second + `]}`
 		if got := h.ask(admin, "replace", instead); !strings.Contains(got, `"summary":{"created":1,"deleted":1}`) {
 			t.Errorf("one instead of the other: %s", got)
 		}
 		h.ask(admin, "replace", `{"owner":"cli","kinds":["Route","Interface"],"objects":[],"confirm":"1h"}`)
-		h.wantError("apply", apply(strings.Replace(tt.first, `"spec"`, `"owner":"k8s","spec"`, 1)), 3, strings.Replace(tt.object, "/b", "/a", 1), tt.field, " belongs to "+tt.object+" already, which says netns ")
+		h.wantError("apply", apply(strings.Replace(tt.first, `"spec"`, `"owner":"k8s","spec"`, 1)), 3, strings.Replace(tt.object, "/b", "/a", 1), tt.field, " belongs to "+tt.object+" already, which has netns ")
 		two := newHarness(t)
 		if got := two.ask(admin, "apply", apply(tt.first, tt.second)); !strings.Contains(got, `"summary":{"created":2}`) {
 			t.Errorf("two namespaces: %s", got)
@@ -309,57 +306,4 @@ func TestCountersOfRules(t *testing.T) {
 	h.want("counters", `{"kind":"FirewallRule","name":"rr"}`, `{"packets":5,"bytes":2,"drops":{}}`)
 	h.want("counters", `{"kind":"NAT","name":"n"}`, `{"packets":0,"bytes":0,"connections":8,"drops":{}}`)
 	h.wantError("counters", `{"kind":"AddressGroup","name":"g"}`, 6, "AddressGroup/g", "", "no counters")
-}
-
-// TestLargeGroup: a group that is larger than a reply is returned in parts.
-func TestLargeGroup(t *testing.T) {
-	h := newHarness(t)
-	var members []string
-	for i := range 20000 {
-		members = append(members, fmt.Sprintf("10.%d.%d.0/24", i>>8, i&255))
-	}
-	h.ask(admin, "apply", `{"objects":[{"kind":"AddressGroup","name":"g","spec":{"members":["`+strings.Join(members, `","`)+`"]}},
-		{"kind":"FirewallRule","name":"r","spec":{"action":"deny","match":{"source":["`+strings.Join(members[:10000], `","`)+`"]}}}]}`)
-	for kind, count := range map[string]int{"AddressGroup": 20000, "FirewallRule": 10000} {
-		var got []string
-		for next, parts := "", 0; parts == 0 || next != ""; parts++ {
-			o := result[api.Object](h, "get", fmt.Sprintf(`{"kind":%q,"name":%q,"continue":%q}`, kind, map[string]string{"AddressGroup": "g", "FirewallRule": "r"}[kind], next))
-			var spec struct {
-				Action  string
-				Members []string
-				Match   struct{ Source []string }
-			}
-			if err := json.Unmarshal(o.Spec, &spec); err != nil {
-				t.Fatal(err)
-			}
-			got = append(append(got, spec.Members...), spec.Match.Source...)
-			if next = o.Continue; kind == "FirewallRule" && spec.Action != "deny" {
-				t.Fatalf("a part without its action: %.80s", o.Spec)
-			}
-		}
-		if !slices.Equal(got, members[:count]) {
-			t.Errorf("%s: %d members came back, want the %d that were told", kind, len(got), count)
-		}
-	}
-}
-
-// TestAppend: an object in parts, and parts without an object.
-func TestAppend(t *testing.T) {
-	h := newHarness(t)
-	const part = `{"objects":[{"kind":"FirewallRule","name":"r","append":true,"spec":{"match":{"source":["10.2.0.0/16"],"ports":[81]},"hooks":["input"]}}],"transaction":"t"`
-	const first = `{"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}},{"kind":"FirewallRule","name":"r","labels":{"a":"b"},"spec":{"action":"deny","match":{"source":"10.1.0.0/16","protocol":"tcp"}}}],"transaction":"t","more":true}`
-	h.want("apply", first, `{"revision":0,"changes":[],"staged":2}`)
-	h.want("apply", part+`,"more":true}`, `{"revision":0,"changes":[],"staged":3}`)
-	h.want("apply", `{"objects":[],"transaction":"t"}`,
-		`{"revision":1,"changes":[{"kind":"NAT","name":"n","action":"created"},{"kind":"FirewallRule","name":"r","action":"created"}],"summary":{"created":2}}`)
-	h.want("get", `{"kind":"FirewallRule","name":"r"}`, `{"kind":"FirewallRule","name":"r","owner":"cli","labels":{"a":"b"},`+
-		`"spec":{"hooks":["input"],"match":{"source":["10.1.0.0/16","10.2.0.0/16"],"protocol":["tcp"],"ports":[81]},"action":"deny"},"status":{"state":"Ready"},"revision":1}`)
-
-	h.wantError("apply", part+`,"more":true}`, 1, "FirewallRule/r", "append", "nothing came before")
-	h.wantError("apply", strings.Replace(part, `,"transaction":"t"`, "}", 1), 1, "FirewallRule/r", "append", "nothing came before")
-	h.ask(admin, "apply", first)
-	h.wantError("apply", strings.ReplaceAll(part, `"name":"r"`, `"name":"s"`)+`}`, 1, "FirewallRule/s", "append", "the object before is FirewallRule/r")
-	h.ask(admin, "apply", first)
-	h.wantError("apply", strings.ReplaceAll(part, "10.2.0.0/16", "10.2.0.1/16")+`}`, 1, "FirewallRule/r", "spec.match.source[1]", "write 10.2.0.0/16")
-	h.wantError("apply", `{"objects":[{"kind":"NAT","name":"n","spec":{"type":"masquerade"}},{"kind":"NAT","name":"n","append":true,"spec":{}}]}`, 1, "NAT/n", "append", "the first object of a further request")
 }

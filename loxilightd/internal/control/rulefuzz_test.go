@@ -76,7 +76,7 @@ func TestSplitRange(t *testing.T) {
 		at := a
 		for i, p := range list {
 			if p.Masked() != p || p.Addr() != at {
-				t.Fatalf("%s-%s: prefix %d is %s, want one that begins with %s", a, b, i, p, at)
+				t.Fatalf("%s-%s: prefix %d is %s, want a prefix that begins with %s", a, b, i, p, at)
 			}
 			if i > 0 && list[i-1].Bits() == p.Bits() && netip.PrefixFrom(list[i-1].Addr(), p.Bits()-1).Masked().Addr() == list[i-1].Addr() {
 				t.Fatalf("%s-%s: %s and %s are one prefix", a, b, list[i-1], p)

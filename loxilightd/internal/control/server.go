@@ -45,9 +45,9 @@ type Progress interface {
 	NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int)
 	// Noted returns messages about Ready objects that affect the health.
 	Noted() map[state.Key]string
-	// LastHeard is when a packet from a Peer was last received; zero: not since the start.
-	LastHeard(peer string) time.Time
-	// Wait returns when the objects of keys are realised at revision or later, or deleted. If ctx
+	// LastReceived is when a packet from a Peer was last received; zero: not since the start.
+	LastReceived(peer string) time.Time
+	// Wait returns when the objects of keys are done at revision or later, or deleted. If ctx
 	// ends first, it returns the remaining objects and an error.
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns the health of a backend (healthy, unhealthy, unknown) and the reason.
@@ -93,12 +93,12 @@ type Options struct {
 // Server answers requests. Safe for concurrent use; Run is called once.
 type Server struct {
 	Options
-	started time.Time
-	methods map[string]method
-	staging staging
-	readers readers
-	loading sync.Mutex // held while the object files are read and applied
-	told    uint64     // revision up to which changes are published; used by Run only
+	started   time.Time
+	methods   map[string]method
+	staging   staging
+	readers   readers
+	loading   sync.Mutex // held while the object files are read and applied
+	published uint64     // revision up to which changes are published; used by Run only
 
 	expiry chan struct{} // signalled when a change starts or stops waiting for confirmation
 
@@ -123,7 +123,7 @@ func New(o Options) *Server {
 	if o.Report == nil {
 		o.Report = &state.Report{}
 	}
-	s := &Server{Options: o, started: time.Now(), told: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
+	s := &Server{Options: o, started: time.Now(), published: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
 	s.past = newPastEvents(s.started)
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
@@ -260,23 +260,26 @@ func validID(id json.RawMessage) bool {
 
 // reply encodes an answer.
 func reply(id json.RawMessage, result any, err *api.Error) []byte {
-	r := api.Reply{JSONRPC: "2.0", ID: id, Error: err}
-	if len(r.ID) == 0 {
-		r.ID = json.RawMessage("null")
+	if len(id) == 0 {
+		id = json.RawMessage("null")
 	}
 	if err == nil {
-		text, merr := json.Marshal(result)
-		if merr != nil {
-			r.Error = api.Errorf(api.ReasonInternal, "encode the answer: %v", merr)
+		text, merr := json.Marshal(struct { // as an api.Reply, whose result would be encoded twice
+			JSONRPC string          `json:"jsonrpc"`
+			ID      json.RawMessage `json:"id"`
+			Result  any             `json:"result"`
+		}{"2.0", id, result})
+		switch {
+		case merr != nil:
+			err = api.Errorf(api.ReasonInternal, "encode the answer: %v", merr)
+		case len(text) > api.MaxReply:
+			err = api.Errorf(api.ReasonInternal, "a bug in the daemon: the answer has %d bytes, at most %d", len(text), api.MaxReply)
+		default:
+			return text
 		}
-		r.Result = text
 	}
-	clampError(r.Error)
-	text, merr := json.Marshal(&r)
-	if merr == nil && len(text) > api.MaxReply {
-		r.Result, r.Error = nil, api.Errorf(api.ReasonInternal, "a bug in the daemon: the answer has %d bytes, at most %d", len(text), api.MaxReply)
-		text, merr = json.Marshal(&r)
-	}
+	clampError(err)
+	text, merr := json.Marshal(api.Reply{JSONRPC: "2.0", ID: id, Error: err})
 	if merr != nil { // only the id can cause that, and it was checked
 		text, _ = json.Marshal(api.Reply{JSONRPC: "2.0", ID: json.RawMessage("null"), Error: api.FromError(merr)})
 	}
@@ -302,7 +305,8 @@ func clampError(e *api.Error) {
 
 // TooLong returns the answer to a request longer than [api.MaxRequest].
 func TooLong() []byte {
-	err := api.Errorf(api.ReasonInvalid, "the request is longer than %d bytes: use a transaction of several requests (parameters transaction and more)", api.MaxRequest)
+	err := api.Errorf(api.ReasonInvalid, "the request is longer than %d bytes: send its objects in a transaction of several requests (parameters transaction and more); "+
+		"a larger object must become several objects", api.MaxRequest)
 	err.Code = api.CodeInvalidRequest
 	return reply(nil, nil, err)
 }

@@ -62,7 +62,7 @@ func parseFrontends(s *api.ServiceSpec, v *state.Service) *api.Error {
 			return err.At("", field())
 		}
 		if first := before(i, f); first >= 0 {
-			return invalid(field(), "%s stands at frontends[%d] already", f, first)
+			return invalid(field(), "%s duplicates frontends[%d]", f, first)
 		}
 		v.Frontends[i] = f
 	}
@@ -80,7 +80,7 @@ func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
 			return invalid(field("address"), "%q: %v; want address:port, such as 10.0.1.2:8080", shorten(b.Address), err)
 		}
 		if first := before(i, addr); first >= 0 {
-			return invalid(field("address"), "%s stands at backends[%d] already", addr, first)
+			return invalid(field("address"), "%s duplicates backends[%d]", addr, first)
 		}
 		weight := 1
 		if b.Weight != nil {
@@ -89,14 +89,11 @@ func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
 		if weight < 0 || weight > math.MaxUint16 {
 			return invalid(field("weight"), "%d is not between 0 and %d", weight, math.MaxUint16)
 		}
-		st, aerr := choose("", b.State, "active", "draining", "down")
+		st, aerr := choose("", b.State, api.BackendStates...)
 		if aerr != nil {
 			return aerr.At("", field("state"))
 		}
-		v.Backends[i] = datapath.Backend{
-			Addr: addr, Weight: uint16(weight),
-			State: [...]datapath.BackendState{datapath.BackendActive, datapath.BackendDraining, datapath.BackendDown}[st],
-		}
+		v.Backends[i] = datapath.Backend{Addr: addr, Weight: uint16(weight), State: datapath.BackendState(st)}
 	}
 	return nil
 }
@@ -113,23 +110,16 @@ func admitService(value state.Value) *api.Error {
 	return nil
 }
 
-var (
-	algorithms = [...]datapath.Algorithm{
-		datapath.Maglev, datapath.Random, datapath.RoundRobin, datapath.LeastConnections, datapath.SourceHash,
-	}
-	sourceModes = [...]datapath.SourceMode{datapath.SourceAuto, datapath.SourceKeep, datapath.SourceSNAT}
-)
-
 func parseChoice(s *api.ServiceSpec, v *state.Service) *api.Error {
-	algorithm, err := choose("spec.algorithm", s.Algorithm, "maglev", "random", "round-robin", "least-connections", "source-hash")
+	algorithm, err := choose("spec.algorithm", s.Algorithm, api.Algorithms...)
 	if err != nil {
 		return err
 	}
-	source, err := choose("spec.source", s.Source, "auto", "keep", "snat")
+	source, err := choose("spec.source", s.Source, api.SourceModes...)
 	if err != nil {
 		return err
 	}
-	v.Algorithm, v.Source = algorithms[algorithm], sourceModes[source]
+	v.Algorithm, v.Source = datapath.Algorithm(algorithm), datapath.SourceMode(source)
 	if s.Affinity == nil {
 		return nil
 	}
@@ -161,7 +151,7 @@ func parseClients(texts []string, name string, before map[netip.Prefix]string) (
 			return nil, invalid(field, "%q has host bits set: write %s", shorten(text), p.Masked())
 		}
 		if first, ok := before[p]; ok {
-			return nil, invalid(field, "%s stands at %s already", p, strings.TrimPrefix(first, "spec."))
+			return nil, invalid(field, "%s duplicates %s", p, strings.TrimPrefix(first, "spec."))
 		}
 		before[p] = field
 		list = append(list, p)
@@ -172,16 +162,16 @@ func parseClients(texts []string, name string, before map[netip.Prefix]string) (
 func parseDiverts(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 	before := map[netip.Prefix]string{}
 	for i := range s.Divert {
-		told := &s.Divert[i]
+		spec := &s.Divert[i]
 		field := func(name string) string { return fmt.Sprintf("spec.divert[%d].%s", i, name) }
-		if len(told.Sources) == 0 {
-			return invalid(field("sources"), "is missing: say the prefixes of the clients, such as 10.0.0.0/8")
+		if len(spec.Sources) == 0 {
+			return invalid(field("sources"), "is missing: set it to the prefixes of the clients, such as 10.0.0.0/8")
 		}
-		if len(told.Service) > maxName || !namePattern.MatchString(told.Service) {
-			return invalid(field("service"), "%q is no name of a Service", shorten(told.Service))
+		if len(spec.Service) > maxName || !namePattern.MatchString(spec.Service) {
+			return invalid(field("service"), "%q is no name of a Service", shorten(spec.Service))
 		}
-		d := datapath.Divert{Service: datapath.ServiceName(told.Service)}
-		if d.Sources, err = parseClients(told.Sources, field("sources"), before); err != nil {
+		d := datapath.Divert{Service: datapath.ServiceName(spec.Service)}
+		if d.Sources, err = parseClients(spec.Sources, field("sources"), before); err != nil {
 			return err
 		}
 		v.Diverts = append(v.Diverts, d)
@@ -192,16 +182,16 @@ func parseDiverts(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 // parseRest parses the options for the frontends' addresses and for connections without a
 // backend.
 func parseRest(s *api.ServiceSpec, v *state.Service) *api.Error {
-	silent, err := choose("spec.noBackend", s.NoBackend, "reject", "drop")
+	silent, err := choose("spec.noBackend", s.NoBackend, api.NoBackends...)
 	if err != nil {
 		return err
 	}
-	other, err := choose("spec.otherPorts", s.OtherPorts, "pass", "reject", "drop")
+	other, err := choose("spec.otherPorts", s.OtherPorts, api.OtherPorts...)
 	if err != nil {
 		return err
 	}
 	v.Silent, v.Announce = silent == 1, s.Announce
-	v.OtherPorts = [...]datapath.OtherPorts{datapath.OtherPortsPass, datapath.OtherPortsReject, datapath.OtherPortsDrop}[other]
+	v.OtherPorts = datapath.OtherPorts(other)
 	if s.Announce && s.OtherPorts == "" {
 		v.OtherPorts = datapath.OtherPortsReject
 	}
@@ -222,9 +212,9 @@ func parseHealth(s *api.ServiceSpec, v *state.Service) *api.Error {
 		return nil
 	}
 	if h.Type == "" {
-		return invalid("spec.health.type", "is missing: want one of tcp, http, https, ping")
+		return invalid("spec.health.type", "is missing: want one of %s", strings.Join(api.HealthTypes, ", "))
 	}
-	if _, err := choose("spec.health.type", h.Type, "tcp", "http", "https", "ping"); err != nil {
+	if _, err := choose("spec.health.type", h.Type, api.HealthTypes...); err != nil {
 		return err
 	}
 	c := &state.HealthCheck{Type: h.Type}
@@ -286,14 +276,14 @@ func parseIdle(s *api.ServiceSpec, v *state.Service) *api.Error {
 	}
 	for _, t := range []struct {
 		name string
-		told api.Duration
+		spec api.Duration
 		to   *time.Duration
 	}{
 		{"tcp", s.IdleTimeout.TCP, &v.IdleTimeout.TCP},
 		{"udp", s.IdleTimeout.UDP, &v.IdleTimeout.UDP},
 		{"sctp", s.IdleTimeout.SCTP, &v.IdleTimeout.SCTP},
 	} {
-		d, err := between("spec.idleTimeout."+t.name, t.told, *t.to, time.Second, 7*24*time.Hour)
+		d, err := between("spec.idleTimeout."+t.name, t.spec, *t.to, time.Second, 7*24*time.Hour)
 		if err != nil {
 			return err
 		}

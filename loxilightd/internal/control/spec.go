@@ -32,8 +32,8 @@ var kindSpecs = map[string]kindSpec{
 	api.KindRoute:        {parse: parseWith(parseRoute)},
 	api.KindPodNetwork:   {parse: parseWith(parsePodNetwork)},
 	api.KindAddressGroup: {parse: parseWithin(parseAddressGroup)},
-	api.KindNAT:          {parse: parseWithin(parseNAT)},
-	api.KindFirewallRule: {parse: parseWithin(parseFirewallRule)},
+	api.KindNAT:          {parse: parseWithin(parseNAT), admit: admitNAT},
+	api.KindFirewallRule: {parse: parseWithin(parseFirewallRule), admit: admitFirewallRule},
 	api.KindService:      {parse: parseWithin(parseService), admit: admitService},
 	api.KindTunnel:       {parse: parseWith(parseTunnel)},
 	api.KindPeer:         {parse: parseWith(parsePeer)},
@@ -80,7 +80,8 @@ func invalid(field, format string, args ...any) *api.Error {
 	return api.Errorf(api.ReasonInvalid, format, args...).At("", field)
 }
 
-// choose returns the index of word among the words of a field; the first is the default.
+// choose returns the index of word among the words of a field; the first is the default. The lists
+// of words of package api have the order of the constants of package datapath.
 func choose(field, word string, words ...string) (int, *api.Error) {
 	if word == "" {
 		return 0, nil
@@ -101,15 +102,15 @@ func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
 	if err != nil {
 		return nil, err
 	}
-	netns, err := choose("spec.netns", s.Netns, "host", "switch")
+	netns, err := choose("spec.netns", s.Netns, api.Netns...)
 	if err != nil {
 		return nil, err
 	}
-	role, err := choose("spec.role", s.Role, "uplink", "port", "host", "tunnel")
+	role, err := choose("spec.role", s.Role, api.Roles...)
 	if err != nil {
 		return nil, err
 	}
-	xdp, err := choose("spec.xdp", s.XDP, "off", "generic", "native")
+	xdp, err := choose("spec.xdp", s.XDP, api.XDPModes...)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,7 @@ func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
 		Device:  s.Device,
 		Address: address,
 		Switch:  netns == 1,
-		Role:    [...]datapath.Role{datapath.RoleUplink, datapath.RolePort, datapath.RoleHost, datapath.RoleTunnel}[role],
+		Role:    datapath.Role(role),
 		XDP:     datapath.XDPMode(xdp),
 	}}, nil
 }
@@ -172,7 +173,7 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil || port == 0 || portText[0] == '+' {
-		return netip.AddrPort{}, fmt.Errorf("port %q is not between 1 and 65535", shorten(portText))
+		return netip.AddrPort{}, fmt.Errorf("port %q: want a number from 1 to 65535", shorten(portText))
 	}
 	addr, err := netip.ParseAddr(host)
 	switch {

@@ -112,9 +112,11 @@ var badSpecs = []struct{ kind, spec, field, text string }{
 	{"Service", `{"frontends":["[ff02::1]:80/tcp"]}`, "frontends[0]", "one host"},
 	{"Service", `{"frontends":["127.0.0.7:80/tcp"]}`, "frontends[0]", "loopback"},
 	{"Service", `{"frontends":["[::1]:80/tcp"]}`, "frontends[0]", "loopback"},
-	{"Service", `{"frontends":["192.0.2.1:80/tcp","192.0.2.2:80/tcp","192.0.2.1:80/tcp"]}`, "frontends[2]", "frontends[0] already"},
+	{"Service", `{"frontends":["192.0.2.1:80/tcp","192.0.2.2:80/tcp","192.0.2.1:80/tcp"]}`, "frontends[2]", "duplicates frontends[0]"},
+	{"Service", `{"frontends":["198.51.100.1:http/tcp"]}`, "frontends[0]", "port \"http\": want a number from 1 to 65535"},
+	{"Service", `{` + f + `,"backends":[{"address":"[2001:db8::1]:http"}]}`, "backends[0].address", "port \"http\": want a number from 1 to 65535"},
 	{"Service", `{` + f + `,"backends":[{}]}`, "backends[0].address", "no port"},
-	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80"},{"address":"10.0.0.1:80"}]}`, "backends[1].address", "backends[0] already"},
+	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80"},{"address":"10.0.0.1:80"}]}`, "backends[1].address", "duplicates backends[0]"},
 	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80","weight":65536}]}`, "backends[0].weight", "65536"},
 	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80","weight":-1}]}`, "backends[0].weight", "-1 is not between 0 and 65535"},
 	{"Service", `{` + f + `,"backends":[{"address":"2001:db8::1:80"}]}`, "backends[0].address", "brackets: [2001:db8::1]:80"},
@@ -127,7 +129,7 @@ var badSpecs = []struct{ kind, spec, field, text string }{
 	{"Service", `{` + f + `,"affinity":{"timeout":"25h"}}`, "affinity.timeout", "24h"},
 	{"Service", `{` + f + `,"sourceRanges":["10.0.0.0"]}`, "sourceRanges[0]", "no prefix"},
 	{"Service", `{` + f + `,"sourceRanges":["10.0.0.1/8"]}`, "sourceRanges[0]", "write 10.0.0.0/8"},
-	{"Service", `{` + f + `,"sourceRanges":["10.0.0.0/8","10.0.0.0/8"]}`, "sourceRanges[1]", "already"},
+	{"Service", `{` + f + `,"sourceRanges":["10.0.0.0/8","10.0.0.0/8"]}`, "sourceRanges[1]", "duplicates"},
 	{"Service", `{` + f + `,"health":{}}`, "health.type", "missing"},
 	{"Service", `{` + f + `,"health":{"type":"udp"}}`, "health.type", "tcp, http, https, ping"},
 	{"Service", `{` + f + `,"health":{"type":"tcp","path":"/"}}`, "health.path", "no path"},
@@ -160,6 +162,24 @@ func TestNames(t *testing.T) {
 	} {
 		if err := parseName("Service", name, "name"); (err == nil) != good {
 			t.Errorf("name %s: %v", fmt.Sprintf("%.20q", name), err)
+		}
+	}
+}
+
+// TestNearestKind: an unknown kind is refused with the kind that it resembles.
+func TestNearestKind(t *testing.T) {
+	for word, want := range map[string]string{
+		"service": "Service", "sevice": "Service", "Services": "Service", "Podnetwork": "PodNetwork", "firewall": "FirewallRule",
+		"interfce": "Interface", "nat": "NAT", "Mesh": "", "x": "", "Deployment": "",
+	} {
+		_, err := parseKind(word, "kind")
+		hint := ""
+		if err != nil {
+			_, hint, _ = strings.Cut(err.Message, "did you mean ")
+			hint, _, _ = strings.Cut(hint, "?")
+		}
+		if err == nil || hint != want || !strings.Contains(err.Message, "want one of Bridge, ") {
+			t.Errorf("%s: %v, want a hint at %q", word, err, want)
 		}
 	}
 }

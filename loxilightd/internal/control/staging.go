@@ -38,7 +38,7 @@ type stage struct {
 	request *request
 	objects int
 	used    budgetLimit // budget that its requests used
-	gone    bool        // dropped, or committed
+	closed  bool        // dropped, or committed
 	expiry  *time.Timer
 }
 
@@ -50,7 +50,7 @@ func (g *staging) add(id stageID, r *request, size int, parse func(base int) *ap
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.gone {
+	if st.closed {
 		g.release(size)
 		return 0, forgotten(id)
 	}
@@ -111,13 +111,8 @@ func (st *stage) join(r *request) *api.Error {
 		return invalid("transaction", "began with owner %s and kinds %v, and cannot continue with %s and %v",
 			all.scope.Owner, all.scope.Kinds, r.scope.Owner, r.scope.Kinds)
 	}
-	if r.rest != nil {
-		if err := all.extend(r.rest, r.budget); err != nil {
-			return err
-		}
-	}
 	all.puts = append(all.puts, r.puts...)
-	all.gone = append(all.gone, r.gone...)
+	all.deletes = append(all.deletes, r.deletes...)
 	return nil
 }
 
@@ -125,11 +120,7 @@ func (st *stage) join(r *request) *api.Error {
 // only checked.
 func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) *api.Error {
 	if id.name == "" {
-		err := parse(0)
-		if err == nil && r.rest != nil {
-			err = misplaced(r.rest)
-		}
-		return err
+		return parse(0)
 	}
 	g.mu.Lock()
 	st := g.byID[id]
@@ -139,7 +130,7 @@ func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) 
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.gone {
+	if st.closed {
 		return forgotten(id)
 	}
 	defer g.drop(id, st)
@@ -150,7 +141,7 @@ func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) 
 	if err := st.join(r); err != nil {
 		return err
 	}
-	r.puts, r.gone, r.scope = st.request.puts, st.request.gone, st.request.scope
+	r.puts, r.deletes, r.scope = st.request.puts, st.request.deletes, st.request.scope
 	return nil
 }
 
@@ -169,10 +160,10 @@ func (g *staging) forget(id stageID) {
 
 // drop removes st. st.mu is held.
 func (g *staging) drop(id stageID, st *stage) {
-	if st.gone {
+	if st.closed {
 		return
 	}
-	st.gone = true
+	st.closed = true
 	st.expiry.Stop()
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -29,7 +29,7 @@ func TestStagedReplace(t *testing.T) {
 	h.stage("replace", head+staged("a", 1)+","+staged("b", 2)+`],"more":true}`, 2)
 	h.stage("replace", head+staged("c", 3)+`],"more":true}`, 3)
 	if h.Store.Snapshot().Len() != 1 {
-		t.Error("what is only staged is in the store")
+		t.Error("a staged object is in the store")
 	}
 	commit := head + staged("d", 4) + `],"requestID":"r"}`
 	answer := `{"revision":2,"changes":[{"kind":"Service","name":"a","action":"created"},{"kind":"Service","name":"b","action":"created"},` +
@@ -60,8 +60,8 @@ func TestStagedFaults(t *testing.T) {
 	h.wantError("apply", `{"transaction":"clash","objects":[]}`, 3, "", "transaction", "not known")
 	h.wantError("apply", `{"transaction":"never","objects":[]}`, 3, "", "transaction", "not known")
 	stage("mine")
-	stranger := Caller{UID: 1, Admin: true}
-	checkError(t, "a stranger's", h.ask(stranger, "apply", `{"transaction":"mine","objects":[]}`), 3, "", "transaction", "not known")
+	other := Caller{UID: 1, Admin: true}
+	checkError(t, "another client", h.ask(other, "apply", `{"transaction":"mine","objects":[]}`), 3, "", "transaction", "not known")
 	if h.Store.Snapshot().Len() != 0 {
 		t.Error("something was applied")
 	}

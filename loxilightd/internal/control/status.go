@@ -91,7 +91,7 @@ func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) 
 func fitStatus(r *api.StatusResult) {
 	for left := 0; ; {
 		text, err := json.Marshal(r)
-		if err != nil || len(text) <= maxResult || len(r.Datapath.Hooks) == 0 {
+		if err != nil || len(text) <= maxPage || len(r.Datapath.Hooks) == 0 {
 			return
 		}
 		keep := len(r.Datapath.Hooks) * 3 / 4
@@ -107,20 +107,20 @@ func fitStatus(r *api.StatusResult) {
 // nearlyFull is the fraction of a table from which on the daemon warns.
 const nearlyFull = 0.9
 
-// damageTold is how long a loss of the desired state degrades the health.
-const damageTold = 24 * time.Hour
+// damageReportTime is how long a loss of the desired state degrades the health.
+const damageReportTime = 24 * time.Hour
 
 // health returns the health of the daemon.
 func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int, ignored map[string]bool) api.Health {
 	var m []string
-	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageTold {
+	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageReportTime {
 		became := "and set aside as " + d.File
 		if d.File == "" {
-			became = "and begun anew"
+			became = "and a new one started"
 		}
 		todo := "apply the objects again"
 		if d.Restored != 0 {
-			todo = fmt.Sprintf("its copy as of revision %d took its place, so the changes of the last minutes before may be missing: see that all is as wanted", d.Restored)
+			todo = fmt.Sprintf("it was replaced by its copy as of revision %d, so the changes of the last minutes before may be missing: check the objects", d.Restored)
 		}
 		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) %s on %s: %s", d.Cause, became, d.At.Format(time.RFC3339), todo))
 	}
@@ -158,7 +158,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		switch {
 		case u.Size == 0 || float64(u.Used) < nearlyFull*float64(u.Size):
 		case isPool(table):
-			m = append(m, fmt.Sprintf("%s are nearly all taken: pods have %d of %d; see llcli get podaddresses", table, u.Used, u.Size))
+			m = append(m, fmt.Sprintf("%s are nearly exhausted: pods have %d of %d; see llcli get podaddresses", table, u.Used, u.Size))
 		case u.Used >= u.Size:
 			m = append(m, fmt.Sprintf("table %s is full: %d of %d entries used", table, u.Used, u.Size))
 		default:
@@ -206,6 +206,7 @@ func shortMessage(s string) string {
 // statusOf returns the status of an object.
 func (s *Server) statusOf(k state.Key) api.Status {
 	if st, ok := s.Progress.Status(k); ok {
+		st.Message = shortenTo(st.Message, maxMessage)
 		return st
 	}
 	return api.Status{State: api.StatePending, Message: "not applied yet"}
@@ -242,6 +243,12 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 	return text
 }
 
+// Limits of the lists and texts of a status, so that it fits a reply; see [replySize].
+const (
+	maxAddresses       = 4096     // of an Interface
+	maxBackendMessages = 16 << 10 // bytes of all messages about backends of a Service
+)
+
 func (s *Server) interfaceStatus(k state.Key, v *state.Interface) *api.InterfaceStatus {
 	st := &api.InterfaceStatus{Status: s.statusOf(k)}
 	p, ok := s.Plane.Telemetry().PortState(datapath.PortName(k.Name))
@@ -255,25 +262,27 @@ func (s *Server) interfaceStatus(k state.Key, v *state.Interface) *api.Interface
 	if len(p.MAC) > 0 {
 		st.MAC = p.MAC.String()
 	}
-	for _, a := range p.Addresses {
+	for _, a := range p.Addresses[:min(len(p.Addresses), maxAddresses)] {
 		st.Addresses = append(st.Addresses, a.String())
 	}
 	return st
 }
 
-var backendStates = map[datapath.BackendState]string{
-	datapath.BackendActive: "active", datapath.BackendDraining: "draining", datapath.BackendDown: "down",
-}
-
 func (s *Server) serviceStatus(k state.Key, v *state.Service) *api.ServiceStatus {
+	room := maxBackendMessages
 	st := &api.ServiceStatus{Status: s.statusOf(k), Backends: make([]api.BackendStatus, len(v.Backends))}
 	for i := range v.Backends {
-		b := api.BackendStatus{Address: v.Backends[i].Addr.String(), State: backendStates[v.Backends[i].State]}
+		b := api.BackendStatus{Address: v.Backends[i].Addr.String(), State: api.BackendStates[v.Backends[i].State]}
 		if v.Health != nil {
 			b.Health, b.Message = s.Progress.Health(k.Name, v.Backends[i].Addr)
-			b.Message = shortMessage(b.Message)
+			if b.Message = shortMessage(b.Message); b.Message != "" {
+				room -= sizeOfJSON(b.Message) + len(`"message":`)
+			}
+			if room < 0 {
+				b.Message = ""
+			}
 			if b.Health == "unhealthy" {
-				b.State = backendStates[datapath.BackendDown]
+				b.State = api.BackendStates[datapath.BackendDown]
 			}
 		}
 		st.Backends[i] = b

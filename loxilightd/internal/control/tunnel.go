@@ -5,6 +5,7 @@ package control
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
@@ -25,9 +26,9 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 	}
 	t := datapath.Tunnel{Device: s.Device, VNI: s.VNI, MTU: s.MTU}
 	if s.Type == "stt" {
-		return nil, api.Errorf(api.ReasonUnsupported, "stt is not supported yet: want one of vxlan, geneve, gre").At("", "spec.type")
+		return nil, api.Errorf(api.ReasonUnsupported, "stt is not supported yet: want one of %s", strings.Join(api.TunnelTypes, ", ")).At("", "spec.type")
 	}
-	kind, err := choose("spec.type", s.Type, datapath.TunnelTypes[:]...)
+	kind, err := choose("spec.type", s.Type, api.TunnelTypes...)
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +65,14 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; leave tunnel out if the underlay routes", shorten(s.Tunnel))
 	}
 	if len(s.Underlay) == 0 {
-		return nil, invalid("spec.underlay", "is missing: say by which address of its the node is reached")
+		return nil, invalid("spec.underlay", "is missing: set it to the address by which the node is reached")
 	}
 	before := firstTwice[netip.Addr](len(s.Underlay))
-	for i, told := range s.Underlay {
+	for i, text := range s.Underlay {
 		field := fmt.Sprintf("spec.underlay[%d]", i)
-		a, err := parseHost(string(told))
+		a, err := parseHost(string(text))
 		if err != nil {
-			return nil, invalid(field, "%q %v", shorten(string(told)), err)
+			return nil, invalid(field, "%q %v", shorten(string(text)), err)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
 			return nil, invalid(field, "%s is link-local: want an address that is routed", a)
@@ -80,22 +81,22 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 			return nil, invalid(field, "%s is the loopback: want an address by which other nodes reach it", a)
 		}
 		if first := before(i, a); first >= 0 {
-			return nil, invalid(field, "%s stands at underlay[%d] already", a, first)
+			return nil, invalid(field, "%s duplicates underlay[%d]", a, first)
 		}
 		p.Underlay = append(p.Underlay, a)
 	}
 	prefixes := firstTwice[netip.Prefix](len(s.Prefixes))
-	for i, told := range s.Prefixes {
+	for i, text := range s.Prefixes {
 		field := fmt.Sprintf("spec.prefixes[%d]", i)
-		prefix, err := parsePrefix(string(told))
+		prefix, err := parsePrefix(string(text))
 		if err != nil {
-			return nil, invalid(field, "%q %v", shorten(string(told)), err)
+			return nil, invalid(field, "%q %v", shorten(string(text)), err)
 		}
 		if err := p.MayHave(prefix); err != nil {
 			return nil, invalid(field, "%s %v", prefix, err)
 		}
 		if first := prefixes(i, prefix); first >= 0 {
-			return nil, invalid(field, "%s stands at prefixes[%d] already", prefix, first)
+			return nil, invalid(field, "%s duplicates prefixes[%d]", prefix, first)
 		}
 		p.Prefixes = append(p.Prefixes, prefix)
 	}
@@ -120,12 +121,12 @@ func (s *Server) tooLarge(k state.Key) string {
 	if !ok {
 		return ""
 	}
-	told := o.Value.(*state.Tunnel).MTU
+	configured := o.Value.(*state.Tunnel).MTU
 	t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name))
-	if !ok || t.MTU == 0 || t.MTU >= told {
+	if !ok || t.MTU == 0 || t.MTU >= configured {
 		return ""
 	}
-	return fmt.Sprintf("mtu %d does not fit the way to its Peers, encapsulated: the device has %d; leave mtu out, or widen the way", told, t.MTU)
+	return fmt.Sprintf("mtu %d does not fit the path to its Peers, encapsulated: the device has %d; leave mtu out, or raise the MTU of the path", configured, t.MTU)
 }
 
 // largeTunnels returns these messages for all Tunnels.
@@ -146,7 +147,7 @@ func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
 	}
 	st.Local, st.Underlay, st.Device, st.Counters = p.Local.String(), p.Underlay.String(), p.Device, peerCounters(p.Traffic)
 	st.PathMTU = p.PathMTU
-	if at := s.Progress.LastHeard(k.Name); !at.IsZero() {
+	if at := s.Progress.LastReceived(k.Name); !at.IsZero() {
 		at = at.UTC().Truncate(time.Second)
 		st.LastHeard = &at
 	}

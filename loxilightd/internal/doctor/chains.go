@@ -22,8 +22,8 @@ func (x *examiner) checkChains() {
 		if d.IngressQdisc && x.use == "tc" {
 			x.find("error", "qdiscs.ingress", "device "+d.Name, words{
 				what: "has the qdisc ingress, where cls_bpf needs clsact",
-				why:  "only one of them can be there: programs cannot be attached to what leaves by this device",
-				do:   "find out which program made it (tc filter show dev " + d.Name + " ingress), and replace it by clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
+				why:  "a device has only one of them: programs cannot be attached for packets that leave by this device",
+				do:   "find out which program created it (tc filter show dev " + d.Name + " ingress), and replace it by clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
 			}, nil)
 		}
 	}
@@ -36,7 +36,7 @@ func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
 	}
 	why := "it sees packets before our programs: packets that it drops, sends back or redirects are never balanced"
 	if d.Type == "veth" && d.XDP.Detail == "native" {
-		why += "; and XDP on a veth ends its offloads: TCP gets several times slower"
+		why += "; and XDP on a veth disables its offloads: TCP gets several times slower"
 	}
 	x.find("warning", "hooks.xdp", "device "+d.Name, words{
 		what: fmt.Sprintf("has the XDP program %s", describe(d.XDP)),
@@ -53,7 +53,7 @@ func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
 		}
 		x.find("warning", "hooks.xdp_vlan", "device "+d.Name, words{
 			what: "has our program in XDP, which does not see VLAN tags there, and VLANs: " + strings.Join(d.VLANs, ", "),
-			why:  "a station in one of them may send packets of a connection that is in none, if it knows its addresses and ports",
+			why:  "a host in one of these VLANs can send packets of an untagged connection if it guesses its addresses and ports",
 			do:   do,
 		}, nil)
 	}
@@ -62,7 +62,7 @@ func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
 	}
 	x.find("note", "hooks.xdp", "device "+d.Name, words{
 		what: "has our program in XDP, native, and is a veth",
-		why:  "XDP on a veth ends its offloads: TCP from behind it gets several times slower; and what comes from there with unfinished checksums takes the way of tc all the same",
+		why:  "XDP on a veth disables its offloads: TCP from behind it is several times slower, and packets with unfinished checksums are still handled by the tc program",
 		do:   "nothing, if the host behind it computes checksums itself and packets are small; else set spec.xdp of the Interface to off",
 	}, nil)
 }
@@ -86,7 +86,7 @@ func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []
 		if ours >= 0 {
 			x.find("error", "hooks.twice", d.Name+" "+side, words{
 				what: fmt.Sprintf("has two programs of ours: %s by %s, %s by %s", describe(&chain[ours]), chain[ours].Hook, describe(&chain[i]), chain[i].Hook),
-				why:  "packets are counted, and may be rewritten, twice", do: "restart the daemon",
+				why:  "packets are counted twice, and may be rewritten twice", do: "restart the daemon",
 			}, nil)
 		}
 		ours = i
@@ -112,14 +112,14 @@ func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []
 		x.find("warning", "hooks.before", d.Name+" "+side, words{
 			what: "before ours run, in this order: " + strings.Join(before, "; "),
 			why:  "packets that they drop, redirect, or accept finally (TC_ACT_OK) do not reach our programs: they are not balanced, and replies of Services may keep the address of the backend",
-			do:   "nothing as long as they only look on; else have them attached after ours (tcx: BPF_F_AFTER; cls_bpf: a priority above 19532)",
+			do:   "nothing if they only observe packets; else attach them after ours (tcx: BPF_F_AFTER; cls_bpf: a priority above 19532)",
 		}, nil)
 	}
 	if len(after) > 0 {
 		x.find("note", "hooks.after", d.Name+" "+side, words{
 			what: "after ours run, in this order: " + strings.Join(after, "; "),
-			why:  "they meet what ours leaves alone; packets of tracked connections are sent on before",
-			do:   "nothing, unless they are to see the packets of services: then have them attached before ours",
+			why:  "they see only packets that our programs leave to the kernel; packets on the fast path bypass them",
+			do:   "nothing, unless they must see the packets of services: then attach them before ours",
 		}, nil)
 	}
 }

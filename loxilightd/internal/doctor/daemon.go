@@ -24,7 +24,7 @@ import (
 
 // daemon is the determined state of the daemon.
 type daemon struct {
-	held    bool // a process holds the lock of the run directory
+	locked  bool // a process holds the lock of the run directory
 	pid     int  // of the holder; 0: not known
 	err     error
 	status  *api.StatusResult // nil: it did not answer
@@ -32,13 +32,13 @@ type daemon struct {
 }
 
 // running reports whether a daemon is alive, even if it does not answer.
-func (d *daemon) running() bool { return d.held || d.status != nil }
+func (d *daemon) running() bool { return d.locked || d.status != nil }
 
 func (x *examiner) socket() string { return filepath.Join(x.Config.RunDir, "control.sock") }
 
 // askDaemon collects data for the other checks. It reports no findings.
 func (x *examiner) askDaemon() {
-	x.daemon.held, x.daemon.pid = x.lockHolder(filepath.Join(x.Config.RunDir, "loxilightd.lock"))
+	x.daemon.locked, x.daemon.pid = x.lockHolder(filepath.Join(x.Config.RunDir, "loxilightd.lock"))
 	c, err := client.New(client.Options{Socket: x.socket(), Timeout: callTimeout})
 	if err != nil {
 		x.daemon.err = err
@@ -60,7 +60,7 @@ func (x *examiner) askDaemon() {
 
 // lockHolder reports whether a process holds the lock, without acquiring it: a daemon that starts
 // at that moment would fail.
-func (x *examiner) lockHolder(path string) (held bool, pid int) {
+func (x *examiner) lockHolder(path string) (locked bool, pid int) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return false, 0
@@ -97,7 +97,7 @@ func (x *examiner) describeDaemon() string {
 		}
 	case errors.Is(d.err, client.ErrPermission):
 		text = "is not for this user to ask"
-	case d.held || errors.Is(d.err, client.ErrNotAnswering):
+	case d.locked || errors.Is(d.err, client.ErrNotAnswering):
 		text = "does not answer"
 	}
 	if u := &x.unit; u.known {
@@ -119,8 +119,8 @@ func (x *examiner) checkStarted() {
 	}
 	x.find("note", "config.younger", x.ConfigFile, words{
 		what: "was changed " + info.ModTime().UTC().Format(time.RFC3339) + ", after the daemon had started",
-		why:  "all keys but log.level are read at the start only",
-		do:   x.restart() + ", unless only log.level was changed: llcli reload",
+		why:  "all keys but log.level and firewall.exempt are read at the start only",
+		do:   x.restart() + ", or, if only these two were changed, " + x.reloadUnit(),
 	}, nil)
 }
 
@@ -131,11 +131,11 @@ func (x *examiner) checkDaemon() {
 		x.checkRunning()
 	case errors.Is(d.err, client.ErrPermission):
 		x.hidden("the daemon", d.err)
-	case d.held || errors.Is(d.err, client.ErrNotAnswering):
+	case d.locked || errors.Is(d.err, client.ErrNotAnswering):
 		x.find("error", "daemon.hung", x.process(), words{
 			what: "runs, and does not answer: " + d.err.Error(),
 			why:  "packets are forwarded as configured; nothing can be changed, and external changes are not repaired",
-			do:   "look at its log (" + x.journal() + "); then " + x.restart() + ": no packet is lost",
+			do:   "see its log (" + x.journal() + "); then " + x.restart() + ": no packet is lost",
 		}, nil)
 	default:
 		x.checkStopped()
@@ -173,7 +173,7 @@ func (x *examiner) checkSockets() {
 			continue
 		}
 		x.find("note", "sockets.stale", path, words{
-			what: "is a socket of a daemon that has gone",
+			what: "is a socket of a daemon that no longer runs",
 			why:  "clients cannot connect to it; the next daemon replaces it",
 			do:   "nothing, or rm " + path,
 		}, func() (string, error) {
@@ -224,7 +224,7 @@ func (x *examiner) checkRunning() {
 		}, nil)
 	}
 	for _, message := range s.Health.Messages {
-		if !saidElsewhere(message) {
+		if !reportedElsewhere(message) {
 			x.find("warning", "daemon.degraded", "loxilightd", words{
 				what: "says: " + message, why: "the daemon reports a problem", do: "see llcli status",
 			}, nil)
@@ -263,8 +263,8 @@ func causes(all []api.NotReady) (objects []api.NotReady, others map[string][]str
 	return objects, others
 }
 
-// saidElsewhere reports whether another check says more about a message.
-func saidElsewhere(message string) bool {
+// reportedElsewhere reports whether another check says more about a message.
+func reportedElsewhere(message string) bool {
 	return strings.HasSuffix(message, "not Ready") || strings.HasPrefix(message, "table ") || strings.HasPrefix(message, "net.ipv")
 }
 
@@ -289,7 +289,7 @@ func (x *examiner) checkVersion() {
 	}
 	x.find("warning", "daemon.version", x.process(), words{
 		what: what,
-		why:  "what the new version mends or can do is not in use",
+		why:  "fixes and features of the new version are not in use",
 		do:   x.restart() + ": no packet is lost",
 	}, nil)
 }

@@ -112,7 +112,7 @@ func (x *examiner) checkState() {
 		x.desired.known = false
 		x.find("error", "state.lost", store, words{
 			what: "does not exist, although programs are attached",
-			why:  "the desired state is unknown: ten minutes after the next start the programs are detached, unless the owners have applied their objects again",
+			why:  "the next start takes state.db.copy, if it exists; without it the desired state is unknown: ten minutes later the programs are detached, unless the owners have applied their objects again",
 			do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
 		}, nil)
 	}
@@ -120,15 +120,15 @@ func (x *examiner) checkState() {
 		if p.Damaged != nil {
 			x.find("error", "state.damaged", store, words{
 				what: p.Damaged.Error(),
-				why:  "the next start sets it aside and begins without objects; the data plane keeps its state for ten minutes, in which the owners must apply their objects again",
+				why:  "the next start sets it aside and takes state.db.copy, or begins without objects if that does not exist; the data plane keeps its state for ten minutes, in which the owners must apply their later changes again",
 				do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
 			}, nil)
 		}
 		for _, u := range p.Unreadable {
 			x.find("warning", "state.unreadable", u.Key.String(), words{
-				what: "means nothing to this version: " + u.Err.Error(),
+				what: "is not understood by this version: " + u.Err.Error(),
 				why:  "it is kept and has no effect; a newer version wrote it",
-				do:   "go back to the newer version, or apply or delete the object",
+				do:   "install the newer version again, or apply or delete the object",
 			}, nil)
 		}
 	}
@@ -170,15 +170,15 @@ func (x *examiner) checkObjectFiles() {
 	}
 	x.find("warning", "files.reload", x.Config.ObjectDir, words{
 		what: fmt.Sprintf("differ from the objects of the daemon: %s%s (%d files)", joinWords(differ), more, len(files)),
-		why:  "a change of object files has no effect before they are read again",
+		why:  "a change of object files has no effect until they are read again",
 		do:   "llcli reload",
 	}, x.reload)
 }
 
 // differences returns the names of the objects of files that differ between the two lists.
-func differences(wanted, told []*state.Object) (names []string) {
+func differences(wanted, configured []*state.Object) (names []string) {
 	have := make(map[state.Key]*state.Object)
-	for _, o := range told {
+	for _, o := range configured {
 		if o.Owner == state.OwnerFile {
 			have[o.Key] = o
 		}

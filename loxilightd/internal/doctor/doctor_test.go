@@ -120,8 +120,8 @@ func keys(found map[string]api.Finding) (k []string) {
 	return k
 }
 
-// mended runs without and with fix: the finding is repaired, reported as repaired, and then gone.
-func (r *rig) mended(severity, key, word, did string) {
+// repaired runs without and with fix: the finding is repaired, reported as repaired, and then gone.
+func (r *rig) repaired(severity, key, word, did string) {
 	r.t.Helper()
 	r.expect(r.examine(false), severity, key, word)
 	fixed := r.examine(true)
@@ -129,7 +129,7 @@ func (r *rig) mended(severity, key, word, did string) {
 		r.t.Errorf("%s: --fix did %q, %q; want %q", key, f.Fixed, f.FixError, did)
 	}
 	if f, still := r.examine(false)[key]; still {
-		r.t.Errorf("%s is found after it was mended: %s", key, f.What)
+		r.t.Errorf("%s is found after it was repaired: %s", key, f.What)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestModes(t *testing.T) {
 				}
 			}
 			r.ok(os.Chmod(r.path(tt.name), tt.mode))
-			r.mended(tt.severity, "files.mode "+tt.name, tt.want, "chmod ")
+			r.repaired(tt.severity, "files.mode "+tt.name, tt.want, "chmod ")
 		})
 	}
 }
@@ -201,7 +201,7 @@ func TestOwner(t *testing.T) {
 	}
 	r := newRig(t)
 	r.ok(os.Chown(r.path("loxilight/conf.d"), 65534, -1))
-	r.mended("error", "files.owner loxilight/conf.d", "belongs to the user nobody", "chown root ")
+	r.repaired("error", "files.owner loxilight/conf.d", "belongs to the user nobody", "chown root ")
 }
 
 func TestGroups(t *testing.T) {
@@ -222,7 +222,7 @@ func TestStaleSockets(t *testing.T) {
 	r.ok(err)
 	l.SetUnlinkOnClose(false)
 	r.ok(l.Close())
-	r.mended("note", "sockets.stale run/control.sock", "of a daemon that has gone", "rm ")
+	r.repaired("note", "sockets.stale run/control.sock", "of a daemon that no longer runs", "rm ")
 }
 
 // TestSocketMode: a socket cannot be opened like a file, but is repaired likewise.
@@ -232,7 +232,7 @@ func TestSocketMode(t *testing.T) {
 	r.ok(err)
 	defer l.Close()
 	r.ok(os.Chmod(r.path("run/events.sock"), 0o666))
-	r.mended("error", "files.mode run/events.sock", "has mode 0666, want 0660", "chmod 0660 ")
+	r.repaired("error", "files.mode run/events.sock", "has mode 0666, want 0660", "chmod 0660 ")
 }
 
 // TestHung: another process holds the lock and listens, but never answers.
@@ -299,14 +299,14 @@ func TestKernel(t *testing.T) {
 func TestNoBPFFS(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend = "ebpf"
-	r.expect(r.examine(true), "warning", "bpffs.missing pins", "no BPF file system")
+	r.expect(r.examine(true), "warning", "bpffs.missing pins", "not on a BPF file system")
 }
 
 func TestUnit(t *testing.T) {
 	for _, tt := range []struct{ props, severity, key, word string }{
 		{"ActiveState=failed\nResult=exit-code\nExecMainStatus=70\nStateChangeTimestamp=Sat 2026-11-21 10:00:00 UTC", "error", "unit.failed", "this kernel refuses the programs"},
 		{"ActiveState=failed\nResult=exit-code\nExecMainStatus=78", "error", "unit.failed", "wrong configuration"},
-		{"ActiveState=active\nNRestarts=3", "warning", "unit.restarts", "again 3 times"},
+		{"ActiveState=active\nNRestarts=3", "warning", "unit.restarts", "restarted 3 times"},
 		{"ActiveState=active\nNeedDaemonReload=yes", "warning", "unit.reload", "changed on disk"},
 		{"ActiveState=active\nUnitFileState=disabled", "note", "unit.disabled", "not started at boot"},
 		{"ActiveState=active\nWatchdogUSec=0", "note", "unit.watchdog", "no watchdog"},

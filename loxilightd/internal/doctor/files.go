@@ -27,7 +27,7 @@ func (x *examiner) checkConfig() {
 	if errors.Is(x.ConfigErr, fs.ErrNotExist) {
 		x.find("error", "config.missing", x.ConfigFile, words{
 			what: "does not exist", why: "without it the instance is unknown: nothing else was checked",
-			do: "name another one with --config, or with llcli --instance; or make it",
+			do: "specify another file with --config or llcli --instance, or create it",
 		}, nil)
 		return
 	}
@@ -39,7 +39,7 @@ func (x *examiner) checkConfig() {
 		x.find("error", "config.invalid", x.ConfigFile, words{
 			what: x.ConfigErr.Error(),
 			why:  "the daemon does not start with it (exit code 78), and a running daemon keeps its previous configuration; " + rest,
-			do:   "correct the file, see with loxilightd --check, then restart the daemon",
+			do:   "correct the file, check it with loxilightd --check, then restart the daemon",
 		}, nil)
 	}
 }
@@ -62,23 +62,23 @@ func (x *examiner) checkFiles() {
 // entries returns our files and folders to check, folders before their contents.
 func (x *examiner) entries() []entry {
 	const (
-		decides = "a user who can write here controls forwarding"
+		decides = "a user with write access controls forwarding"
 		own     = "the desired state is the daemon's own: others must neither read nor change it"
 		sockets = "it lets only root and the group loxilight use the daemon"
 	)
 	c := x.Config
 	entries := []entry{
-		{path: x.ConfigFile, mode: 0o755, why: "who can write here decides what the daemon does as root"},
+		{path: x.ConfigFile, mode: 0o755, why: "a user with write access decides what the daemon does as root"},
 		{path: c.ObjectDir, mode: 0o755, why: decides},
 		{path: c.StateDir, mode: 0o700, why: own},
 		{path: filepath.Join(c.StateDir, "state.db"), mode: 0o700, why: own},
-		{path: c.RunDir, mode: 0o750, shared: true, why: "it keeps those who are not in the group loxilight away from the sockets"},
+		{path: c.RunDir, mode: 0o750, shared: true, why: "it denies users outside the group loxilight access to the sockets"},
 		{path: filepath.Join(c.RunDir, "control.sock"), mode: 0o660, shared: true, why: sockets},
 		{path: filepath.Join(c.RunDir, "events.sock"), mode: 0o660, shared: true, why: sockets},
-		{path: c.PinDir, mode: 0o700, why: "who can open a pin here can take programs off the network, or change connections"},
+		{path: c.PinDir, mode: 0o700, why: "a user who can open a pin can detach programs, or change connections"},
 	}
 	if etc := filepath.Dir(x.ConfigFile); strings.HasPrefix(filepath.Base(etc), "loxilight") {
-		entries = slices.Insert(entries, 0, entry{path: etc, mode: 0o755, why: "who can write here can replace the configuration"})
+		entries = slices.Insert(entries, 0, entry{path: etc, mode: 0o755, why: "a user with write access can replace the configuration"})
 	}
 	files, err := os.ReadDir(c.ObjectDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -182,7 +182,7 @@ func (x *examiner) checkGroups() {
 	for _, g := range []struct{ name, may string }{{group, "read"}, {adminGroup, "change"}} {
 		if x.groupID(g.name) < 0 {
 			x.find("note", "groups.missing", "group "+g.name, words{
-				what: "there is no such group",
+				what: "the group does not exist",
 				why:  "only root can use the daemon: no other user may " + g.may,
 				do:   "groupadd --system " + g.name + ", then restart the daemon (the package does that)",
 			}, nil)
@@ -193,7 +193,7 @@ func (x *examiner) checkGroups() {
 		if !slices.Contains(readers, admin) {
 			x.find("warning", "groups.half", "user "+admin, words{
 				what: "is in the group " + adminGroup + " and not in " + group,
-				why:  "the folder of the sockets is for the group " + group + ": this user may change, and cannot reach the daemon",
+				why:  "the directory of the sockets belongs to the group " + group + ": this user may change objects, but cannot reach the daemon",
 				do:   "usermod -aG " + group + " " + admin,
 			}, nil)
 		}
@@ -209,7 +209,7 @@ func (x *examiner) checkSelf(readers []string) {
 	}
 	x.find("warning", "groups.self", "user "+me.Username, words{
 		what: "is neither root nor in the group " + group,
-		why:  "cannot use the daemon, and sees only a part of this report",
+		why:  "this user cannot use the daemon, and sees only a part of this report",
 		do:   "run llcli doctor as root; for llcli itself: usermod -aG " + group + " " + me.Username,
 	}, nil)
 }

@@ -50,17 +50,17 @@ func (x *examiner) forwards() bool {
 }
 
 func (x *examiner) findForward(chain, what string) {
-	accept := "have what goes to and from the addresses of pods and backends accepted"
+	accept := "accept packets to and from the addresses of pods and backends"
 	switch {
 	case strings.Contains(chain, "firewalld"):
 		accept = "firewall-cmd --permanent --zone=ZONE --add-forward for a zone that has the devices, or a policy between their zones; then firewall-cmd --reload"
 	case strings.HasSuffix(chain, " FORWARD"):
-		accept = "iptables -P FORWARD ACCEPT (and ip6tables), or rules that accept what goes to and from the addresses of pods and backends; Docker sets this policy at each start"
+		accept = "iptables -P FORWARD ACCEPT (and ip6tables), or rules that accept packets to and from the addresses of pods and backends; Docker sets this policy at each start"
 	}
 	x.find("warning", "firewall.forward", chain, words{
 		what: what,
-		why: "what takes the kernel's path through the host is dropped there: the first packets between pods and the outside, and of services those to a neighbour " +
-			"that is not known yet, fragments, VLAN tags, answers whose way is not known; so connections fail at their beginning, or now and then",
+		why: "packets on the slow path through the host are dropped there: the first packets between pods and the outside, and of services those to a neighbour " +
+			"that is not resolved yet, fragments, VLAN tags, replies whose path is not known; so connections fail at their beginning, or occasionally",
 		do: accept,
 	}, nil)
 }
@@ -96,7 +96,7 @@ func (x *examiner) checkNFT() {
 		case c.Family == "netdev" && x.isPort(string(c.Dev)):
 			x.find("note", "firewall.netdev", "nftables chain "+name, words{
 				what: "sees packets right at a device, after our programs",
-				why:  "packets of tracked connections are sent on before: its rules and counters miss them",
+				why:  "packets on the fast path are forwarded earlier: its rules and counters do not see them",
 				do:   "nothing, or filter the clients of services by sourceRanges",
 			}, nil)
 		}
@@ -148,8 +148,8 @@ func (x *examiner) checkNetworkd() {
 			continue
 		}
 		x.find("warning", "networkd.foreign", "systemd-networkd "+key, words{
-			what: "is on: networkd deletes what others than itself have added",
-			why:  "when it is restarted, or a link comes up, routes and rules go by which backends or clients are reached",
+			what: "is on: networkd deletes routes and rules of other programs",
+			why:  "when networkd restarts or a link comes up, routes and rules to backends or clients are deleted",
 			do:   "put [Network] with " + key + "=no into /etc/systemd/networkd.conf.d/loxilight.conf (the package has that), then systemctl restart systemd-networkd",
 		}, nil)
 	}

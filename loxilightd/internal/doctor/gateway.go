@@ -103,7 +103,7 @@ func (x *examiner) checkUnseen() {
 		}
 		x.find("warning", "rules.unseen", "device "+device, words{
 			what: fmt.Sprintf("has %s, and no Interface attaches to it, while there are FirewallRules (%d)", has, rules),
-			why:  "packets that arrive on this device pass no rule: nothing of them is denied",
+			why:  "packets that arrive on this device are not evaluated by rules: none is denied",
 			do:   "llcli interface add " + device,
 		}, nil)
 	}
@@ -212,7 +212,7 @@ func (x *examiner) checkGateway(family int) {
 // checkInner reports devices whose IPv4 packets are not forwarded, so that no NAT translates them.
 // With Services, checkPortSysctls reports the devices of Interfaces. For IPv6 the kernel ignores the
 // parameter of the device when it forwards.
-func (x *examiner) checkInner(w *ways) {
+func (x *examiner) checkInner(w *paths) {
 	at := slices.IndexFunc(x.desired.objects, func(o *state.Object) bool { return o.Kind == state.KindNAT })
 	if at < 0 || x.sysctl("net.ipv4.ip_forward") == "0" {
 		return
@@ -225,7 +225,7 @@ func (x *examiner) checkInner(w *ways) {
 		}
 		x.find("warning", "sysctl.device_forwarding", name, words{
 			what: fmt.Sprintf("is 0, and there are NATs, such as %s", x.desired.objects[at].Key),
-			why:  "the kernel routes no IPv4 packet that arrives on " + device + ": nothing of it is translated on its way to other devices",
+			why:  "the kernel routes no IPv4 packet that arrives on " + device + ": packets to other devices are not translated",
 			do:   "sysctl -w " + name + "=1",
 		}, nil)
 	}

@@ -30,7 +30,7 @@ func (x *examiner) checkKernel() {
 	if _, err := os.Stat(x.path("/sys/kernel/btf/vmlinux")); errors.Is(err, fs.ErrNotExist) {
 		x.find("note", "kernel.btf", "kernel "+release, words{
 			what: "has no type information (/sys/kernel/btf/vmlinux)",
-			why:  "the programs do without; bpftool and tracing tools can tell less about them",
+			why:  "the programs work without it; bpftool and tracing tools show less about them",
 			do:   "nothing, or a kernel with CONFIG_DEBUG_INFO_BTF",
 		}, nil)
 	}
@@ -78,8 +78,8 @@ func (x *examiner) checkJIT() {
 	if jit, ok := x.read("/proc/sys/net/core/bpf_jit_enable"); ok && jit == "0" {
 		x.find("warning", "kernel.jit", "net.core.bpf_jit_enable", words{
 			what: "is 0: the kernel interprets eBPF programs",
-			why:  "every packet costs several times as much processor time as compiled",
-			do:   "sysctl -w net.core.bpf_jit_enable=1, then restart the daemon: programs that are loaded stay as they are",
+			why:  "every packet costs several times the processor time of compiled programs",
+			do:   "sysctl -w net.core.bpf_jit_enable=1, then restart the daemon: loaded programs are not compiled later",
 		}, nil)
 	}
 	if harden, ok := x.read("/proc/sys/net/core/bpf_jit_harden"); ok && harden == "2" {
@@ -109,7 +109,7 @@ func (x *examiner) checkBPFFS() {
 		severity = "error"
 	}
 	x.find(severity, "bpffs.missing", dir, words{
-		what: "lies on no BPF file system that can be seen from here",
+		what: "is not on a BPF file system that is visible here",
 		why:  "llcli, bpftool and the next daemon do not see the pins; if only the daemon sees its mount, programs and connections end with it",
 		do:   "mount -t bpf bpf " + bpffs + ", for good by systemd's sys-fs-bpf.mount, then restart the daemon",
 	}, fix)

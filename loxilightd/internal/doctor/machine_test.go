@@ -104,11 +104,11 @@ func TestPreflight(t *testing.T) {
 	r.inspection(&datapath.Inspection{Layout: 1, Devices: []datapath.InspectedDevice{{Name: "eth0", Exists: true, Up: true, IngressQdisc: true}}})
 	p := datapath.Preflight{
 		Kernel: "6.1.0", Hooks: datapath.PreflightHooks{OK: true, Use: "tc", Fallback: "kernel 6.1.0 has no tcx"},
-		Programs: []datapath.PreflightProgram{{Program: "ll_tc_ingress", Zone: "host", Error: "too complex", Verifier: []string{"BPF program is too large"}}},
+		Programs: []datapath.PreflightProgram{{Program: "ll_tc_ingress", Netns: "host", Error: "too complex", Verifier: []string{"BPF program is too large"}}},
 	}
 	r.o.Preflight = func(string, datapath.Config) (datapath.Preflight, error) { return p, nil }
 	found := r.examine(false)
-	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (zone host)", "too complex; BPF program is too large")
+	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (netns host)", "too complex; BPF program is too large")
 	r.expect(found, "note", "kernel.tcx hooks", "kernel 6.1.0 has no tcx")
 	r.expect(found, "error", "qdiscs.ingress device eth0", "clsact")
 	p = datapath.Preflight{Hooks: datapath.PreflightHooks{Error: "no cls_bpf"}}
@@ -160,7 +160,7 @@ func TestTables(t *testing.T) {
 	for _, f := range x.findings {
 		severities[f.ID+" "+f.Object] = f.Severity
 		if f.Object == "table natBlocks" && !(strings.Contains(f.Do, "tables.connections") && strings.Contains(f.Why, "no_port")) {
-			t.Errorf("found %+v, want what to raise, and what drops are told as", f)
+			t.Errorf("found %+v, want what to raise, and how drops are reported", f)
 		}
 	}
 	want := map[string]string{

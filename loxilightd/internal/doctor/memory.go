@@ -31,14 +31,14 @@ func (x *examiner) checkMemory() {
 		}
 		x.find(severity, "memory.tables", "tables", words{
 			what: fmt.Sprintf("take %d MiB, %d %% of the machine's %d MiB", tables>>20, share, total>>20),
-			why:  "little is left for everything else: the kernel may have to end processes",
+			why:  "little memory is left for other programs: the kernel may kill processes",
 			do:   smaller,
 		}, nil)
 	}
 	if limit, err := strconv.ParseUint(x.unit.props["MemoryMax"], 10, 64); err == nil && x.unit.known && limit < tables+tables/10 {
 		x.find("error", "memory.limit", x.unit.name, words{
 			what: fmt.Sprintf("has MemoryMax=%d MiB, and the tables alone take %d MiB", limit>>20, tables>>20),
-			why:  "maps are accounted to the daemon that makes them: at the next start it gets no memory for them, or is ended",
+			why:  "maps are accounted to the daemon that creates them: at the next start it gets no memory for them, or is killed",
 			do:   "raise MemoryMax= to the size of the tables and 256 MiB, or " + smaller,
 		}, nil)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ways is what the services of one family require of the node's network.
-type ways struct {
-	beyond map[string]bool   // Services with backends behind a device
-	lost   map[string]string // Service: its backends without a route, and why
-	aside  map[string]bool   // devices of backends without an Interface
+// paths is what the services of one family require of the node's network.
+type paths struct {
+	beyond    map[string]bool   // Services with backends behind a device
+	lost      map[string]string // Service: its backends without a route, and why
+	uncovered map[string]bool   // devices of backends without an Interface
 	// Devices of backends whose rp_filter drops answers: a Service of each.
 	strict  map[string]string
 	sources map[string]bool // Services whose backends may see an address of the node
@@ -30,11 +30,11 @@ func (x *examiner) checkNetwork() {
 		return
 	}
 	for _, family := range []int{4, 6} {
-		w := x.ways(family)
+		w := x.paths(family)
 		x.checkForwarding(family, w)
 		x.checkGateway(family)
 		x.checkPortSysctls(family, w)
-		x.checkWays(family, w)
+		x.checkPaths(family, w)
 		if family == 4 {
 			x.checkInner(w)
 			x.checkReversePath(w)
@@ -47,9 +47,9 @@ func (x *examiner) checkNetwork() {
 
 func isFamily(a netip.Addr, family int) bool { return a.Is4() == (family == 4) }
 
-func (x *examiner) ways(family int) *ways {
-	w := &ways{
-		beyond: map[string]bool{}, lost: map[string]string{}, aside: map[string]bool{},
+func (x *examiner) paths(family int) *paths {
+	w := &paths{
+		beyond: map[string]bool{}, lost: map[string]string{}, uncovered: map[string]bool{},
 		strict: map[string]string{}, sources: map[string]bool{},
 	}
 	ports := make(map[string]bool)
@@ -69,8 +69,8 @@ func (x *examiner) ways(family int) *ways {
 				w.lost[name] += fmt.Sprintf(", %s (%s)", b.Addr.Addr(), r.Error)
 			default:
 				w.beyond[name] = true
-				w.aside[r.Device] = w.aside[r.Device] || !ports[r.Device]
-				if s.Source != datapath.SourceSNAT && ports[r.Device] && x.answersElsewhere(s, r.Device, family) {
+				w.uncovered[r.Device] = w.uncovered[r.Device] || !ports[r.Device]
+				if s.Source != datapath.SourceSNAT && ports[r.Device] && x.answersLeaveElsewhere(s, r.Device, family) {
 					w.strict[r.Device] = name
 				}
 			}
@@ -82,16 +82,16 @@ func (x *examiner) ways(family int) *ways {
 	return w
 }
 
-// answersElsewhere reports whether the route to a frontend does not use device: then answers of
-// backends behind device arrive with a source address that is not routed by it.
-func (x *examiner) answersElsewhere(s *state.Service, device string, family int) bool {
+// answersLeaveElsewhere reports whether the route to a frontend does not use device: then answers
+// of backends behind device arrive with a source address that is not routed by it.
+func (x *examiner) answersLeaveElsewhere(s *state.Service, device string, family int) bool {
 	return slices.ContainsFunc(s.Frontends, func(f datapath.Frontend) bool {
 		r, known := x.plane.Routes[f.Addr.Addr()]
 		return known && isFamily(f.Addr.Addr(), family) && !r.Local && r.Device != device
 	})
 }
 
-func (x *examiner) checkForwarding(family int, w *ways) {
+func (x *examiner) checkForwarding(family int, w *paths) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if len(w.beyond) == 0 || x.sysctl(name) != "0" {
 		return
@@ -121,7 +121,7 @@ func (x *examiner) sysctl(name string) string {
 }
 
 // checkPortSysctls checks the parameters of each port.
-func (x *examiner) checkPortSysctls(family int, w *ways) {
+func (x *examiner) checkPortSysctls(family int, w *paths) {
 	var ignored []string // devices that ignore router advertisements
 	for _, d := range x.plane.Devices {
 		if !d.Exists || d.Switch || len(w.beyond) == 0 {
@@ -132,7 +132,7 @@ func (x *examiner) checkPortSysctls(family int, w *ways) {
 		if x.sysctl(conf+"forwarding") == "0" && x.sysctl(all) != "0" {
 			x.find("warning", "sysctl.device_forwarding", conf+"forwarding", words{
 				what: "is 0, while all others forward",
-				why:  "the kernel does not route what comes in by " + d.Name + ": first packets of connections are lost there",
+				why:  "the kernel does not route packets that arrive on " + d.Name + ": first packets of connections are lost there",
 				do:   "sysctl -w " + conf + "forwarding=1",
 			}, nil)
 		}
@@ -171,19 +171,19 @@ func (x *examiner) findIgnoredAdvertisements(devices []string) {
 	}, nil)
 }
 
-func (x *examiner) checkWays(family int, w *ways) {
+func (x *examiner) checkPaths(family int, w *paths) {
 	for name, lost := range w.lost {
 		x.find("warning", "routes.missing", "Service/"+name, words{
-			what: "has backends that no route leads to: " + shorten(strings.TrimPrefix(lost, ", "), 300),
+			what: "has backends without a route: " + shorten(strings.TrimPrefix(lost, ", "), 300),
 			why:  "connections to them fail",
-			do:   "add the routes, or take the backends out",
+			do:   "add the routes, or remove the backends",
 		}, nil)
 	}
-	for device, aside := range w.aside {
-		if aside {
+	for device, uncovered := range w.uncovered {
+		if uncovered {
 			x.find("note", "routes.aside", fmt.Sprintf("device %s (IPv%d)", device, family), words{
-				what: "leads to backends, and is no Interface",
-				why: "all packets to and from them take the kernel's path: slower, and through its firewall; " +
+				what: "leads to backends, and no Interface attaches to it",
+				why: "all packets to and from them take the slow path through the kernel and its firewall; " +
 					"connections of the node itself to their Services get no reply",
 				do: "llcli interface add " + device,
 			}, nil)
@@ -193,7 +193,7 @@ func (x *examiner) checkWays(family int, w *ways) {
 	if n, err := strconv.Atoi(thresh); err == nil && w.count > n {
 		x.find("warning", "sysctl.neighbours", fmt.Sprintf("net.ipv%d.neigh.default.gc_thresh3", family), words{
 			what: fmt.Sprintf("is %d, and there are %d backends", n, w.count),
-			why:  "where they are on the node's own links the kernel cannot remember all of them as neighbours, and drops packets",
+			why:  "if they are on-link, the kernel cannot keep all of them as neighbours, and drops packets",
 			do:   fmt.Sprintf("raise it to %d", 2*w.count),
 		}, nil)
 	}
@@ -208,7 +208,7 @@ func shorten(s string, most int) string {
 
 // checkReversePath checks rp_filter: an answer on the kernel's path arrives by the backend's
 // device with the frontend's address.
-func (x *examiner) checkReversePath(w *ways) {
+func (x *examiner) checkReversePath(w *paths) {
 	all := x.sysctl("net.ipv4.conf.all.rp_filter")
 	for device, service := range w.strict {
 		name := fmt.Sprintf("net.ipv4.conf.%s.rp_filter", strings.ReplaceAll(device, ".", "/"))
@@ -217,7 +217,7 @@ func (x *examiner) checkReversePath(w *ways) {
 		}
 		x.find("warning", "sysctl.rp_filter", name, words{
 			what: "is strict (1, by itself or by net.ipv4.conf.all.rp_filter), and backends of Service " + service + " answer by " + device,
-			why:  "answers that take the kernel's path (the first ones, VLAN tags, packets that are too large) come in there with the frontend's address, whose route leads elsewhere: dropped, and counted nowhere of ours",
+			why:  "answers that take the kernel's path (the first ones, VLAN tags, packets that are too large) arrive there with the frontend's address, whose route uses another device: they are dropped, and not counted by loxilight",
 			do:   "sysctl -w " + name + "=2 (loose)",
 		}, nil)
 	}
@@ -226,7 +226,7 @@ func (x *examiner) checkReversePath(w *ways) {
 // fewPorts is how many source ports are too few for SNAT.
 const fewPorts = 1024
 
-func (x *examiner) checkSourcePorts(w *ways) {
+func (x *examiner) checkSourcePorts(w *paths) {
 	const name = "net.ipv4.ip_local_port_range"
 	f := strings.Fields(x.sysctl(name))
 	if len(f) != 2 || len(w.sources) == 0 {

@@ -67,11 +67,11 @@ func (x *examiner) hasPods() bool {
 
 func (x *examiner) addPodPorts(ports map[datapath.PortName]datapath.Port) {
 	for name, port := range state.PodPorts(x.Config.HostDevice, x.Config.SwitchDevice) {
-		told := false
+		configured := false
 		for _, p := range ports {
-			told = told || p.Device == port.Device && p.Switch == port.Switch
+			configured = configured || p.Device == port.Device && p.Switch == port.Switch
 		}
-		if !told {
+		if !configured {
 			ports[name] = port
 		}
 	}
@@ -173,8 +173,8 @@ func (x *examiner) checkMount() {
 		}
 	}
 	x.find("error", "bpffs.private", dir, words{
-		what: "is another BPF file system for the daemon than for everybody else",
-		why:  "what the daemon pins ends with it: programs and connections do not outlive a restart",
+		what: "is another BPF file system for the daemon than for the host",
+		why:  "pins end with the daemon: programs and connections do not outlive a restart",
 		do:   "mount -t bpf bpf " + bpffs + " on the host, see that the unit has no PrivateMounts= of its own over it, and restart the daemon",
 	}, nil)
 }
@@ -195,8 +195,8 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 	}
 	if len(l.Resized) > 0 && !x.daemon.running() {
 		x.find("note", "pins.resize", l.Path, words{
-			what: "has maps whose change of size did not come to its end: " + joinWords(l.Resized),
-			why:  "they take memory twice", do: "start the daemon: it completes the replacement",
+			what: "has maps whose resizing was not completed: " + joinWords(l.Resized),
+			why:  "they use memory twice", do: "start the daemon: it completes the replacement",
 		}, nil)
 	}
 	if len(l.Strange) > 0 {
@@ -211,7 +211,7 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 
 func (x *examiner) checkMissing(l *datapath.InspectedLayout) {
 	var fix func() (string, error)
-	do := "let connections end, then restart the daemon: it makes everything anew"
+	do := "let connections end, then restart the daemon: it recreates everything"
 	if l.Repin != nil {
 		do = "have them pinned again, before the next start"
 		fix = func() (string, error) { return "pinned again " + joinWords(l.Missing), l.Repin() }
@@ -234,7 +234,7 @@ func (x *examiner) checkSizes(l *datapath.InspectedLayout) {
 	slices.Sort(differ)
 	x.find("note", "tables.size", l.Path, words{
 		what: "has tables of another size than configured: " + joinWords(differ),
-		why:  "the configuration was changed since the start, or a table held more than it was to have room for, and kept its size",
+		why:  "the configuration was changed since the start, or a table contained more entries than the new size, and kept its size",
 		do:   "restart the daemon: it changes the sizes and keeps the entries",
 	}, nil)
 }
@@ -248,14 +248,14 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	case p.Index == 0 && x.desired.known && !isWanted && !x.daemon.running():
 		x.find("warning", "pins.stale", p.Path, words{
 			what: "are pins of a deleted device, for an Interface that no longer exists",
-			why:  "they take memory, and the next daemon has to do with them", do: "start the daemon, or rm -r " + p.Path,
+			why:  "they use memory, and the next start must process them", do: "start the daemon, or rm -r " + p.Path,
 		}, x.alone("rm -r "+p.Path, p.Remove))
 	case p.Index == 0:
 		return // its device is missing: reported by checkInterface, or by the daemon
 	case x.desired.known && !isWanted && !x.daemon.running() && p.Device != "lo":
 		x.find("warning", "hooks.unwanted", "device "+p.Device, words{
 			what: "has programs of " + object + " attached, which no longer exists",
-			why:  "its packets are balanced still", do: "start the daemon: it takes them off",
+			why:  "its packets are still balanced", do: "start the daemon: it detaches them",
 		}, nil)
 	case isWanted && port.Device != p.Device && !x.exists(&port):
 		x.find("warning", "hooks.elsewhere", object, words{
@@ -289,7 +289,7 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 		x.find("error", "hooks.half", object, words{
 			what: fmt.Sprintf("has %d of %d programs attached to %s%s", attached, want, p.Device, prefixed(", missing ", joinWords(off))),
 			why:  "connections through this device fail in one direction: another program detached one of ours",
-			do:   "start the daemon, which mends it within seconds; if it runs, see llcli status",
+			do:   "start the daemon, which repairs this within seconds; if it runs, see llcli status",
 		}, nil)
 	}
 }
@@ -320,26 +320,26 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 	case !device.Exists && device.Switch && x.plane.NoSwitch && !x.daemon.running():
 		x.find("warning", "devices.no_switch", o.Key.String(), words{
 			what: "wants a device in the network namespace " + x.Config.SwitchNamespace + ", and there is no such namespace",
-			why:  "nothing is balanced by it", do: "start the daemon, which makes it; or netns: host in the object",
+			why:  "nothing is balanced by it", do: "start the daemon, which creates it; or set netns: host in the object",
 		}, nil)
 	case !device.Exists && port >= 0 && x.plane.Ports[port].Index != 0:
 		return // it was renamed: reported by checkPort
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
 			what: "needs the device " + i.Device + ", which does not exist",
-			why:  "nothing is balanced by it", do: "make the device, or delete the object; a running daemon attaches within a second of its coming",
+			why:  "nothing is balanced by it", do: "create the device, or delete the object; a running daemon attaches to a new device within a second",
 		}, nil)
 	case device.Exists && port < 0 && x.shares(i, &device):
 		return // reported for the Interface that has the programs
 	case device.Exists && port < 0 && !x.waits(o.Key.String()):
 		x.find("error", "hooks.missing", o.Key.String(), words{
 			what: "has no programs on the device " + i.Device,
-			why:  "packets to services that come by this device are not balanced",
+			why:  "packets to services that arrive on this device are not balanced",
 			do:   x.start() + "; if it runs, see llcli status",
 		}, nil)
 	case device.Exists && !device.Up && !x.waits(o.Key.String()):
 		x.find("warning", "devices.down", "device "+i.Device, words{
-			what: "is down", why: "no packet comes or goes by it", do: "ip link set " + i.Device + " up",
+			what: "is down", why: "it carries no packets", do: "ip link set " + i.Device + " up",
 		}, nil)
 	}
 }
@@ -371,13 +371,13 @@ func (x *examiner) checkFilter(f *datapath.InspectedFilter) {
 	if f.Remove == nil {
 		x.find("warning", "filters.other", object, words{
 			what: fmt.Sprintf("has a filter of another loxilight (program %d, %s)", f.Program, f.Holder),
-			why:  "two instances must not share a device: each takes the other's place",
+			why:  "two instances must not share a device: each replaces the other's filter",
 			do:   "give each instance devices of its own",
 		}, nil)
 		return
 	}
 	x.find("warning", "filters.stray", object, words{
-		what: fmt.Sprintf("has a filter that is called as ours (program %d), and no pin knows it", f.Program),
+		what: fmt.Sprintf("has a filter with the name of ours (program %d), and no pin for it", f.Program),
 		why:  "it continues without a daemon, with tables that are not maintained: packets may be forwarded to wrong backends",
 		do:   fmt.Sprintf("tc filter del dev %s %s pref %d", f.Device, strings.TrimPrefix(f.Hook, "tc-"), 0x4c4c),
 	}, func() (string, error) {
@@ -393,7 +393,7 @@ func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 			return
 		}
 	}
-	if held, _ := x.lockHolder(s.Path); held {
+	if locked, _ := x.lockHolder(s.Path); locked {
 		return
 	}
 	var fix func() (string, error)

@@ -36,9 +36,9 @@ func (x *examiner) checkPools() {
 			severity = "error"
 		}
 		x.find(severity, "addresses.full", "subnet "+strings.TrimPrefix(name, poolTable), words{
-			what: fmt.Sprintf("has %d of %d addresses taken", u.Used, u.Size),
-			why:  "when all are, pods cannot start",
-			do:   "give the PodNetwork a larger subnet; llcli get podaddresses shows their owners, and which owners are gone",
+			what: fmt.Sprintf("has %d of %d addresses in use", u.Used, u.Size),
+			why:  "when all are in use, pods cannot start",
+			do:   "give the PodNetwork a larger subnet; llcli get podaddresses shows their owners, and which owners no longer exist",
 		}, nil)
 	}
 }
@@ -53,9 +53,9 @@ func (x *examiner) checkLeases() {
 	}
 	for network, list := range gone {
 		x.find("note", "addresses.gone", "PodNetwork/"+network, words{
-			what: fmt.Sprintf("has %d leases whose owner is gone, such as %s", len(list), list[0]),
+			what: fmt.Sprintf("has %d leases whose owner no longer exists, such as %s", len(list), list[0]),
 			why:  "their addresses are not assigned again until they are released",
-			do:   "wait a few seconds and look again; if they stay, have the container runtime collect its garbage (CNI GC), or see the daemon's log",
+			do:   "wait a few seconds and run doctor again; if they remain, run the garbage collection of the container runtime (CNI GC), or see the daemon's log",
 		}, nil)
 	}
 }

@@ -21,7 +21,7 @@ func (x *examiner) checkPreflight() {
 	x.use = p.Hooks.Use
 	for _, program := range p.Programs {
 		if !program.OK {
-			x.find("error", "kernel.refuses", "program "+program.Program+" (zone "+program.Zone+")", words{
+			x.find("error", "kernel.refuses", "program "+program.Program+" (netns "+program.Netns+")", words{
 				what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
 				why:  "the next start ends with exit code 70; the attached programs continue",
 				do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
@@ -68,7 +68,7 @@ func (x *examiner) provenByDaemon() bool {
 func (x *examiner) findFallback(why string) {
 	x.find("note", "kernel.tcx", "hooks", words{
 		what: "programs are attached by cls_bpf rather than by tcx: " + why,
-		why:  "it works; a program of others can take the place before ours, and whoever deletes the qdisc clsact takes ours off until the daemon mends it",
+		why:  "it works; but another program can attach before ours, and if it deletes the qdisc clsact, ours are detached until the daemon repairs that",
 		do:   "nothing, or run a kernel from 6.6 on",
 	}, nil)
 }

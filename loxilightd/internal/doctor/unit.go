@@ -36,6 +36,13 @@ func (x *examiner) restart() string {
 	return "restart the daemon"
 }
 
+func (x *examiner) reloadUnit() string {
+	if x.unit.known {
+		return "systemctl reload " + x.unit.label()
+	}
+	return "send SIGHUP to the daemon"
+}
+
 func (x *examiner) journal() string {
 	if x.unit.known {
 		return "journalctl -u " + x.unit.label()
@@ -114,26 +121,26 @@ func (x *examiner) checkUnit() {
 		x.find("error", "unit.failed", u.name, words{
 			what: what + prefixed(", since ", u.since()),
 			why:  "attached programs continue as configured; nothing can be changed, and new devices are not attached",
-			do:   "the last lines of " + journal + " say why; then systemctl restart " + u.label(),
+			do:   "the last lines of " + journal + " contain the cause; then systemctl restart " + u.label(),
 		}, nil)
 	}
 	if n := u.props["NRestarts"]; n != "" && n != "0" {
 		x.find("warning", "unit.restarts", u.name, words{
-			what: "was started again " + n + " times by systemd, since the daemon had ended by itself",
-			why:  "packets are not lost by it, but something is wrong",
-			do:   "see why: " + journal,
+			what: "was restarted " + n + " times by systemd, because the daemon had exited",
+			why:  "no packets are lost, but the daemon has a fault",
+			do:   "see the cause: " + journal,
 		}, nil)
 	}
 	if u.props["NeedDaemonReload"] == "yes" {
 		x.find("warning", "unit.reload", u.name, words{
 			what: "was changed on disk since systemd read it",
-			why:  "the unit runs as it was before", do: "systemctl daemon-reload && systemctl restart " + u.label(),
+			why:  "the unit runs with its previous content", do: "systemctl daemon-reload && systemctl restart " + u.label(),
 		}, nil)
 	}
 	if state := u.props["UnitFileState"]; state == "disabled" && u.props["ActiveState"] == "active" {
 		x.find("note", "unit.disabled", u.name, words{
 			what: "runs, and is not started at boot",
-			why:  "after a reboot nothing is forwarded by it", do: "systemctl enable " + u.label(),
+			why:  "after a reboot nothing is forwarded", do: "systemctl enable " + u.label(),
 		}, nil)
 	}
 	x.checkWatchdog(journal)
@@ -145,7 +152,7 @@ func (x *examiner) checkWatchdog(journal string) {
 	case u.props["Result"] == "watchdog":
 		x.find("error", "unit.watchdog", u.name, words{
 			what: "was ended by the watchdog: the daemon hung",
-			why:  "while it hung nothing could be changed", do: "keep the output of " + journal + ", and report it",
+			why:  "while it hung, nothing could be changed", do: "keep the output of " + journal + ", and report it",
 		}, nil)
 	case err == nil && d == 0 && u.props["ActiveState"] == "active":
 		x.find("note", "unit.watchdog", u.name, words{

@@ -135,7 +135,7 @@ func TestRenamedDevice(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	r := newRig(t)
 	r.store(&state.Object{Key: state.Key{Kind: "Tunnel", Name: "north"}, Owner: "cli", Spec: "{}", Value: &state.Service{}})
-	r.expect(r.examine(false), "warning", "state.unreadable Tunnel/north", "means nothing to this version")
+	r.expect(r.examine(false), "warning", "state.unreadable Tunnel/north", "is not understood by this version")
 }
 
 func TestGroupOfFiles(t *testing.T) {
@@ -144,7 +144,7 @@ func TestGroupOfFiles(t *testing.T) {
 	}
 	r := newRig(t)
 	r.machine("/etc/group", "loxilight:x:65534:\nloxilight-admin:x:65533:")
-	r.mended("warning", "files.group run", "want loxilight", "chgrp loxilight ")
+	r.repaired("warning", "files.group run", "want loxilight", "chgrp loxilight ")
 	info, err := os.Stat(r.path("run"))
 	r.ok(err)
 	if stat := info.Sys().(*syscall.Stat_t); stat.Gid != 65534 {
@@ -179,12 +179,12 @@ func TestPrivateMount(t *testing.T) {
 	r.mkdir("pins", 0o700)
 	pid := r.mounts("mount -t tmpfs none " + r.path("pins"))
 	r.o.Config.Backend = "ebpf"
-	x := &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: pid}}
+	x := &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{locked: true, pid: pid}}
 	x.checkMount()
 	if len(x.findings) != 1 || x.findings[0].ID != "bpffs.private" {
 		t.Errorf("found %+v", x.findings)
 	}
-	x = &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{held: true, pid: os.Getpid()}}
+	x = &examiner{Options: r.o, ctx: t.Context(), daemon: daemon{locked: true, pid: os.Getpid()}}
 	if x.checkMount(); len(x.findings) > 0 {
 		t.Errorf("with the same mount: found %+v", x.findings)
 	}

@@ -67,9 +67,9 @@ const maxProbes = 512
 
 // Checker probes backends. Its methods are safe for concurrent use; Run is called once.
 type Checker struct {
-	turned func(Target, Result)
-	probe  func(context.Context, *Check, netip.AddrPort) error
-	wake   chan struct{}
+	changed func(Target, Result)
+	probe   func(context.Context, *Check, netip.AddrPort) error
+	wake    chan struct{}
 
 	mu       sync.Mutex
 	services map[string]map[netip.AddrPort]*target
@@ -93,11 +93,11 @@ type target struct {
 
 // New returns a Checker that sends no probes before Run. It calls turned for every change of a
 // backend's state, including the first, from any goroutine and with no lock held.
-func New(turned func(Target, Result)) *Checker {
+func New(changed func(Target, Result)) *Checker {
 	known := make(chan struct{})
 	close(known)
 	return &Checker{
-		turned: turned, probe: probe, wake: make(chan struct{}, 1),
+		changed: changed, probe: probe, wake: make(chan struct{}, 1),
 		services: map[string]map[netip.AddrPort]*target{}, known: known,
 	}
 }
@@ -251,20 +251,20 @@ func (c *Checker) ask(ctx context.Context, t *target, check *Check) {
 	probeCtx, cancel := context.WithTimeout(ctx, check.Timeout)
 	defer cancel()
 	err := c.probe(probeCtx, check, t.Backend)
-	turned := false
+	changed := false
 	c.mu.Lock()
 	c.running--
 	if !t.removed && ctx.Err() == nil {
 		if t.check == check {
-			turned = c.record(t, err)
+			changed = c.record(t, err)
 		}
 		c.schedule(t, later(t.at.Add(t.check.Interval), time.Now()))
 	}
 	result := t.result
 	c.mu.Unlock()
 	c.signal()
-	if turned {
-		c.turned(t.Target, result)
+	if changed {
+		c.changed(t.Target, result)
 	}
 }
 
@@ -277,7 +277,7 @@ func later(a, b time.Time) time.Time {
 
 // record records the result of a probe, and reports whether the state of the target changed. The
 // first result counts at once. c.mu is held.
-func (c *Checker) record(t *target, err error) (turned bool) {
+func (c *Checker) record(t *target, err error) (changed bool) {
 	first := !t.answered
 	t.answered = true
 	r, needed := Result{State: Healthy}, t.check.Healthy

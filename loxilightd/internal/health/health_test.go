@@ -20,11 +20,11 @@ var (
 
 // world is a set of backends that serve or not, and a record of their probes.
 type world struct {
-	mu    sync.Mutex
-	dead  map[netip.AddrPort]bool
-	mute  map[netip.AddrPort]bool
-	asked map[netip.AddrPort]int
-	told  []string
+	mu      sync.Mutex
+	dead    map[netip.AddrPort]bool
+	mute    map[netip.AddrPort]bool
+	asked   map[netip.AddrPort]int
+	reports []string
 }
 
 func (w *world) set(do func()) {
@@ -48,22 +48,24 @@ func (w *world) probe(ctx context.Context, _ *Check, b netip.AddrPort) error {
 	return nil
 }
 
-func (w *world) wantTold(t *testing.T, want ...string) {
+func (w *world) wantReports(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.Sort(w.told); !slices.Equal(w.told, want) {
-		t.Errorf("after %s: told %q, want %q", time.Now().Format("04:05"), w.told, want)
+	if slices.Sort(w.reports); !slices.Equal(w.reports, want) {
+		t.Errorf("after %s: reported %q, want %q", time.Now().Format("04:05"), w.reports, want)
 	}
-	w.told = nil
+	w.reports = nil
 }
 
 func run(t *testing.T, f func(t *testing.T, c *Checker, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{dead: map[netip.AddrPort]bool{}, mute: map[netip.AddrPort]bool{}, asked: map[netip.AddrPort]int{}}
 		c := New(func(t Target, r Result) {
-			w.set(func() { w.told = append(w.told, t.Service+" "+t.Backend.String()+" "+r.State.String()+" "+r.Message) })
+			w.set(func() {
+				w.reports = append(w.reports, t.Service+" "+t.Backend.String()+" "+r.State.String()+" "+r.Message)
+			})
 		})
 		c.probe = w.probe
 		ctx, cancel := context.WithCancel(t.Context())
@@ -82,19 +84,19 @@ func TestTurnsAfterSoManyInARow(t *testing.T) {
 		w.dead[b2] = true
 		c.Set("web", check, []netip.AddrPort{b1, b2, b1}, nil)
 		time.Sleep(time.Second)
-		w.wantTold(t, "web 10.0.1.2:8080 healthy ", "web [2001:db8::4]:8081 unhealthy dead")
+		w.wantReports(t, "web 10.0.1.2:8080 healthy ", "web [2001:db8::4]:8081 unhealthy dead")
 
 		w.set(func() { w.dead[b1], w.dead[b2] = true, false })
 		time.Sleep(5 * time.Second) // b1: 1 of 3; b2: 1 of 2
-		w.wantTold(t)
+		w.wantReports(t)
 		w.set(func() { w.dead[b1] = false })
 		time.Sleep(5 * time.Second) // b1 starts again
-		w.wantTold(t, "web [2001:db8::4]:8081 healthy ")
+		w.wantReports(t, "web [2001:db8::4]:8081 healthy ")
 		w.set(func() { w.dead[b1] = true })
 		time.Sleep(10 * time.Second)
-		w.wantTold(t)
+		w.wantReports(t)
 		time.Sleep(5 * time.Second)
-		w.wantTold(t, "web 10.0.1.2:8080 unhealthy dead")
+		w.wantReports(t, "web 10.0.1.2:8080 unhealthy dead")
 		if r := c.Result("web", b1); r != (Result{Unhealthy, "dead"}) {
 			t.Errorf("result %+v", r)
 		}
@@ -106,20 +108,20 @@ func TestBackendsComeAndGo(t *testing.T) {
 		w.dead[b1] = true
 		c.Set("web", check, []netip.AddrPort{b1}, nil)
 		time.Sleep(time.Second)
-		w.wantTold(t, "web 10.0.1.2:8080 unhealthy dead")
+		w.wantReports(t, "web 10.0.1.2:8080 unhealthy dead")
 		// Another backend is added: the result of the first one stays.
 		c.Set("web", check, []netip.AddrPort{b1, b2}, nil)
 		if r := c.Result("web", b1); r.State != Unhealthy {
-			t.Errorf("what was known is forgotten: %+v", r)
+			t.Errorf("the known result is forgotten: %+v", r)
 		}
 		time.Sleep(time.Second)
-		w.wantTold(t, "web [2001:db8::4]:8081 healthy ")
+		w.wantReports(t, "web [2001:db8::4]:8081 healthy ")
 		// The check changes: the backend is probed at once with the new one.
 		quick := check
 		quick.Interval, quick.Healthy = time.Second, 1
 		w.set(func() { w.dead[b1] = false })
 		c.Set("web", quick, []netip.AddrPort{b1, b2}, nil)
-		w.wantTold(t, "web 10.0.1.2:8080 healthy ")
+		w.wantReports(t, "web 10.0.1.2:8080 healthy ")
 		c.Set("web", quick, nil, nil)
 		synctest.Wait()
 		before := w.asked[b1]
@@ -129,7 +131,7 @@ func TestBackendsComeAndGo(t *testing.T) {
 			t.Errorf("asked %d times after it was removed", n)
 		}
 		if r := c.Result("web", b1); r.State != Unknown {
-			t.Errorf("result of what is not asked: %+v", r)
+			t.Errorf("result of a backend that is not probed: %+v", r)
 		}
 	})
 }
@@ -168,13 +170,13 @@ func TestLeftOutOfUse(t *testing.T) {
 		begin := time.Now()
 		c.WaitKnown(t.Context())
 		if d := time.Since(begin); d != 0 {
-			t.Errorf("waited %s for what is known", d)
+			t.Errorf("waited %s for a known result", d)
 		}
 		if r := c.Result("web", b1); r != (Result{Unhealthy, leftMessage}) {
 			t.Errorf("result %+v before the first answer", r)
 		}
 		time.Sleep(500 * time.Millisecond)
-		w.wantTold(t) // b2 is as it was
+		w.wantReports(t) // b2 is as it was
 		if r := c.Result("web", b2); r != (Result{Unhealthy, "dead"}) {
 			t.Errorf("result %+v after it answered", r)
 		}
@@ -182,10 +184,10 @@ func TestLeftOutOfUse(t *testing.T) {
 		w.set(func() { w.mute[b1] = false })
 		c.Set("web", check, []netip.AddrPort{b1, b2}, left)
 		time.Sleep(500 * time.Millisecond)
-		w.wantTold(t, "web 10.0.1.2:8080 healthy ")
+		w.wantReports(t, "web 10.0.1.2:8080 healthy ")
 		w.set(func() { w.dead[b1], w.dead[b2] = true, false })
 		time.Sleep(5 * time.Second) // b1: 1 of 3; b2: 1 of 2
-		w.wantTold(t)
+		w.wantReports(t)
 	})
 }
 

@@ -42,13 +42,15 @@ func probe(ctx context.Context, c *Check, backend netip.AddrPort) error {
 // fault always has the same message.
 func plain(ctx context.Context, c *Check, err error) error {
 	errno, isErrno := errors.AsType[syscall.Errno](err)
+	timeout, isTimed := errors.AsType[net.Error](err)
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%s: no answer in %s", c.Type, c.Timeout)
-	case isErrno:
+	case isErrno && ctx.Err() == nil:
 		return fmt.Errorf("%s: %w", c.Type, errno)
+	case ctx.Err() != nil, isTimed && timeout.Timeout():
+		// Sockets have the deadline of ctx and may reach it before the timer of ctx fires.
+		return fmt.Errorf("%s: no answer in %s", c.Type, c.Timeout)
 	}
 	return fmt.Errorf("%s: %w", c.Type, err)
 }

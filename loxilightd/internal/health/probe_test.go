@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -92,4 +93,38 @@ func TestPing(t *testing.T) {
 	}
 	// Without a zone the kernel does not know where that would be.
 	wantProbe(t, c, netip.MustParseAddrPort("[fe80::5]:80"), "ping: ")
+}
+
+// TestSameTimeout: a probe that times out has the same message whether the socket or the context
+// reaches the deadline first.
+func TestSameTimeout(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() // only read: nothing can be lost
+	if err := silent.SetDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	_, _, ofSocket := silent.ReadFrom(make([]byte, 1))
+	_, ofDialer := (&net.Dialer{Deadline: time.Unix(1, 0)}).Dial("tcp", "127.0.0.1:9")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := Check{Type: Ping, Timeout: time.Second}
+	for name, tt := range map[string]struct {
+		ctx context.Context
+		err error
+	}{
+		"socket":  {t.Context(), ofSocket},
+		"dialer":  {t.Context(), ofDialer},
+		"web":     {t.Context(), &url.Error{Op: "Get", URL: "http://192.0.2.1:80/", Err: ofDialer}},
+		"context": {ended, ended.Err()},
+	} {
+		if tt.err == nil {
+			t.Fatalf("%s: no error", name)
+		}
+		if got := plain(tt.ctx, &c, tt.err); got == nil || got.Error() != "ping: no answer in 1s" {
+			t.Errorf("%s: %v became %v", name, tt.err, got)
+		}
+	}
 }

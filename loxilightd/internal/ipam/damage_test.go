@@ -65,7 +65,7 @@ func TestDamage(t *testing.T) {
 			r.o.Live = nil
 			r.reopen()
 			if r.Problem() == "" {
-				t.Error("nothing tells of it")
+				t.Error("it is not reported")
 			}
 			if n := len(r.Leases()); n < c.least || n > 20 {
 				t.Errorf("%d leases could be read, want %d or more", n, c.least)
@@ -75,7 +75,7 @@ func TestDamage(t *testing.T) {
 				t.Fatalf("set aside: %v", aside)
 			}
 			if b, err := os.ReadFile(aside[0]); err != nil || string(b) != c.content {
-				t.Errorf("what was set aside is not what was there: %v", err)
+				t.Errorf("the file that was set aside differs: %v", err)
 			}
 			if err := os.Rename(aside[0], r.o.Path); err != nil {
 				t.Fatal(err)
@@ -348,7 +348,7 @@ func TestCutOff(t *testing.T) {
 	}
 	r.reopen()
 	if n := len(r.Leases()); n != 2 || r.Problem() != "" {
-		t.Errorf("%d leases behind what was cut off, want 2; problem: %s", n, r.Problem())
+		t.Errorf("%d leases after the part that was cut off, want 2; problem: %s", n, r.Problem())
 	}
 }
 

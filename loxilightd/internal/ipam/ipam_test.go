@@ -98,7 +98,7 @@ func TestBothFamilies(t *testing.T) {
 	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]") // requested again
 	r.release("a")
 	r.release("a")
-	r.release("nobody")
+	r.release("unknown")
 	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // in turn, not that which became free
 	r.reopen()
 	r.want("b", "[10.7.1.4/28 2001:db8:7::4/64]")
@@ -205,7 +205,7 @@ func TestAskedFor(t *testing.T) {
 	}
 	r.refused("c", ErrAddress, "10.7.1.9", "10.7.1.9")
 	if _, ok := r.Lease(owner("c")); ok {
-		t.Error("what was refused left a lease")
+		t.Error("a refused request left a lease")
 	}
 	// A pod that moves to another container keeps its address without a rest.
 	r.release("a")
@@ -336,7 +336,7 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	if r.Problem() == "" {
-		t.Error("nothing tells of it")
+		t.Error("it is not reported")
 	}
 	if l := r.Leases(); len(l) != 1 || l[0].ContainerID != "a" {
 		t.Errorf("leases %v, want the lease of a", l)

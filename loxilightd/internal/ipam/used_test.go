@@ -28,7 +28,7 @@ func TestUsedWithoutLease(t *testing.T) {
 		return s.Allocate(t.Context(), Request{Network: "default", Owner: Owner{id, "eth0"}, Addresses: asked})
 	}
 	if _, err := give("asks", netip.MustParseAddr("10.7.1.4")); !errors.Is(err, ErrTaken) {
-		t.Errorf("asked for one that is used: %v", err)
+		t.Errorf("asked for a used address: %v", err)
 	}
 	given := map[netip.Addr]string{}
 	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // 12 less 4
@@ -49,7 +49,7 @@ func TestUsedWithoutLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, err := give("i"); err != nil || given[l.Addresses[0].Addr()] != "c" {
-		t.Errorf("the one that rests: %v, %v", l.Addresses, err)
+		t.Errorf("the address that rests: %v, %v", l.Addresses, err)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 const maxArrivals = 8
 
 // hasRules reports whether routing rules may select the routes of packets of a family.
-func (w *world) hasRules(zone, family int) bool {
-	return [2]bool{w.forwarding[zone].Rules4, w.forwarding[zone].Rules6}[family]
+func (w *world) hasRules(netns, family int) bool {
+	return [2]bool{w.forwarding[netns].Rules4, w.forwarding[netns].Rules6}[family]
 }
 
 // arrivals returns examples of the packets that the host forwards: from each selected device on
@@ -109,7 +109,7 @@ func (w *world) forwardedTo(addr netip.Addr, inSwitch bool, arrivals []datapath.
 // notRouted returns a condition if routing rules select routes by which packets to the prefix of a
 // Route are dropped.
 func (w *world) notRouted(v *state.Route, family int, inSwitch bool) (first condition) {
-	if !w.hasRules(zoneOf(inSwitch), family) || v.Type != datapath.RouteUnicast || v.Peer != "" {
+	if !w.hasRules(netnsOf(inSwitch), family) || v.Type != datapath.RouteUnicast || v.Peer != "" {
 		return condition{}
 	}
 	var arrivals []datapath.Arrival

@@ -31,19 +31,19 @@ func (c *condition) isMet() bool { return c.message == "" || c.ready }
 func joinConditions(list []condition) condition {
 	all := condition{ready: true, quiet: true}
 	var messages []string
-	settled := false // an unmet condition that does not change by itself
+	final := false // an unmet condition that does not change by itself
 	for _, is := range list {
 		if is.message == "" {
 			continue
 		}
 		messages = append(messages, is.message)
 		all.ready, all.quiet, all.untried = all.ready && is.ready, all.quiet && is.quiet, all.untried || is.untried
-		settled = settled || !is.ready && !is.untried
+		final = final || !is.ready && !is.untried
 	}
 	if len(messages) == 0 {
 		return condition{}
 	}
-	all.message, all.untried = strings.Join(messages, "; "), all.untried && !settled
+	all.message, all.untried = strings.Join(messages, "; "), all.untried && !final
 	return all
 }
 
@@ -53,48 +53,41 @@ type conditions struct {
 	n     *Node
 	dirty chan struct{}
 
-	mu    sync.Mutex
-	world *world                  // as last read
-	unmet map[state.Key]condition // as of the last pass: objects with a message
-	since map[state.Key]time.Time // when rows that depend on reachability were applied
-	moved chan struct{}           // closed and replaced after each pass
+	mu      sync.Mutex
+	world   *world                  // as last read
+	unmet   map[state.Key]condition // as of the last pass: objects with a message
+	since   map[state.Key]time.Time // when rows that depend on reachability were applied
+	updated chan struct{}           // closed and replaced after each pass
 
-	telling sync.Mutex // held while reporting, so that reports are in order
-	told    map[state.Key]string
-}
-
-// conditionKinds are the kinds whose objects have conditions.
-var conditionKinds = []string{
-	state.KindBridge, state.KindInterface, state.KindPeer, state.KindRoute, state.KindPodNetwork,
-	state.KindNAT, state.KindFirewallRule, state.KindService, state.KindAddressGroup, state.KindEndpoint,
-	state.KindTunnel,
+	reporting sync.Mutex // held while reporting, so that reports are in order
+	reported  map[state.Key]string
 }
 
 func newConditions(n *Node) *conditions {
 	return &conditions{
-		n: n, dirty: make(chan struct{}, 1), unmet: map[state.Key]condition{}, moved: make(chan struct{}),
-		since: map[state.Key]time.Time{},
-		told:  map[state.Key]string{},
+		n: n, dirty: make(chan struct{}, 1), unmet: map[state.Key]condition{}, updated: make(chan struct{}),
+		since:    map[state.Key]time.Time{},
+		reported: map[state.Key]string{},
 	}
 }
 
-// kick requests an evaluation of all conditions soon.
-func (c *conditions) kick() {
+// trigger requests an evaluation of all conditions soon.
+func (c *conditions) trigger() {
 	select {
 	case c.dirty <- struct{}{}:
 	default:
 	}
 }
 
-// lookInterval is how often the node is read to detect changes without notification.
-const lookInterval = time.Second
+// readInterval is how often the node is read to detect changes without notification.
+const readInterval = time.Second
 
 // leastPause is the least time between two evaluations, so that a burst of changes costs little.
 const leastPause = 20 * time.Millisecond
 
 // run evaluates all conditions after every change of the node or of an object.
 func (c *conditions) run(ctx context.Context) {
-	ticker := time.NewTicker(lookInterval)
+	ticker := time.NewTicker(readInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		changed := true
@@ -106,10 +99,10 @@ func (c *conditions) run(ctx context.Context) {
 			return
 		}
 		begin := time.Now()
-		if c.look(changed) {
+		if c.readNode(changed) {
 			c.pass()
 		}
-		pause := time.NewTimer(min(max(4*time.Since(begin), leastPause), lookInterval))
+		pause := time.NewTimer(min(max(4*time.Since(begin), leastPause), readInterval))
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -118,8 +111,8 @@ func (c *conditions) run(ctx context.Context) {
 	}
 }
 
-// look reads the state of the node, and reports whether conditions may have changed.
-func (c *conditions) look(changed bool) bool {
+// readNode reads the state of the node, and reports whether conditions may have changed.
+func (c *conditions) readNode(changed bool) bool {
 	c.mu.Lock()
 	before := c.world
 	c.mu.Unlock()
@@ -136,7 +129,7 @@ func (c *conditions) current(s *state.Snapshot) *world {
 	w := c.world
 	c.mu.Unlock()
 	if w == nil {
-		c.look(true)
+		c.readNode(true)
 		c.mu.Lock()
 		w = c.world
 		c.mu.Unlock()
@@ -202,7 +195,7 @@ func (c *conditions) isUnchecked(o *state.Object, w *world) bool {
 func (c *conditions) apply(k state.Key, s Status) Status {
 	snapshot := c.n.opts.Store.Snapshot()
 	o, ok := snapshot.Get(k)
-	if !ok || s.State != reconcile.Realised {
+	if !ok || s.State != reconcile.Done {
 		return s
 	}
 	is := c.of(o, snapshot)
@@ -210,7 +203,7 @@ func (c *conditions) apply(k state.Key, s Status) Status {
 }
 
 func (c *condition) apply(s Status) Status {
-	if c.message == "" || s.State != reconcile.Realised {
+	if c.message == "" || s.State != reconcile.Done {
 		return s
 	}
 	s.Message = c.message
@@ -225,10 +218,10 @@ func (c *conditions) pass() {
 	s := c.n.opts.Store.Snapshot()
 	unmet := map[state.Key]condition{}
 	seen := map[state.Key]bool{}
-	for _, kind := range conditionKinds {
+	for _, kind := range state.Kinds {
 		for o := range s.After(kind, "") {
 			status, ok := c.n.rowStatus(o.Key)
-			if !ok || status.State != reconcile.Realised {
+			if !ok || status.State != reconcile.Done {
 				continue
 			}
 			is := c.of(o, s)
@@ -244,31 +237,31 @@ func (c *conditions) pass() {
 	c.mu.Lock()
 	maps.DeleteFunc(c.since, func(_ state.Key, at time.Time) bool { return at.Before(c.world.reach.began) })
 	c.unmet = unmet
-	close(c.moved)
-	c.moved = make(chan struct{})
+	close(c.updated)
+	c.updated = make(chan struct{})
 	c.mu.Unlock()
-	c.telling.Lock()
-	defer c.telling.Unlock()
-	maps.DeleteFunc(c.told, func(k state.Key, _ string) bool { return !seen[k] })
+	c.reporting.Lock()
+	defer c.reporting.Unlock()
+	maps.DeleteFunc(c.reported, func(k state.Key, _ string) bool { return !seen[k] })
 }
 
-// tell reports the outcome of a row, combined with the condition of its object.
-func (c *conditions) tell(k state.Key, s Status) {
+// reportRow reports the outcome of a row, combined with the condition of its object.
+func (c *conditions) reportRow(k state.Key, s Status) {
 	if k.Kind == state.KindRoute || k.Kind == state.KindPeer {
 		c.mu.Lock()
 		c.since[k] = time.Now()
 		c.mu.Unlock()
 	}
-	c.kick()
-	if s.State == reconcile.Realised {
+	c.trigger()
+	if s.State == reconcile.Done {
 		snapshot := c.n.opts.Store.Snapshot()
 		if o, ok := snapshot.Get(k); ok {
 			is := c.of(o, snapshot)
 			if is.untried || !is.isMet() { // a problem may be of the time before the row was applied
-				c.telling.Lock()
-				defer c.telling.Unlock()
-				if pending := is.apply(s); c.told[k] != toldOf(&pending) {
-					c.told[k] = "" // the next pass reports it
+				c.reporting.Lock()
+				defer c.reporting.Unlock()
+				if pending := is.apply(s); c.reported[k] != reportOf(&pending) {
+					c.reported[k] = "" // the next pass reports it
 				}
 				return
 			}
@@ -278,32 +271,32 @@ func (c *conditions) tell(k state.Key, s Status) {
 	c.report(k, s, true)
 }
 
-// toldOf returns what a report of a status contains.
-func toldOf(s *Status) string { return s.State.String() + " " + s.Message }
+// reportOf returns what a report of a status contains.
+func reportOf(s *Status) string { return s.State.String() + " " + s.Message }
 
-// report calls Turned unless the same status was reported before. With always, a row changed, so it
-// is reported in any case, except that it is still Pending for the same reason.
+// report calls StatusChanged unless the same status was reported before. With always, a row
+// changed, so it is reported in any case, except that it is still Pending for the same reason.
 func (c *conditions) report(k state.Key, s Status, always bool) {
-	c.telling.Lock()
-	defer c.telling.Unlock()
-	before, known := c.told[k]
-	is := toldOf(&s)
+	c.reporting.Lock()
+	defer c.reporting.Unlock()
+	before, known := c.reported[k]
+	is := reportOf(&s)
 	if (!always || s.State == reconcile.Pending) && known && before == is {
 		return
 	}
-	if !always && !known && s.State == reconcile.Realised {
-		c.told[k] = is // its row has reported it
+	if !always && !known && s.State == reconcile.Done {
+		c.reported[k] = is // its row has reported it
 		return
 	}
-	c.told[k] = is
-	if c.n.opts.Turned != nil {
-		c.n.opts.Turned(k, s)
+	c.reported[k] = is
+	if c.n.opts.StatusChanged != nil {
+		c.n.opts.StatusChanged(k, s)
 	}
 }
 
-// notRealised returns at most limit objects with an unmet condition, and how many of them affect
+// notDone returns at most limit objects with an unmet condition, and how many of them affect
 // the health of the daemon, by kind.
-func (c *conditions) notRealised(limit int) (some map[state.Key]Status, byKind map[string]int) {
+func (c *conditions) notDone(limit int) (some map[state.Key]Status, byKind map[string]int) {
 	c.mu.Lock()
 	unmet := c.unmet
 	c.mu.Unlock()
@@ -316,7 +309,7 @@ func (c *conditions) notRealised(limit int) (some map[state.Key]Status, byKind m
 			byKind[k.Kind]++
 		}
 		if len(some) < limit {
-			some[k] = is.apply(Status{State: reconcile.Realised})
+			some[k] = is.apply(Status{State: reconcile.Done})
 		}
 	}
 	return some, byKind
@@ -349,7 +342,7 @@ func (c *conditions) wait(ctx context.Context, keys []state.Key) (left []state.K
 func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
 	for {
 		c.mu.Lock()
-		moved := c.moved
+		updated := c.updated
 		c.mu.Unlock()
 		s := c.n.opts.Store.Snapshot()
 		o, ok := s.Get(k)
@@ -360,7 +353,7 @@ func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
 			return true
 		}
 		select {
-		case <-moved:
+		case <-updated:
 		case <-ctx.Done():
 			return false
 		}

@@ -26,12 +26,12 @@ func TestServiceWithoutBackends(t *testing.T) {
 	pods.Owner = state.OwnerK8s
 	waitFor(t, n, commit(t, store, []*state.Object{own, pods}), own, pods)
 	for _, o := range []*state.Object{own, pods} {
-		if s, _ := n.Status(o.Key); s.State != reconcile.Realised || !strings.Contains(s.Message, "no IPv4 backend") {
+		if s, _ := n.Status(o.Key); s.State != reconcile.Done || !strings.Contains(s.Message, "no IPv4 backend") {
 			t.Errorf("%s: %+v, want it Ready with a message", o.Key, s)
 		}
 	}
 	eventually(t, func() bool { return len(n.Noted()) == 1 && n.Noted()[own.Key] != "" })
-	if some, count := n.NotRealised(5); count != 0 {
+	if some, count := n.NotDone(5); count != 0 {
 		t.Errorf("not Ready are %v, want none", some)
 	}
 }
@@ -41,7 +41,7 @@ func TestServiceWithoutBackends(t *testing.T) {
 func TestSilentPeer(t *testing.T) {
 	var w peerWatch
 	now := time.Unix(1000, 0)
-	look := func(sent, received uint64, after time.Duration) string {
+	check := func(sent, received uint64, after time.Duration) string {
 		now = now.Add(after)
 		w = w.next(datapath.PeerCounters{SentPackets: sent, ReceivedPackets: received}, now)
 		is := w.note(now)
@@ -50,28 +50,28 @@ func TestSilentPeer(t *testing.T) {
 		}
 		return is.message
 	}
-	look(5, 5, 0)
-	if !w.heard.IsZero() {
-		t.Error("heard before any packet was counted")
+	check(5, 5, 0)
+	if !w.lastReceived.IsZero() {
+		t.Error("received before any packet was counted")
 	}
 	for sent := uint64(6); sent < 21; sent++ {
-		if p := look(sent, 5, time.Second); p != "" {
+		if p := check(sent, 5, time.Second); p != "" {
 			t.Fatalf("after %d packets: %s", sent-5, p)
 		}
 	}
-	if look(21, 5, time.Second) == "" {
+	if check(21, 5, time.Second) == "" {
 		t.Error("silent for 15 s, and nothing is said")
 	}
-	if p := look(22, 6, time.Second); p != "" || w.heard != now {
-		t.Errorf("heard at %v: %q", w.heard, p)
+	if p := check(22, 6, time.Second); p != "" || w.lastReceived != now {
+		t.Errorf("received at %v: %q", w.lastReceived, p)
 	}
 	for sent := uint64(23); sent < 43; sent++ {
-		look(sent, 6, time.Second)
+		check(sent, 6, time.Second)
 	}
 	if is := w.note(now); is.message == "" {
 		t.Error("silent again, and nothing is said")
 	}
-	if p := look(42, 6, time.Minute); p != "" {
+	if p := check(42, 6, time.Minute); p != "" {
 		t.Errorf("nothing was sent for a minute: %s", p)
 	}
 }
@@ -81,7 +81,7 @@ func TestForwardingOff(t *testing.T) {
 	n := New(Options{Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(n.watch.Close)
 	w := &world{n: n, ways: newHopCache(n), bridges: map[string]state.Key{}, devices: map[string][]attachment{
-		"in0": {{status: func() (Status, bool) { return Status{State: reconcile.Realised}, true }}},
+		"in0": {{status: func() (Status, bool) { return Status{State: reconcile.Done}, true }}},
 	}}
 	ip6 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}}}}
 	ip4 := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}}
@@ -167,11 +167,11 @@ func TestReportsOnce(t *testing.T) {
 	var reports []string
 	n := New(Options{
 		Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler),
-		Turned: func(_ state.Key, s Status) { reports = append(reports, s.State.String()+" "+s.Message) },
+		StatusChanged: func(_ state.Key, s Status) { reports = append(reports, s.State.String()+" "+s.Message) },
 	})
 	t.Cleanup(n.watch.Close)
 	k := state.Key{Kind: state.KindRoute, Name: "far"}
-	waits, ready := Status{State: reconcile.Pending, Message: "p2 is down"}, Status{State: reconcile.Realised}
+	waits, ready := Status{State: reconcile.Pending, Message: "p2 is down"}, Status{State: reconcile.Done}
 	for _, s := range []Status{waits, waits, ready, ready, waits} {
 		n.conditions.report(k, s, true)
 	}

@@ -38,7 +38,7 @@ func isDerived[K ~string](row K) bool { return strings.Contains(string(row), der
 // rowTable is a table of rows of any type.
 type rowTable interface {
 	rowStatus(name string) (Status, bool)
-	// waitRow waits until a row is realised or deleted; false: ctx ended first.
+	// waitRow waits until a row is done or deleted; false: ctx ended first.
 	waitRow(ctx context.Context, name string) bool
 }
 
@@ -81,16 +81,16 @@ func newDerivation() *derivation {
 type derived struct {
 	n *Node
 
-	mu    sync.Mutex
-	needs map[state.Key]*need
-	gone  map[state.Key][]rowRef // rows of deleted objects
-	moved chan struct{}          // closed and replaced when needs or a status changed
+	mu      sync.Mutex
+	needs   map[state.Key]*need
+	gone    map[state.Key][]rowRef // rows of deleted objects
+	updated chan struct{}          // closed and replaced when needs or a status changed
 
 	podMTU  podMTU                   // with which the rows were derived; used by follow only
 	uplinks atomic.Pointer[[]string] // likewise; written by follow only
 
-	telling sync.Mutex           // held while reporting, so that reports are in order
-	told    map[state.Key]Status // last reported status; changed with mu held, too
+	reporting sync.Mutex           // held while reporting, so that reports are in order
+	reported  map[state.Key]Status // last reported status; changed with mu held, too
 }
 
 // derivedKinds are the kinds of such objects. derivedFrom are the kinds on which derived rows
@@ -101,7 +101,7 @@ var (
 )
 
 func newDerived(n *Node) *derived {
-	return &derived{n: n, needs: map[state.Key]*need{}, gone: map[state.Key][]rowRef{}, moved: make(chan struct{}), told: map[state.Key]Status{}}
+	return &derived{n: n, needs: map[state.Key]*need{}, gone: map[state.Key][]rowRef{}, updated: make(chan struct{}), reported: map[state.Key]Status{}}
 }
 
 func isDerivedFrom(changed []state.Key) bool {
@@ -136,7 +136,7 @@ func (d *derived) apply(s *state.Snapshot) {
 // the new status may equal the old one.
 func (d *derived) status(k state.Key) (Status, bool) {
 	d.mu.Lock()
-	n, before := d.needs[k], d.told[k]
+	n, before := d.needs[k], d.reported[k]
 	d.mu.Unlock()
 	if n == nil {
 		return Status{}, false
@@ -153,14 +153,14 @@ func isUntried(s Status) bool { return s.State == reconcile.Pending && s.Failure
 
 // of returns the worst status of all that an object needs, with all error messages.
 func (d *derived) of(n *need) Status {
-	worst := Status{State: reconcile.Realised, Revision: n.object.Revision}
+	worst := Status{State: reconcile.Done, Revision: n.object.Revision}
 	var messages []string
 	untried := false
 	add := func(s Status) {
-		if s.State == reconcile.Realised {
+		if s.State == reconcile.Done {
 			return
 		}
-		if worst.State == reconcile.Realised || s.State == reconcile.Failed && worst.State == reconcile.Pending {
+		if worst.State == reconcile.Done || s.State == reconcile.Failed && worst.State == reconcile.Pending {
 			worst.State, worst.Reason = s.State, s.Reason
 		}
 		worst.Failures = max(worst.Failures, s.Failures)
@@ -194,31 +194,31 @@ func (d *derived) of(n *need) Status {
 	return worst
 }
 
-// tellAll reports every object whose status changed.
-func (d *derived) tellAll() {
-	d.telling.Lock()
-	defer d.telling.Unlock()
+// reportAll reports every object whose status changed.
+func (d *derived) reportAll() {
+	d.reporting.Lock()
+	defer d.reporting.Unlock()
 	d.mu.Lock()
 	needs := d.needs
-	close(d.moved)
-	d.moved = make(chan struct{})
+	close(d.updated)
+	d.updated = make(chan struct{})
 	d.mu.Unlock()
 	for k, n := range needs {
 		now := d.of(n)
 		if isUntried(now) {
 			continue // not tried yet
 		}
-		before, known := d.told[k]
+		before, known := d.reported[k]
 		d.note(k, &now)
 		if known && before.State == now.State && before.Message == now.Message && before.Revision == now.Revision {
 			continue
 		}
-		d.n.tell(k, now)
+		d.n.report(k, now)
 	}
-	for k := range d.told {
+	for k := range d.reported {
 		if needs[k] == nil {
 			d.note(k, nil)
-			d.n.tell(k, Status{State: reconcile.Removed})
+			d.n.report(k, Status{State: reconcile.Removed})
 		}
 	}
 }
@@ -228,20 +228,20 @@ func (d *derived) note(k state.Key, s *Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s == nil {
-		delete(d.told, k)
+		delete(d.reported, k)
 	} else {
-		d.told[k] = *s
+		d.reported[k] = *s
 	}
 }
 
-func (d *derived) notRealised(limit int) (some map[state.Key]Status, count int) {
+func (d *derived) notDone(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
 	d.mu.Lock()
 	needs := d.needs
 	d.mu.Unlock()
 	for k, n := range needs {
 		s := d.of(n)
-		if s.State == reconcile.Realised {
+		if s.State == reconcile.Done {
 			continue
 		}
 		count++
@@ -261,7 +261,7 @@ func (d *derived) wait(ctx context.Context, revision uint64, keys []state.Key) (
 	return left
 }
 
-// waitOne waits until an object is realised or deleted; false: ctx ended first.
+// waitOne waits until an object is done or deleted; false: ctx ended first.
 func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) bool {
 	d.mu.Lock()
 	n, rows := d.needs[k], d.gone[k]
@@ -275,34 +275,34 @@ func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) boo
 		}
 	}
 	if n != nil && len(n.routes) > 0 {
-		if _, err := d.n.routes.WaitRealised(ctx, revision, n.routes...); err != nil {
+		if _, err := d.n.routes.WaitDone(ctx, revision, n.routes...); err != nil {
 			return false
 		}
 	}
-	if (n == nil || n.nat && !d.n.rules.nat.isHeld()) && d.n.rules.nat.waitRealised(ctx, revision) {
+	if (n == nil || n.nat && !d.n.rules.nat.isFrozen()) && d.n.rules.nat.waitDone(ctx, revision) {
 		return false
 	}
 	for {
 		d.mu.Lock()
-		n, moved := d.needs[k], d.moved
+		n, updated := d.needs[k], d.updated
 		d.mu.Unlock()
-		if n == nil || d.of(n).State == reconcile.Realised {
+		if n == nil || d.of(n).State == reconcile.Done {
 			return true
 		}
 		select {
-		case <-moved:
+		case <-updated:
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// Run, Kick, Complete, Repairs and settled: the parts of the tables do this.
-func (d *derived) Run(context.Context)        {}
-func (d *derived) Kick()                      {}
-func (d *derived) Complete()                  {}
-func (d *derived) Repairs() uint64            { return 0 }
-func (d *derived) settled() []<-chan struct{} { return nil }
+// Run, Trigger, MarkInitialized, Repairs and synced: the parts of the tables do this.
+func (d *derived) Run(context.Context)       {}
+func (d *derived) Trigger()                  {}
+func (d *derived) MarkInitialized()          {}
+func (d *derived) Repairs() uint64           { return 0 }
+func (d *derived) synced() []<-chan struct{} { return nil }
 
 // derive sets the desired derived rows; differences go to the reconciler with the next apply.
 func (r *rows[K, V]) derive(revision uint64, wanted map[K]V) {
@@ -335,19 +335,19 @@ func (r *rows[K, V]) takeDerived(gone bool) (changes []reconcile.Change[K, V]) {
 func (r *rows[K, V]) rowStatus(name string) (Status, bool) { return r.Status(K(name)) }
 
 func (r *rows[K, V]) waitRow(ctx context.Context, name string) bool {
-	_, err := r.WaitRealised(ctx, 0, K(name))
+	_, err := r.WaitDone(ctx, 0, K(name))
 	return err == nil
 }
 
-// notAsWanted returns the first few of the named rows that are not realised. It is cheap if all
-// rows of the table are realised.
+// notAsWanted returns the first few of the named rows that are not done. It is cheap if all
+// rows of the table are done.
 func (r *rows[K, V]) notAsWanted(names []K) (some []Status) {
 	const few = 3
 	if c := r.Counts(); len(names) == 0 || c[reconcile.Pending]+c[reconcile.Failed] == 0 {
 		return nil
 	}
 	for _, name := range names {
-		if s, ok := r.Status(name); ok && s.State != reconcile.Realised {
+		if s, ok := r.Status(name); ok && s.State != reconcile.Done {
 			if some = append(some, s); len(some) == few {
 				break
 			}
@@ -356,14 +356,14 @@ func (r *rows[K, V]) notAsWanted(names []K) (some []Status) {
 	return some
 }
 
-// derivedNotRealised counts the derived rows that are not realised.
-func (r *rows[K, V]) derivedNotRealised() (count int) {
+// derivedNotDone counts the derived rows that are not done.
+func (r *rows[K, V]) derivedNotDone() (count int) {
 	names := r.names.Load()
 	if names == nil {
 		return 0
 	}
 	for _, k := range *names {
-		if s, ok := r.Status(k); ok && s.State != reconcile.Realised {
+		if s, ok := r.Status(k); ok && s.State != reconcile.Done {
 			count++
 		}
 	}

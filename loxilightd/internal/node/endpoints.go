@@ -17,8 +17,8 @@ import (
 // guard of a device is set before the device becomes a bridge port, and removed after it stops
 // being one.
 type endpointTable struct {
-	plane, network datapath.Table[datapath.EndpointName, datapath.Endpoint]
-	leaving        *leaving
+	plane, network   datapath.Table[datapath.EndpointName, datapath.Endpoint]
+	expectedRemovals *expectedRemovals
 	// missing returns why the device of an Endpoint does not exist, if known; nil: never known.
 	missing func(endpoint string) string
 }
@@ -81,32 +81,32 @@ func (t endpointTable) Keys(ctx context.Context) iter.Seq2[datapath.EndpointName
 func (t endpointTable) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
 	plane, err := t.plane.Verify(ctx, name)
 	network, nerr := t.network.Verify(ctx, name)
-	// Check leaving after the device was read.
-	if intact := plane && network; intact || !t.leaving.has(name) {
+	// Check expectedRemovals after the device was read.
+	if intact := plane && network; intact || !t.expectedRemovals.has(name) {
 		return intact, errors.Join(err, nerr)
 	}
 	return true, nil
 }
 
 // endpointTable returns the table of endpoints, or a table that supports nothing.
-func (o *Options) endpointTable(leaving *leaving) datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+func (o *Options) endpointTable(expectedRemovals *expectedRemovals) datapath.Table[datapath.EndpointName, datapath.Endpoint] {
 	if o.Network == nil {
 		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
 	}
-	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), leaving, o.Missing}
+	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), expectedRemovals, o.Missing}
 }
 
-// LookAtEndpoint verifies an Endpoint in the data plane now, so that its status is current. It
+// VerifyEndpoint verifies an Endpoint in the data plane now, so that its status is current. It
 // returns when that was done, or with the error of ctx.
-func (n *Node) LookAtEndpoint(ctx context.Context, name string) error {
-	return n.endpoints.Look(ctx, datapath.EndpointName(name))
+func (n *Node) VerifyEndpoint(ctx context.Context, name string) error {
+	return n.endpoints.VerifyNow(ctx, datapath.EndpointName(name))
 }
 
 // endpoint returns the desired state of an Endpoint, with the bridge of its network.
 func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
 	s, e := n.opts.Store.Snapshot(), o.Value.(*state.Endpoint).Endpoint
 	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
-		e.Routes = n.guestRoutes(s, o.Value.(*state.Endpoint), e.Bridge)
+		e.Routes = n.roamingRoutes(s, o.Value.(*state.Endpoint), e.Bridge)
 	}
 	return e
 }
@@ -141,12 +141,12 @@ func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key
 		network = network || k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork
 		route = route || k.Kind == state.KindRoute
 	}
-	if !network && (!route || len(n.guests) == 0) {
+	if !network && (!route || len(n.roaming) == 0) {
 		return changed
 	}
 	changed = slices.Clip(changed)
 	for o := range s.After(state.KindEndpoint, "") {
-		if (network || n.guests[o.Name] != nil) && !slices.Contains(changed, o.Key) {
+		if (network || n.roaming[o.Name] != nil) && !slices.Contains(changed, o.Key) {
 			changed = append(changed, o.Key)
 		}
 	}

@@ -29,19 +29,19 @@ func endpointPlane() *backends.FakePlane {
 	return backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) { return datapath.PortState{Index: 7}, true }})
 }
 
-// TestMovedDevicesAreReported: Moved is called when devices change.
-func TestMovedDevicesAreReported(t *testing.T) {
+// TestChangedDevicesAreReported: DevicesChanged is called when devices change.
+func TestChangedDevicesAreReported(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
-	moved := make(chan struct{}, 1)
-	start(t, Options{Store: store, Plane: endpointPlane(), Network: network, Moved: func() {
+	changed := make(chan struct{}, 1)
+	start(t, Options{Store: store, Plane: endpointPlane(), Network: network, DevicesChanged: func() {
 		select {
-		case moved <- struct{}{}:
+		case changed <- struct{}{}:
 		default:
 		}
 	}})
 	_ = network.DamageRoute("none") // signals, though there is no such route
 	select {
-	case <-moved:
+	case <-changed:
 	case <-time.After(10 * time.Second):
 		t.Fatal("not called")
 	}
@@ -108,9 +108,9 @@ func TestGroupsFollowEndpoints(t *testing.T) {
 	}
 }
 
-// TestEndpointLeaves: a change of an Endpoint's device is external, unless the daemon itself is
+// TestExpectRemoval: a change of an Endpoint's device is external, unless the daemon itself is
 // deleting the device.
-func TestEndpointLeaves(t *testing.T) {
+func TestExpectRemoval(t *testing.T) {
 	store, plane, network := openStore(t), endpointPlane(), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane, Network: network})
 	pod, lan := endpoint("pod", "lan", 5, nil), bridge("lan", "br0")
@@ -121,16 +121,16 @@ func TestEndpointLeaves(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := n.Repairs()
-		if err := n.LookAtEndpoint(t.Context(), "pod"); err != nil {
+		if err := n.VerifyEndpoint(t.Context(), "pod"); err != nil {
 			t.Fatal(err)
 		}
 		return n.Repairs() - before
 	}
 	if got := shut(); got != 1 {
-		t.Errorf("%d repairs of what a stranger did, want 1", got)
+		t.Errorf("%d repairs of an external change, want 1", got)
 	}
-	eventually(t, func() bool { s, _ := n.Status(pod.Key); return s.State == reconcile.Realised })
-	first, second := n.EndpointLeaves("pod"), n.EndpointLeaves("pod")
+	eventually(t, func() bool { s, _ := n.Status(pod.Key); return s.State == reconcile.Done })
+	first, second := n.ExpectRemoval("pod"), n.ExpectRemoval("pod")
 	first()
 	if got := shut(); got != 0 {
 		t.Errorf("%d repairs of our own work", got)

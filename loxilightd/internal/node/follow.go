@@ -37,10 +37,10 @@ func (n *Node) follow(ctx context.Context) {
 				n.awaitHealth(ctx)
 			}
 			n.apply(ctx, snapshot, changed)
-			n.noteTaken(snapshot.Revision)
+			n.noteApplied(snapshot.Revision)
 		case <-n.pending:
 			// The store may have changed meanwhile; its watch will report that.
-			n.apply(ctx, n.opts.Store.Snapshot(), n.takeTurned())
+			n.apply(ctx, n.opts.Store.Snapshot(), n.takeChangedHealth())
 		case <-n.world:
 			if !first {
 				n.applyWorld(ctx, n.opts.Store.Snapshot())
@@ -52,25 +52,25 @@ func (n *Node) follow(ctx context.Context) {
 		case <-grace.C:
 		}
 		if !first && !time.Now().Before(n.opts.PruneNotBefore) {
-			n.complete()
+			n.markInitialized()
 		}
 	}
 }
 
 // applyWorld updates everything that depends on devices if the devices changed.
 func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
-	turned := n.uplinksTurned(s)
-	if turned || n.hostPortsTurned(s) || n.rules.nat.localTurned() {
+	changed := n.uplinksChanged(s)
+	if changed || n.hostPortsChanged(s) || n.rules.nat.localAddrsChanged() {
 		n.rules.applyNAT(s)
 	}
-	if turned {
+	if changed {
 		n.rules.waitNAT(ctx) // before a port has another name for rules
-		n.ports.Kick()
+		n.ports.Trigger()
 	}
-	if n.rules.firewall.localTurned() {
+	if n.rules.firewall.localAddrsChanged() {
 		n.rules.applyFirewall(s)
 	}
-	if peers := n.pathsTurned(s); turned || len(peers) > 0 || n.podMTUTurned() {
+	if peers := n.pathMTUsChanged(s); changed || len(peers) > 0 || n.podMTUChanged() {
 		n.apply(ctx, s, peers)
 	}
 }
@@ -154,18 +154,18 @@ const orderTimeout = 2 * time.Second
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
-	changed = n.behind.take(s, changed)
-	guests := n.guests.take(s, changed)
+	changed = n.peerRoutes.take(s, changed)
+	roaming := n.roaming.take(s, changed)
 	n.services.apply(s, changed, false)
 	n.services.apply(s, changed, true)
 	if changed == nil || isDerivedFrom(changed) {
 		n.derived.apply(s)
-		defer n.derived.tellAll()
+		defer n.derived.reportAll()
 		defer n.signalWorld() // the MTU of a port is known once our programs are attached
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
 		defer n.signalWorld() // without any pod left, the MTU may change
 	}
-	n.rules.apply(s, changed, guests)
+	n.rules.apply(s, changed, roaming)
 
 	n.bridges.applyAndWait(ctx, s, changed, false)
 	n.links.applyAndWait(ctx, s, changed, false)
@@ -185,16 +185,16 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	n.ports.applyAndWait(ctx, s, changed, true)
 	n.links.applyAndWait(ctx, s, changed, true)
 	n.bridges.apply(s, changed, true)
-	n.conditions.kick()
+	n.conditions.trigger()
 }
 
-// noteTaken records that the reconcilers have all changes up to revision.
-func (n *Node) noteTaken(revision uint64) {
+// noteApplied records that the reconcilers have all changes up to revision.
+func (n *Node) noteApplied(revision uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.taken = revision
-	close(n.took)
-	n.took = make(chan struct{})
+	n.applied = revision
+	close(n.appliedChanged)
+	n.appliedChanged = make(chan struct{})
 }
 
 // service returns the desired state of a service, without its unhealthy backends.
@@ -213,50 +213,50 @@ func (n *Node) service(name string, v *state.Service) datapath.Service {
 	return s
 }
 
-// complete allows the deletion of rows that are not desired.
-func (n *Node) complete() {
+// markInitialized allows the deletion of rows that are not desired.
+func (n *Node) markInitialized() {
 	n.mu.Lock()
-	before := n.whole
-	n.whole = true
+	before := n.initialized
+	n.initialized = true
 	n.mu.Unlock()
 	n.left = nil
 	if !before {
 		for _, p := range n.parts {
-			p.Complete()
+			p.MarkInitialized()
 		}
 	}
 }
 
-// healthTurned is called by the checker.
-func (n *Node) healthTurned(t health.Target, r health.Result) {
-	n.conditions.kick()
+// healthChanged is called by the checker.
+func (n *Node) healthChanged(t health.Target, r health.Result) {
+	n.conditions.trigger()
 	n.mu.Lock()
-	n.turned[t.Service] = struct{}{}
+	n.changedHealth[t.Service] = struct{}{}
 	n.mu.Unlock()
 	select {
 	case n.pending <- struct{}{}:
 	default:
 	}
-	if n.opts.HealthTurned != nil {
-		n.opts.HealthTurned(t, r)
+	if n.opts.HealthChanged != nil {
+		n.opts.HealthChanged(t, r)
 	}
 }
 
-func (n *Node) takeTurned() []state.Key {
+func (n *Node) takeChangedHealth() []state.Key {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	keys := make([]state.Key, 0, len(n.turned))
-	for name := range n.turned {
+	keys := make([]state.Key, 0, len(n.changedHealth))
+	for name := range n.changedHealth {
 		keys = append(keys, state.Key{Kind: state.KindService, Name: name})
 	}
-	clear(n.turned)
+	clear(n.changedHealth)
 	return keys
 }
 
-// Wait returns when the objects of keys are realised in the data plane at revision or later. If
+// Wait returns when the objects of keys are done in the data plane at revision or later. If
 // ctx ends first, it returns the remaining objects and the error of ctx.
 func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error) {
-	if !n.waitTaken(ctx, revision) {
+	if !n.waitApplied(ctx, revision) {
 		return keys, ctx.Err()
 	}
 	var left []state.Key
@@ -278,17 +278,17 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 	return left, ctx.Err()
 }
 
-// waitTaken waits until the reconcilers have revision.
-func (n *Node) waitTaken(ctx context.Context, revision uint64) bool {
+// waitApplied waits until the reconcilers have revision.
+func (n *Node) waitApplied(ctx context.Context, revision uint64) bool {
 	for {
 		n.mu.Lock()
-		taken, took := n.taken, n.took
+		applied, changed := n.applied, n.appliedChanged
 		n.mu.Unlock()
-		if taken >= revision {
+		if applied >= revision {
 			return true
 		}
 		select {
-		case <-took:
+		case <-changed:
 		case <-ctx.Done():
 			return false
 		}

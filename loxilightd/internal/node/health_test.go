@@ -33,9 +33,9 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 		Type: "tcp", Interval: 20 * time.Millisecond, Timeout: time.Second, Healthy: 2, Unhealthy: 2,
 	}
 	commit(t, store, []*state.Object{o})
-	turned := make(chan health.Result, 100)
-	n := start(t, Options{Store: store, Plane: plane, HealthTurned: func(_ health.Target, r health.Result) { turned <- r }})
-	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+	changes := make(chan health.Result, 100)
+	n := start(t, Options{Store: store, Plane: plane, HealthChanged: func(_ health.Target, r health.Result) { changes <- r }})
+	if err := n.Synced(within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	states := func() [2]datapath.BackendState {
@@ -56,8 +56,8 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 	}
 	want := [2]datapath.BackendState{datapath.BackendDown, datapath.BackendActive}
 	eventually(t, func() bool { return states() == want })
-	if len(turned) < 4 {
-		t.Errorf("told of %d turns, want 4", len(turned))
+	if len(changes) < 4 {
+		t.Errorf("%d changes were reported, want 4", len(changes))
 	}
 	if r := n.Health(health.Target{Service: "web", Backend: netip.MustParseAddrPort(l2.Addr().String())}); r.State != health.Healthy {
 		t.Errorf("health of the second backend: %+v", r)
@@ -103,7 +103,7 @@ func TestDeadBackendOverARestart(t *testing.T) {
 	}
 	t.Run("before", func(t *testing.T) {
 		commit(t, store, []*state.Object{web(1, 30*time.Millisecond)})
-		if err := start(t, Options{Store: store, Plane: plane}).Settled(within(t, 20*time.Second)); err != nil {
+		if err := start(t, Options{Store: store, Plane: plane}).Synced(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -111,7 +111,7 @@ func TestDeadBackendOverARestart(t *testing.T) {
 
 	commit(t, store, []*state.Object{web(2, time.Minute)})
 	n := start(t, Options{Store: store, Plane: plane})
-	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+	if err := n.Synced(within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	wantStates(datapath.BackendDown, datapath.BackendActive)
@@ -155,7 +155,7 @@ func TestDrainingIsNotUnhealthy(t *testing.T) {
 	}
 	n.setChecks(store.Snapshot(), []state.Key{web.Key})
 	wantHealth("web", health.Unknown, health.Unhealthy)
-	n.complete() // late is deleted
+	n.markInitialized() // late is deleted
 	late := checked("late", 2)
 	commit(t, store, []*state.Object{late})
 	n.setChecks(store.Snapshot(), []state.Key{late.Key})

@@ -92,8 +92,8 @@ func (n *Node) absentHostPorts(s *state.Snapshot) map[string]netip.Addr {
 	return absent
 }
 
-// hostPortsTurned reports whether the absent host ports have changed.
-func (n *Node) hostPortsTurned(s *state.Snapshot) bool {
+// hostPortsChanged reports whether the absent host ports have changed.
+func (n *Node) hostPortsChanged(s *state.Snapshot) bool {
 	n.hostPorts.mu.Lock()
 	defer n.hostPorts.mu.Unlock()
 	return !maps.Equal(n.absentHostPorts(s), n.hostPorts.absent)

@@ -49,7 +49,7 @@ func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 // linkOf returns the state of the link of a device, with the device that causes it: a VLAN has no
 // carrier while the device that carries it is down.
 func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
-	found := w.found[zoneOf(inSwitch && w.isSplit())]
+	found := w.found[netnsOf(inSwitch && w.isSplit())]
 	d := found[device]
 	for range len(found) {
 		parent, ok := found[d.Parent]
@@ -64,13 +64,13 @@ func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
 // notBridged returns a condition if the bridge of a device drops its frames although the device has
 // a link: another program set its spanning tree state.
 func (w *world) notBridged(device string, inSwitch bool) condition {
-	zone := zoneOf(inSwitch && w.isSplit())
-	d := w.found[zone][device]
+	netns := netnsOf(inSwitch && w.isSplit())
+	d := w.found[netns][device]
 	if d.Link != datapath.LinkUp || !d.Bridging.IsOff() {
 		return condition{}
 	}
 	command := "bridge link"
-	if namespace := w.n.opts.Devices.Namespace; zone == 1 && namespace != "" {
+	if namespace := w.n.opts.Devices.Namespace; netns == 1 && namespace != "" {
 		command = "bridge -n " + namespace + " link"
 	}
 	return condition{message: fmt.Sprintf(
@@ -152,7 +152,7 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 		family := familyOf(p.Addr())
 		families[family] = inSwitch || w.gateway()[family]
 	}
-	is := w.forwardingOff(zoneOf(inSwitch), families, nil)
+	is := w.forwardingOff(netnsOf(inSwitch), families, nil)
 	if is.message == "" {
 		is = w.notReceived(name, v)
 	}
@@ -186,7 +186,7 @@ func (w *world) ofTunnel(name string) condition {
 			continue
 		}
 		is := w.ofPeer(o.Name, v)
-		if s, ok := w.n.peers.Status(datapath.PeerName(o.Name)); !ok || s.State != reconcile.Realised {
+		if s, ok := w.n.peers.Status(datapath.PeerName(o.Name)); !ok || s.State != reconcile.Done {
 			is = condition{message: s.Message, untried: !ok || isUntried(s)}
 		}
 		if is.isMet() && !is.untried {

@@ -30,19 +30,19 @@ func bridged() []*state.Object {
 // first be reported as Pending because its device is missing.
 func TestOrder(t *testing.T) {
 	for range 20 {
-		store, network, told := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{}), &told{}
+		store, network, reports := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{}), &recorder{}
 		plane := backends.NewFake(backends.FakeOptions{Device: func(p datapath.Port) (datapath.PortState, bool) {
 			bridges, _ := network.Content()
 			_, ok := bridges[datapath.BridgeName(p.Device)]
 			return datapath.PortState{Index: 7}, ok
 		}})
-		n := start(t, Options{Store: store, Plane: plane, Network: network, Turned: told.turned})
+		n := start(t, Options{Store: store, Plane: plane, Network: network, StatusChanged: reports.record})
 		objects := bridged()
 		waitFor(t, n, commit(t, store, objects), objects...)
-		told.want(t, "Bridge/br0 realised", "Interface/br0 realised", "Route/lan realised")
+		reports.want(t, "Bridge/br0 done", "Interface/br0 done", "Route/lan done")
 		revision := commit(t, store, nil, objects[0].Key, objects[1].Key, objects[2].Key)
 		waitFor(t, n, revision, objects...)
-		told.want(t, "Bridge/br0 removed", "Interface/br0 removed", "Route/lan removed")
+		reports.want(t, "Bridge/br0 removed", "Interface/br0 removed", "Route/lan removed")
 		if got, want := network.Calls(), []string{"put bridge", "put route", "remove route", "remove bridge"}; !slices.Equal(got, want) {
 			t.Fatalf("calls %q, want %q", got, want)
 		}
@@ -80,7 +80,7 @@ func TestWithoutANetwork(t *testing.T) {
 			t.Errorf("%s: %+v, want failed for want of support", o.Key, s)
 		}
 	}
-	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+	if err := n.Synced(within(t, 20*time.Second)); err != nil {
 		t.Error(err)
 	}
 }

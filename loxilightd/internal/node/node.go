@@ -2,7 +2,7 @@
 
 // Package node makes the data plane follow the desired state: it translates objects into rows,
 // gives them to a reconciler for each table, takes the health of backends into account, and does
-// the data plane's upkeep. It neither decides the desired state nor talks to clients.
+// the data plane's maintenance. It neither decides the desired state nor talks to clients.
 package node
 
 import (
@@ -33,14 +33,14 @@ type Options struct {
 	Exempt []datapath.Match
 	Log    *slog.Logger
 
-	// Turned is called, with no lock held, whenever the status of an object changes. A deleted
-	// object has the State Removed.
-	Turned func(state.Key, Status)
-	// HealthTurned is called when the health of a backend changes. Both may be nil.
-	HealthTurned func(health.Target, health.Result)
+	// StatusChanged is called, with no lock held, whenever the status of an object changes. A
+	// deleted object has the State Removed.
+	StatusChanged func(state.Key, Status)
+	// HealthChanged is called when the health of a backend changes. Both may be nil.
+	HealthChanged func(health.Target, health.Result)
 
-	// Moved is called when devices have changed; nil: not called.
-	Moved func()
+	// DevicesChanged is called when devices have changed; nil: not called.
+	DevicesChanged func()
 
 	// Opening reports whether the link of an Endpoint must be set up once the Endpoint is Ready,
 	// so that it has no carrier before. Nil: never.
@@ -50,9 +50,9 @@ type Options struct {
 	// reason is unknown. Nil: always unknown.
 	Missing func(endpoint string) string
 
-	// Keep are objects that may be desired although the store does not contain them: their rows
-	// in the data plane are kept.
-	Keep []state.Key
+	// NoPrune are objects that may be desired although the store does not contain them: their rows
+	// in the data plane are not pruned.
+	NoPrune []state.Key
 	// PruneNotBefore is the earliest time at which rows that are not desired may be deleted from
 	// the data plane; zero: at once.
 	PruneNotBefore time.Time
@@ -64,73 +64,73 @@ type Status = reconcile.Status
 // Node makes the data plane follow the desired state. All of its methods are
 // safe for concurrent use; Run is called once.
 type Node struct {
-	opts      Options
-	watch     *state.Watch
-	bridges   *rows[datapath.BridgeName, datapath.Bridge]
-	ports     *rows[datapath.PortName, datapath.Port]
-	links     *rows[datapath.LinkName, datapath.Link]
-	endpoints *rows[datapath.EndpointName, datapath.Endpoint]
-	leaving   leaving
-	tunnels   *rows[datapath.TunnelName, datapath.Tunnel]
-	peers     *rows[datapath.PeerName, datapath.Peer]
-	routes    *rows[datapath.RouteName, datapath.Route]
-	services  *rows[datapath.ServiceName, datapath.Service]
-	rules     *rules
-	derived   *derived
-	hostPorts hostPorts
-	behind    behind
-	guests    guests
+	opts             Options
+	watch            *state.Watch
+	bridges          *rows[datapath.BridgeName, datapath.Bridge]
+	ports            *rows[datapath.PortName, datapath.Port]
+	links            *rows[datapath.LinkName, datapath.Link]
+	endpoints        *rows[datapath.EndpointName, datapath.Endpoint]
+	expectedRemovals expectedRemovals
+	tunnels          *rows[datapath.TunnelName, datapath.Tunnel]
+	peers            *rows[datapath.PeerName, datapath.Peer]
+	routes           *rows[datapath.RouteName, datapath.Route]
+	services         *rows[datapath.ServiceName, datapath.Service]
+	rules            *rules
+	derived          *derived
+	hostPorts        hostPorts
+	peerRoutes       peerRoutes
+	roaming          roamingPods
 	// paths are the reported path MTUs to Peers; used by follow only.
 	paths map[string]int
 	kept  keptMTU
 	// left are backends that an earlier run put out of use, of services that were not processed
 	// yet; used by follow only.
-	left    map[string]map[netip.AddrPort]bool
-	parts   []part          // all of the parts above
-	byKind  map[string]part // by the kind of their objects
-	checker *health.Checker
-	upkeep  upkeep
+	left        map[string]map[netip.AddrPort]bool
+	parts       []part          // all of the parts above
+	byKind      map[string]part // by the kind of their objects
+	checker     *health.Checker
+	maintenance maintenance
 
 	conditions *conditions
 
 	exempt   atomic.Pointer[[]datapath.Match]
 	exempted chan struct{} // signalled when exempt changed
 
-	mu      sync.Mutex
-	turned  map[string]struct{} // services with a backend whose health changed
-	pending chan struct{}       // signalled when turned is not empty
-	taken   uint64              // revision that the reconcilers have
-	world   chan struct{}       // signalled when devices or their MTU may have changed
-	took    chan struct{}       // closed and replaced when taken increases
-	whole   bool                // rows that are not desired may be deleted
+	mu             sync.Mutex
+	changedHealth  map[string]struct{} // services with a backend whose health changed
+	pending        chan struct{}       // signalled when changedHealth is not empty
+	applied        uint64              // revision that the reconcilers have
+	world          chan struct{}       // signalled when devices or their MTU may have changed
+	appliedChanged chan struct{}       // closed and replaced when applied increases
+	initialized    bool                // rows that are not desired may be deleted
 }
 
 // New returns a Node that does nothing before Run. All objects that are then in the store count
 // as changed.
 func New(o Options) *Node {
 	n := &Node{
-		opts:     o,
-		watch:    o.Store.Watch(),
-		turned:   map[string]struct{}{},
-		guests:   guests{},
-		pending:  make(chan struct{}, 1),
-		exempted: make(chan struct{}, 1),
-		world:    make(chan struct{}, 1),
-		took:     make(chan struct{}),
+		opts:           o,
+		watch:          o.Store.Watch(),
+		changedHealth:  map[string]struct{}{},
+		roaming:        roamingPods{},
+		pending:        make(chan struct{}, 1),
+		exempted:       make(chan struct{}, 1),
+		world:          make(chan struct{}, 1),
+		appliedChanged: make(chan struct{}),
 	}
-	n.upkeep = upkeep{log: o.Log, chores: []chore{{o.Plane.Maintain, upkeepInterval}}}
+	n.maintenance = maintenance{log: o.Log, tasks: []periodicTask{{o.Plane.Maintain, maintenanceInterval}}}
 	if o.Network != nil {
-		n.upkeep.chores = append(n.upkeep.chores, chore{o.Network.Maintain, networkInterval})
+		n.maintenance.tasks = append(n.maintenance.tasks, periodicTask{o.Network.Maintain, networkInterval})
 	}
-	n.checker = health.New(n.healthTurned)
+	n.checker = health.New(n.healthChanged)
 	n.derived = newDerived(n)
 	n.conditions = newConditions(n)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // no objects of this kind exist
 	n.ports = newRows(n, state.KindInterface, o.Plane.Ports(), func(o *state.Object) datapath.Port { return o.Value.(*state.Interface).Port })
-	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(&n.leaving), n.endpoint)
-	n.routes = newRows(n, state.KindRoute, toPeers{routes, n}, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
+	n.endpoints = newRows(n, state.KindEndpoint, o.endpointTable(&n.expectedRemovals), n.endpoint)
+	n.routes = newRows(n, state.KindRoute, routeTable{routes, n}, func(o *state.Object) datapath.Route { return o.Value.(*state.Route).Route })
 	tunnels, peers := o.overlay()
 	n.tunnels = newRows(n, state.KindTunnel, tunnels, func(o *state.Object) datapath.Tunnel { return o.Value.(*state.Tunnel).Tunnel })
 	n.peers = newRows(n, state.KindPeer, peers, n.peer)
@@ -182,13 +182,13 @@ func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel
 	if o.Network == nil {
 		return nothing[datapath.TunnelName, datapath.Tunnel]{"tunnels"}, nothing[datapath.PeerName, datapath.Peer]{"peers"}
 	}
-	return joined[datapath.TunnelName, datapath.Tunnel]{o.Network.Tunnels(), o.Plane.Tunnels()},
-		joined[datapath.PeerName, datapath.Peer]{o.Plane.Peers(), o.Network.Peers()}
+	return chainedTable[datapath.TunnelName, datapath.Tunnel]{o.Network.Tunnels(), o.Plane.Tunnels()},
+		chainedTable[datapath.PeerName, datapath.Peer]{o.Plane.Peers(), o.Network.Peers()}
 }
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
 
-func (n *Node) tell(k state.Key, s Status) { n.conditions.tell(k, s) }
+func (n *Node) report(k state.Key, s Status) { n.conditions.reportRow(k, s) }
 
 // SetExempt replaces the packets that are allowed regardless of firewall rules; the initial value
 // is in the options.
@@ -209,7 +209,7 @@ func (n *Node) Run(ctx context.Context) {
 		parts.Go(func() { p.Run(ctx) })
 	}
 	parts.Go(func() { n.checker.Run(ctx) })
-	parts.Go(func() { n.upkeep.run(ctx) })
+	parts.Go(func() { n.maintenance.run(ctx) })
 	parts.Go(func() { n.watchWorld(ctx) })
 	parts.Go(func() { n.conditions.run(ctx) })
 	n.follow(ctx)
@@ -232,31 +232,31 @@ func (n *Node) watchWorld(ctx context.Context) {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
 			// Else applyWorld does it, after the rules.
-			if !n.uplinksTurned(n.opts.Store.Snapshot()) {
-				n.ports.Kick()
+			if !n.uplinksChanged(n.opts.Store.Snapshot()) {
+				n.ports.Trigger()
 			}
-			n.kickNetwork()
-			n.conditions.kick()
+			n.triggerNetwork()
+			n.conditions.trigger()
 			n.signalWorld()
-			n.moved()
+			n.devicesChanged()
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
-			n.kickNetwork()
+			n.triggerNetwork()
 			n.signalWorld()
-			n.moved()
+			n.devicesChanged()
 		case <-later.C:
 			last = time.Now()
-			n.services.Kick()
-			n.rules.Kick()
+			n.services.Trigger()
+			n.rules.Trigger()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (n *Node) moved() {
-	if n.opts.Moved != nil {
-		n.opts.Moved()
+func (n *Node) devicesChanged() {
+	if n.opts.DevicesChanged != nil {
+		n.opts.DevicesChanged()
 	}
 }
 
@@ -268,22 +268,22 @@ func (n *Node) signalWorld() {
 	}
 }
 
-func (n *Node) kickNetwork() {
-	n.bridges.Kick()
-	n.links.Kick()
-	n.endpoints.Kick()
-	n.tunnels.Kick()
-	n.peers.Kick()
-	n.routes.Kick()
+func (n *Node) triggerNetwork() {
+	n.bridges.Trigger()
+	n.links.Trigger()
+	n.endpoints.Trigger()
+	n.tunnels.Trigger()
+	n.peers.Trigger()
+	n.routes.Trigger()
 }
 
-// Settled waits until the desired state as of the start has been tried once, and rows that are
+// Synced waits until the desired state as of the start has been tried once, and rows that are
 // not desired have been deleted or could not be deleted.
-func (n *Node) Settled(ctx context.Context) error {
+func (n *Node) Synced(ctx context.Context) error {
 	for _, p := range n.parts {
-		for _, settled := range p.settled() {
+		for _, synced := range p.synced() {
 			select {
-			case <-settled:
+			case <-synced:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -306,28 +306,28 @@ func (n *Node) rowStatus(k state.Key) (Status, bool) {
 		return Status{}, false
 	}
 	s, ok := p.status(k)
-	if ok && s.State == reconcile.Realised {
+	if ok && s.State == reconcile.Done {
 		o, found := n.opts.Store.Snapshot().Get(k)
 		ok = !found || o.Revision <= s.Revision
 	}
 	return s, ok
 }
 
-// NotRealised returns at most limit objects that are not realised in the data plane, in no order,
+// NotDone returns at most limit objects that are not done in the data plane, in no order,
 // and how many there are.
-func (n *Node) NotRealised(limit int) (some map[state.Key]Status, count int) {
-	return n.NotRealisedBut(limit, nil)
+func (n *Node) NotDone(limit int) (some map[state.Key]Status, count int) {
+	return n.NotDoneExcept(limit, nil)
 }
 
-// NotRealisedBut is NotRealised without objects of the ignored kinds.
-func (n *Node) NotRealisedBut(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
-	some, count = n.untold(limit)
+// NotDoneExcept is NotDone without objects of the ignored kinds.
+func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
+	some, count = n.notApplied(limit)
 	for _, p := range n.parts {
 		most := limit - len(some)
 		if len(ignored) > 0 {
 			most = math.MaxInt // to count each kind
 		}
-		of, c := p.notRealised(most)
+		of, c := p.notDone(most)
 		for k, s := range of {
 			switch {
 			case ignored[k.Kind]:
@@ -338,7 +338,7 @@ func (n *Node) NotRealisedBut(limit int, ignored map[string]bool) (some map[stat
 		}
 		count += c
 	}
-	unmet, byKind := n.conditions.notRealised(limit - len(some))
+	unmet, byKind := n.conditions.notDone(limit - len(some))
 	maps.Copy(some, unmet)
 	for kind, c := range byKind {
 		if !ignored[kind] {
@@ -351,19 +351,19 @@ func (n *Node) NotRealisedBut(limit int, ignored map[string]bool) (some map[stat
 // Noted returns messages about Ready objects that affect the health of the daemon.
 func (n *Node) Noted() map[state.Key]string { return n.conditions.noted() }
 
-// untold returns at most limit objects that the reconcilers do not have yet, and how many there
+// notApplied returns at most limit objects that the reconcilers do not have yet, and how many there
 // are: all of them just after a start.
-func (n *Node) untold(limit int) (some map[state.Key]Status, count int) {
+func (n *Node) notApplied(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
 	s := n.opts.Store.Snapshot()
 	n.mu.Lock()
-	taken := n.taken
+	applied := n.applied
 	n.mu.Unlock()
-	if taken >= s.Revision {
+	if applied >= s.Revision {
 		return some, 0
 	}
 	for o := range s.All() {
-		if _, told := n.Status(o.Key); told {
+		if _, reported := n.Status(o.Key); reported {
 			continue
 		}
 		count++
@@ -392,15 +392,15 @@ func (n *Node) Health(t health.Target) health.Result { return n.checker.Result(t
 func (n *Node) Problems() []string {
 	var p []string
 	n.mu.Lock()
-	whole := n.whole
+	initialized := n.initialized
 	n.mu.Unlock()
-	if !whole && !n.opts.PruneNotBefore.IsZero() {
+	if !initialized && !n.opts.PruneNotBefore.IsZero() {
 		p = append(p, "desired state was lost: nothing is deleted from the data plane before "+
-			n.opts.PruneNotBefore.Format(time.RFC3339)+"; tell the daemon what is wanted until then")
+			n.opts.PruneNotBefore.Format(time.RFC3339)+"; configure the desired objects before then")
 	}
 	p = append(p, n.rules.problems()...)
-	if err := n.upkeep.trouble(); err != nil {
-		p = append(p, "upkeep of the data plane: "+err.Error())
+	if err := n.maintenance.lastErr(); err != nil {
+		p = append(p, "maintenance of the data plane: "+err.Error())
 	}
 	if n, ok := n.opts.Network.(interface{ Problems() []string }); ok {
 		p = append(p, n.Problems()...)

@@ -144,20 +144,20 @@ func TestFollowsThroughFaults(t *testing.T) {
 		t.Fatalf("left %v: %v", left, err)
 	}
 	wantAsDesired(t, store, plane)
-	if some, count := n.NotRealised(10); len(some) != 0 || count != 0 {
-		t.Errorf("%d not realised: %v", count, some)
+	if some, count := n.NotDone(10); len(some) != 0 || count != 0 {
+		t.Errorf("%d not done: %v", count, some)
 	}
 }
 
-// TestNotRealisedBeforeTheStart: an object that no reconciler has yet is not Ready.
-func TestNotRealisedBeforeTheStart(t *testing.T) {
+// TestPendingBeforeTheFirstPass: an object that no reconciler has yet is not Ready.
+func TestPendingBeforeTheFirstPass(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	commit(t, store, []*state.Object{service("a", 1, 1, 1), service("b", 2, 1, 1)})
 	n := New(Options{Store: store, Plane: plane, Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(n.watch.Close) // as Run does
-	some, count := n.NotRealised(1)
+	some, count := n.NotDone(1)
 	if len(some) != 1 || count != 2 {
-		t.Errorf("%d not realised, of which %v; want 2, of which one", count, some)
+		t.Errorf("%d not done, of which %v; want 2, of which one", count, some)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestWaitMeansDone(t *testing.T) {
 	defer cancel()
 	turning.Go(func() {
 		for ctx.Err() == nil {
-			n.healthTurned(health.Target{Service: "other"}, health.Result{})
+			n.healthChanged(health.Target{Service: "other"}, health.Result{})
 		}
 	})
 	for i := range 200 {
@@ -184,7 +184,7 @@ func TestWaitMeansDone(t *testing.T) {
 		}
 		_, services := plane.Content()
 		if b := services["web"].Backends; len(b) != 1 || b[0].Addr.Port() != port {
-			t.Fatalf("revision %d is told to be done, and the backends are %v", revision, b)
+			t.Fatalf("revision %d is reported to be Done, and the backends are %v", revision, b)
 		}
 	}
 	revision := commit(t, store, nil, key)
@@ -204,13 +204,13 @@ func TestRestartAdoptsAndPrunes(t *testing.T) {
 	}
 	commit(t, store, []*state.Object{service("web", 1, 10, 2), service("new", 2, 10, 1)})
 	n := start(t, Options{
-		Store: store, Plane: plane, Keep: []state.Key{{Kind: state.KindService, Name: "unreadable"}},
+		Store: store, Plane: plane, NoPrune: []state.Key{{Kind: state.KindService, Name: "unreadable"}},
 	})
-	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+	if err := n.Synced(within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, services := plane.Content(); len(services["unreadable"].Backends) != 1 {
-		t.Error("what is to be kept was pruned")
+		t.Error("a row of NoPrune was pruned")
 	}
 	if err := plane.Services().Delete(t.Context(), "unreadable"); err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestLostStatePrunesLater(t *testing.T) {
 			t.Errorf("problems %q", p)
 		}
 	}
-	if err := n.Settled(within(t, 20*time.Second)); err != nil {
+	if err := n.Synced(within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if time.Now().Before(n.opts.PruneNotBefore) {
@@ -251,21 +251,21 @@ func eventually(t *testing.T, ok func() bool) {
 	testnet.Eventually(t, 20*time.Second, "what this line waits for", ok)
 }
 
-func TestStrangersAndUpkeep(t *testing.T) {
+func TestExternalChangesAndMaintenance(t *testing.T) {
 	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	var mu sync.Mutex
-	var told []string
-	n := start(t, Options{Store: store, Plane: plane, Turned: func(k state.Key, s Status) {
+	var reports []string
+	n := start(t, Options{Store: store, Plane: plane, StatusChanged: func(k state.Key, s Status) {
 		if k.Kind != state.KindService {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprint(k, " ", s.State))
+		reports = append(reports, fmt.Sprint(k, " ", s.State))
 	}})
 	commit(t, store, []*state.Object{service("web", 1, 10, 2)})
 	key := state.Key{Kind: state.KindService, Name: "web"}
-	eventually(t, func() bool { s, ok := n.Status(key); return ok && s.State == reconcile.Realised })
+	eventually(t, func() bool { s, ok := n.Status(key); return ok && s.State == reconcile.Done })
 	if err := plane.DamageService("web", true); err != nil {
 		t.Fatal(err)
 	}
@@ -276,8 +276,8 @@ func TestStrangersAndUpkeep(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	// The second report ends the Pending that was visible during the repair.
-	if want := []string{"Service/web realised", "Service/web realised"}; !cmp.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	if want := []string{"Service/web done", "Service/web done"}; !cmp.Equal(reports, want) {
+		t.Errorf("reported %q, want %q", reports, want)
 	}
 }
 
@@ -285,14 +285,14 @@ func TestStrangersAndUpkeep(t *testing.T) {
 func TestGoneLast(t *testing.T) {
 	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	var mu sync.Mutex
-	var told []string
-	n := start(t, Options{Store: store, Plane: plane, Turned: func(k state.Key, s Status) {
+	var reports []string
+	n := start(t, Options{Store: store, Plane: plane, StatusChanged: func(k state.Key, s Status) {
 		if k.Kind != state.KindService {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, s.State.String())
+		reports = append(reports, s.State.String())
 	}})
 	var old, fresh []*state.Object
 	var keys []state.Key
@@ -315,9 +315,9 @@ func TestGoneLast(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	for i, s := range told {
-		if want := "realised"; i < 20 && s != want {
-			t.Errorf("notice %d is %s: what is new must come before what is gone", i, s)
+	for i, s := range reports {
+		if want := "done"; i < 20 && s != want {
+			t.Errorf("notice %d is %s: new rows must come before deleted ones", i, s)
 		}
 	}
 }

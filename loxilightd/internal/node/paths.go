@@ -24,8 +24,8 @@ func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelNam
 	return mtu
 }
 
-// pathsTurned updates the path MTUs to Peers, and returns the Peers whose path MTU changed.
-func (n *Node) pathsTurned(s *state.Snapshot) (changed []state.Key) {
+// pathMTUsChanged updates the path MTUs to Peers, and returns the Peers whose path MTU changed.
+func (n *Node) pathMTUsChanged(s *state.Snapshot) (changed []state.Key) {
 	now := map[string]int{}
 	for o := range s.After(state.KindPeer, "") {
 		tunnel := o.Value.(*state.Peer).Tunnel
@@ -46,7 +46,7 @@ func (n *Node) pathsTurned(s *state.Snapshot) (changed []state.Key) {
 
 // peer returns the desired state of a Peer.
 func (n *Node) peer(o *state.Object) datapath.Peer {
-	p := n.behind.peers[o.Name]
+	p := n.peerRoutes.peers[o.Name]
 	p.MTU = n.paths[o.Name]
 	return p
 }

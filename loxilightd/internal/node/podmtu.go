@@ -17,17 +17,17 @@ import (
 // routes carry the MTU of packets that leave the node.
 type podMTU struct {
 	device int // of the bridge, both ends of the link to the host, and pods
-	way    int // of packets that leave the node
+	egress int // of packets that leave the node
 }
 
 // route returns the MTU for a route out of the node by a device with the pods' MTU; 0: the
 // device's MTU applies.
 func (m podMTU) route(prefix netip.Prefix) uint32 {
 	const least6 = 1280 // of IPv6
-	if m.way == 0 || m.way >= m.device || prefix.Addr().Is6() && m.way < least6 {
+	if m.egress == 0 || m.egress >= m.device || prefix.Addr().Is6() && m.egress < least6 {
 		return 0
 	}
-	return uint32(m.way)
+	return uint32(m.egress)
 }
 
 // keptMTU is the last desired MTU of pods' devices; 0: none yet.
@@ -37,25 +37,25 @@ type keptMTU struct {
 }
 
 func (n *Node) podMTU(s *state.Snapshot) podMTU {
-	way := n.wayMTU(s)
+	egress := n.egressMTU(s)
 	n.kept.mu.Lock()
 	defer n.kept.mu.Unlock()
-	if n.kept.device != 0 && n.kept.device == way {
-		return podMTU{way, way}
+	if n.kept.device != 0 && n.kept.device == egress {
+		return podMTU{egress, egress}
 	}
-	switch there, known := n.podsThere(s); {
-	case there && n.kept.device == 0: // as an earlier run left it
-		n.kept.device = n.leastThere(s)
-	case !there && known && way != 0:
-		n.kept.device = way
+	switch exist, known := n.podsExist(s); {
+	case exist && n.kept.device == 0: // as an earlier run left it
+		n.kept.device = n.leastPodMTU(s)
+	case !exist && known && egress != 0:
+		n.kept.device = egress
 	}
-	return podMTU{n.kept.device, way}
+	return podMTU{n.kept.device, egress}
 }
 
-// podsThere reports whether a device of a pod exists; known: all of them were checked. Only devices
+// podsExist reports whether a device of a pod exists; known: all of them were checked. Only devices
 // of owner cni have the same MTU at both ends: others get it from whoever creates them, and must be
 // changed with the network.
-func (n *Node) podsThere(s *state.Snapshot) (there, known bool) {
+func (n *Node) podsExist(s *state.Snapshot) (exist, known bool) {
 	known = true
 	for o := range s.After(state.KindEndpoint, "") {
 		if o.Owner != state.OwnerCNI {
@@ -71,8 +71,8 @@ func (n *Node) podsThere(s *state.Snapshot) (there, known bool) {
 	return false, known
 }
 
-// leastThere returns the least MTU of pods' devices and the link to the host.
-func (n *Node) leastThere(s *state.Snapshot) (mtu int) {
+// leastPodMTU returns the least MTU of pods' devices and the link to the host.
+func (n *Node) leastPodMTU(s *state.Snapshot) (mtu int) {
 	least := func(name datapath.PortName) {
 		if is, ok := n.opts.Plane.Telemetry().PortState(name); ok && is.Index != 0 && is.MTU != 0 && (mtu == 0 || is.MTU < mtu) {
 			mtu = is.MTU
@@ -87,12 +87,12 @@ func (n *Node) leastThere(s *state.Snapshot) (mtu int) {
 	return mtu
 }
 
-// wayMTU returns the MTU of packets that leave the node: as configured, or the largest that every
-// uplink and every tunnel can carry. 0: no such device, or one of them does not exist yet.
-func (n *Node) wayMTU(s *state.Snapshot) (mtu int) {
+// egressMTU returns the MTU of packets that leave the node: as configured, or the largest that
+// every uplink and every tunnel can carry. 0: no such device, or one of them does not exist yet.
+func (n *Node) egressMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
-		if told := o.Value.(*state.PodNetwork).MTU; told != 0 {
-			return told
+		if configured := o.Value.(*state.PodNetwork).MTU; configured != 0 {
+			return configured
 		}
 	}
 	telemetry := n.opts.Plane.Telemetry()
@@ -120,24 +120,24 @@ func (n *Node) wayMTU(s *state.Snapshot) (mtu int) {
 	return mtu
 }
 
-// podMTUTurned reports whether the rows of the pod networks need another MTU.
-func (n *Node) podMTUTurned() bool {
+// podMTUChanged reports whether the rows of the pod networks need another MTU.
+func (n *Node) podMTUChanged() bool {
 	s := n.opts.Store.Snapshot()
 	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
 }
 
 // PodMTUs returns the MTU of pods' devices and the MTU of their routes out of the node, in bytes;
 // 0: unknown.
-func (n *Node) PodMTUs() (device, way int) {
+func (n *Node) PodMTUs() (device, egress int) {
 	m := n.podMTU(n.opts.Store.Snapshot())
-	return m.device, m.way
+	return m.device, m.egress
 }
 
 // PodMTU returns the largest packet that a pod may send to any destination, in bytes; 0: unknown.
 func (n *Node) PodMTU() int {
-	device, way := n.PodMTUs()
-	if way == 0 || device != 0 && device < way {
+	device, egress := n.PodMTUs()
+	if egress == 0 || device != 0 && device < egress {
 		return device
 	}
-	return way
+	return egress
 }

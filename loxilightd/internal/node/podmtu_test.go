@@ -33,17 +33,17 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	want := func(n *Node, what string, device, route int) {
 		t.Helper()
 		plane.SignalChange()
-		var bridge, host, sw, to4, to6, told int
+		var bridge, host, sw, to4, to6, podMTU int
 		if !holds(func() bool {
 			bridges, routes := network.Content()
 			links := network.LinksContent()
 			bridge, host, sw = bridges["pods#bridge"].MTU, links["pods#host"].MTU, links["pods#switch"].MTU
 			to4, to6 = int(routes["Peer/far#10.9.0.0/16"].MTU), int(routes["Peer/far#2001:db8:9::/48"].MTU)
-			told = n.PodMTU()
-			return bridge == device && host == device && sw == device && to4 == route && to6 == route && (told == device || told == route)
+			podMTU = n.PodMTU()
+			return bridge == device && host == device && sw == device && to4 == route && to6 == route && (podMTU == device || podMTU == route)
 		}) {
-			t.Fatalf("%s: MTU of the bridge %d, the host's end %d, the switch's %d, want %d; of routes %d and %d, want %d; told %d",
-				what, bridge, host, sw, device, to4, to6, route, told)
+			t.Fatalf("%s: MTU of the bridge %d, the host's end %d, the switch's %d, want %d; of routes %d and %d, want %d; podMTU %d",
+				what, bridge, host, sw, device, to4, to6, route, podMTU)
 		}
 	}
 	peer := objectOf(state.KindPeer, "far", &state.Peer{Peer: datapath.Peer{

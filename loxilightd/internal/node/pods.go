@@ -58,7 +58,7 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 		p.port(state.PodPortHost, ports[state.PodPortHost])
 		p.route(podDefault4, true)
 		p.route(podDefault6, false)
-		p.toPeers()
+		p.routeTable()
 	} else {
 		p.tunnels()
 	}
@@ -131,7 +131,7 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 		r.Prefix = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}
 	host := p.host(is4)
-	if !host.IsValid() || isTold(p.s, r.Prefix, true) {
+	if !host.IsValid() || isConfigured(p.s, r.Prefix, true) {
 		return
 	}
 	r.NextHops = []datapath.NextHop{{Via: host, Device: p.device(), Weight: 1}}
@@ -149,25 +149,25 @@ func (p *podNetworks) host(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// toPeers routes packets for pods of other nodes from the host to the switch, which has the
+// routeTable routes packets for pods of other nodes from the host to the switch, which has the
 // tunnels, unless a Route replaces the route.
-func (p *podNetworks) toPeers() {
-	told := map[netip.Prefix]bool{}
+func (p *podNetworks) routeTable() {
+	configured := map[netip.Prefix]bool{}
 	for o := range p.s.After(state.KindRoute, "") {
 		if r := o.Value.(*state.Route); decides(r, false) {
-			told[r.Prefix] = true
+			configured[r.Prefix] = true
 		}
 	}
 	gateways := p.addresses(ipam.Gateway)
 	for o := range p.s.After(state.KindPeer, "") {
-		peer := p.n.behind.peers[o.Name]
+		peer := p.n.peerRoutes.peers[o.Name]
 		for _, prefix := range peer.Prefixes {
 			via := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr().Is4() == prefix.Addr().Is4() })
 			if peer.Tunnel == "" {
 				p.aside(o.Key, prefix)
 				continue
 			}
-			if via < 0 || told[prefix] {
+			if via < 0 || configured[prefix] {
 				continue
 			}
 			name := datapath.RouteName(rowOf(o.Key, prefix.String()))
@@ -183,7 +183,7 @@ func (p *podNetworks) toPeers() {
 // Peer without a tunnel: a pod that moved there.
 func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	host := p.host(prefix.Addr().Is4())
-	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isTold(p.s, prefix, true) {
+	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isConfigured(p.s, prefix, true) {
 		return
 	}
 	name := datapath.RouteName(rowOf(peer, "switch "+prefix.String()))
@@ -205,8 +205,8 @@ func (p *podNetworks) tunnels() {
 	}
 }
 
-// isTold reports whether a configured Route decides about a prefix.
-func isTold(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
+// isConfigured reports whether a configured Route decides about a prefix.
+func isConfigured(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
 	for o := range s.After(state.KindRoute, "") {
 		if r := o.Value.(*state.Route); r.Prefix == p && decides(r, inSwitch) {
 			return true
@@ -250,8 +250,8 @@ func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 	return devices
 }
 
-// uplinksTurned reports whether addresses that select uplinks have moved to other devices.
-func (n *Node) uplinksTurned(s *state.Snapshot) bool {
+// uplinksChanged reports whether addresses that select uplinks have moved to other devices.
+func (n *Node) uplinksChanged(s *state.Snapshot) bool {
 	if len(s.PodNetworks()) == 0 {
 		return false
 	}
@@ -303,7 +303,7 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 			}
 			rules[datapath.NATName(rowOf(o.Key, what))] = datapath.NAT{
 				Type: datapath.Masquerade, Priority: masquerade,
-				Match: datapath.Match{Source: append([]netip.Prefix{subnet}, guestsIn(s, o.Name, subnet.Addr().Is4())...), Destination: others, Out: uplinks},
+				Match: datapath.Match{Source: append([]netip.Prefix{subnet}, roamingPrefixes(s, o.Name, subnet.Addr().Is4())...), Destination: others, Out: uplinks},
 			}
 		}
 	}

@@ -50,19 +50,19 @@ type podRig struct {
 	store   *state.Store
 	plane   *backends.FakePlane
 	network *backends.FakeNetwork
-	told    *told
+	reports *recorder
 	n       *Node
 	mtu     atomic.Int64
 }
 
 func newPodRig(t *testing.T) *podRig {
-	r := &podRig{t: t, store: openStore(t), network: backends.NewFakeNetwork(backends.FakeOptions{}), told: &told{}}
+	r := &podRig{t: t, store: openStore(t), network: backends.NewFakeNetwork(backends.FakeOptions{}), reports: &recorder{}}
 	r.mtu.Store(1500)
 	r.plane = backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) {
 		return datapath.PortState{Index: 7, MTU: int(r.mtu.Load())}, true
 	}})
 	r.n = start(t, Options{
-		Store: r.store, Plane: r.plane, Network: r.network, Turned: r.told.turned, Devices: Devices{Host: "loxi_host", Switch: "hs_host"},
+		Store: r.store, Plane: r.plane, Network: r.network, StatusChanged: r.reports.record, Devices: Devices{Host: "loxi_host", Switch: "hs_host"},
 	})
 	return r
 }
@@ -113,7 +113,7 @@ func TestPodNetworkRows(t *testing.T) {
 	r := newPodRig(t)
 	one := podNetwork("one", "10.7.1.0/24", "2001:db8:7::/64")
 	r.apply(uplink("eth0"), one)
-	r.told.want(t, "Interface/eth0 realised", "PodNetwork/one realised")
+	r.reports.want(t, "Interface/eth0 done", "PodNetwork/one done")
 	hsHost := []datapath.BridgePort{{Device: "hs_host"}}
 	six := defaultBy("2001:db8:7::2", "hsvlan110")
 	eventually(t, func() bool { b, _ := r.network.Content(); return b["pods#bridge"].MTU == 1500 })
@@ -129,7 +129,7 @@ func TestPodNetworkRows(t *testing.T) {
 	r.mtu.Store(1400)
 	two := podNetwork("two", "10.8.1.0/25")
 	r.apply(two, lead, own)
-	r.told.want(t, "PodNetwork/two realised", "Route/lead realised", "Interface/own realised")
+	r.reports.want(t, "PodNetwork/two done", "Route/lead done", "Interface/own done")
 	r.plane.SignalChange()
 	eventually(t, func() bool { b, _ := r.network.Content(); return b["pods#bridge"].MTU == 1400 })
 	eventually(t, func() bool { _, routes := r.network.Content(); return len(routes) == 2 })
@@ -144,7 +144,7 @@ func TestPodNetworkRows(t *testing.T) {
 	// A tunnel with a smaller MTU.
 	tunnel := objectOf(state.KindTunnel, "overlay", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hsvxlan100", MTU: 1350}})
 	r.apply(tunnel)
-	r.told.want(t, "Tunnel/overlay realised")
+	r.reports.want(t, "Tunnel/overlay done")
 	eventually(t, func() bool { b, _ := r.network.Content(); return b["pods#bridge"].MTU == 1350 && r.n.PodMTU() == 1350 })
 
 	revision := commit(t, r.store, nil, one.Key, two.Key, own.Key, lead.Key, tunnel.Key)
@@ -154,7 +154,7 @@ func TestPodNetworkRows(t *testing.T) {
 	if len(bridges)+len(routes)+len(r.network.LinksContent()) > 0 || len(ports) != 1 {
 		t.Errorf("left are %v %v %v %v", bridges, routes, r.network.LinksContent(), ports)
 	}
-	r.told.want(t, "PodNetwork/one removed", "PodNetwork/two removed", "Route/lead removed", "Interface/own removed", "Tunnel/overlay removed")
+	r.reports.want(t, "PodNetwork/one removed", "PodNetwork/two removed", "Route/lead removed", "Interface/own removed", "Tunnel/overlay removed")
 }
 
 func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
@@ -168,15 +168,15 @@ func TestStatusWhileMadeAnew(t *testing.T) {
 	r := newPodRig(t)
 	one := podNetwork("one", "10.7.1.0/24")
 	r.apply(uplink("eth0"), one)
-	r.told.want(t, "Interface/eth0 realised", "PodNetwork/one realised")
+	r.reports.want(t, "Interface/eth0 done", "PodNetwork/one done")
 	d := r.n.derived
 	d.mu.Lock()
 	anew := *d.needs[one.Key]
 	anew.rows = append(slices.Clone(anew.rows), rowRef{r.n.bridges, "not made yet"})
 	d.needs = map[state.Key]*need{one.Key: &anew}
 	d.mu.Unlock()
-	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Realised {
-		t.Errorf("status %+v, and it was told to be realised", s)
+	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Done {
+		t.Errorf("status %+v, and it was reported to be Done", s)
 	}
 	changed := *anew.object
 	changed.Revision++
@@ -184,7 +184,7 @@ func TestStatusWhileMadeAnew(t *testing.T) {
 	anew.object = &changed
 	d.mu.Unlock()
 	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Pending || s.Revision != changed.Revision {
-		t.Errorf("status %+v of a revision of which nothing was told yet", s)
+		t.Errorf("status %+v of a revision of which nothing was reported yet", s)
 	}
 }
 
@@ -192,18 +192,18 @@ func TestPodMasquerade(t *testing.T) {
 	r := newPodRig(t)
 	one := masqueraded("one", "10.7.1.0/24", "128.0.0.0/1")
 	revision := commit(t, r.store, []*state.Object{one})
-	r.told.want(t, "PodNetwork/one pending")
+	r.reports.want(t, "PodNetwork/one pending")
 	if s, _ := r.n.Status(one.Key); s.State != reconcile.Pending || !strings.Contains(s.Message, "no uplink has our programs") {
 		t.Errorf("without an uplink: %+v", s)
 	}
-	if some, count := r.n.NotRealised(10); count != 1 || len(some) != 1 {
-		t.Errorf("not realised: %d, %v; want the PodNetwork alone", count, some)
+	if some, count := r.n.NotDone(10); count != 1 || len(some) != 1 {
+		t.Errorf("not done: %d, %v; want the PodNetwork alone", count, some)
 	}
 	if left, err := r.n.Wait(within(t, 50*time.Millisecond), revision, []state.Key{one.Key}); err == nil || len(left) != 1 {
 		t.Errorf("waited with %v, left %v", err, left)
 	}
 	r.apply(uplink("eth0"), one)
-	r.told.want(t, "Interface/eth0 realised", "PodNetwork/one realised")
+	r.reports.want(t, "Interface/eth0 done", "PodNetwork/one done")
 	port := objectOf(state.KindInterface, "p1", &state.Interface{Port: datapath.Port{Device: "p1", Switch: true, Role: datapath.RolePort}})
 	r.apply(masqueraded("two", "10.0.0.0/16"), uplink("eth1"), port, nat("own"))
 	got := r.rules()
@@ -225,15 +225,15 @@ func TestPodMasquerade(t *testing.T) {
 		_, in := r.rules()["PodNetwork/one#ipv4"]
 		return in && cmp.Equal(r.rules()["PodNetwork/one#ipv4"].Match.Destination, without(netip.MustParsePrefix("0.0.0.0/2"), list("10.7.1.0/24", "10.0.0.0/16")), compared)
 	})
-	r.told.want(t, "Peer/far realised", "Interface/eth1 realised", "Interface/p1 realised", "PodNetwork/two realised", "NAT/own realised")
+	r.reports.want(t, "Peer/far done", "Interface/eth1 done", "Interface/p1 done", "PodNetwork/two done", "NAT/own done")
 	r.plane.Refuse("PodNetwork/one#ipv4", fmt.Errorf("not today"))
 	commit(t, r.store, []*state.Object{masqueraded("one", "10.7.2.0/24")})
-	r.told.want(t, "PodNetwork/one failed")
+	r.reports.want(t, "PodNetwork/one failed")
 	if s, _ := r.n.Status(one.Key); s.Message != "not today" {
 		t.Errorf("refused: %+v", s)
 	}
 	r.plane.Refuse("PodNetwork/one#ipv4", nil)
-	r.told.want(t, "PodNetwork/one realised")
+	r.reports.want(t, "PodNetwork/one done")
 	r.apply(podNetwork("one", "10.7.2.0/24"), podNetwork("two", "10.0.0.0/16"))
 	if got := r.rules(); len(got) != 1 {
 		t.Errorf("without masquerade: %v", got)
@@ -248,12 +248,12 @@ func TestPodNetworkAndPeers(t *testing.T) {
 		return objectOf(state.KindPeer, name, &state.Peer{Peer: datapath.Peer{
 			Underlay: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, name[0]})}, Prefixes: list(prefixes...), Tunnel: datapath.TunnelName(tunnel)}})
 	}
-	told := objectOf(state.KindRoute, "told", &state.Route{Route: datapath.Route{
+	configured := objectOf(state.KindRoute, "configured", &state.Route{Route: datapath.Route{
 		Prefix: netip.MustParsePrefix("10.7.4.0/24"), NextHops: []datapath.NextHop{{Device: "eth7", Weight: 1}}}})
 	one := podNetwork("one", "10.7.1.0/24")
-	r.apply(one, tunnel, peer("a", "mesh", "10.7.2.0/24", "10.7.4.0/24", "2001:db8::/48"), peer("b", "", "10.7.3.0/24"), told)
+	r.apply(one, tunnel, peer("a", "mesh", "10.7.2.0/24", "10.7.4.0/24", "2001:db8::/48"), peer("b", "", "10.7.3.0/24"), configured)
 	want := map[datapath.RouteName]datapath.Route{
-		"pods#default4": defaultBy("10.7.1.2", "hsvlan110"), "told": told.Value.(*state.Route).Route,
+		"pods#default4": defaultBy("10.7.1.2", "hsvlan110"), "configured": configured.Value.(*state.Route).Route,
 		"Peer/a#10.7.2.0/24": {Prefix: netip.MustParsePrefix("10.7.2.0/24"), NextHops: []datapath.NextHop{{Via: netip.MustParseAddr("10.7.1.1"), Device: "loxi_host", Weight: 1}}},
 	}
 	_, routes := r.network.Content()
@@ -345,10 +345,10 @@ func TestPodNetworkIsKept(t *testing.T) {
 		}
 		o := Options{Store: store, Plane: plane, Network: network}
 		if kept {
-			o.Keep = []state.Key{{Kind: state.KindPodNetwork, Name: "of-the-future"}}
+			o.NoPrune = []state.Key{{Kind: state.KindPodNetwork, Name: "of-the-future"}}
 		}
 		n := start(t, o)
-		if err := n.Settled(within(t, 20*time.Second)); err != nil {
+		if err := n.Synced(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if bridges, _ := network.Content(); len(bridges) == 1 != kept {

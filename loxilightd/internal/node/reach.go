@@ -31,7 +31,7 @@ const (
 type peerWatch struct {
 	known          bool
 	sent, received uint64
-	heard          time.Time // when the counter of received packets last increased; zero: never
+	lastReceived   time.Time // when the counter of received packets last increased; zero: never
 	lastSent       time.Time // likewise of sent packets
 	silentSince    time.Time // packets have been sent since then, but none was received
 	sends          int       // reads since then with sent packets
@@ -58,8 +58,8 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		failed: map[datapath.Hop]bool{}, open: map[datapath.Hop]bool{}, asked: map[datapath.Hop]time.Time{},
 	}
 	telemetry := n.opts.Plane.Telemetry()
-	look := func(h datapath.Hop, every time.Duration) condition {
-		return r.look(n, telemetry, &before, h, now, every)
+	check := func(h datapath.Hop, every time.Duration) condition {
+		return r.checkHop(n, telemetry, &before, h, now, every)
 	}
 	// First, because a Peer may have the same neighbour.
 	for o := range s.After(state.KindRoute, "") {
@@ -67,7 +67,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 			if _, seen := r.asked[h]; seen || len(r.asked) >= maxHops {
 				continue
 			}
-			if is := look(h, askHop); is.message != "" {
+			if is := check(h, askHop); is.message != "" {
 				r.hops[h] = is
 				r.problems[fmt.Sprint("hop ", h)] = is
 			}
@@ -91,7 +91,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		case len(r.peers) > maxHops:
 			every = never
 		}
-		c := look(datapath.Hop{Addr: remote}, every)
+		c := check(datapath.Hop{Addr: remote}, every)
 		if c.message != "" {
 			c.message = fmt.Sprintf("underlay address %s is not reached: %s", remote, c.message)
 		} else {
@@ -118,10 +118,10 @@ func hopsOf(v *state.Route) (hops []datapath.Hop) {
 // never is an interval at which the kernel asks no neighbour.
 const never = time.Duration(0)
 
-// look returns why a next hop is not reached; no message: it is reached, or unknown. The kernel is
-// made to ask the neighbour at an interval; a failed one is always asked, so that its return is
+// checkHop returns why a next hop is not reached; no message: it is reached, or unknown. The kernel
+// is made to ask the neighbour at an interval; a failed one is always asked, so that its return is
 // noticed.
-func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
+func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
 	switch {
 	case before.open[h]:
 		every = time.Nanosecond // only the reply to a request contains the state
@@ -136,6 +136,9 @@ func (r *reach) look(n *Node, telemetry datapath.Telemetry, before *reach, h dat
 		last = now
 	}
 	r.asked[h] = last
+	if device := telemetry.DeviceOf(h.Addr, h.Switch); h.Addr.IsValid() && device != "" {
+		return condition{message: fmt.Sprintf("%s is an address of the node itself, on device %q: set the address of another host", h.Addr, device)}
+	}
 	is := telemetry.HopTo(h, ask)
 	if broken := n.hopIsLost(is, h.Switch); broken != "" {
 		r.open[h] = every != never // when that is repaired, it is asked at once
@@ -168,7 +171,7 @@ func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 		w.sends++
 	}
 	if c.ReceivedPackets > before.received {
-		w.heard, w.silentSince, w.sends = now, time.Time{}, 0
+		w.lastReceived, w.silentSince, w.sends = now, time.Time{}, 0
 	}
 	if now.Sub(w.lastSent) > silenceLapses {
 		w.silentSince, w.sends = time.Time{}, 0
@@ -185,7 +188,7 @@ func (w *peerWatch) note(now time.Time) condition {
 	if !w.isSilent() || now.Sub(w.silentSince) < silentAfter {
 		return condition{}
 	}
-	return condition{ready: true, quiet: true, message: "packets are sent to the node and none comes back, " +
+	return condition{ready: true, quiet: true, message: "packets are sent to the node and none is received from it, " +
 		"which is normal for traffic in one direction; otherwise check that type, VNI and port of the Tunnel are the same there"}
 }
 
@@ -224,9 +227,9 @@ func hopName(h datapath.Hop) string {
 	return h.Device
 }
 
-// LastHeard returns when a packet from a Peer was last received, to the second; zero: not since
+// LastReceived returns when a packet from a Peer was last received, to the second; zero: not since
 // the daemon started.
-func (n *Node) LastHeard(peer string) time.Time {
+func (n *Node) LastReceived(peer string) time.Time {
 	n.conditions.mu.Lock()
 	w := n.conditions.world
 	n.conditions.mu.Unlock()
@@ -235,7 +238,7 @@ func (n *Node) LastHeard(peer string) time.Time {
 	}
 	last := w.reach.peers[peer]
 	if is, ok := n.opts.Plane.Telemetry().PeerState(datapath.PeerName(peer)); ok && last.known && is.Traffic.ReceivedPackets > last.received {
-		return time.Now() // since the last look
+		return time.Now() // since the last reading
 	}
-	return last.heard
+	return last.lastReceived
 }

@@ -17,15 +17,15 @@ import (
 // part applies the objects of one kind, or of a few.
 type part interface {
 	Run(ctx context.Context)
-	Kick()
-	Complete()
+	Trigger()
+	MarkInitialized()
 	Repairs() uint64
 
-	// settled returns channels that are closed when everything has been tried once.
-	settled() []<-chan struct{}
-	// status, notRealised and wait are like the methods of [Node].
+	// synced returns channels that are closed when everything has been tried once.
+	synced() []<-chan struct{}
+	// status, notDone and wait are like the methods of [Node].
 	status(k state.Key) (Status, bool)
-	notRealised(limit int) (some map[state.Key]Status, count int)
+	notDone(limit int) (some map[state.Key]Status, count int)
 	wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key
 }
 
@@ -42,23 +42,23 @@ type rows[K ~string, V any] struct {
 }
 
 func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
-	kept := map[K]bool{}
-	for _, k := range n.opts.Keep {
+	noPrune := map[K]bool{}
+	for _, k := range n.opts.NoPrune {
 		if k.Kind == kind {
-			kept[K(k.Name)] = true
+			noPrune[K(k.Name)] = true
 		}
 		if slices.Contains(derivedKinds, k.Kind) {
-			keepDerived(table, kept)
+			keepDerived(table, noPrune)
 		}
 	}
 	r := &rows[K, V]{kind: kind, value: value, queued: map[K]reconcile.Change[K, V]{}}
 	r.Reconciler = reconcile.New(reconcile.Options[K, V]{
-		Table: table, Log: n.logOf(kind), Keep: kept,
+		Table: table, Log: n.logOf(kind), NoPrune: noPrune,
 		Notify: func(k K, s Status) {
 			if !isDerived(k) {
-				n.tell(state.Key{Kind: kind, Name: string(k)}, s)
+				n.report(state.Key{Kind: kind, Name: string(k)}, s)
 			}
-			n.derived.tellAll()
+			n.derived.reportAll()
 		},
 	})
 	return r
@@ -66,10 +66,10 @@ func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V],
 
 // keepDerived keeps all existing derived rows: they may come from objects that this version
 // cannot decode.
-func keepDerived[K ~string, V any](table datapath.Table[K, V], kept map[K]bool) {
+func keepDerived[K ~string, V any](table datapath.Table[K, V], noPrune map[K]bool) {
 	for k, err := range table.Keys(context.Background()) {
 		if err == nil && isDerived(k) {
-			kept[k] = true
+			noPrune[k] = true
 		}
 	}
 }
@@ -106,14 +106,14 @@ func (r *rows[K, V]) applyAndWait(ctx context.Context, s *state.Snapshot, change
 	}
 }
 
-func (r *rows[K, V]) settled() []<-chan struct{} { return []<-chan struct{}{r.Settled()} }
+func (r *rows[K, V]) synced() []<-chan struct{} { return []<-chan struct{}{r.Synced()} }
 
 func (r *rows[K, V]) status(k state.Key) (Status, bool) { return r.Status(K(k.Name)) }
 
-func (r *rows[K, V]) notRealised(limit int) (some map[state.Key]Status, count int) {
+func (r *rows[K, V]) notDone(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
-	derived := r.derivedNotRealised()
-	for k, s := range r.NotRealised(limit + derived) {
+	derived := r.derivedNotDone()
+	for k, s := range r.NotDone(limit + derived) {
 		if len(some) < limit && !isDerived(k) {
 			some[state.Key{Kind: r.kind, Name: string(k)}] = s
 		}
@@ -130,7 +130,7 @@ func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key
 	if len(names) == 0 {
 		return nil // an empty list would mean all to the reconciler
 	}
-	names, err := r.WaitRealised(ctx, revision, names...)
+	names, err := r.WaitDone(ctx, revision, names...)
 	if err == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 // rules is the part for objects that are applied as whole sets: the rules of the firewall and of
 // NAT, and the address groups that both refer to.
 type rules struct {
-	tell     func(state.Key, Status)
+	report   func(state.Key, Status)
 	firewall *ruleSet[datapath.FirewallSet]
 	nat      *ruleSet[datapath.NATSet]
 	absent   *hostPorts // NAT objects without an address on this node
@@ -23,12 +23,12 @@ type rules struct {
 	mu       sync.Mutex
 	snapshot *state.Snapshot // from which the sets were last made
 
-	telling sync.Mutex // held while reporting, so that reports are in order
-	told    map[state.Key]toldRule
+	reporting sync.Mutex // held while reporting, so that reports are in order
+	reported  map[state.Key]reportedRule
 }
 
-// toldRule is the last reported outcome of an object.
-type toldRule struct {
+// reportedRule is the last reported outcome of an object.
+type reportedRule struct {
 	Status
 	firewall, nat version
 }
@@ -37,19 +37,19 @@ type toldRule struct {
 var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddressGroup}
 
 func newRules(n *Node) *rules {
-	r := &rules{tell: n.tell, absent: &n.hostPorts, told: map[state.Key]toldRule{}}
-	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.tellAll, buildFirewall(&n.exempt))
+	r := &rules{report: n.report, absent: &n.hostPorts, reported: map[state.Key]reportedRule{}}
+	r.firewall = newRuleSet(n, state.KindFirewallRule, n.opts.Plane.Firewall(), r.reportAll, buildFirewall(&n.exempt))
 	outcome := func() {
-		r.tellAll()
-		n.derived.tellAll()
+		r.reportAll()
+		n.derived.reportAll()
 	}
 	r.nat = newRuleSet(n, state.KindNAT, n.opts.Plane.NAT(), outcome, n.buildNAT)
 	return r
 }
 
-// apply applies changes; guests: the guests among the Endpoints changed, too.
-func (r *rules) apply(s *state.Snapshot, changed []state.Key, guests bool) {
-	if guests || hasPodRules(s, changed) {
+// apply applies changes; roaming: the roaming pods changed, too.
+func (r *rules) apply(s *state.Snapshot, changed []state.Key, roaming bool) {
+	if roaming || hasPodRules(s, changed) {
 		// NAT has derived rules, too.
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT})
 	}
@@ -61,7 +61,7 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key, guests bool) {
 	r.mu.Lock()
 	r.snapshot = s
 	r.mu.Unlock()
-	r.tellAll()
+	r.reportAll()
 }
 
 // applyFirewall makes the firewall set again, because exempt packets or addresses of the node
@@ -73,17 +73,17 @@ func (r *rules) applyFirewall(s *state.Snapshot) {
 // applyNAT makes the NAT set again, because devices or addresses of the node changed.
 func (r *rules) applyNAT(s *state.Snapshot) {
 	r.nat.apply(s, []state.Key{{Kind: state.KindNAT}})
-	r.tellAll()
+	r.reportAll()
 }
 
-func (r *rules) taken() *state.Snapshot {
+func (r *rules) lastSnapshot() *state.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.snapshot
 }
 
 func (r *rules) status(k state.Key) (Status, bool) {
-	s := r.taken()
+	s := r.lastSnapshot()
 	if s == nil {
 		return Status{}, false
 	}
@@ -94,7 +94,7 @@ func (r *rules) status(k state.Key) (Status, bool) {
 	return r.of(o, s.Revision), true
 }
 
-// of returns the status of an object as of revision. A group without references is realised.
+// of returns the status of an object as of revision. A group without references is done.
 func (r *rules) of(o *state.Object, revision uint64) Status {
 	switch o.Kind {
 	case state.KindFirewallRule:
@@ -105,60 +105,60 @@ func (r *rules) of(o *state.Object, revision uint64) Status {
 		}
 		return r.nat.of(o)
 	}
-	worst := Status{State: reconcile.Realised, Revision: revision}
+	worst := Status{State: reconcile.Done, Revision: revision}
 	if r.firewall.has(o.Name) {
 		worst = r.firewall.of(o)
 	}
 	if r.nat.has(o.Name) {
-		if s := r.nat.of(o); worst.State == reconcile.Realised || s.State == reconcile.Failed && worst.State == reconcile.Pending {
+		if s := r.nat.of(o); worst.State == reconcile.Done || s.State == reconcile.Failed && worst.State == reconcile.Pending {
 			worst = s
 		}
 	}
 	return worst
 }
 
-// tellAll reports every object whose status changed.
-func (r *rules) tellAll() {
-	r.telling.Lock()
-	defer r.telling.Unlock()
-	s := r.taken()
+// reportAll reports every object whose status changed.
+func (r *rules) reportAll() {
+	r.reporting.Lock()
+	defer r.reporting.Unlock()
+	s := r.lastSnapshot()
 	if s == nil {
 		return
 	}
 	for _, kind := range ruleKinds {
 		for o := range s.After(kind, "") {
 			firewall, nat := r.firewall.version(o), r.nat.version(o)
-			now := toldRule{r.of(o, s.Revision), firewall, nat}
+			now := reportedRule{r.of(o, s.Revision), firewall, nat}
 			if now.State == reconcile.Pending && now.Failures == 0 {
 				continue // not tried yet
 			}
-			before, known := r.told[o.Key]
+			before, known := r.reported[o.Key]
 			same := before.firewall == firewall && before.nat == nat
 			if known && same && before.State == now.State && before.Message == now.Message {
 				continue
 			}
-			r.told[o.Key] = now
-			r.tell(o.Key, now.Status)
+			r.reported[o.Key] = now
+			r.report(o.Key, now.Status)
 		}
 	}
-	for k := range r.told {
+	for k := range r.reported {
 		if _, ok := s.Get(k); !ok {
-			delete(r.told, k)
-			r.tell(k, Status{State: reconcile.Removed, Revision: s.Revision})
+			delete(r.reported, k)
+			r.report(k, Status{State: reconcile.Removed, Revision: s.Revision})
 		}
 	}
 }
 
-func (r *rules) notRealised(limit int) (some map[state.Key]Status, count int) {
+func (r *rules) notDone(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
-	s := r.taken()
+	s := r.lastSnapshot()
 	if s == nil || r.asWanted() {
 		return some, 0
 	}
 	for _, kind := range ruleKinds {
 		for o := range s.After(kind, "") {
 			now := r.of(o, s.Revision)
-			if now.State == reconcile.Realised {
+			if now.State == reconcile.Done {
 				continue
 			}
 			count++
@@ -170,11 +170,11 @@ func (r *rules) notRealised(limit int) (some map[state.Key]Status, count int) {
 	return some, count
 }
 
-// asWanted reports whether both sets are realised.
+// asWanted reports whether both sets are done.
 func (r *rules) asWanted() bool {
 	f, hasFirewall := r.firewall.Status(datapath.NodeSet)
 	n, hasNAT := r.nat.Status(datapath.NodeSet)
-	return (!hasFirewall || f.State == reconcile.Realised) && (!hasNAT || n.State == reconcile.Realised) && !r.firewall.isHeld() && !r.nat.isHeld() &&
+	return (!hasFirewall || f.State == reconcile.Done) && (!hasNAT || n.State == reconcile.Done) && !r.firewall.isFrozen() && !r.nat.isFrozen() &&
 		r.absent.none()
 }
 
@@ -186,10 +186,10 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	}
 	failed := map[string]bool{}
 	if about(state.KindFirewallRule, r.firewall.has) {
-		failed[state.KindFirewallRule] = r.firewall.waitRealised(ctx, revision)
+		failed[state.KindFirewallRule] = r.firewall.waitDone(ctx, revision)
 	}
 	if about(state.KindNAT, r.nat.has) {
-		failed[state.KindNAT] = r.nat.waitRealised(ctx, revision)
+		failed[state.KindNAT] = r.nat.waitDone(ctx, revision)
 		r.absent.wait(ctx, keys)
 	}
 	if ctx.Err() == nil {
@@ -197,7 +197,7 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	}
 	for _, k := range keys {
 		s, there := r.status(k)
-		if there && s.State != reconcile.Realised || !there && failed[k.Kind] {
+		if there && s.State != reconcile.Done || !there && failed[k.Kind] {
 			left = append(left, k)
 		}
 	}
@@ -235,21 +235,21 @@ func (r *rules) Run(ctx context.Context) {
 	both.Wait()
 }
 
-// Kick has both sets verified.
-func (r *rules) Kick() { r.firewall.Kick(); r.nat.Kick() }
+// Trigger has both sets verified.
+func (r *rules) Trigger() { r.firewall.Trigger(); r.nat.Trigger() }
 
-// Complete allows sets of an earlier run to be replaced and removed.
-func (r *rules) Complete() {
-	s := r.taken()
-	r.firewall.release(s)
-	r.nat.release(s)
-	r.firewall.Complete()
-	r.nat.Complete()
+// MarkInitialized allows sets of an earlier run to be replaced and removed.
+func (r *rules) MarkInitialized() {
+	s := r.lastSnapshot()
+	r.firewall.unfreeze(s)
+	r.nat.unfreeze(s)
+	r.firewall.MarkInitialized()
+	r.nat.MarkInitialized()
 }
 
 // Repairs returns how often a set was repaired.
 func (r *rules) Repairs() uint64 { return r.firewall.Repairs() + r.nat.Repairs() }
 
-func (r *rules) settled() []<-chan struct{} {
-	return []<-chan struct{}{r.firewall.Settled(), r.nat.Settled()}
+func (r *rules) synced() []<-chan struct{} {
+	return []<-chan struct{}{r.firewall.Synced(), r.nat.Synced()}
 }

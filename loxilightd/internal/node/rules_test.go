@@ -54,13 +54,13 @@ func group(name string, prefix string, within ...datapath.GroupName) *state.Obje
 	})
 }
 
-// told records the reports of a node about objects.
-type told struct {
+// recorder records the reports of a node about objects.
+type recorder struct {
 	mu   sync.Mutex
 	list []string
 }
 
-func (t *told) turned(k state.Key, s Status) {
+func (t *recorder) record(k state.Key, s Status) {
 	if k.Kind == state.KindInterface && k.Name == "lo" {
 		return
 	}
@@ -70,7 +70,7 @@ func (t *told) turned(k state.Key, s Status) {
 }
 
 // want waits until exactly these reports have arrived, in any order, and clears them.
-func (t *told) want(tt *testing.T, want ...string) {
+func (t *recorder) want(tt *testing.T, want ...string) {
 	tt.Helper()
 	slices.Sort(want)
 	deadline := time.Now().Add(20 * time.Second)
@@ -81,7 +81,7 @@ func (t *told) want(tt *testing.T, want ...string) {
 			t.list = nil
 			t.mu.Unlock()
 			if !slices.Equal(got, want) {
-				tt.Errorf("told %q, want %q", got, want)
+				tt.Errorf("reported %q, want %q", got, want)
 			}
 			return
 		}
@@ -102,10 +102,10 @@ func waitFor(t *testing.T, n *Node, revision uint64, objects ...*state.Object) {
 }
 
 func TestRulesAreOneSet(t *testing.T) {
-	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
+	store, plane, reports := openStore(t), backends.NewFake(backends.FakeOptions{}), &recorder{}
 	attach(t, store)
 	exempt := []datapath.Match{{Ports: []datapath.PortRange{{First: 22, Last: 22}}}}
-	n := start(t, Options{Store: store, Plane: plane, Turned: told.turned, Exempt: exempt})
+	n := start(t, Options{Store: store, Plane: plane, StatusChanged: reports.record, Exempt: exempt})
 	objects := []*state.Object{
 		group("inner", "10.2.0.0/16"), group("outer", "10.1.0.0/16", "inner"), group("idle", "10.3.0.0/16"),
 		rule("a", 10, "outer"), rule("b", 20),
@@ -124,7 +124,7 @@ func TestRulesAreOneSet(t *testing.T) {
 	if d := cmp.Diff(want, f, cmpopts.EquateComparable(netip.Prefix{})); d != "" || !there || translates {
 		t.Errorf("firewall %v, nat %v; set (-want +got):\n%s", there, translates, d)
 	}
-	told.want(t, "AddressGroup/inner realised", "AddressGroup/outer realised", "AddressGroup/idle realised", "FirewallRule/a realised", "FirewallRule/b realised")
+	reports.want(t, "AddressGroup/inner done", "AddressGroup/outer done", "AddressGroup/idle done", "FirewallRule/a done", "FirewallRule/b done")
 
 	// Exempt packets change without an object.
 	n.SetExempt([]datapath.Match{{In: []string{"eth7"}}})
@@ -144,7 +144,7 @@ func TestRulesAreOneSet(t *testing.T) {
 	plane.Refuse("a", errors.New("no more"))
 	waitFor(t, n, commit(t, store, []*state.Object{group("idle", "10.4.0.0/16")}), objects[2])
 	// The objects that changed, and the rule whose set was not in force meanwhile.
-	told.want(t, "AddressGroup/idle realised", "AddressGroup/inner realised", "FirewallRule/a realised")
+	reports.want(t, "AddressGroup/idle done", "AddressGroup/inner done", "FirewallRule/a done")
 
 	plane.Refuse("a", nil)
 	revision := commit(t, store, []*state.Object{nat("out")}, objects[3].Key, objects[4].Key)
@@ -152,22 +152,22 @@ func TestRulesAreOneSet(t *testing.T) {
 	if _, there, set, translates := plane.Rules(); there || !translates || len(set.Rules) != 1 {
 		t.Errorf("firewall %v, nat %v with %v; want no rules of the firewall, and one of nat", there, translates, set.Rules)
 	}
-	told.want(t, "FirewallRule/a removed", "FirewallRule/b removed", "NAT/out realised")
+	reports.want(t, "FirewallRule/a removed", "FirewallRule/b removed", "NAT/out done")
 }
 
 // TestOneBadRule: rules in force stay Ready, the faulty rule has the error, and the other rules
 // of the transaction name the faulty one.
 func TestOneBadRule(t *testing.T) {
-	store, plane, told := openStore(t), backends.NewFake(backends.FakeOptions{}), &told{}
+	store, plane, reports := openStore(t), backends.NewFake(backends.FakeOptions{}), &recorder{}
 	attach(t, store)
-	n := start(t, Options{Store: store, Plane: plane, Turned: told.turned})
+	n := start(t, Options{Store: store, Plane: plane, StatusChanged: reports.record})
 	waitFor(t, n, commit(t, store, []*state.Object{rule("old", 1), group("g", "10.1.0.0/16")}), rule("old", 1))
-	told.want(t, "FirewallRule/old realised", "AddressGroup/g realised")
+	reports.want(t, "FirewallRule/old done", "AddressGroup/g done")
 
 	plane.Refuse("bad", errors.New("too wide"))
 	fresh := []*state.Object{rule("bad", 2), rule("beside", 3, "g")}
 	revision := commit(t, store, fresh)
-	told.want(t, "FirewallRule/bad failed", "FirewallRule/beside failed")
+	reports.want(t, "FirewallRule/bad failed", "FirewallRule/beside failed")
 	for name, text := range map[string]string{"bad": "too wide", "beside": "there is FirewallRule/bad: too wide"} {
 		if s, ok := n.Status(state.Key{Kind: state.KindFirewallRule, Name: name}); !ok || s.State != reconcile.Failed || !strings.Contains(s.Message, text) {
 			t.Errorf("%s: %+v, want failed: …%s…", name, s, text)
@@ -177,11 +177,11 @@ func TestOneBadRule(t *testing.T) {
 	if err == nil || len(left) != 2 {
 		t.Errorf("waited with %v, left %v; want the two that are not in force", err, left)
 	}
-	some, count := n.NotRealised(1)
+	some, count := n.NotDone(1)
 	if len(some) != 1 || count != 2 {
-		t.Errorf("%d not realised, of which %v; want 2, of which one", count, slices.Collect(maps.Keys(some)))
+		t.Errorf("%d not done, of which %v; want 2, of which one", count, slices.Collect(maps.Keys(some)))
 	}
-	if p := n.Problems(); len(p) != 1 || !strings.Contains(p[0], "what was before goes on") {
+	if p := n.Problems(); len(p) != 1 || !strings.Contains(p[0], "the previous rules stay in force") {
 		t.Errorf("problems %q", p)
 	}
 	if f, _, _, _ := plane.Rules(); len(f.Rules) != 1 {
@@ -190,7 +190,7 @@ func TestOneBadRule(t *testing.T) {
 
 	plane.Refuse("bad", nil)
 	waitFor(t, n, revision, fresh...)
-	told.want(t, "FirewallRule/bad realised", "FirewallRule/beside realised")
+	reports.want(t, "FirewallRule/bad done", "FirewallRule/beside done")
 	if p := n.Problems(); len(p) != 0 {
 		t.Errorf("problems %q, want none", p)
 	}
@@ -221,16 +221,16 @@ func TestRulesThroughFaults(t *testing.T) {
 func TestRulesAfterARestart(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
-		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"dark": {}}}
+		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"undecodable": {}}}
 		if err := plane.Firewall().Update(t.Context(), datapath.NodeSet, set); err != nil {
 			t.Fatal(err)
 		}
 		o := Options{Store: store, Plane: plane}
 		if keep {
-			o.Keep = []state.Key{{Kind: state.KindFirewallRule, Name: "dark"}}
+			o.NoPrune = []state.Key{{Kind: state.KindFirewallRule, Name: "undecodable"}}
 		}
 		n := start(t, o)
-		if err := n.Settled(within(t, 20*time.Second)); err != nil {
+		if err := n.Synced(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if keep {
@@ -260,8 +260,8 @@ func TestLostRules(t *testing.T) {
 		if f, _, _, _ := plane.Rules(); err == nil || len(left) != 1 || len(f.Rules) != 2 {
 			t.Errorf("waited with %v, left %v; in force are %d rules, want the two from before", err, left, len(f.Rules))
 		}
-		if some, count := n.NotRealised(5); count != 1 || !strings.Contains(some[rule("a", 1).Key].Message, "desired state was lost") {
-			t.Errorf("not realised: %v", some)
+		if some, count := n.NotDone(5); count != 1 || !strings.Contains(some[rule("a", 1).Key].Message, "desired state was lost") {
+			t.Errorf("not done: %v", some)
 		}
 	}
 	waitFor(t, n, revision, rule("a", 1))
@@ -270,7 +270,7 @@ func TestLostRules(t *testing.T) {
 	}
 }
 
-// TestWhatIsStillInForce: a rule whose group cannot change is not realised; another rule is,
+// TestWhatIsStillInForce: a rule whose group cannot change is not done; another rule is,
 // until an external change of the set in force.
 func TestWhatIsStillInForce(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
@@ -288,7 +288,7 @@ func TestWhatIsStillInForce(t *testing.T) {
 		}
 		return text
 	}
-	eventually(t, func() bool { return states() == "g failed a failed b realised " })
+	eventually(t, func() bool { return states() == "g failed a failed b done " })
 	plane.Refuse("a", nil)
 	waitFor(t, n, store.Snapshot().Revision, objects...)
 	plane.Refuse("b", errors.New("no more"))
@@ -298,7 +298,7 @@ func TestWhatIsStillInForce(t *testing.T) {
 	plane.SignalChange()
 	eventually(t, func() bool { return states() == "g failed a failed b failed " })
 	plane.Refuse("b", nil)
-	eventually(t, func() bool { return states() == "g realised a realised b realised " })
+	eventually(t, func() bool { return states() == "g done a done b done " })
 }
 
 // TestRulesBeforePorts: a port is attached once the rules of the same transaction are in force.

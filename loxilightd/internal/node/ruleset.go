@@ -21,9 +21,9 @@ import (
 type ruleSet[V names] struct {
 	*reconcile.Reconciler[datapath.SetName, V]
 	datapath.RuleTable[V]
-	kind  string
-	build func(s *state.Snapshot, groups *groups) (set V, rules int)
-	held  held
+	kind   string
+	build  func(s *state.Snapshot, groups *groups) (set V, rules int)
+	frozen frozen
 	// localAddrs returns the addresses of the node itself.
 	localAddrs func() []netip.Addr
 
@@ -62,19 +62,19 @@ func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outc
 	build func(*state.Snapshot, *groups) (V, int),
 ) *ruleSet[V] {
 	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build,
-		localAddrs: n.opts.Plane.Telemetry().LocalAddrs, held: held{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
-	if !time.Now().Before(n.opts.PruneNotBefore) || !leftBehind(table) {
-		close(r.held.released)
+		localAddrs: n.opts.Plane.Telemetry().LocalAddrs, frozen: frozen{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
+	if !time.Now().Before(n.opts.PruneNotBefore) || !hasRows(table) {
+		close(r.frozen.released)
 	}
-	r.held.missing = slices.Sorted(slices.Values(table.Rules()))
-	kept := map[datapath.SetName]bool{}
-	for _, k := range n.opts.Keep {
+	r.frozen.missing = slices.Sorted(slices.Values(table.Rules()))
+	noPrune := map[datapath.SetName]bool{}
+	for _, k := range n.opts.NoPrune {
 		if k.Kind == kind || k.Kind == state.KindAddressGroup {
-			kept[datapath.NodeSet] = true
+			noPrune[datapath.NodeSet] = true
 		}
 	}
 	r.Reconciler = reconcile.New(reconcile.Options[datapath.SetName, V]{
-		Table: r, Log: n.logOf(kind), Keep: kept, Every: true,
+		Table: r, Log: n.logOf(kind), NoPrune: noPrune, Every: true,
 		Notify: func(_ datapath.SetName, s Status) {
 			r.note(s)
 			outcome()
@@ -94,8 +94,8 @@ func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Unlock()
 	switch {
 	case !counts:
-	case r.isHeld():
-		r.hold(s)
+	case r.isFrozen():
+		r.checkFrozen(s)
 	default:
 		r.make(s)
 	}
@@ -118,8 +118,9 @@ func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
 	return set, rules
 }
 
-// localTurned reports whether rules refer to the addresses of the node and these have changed.
-func (r *ruleSet[V]) localTurned() bool {
+// localAddrsChanged reports whether rules refer to the addresses of the node and these have
+// changed.
+func (r *ruleSet[V]) localAddrsChanged() bool {
 	r.mu.Lock()
 	before, isLocal := r.local, r.isLocal
 	r.mu.Unlock()
@@ -172,21 +173,21 @@ func (r *ruleSet[V]) note(s Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch s.State {
-	case reconcile.Realised:
+	case reconcile.Done:
 		r.inForce = s.Revision
 	case reconcile.Removed:
 		r.inForce = 0
 	}
 }
 
-// waitRealised waits until the set is in force, and reports whether ctx ended first.
-func (r *ruleSet[V]) waitRealised(ctx context.Context, revision uint64) (ended bool) {
+// waitDone waits until the set is in force, and reports whether ctx ended first.
+func (r *ruleSet[V]) waitDone(ctx context.Context, revision uint64) (ended bool) {
 	select {
-	case <-r.held.released:
+	case <-r.frozen.released:
 	case <-ctx.Done():
 		return true
 	}
-	_, err := r.WaitRealised(ctx, revision, datapath.NodeSet)
+	_, err := r.WaitDone(ctx, revision, datapath.NodeSet)
 	return err != nil
 }
 
@@ -202,16 +203,16 @@ func (r *ruleSet[V]) has(group string) bool {
 // previous one stays in force.
 func (r *ruleSet[V]) of(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
-	if r.isHeld() {
-		return r.ofHeld(o)
+	if r.isFrozen() {
+		return r.frozenStatus(o)
 	}
-	if !ok || s.State == reconcile.Realised {
+	if !ok || s.State == reconcile.Done {
 		return s
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.newest(o) <= r.inForce {
-		return Status{State: reconcile.Realised, Revision: s.Revision}
+		return Status{State: reconcile.Done, Revision: s.Revision}
 	}
 	if fault, ok := r.faults[o.Key]; ok && s.Failures > 0 {
 		s.Message = fault
@@ -234,16 +235,16 @@ func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 	return first, fault
 }
 
-// trouble returns a message if the set is not realised; else the empty string.
+// trouble returns a message if the set is not done; else the empty string.
 func (r *ruleSet[V]) trouble() string {
-	if r.isHeld() {
+	if r.isFrozen() {
 		return r.waitsFor()
 	}
 	s, ok := r.Status(datapath.NodeSet)
 	if !ok || s.Failures == 0 {
 		return ""
 	}
-	return fmt.Sprintf("changes of %s objects are not in force, and what was before goes on: %s", r.kind, s.Message)
+	return fmt.Sprintf("changes of %s objects are not in force, and the previous rules stay in force: %s", r.kind, s.Message)
 }
 
 func refersToGroups(o *state.Object) bool {

@@ -31,7 +31,7 @@ func (w *world) readTargets(s *state.Snapshot, before *reach) {
 			return !w.ways.full()
 		}
 		asked++
-		if c := w.reach.look(w.n, telemetry, before, h, w.reach.began, askHop); c.message != "" {
+		if c := w.reach.checkHop(w.n, telemetry, before, h, w.reach.began, askHop); c.message != "" {
 			w.reach.hops[h] = c
 			w.reach.problems[fmt.Sprint("hop ", h)] = c
 		}

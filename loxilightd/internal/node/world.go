@@ -48,10 +48,10 @@ func (n *Node) readWorld(before *world) *world {
 	s := n.opts.Store.Snapshot()
 	w := &world{n: n, ways: newHopCache(n)}
 	telemetry := n.opts.Plane.Telemetry()
-	for zone, inSwitch := range []bool{false, true} {
-		w.forwarding[zone], w.found[zone] = telemetry.Forwarding(inSwitch), telemetry.Devices(inSwitch)
+	for netns, inSwitch := range []bool{false, true} {
+		w.forwarding[netns], w.found[netns] = telemetry.Forwarding(inSwitch), telemetry.Devices(inSwitch)
 		if len(s.PodNetworks()) > 0 && (!inSwitch || n.opts.Devices.Host != "") {
-			w.networks[zone] = telemetry.Networks(inSwitch)
+			w.networks[netns] = telemetry.Networks(inSwitch)
 		}
 	}
 	w.index(s)
@@ -201,17 +201,17 @@ func (w *world) inSwitchOff(families [2]bool, devices ...string) condition {
 	return w.forwardingOff(1, families, devices)
 }
 
-// zoneOf returns the index of the switch or of the host in world.forwarding.
-func zoneOf(inSwitch bool) int {
+// netnsOf returns the index of the switch or of the host in world.forwarding.
+func netnsOf(inSwitch bool) int {
 	if inSwitch {
 		return 1
 	}
 	return 0
 }
 
-func (w *world) forwardingOff(zone int, families [2]bool, devices []string) condition {
-	f, who, command := &w.forwarding[zone], "the host", "sysctl"
-	if zone == 1 && w.n.opts.Devices.Namespace != "" {
+func (w *world) forwardingOff(netns int, families [2]bool, devices []string) condition {
+	f, who, command := &w.forwarding[netns], "the host", "sysctl"
+	if netns == 1 && w.n.opts.Devices.Namespace != "" {
 		who, command = "the switch", "ip netns exec "+w.n.opts.Devices.Namespace+" sysctl"
 	}
 	for family, on := range [2]bool{f.IPv4, f.IPv6} {
@@ -261,9 +261,9 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 // pods. If it is larger, pods are reached, and only hosts with addresses of the subnet are not.
 func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 	d := w.n.opts.Devices
-	for zone, networks := range w.networks {
+	for netns, networks := range w.networks {
 		for _, device := range slices.Sorted(maps.Keys(networks)) {
-			if device == v.Bridge && (zone == 1 || d.Host == "") || device == [2]string{d.Host, d.Switch}[zone] {
+			if device == v.Bridge && (netns == 1 || d.Host == "") || device == [2]string{d.Host, d.Switch}[netns] {
 				continue
 			}
 			for _, network := range networks[device] {
@@ -303,7 +303,7 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	device := cmp.Or(is.RuleName, is.Device)
 	blocked := w.notBridged(device, v.Switch)
 	blocked.quiet = true
-	blocked.ready = w.found[zoneOf(v.Switch && w.isSplit())][device].Bridging != datapath.BridgingDisabled
+	blocked.ready = w.found[netnsOf(v.Switch && w.isSplit())][device].Bridging != datapath.BridgingDisabled
 	return blocked
 }
 
@@ -316,7 +316,7 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 		if is.isMet() {
 			continue
 		}
-		if s, ok := w.n.ports.Status(name); ok && s.State != reconcile.Realised {
+		if s, ok := w.n.ports.Status(name); ok && s.State != reconcile.Done {
 			return condition{message: "rules do not see packets of port " + port.Device + ": " + s.Message, untried: isUntried(s)}
 		}
 		return condition{message: "rules do not see packets of port " + port.Device + " yet", untried: true}
@@ -339,7 +339,7 @@ func (w *world) ofRoute(v *state.Route) condition {
 	families[family] = true
 	inSwitch := v.Switch && w.n.opts.Devices.Host != ""
 	if v.Type == datapath.RouteUnicast && (inSwitch || w.gateway()[family]) {
-		if is := w.forwardingOff(zoneOf(inSwitch), families, nil); is.message != "" {
+		if is := w.forwardingOff(netnsOf(inSwitch), families, nil); is.message != "" {
 			return is
 		}
 	}

@@ -88,7 +88,7 @@ func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 		return nil
 	}
 	if old.Done {
-		return coded(api.ReasonConflict, api.CNIEnvironmentInvalid, "CNI_CONTAINERID, CNI_IFNAME: %s of container %s already exists, as %s: DEL comes first", o.IfName, o.ContainerID, old.Device)
+		return coded(api.ReasonConflict, api.CNIEnvironmentInvalid, "CNI_CONTAINERID, CNI_IFNAME: %s of container %s already exists, as %s: DEL is required first", o.IfName, o.ContainerID, old.Device)
 	}
 	return s.remove(ctx, old)
 }
@@ -105,7 +105,7 @@ func (s *Server) begin(ctx context.Context, p *api.CNIParams, c *conf, n *Networ
 		if !s.queued(holder.owner()) {
 			return nil, portTaken(holder, port)
 		}
-		if err := s.drainHeld(ctx, holder.owner()); err != nil {
+		if err := s.lockAndDrain(ctx, holder.owner()); err != nil {
 			return nil, err
 		}
 	}

@@ -53,6 +53,6 @@ func TestMACTaken(t *testing.T) {
 		t.Errorf("it is %v", err)
 	}
 	if err := (&conf{}).blame(objectError(taken)); err.Data.CNICode != api.CNIFailed {
-		t.Errorf("nobody asked for it: %v", err)
+		t.Errorf("not requested: %v", err)
 	}
 }

@@ -34,8 +34,8 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 	if err := s.Links.Check(ctx, r.link()); err != nil {
 		return linkError(err)
 	}
-	if s.Look != nil {
-		if err := s.Look(ctx, r.Object); err != nil {
+	if s.VerifyEndpoint != nil {
+		if err := s.VerifyEndpoint(ctx, r.Object); err != nil {
 			return unavailable("%s/%s could not be looked at: %v", kindEndpoint, r.Object, err)
 		}
 	}
@@ -58,7 +58,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 // agrees checks that the runtime's previous result belongs to this interface.
 func (r *record) agrees(c *conf) *api.Error {
 	if c.prev == nil {
-		return badConfig("prevResult", "is missing: it comes with CHECK")
+		return badConfig("prevResult", "is missing: CHECK requires it")
 	}
 	has := func(l resultLink) bool { return l.Name == r.IfName && l.MAC == r.MAC && l.Sandbox == r.Netns }
 	if !slices.ContainsFunc(c.prev.Interfaces, has) {

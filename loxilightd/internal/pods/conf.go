@@ -50,7 +50,7 @@ type conf struct {
 // attachments are the runtime's attachments to a network. A runtime without attachments (libcni)
 // sends null, which differs from an absent field.
 type attachments struct {
-	told bool
+	set  bool
 	list []struct {
 		ContainerID string `json:"containerID"`
 		IfName      string `json:"ifname"`
@@ -59,7 +59,7 @@ type attachments struct {
 
 // UnmarshalJSON implements [json.Unmarshaler].
 func (a *attachments) UnmarshalJSON(text []byte) error {
-	a.told = true
+	a.set = true
 	return json.Unmarshal(text, &a.list)
 }
 
@@ -219,7 +219,7 @@ func (c *conf) parseMAC(arg string) *api.Error {
 		}
 		mac, err := net.ParseMAC(from.mac)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || slices.Max(mac) == 0 {
-			return badConfig(from.field, "%q is no hardware address of a station", from.mac)
+			return badConfig(from.field, "%q is not the MAC address of a host", from.mac)
 		}
 		c.mac, c.macFrom = mac, from.field
 		break

@@ -12,7 +12,7 @@ import (
 
 // TestWrongTypes: errors of a configuration are reported in terms of JSON.
 func TestWrongTypes(t *testing.T) {
-	for _, c := range []struct{ config, says string }{
+	for _, c := range []struct{ config, message string }{
 		{`[]`, "config: want an object, not a list"},
 		{`{"mtu":`, "config: is no JSON: unexpected end of JSON input, at byte 7"},
 		{`{"name":7}`, "name: want a string, not a number"},
@@ -37,8 +37,8 @@ func TestWrongTypes(t *testing.T) {
 			config = `{"cniVersion":"1.1.0","name":"pods",` + config[1:]
 		}
 		_, err := parseConf(&api.CNIParams{Command: api.CNIAdd, ContainerID: "c", IfName: "eth0", Netns: "/x", Config: []byte(config)})
-		if err == nil || err.Data.CNICode != api.CNIDecodingFailed || !strings.Contains(err.Message, c.says) {
-			t.Errorf("%s: %v; want code 6, %s", config, err, c.says)
+		if err == nil || err.Data.CNICode != api.CNIDecodingFailed || !strings.Contains(err.Message, c.message) {
+			t.Errorf("%s: %v; want code 6, %s", config, err, c.message)
 		}
 	}
 }

@@ -22,17 +22,17 @@ func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error 
 		return err
 	}
 	defer release()
-	return s.delHeld(ctx, p, c)
+	return s.delLocked(ctx, p, c)
 }
 
-// delHeld is del for a caller that holds the interface.
-func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
+// delLocked is del for a caller that holds the interface.
+func (s *Server) delLocked(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	o := ownerOf(p)
 	s.mu.Lock()
 	r := s.pods[o]
 	s.mu.Unlock()
 	if r != nil {
-		s.knowPlugin(r, p, c)
+		s.recallPlugin(r, p, c)
 		return s.remove(ctx, r)
 	}
 	if c.ipam.Type != "" { // it may have state that we do not have
@@ -46,7 +46,7 @@ func (s *Server) delHeld(ctx context.Context, p *api.CNIParams, c *conf) *api.Er
 	if err := s.deleteKept(ctx, o); err != nil {
 		return linkError(err)
 	}
-	s.settle(o)
+	s.dropDamaged(o)
 	return nil
 }
 
@@ -85,8 +85,8 @@ func without(text json.RawMessage, at, field string) json.RawMessage {
 // remove removes everything of an interface. It may be repeated. The link is set down before its
 // source guard is removed, so that no unguarded packet enters; the record is deleted last.
 func (s *Server) remove(ctx context.Context, r *record) *api.Error {
-	if s.Leaves != nil {
-		defer s.Leaves(r.Object)()
+	if s.ExpectRemoval != nil {
+		defer s.ExpectRemoval(r.Object)()
 	}
 	if err := s.Links.Shut(ctx, r.Device); err != nil {
 		return linkError(err)
@@ -96,9 +96,9 @@ func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	if err != nil {
 		return objectError(err)
 	}
-	bounded, cancel := context.WithTimeout(ctx, goneTimeout)
+	bounded, cancel := context.WithTimeout(ctx, releaseTimeout)
 	if err := s.Objects.Ready(bounded, revision, objects); err != nil {
-		s.Log.Warn("the data plane does not let go of a pod in time", slog.String("device", r.Device), slog.Any("error", err))
+		s.Log.Warn("the data plane does not release a pod in time", slog.String("device", r.Device), slog.Any("error", err))
 	}
 	cancel()
 	if err := s.Links.Delete(ctx, r.Device); err != nil {
@@ -121,7 +121,7 @@ func (r *record) objects() []api.ObjectRef {
 
 // gc removes the interfaces of a network that the runtime no longer has.
 func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
-	if !c.Valid.told {
+	if !c.Valid.set {
 		return badConfig("cni.dev/valid-attachments", "is missing: without it everything would go")
 	}
 	valid := map[ipam.Owner]bool{}
@@ -136,7 +136,7 @@ func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 		if r.Name != c.Name || valid[r.owner()] {
 			continue
 		}
-		if err := s.collect(ctx, r, "the runtime does not know it any more"); err != nil {
+		if err := s.collect(ctx, r, "the runtime no longer lists it"); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -45,7 +45,7 @@ func TestDelWhateverTheConfiguration(t *testing.T) {
 		path := n.enqueue("c1", more)
 		n.drain(t.Context())
 		n.wantOnly()
-		if _, err := os.Stat(path + asideSuffix); err == nil {
+		if _, err := os.Stat(path + damagedSuffix); err == nil {
 			t.Errorf("%s: it was set aside", name)
 		}
 	}
@@ -74,13 +74,13 @@ func TestQueueCutShort(t *testing.T) {
 	if p := n.Problems(); len(p) > 0 {
 		t.Errorf("problems: %q", p)
 	}
-	path := n.enqueue("nobody", nil)
+	path := n.enqueue("unknown", nil)
 	if err := os.Truncate(path, 20); err != nil {
 		t.Fatal(err)
 	}
 	n.drain(t.Context())
-	n.wantProblem(path + asideSuffix)
-	if err := os.Remove(path + asideSuffix); err != nil {
+	n.wantProblem(path + damagedSuffix)
+	if err := os.Remove(path + damagedSuffix); err != nil {
 		t.Fatal(err)
 	}
 	if p := n.Problems(); len(p) > 0 {
@@ -102,7 +102,7 @@ func TestDelOfUnknownByPlugin(t *testing.T) {
 	}
 	config, err := os.ReadFile(filepath.Join(dir, "config"))
 	if err != nil || strings.Contains(string(config), "routes") || !strings.Contains(string(config), `"key":"kept"`) {
-		t.Errorf("it was told %s, %v", config, err)
+		t.Errorf("its configuration was %s, %v", config, err)
 	}
 }
 

@@ -30,7 +30,7 @@ type desired struct {
 	changes  int
 	refuse   func(o api.Object) bool
 	pending  string // message of objects that never become Ready
-	unseen   string // an object that is Pending from the next Look on
+	unseen   string // an object that is Pending from the next VerifyEndpoint on
 	network  string // of the network, if it is not Ready
 }
 
@@ -145,7 +145,7 @@ func (n *node) start() {
 			return Network{Bridge: "hsvlan110", Subnets: subnets}, name == "default"
 		},
 		Named: func(device string) bool { _, named := n.named.Load(device); return named },
-		Look: func(context.Context, string) error {
+		VerifyEndpoint: func(context.Context, string) error {
 			n.desired.set(func() { n.desired.pending += n.desired.unseen; n.desired.unseen = "" })
 			return nil
 		},
@@ -250,7 +250,7 @@ func (n *node) wantOnly(containers ...string) {
 	for _, r := range n.all() {
 		got = append(got, r.ContainerID)
 	}
-	check("what is remembered", got)
+	check("the records", got)
 	files, err := filepath.Glob(filepath.Join(n.dir, recordDir, "*.json"))
 	if err != nil || len(files) != len(containers) {
 		n.t.Errorf("files %q, %v; want %d", files, err, len(containers))

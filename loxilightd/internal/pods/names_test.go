@@ -16,7 +16,7 @@ import (
 // another owner names it. External devices stay.
 func TestNamesOfOthers(t *testing.T) {
 	n := newNode(t)
-	n.links.Strangers("hs1", "hs3", "hs4")
+	n.links.SetForeign("hs1", "hs3", "hs4")
 	n.named.Store("hs5", true)
 	var got []string
 	for _, c := range []string{"a", "b", "c"} {
@@ -31,13 +31,13 @@ func TestNamesOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.named.Delete("hs5")
-	n.links.Strangers("hs1")
+	n.links.SetForeign("hs1")
 	for _, want := range []string{"hs3", "hs4", "hs5", "hs6"} {
 		if name := n.mustAdd("next-"+want, nil).Interfaces[0].Name; name != want {
 			t.Errorf("device %s, want %s: the lowest that is free", name, want)
 		}
 	}
-	n.links.Strangers("hs1", "hs8", "hs9", "hs10")
+	n.links.SetForeign("hs1", "hs8", "hs9", "hs10")
 	var all sync.WaitGroup
 	for _, c := range names(20) {
 		all.Go(func() {

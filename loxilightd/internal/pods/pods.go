@@ -26,7 +26,7 @@ import (
 type Objects interface {
 	// Change puts objects and deletes others, all or none, and returns the new revision.
 	Change(puts []api.Object, deletes []api.ObjectRef) (revision uint64, err *api.Error)
-	// Ready waits until the objects are realised at revision or later. If ctx ends first, the
+	// Ready waits until the objects are done at revision or later. If ctx ends first, the
 	// error names an object that is not Ready, and the reason.
 	Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error
 	// Status returns the status of an object; false if the object does not exist.
@@ -61,12 +61,12 @@ type Options struct {
 	Network func(name string) (Network, bool)
 	// Named reports whether an object of another owner names a device of that name; nil: never.
 	Named func(device string) bool
-	// Look verifies an Endpoint in the data plane, so that its status is current; nil: not
-	// verified.
-	Look func(ctx context.Context, endpoint string) error
-	// Leaves is called before the link of an Endpoint is set down, because the Endpoint will be
-	// deleted; done is called when it is deleted or kept. Nil: not called.
-	Leaves func(endpoint string) (done func())
+	// VerifyEndpoint verifies an Endpoint in the data plane, so that its status is current; nil:
+	// not verified.
+	VerifyEndpoint func(ctx context.Context, endpoint string) error
+	// ExpectRemoval is called before the link of an Endpoint is set down, because the Endpoint will
+	// be deleted; done is called when it is deleted or kept. Nil: not called.
+	ExpectRemoval func(endpoint string) (done func())
 	// Plugins are the folders of IPAM plugins; no plugin in another folder is run.
 	Plugins []string
 	// Reserved are host ports that no pod gets.
@@ -79,13 +79,13 @@ type Options struct {
 
 // Time limits.
 const (
-	addTimeout    = 30 * time.Second
-	readyTimeout  = 15 * time.Second // for the data plane, as a part of that
-	goneTimeout   = 5 * time.Second  // for the data plane to let go of a pod
-	pluginTimeout = 20 * time.Second
-	undoTimeout   = 20 * time.Second
-	queueInterval = time.Second
-	sweepInterval = 10 * time.Second
+	addTimeout     = 30 * time.Second
+	readyTimeout   = 15 * time.Second // for the data plane, as a part of that
+	releaseTimeout = 5 * time.Second  // for the data plane to let go of a pod
+	pluginTimeout  = 20 * time.Second
+	undoTimeout    = 20 * time.Second
+	queueInterval  = time.Second
+	sweepInterval  = 10 * time.Second
 	// statusPatience is how long STATUS waits for a daemon that was started less than startTime
 	// ago: pods keep working meanwhile, but after an error the runtime reports the node as not
 	// ready.

@@ -68,7 +68,7 @@ func TestNothingIsLeft(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := n.Handle(ctx, n.params(api.CNIAdd, "c1", nil)); err == nil || err.Data.CNICode != api.CNITryAgain || !strings.Contains(err.Message, "no programs") {
-		t.Errorf("error %+v, want to be told what is not Ready, and to try again", err)
+		t.Errorf("error %+v, want the object that is not Ready, and to try again", err)
 	}
 	n.wantOnly()
 	n.desired.set(func() { n.desired.pending = "" })
@@ -187,7 +187,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("CHECK of an unchanged pod: %v", err)
 	}
 	if err := n.command(api.CNICheck, "c2", with); err == nil || err.Data.CNICode != api.CNIContainerUnknown {
-		t.Errorf("CHECK of what was never added: %v", err)
+		t.Errorf("CHECK of an interface that was never added: %v", err)
 	}
 	if err := n.command(api.CNICheck, "c1", nil); err == nil {
 		t.Error("CHECK without the result is content")
@@ -199,11 +199,11 @@ func TestCheck(t *testing.T) {
 	}
 	n.desired.set(func() { n.desired.pending = "no programs" })
 	if err := n.command(api.CNICheck, "c1", with); err == nil || !strings.Contains(err.Message, "no programs") {
-		t.Errorf("CHECK of what is not guarded: %v", err)
+		t.Errorf("CHECK of an interface without a guard: %v", err)
 	}
-	n.desired.set(func() { n.desired.pending, n.desired.unseen = "", "a stranger took them off" })
-	if err := n.command(api.CNICheck, "c1", with); err == nil || !strings.Contains(err.Message, "a stranger took them off") {
-		t.Errorf("CHECK of what was not looked at since: %v", err)
+	n.desired.set(func() { n.desired.pending, n.desired.unseen = "", "an external change removed it" })
+	if err := n.command(api.CNICheck, "c1", with); err == nil || !strings.Contains(err.Message, "an external change removed it") {
+		t.Errorf("CHECK of an interface that was not verified since: %v", err)
 	}
 	n.desired.set(func() { n.desired.pending = "" })
 	if err := n.links.Delete(t.Context(), "hs1"); err != nil {
@@ -386,7 +386,7 @@ func TestHostPortTwice(t *testing.T) {
 	}
 	for _, bad := range [][]map[string]any{same("", ""), same("", "0.0.0.0"), same("192.0.2.17", "192.0.2.17"), same("::", "")} {
 		err := n.command(api.CNIAdd, "c1", map[string]any{"runtimeConfig": map[string]any{"portMappings": bad}})
-		if err == nil || !strings.Contains(err.Error(), "stands there twice") {
+		if err == nil || !strings.Contains(err.Error(), "is mapped twice") {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}

@@ -83,7 +83,7 @@ func checkApart(list []portMapping) *api.Error {
 	for _, m := range list {
 		for _, p := range m.places() {
 			if seen[p] {
-				return badConfig("runtimeConfig.portMappings", "hostPort %d/%s stands there twice: it can lead to one port of the pod", m.HostPort, m.Protocol)
+				return badConfig("runtimeConfig.portMappings", "hostPort %d/%s is mapped twice: it can lead to one port of the pod", m.HostPort, m.Protocol)
 			}
 			seen[p] = true
 		}

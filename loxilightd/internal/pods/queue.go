@@ -72,7 +72,7 @@ func (s *Server) drainFile(ctx context.Context, path string) {
 		return
 	}
 	if err := s.doQueued(ctx, path, p, c); err != nil {
-		s.Log.Warn("a queued DEL could not be carried out and stays", slog.String("container", p.ContainerID),
+		s.Log.Warn("a queued DEL could not be carried out and stays queued", slog.String("container", p.ContainerID),
 			slog.String("interface", p.IfName), slog.Any("error", err))
 	}
 }
@@ -87,8 +87,8 @@ func (s *Server) queuedPath(o ipam.Owner) string {
 	return filepath.Join(s.queueDir(), sumOf(o)+".json")
 }
 
-// drainHeld is drainOne for a caller that does not hold the interface.
-func (s *Server) drainHeld(ctx context.Context, o ipam.Owner) *api.Error {
+// lockAndDrain is drainOne for a caller that does not hold the interface.
+func (s *Server) lockAndDrain(ctx context.Context, o ipam.Owner) *api.Error {
 	release, err := s.hold(ctx, o)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (s *Server) drainOne(ctx context.Context, o ipam.Owner) *api.Error {
 }
 
 func (s *Server) doQueued(ctx context.Context, path string, p *api.CNIParams, c *conf) *api.Error {
-	if err := s.delHeld(ctx, p, c); err != nil {
+	if err := s.delLocked(ctx, p, c); err != nil {
 		return err
 	}
 	s.Log.Info("queued DEL carried out", slog.String("container", p.ContainerID), slog.String("interface", p.IfName))
@@ -139,7 +139,7 @@ func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 	}
 	p.Command = api.CNIDel
 	if err == nil && filepath.Base(path) != sumOf(ownerOf(p))+".json" {
-		err = errors.New("it is about another container than its name says")
+		err = errors.New("its content and its file name are about different containers")
 	}
 	if err == nil {
 		c, refused := parseConf(p)
@@ -149,7 +149,7 @@ func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 		err = refused
 	}
 	s.Log.Error("a queued DEL cannot be read and is set aside", slog.String("file", path), slog.Any("error", err))
-	if err := os.Rename(path, path+asideSuffix); err != nil {
+	if err := os.Rename(path, path+damagedSuffix); err != nil {
 		s.Log.Error("it could not be set aside", slog.Any("error", err))
 	}
 	return nil, nil
@@ -184,8 +184,8 @@ var (
 	ifNameField    = regexp.MustCompile(`"ifName":"([^"\\]+)"`)
 )
 
-// queueAside returns the unreadable files.
-func (s *Server) queueAside() []string {
-	list, _ := filepath.Glob(filepath.Join(s.queueDir(), "*.json"+asideSuffix)) // the pattern is well formed
+// damagedQueued returns the unreadable files.
+func (s *Server) damagedQueued() []string {
+	list, _ := filepath.Glob(filepath.Join(s.queueDir(), "*.json"+damagedSuffix)) // the pattern is well formed
 	return list
 }

@@ -28,7 +28,7 @@ func TestRates(t *testing.T) {
 		for _, c := range []struct {
 			device, endpoint string
 			in, out          uint64
-		}{{device, name, 10_000_000, 7_000_000}, {device, "somebody-elses", 0, 0}, {free, name, 0, 0}, {"hs99", "", 0, 0}} {
+		}{{device, name, 10_000_000, 7_000_000}, {device, "another-pods", 0, 0}, {free, name, 0, 0}, {"hs99", "", 0, 0}} {
 			in, out := n.Rates(c.device, c.endpoint)
 			if in.Rate != c.in || out.Rate != c.out {
 				t.Errorf("%s of %q: %+v and %+v, want %d and %d", c.device, c.endpoint, in, out, c.in, c.out)

@@ -22,30 +22,30 @@ import (
 // Records of pods may be lost while the pods still run. Then as much as possible is rebuilt from
 // their Endpoints, leases and links, and no link is removed.
 
-// asideSuffix is the suffix of unreadable records, which are kept until the DEL of their
+// damagedSuffix is the suffix of unreadable records, which are kept until the DEL of their
 // interfaces.
-const asideSuffix = ".damaged"
+const damagedSuffix = ".damaged"
 
 // keptSuffix is the suffix of files that mark a link of an unknown pod as kept.
 const keptSuffix = ".kept"
 
-func (s *Server) asidePath(o ipam.Owner) string { return s.recordPath(o) + asideSuffix }
+func (s *Server) damagedPath(o ipam.Owner) string { return s.recordPath(o) + damagedSuffix }
 
-// isAside reports whether the record of an interface is unreadable.
-func (s *Server) isAside(o ipam.Owner) bool {
-	_, err := os.Lstat(s.asidePath(o))
+// isDamaged reports whether the record of an interface is unreadable.
+func (s *Server) isDamaged(o ipam.Owner) bool {
+	_, err := os.Lstat(s.damagedPath(o))
 	return err == nil
 }
 
-// settle deletes the unreadable record of an interface that no longer exists.
-func (s *Server) settle(o ipam.Owner) { _ = os.Remove(s.asidePath(o)) } // usually absent
+// dropDamaged deletes the unreadable record of an interface that no longer exists.
+func (s *Server) dropDamaged(o ipam.Owner) { _ = os.Remove(s.damagedPath(o)) } // usually absent
 
-// aside returns the unreadable records without a known interface.
-func (s *Server) aside() (paths []string) {
-	all, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*.json"+asideSuffix)) // the pattern is well formed
+// damaged returns the unreadable records without a known interface.
+func (s *Server) damaged() (paths []string) {
+	all, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*.json"+damagedSuffix)) // the pattern is well formed
 	known := map[string]bool{}
 	for _, r := range s.all() {
-		known[s.asidePath(r.owner())] = true
+		known[s.damagedPath(r.owner())] = true
 	}
 	return slices.DeleteFunc(all, func(path string) bool { return known[path] })
 }
@@ -82,7 +82,7 @@ func (s *Server) rebuild(devices map[string]string, lost bool) error {
 		s.Log.Error("the record of a pod was lost; the pod continues, rebuilt from its Endpoint and leases", slog.String("object", r.Object),
 			slog.String("container", r.ContainerID), slog.String("interface", r.IfName), slog.String("device", device))
 	}
-	lost = lost || len(s.aside()) > 0
+	lost = lost || len(s.damaged()) > 0
 	for _, device := range unknown {
 		if err := s.keep(device, devices[device], lost); err != nil {
 			return err
@@ -112,7 +112,7 @@ func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	}
 	leases := s.Addresses.Leases()
 	at := slices.IndexFunc(leases, func(l ipam.Lease) bool { return l.Owner == o })
-	if g.name == "" && (at < 0 || !lost && !s.isAside(o)) {
+	if g.name == "" && (at < 0 || !lost && !s.isDamaged(o)) {
 		return nil
 	}
 	r := &record{
@@ -320,12 +320,12 @@ func (s *Server) Problems() (list []string) {
 		list = append(list, "records of pods were damaged or lost, and the pods of these links are unknown, so the links are kept: "+some(kept)+
 			": recreate their pods")
 	}
-	if aside := s.aside(); len(aside) > 0 {
-		list = append(list, "unreadable records of unknown pods were set aside: "+some(aside)+
+	if damaged := s.damaged(); len(damaged) > 0 {
+		list = append(list, "unreadable records of unknown pods were set aside: "+some(damaged)+
 			": see that all pods work, then remove them")
 	}
-	if aside := s.queueAside(); len(aside) > 0 {
-		list = append(list, "DEL commands that were queued cannot be read and were set aside, and of which pods is not known: "+some(aside)+
+	if damaged := s.damagedQueued(); len(damaged) > 0 {
+		list = append(list, "DEL commands that were queued cannot be read and were set aside, and their pods are unknown: "+some(damaged)+
 			": have the container runtime collect its garbage, then remove them")
 	}
 	return list
@@ -341,9 +341,9 @@ func some(list []string) string {
 	return text
 }
 
-// knowPlugin takes from the configuration of a DEL which plugin assigned the addresses of an
+// recallPlugin takes from the configuration of a DEL which plugin assigned the addresses of an
 // interface whose record was lost.
-func (s *Server) knowPlugin(r *record, p *api.CNIParams, c *conf) {
+func (s *Server) recallPlugin(r *record, p *api.CNIParams, c *conf) {
 	leased := slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == r.owner() })
 	if r.Rebuilt && r.Plugin == nil && c.ipam.Type != "" && !leased {
 		n, _ := s.Network(c.Network)

@@ -73,7 +73,7 @@ func TestTornRecord(t *testing.T) {
 	if p := n.Problems(); len(p) > 0 {
 		t.Errorf("it is gone, and still: %q", p)
 	}
-	if left, _ := filepath.Glob(filepath.Join(n.dir, recordDir, "*"+asideSuffix)); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(n.dir, recordDir, "*"+damagedSuffix)); len(left) > 0 {
 		t.Errorf("%q is left", left)
 	}
 }
@@ -105,10 +105,10 @@ func TestTornRecordAlone(t *testing.T) {
 			n.start()
 			n.restart()
 			if l, there := n.links.Links()["hs1"]; !there || !l.Open {
-				t.Fatal("the link of a pod is gone that runs")
+				t.Fatal("the link of a pod no longer exists that runs")
 			}
 			if len(n.Problems()) == 0 {
-				t.Error("nobody is told")
+				t.Error("not reported")
 			}
 			if r := n.mustAdd("next", nil); r.Interfaces[0].Name != "hs2" {
 				t.Errorf("the next has device %s", r.Interfaces[0].Name)
@@ -164,8 +164,8 @@ func TestStrayRecord(t *testing.T) {
 	}
 	n.restart()
 	n.wantOnly("good")
-	n.wantProblem(path + asideSuffix)
-	if err := os.Remove(path + asideSuffix); err != nil {
+	n.wantProblem(path + damagedSuffix)
+	if err := os.Remove(path + damagedSuffix); err != nil {
 		t.Fatal(err)
 	}
 	if p := n.Problems(); len(p) > 0 {
@@ -187,14 +187,14 @@ func TestTornRecordOfPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n.knowPlugin(r, p, c); r.Plugin == nil || r.Plugin.Type != "host-local" {
+	if n.recallPlugin(r, p, c); r.Plugin == nil || r.Plugin.Type != "host-local" {
 		t.Errorf("plugin %+v", r.Plugin)
 	}
 	if _, err := n.Addresses.Allocate(t.Context(), ipam.Request{Network: "default", Owner: r.owner()}); err != nil {
 		t.Fatal(err)
 	}
 	r.Plugin = nil
-	if n.knowPlugin(r, p, c); r.Plugin != nil {
+	if n.recallPlugin(r, p, c); r.Plugin != nil {
 		t.Error("its addresses are ours")
 	}
 }

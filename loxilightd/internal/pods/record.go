@@ -183,7 +183,7 @@ func (s *Server) forget(r *record) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget %s: %w", r.owner(), err)
 	}
-	s.settle(r.owner())
+	s.dropDamaged(r.owner())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, r.owner())
@@ -198,7 +198,7 @@ func (s *Server) forget(r *record) error {
 func (s *Server) load() ([]*record, error) {
 	return loadRecords(s.StateDir, func(path string, cause error) error {
 		s.Log.Error("the record of a pod cannot be read and is set aside", slog.String("file", path), slog.Any("error", cause))
-		return os.Rename(path, path+asideSuffix)
+		return os.Rename(path, path+damagedSuffix)
 	})
 }
 

@@ -51,8 +51,8 @@ func (s *Server) takeOver(ctx context.Context) error {
 			why = "the machine was booted since"
 		case !r.Done:
 			why = "it was not finished"
-		case !there && netnsGone(r.Netns):
-			why = "its network namespace is gone"
+		case !there && netnsDeleted(r.Netns):
+			why = "its network namespace no longer exists"
 		}
 		if why != "" {
 			if err := s.collect(ctx, r, why); err != nil {
@@ -117,7 +117,7 @@ func (s *Server) clearLeases(ctx context.Context) error {
 		s.mu.Lock()
 		r := s.pods[l.Owner]
 		s.mu.Unlock()
-		if r != nil || l.Boot == s.Addresses.Boot() && s.isAside(l.Owner) {
+		if r != nil || l.Boot == s.Addresses.Boot() && s.isDamaged(l.Owner) {
 			continue
 		}
 		s.Log.Info("addresses that no pod has are given back", slog.String("container", l.ContainerID), slog.Any("addresses", l.Addresses))
@@ -137,16 +137,16 @@ func (s *Server) sweep(ctx context.Context) {
 	}
 	s.sweepKept(devices)
 	for _, r := range s.all() {
-		if _, there := devices[r.Device]; !r.Done || there || !netnsGone(r.Netns) {
+		if _, there := devices[r.Device]; !r.Done || there || !netnsDeleted(r.Netns) {
 			continue
 		}
-		if err := s.collect(ctx, r, "its network namespace is gone"); err != nil {
+		if err := s.collect(ctx, r, "its network namespace no longer exists"); err != nil {
 			s.Log.Warn("the remains of a pod could not be removed", slog.Any("error", err))
 		}
 	}
 }
 
-func netnsGone(path string) bool {
+func netnsDeleted(path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist)
 }

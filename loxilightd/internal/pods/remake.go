@@ -91,16 +91,16 @@ func (s *Server) remake(ctx context.Context, r *record) {
 	if _, there := devices[r.Device]; err != nil || there || !current || !r.Done {
 		return
 	}
-	if netnsGone(r.Netns) {
+	if netnsDeleted(r.Netns) {
 		s.setMissing(r, fmt.Sprintf("the network namespace %s of its pod no longer exists", r.Netns))
 		return
 	}
 	if err := s.reconnect(ctx, r); err != nil {
-		s.setMissing(r, fmt.Sprintf("the link of its pod could not be made anew: %s", err.Message))
+		s.setMissing(r, fmt.Sprintf("the link of its pod could not be recreated: %s", err.Message))
 		return
 	}
 	s.setMissing(r, "")
-	s.Log.Info("the link of a pod was deleted, and is made anew", slog.String("object", r.Object),
+	s.Log.Info("the link of a pod was deleted, and is recreated", slog.String("object", r.Object),
 		slog.String("container", r.ContainerID), slog.String("device", r.Device))
 }
 
@@ -120,8 +120,8 @@ func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if s.Look != nil {
-		if err := s.Look(bounded, r.Object); err != nil {
+	if s.VerifyEndpoint != nil {
+		if err := s.VerifyEndpoint(bounded, r.Object); err != nil {
 			return unavailable("%s/%s could not be looked at: %v", kindEndpoint, r.Object, err)
 		}
 	}
@@ -163,7 +163,7 @@ func (s *Server) setMissing(r *record, why string) {
 		return
 	}
 	if s.missing[r.Object] != why {
-		s.Log.Warn("the link of a pod is gone", slog.String("object", r.Object), slog.String("device", r.Device), slog.String("cause", why))
+		s.Log.Warn("the link of a pod no longer exists", slog.String("object", r.Object), slog.String("device", r.Device), slog.String("cause", why))
 	}
 	s.missing[r.Object] = why
 }

@@ -60,7 +60,7 @@ func TestRemake(t *testing.T) {
 	n.wantOnly("c1", "c2")
 
 	// Another device has the name meanwhile: the link gets the next one, and the Endpoint with it.
-	n.links.Strangers("hs1")
+	n.links.SetForeign("hs1")
 	remove("hs1")
 	eventually(t, "the link has another name", func() bool { _, ok := n.links.Links()["hs3"]; return ok && n.links.Links()["hs3"].Open })
 	found := false

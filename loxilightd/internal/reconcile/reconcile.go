@@ -26,8 +26,8 @@ type Options[K comparable, V any] struct {
 	Notify func(K, Status)
 	// Every has Notify called for every outcome, changed or not.
 	Every bool
-	// Keep are rows that are not pruned although they are not desired.
-	Keep map[K]bool
+	// NoPrune are rows that are not pruned although they are not desired.
+	NoPrune map[K]bool
 
 	MinBackoff time.Duration // after the first failure of a row; default 50 ms
 	MaxBackoff time.Duration // after many; default 30 s
@@ -48,23 +48,23 @@ type Change[K comparable, V any] struct {
 // Reconciler makes one table follow the desired state. All of its methods are safe
 // for concurrent use; Run is called once.
 type Reconciler[K comparable, V any] struct {
-	opts    Options[K, V]
-	yielder datapath.Yielder[K, V] // the table, if it is one
-	wake    chan struct{}
-	log     limitedLog
+	opts      Options[K, V]
+	exclusive datapath.ExclusiveTable[K, V] // the table, if it is one
+	wake      chan struct{}
+	log       limitedLog
 
-	mu       sync.Mutex
-	rows     map[K]*row[K, V]
-	fresh    fifo[K]         // rows that were changed
-	retries  retryHeap[K, V] // rows that failed, by time
-	waiters  map[*waiter[K]]struct{}
-	counts   [stateCount]int
-	complete bool // all sources of desired state are complete
-	pruned   bool // rows that are not desired have been searched, once
-	settled  chan struct{}
-	repairs  uint64
-	round    round[K]
-	looks    []look[K] // requested verifications
+	mu          sync.Mutex
+	rows        map[K]*row[K, V]
+	fresh       fifo[K]         // rows that were changed
+	retries     retryHeap[K, V] // rows that failed, by time
+	waiters     map[*waiter[K]]struct{}
+	counts      [stateCount]int
+	initialized bool // all sources of desired state are complete
+	pruned      bool // rows that are not desired have been searched, once
+	synced      chan struct{}
+	repairs     uint64
+	round       round[K]
+	requests    []request[K] // requested verifications
 }
 
 // row is one row of desired state and its status.
@@ -76,11 +76,11 @@ type row[K comparable, V any] struct {
 	generation uint64 // incremented by each change: an outcome counts only for the tried generation
 	queued     bool   // in fresh
 	untried    bool   // since the last change
-	begun      bool   // since the last change: see [datapath.Yielder]
+	begun      bool   // since the last change: see [datapath.ExclusiveTable]
 	heapIndex  int    // in retries; -1: not in it
 	retryAt    time.Time
 	status     Status
-	told       Status // the last outcome given to Notify
+	notified   Status // the last outcome given to Notify
 	reset      bool   // the status was set to Pending since then
 }
 
@@ -90,15 +90,15 @@ func New[K comparable, V any](opts Options[K, V]) *Reconciler[K, V] {
 	setDefault(&opts.MaxBackoff, 30*time.Second)
 	setDefault(&opts.AbsentBackoff, 5*time.Second)
 	setDefault(&opts.VerifyInterval, 5*time.Second)
-	yielder, _ := opts.Table.(datapath.Yielder[K, V])
+	exclusive, _ := opts.Table.(datapath.ExclusiveTable[K, V])
 	return &Reconciler[K, V]{
-		opts:    opts,
-		yielder: yielder,
-		wake:    make(chan struct{}, 1),
-		log:     limitedLog{log: opts.Log},
-		rows:    make(map[K]*row[K, V]),
-		waiters: make(map[*waiter[K]]struct{}),
-		settled: make(chan struct{}),
+		opts:      opts,
+		exclusive: exclusive,
+		wake:      make(chan struct{}, 1),
+		log:       limitedLog{log: opts.Log},
+		rows:      make(map[K]*row[K, V]),
+		waiters:   make(map[*waiter[K]]struct{}),
+		synced:    make(chan struct{}),
 	}
 }
 
@@ -146,21 +146,21 @@ func (r *Reconciler[K, V]) setStatus(w *row[K, V], s Status) {
 	w.status = s
 }
 
-// Complete reports that the desired state is complete: from now on rows of the table that are not
-// desired are deleted.
-func (r *Reconciler[K, V]) Complete() {
+// MarkInitialized reports that the desired state is complete: from now on rows of the table that
+// are not desired are deleted.
+func (r *Reconciler[K, V]) MarkInitialized() {
 	r.mu.Lock()
-	r.complete = true
+	r.initialized = true
 	r.round.due, r.round.keys = time.Time{}, nil // prune at once
 	r.mu.Unlock()
 	r.signal()
 }
 
-// Kick starts the next round of verification at once, and retries rows that wait for something
+// Trigger starts the next round of verification at once, and retries rows that wait for something
 // absent. Call it when the environment has changed.
-func (r *Reconciler[K, V]) Kick() {
+func (r *Reconciler[K, V]) Trigger() {
 	r.mu.Lock()
-	r.round.kicked = true
+	r.round.triggered = true
 	if !r.round.hurry {
 		r.round.keys = nil // the round under way is too slow: restart it
 	}
@@ -186,9 +186,9 @@ func (r *Reconciler[K, V]) signal() {
 	}
 }
 
-// Settled is closed when the desired state is complete and every row of it, and every row that is
+// Synced is closed when the desired state is complete and every row of it, and every row that is
 // not desired, has been tried once.
-func (r *Reconciler[K, V]) Settled() <-chan struct{} { return r.settled }
+func (r *Reconciler[K, V]) Synced() <-chan struct{} { return r.synced }
 
 // Repairs returns the number of external changes that were repaired.
 func (r *Reconciler[K, V]) Repairs() uint64 {
@@ -203,7 +203,7 @@ func (r *Reconciler[K, V]) Run(ctx context.Context) {
 		if r.step(ctx) {
 			continue
 		}
-		r.settle()
+		r.markSynced()
 		timer := time.NewTimer(r.idle())
 		select {
 		case <-ctx.Done():

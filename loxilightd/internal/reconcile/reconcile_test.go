@@ -153,18 +153,18 @@ func TestFailingRowStopsNoOther(t *testing.T) {
 		if !ok || s != want {
 			t.Errorf("status of bad = %+v, %v; want %+v", s, ok, want)
 		}
-		if s, _ := r.Status("a"); s != (Status{State: Realised, Revision: 1}) {
-			t.Errorf("status of a = %+v, want realised", s)
+		if s, _ := r.Status("a"); s != (Status{State: Done, Revision: 1}) {
+			t.Errorf("status of a = %+v, want done", s)
 		}
-		if m := r.NotRealised(10); len(m) != 1 || m["bad"] != want {
-			t.Errorf("not realised: %v, want bad only", m)
+		if m := r.NotDone(10); len(m) != 1 || m["bad"] != want {
+			t.Errorf("not done: %v, want bad only", m)
 		}
 		f.set(func() { delete(f.fail, "bad") })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		wantContent(t, f, map[string]int{"a": 1, "bad": 2, "c": 3})
-		if m := r.Counts(); m[Realised] != 3 || m[Failed] != 0 || m[Pending] != 0 || m[Removed] != 0 {
-			t.Errorf("counts = %v, want 3 realised", m)
+		if m := r.Counts(); m[Done] != 3 || m[Failed] != 0 || m[Pending] != 0 || m[Removed] != 0 {
+			t.Errorf("counts = %v, want 3 done", m)
 		}
 	})
 }
@@ -200,7 +200,7 @@ func TestRetriesBackOff(t *testing.T) {
 			t.Errorf("%d attempts in ten minutes, want about 29", n)
 		}
 		if n := f.calls["never"]; n != 1 {
-			t.Errorf("%d attempts of what is not supported, want 1", n)
+			t.Errorf("%d attempts of an unsupported row, want 1", n)
 		}
 		if s, _ := r.Status("never"); s.State != Failed || s.Reason != ReasonUnsupported {
 			t.Errorf("status = %+v, want failed and unsupported", s)
@@ -208,7 +208,7 @@ func TestRetriesBackOff(t *testing.T) {
 	})
 }
 
-func TestAbsentIsPendingAndKicked(t *testing.T) {
+func TestAbsentIsPendingUntilTriggered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
 		f.fail["port"] = fmt.Errorf("device eth7: %w", datapath.ErrAbsent)
@@ -221,15 +221,15 @@ func TestAbsentIsPendingAndKicked(t *testing.T) {
 		}
 		f.set(func() { delete(f.fail, "port") })
 		before := time.Now()
-		r.Kick()
+		r.Trigger()
 		synctest.Wait()
-		if s, _ := r.Status("port"); s.State != Realised || time.Since(before) != 0 {
-			t.Errorf("status after a kick and %s = %+v, want realised at once", time.Since(before), s)
+		if s, _ := r.Status("port"); s.State != Done || time.Since(before) != 0 {
+			t.Errorf("status after Trigger and %s = %+v, want done at once", time.Since(before), s)
 		}
 	})
 }
 
-func TestPrunesOnlyWhenComplete(t *testing.T) {
+func TestPrunesOnlyWhenInitialized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{"left over": 9, "adopted": 1})
 		r := start(t, f)
@@ -238,30 +238,30 @@ func TestPrunesOnlyWhenComplete(t *testing.T) {
 		synctest.Wait()
 		wantContent(t, f, map[string]int{"left over": 9, "adopted": 1})
 		select {
-		case <-r.Settled():
-			t.Error("settled before the desired state was complete")
+		case <-r.Synced():
+			t.Error("synced before the desired state was complete")
 		default:
 		}
 		f.fail["keys"] = errInjected
-		r.Complete()
+		r.MarkInitialized()
 		synctest.Wait()
 		wantContent(t, f, map[string]int{"left over": 9, "adopted": 1})
 		f.set(func() { delete(f.fail, "keys") })
-		<-r.Settled()
+		<-r.Synced()
 		wantContent(t, f, map[string]int{"adopted": 1})
 		// Rows that another program adds later are deleted as well.
-		f.set(func() { f.rows["stranger"] = 4 })
+		f.set(func() { f.rows["foreign"] = 4 })
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
 		wantContent(t, f, map[string]int{"adopted": 1})
 	})
 }
 
-func TestRepairsWhatAStrangerDeleted(t *testing.T) {
+func TestRepairsExternalChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
-		told := 0
-		r := New(Options[string, int]{Table: f, Log: slog.New(slog.DiscardHandler), Notify: func(string, Status) { told++ }})
+		notified := 0
+		r := New(Options[string, int]{Table: f, Log: slog.New(slog.DiscardHandler), Notify: func(string, Status) { notified++ }})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go r.Run(ctx)
@@ -274,11 +274,11 @@ func TestRepairsWhatAStrangerDeleted(t *testing.T) {
 		if n := r.Repairs(); n != 1 {
 			t.Errorf("repairs = %d, want 1", n)
 		}
-		if told != 3 {
-			t.Errorf("%d notices, want 3: two rows and a repair", told)
+		if notified != 3 {
+			t.Errorf("%d notices, want 3: two rows and a repair", notified)
 		}
 		f.set(func() { clear(f.rows) })
-		r.Kick()
+		r.Trigger()
 		synctest.Wait()
 		wantContent(t, f, map[string]int{"a": 1, "b": 2})
 		cancel()
@@ -291,8 +291,8 @@ func TestRepairsWhatAStrangerDeleted(t *testing.T) {
 func TestNotifyEndsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
-		told := map[string]int{}
-		r := startWith(t, f, Options[string, int]{Notify: func(k string, s Status) { told[k+" "+s.State.String()]++ }})
+		notified := map[string]int{}
+		r := startWith(t, f, Options[string, int]{Notify: func(k string, s Status) { notified[k+" "+s.State.String()]++ }})
 		f.set(func() { f.fail["bad"] = datapath.ErrUnsupported })
 		for revision := range uint64(5) {
 			r.Apply(revision+1, []Change[string, int]{put("good", int(revision)), put("bad", int(revision))})
@@ -301,8 +301,8 @@ func TestNotifyEndsPending(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		if told["good realised"] != 5 || told["bad failed"] != 5 {
-			t.Errorf("after 5 changes of 2 rows: notices %v, want 5 of each", told)
+		if notified["good done"] != 5 || notified["bad failed"] != 5 {
+			t.Errorf("after 5 changes of 2 rows: notices %v, want 5 of each", notified)
 		}
 	})
 }
@@ -323,7 +323,7 @@ func TestVerifyError(t *testing.T) {
 			t.Errorf("status = %+v, want pending and absent", s)
 		}
 		if n := r.Repairs(); n != 0 {
-			t.Errorf("repairs = %d, want none: nothing was mended", n)
+			t.Errorf("repairs = %d, want none: nothing was repaired", n)
 		}
 	})
 }
@@ -349,7 +349,7 @@ func TestRemoveAndWant(t *testing.T) {
 		r.Apply(4, []Change[string, int]{del("a"), del("never there")})
 		synctest.Wait()
 		wantContent(t, f, map[string]int{})
-		if m := r.Counts(); m[Realised]+m[Pending]+m[Failed]+m[Removed] != 0 {
+		if m := r.Counts(); m[Done]+m[Pending]+m[Failed]+m[Removed] != 0 {
 			t.Errorf("counts = %v, want none", m)
 		}
 	})
@@ -361,10 +361,10 @@ func TestConverges(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newTable(map[string]int{"left over": 9, "k1": 77})
 			f.random = rand.New(rand.NewPCG(seed, 0))
-			told := map[string]Status{}
+			notified := map[string]Status{}
 			r := New(Options[string, int]{
 				Table: f, Log: slog.New(slog.DiscardHandler),
-				Notify: func(k string, s Status) { told[k] = s },
+				Notify: func(k string, s Status) { notified[k] = s },
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			go r.Run(ctx)
@@ -383,12 +383,12 @@ func TestConverges(t *testing.T) {
 				}
 				r.Apply(revision+1, changes)
 				if revision == 20 {
-					r.Complete()
+					r.MarkInitialized()
 				}
 				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 			}
-			<-r.Settled()
-			if left, err := r.WaitRealised(t.Context(), 41); err != nil || len(left) > 0 {
+			<-r.Synced()
+			if left, err := r.WaitDone(t.Context(), 41); err != nil || len(left) > 0 {
 				t.Errorf("seed %d: left %v, %v", seed, left, err)
 			}
 			cancel()
@@ -397,8 +397,8 @@ func TestConverges(t *testing.T) {
 				t.Errorf("seed %d: the table holds %v, want %v", seed, got, want)
 			}
 			for key := range want {
-				if s := told[key]; s.State != Realised {
-					t.Errorf("seed %d: last notice of %s is %+v, want realised", seed, key, s)
+				if s := notified[key]; s.State != Done {
+					t.Errorf("seed %d: last notice of %s is %+v, want done", seed, key, s)
 				}
 			}
 		})

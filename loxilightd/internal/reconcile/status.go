@@ -16,22 +16,22 @@ type State uint8
 
 // States of a row.
 const (
-	Pending  State = iota // not applied yet, or waiting for something absent
-	Realised              // applied to the data plane
-	Failed                // the data plane refused
-	Removed               // deleted from the data plane
+	Pending State = iota // not applied yet, or waiting for something absent
+	Done                 // applied to the data plane
+	Failed               // the data plane refused
+	Removed              // deleted from the data plane
 	stateCount
 )
 
 // String returns the name of s.
 func (s State) String() string {
-	return [...]string{"pending", "realised", "failed", "removed"}[s]
+	return [...]string{"pending", "done", "failed", "removed"}[s]
 }
 
 // Reason classifies the error of a row, for code that branches on it.
 type Reason uint8
 
-// Reasons of a row that is not realised.
+// Reasons of a row that is not done.
 const (
 	ReasonNone        Reason = iota // no error
 	ReasonAbsent                    // [datapath.ErrAbsent]: tried again
@@ -45,13 +45,13 @@ type Status struct {
 	State    State
 	Revision uint64 // of the desired state to which State refers
 	Reason   Reason
-	Message  string // empty when realised
+	Message  string // empty when done
 	Failures int    // consecutive
 }
 
 // statusOf classifies the outcome of one attempt.
 func statusOf(err error, revision uint64, failuresBefore int) Status {
-	s := Status{State: Realised, Revision: revision}
+	s := Status{State: Done, Revision: revision}
 	if err == nil {
 		return s
 	}
@@ -69,14 +69,14 @@ func statusOf(err error, revision uint64, failuresBefore int) Status {
 
 // messageOf returns an error as one line: each of several joined errors once.
 func messageOf(err error) string {
-	var told []string
+	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		again := func(before string) bool { return before == line || strings.HasSuffix(before, ": "+line) }
-		if !slices.ContainsFunc(told, again) {
-			told = append(told, line)
+		if !slices.ContainsFunc(lines, again) {
+			lines = append(lines, line)
 		}
 	}
-	return strings.Join(told, "; ")
+	return strings.Join(lines, "; ")
 }
 
 // sameOutcome reports whether two statuses are equal for a client.
@@ -118,9 +118,9 @@ func (r *Reconciler[K, V]) Counts() map[State]int {
 	return m
 }
 
-// NotRealised returns at most limit rows that are desired and not realised, in no order. It is
-// cheap if all rows are realised.
-func (r *Reconciler[K, V]) NotRealised(limit int) map[K]Status {
+// NotDone returns at most limit rows that are desired and not done, in no order. It is
+// cheap if all rows are done.
+func (r *Reconciler[K, V]) NotDone(limit int) map[K]Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.counts[Pending]+r.counts[Failed] == 0 {
@@ -131,7 +131,7 @@ func (r *Reconciler[K, V]) NotRealised(limit int) map[K]Status {
 		if len(m) == limit {
 			break
 		}
-		if !w.remove && w.status.State != Realised {
+		if !w.remove && w.status.State != Done {
 			m[key] = w.status
 		}
 	}

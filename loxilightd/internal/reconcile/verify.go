@@ -14,29 +14,29 @@ import (
 
 // A round of verification goes over the table in slices of sliceSize rows, and rests between them
 // for restShare times the duration of a slice: it takes at most about 1/33 of the time, and a
-// fifth after a Kick. Changed rows take precedence between slices.
+// fifth after a Trigger. Changed rows take precedence between slices.
 const (
-	sliceSize       = 32
-	restShare       = 32
-	restShareKicked = 4
-	listRetry       = time.Second // after the table could not be listed
+	sliceSize          = 32
+	restShare          = 32
+	restShareTriggered = 4
+	listRetry          = time.Second // after the table could not be listed
 )
 
 // round is one verification of the table, and when the next one is due.
 type round[K comparable] struct {
-	turn   int // counts attempts; see freshShare
-	keys   []K // left to be verified in this round
-	due    time.Time
-	resume time.Time // of the next slice
-	kicked bool      // a round was requested
-	hurry  bool      // this round was requested
+	turn      int // counts attempts; see freshShare
+	keys      []K // left to be verified in this round
+	due       time.Time
+	resume    time.Time // of the next slice
+	triggered bool      // a round was requested
+	hurry     bool      // this round was requested
 }
 
 func (v *round[K]) nextAt() time.Time {
 	switch {
 	case len(v.keys) > 0:
 		return v.resume
-	case v.kicked:
+	case v.triggered:
 		return time.Time{}
 	default:
 		return v.due
@@ -53,9 +53,9 @@ func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	}
 	if len(r.round.keys) == 0 {
 		r.beginRound(now)
-		complete := r.complete
+		initialized := r.initialized
 		r.mu.Unlock()
-		if complete {
+		if initialized {
 			r.prune(ctx)
 		}
 		return true
@@ -73,7 +73,7 @@ func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	r.mu.Lock()
 	share := restShare
 	if r.round.hurry {
-		share = restShareKicked
+		share = restShareTriggered
 	}
 	end := time.Now()
 	r.round.resume = end.Add(time.Duration(share) * end.Sub(now))
@@ -96,11 +96,11 @@ func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
 
 // beginRound lists the rows to verify. r.mu is held.
 func (r *Reconciler[K, V]) beginRound(now time.Time) {
-	r.round.hurry, r.round.kicked = r.round.kicked, false
+	r.round.hurry, r.round.triggered = r.round.triggered, false
 	r.round.due, r.round.resume = now.Add(r.opts.VerifyInterval), now
-	r.round.keys = make([]K, 0, r.counts[Realised])
+	r.round.keys = make([]K, 0, r.counts[Done])
 	for key, w := range r.rows {
-		if w.status.State == Realised {
+		if w.status.State == Done {
 			r.round.keys = append(r.round.keys, key)
 		}
 	}
@@ -111,7 +111,7 @@ func (r *Reconciler[K, V]) beginRound(now time.Time) {
 func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 	r.mu.Lock()
 	w, ok := r.rows[key]
-	if !ok || w.status.State != Realised {
+	if !ok || w.status.State != Done {
 		r.mu.Unlock()
 		return
 	}
@@ -141,7 +141,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 	r.fresh.push(key)
 	r.mu.Unlock()
 	if outdated {
-		r.log.info("made anew", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
+		r.log.info("recreated", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
 		return
 	}
 	r.log.warn("not as it was left, applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
@@ -160,17 +160,17 @@ func (r *Reconciler[K, V]) prune(ctx context.Context) {
 		}
 		present = append(present, key)
 	}
-	var strangers []K
+	var undesired []K
 	r.mu.Lock()
 	r.pruned = true
 	for _, key := range present {
-		if _, ok := r.rows[key]; !ok && !r.opts.Keep[key] {
+		if _, ok := r.rows[key]; !ok && !r.opts.NoPrune[key] {
 			r.want(0, Change[K, V]{Key: key, Remove: true})
-			strangers = append(strangers, key)
+			undesired = append(undesired, key)
 		}
 	}
 	r.mu.Unlock()
-	for _, key := range strangers {
+	for _, key := range undesired {
 		r.log.info("deleting an object that is not desired", slog.String("object", fmt.Sprint(key)))
 	}
 }

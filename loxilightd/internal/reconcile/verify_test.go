@@ -40,7 +40,7 @@ func TestVerificationMakesWay(t *testing.T) {
 		synctest.Wait()
 		// The reconciler is idle and does not read this now.
 		r.opts.Table = slow{f, 10 * time.Millisecond}
-		r.Kick()
+		r.Trigger()
 		time.Sleep(15 * time.Millisecond) // in the middle of the second row
 		begin := time.Now()
 		r.Apply(2, []Change[string, int]{put("new", 1)})
@@ -56,42 +56,42 @@ func TestVerificationMakesWay(t *testing.T) {
 	})
 }
 
-// TestLook: Look returns the current state although no round of verification is due.
-func TestLook(t *testing.T) {
+// TestVerifyNow: VerifyNow returns the current state although no round of verification is due.
+func TestVerifyNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
 		r := startWith(t, f, Options[string, int]{VerifyInterval: time.Hour, MinBackoff: time.Minute})
 		r.Apply(1, []Change[string, int]{put("pod", 1)})
 		synctest.Wait()
-		look := func(key string) State {
+		state := func(key string) State {
 			t.Helper()
 			begin := time.Now()
-			if err := r.Look(t.Context(), key); err != nil || time.Since(begin) > 0 {
+			if err := r.VerifyNow(t.Context(), key); err != nil || time.Since(begin) > 0 {
 				t.Errorf("look: %v after %s", err, time.Since(begin))
 			}
 			s, _ := r.Status(key)
 			return s.State
 		}
-		if got := look("pod"); got != Realised {
+		if got := state("pod"); got != Done {
 			t.Errorf("as it was left: %v", got)
 		}
 		f.set(func() { delete(f.rows, "pod"); f.fail["pod"] = errInjected })
-		if got := look("pod"); got == Realised {
-			t.Error("a stranger deleted it, and it is as it was left")
+		if got := state("pod"); got == Done {
+			t.Error("it was deleted externally, and it is Done")
 		}
 		f.set(func() { delete(f.fail, "pod") })
 		time.Sleep(2 * time.Minute)
-		if got := look("pod"); got != Realised {
-			t.Errorf("mended: %v", got)
+		if got := state("pod"); got != Done {
+			t.Errorf("repaired: %v", got)
 		}
-		if err := r.Look(t.Context(), "nobody's"); err != nil {
+		if err := r.VerifyNow(t.Context(), "missing"); err != nil {
 			t.Error(err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		idle := New(Options[string, int]{Table: f})
-		if err := idle.Look(ended, "pod"); !errors.Is(err, context.Canceled) {
-			t.Errorf("nobody looks: %v", err)
+		if err := idle.VerifyNow(ended, "pod"); !errors.Is(err, context.Canceled) {
+			t.Errorf("without Run: %v", err)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func TestOutdated(t *testing.T) {
 		r.Apply(1, []Change[string, int]{put("tunnel", 1)})
 		synctest.Wait()
 		f.set(func() { f.fail["verify tunnel"] = fmt.Errorf("other addresses: %w", datapath.ErrOutdated) })
-		r.Kick()
+		r.Trigger()
 		synctest.Wait()
 		f.set(func() { delete(f.fail, "verify tunnel") })
 		time.Sleep(6 * time.Second)
@@ -117,10 +117,10 @@ func TestOutdated(t *testing.T) {
 		if f.calls["tunnel"] < 2 {
 			t.Errorf("applied %d times, want it made anew", f.calls["tunnel"])
 		}
-		if text := log.String(); strings.Contains(text, "WARN") || !strings.Contains(text, "level=INFO msg=\"made anew\"") || !strings.Contains(text, "other addresses") {
+		if text := log.String(); strings.Contains(text, "WARN") || !strings.Contains(text, "level=INFO msg=recreated") || !strings.Contains(text, "other addresses") {
 			t.Errorf("logged:\n%s", text)
 		}
-		if s, _ := r.Status("tunnel"); s.State != Realised || r.Repairs() != 0 {
+		if s, _ := r.Status("tunnel"); s.State != Done || r.Repairs() != 0 {
 			t.Errorf("status %+v, %d repairs, want none", s, r.Repairs())
 		}
 		cancel()

@@ -4,29 +4,29 @@ package reconcile
 
 import "context"
 
-// waiter waits for rows to be realised.
+// waiter waits for rows to be done.
 type waiter[K comparable] struct {
 	left  map[K]struct{}
 	done  chan struct{}
 	tried bool // an attempt is enough
 }
 
-// WaitRealised returns when every row that was last changed at revision or before is realised, or
+// WaitDone returns when every row that was last changed at revision or before is done, or
 // deleted if it was to be removed. With keys, only these rows count, at any revision: the caller
 // has called Apply before. For a row that is changed again meanwhile, the later change counts. If
-// ctx ends first, WaitRealised returns the remaining keys and the error of ctx.
-func (r *Reconciler[K, V]) WaitRealised(ctx context.Context, revision uint64, keys ...K) ([]K, error) {
+// ctx ends first, WaitDone returns the remaining keys and the error of ctx.
+func (r *Reconciler[K, V]) WaitDone(ctx context.Context, revision uint64, keys ...K) ([]K, error) {
 	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{})}
 	r.mu.Lock()
 	if len(keys) == 0 {
 		for key, row := range r.rows {
-			if row.revision <= revision && row.status.State != Realised {
+			if row.revision <= revision && row.status.State != Done {
 				w.left[key] = struct{}{}
 			}
 		}
 	}
 	for _, key := range keys {
-		if row, ok := r.rows[key]; ok && row.status.State != Realised {
+		if row, ok := r.rows[key]; ok && row.status.State != Done {
 			w.left[key] = struct{}{}
 		}
 	}
@@ -47,7 +47,7 @@ func (r *Reconciler[K, V]) WaitTried(ctx context.Context, keys ...K) error {
 	return err
 }
 
-// await waits for w, with the results of [Reconciler.WaitRealised]. It is called with r.mu held,
+// await waits for w, with the results of [Reconciler.WaitDone]. It is called with r.mu held,
 // and unlocks it.
 func (r *Reconciler[K, V]) await(ctx context.Context, w *waiter[K]) ([]K, error) {
 	if len(w.left) == 0 {
@@ -70,15 +70,15 @@ func (r *Reconciler[K, V]) await(ctx context.Context, w *waiter[K]) ([]K, error)
 		left = append(left, key)
 	}
 	if len(left) == 0 {
-		return nil, nil // realised just now
+		return nil, nil // done just now
 	}
 	return left, ctx.Err()
 }
 
-// release notifies waiters that a row was tried, and whether it is realised. r.mu is held.
-func (r *Reconciler[K, V]) release(key K, realised bool) {
+// release notifies waiters that a row was tried, and whether it is done. r.mu is held.
+func (r *Reconciler[K, V]) release(key K, done bool) {
 	for w := range r.waiters {
-		if _, ok := w.left[key]; !ok || !realised && !w.tried {
+		if _, ok := w.left[key]; !ok || !done && !w.tried {
 			continue
 		}
 		delete(w.left, key)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestWaitRealised(t *testing.T) {
+func TestWaitDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
 		f.fail["bad"] = errInjected
@@ -20,18 +20,18 @@ func TestWaitRealised(t *testing.T) {
 		r.Apply(4, []Change[string, int]{put("good", 1), put("bad", 2)})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if left, err := r.WaitRealised(ctx, 4, "good", "no such row"); err != nil {
+		if left, err := r.WaitDone(ctx, 4, "good", "no such row"); err != nil {
 			t.Errorf("wait for good: %v, left %v", err, left)
 		}
-		left, err := r.WaitRealised(ctx, 4)
+		left, err := r.WaitDone(ctx, 4)
 		if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(left, []string{"bad"}) {
 			t.Errorf("wait for all: left %v, %v; want bad and a deadline", left, err)
 		}
-		if left, err := r.WaitRealised(t.Context(), 3); err != nil {
+		if left, err := r.WaitDone(t.Context(), 3); err != nil {
 			t.Errorf("wait for an earlier revision: %v, left %v", err, left)
 		}
 		done := make(chan error)
-		go func() { _, err := r.WaitRealised(t.Context(), 4, "bad"); done <- err }()
+		go func() { _, err := r.WaitDone(t.Context(), 4, "bad"); done <- err }()
 		synctest.Wait()
 		f.set(func() { delete(f.fail, "bad") })
 		if err := <-done; err != nil {
@@ -40,7 +40,7 @@ func TestWaitRealised(t *testing.T) {
 		wantContent(t, f, map[string]int{"good": 1, "bad": 2})
 
 		r.Apply(5, []Change[string, int]{del("good")})
-		if left, err := r.WaitRealised(t.Context(), 5, "good"); err != nil {
+		if left, err := r.WaitDone(t.Context(), 5, "good"); err != nil {
 			t.Errorf("wait for a removal: %v, left %v", err, left)
 		}
 		wantContent(t, f, map[string]int{"bad": 2})
@@ -63,8 +63,8 @@ func TestManyRows(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	r.Apply(1, changes)
-	r.Complete()
-	if left, err := r.WaitRealised(ctx, 1, keys...); err != nil {
+	r.MarkInitialized()
+	if left, err := r.WaitDone(ctx, 1, keys...); err != nil {
 		t.Fatalf("%d of %d rows left: %v", len(left), count, err)
 	}
 	if d := time.Since(begin); d > 2*time.Second { // about 20 ms on an idle machine
@@ -77,10 +77,10 @@ func TestManyRows(t *testing.T) {
 	// may be busy.
 	var took []time.Duration
 	for i := range 51 {
-		r.Kick()
+		r.Trigger()
 		begin := time.Now()
 		r.Apply(uint64(i+2), []Change[string, int]{put(keys[i*97], -1)})
-		if _, err := r.WaitRealised(ctx, uint64(i+2), keys[i*97]); err != nil {
+		if _, err := r.WaitDone(ctx, uint64(i+2), keys[i*97]); err != nil {
 			t.Fatal(err)
 		}
 		f.set(func() { took = append(took, f.updated[keys[i*97]].Sub(begin)) })
@@ -98,10 +98,10 @@ func TestWaitTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
 		f.fail["bad"] = errInjected
-		var told []string
+		var notified []string
 		f.delay = 100 * time.Millisecond
 		r := startWith(t, f, Options[string, int]{
-			Every: true, Notify: func(k string, s Status) { told = append(told, fmt.Sprint(k, " ", s.State)) },
+			Every: true, Notify: func(k string, s Status) { notified = append(notified, fmt.Sprint(k, " ", s.State)) },
 		})
 		r.Apply(4, []Change[string, int]{put("good", 1), put("bad", 2)})
 		begin := time.Now()
@@ -121,8 +121,8 @@ func TestWaitTried(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if want := []string{"good realised", "bad failed"}; len(told) < 3 || !slices.Equal(told[:2], want) || !slices.Contains(told[2:], "good realised") {
-			t.Errorf("told %q, want every outcome", told)
+		if want := []string{"good done", "bad failed"}; len(notified) < 3 || !slices.Equal(notified[:2], want) || !slices.Contains(notified[2:], "good done") {
+			t.Errorf("notified of %q, want every outcome", notified)
 		}
 	})
 }

@@ -34,7 +34,7 @@ const (
 	claimAddress                         // by an Endpoint
 	claimTunnel                          // a device, by a Tunnel
 	claimWire                            // a type, VNI and port, by a Tunnel
-	claimBehind                          // a prefix, by a Peer, or by a Route that leads to one
+	claimPeerPrefix                      // a prefix, by a Peer, or by a Route that leads to one
 	claimUnderlay                        // an address, by a Peer
 	claimInterfaceAddress                // an address, by an Interface
 )
@@ -71,7 +71,7 @@ func (c claim) String() string {
 		return "address " + c.prefix.Addr().String()
 	case claimWire:
 		return fmt.Sprintf("%s with VNI %d and port %d", c.device, c.metric, c.port)
-	case claimBehind:
+	case claimPeerPrefix:
 		return "prefix " + c.prefix.String()
 	case claimUnderlay:
 		return "underlay address " + c.device

@@ -35,10 +35,10 @@ type Transaction struct {
 	// confirmation is needed.
 	Confirm time.Duration
 
-	restores bool   // rollback: checks of owners and sizes do not apply
-	restored uint64 // the revision that the rollback restores
-	force    bool   // skip refused objects instead of failing
-	settles  bool   // rolls back the change that waits for confirmation
+	isRollback       bool   // rollback: checks of owners and sizes do not apply
+	restoredRevision uint64 // the revision that the rollback restores
+	force            bool   // skip refused objects instead of failing
+	revertsPending   bool   // rolls back the change that waits for confirmation
 }
 
 // Scope makes a transaction absolute: objects of Owner and of one of Kinds that Put does not
@@ -58,8 +58,8 @@ type Result struct {
 	// Pending is the change if it must be confirmed, with its deadline; nil: no confirmation is
 	// needed.
 	Pending *Pending
-	// Settled is the unconfirmed change that this transaction rolled back; nil: none.
-	Settled *Pending
+	// Reverted is the unconfirmed change that this transaction rolled back; nil: none.
+	Reverted *Pending
 	// Left are the objects that a rollback did not restore although they differ from that
 	// revision: objects from files.
 	Left []Key
@@ -163,21 +163,21 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	}
 	result := &Result{Revision: p.base.Revision, Changes: p.changes, Warnings: p.warnings}
 	changed := len(p.formers) > 0
-	if t.DryRun || !changed && t.RequestID == "" && !t.settles {
+	if t.DryRun || !changed && t.RequestID == "" && !t.revertsPending {
 		return result, nil
 	}
-	puts := slices.Concat(p.puts, p.darkens)
+	puts := slices.Concat(p.puts, p.putUndecodable)
 	w := write{
-		puts: puts, deletes: p.dropped, settled: t.settles,
-		replaced: slices.Concat(p.gone, p.lit), count: p.edit.count + len(p.base.dark) - len(p.lit) + len(p.darkens),
+		puts: puts, deletes: p.dropped, clearsPending: t.revertsPending,
+		replaced: slices.Concat(p.replaced, p.removedUndecodable), count: p.edit.count + len(p.base.undecodable) - len(p.removedUndecodable) + len(p.putUndecodable),
 	}
 	if changed {
 		result.Revision++
 		s.remember(t, p, &w, result)
 	}
-	if before := s.waiting.Load(); before != nil && t.settles {
-		w.rewritten = s.became(before.Revision, RolledBack)
-		result.Settled = &before.Pending
+	if before := s.waiting.Load(); before != nil && t.revertsPending {
+		w.rewritten = s.withConfirmation(before.Revision, RolledBack)
+		result.Reverted = &before.Pending
 	}
 	w.revision = result.Revision
 	for _, o := range puts {
@@ -211,7 +211,7 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 		w.entry.bytes += int64(len(row.key) + len(row.record))
 	}
 	keep := uint64(0)
-	if before := s.waiting.Load(); before != nil && !t.settles {
+	if before := s.waiting.Load(); before != nil && !t.revertsPending {
 		keep = before.Revision
 	}
 	w.evicted = s.limits.evict(s.History(), w.entry.bytes, keep)
@@ -224,7 +224,7 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 // noteWaiting updates which change waits for confirmation, if any.
 func (s *Store) noteWaiting(p *plan, w *write) {
 	if w.pending == nil {
-		if w.settled {
+		if w.clearsPending {
 			s.waiting.Store(nil)
 		} else if p.back != nil {
 			s.waiting.Store(s.waiting.Load().with(p.back))
@@ -232,26 +232,26 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 		return
 	}
 	waits := newWaiting(w.pending, p.base.Revision)
-	waits.back, waits.dark = p.base.table, maps.Clone(p.base.dark)
+	waits.back, waits.undecodable = p.base.table, maps.Clone(p.base.undecodable)
 	for _, f := range p.formers {
-		waits.hold(f.Key, f.object, p.edit.get(f.Key))
+		waits.reserve(f.Key, f.object, p.edit.get(f.Key))
 	}
-	for _, o := range p.darkens {
-		waits.hold(o.Key, nil, o)
+	for _, o := range p.putUndecodable {
+		waits.reserve(o.Key, nil, o)
 	}
 	s.waiting.Store(waits)
 }
 
 // publish makes a durable plan the current state. s.writer is held.
 func (s *Store) publish(p *plan, result *Result) {
-	dark := p.base.dark
-	if len(p.lit)+len(p.darkens) > 0 {
-		dark = maps.Clone(dark)
-		for _, o := range p.lit {
-			delete(dark, o.Key)
+	undecodable := p.base.undecodable
+	if len(p.removedUndecodable)+len(p.putUndecodable) > 0 {
+		undecodable = maps.Clone(undecodable)
+		for _, o := range p.removedUndecodable {
+			delete(undecodable, o.Key)
 		}
-		for _, o := range p.darkens {
-			dark[o.Key] = o
+		for _, o := range p.putUndecodable {
+			undecodable[o.Key] = o
 		}
 	}
 	s.reclaim(p)
@@ -262,7 +262,7 @@ func (s *Store) publish(p *plan, result *Result) {
 			logged = append(logged, c)
 		}
 	}
-	snapshot := newSnapshot(result.Revision, p.edit.done(), dark, maps.Clone(p.counts), p.cost)
+	snapshot := newSnapshot(result.Revision, p.edit.done(), undecodable, maps.Clone(p.counts), p.cost)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.snapshot.Store(snapshot)
@@ -276,7 +276,7 @@ func (s *Store) publish(p *plan, result *Result) {
 func (s *Store) reclaim(p *plan) {
 	s.claiming.Lock()
 	defer s.claiming.Unlock()
-	for _, o := range p.gone {
+	for _, o := range p.replaced {
 		o.Value.claims(func(c claim, _ func() string) {
 			if s.claims[c] == o.Key {
 				delete(s.claims, c)

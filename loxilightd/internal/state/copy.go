@@ -97,9 +97,9 @@ func writeCopy(path string, tx *bbolt.Tx) error {
 	return errors.Join(err, f.Close())
 }
 
-// beginAgain replaces a damaged or missing store by its copy, or by an empty store if there is no
+// recreate replaces a damaged or missing store by its copy, or by an empty store if there is no
 // usable copy.
-func beginAgain(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
+func recreate(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
 	d, c, err := fromCopy(path, damage, decode)
 	if err == nil {
 		return d, c, nil
@@ -158,7 +158,7 @@ func (d *disk) noteDamage(c *content) error {
 	}
 	rolledBack := c.rolledBack
 	c.rolledBack = true
-	err = d.settle(c)
+	err = d.finishOpen(c)
 	c.rolledBack = rolledBack
 	return err
 }

@@ -34,13 +34,13 @@ var (
 
 // disk is the durable side of a store. Its methods are not safe for concurrent use.
 type disk struct {
-	db       *bbolt.DB
-	head     head
-	requests requests
-	broken   error // why nothing can be written any more
-	path     string
-	readOnly error // why nothing can be written for now; nil: it can
-	settled  bool  // everything that opening the store requires to be written has been written
+	db          *bbolt.DB
+	head        head
+	requests    requests
+	broken      error // why nothing can be written any more
+	path        string
+	readOnly    error // why nothing can be written for now; nil: it can
+	initialized bool  // everything that opening the store requires to be written has been written
 
 	noHistory bool // written by a version that kept none
 }
@@ -48,12 +48,12 @@ type disk struct {
 // content is the content of a store when it was opened.
 type content struct {
 	head
-	objects    []*Object
-	requests   requests
-	damage     *Damage
-	unreadable []Unreadable
-	dark       []*Object // the unreadable ones, without a value
-	rolledBack bool
+	objects     []*Object
+	requests    requests
+	damage      *Damage
+	unreadable  []Unreadable
+	undecodable []*Object // the unreadable ones, without a value
+	rolledBack  bool
 
 	history     []Entry  // oldest first
 	historyLost string   // why the history was lost; empty: it was not
@@ -131,7 +131,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	}
 	lost, err := verify(path)
 	if err != nil {
-		if !errors.Is(err, ErrLocked) && !errors.Is(err, errDamaged) && !isPassing(err) {
+		if !errors.Is(err, ErrLocked) && !errors.Is(err, errDamaged) && !isTransient(err) {
 			err = fmt.Errorf("%w: %v", errDamaged, err)
 		}
 		return nil, nil, err
@@ -145,7 +145,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
 		return nil, nil, ErrLocked
-	case err != nil && isPassing(err):
+	case err != nil && isTransient(err):
 		return nil, nil, err
 	case err != nil:
 		return nil, nil, fmt.Errorf("%w: %v", errDamaged, err)
@@ -158,12 +158,12 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 		return nil, nil, err
 	}
 	d.head, d.requests = c.head, c.requests
-	if err := d.settle(c); err != nil && !isReadOnly(err) {
+	if err := d.finishOpen(c); err != nil && !isReadOnly(err) {
 		return nil, nil, errors.Join(err, d.db.Close())
 	} else if err != nil {
 		d.readOnly = err
 	}
-	d.settled = d.readOnly == nil || !c.rolledBack && !d.noHistory && c.historyLost == ""
+	d.initialized = d.readOnly == nil || !c.rolledBack && !d.noHistory && c.historyLost == ""
 	return d, c, nil
 }
 
@@ -174,8 +174,8 @@ const mapped = 1 << 30
 // growBy is by how much the file grows at least, in bytes.
 const growBy = 32 << 10
 
-// settle writes what a newly opened store needs before it can be used.
-func (d *disk) settle(c *content) error {
+// finishOpen writes what a newly opened store needs before it can be used.
+func (d *disk) finishOpen(c *content) error {
 	if d.noHistory || c.historyLost != "" {
 		if err := d.beginHistory(!d.noHistory); err != nil {
 			return err
@@ -194,9 +194,9 @@ func (d *disk) settle(c *content) error {
 	return nil
 }
 
-// isPassing reports whether err is a lack of permission or of a system resource, which may be
+// isTransient reports whether err is a lack of permission or of a system resource, which may be
 // gone at the next start, rather than damage to the store.
-func isPassing(err error) bool {
+func isTransient(err error) bool {
 	for _, lack := range []error{
 		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EINTR,
 	} {
@@ -256,7 +256,7 @@ func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Valu
 		value, err := decode(o.Kind, []byte(o.Spec))
 		if err != nil {
 			c.unreadable = append(c.unreadable, Unreadable{o.Key, err})
-			c.dark = append(c.dark, o)
+			c.undecodable = append(c.undecodable, o)
 			return nil
 		}
 		o.Value = value
@@ -279,12 +279,12 @@ type write struct {
 	requestID string    // empty: none
 	answer    []byte
 
-	entry     *Entry // nil: no new revision
-	formers   []formerRow
-	evicted   []uint64 // revisions whose history is deleted
-	rewritten *Entry   // an older entry with updated information; nil: none
-	pending   *Pending // nil: as before
-	settled   bool     // no change waits for confirmation any more
+	entry         *Entry // nil: no new revision
+	formers       []formerRow
+	evicted       []uint64 // revisions whose history is deleted
+	rewritten     *Entry   // an older entry with updated information; nil: none
+	pending       *Pending // nil: as before
+	clearsPending bool     // no change waits for confirmation any more
 }
 
 // write makes w durable, whole or not at all.
@@ -350,7 +350,7 @@ func (d *disk) update(f func(*bbolt.Tx) error) error {
 		})
 	})
 	if errors.Is(err, errDamaged) || asBefore != nil {
-		d.broken = fmt.Errorf("the store failed and takes no more changes before a restart: %w", errors.Join(err, asBefore))
+		d.broken = fmt.Errorf("the store failed and accepts no changes before a restart: %w", errors.Join(err, asBefore))
 		return d.broken
 	}
 	return err

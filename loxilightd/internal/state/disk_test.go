@@ -140,13 +140,13 @@ func TestUnreadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dark := func(owner, name string) *Object {
+	undecodable := func(owner, name string) *Object {
 		o := object(t, owner, "Service/"+name, "192.0.2.1:80 1")
 		o.Spec, o.Value = "192.0.2.1:80 many", &Service{}
 		return o
 	}
 	commit(t, s, &Transaction{Put: []*Object{
-		dark("cli", "stays"), dark("cli", "told"), dark("cli", "deleted"), dark("k8s", "pruned"), dark("k8s", "kept"), service(t, "even", "192.0.2.2:80 1"),
+		undecodable("cli", "stays"), undecodable("cli", "configured"), undecodable("cli", "deleted"), undecodable("k8s", "pruned"), undecodable("k8s", "kept"), service(t, "even", "192.0.2.2:80 1"),
 	}})
 	check := func(want ...string) {
 		t.Helper()
@@ -160,13 +160,13 @@ func TestUnreadable(t *testing.T) {
 			t.Errorf("%q are unreadable, want %q; damage %v, %d objects", got, want, report.Damage, s.Snapshot().Len())
 		}
 	}
-	check("deleted", "kept", "pruned", "stays", "told")
+	check("configured", "deleted", "kept", "pruned", "stays")
 	commit(t, s, &Transaction{Put: []*Object{service(t, "even", "192.0.2.2:80 3")}})
-	check("deleted", "kept", "pruned", "stays", "told")
-	wantRefusal(t, s, &Transaction{Put: []*Object{object(t, "k8s", "Service/told", "192.0.2.7:80 1")}}, Conflict, "Service/told", "owner", "not understood")
-	r := commit(t, s, &Transaction{Put: []*Object{service(t, "told", "192.0.2.7:80 1")}, Delete: []Key{{KindService, "deleted"}}})
-	wantActions(t, r, 3, "Service/told created", "Service/deleted deleted")
-	commit(t, s, &Transaction{Delete: []Key{{KindService, "told"}}})
+	check("configured", "deleted", "kept", "pruned", "stays")
+	wantRefusal(t, s, &Transaction{Put: []*Object{object(t, "k8s", "Service/configured", "192.0.2.7:80 1")}}, Conflict, "Service/configured", "owner", "not understood")
+	r := commit(t, s, &Transaction{Put: []*Object{service(t, "configured", "192.0.2.7:80 1")}, Delete: []Key{{KindService, "deleted"}}})
+	wantActions(t, r, 3, "Service/configured created", "Service/deleted deleted")
+	commit(t, s, &Transaction{Delete: []Key{{KindService, "configured"}}})
 	kept := object(t, "k8s", "Service/kept", "192.0.2.8:80 1")
 	r = commit(t, s, &Transaction{Put: []*Object{kept}, Replace: &Scope{Owner: "k8s", Kinds: []string{KindService}}})
 	wantActions(t, r, 5, "Service/kept created", "Service/pruned deleted")

@@ -30,10 +30,10 @@ func refersTo(v Value) iter.Seq2[Key, string] {
 // checkDiverts refuses a plan in which a service diverts clients to a service that does not
 // exist.
 func (p *plan) checkDiverts() error {
-	gone := map[Key]struct{}{}
+	deleted := map[Key]struct{}{}
 	for _, o := range p.dropped {
 		if o.Kind == KindService && p.edit.get(o.Key) == nil {
-			gone[o.Key] = struct{}{}
+			deleted[o.Key] = struct{}{}
 		}
 	}
 	for _, o := range p.puts {
@@ -41,17 +41,17 @@ func (p *plan) checkDiverts() error {
 			continue
 		}
 		for k, field := range refersTo(o.Value) {
-			if _, isDropped := gone[k]; isDropped || !p.has(k) {
-				return refuse(Invalid, o.Key, field, "there is no %s: make it first, or in the same change", k)
+			if _, isDropped := deleted[k]; isDropped || !p.has(k) {
+				return refuse(Invalid, o.Key, field, "there is no %s: create it first, or in the same change", k)
 			}
 		}
 	}
-	if len(gone) == 0 {
+	if len(deleted) == 0 {
 		return nil
 	}
 	for o := range p.each(KindService) {
 		for k, field := range refersTo(o.Value) {
-			if _, ok := gone[k]; ok {
+			if _, ok := deleted[k]; ok {
 				return refuse(Conflict, k, "", "%s diverts clients to it in %s: change or delete that first, or in the same change", o.Key, field)
 			}
 		}

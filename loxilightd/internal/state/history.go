@@ -186,7 +186,7 @@ func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (o
 
 // newEntry returns the entry for the plan p of t. Its size in bytes is not known yet.
 func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
-	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restored}
+	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restoredRevision}
 	owners := map[string]bool{}
 	for _, c := range p.changes {
 		switch c.Action {
@@ -243,7 +243,7 @@ func (s *Store) setHistory(evicted []uint64, rewritten, entry *Entry) {
 }
 
 // became returns the entry of a known revision with its new confirmation.
-func (s *Store) became(revision uint64, c Confirmation) *Entry {
+func (s *Store) withConfirmation(revision uint64, c Confirmation) *Entry {
 	i, _ := find(s.History(), revision)
 	e := s.History()[i]
 	e.Confirmation = c
@@ -266,7 +266,10 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 	if len(history) > 0 {
 		oldest = history[0].Previous
 	}
-	return nil, refuse(NotKept, Key{}, "revision", "%d is not kept: the daemon is at %d and can go back to %d; history.revisions and history.bytes of the configuration say how far",
+	if revision > r.now.Revision {
+		return nil, refuse(NotKept, Key{}, "revision", "%d does not exist: the daemon is at %d and can roll back to %d", revision, r.now.Revision, oldest)
+	}
+	return nil, refuse(NotKept, Key{}, "revision", "%d is not kept: the daemon is at %d and can roll back to %d; history.revisions and history.bytes of the configuration limit this",
 		revision, r.now.Revision, oldest)
 }
 
@@ -279,7 +282,7 @@ type Diff struct {
 // Diffs calls each for the changes of objects by revision, in the order of their names, starting
 // after the name after, until each returns false. each must not call the store.
 func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
-	return s.look(func(r *historyReader) error {
+	return s.readConcurrently(func(r *historyReader) error {
 		i, ok := find(r.history, revision)
 		if !ok {
 			_, err := r.since(revision)
@@ -291,7 +294,7 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 		later := r.history[i+1:]
 		var failed error
 		err := r.formers(revision, after, func(name string, before *Object) bool {
-			d := Diff{Key: splitKey(name), Before: s.understood(before)}
+			d := Diff{Key: splitKey(name), Before: s.decoded(before)}
 			if d.After, failed = r.at(later, d.Key); failed != nil {
 				return false
 			}
@@ -306,7 +309,7 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 
 // At returns the object of k as it was at revision; nil: it did not exist.
 func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
-	err = s.look(func(r *historyReader) error {
+	err = s.readConcurrently(func(r *historyReader) error {
 		later, err := r.since(revision)
 		if err == nil {
 			o, err = r.at(later, k)
@@ -321,17 +324,17 @@ func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 	for i := range later {
 		o, touched, err := r.former(later[i].Revision, k.String())
 		if err != nil || touched {
-			return r.store.understood(o), err
+			return r.store.decoded(o), err
 		}
 	}
 	if o, ok := r.now.Get(k); ok {
 		return o, nil
 	}
-	return r.now.dark[k], nil
+	return r.now.undecodable[k], nil
 }
 
-// understood sets the value of an object from the history if this version can decode it.
-func (s *Store) understood(o *Object) *Object {
+// decoded sets the value of an object from the history if this version can decode it.
+func (s *Store) decoded(o *Object) *Object {
 	if o == nil {
 		return nil
 	}

@@ -125,7 +125,7 @@ func wantDiffs(t *testing.T, s *Store, all map[uint64]string) {
 		for _, d := range diffs {
 			if d.Before != nil {
 				if !now[line(d.Before)] {
-					t.Errorf("revision %d: %s was not there before", e.Revision, line(d.Before))
+					t.Errorf("revision %d: %s did not exist before", e.Revision, line(d.Before))
 				}
 				delete(now, line(d.Before))
 			}
@@ -195,8 +195,8 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d revisions from %d on are kept, want 5 from 4 on", len(s.History()), first())
 	}
 	_, err = s.Rollback(&Rollback{Revision: 2, By: root})
-	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != NotKept || !strings.Contains(r.Message, "2 is not kept: the daemon is at 8 and can go back to 3") {
-		t.Errorf("rollback to what is not kept: %v", err)
+	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != NotKept || !strings.Contains(r.Message, "2 is not kept: the daemon is at 8 and can roll back to 3") {
+		t.Errorf("rollback to a revision that is not kept: %v", err)
 	}
 	put(9000)
 	s, _ = reopen(t, s, cfg)
@@ -214,7 +214,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("revisions from %d on are kept, want only 13, which is too large by itself", first())
 	}
 	if _, err := s.Rollback(&Rollback{Revision: 12, By: root}); err != nil {
-		t.Errorf("back over the one that is too large: %v", err)
+		t.Errorf("rollback over the entry that is too large: %v", err)
 	}
 	s, report := reopen(t, s, cfg)
 	closed(t, s)
@@ -228,7 +228,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		})
 	})
 	if err != nil || rows > 0 || report.HistoryLost != "" {
-		t.Errorf("%d rows of what is not kept, %v, %+v", rows, err, report)
+		t.Errorf("%d rows of a revision that is not kept, %v, %+v", rows, err, report)
 	}
 }
 

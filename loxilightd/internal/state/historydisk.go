@@ -74,7 +74,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 		if err := meta.Put(keyPending, w.pending.encode()); err != nil {
 			return err
 		}
-	} else if w.settled {
+	} else if w.clearsPending {
 		if err := meta.Delete(keyPending); err != nil {
 			return err
 		}
@@ -134,8 +134,8 @@ func (s *Store) read(f func(*historyReader) error) error {
 	return r.run(tx, f)
 }
 
-// look is read for callers that do not hold s.writer: commits continue while f runs.
-func (s *Store) look(f func(*historyReader) error) error {
+// readConcurrently is read for callers that do not hold s.writer: commits continue while f runs.
+func (s *Store) readConcurrently(f func(*historyReader) error) error {
 	s.writer.Lock()
 	r, tx, err := s.beginRead()
 	s.writer.Unlock()
@@ -229,7 +229,7 @@ func (r *historyReader) former(revision uint64, name string) (o *Object, touched
 
 // evict returns which revisions must be deleted before an entry of that many bytes is added, so
 // that the limits hold. The revision keep and all later ones stay.
-func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (gone []uint64) {
+func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (evicted []uint64) {
 	count := len(history) + 1
 	for i := range history {
 		bytes += history[i].bytes
@@ -238,10 +238,10 @@ func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (gone []
 		if count <= l.Revisions && bytes <= l.Bytes || keep != 0 && history[i].Revision >= keep {
 			break
 		}
-		gone = append(gone, history[i].Revision)
+		evicted = append(evicted, history[i].Revision)
 		count, bytes = count-1, bytes-history[i].bytes
 	}
-	return gone
+	return evicted
 }
 
 // sortFormers sorts by name, as rows are.

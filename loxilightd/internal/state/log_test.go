@@ -29,7 +29,7 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	if _, _, ok := s.Changes(4); ok {
-		t.Error("changes since a revision that never was are told")
+		t.Error("changes since a revision that never existed are reported")
 	}
 }
 
@@ -72,7 +72,7 @@ func TestChangesDoNotReachBackBeforeTheStart(t *testing.T) {
 	}
 	s, _ = open(t, cfg)
 	if _, _, ok := s.Changes(1); ok {
-		t.Error("changes of the earlier run are told, which nobody knows")
+		t.Error("changes of the earlier run are reported, which are unknown")
 	}
 	if c, revision, ok := s.Changes(2); !ok || revision != 2 || len(c) != 0 {
 		t.Errorf("changes since the current revision = %v, %d, %v", c, revision, ok)

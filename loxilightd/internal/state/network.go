@@ -40,7 +40,7 @@ const defaultMetric6 = 1024
 func (r *Route) claims(each func(claim, func() string)) {
 	field := func() string { return "spec.prefix" }
 	if r.Peer != "" {
-		each(claim{what: claimBehind, prefix: r.Prefix}, field)
+		each(claim{what: claimPeerPrefix, prefix: r.Prefix}, field)
 		each(claimOfRoute(r.Prefix, 0, true), field) // its namespace if the Peer has a tunnel
 		return
 	}

@@ -14,36 +14,38 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 )
 
 // Kinds of objects.
 const (
-	KindBridge       = "Bridge"
-	KindInterface    = "Interface"
-	KindEndpoint     = "Endpoint"
-	KindRoute        = "Route"
-	KindPodNetwork   = "PodNetwork"
-	KindAddressGroup = "AddressGroup"
-	KindNAT          = "NAT"
-	KindFirewallRule = "FirewallRule"
-	KindService      = "Service"
-	KindTunnel       = "Tunnel"
-	KindPeer         = "Peer"
+	KindBridge       = api.KindBridge
+	KindInterface    = api.KindInterface
+	KindEndpoint     = api.KindEndpoint
+	KindRoute        = api.KindRoute
+	KindPodNetwork   = api.KindPodNetwork
+	KindAddressGroup = api.KindAddressGroup
+	KindNAT          = api.KindNAT
+	KindFirewallRule = api.KindFirewallRule
+	KindService      = api.KindService
+	KindTunnel       = api.KindTunnel
+	KindPeer         = api.KindPeer
 )
 
-// kinds lists them.
-var kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+// Kinds lists them, in the order of [api.Kinds].
+var Kinds = api.Kinds
 
-// OwnerFile owns the objects from files. Only a [Transaction] of that owner changes them.
-const OwnerFile = "file"
-
-// OwnerCNI owns the objects of pods that container runtimes attached. A rollback does not change
-// them, because the pods themselves are not rolled back.
-const OwnerCNI = "cni"
-
-// OwnerK8s owns the objects of the agent. A Service of Kubernetes without endpoints is normal.
-const OwnerK8s = "k8s"
+// Owners with a meaning.
+const (
+	// OwnerFile owns the objects from files. Only a [Transaction] of that owner changes them.
+	OwnerFile = api.OwnerFile
+	// OwnerCNI owns the objects of pods that container runtimes attached. A rollback does not change
+	// them, because the pods themselves are not rolled back.
+	OwnerCNI = api.OwnerCNI
+	// OwnerK8s owns the objects of the agent. A Service of Kubernetes without endpoints is normal.
+	OwnerK8s = api.OwnerK8s
+)
 
 // Key names an object.
 type Key struct{ Kind, Name string }

@@ -137,9 +137,9 @@ type waiting struct {
 
 	// back is the state after a rollback: the state before the change, with the later changes of
 	// other owners. A commit must be valid in both states.
-	back     *table
-	dark     map[Key]*Object // as back, for objects that this version cannot decode
-	networks []*Object       // pod networks that it created or changed, as they are now
+	back        *table
+	undecodable map[Key]*Object // as back, for objects that this version cannot decode
+	networks    []*Object       // pod networks that it created or changed, as they are now
 }
 
 // machineOwners are programs that cannot wait for users: their objects may change while a change
@@ -150,8 +150,8 @@ func newWaiting(p *Pending, base uint64) *waiting {
 	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}}
 }
 
-// hold records an object that the change touched, as it was and as it is.
-func (w *waiting) hold(k Key, before, after *Object) {
+// reserve records an object that the change touched, as it was and as it is.
+func (w *waiting) reserve(k Key, before, after *Object) {
 	w.keys[k] = true
 	for _, o := range []*Object{before, after} {
 		if o == nil {
@@ -178,15 +178,15 @@ func (s *Store) resumeWaiting(c *content) error {
 	i, _ := find(c.history, c.pending.Revision)
 	w := newWaiting(c.pending, c.history[i].Previous)
 	back := s.Snapshot().table.edit()
-	w.dark = maps.Clone(s.Snapshot().dark)
+	w.undecodable = maps.Clone(s.Snapshot().undecodable)
 	err := s.Diffs(c.pending.Revision, "", func(d Diff) bool {
-		w.hold(d.Key, d.Before, d.After)
+		w.reserve(d.Key, d.Before, d.After)
 		back.remove(d.Key)
-		delete(w.dark, d.Key)
+		delete(w.undecodable, d.Key)
 		switch o := d.Before; {
 		case o == nil:
 		case o.Value == nil:
-			w.dark[d.Key] = o
+			w.undecodable[d.Key] = o
 		default:
 			back.put(o)
 		}
@@ -215,7 +215,7 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 func (p *plan) checkConfirmed() error {
 	for _, f := range p.formers {
 		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.get(f.Key), OwnerCNI) {
-			return refuse(Conflict, f.Key, "owner", "goes with a pod, and pods do not wait for a confirmation: leave it out, or change it without confirm")
+			return refuse(Conflict, f.Key, "owner", "belongs to a pod, and pods do not wait for confirmation: exclude it, or change it without confirm")
 		}
 	}
 	return nil
@@ -264,8 +264,8 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 // object of w.
 func (w *waiting) plan(p *plan) *plan {
 	back := &plan{
-		edit: w.back.edit(), puts: p.puts, gone: p.gone, dropped: p.dropped, dark: w.dark, lit: p.lit, darkens: p.darkens, formers: p.formers,
-		restores: true,
+		edit: w.back.edit(), puts: p.puts, replaced: p.replaced, dropped: p.dropped, undecodable: w.undecodable, removedUndecodable: p.removedUndecodable, putUndecodable: p.putUndecodable, formers: p.formers,
+		isRollback: true,
 	}
 	for _, f := range p.formers {
 		if o := p.edit.get(f.Key); o != nil {
@@ -289,7 +289,7 @@ func (p *plan) checkStays(w *waiting) error {
 			switch i, ends := e.livesIn(was, p.edit.get(was.Key)); {
 			case !ends:
 			case i < 0:
-				return refuse(Conflict, o.Key, "spec.network", "there is no %s then", was.Key)
+				return refuse(Conflict, o.Key, "spec.network", "%s does not exist then", was.Key)
 			default:
 				return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is in no subnet of %s then", e.Addresses[i], was.Key)
 			}
@@ -302,13 +302,13 @@ func (p *plan) checkStays(w *waiting) error {
 func (w *waiting) with(back *plan) *waiting {
 	next := *w
 	next.back = back.edit.done()
-	if len(back.lit)+len(back.darkens) > 0 {
-		next.dark = maps.Clone(w.dark)
-		for _, o := range back.lit {
-			delete(next.dark, o.Key)
+	if len(back.removedUndecodable)+len(back.putUndecodable) > 0 {
+		next.undecodable = maps.Clone(w.undecodable)
+		for _, o := range back.removedUndecodable {
+			delete(next.undecodable, o.Key)
 		}
-		for _, o := range back.darkens {
-			next.dark[o.Key] = o
+		for _, o := range back.putUndecodable {
+			next.undecodable[o.Key] = o
 		}
 	}
 	return &next

@@ -99,18 +99,18 @@ func TestUnconfirmed(t *testing.T) {
 			before := change(t, s)
 			during := wanted(s, false)
 			if r := expire(t, s); r != nil || wanted(s, false) != during {
-				t.Fatalf("taken back too early: %+v", r)
+				t.Fatalf("rolled back too early: %+v", r)
 			}
 			over(c, func() { s, _ = reopen(t, s, cfg) })
 			if p, left := s.Pending(); p == nil || left != 0 || wanted(s, false) != during {
-				t.Errorf("before it is taken back: %+v, %s left", p, left)
+				t.Errorf("before it is rolled back: %+v, %s left", p, left)
 			}
 			if err := s.Confirm(2); err == nil || !strings.Contains(err.Error(), "too late") {
 				t.Errorf("confirmed too late: %v", err)
 			}
 			r := expire(t, s)
 			if r == nil || r.Revision != 3 || wanted(s, false) != before || confirmation(s, 2) != RolledBack {
-				t.Errorf("taken back as %+v, %s, to\n%swant\n%s", r, confirmation(s, 2), wanted(s, false), before)
+				t.Errorf("rolled back as %+v, %s, to\n%swant\n%s", r, confirmation(s, 2), wanted(s, false), before)
 			}
 			s, _ = reopen(t, s, cfg)
 			closed(t, s)
@@ -161,8 +161,8 @@ func TestConfirmed(t *testing.T) {
 	commit(t, s, &Transaction{By: root, Delete: []Key{{KindService, "kept"}}})
 }
 
-// TestWhatWaitsIsHeld: no other change can prevent the rollback, or change the same objects.
-func TestWhatWaitsIsHeld(t *testing.T) {
+// TestPendingChangeReserves: no other change can prevent the rollback, or change the same objects.
+func TestPendingChangeReserves(t *testing.T) {
 	cfg, c := clockConfig(t)
 	cfg.History.Revisions = 2 // the waiting revision is kept nevertheless
 	s, _, err := Open(cfg)
@@ -211,7 +211,7 @@ func TestWhatWaitsIsHeld(t *testing.T) {
 	c.pass(time.Minute)
 	expire(t, s)
 	if got := wanted(s, false); got != before || !strings.Contains(wanted(s, true), "192.0.2.50") {
-		t.Errorf("taken back to\n%swant\n%sand what came in between of others:\n%s", got, before, wanted(s, true))
+		t.Errorf("rolled back to\n%swant\n%sand what came in between of others:\n%s", got, before, wanted(s, true))
 	}
 }
 
@@ -255,33 +255,33 @@ func TestUndoneByHand(t *testing.T) {
 	}
 }
 
-// TestRestoreWhatIsNotUnderstood: a change by a version that cannot decode an object, and deletes
+// TestRestoreUndecodable: a change by a version that cannot decode an object, and deletes
 // it, can still be rolled back.
-func TestRestoreWhatIsNotUnderstood(t *testing.T) {
+func TestRestoreUndecodable(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"deleted", "told"} {
+	for _, name := range []string{"deleted", "configured"} {
 		o := service(t, name, "192.0.2.1:80 1")
 		o.Spec, o.Value = "192.0.2.1:80 many", &Service{}
 		commit(t, s, &Transaction{By: root, Put: []*Object{o}})
 	}
 	s, _ = reopen(t, s, cfg)
 	before := s.Snapshot().Revision
-	commit(t, s, &Transaction{By: root, Confirm: time.Minute, Delete: []Key{{KindService, "deleted"}}, Put: []*Object{service(t, "told", "192.0.2.1:80 1")}})
+	commit(t, s, &Transaction{By: root, Confirm: time.Minute, Delete: []Key{{KindService, "deleted"}}, Put: []*Object{service(t, "configured", "192.0.2.1:80 1")}})
 	c.pass(time.Hour)
-	if r := expire(t, s); r == nil || s.Snapshot().Len() != 0 || len(s.Snapshot().dark) != 2 {
-		t.Errorf("%+v, %d objects, %d not understood", r, s.Snapshot().Len(), len(s.Snapshot().dark))
+	if r := expire(t, s); r == nil || s.Snapshot().Len() != 0 || len(s.Snapshot().undecodable) != 2 {
+		t.Errorf("%+v, %d objects, %d not understood", r, s.Snapshot().Len(), len(s.Snapshot().undecodable))
 	}
 	s, report := reopen(t, s, cfg)
 	closed(t, s)
 	if len(report.Unreadable) != 2 || report.Damage != nil {
 		t.Errorf("after a restart: %+v", report)
 	}
-	if o, err := s.At(before, Key{KindService, "told"}); err != nil || o == nil || o.Spec != "192.0.2.1:80 many" {
-		t.Errorf("told was %+v, %v", o, err)
+	if o, err := s.At(before, Key{KindService, "configured"}); err != nil || o == nil || o.Spec != "192.0.2.1:80 many" {
+		t.Errorf("it was %+v, %v", o, err)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestRestoresOverFullTables(t *testing.T) {
 	closed(t, s)
 	c.pass(time.Minute)
 	if expire(t, s); wanted(s, false) != before {
-		t.Errorf("taken back to\n%s", wanted(s, false))
+		t.Errorf("rolled back to\n%s", wanted(s, false))
 	}
 }
 
@@ -329,9 +329,9 @@ func group(owner, name string) *Object {
 	return &Object{Key: Key{KindAddressGroup, name}, Owner: owner, Spec: name, Value: &AddressGroup{}}
 }
 
-// TestGroupsOfWhatWaits: an object whose group a rollback would delete is refused; if it exists
-// nevertheless, the rest is rolled back.
-func TestGroupsOfWhatWaits(t *testing.T) {
+// TestGroupsOfAPendingChange: an object whose group a rollback would delete is refused; if it
+// exists nevertheless, the rest is rolled back.
+func TestGroupsOfAPendingChange(t *testing.T) {
 	cfg, c := clockConfig(t)
 	cfg.Decode = func(kind string, spec []byte) (Value, error) {
 		if kind == KindAddressGroup {
@@ -355,7 +355,7 @@ func TestGroupsOfWhatWaits(t *testing.T) {
 	c.pass(time.Minute)
 	r := expire(t, s)
 	if _, back := s.Snapshot().Get(Key{KindFirewallRule, "s"}); !back || len(r.Left) != 1 || r.Left[0].Name != "new" {
-		t.Errorf("taken back as %+v, s exists: %v", r, back)
+		t.Errorf("rolled back as %+v, s exists: %v", r, back)
 	}
 	if p, _ := s.Pending(); p != nil {
 		t.Errorf("%+v still waits", p)

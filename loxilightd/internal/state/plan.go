@@ -10,24 +10,24 @@ import (
 
 // plan is a transaction evaluated against the state that it will change.
 type plan struct {
-	base    *Snapshot
-	edit    *editor
-	changes []Change
-	puts    []*Object // created and updated objects, as they will be
-	gone    []*Object // as they were: deleted, or updated
-	dropped []*Object // deleted objects, as they were
-	cost    datapath.Cost
-	counts  map[string]int
-	dark    map[Key]*Object // as in the store
-	lit     []*Object       // objects of dark that are replaced or deleted
-	darkens []*Object       // put, but not decodable: only a rollback does that
-	formers []former        // the changed objects, as they were
+	base               *Snapshot
+	edit               *editor
+	changes            []Change
+	puts               []*Object // created and updated objects, as they will be
+	replaced           []*Object // as they were: deleted, or updated
+	dropped            []*Object // deleted objects, as they were
+	cost               datapath.Cost
+	counts             map[string]int
+	undecodable        map[Key]*Object // as in the store
+	removedUndecodable []*Object       // undecodable objects that are replaced or deleted
+	putUndecodable     []*Object       // put, but not decodable: only a rollback does that
+	formers            []former        // the changed objects, as they were
 
 	warnings []string
 
-	merged   bool // host and switch are one network namespace
-	restores bool
-	restored uint64 // the revision that the rollback restores
+	merged           bool // host and switch are one network namespace
+	isRollback       bool
+	restoredRevision uint64 // the revision that the rollback restores
 	// The same transaction applied to the state after a rollback of the waiting change; nil: no
 	// change waits, or this plan is that rollback.
 	back *plan
@@ -38,10 +38,10 @@ type plan struct {
 func (s *Store) plan(t *Transaction) (*plan, error) {
 	base := s.Snapshot()
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
-		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: look again, then decide", base.Revision, *t.IfRevision)
+		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: read the objects again first", base.Revision, *t.IfRevision)
 	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), dark: base.dark,
-		merged: s.merged, restores: t.restores, restored: t.restored}
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), undecodable: base.undecodable,
+		merged: s.merged, isRollback: t.isRollback, restoredRevision: t.restoredRevision}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
 		if err := p.put(o, named); err != nil {
@@ -56,13 +56,13 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if t.Replace != nil {
 		p.prune(t.Replace, named)
 	}
-	if err := p.check(s.holder, s.merged && !t.restores); err != nil {
+	if err := p.check(s.holder, s.merged && !t.isRollback); err != nil {
 		return nil, err
 	}
-	if err := p.checkUnseen(t); err != nil {
+	if err := p.checkDetached(t); err != nil {
 		return nil, err
 	}
-	if !t.restores {
+	if !t.isRollback {
 		if err := s.checkCapacity(p); err != nil {
 			return nil, err
 		}
@@ -72,7 +72,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 			return nil, err
 		}
 	}
-	if !t.settles {
+	if !t.revertsPending {
 		if err := s.checkWaiting(p, t.Confirm); err != nil {
 			return nil, err
 		}
@@ -93,23 +93,23 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 		return err
 	}
 	old := p.edit.get(o.Key)
-	if old != nil && old.Owner != o.Owner && !p.restores {
+	if old != nil && old.Owner != o.Owner && !p.isRollback {
 		return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s: change it there, or delete it first", old.Owner, o.Owner)
 	}
 	change := Change{Key: o.Key, Action: Created}
-	dark := p.dark[o.Key]
+	undecodable := p.undecodable[o.Key]
 	switch {
-	case old == nil && dark != nil:
-		if dark.Owner != o.Owner && !p.restores {
-			return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s, and is not understood by this version: delete it first", dark.Owner, o.Owner)
+	case old == nil && undecodable != nil:
+		if undecodable.Owner != o.Owner && !p.isRollback {
+			return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s, and is not understood by this version: delete it first", undecodable.Owner, o.Owner)
 		}
-		if o.Value == nil && dark.same(o) {
+		if o.Value == nil && undecodable.same(o) {
 			change.Action = Unchanged
 			p.changes = append(p.changes, change)
 			return nil
 		}
-		p.lit = append(p.lit, dark)
-		p.formers = append(p.formers, former{o.Key, dark})
+		p.removedUndecodable = append(p.removedUndecodable, undecodable)
+		p.formers = append(p.formers, former{o.Key, undecodable})
 	case old == nil:
 		p.formers = append(p.formers, former{o.Key, nil})
 	case old.same(o):
@@ -131,7 +131,7 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 func (p *plan) add(o *Object) {
 	if o.Value == nil {
 		p.edit.remove(o.Key)
-		p.darkens = append(p.darkens, o)
+		p.putUndecodable = append(p.putUndecodable, o)
 		return
 	}
 	p.cost = p.cost.Add(o.Value.cost())
@@ -146,7 +146,7 @@ func (p *plan) release(o *Object) {
 	if p.counts[o.Kind]--; p.counts[o.Kind] == 0 {
 		delete(p.counts, o.Kind)
 	}
-	p.gone = append(p.gone, o)
+	p.replaced = append(p.replaced, o)
 }
 
 func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
@@ -155,14 +155,14 @@ func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
 	}
 	old := p.edit.get(k)
 	if old == nil {
-		old = p.dark[k]
+		old = p.undecodable[k]
 	}
 	if old == nil {
 		p.changes = append(p.changes, Change{Key: k, Action: Absent})
 		return nil
 	}
 	if old.Owner == OwnerFile && owner != OwnerFile {
-		return refuse(Conflict, k, "owner", "stands in the object files: take it out there, then reload")
+		return refuse(Conflict, k, "owner", "is defined in the object files: remove it there, then reload")
 	}
 	p.drop(old)
 	return nil
@@ -173,7 +173,7 @@ func (p *plan) drop(old *Object) {
 	p.formers = append(p.formers, former{old.Key, old})
 	p.changes = append(p.changes, Change{Key: old.Key, Action: Deleted})
 	if old.Value == nil {
-		p.lit = append(p.lit, old)
+		p.removedUndecodable = append(p.removedUndecodable, old)
 		return
 	}
 	p.edit.remove(old.Key)
@@ -190,7 +190,7 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 			}
 		}
 	}
-	for k, o := range p.dark {
+	for k, o := range p.undecodable {
 		if _, ok := named[k]; !ok && o.Owner == scope.Owner && slices.Contains(kinds, k.Kind) {
 			p.drop(o)
 		}
@@ -241,7 +241,7 @@ func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 			if k, ok := holder(o, c); ok && k != o.Key {
 				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already", c, k)
 			} else if k, ok := holder(o, c.elsewhere()); ok && merged {
-				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already, which says netns %s; with switch.namespace: host both are one network namespace: delete one of the two",
+				err = refuse(Conflict, o.Key, field(), "%s belongs to %s already, which has netns %s; with switch.namespace: host both are one network namespace: delete one of the two",
 					c, k, c.elsewhere().netns())
 			}
 			claimed[c] = o.Key

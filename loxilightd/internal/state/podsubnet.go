@@ -12,11 +12,11 @@ import (
 // in which a pod network is deleted or loses addresses that pods still use.
 func (p *plan) checkSubnets() error {
 	for _, o := range p.puts {
-		for prefix, field := range behindPeer(o) {
+		for prefix, field := range peerPrefixes(o) {
 			for n := range p.each(KindPodNetwork) {
 				for i, subnet := range n.Value.(*PodNetwork).Subnets {
-					if why := notBehind(prefix, subnet, fmt.Sprintf("spec.subnets[%d] of %s", i, n.Key)); why != "" {
-						return refuse(Conflict, o.Key, field, "%s: this node's own pods are not reached through another node: take it out, or change that first", why)
+					if why := peerConflict(prefix, subnet, fmt.Sprintf("spec.subnets[%d] of %s", i, n.Key)); why != "" {
+						return refuse(Conflict, o.Key, field, "%s: this node's own pods are not reached through another node: remove it, or change that first", why)
 					}
 				}
 			}
@@ -24,11 +24,11 @@ func (p *plan) checkSubnets() error {
 		if o.Kind != KindPodNetwork {
 			continue
 		}
-		if err := p.checkBehind(o); err != nil {
+		if err := p.checkPeerPrefixes(o); err != nil {
 			return err
 		}
 	}
-	for _, o := range p.gone {
+	for _, o := range p.replaced {
 		if o.Kind != KindPodNetwork {
 			continue
 		}
@@ -39,8 +39,8 @@ func (p *plan) checkSubnets() error {
 	return nil
 }
 
-// behindPeer yields the prefixes that an object routes to another node, with their fields.
-func behindPeer(o *Object) func(func(netip.Prefix, string) bool) {
+// peerPrefixes yields the prefixes that an object routes to another node, with their fields.
+func peerPrefixes(o *Object) func(func(netip.Prefix, string) bool) {
 	return func(yield func(netip.Prefix, string) bool) {
 		switch v := o.Value.(type) {
 		case *Peer:
@@ -57,10 +57,10 @@ func behindPeer(o *Object) func(func(netip.Prefix, string) bool) {
 	}
 }
 
-// notBehind returns why a prefix cannot be behind a Peer together with a subnet of this node's
+// peerConflict returns why a prefix cannot be behind a Peer together with a subnet of this node's
 // pods; empty: it can. A wider prefix can, because the longest match wins, and so can an address
 // of a pod that moved there.
-func notBehind(prefix, subnet netip.Prefix, of string) string {
+func peerConflict(prefix, subnet netip.Prefix, of string) string {
 	if !subnet.Overlaps(prefix) || prefix.Bits() < subnet.Bits() {
 		return ""
 	}
@@ -76,13 +76,13 @@ func notBehind(prefix, subnet netip.Prefix, of string) string {
 	return ""
 }
 
-// checkBehind refuses a pod network if a part of it is reached through a Peer.
-func (p *plan) checkBehind(network *Object) error {
+// checkPeerPrefixes refuses a pod network if a part of it is reached through a Peer.
+func (p *plan) checkPeerPrefixes(network *Object) error {
 	for _, kind := range []string{KindPeer, KindRoute} {
 		for o := range p.each(kind) {
-			for prefix, field := range behindPeer(o) {
+			for prefix, field := range peerPrefixes(o) {
 				for i, subnet := range network.Value.(*PodNetwork).Subnets {
-					if notBehind(prefix, subnet, "") == "" {
+					if peerConflict(prefix, subnet, "") == "" {
 						continue
 					}
 					what := fmt.Sprintf("%s is %s of %s", subnet, field, o.Key)
@@ -90,7 +90,7 @@ func (p *plan) checkBehind(network *Object) error {
 						what = fmt.Sprintf("%s, %s of %s, is part of %s", prefix, field, o.Key, subnet)
 					}
 					return refuse(Conflict, network.Key, fmt.Sprintf("spec.subnets[%d]", i),
-						"%s: this node's own pods are not reached through another node: take it out there first, or give this node another subnet", what)
+						"%s: this node's own pods are not reached through another node: remove it there first, or give this node another subnet", what)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func (p *plan) checkInhabited(was *Object) error {
 	o := p.edit.get(was.Key)
 	count, first := 0, ""
 	for e := range p.each(KindEndpoint) {
-		if p.restores && e.Revision <= p.restored {
+		if p.isRollback && e.Revision <= p.restoredRevision {
 			continue // the Endpoint also existed in that revision
 		}
 		v := e.Value.(*Endpoint)

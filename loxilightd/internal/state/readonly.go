@@ -45,7 +45,7 @@ func (d *disk) needWritable() error {
 	if err := unix.Access(d.path, unix.W_OK); err != nil {
 		return refused
 	}
-	if !d.settled {
+	if !d.initialized {
 		return fmt.Errorf("%s could only be read when the daemon started (%w): restart the daemon", d.path, d.readOnly)
 	}
 	if !d.db.IsReadOnly() {

@@ -86,7 +86,7 @@ func decodeObject(key string, record []byte) (*Object, bool) {
 
 // kindName returns the constant for a known kind, so that objects share it.
 func kindName(kind string) string {
-	for _, k := range kinds {
+	for _, k := range Kinds {
 		if k == kind {
 			return k
 		}

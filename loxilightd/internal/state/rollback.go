@@ -40,28 +40,28 @@ type Rollback struct {
 // objects of pods are not changed; the result lists which of them differ.
 func (s *Store) Rollback(r *Rollback) (*Result, error) {
 	if r.DryRun {
-		return s.goBackOrUndo(r, s.look)
+		return s.rollbackOrUndo(r, s.readConcurrently)
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	if result, err := s.repeated(r.RequestID); result != nil || err != nil {
 		return result, err
 	}
-	return s.goBackOrUndo(r, s.read)
+	return s.rollbackOrUndo(r, s.read)
 }
 
 // reading calls a function with a historyReader, with s.writer held or without.
 type reading func(func(*historyReader) error) error
 
-func (s *Store) goBackOrUndo(r *Rollback, read reading) (*Result, error) {
+func (s *Store) rollbackOrUndo(r *Rollback, read reading) (*Result, error) {
 	if r.Undo != 0 {
 		w := s.waiting.Load()
 		if w == nil || w.Revision != r.Undo {
-			return nil, refuse(Conflict, Key{}, "undo", "the change of revision %d does not wait to be confirmed (any more): go back to a revision instead", r.Undo)
+			return nil, refuse(Conflict, Key{}, "undo", "the change of revision %d does not wait for confirmation (any more): roll back to a revision instead", r.Undo)
 		}
 		return s.undo(w, r, read)
 	}
-	return s.goBack(r, read)
+	return s.rollbackTo(r, read)
 }
 
 // tooLong refuses to read all of entries if they exceed r.MaxBytes.
@@ -73,12 +73,12 @@ func (r *Rollback) tooLong(entries []Entry) error {
 	if r.MaxBytes == 0 || bytes <= r.MaxBytes {
 		return nil
 	}
-	return refuse(Capacity, Key{}, "revision", "between it and now %d MiB of history have to be read, and %d MiB at most are for a user who may only read: ask an admin, or for a later revision",
+	return refuse(Capacity, Key{}, "revision", "%d MiB of history since then have to be read, and a user who may only read is limited to %d MiB: ask an admin, or choose a later revision",
 		bytes>>20, r.MaxBytes>>20)
 }
 
-// goBack carries out a rollback to a revision.
-func (s *Store) goBack(r *Rollback, read reading) (*Result, error) {
+// rollbackTo carries out a rollback to a revision.
+func (s *Store) rollbackTo(r *Rollback, read reading) (*Result, error) {
 	then := map[Key]*Object{}
 	err := read(func(h *historyReader) error {
 		later, err := h.since(r.Revision)
@@ -103,9 +103,9 @@ func (s *Store) goBack(r *Rollback, read reading) (*Result, error) {
 		return nil, err
 	}
 	t := r.transaction()
-	t.restored = r.Revision
+	t.restoredRevision = r.Revision
 	w := s.waiting.Load()
-	t.settles = w != nil && r.Revision <= w.base && (r.Owner == "" || len(w.all) == 1 && w.all[r.Owner])
+	t.revertsPending = w != nil && r.Revision <= w.base && (r.Owner == "" || len(w.all) == 1 && w.all[r.Owner])
 	return s.restore(t, then, r.Owner)
 }
 
@@ -127,7 +127,7 @@ func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 		return nil, err
 	}
 	t := r.transaction()
-	t.restored, t.settles = w.base, true
+	t.restoredRevision, t.revertsPending = w.base, true
 	return s.restore(t, then, "")
 }
 
@@ -135,7 +135,7 @@ func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 func (r *Rollback) transaction() *Transaction {
 	return &Transaction{
 		By: r.By, IfRevision: r.IfRevision, DryRun: r.DryRun, Confirm: r.Confirm, RequestID: r.RequestID, Answer: r.Answer,
-		restores: true, force: r.force,
+		isRollback: true, force: r.force,
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 	var left []Key
 	now := s.Snapshot()
 	for _, k := range keys {
-		was, is := s.understood(then[k]), now.dark[k]
+		was, is := s.decoded(then[k]), now.undecodable[k]
 		if o, ok := now.Get(k); ok {
 			is = o
 		}
@@ -167,7 +167,7 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 				t.Delete = append(t.Delete, k)
 			}
 		case isFile && was != nil && !wasFile && mine:
-			return nil, refuse(Conflict, k, "owner", "was of owner %s then, and stands in the object files now: take it out there, then reload, or leave it out", was.Owner)
+			return nil, refuse(Conflict, k, "owner", "was of owner %s then, and is defined in the object files now: remove it there, then reload, or exclude it", was.Owner)
 		case isFile && (was == nil || !is.same(was)):
 			left = append(left, k)
 		case isFile || !mine:
@@ -237,9 +237,9 @@ func (s *Store) Confirm(revision uint64) error {
 	case s.clock.left(&w.Pending) == 0:
 		return refuse(Conflict, Key{}, "revision", "too late: the change of revision %d is being rolled back", revision)
 	}
-	confirmed := s.became(revision, Confirmed)
+	confirmed := s.withConfirmation(revision, Confirmed)
 	now := s.Snapshot()
-	err := s.disk.write(&write{revision: now.Revision, count: now.Len() + len(now.dark), rewritten: confirmed, settled: true})
+	err := s.disk.write(&write{revision: now.Revision, count: now.Len() + len(now.undecodable), rewritten: confirmed, clearsPending: true})
 	if err != nil {
 		return refuse(Unavailable, Key{}, "", "the confirmation could not be made durable, so it was not made: %v", err)
 	}

@@ -66,40 +66,40 @@ var referring = []string{KindFirewallRule, KindNAT, KindAddressGroup}
 // checkGroups refuses a plan in which an object refers to a group that does not exist, or to
 // itself.
 func (p *plan) checkGroups() error {
-	gone := map[datapath.GroupName]struct{}{}
+	deleted := map[datapath.GroupName]struct{}{}
 	for _, o := range p.dropped {
 		if o.Kind == KindAddressGroup && p.edit.get(o.Key) == nil {
-			gone[datapath.GroupName(o.Name)] = struct{}{}
+			deleted[datapath.GroupName(o.Name)] = struct{}{}
 		}
 	}
 	for _, o := range p.puts {
 		for group, field := range groupsOf(o.Value) {
 			k := Key{KindAddressGroup, string(group)}
-			if _, isDropped := gone[group]; isDropped || !p.has(k) {
-				return refuse(Invalid, o.Key, field, "there is no %s: make it first, or in the same change", k)
+			if _, isDropped := deleted[group]; isDropped || !p.has(k) {
+				return refuse(Invalid, o.Key, field, "there is no %s: create it first, or in the same change", k)
 			}
 		}
 	}
 	if err := p.checkCircles(); err != nil {
 		return err
 	}
-	return p.checkGone(gone)
+	return p.checkDeletedGroups(deleted)
 }
 
 // has reports whether an object exists after the plan, decodable or not.
 func (p *plan) has(k Key) bool {
-	return p.edit.get(k) != nil || p.dark[k] != nil || slices.ContainsFunc(p.darkens, func(o *Object) bool { return o.Key == k })
+	return p.edit.get(k) != nil || p.undecodable[k] != nil || slices.ContainsFunc(p.putUndecodable, func(o *Object) bool { return o.Key == k })
 }
 
-// checkGone refuses to delete groups that an object still refers to.
-func (p *plan) checkGone(gone map[datapath.GroupName]struct{}) error {
-	if len(gone) == 0 {
+// checkDeletedGroups refuses to delete groups that an object still refers to.
+func (p *plan) checkDeletedGroups(deleted map[datapath.GroupName]struct{}) error {
+	if len(deleted) == 0 {
 		return nil
 	}
 	for _, kind := range referring {
 		for o := range p.each(kind) {
 			for group, field := range groupsOf(o.Value) {
-				if _, ok := gone[group]; ok {
+				if _, ok := deleted[group]; ok {
 					return refuse(Conflict, Key{KindAddressGroup, string(group)}, "", "%s refers to it in %s: change or delete that first, or in the same change", o.Key, field)
 				}
 			}

@@ -15,17 +15,17 @@ import (
 type Snapshot struct {
 	Revision uint64
 
-	table  *table
-	dark   map[Key]*Object // stored objects that this version cannot decode
-	counts map[string]int
-	cost   datapath.Cost
-	behind func() (map[string]datapath.Peer, map[string]error) // of Peers; computed on demand
+	table       *table
+	undecodable map[Key]*Object // stored objects that this version cannot decode
+	counts      map[string]int
+	cost        datapath.Cost
+	peersOnce   func() (map[string]datapath.Peer, map[string]error) // of Peers; computed on demand
 }
 
 // newSnapshot returns a snapshot of table; the caller has counted its objects.
-func newSnapshot(revision uint64, table *table, dark map[Key]*Object, counts map[string]int, cost datapath.Cost) *Snapshot {
-	s := &Snapshot{Revision: revision, table: table, dark: dark, counts: counts, cost: cost}
-	s.behind = sync.OnceValues(s.peers)
+func newSnapshot(revision uint64, table *table, undecodable map[Key]*Object, counts map[string]int, cost datapath.Cost) *Snapshot {
+	s := &Snapshot{Revision: revision, table: table, undecodable: undecodable, counts: counts, cost: cost}
+	s.peersOnce = sync.OnceValues(s.peers)
 	return s
 }
 

@@ -112,10 +112,10 @@ func Open(cfg Config) (*Store, *Report, error) {
 		if damage, err = setAside(path, err); err != nil {
 			return nil, nil, err
 		}
-		d, content, err = beginAgain(path, damage, cfg.Decode)
+		d, content, err = recreate(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) && cfg.InUse {
 		damage := &Damage{At: time.Now().UTC(), Cause: "it did not exist, although the data plane was active"}
-		d, content, err = beginAgain(path, damage, cfg.Decode)
+		d, content, err = recreate(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) {
 		if err = create(path, 0, nil); err != nil {
 			return nil, nil, err
@@ -164,11 +164,11 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 		cost = cost.Add(o.Value.cost())
 		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
 	}
-	dark := make(map[Key]*Object, len(c.dark))
-	for _, o := range c.dark {
-		dark[o.Key] = o
+	undecodable := make(map[Key]*Object, len(c.undecodable))
+	for _, o := range c.undecodable {
+		undecodable[o.Key] = o
 	}
-	s.snapshot.Store(newSnapshot(c.revision, edit.done(), dark, counts, cost))
+	s.snapshot.Store(newSnapshot(c.revision, edit.done(), undecodable, counts, cost))
 	s.history.Store(&c.history)
 	return s
 }

@@ -31,7 +31,7 @@ func (*Peer) cost() datapath.Cost { return datapath.Cost{} }
 func (p *Peer) claims(each func(claim, func() string)) {
 	for i, prefix := range p.Prefixes {
 		field := func() string { return fmt.Sprintf("spec.prefixes[%d]", i) }
-		each(claim{what: claimBehind, prefix: prefix}, field)
+		each(claim{what: claimPeerPrefix, prefix: prefix}, field)
 		each(claimOfRoute(prefix, 0, p.Tunnel != ""), field) // the route to it
 	}
 	for i, a := range p.Underlay {
@@ -42,7 +42,7 @@ func (p *Peer) claims(each func(claim, func() string)) {
 // checkTunnels refuses to delete a Tunnel that Peers name. A Peer may name a Tunnel that does not
 // exist yet, so a rollback needs no check.
 func (p *plan) checkTunnels() error {
-	if p.restores {
+	if p.isRollback {
 		return nil
 	}
 	for _, was := range p.dropped {
@@ -73,7 +73,7 @@ func (p *plan) checkTunnels() error {
 // reason why a Route to a Peer is ignored, by the name of the Route. The caller must not modify
 // the maps.
 func (s *Snapshot) Peers() (peers map[string]datapath.Peer, refused map[string]error) {
-	return s.behind()
+	return s.peersOnce()
 }
 
 func (s *Snapshot) peers() (peers map[string]datapath.Peer, refused map[string]error) {

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// sizeClass is how the number of entries of a map follows from the configuration.
+type sizeClass struct {
+	key     string // in the configuration, below tables
+	table   func(t datapath.Tables) uint32
+	entries func(t datapath.Tables) uint32
+}
+
+// sizeClasses are the classes that maps.h names with SIZED_BY.
+var sizeClasses = map[string]sizeClass{
+	"connections": byConnections(func(n uint32) uint32 { return 2 * n }), // both directions
+	"halfOpen": {"halfOpen", func(t datapath.Tables) uint32 { return t.HalfOpen }, func(t datapath.Tables) uint32 {
+		return 2 * t.HalfOpen // both directions
+	}},
+	"services": byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
+	"slots": {"slots", func(t datapath.Tables) uint32 { return t.Slots }, func(t datapath.Tables) uint32 {
+		return 2*(t.Slots/slotsPerChunk) + 4*t.Services
+	}},
+	"backends": {"backends", func(t datapath.Tables) uint32 { return t.Backends }, func(t datapath.Tables) uint32 {
+		return t.Backends + 1 // id 0 is not used
+	}},
+	"affinity": byTable("affinity", func(t datapath.Tables) uint32 { return t.Affinity }),
+	"ranges": {"ranges", func(t datapath.Tables) uint32 { return t.Ranges }, func(t datapath.Tables) uint32 {
+		return 2 * t.Ranges // for a moment old and new ones
+	}},
+	"rules":         byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
+	"nats":          byRules(func(t datapath.Tables) uint32 { return t.MaxNATs() }),
+	"natRules":      byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
+	"natPrefixes":   byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),
+	"mappings":      byConnections(func(n uint32) uint32 { return max(1024, n/8-min(n/8, 2048)) }),
+	"blocks":        byConnections(func(n uint32) uint32 { return max(n/64, 256) }),
+	"remotes":       byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<12, n/4)) }),
+	"bridgePorts":   byConnections(func(n uint32) uint32 { return min(1<<16, max(1<<13, n/2)) }),
+	"guards":        byConnections(func(n uint32) uint32 { return min(1<<16, max(1<<11, n/16)) }), // four for each Endpoint
+	"peers":         byConnections(peersFor),
+	"peerAddresses": byConnections(func(n uint32) uint32 { return 2 * peersFor(n) }),
+	"peerPrefixes":  byConnections(func(n uint32) uint32 { return 8 * peersFor(n) }),
+}
+
+func peersFor(connections uint32) uint32 { return min(1<<14, max(1<<10, connections/32)) }
+
+func byTable(key string, table func(datapath.Tables) uint32) sizeClass {
+	return sizeClass{key, table, table}
+}
+
+func byConnections(entries func(connections uint32) uint32) sizeClass {
+	connections := func(t datapath.Tables) uint32 { return t.Connections }
+	return sizeClass{"connections", connections, func(t datapath.Tables) uint32 { return entries(t.Connections) }}
+}
+
+func byRules(entries func(datapath.Tables) uint32) sizeClass {
+	return sizeClass{"rules", func(t datapath.Tables) uint32 { return t.Rules }, entries}
+}
+
+// mapClass is what maps.h says about a map by tags.
+type mapClass struct {
+	size            string // of sizeClasses; "": fixed
+	createdByDaemon bool   // programs create no entries
+	notCopied       bool
+	copyOrder       int // 0: first
+}
+
+// classOf returns the class of a map.
+func classOf(spec *ebpf.MapSpec) mapClass {
+	c := mapClass{copyOrder: 2}
+	for _, tag := range spec.Tags {
+		switch key, value, _ := strings.Cut(tag, ":"); key {
+		case "size":
+			c.size = value
+		case "creator":
+			c.createdByDaemon = value == "daemon"
+		case "copy":
+			c.notCopied = value == "never"
+			if i := slices.Index([]string{"first", "second"}, value); i >= 0 {
+				c.copyOrder = i
+			}
+		}
+	}
+	return c
+}
+
+// sizeOf returns the configuration key that determines the size of a map, its value, and the number
+// of entries; "" for maps of fixed size.
+func sizeOf(spec *ebpf.MapSpec, t datapath.Tables) (key string, table, entries uint32) {
+	c, ok := sizeClasses[classOf(spec).size]
+	if !ok {
+		return "", 0, spec.MaxEntries
+	}
+	return "tables." + c.key, c.table(t), c.entries(t)
+}

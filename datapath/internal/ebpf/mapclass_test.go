@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// TestMapClasses: the tags of maps.h are known, arrive here, and give each table its entries.
+func TestMapClasses(t *testing.T) {
+	spec, err := loadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(map[string]bool)
+	for name, m := range spec.Maps {
+		c := classOf(m)
+		used[c.size] = true
+		if _, ok := sizeClasses[c.size]; !ok && c.size != "" {
+			t.Errorf("map %s: size class %q is not in sizeClasses", name, c.size)
+		}
+		for _, tag := range m.Tags {
+			if !slices.Contains([]string{"size:" + c.size, "creator:daemon", "copy:first", "copy:second", "copy:never"}, tag) {
+				t.Errorf("map %s: tag %q is not known", name, tag)
+			}
+		}
+	}
+	for class := range sizeClasses {
+		if !used[class] {
+			t.Errorf("no map is of size class %q", class)
+		}
+	}
+
+	tables := datapath.Tables{Connections: 1 << 20, HalfOpen: 1 << 18, Services: 100, Slots: 6400, Backends: 1000, Affinity: 5000, Ranges: 300, Rules: 40000}
+	for name, want := range map[string]struct {
+		key            string
+		table, entries uint32
+		class          mapClass
+	}{
+		kernelMapLlCt6:       {"tables.connections", 1 << 20, 1 << 21, mapClass{"connections", false, false, 1}},
+		kernelMapLlHalf4:     {"tables.halfOpen", 1 << 18, 1 << 19, mapClass{"halfOpen", false, false, 0}},
+		kernelMapLlSlot:      {"tables.slots", 6400, 600, mapClass{"slots", true, false, 2}},
+		kernelMapLlBackend:   {"tables.backends", 1000, 1001, mapClass{"backends", false, false, 2}},
+		kernelMapLlDivert:    {"tables.ranges", 300, 600, mapClass{"ranges", true, false, 2}},
+		kernelMapLlNatRule:   {"tables.rules", 40000, 10000, mapClass{"natRules", false, false, 2}},
+		kernelMapLlPeer:      {"tables.connections", 1 << 20, 1 << 14, mapClass{"peers", false, false, 2}},
+		kernelMapLlMapping:   {"tables.connections", 1 << 20, 1<<17 - 2048, mapClass{"mappings", false, false, 2}},
+		kernelMapLlNexthop:   {"", 0, nexthopCount, mapClass{"", false, true, 2}},
+		kernelMapLlPortDrops: {"", 0, 16384, mapClass{"", false, false, 2}},
+	} {
+		m := spec.Maps[name]
+		if key, table, entries := sizeOf(m, tables); key != want.key || table != want.table || entries != want.entries {
+			t.Errorf("map %s: %q %d %d, want %q %d %d", name, key, table, entries, want.key, want.table, want.entries)
+		}
+		if c := classOf(m); c != want.class {
+			t.Errorf("map %s: %+v, want %+v", name, c, want.class)
+		}
+	}
+}

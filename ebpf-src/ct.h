@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ct.h - look-up, insertion and deletion of connections.
+ *
+ * A connection has two entries, one for each direction. The key of an entry is the arriving tuple,
+ * its value the leaving tuple; the key of the other entry is the leaving tuple, reversed.
+ */
+#pragma once
+
+#include "maps.h"
+#include "pkt.h"
+
+/* An entry of either family, copied out of its map. */
+struct conn {
+	struct ct_meta meta;
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u32 half_open; /* it is in the half-open table */
+};
+
+struct tuple {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 family;
+	__u16 domain;
+};
+_Static_assert(sizeof(struct tuple) == CROWD_WORDS * sizeof(__u64), "is kept in words");
+
+/* The form in which a packet leaves. */
+struct rewrite {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 dec_ttl;	/* we forward it, so we are a hop */
+	__u8 translate; /* addresses and ports differ from the arriving ones */
+	__u8 pad[2];
+};
+
+/* The parts of a packet on which the state of its connection depends. */
+struct segment {
+	__u32 now_tick;
+	__u32 end;  /* TCP: the sequence number; of a FIN, the number of the FIN */
+	__u32 ack;  /* TCP: the acknowledgement; SCTP: the verification tag */
+	__u8 event; /* enum ct_event */
+	__u8 proto;
+	__u8 tcp_flags;
+	__u8 pad;
+};
+
+#define NEXTHOP_HINTS 32
+
+/* State of the slow path for which the stack (512 bytes for all nested calls) has no room. One for
+ * each CPU; only the hints outlive a run.
+ */
+struct work {
+	struct tuple tuple;
+	struct conn conn;
+	struct tuple twin_tuple;
+	struct conn twin;
+	struct segment segment;
+	struct conn old; /* an ended connection with the tuple of the new one */
+	struct tuple old_tuple;
+	__u32 reopen;	/* old is valid */
+	__u32 fresh;	/* the new connection has no entry yet */
+	__u32 lost;	/* another connection has the entry of its replies */
+	__u32 resolved; /* its next hop was looked up */
+	/* fib is valid for w->conn, and leads out of this device; 0: it is not valid. */
+	__u32 routed;
+	__u16 nexthop; /* of a new connection, if known; and of its replies */
+	__u16 twin_nexthop;
+	struct bpf_fib_lookup fib;
+	struct bpf_redir_neigh gateway; /* of route_redirect */
+	struct rewrite rewrite;
+	struct service service;
+	struct snat_target snat_target;
+	__u32 now_tick;	     /* of the packet, for functions without it */
+	__u32 echo;	     /* ICMP: a new port replaces both ports */
+	__u32 source_nat_id; /* of a new connection, if another NAT translates its source */
+	__u32 spare_tick;
+	__be16 spare_port; /* of an ended translated connection; 0: none was seen */
+	__u16 pad;
+	struct tuple spare_tuple;
+	__u32 port_source; /* of nat_port_share.h: 0x10000 and 16 bits of a hash; 0: no shares */
+	__u32 port_holder; /* the same, of the holder of the last port tried; 0: unknown */
+	struct nat_pair_key pair_key;
+	struct mapping_key mapping_key; /* the inner side */
+	struct mapping_key mapping_outer_key;
+	struct mapping mapping;
+	struct block_key block_key;
+	struct block_owner_key block_owner_key;
+	struct block block;
+	struct source_range_key source_range_key;
+	struct pkt inner; /* quoted in an ICMP error */
+			  /* Keys of the entry that is looked up or inserted. */
+	struct ct4_key key4 __attribute__((aligned(8)));
+	struct ct6_key key6 __attribute__((aligned(8)));
+	struct ct4_val val4; /* of the entry that is inserted */
+	struct ct6_val val6;
+	struct service_key service_key;
+	struct service_id_key service_id_key;
+	struct local_key local_key;
+	struct affinity_key affinity_key;
+	struct classify_key classify_key;
+	/* Next hops of the last connections, by netns. Only they outlive a run. */
+	__u16 nexthop_hint[2][NEXTHOP_HINTS];
+	__u32 tcp_at;	      /* not in a register, of which the verifier would track each value */
+	__u8 tcp_options[72]; /* 40, and the range of a 6-bit offset beyond */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__uint(value_size, sizeof(struct work));
+	__uint(max_entries, 1);
+} ll_work SEC(".maps");
+
+static __always_inline struct work *work_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&ll_work, &zero);
+}
+
+static __always_inline void key4_from(struct ct4_key *k, const struct tuple *t)
+{
+	key4_set(k, t->saddr.word[3], t->daddr.word[3], ports_word(t->sport, t->dport), t->proto,
+		 t->domain);
+}
+
+static __always_inline void key6_from(struct ct6_key *k, const struct tuple *t)
+{
+	key6_set(k, &t->saddr, &t->daddr, ports_word(t->sport, t->dport), t->proto, t->domain);
+}
+
+static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
+{
+	t->saddr = p->saddr;
+	t->daddr = p->daddr;
+	t->sport = p->sport;
+	t->dport = p->dport;
+	t->proto = p->proto;
+	t->family = p->family;
+	t->domain = p->domain;
+}
+
+/* Returns the tuple of the replies to packets that arrive as of and leave as c. */
+static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
+					const struct tuple *of)
+{
+	t->saddr = c->daddr;
+	t->daddr = c->saddr;
+	t->sport = c->dport;
+	t->dport = c->sport;
+	t->proto = of->proto;
+	t->family = of->family;
+	t->domain = of->domain;
+}
+
+/* Reverses a tuple. */
+static __always_inline void tuple_turn(struct tuple *t)
+{
+	struct addr a = t->saddr;
+	__be16 port = t->sport;
+
+	t->saddr = t->daddr;
+	t->daddr = a;
+	t->sport = t->dport;
+	t->dport = port;
+}
+
+/* Finds the entry of t in either table and copies it to c; half_first: the half-open table is more
+ * likely. Returns its common part in the map, or NULL.
+ */
+static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c,
+					    int half_first)
+{
+	if (t->family == 4) {
+		struct ct4_key *key = &w->key4;
+		struct ct4_val *v;
+
+		key4_from(key, t);
+		c->half_open = half_first;
+		v = half_first ? bpf_map_lookup_elem(&ll_half4, key)
+			       : bpf_map_lookup_elem(&ll_ct4, key);
+		if (!v) {
+			c->half_open = !half_first;
+			v = half_first ? bpf_map_lookup_elem(&ll_ct4, key)
+				       : bpf_map_lookup_elem(&ll_half4, key);
+		}
+		if (!v)
+			return NULL;
+		c->meta = v->meta;
+		addr_from4(&c->saddr, v->saddr);
+		addr_from4(&c->daddr, v->daddr);
+		c->sport = v->sport;
+		c->dport = v->dport;
+		return &v->meta;
+	} else {
+		struct ct6_key *key = &w->key6;
+		struct ct6_val *v;
+
+		key6_from(key, t);
+		c->half_open = half_first;
+		v = half_first ? bpf_map_lookup_elem(&ll_half6, key)
+			       : bpf_map_lookup_elem(&ll_ct6, key);
+		if (!v) {
+			c->half_open = !half_first;
+			v = half_first ? bpf_map_lookup_elem(&ll_ct6, key)
+				       : bpf_map_lookup_elem(&ll_half6, key);
+		}
+		if (!v)
+			return NULL;
+		c->meta = v->meta;
+		c->saddr = v->saddr;
+		c->daddr = v->daddr;
+		c->sport = v->sport;
+		c->dport = v->dport;
+		return &v->meta;
+	}
+}
+
+/* Reports whether either table has an entry of t. A global function, so that the verifier walks it
+ * once, not for each tuple that is tried.
+ */
+__noinline int conn_exists(const struct tuple *t)
+{
+	struct work *w = work_get();
+
+	if (!t || !w)
+		return 1;
+	if (t->family == 4) {
+		key4_from(&w->key4, t);
+		return bpf_map_lookup_elem(&ll_ct4, &w->key4) ||
+		       bpf_map_lookup_elem(&ll_half4, &w->key4);
+	}
+	key6_from(&w->key6, t);
+	return bpf_map_lookup_elem(&ll_ct6, &w->key6) || bpf_map_lookup_elem(&ll_half6, &w->key6);
+}
+
+/* Inserts c under t, into the half-open table or the established one. Returns 0 or a negative
+ * errno: -E2BIG if the established table is full, -EEXIST with BPF_NOEXIST if an entry exists. A
+ * global function, so that the verifier walks it once.
+ */
+__noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags)
+{
+	struct work *w = work_get();
+
+	if (!t || !c || !w)
+		return -1;
+	if (t->family == 4) {
+		struct ct4_val *v = &w->val4;
+		struct ct4_key *key = &w->key4;
+
+		v->meta = c->meta;
+		v->saddr = c->saddr.word[3];
+		v->daddr = c->daddr.word[3];
+		v->sport = c->sport;
+		v->dport = c->dport;
+		key4_from(key, t);
+		if (c->half_open)
+			return bpf_map_update_elem(&ll_half4, key, v, flags);
+		return bpf_map_update_elem(&ll_ct4, key, v, flags);
+	} else {
+		struct ct6_val *v = &w->val6;
+		struct ct6_key *key = &w->key6;
+
+		v->meta = c->meta;
+		v->saddr = c->saddr;
+		v->daddr = c->daddr;
+		v->sport = c->sport;
+		v->dport = c->dport;
+		key6_from(key, t);
+		if (c->half_open)
+			return bpf_map_update_elem(&ll_half6, key, v, flags);
+		return bpf_map_update_elem(&ll_ct6, key, v, flags);
+	}
+}
+
+/* Removes the entry of t from the half-open table or the established one. A global function like
+ * conn_put.
+ */
+__noinline int conn_remove(const struct tuple *t, int half_open)
+{
+	struct work *w = work_get();
+
+	if (!t || !w)
+		return -1;
+	if (t->family == 4) {
+		struct ct4_key *key = &w->key4;
+
+		key4_from(key, t);
+		return half_open ? bpf_map_delete_elem(&ll_half4, key)
+				 : bpf_map_delete_elem(&ll_ct4, key);
+	} else {
+		struct ct6_key *key = &w->key6;
+
+		key6_from(key, t);
+		return half_open ? bpf_map_delete_elem(&ll_half6, key)
+				 : bpf_map_delete_elem(&ll_ct6, key);
+	}
+}

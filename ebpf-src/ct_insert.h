@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ct_insert.h - enters both directions of a new connection. */
+#pragma once
+
+#include "ct_state.h"
+#include "fw.h"
+#include "fragment.h"
+#include "lb_snat.h"
+
+static __always_inline int open_same_way(const struct conn *a, const struct conn *b)
+{
+	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) &&
+	       a->sport == b->sport && a->dport == b->dport;
+}
+
+/* Restarts w->old, an ended connection, as w->conn if both leave with the same tuple: both entries
+ * stay and start again, with their next hops. Returns whether it did; if not, the old entries are
+ * deleted. Their traffic is counted. A global function, so that the verifier walks it once.
+ */
+__noinline int open_reopen(void)
+{
+	struct work *w = work_get();
+	struct ct_meta *meta, *twin;
+	__u32 half_open, same;
+
+	if (!w)
+		return 0;
+	half_open = w->old.half_open;
+	same = open_same_way(&w->old, &w->conn);
+	tuple_reply(&w->old_tuple, &w->old, &w->tuple);
+	meta = conn_find(w, &w->tuple, &w->old, 0);
+	if (meta)
+		count_reused(&w->old.meta);
+	twin = conn_find(w, &w->old_tuple, &w->old, 0);
+	if (twin)
+		count_reused(&w->old.meta);
+	if (meta && twin && same) {
+		w->conn.meta.nexthop = w->nexthop ? w->nexthop : meta->nexthop;
+		w->twin.meta.nexthop = w->twin_nexthop ? w->twin_nexthop : twin->nexthop;
+		w->twin.meta.in_port = twin->in_port;
+		*meta = w->conn.meta;
+		*twin = w->twin.meta;
+		w->conn.half_open = half_open;
+		return 1;
+	}
+	conn_remove(&w->old_tuple, half_open);
+	conn_remove(&w->tuple, half_open);
+	return 0;
+}
+
+/* Inserts both directions of w->conn. Replies to a translated source never replace another
+ * connection; if another CPU inserts the same connection at this moment, w->conn becomes that one.
+ * A global function, so that the verifier walks it once.
+ */
+__noinline int open_put(void)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return -DROP_TABLE_FULL;
+	if (!w->fresh || !(w->conn.meta.flags & CT_F_SNAT)) {
+		if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) ||
+		    conn_put(&w->tuple, &w->conn, BPF_ANY))
+			return -DROP_TABLE_FULL;
+		return LL_NEXT;
+	}
+	if (conn_put(&w->twin_tuple, &w->twin, BPF_NOEXIST))
+		return -DROP_NO_PORT;
+	if (!conn_put(&w->tuple, &w->conn, BPF_NOEXIST))
+		return LL_NEXT;
+	w->old = w->conn;
+	if (conn_find(w, &w->tuple, &w->conn, 1) && open_same_way(&w->old, &w->conn))
+		return LL_NEXT;
+	conn_remove(&w->twin_tuple, 1);
+	return conn_find(w, &w->tuple, &w->conn, 1) ? LL_NEXT : -DROP_TABLE_FULL;
+}
+
+/* Enters both directions of w->conn as half-open. */
+static __always_inline int open_enter(struct pkt *p, struct work *w)
+{
+	int scale = TCP_SCALE_MAX; /* unknown if no SYN was seen */
+	int ret;
+
+	if (ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP)
+		scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
+	w->conn.meta.tcp_scale = TCP_SCALE_MAX;
+
+	w->conn.half_open = 1;
+	w->twin = w->conn;
+	w->conn.meta.nexthop = w->nexthop;
+	w->twin.meta.nexthop = w->twin_nexthop;
+	w->conn.meta.in_port = p->egress ? 0 : p->in_port;
+	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
+	w->twin.meta.flags |= CT_F_REPLY;
+	if (w->source_nat_id)
+		w->twin.meta.nat_id = w->source_nat_id;
+	w->twin.saddr = p->daddr;
+	w->twin.sport = p->dport;
+	w->twin.daddr = p->saddr;
+	w->twin.dport = p->sport;
+	track_count(p, &w->conn.meta);
+	if (!w->conn.meta.service_id)
+		count_verdict(VERDICT_NONE);
+	if (w->reopen && open_reopen())
+		return LL_NEXT;
+	ret = open_put();
+	if (ret == LL_NEXT && w->fresh)
+		half_opened();
+	return ret;
+}
+
+/* Reports whether a packet like p may open a connection without a service. */
+static __always_inline int open_may(struct pkt *p)
+{
+	return ct_event_of(p) <= EVENT_ANSWER &&
+	       (p->proto != IPPROTO_ICMP || p->icmp_type == ICMP_ECHO) &&
+	       (p->proto != IPPROTO_ICMPV6 || p->icmp_type == ICMPV6_ECHO);
+}
+
+/* Reports whether we track the connection that p opens without a service: any forwarded one; if
+ * rules exist, any evaluated one, for the sake of its replies.
+ */
+static __always_inline int open_follows(struct pkt *p)
+{
+	if (!open_may(p) || p->stateless || p->to_group)
+		return 0;
+	if (firewall_rules())
+		return firewall_hook(p) != 0;
+	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
+}
+
+/* Returns CT_F_FROM_NODE if the node itself sends p. On the egress hook p may also come from a
+ * client behind a device that is not a port.
+ */
+static __always_inline __u16 open_from_node(const struct pkt *p)
+{
+	return p->egress && !p->skb->ingress_ifindex ? CT_F_FROM_NODE : 0;
+}
+
+/* Begins w->conn, untranslated. */
+static __always_inline void open_begin(struct pkt *p, struct work *w)
+{
+	tuple_of(&w->tuple, p);
+	__builtin_memset(&w->conn, 0, sizeof(w->conn));
+	w->conn.meta.created_tick = p->now_tick;
+	w->conn.meta.last_seen_tick = p->now_tick;
+	w->conn.meta.flags = open_from_node(p);
+	if (firewall_asks_leaving(p))
+		w->conn.meta.flags |= CT_F_DENIED; /* until its first packet has left */
+	w->conn.saddr = p->saddr;
+	w->conn.daddr = p->daddr;
+	w->conn.sport = p->sport;
+	w->conn.dport = p->dport;
+}
+
+/* Separates the replies of w->conn, which is untranslated, from the replies of another connection
+ * with the same leaving tuple: its client uses a backend both by a frontend and directly. Only
+ * another source port distinguishes them. LL_PASS: the connection is not tracked.
+ */
+static __noinline int open_apart(struct pkt *p, struct work *w)
+{
+	__u32 snat = RULES_SNAT;
+	const struct rules *rules;
+
+	if (p->bridged || w->reopen || twin_is_free())
+		return LL_NEXT;
+	rules = bpf_map_lookup_elem(&ll_rules, &snat);
+	if (p->egress || (rules && rules->image))
+		return LL_PASS; /* the egress hook chooses a port, if a rule translates it */
+	w->conn.meta.flags |= CT_F_SNAT;
+	return snat_port() == LL_NEXT ? LL_NEXT : LL_PASS;
+}
+
+/* Opens a connection without a service: it is entered unchanged, and the kernel forwards it.
+ * LL_PASS: not tracked.
+ */
+static __always_inline int open_plain(struct pkt *p, struct work *w)
+{
+	int ret;
+
+	if (!open_follows(p)) {
+		if (p->stateless && p->fragment == FRAGMENT_FIRST)
+			fragment_teach(p);
+		return LL_PASS;
+	}
+	open_begin(p, w);
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	ret = open_apart(p, w);
+	if (ret != LL_NEXT)
+		return ret;
+	ret = open_enter(p, w);
+	/* If no table has room, the kernel forwards it, like any untracked packet. */
+	return ret == -DROP_TABLE_FULL && !(w->conn.meta.flags & CT_F_SNAT) ? LL_PASS : ret;
+}

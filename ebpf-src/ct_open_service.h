@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ct_open_service.h - opens connections, with a backend if they are to a service. */
+#pragma once
+
+#include "lb.h"
+#include "ct_open_nat.h"
+
+/* Enters the connection that p opens, including p in its counters. w->conn: the form in which p
+ * leaves. w->reopen: p has the tuple of an ended connection, w->old. LL_PASS: not tracked.
+ * LL_REFUSE: no backend, or the address is only for services.
+ */
+static __noinline int open_connection(struct pkt *p, struct work *w)
+{
+	struct service *found = lb_service(p, &w->service_key), *s;
+	struct backend *backend;
+	struct service_stats *stats;
+	struct backend_total *total;
+	__u32 id, *load;
+	int ret;
+
+	if (!found)
+		return open_other(p, w);
+	w->source_nat_id = 0;
+	w->service = *found;
+	s = &w->service;
+	p->service_id = s->id;
+	if (!lb_client_allowed(p, s, &w->source_range_key))
+		return -DROP_SOURCE_RANGE;
+	tuple_of(&w->tuple, p);
+	if (s->divert_set_id) {
+		lb_divert();
+		p->service_id = s->id;
+	}
+	__builtin_memset(&w->conn, 0, sizeof(w->conn));
+	w->conn.meta.service_id = s->id;
+	w->conn.meta.created_tick = p->now_tick;
+	w->conn.meta.last_seen_tick = p->now_tick;
+	w->conn.meta.flags = CT_F_DNAT | open_from_node(p);
+	id = lb_choose(p, w);
+	backend = bpf_map_lookup_elem(&ll_backend, &id);
+	if (!id || !backend || backend->service_id != s->id) {
+		if (s->flags & SERVICE_F_SILENT)
+			return -DROP_NO_BACKEND_SILENT;
+		p->refused = DROP_NO_BACKEND;
+		return LL_REFUSE;
+	}
+	w->conn.meta.backend_id = id;
+	w->conn.daddr = backend->addr;
+	w->conn.dport = backend->port;
+	ret = open_source(p, w, s);
+	if (ret == LL_NEXT && s->source == SOURCE_AUTO)
+		ret = open_by_rule(p, w, 1);
+	if (ret != LL_NEXT)
+		return ret;
+	/* A connection that replaces an ended one keeps its next hop. */
+	if (!w->reopen || w->routed)
+		w->nexthop = nexthop_resolve(p, w, w->routed);
+	ret = open_enter(p, w);
+	if (ret != LL_NEXT)
+		return ret;
+	load = bpf_map_lookup_elem(&ll_backend_load, &id);
+	if (load)
+		__sync_fetch_and_add(load, 1);
+	total = bpf_map_lookup_elem(&ll_backend_total, &id);
+	if (total)
+		__sync_fetch_and_add(&total->connection_count, 1);
+	stats = bpf_map_lookup_elem(&ll_service_stats, &s->id);
+	if (stats)
+		stats->connection_count++;
+	p->opened = 1;
+	return LL_NEXT;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ct_share.h - limits the established connections of one source: the limit shrinks as the table fills.
+ * If a fraction f of the table is free, a source may have SHARE_FACTOR * f^2 of it. So a single
+ * source gets 95 %, and after n sources, each of which took all that it could get, about 1/(512 n)
+ * of the table is free for sources with few connections. Thresholds that depend on the free space
+ * are known from switches with shared memory (Choudhury and Hahne, "Dynamic queue length
+ * thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
+ *
+ * Sources are counted by a hash of their addresses. A connection above the share of its source
+ * stays half-open: it works, but is evicted if others need the room.
+ */
+#pragma once
+
+#include "maps.h"
+
+#define SHARE_FACTOR 512
+
+/* Returns the index at which the connections of a source are counted. */
+static __always_inline __u32 share_index(const struct shares *s, const struct addr *source)
+{
+	__u32 h = s->seed;
+
+	for (int i = 0; i < 4; i++) {
+		h ^= source->word[i];
+		h *= 0x85ebca6b;
+		h ^= h >> 13;
+		h *= 0xc2b2ae35;
+		h ^= h >> 16;
+	}
+	asm volatile("" : "+r"(h)); /* a mask comes last: Linux 6.1 does not bound h before it */
+	return h % SHARE_SOURCES;
+}
+
+/* Returns a count; 0 if it is negative, which it may be until loxilightd corrects it: connections
+ * that were not counted have ended or moved.
+ */
+static __always_inline __u32 share_count(__u32 n)
+{
+	return (__s32)n < 0 ? 0 : n;
+}
+
+/* Reports whether one user of a table has its share: count of total entries, in a table of size
+ * capacity.
+ */
+static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capacity, __u32 factor)
+{
+	__s64 left = (__s64)capacity - share_count(total);
+
+	return left <= 0 || share_count(count) >= (__u64)left * left * factor / capacity;
+}
+
+/* Reports whether the client whose connections are counted at index has its share of the
+ * established connections of a family.
+ */
+static __always_inline int share_is_full(const struct shares *s, __u32 index, int six)
+{
+	return s->capacity &&
+	       share_is_taken(s->count[index], s->total[six], s->capacity, SHARE_FACTOR);
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* fw.h - evaluates the firewall's rules: for the first packet of a connection, for the next
+ * one after the rules have changed, and for every packet without a connection.
+ *
+ * Rules are evaluated for packets as they arrive, before any translation. If rules exist, packets
+ * that cannot be classified are dropped.
+ */
+#pragma once
+
+#include "fw_classify.h"
+#include "ct.h"
+#include "fib.h"
+#include "fastpath_checks.h"
+
+/* Returns the rule set, or NULL without rules. */
+static __always_inline const struct rules *firewall_rules(void)
+{
+	__u32 set = RULES_FIREWALL;
+	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
+
+	return rules && rules->image ? rules : NULL;
+}
+
+/* Reports whether an address belongs to the node itself. */
+static __always_inline int firewall_is_local(const struct addr *addr)
+{
+	struct local_key key = { .addr = *addr, .netns = config_netns };
+
+	return bpf_map_lookup_elem(&ll_local, &key) != NULL;
+}
+
+/* Returns the index of the device of arrival of p; 0: the node itself sends it. */
+static __always_inline __u32 firewall_in(struct pkt *p)
+{
+	__u32 in = p->skb->ifindex;
+
+	asm volatile("" : "+r"(in)); /* two reads, not one at a variable offset */
+	if (p->egress)
+		in = p->skb->ingress_ifindex;
+	return in;
+}
+
+/* Fills the classification key for a packet like p with tuple t. */
+static __always_inline void firewall_key(struct pkt *p, struct work *w, const struct tuple *t)
+{
+	struct classify_key *key = &w->classify_key;
+
+	key->saddr = t->saddr;
+	key->daddr = t->daddr;
+	key->sport = t->sport;
+	key->dport = t->dport;
+	key->proto = t->proto;
+	key->family = t->family;
+	key->known = 0;
+	key->tcp_flags = p->tcp_flags;
+	key->dscp = p->dscp;
+	key->vlan = p->vlan;
+	key->in_ifindex = 0;
+	key->out_ifindex = 0;
+	if (p->needs_first & FRAGMENT_UNKNOWN)
+		return;
+	if (t->proto == IPPROTO_ICMP || t->proto == IPPROTO_ICMPV6) {
+		key->known = KNOWN_LAYER4;
+		key->sport = 0;
+		key->dport = bpf_htons((__u16)p->icmp_type << 8 | p->icmp_code);
+		if (p->fragment == FRAGMENT_LATER)
+			key->dport = bpf_htons(p->tcp_window);
+	} else if (t->proto == IPPROTO_TCP || t->proto == IPPROTO_UDP || t->proto == IPPROTO_SCTP) {
+		key->known = KNOWN_LAYER4 | KNOWN_SPORT;
+		if (t->proto == IPPROTO_TCP && p->fragment != FRAGMENT_LATER)
+			key->known |= KNOWN_TCP_FLAGS;
+	}
+}
+
+/* Reports whether the rules must be evaluated again when p leaves: a rule matches the output
+ * device, and p is bridged, so only the bridge knows that device.
+ */
+static __always_inline int firewall_asks_leaving(const struct pkt *p)
+{
+	const struct rules *rules;
+
+	if (!p->bridged || p->egress)
+		return 0;
+	rules = firewall_rules();
+	return rules && rules->flags & RULES_F_OUT;
+}
+
+/* Fills hook and input device, and the output device if a rule matches it: for a bridged packet it
+ * is unknown until the packet leaves.
+ */
+static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hook, __u32 in,
+					 const struct rules *rules)
+{
+	struct classify_key *key = &w->classify_key;
+
+	key->hook = hook;
+	key->in_ifindex = in;
+	if (p->egress)
+		key->out_ifindex = p->skb->ifindex;
+	else if (hook == HOOK_FORWARD && !p->bridged && rules->flags & RULES_F_OUT)
+		key->out_ifindex = route_out(p, &key->saddr, &key->daddr);
+}
+
+/* Evaluates the rules for w->classify_key. LL_NEXT: p is allowed; LL_PASS: p is allowed by a
+ * stateless rule, so replies are evaluated too. Else the result of the stage. again: it was allowed
+ * before, so it is not counted again.
+ */
+static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
+{
+	struct rule_record *rule = &w->classify_key.rule;
+	int ret = classify(RULES_FIREWALL, &w->classify_key);
+
+	if (!ret)
+		return LL_NEXT;
+	if (ret < 0)
+		return -DROP_FIREWALL;
+	if (again && rule->action == ACTION_ALLOW)
+		return LL_NEXT;
+	p->rule_id = rule->id;
+	count_rule(rule->id, p->skb->len,
+		   rule->action == ACTION_ALLOW && !(rule->flags & RULE_F_STATELESS));
+	if (rule->flags & RULE_F_LOG && rule->action == ACTION_ALLOW)
+		sample_send(p, SAMPLE_ALLOWED, 0);
+	switch (rule->action) {
+	case ACTION_ALLOW:
+		return rule->flags & RULE_F_STATELESS ? LL_PASS : LL_NEXT;
+	case ACTION_REJECT:
+		p->refused = DROP_FIREWALL;
+		return LL_REFUSE;
+	}
+	return -DROP_FIREWALL;
+}
+
+/* Reports whether p is exempt from rules: neighbour discovery and group membership on their own
+ * link, which every link needs (RFC 4890, section 4.4.1). Their hop limits prove that they come
+ * from this link (RFC 4861, section 7.1; RFC 3810, section 5), and they are never forwarded to
+ * another one.
+ */
+static __always_inline int firewall_is_exempt(const struct pkt *p)
+{
+	__u32 first = bpf_ntohl(p->daddr.word[0]);
+
+	if (p->proto != IPPROTO_ICMPV6 || p->fragment != FRAGMENT_NONE)
+		return 0;
+	if (p->icmp_type >= 133 && p->icmp_type <= 137) {
+		if (p->ttl != 255)
+			return 0;
+	} else if ((p->icmp_type < 130 || p->icmp_type > 132) && p->icmp_type != 143) {
+		return 0;
+	} else if (p->ttl != 1) {
+		return 0;
+	}
+	return p->bridged || p->to_group || (p->egress && !p->skb->ingress_ifindex) ||
+	       first >> 24 == 0xff || first >> 22 == 0xfe80 >> 6 || firewall_is_local(&p->daddr);
+}
+
+/* Returns the hook for a packet without a connection. 0: it was evaluated already, on arrival. */
+static __always_inline __u8 firewall_hook(struct pkt *p)
+{
+	struct device *device;
+
+	if (!p->egress)
+		return p->bridged || !firewall_is_local(&p->daddr) ? HOOK_FORWARD : HOOK_INPUT;
+	if (!p->skb->ingress_ifindex)
+		return HOOK_OUTPUT;
+	device = device_find(p->skb->ingress_ifindex);
+	return device && device->flags & DEVICE_F_PORT ? 0 : HOOK_FORWARD;
+}
+
+/* Evaluates the first packet of a connection, or a packet without one; as firewall_ask. */
+static __noinline int firewall_packet(struct pkt *p, struct work *w)
+{
+	const struct rules *rules = firewall_rules();
+	__u8 hook;
+	int ret;
+
+	if (!rules || firewall_is_exempt(p))
+		return LL_NEXT;
+	hook = p->to_group && !p->bridge_port ? HOOK_INPUT : firewall_hook(p);
+	if (!hook)
+		return LL_NEXT;
+	tuple_of(&w->tuple, p);
+	firewall_key(p, w, &w->tuple);
+	firewall_way(p, w, hook, firewall_in(p), rules);
+	ret = firewall_ask(p, w, 0);
+	if (firewall_asks_leaving(p)) {
+		p->slow = 1;
+		p->skb->tc_index = TC_INDEX_ASK;
+	}
+	return ret;
+}
+
+/* Returns the index of the device of arrival of the connection w->twin, of which w->conn is the
+ * reply direction. The entry contains its lower half, the next hop of the replies all of it. 0:
+ * unknown.
+ */
+static __always_inline __u32 firewall_port(struct work *w)
+{
+	__u32 index = w->conn.meta.nexthop;
+	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+
+	if (nexthop && ((__u16)nexthop->ifindex == w->twin.meta.in_port ||
+			(nexthop->flags & NEXTHOP_F_TUNNEL &&
+			 w->twin.meta.in_port == (IN_PORT_PEER | nexthop->peer))))
+		return nexthop->ifindex;
+	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
+}
+
+/* Records in the entry of t whether the rules deny the connection. */
+static __noinline void firewall_mark(struct work *w, const struct tuple *t, __u16 denied,
+				     __u32 now_tick)
+{
+	struct ct_meta *meta = conn_find(w, t, &w->twin, w->conn.half_open);
+
+	if (!meta)
+		return;
+	meta->flags = (meta->flags & ~CT_F_DENIED) | denied;
+	if (denied)
+		meta->last_seen_tick = now_tick;
+}
+
+/* Evaluates connection w->conn of p, found under w->tuple, again, as if its first packet arrived
+ * now. A denied connection stays as long as its packets arrive, so that packets of the other side
+ * do not open a connection of their own.
+ */
+static __noinline int firewall_again(struct pkt *p, struct work *w)
+{
+	const struct rules *rules = firewall_rules();
+	__u16 flags = w->conn.meta.flags;
+	__u32 in = firewall_in(p);
+	/* A denied connection stays denied until the other direction is evaluated. */
+	int unknown = flags & CT_F_DENIED ? -DROP_FIREWALL : LL_NEXT;
+	__u16 denied;
+	__u8 hook;
+	int ret;
+
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	if (!rules) {
+		ret = LL_NEXT;
+		goto out;
+	}
+	if (flags & CT_F_REPLY) {
+		/* A reply may lack these facts of the first packet; then the client's next one
+		 * decides.
+		 */
+		if (rules->flags & RULES_F_FRAME ||
+		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
+			return unknown;
+		/* The key of the other direction is the arriving tuple. */
+		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+			return unknown;
+		in = firewall_port(w);
+		if (!in && !(flags & CT_F_FROM_NODE))
+			return unknown;
+		firewall_key(p, w, &w->twin_tuple);
+	} else {
+		firewall_key(p, w, &w->tuple);
+	}
+	if (flags & CT_F_FROM_NODE)
+		hook = HOOK_OUTPUT;
+	else if (!p->bridged && firewall_is_local(&w->classify_key.daddr))
+		hook = HOOK_INPUT;
+	else
+		hook = HOOK_FORWARD;
+	w->classify_key.tcp_flags = TCP_SYN;
+	if (w->tuple.proto == IPPROTO_ICMP)
+		w->classify_key.dport = bpf_htons(ICMP_ECHO << 8);
+	else if (w->tuple.proto == IPPROTO_ICMPV6)
+		w->classify_key.dport = bpf_htons(ICMPV6_ECHO << 8);
+	firewall_way(p, w, hook, hook == HOOK_OUTPUT ? 0 : in, rules);
+	if (p->bridged && !p->egress && flags & CT_F_REPLY)
+		w->classify_key.out_ifindex = p->skb->ifindex;
+	ret = firewall_ask(p, w, 1);
+out:
+	denied = ret == LL_NEXT ? 0 : CT_F_DENIED;
+	if (!(flags & CT_F_REPLY) && firewall_asks_leaving(p)) {
+		p->slow = 1;
+		denied = CT_F_DENIED; /* until it has left */
+	}
+	if (!denied && !(flags & CT_F_DENIED))
+		return LL_NEXT;
+	firewall_mark(w, &w->twin_tuple, denied, p->now_tick);
+	firewall_mark(w, &w->tuple, denied, p->now_tick);
+	w->conn.meta.flags = (flags & ~CT_F_DENIED) | denied;
+	return ret;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* lb_snat.h - chooses the source address and port that the backend of a new connection sees. */
+#pragma once
+
+#include "l2_domain.h"
+#include "lb.h"
+#include "nat_port_share.h"
+#include "fib.h"
+#include "tun_encap.h"
+#include "ct_twin.h"
+
+#define SNAT_TRIES 64 /* source ports tried for one connection */
+
+/* Records the holder of the port that was tried for w->conn. A global function, so that the
+ * verifier walks it once.
+ */
+__noinline int snat_note_holder(void)
+{
+	struct work *w = work_get();
+
+	if (w && conn_find(w, &w->twin_tuple, &w->twin, 0))
+		share_note(w);
+	return 0;
+}
+
+/* Takes the next source port towards the backend for w->conn. Ports are assigned in order, for each
+ * target from a random start, so that a port is reused as late as possible; the first free port is
+ * taken. A global function, so that the verifier walks it once.
+ */
+__noinline int snat_port(void)
+{
+	struct work *w = work_get();
+	struct snat_target *target;
+	__u32 index = 0, *next; /* first of the count, then the random start */
+	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
+	__u8 proto;
+
+	if (!w)
+		return -DROP_NO_PORT;
+	target = &w->snat_target;
+	proto = w->tuple.proto;
+	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
+	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
+	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
+		/* For the backend it is the same client, opening the connection again. */
+		w->conn.sport = w->old.sport;
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+		return LL_NEXT;
+	}
+	if (!port_count || !*port_count)
+		return -DROP_NO_PORT;
+	target->saddr = w->conn.saddr;
+	target->daddr = w->conn.daddr;
+	target->dport = w->conn.dport;
+	target->proto = proto;
+	target->netns = config_netns;
+	next = bpf_map_lookup_elem(&ll_snat_next, target);
+	if (!next) {
+		index = bpf_get_prandom_u32();
+		bpf_map_update_elem(&ll_snat_next, target, &index, BPF_NOEXIST);
+		next = bpf_map_lookup_elem(&ll_snat_next, target);
+		if (!next)
+			return -DROP_NO_PORT;
+	}
+	share_begin(w, *port_count);
+	for (int i = 0; i < SNAT_TRIES; i++) {
+		__u16 *port;
+
+		index = 1 + __sync_fetch_and_add(next, 1) % *port_count;
+		port = bpf_map_lookup_elem(&ll_snat_ports, &index);
+		if (!port)
+			return -DROP_NO_PORT;
+		if (share_forbids(w, *port) || (share_turns(w, i) && !share_is_other(w, *port)))
+			continue;
+		w->conn.sport = bpf_htons(*port);
+		if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6)
+			w->conn.dport = w->conn.sport; /* both ports are the identifier */
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+		if (!conn_exists(&w->twin_tuple))
+			return LL_NEXT;
+		snat_note_holder();
+	}
+	return -DROP_NO_PORT;
+}
+
+/* Returns the index of the device by which packets to w->conn's destination leave: the device of
+ * the ended connection, if that had the same destination, else by the kernel's routes.
+ */
+static __always_inline __u32 open_route(struct pkt *p, struct work *w)
+{
+	__u32 index = w->old.meta.nexthop;
+	struct nexthop *nexthop;
+	__u32 out;
+
+	if (w->reopen && index && addr_equal(&w->old.daddr, &w->conn.daddr)) {
+		nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
+		out = nexthop ? nexthop_device(nexthop) : 0;
+		if (out)
+			return out;
+	}
+	w->routed = route_out(p, &w->conn.saddr, &w->conn.daddr);
+	return w->routed;
+}
+
+/* Reports whether replies that the bridge of this port delivers directly to the sender of p are
+ * translated on their way, as on a flat bridge. A global function, so that the verifier walks it
+ * once.
+ */
+__noinline int source_is_flat(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
+{
+	struct bridge_port *s = bridge_port ? bridge_port_find(skb->ifindex, vid) : NULL;
+
+	return s && s->flags & BRIDGE_PORT_F_FLAT;
+}
+
+/* Reports whether a client, which arrived on the device in, is neither on this node nor behind a
+ * peer, but the backend is behind one: its node would send replies by its own route. A global
+ * function, so that the verifier walks it once.
+ */
+__noinline int source_is_strange(const struct addr *client, const struct addr *backend, __u32 in)
+{
+	struct device *device = device_find(in);
+
+	if (!client || !backend || !device || !(device->flags & DEVICE_F_UPLINK))
+		return 0;
+	return tunnel_peer_of(backend) && !tunnel_peer_of(client);
+}
+
+/* Reports whether replies of w->conn's destination, behind the device out, would bypass this
+ * node.
+ */
+static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out)
+{
+	if (out && source_is_strange(&p->saddr, &w->conn.daddr, p->skb->ifindex))
+		return 1;
+	if (!out || out != route_in(p))
+		return 0;
+	return addr_equal(&w->conn.daddr, &p->saddr) ||
+	       !source_is_flat(p->skb, p->bridge_port, p->vid);
+}
+
+/* Chooses the source that the backend sees. w->conn contains the destination. */
+static __noinline int open_source(struct pkt *p, struct work *w, const struct service *s)
+{
+	int snat = s->source == SOURCE_SNAT || p->egress;
+	struct device *device;
+	__u32 out;
+
+	w->conn.saddr = p->saddr;
+	w->conn.sport = p->sport;
+	if (s->source != SOURCE_KEEP) {
+		out = open_route(p, w);
+		if (s->source == SOURCE_AUTO && source_turns(p, w, out))
+			snat = 1;
+		/* The replies of a backend on the node pass our hook in any case. */
+		if (!snat || (!out && !p->egress))
+			goto keep;
+		if (!out && p->egress) {
+			/* From the node to itself: the source is the frontend's address, since
+			 * packets to it return to our hook and it is not an address of the node.
+			 */
+			w->conn.saddr = p->daddr;
+			w->conn.meta.flags |= CT_F_LOCAL;
+		} else {
+			device = device_find(out);
+			if (!device)
+				return -DROP_NO_ADDRESS;
+			w->conn.saddr = p->family == 4 ? device->addr4 : device->addr6;
+			if (!addr_is_set(&w->conn.saddr))
+				return -DROP_NO_ADDRESS;
+			/* It is the node's own address already, with a port of the node. */
+			if (p->egress && addr_equal(&w->conn.saddr, &p->saddr))
+				goto keep;
+		}
+		w->conn.meta.flags |= CT_F_SNAT;
+		w->routed = 0; /* it is for another source */
+		return snat_port();
+	}
+keep:
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+		return LL_NEXT;
+	if (ct_is_twin(w)) {
+		/* Left over from an earlier connection with this tuple; the new one must be
+		 * half-open.
+		 */
+		if (!w->reopen && !w->twin.half_open)
+			conn_remove(&w->twin_tuple, 0);
+		return LL_NEXT;
+	}
+	/* The client already has this connection by another frontend: only another port
+	 * distinguishes the replies.
+	 */
+	w->conn.meta.flags |= CT_F_SNAT;
+	return snat_port();
+}

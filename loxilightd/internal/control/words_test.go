@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// TestWordsOfFields: the lists of words have the order of the constants that the words mean.
+func TestWordsOfFields(t *testing.T) {
+	for _, list := range []struct {
+		words []string
+		want  string
+	}{
+		{api.Algorithms, named(len(api.Algorithms), func(i int) any { return datapath.Algorithm(i) })},
+		{api.TunnelTypes, named(len(datapath.TunnelTypes), func(i int) any { return datapath.TunnelType(i) })},
+		{api.XDPModes, named(3, func(i int) any { return datapath.XDPMode(i) })},
+		{api.FirewallActions, named(3, func(i int) any { return datapath.FirewallAction(i) })},
+		{api.SourceModes, order("auto", datapath.SourceAuto, "keep", datapath.SourceKeep, "snat", datapath.SourceSNAT)},
+		{api.OtherPorts, order("pass", datapath.OtherPortsPass, "reject", datapath.OtherPortsReject, "drop", datapath.OtherPortsDrop)},
+		{api.BackendStates, order("active", datapath.BackendActive, "draining", datapath.BackendDraining, "down", datapath.BackendDown)},
+		{api.Roles, order("uplink", datapath.RoleUplink, "port", datapath.RolePort, "host", datapath.RoleHost, "tunnel", datapath.RoleTunnel)},
+		{api.RouteTypes, order("unicast", datapath.RouteUnicast, "blackhole", datapath.RouteBlackhole,
+			"unreachable", datapath.RouteUnreachable, "prohibit", datapath.RouteProhibit)},
+		{api.NATTypes, order("snat", datapath.SNAT, "dnat", datapath.DNAT, "masquerade", datapath.Masquerade)},
+		{api.NATBehaviours, order("address-and-port-dependent", datapath.AddressAndPortDependent, "endpoint-independent", datapath.EndpointIndependent)},
+		{api.FirewallHooks, "[forward input output]"}, // hookBits
+		{api.NoBackends, "[reject drop]"},             // 1: drop
+		{api.Netns, "[host switch]"},                  // 1: the switch
+	} {
+		if got := fmt.Sprint(list.words); got != list.want {
+			t.Errorf("%s, want %s", got, list.want)
+		}
+	}
+}
+
+// named returns the names of the first n values.
+func named(n int, value func(int) any) string {
+	names := make([]any, n)
+	for i := range names {
+		names[i] = value(i)
+	}
+	return fmt.Sprint(names)
+}
+
+// order puts words in the order of the values behind them.
+func order(pairs ...any) string {
+	words := make([]any, len(pairs)/2)
+	for i := 0; i < len(pairs); i += 2 {
+		var at int
+		_, _ = fmt.Sscan(fmt.Sprintf("%d", pairs[i+1]), &at) // all are whole numbers
+		words[at] = pairs[i]
+	}
+	return fmt.Sprint(words)
+}

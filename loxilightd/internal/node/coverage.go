@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// isSplit reports whether host and switch have different network namespaces.
+func (w *world) isSplit() bool { return w.n.opts.Devices.Host != "" }
+
+// attachments returns what attaches the programs to a device in one network namespace.
+func (w *world) attachments(device string, netns int) (list []attachment) {
+	for _, a := range w.devices[device] {
+		if !w.isSplit() || a.inSwitch == (netns == 1) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// namespacesOf returns the network namespaces that have a device of that name: 0 the host's, 1 the
+// switch's.
+func (w *world) namespacesOf(device string) (namespaces []int) {
+	for netns := range w.found {
+		if _, ok := w.found[netns][device]; ok && (netns == 0 || w.isSplit()) {
+			namespaces = append(namespaces, netns)
+		}
+	}
+	return namespaces
+}
+
+// isAttached reports whether the programs are attached to a device.
+func (w *world) isAttached(device string, netns int) bool {
+	if a, ok := w.renamed[device]; ok && (!w.isSplit() || a.inSwitch == (netns == 1)) {
+		return true
+	}
+	return slices.ContainsFunc(w.attachments(device, netns), func(a attachment) bool {
+		s, ok := a.status()
+		return ok && s.State == reconcile.Done
+	})
+}
+
+// isCovered reports whether the programs see the packets that arrive on a device.
+func (w *world) isCovered(device string, netns int) bool {
+	return datapath.Covered(w.found[netns], device, func(device string) bool {
+		_, ours := w.bridges[device]
+		return ours || w.isAttached(device, netns)
+	})
+}
+
+// unseen returns why packets of a device do not pass the programs. A rule matches devices by name,
+// so every device of that name must have the programs.
+func (w *world) unseen(device string, out bool) condition {
+	if of, ok := w.bridges[device]; ok && len(w.devices[device]) == 0 {
+		if out {
+			return condition{}
+		}
+		return condition{message: fmt.Sprintf(
+			"device %q is the bridge of %s, and packets come in by its ports: name ports in spec.match.in instead", device, of)}
+	}
+	namespaces := w.namespacesOf(device)
+	if len(namespaces) == 0 {
+		return w.notAttached(device, w.devices[device], "run llcli interface add "+device)
+	}
+	for _, netns := range namespaces {
+		if is := w.notAttached(device, w.attachments(device, netns), w.addCommand(device, netns)); is.message != "" {
+			if len(namespaces) > 1 {
+				is.message = fmt.Sprintf("in the network namespace of the %s: %s", [2]string{"host", "switch"}[netns], is.message)
+			}
+			return is
+		}
+	}
+	return condition{}
+}
+
+// addCommand returns the command that attaches the programs to a device.
+func (w *world) addCommand(device string, netns int) string {
+	name, more := device, ""
+	if len(w.devices[device]) > 0 { // an Interface may have the name of the device
+		name = device + [2]string{"-host", "-switch"}[netns]
+		more = " --device " + device
+	}
+	if netns == 1 {
+		more += " --netns switch"
+	}
+	return "run llcli interface add " + name + more
+}
+
+// notAttached returns why none of the attachments of a device is done; command adds one.
+func (w *world) notAttached(device string, list []attachment, command string) (first condition) {
+	for i, a := range list {
+		s, ok := a.status()
+		switch {
+		case a.matches != "" && device == "":
+			return condition{}
+		case a.matches != "":
+			return w.byOtherName(device, &a)
+		case !ok:
+			s.Message = "not attached"
+		case s.State == reconcile.Done:
+			return condition{}
+		}
+		if i == 0 {
+			first = condition{message: fmt.Sprintf("packets of device %q are seen only where they pass another attached device, because %s is not Ready: %s", device, a.object, s.Message)}
+			first.untried = isUntried(s)
+		}
+	}
+	if len(list) == 0 {
+		first.message = fmt.Sprintf("packets of device %q are seen only where they pass another attached device, because no Interface attaches to it: %s", device, command)
+	}
+	return first
+}
+
+// byOtherName returns the condition of a rule that names a device whose packets match rules by its
+// former name. a.matches is the name by which they match.
+func (w *world) byOtherName(device string, a *attachment) condition {
+	if device != a.matches {
+		return condition{message: fmt.Sprintf(
+			"packets of device %q match rules by its former name %q: name %[2]q here, or remove it from all NATs", device, a.matches)}
+	}
+	return condition{ready: true, quiet: true, message: fmt.Sprintf(
+		"device %q is named %q now, and its packets still match rules by the name %[1]q: run %[3]s set %[2]s name %[1]s, or change %[4]s and its rules to the new name",
+		device, a.now, w.n.ipLink(a.inSwitch), a.object)}
+}
+
+// noneAttached returns a condition if the programs are attached to no device at all.
+func (w *world) noneAttached() condition {
+	for _, list := range w.devices {
+		if is := w.notAttached("", list, ""); is.message == "" {
+			return is
+		}
+	}
+	for _, device := range slices.Sorted(maps.Keys(w.devices)) {
+		return w.notAttached(device, w.devices[device], "")
+	}
+	return condition{message: "no packet is seen, because no device is attached: run llcli interface add DEVICE"}
+}
+
+// ofDevices returns the first reason why packets of the devices of a rule are not seen, or else a
+// message about devices that were renamed.
+func (w *world) ofDevices(m *datapath.Match) (met condition) {
+	for _, name := range m.In {
+		if is := w.seenByPorts(name, m.In); is.message != "" {
+			return is
+		}
+		if is := w.unseen(name, false); !is.isMet() {
+			return is
+		} else if is.message != "" {
+			met = is
+		}
+	}
+	for _, name := range m.Out {
+		if is := w.unseen(name, true); !is.isMet() {
+			return is
+		} else if is.message != "" {
+			met = is
+		}
+	}
+	if len(m.In)+len(m.Out) == 0 {
+		return w.noneAttached()
+	}
+	return met
+}
+
+// seenByPorts returns a condition if a device has a port with the programs. They evaluate rules
+// with the port as the device of arrival, and not again for the device itself.
+func (w *world) seenByPorts(device string, in []string) condition {
+	for _, netns := range w.namespacesOf(device) {
+		d := w.found[netns][device]
+		if d.Kind == "vrf" {
+			continue // the programs are never attached to it
+		}
+		for _, port := range d.Ports {
+			if list := w.attachments(port, netns); !slices.Contains(in, port) && w.isAttached(port, netns) {
+				return condition{message: fmt.Sprintf(
+					"packets of %s %q come in by its port %q, to which %s attaches, and rules match them by the port: name %[3]s in spec.match.in",
+					d.Kind, device, port, list[0].object)}
+			}
+		}
+	}
+	return condition{}
+}
+
+// someNames is how many devices a message names.
+const someNames = 5
+
+// passedBy returns a message about devices with an address to which a rule or NAT that names no
+// device, or a Service, does not apply, because the programs do not see the packets there. verb is
+// what the packets do: arrive on, leave by.
+func (w *world) passedBy(verb string) condition {
+	var names, commands []string
+	for netns := range w.found {
+		if netns == 1 && !w.isSplit() {
+			break
+		}
+		for _, device := range slices.Sorted(maps.Keys(w.found[netns])) {
+			if w.receives(device, netns) && !w.isCovered(device, netns) {
+				names, commands = append(names, device), append(commands, w.addCommand(device, netns))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return condition{}
+	}
+	shown := strings.Join(names[:min(len(names), someNames)], ", ")
+	if more := len(names) - someNames; more > 0 {
+		shown += fmt.Sprintf(" and %d more", more)
+	}
+	return condition{ready: true, quiet: true, message: fmt.Sprintf(
+		"does not apply to packets that %s %s, because no Interface attaches there: %s", verb, shown, commands[0])}
+}
+
+// leavesRouted returns a message if out names a port of a bridge, but not the bridge: the packets
+// that the node routes or sends leave by the bridge.
+func (w *world) leavesRouted(out []string) condition {
+	for _, port := range out {
+		for _, netns := range w.namespacesOf(port) {
+			for _, bridge := range slices.Sorted(maps.Keys(w.found[netns])) {
+				d := w.found[netns][bridge]
+				if d.Kind != "bridge" || !slices.Contains(d.Ports, port) || slices.Contains(out, bridge) || len(d.Addresses) == 0 {
+					continue
+				}
+				return condition{ready: true, quiet: true, message: fmt.Sprintf(
+					"%q is a port of bridge %[2]q, so only bridged packets match: name %[2]q in spec.match.out as well for packets that the node routes", port, bridge)}
+			}
+		}
+	}
+	return condition{}
+}
+
+// receives reports whether packets of other hosts arrive on a device: it has an address, and
+// neither the kernel alone nor the daemon made it.
+func (w *world) receives(device string, netns int) bool {
+	d, own := w.found[netns][device], w.n.opts.Devices
+	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == own.Host || device == own.Switch {
+		return false
+	}
+	return addressed(d.Addresses, true) || addressed(d.Addresses, false)
+}
+
+const arriveOn, leaveBy = "arrive on", "leave by"
+
+// verbOf returns what packets of a rule with these hooks do on devices.
+func verbOf(hooks datapath.FirewallHook) string {
+	switch {
+	case hooks&datapath.HookOutput == 0:
+		return arriveOn
+	case hooks == datapath.HookOutput:
+		return leaveBy
+	}
+	return arriveOn + " or " + leaveBy
+}
+
+// passSeen reports whether the packets of a rule are forwarded by attached devices: by all those
+// that it names as in, or by all those that it names as out. The programs there know both.
+func (w *world) passSeen(v *state.FirewallRule) bool {
+	seen := func(devices []string, out bool) bool {
+		return len(devices) > 0 && allOf(devices, func(name string) bool {
+			is := w.unseen(name, out)
+			return is.isMet()
+		})
+	}
+	return v.Hooks == datapath.HookForward && len(v.Match.In) > 0 && len(v.Match.Out) > 0 && (seen(v.Match.In, false) || seen(v.Match.Out, true))
+}
+
+func (w *world) ofRule(v *state.FirewallRule) condition {
+	devices := w.ofDevices(&v.Match)
+	if !devices.isMet() {
+		if !w.passSeen(v) {
+			return devices
+		}
+		devices = condition{}
+	}
+	if v.Hooks == datapath.HookForward && v.Action == datapath.ActionAllow && !w.isBridged(&v.Match) {
+		is := w.notForwarded(w.families(&v.Match, nil), devicesOf(&v.Match))
+		if is.message != "" {
+			return is
+		}
+	} // else the rule works without forwarding by the kernel
+	list := []condition{devices, w.ofGroups(&v.Match), w.leavesRouted(v.Match.Out)}
+	if len(v.Match.In)+len(v.Match.Out) == 0 {
+		list = append(list, w.passedBy(verbOf(v.Hooks)))
+	}
+	return joinConditions(list)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// names is a set of rules, which have names.
+type names interface{ Names() []string }
+
+// frozen is the period in which a rule set of an earlier run is kept unchanged, because the desired
+// state was lost and not all rules may have been configured again.
+type frozen struct {
+	// released is closed when the set may be replaced: each of its rules was configured again, or
+	// the owners' time is over.
+	released chan struct{}
+	until    time.Time
+
+	// The result of the last check, guarded by the mutex of the ruleSet.
+	missing  []string               // rules in force that have not been configured again, in order
+	complete map[state.Key]struct{} // objects whose rules are all in force, under the same names
+}
+
+// hasRows reports whether a table has a row, or cannot be read.
+func hasRows[V any](table datapath.RuleTable[V]) bool {
+	for range table.Keys(context.Background()) {
+		return true
+	}
+	return false
+}
+
+func (r *ruleSet[V]) isFrozen() bool {
+	select {
+	case <-r.frozen.released:
+		return false
+	default:
+		return true
+	}
+}
+
+// checkFrozen checks which rules in force were configured again, and unfreezes the set once all
+// were. Groups that select Endpoints by labels may still lack some of them, which cannot be
+// detected.
+func (r *ruleSet[V]) checkFrozen(s *state.Snapshot) {
+	set, _ := r.gather(s)
+	wanted, inForce := map[string]bool{}, map[string]bool{}
+	for _, name := range set.Names() {
+		wanted[name] = true
+	}
+	var missing []string
+	complete := map[state.Key]struct{}{}
+	for _, name := range r.Rules() {
+		inForce[name] = true
+		if wanted[name] {
+			complete[ownerOf(r.kind, name)] = struct{}{}
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	for name := range wanted {
+		if !inForce[name] {
+			delete(complete, ownerOf(r.kind, name))
+		}
+	}
+	slices.Sort(missing)
+	r.mu.Lock()
+	r.frozen.missing, r.frozen.complete = missing, complete
+	whole := len(missing) == 0 && !r.labelled
+	r.mu.Unlock()
+	if whole {
+		r.unfreeze(s)
+	}
+}
+
+// unfreeze ends the period in which the set is kept.
+func (r *ruleSet[V]) unfreeze(s *state.Snapshot) {
+	if !r.isFrozen() {
+		return
+	}
+	if s != nil {
+		r.make(s) // first: callers that wait for that then also wait for this
+	}
+	close(r.frozen.released)
+}
+
+// frozenStatus returns the status of an object while the old set is kept. A PodNetwork is done if
+// the old set already masquerades for it: other changes of it must not keep pods from being
+// attached.
+func (r *ruleSet[V]) frozenStatus(o *state.Object) Status {
+	r.mu.Lock()
+	_, complete := r.frozen.complete[o.Key]
+	r.mu.Unlock()
+	if complete && o.Kind == state.KindPodNetwork {
+		return Status{State: reconcile.Done, Revision: o.Revision}
+	}
+	return Status{State: reconcile.Pending, Revision: o.Revision, Message: r.waitsFor(), Failures: 1}
+}
+
+// waitsFor returns why the old set is kept, and which owners must configure their objects.
+func (r *ruleSet[V]) waitsFor() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rest := "groups may select Endpoints by labels that have not been configured again"
+	if n := len(r.frozen.missing); n > 0 {
+		rest = fmt.Sprintf("%s is in force and was not configured again", ownerOf(r.kind, r.frozen.missing[0]))
+		if n > 1 {
+			rest += fmt.Sprintf(", nor were %d more", n-1)
+		}
+	}
+	return fmt.Sprintf("desired state was lost: the rules of %s that are in force stay until %s at the latest: %s", r.kind, r.frozen.until.Format(time.RFC3339), rest)
+}

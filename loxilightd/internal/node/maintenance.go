@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// maintenanceInterval is the interval of the data plane's maintenance, networkInterval the
+// network's, which repairs changes without kernel notification.
+const (
+	maintenanceInterval = time.Second
+	networkInterval     = 500 * time.Millisecond
+)
+
+// periodicTask is a function that is called periodically.
+type periodicTask struct {
+	do    func(context.Context) error
+	every time.Duration
+}
+
+// maintenance runs the periodic tasks of the data plane, and keeps their results.
+type maintenance struct {
+	tasks []periodicTask
+	log   *slog.Logger
+
+	mu   sync.Mutex
+	errs map[int]error // of the last time, by the index of the task
+	err  error         // all of them
+}
+
+func (m *maintenance) run(ctx context.Context) {
+	var all sync.WaitGroup
+	for i := range m.tasks {
+		all.Go(func() { m.repeat(ctx, i) })
+	}
+	all.Wait()
+}
+
+// repeat runs one task periodically until ctx ends.
+func (m *maintenance) repeat(ctx context.Context, i int) {
+	ticker := time.NewTicker(m.tasks[i].every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		err := m.tasks[i].do(ctx)
+		if ctx.Err() == nil {
+			m.note(i, err)
+		}
+	}
+}
+
+// note logs an error once, and its end once.
+func (m *maintenance) note(i int, of error) {
+	m.mu.Lock()
+	if m.errs == nil {
+		m.errs = map[int]error{}
+	}
+	m.errs[i] = of
+	before := m.err
+	m.err = nil
+	for i := range m.tasks {
+		m.err = errors.Join(m.err, m.errs[i])
+	}
+	err := m.err
+	m.mu.Unlock()
+	switch {
+	case err != nil && before == nil:
+		m.log.Warn("maintenance of the data plane fails", slog.Any("error", err))
+	case err == nil && before != nil:
+		m.log.Info("maintenance of the data plane works again")
+	}
+}
+
+func (m *maintenance) lastErr() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.err
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
+	devices := w.ofDevices(&v.Match)
+	if !devices.isMet() {
+		return devices
+	}
+	passed := w.untranslated(v)
+	if !passed.isMet() {
+		return passed
+	}
+	target := w.noTarget(v, revision)
+	if !target.isMet() {
+		return target
+	}
+	list := []condition{devices, passed, target}
+	if v.Type != datapath.DNAT || !slices.ContainsFunc(v.Addresses, w.isOwn) {
+		families := w.families(&v.Match, v.Addresses)
+		is := w.notForwarded(families, w.crossed(v))
+		if is.message != "" {
+			return is
+		}
+		list = append(list, w.innerOff(v, families))
+	} // else it is for the node itself, which then forwards nothing
+	links := w.noWayOut(v)
+	if !links.isMet() {
+		return links
+	}
+	list = append(list, links)
+	if v.Type == datapath.Masquerade {
+		list = append(list, w.noSource(v))
+	}
+	return joinConditions(append(list, w.ofGroups(&v.Match)))
+}
+
+// inSwitch reports whether a match names devices that are all in the switch.
+func (w *world) inSwitch(m *datapath.Match) bool {
+	devices := devicesOf(m)
+	return w.isSplit() && len(devices) > 0 && allOf(devices, func(name string) bool {
+		return allOf(w.devices[name], func(a attachment) bool { return a.inSwitch })
+	})
+}
+
+// someDestinations is how many destinations of a NAT are looked up.
+const someDestinations = 8
+
+// untranslated returns a condition if packets of a NAT that names no device pass devices of the host
+// without the programs. It is met if the devices to and from the NAT's destinations have them. A
+// source is translated where packets leave, a destination where they arrive.
+func (w *world) untranslated(v *state.NAT) condition {
+	destinations := v.Match.Destination[:min(len(v.Match.Destination), someDestinations)]
+	if len(v.Match.In)+len(v.Match.Out) > 0 {
+		return condition{}
+	}
+	if v.Type == datapath.DNAT {
+		for _, p := range destinations {
+			if device := w.receiverOf(p); device != "" && !w.isCovered(device, 0) {
+				return w.passes(p.Addr().String(), arriveOn, device)
+			}
+		}
+		return w.passedBy(arriveOn)
+	}
+	for _, p := range destinations {
+		for _, addr := range examplesOf(p) {
+			if device := w.ways.to(addr, false).Device; device != "" && !w.isCovered(device, 0) {
+				return w.passes(addr.String(), leaveBy, device)
+			}
+		}
+	}
+	families := w.families(&v.Match, v.Addresses)
+	for family := range families {
+		device := w.ways.to(outside[family], false).Device
+		if len(v.Match.Destination)+len(v.Match.DestinationGroups) == 0 && families[family] && device != "" && !w.isCovered(device, 0) {
+			return w.passes("other networks", leaveBy, device)
+		}
+	}
+	return w.passedBy(leaveBy)
+}
+
+// passes returns the condition of a NAT whose packets pass a device without the programs.
+func (w *world) passes(to, verb, device string) condition {
+	return condition{message: fmt.Sprintf(
+		"packets to %s %s device %q untranslated, because no Interface attaches there: %s", to, verb, device, w.addCommand(device, 0))}
+}
+
+// receiverOf returns the device of the host that has an address, if packets of other hosts arrive
+// there; empty: none.
+func (w *world) receiverOf(p netip.Prefix) string {
+	for device := range w.found[0] {
+		if p.IsSingleIP() && w.receives(device, 0) &&
+			slices.ContainsFunc(w.found[0][device].Addresses, func(a netip.Prefix) bool { return a.Addr() == p.Addr() }) {
+			return device
+		}
+	}
+	return ""
+}
+
+// noTarget returns a condition if packets to a new destination do not arrive. It is met if only
+// some of them do not.
+func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
+	var some condition
+	for _, t := range w.targetsOf(v) {
+		var arrivals []datapath.Arrival
+		if !t.inSwitch {
+			arrivals = w.arrivalsOf(&v.Match, familyOf(t.addr))
+		}
+		is, partly := w.lost(t, revision, arrivals)
+		switch {
+		case is.message != "" && (first.message == "" || first.untried && !is.untried):
+			first = is
+			first.message = fmt.Sprintf("target %s is not reached: %s", t.addr, is.message)
+		case partly != "" && some.message == "":
+			some = condition{message: partly, ready: true, quiet: true}
+		}
+	}
+	if first.message == "" {
+		return some
+	}
+	return first
+}
+
+// noWayOut returns a condition if no device by which the packets of a NAT leave has a link. It is
+// met if one of several has.
+func (w *world) noWayOut(v *state.NAT) (first condition) {
+	inSwitch, usable := w.inSwitch(&v.Match), 0
+	for _, device := range v.Match.Out {
+		is := w.linkOf(device, inSwitch)
+		lost := w.n.hopIsLost(is, inSwitch)
+		if lost == "" {
+			usable++
+		} else if first.message == "" {
+			first = condition{message: "no packet leaves by device " + device + ": " + lost}
+		}
+	}
+	first.ready = usable > 0
+	first.quiet = first.ready
+	return first
+}
+
+// crossed returns the devices on which packets of a NAT arrive: devices that it names, and the
+// devices towards new destinations, where replies arrive.
+func (w *world) crossed(v *state.NAT) []string {
+	devices := devicesOf(&v.Match)
+	for _, t := range w.targetsOf(v) {
+		if is := w.ways.to(t.addr, false); is.Device != "" && !t.inSwitch {
+			devices = append(devices, is.Device)
+		}
+	}
+	return devices
+}
+
+// innerOff returns a condition if IPv4 packets whose source a NAT is to translate arrive on devices
+// of the host from which the kernel does not forward. They arrive on any device that the NAT does
+// not name in out, or on the devices in the networks of its sources. For IPv6 the kernel ignores
+// the parameter of the device when it forwards.
+func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
+	if v.Type == datapath.DNAT || w.inSwitch(&v.Match) || !families[0] {
+		return condition{}
+	}
+	return w.arrivalsOff(func(device string) bool { return w.isInner(device, &v.Match) })
+}
+
+// arrivalsOff returns a condition if the kernel does not forward IPv4 packets that arrive on some of
+// the selected devices of the host, among those on which packets of other hosts arrive.
+func (w *world) arrivalsOff(selected func(device string) bool) condition {
+	off := w.forwarding[0].Off4
+	if len(off) == 0 {
+		return condition{}
+	}
+	first, on := "", 0
+	for _, device := range slices.Sorted(maps.Keys(w.found[0])) {
+		switch {
+		case !w.receives(device, 0) || !selected(device):
+		case !slices.Contains(off, device):
+			on++
+		case first == "":
+			first = device
+		}
+	}
+	if first == "" {
+		return condition{}
+	}
+	is := w.notForwarded([2]bool{true, false}, []string{first})
+	is.ready, is.quiet = on > 0, on > 0
+	return is
+}
+
+// isInner reports whether IPv4 packets with sources of a match may arrive on a device.
+func (w *world) isInner(device string, m *datapath.Match) bool {
+	if slices.Contains(m.Out, device) {
+		return false
+	}
+	return slices.ContainsFunc(w.found[0][device].Addresses, func(a netip.Prefix) bool {
+		if !a.Addr().Is4() || a.Addr().IsLinkLocalUnicast() {
+			return false
+		}
+		return len(m.Source) == 0 || len(m.SourceGroups) > 0 || slices.ContainsFunc(m.Source, a.Masked().Overlaps)
+	})
+}
+
+// Packets to these addresses (RFC 2544, RFC 5180) take the route of packets to the outside.
+var outside = [2]netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:2::1")}
+
+// noSource returns a condition if packets that a masquerade is to translate are dropped, because
+// the device by which they leave has no address of their family. A masquerade that names no
+// addresses is about a family only if packets of that family leave by the device.
+func (w *world) noSource(v *state.NAT) condition {
+	var given [2]bool
+	for _, p := range slices.Concat(v.Match.Source, v.Match.Destination) {
+		given[familyOf(p.Addr())] = true
+	}
+	netns := 0
+	if w.inSwitch(&v.Match) {
+		netns = 1
+	}
+	devices := v.Match.Out
+	if len(devices) == 0 {
+		devices = []string{w.ways.to(outside[0], netns == 1).Device, w.ways.to(outside[1], netns == 1).Device}
+	}
+	for _, device := range devices {
+		d, known := w.found[netns][device]
+		if !known {
+			continue
+		}
+		for family, source := range d.Sources {
+			if source.IsValid() {
+				continue
+			}
+			none := !d.Sources[1-family].IsValid()
+			if given[family] || given == [2]bool{} && (none && family == 0 || w.leavesBy(device, family, netns)) {
+				return noSourceOf(device, family, given[family])
+			}
+		}
+	}
+	return condition{}
+}
+
+func noSourceOf(device string, family int, given bool) condition {
+	what := [2]string{"IPv4", "IPv6"}[family]
+	mend := fmt.Sprintf("run ip address add ADDRESS dev %s", device)
+	if !given {
+		mend += fmt.Sprintf(", or limit the NAT to the other family by spec.match.source (%s)", [2]string{"::/0", "0.0.0.0/0"}[family])
+	}
+	return condition{message: fmt.Sprintf("device %q has no %s address to masquerade with, so %[2]s packets that leave by it are dropped: %[3]s", device, what, mend)}
+}
+
+// leavesBy reports whether packets of a family to the outside are forwarded by a device.
+func (w *world) leavesBy(device string, family, netns int) bool {
+	forwards := [2]bool{w.forwarding[netns].IPv4, w.forwarding[netns].IPv6}[family]
+	return forwards && w.ways.to(outside[family], netns == 1).Device == device
+}

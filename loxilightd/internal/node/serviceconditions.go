@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func (w *world) ofService(o *state.Object, v *state.Service) condition {
+	if w.found[0] != nil { // else the data plane has no devices: a fake
+		if is := w.noneAttached(); is.message != "" {
+			return is
+		}
+	}
+	list := []condition{w.notAnnounced(v)}
+	if o.Owner != state.OwnerK8s { // Kubernetes nodes may have devices that are of no concern to it
+		list = append(list, w.passedBy(arriveOn))
+	}
+	for family, is4 := range []bool{true, false} {
+		if slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 }) {
+			b := w.backendsOf(o.Name, v, is4)
+			list = append(list, b.condition(o, v, family), w.ofWays(o, b.usable(), family))
+		}
+	}
+	return joinConditions(list)
+}
+
+// notAnnounced returns a condition if the node does not answer for a frontend that it is to
+// announce.
+func (w *world) notAnnounced(v *state.Service) condition {
+	var offLink condition
+	if !v.Announce {
+		return offLink
+	}
+	telemetry := w.n.opts.Plane.Telemetry()
+	for _, f := range v.Frontends {
+		a := f.Addr.Addr()
+		if w.isLocal(a) {
+			continue
+		}
+		if telemetry.Announces(a) {
+			if off := w.offLink(a); off.message != "" && offLink.message == "" {
+				offLink = off
+			}
+			continue
+		}
+		return condition{message: fmt.Sprintf(
+			"%s is not announced, because no Interface of role uplink is Ready on a device with an address: run llcli interface add DEVICE", a)}
+	}
+	return offLink
+}
+
+// offLink returns a message if an announced address is in no network of the uplinks. They answer for
+// it, but a host asks only if it has a route to the address on that link, as some routers do.
+func (w *world) offLink(a netip.Addr) condition {
+	var networks []string
+	for _, device := range slices.Sorted(maps.Keys(w.devices)) {
+		for _, p := range w.addressesOfUplink(device) {
+			if p.Contains(a) {
+				return condition{}
+			}
+			if p.Addr().Is4() == a.Is4() && !p.Addr().IsLinkLocalUnicast() {
+				networks = append(networks, fmt.Sprintf("%s on %s", p.Masked(), device))
+			}
+		}
+	}
+	if len(networks) == 0 {
+		networks = []string{"none of this family"}
+	}
+	return condition{ready: true, quiet: true, message: fmt.Sprintf(
+		"%s is in no network of the uplinks (%s), so only hosts with a route to it on that link ask for it: "+
+			"run ip route add %[1]s dev DEVICE on the router there, or choose an address in one of the networks", a, strings.Join(networks, ", "))}
+}
+
+// addressesOfUplink returns the addresses of a device that is attached as an uplink, and of the
+// bridge whose port it is.
+func (w *world) addressesOfUplink(device string) (all []netip.Prefix) {
+	for _, a := range w.devices[device] {
+		o, ok := w.n.opts.Store.Snapshot().Get(a.object)
+		if !ok {
+			continue
+		}
+		v, ok := o.Value.(*state.Interface)
+		if !ok || v.Role != datapath.RoleUplink {
+			continue
+		}
+		found := w.found[netnsOf(v.Switch && w.isSplit())]
+		all = slices.Concat(all, found[device].Addresses)
+		for _, d := range found {
+			if d.Kind == "bridge" && slices.Contains(d.Ports, device) {
+				all = slices.Concat(all, d.Addresses)
+			}
+		}
+	}
+	return all
+}
+
+// serving are the backends of one address family of a Service.
+type serving struct {
+	total, unhealthy, unknown int
+	active                    []datapath.BackendAddr
+	fallback                  []datapath.BackendAddr // get connections while none is active
+}
+
+func (w *world) backendsOf(service string, v *state.Service, is4 bool) (s serving) {
+	for i := range v.Backends {
+		b := &v.Backends[i]
+		if b.Addr.Addr().Is4() != is4 {
+			continue
+		}
+		s.total++
+		isActive := b.State == datapath.BackendActive && b.Weight > 0
+		if v.Health != nil && b.State != datapath.BackendDown {
+			switch is := w.n.checker.Result(service, b.Addr).State; {
+			case is == health.Unhealthy:
+				if isActive {
+					s.unhealthy++
+				}
+				continue
+			case is == health.Unknown && isActive:
+				s.unknown++
+			}
+		}
+		switch {
+		case isActive:
+			s.active = append(s.active, b.Addr)
+		case b.State != datapath.BackendDown:
+			s.fallback = append(s.fallback, b.Addr)
+		}
+	}
+	return s
+}
+
+// usable returns the backends that get new connections.
+func (s *serving) usable() []datapath.BackendAddr {
+	if len(s.active) > 0 {
+		return s.active
+	}
+	return s.fallback
+}
+
+func (s *serving) condition(o *state.Object, v *state.Service, family int) condition {
+	what, quiet := [2]string{"IPv4", "IPv6"}[family], o.Owner == state.OwnerK8s
+	active, fallback := len(s.active), len(s.fallback)
+	switch {
+	case active > 0 && active == s.unknown:
+		return condition{message: fmt.Sprintf("no %s backend has been checked yet", what), quiet: true, untried: true}
+	case active > 0:
+	case s.unhealthy > 0 && fallback == 0:
+		return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, s.unhealthy, o.Name), quiet: quiet}
+	case fallback > 0:
+		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
+			"no %s backend is active, so %d that are draining or of weight 0 get the connections: see llcli describe service %s", what, fallback, o.Name)}
+	case s.total > 0:
+		return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are down", what, s.total), ready: true, quiet: quiet}
+	case len(v.Backends) > 0:
+		// Endpoints of one family are normal for a dual-stack Service of Kubernetes.
+		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
+			"no %s backend is configured, so connections to frontend %s are not accepted: add an %[1]s backend (llcli service backend add %[3]s ADDRESS:PORT), or remove the frontend",
+			what, v.Frontends[slices.IndexFunc(v.Frontends, func(f datapath.Frontend) bool { return familyOf(f.Addr.Addr()) == family })], o.Name)}
+	default:
+		return condition{message: fmt.Sprintf("no %s backend is configured, so connections are not accepted", what), ready: true, quiet: quiet}
+	}
+	return condition{}
+}
+
+// ofWays returns a condition if connections to backends do not reach them: the host does not
+// forward, or no packet arrives at any. It has a message if packets do not arrive at some, or if the
+// programs do not see the replies of one, because then the node's own connections fail, or if the
+// kernel does not forward packets that arrive on some devices.
+func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int) condition {
+	var families [2]bool
+	families[family] = true
+	off, unreached := w.notForwarded(families, nil), 0
+	if off.message == "" && family == 0 {
+		off = w.arrivalsOff(func(device string) bool { return w.isCovered(device, 0) })
+	}
+	arrivals := w.arrivals(family, func(device string) bool { return w.isCovered(device, 0) })
+	var lost, partly, routed, aside condition
+	for _, b := range list {
+		is, some := w.lost(target{addr: b.Addr()}, o.Revision, arrivals)
+		if is.message != "" {
+			unreached++
+			if lost.message == "" || lost.untried && !is.untried {
+				lost = is
+				lost.quiet = is.quiet || o.Owner == state.OwnerK8s
+				lost.message = fmt.Sprintf("backend %s is not reached: %s", b, is.message)
+			}
+			continue
+		}
+		if some != "" && routed.message == "" {
+			routed = condition{ready: true, quiet: true, message: fmt.Sprintf("backend %s: %s", b, some)}
+		}
+		way := w.ways.to(b.Addr(), false)
+		switch {
+		case way.Device == "": // an address of the node, or unknown
+			continue
+		case !off.isMet():
+			return off
+		}
+		partly = off // of some devices only
+		if aside.message == "" && !w.isCovered(way.Device, 0) {
+			aside = condition{ready: true, quiet: true, message: fmt.Sprintf(
+				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
+				b, way.Device, w.addCommand(way.Device, 0))}
+		}
+	}
+	lost.ready = unreached < len(list)
+	if unreached > 1 {
+		lost.message = fmt.Sprintf("%d of %d backends are not reached; %s", unreached, len(list), lost.message)
+	}
+	return joinConditions([]condition{lost, partly, routed, aside})
+}

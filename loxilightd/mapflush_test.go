@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/api"
+)
+
+// emptyMap empties a pinned map, as bpftool can, and returns how many entries it had. Entries of
+// an array cannot be deleted: they become zero.
+func emptyMap(t *testing.T, pins, name string) (emptied int) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(pins, "*", name))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("pins of %s in %s: %v, %v", name, pins, found, err)
+	}
+	m, err := ebpf.LoadPinnedMap(found[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	zero := make([]byte, m.ValueSize())
+	var keys [][]byte
+	for entries, key, value := m.Iterate(), []byte(nil), []byte(nil); entries.Next(&key, &value); {
+		if m.Type() != ebpf.Array || !bytes.Equal(value, zero) {
+			keys = append(keys, bytes.Clone(key))
+		}
+	}
+	for _, key := range keys {
+		if m.Type() == ebpf.Array {
+			err = m.Put(key, zero)
+		} else {
+			err = m.Delete(key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return len(keys)
+}
+
+// TestFlushedMapIsRepaired is R11: entries that another program deletes are restored within
+// seconds, and counted.
+func TestFlushedMapIsRepaired(t *testing.T) {
+	s, pins := newKernelSite(t)
+	objects := []api.Object{s.node()}
+	s.run()
+	for i := range 20 {
+		objects = append(objects, serviceObject(fmt.Sprint("s", i), i, "10.0.1.2:8080", "10.0.1.3:8080"))
+	}
+	s.apply(objects...)
+	if before := s.status().Repairs; before != 0 {
+		t.Errorf("%d repairs without an external change", before)
+	}
+	for _, name := range []string{"ll_service", "ll_backend"} {
+		if n := emptyMap(t, pins, name); n == 0 {
+			t.Fatalf("%s was empty", name)
+		}
+	}
+	eventually(t, func() bool { return s.status().Repairs == 20 })
+	s.wantUsage(s.specs())
+	for _, name := range []string{"ll_service", "ll_backend"} {
+		if n, want := emptyMap(t, pins, name), map[string]int{"ll_service": 20, "ll_backend": 40}[name]; n != want {
+			t.Errorf("%s has %d entries after the repair, want %d", name, n, want)
+		}
+	}
+}

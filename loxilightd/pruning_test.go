@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// TestPruningIsDelayed is R12 and H11: after a loss of the desired state, nothing is
+// pruned for ten minutes, and not longer, whatever the date was then or becomes.
+func TestPruningIsDelayed(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		name   string
+		report state.Report
+		want   time.Duration // from the start; less: at once
+	}{
+		{"nothing was lost", state.Report{}, -time.Hour},
+		{"just now", state.Report{Damage: &state.Damage{At: now.UTC()}}, lostStateGrace},
+		{"four minutes ago", state.Report{Damage: &state.Damage{At: now.UTC().Add(-4 * time.Minute)}}, 6 * time.Minute},
+		{"yesterday", state.Report{Damage: &state.Damage{At: now.UTC().Add(-24 * time.Hour)}}, -time.Hour},
+		{"next year, the date was wrong then", state.Report{Damage: &state.Damage{At: now.UTC().Add(365 * 24 * time.Hour)}}, lostStateGrace},
+		{"a page was lost", state.Report{RolledBack: true}, lostStateGrace},
+	} {
+		d := &loxilightd{report: &tt.report, started: now}
+		got := d.pruneNotBefore()
+		if left := got.Sub(now); left > tt.want || tt.want > 0 && left < tt.want-time.Second {
+			t.Errorf("%s: held back until %s after the start, want %s", tt.name, left, tt.want)
+		}
+		if !got.IsZero() && got == got.Round(0) {
+			t.Errorf("%s: held back by a clock that is set with the date", tt.name)
+		}
+	}
+}
