@@ -103,6 +103,15 @@ static __always_inline int decap_ethernet(struct __sk_buff *skb, struct decap *d
 	return LL_NEXT;
 }
 
+/* Reports whether the inner packet is IP, and has at least the fixed part of its header. */
+static __always_inline int decap_inner_is_ip(const struct __sk_buff *skb, const struct decap *d)
+{
+	if (d->inner == bpf_htons(ETH_P_IP))
+		return skb->len >= d->inner_off + sizeof(struct iphdr);
+	return d->inner == bpf_htons(ETH_P_IPV6) &&
+	       skb->len >= d->inner_off + sizeof(struct ipv6hdr);
+}
+
 /* Applies the congestion mark of the outer packet to the inner one (RFC 6040, figure 4). */
 static __always_inline int decap_ecn(struct __sk_buff *skb, const struct pkt *p,
 				     const struct decap *d)
@@ -231,7 +240,7 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	ret = tunnel->type == TUNNEL_GRE ? LL_NEXT : decap_ethernet(skb, &d, tunnel->type);
 	if (ret == LL_PASS)
 		return LL_NEXT;
-	if (ret == LL_NEXT && d.inner != bpf_htons(ETH_P_IP) && d.inner != bpf_htons(ETH_P_IPV6))
+	if (ret == LL_NEXT && !decap_inner_is_ip(skb, &d))
 		ret = -DROP_TUNNEL_MALFORMED;
 	if (ret == LL_NEXT)
 		ret = decap_ecn(skb, p, &d);

@@ -113,8 +113,7 @@ func (s *frameSite) innerFrames(l *frameList, inside testpkt.Ethernet, outer fun
 	b[12], b[13] = 0x08, 0x06
 	l.raw("inner ARP", "tunnel_malformed", outer(s.wrapped(b)), mark)
 	b, _ = frame(s.ip(genuine), s.udp())
-	l.raw("inner packet cut off", "rewrite", // the kernel does not strip so much
-		outer(s.wrapped(b[:14+18])), string(b[14+4:14+18]))
+	l.raw("inner packet cut off", "tunnel_malformed", outer(s.wrapped(b[:14+18])), string(b[14+4:14+18]))
 	b, mark = frame(s.ip(genuine), s.udp())
 	vni := s.wrapped(b)
 	vni[6] ^= 1
