@@ -110,8 +110,6 @@ static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 {
 	meta->packet_count++;
 	meta->byte_count += p->skb->len;
-	if (meta->last_seen_tick != p->now_tick)
-		meta->last_seen_tick = p->now_tick;
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    p->fragment != FRAGMENT_LATER)
 		ct_note_ack(meta, p->tcp_ack, p->tcp_window);
@@ -120,9 +118,7 @@ static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 }
 
 /* Reports whether neither entry of a connection is being deleted, after p was seen in the direction
- * of meta. expire.bpf.c marks a connection and then reads when it was last seen; this function
- * records p and then reads the mark. So one of the two detects the other, and no entry outlives its
- * twin.
+ * of meta; as ct_seen.
  */
 static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const struct ct_meta *twin)
 {

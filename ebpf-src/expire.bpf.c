@@ -62,24 +62,30 @@ static __always_inline int is_idle(const struct expire *e, const struct ct_meta 
 	       (!twin || idle_ticks(twin, e->now_tick) > e->idle_ticks);
 }
 
-/* Marks the connection as being deleted, unless it has to stay. The mark is on the entry of the
- * client's direction; packets of both directions check it (ct_stays).
+/* Marks an entry, whose state was state, as being deleted. Returns whether it is marked. */
+static __always_inline int entry_mark(struct ct_meta *meta, __u8 state)
+{
+	return state == CT_ENDING || state_swap(meta, state, CT_ENDING);
+}
+
+/* Marks both entries of a connection as being deleted, unless it has to stay. Packets check the
+ * mark of their own entry (ct_seen, ct_stays).
  */
 static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, struct ct_meta *twin)
 {
-	struct ct_meta *first = meta->flags & CT_F_REPLY && twin ? twin : meta;
-	__u8 state = *(volatile __u8 *)&first->state;
+	__u8 state = *(volatile __u8 *)&meta->state;
+	__u8 twin_state = twin ? *(volatile __u8 *)&twin->state : CT_ENDING;
 
 	e->state = state;
 	if (!e->force && !is_idle(e, meta, twin))
 		return 0;
-	if (state == CT_ENDING)
-		return 1;
-	if (!state_swap(first, state, CT_ENDING))
+	if (!entry_mark(meta, state))
 		return 0;
-	if (e->force || is_idle(e, meta, twin))
+	if ((!twin || entry_mark(twin, twin_state)) && (e->force || is_idle(e, meta, twin)))
 		return 1;
-	state_swap(first, CT_ENDING, state);
+	state_swap(meta, CT_ENDING, state);
+	if (twin)
+		state_swap(twin, CT_ENDING, twin_state);
 	return 0;
 }
 

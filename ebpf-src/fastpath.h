@@ -46,7 +46,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
 	if (meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED || !index ||
-	    ct_is_stale(meta, now_tick) || firewall_has_changed(meta))
+	    firewall_has_changed(meta))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;
@@ -59,12 +59,10 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 
 /* Counts a packet in its entry; as track_count. */
 static __always_inline void fast_count(FRAME *f, struct ct_meta *meta, __u8 proto,
-				       const struct tcphdr *tcp, __u32 now_tick)
+				       const struct tcphdr *tcp)
 {
 	meta->packet_count++;
 	meta->byte_count += frame_len(f);
-	if (meta->last_seen_tick != now_tick)
-		meta->last_seen_tick = now_tick;
 	if (proto == IPPROTO_TCP)
 		ct_note_ack(meta, bpf_ntohl(tcp->ack_seq), bpf_ntohs(tcp->window));
 }
@@ -114,9 +112,9 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	out = nexthop_device(nexthop);
 	if (!out || !frame_may_leave(f, nexthop, out) ||
 	    !frame_fits(f, proto, data + FAST_L44, sizeof(*ip), nexthop->mtu_bytes) ||
-	    !frame_is_whole(f, proto, FAST_L44, len))
+	    !frame_is_whole(f, proto, FAST_L44, len) || !ct_seen(&v->meta, now_tick))
 		return FAST_NOT;
-	fast_count(f, &v->meta, proto, data + FAST_L44, now_tick);
+	fast_count(f, &v->meta, proto, data + FAST_L44);
 	fast_address(data, nexthop);
 	flags = nexthop->flags;
 	ip->ttl--;
@@ -168,9 +166,9 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	out = nexthop_device(nexthop);
 	if (!out || !frame_may_leave(f, nexthop, out) ||
 	    !frame_fits(f, proto, data + FAST_L46, sizeof(*ip), nexthop->mtu_bytes) ||
-	    !frame_is_whole(f, proto, FAST_L46, len))
+	    !frame_is_whole(f, proto, FAST_L46, len) || !ct_seen(&v->meta, now_tick))
 		return FAST_NOT;
-	fast_count(f, &v->meta, proto, data + FAST_L46, now_tick);
+	fast_count(f, &v->meta, proto, data + FAST_L46);
 	fast_address(data, nexthop);
 	flags = nexthop->flags;
 	ip->hop_limit--;

@@ -177,12 +177,11 @@ slow:
 }
 
 /* Reports whether the packet can change the state of its connection. Data cannot, except before
- * both sides have sent, after a reset, and after a silence. Not for events of TCP, TCP_EVENTS.
+ * both sides have sent, and after a reset. Not for events of TCP, TCP_EVENTS.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
 	return meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED ||
-	       ct_is_stale(meta, p->now_tick) ||
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
@@ -230,7 +229,7 @@ static __noinline int track_ipv4(struct pkt *p)
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
-	if (track_is_early(p, &v->meta, index))
+	if (track_is_early(p, &v->meta, index) || !ct_seen(&v->meta, p->now_tick))
 		return LL_NEXT;
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)
@@ -259,7 +258,7 @@ static __noinline int track_ipv6(struct pkt *p)
 	    firewall_has_changed(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
-	if (track_is_early(p, &v->meta, index))
+	if (track_is_early(p, &v->meta, index) || !ct_seen(&v->meta, p->now_tick))
 		return LL_NEXT;
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)

@@ -312,6 +312,7 @@ func entryChanges() []fastChange {
 		entry("late", func(m *rigMeta) { m.Flags |= ctSNATAtEgress }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
 		entry("a FIN and a RST", func(m *rigMeta) { m.Flags |= 0x50 }), entry("of the node", func(m *rigMeta) { m.Flags |= 0x28 }),
 		entry("of a service", func(m *rigMeta) { m.ServiceID, m.BackendID = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NATID = 9 }),
+		taken(entry("silent for a while", func(m *rigMeta) { m.LastSeenTick -= 100 })),
 		entry("seen later", func(m *rigMeta) { m.LastSeenTick += 100 }),
 		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: rigTick()} }},
 		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
@@ -341,7 +342,7 @@ func entryChanges() []fastChange {
 		{name: "a guard, and another port", do: func(c *fastCase) { c.guarded, c.meta.InPort = true, c.meta.InPort+1 }},
 		{name: "perhaps a part of a bridge", do: func(c *fastCase) { c.mayBridge = true }},
 	}
-	for state := range uint8(6) {
+	for state := range uint8(kernelCtStateCT_STATE_MAX) {
 		all = append(all, entry("state", func(m *rigMeta) { m.State = state }))
 	}
 	return all
