@@ -12,8 +12,9 @@ const (
 // PendingConfirm describes a change that is rolled back at a deadline unless it is confirmed.
 type PendingConfirm struct {
 	Revision uint64   `json:"revision"`
-	Until    string   `json:"until"` // by the daemon's clock, as in RFC 3339
-	Left     Duration `json:"left"`  // remaining time; 0: it is being rolled back
+	Joined   []uint64 `json:"joined,omitempty"` // the earlier revisions that end with Revision, oldest first
+	Until    string   `json:"until"`            // by the daemon's clock, as in RFC 3339
+	Left     Duration `json:"left"`             // remaining time; 0: it is being rolled back
 	Author
 }
 

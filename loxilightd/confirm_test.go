@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -91,6 +92,47 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 		t.Errorf("%d backends, want 1", n)
 	}
 	p.wantLog("a change was not confirmed in time and was rolled back")
+	p.stop()
+}
+
+// TestJoinedAndKilled: a correction of a pending change joins it. After kill -9, both are rolled back
+// at the deadline of the first, or confirmed together.
+func TestJoinedAndKilled(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	s.apply(serviceObject("web", 1, "10.1.2.3:80"))
+	kept, _ := s.get(api.KindService, "web")
+	for _, confirmed := range []bool{false, true} {
+		first := s.applyConfirm(3*time.Second, serviceObject("web", 1, "10.1.2.3:81"))
+		begun := time.Now()
+		if _, err := s.Apply(t.Context(), api.ApplyParams{Objects: []api.Object{serviceObject("web", 1, "10.1.2.3:82")}}); err == nil {
+			t.Fatal("a change without confirmation is accepted")
+		}
+		r := s.applyConfirm(time.Hour, serviceObject("web", 1, "10.1.2.3:83"))
+		if c := r.Confirm; c == nil || !slices.Equal(c.Joined, []uint64{first.Revision}) || c.Until != first.Confirm.Until || time.Duration(c.Left) > 3*time.Second {
+			t.Fatalf("joined as %+v, to %+v", c, first.Confirm)
+		}
+		p.signal(syscall.SIGKILL)
+		p.ends()
+		p = s.run()
+		if c := s.status().Confirm; c == nil || c.Revision != r.Revision || !slices.Equal(c.Joined, []uint64{first.Revision}) {
+			t.Fatalf("after kill -9, %+v waits", c)
+		}
+		if _, err := s.Confirm(t.Context(), first.Revision); err == nil {
+			t.Fatal("confirmed without the change that joined it")
+		}
+		if confirmed {
+			if _, err := s.Confirm(t.Context(), r.Revision); err != nil {
+				t.Fatal(err)
+			}
+			kept, _ = s.get(api.KindService, "web")
+		}
+		time.Sleep(time.Until(begun.Add(3 * time.Second)))
+		eventually(t, func() bool {
+			o, _ := s.get(api.KindService, "web")
+			return string(o.Spec) == string(kept.Spec) && s.status().Confirm == nil
+		})
+	}
 	p.stop()
 }
 

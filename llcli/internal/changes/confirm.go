@@ -21,8 +21,9 @@ func confirmCommand(a *command.App) *cobra.Command {
 		Use:   "confirm [REVISION]",
 		Short: "Confirm a change that would be rolled back",
 		Long: `Confirm a change that was made with --confirm. Without it the daemon rolls the change
-back when its time is over. REVISION as printed by the change; default: the pending one,
-whoever made it.`,
+back when its time is over. Changes that were made with --confirm meanwhile have joined it and
+are confirmed with it. REVISION as printed by the last of them; default: the pending one, by
+any user.`,
 		Example: "  llcli apply -f rules.yaml --confirm 60s\n  llcli confirm",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -83,6 +84,9 @@ func confirmRevision(ctx context.Context, a *command.App, d command.Daemon, revi
 func keepOrRollBack(ctx context.Context, a *command.App, d command.Daemon, waits *api.PendingConfirm) error {
 	if waits == nil || !a.IsTable() {
 		return nil
+	}
+	if len(waits.Joined) > 0 {
+		a.Printf("joined the pending change: %s are confirmed or rolled back together\n", output.Revisions(waits))
 	}
 	a.Printf("in force; will be rolled back in %s unless you run: %s confirm %d\n", output.Short(waits.Left), a.Self(), waits.Revision)
 	if a.Terminal == nil || !a.Terminal() {

@@ -30,8 +30,11 @@ func (d *testDaemon) remember(result *api.ChangeResult, after map[api.ObjectRef]
 	}
 	if change.Confirm > 0 {
 		e.Confirm = "waiting"
-		d.waits = &api.PendingConfirm{Revision: d.revision, Until: "2026-03-04T05:07:07Z", Left: change.Confirm, Author: e.Author}
-		result.Confirm = d.waits
+		waits := api.PendingConfirm{Revision: d.revision, Until: "2026-03-04T05:07:07Z", Left: change.Confirm, Author: e.Author}
+		if before := d.waits; before != nil {
+			waits.Joined, waits.Left = append(slices.Clone(before.Joined), before.Revision), before.Left
+		}
+		d.waits, result.Confirm = &waits, &waits
 	}
 	d.past = append(d.past, pastRevision{e, maps.Clone(after)})
 }
@@ -98,6 +101,9 @@ func (d *testDaemon) diffs(before, after map[api.ObjectRef]api.Object) (diffs []
 
 func (d *testDaemon) rollback(p api.RollbackParams) (any, *api.Error) {
 	to := p.Undo - 1
+	if d.waits != nil && p.Undo == d.waits.Revision {
+		to -= uint64(len(d.waits.Joined))
+	}
 	if p.Revision != nil {
 		to = *p.Revision
 	}
@@ -129,7 +135,7 @@ func (d *testDaemon) rollback(p api.RollbackParams) (any, *api.Error) {
 
 func (d *testDaemon) settle(how string) {
 	for i := range d.past {
-		if d.waits != nil && d.past[i].Revision == d.waits.Revision {
+		if d.waits != nil && (d.past[i].Revision == d.waits.Revision || slices.Contains(d.waits.Joined, d.past[i].Revision)) {
 			d.past[i].Confirm = how
 		}
 	}

@@ -135,6 +135,18 @@ func Plural(n uint64, thing string) string {
 	return Count(n) + " " + thing
 }
 
+// Revisions returns the revisions of a pending change for a sentence, oldest first.
+func Revisions(p *api.PendingConfirm) string {
+	if len(p.Joined) == 0 {
+		return fmt.Sprintf("revision %d", p.Revision)
+	}
+	list := make([]string, 0, len(p.Joined)+1)
+	for _, revision := range append(slices.Clone(p.Joined), p.Revision) {
+		list = append(list, strconv.FormatUint(revision, 10))
+	}
+	return "revisions " + strings.Join(list, ", ")
+}
+
 // UserOf returns the name of the user who made a change, or its number.
 func UserOf(author api.Author) string { return cmp.Or(author.User, strconv.Itoa(author.UID)) }
 

@@ -100,7 +100,7 @@ func printStatus(a *command.App, s *api.StatusResult) {
 	}
 	field("Revision", strconv.FormatUint(s.Revision, 10))
 	if c := s.Confirm; c != nil {
-		field("To confirm", paint.Paint(output.Yellow, fmt.Sprintf("revision %d, %s by %s: will be rolled back in %s unless confirmed", c.Revision, c.Method, output.Clean(output.UserOf(c.Author)), output.Short(c.Left))))
+		field("To confirm", paint.Paint(output.Yellow, fmt.Sprintf("%s, %s by %s: will be rolled back in %s unless confirmed", output.Revisions(c), c.Method, output.Clean(output.UserOf(c.Author)), output.Short(c.Left))))
 		field("", fmt.Sprintf("%s confirm %d, or %s rollback --last", a.Self(), c.Revision, a.Self()))
 	}
 	field("Kernel", fmt.Sprintf("%s, map layout %d", s.Datapath.Kernel, s.Datapath.Layout))

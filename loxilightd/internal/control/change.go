@@ -363,7 +363,7 @@ func (s *Server) messagesOf(keys []state.Key, limit int) (list []string) {
 func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
 	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}, Warnings: r.Warnings}
 	if r.Pending != nil {
-		result.Confirm = pendingConfirm(r.Pending, r.Pending.Within)
+		result.Confirm = pendingConfirm(r.Pending, r.PendingLeft)
 	}
 	size := 1024 // everything but the changes
 	for _, w := range r.Warnings {

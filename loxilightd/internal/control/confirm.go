@@ -17,7 +17,7 @@ const clockCheck = time.Second
 
 func pendingConfirm(p *state.Pending, left time.Duration) *api.PendingConfirm {
 	return &api.PendingConfirm{
-		Revision: p.Revision, Until: timeOf(p.Until), Left: api.Duration(left.Round(time.Millisecond)), Author: authorOf(p.Author),
+		Revision: p.Revision, Joined: p.Joined, Until: timeOf(p.Until), Left: api.Duration(left.Round(time.Millisecond)), Author: authorOf(p.Author),
 	}
 }
 
@@ -28,7 +28,7 @@ func (s *Server) confirm(_ context.Context, c Caller, p *api.ConfirmParams) (any
 	}
 	if waits != nil {
 		s.Log.Info("a change was confirmed", slog.Uint64("revision", p.Revision), slog.Int("uid", c.UID))
-		s.confirmationChanged(p.Revision, state.Confirmed, "by "+state.Author{UID: c.UID, User: userName(c.UID)}.String())
+		s.confirmationChanged(waits, state.Confirmed, "by "+state.Author{UID: c.UID, User: userName(c.UID)}.String())
 		s.retryFiles()
 	}
 	return &api.ConfirmResult{Revision: p.Revision}, nil
@@ -41,17 +41,19 @@ func (s *Server) noteConfirmation(r *request, result *state.Result) {
 	}
 	if result.Reverted != nil {
 		s.Log.Info("an unconfirmed change was rolled back", slog.Uint64("revision", result.Reverted.Revision), slog.Uint64("by_revision", result.Revision))
-		s.confirmationChanged(result.Reverted.Revision, state.RolledBack, "by hand")
+		s.confirmationChanged(result.Reverted, state.RolledBack, "by hand")
 		s.retryFiles()
 	}
 	if p := result.Pending; p != nil {
 		s.Log.Warn("a change will be rolled back unless it is confirmed", slog.Uint64("revision", p.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
-		s.confirmationChanged(p.Revision, state.Waiting, "until "+timeOf(p.Until))
+		s.confirmationChanged(p, state.Waiting, "until "+timeOf(p.Until))
 	}
 }
 
-func (s *Server) confirmationChanged(revision uint64, c state.Confirmation, message string) {
-	s.publish(api.TopicStatus, &api.StatusEvent{State: c.String(), Message: message, Revision: revision})
+func (s *Server) confirmationChanged(p *state.Pending, c state.Confirmation, message string) {
+	for _, revision := range p.Revisions() {
+		s.publish(api.TopicStatus, &api.StatusEvent{State: c.String(), Message: message, Revision: revision})
+	}
 	select {
 	case s.expiry <- struct{}{}:
 	default:
@@ -114,6 +116,6 @@ func (s *Server) Expire() {
 	for _, k := range result.Left {
 		s.Log.Error("an object could not go back with it", slog.String("object", k.String()))
 	}
-	s.confirmationChanged(p.Revision, state.RolledBack, "not confirmed in time")
+	s.confirmationChanged(p, state.RolledBack, "not confirmed in time")
 	s.retryFiles()
 }

@@ -37,6 +37,7 @@ type Transaction struct {
 
 	isRollback       bool   // rollback: checks of owners and sizes do not apply
 	restoredRevision uint64 // the revision that the rollback restores
+	restored         *table // undo: the state after it; nil: not an undo
 	force            bool   // skip refused objects instead of failing
 	revertsPending   bool   // rolls back the change that waits for confirmation
 }
@@ -58,6 +59,8 @@ type Result struct {
 	// Pending is the change if it must be confirmed, with its deadline; nil: no confirmation is
 	// needed.
 	Pending *Pending
+	// PendingLeft is the time that remains to confirm Pending.
+	PendingLeft time.Duration
 	// Reverted is the unconfirmed change that this transaction rolled back; nil: none.
 	Reverted *Pending
 	// Left are the objects that a rollback did not restore although they differ from that
@@ -176,7 +179,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 		s.remember(t, p, &w, result)
 	}
 	if before := s.waiting.Load(); before != nil && t.revertsPending {
-		w.rewritten = s.withConfirmation(before.Revision, RolledBack)
+		w.rewritten = s.withConfirmation(before.Revisions(), RolledBack)
 		result.Reverted = &before.Pending
 	}
 	w.revision = result.Revision
@@ -186,9 +189,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	if t.RequestID != "" {
 		w.requestID, w.answer = t.RequestID, t.Answer(result)
 	}
-	if w.rewritten != nil && slices.Contains(w.evicted, w.rewritten.Revision) {
-		w.rewritten = nil
-	}
+	w.rewritten = slices.DeleteFunc(w.rewritten, func(e *Entry) bool { return slices.Contains(w.evicted, e.Revision) })
 	err = s.disk.write(&w)
 	s.noteFailure(err)
 	if err != nil {
@@ -211,13 +212,22 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 		w.entry.bytes += int64(len(row.key) + len(row.record))
 	}
 	keep := uint64(0)
-	if before := s.waiting.Load(); before != nil && !t.revertsPending {
-		keep = before.Revision
+	before := s.waiting.Load()
+	if before != nil && t.revertsPending {
+		before = nil
+	}
+	if before != nil {
+		keep = before.Revisions()[0]
 	}
 	w.evicted = s.limits.evict(s.History(), w.entry.bytes, keep)
-	if t.Confirm > 0 {
+	switch {
+	case t.Confirm > 0 && before != nil:
+		w.pending = before.Pending.join(result.Revision, t.By)
+	case t.Confirm > 0:
 		w.pending = s.clock.begin(result.Revision, t.Confirm, t.By)
-		result.Pending = w.pending
+	}
+	if w.pending != nil {
+		result.Pending, result.PendingLeft = w.pending, s.clock.left(w.pending)
 	}
 }
 
@@ -231,8 +241,13 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 		}
 		return
 	}
-	waits := newWaiting(w.pending, p.base.Revision)
-	waits.back, waits.undecodable = p.base.table, maps.Clone(p.base.undecodable)
+	var waits *waiting
+	if len(w.pending.Joined) > 0 {
+		waits = s.waiting.Load().extend(w.pending)
+	} else {
+		waits = newWaiting(w.pending, p.base.Revision)
+		waits.back, waits.undecodable = p.base.table, maps.Clone(p.base.undecodable)
+	}
 	for _, f := range p.formers {
 		waits.reserve(f.Key, f.object, p.edit.get(f.Key))
 	}

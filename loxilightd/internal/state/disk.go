@@ -282,7 +282,7 @@ type write struct {
 	entry         *Entry // nil: no new revision
 	formers       []formerRow
 	evicted       []uint64 // revisions whose history is deleted
-	rewritten     *Entry   // an older entry with updated information; nil: none
+	rewritten     []*Entry // older entries with updated information
 	pending       *Pending // nil: as before
 	clearsPending bool     // no change waits for confirmation any more
 }

@@ -227,13 +227,15 @@ func find(history []Entry, revision uint64) (i int, ok bool) {
 }
 
 // setHistory updates the history after a commit: it removes the evicted entries, replaces the
-// rewritten one and appends the new one. s.writer is held.
-func (s *Store) setHistory(evicted []uint64, rewritten, entry *Entry) {
+// rewritten ones and appends the new one. s.writer is held.
+func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 	history := s.History()[len(evicted):]
-	if rewritten != nil {
-		if i, ok := find(history, rewritten.Revision); ok {
-			history = slices.Clone(history) // readers have the old one
-			history[i] = *rewritten
+	if len(rewritten) > 0 {
+		history = slices.Clone(history) // readers have the old one
+	}
+	for _, e := range rewritten {
+		if i, ok := find(history, e.Revision); ok {
+			history[i] = *e
 		}
 	}
 	if entry != nil {
@@ -242,12 +244,15 @@ func (s *Store) setHistory(evicted []uint64, rewritten, entry *Entry) {
 	s.history.Store(&history)
 }
 
-// became returns the entry of a known revision with its new confirmation.
-func (s *Store) withConfirmation(revision uint64, c Confirmation) *Entry {
-	i, _ := find(s.History(), revision)
-	e := s.History()[i]
-	e.Confirmation = c
-	return &e
+// withConfirmation returns the entries of known revisions with their new confirmation.
+func (s *Store) withConfirmation(revisions []uint64, c Confirmation) (entries []*Entry) {
+	for _, revision := range revisions {
+		i, _ := find(s.History(), revision)
+		e := s.History()[i]
+		e.Confirmation = c
+		entries = append(entries, &e)
+	}
+	return entries
 }
 
 // since returns the entries after revision, oldest first. It refuses a revision whose state is no

@@ -84,7 +84,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 			return err
 		}
 	}
-	if e := w.rewritten; e != nil {
+	for _, e := range w.rewritten {
 		if err := b.Put(entryKey(e.Revision), encodeEntry(e)); err != nil {
 			return err
 		}

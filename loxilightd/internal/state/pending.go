@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,16 +45,32 @@ func machineBoot() (string, time.Duration) {
 }
 
 // Pending is a change that is in force until a deadline and is then rolled back unless it is
-// confirmed.
+// confirmed. Further changes with confirmation join it: the deadline stays, and all of them are
+// confirmed or rolled back together.
 type Pending struct {
-	Revision uint64
+	Revision uint64   // the last one
+	Joined   []uint64 // the revisions that Revision joined, oldest first
 	Begun    time.Time
 	Until    time.Time
 	Within   time.Duration // from Begun to Until
-	Author   Author        // who made the change
+	Author   Author        // of Revision
 
 	bootID string
 	bootAt time.Duration // at Begun
+}
+
+// maxJoined limits the revisions of one pending change, which the history keeps whatever their
+// size.
+const maxJoined = 100
+
+// Revisions returns all revisions of the change, oldest first.
+func (p *Pending) Revisions() []uint64 { return append(slices.Clone(p.Joined), p.Revision) }
+
+// join returns the change with one more revision.
+func (p *Pending) join(revision uint64, by Author) *Pending {
+	next := *p
+	next.Revision, next.Joined, next.Author = revision, p.Revisions(), by
+	return &next
 }
 
 func (c Clock) begin(revision uint64, within time.Duration, by Author) *Pending {
@@ -78,39 +95,59 @@ func (c Clock) left(p *Pending) time.Duration {
 
 const pendingKey = "pending"
 
+// pendingFormat is the version of the record of the pending change. Version 1 ends before Joined.
+const pendingFormat = 2
+
 func (p *Pending) encode() []byte {
-	buf := binary.AppendUvarint(make([]byte, 4, 128), entryFormat)
+	buf := binary.AppendUvarint(make([]byte, 4, 128), pendingFormat)
 	buf = binary.AppendUvarint(buf, p.Revision)
 	for _, n := range []int64{p.Begun.UnixNano(), int64(p.Within), int64(p.bootAt)} {
 		buf = binary.LittleEndian.AppendUint64(buf, uint64(n))
 	}
 	buf = appendString(buf, p.bootID)
+	buf = binary.AppendUvarint(buf, uint64(len(p.Joined)))
+	for _, revision := range p.Joined {
+		buf = binary.AppendUvarint(buf, revision)
+	}
 	seal(pendingKey, buf)
 	return buf
 }
 
+// decodePending is the reverse of encode.
+func decodePending(record []byte) (p *Pending, ok bool) {
+	payload, _, ok := unseal(pendingKey, record)
+	r := reader{rest: payload}
+	if !ok {
+		return nil, false
+	}
+	format := r.uvarint()
+	p = &Pending{Revision: r.uvarint(), Begun: r.time()}
+	p.Within, p.bootAt = time.Duration(r.int64()), time.Duration(r.int64())
+	p.Until, p.bootID = p.Begun.Add(p.Within), r.string()
+	if format > 1 {
+		for range min(r.uvarint(), maxJoined) {
+			p.Joined = append(p.Joined, r.uvarint())
+		}
+	}
+	return p, !r.bad && 1 <= format && format <= pendingFormat
+}
+
 // loadPending reads the change that waits for confirmation. If it cannot be read, or the history
-// does not contain its revision, the history counts as lost.
+// does not contain its revisions, the history counts as lost.
 func (c *content) loadPending(record []byte) {
 	if record == nil {
 		return
 	}
-	payload, _, ok := unseal(pendingKey, record)
-	r := reader{rest: payload}
-	if ok = ok && r.uvarint() == entryFormat; ok {
-		p := &Pending{Revision: r.uvarint(), Begun: r.time()}
-		p.Within, p.bootAt = time.Duration(r.int64()), time.Duration(r.int64())
-		p.Until, p.bootID = p.Begun.Add(p.Within), r.string()
-		c.pending = p
+	var ok bool
+	if c.pending, ok = decodePending(record); ok {
+		for _, revision := range c.pending.Revisions() {
+			i, known := find(c.history, revision)
+			if ok = ok && known; ok {
+				c.pending.Author = c.history[i].Author
+			}
+		}
 	}
-	i, known := 0, false
-	if ok = ok && !r.bad; ok {
-		i, known = find(c.history, c.pending.Revision)
-	}
-	switch {
-	case known:
-		c.pending.Author = c.history[i].Author
-	case c.historyLost == "":
+	if !ok && c.historyLost == "" {
 		c.history, c.historyLost = nil, "the change that waits to be confirmed is not in it"
 	}
 }
@@ -129,7 +166,7 @@ func (r *reader) int64() int64 {
 // so that it can be rolled back. It is immutable once it is in the store.
 type waiting struct {
 	Pending
-	base   uint64          // the revision before it
+	base   uint64          // the revision before its first one
 	keys   map[Key]bool    // the objects that it changed
 	all    map[string]bool // owners of these objects
 	owners map[string]bool // owners whose other objects must not change either
@@ -139,7 +176,7 @@ type waiting struct {
 	// other owners. A commit must be valid in both states.
 	back        *table
 	undecodable map[Key]*Object // as back, for objects that this version cannot decode
-	networks    []*Object       // pod networks that it created or changed, as they are now
+	networks    map[Key]*Object // pod networks that it created or changed, as they are now
 }
 
 // machineOwners are programs that cannot wait for users: their objects may change while a change
@@ -147,11 +184,26 @@ type waiting struct {
 var machineOwners = map[string]bool{OwnerFile: true, OwnerCNI: true, OwnerK8s: true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
-	return &waiting{Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{}}
+	return &waiting{
+		Pending: *p, base: base, keys: map[Key]bool{}, all: map[string]bool{}, owners: map[string]bool{}, claims: map[claim]Key{},
+		networks: map[Key]*Object{},
+	}
 }
 
-// reserve records an object that the change touched, as it was and as it is.
+// extend returns w with one more revision, p.
+func (w *waiting) extend(p *Pending) *waiting {
+	next := *w
+	next.Pending = *p
+	next.keys, next.all, next.owners = maps.Clone(w.keys), maps.Clone(w.all), maps.Clone(w.owners)
+	next.claims, next.networks = maps.Clone(w.claims), maps.Clone(w.networks)
+	next.undecodable = maps.Clone(w.undecodable)
+	return &next
+}
+
+// reserve records an object that a revision of the change touched, as it was and as it is. A
+// rollback restores the object as it was before the first of these revisions.
 func (w *waiting) reserve(k Key, before, after *Object) {
+	again := w.keys[k]
 	w.keys[k] = true
 	for _, o := range []*Object{before, after} {
 		if o == nil {
@@ -162,11 +214,12 @@ func (w *waiting) reserve(k Key, before, after *Object) {
 			w.owners[o.Owner] = true
 		}
 	}
-	if before != nil && before.Value != nil {
+	if before != nil && before.Value != nil && !again {
 		before.Value.claims(func(c claim, _ func() string) { w.claims[c] = k })
 	}
+	delete(w.networks, k)
 	if after != nil && after.Value != nil && k.Kind == KindPodNetwork {
-		w.networks = append(w.networks, after)
+		w.networks[k] = after
 	}
 }
 
@@ -175,25 +228,32 @@ func (s *Store) resumeWaiting(c *content) error {
 	if c.pending == nil || c.historyLost != "" {
 		return nil
 	}
-	i, _ := find(c.history, c.pending.Revision)
+	revisions := c.pending.Revisions()
+	i, _ := find(c.history, revisions[0])
 	w := newWaiting(c.pending, c.history[i].Previous)
 	back := s.Snapshot().table.edit()
 	w.undecodable = maps.Clone(s.Snapshot().undecodable)
-	err := s.Diffs(c.pending.Revision, "", func(d Diff) bool {
-		w.reserve(d.Key, d.Before, d.After)
-		back.remove(d.Key)
-		delete(w.undecodable, d.Key)
-		switch o := d.Before; {
-		case o == nil:
-		case o.Value == nil:
-			w.undecodable[d.Key] = o
-		default:
-			back.put(o)
+	for _, revision := range revisions {
+		err := s.Diffs(revision, "", func(d Diff) bool {
+			again := w.keys[d.Key]
+			w.reserve(d.Key, d.Before, d.After)
+			if again {
+				return true
+			}
+			back.remove(d.Key)
+			delete(w.undecodable, d.Key)
+			switch o := d.Before; {
+			case o == nil:
+			case o.Value == nil:
+				w.undecodable[d.Key] = o
+			default:
+				back.put(o)
+			}
+			return true
+		})
+		if err != nil {
+			return err
 		}
-		return true
-	})
-	if err != nil {
-		return err
 	}
 	w.back = back.done()
 	s.waiting.Store(w)
@@ -221,11 +281,21 @@ func (p *plan) checkConfirmed() error {
 	return nil
 }
 
-// checkWaiting refuses a plan that would make a rollback of the waiting change impossible, that
-// concerns its owner, or that needs confirmation itself.
+// checkWaiting refuses a plan that would make a rollback of the waiting change impossible, or that
+// concerns its owner. A plan with confirmation joins the waiting change.
 func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	w := s.waiting.Load()
 	if w == nil {
+		return nil
+	}
+	if confirm > 0 {
+		switch {
+		case len(p.formers) == 0:
+		case s.clock.left(&w.Pending) == 0:
+			return refuse(Conflict, Key{}, "confirm", "the change of revision %d is being rolled back: try again", w.Revision)
+		case len(w.Joined) >= maxJoined:
+			return refuse(Capacity, Key{}, "confirm", "%d changes wait to be confirmed together, which is the maximum: confirm them (llcli confirm) or roll them back (llcli rollback --last), then try again", len(w.Joined)+1)
+		}
 		return nil
 	}
 	for _, f := range p.formers {
@@ -240,9 +310,6 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 		if w.owners[o.Owner] {
 			return s.refuseWaiting(w, o.Key, "", "this object has the same owner ("+o.Owner+") as that change")
 		}
-	}
-	if confirm > 0 && len(p.formers) > 0 {
-		return s.refuseWaiting(w, Key{}, "confirm", "one change waits at a time")
 	}
 	p.back = w.plan(p)
 	err := p.back.check(func(c claim) (Key, bool) {
@@ -315,7 +382,7 @@ func (w *waiting) with(back *plan) *waiting {
 }
 
 func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
-	return refuse(Conflict, k, field, "the change of revision %d by %s waits to be confirmed until %s (for %s), and %s: confirm it (llcli confirm) or roll it back (llcli rollback --last), then try again",
+	return refuse(Conflict, k, field, "the change of revision %d by %s waits to be confirmed until %s (for %s), and %s: confirm it (llcli confirm) or roll it back (llcli rollback --last), then try again; a change with --confirm joins it",
 		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
 }
 

@@ -28,6 +28,7 @@ type plan struct {
 	merged           bool // host and switch are one network namespace
 	isRollback       bool
 	restoredRevision uint64 // the revision that the rollback restores
+	restored         *table // undo: the state after it; nil: not an undo
 	// The same transaction applied to the state after a rollback of the waiting change; nil: no
 	// change waits, or this plan is that rollback.
 	back *plan
@@ -41,7 +42,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: read the objects again first", base.Revision, *t.IfRevision)
 	}
 	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), undecodable: base.undecodable,
-		merged: s.merged, isRollback: t.isRollback, restoredRevision: t.restoredRevision}
+		merged: s.merged, isRollback: t.isRollback, restoredRevision: t.restoredRevision, restored: t.restored}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
 		if err := p.put(o, named); err != nil {

@@ -104,8 +104,8 @@ func (p *plan) checkInhabited(was *Object) error {
 	o := p.edit.get(was.Key)
 	count, first := 0, ""
 	for e := range p.each(KindEndpoint) {
-		if p.isRollback && e.Revision <= p.restoredRevision {
-			continue // the Endpoint also existed in that revision
+		if p.isRollback && e.Revision <= p.restoredRevision || p.restored != nil && p.restored.get(e.Key) != nil {
+			continue // the Endpoint also existed in that state, or was checked in it
 		}
 		v := e.Value.(*Endpoint)
 		i, ends := v.livesIn(was, o)

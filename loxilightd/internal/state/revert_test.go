@@ -120,7 +120,8 @@ func (m *small) transaction(s *Store, owner string, most int) *Transaction {
 }
 
 // TestEveryPendingChangeIsReverted: whatever happens while a change waits, the rollback undoes all
-// of that change and nothing else; and each refused change would have conflicted with the rollback.
+// of that change, with the changes that joined it, and nothing else; and each refused change would
+// have conflicted with the rollback.
 func TestEveryPendingChangeIsReverted(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -134,7 +135,7 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 	empty := testConfig(t.TempDir())
 	oracle, _ := open(t, empty)
 	owners := []string{"team", "k8s", "cni", OwnerFile}
-	waited, made, refused, of := 0, 0, 0, map[string]int{}
+	waited, joined, made, refused, of := 0, 0, 0, 0, map[string]int{}
 	for range 60 {
 		for o := range s.Snapshot().All() { // make room
 			if m.IntN(3) == 0 {
@@ -145,13 +146,11 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 			_, _ = s.Commit(m.transaction(s, pick(m, append(owners, "cli")...), 3)) // may be refused
 		}
 		before := s.Snapshot()
-		w, changed := &Transaction{}, []Change(nil)
-		for len(changed) == 0 {
+		w, was := &Transaction{}, map[Key]*Object{} // the pending change, and its objects before it
+		for len(was) == 0 {
 			w = m.transaction(s, "cli", 6)
 			w.Confirm = time.Minute
-			if r, err := s.Commit(w); err == nil {
-				changed = slices.DeleteFunc(r.Changes, func(c Change) bool { return c.Action > Deleted })
-			}
+			_ = pend(s, w, was) // may be refused
 		}
 		waited++
 		others := map[Key]*Object{}
@@ -160,7 +159,16 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 		}
 		for range m.IntN(40) {
 			other := m.transaction(s, pick(m, owners...), 2)
-			goal := goal(s, changed, before, other)
+			if m.IntN(8) == 0 {
+				other = m.transaction(s, pick(m, "cli", "team", "k8s"), 3)
+				other.Confirm = time.Hour
+				if pend(s, other, was) == nil {
+					joined++
+					w.Put, w.Delete = append(w.Put, other.Put...), append(w.Delete, other.Delete...)
+				}
+				continue
+			}
+			goal := goal(s, was, other)
 			_, err := s.Commit(other)
 			if err == nil {
 				made++
@@ -190,13 +198,30 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 		}
 	}
 	closed(t, s)
-	if t.Logf("%d waited; %d made and %d refused meanwhile, %v", waited, made, refused, of); made < 200 || refused < 2 {
+	if t.Logf("%d waited, %d joined; %d made and %d refused meanwhile, %v", waited, joined, made, refused, of); made < 200 || refused == 0 || joined < 20 {
 		t.Error("that is no good test")
 	}
 }
 
-// goal returns the expected state after a rollback of the changes w, with other applied.
-func goal(s *Store, w []Change, before *Snapshot, other *Transaction) map[Key]*Object {
+// pend commits a transaction with confirmation. It adds the objects that it changes to was, as they
+// were before; those in was stay.
+func pend(s *Store, w *Transaction, was map[Key]*Object) error {
+	before := s.Snapshot()
+	r, err := s.Commit(w)
+	if err != nil {
+		return err
+	}
+	for _, c := range r.Changes {
+		if _, again := was[c.Key]; !again && c.Action <= Deleted {
+			was[c.Key], _ = before.Get(c.Key)
+		}
+	}
+	return nil
+}
+
+// goal returns the expected state after a rollback of the pending change, which changed the objects
+// of was, with other applied.
+func goal(s *Store, was map[Key]*Object, other *Transaction) map[Key]*Object {
 	all := map[Key]*Object{}
 	for o := range s.Snapshot().All() {
 		all[o.Key] = o
@@ -207,11 +232,11 @@ func goal(s *Store, w []Change, before *Snapshot, other *Transaction) map[Key]*O
 	for _, k := range other.Delete {
 		delete(all, k)
 	}
-	for _, c := range w {
-		if was, ok := before.Get(c.Key); ok {
-			all[c.Key] = was
+	for k, o := range was {
+		if o != nil {
+			all[k] = o
 		} else {
-			delete(all, c.Key)
+			delete(all, k)
 		}
 	}
 	return all
@@ -242,18 +267,4 @@ func wantNeedful(t *testing.T, oracle *Store, goal map[Key]*Object, w *Transacti
 		return
 	}
 	t.Errorf("refused needlessly: %v", err)
-}
-
-// TestOnePendingChange: a second change with confirmation is refused, for every owner, and does not
-// replace the first.
-func TestOnePendingChange(t *testing.T) {
-	cfg, c := clockConfig(t)
-	s, _ := open(t, cfg)
-	before := change(t, s)
-	theirs := object(t, "team", "Service/theirs", "192.0.2.5:80 7")
-	wantRefusal(t, s, &Transaction{Confirm: time.Hour, Put: []*Object{theirs}}, Conflict, "", "confirm", "one change waits at a time")
-	c.pass(time.Minute)
-	if expire(t, s); wanted(s, false) != before {
-		t.Errorf("rolled back to\n%swant\n%s", wanted(s, false), before)
-	}
 }

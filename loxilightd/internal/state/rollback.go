@@ -56,6 +56,9 @@ type reading func(func(*historyReader) error) error
 func (s *Store) rollbackOrUndo(r *Rollback, read reading) (*Result, error) {
 	if r.Undo != 0 {
 		w := s.waiting.Load()
+		if w != nil && slices.Contains(w.Joined, r.Undo) {
+			return nil, s.refuseJoined(w, "undo", r.Undo)
+		}
 		if w == nil || w.Revision != r.Undo {
 			return nil, refuse(Conflict, Key{}, "undo", "the change of revision %d does not wait for confirmation (any more): roll back to a revision instead", r.Undo)
 		}
@@ -109,25 +112,42 @@ func (s *Store) rollbackTo(r *Rollback, read reading) (*Result, error) {
 	return s.restore(t, then, r.Owner)
 }
 
+// refuseJoined refuses to end a waiting change by a revision that was the last one when its author
+// saw it.
+func (s *Store) refuseJoined(w *waiting, field string, revision uint64) error {
+	return refuse(Conflict, Key{}, field, "revision %d by %s has joined the change of revision %d, and both end together: look at it (llcli diff --revision %d), then confirm (llcli confirm %d) or roll back both (llcli rollback --last)",
+		w.Revision, w.Author, revision, w.Revision, w.Revision)
+}
+
 // undo rolls back the waiting change.
 func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	then := map[Key]*Object{}
 	err := read(func(h *historyReader) error {
-		if i, ok := find(h.history, w.Revision); ok {
-			if err := r.tooLong(h.history[i : i+1]); err != nil {
+		revisions, entries := w.Revisions(), []Entry(nil)
+		for _, revision := range revisions {
+			if i, ok := find(h.history, revision); ok {
+				entries = append(entries, h.history[i])
+			}
+		}
+		if err := r.tooLong(entries); err != nil {
+			return err
+		}
+		for _, revision := range slices.Backward(revisions) {
+			err := h.formers(revision, "", func(name string, o *Object) bool {
+				then[splitKey(name)] = o
+				return true
+			})
+			if err != nil {
 				return err
 			}
 		}
-		return h.formers(w.Revision, "", func(name string, o *Object) bool {
-			then[splitKey(name)] = o
-			return true
-		})
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	t := r.transaction()
-	t.restoredRevision, t.revertsPending = w.base, true
+	t.restoredRevision, t.restored, t.revertsPending = w.base, w.back, true
 	return s.restore(t, then, "")
 }
 
@@ -228,6 +248,8 @@ func (s *Store) Confirm(revision uint64) error {
 	switch {
 	case w == nil && known && history[i].Confirmation == Confirmed:
 		return nil
+	case w != nil && slices.Contains(w.Joined, revision):
+		return s.refuseJoined(w, "revision", revision)
 	case known && history[i].Confirmation == RolledBack:
 		return refuse(Conflict, Key{}, "revision", "the change of revision %d was rolled back: it was not confirmed in time, or a user rolled it back", revision)
 	case w == nil:
@@ -237,7 +259,7 @@ func (s *Store) Confirm(revision uint64) error {
 	case s.clock.left(&w.Pending) == 0:
 		return refuse(Conflict, Key{}, "revision", "too late: the change of revision %d is being rolled back", revision)
 	}
-	confirmed := s.withConfirmation(revision, Confirmed)
+	confirmed := s.withConfirmation(w.Revisions(), Confirmed)
 	now := s.Snapshot()
 	err := s.disk.write(&write{revision: now.Revision, count: now.Len() + len(now.undecodable), rewritten: confirmed, clearsPending: true})
 	if err != nil {
