@@ -23,6 +23,7 @@ const (
 	pathBare      = "bare redirect"
 	pathFlowtable = "nftables flowtable"
 	pathOther     = "other build"
+	pathOtherXDP  = "other build, XDP"
 	// Of translation, and of rules; the others of those are pathRules.
 	pathMasquerade = "nftables masquerade"
 	pathUnruled    = "no rules"
@@ -132,7 +133,7 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	case pathNftables:
 		r.balancer = &nftables{rig: r}
 		return nil
-	case pathOther:
+	case pathOther, pathOtherXDP:
 		return b.attachOurs(ctx, r, b.other, connections)
 	case pathBare:
 		return r.attachBare()
@@ -149,7 +150,7 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 // attachOurs starts a daemon of ours on the rig's node.
 func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connections int) error {
 	devices := []api.InterfaceSpec{{Device: "up0"}, {Device: "up1"}, {Device: "pod0", Role: "port"}}
-	if r.name == pathXDP {
+	if r.inXDP() {
 		devices[0].XDP = "native"
 		if err := r.takeFrames(); err != nil {
 			return err

@@ -222,9 +222,9 @@ func (f *forwarding) cells(c comparison, paths []string, unit float64, format st
 func (b *bench) available(paths []string) []string {
 	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool {
 		switch path {
-		case pathOurs:
+		case pathOurs, pathXDP:
 			return b.daemon == ""
-		case pathOther:
+		case pathOther, pathOtherXDP:
 			return b.other == ""
 		case pathFlowtable:
 			return !flowtableIn("inet")

@@ -152,7 +152,7 @@ func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
 	row(pathNftables, float64(slab)/float64(connections), "–")
 	for _, r := range rigs {
 		d, ok := r.balancer.(*loxilight)
-		if !ok || r.name == pathXDP {
+		if !ok || r.inXDP() {
 			continue
 		}
 		perEntry, err := d.entryBytes(ctx, "ll_ct4")

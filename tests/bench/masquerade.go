@@ -50,7 +50,7 @@ func (b *bench) translation(ctx context.Context) error {
 			"of a port the same way, translate nothing. Packets: millions of 64-byte UDP packets a second of one core, each\n"+
 			"of another connection than the one before. New connections: thousands a second; UDP: the first packet and its\n"+
 			"answer, TCP: a request and its answer, too, and the end, with client and server on the same core."+xdpText,
-		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), []string{pathXDP, pathOurs + " to " + pathMasquerade})...)
+		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), b.available(pathsInXDP), []string{pathOurs + " to " + pathMasquerade})...)
 	for _, p := range places {
 		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {
 			if err := masqueradeBy(ctx, rigs, p); err != nil {
@@ -60,7 +60,7 @@ func (b *bench) translation(ctx context.Context) error {
 				return err
 			}
 			// New connections are not for XDP.
-			rigs = slices.DeleteFunc(slices.Clone(rigs), func(r *rig) bool { return r.name == pathXDP })
+			rigs = slices.DeleteFunc(slices.Clone(rigs), func(r *rig) bool { return r.inXDP() })
 			return b.translatedConnections(ctx, rigs, p, s)
 		})
 		if err != nil {
@@ -87,7 +87,7 @@ func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
 
 // translatedRow adds a row, and its ratio to twice the result of nftables.
 func (b *bench) translatedRow(s *section, what string, p place, c comparison, unit float64, format string) {
-	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, append(b.available(translators), pathXDP)...)...)
+	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, slices.Concat(b.available(translators), b.available(pathsInXDP))...)...)
 	s.row(append(cells, c.cell(pathOurs, pathMasquerade))...)
 	b.report.atLeast(fmt.Sprintf("masquerading, %s, %s", what, p), c, pathOurs, pathMasquerade, 2)
 	b.report.atLeast(fmt.Sprintf("masquerading, %s, %s, in XDP", what, p), c, pathXDP, pathMasquerade, 2)

@@ -6,19 +6,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
-// withXDP is l with our programs in XDP beside the others.
+// withXDP returns l with our programs in XDP beside the others.
 func (b *bench) withXDP(l lineup) lineup {
-	if b.daemon != "" {
-		l.paths = append(l.paths[:len(l.paths):len(l.paths)], pathXDP)
-	}
+	l.paths = slices.Concat(l.paths, b.available(pathsInXDP))
 	return l
 }
+
+var pathsInXDP = []string{pathXDP, pathOtherXDP}
+
+// inXDP reports whether the programs of the rig are in XDP on the client's port.
+func (r *rig) inXDP() bool { return slices.Contains(pathsInXDP, r.name) }
 
 // xdpText describes the setup for our programs in XDP.
 const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. There alone the pod has GRO switched on, without which its\n" +
@@ -49,7 +53,7 @@ const xdpProbe = 10_000
 // then another program would be measured.
 func wantXDP(ctx context.Context, r *rig) error {
 	d, ok := r.balancer.(*loxilight)
-	if !ok || r.name != pathXDP {
+	if !ok || !r.inXDP() {
 		return nil
 	}
 	ids, err := d.hooks(ctx, "up0")
