@@ -27,6 +27,7 @@ var mayImport = map[string][]string{
 	"datapath/selection":           {"datapath"},
 	"datapath/internal/bpfmap":     {},
 	"datapath/internal/dump":       {},
+	"datapath/internal/testmap":    {"datapath/internal/bpfmap"},
 	"datapath/internal/network":    {"datapath", "datapath/internal/dump"},
 	"datapath/internal/ebpf":       {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/netfilter", "datapath/selection"},
 	"datapath/internal/fake":       {"datapath"},

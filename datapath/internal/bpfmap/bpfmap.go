@@ -22,18 +22,62 @@ type Map[K, V any] struct{ table[K] }
 // PerCPU is a map with a value of type V for each CPU.
 type PerCPU[K, V any] struct{ table[K] }
 
-// table is what all maps can do.
-type table[K any] struct{ raw *ebpf.Map }
+// Store holds the entries of a map: the kernel does, or the memory of a test. Keys and values are
+// pointers, or slices of them in batches and for values of each CPU. Errors are as from [ebpf.Map].
+type Store interface {
+	Lookup(key, value any) error
+	Update(key, value any, flags ebpf.MapUpdateFlags) error
+	Delete(key any) error
+	// BatchUpdate sets values, which are slices as keys.
+	BatchUpdate(keys, values any) error
+	// BatchLookup reads entries after the cursor into the slices. After the last one, it returns
+	// [ebpf.ErrKeyNotExist], with the number of entries that it read.
+	BatchLookup(cursor *Cursor, keys, values any) (int, error)
+	Iterate() Iterating
+	MaxEntries() uint32
+}
 
-// Raw returns the map without types.
-func (t *table[K]) Raw() *ebpf.Map { return t.raw }
+// Iterating reads the entries of a [Store] one by one.
+type Iterating interface {
+	Next(key, value any) bool
+	Err() error
+}
+
+// Cursor is a place between two entries of a map; its zero value is the place before the first.
+type Cursor struct {
+	kernel ebpf.MapBatchCursor
+	Next   int // of a [Store] in memory: the index of the next entry
+}
+
+// inKernel is a [Store] in the kernel.
+type inKernel struct{ *ebpf.Map }
+
+func (m inKernel) BatchUpdate(keys, values any) error {
+	_, err := m.Map.BatchUpdate(keys, values, nil)
+	return err
+}
+
+func (m inKernel) BatchLookup(cursor *Cursor, keys, values any) (int, error) {
+	return m.Map.BatchLookup(&cursor.kernel, keys, values, nil)
+}
+
+func (m inKernel) Iterate() Iterating { return m.Map.Iterate() }
+
+// table is what all maps can do.
+type table[K any] struct{ store Store }
+
+// Raw returns the map in the kernel without types; nil: it is not in the kernel.
+func (t *table[K]) Raw() *ebpf.Map {
+	m, _ := t.store.(inKernel)
+	return m.Map
+}
 
 // MaxEntries returns the number of entries for which the map has room.
-func (t *table[K]) MaxEntries() uint32 { return t.raw.MaxEntries() }
+func (t *table[K]) MaxEntries() uint32 { return t.store.MaxEntries() }
 
 // Delete deletes the entry of a key. An absent one is no error.
 func (t *table[K]) Delete(key K) error {
-	_, err := found(t.raw.Delete(&key))
+	_, err := found(t.store.Delete(&key))
 	return err
 }
 
@@ -46,7 +90,7 @@ const (
 
 func (t *table[K]) put(key K, value any) (err error) {
 	for range refillTries {
-		if err = t.raw.Update(&key, value, ebpf.UpdateAny); !errors.Is(err, unix.ENOMEM) {
+		if err = t.store.Update(&key, value, ebpf.UpdateAny); !errors.Is(err, unix.ENOMEM) {
 			return err
 		}
 		time.Sleep(refillTime)
@@ -56,13 +100,16 @@ func (t *table[K]) put(key K, value any) (err error) {
 
 // Bind makes m the map. Its keys and values must have the size of K and V, else every use of it is
 // an error.
-func (t *table[K]) Bind(m *ebpf.Map) { t.raw = m }
+func (t *table[K]) Bind(m *ebpf.Map) { t.store = inKernel{m} }
+
+// BindStore makes s the map.
+func (t *table[K]) BindStore(s Store) { t.store = s }
 
 // Lookup reads the value of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
-func (t *Map[K, V]) Lookup(key K, value *V) error { return t.raw.Lookup(&key, value) }
+func (t *Map[K, V]) Lookup(key K, value *V) error { return t.store.Lookup(&key, value) }
 
 // Find is Lookup, and reports whether there is a value.
-func (t *Map[K, V]) Find(key K, value *V) (bool, error) { return found(t.raw.Lookup(&key, value)) }
+func (t *Map[K, V]) Find(key K, value *V) (bool, error) { return found(t.store.Lookup(&key, value)) }
 
 // Put sets the value of a key. While the kernel has no memory for the entry, it tries again for up to
 // a second.
@@ -70,19 +117,18 @@ func (t *Map[K, V]) Put(key K, value V) error { return t.put(key, &value) }
 
 // Replace sets the value of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
 func (t *Map[K, V]) Replace(key K, value V) error {
-	return t.raw.Update(&key, &value, ebpf.UpdateExist)
+	return t.store.Update(&key, &value, ebpf.UpdateExist)
 }
 
 // PutBatch sets the values of keys in one system call.
 func (t *Map[K, V]) PutBatch(keys []K, values []V) error {
-	_, err := t.raw.BatchUpdate(keys, values, nil)
-	return err
+	return t.store.BatchUpdate(keys, values)
 }
 
 // NextBatch reads the next entries after cursor into keys and values, which have the same length. It
 // returns how many it read, and whether there are more.
-func (t *Map[K, V]) NextBatch(cursor *ebpf.MapBatchCursor, keys []K, values []V) (n int, more bool, err error) {
-	n, err = t.raw.BatchLookup(cursor, keys, values, nil)
+func (t *Map[K, V]) NextBatch(cursor *Cursor, keys []K, values []V) (n int, more bool, err error) {
+	n, err = t.store.BatchLookup(cursor, keys, values)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return n, false, nil
 	}
@@ -91,7 +137,7 @@ func (t *Map[K, V]) NextBatch(cursor *ebpf.MapBatchCursor, keys []K, values []V)
 
 // Batches calls each with all entries, many at a time.
 func (t *Map[K, V]) Batches(each func(keys []K, values []V) error) error {
-	var cursor ebpf.MapBatchCursor
+	var cursor Cursor
 	size := min(BatchSize, int(t.MaxEntries()))
 	keys, values := make([]K, size), make([]V, size)
 	for {
@@ -107,10 +153,10 @@ func (t *Map[K, V]) Batches(each func(keys []K, values []V) error) error {
 
 // Iterate returns an iterator over the entries. It is for maps that cannot be read in batches, and
 // for small ones.
-func (t *Map[K, V]) Iterate() *Iterator[K, V] { return &Iterator[K, V]{t.raw.Iterate()} }
+func (t *Map[K, V]) Iterate() *Iterator[K, V] { return &Iterator[K, V]{t.store.Iterate()} }
 
 // Iterator reads one entry at a time.
-type Iterator[K, V any] struct{ raw *ebpf.MapIterator }
+type Iterator[K, V any] struct{ raw Iterating }
 
 // Next reads the next entry, and reports whether there is one.
 func (i *Iterator[K, V]) Next(key *K, value *V) bool { return i.raw.Next(key, value) }
@@ -119,11 +165,11 @@ func (i *Iterator[K, V]) Next(key *K, value *V) bool { return i.raw.Next(key, va
 func (i *Iterator[K, V]) Err() error { return i.raw.Err() }
 
 // Lookup reads the values of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
-func (t *PerCPU[K, V]) Lookup(key K, values *[]V) error { return t.raw.Lookup(&key, values) }
+func (t *PerCPU[K, V]) Lookup(key K, values *[]V) error { return t.store.Lookup(&key, values) }
 
 // Find is Lookup, and reports whether there are values.
 func (t *PerCPU[K, V]) Find(key K, values *[]V) (bool, error) {
-	return found(t.raw.Lookup(&key, values))
+	return found(t.store.Lookup(&key, values))
 }
 
 // Put sets the values of a key, one for each possible CPU. Missing ones are zero.

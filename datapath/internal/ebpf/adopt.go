@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 
@@ -12,16 +13,18 @@ import (
 )
 
 // adoptServices takes over the services that an earlier run wrote.
-func adoptServices(d *DataPlane) (*services, error) {
+func adoptServices(t *tables, a addrAnnouncer, log *slog.Logger) (*services, error) {
 	s := &services{
-		d:        d,
-		backends: newBackendIDs(d),
-		byName:   make(map[datapath.ServiceName]*service),
-		byID:     make(map[uint32]*service),
-		owner:    make(map[datapath.Frontend]*service),
-		taken:    make(map[datapath.Frontend]uint64),
-		diverted: make(map[datapath.ServiceName]int),
-		addrs:    newServiceAddrs(),
+		tables:    t,
+		log:       log,
+		announcer: a,
+		backends:  newBackendIDs(t),
+		byName:    make(map[datapath.ServiceName]*service),
+		byID:      make(map[uint32]*service),
+		owner:     make(map[datapath.Frontend]*service),
+		taken:     make(map[datapath.Frontend]uint64),
+		diverted:  make(map[datapath.ServiceName]int),
+		addrs:     newServiceAddrs(),
 	}
 	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
 		if err := adopt(); err != nil {
@@ -33,7 +36,7 @@ func adoptServices(d *DataPlane) (*services, error) {
 
 func (s *services) adoptNames() error {
 	var left []uint32
-	err := s.d.tables.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
+	err := s.tables.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
 		for i, id := range ids {
 			v := &service{name: names[i].name(), id: id}
 			s.lastID = max(s.lastID, id)
@@ -51,14 +54,14 @@ func (s *services) adoptNames() error {
 		return nil
 	})
 	for _, id := range left {
-		err = errors.Join(err, s.d.tables.ServiceName.Delete(id))
+		err = errors.Join(err, s.tables.ServiceName.Delete(id))
 	}
 	return err
 }
 
 func (s *services) adoptFrontends() error {
 	var unnamed []kernelServiceKey
-	err := s.d.tables.Service.Batches(func(keys []kernelServiceKey, entries []kernelService) error {
+	err := s.tables.Service.Batches(func(keys []kernelServiceKey, entries []kernelService) error {
 		for i, key := range keys {
 			v, e := s.byID[entries[i].Id], entries[i]
 			if v == nil {
@@ -88,13 +91,13 @@ func (s *services) adoptFrontends() error {
 		return nil
 	})
 	for _, key := range unnamed {
-		err = errors.Join(err, s.d.tables.Service.Delete(key))
+		err = errors.Join(err, s.tables.Service.Delete(key))
 	}
 	return err
 }
 
 func (s *services) adoptBackends() error {
-	table := &s.d.tables.Backend
+	table := &s.tables.Backend
 	used := make([]bool, table.MaxEntries())
 	err := table.Batches(func(ids []uint32, entries []kernelBackend) error {
 		for i, id := range ids {
@@ -115,7 +118,7 @@ func (s *services) adoptBackends() error {
 	}
 	// An id that was once in use has counters, even if it is free now.
 	last := uint32(0)
-	err = s.d.tables.BackendTotal.Batches(func(ids []uint32, totals []kernelBackendTotal) error {
+	err = s.tables.BackendTotal.Batches(func(ids []uint32, totals []kernelBackendTotal) error {
 		for i, id := range ids {
 			if used[id] || totals[i].ConnectionCount != 0 {
 				last = max(last, id)
@@ -163,7 +166,7 @@ func (s *services) adoptTables() error {
 		}
 	}
 	left := make(map[uint32]uint32) // table: chunks
-	err := s.d.tables.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+	err := s.tables.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
 		for _, key := range keys {
 			s.lastID = max(s.lastID, key.TableId)
 			if !referred[key.TableId] {
@@ -182,7 +185,7 @@ func (s *services) adoptRanges() error {
 	sets := make(map[uint32][]netip.Prefix)
 	var key kernelSourceRangeKey
 	var one uint8
-	it := s.d.tables.SourceRange.Iterate()
+	it := s.tables.SourceRange.Iterate()
 	for it.Next(&key, &one) {
 		sets[key.SetId] = append(sets[key.SetId], key.prefix())
 		s.lastID = max(s.lastID, key.SetId)

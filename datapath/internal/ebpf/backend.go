@@ -130,9 +130,10 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
-	if d.services, err = adoptServices(d); err != nil {
+	if d.services, err = adoptServices(d.tables, d.announcer, d.log); err != nil {
 		return err
 	}
+	d.services.changedFrontends = d.soonOnLoopback
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
@@ -143,6 +144,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if d.sweeper, err = newSweeper(d); err != nil {
 		return err
 	}
+	d.services.sweep = d.sweeper
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
 	d.ports = newPorts(d)
 	if d.overlay, err = adoptOverlay(d); err != nil {

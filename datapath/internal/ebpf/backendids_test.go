@@ -3,27 +3,23 @@
 package ebpf
 
 import (
+	"errors"
 	"testing"
 
-	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
 // TestBackendIDStaysFree: an id whose counters cannot be set to zero stays free.
 func TestBackendIDStaysFree(t *testing.T) {
-	tiny, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tiny.Close()
-	ids := &backendIDs{
-		d:     &DataPlane{tables: tablesOf(map[string]*ebpf.Map{kernelMapLlBackendLoad: tiny})},
-		next:  8,
-		free:  []uint32{7}, // beyond the table
-		total: 8,
-	}
+	all, _ := inMemory(t, datapath.Tables{Backends: 16}, &testmap.Faults{Fail: func() error { return unix.EIO }})
+	ids := newBackendIDs(all)
+	ids.next, ids.free = 8, []uint32{7}
 	for range 2 {
-		if id, err := ids.take(); err == nil {
-			t.Fatalf("id %d without its counters", id)
+		if id, err := ids.take(); !errors.Is(err, unix.EIO) {
+			t.Fatalf("id %d without its counters: %v", id, err)
 		}
 	}
 	if len(ids.free) != 1 || ids.free[0] != 7 {

@@ -14,11 +14,11 @@ import (
 // is down is dead for UDP, which has no other way to detect the failure. The lock of [services]
 // guards it.
 type backendIDs struct {
-	d     *DataPlane
-	next  uint32 // this id and higher ones were never allocated
-	free  []uint32
-	dead  map[uint32]deadBackend
-	total uint32 // number of ids in ll_backend
+	tables *tables
+	next   uint32 // this id and higher ones were never allocated
+	free   []uint32
+	dead   map[uint32]deadBackend
+	total  uint32 // number of ids in ll_backend
 }
 
 type deadBackend struct {
@@ -27,11 +27,11 @@ type deadBackend struct {
 	gone    bool   // all its connections end, then the id is freed; else only UDP ones end
 }
 
-func newBackendIDs(d *DataPlane) *backendIDs {
+func newBackendIDs(t *tables) *backendIDs {
 	return &backendIDs{
-		d: d, next: 1,
+		tables: t, next: 1,
 		dead:  make(map[uint32]deadBackend),
-		total: d.tables.Backend.MaxEntries(),
+		total: t.Backend.MaxEntries(),
 	}
 }
 
@@ -57,13 +57,13 @@ func (b *backendIDs) take() (uint32, error) {
 }
 
 func (b *backendIDs) zero(id uint32) error {
-	if err := b.d.tables.BackendLoad.Put(id, uint32(0)); err != nil {
+	if err := b.tables.BackendLoad.Put(id, uint32(0)); err != nil {
 		return err
 	}
-	if err := b.d.tables.BackendTotal.Put(id, kernelBackendTotal{}); err != nil {
+	if err := b.tables.BackendTotal.Put(id, kernelBackendTotal{}); err != nil {
 		return err
 	}
-	return b.d.tables.BackendTraffic.Put(id, kernelTraffic{})
+	return b.tables.BackendTraffic.Put(id, kernelTraffic{})
 }
 
 // end has the connections of backends that are down or deleted end.
@@ -71,14 +71,14 @@ func (s *services) end(service uint32, c changes) {
 	if len(c.down)+len(c.gone) == 0 {
 		return
 	}
-	pass := s.d.sweeper.nextPass()
+	pass := s.sweep.nextPass()
 	for _, id := range c.down {
 		s.backends.dead[id] = deadBackend{service: service, pass: pass}
 	}
 	for _, id := range c.gone {
 		s.backends.dead[id] = deadBackend{service: service, pass: pass, gone: true}
 	}
-	s.d.sweeper.kick()
+	s.sweep.kick()
 }
 
 // revive marks id as alive: its backend is up again.
@@ -86,13 +86,14 @@ func (b *backendIDs) revive(id uint32) {
 	delete(b.dead, id)
 }
 
-// passEnded frees the dead ids for which sweep number pass, a whole one, found no connection.
-func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
+// freeDead frees the dead ids for which sweep number pass, a whole one, found no connection.
+func (s *services) freeDead(pass uint64, live func(id uint32) bool) error {
+	b := s.backends
 	for id, dead := range b.dead {
 		if !dead.gone || pass < dead.pass || live(id) {
 			continue
 		}
-		if err := b.bury(id, dead.service); err != nil {
+		if err := s.bury(id, dead.service); err != nil {
 			return fmt.Errorf("free backend id %d: %w", id, err)
 		}
 		delete(b.dead, id)
@@ -102,27 +103,27 @@ func (b *backendIDs) passEnded(pass uint64, live func(id uint32) bool) error {
 }
 
 // bury adds the traffic counters of id to the totals of its service.
-func (b *backendIDs) bury(id, service uint32) error {
-	if err := b.d.tables.Backend.Put(id, kernelBackend{}); err != nil {
+func (s *services) bury(id, service uint32) error {
+	if err := s.tables.Backend.Put(id, kernelBackend{}); err != nil {
 		return err
 	}
-	if b.d.services.byID[service] == nil {
+	if s.byID[service] == nil {
 		return nil
 	}
 	var carried, total kernelTraffic
-	if err := b.d.tables.BackendTraffic.Lookup(id, &carried); err != nil {
+	if err := s.tables.BackendTraffic.Lookup(id, &carried); err != nil {
 		return err
 	}
-	if _, err := b.d.tables.ServiceTraffic.Find(service, &total); err != nil {
+	if _, err := s.tables.ServiceTraffic.Find(service, &total); err != nil {
 		return err
 	}
-	reused, err := b.d.reused(id)
+	reused, err := s.tables.reused(id)
 	if err != nil {
 		return err
 	}
 	total.PacketCount += carried.PacketCount + reused.PacketCount
 	total.ByteCount += carried.ByteCount + reused.ByteCount
-	return b.d.tables.ServiceTraffic.Put(service, total)
+	return s.tables.ServiceTraffic.Put(service, total)
 }
 
 // OutOfUse implements [datapath.ServiceTable].

@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // listBatch is the number of entries that a listing reads at once.
@@ -27,7 +26,7 @@ const (
 // its entries, so the kernel's cursor is kept.
 type listing struct {
 	table  int
-	cursor *ebpf.MapBatchCursor
+	cursor *bpfmap.Cursor
 	idle   idleTimeouts
 	ways   *ways
 	rest   []datapath.Connection // read, and not yet returned
@@ -64,7 +63,7 @@ func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 		l.rest = append(l.rest, found...)
 		if !more {
 			l.table++
-			l.cursor = new(ebpf.MapBatchCursor)
+			l.cursor = new(bpfmap.Cursor)
 		}
 	}
 	n := min(limit, len(l.rest))
@@ -84,7 +83,7 @@ func (c *connections) resume(cursor string) (*listing, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &listing{cursor: new(ebpf.MapBatchCursor), idle: idle, ways: ways}, nil
+		return &listing{cursor: new(bpfmap.Cursor), idle: idle, ways: ways}, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,8 +5,6 @@ package ebpf
 import (
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
@@ -101,7 +99,7 @@ func (t *connMap[K, V, KP, VP]) kind() int {
 }
 
 // batch reads the next entries after cursor.
-func (t *connMap[K, V, KP, VP]) batch(cursor *ebpf.MapBatchCursor, keys []K, values []V) (n int, more bool, err error) {
+func (t *connMap[K, V, KP, VP]) batch(cursor *bpfmap.Cursor, keys []K, values []V) (n int, more bool, err error) {
 	return t.m.NextBatch(cursor, keys, values)
 }
 

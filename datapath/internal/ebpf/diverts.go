@@ -57,8 +57,9 @@ func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
 	}
 	for i, d := range wanted {
 		key, entry := sourceRangeKeyOf(set, d.prefix), d.entry()
-		if err := s.d.tables.Divert.Put(key, entry); err != nil {
-			return errors.Join(tableError("ranges", err), deleteRanges(&s.d.tables.Divert, set, prefixesOf(wanted[:i])))
+		if err := s.tables.Divert.Put(key, entry); err != nil {
+			s.discard(oldTable{divertSet: set, ranges: prefixesOf(wanted[:i+1])})
+			return tableError("ranges", err)
 		}
 	}
 	before := targetsOf(v.diverts)
@@ -73,7 +74,8 @@ func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
 			errs = errors.Join(errs, s.writeByID(other, other.entries))
 		}
 	}
-	return errors.Join(errs, s.undivert(before))
+	s.undivert(before)
+	return errs
 }
 
 func targetsOf(list []divert) map[datapath.ServiceName]bool {
@@ -85,25 +87,27 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 }
 
 // undivert records for each of names that one service less diverts to it.
-func (s *services) undivert(names map[datapath.ServiceName]bool) error {
-	var errs error
+func (s *services) undivert(names map[datapath.ServiceName]bool) {
 	for name := range names {
 		if s.diverted[name]--; s.diverted[name] > 0 {
 			continue
 		}
 		delete(s.diverted, name)
 		if other := s.byName[name]; other != nil {
-			errs = errors.Join(errs, s.deleteByID(other.id))
+			s.putAside(oldTable{byID: other.id})
 		}
 	}
-	return errs
 }
 
-// forgetDiverts deletes the diverts of v, which is being deleted, and its entries by id.
+// forgetDiverts deletes the entries by id of v, which is being deleted, and then its diverts.
 func (s *services) forgetDiverts(v *service) error {
-	before := targetsOf(v.diverts)
+	if err := s.deleteByID(v.id); err != nil {
+		return err
+	}
+	s.undivert(targetsOf(v.diverts))
+	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
 	v.diverts, v.divertSet = nil, 0
-	return errors.Join(s.undivert(before), s.deleteByID(v.id))
+	return nil
 }
 
 var divertFamilies = [2]uint32{4, 6}
@@ -115,7 +119,7 @@ func (s *services) writeByID(v *service, entries [2]kernelService) error {
 	}
 	for f := range entries {
 		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
-		if err := s.d.tables.ServiceId.Put(key, entries[f]); err != nil {
+		if err := s.tables.ServiceId.Put(key, entries[f]); err != nil {
 			v.suspect = true // all of it is written the next time
 			return tableError("services", err)
 		}
@@ -127,7 +131,7 @@ func (s *services) deleteByID(id uint32) error {
 	var errs error
 	for _, family := range divertFamilies {
 		key := kernelServiceIdKey{Id: id, Family: family}
-		errs = errors.Join(errs, s.d.tables.ServiceId.Delete(key))
+		errs = errors.Join(errs, s.tables.ServiceId.Delete(key))
 	}
 	return errs
 }
@@ -137,7 +141,7 @@ func (s *services) adoptDiverts() error {
 	sets := make(map[uint32][]divert)
 	var key kernelSourceRangeKey
 	var entry kernelDivert
-	it := s.d.tables.Divert.Iterate()
+	it := s.tables.Divert.Iterate()
 	for it.Next(&key, &entry) {
 		d := divert{prefix: key.prefix(), service: entry.ServiceId}
 		if other := s.byID[entry.ServiceId]; other != nil {
@@ -150,10 +154,7 @@ func (s *services) adoptDiverts() error {
 		return err
 	}
 	for _, v := range s.byID {
-		if v.divertSet == 0 {
-			continue
-		}
-		v.diverts = sets[v.divertSet]
+		v.diverts = sets[v.divertSet] // 0 is no set
 		slices.SortFunc(v.diverts, compareDiverts)
 		delete(sets, v.divertSet)
 		for i := range v.stray {
@@ -175,7 +176,7 @@ func (s *services) adoptDiverts() error {
 // adoptByID removes entries that no service diverts to.
 func (s *services) adoptByID() error {
 	var left []kernelServiceIdKey
-	err := s.d.tables.ServiceId.Batches(func(keys []kernelServiceIdKey, _ []kernelService) error {
+	err := s.tables.ServiceId.Batches(func(keys []kernelServiceIdKey, _ []kernelService) error {
 		for _, key := range keys {
 			if v := s.byID[key.Id]; v == nil || s.diverted[v.name] == 0 {
 				left = append(left, key)
@@ -184,7 +185,7 @@ func (s *services) adoptByID() error {
 		return nil
 	})
 	for _, key := range left {
-		err = errors.Join(err, s.d.tables.ServiceId.Delete(key))
+		err = errors.Join(err, s.tables.ServiceId.Delete(key))
 	}
 	return err
 }
@@ -195,7 +196,7 @@ func (s *services) verifyDiverts(v *service) (bool, error) {
 	for _, d := range v.diverts {
 		key := sourceRangeKeyOf(v.divertSet, d.prefix)
 		var entry kernelDivert
-		if ok, err := s.d.tables.Divert.Find(key, &entry); !ok || entry != d.entry() {
+		if ok, err := s.tables.Divert.Find(key, &entry); !ok || entry != d.entry() {
 			return false, err
 		}
 		if other := s.byName[d.name]; other == nil || other.id != d.service {
@@ -208,7 +209,7 @@ func (s *services) verifyDiverts(v *service) (bool, error) {
 	for f := range v.entries {
 		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		var entry kernelService
-		if ok, err := s.d.tables.ServiceId.Find(key, &entry); !ok || entry != v.entries[f] {
+		if ok, err := s.tables.ServiceId.Find(key, &entry); !ok || entry != v.entries[f] {
 			return false, err
 		}
 	}

@@ -34,11 +34,11 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 	for _, f := range value.Frontends {
 		fam := familyOf(f.Addr.Addr())
 		ours := s.owner[f] == v
-		if ours && v.entries[fam] == entries[fam] && !v.suspect {
+		if ours && v.entries[fam] == entries[fam] && !v.suspect && !v.mixed {
 			continue
 		}
 		key := serviceKeyOf(f)
-		if err := s.d.tables.Service.Put(key, entries[fam]); err != nil {
+		if err := s.tables.Service.Put(key, entries[fam]); err != nil {
 			v.suspect = true // frontends are inconsistent: all is written the next time
 			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
 		}
@@ -77,7 +77,7 @@ func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
 		return nil
 	}
 	key := serviceKeyOf(f)
-	if err := s.d.tables.Service.Delete(key); err != nil {
+	if err := s.tables.Service.Delete(key); err != nil {
 		return fmt.Errorf("frontend %s: %w", f, err)
 	}
 	delete(s.owner, f)

@@ -16,9 +16,9 @@ func (s *services) takes(v *service, f datapath.Frontend) {
 	if before == v || f.Protocol != datapath.UDP {
 		return
 	}
-	s.taken[f] = s.d.sweeper.nextPass()
+	s.taken[f] = s.sweep.nextPass()
 	if before != nil {
-		s.d.sweeper.kick()
+		s.sweep.kick()
 	}
 }
 

@@ -30,12 +30,13 @@ type serviceAddrs struct {
 	users   map[netip.Addr]map[datapath.ServiceName]addrUse
 	byName  map[datapath.ServiceName]map[netip.Addr]bool
 	written map[netip.Addr]datapath.OtherPorts
+	failed  map[netip.Addr]bool // a write failed: the entry is unknown
 }
 
 func newServiceAddrs() serviceAddrs {
 	return serviceAddrs{
 		users: make(map[netip.Addr]map[datapath.ServiceName]addrUse), byName: make(map[datapath.ServiceName]map[netip.Addr]bool),
-		written: make(map[netip.Addr]datapath.OtherPorts),
+		written: make(map[netip.Addr]datapath.OtherPorts), failed: make(map[netip.Addr]bool),
 	}
 }
 
@@ -107,18 +108,22 @@ func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 	for _, addr := range changed {
 		announce = announce || before[addr] != s.addrs.of(addr).announce
 	}
-	var errs error
 	for _, addr := range changed {
-		errs = errors.Join(errs, s.writeAddr(addr))
+		s.addrs.failed[addr] = true // until it is written
 	}
-	if v.suspect {
+	if v.suspect || !v.current { // an earlier run may have failed to write one of them
 		for addr := range s.addrs.byName[v.name] {
-			delete(s.addrs.written, addr)
-			errs = errors.Join(errs, s.writeAddr(addr))
+			if s.addrs.failed[addr] = true; v.suspect {
+				delete(s.addrs.written, addr)
+			}
 		}
 	}
+	var errs error
+	for addr := range s.addrs.failed {
+		errs = errors.Join(errs, s.writeAddr(addr))
+	}
 	if announce {
-		errs = errors.Join(errs, s.d.announcer.set(announcedByServices, s.addrs.announced()))
+		errs = errors.Join(errs, s.announcer.set(announcedByServices, s.addrs.announced()))
 	}
 	v.suspect = v.suspect || errs != nil
 	return errs
@@ -128,24 +133,29 @@ func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 func (s *services) writeAddr(addr netip.Addr) error {
 	other, key := s.addrs.of(addr).other, addrOf(addr)
 	if s.addrs.written[addr] == other && other != datapath.OtherPortsPass {
+		delete(s.addrs.failed, addr)
 		return nil
 	}
-	table := &s.d.tables.ServiceAddr
+	s.addrs.failed[addr] = true
+	delete(s.addrs.written, addr)
 	if other == datapath.OtherPortsPass {
-		delete(s.addrs.written, addr)
-		return table.Delete(key)
+		if err := s.tables.ServiceAddr.Delete(key); err != nil {
+			return err
+		}
+	} else {
+		if err := s.tables.ServiceAddr.Put(key, otherPorts[other]); err != nil {
+			return tableError("services", err)
+		}
+		s.addrs.written[addr] = other
 	}
-	if err := table.Put(key, otherPorts[other]); err != nil {
-		return tableError("services", err)
-	}
-	s.addrs.written[addr] = other
+	delete(s.addrs.failed, addr)
 	return nil
 }
 
 // adoptAddrs takes over the settings of an earlier run: until its service is updated, an address
 // keeps the setting in force.
 func (s *services) adoptAddrs() error {
-	err := s.d.tables.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
+	err := s.tables.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
 		for i := range keys {
 			s.addrs.written[keys[i].addr()] = datapath.OtherPorts(max(0, slices.Index(otherPorts[:], values[i])))
 		}
@@ -154,7 +164,7 @@ func (s *services) adoptAddrs() error {
 	if err != nil {
 		return err
 	}
-	announced := s.d.announcer.byServices()
+	announced := s.announcer.byServices()
 	for _, v := range s.byID {
 		addrs := make(map[netip.Addr]bool)
 		var use addrUse
@@ -172,7 +182,7 @@ func (s *services) adoptAddrs() error {
 			err = errors.Join(err, s.writeAddr(addr))
 		}
 	}
-	s.d.announcer.seed(announcedByServices, s.addrs.announced())
+	s.announcer.seed(announcedByServices, s.addrs.announced())
 	return err
 }
 
@@ -182,7 +192,7 @@ func (s *services) verifyAddrs(v *service) (bool, error) {
 		other, written := s.addrs.written[addr]
 		key := addrOf(addr)
 		var have uint32
-		if ok, err := s.d.tables.ServiceAddr.Find(key, &have); err != nil || ok != written || have != otherPorts[other] {
+		if ok, err := s.tables.ServiceAddr.Find(key, &have); err != nil || ok != written || have != otherPorts[other] {
 			return false, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,8 +21,13 @@ import (
 // selection tables and source ranges under unused ids, and then its frontends, each of which is
 // switched by one write. Entries that the frontends referred to before are deleted a moment later.
 type services struct {
-	d        *DataPlane
-	backends *backendIDs
+	tables    *tables
+	log       *slog.Logger
+	announcer addrAnnouncer
+	sweep     sweeping // set before the first update
+	// changedFrontends is called after each update.
+	changedFrontends func()
+	backends         *backendIDs
 
 	mu     sync.RWMutex // of the fields below; written by Update and Delete only
 	byName map[datapath.ServiceName]*service
@@ -35,12 +41,26 @@ type services struct {
 	addrs    serviceAddrs
 }
 
+// addrAnnouncer announces addresses of services, as [announcer] does.
+type addrAnnouncer interface {
+	set(who announcers, list []announcement) error
+	seed(who announcers, list []announcement)
+	byServices() map[netip.Addr]bool
+}
+
+// sweeping ends connections, as [sweeper] does.
+type sweeping interface {
+	nextPass() uint64 // number of the first pass that handles what is marked now
+	kick()            // requests a pass
+}
+
 // service is the state of one service in the kernel.
 type service struct {
 	name      datapath.ServiceName
 	id        uint32
 	current   bool             // written by this run
 	suspect   bool             // the kernel may hold something else: write everything
+	mixed     bool             // frontends may have other entries than entries
 	value     datapath.Service // as written by this run
 	frontends []datapath.Frontend
 	entries   [2]kernelService // referred to by frontends, by family
@@ -95,7 +115,7 @@ func (s *services) Begin(_ context.Context, name datapath.ServiceName, value dat
 func (s *services) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
 	s.dropOld()
 	if whole, err = s.write(name, value, giveUp); whole {
-		s.d.soonOnLoopback()
+		s.changedFrontends()
 	}
 	return whole, err
 }
@@ -127,14 +147,14 @@ func (s *services) write(name datapath.ServiceName, value datapath.Service, give
 		err = s.giveUp(v, &value)
 	}
 	if !whole || err != nil {
-		v.entries = before // entries of a frontend to be removed: if it stays, it is written
+		v.entries, v.mixed = before, true // entries of a frontend to be removed
 		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
 		return false, err
 	}
 	s.settle(v)
-	v.value, v.current, v.suspect = value, true, false
+	v.value, v.current, v.suspect, v.mixed = value, true, false, false
 	return true, nil
 }
 
@@ -148,12 +168,13 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 	}
 	v := &service{name: name, id: s.newID()}
 	key := serviceNameOf(name)
-	if err := s.d.tables.ServiceName.Put(v.id, key); err != nil {
+	if err := s.tables.ServiceName.Put(v.id, key); err != nil {
 		return nil, tableError("services", err)
 	}
 	if err := s.zeroStats(v.id); err != nil {
 		// The next attempt uses another id, and a name must not have two.
-		return nil, errors.Join(err, s.d.tables.ServiceName.Delete(v.id))
+		s.discard(oldTable{service: v.id})
+		return nil, err
 	}
 	s.byName[name], s.byID[v.id] = v, v
 	return v, nil
@@ -164,7 +185,7 @@ func (s *services) zeroStats(id uint32) error {
 	if err != nil {
 		return err
 	}
-	err = s.d.tables.ServiceStats.Put(id, make([]kernelServiceStats, cpus))
+	err = s.tables.ServiceStats.Put(id, make([]kernelServiceStats, cpus))
 	return tableError("services", err)
 }
 
@@ -199,7 +220,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 		}
 		wanted = append(wanted, w)
 		if !ok || known[i] != w || v.suspect {
-			if err = s.writeBackend(v.id, w); err != nil {
+			if err = s.writeBackend(v, w); err != nil {
 				break
 			}
 		}
@@ -220,7 +241,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 			continue
 		}
 		v.changed.gone = append(v.changed.gone, b.id)
-		err = errors.Join(err, s.writeBackend(v.id, backend{addr: b.addr, id: b.id}))
+		err = errors.Join(err, s.writeBackend(v, backend{addr: b.addr, id: b.id}))
 	}
 	slices.SortFunc(wanted, compareBackends)
 	v.backends = wanted
@@ -233,15 +254,16 @@ func findBackend(sorted []backend, addr datapath.BackendAddr) (int, bool) {
 	return slices.BinarySearchFunc(sorted, addr, func(b backend, a datapath.BackendAddr) int { return b.addr.Compare(a) })
 }
 
-func (s *services) writeBackend(service uint32, b backend) error {
+func (s *services) writeBackend(v *service, b backend) error {
 	entry := kernelBackend{
 		Addr:      addrOf(b.addr.Addr()),
 		Port:      swap16(b.addr.Port()),
 		Flags:     b.flags,
-		ServiceId: service,
+		ServiceId: v.id,
 		Weight:    uint32(b.weight),
 	}
-	if err := s.d.tables.Backend.Put(b.id, entry); err != nil {
+	if err := s.tables.Backend.Put(b.id, entry); err != nil {
+		v.suspect = true
 		return fmt.Errorf("backend %s: %w", b.addr, err)
 	}
 	return nil
@@ -258,10 +280,10 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 	if len(ranges) > 0 {
 		set = s.newID()
 	}
-	table := &s.d.tables.SourceRange
+	table := &s.tables.SourceRange
 	for i, p := range ranges {
 		if err := table.Put(sourceRangeKeyOf(set, p), rangeFamily(p)); err != nil {
-			err = errors.Join(err, deleteRanges(table, set, ranges[:i]))
+			s.discard(oldTable{rangeSet: set, ranges: ranges[:i+1]})
 			return tableError("ranges", err)
 		}
 	}
@@ -299,6 +321,7 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 	if v == nil {
 		return nil
 	}
+	v.current, v.suspect = false, true // if it fails halfway, and the service is updated again
 	for _, f := range slices.Clone(v.frontends) {
 		if err := s.deleteFrontend(v, f); err != nil {
 			return err
@@ -306,9 +329,12 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 	}
 	v.frontends = nil
 	for _, b := range v.backends {
-		if err := s.writeBackend(v.id, backend{addr: b.addr, id: b.id}); err != nil {
+		if err := s.writeBackend(v, backend{addr: b.addr, id: b.id}); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(s.forgetDiverts(v), s.writeAddrs(v, &datapath.Service{})); err != nil {
+		return err
 	}
 	for _, b := range v.backends {
 		v.changed.gone = append(v.changed.gone, b.id)
@@ -317,13 +343,17 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 		v.strays(oldTable{table: t})
 	}
 	v.strays(oldTable{rangeSet: v.rangeSet, ranges: v.ranges})
-	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
+	v.backends, v.tables, v.ranges, v.rangeSet = nil, [2]table{}, nil, 0
 	s.settle(v)
-	err := errors.Join(s.forgetDiverts(v), s.writeAddrs(v, &datapath.Service{}))
-	err = errors.Join(err, s.d.tables.ServiceStats.Delete(v.id), s.d.tables.ServiceTraffic.Delete(v.id), s.d.tables.ServiceName.Delete(v.id))
 	delete(s.byName, name)
 	delete(s.byID, v.id)
-	return err
+	s.discard(oldTable{service: v.id})
+	return nil
+}
+
+// deleteID deletes the name and the counters of a service.
+func (s *services) deleteID(id uint32) error {
+	return errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id), s.tables.ServiceName.Delete(id))
 }
 
 // Keys implements [datapath.Table].

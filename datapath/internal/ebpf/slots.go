@@ -27,6 +27,8 @@ type oldTable struct {
 	rangeSet  uint32 // or
 	divertSet uint32
 	ranges    []netip.Prefix // of rangeSet or divertSet
+	byID      uint32         // or: the service with this id, under its id
+	service   uint32         // or: name and counters of the deleted service with this id
 }
 
 // grace is longer than the run time of any program.
@@ -177,7 +179,7 @@ func sumOf(ids []uint32) uint64 {
 
 func chunksOf(slots uint32) uint32 { return (slots + slotsPerChunk - 1) / slotsPerChunk }
 
-// writeTable writes ids as selection table id, entirely or not at all.
+// writeTable writes ids as selection table id.
 func (s *services) writeTable(id uint32, ids []uint32) error {
 	keys := make([]kernelSlotKey, chunksOf(uint32(len(ids))))
 	if len(keys) == 0 {
@@ -188,8 +190,9 @@ func (s *services) writeTable(id uint32, ids []uint32) error {
 		keys[i] = kernelSlotKey{TableId: id, Chunk: uint32(i)}
 		copy(chunks[i].BackendId[:], ids[i*slotsPerChunk:])
 	}
-	if err := s.d.tables.Slot.PutBatch(keys, chunks); err != nil {
-		return errors.Join(tableError("slots", err), s.deleteTable(table{id: id, count: uint32(len(ids))}))
+	if err := s.tables.Slot.PutBatch(keys, chunks); err != nil {
+		s.discard(oldTable{table: table{id: id, count: uint32(len(ids))}})
+		return tableError("slots", err)
 	}
 	return nil
 }
@@ -198,7 +201,7 @@ func (s *services) deleteTable(t table) error {
 	var errs error
 	for chunk := range chunksOf(t.count) {
 		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
-		if err := s.d.tables.Slot.Delete(key); err != nil {
+		if err := s.tables.Slot.Delete(key); err != nil {
 			errs = errors.Join(errs, err)
 		}
 	}
@@ -211,7 +214,7 @@ func (s *services) readTable(t table) (uint64, error) {
 	for chunk := range chunksOf(t.count) {
 		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
 		var c kernelSlotChunk
-		if _, err := s.d.tables.Slot.Find(key, &c); err != nil {
+		if _, err := s.tables.Slot.Find(key, &c); err != nil {
 			return 0, err
 		}
 		ids = append(ids, c.BackendId[:]...)
@@ -232,6 +235,13 @@ func (s *services) putAside(o oldTable) {
 	s.old = append(s.old, o)
 }
 
+// discard deletes a table that no frontend has referred to, or tries it again later.
+func (s *services) discard(o oldTable) {
+	if s.deleteOld(o) != nil {
+		s.putAside(o)
+	}
+}
+
 // dropOld deletes tables that were put aside long enough ago.
 func (s *services) dropOld() {
 	s.mu.Lock()
@@ -241,11 +251,22 @@ func (s *services) dropOld() {
 		if time.Since(o.at) < grace {
 			break
 		}
-		if err := errors.Join(s.deleteTable(o.table), deleteRanges(&s.d.tables.SourceRange, o.rangeSet, o.ranges), deleteRanges(&s.d.tables.Divert, o.divertSet, o.ranges)); err != nil {
-			s.d.log.Warn("cannot delete an old selection table; trying again", "error", err)
+		if err := s.deleteOld(o); err != nil {
+			s.log.Warn("cannot delete an old selection table; trying again", "error", err)
 			break
 		}
 		n++
 	}
 	s.old = slices.Delete(s.old, 0, n)
+}
+
+func (s *services) deleteOld(o oldTable) error {
+	if o.service != 0 {
+		return s.deleteID(o.service)
+	}
+	err := errors.Join(s.deleteTable(o.table), deleteRanges(&s.tables.SourceRange, o.rangeSet, o.ranges), deleteRanges(&s.tables.Divert, o.divertSet, o.ranges))
+	if v := s.byID[o.byID]; o.byID == 0 || v != nil && s.diverted[v.name] > 0 {
+		return err // it is diverted to again
+	}
+	return errors.Join(err, s.deleteByID(o.byID))
 }

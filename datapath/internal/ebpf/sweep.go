@@ -9,9 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // kickPause is the minimum time between two sweeps for deleted backends.
@@ -56,7 +55,7 @@ type pass struct {
 	began    time.Time
 	table    int // index into sweeper.tables of the table being swept
 	expiring int // index of the table whose entries are being deleted
-	cursor   *ebpf.MapBatchCursor
+	cursor   *bpfmap.Cursor
 	now      uint32
 	idle     idleTimeouts
 	dead     map[uint32]bool // backends whose connections end: all (true), or UDP ones
@@ -210,7 +209,7 @@ func (w *sweeper) step(until time.Time) (done bool, err error) {
 		}
 		if !more {
 			p.table++
-			p.cursor = new(ebpf.MapBatchCursor)
+			p.cursor = new(bpfmap.Cursor)
 		}
 		if time.Now().After(until) {
 			break
@@ -251,7 +250,7 @@ func (w *sweeper) begin() {
 	w.pass = &pass{
 		number:   number,
 		began:    time.Now(),
-		cursor:   new(ebpf.MapBatchCursor),
+		cursor:   new(bpfmap.Cursor),
 		idle:     idle,
 		dead:     dead,
 		live:     make(map[uint32]*backendTotals),
@@ -268,7 +267,7 @@ func (w *sweeper) end(p *pass) error {
 	totals := make(map[uint32]backendTotals, len(p.live))
 	err := w.addClosed(p)
 	for id, t := range p.live {
-		reused, failed := w.d.reused(id)
+		reused, failed := w.d.tables.reused(id)
 		err = errors.Join(err, failed)
 		totals[id] = backendTotals{active: t.active, packets: t.packets + reused.PacketCount, bytes: t.bytes + reused.ByteCount}
 	}
@@ -307,7 +306,7 @@ func (s *services) passEnded(p *pass) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.handedOver(p.number)
-	return s.backends.passEnded(p.number, func(id uint32) bool {
+	return s.freeDead(p.number, func(id uint32) bool {
 		t := p.live[id]
 		return t != nil && t.active > 0
 	})

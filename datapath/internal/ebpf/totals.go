@@ -54,18 +54,18 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	if live {
 		return t, nil
 	}
-	reused, err := w.d.reused(id)
+	reused, err := w.d.tables.reused(id)
 	return backendTotals{packets: reused.PacketCount, bytes: reused.ByteCount}, err
 }
 
 // reused returns the traffic of a backend's connections whose entries were since reused for other
 // connections.
-func (d *DataPlane) reused(id uint32) (kernelTraffic, error) {
-	var t kernelBackendTotal
-	if err := d.tables.BackendTotal.Lookup(id, &t); err != nil {
+func (t *tables) reused(id uint32) (kernelTraffic, error) {
+	var total kernelBackendTotal
+	if err := t.BackendTotal.Lookup(id, &total); err != nil {
 		return kernelTraffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
 	}
-	return kernelTraffic(t.Reused), nil
+	return kernelTraffic(total.Reused), nil
 }
 
 // count adds an entry of a connection to the sums of live connections.

@@ -30,13 +30,13 @@ func (s *services) verify(v *service) (bool, error) {
 		}
 		key := serviceKeyOf(f)
 		var entry kernelService
-		if ok, err := s.d.tables.Service.Find(key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
+		if ok, err := s.tables.Service.Find(key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
 			return false, err
 		}
 	}
 	for _, b := range v.backends {
 		var entry kernelBackend
-		if ok, err := s.d.tables.Backend.Find(b.id, &entry); !ok ||
+		if ok, err := s.tables.Backend.Find(b.id, &entry); !ok ||
 			entry.backendAddr() != b.addr || entry.ServiceId != v.id || entry.Flags != b.flags || entry.Weight != uint32(b.weight) {
 			return false, err
 		}
@@ -44,7 +44,7 @@ func (s *services) verify(v *service) (bool, error) {
 	for _, p := range v.ranges {
 		key := sourceRangeKeyOf(v.rangeSet, p)
 		var f uint8
-		if ok, err := s.d.tables.SourceRange.Find(key, &f); !ok || f != rangeFamily(p) {
+		if ok, err := s.tables.SourceRange.Find(key, &f); !ok || f != rangeFamily(p) {
 			return false, err
 		}
 	}

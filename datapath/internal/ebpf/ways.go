@@ -5,9 +5,8 @@ package ebpf
 import (
 	"fmt"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an entry.
@@ -40,7 +39,7 @@ type peerName struct {
 func newWays(d *DataPlane) (*ways, error) {
 	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.names()}
 	keys := make([]uint32, nexthopCount)
-	var cursor ebpf.MapBatchCursor
+	var cursor bpfmap.Cursor
 	for at := 0; at < nexthopCount; {
 		n, more, err := d.tables.Nexthop.NextBatch(&cursor, keys[at:], w.nexthops[at:])
 		if err != nil {

@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
+)
+
+// fakeAnnouncer records the addresses that services announce.
+type fakeAnnouncer struct{ addrs map[netip.Addr]bool }
+
+func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
+	a.addrs = map[netip.Addr]bool{}
+	for _, x := range list {
+		a.addrs[x.prefix.Addr()] = true
+	}
+	return nil
+}
+
+func (a *fakeAnnouncer) seed(who announcers, list []announcement) { _ = a.set(who, list) }
+func (a *fakeAnnouncer) byServices() map[netip.Addr]bool          { return a.addrs }
+
+// fakeSweep counts passes, each of which finds no connection.
+type fakeSweep struct{ passes uint64 }
+
+func (w *fakeSweep) nextPass() uint64 { return w.passes + 1 }
+func (w *fakeSweep) kick()            {}
+
+// faultySite has services on tables in memory, which fail at random.
+type faultySite struct {
+	*services
+	t         *testing.T
+	random    *rand.Rand
+	maps      map[string]*testmap.Map
+	announced *fakeAnnouncer
+	passes    *fakeSweep
+	fails     float64 // probability of a failure of each change
+	failures  int
+	begins    bool // stop in the middle of some updates
+	desired   map[datapath.ServiceName]datapath.Service
+	broken    string // first invariant that a change broke
+}
+
+var smallTables = datapath.Tables{Connections: 16, HalfOpen: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
+
+func newFaultySite(t *testing.T, seed uint64) *faultySite {
+	s := &faultySite{
+		t: t, random: rand.New(rand.NewPCG(seed, 5)), announced: &fakeAnnouncer{}, passes: &fakeSweep{},
+		desired: map[datapath.ServiceName]datapath.Service{},
+	}
+	var all *tables
+	all, s.maps = inMemory(t, smallTables, &testmap.Faults{
+		Fail: func() error {
+			if s.fails > 0 && s.random.Float64() < s.fails {
+				s.failures++
+				return unix.EIO
+			}
+			return nil
+		},
+		Changed: func() {
+			if s.broken == "" {
+				s.broken = wrongReference(&tablesOfSite{s.services.tables})
+			}
+		},
+	})
+	s.services = &services{tables: all}
+	s.restart()
+	return s
+}
+
+// restart replaces the services by those of a new run, which takes over the tables.
+func (s *faultySite) restart() {
+	s.t.Helper()
+	next, err := adoptServices(s.services.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	next.sweep, next.changedFrontends = s.passes, func() {}
+	s.services = next
+}
+
+// pass simulates a whole sweep that finds no connection, and the time after which old tables are
+// deleted.
+func (s *faultySite) pass() {
+	for i := range s.old {
+		s.old[i].at = time.Time{}
+	}
+	s.dropOld()
+	s.passes.passes++
+	if err := s.passEnded(&pass{number: s.passes.passes, live: map[uint32]*backendTotals{}}); err != nil && s.fails == 0 {
+		s.t.Fatal(err)
+	}
+}
+
+// tablesOfSite reads the tables of services.
+type tablesOfSite struct{ *tables }
+
+// slotsOf returns the backend ids of a selection table; complete is false if a chunk is missing.
+func (r *tablesOfSite) slotsOf(e *kernelService) (ids []uint32, complete bool) {
+	for chunk := range chunksOf(e.SlotCount) {
+		var c kernelSlotChunk
+		if ok, _ := r.Slot.Find(kernelSlotKey{TableId: e.TableId, Chunk: chunk}, &c); !ok {
+			return nil, false
+		}
+		ids = append(ids, c.BackendId[:]...)
+	}
+	return ids[:e.SlotCount], true
+}
+
+// entries returns the entries of the frontends.
+func (r *tablesOfSite) entries() map[datapath.Frontend]kernelService {
+	list := map[datapath.Frontend]kernelService{}
+	_ = r.Service.Batches(func(keys []kernelServiceKey, values []kernelService) error {
+		for i, k := range keys {
+			list[k.frontend()] = values[i]
+		}
+		return nil
+	})
+	return list
+}
+
+// sets returns the prefixes of source ranges and of diverts by set.
+func (r *tablesOfSite) sets() (ranges map[uint32][]string, diverts map[uint32][]string) {
+	ranges, diverts = map[uint32][]string{}, map[uint32][]string{}
+	var key kernelSourceRangeKey
+	var family uint8
+	for it := r.SourceRange.Iterate(); it.Next(&key, &family); {
+		ranges[key.SetId] = append(ranges[key.SetId], key.prefix().String())
+	}
+	var d kernelDivert
+	for it := r.Divert.Iterate(); it.Next(&key, &d); {
+		diverts[key.SetId] = append(diverts[key.SetId], fmt.Sprintf("%s to %s", key.prefix(), r.nameOf(d.ServiceId)))
+	}
+	return ranges, diverts
+}
+
+func (r *tablesOfSite) nameOf(id uint32) datapath.ServiceName {
+	var name kernelServiceName
+	if ok, _ := r.ServiceName.Find(id, &name); !ok {
+		return "?"
+	}
+	return name.name()
+}
+
+// wrongReference returns what a packet that arrives now would find wrong: a frontend that refers to
+// a table, backend or set that does not exist, or to a backend of another service; empty: nothing.
+func wrongReference(r *tablesOfSite) string {
+	ranges, diverts := r.sets()
+	for f, e := range r.entries() {
+		ids, complete := r.slotsOf(&e)
+		if !complete {
+			return fmt.Sprintf("frontend %s: selection table %d is incomplete", f, e.TableId)
+		}
+		for _, id := range ids {
+			var b kernelBackend
+			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || familyOf(b.backendAddr().Addr()) != familyOf(f.Addr.Addr()) {
+				return fmt.Sprintf("frontend %s: backend %d is %+v", f, id, b)
+			}
+		}
+		if e.RangeSetId != 0 && len(ranges[e.RangeSetId]) == 0 {
+			return fmt.Sprintf("frontend %s: set of source ranges %d does not exist, so it is open to all or to none", f, e.RangeSetId)
+		}
+		if e.DivertSetId != 0 && len(diverts[e.DivertSetId]) == 0 {
+			return fmt.Sprintf("frontend %s: set of diverts %d does not exist", f, e.DivertSetId)
+		}
+		if r.nameOf(e.Id) == "?" {
+			return fmt.Sprintf("frontend %s: service %d does not exist", f, e.Id)
+		}
+	}
+	return ""
+}
+
+// meaning returns what the tables mean for packets, without ids.
+func (r *tablesOfSite) meaning() map[string]string {
+	out := map[string]string{}
+	ranges, diverts := r.sets()
+	describe := func(e kernelService) string {
+		ids, complete := r.slotsOf(&e)
+		var b strings.Builder
+		fmt.Fprintf(&b, "%s: algorithm %d, source %d, affinity %d, flags %d, complete %t", r.nameOf(e.Id), e.Algorithm, e.Source, e.AffinityTicks, e.Flags, complete)
+		for _, id := range ids {
+			var v kernelBackend
+			_ = r.Backend.Lookup(id, &v)
+			fmt.Fprintf(&b, " %s*%d/%d", v.backendAddr(), v.Weight, v.Flags)
+		}
+		slices.Sort(ranges[e.RangeSetId])
+		slices.Sort(diverts[e.DivertSetId])
+		fmt.Fprintf(&b, "; ranges %v, diverts %v", ranges[e.RangeSetId], diverts[e.DivertSetId])
+		return b.String()
+	}
+	for f, e := range r.entries() {
+		out["frontend "+f.String()] = describe(e)
+	}
+	_ = r.ServiceId.Batches(func(keys []kernelServiceIdKey, values []kernelService) error {
+		for i, k := range keys {
+			out[fmt.Sprintf("by id %s/%d", r.nameOf(k.Id), k.Family)] = describe(values[i])
+		}
+		return nil
+	})
+	_ = r.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
+		for i, k := range keys {
+			out["address "+k.addr().String()] = fmt.Sprint(values[i])
+		}
+		return nil
+	})
+	_ = r.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
+		for i := range ids {
+			out["name "+string(names[i].name())] = ""
+		}
+		return nil
+	})
+	return out
+}
+
+// garbage returns an entry that no frontend refers to; empty: none exists.
+func (r *tablesOfSite) garbage() string {
+	tables, sets, ids := map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	for _, e := range r.entries() {
+		tables[e.TableId], sets[e.RangeSetId], sets[e.DivertSetId], ids[e.Id] = true, true, true, true
+	}
+	found := ""
+	_ = r.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+		for _, k := range keys {
+			if !tables[k.TableId] {
+				found = fmt.Sprintf("selection table %d", k.TableId)
+			}
+		}
+		return nil
+	})
+	ranges, diverts := r.sets()
+	for _, list := range []map[uint32][]string{ranges, diverts} {
+		for set := range list {
+			if !sets[set] {
+				found = fmt.Sprintf("set %d: %v", set, list[set])
+			}
+		}
+	}
+	_ = r.Backend.Batches(func(keys []uint32, values []kernelBackend) error {
+		for i, b := range values {
+			if b.ServiceId != 0 && r.nameOf(b.ServiceId) == "?" {
+				found = fmt.Sprintf("backend %d of service %d", keys[i], b.ServiceId)
+			}
+		}
+		return nil
+	})
+	return found
+}
+
+var faultyNames = []datapath.ServiceName{"a", "b", "c", "d"}
+
+// service returns a random service. Its frontends belong to no other desired service.
+func (s *faultySite) service(name datapath.ServiceName) datapath.Service {
+	r := s.random
+	taken := map[datapath.Frontend]bool{}
+	for other, v := range s.desired {
+		for _, f := range v.Frontends {
+			taken[f] = taken[f] || other != name
+		}
+	}
+	v := datapath.Service{
+		Algorithm: datapath.Algorithm(r.IntN(4)), Source: datapath.SourceMode(r.IntN(2)), Affinity: time.Duration(r.IntN(2)) * time.Minute,
+		Silent: r.IntN(2) == 0, Announce: r.IntN(2) == 0, OtherPorts: datapath.OtherPorts(r.IntN(3)),
+	}
+	addrs := []string{"198.51.100.1", "198.51.100.2", "2001:db8::1"}
+	for range 1 + r.IntN(3) {
+		f := datapath.Frontend{
+			Addr:     netip.AddrPortFrom(netip.MustParseAddr(addrs[r.IntN(len(addrs))]), uint16(80+r.IntN(3))),
+			Protocol: []datapath.Protocol{datapath.TCP, datapath.UDP}[r.IntN(2)],
+		}
+		if !taken[f] && !slices.Contains(v.Frontends, f) {
+			v.Frontends = append(v.Frontends, f)
+		}
+	}
+	if len(v.Frontends) == 0 {
+		v.Frontends = []datapath.Frontend{{Addr: netip.AddrPortFrom(netip.MustParseAddr(addrs[0]), 1000+uint16(name[0])), Protocol: datapath.TCP}}
+	}
+	seen := map[netip.AddrPort]bool{}
+	for range r.IntN(5) {
+		addr := netip.MustParseAddr([]string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "fd00::1", "fd00::2"}[r.IntN(5)])
+		b := datapath.Backend{Addr: netip.AddrPortFrom(addr, 8080), Weight: uint16(r.IntN(3)), State: datapath.BackendState(r.IntN(3))}
+		if !seen[b.Addr] {
+			seen[b.Addr] = true
+			v.Backends = append(v.Backends, b)
+		}
+	}
+	prefix := func() netip.Prefix {
+		return []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("203.0.113.0/25"), netip.MustParsePrefix("2001:db8:1::/48")}[r.IntN(3)]
+	}
+	for range r.IntN(3) {
+		if p := prefix(); !slices.Contains(v.SourceRanges, p) {
+			v.SourceRanges = append(v.SourceRanges, p)
+		}
+	}
+	if to := faultyNames[r.IntN(len(faultyNames))]; to != name && r.IntN(2) == 0 {
+		if _, ok := s.desired[to]; ok {
+			v.Diverts = []datapath.Divert{{Sources: []netip.Prefix{prefix()}, Service: to}}
+		}
+	}
+	return v
+}
+
+// change makes a random change of the desired services.
+func (s *faultySite) change() {
+	name := faultyNames[s.random.IntN(len(faultyNames))]
+	if s.random.IntN(4) > 0 {
+		s.desired[name] = s.service(name)
+		return
+	}
+	for _, v := range s.desired {
+		for _, d := range v.Diverts {
+			if d.Service == name {
+				return // refused by the store
+			}
+		}
+	}
+	delete(s.desired, name)
+}
+
+// reconcile applies the desired services once, in a random order, as the reconciler does. It may
+// stop in the middle of an update that gives up frontends.
+func (s *faultySite) reconcile() {
+	names := map[datapath.ServiceName]bool{}
+	for name := range s.byName {
+		names[name] = true
+	}
+	for name := range s.desired {
+		names[name] = true
+	}
+	order := slices.Sorted(maps.Keys(names))
+	s.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	for _, name := range order {
+		var err error
+		v, ok := s.desired[name]
+		switch {
+		case !ok:
+			err = s.Delete(s.t.Context(), name)
+		case s.begins && s.random.IntN(3) == 0:
+			_, err = s.Begin(s.t.Context(), name, v)
+		default:
+			err = s.Update(s.t.Context(), name, v)
+		}
+		if err != nil && s.fails == 0 {
+			s.t.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestServicesUnderFaults: whatever change of a table fails, and whenever the daemon restarts, a
+// packet finds only complete tables; after the retries the tables mean what a first run with the
+// desired services would have written, and no entry is left behind.
+func TestServicesUnderFaults(t *testing.T) {
+	const rounds, changes = 20, 25
+	failures, restarts := 0, 0
+	for round := range rounds {
+		seed := rand.Uint64()
+		s := newFaultySite(t, seed)
+		for range changes {
+			s.change()
+			s.fails, s.begins = []float64{0, 0.02, 0.1, 0.3}[s.random.IntN(4)], s.random.IntN(2) == 0
+			for range 1 + s.random.IntN(3) {
+				s.reconcile()
+				if s.random.IntN(4) == 0 {
+					s.pass()
+				}
+			}
+			if s.fails, s.begins = 0, false; s.random.IntN(4) == 0 {
+				s.restart()
+				restarts++
+			}
+			if s.broken != "" {
+				t.Fatalf("seed %d: %s", seed, s.broken)
+			}
+			if s.random.IntN(3) == 0 {
+				s.wantDesired(seed)
+			}
+		}
+		s.wantDesired(seed)
+		if failures += s.failures; s.failures == 0 {
+			t.Errorf("round %d: nothing failed", round)
+		}
+	}
+	t.Logf("%d failures, %d restarts", failures, restarts)
+}
+
+// wantDesired applies the desired services without faults, and compares the result with a first run.
+func (s *faultySite) wantDesired(seed uint64) {
+	s.t.Helper()
+	for range 3 { // a frontend moves from its old owner to its new one
+		s.reconcile()
+	}
+	s.pass()
+	s.pass()
+	fresh := newFaultySite(s.t, seed)
+	fresh.desired = s.desired
+	for range 3 {
+		fresh.reconcile()
+	}
+	have, want := (&tablesOfSite{s.services.tables}).meaning(), (&tablesOfSite{fresh.services.tables}).meaning()
+	for what, w := range want {
+		if have[what] != w {
+			s.t.Errorf("seed %d: %s:\nhave %s\nwant %s", seed, what, have[what], w)
+		}
+	}
+	for what, h := range have {
+		if _, ok := want[what]; !ok {
+			s.t.Errorf("seed %d: %s: %s, which is not desired", seed, what, h)
+		}
+	}
+	if !maps.Equal(s.announced.addrs, fresh.announced.addrs) {
+		s.t.Errorf("seed %d: announced %v, want %v", seed, s.announced.addrs, fresh.announced.addrs)
+	}
+	if g := (&tablesOfSite{s.services.tables}).garbage(); g != "" {
+		s.t.Errorf("seed %d: left behind: %s", seed, g)
+	}
+	for name, v := range s.byName {
+		if ok, err := s.verify(v); !ok || err != nil {
+			s.t.Errorf("seed %d: %s does not verify: %v", seed, name, err)
+		}
+	}
+	if s.t.Failed() {
+		s.t.FailNow()
+	}
+}
