@@ -104,6 +104,20 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
+// TestServiceBeforePorts: the node reaches a service as soon as the first port is attached, although
+// the service was updated before.
+func TestServiceBeforePorts(t *testing.T) {
+	n := newNetwork(t)
+	n.serve()
+	n.put("web", datapath.Service{
+		Frontends: []datapath.Frontend{frontend("192.0.2.1:80", datapath.TCP)}, Backends: backendAddrs(8080, "10.0.1.12"),
+	})
+	n.attach()
+	if got, err := testtraffic.TalkTCP(n.node, "", "192.0.2.1:80", []byte("hello")); err != nil {
+		t.Errorf("the node gets %q, %v", got, err)
+	}
+}
+
 // A run that was killed while it attached to the loopback device leaves pins of the settings to be
 // restored, and no hook: the next run uses them.
 func TestLoopbackKilledWhileAttaching(t *testing.T) {

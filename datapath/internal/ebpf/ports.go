@@ -160,7 +160,11 @@ func (p *ports) openOne(id uint8, name datapath.PortName) error {
 
 // Update implements [datapath.Table].
 func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
-	return p.update(name, value, nil)
+	err := p.update(name, value, nil)
+	if err == nil {
+		p.d.soonOnLoopback() // services may be older than the first port
+	}
+	return err
 }
 
 // update attaches to the device of a port; an endpoint's device has its guard from then on.
