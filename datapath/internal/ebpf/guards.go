@@ -30,8 +30,9 @@ type guards struct {
 
 	departed departed
 
-	mu      sync.Mutex
-	written map[guardedDevice]map[netip.Addr]kernelGuard // the zero address: the device itself
+	mu       sync.Mutex
+	written  map[guardedDevice]map[netip.Addr]kernelGuard // the zero address: the device itself
+	narrowed map[guardedDevice]bool                       // lost an address, and the epoch is to be raised
 }
 
 type guardedDevice struct {
@@ -57,7 +58,7 @@ func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
 func newGuards(d *DataPlane) *guards {
 	g := &guards{
 		d: d, bits: &d.tables.Guarded, used: &d.tables.PortUsed,
-		written: make(map[guardedDevice]map[netip.Addr]kernelGuard),
+		written: make(map[guardedDevice]map[netip.Addr]kernelGuard), narrowed: make(map[guardedDevice]bool),
 	}
 	var key kernelGuardKey
 	var value kernelGuard
@@ -162,12 +163,11 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 		}
 		g.departed.back(v.namespace, a)
 	}
-	narrowed := false
 	for a := range maps.Clone(g.written[v]) {
 		if !a.IsValid() || wanted[a] {
 			continue
 		}
-		narrowed = true
+		g.narrowed[v] = true
 		if err := g.drop(v, a); err != nil {
 			return false, err
 		}
@@ -180,10 +180,13 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 	if _, err := setBit(g.bits, v, true); err != nil {
 		return false, err
 	}
-	if narrowed {
-		err = g.d.raiseEpoch()
+	if g.narrowed[v] {
+		if err := g.d.raiseEpoch(); err != nil {
+			return false, err
+		}
+		delete(g.narrowed, v)
 	}
-	return turned, err
+	return turned, nil
 }
 
 // remove deletes the entries of a device that has no programs any more.
@@ -198,15 +201,20 @@ func (g *guards) remove(v guardedDevice) error {
 			return err
 		}
 	}
-	delete(g.written, v)
 	at, bit := v.word()
+	shared := false
 	for other := range g.written {
-		if a, b := other.word(); a == at && b == bit {
-			return nil
+		a, b := other.word()
+		shared = shared || other != v && a == at && b == bit
+	}
+	if !shared {
+		if _, err := setBit(g.bits, v, false); err != nil {
+			return err
 		}
 	}
-	_, err := setBit(g.bits, v, false)
-	return err
+	delete(g.written, v)
+	delete(g.narrowed, v)
+	return nil
 }
 
 // keep removes the guards of all other devices: some may have gone while no daemon ran.
