@@ -34,7 +34,7 @@ func (o *overlay) announce() error {
 	if o.announced != nil && slices.EqualFunc(o.announced, list, func(a, b announcement) bool { return a.prefix == b.prefix }) {
 		return nil
 	}
-	if err := o.d.announcer.set(announcedByPeers, list); err != nil {
+	if err := o.announcer.set(announcedByPeers, list); err != nil {
 		return err
 	}
 	o.announced = append([]announcement{}, list...)

@@ -147,7 +147,8 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	d.services.sweep = d.sweeper
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
 	d.ports = newPorts(d)
-	if d.overlay, err = adoptOverlay(d); err != nil {
+	d.overlay = newOverlay(d)
+	if err := d.overlay.adopt(); err != nil {
 		return err
 	}
 	if _, err := d.namespace(netnsHost); err != nil {

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/loxilight/loxilight/datapath"
 )
 
@@ -25,7 +27,16 @@ const peerRest = time.Second
 
 // overlay holds the tunnels and the peers behind them.
 type overlay struct {
-	d       *DataPlane
+	tables     *tables
+	config     datapath.Config
+	announcer  addrAnnouncer
+	ports      *ports                                        // set before the first update
+	host       hostPaths                                     // of the host netns
+	raiseEpoch func() error                                  // has connections admitted again
+	invalidate func(match func(kernelNexthopKey) bool) error // retires next hops
+	signal     func()                                        // the state of a peer has changed
+	namespace  func(id uint8) (*namespace, error)
+
 	changes atomic.Uint64 // of the paths to peers: routes, devices, addresses of the host
 
 	mu      sync.Mutex
@@ -33,7 +44,13 @@ type overlay struct {
 	peers   map[datapath.PeerName]*peer
 	next    uint32 // index of a peer to be tried next
 	resting map[uint32]time.Time
-	gate    kernelTunnelGate
+	// Indexes that no prefix or underlay address refers to any more, whose entries and next hops
+	// are still to be deleted.
+	leaving map[uint32]bool
+	// Prefixes or underlay addresses have changed, and older connections are still to be admitted
+	// again.
+	moved bool
+	gate  kernelTunnelGate
 
 	announced []announcement // last announced; nil: nothing yet
 
@@ -60,91 +77,128 @@ type peer struct {
 	index    uint32
 	owner    uint32 // of the prefixes: the index, or another one with a flag
 	entry    kernelPeer
-	prefixes map[netip.Prefix]bool
+	old      []uint32              // former indexes, to which prefixes or ids may still refer
+	prefixes map[netip.Prefix]bool // that may be in the kernel
 	ids      map[kernelPeerKey]bool
 	out      string // device of the underlay
 	path     int    // path MTU that a router has reported; 0: none
 	changes  uint64
 }
 
-// adoptOverlay takes over the tunnels and peers that an earlier run wrote.
-func adoptOverlay(d *DataPlane) (*overlay, error) {
-	o := &overlay{
-		d: d, tunnels: map[datapath.TunnelName]*tunnel{}, peers: map[datapath.PeerName]*peer{},
-		resting: map[uint32]time.Time{}, devices: map[string]datapath.TunnelName{},
+// hostPaths are the paths of the host to other nodes.
+type hostPaths interface {
+	// wayTo returns the source address and the device by which an address is reached.
+	wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error)
+	// isPort reports whether a device has an Interface.
+	isPort(ifindex int) bool
+}
+
+// hostOf implements [hostPaths] in the kernel.
+type hostOf struct{ d *DataPlane }
+
+func (h hostOf) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
+	z, err := h.d.namespace(netnsHost)
+	if err != nil {
+		return local, nil, err
 	}
+	return z.wayTo(remote)
+}
+
+func (h hostOf) isPort(ifindex int) bool {
+	h.d.ports.mu.RLock()
+	defer h.d.ports.mu.RUnlock()
+	return h.d.ports.holder(netnsHost, ifindex) != ""
+}
+
+// newOverlay returns the tunnels and peers of d, before it takes over what an earlier run wrote.
+func newOverlay(d *DataPlane) *overlay {
+	return &overlay{
+		tables: d.tables, config: d.config, announcer: d.announcer, ports: d.ports, host: hostOf{d},
+		raiseEpoch: d.raiseEpoch, invalidate: d.nexthops.invalidate, signal: d.signal, namespace: d.namespace,
+	}
+}
+
+// adopt takes over the tunnels and peers that an earlier run wrote.
+func (o *overlay) adopt() error {
+	o.tunnels, o.peers = map[datapath.TunnelName]*tunnel{}, map[datapath.PeerName]*peer{}
+	o.resting, o.leaving, o.devices = map[uint32]time.Time{}, map[uint32]bool{}, map[string]datapath.TunnelName{}
 	var id uint32
 	var name kernelPeerName
 	byID := map[uint32]*tunnel{}
-	it := d.tables.TunnelName.Iterate()
+	it := o.tables.TunnelName.Iterate()
 	for it.Next(&id, &name) {
 		t := &tunnel{id: id, keys: map[kernelTunnelKey]bool{}}
 		o.tunnels[datapath.TunnelName(name.text())], byID[id] = t, t
 		o.devices[name.deviceText()] = datapath.TunnelName(name.text())
 	}
 	if err := it.Err(); err != nil {
-		return nil, fmt.Errorf("tunnels: %w", err)
+		return fmt.Errorf("tunnels: %w", err)
 	}
 	var key kernelTunnelKey
 	var value kernelTunnel
-	for it := d.tables.Tunnel.Iterate(); it.Next(&key, &value); {
+	for it := o.tables.Tunnel.Iterate(); it.Next(&key, &value); {
 		if t := byID[value.Id]; t != nil {
 			t.keys[key] = true
-		} else if err := d.tables.Tunnel.Delete(key); err != nil {
-			return nil, fmt.Errorf("tunnels: %w", err)
+		} else if err := o.tables.Tunnel.Delete(key); err != nil {
+			return fmt.Errorf("tunnels: %w", err)
 		}
 	}
-	if _, err := d.tables.TunnelGate.Find(uint32(0), &o.gate); err != nil {
-		return nil, fmt.Errorf("tunnels: %w", err)
+	if _, err := o.tables.TunnelGate.Find(uint32(0), &o.gate); err != nil {
+		return fmt.Errorf("tunnels: %w", err)
 	}
-	return o, o.adoptPeers()
+	return o.adoptPeers()
 }
 
 func (o *overlay) adoptPeers() error {
 	var index uint32
 	var name kernelPeerName
 	byIndex := map[uint32]*peer{}
-	it := o.d.tables.PeerName.Iterate()
+	it := o.tables.PeerName.Iterate()
 	for it.Next(&index, &name) {
 		p := &peer{index: index, prefixes: map[netip.Prefix]bool{}, ids: map[kernelPeerKey]bool{}}
-		if _, err := o.d.tables.Peer.Find(index, &p.entry); err != nil {
+		if _, err := o.tables.Peer.Find(index, &p.entry); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
 		if p.owner = index; p.entry.TunnelId == 0 {
 			p.index = 0 // its prefixes have its flags
 		}
-		if old := o.peers[datapath.PeerName(name.text())]; old != nil {
-			// It was being moved from one index to another; references to the other index are
-			// deleted.
-			if err := o.release(old.owner & peerIndexMask); err != nil {
-				return err
+		// It was being moved from one index to another: the next update makes all of it lead to
+		// the one that is written.
+		if twin := o.peers[datapath.PeerName(name.text())]; twin != nil {
+			if p.entry.TunnelId == 0 {
+				p, twin = twin, p
 			}
-			delete(byIndex, old.owner&peerIndexMask)
+			for _, other := range append(twin.old, twin.owner) {
+				p.old, byIndex[other] = append(p.old, other), p
+			}
+			twin.old = nil
 		}
-		o.peers[datapath.PeerName(name.text())], byIndex[index] = p, p
+		o.peers[datapath.PeerName(name.text())], byIndex[p.owner&peerIndexMask] = p, p
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("peers: %w", err)
 	}
 	var id kernelPeerKey
-	for it := o.d.tables.PeerId.Iterate(); it.Next(&id, &index); {
+	for it := o.tables.PeerId.Iterate(); it.Next(&id, &index); {
 		if p := byIndex[index]; p != nil {
 			p.ids[id] = true
-		} else if err := o.d.tables.PeerId.Delete(id); err != nil {
+		} else if err := o.tables.PeerId.Delete(id); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
 	}
 	var prefix kernelPeerPrefixKey
 	var stray []kernelPeerPrefixKey
-	for it := o.d.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
+	for it := o.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
 		if p := byIndex[index&peerIndexMask]; p != nil {
-			p.prefixes[prefix.prefix()], p.owner = true, index
+			if p.prefixes[prefix.prefix()] = true; index&peerIndexMask == p.owner&peerIndexMask {
+				p.owner = index // with its flags
+			}
 		} else {
 			stray = append(stray, prefix)
 		}
 	}
 	for _, prefix := range stray {
-		if err := o.d.tables.PeerPrefix.Delete(prefix); err != nil {
+		if err := o.tables.PeerPrefix.Delete(prefix); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
 	}
@@ -153,7 +207,7 @@ func (o *overlay) adoptPeers() error {
 
 // switchNamespace returns the namespace with the devices of tunnels.
 func (o *overlay) switchNamespace() uint8 {
-	if name := o.d.config.SwitchNamespace; name == "" || name == "host" {
+	if name := o.config.SwitchNamespace; name == "" || name == "host" {
 		return netnsHost
 	}
 	return netnsSwitch
@@ -185,7 +239,7 @@ func (o *overlay) refersTo(used func(uint32) bool) func(uint32) bool {
 	ways := map[uint32]bool{}
 	for _, p := range o.peers {
 		var way uint32
-		if p.index != 0 && o.d.tables.PeerNexthop.Lookup(p.index, &way) == nil {
+		if p.index != 0 && o.tables.PeerNexthop.Lookup(p.index, &way) == nil {
 			ways[way] = true
 		}
 	}
@@ -197,16 +251,19 @@ func (o *overlay) newIndex() (uint32, error) {
 	used := map[uint32]bool{}
 	for _, p := range o.peers {
 		used[p.owner&peerIndexMask] = true
+		for _, index := range p.old {
+			used[index] = true
+		}
 	}
 	for index, since := range o.resting {
 		if time.Since(since) > peerRest {
 			delete(o.resting, index)
 		}
 	}
-	count := o.d.tables.Peer.MaxEntries()
+	count := o.tables.Peer.MaxEntries()
 	for range count {
 		o.next = (o.next + 1) % count
-		if _, rests := o.resting[o.next]; o.next != 0 && !used[o.next] && !rests {
+		if _, rests := o.resting[o.next]; o.next != 0 && !used[o.next] && !rests && !o.leaving[o.next] {
 			return o.next, nil
 		}
 	}
@@ -218,27 +275,50 @@ func (o *overlay) release(index uint32) error {
 	if index == 0 {
 		return nil
 	}
-	err := errors.Join(
-		o.d.tables.Peer.Put(index, kernelPeer{}),
-		o.d.tables.PeerNexthop.Put(index, uint32(0)),
-		o.d.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
-		o.d.tables.PeerName.Delete(index),
-	)
 	o.resting[index] = time.Now()
-	return errors.Join(err, o.forgetHops(index))
+	err := errors.Join(
+		o.tables.Peer.Put(index, kernelPeer{}),
+		o.tables.PeerNexthop.Put(index, uint32(0)),
+		o.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
+		o.forgetHops(index),
+	)
+	if err != nil {
+		return err
+	}
+	return o.tables.PeerName.Delete(index) // last: by its name, the next run finds an index that is in use
+}
+
+// finish does the rest of changes that have been written: former indexes are released, and older
+// connections admitted again, because packets of one peer may now have to come from another.
+func (o *overlay) finish() error {
+	var errs error
+	for index := range o.leaving {
+		if err := o.release(index); err != nil {
+			errs = errors.Join(errs, err)
+			continue
+		}
+		delete(o.leaving, index)
+	}
+	errs = errors.Join(errs, o.setGate())
+	if !o.moved {
+		return errs
+	}
+	err := errors.Join(o.raiseEpoch(), o.forgetAllHops())
+	o.moved = err != nil
+	return errors.Join(errs, err)
 }
 
 // forgetHops invalidates the next hops to a peer.
 func (o *overlay) forgetHops(index uint32) error {
 	dmac := [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
 	namespace := o.switchNamespace()
-	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Netns == namespace && k.Dmac == dmac && k.Smac == [6]byte{} })
+	return o.invalidate(func(k kernelNexthopKey) bool { return k.Netns == namespace && k.Dmac == dmac && k.Smac == [6]byte{} })
 }
 
 // forgetAllHops invalidates the next hops of all tunnels: a prefix has another owner now.
 func (o *overlay) forgetAllHops() error {
 	namespace := o.switchNamespace()
-	return o.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
+	return o.invalidate(func(k kernelNexthopKey) bool {
 		return k.Netns == namespace && k.Smac == [6]byte{} && bytes.Equal(k.Dmac[:4], []byte{0x02, 0, 0, 0})
 	})
 }
@@ -282,7 +362,7 @@ func (k kernelPeerPrefixKey) prefix() netip.Prefix {
 func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 	for _, index := range indexes {
 		var each []kernelPeerStats
-		if index == 0 || o.d.tables.PeerStats.Lookup(index, &each) != nil {
+		if index == 0 || o.tables.PeerStats.Lookup(index, &each) != nil {
 			continue
 		}
 		for _, s := range each {

@@ -15,17 +15,20 @@ const pathAge = 10 * time.Minute
 func (o *overlay) maintain() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err := o.finish(); err != nil { // what failed in an update
+		return err
+	}
 	now, turned := nowTick(), false
 	for name, p := range o.peers {
 		var is kernelPeerPmtu
 		if p.index != 0 {
-			if err := o.d.tables.PeerPmtu.Lookup(p.index, &is); err != nil {
+			if err := o.tables.PeerPmtu.Lookup(p.index, &is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}
 		if is.MtuBytes != 0 && ticksBetween(is.HeardTick, now) >= ticksOf(pathAge) {
 			is = kernelPeerPmtu{}
-			if err := o.d.tables.PeerPmtu.Put(p.index, is); err != nil {
+			if err := o.tables.PeerPmtu.Put(p.index, is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}
@@ -33,7 +36,7 @@ func (o *overlay) maintain() error {
 		p.path = int(is.MtuBytes)
 	}
 	if turned {
-		o.d.signal()
+		o.signal()
 	}
 	return nil
 }

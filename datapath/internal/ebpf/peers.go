@@ -32,7 +32,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 		o.peers[name] = p
 	}
 	p.spec, p.told = value, true
-	return errors.Join(o.put(name, p), o.announce())
+	return errors.Join(o.put(name, p), o.finish(), o.announce())
 }
 
 // put puts a peer in force.
@@ -64,9 +64,7 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	if err := o.setPrefixes(p); err != nil {
 		return err
 	}
-	o.d.ports.mu.RLock()
-	defer o.d.ports.mu.RUnlock()
-	if o.d.ports.holder(netnsHost, out.Attrs().Index) == "" {
+	if !o.host.isPort(out.Attrs().Index) {
 		return datapath.Absentf("no Interface for host device %s, the route to %s: run llcli interface add %s", p.out, p.entry.Remote.addr(), p.out)
 	}
 	return nil
@@ -75,17 +73,13 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 // build returns the ll_peer entry of a peer, and the device of the host through which it is
 // reached.
 func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link, err error) {
-	z, err := o.d.namespace(netnsHost)
-	if err != nil {
-		return entry, nil, err
-	}
 	var why []error
 	for _, remote := range p.spec.Underlay {
 		if t.spec.Local.IsValid() && t.spec.Local.Is4() != remote.Is4() {
 			continue
 		}
 		var local netip.Addr
-		if local, out, err = z.wayTo(remote); err != nil {
+		if local, out, err = o.host.wayTo(remote); err != nil {
 			why = append(why, fmt.Errorf("underlay %s: %w", remote, err))
 			continue
 		}
@@ -191,36 +185,47 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 		if err != nil {
 			return err
 		}
+		o.leaving[index] = true // unless all of it is written
 		err = errors.Join(
-			o.d.tables.PeerNexthop.Put(index, uint32(0)),
-			o.d.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
-			o.d.tables.PeerStats.Put(index, stats),
-			o.d.tables.PeerName.Put(index, k),
+			o.tables.PeerNexthop.Put(index, uint32(0)),
+			o.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
+			o.tables.PeerStats.Put(index, stats),
+			o.tables.PeerName.Put(index, k),
 		)
 		if err != nil {
 			return tableError("peers", err)
 		}
 	}
-	if err := o.d.tables.Peer.Put(index, entry); err != nil {
+	if err := o.tables.Peer.Put(index, entry); err != nil {
 		return tableError("peers", err)
 	}
+	delete(o.leaving, index)
 	p.index, p.owner, p.entry = index, index, entry
 	if old == 0 || old == index {
 		return nil
 	}
+	p.old = append(p.old, old)
 	// Only now, after the new index is complete, do prefixes refer to it.
 	for prefix := range p.prefixes {
-		k := peerPrefixKeyOf(prefix)
-		if err := o.d.tables.PeerPrefix.Put(k, index); err != nil {
+		if err := replaceOwn(&o.tables.PeerPrefix, peerPrefixKeyOf(prefix), old, index); err != nil {
 			return tableError("peers", err)
 		}
 	}
 	for id := range p.ids {
-		if err := o.d.tables.PeerId.Put(id, index); err != nil {
+		if err := replaceOwn(&o.tables.PeerId, id, old, index); err != nil {
 			return tableError("peers", err)
 		}
 	}
-	return o.release(old)
+	return nil
+}
+
+// leave has indexes released to which nothing refers any more.
+func (o *overlay) leave(indexes ...uint32) {
+	for _, index := range indexes {
+		if index != 0 {
+			o.leaving[index] = true
+		}
+	}
 }
 
 // statsOf returns the counters of an index for the index that replaces it: the counters of a peer
@@ -234,7 +239,7 @@ func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
 	if index == 0 {
 		return stats, nil
 	}
-	err = o.d.tables.PeerStats.Lookup(index, &stats)
+	err = o.tables.PeerStats.Lookup(index, &stats)
 	return stats, err
 }
 
@@ -245,10 +250,20 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 		wanted[kernelPeerKey{Underlay: addrOf(a), TunnelId: t.id}] = true
 		wanted[kernelPeerKey{Underlay: addrOf(a)}] = true // for other senders to that address
 	}
-	fresh := false
 	for id := range wanted {
-		fresh = fresh || !p.ids[id]
-		if err := o.d.tables.PeerId.Put(id, p.index); err != nil {
+		var now uint32
+		there, err := o.tables.PeerId.Find(id, &now)
+		if err != nil {
+			return err
+		}
+		known := p.ids[id]
+		p.ids[id] = true // also if this fails: it may be in the kernel
+		if there && (now == p.index || known && id.TunnelId == 0 && o.isIndex(now)) {
+			continue
+		}
+		// Connections there may be older than the tunnel.
+		o.moved = o.moved || !slices.Contains(p.old, now)
+		if err := o.tables.PeerId.Put(id, p.index); err != nil {
 			return tableError("peers", err)
 		}
 	}
@@ -257,13 +272,20 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 			if err := o.deleteID(p, id); err != nil {
 				return err
 			}
+			delete(p.ids, id)
 		}
 	}
-	p.ids = wanted
-	if fresh { // connections there may be older than the tunnel
-		return o.d.raiseEpoch()
-	}
 	return nil
+}
+
+// isIndex reports whether an index belongs to a peer.
+func (o *overlay) isIndex(index uint32) bool {
+	for _, p := range o.peers {
+		if p.index == index {
+			return true
+		}
+	}
+	return false
 }
 
 // deleteID deletes the id of a peer. If another peer has the same address in another tunnel, the
@@ -272,11 +294,16 @@ func (o *overlay) deleteID(p *peer, id kernelPeerKey) error {
 	if id.TunnelId == 0 {
 		for _, other := range o.peers {
 			if other != p && other.ids[id] {
-				return o.d.tables.PeerId.Put(id, other.index)
+				return o.tables.PeerId.Put(id, other.index)
 			}
 		}
 	}
-	return deleteOwn(&o.d.tables.PeerId, id, p.index)
+	for _, index := range append(slices.Clone(p.old), p.index) {
+		if err := deleteOwn(&o.tables.PeerId, id, index); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Delete implements [datapath.Table].
@@ -287,7 +314,7 @@ func (o peerTable) Delete(_ context.Context, name datapath.PeerName) error {
 	if p == nil {
 		return nil
 	}
-	if err := o.clear(p); err != nil {
+	if err := errors.Join(o.clear(p), o.finish()); err != nil {
 		return err
 	}
 	delete(o.peers, name)
@@ -324,8 +351,8 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		p.changes = changes
 	}
 	var now kernelPeer
-	if err := o.d.tables.Peer.Lookup(p.index, &now); err != nil {
+	if err := o.tables.Peer.Lookup(p.index, &now); err != nil {
 		return false, err
 	}
-	return now == p.entry, nil
+	return now == p.entry && o.hasPrefixes(p) && o.hasIDs(p), nil
 }

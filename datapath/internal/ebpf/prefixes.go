@@ -3,8 +3,8 @@
 package ebpf
 
 import (
-	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
@@ -37,7 +37,8 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 		if err != nil {
 			return err
 		}
-		if err := o.d.tables.PeerName.Put(index, k); err != nil {
+		if err := o.tables.PeerName.Put(index, k); err != nil {
+			o.leave(index)
 			return tableError("peers", err)
 		}
 		p.owner = index | flag
@@ -45,7 +46,19 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 	return o.setPrefixes(p)
 }
 
-// hasPrefixes reports whether the kernel holds the prefixes of a peer without a tunnel.
+// hasIDs reports whether the kernel holds the sources from which packets count as the peer's.
+func (o *overlay) hasIDs(p *peer) bool {
+	for id := range p.ids {
+		var now uint32
+		there, err := o.tables.PeerId.Find(id, &now)
+		if err != nil || !there || now != p.index && id.TunnelId != 0 { // else of another peer at that address
+			return false
+		}
+	}
+	return true
+}
+
+// hasPrefixes reports whether the kernel holds the prefixes of a peer.
 func (o *overlay) hasPrefixes(p *peer) bool {
 	for prefix := range p.prefixes {
 		k := peerPrefixKeyOf(prefix)
@@ -66,18 +79,27 @@ func deleteOwn[K any](table *bpfmap.Map[K, uint32], key K, index uint32) error {
 	return err
 }
 
+// replaceOwn makes an entry that leads to an index lead to another one. Another peer may have taken
+// it, or it may not exist.
+func replaceOwn[K any](table *bpfmap.Map[K, uint32], key K, from, to uint32) error {
+	var now uint32
+	if there, err := table.Find(key, &now); err != nil || !there || now != from {
+		return err
+	}
+	return table.Put(key, to)
+}
+
 // setPrefixes writes the prefixes behind a peer. A prefix of another peer moves in one write.
 func (o *overlay) setPrefixes(p *peer) error {
 	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
-	moved := false
 	for _, prefix := range p.spec.Prefixes {
 		wanted[prefix] = true
 		k := peerPrefixKeyOf(prefix)
 		if p.prefixes[prefix] && o.isOwn(&k, p.owner) {
 			continue
 		}
-		moved = true
-		if err := o.d.tables.PeerPrefix.Put(k, p.owner); err != nil {
+		o.moved, p.prefixes[prefix] = true, true // also if this fails: it may be in the kernel
+		if err := o.tables.PeerPrefix.Put(k, p.owner); err != nil {
 			return tableError("peers", err)
 		}
 	}
@@ -85,23 +107,34 @@ func (o *overlay) setPrefixes(p *peer) error {
 		if wanted[prefix] {
 			continue
 		}
-		moved = true
-		k := peerPrefixKeyOf(prefix)
-		if err := deleteOwn(&o.d.tables.PeerPrefix, k, p.owner); err != nil {
+		o.moved = true
+		if err := o.deletePrefix(p, prefix); err != nil {
 			return err
 		}
 	}
-	p.prefixes = wanted
-	if !moved {
-		return nil
+	o.leave(p.old...) // nothing refers to them any more
+	p.old = nil
+	return nil
+}
+
+// deletePrefix deletes a prefix of a peer unless another peer has taken it.
+func (o *overlay) deletePrefix(p *peer, prefix netip.Prefix) error {
+	k := peerPrefixKeyOf(prefix)
+	var now uint32
+	there, err := o.tables.PeerPrefix.Find(k, &now)
+	isOwn := func(index uint32) bool { return now&peerIndexMask == index&peerIndexMask }
+	if err == nil && there && (isOwn(p.owner) || slices.ContainsFunc(p.old, isOwn)) {
+		err = o.tables.PeerPrefix.Delete(k)
 	}
-	// Packets admitted from one peer may now have to come from another.
-	return errors.Join(o.setGate(), o.d.raiseEpoch(), o.forgetAllHops())
+	if err == nil {
+		delete(p.prefixes, prefix)
+	}
+	return err
 }
 
 func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
 	var now uint32
-	there, err := o.d.tables.PeerPrefix.Find(*k, &now)
+	there, err := o.tables.PeerPrefix.Find(*k, &now)
 	return err == nil && there && now == index
 }
 
@@ -111,8 +144,7 @@ func (o *overlay) clear(p *peer) error {
 		return nil
 	}
 	for prefix := range p.prefixes {
-		k := peerPrefixKeyOf(prefix)
-		if err := deleteOwn(&o.d.tables.PeerPrefix, k, p.owner); err != nil {
+		if err := o.deletePrefix(p, prefix); err != nil {
 			return err
 		}
 	}
@@ -120,10 +152,9 @@ func (o *overlay) clear(p *peer) error {
 		if err := o.deleteID(p, id); err != nil {
 			return err
 		}
+		delete(p.ids, id)
 	}
-	clear(p.prefixes)
-	clear(p.ids)
-	index := p.owner & peerIndexMask
-	p.index, p.owner, p.entry = 0, 0, kernelPeer{}
-	return errors.Join(o.setGate(), o.release(index))
+	o.leave(append(p.old, p.owner&peerIndexMask)...)
+	p.index, p.owner, p.entry, p.old = 0, 0, kernelPeer{}, nil
+	return nil
 }

@@ -84,11 +84,11 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 			// The peer reports the error.
 			if o.put(peer, p) != nil {
 				p.changes = 0
-				o.d.signal()
+				o.signal()
 			}
 		}
 	}
-	return o.isLocal(t)
+	return errors.Join(o.finish(), o.isLocal(t))
 }
 
 // name gives a tunnel an id, and writes its name.
@@ -100,7 +100,7 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 	}
 	k, err := nameOfPeer(string(name), device)
 	if err == nil {
-		err = o.d.tables.TunnelName.Put(t.id, k)
+		err = o.tables.TunnelName.Put(t.id, k)
 	}
 	if err != nil {
 		return err
@@ -116,10 +116,10 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tunnel) (err error) {
 	device, end := innerPorts(name)
 	split := o.switchNamespace() == netnsSwitch
-	if err := o.d.ports.Update(ctx, device, datapath.Port{Device: t.spec.Device, Switch: true, Role: datapath.RoleTunnel}); err != nil {
+	if err := o.ports.Update(ctx, device, datapath.Port{Device: t.spec.Device, Switch: true, Role: datapath.RoleTunnel}); err != nil {
 		return err
 	}
-	if err := o.d.ports.Update(ctx, end, datapath.Port{Device: t.spec.Device + endSuffix, Switch: true, Role: datapath.RoleTunnel}); err != nil {
+	if err := o.ports.Update(ctx, end, datapath.Port{Device: t.spec.Device + endSuffix, Switch: true, Role: datapath.RoleTunnel}); err != nil {
 		return err
 	}
 	if t.device, err = o.indexOf(o.switchNamespace(), t.spec.Device); err != nil {
@@ -129,7 +129,7 @@ func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tu
 	if !split {
 		return nil
 	}
-	c := o.d.config
+	c := o.config
 	if t.back, err = o.hold(ctx, netnsHost, c.HostDevice); err == nil {
 		t.crossing, err = o.hold(ctx, netnsSwitch, c.SwitchDevice)
 	}
@@ -145,17 +145,17 @@ func (o *overlay) hold(ctx context.Context, namespace uint8, device string) (ind
 		return 0, err
 	}
 	inner := datapath.PortName(linkPrefix + device)
-	o.d.ports.need(inner, namespace, index)
+	o.ports.need(inner, namespace, index)
 	isHeld := func() bool {
-		o.d.ports.mu.RLock()
-		defer o.d.ports.mu.RUnlock()
-		holder := o.d.ports.holder(namespace, index)
+		o.ports.mu.RLock()
+		defer o.ports.mu.RUnlock()
+		holder := o.ports.holder(namespace, index)
 		return holder != "" && !isInner(holder)
 	}
 	if isHeld() {
 		return index, nil
 	}
-	err = o.d.ports.Update(ctx, inner, datapath.Port{Device: device, Switch: namespace == netnsSwitch, Role: datapath.RoleHost})
+	err = o.ports.Update(ctx, inner, datapath.Port{Device: device, Switch: namespace == netnsSwitch, Role: datapath.RoleHost})
 	if err != nil && isHeld() {
 		return index, nil // another goroutine was faster
 	}
@@ -163,7 +163,7 @@ func (o *overlay) hold(ctx context.Context, namespace uint8, device string) (ind
 }
 
 func (o *overlay) indexOf(namespace uint8, device string) (int, error) {
-	z, err := o.d.namespace(namespace)
+	z, err := o.namespace(namespace)
 	if err != nil {
 		return 0, err
 	}
@@ -195,7 +195,7 @@ func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 }
 
 func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
-	z, err := o.d.namespace(netnsHost)
+	z, err := o.namespace(netnsHost)
 	if err != nil {
 		return nil, err
 	}
@@ -252,18 +252,19 @@ func (o *overlay) setKeys(t *tunnel) error {
 	}
 	for k := range wanted {
 		value := kernelTunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
-		if err := o.d.tables.Tunnel.Put(k, value); err != nil {
+		t.keys[k] = true // also if this fails: it may be in the kernel
+		if err := o.tables.Tunnel.Put(k, value); err != nil {
 			return tableError("tunnels", err)
 		}
 	}
 	for k := range t.keys {
 		if !wanted[k] {
-			if err := o.d.tables.Tunnel.Delete(k); err != nil {
+			if err := o.tables.Tunnel.Delete(k); err != nil {
 				return err
 			}
+			delete(t.keys, k)
 		}
 	}
-	t.keys = wanted
 	return o.setGate()
 }
 
@@ -295,7 +296,7 @@ func (o *overlay) setGate() error {
 	if g == o.gate {
 		return nil
 	}
-	if err := o.d.tables.TunnelGate.Put(uint32(0), g); err != nil {
+	if err := o.tables.TunnelGate.Put(uint32(0), g); err != nil {
 		return fmt.Errorf("tunnels: %w", err)
 	}
 	o.gate = g
@@ -317,11 +318,12 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 		return nil
 	}
 	for k := range t.keys {
-		if err := o.d.tables.Tunnel.Delete(k); err != nil {
+		if err := o.tables.Tunnel.Delete(k); err != nil {
 			return err
 		}
+		delete(t.keys, k)
 	}
-	t.keys = nil
+	t.whole = false // if it fails halfway, and the tunnel is updated again
 	if err := o.setGate(); err != nil {
 		return err
 	}
@@ -332,21 +334,24 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 			}
 		}
 	}
+	if err := o.finish(); err != nil {
+		return err
+	}
 	device, end := innerPorts(name)
 	inner := []datapath.PortName{device, end}
 	if len(o.tunnels) == 1 {
-		for _, device := range []string{o.d.config.HostDevice, o.d.config.SwitchDevice} {
+		for _, device := range []string{o.config.HostDevice, o.config.SwitchDevice} {
 			link := datapath.PortName(linkPrefix + device)
-			o.d.ports.unneed(link)
+			o.ports.unneed(link)
 			inner = append(inner, link)
 		}
 	}
 	for _, port := range inner {
-		if err := o.d.ports.Delete(ctx, port); err != nil {
+		if err := o.ports.Delete(ctx, port); err != nil {
 			return err
 		}
 	}
-	if err := o.d.tables.TunnelName.Delete(t.id); err != nil {
+	if err := o.tables.TunnelName.Delete(t.id); err != nil {
 		return err
 	}
 	o.namesMu.Lock()
@@ -398,14 +403,14 @@ func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool
 	}
 	device, end := innerPorts(name)
 	for _, port := range []datapath.PortName{device, end} {
-		if ok, err := o.d.ports.Verify(ctx, port); !ok || err != nil {
+		if ok, err := o.ports.Verify(ctx, port); !ok || err != nil {
 			return false, err
 		}
 	}
 	if t.crossing == 0 {
 		return true, nil
 	}
-	o.d.ports.mu.RLock()
-	defer o.d.ports.mu.RUnlock()
-	return o.d.ports.holder(netnsHost, t.back) != "" && o.d.ports.holder(netnsSwitch, t.crossing) != "", nil
+	o.ports.mu.RLock()
+	defer o.ports.mu.RUnlock()
+	return o.ports.holder(netnsHost, t.back) != "" && o.ports.holder(netnsSwitch, t.crossing) != "", nil
 }

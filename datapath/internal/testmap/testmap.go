@@ -5,7 +5,9 @@
 package testmap
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -205,24 +207,33 @@ func (m *Map) entry(index int, keys, values reflect.Type) (key, value reflect.Va
 	return reflect.ValueOf(m.order[index]), copyOf(m.values[m.order[index]]), true
 }
 
-// Iterate implements [bpfmap.Store].
-func (m *Map) Iterate() bpfmap.Iterating { return &iterator{m: m} }
+// Iterate implements [bpfmap.Store]. Entries may be deleted meanwhile.
+func (m *Map) Iterate() bpfmap.Iterating {
+	c := &Map{kind: m.kind, max: m.max, values: maps.Clone(m.values), order: slices.Clone(m.order)}
+	return &iterator{then: c, now: m}
+}
 
+// iterator reads the entries of now that were in then, its copy.
 type iterator struct {
-	m    *Map
-	next int
+	then, now *Map
+	next      int
 }
 
 func (i *iterator) Next(key, value any) bool {
 	k, v := reflect.ValueOf(key).Elem(), reflect.ValueOf(value).Elem()
-	nextKey, nextValue, ok := i.m.entry(i.next, k.Type(), v.Type())
-	if !ok {
-		return false
+	for {
+		nextKey, nextValue, ok := i.then.entry(i.next, k.Type(), v.Type())
+		if !ok {
+			return false
+		}
+		i.next++
+		if _, stays := i.now.values[nextKey.Interface()]; !stays && !i.now.isArray() {
+			continue
+		}
+		k.Set(nextKey)
+		v.Set(nextValue)
+		return true
 	}
-	k.Set(nextKey)
-	v.Set(nextValue)
-	i.next++
-	return true
 }
 
 func (i *iterator) Err() error { return nil }

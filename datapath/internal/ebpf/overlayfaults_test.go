@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
+)
+
+// fakeHost reaches all addresses by one device.
+type fakeHost struct{}
+
+func (fakeHost) wayTo(remote netip.Addr) (netip.Addr, netlink.Link, error) {
+	local := netip.MustParseAddr("10.222.0.1")
+	if remote.Is6() {
+		local = netip.MustParseAddr("fd00:222::1")
+	}
+	return local, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0", Index: 7}}, nil
+}
+
+func (fakeHost) isPort(int) bool { return true }
+
+// faultyOverlay has peers on tables in memory, which fail at random.
+type faultyOverlay struct {
+	*overlay
+	t        *testing.T
+	random   *rand.Rand
+	fails    float64
+	failures int
+	desired  map[datapath.PeerName]datapath.Peer
+
+	clock     int               // number of changes
+	admission int               // clock when connections were last admitted again
+	moved     int               // clock of the last change of a prefix or underlay address
+	seen      map[string]string // peer of each prefix and address
+	voided    map[uint32]int    // by index: clock when its next hops were last invalidated
+	written   map[uint32]int    // by index: clock when its entry last changed
+}
+
+func (o *faultyOverlay) fail() error {
+	if o.fails > 0 && o.random.Float64() < o.fails {
+		o.failures++
+		return unix.EIO
+	}
+	return nil
+}
+
+func newFaultyOverlay(t *testing.T, seed uint64) *faultyOverlay {
+	o := &faultyOverlay{
+		t: t, random: rand.New(rand.NewPCG(seed, 6)), desired: map[datapath.PeerName]datapath.Peer{},
+		voided: map[uint32]int{}, written: map[uint32]int{},
+	}
+	all, _ := inMemory(t, smallTables, &testmap.Faults{Fail: o.fail, Changed: o.note})
+	o.overlay = &overlay{tables: all}
+	o.restart()
+	return o
+}
+
+// restart replaces the overlay by that of a new run, which takes over the tables. It does not know
+// which connections and next hops a failed change of the former run left to be checked again.
+func (o *faultyOverlay) restart() {
+	o.t.Helper()
+	o.admission = o.clock
+	for index := range o.written {
+		o.voided[index] = o.clock
+	}
+	o.overlay = &overlay{
+		tables: o.overlay.tables, announcer: &fakeAnnouncer{}, host: fakeHost{}, signal: func() {},
+		raiseEpoch: func() error {
+			if err := o.fail(); err != nil {
+				return err
+			}
+			o.admission = o.clock
+			return nil
+		},
+		invalidate: func(match func(kernelNexthopKey) bool) error {
+			if err := o.fail(); err != nil {
+				return err
+			}
+			for index := range o.written {
+				if match(kernelNexthopKey{Netns: o.switchNamespace(), Dmac: [6]byte{2, 0, 0, 0, byte(index >> 8), byte(index)}}) {
+					o.voided[index] = o.clock
+				}
+			}
+			return nil
+		},
+	}
+	if err := o.adopt(); err != nil {
+		o.t.Fatal(err)
+	}
+	for i, name := range []datapath.TunnelName{"mesh", "mesh6"} {
+		spec := datapath.Tunnel{Type: datapath.TunnelGeneve, Device: "hs" + string(name), Port: 6081, VNI: uint32(i)}
+		o.tunnels[name] = &tunnel{spec: spec, told: true, whole: true, id: uint32(i + 1), keys: map[kernelTunnelKey]bool{}, device: 20 + i}
+	}
+}
+
+// references returns which peer each prefix and each underlay address leads to.
+func (o *faultyOverlay) references() map[string]uint32 {
+	list := map[string]uint32{}
+	var prefix kernelPeerPrefixKey
+	var id kernelPeerKey
+	var index uint32
+	for it := o.overlay.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
+		list["prefix "+prefix.prefix().String()] = index
+	}
+	for it := o.overlay.tables.PeerId.Iterate(); it.Next(&id, &index); {
+		list[fmt.Sprintf("underlay %s of tunnel %d", id.Underlay.addr(), id.TunnelId)] = index
+	}
+	return list
+}
+
+// note records when what packets find changed.
+func (o *faultyOverlay) note() {
+	o.clock++
+	names := map[string]string{}
+	for what, index := range o.references() {
+		if strings.HasSuffix(what, "of tunnel 0") {
+			continue // of packets to be encapsulated
+		}
+		var name kernelPeerName
+		_, _ = o.overlay.tables.PeerName.Find(index&peerIndexMask, &name)
+		names[what] = name.text()
+	}
+	added := false
+	for what, index := range names {
+		is, ok := o.seen[what]
+		added = added || !ok || is != index
+	}
+	if o.seen = names; added {
+		o.moved = o.clock
+	}
+	var entry kernelPeer
+	for index := range o.overlay.tables.Peer.MaxEntries() {
+		_ = o.overlay.tables.Peer.Lookup(index, &entry)
+		if _, was := o.written[index]; entry != (kernelPeer{}) || was {
+			if entry != (kernelPeer{}) {
+				o.written[index] = o.clock
+			}
+		}
+	}
+}
+
+// meaning returns what the tables mean for packets, without indexes.
+func (o *faultyOverlay) meaning() map[string]string {
+	out, byIndex := map[string]string{}, map[uint32]string{}
+	var index uint32
+	var name kernelPeerName
+	var entry kernelPeer
+	for it := o.overlay.tables.PeerName.Iterate(); it.Next(&index, &name); {
+		_ = o.overlay.tables.Peer.Lookup(index, &entry)
+		entry.Seed = 0
+		if other, twice := out["peer "+name.text()]; twice {
+			o.t.Fatalf("peer %s exists twice: %s", name.text(), other)
+		}
+		byIndex[index] = name.text()
+		out["peer "+name.text()] = fmt.Sprintf("%s, tunnel %d, type %d, device %d, out %d, header %x",
+			entry.Remote.addr(), entry.TunnelId, entry.Type, entry.DeviceIfindex, entry.OutIfindex, entry.Header[:entry.HeaderLen])
+	}
+	for what, index := range o.references() {
+		owner, ok := byIndex[index&peerIndexMask]
+		if !ok {
+			owner = fmt.Sprintf("index %d, which has no peer", index&peerIndexMask)
+		}
+		out[what] = fmt.Sprintf("%s, flags %x", owner, index&^peerIndexMask)
+	}
+	used := 0
+	for index := range o.overlay.tables.Peer.MaxEntries() {
+		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry != (kernelPeer{}) {
+			used++
+		}
+	}
+	out["entries"] = fmt.Sprint(used)
+	var gate kernelTunnelGate
+	_ = o.overlay.tables.TunnelGate.Lookup(0, &gate)
+	out["gate"] = fmt.Sprint(gate.Inside)
+	return out
+}
+
+var faultyPeers = []datapath.PeerName{"n1", "n2", "n3"}
+
+// change makes a random change of the desired peers. A prefix and an underlay address belong to one
+// peer.
+func (o *faultyOverlay) change() {
+	r := o.random
+	name := faultyPeers[r.IntN(len(faultyPeers))]
+	if delete(o.desired, name); r.IntN(4) == 0 {
+		return
+	}
+	taken := map[string]bool{}
+	for _, p := range o.desired {
+		for _, x := range p.Prefixes {
+			taken[x.String()] = true
+		}
+		for _, x := range p.Underlay {
+			taken[x.String()] = true
+		}
+	}
+	p := datapath.Peer{Tunnel: []datapath.TunnelName{"mesh", "mesh", "mesh6", ""}[r.IntN(4)], Here: r.IntN(2) == 0}
+	if p.Tunnel != "" {
+		p.Here = false
+		for _, a := range []string{"10.222.0.2", "10.222.0.3", "10.222.0.4", "fd00:222::2"} {
+			if addr := netip.MustParseAddr(a); !taken[a] && r.IntN(2) == 0 {
+				p.Underlay = append(p.Underlay, addr)
+			}
+		}
+		if len(p.Underlay) == 0 {
+			p.Underlay = []netip.Addr{netip.MustParseAddr("10.222.1." + string(name[1]))}
+		}
+	}
+	for _, x := range []string{"10.244.1.0/24", "10.244.2.0/24", "10.244.9.9/32", "fd00:244:1::/64"} {
+		if !taken[x] && r.IntN(2) == 0 {
+			p.Prefixes = append(p.Prefixes, netip.MustParsePrefix(x))
+		}
+	}
+	o.desired[name] = p
+}
+
+// reconcile applies the desired peers once, in a random order.
+func (o *faultyOverlay) reconcile() {
+	names := map[datapath.PeerName]bool{}
+	for name := range o.peers {
+		names[name] = true
+	}
+	for name := range o.desired {
+		names[name] = true
+	}
+	order := slices.Sorted(maps.Keys(names))
+	o.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	for _, name := range order {
+		var err error
+		if p, ok := o.desired[name]; ok {
+			err = peerTable{o.overlay}.Update(o.t.Context(), name, p)
+		} else {
+			err = peerTable{o.overlay}.Delete(o.t.Context(), name)
+		}
+		if err != nil && o.fails == 0 || err != nil && !errors.Is(err, unix.EIO) {
+			o.t.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+// wantDesired applies the desired peers without faults, and compares the result with a first run.
+func (o *faultyOverlay) wantDesired(seed uint64) {
+	o.t.Helper()
+	o.fails = 0
+	clear(o.resting)
+	o.reconcile()
+	o.reconcile()
+	fresh := newFaultyOverlay(o.t, seed)
+	fresh.desired = o.desired
+	fresh.reconcile()
+	have, want := o.meaning(), fresh.meaning()
+	for what := range maps.Keys(want) {
+		if have[what] != want[what] {
+			o.t.Errorf("seed %d: %s:\nhave %s\nwant %s", seed, what, have[what], want[what])
+		}
+	}
+	for what := range have {
+		if _, ok := want[what]; !ok {
+			o.t.Errorf("seed %d: %s: %s, which is not desired", seed, what, have[what])
+		}
+	}
+	if o.admission < o.moved {
+		o.t.Errorf("seed %d: connections are not admitted again after change %d, only after %d", seed, o.moved, o.admission)
+	}
+	var entry kernelPeer
+	for index, at := range o.written {
+		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry == (kernelPeer{}) && o.voided[index] < at {
+			o.t.Errorf("seed %d: next hops to index %d stay although its peer is gone", seed, index)
+		}
+	}
+	for name := range o.desired {
+		if ok, err := (peerTable{o.overlay}).Verify(o.t.Context(), name); !ok || err != nil {
+			o.t.Errorf("seed %d: %s does not verify: %v", seed, name, err)
+		}
+	}
+	if o.t.Failed() {
+		o.t.FailNow()
+	}
+}
+
+// TestPeersUnderFaults: whatever change of a table fails, and whenever the daemon restarts, after the
+// retries the tables mean what a first run with the desired peers would have written. Connections
+// are admitted again after the last change of who may send from which address, and no next hop
+// leads to a former entry.
+func TestPeersUnderFaults(t *testing.T) {
+	const rounds, changes = 30, 25
+	failures := 0
+	for range rounds {
+		seed := rand.Uint64()
+		o := newFaultyOverlay(t, seed)
+		for range changes {
+			o.change()
+			o.fails = []float64{0, 0.02, 0.1, 0.3}[o.random.IntN(4)]
+			for range 1 + o.random.IntN(3) {
+				o.reconcile()
+				if o.random.IntN(3) == 0 {
+					_ = o.maintain()
+				}
+				for index := range o.resting {
+					o.resting[index] = time.Time{}
+				}
+			}
+			if o.fails = 0; o.random.IntN(5) == 0 {
+				o.restart()
+			}
+			if o.random.IntN(3) == 0 {
+				o.wantDesired(seed)
+			}
+		}
+		o.wantDesired(seed)
+		failures += o.failures
+	}
+	if t.Logf("%d failures", failures); failures < 100 {
+		t.Error("too few failures")
+	}
+}
