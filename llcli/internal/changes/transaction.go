@@ -15,7 +15,7 @@ import (
 // CheckAbsent refuses to change objects that already exist with a different spec.
 func (t *Transaction) CheckAbsent(ctx context.Context, d command.Daemon) error {
 	dry := *t
-	dry.Change = api.Change{DryRun: true, IfRevision: t.Change.IfRevision}
+	dry.Change = api.Change{DryRun: true, IfRevision: t.Change.IfRevision, Confirm: t.Change.Confirm} // it may join a pending change
 	result, err := dry.send(ctx, d)
 	if err != nil {
 		return err

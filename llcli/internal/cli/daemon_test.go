@@ -279,6 +279,9 @@ func (d *testDaemon) commit(result *api.ChangeResult, after map[api.ObjectRef]ap
 	if change.IfRevision != nil && *change.IfRevision != d.revision {
 		return nil, api.Errorf(api.ReasonConflict, "the daemon is at revision %d, not %d", d.revision, *change.IfRevision)
 	}
+	if d.waits != nil && change.Confirm == 0 {
+		return nil, api.Errorf(api.ReasonConflict, "the change of revision %d waits to be confirmed", d.waits.Revision)
+	}
 	if change.DryRun {
 		return result, nil
 	}

@@ -115,7 +115,7 @@ func (s *Store) rollbackTo(r *Rollback, read reading) (*Result, error) {
 // refuseJoined refuses to end a waiting change by a revision that was the last one when its author
 // saw it.
 func (s *Store) refuseJoined(w *waiting, field string, revision uint64) error {
-	return refuse(Conflict, Key{}, field, "revision %d by %s has joined the change of revision %d, and both end together: look at it (llcli diff --revision %d), then confirm (llcli confirm %d) or roll back both (llcli rollback --last)",
+	return refuse(Conflict, Key{}, field, "revision %d by %s has joined the change of revision %d, and both end together: look at it (llcli history %d), then confirm (llcli confirm %d) or roll back both (llcli rollback --last)",
 		w.Revision, w.Author, revision, w.Revision, w.Revision)
 }
 
