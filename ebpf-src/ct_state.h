@@ -240,7 +240,9 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 		return LL_OPEN;
 	if (!ct_stays(p, meta, NULL))
 		return -DROP_ENDING;
-	w->conn.meta.state = meta->state;
+	w->conn.meta.state = *(const volatile __u8 *)&meta->state;
+	if (w->conn.meta.state == CT_ENDING)
+		return -DROP_ENDING; /* marked since then */
 	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
 	    w->conn.meta.state >= CT_TIME_WAIT) {
 		w->old = w->conn;

@@ -77,11 +77,15 @@ static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, s
 	__u8 twin_state = twin ? *(volatile __u8 *)&twin->state : CT_ENDING;
 
 	e->state = state;
-	if (!e->force && !is_idle(e, meta, twin))
+	if (e->force) {
+		entry_mark(meta, state);
+		if (twin)
+			entry_mark(twin, twin_state);
+		return 1;
+	}
+	if (!is_idle(e, meta, twin) || !entry_mark(meta, state))
 		return 0;
-	if (!entry_mark(meta, state))
-		return 0;
-	if ((!twin || entry_mark(twin, twin_state)) && (e->force || is_idle(e, meta, twin)))
+	if ((!twin || entry_mark(twin, twin_state)) && is_idle(e, meta, twin))
 		return 1;
 	state_swap(meta, CT_ENDING, state);
 	if (twin)

@@ -96,13 +96,10 @@ static __always_inline int ct_seen(struct ct_meta *meta, __u32 now_tick)
 {
 	__u32 last_seen_tick = meta->last_seen_tick;
 
-	if (last_seen_tick == now_tick)
-		return 1;
-	if ((__s32)(now_tick - last_seen_tick) <= CT_STALE_TICKS) {
+	if ((__s32)(now_tick - last_seen_tick) > CT_STALE_TICKS)
+		__sync_lock_test_and_set(&meta->last_seen_tick, now_tick); /* a barrier */
+	else if (last_seen_tick != now_tick)
 		meta->last_seen_tick = now_tick;
-		return 1;
-	}
-	__sync_lock_test_and_set(&meta->last_seen_tick, now_tick); /* a barrier */
 	return *(const volatile __u8 *)&meta->state != CT_ENDING;
 }
 

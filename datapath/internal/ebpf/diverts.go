@@ -75,6 +75,7 @@ func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
 		}
 	}
 	s.undivert(before)
+	v.suspect = v.suspect || errs != nil
 	return errs
 }
 

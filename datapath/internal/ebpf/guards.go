@@ -174,9 +174,6 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 	}
 	whole := kernelGuard{Mac: mac, Flags: guardOpen}
 	turned = g.entries(v)[netip.Addr{}] != whole
-	if err := g.put(v, netip.Addr{}, whole); err != nil {
-		return false, err
-	}
 	if _, err := setBit(g.bits, v, true); err != nil {
 		return false, err
 	}
@@ -186,7 +183,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 		}
 		delete(g.narrowed, v)
 	}
-	return turned, nil
+	return turned, g.put(v, netip.Addr{}, whole)
 }
 
 // remove deletes the entries of a device that has no programs any more.

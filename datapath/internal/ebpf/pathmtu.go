@@ -15,9 +15,7 @@ const pathAge = 10 * time.Minute
 func (o *overlay) maintain() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.finish(); err != nil { // what failed in an update
-		return err
-	}
+	failed := o.finish() // what failed in an update
 	now, turned := nowTick(), false
 	for name, p := range o.peers {
 		var is kernelPeerPmtu
@@ -38,5 +36,5 @@ func (o *overlay) maintain() error {
 	if turned {
 		o.signal()
 	}
-	return nil
+	return failed
 }

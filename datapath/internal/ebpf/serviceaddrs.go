@@ -30,13 +30,14 @@ type serviceAddrs struct {
 	users   map[netip.Addr]map[datapath.ServiceName]addrUse
 	byName  map[datapath.ServiceName]map[netip.Addr]bool
 	written map[netip.Addr]datapath.OtherPorts
-	failed  map[netip.Addr]bool // a write failed: the entry is unknown
+	// The entry is to be written, or unknown because a write failed: by the service to write it.
+	failed map[netip.Addr]datapath.ServiceName
 }
 
 func newServiceAddrs() serviceAddrs {
 	return serviceAddrs{
 		users: make(map[netip.Addr]map[datapath.ServiceName]addrUse), byName: make(map[datapath.ServiceName]map[netip.Addr]bool),
-		written: make(map[netip.Addr]datapath.OtherPorts), failed: make(map[netip.Addr]bool),
+		written: make(map[netip.Addr]datapath.OtherPorts), failed: make(map[netip.Addr]datapath.ServiceName),
 	}
 }
 
@@ -109,18 +110,20 @@ func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 		announce = announce || before[addr] != s.addrs.of(addr).announce
 	}
 	for _, addr := range changed {
-		s.addrs.failed[addr] = true // until it is written
+		s.addrs.failed[addr] = v.name
 	}
 	if v.suspect || !v.current { // an earlier run may have failed to write one of them
 		for addr := range s.addrs.byName[v.name] {
-			if s.addrs.failed[addr] = true; v.suspect {
+			if s.addrs.failed[addr] = v.name; v.suspect {
 				delete(s.addrs.written, addr)
 			}
 		}
 	}
 	var errs error
-	for addr := range s.addrs.failed {
-		errs = errors.Join(errs, s.writeAddr(addr))
+	for addr, by := range s.addrs.failed {
+		if by == v.name {
+			errs = errors.Join(errs, s.writeAddr(addr))
+		}
 	}
 	if announce {
 		errs = errors.Join(errs, s.announcer.set(announcedByServices, s.addrs.announced()))
@@ -136,7 +139,6 @@ func (s *services) writeAddr(addr netip.Addr) error {
 		delete(s.addrs.failed, addr)
 		return nil
 	}
-	s.addrs.failed[addr] = true
 	delete(s.addrs.written, addr)
 	if other == datapath.OtherPortsPass {
 		if err := s.tables.ServiceAddr.Delete(key); err != nil {

@@ -250,6 +250,9 @@ func (o *overlay) setKeys(t *tunnel) error {
 	if err != nil {
 		return err
 	}
+	if err := o.checkPorts(t, wanted); err != nil {
+		return err
+	}
 	for k := range wanted {
 		value := kernelTunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
 		t.keys[k] = true // also if this fails: it may be in the kernel
@@ -268,6 +271,24 @@ func (o *overlay) setKeys(t *tunnel) error {
 	return o.setGate()
 }
 
+// checkPorts refuses keys with which all tunnels would use too many UDP ports.
+func (o *overlay) checkPorts(t *tunnel, wanted map[kernelTunnelKey]bool) error {
+	ports := map[uint16]bool{}
+	for _, other := range o.tunnels {
+		keys := other.keys
+		if other == t {
+			keys = wanted
+		}
+		for k := range keys {
+			ports[k.Port] = ports[k.Port] || k.Proto != unix.IPPROTO_GRE
+		}
+	}
+	if delete(ports, 0); len(ports) > tunnelPorts {
+		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), tunnelPorts, datapath.ErrCapacity)
+	}
+	return nil
+}
+
 // setGate writes which incoming packets may belong to a tunnel.
 func (o *overlay) setGate() error {
 	var g kernelTunnelGate
@@ -280,9 +301,6 @@ func (o *overlay) setGate() error {
 				ports[k.Port] = true
 			}
 		}
-	}
-	if len(ports) > tunnelPorts {
-		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), tunnelPorts, datapath.ErrCapacity)
 	}
 	copy(g.Port[:], slices.Sorted(maps.Keys(ports)))
 	for _, p := range o.peers {

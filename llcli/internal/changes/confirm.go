@@ -127,5 +127,5 @@ func tellWaiting(a *command.App, t *Transaction, err error) {
 	if t.Change.Confirm == 0 || !ok || e.Reason() != api.ReasonTimeout {
 		return
 	}
-	a.Note("the change is in force, and will be rolled back %s after it was made unless you run: %s confirm", t.Change.Confirm, a.Self())
+	a.Note("the change is in force, and will be rolled back %s after it was made, or with the pending change that it joined, unless you run: %s confirm", t.Change.Confirm, a.Self())
 }

@@ -43,7 +43,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 				}
 				return err
 			}
-			docs, change, err := changeInput(a, append(files, more...), owner, &Options{dryRun: true, ifRevision: -1})
+			docs, change, err := changeInput(a, append(files, more...), owner, &Options{dryRun: true, ifRevision: -1, confirm: previewConfirm})
 			if err != nil {
 				return err
 			}

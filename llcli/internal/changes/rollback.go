@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
@@ -172,9 +173,13 @@ func refuseUndone(ctx context.Context, a *command.App, d command.Daemon, latest 
 		undone, latest.Revision, a.Self(), a.Self())
 }
 
+// previewConfirm makes the daemon answer a dry run while a change waits to be confirmed, which the
+// change could join. Any time that the daemon accepts will do.
+const previewConfirm = time.Second
+
 // diffRevision shows the changes of a rollback to a revision.
 func diffRevision(ctx context.Context, a *command.App, d command.Daemon, revision uint64, owner string) (differs bool, err error) {
-	t := Transaction{Method: api.MethodRollback, back: revision, owner: owner, Change: api.Change{DryRun: true}}
+	t := Transaction{Method: api.MethodRollback, back: revision, owner: owner, Change: api.Change{DryRun: true, Confirm: api.Duration(previewConfirm)}}
 	for {
 		result, err := t.send(ctx, d)
 		if err != nil {

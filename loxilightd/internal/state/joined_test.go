@@ -163,9 +163,9 @@ func TestJoinedReserves(t *testing.T) {
 			}
 			wantRefusal(t, s, x.t, Conflict, x.key, x.field, x.text)
 		}
-		wantRefusalText(t, s.Confirm(2), "revision 5 by root has joined the change of revision 2")
+		wantRefusalText(t, s.Confirm(2), "later changes have joined the change of revision 2, and all end together: 3, 5 (the last one by root)")
 		_, err := s.Rollback(&Rollback{Undo: 3, By: root})
-		wantRefusalText(t, err, "revision 5 by root has joined the change of revision 3")
+		wantRefusalText(t, err, "later changes have joined the change of revision 3, and all end together: 5 (")
 		s, _ = reopen(t, s, cfg)
 	}
 	closed(t, s)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -115,8 +117,14 @@ func (s *Store) rollbackTo(r *Rollback, read reading) (*Result, error) {
 // refuseJoined refuses to end a waiting change by a revision that was the last one when its author
 // saw it.
 func (s *Store) refuseJoined(w *waiting, field string, revision uint64) error {
-	return refuse(Conflict, Key{}, field, "revision %d by %s has joined the change of revision %d, and both end together: look at it (llcli history %d), then confirm (llcli confirm %d) or roll back both (llcli rollback --last)",
-		w.Revision, w.Author, revision, w.Revision, w.Revision)
+	later := w.Revisions()
+	later = later[slices.Index(later, revision)+1:]
+	list := make([]string, 0, len(later))
+	for _, r := range later {
+		list = append(list, strconv.FormatUint(r, 10))
+	}
+	return refuse(Conflict, Key{}, field, "later changes have joined the change of revision %d, and all end together: %s (the last one by %s); look at them (llcli history REVISION), then confirm all (llcli confirm %d) or roll all back (llcli rollback --last)",
+		revision, strings.Join(list, ", "), w.Author, w.Revision)
 }
 
 // undo rolls back the waiting change.
