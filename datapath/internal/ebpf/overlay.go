@@ -163,7 +163,7 @@ func (o *overlay) adoptPeers() error {
 			p.index = 0 // its prefixes have its flags
 		}
 		// It was being moved from one index to another: the next update makes all of it lead to
-		// the one that is written.
+		// the written one.
 		if twin := o.peers[datapath.PeerName(name.text())]; twin != nil {
 			if p.entry.TunnelId == 0 {
 				p, twin = twin, p
@@ -340,22 +340,6 @@ func nameOfPeer(name, device string) (k kernelPeerName, err error) {
 	copy(k.Name[:], name)
 	k.Device = deviceName(device)
 	return k, nil
-}
-
-func peerPrefixKeyOf(p netip.Prefix) kernelPeerPrefixKey {
-	bits := p.Bits()
-	if p.Addr().Is4() {
-		bits += 96
-	}
-	return kernelPeerPrefixKey{PrefixLen: uint32(bits), Addr: addrOf(p.Masked().Addr())}
-}
-
-func (k kernelPeerPrefixKey) prefix() netip.Prefix {
-	a, bits := k.Addr.addr(), int(k.PrefixLen)
-	if a.Is4() {
-		bits -= 96
-	}
-	return netip.PrefixFrom(a, bits)
 }
 
 // counters returns the sum of the counters of peers.

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,8 +68,8 @@ func newFaultyOverlay(t *testing.T, seed uint64) *faultyOverlay {
 	return o
 }
 
-// restart replaces the overlay by that of a new run, which takes over the tables. It does not know
-// which connections and next hops a failed change of the former run left to be checked again.
+// restart replaces the overlay by the overlay of a new run, which takes over the tables. The new run
+// does not know which connections and next hops a failed change of the former run left to be checked again.
 func (o *faultyOverlay) restart() {
 	o.t.Helper()
 	o.admission = o.clock
@@ -237,9 +236,7 @@ func (o *faultyOverlay) reconcile() {
 	for name := range o.desired {
 		names[name] = true
 	}
-	order := slices.Sorted(maps.Keys(names))
-	o.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	for _, name := range order {
+	for _, name := range shuffled(o.random, names) {
 		var err error
 		if p, ok := o.desired[name]; ok {
 			err = peerTable{o.overlay}.Update(o.t.Context(), name, p)

@@ -158,3 +158,19 @@ func (o *overlay) clear(p *peer) error {
 	p.index, p.owner, p.entry, p.old = 0, 0, kernelPeer{}, nil
 	return nil
 }
+
+func peerPrefixKeyOf(p netip.Prefix) kernelPeerPrefixKey {
+	bits := p.Bits()
+	if p.Addr().Is4() {
+		bits += 96
+	}
+	return kernelPeerPrefixKey{PrefixLen: uint32(bits), Addr: addrOf(p.Masked().Addr())}
+}
+
+func (k kernelPeerPrefixKey) prefix() netip.Prefix {
+	a, bits := k.Addr.addr(), int(k.PrefixLen)
+	if a.Is4() {
+		bits -= 96
+	}
+	return netip.PrefixFrom(a, bits)
+}

@@ -3,14 +3,13 @@
 package ebpf
 
 import (
-	"fmt"
+	"cmp"
 	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -82,7 +81,7 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 	return s
 }
 
-// restart replaces the services by those of a new run, which takes over the tables.
+// restart replaces the services by the services of a new run, which takes over the tables.
 func (s *faultySite) restart() {
 	s.t.Helper()
 	next, err := adoptServices(s.services.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -104,160 +103,6 @@ func (s *faultySite) pass() {
 	if err := s.passEnded(&pass{number: s.passes.passes, live: map[uint32]*backendTotals{}}); err != nil && s.fails == 0 {
 		s.t.Fatal(err)
 	}
-}
-
-// tablesOfSite reads the tables of services.
-type tablesOfSite struct{ *tables }
-
-// slotsOf returns the backend ids of a selection table; complete is false if a chunk is missing.
-func (r *tablesOfSite) slotsOf(e *kernelService) (ids []uint32, complete bool) {
-	for chunk := range chunksOf(e.SlotCount) {
-		var c kernelSlotChunk
-		if ok, _ := r.Slot.Find(kernelSlotKey{TableId: e.TableId, Chunk: chunk}, &c); !ok {
-			return nil, false
-		}
-		ids = append(ids, c.BackendId[:]...)
-	}
-	return ids[:e.SlotCount], true
-}
-
-// entries returns the entries of the frontends.
-func (r *tablesOfSite) entries() map[datapath.Frontend]kernelService {
-	list := map[datapath.Frontend]kernelService{}
-	_ = r.Service.Batches(func(keys []kernelServiceKey, values []kernelService) error {
-		for i, k := range keys {
-			list[k.frontend()] = values[i]
-		}
-		return nil
-	})
-	return list
-}
-
-// sets returns the prefixes of source ranges and of diverts by set.
-func (r *tablesOfSite) sets() (ranges map[uint32][]string, diverts map[uint32][]string) {
-	ranges, diverts = map[uint32][]string{}, map[uint32][]string{}
-	var key kernelSourceRangeKey
-	var family uint8
-	for it := r.SourceRange.Iterate(); it.Next(&key, &family); {
-		ranges[key.SetId] = append(ranges[key.SetId], key.prefix().String())
-	}
-	var d kernelDivert
-	for it := r.Divert.Iterate(); it.Next(&key, &d); {
-		diverts[key.SetId] = append(diverts[key.SetId], fmt.Sprintf("%s to %s", key.prefix(), r.nameOf(d.ServiceId)))
-	}
-	return ranges, diverts
-}
-
-func (r *tablesOfSite) nameOf(id uint32) datapath.ServiceName {
-	var name kernelServiceName
-	if ok, _ := r.ServiceName.Find(id, &name); !ok {
-		return "?"
-	}
-	return name.name()
-}
-
-// wrongReference returns what a packet that arrives now would find wrong: a frontend that refers to
-// a table, backend or set that does not exist, or to a backend of another service; empty: nothing.
-func wrongReference(r *tablesOfSite) string {
-	ranges, diverts := r.sets()
-	for f, e := range r.entries() {
-		ids, complete := r.slotsOf(&e)
-		if !complete {
-			return fmt.Sprintf("frontend %s: selection table %d is incomplete", f, e.TableId)
-		}
-		for _, id := range ids {
-			var b kernelBackend
-			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || familyOf(b.backendAddr().Addr()) != familyOf(f.Addr.Addr()) {
-				return fmt.Sprintf("frontend %s: backend %d is %+v", f, id, b)
-			}
-		}
-		if e.RangeSetId != 0 && len(ranges[e.RangeSetId]) == 0 {
-			return fmt.Sprintf("frontend %s: set of source ranges %d does not exist, so it is open to all or to none", f, e.RangeSetId)
-		}
-		if e.DivertSetId != 0 && len(diverts[e.DivertSetId]) == 0 {
-			return fmt.Sprintf("frontend %s: set of diverts %d does not exist", f, e.DivertSetId)
-		}
-		if r.nameOf(e.Id) == "?" {
-			return fmt.Sprintf("frontend %s: service %d does not exist", f, e.Id)
-		}
-	}
-	return ""
-}
-
-// meaning returns what the tables mean for packets, without ids.
-func (r *tablesOfSite) meaning() map[string]string {
-	out := map[string]string{}
-	ranges, diverts := r.sets()
-	describe := func(e kernelService) string {
-		ids, complete := r.slotsOf(&e)
-		var b strings.Builder
-		fmt.Fprintf(&b, "%s: algorithm %d, source %d, affinity %d, flags %d, complete %t", r.nameOf(e.Id), e.Algorithm, e.Source, e.AffinityTicks, e.Flags, complete)
-		for _, id := range ids {
-			var v kernelBackend
-			_ = r.Backend.Lookup(id, &v)
-			fmt.Fprintf(&b, " %s*%d/%d", v.backendAddr(), v.Weight, v.Flags)
-		}
-		slices.Sort(ranges[e.RangeSetId])
-		slices.Sort(diverts[e.DivertSetId])
-		fmt.Fprintf(&b, "; ranges %v, diverts %v", ranges[e.RangeSetId], diverts[e.DivertSetId])
-		return b.String()
-	}
-	for f, e := range r.entries() {
-		out["frontend "+f.String()] = describe(e)
-	}
-	_ = r.ServiceId.Batches(func(keys []kernelServiceIdKey, values []kernelService) error {
-		for i, k := range keys {
-			out[fmt.Sprintf("by id %s/%d", r.nameOf(k.Id), k.Family)] = describe(values[i])
-		}
-		return nil
-	})
-	_ = r.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
-		for i, k := range keys {
-			out["address "+k.addr().String()] = fmt.Sprint(values[i])
-		}
-		return nil
-	})
-	_ = r.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
-		for i := range ids {
-			out["name "+string(names[i].name())] = ""
-		}
-		return nil
-	})
-	return out
-}
-
-// garbage returns an entry that no frontend refers to; empty: none exists.
-func (r *tablesOfSite) garbage() string {
-	tables, sets, ids := map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
-	for _, e := range r.entries() {
-		tables[e.TableId], sets[e.RangeSetId], sets[e.DivertSetId], ids[e.Id] = true, true, true, true
-	}
-	found := ""
-	_ = r.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
-		for _, k := range keys {
-			if !tables[k.TableId] {
-				found = fmt.Sprintf("selection table %d", k.TableId)
-			}
-		}
-		return nil
-	})
-	ranges, diverts := r.sets()
-	for _, list := range []map[uint32][]string{ranges, diverts} {
-		for set := range list {
-			if !sets[set] {
-				found = fmt.Sprintf("set %d: %v", set, list[set])
-			}
-		}
-	}
-	_ = r.Backend.Batches(func(keys []uint32, values []kernelBackend) error {
-		for i, b := range values {
-			if b.ServiceId != 0 && r.nameOf(b.ServiceId) == "?" {
-				found = fmt.Sprintf("backend %d of service %d", keys[i], b.ServiceId)
-			}
-		}
-		return nil
-	})
-	return found
 }
 
 var faultyNames = []datapath.ServiceName{"a", "b", "c", "d"}
@@ -330,6 +175,13 @@ func (s *faultySite) change() {
 	delete(s.desired, name)
 }
 
+// shuffled returns the keys of a map in a random order that the seed determines.
+func shuffled[K cmp.Ordered](random *rand.Rand, all map[K]bool) []K {
+	order := slices.Sorted(maps.Keys(all))
+	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	return order
+}
+
 // reconcile applies the desired services once, in a random order, as the reconciler does. It may
 // stop in the middle of an update that gives up frontends.
 func (s *faultySite) reconcile() {
@@ -340,9 +192,7 @@ func (s *faultySite) reconcile() {
 	for name := range s.desired {
 		names[name] = true
 	}
-	order := slices.Sorted(maps.Keys(names))
-	s.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	for _, name := range order {
+	for _, name := range shuffled(s.random, names) {
 		var err error
 		v, ok := s.desired[name]
 		switch {

@@ -50,7 +50,7 @@ type addrAnnouncer interface {
 
 // sweeping ends connections, as [sweeper] does.
 type sweeping interface {
-	nextPass() uint64 // number of the first pass that handles what is marked now
+	nextPass() uint64 // number of the first pass that handles marks of now
 	kick()            // requests a pass
 }
 

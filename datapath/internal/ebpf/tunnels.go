@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -269,56 +268,6 @@ func (o *overlay) setKeys(t *tunnel) error {
 		}
 	}
 	return o.setGate()
-}
-
-// checkPorts refuses keys with which all tunnels would use too many UDP ports.
-func (o *overlay) checkPorts(t *tunnel, wanted map[kernelTunnelKey]bool) error {
-	ports := map[uint16]bool{}
-	for _, other := range o.tunnels {
-		keys := other.keys
-		if other == t {
-			keys = wanted
-		}
-		for k := range keys {
-			ports[k.Port] = ports[k.Port] || k.Proto != unix.IPPROTO_GRE
-		}
-	}
-	if delete(ports, 0); len(ports) > tunnelPorts {
-		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), tunnelPorts, datapath.ErrCapacity)
-	}
-	return nil
-}
-
-// setGate writes which incoming packets may belong to a tunnel.
-func (o *overlay) setGate() error {
-	var g kernelTunnelGate
-	ports := map[uint16]bool{}
-	for _, t := range o.tunnels {
-		for k := range t.keys {
-			if k.Proto == unix.IPPROTO_GRE {
-				g.Gre = 1
-			} else {
-				ports[k.Port] = true
-			}
-		}
-	}
-	copy(g.Port[:], slices.Sorted(maps.Keys(ports)))
-	for _, p := range o.peers {
-		if len(p.prefixes) > 0 && p.owner&prefixRouted == 0 {
-			g.Inside = 1
-		}
-	}
-	if g.Seed = o.gate.Seed; g.Seed == 0 {
-		g.Seed = rand.Uint32() | 1
-	}
-	if g == o.gate {
-		return nil
-	}
-	if err := o.tables.TunnelGate.Put(uint32(0), g); err != nil {
-		return fmt.Errorf("tunnels: %w", err)
-	}
-	o.gate = g
-	return nil
 }
 
 var tunnelTypes = map[datapath.TunnelType]kernelTunnelType{

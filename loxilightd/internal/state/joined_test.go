@@ -33,7 +33,7 @@ func join(t *testing.T, s *Store, c *fakeClock) {
 	}
 }
 
-// joinedBefore returns the state that a rollback restores: what was before the pending change, and
+// joinedBefore returns the state that a rollback restores: the state before the pending change, with
 // the change of the other owner.
 func joinedBefore(t *testing.T) string {
 	s, _ := open(t, testConfig(t.TempDir()))
@@ -130,8 +130,8 @@ func TestJoinedConfirmations(t *testing.T) {
 	}
 }
 
-// TestJoinedReserves: what a change reserved stays reserved when others join it, and what they
-// changed is reserved too.
+// TestJoinedReserves: the objects of a change stay reserved when other changes join it, and the objects
+// of these changes are reserved too.
 func TestJoinedReserves(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _, err := Open(cfg)
