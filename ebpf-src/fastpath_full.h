@@ -75,6 +75,19 @@ static __noinline int track_send_routed(struct pkt *p)
 	return LL_REDIRECT;
 }
 
+/* Rewrites p by r and sends it to the node by the loopback. */
+static __noinline int loopback_send(struct pkt *p, struct rewrite *r)
+{
+	int ret;
+
+	r->dec_ttl = 0;
+	ret = nat_rewrite(p, r);
+	if (ret != LL_NEXT)
+		return ret;
+	p->verdict = VERDICT_LOCAL;
+	return loopback_redirect(p);
+}
+
 /* Reports whether the packet itself may take the fast path. */
 static __always_inline int track_may_short_cut(struct pkt *p, const struct nexthop *nexthop)
 {

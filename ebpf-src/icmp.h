@@ -10,9 +10,11 @@
 #include "count.h"
 #include "ct_state.h"
 #include "fw.h"
+#include "local_in.h"
 #include "nh.h"
 #include "parse.h"
 #include "fib.h"
+#include "tun_return.h"
 
 static __always_inline int icmp_is_echo(const struct pkt *p)
 {
@@ -122,7 +124,8 @@ static __always_inline int icmp_hop(struct pkt *p)
 }
 
 /* Translates the ICMP error p. The quoted packet was sent, before we rewrote it, with the reversed
- * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: about no connection.
+ * tuple of w->conn. LL_PASS: no translation is needed; LL_NEXT: the same, and it may have to be
+ * returned as in tun_return.h; LL_UNTRACKED: about no connection.
  */
 static __noinline int icmp_translate(struct pkt *p, struct work *w)
 {
@@ -132,6 +135,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		__be16 dport;
 	} ports;
 	__u32 ports_off, ports_size = sizeof(ports), out = 0;
+	int answers;
 	__u64 diff;
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
@@ -153,8 +157,9 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	}
 	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
-		return LL_PASS;
+		return ct_is_returned(w->conn.meta.flags) && !p->egress ? LL_NEXT : LL_PASS;
 	outer = &w->rewrite;
+	outer->translate = 1;
 	outer->daddr = w->conn.daddr;
 	outer->saddr = p->saddr;
 	/* Only the translated source is known outside (RFC 5508, REQ-5). */
@@ -180,7 +185,8 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
 	}
 	/* The stack drops a packet with the node's address as source: it is forwarded here. */
-	if (!p->egress && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
+	answers = !p->egress && loopback_answers(p, w->conn.meta.flags, outer);
+	if (!p->egress && !answers && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
 	    firewall_is_local(&outer->saddr))
 		out = route_out(p, &outer->saddr, &outer->daddr);
 	if (out && p->ttl <= 1)
@@ -192,6 +198,8 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 				csum_fold32(diff), 0))
 		return -DROP_REWRITE;
 	p->verdict = VERDICT_ICMP_ERROR;
+	if (answers)
+		return loopback_redirect(p);
 	p->skb->tc_index = TC_INDEX_LEARN; /* no next hop is learnt from it */
 	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
 		if (w->conn.meta.flags & CT_F_LOCAL)

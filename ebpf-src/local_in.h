@@ -15,20 +15,15 @@ static __always_inline int loopback_answers(const struct pkt *p, __u16 flags,
 	return (flags & both) == both && r->translate && !p->vid && firewall_is_local(&r->saddr);
 }
 
-/* Sends p to the node by the loopback. */
-static __noinline int loopback_send(struct pkt *p, struct rewrite *r)
+/* Sends p, rewritten, to the node by the loopback. */
+static __always_inline int loopback_redirect(struct pkt *p)
 {
 	__u8 none[6] = {};
-	int ret;
+	int ret = frame_address(p, none, none);
 
-	r->dec_ttl = 0;
-	ret = nat_rewrite(p, r);
-	if (ret == LL_NEXT)
-		ret = frame_address(p, none, none);
 	if (ret != LL_NEXT)
 		return ret;
 	p->skb->tc_index = 0;
-	p->verdict = VERDICT_LOCAL;
 	p->action = bpf_redirect(LOOPBACK_IFINDEX, BPF_F_INGRESS);
 	return LL_REDIRECT;
 }

@@ -272,8 +272,12 @@ static __always_inline int decap_inner(struct pkt *p)
 		return LL_NEXT;
 	}
 	if (!p->family || tunnel_peer_of(&p->saddr) != index) {
-		tunnel_count_drop(index);
-		return -DROP_TUNNEL_SOURCE;
+		struct peer *peer = underlay_peer(p->skb, index);
+
+		if (!p->family || !peer || !addr_equal(&p->saddr, &peer->remote)) {
+			tunnel_count_drop(index);
+			return -DROP_TUNNEL_SOURCE;
+		}
 	}
 	return LL_NEXT;
 }

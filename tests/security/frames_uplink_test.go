@@ -90,6 +90,11 @@ func (s *frameSite) ofUnderlay(t *testing.T) (l frameList) {
 		inner("inner source of "+who, "tunnel_source", s.ip(a), s.udp())
 	}
 	inner("inner source of the LAN", "tunnel_source", s.ip(s.hostAddr()), s.udp())
+	for who, id := range map[string]int{"this node": 1, "node 2": 2} { // only its own underlay address is right
+		if a := s.underlay(id); a.Is4() == (s.family == 0) {
+			inner("inner source of "+who, "tunnel_source", s.ip(a), s.udp())
+		}
+	}
 	inner("inner source of the loopback", "tunnel_source", s.ip(s.addr("127.0.0.1", "::1")), s.udp())
 	inner("inner first fragment, forged", "tunnel_source", s.fragment(other, false, 0), s.udp())
 	inner("inner later fragment, forged", "tunnel_source", s.fragment(other, true, 17))

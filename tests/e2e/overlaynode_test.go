@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestOverlayOwnFrontend: a node that asks a frontend at one of its own addresses, whose backend
+// is a pod of another node. With source auto the pod sees the node's underlay address, and its
+// replies return through the tunnel: TCP, UDP, fragments, and ICMP errors about them.
+func TestOverlayOwnFrontend(t *testing.T) {
+	testnet.RequireRoot(t)
+	for _, kind := range []meshKind{
+		{tunnel: "vxlan", split: true}, {tunnel: "geneve"}, {tunnel: "gre", split: true}, {tunnel: "vxlan", split: true, over6: true},
+	} {
+		t.Run(kind.String(), func(t *testing.T) { ownFrontend(t, kind) })
+	}
+}
+
+func ownFrontend(t *testing.T, kind meshKind) {
+	m := newMesh(t, 2, kind)
+	first, second := m.nodes[0], m.nodes[1]
+	own, pod := "192.0.2.1", second.pod4()
+	if kind.over6 {
+		own, pod = "[2001:db8:74::1]", "["+second.pod6()+"]"
+	}
+	if kind.split { // as the route of a PodNetwork
+		first.ns.Addr(t, "loxi_test", "198.51.100.1/30", "2001:db8:75::1/126")
+		sw := testnet.Named(t, first.sw)
+		sw.Addr(t, "hs_host", "198.51.100.2/30", "2001:db8:75::2/126")
+		first.ns.Route(t, "10.74.2.0/24", "198.51.100.2")
+		first.ns.Route(t, "fd74:2::/64", "2001:db8:75::2")
+		sw.Route(t, "192.0.2.1/32", "198.51.100.1")
+		sw.Route(t, "2001:db8:74::1/128", "2001:db8:75::1")
+	}
+	second.pod.MTU(t, "eth0", 1400)
+	tcp, udp := second.pod.ServeTCP(t, pod+":4661", "own"), second.pod.ServeUDP(t, pod+":4661", "own")
+	for _, proto := range []string{"tcp", "udp"} {
+		first.LLCLI("service", "add", proto, "--frontend", own+":30080/"+proto, "--backend", pod+":4661", "--wait", "10s")
+	}
+	first.LLCLI("service", "add", "closed", "--frontend", own+":30081/udp", "--backend", pod+":4662", "--wait", "10s")
+
+	first.LLCLI("service", "add", "large", "--frontend", own+":30082/udp", "--backend", pod+":4663", "--wait", "10s")
+
+	asks := func(what string) {
+		t.Helper()
+		for i := range 3 {
+			data := bytes.Repeat([]byte("sixteen bytes ok"), 1<<14)
+			if name, err := testtraffic.TalkTCP(first.ns, "", own+":30080", data); err != nil || name != "own" {
+				t.Errorf("%s: TCP %d: %q %v", what, i, name, err)
+			}
+			for _, size := range []int{40, 1000} {
+				if name, err := testtraffic.TalkUDP(first.ns, "", own+":30080", bytes.Repeat([]byte("x"), size)); err != nil || name != "own" {
+					t.Errorf("%s: UDP of %d bytes: %q %v", what, size, name, err)
+				}
+			}
+		}
+	}
+	asks("at first")
+	for _, s := range []*testnet.Server{tcp, udp} {
+		if want := netip.MustParseAddr(strings.Trim(own, "[]")); !slices.Equal(s.Clients(), []netip.Addr{want}) {
+			t.Errorf("the pod sees %v, want %v", s.Clients(), want)
+		}
+	}
+	if err := fragments(t, first.ns, second.pod, own+":30082", pod+":4663"); err != nil {
+		t.Error("an answer in fragments: ", err)
+	}
+	if err := isTold(first.ns, own+":30081"); err != nil {
+		t.Error(err)
+	}
+	second.Kill()
+	second.Start()
+	asks("after a restart of the backend's node")
+	if c := first.Counters("", ""); c.Drops["uplink_source"] != 0 {
+		t.Errorf("replies left the tunnel: %v", c.Drops)
+	}
+}
+
+// isTold sends a datagram to a port at which nobody listens, and returns nil if the sender is
+// told.
+func isTold(ns *testnet.NS, to string) error {
+	c, err := ns.Dial("udp", "", to, testtraffic.Patience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if name, err := testtraffic.ExchangeUDP(c, []byte("anybody?")); !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("a closed port of the pod: %q %v, want connection refused", name, err)
+	}
+	return nil
+}
+
+// fragments has a server at the address at answer a datagram to the address to with one that needs
+// three fragments.
+func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
+	t.Helper()
+	want := bytes.Repeat([]byte("sixteen bytes ok"), 200)
+	l := server.ListenUDP(t, at)
+	defer l.Close()
+	go func() {
+		if _, from, err := l.ReadFrom(make([]byte, 16)); err == nil {
+			_, _ = l.WriteTo(want, from) // the reader sees if it fails
+		}
+	}()
+	c, err := ns.Dial("udp", "", to, testtraffic.Patience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	got := make([]byte, 4000)
+	if err := c.SetDeadline(time.Now().Add(testtraffic.Patience)); err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte("a question")); err != nil {
+		return err
+	}
+	n, err := c.Read(got)
+	if err == nil && !bytes.Equal(got[:n], want) {
+		return fmt.Errorf("%d bytes of %d, or others", n, len(want))
+	}
+	return err
+}
