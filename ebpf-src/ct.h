@@ -72,7 +72,7 @@ struct work {
 	/* fib is valid for w->conn, and leads out of this device; 0: it is not valid. */
 	__u32 routed;
 	__u32 return_mtu; /* of tun_return.h, in bytes */
-	__u16 nexthop; /* of a new connection, if known; and of its replies */
+	__u16 nexthop;	  /* of a new connection, if known; and of its replies */
 	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
 	struct bpf_redir_neigh gateway; /* of route_redirect */
