@@ -137,7 +137,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
-	if d.nats, err = adoptNATs(d, d.images); err != nil {
+	if d.nats, err = adoptNATs(d.tables, d.images, d, d.announcer, d.log); err != nil {
 		return err
 	}
 	d.guards = newGuards(d)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -20,8 +21,11 @@ import (
 // slots that no rule in force uses, then the images that refer to them are published. Unused slots
 // are removed a moment later.
 type nats struct {
-	d      *DataPlane
-	images *images
+	tables    *tables
+	images    *images
+	host      natHost
+	announcer addrAnnouncer
+	logger    *slog.Logger
 
 	mu       sync.RWMutex
 	ids      map[datapath.NATName]uint16
@@ -36,6 +40,14 @@ type nats struct {
 	live     map[uint32]*backendTotals // traffic of connections as of the last pass, by id
 	mappings uint64                    // entries as of the last pass
 	blocks   uint64
+}
+
+// natHost is the node whose packets are translated, as [DataPlane] is.
+type natHost interface {
+	defaultPorts() ([]datapath.PortRange, error) // source ports for rules that name none
+	setUplinkNames(names []string)
+	soonOnLoopback()              // the programs on the loopback may have to be attached
+	openNamespaces() []*namespace // of the switch and of the host
 }
 
 // natSlot is the entries of one rule in the tables.
@@ -60,9 +72,9 @@ type natRule struct {
 var natSets = [2]ruleSet{rulesDNAT, rulesSNAT}
 
 // adoptNATs takes over the translation that an earlier run wrote.
-func adoptNATs(d *DataPlane, images *images) (*nats, error) {
+func adoptNATs(t *tables, images *images, host natHost, a addrAnnouncer, logger *slog.Logger) (*nats, error) {
 	n := &nats{
-		d: d, images: images,
+		tables: t, images: images, host: host, announcer: a, logger: logger,
 		ids: make(map[datapath.NATName]uint16), names: make(map[uint16]datapath.NATName),
 		rules: make(map[uint32]*natRule), log: make(map[uint16]bool),
 	}
@@ -73,7 +85,7 @@ func adoptNATs(d *DataPlane, images *images) (*nats, error) {
 }
 
 func (n *nats) adopt() error {
-	err := n.d.tables.NatName.Batches(func(ids []uint32, names []kernelNatName) error {
+	err := n.tables.NatName.Batches(func(ids []uint32, names []kernelNatName) error {
 		for i, id := range ids {
 			name := names[i].name()
 			n.ids[name], n.names[uint16(id)] = uint16(id), name
@@ -84,7 +96,7 @@ func (n *nats) adopt() error {
 	if err != nil {
 		return err
 	}
-	err = n.d.tables.NatRule.Batches(func(slots []uint32, rules []kernelNatRule) error {
+	err = n.tables.NatRule.Batches(func(slots []uint32, rules []kernelNatRule) error {
 		for i, slot := range slots {
 			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i]}
 			for f, first := range rules[i].PoolFirst {
@@ -102,7 +114,7 @@ func (n *nats) adopt() error {
 	}
 	var key kernelNatPairKey
 	var value kernelNatPrefix
-	pairs := n.d.tables.NatPair.Iterate()
+	pairs := n.tables.NatPair.Iterate()
 	for pairs.Next(&key, &value) {
 		if r := n.rules[key.Slot]; r != nil {
 			r.pairs = append(r.pairs, key)
@@ -125,7 +137,7 @@ func (n *nats) adopt() error {
 		n.inForce = n.inForce || image != nil
 	}
 	if !n.inForce {
-		n.d.setUplinkNames(nil)
+		n.host.setUplinkNames(nil)
 	}
 	return nil
 }
@@ -135,7 +147,7 @@ func (n *nats) Update(_ context.Context, _ datapath.SetName, set datapath.NATSet
 	if err := n.update(set); err != nil {
 		return err
 	}
-	n.d.soonOnLoopback()
+	n.host.soonOnLoopback()
 	return nil
 }
 
@@ -148,7 +160,7 @@ func (n *nats) update(set datapath.NATSet) error {
 	if err := n.nameAll(set.Rules); err != nil {
 		return err
 	}
-	free, err := n.d.defaultPorts()
+	free, err := n.host.defaultPorts()
 	if err != nil {
 		return err
 	}
@@ -173,12 +185,12 @@ func (n *nats) update(set datapath.NATSet) error {
 	if err := n.put(sets, set.Groups); err != nil {
 		return err
 	}
-	n.d.setUplinkNames(set.Uplinks)
+	n.host.setUplinkNames(set.Uplinks)
 	clear(n.log)
 	for name, value := range set.Rules {
 		n.log[n.ids[name]] = value.Log
 	}
-	if err := n.d.announcer.set(announcedByNAT, natAnnouncements(set.Rules, n.ids)); err != nil {
+	if err := n.announcer.set(announcedByNAT, natAnnouncements(set.Rules, n.ids)); err != nil {
 		return err
 	}
 	return n.forget(set.Rules)
@@ -217,7 +229,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 			n.old = append(n.old, r.natSlot)
 			// Look-ups by id must not find it from now on.
 			r.record.Flags |= natReplaced
-			err = errors.Join(err, n.d.tables.NatRule.Replace(slot, r.record))
+			err = errors.Join(err, n.tables.NatRule.Replace(slot, r.record))
 		}
 	}
 	n.rules, n.inForce = wanted, len(wanted) > 0
@@ -279,26 +291,26 @@ func (n *nats) writeNew(wanted map[uint32]*natRule) error {
 
 func (n *nats) write(r *natRule) error {
 	for i, index := range r.pools {
-		if err := n.d.tables.NatPool.Put(index, r.pool[i]); err != nil {
+		if err := n.tables.NatPool.Put(index, r.pool[i]); err != nil {
 			return tableError("prefixes", err)
 		}
 	}
 	for i := range r.pairs {
-		if err := n.d.tables.NatPair.Put(r.pairs[i], r.pairAddrs[i]); err != nil {
+		if err := n.tables.NatPair.Put(r.pairs[i], r.pairAddrs[i]); err != nil {
 			return tableError("prefixes", err)
 		}
 	}
-	return tableError("rules", n.d.tables.NatRule.Put(r.slot, r.record))
+	return tableError("rules", n.tables.NatRule.Put(r.slot, r.record))
 }
 
 // remove deletes the entries of a rule from the tables.
 func (n *nats) remove(s natSlot) error {
-	err := n.d.tables.NatRule.Delete(s.slot)
+	err := n.tables.NatRule.Delete(s.slot)
 	for _, index := range s.pools {
-		err = errors.Join(err, n.d.tables.NatPool.Delete(index))
+		err = errors.Join(err, n.tables.NatPool.Delete(index))
 	}
 	for i := range s.pairs {
-		err = errors.Join(err, n.d.tables.NatPair.Delete(s.pairs[i]))
+		err = errors.Join(err, n.tables.NatPair.Delete(s.pairs[i]))
 	}
 	return err
 }
@@ -335,11 +347,11 @@ func (n *nats) Delete(context.Context, datapath.SetName) error {
 	if err := n.put([2][]*natRule{}, nil); err != nil {
 		return err
 	}
-	n.d.setUplinkNames(nil)
+	n.host.setUplinkNames(nil)
 	if err := n.dropOld(); err != nil {
 		return err
 	}
-	if err := n.d.announcer.set(announcedByNAT, nil); err != nil {
+	if err := n.announcer.set(announcedByNAT, nil); err != nil {
 		return err
 	}
 	return n.forget(nil)
@@ -381,7 +393,7 @@ func (n *nats) Verify(context.Context, datapath.SetName) (bool, error) {
 	}
 	for slot, r := range n.rules {
 		var have kernelNatRule
-		if ok, err := n.d.tables.NatRule.Find(slot, &have); !ok || err != nil || have != r.record {
+		if ok, err := n.tables.NatRule.Find(slot, &have); !ok || err != nil || have != r.record {
 			return false, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"testing"
@@ -25,7 +26,7 @@ func (r *rig) translate(rules map[datapath.NATName]datapath.NAT) *nats {
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)
 	r.ok(err)
-	n, err := adoptNATs(d, images)
+	n, err := adoptNATs(r.tables, images, d, d.announcer, slog.New(slog.DiscardHandler))
 	r.ok(err)
 	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: rules}))
 	return n

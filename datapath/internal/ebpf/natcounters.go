@@ -34,7 +34,7 @@ func (p *natPass) drop(m *kernelCtMeta) {
 
 // addClosed adds the traffic of ended connections to the totals of their NATs.
 func (n *nats) addClosed(p *natPass) error {
-	table := &n.d.tables.NatTraffic
+	table := &n.tables.NatTraffic
 	for id, c := range p.closed {
 		if n.names[uint16(id)] == "" {
 			continue // the NAT is gone
@@ -62,14 +62,14 @@ func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool,
 		return c, false, nil
 	}
 	var each []kernelNatStats
-	switch err := n.d.tables.NatStats.Lookup(id, &each); {
+	switch err := n.tables.NatStats.Lookup(id, &each); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return c, false, nil
 	case err != nil:
 		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
 	}
 	var past kernelTraffic
-	if _, err := n.d.tables.NatTraffic.Find(id, &past); err != nil {
+	if _, err := n.tables.NatTraffic.Find(id, &past); err != nil {
 		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
 	}
 	c.Packets, c.Bytes = past.PacketCount, past.ByteCount

@@ -52,7 +52,7 @@ func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 func (n *nats) gives(c *cover, a kernelAddr, namespace uint8) (bool, error) {
 	if len(c.outer) == 0 {
 		var is uint8
-		return n.d.tables.Local.Find(kernelLocalKey{Addr: a, Netns: uint32(namespace)}, &is)
+		return n.tables.Local.Find(kernelLocalKey{Addr: a, Netns: uint32(namespace)}, &is)
 	}
 	return slices.ContainsFunc(c.outer, func(p kernelNatPrefix) bool {
 		for i, word := range p.Addr.Word {
@@ -79,7 +79,7 @@ func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup)
 	if len(covers) == 0 {
 		return nil
 	}
-	outers, inners := &n.d.tables.MappingOuter, &n.d.tables.Mapping
+	outers, inners := &n.tables.MappingOuter, &n.tables.Mapping
 	var outer, inner []kernelMappingKey
 	err := outers.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
 		for i, k := range keys {

@@ -96,7 +96,7 @@ func (n *nats) passBegins() *natPass {
 		p.log[id] = log
 	}
 	n.mu.RUnlock()
-	for _, z := range n.d.openNamespaces() {
+	for _, z := range n.host.openNamespaces() {
 		if z.devices == nil {
 			continue
 		}
@@ -166,11 +166,11 @@ func (n *nats) passEnded(p *natPass) error {
 func (n *nats) tell(what string, t translated) {
 	name := n.names[t.nat]
 	if t.size > 0 {
-		n.d.log.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
+		n.logger.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
 			"ports", fmt.Sprintf("%d-%d", t.outer.Port(), int(t.outer.Port())+t.size-1))
 		return
 	}
-	n.d.log.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
+	n.logger.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
 }
 
 // ticksBetween returns the number of ticks from then to now; 0 if then is later.
@@ -183,7 +183,7 @@ func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
 }
 
 func (n *nats) endMappings(p *natPass) error {
-	outers, inners := &n.d.tables.MappingOuter, &n.d.tables.Mapping
+	outers, inners := &n.tables.MappingOuter, &n.tables.Mapping
 	var ended []kernelMappingKey
 	count := uint64(0)
 	used := make(map[kernelMappingKey]kernelMapping)
@@ -265,7 +265,7 @@ func endpoint(a kernelAddr, port uint16) netip.AddrPort {
 }
 
 func (n *nats) endBlocks(p *natPass) error {
-	blocks, owners := &n.d.tables.Block, &n.d.tables.BlockOwner
+	blocks, owners := &n.tables.Block, &n.tables.BlockOwner
 	held := make(map[kernelBlockOwnerKey]bool)
 	var ended []kernelBlockKey
 	used := make(map[kernelBlockKey]kernelBlock)

@@ -70,10 +70,10 @@ func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 		if err != nil {
 			return err
 		}
-		if err := n.d.tables.NatStats.Put(uint32(id), make([]kernelNatStats, cpus)); err != nil {
+		if err := n.tables.NatStats.Put(uint32(id), make([]kernelNatStats, cpus)); err != nil {
 			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
 		}
-		if err := n.d.tables.NatName.Put(uint32(id), k); err != nil {
+		if err := n.tables.NatName.Put(uint32(id), k); err != nil {
 			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
 		}
 		n.ids[name], n.names[id] = id, name
@@ -99,7 +99,7 @@ func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 		if _, ok := rules[name]; ok {
 			continue
 		}
-		e := errors.Join(n.d.tables.NatStats.Delete(uint32(id)), n.d.tables.NatTraffic.Delete(uint32(id)), n.d.tables.NatName.Delete(uint32(id)))
+		e := errors.Join(n.tables.NatStats.Delete(uint32(id)), n.tables.NatTraffic.Delete(uint32(id)), n.tables.NatName.Delete(uint32(id)))
 		if err = errors.Join(err, e); e == nil {
 			delete(n.ids, name)
 			delete(n.names, id)

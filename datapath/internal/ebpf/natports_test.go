@@ -53,7 +53,7 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 func TestPortsRunOut(t *testing.T) {
 	r := newRig(t, sized(8, 300_000))
 	n := r.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
-	n.d.snat.free = []datapath.PortRange{{First: 1024, Last: 29999}, {First: 40000, Last: 65535}}
+	n.host.(*DataPlane).snat.free = []datapath.PortRange{{First: 1024, Last: 29999}, {First: 40000, Last: 65535}}
 	const free = 28976 + 25536 - 64
 	r.put(kernelMapLlPortTaken, uint32(1000), ^uint64(0)) // 64000 to 64063
 	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": masquerade("out0")}}))
@@ -94,7 +94,7 @@ func TestPortBlocks(t *testing.T) {
 	rule.BlockSize, rule.Log = 64, true
 	n := r.translate(map[datapath.NATName]datapath.NAT{"away": rule})
 	var log bytes.Buffer
-	n.d.log = slog.New(slog.NewTextHandler(&log, nil))
+	n.logger = slog.New(slog.NewTextHandler(&log, nil))
 	f := families[0]
 	owner := make(map[uint16]netip.Addr)
 	for _, inner := range []netip.Addr{f.client.Addr(), f.client.Addr().Next()} {
