@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -275,5 +276,30 @@ func BenchmarkCompile(b *testing.B) {
 				b.ReportMetric(float64(len(m.Bytes()))/(1<<20), "MiB")
 			}
 		})
+	}
+}
+
+// TestRules: an image tells the IDs and flags of its rules, however many.
+func TestRules(t *testing.T) {
+	for _, count := range []int{0, 1, 63, 64, 65, 500} {
+		var rules []classify.Rule
+		want := map[uint32]uint8{}
+		for i := range count {
+			rules = append(rules, classify.Rule{ID: uint32(i + 1), Flags: uint8(i % 4), Hooks: datapath.HookAll, Match: &datapath.Match{
+				Source: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i / 250), byte(i % 250), 1}), 32)},
+			}})
+			want[uint32(i+1)] = uint8(i % 4)
+		}
+		image, err := classify.Compile(rules, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[uint32]uint8{}
+		for _, r := range image.Rules() {
+			got[r.ID] = r.Flags
+		}
+		if !maps.Equal(got, want) || len(image.Rules()) != count {
+			t.Errorf("%d rules: got %d: %v", count, len(image.Rules()), got)
+		}
 	}
 }

@@ -149,6 +149,22 @@ func (m *Image) Find(p *Packet) (r Rule, found bool) {
 	return Rule{ID: m.word(at), Action: m.b[at+4], Flags: m.b[at+5]}, true
 }
 
+// Rules returns the rules whose ID is not 0, without their names and matches, in no particular
+// order.
+func (m *Image) Rules() (rules []Rule) {
+	words := 0
+	for i := range aggregateMax {
+		words += bits.OnesCount64(m.long(headerWords + 8*i))
+	}
+	for place := range 64 * words {
+		at := int(m.word(headerRules)) + recordBytes*place
+		if id := m.word(at); id != 0 {
+			rules = append(rules, Rule{ID: id, Action: m.b[at+4], Flags: m.b[at+5]})
+		}
+	}
+	return rules
+}
+
 // AsksWhereTo reports whether a rule names the device that packets leave by.
 func (m *Image) AsksWhereTo() bool { return m.word(headerRoots+4*rootOut)&entryLeaf == 0 }
 
