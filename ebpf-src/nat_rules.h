@@ -193,12 +193,10 @@ static __always_inline int translate_in_force(__u32 slot)
 /* Returns the key in ll_nat_rule of the rule for the mappings of id; 0: none is in force. */
 static __always_inline __u32 translate_slot(__u32 id)
 {
-	__u32 slot = id << 2;
-
-	if (translate_in_force(slot))
-		return slot;
-	slot |= 1;
-	return translate_in_force(slot) ? slot : 0;
+	for (__u32 slot = id << 2, i = 0; i < NAT_VARIANTS; slot++, i++)
+		if (translate_in_force(slot))
+			return slot;
+	return 0;
 }
 
 /* Returns the mapping by which p connects inwards, if it is open to all remotes by its present

@@ -23,10 +23,10 @@ enum nat_flag {
 #define NAT_RANGES     8
 #define NAT_PORT_TRIES 64 /* ports tried in all, or in each block */
 #define NAT_BLOCKS_MAX 4  /* of one inner address */
+#define NAT_VARIANTS   4  /* of one rule: the old version and the new one, in each rule set */
 
-/* The action of a NAT rule. The key is four times its id, plus the two lowest bits of the flags of
- * its record in the compiled rule set: bit 0 changes with each version of the rule, bit 1 is not
- * used.
+/* The action of a NAT rule. The key is four times its id, plus the variant: the two lowest bits of
+ * the flags of its record in the compiled rule set. A new version of a rule has another variant.
  */
 struct nat_rule {
 	__u16 id;

@@ -146,7 +146,10 @@ func TestClassifyFailsClosed(t *testing.T) {
 	}
 	other := image.Clone()
 	other.Bytes()[0]++
-	a.ok(a.images.insert(rulesFirewall, 1, other))
+	inner, err := a.images.write(1, other)
+	a.ok(err)
+	defer inner.Close()
+	a.ok(a.images.insert(rulesFirewall, 1, inner))
 	a.ok(a.maps[kernelMapLlRules].Put(uint32(rulesFirewall), kernelRules{Image: 1}))
 	expect("of another version", -1)
 	changed, err := a.images.publish(rulesFirewall, image)

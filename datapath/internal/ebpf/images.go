@@ -56,38 +56,89 @@ func newImages(t *tables, maps map[string]*ebpf.Map) (*images, error) {
 	return m, nil
 }
 
+// stagedImage is an image of a set in a map of its own, which programs do not use yet.
+type stagedImage struct {
+	set   ruleSet
+	now   kernelRules // in force
+	entry kernelRules // to be in force
+	same  bool        // that is in force already
+	inner *ebpf.Map   // nil: the set has no rules, or the same ones
+}
+
 // publish atomically puts an image in force for a set; nil: the set has no rules. It returns
 // whether anything has changed since settle was last called.
 func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	s, err := m.stage(set, image)
+	if err != nil {
+		return false, err
+	}
+	return m.put(s)
+}
+
+// publishAll puts the images of several sets in force, one after the other. If memory is short for
+// one of them, none is.
+func (m *images) publishAll(sets []ruleSet, images []*classify.Image) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	staged := make([]*stagedImage, 0, len(sets))
+	for i, set := range sets {
+		s, err := m.stage(set, images[i])
+		if err != nil {
+			for _, s := range staged {
+				s.inner.Close() // it was never in force
+			}
+			return err
+		}
+		staged = append(staged, s)
+	}
+	var err error
+	for _, s := range staged {
+		_, e := m.put(s)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// stage writes an image into a map of its own.
+func (m *images) stage(set ruleSet, image *classify.Image) (*stagedImage, error) {
 	now, err := m.read(set)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	entry := entryOf(image)
-	same, err := m.same(set, now, entry, image)
-	if err != nil {
-		return false, err
+	s := &stagedImage{set: set, now: now, entry: entryOf(image)}
+	if s.same, err = m.same(set, now, s.entry, image); err != nil || s.same || image == nil {
+		return s, err
 	}
-	if same {
-		return now.Flags&rulesPending != 0, m.removeOthers(set, now.Image)
+	s.inner, err = m.write(s.entry.Image, image)
+	return s, err
+}
+
+// put puts a staged image in force. It returns as publish.
+func (m *images) put(s *stagedImage) (changed bool, err error) {
+	defer s.inner.Close() // the outer map holds it
+	if s.same {
+		return s.now.Flags&rulesPending != 0, m.removeOthers(s.set, s.now.Image)
 	}
-	entry.Flags |= rulesPending
-	if image != nil {
-		if err := m.prepare(set, now, entry.Flags); err != nil {
+	s.entry.Flags |= rulesPending
+	if s.inner != nil {
+		if err := m.prepare(s.set, s.now, s.entry.Flags); err != nil {
 			return false, err
 		}
-		if err := m.insert(set, entry.Image, image); err != nil {
+		if err := m.insert(s.set, s.entry.Image, s.inner); err != nil {
 			return false, err
 		}
 	}
 	// Up to here programs use the old image, from here on the new one. If both are in the same map,
 	// insert has already replaced it.
-	if err := step("publish image", func() error { return m.rules.Put(uint32(set), entry) }); err != nil {
+	if err := step("publish image", func() error { return m.rules.Put(uint32(s.set), s.entry) }); err != nil {
 		return true, err
 	}
-	return true, m.removeOthers(set, entry.Image)
+	if s.inner == nil {
+		m.ids[s.set] = 0
+	}
+	return true, m.removeOthers(s.set, s.entry.Image)
 }
 
 // entryOf returns the ll_rules entry of an image.
@@ -148,27 +199,33 @@ func (m *images) read(set ruleSet) (r kernelRules, err error) {
 	return r, m.rules.Lookup(uint32(set), &r)
 }
 
-// insert creates a map for an image, and puts it into the outer map that programs use.
-func (m *images) insert(set ruleSet, which uint32, image *classify.Image) error {
-	name := imageSizes[which-1].name
-	inner, err := ebpf.NewMap(m.inner[name])
+// write returns a new map with an image.
+func (m *images) write(which uint32, image *classify.Image) (*ebpf.Map, error) {
+	spec := m.inner[imageSizes[which-1].name]
+	inner, err := ebpf.NewMap(spec)
 	if err != nil {
-		return fmt.Errorf("no memory for the %d KiB of an image of rules; "+
-			"allow more (MemoryMax of the unit counts maps), or use fewer rules and addresses: %w", m.inner[name].ValueSize>>10, err)
+		return nil, fmt.Errorf("no memory for the %d KiB of an image of rules; "+
+			"allow more (MemoryMax of the unit counts maps), or use fewer rules and addresses: %w", spec.ValueSize>>10, err)
 	}
-	defer inner.Close() // the outer map holds it
 	err = mapped(inner, unix.PROT_READ|unix.PROT_WRITE, func(b []byte) error {
 		copy(b, image.Bytes())
 		return nil
 	})
 	if err != nil {
+		inner.Close() // it was never in force
+		return nil, err
+	}
+	return inner, nil
+}
+
+// insert puts a map with an image into the outer map that programs use.
+func (m *images) insert(set ruleSet, which uint32, inner *ebpf.Map) error {
+	name := imageSizes[which-1].name
+	info, err := inner.Info()
+	if err != nil {
 		return err
 	}
 	if err := step("insert image "+name, func() error { return m.maps[name].Put(uint32(set), inner) }); err != nil {
-		return err
-	}
-	info, err := inner.Info()
-	if err != nil {
 		return err
 	}
 	m.ids[set], _ = info.ID()
@@ -231,6 +288,14 @@ func (m *images) inForce(set ruleSet) (image *classify.Image, err error) {
 // remember records the image in force as the published one.
 func (m *images) remember(set ruleSet, which uint32) error {
 	return m.maps[imageSizes[which-1].name].Lookup(uint32(set), &m.ids[set])
+}
+
+// isEmpty reports whether a set has no rules in force.
+func (m *images) isEmpty(set ruleSet) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, err := m.read(set)
+	return err == nil && now.Image == 0, err
 }
 
 // verify reports whether the image that was published last is still in force.

@@ -49,6 +49,44 @@ func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 	})
 }
 
+// adoptNames takes over the ids of an earlier run. If it was killed while it gave up a rule and
+// added one with the same name, the name has two ids: the one in force stays.
+func (n *nats) adoptNames() error {
+	used := make(map[uint16]bool)
+	for slot := range n.rules {
+		used[uint16(slot>>2)] = true
+	}
+	err := n.tables.NatName.Batches(func(ids []uint32, names []kernelNatName) error {
+		for i, k := range ids {
+			id, name := uint16(k), names[i].name()
+			n.names[id] = name
+			n.lastID = max(n.lastID, id)
+			if other := n.ids[name]; other != 0 && used[other] {
+				n.dead[id] = true
+				continue
+			} else if other != 0 {
+				n.dead[other] = true
+			}
+			n.ids[name] = id
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name, id := range n.ids {
+		var each []kernelNatStats
+		if ok, err := n.tables.NatStats.Find(uint32(id), &each); err != nil {
+			return err
+		} else if !ok { // it was killed before it wrote them
+			if err := n.putStats(id); err != nil {
+				return fmt.Errorf("counters of NAT %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
 // nameAll gives each rule an id, which its connections and counters refer to.
 func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 	for name := range rules {
@@ -66,19 +104,26 @@ func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 		for i := range len(name) {
 			k.Name[i] = int8(name[i])
 		}
-		cpus, err := ebpf.PossibleCPU()
-		if err != nil {
-			return err
-		}
-		if err := n.tables.NatStats.Put(uint32(id), make([]kernelNatStats, cpus)); err != nil {
-			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
-		}
+		// The name first: entries with a name are found again, and removed.
 		if err := n.tables.NatName.Put(uint32(id), k); err != nil {
 			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
 		}
-		n.ids[name], n.names[id] = id, name
+		n.names[id] = name
+		if err := n.putStats(id); err != nil {
+			n.dead[id] = true
+			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
+		}
+		n.ids[name] = id
 	}
 	return nil
+}
+
+func (n *nats) putStats(id uint16) error {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return err
+	}
+	return n.tables.NatStats.Put(uint32(id), make([]kernelNatStats, cpus))
 }
 
 // newID returns the next free id after the last one assigned, so that ids are reused as late as
@@ -96,12 +141,18 @@ func (n *nats) newID() (uint16, error) {
 // forget removes the names and counters of NATs that are not in rules.
 func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	for name, id := range n.ids {
-		if _, ok := rules[name]; ok {
-			continue
+		if _, ok := rules[name]; !ok {
+			n.dead[id] = true
+			delete(n.ids, name) // one with this name gets another id
 		}
-		e := errors.Join(n.tables.NatStats.Delete(uint32(id)), n.tables.NatTraffic.Delete(uint32(id)), n.tables.NatName.Delete(uint32(id)))
+	}
+	for id := range n.dead {
+		e := errors.Join(n.tables.NatStats.Delete(uint32(id)), n.tables.NatTraffic.Delete(uint32(id)))
+		if e == nil {
+			e = n.tables.NatName.Delete(uint32(id)) // last: it leads to the others
+		}
 		if err = errors.Join(err, e); e == nil {
-			delete(n.ids, name)
+			delete(n.dead, id)
 			delete(n.names, id)
 		}
 	}

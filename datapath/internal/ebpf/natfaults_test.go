@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
+)
+
+// fakeImages has images in memory, which fail at random.
+type fakeImages struct {
+	site  *natSite
+	image [ruleSetMax]*classify.Image
+	// what the slots of an image in force had in the tables when it was published
+	meant [ruleSetMax]map[uint32]string
+	own   [ruleSetMax]*classify.Image // published by this run
+}
+
+func (m *fakeImages) publishAll(sets []ruleSet, images []*classify.Image) error {
+	if m.site.failsAt(m.site.imageRate) {
+		return unix.ENOMEM // before the first one is in force
+	}
+	for i, set := range sets {
+		if m.site.failsAt(m.site.imageRate) {
+			return unix.EIO
+		}
+		if same := m.image[set] != nil && images[i] != nil && slices.Equal(m.image[set].Bytes(), images[i].Bytes()); !same {
+			m.image[set], m.meant[set] = images[i], map[uint32]string{}
+			if images[i] != nil {
+				for _, r := range images[i].Rules() {
+					slot := r.ID<<2 | uint32(r.Flags)
+					m.meant[set][slot] = m.site.translation(slot)
+				}
+			}
+		}
+		m.own[set] = m.image[set]
+		if m.site.failsAt(m.site.imageRate) {
+			return unix.EIO // it is in force nevertheless
+		}
+	}
+	return nil
+}
+
+func (m *fakeImages) inForce(set ruleSet) (*classify.Image, error) { return m.image[set], nil }
+func (m *fakeImages) isEmpty(set ruleSet) (bool, error)            { return m.image[set] == nil, nil }
+
+func (m *fakeImages) verify(set ruleSet) (bool, error) {
+	return m.image[set] != nil && m.image[set] == m.own[set], nil
+}
+
+// natSite has nats on tables in memory, which fail at random. It is the host of these nats.
+type natSite struct {
+	*nats
+	t         *testing.T
+	random    *rand.Rand
+	all       *tables
+	images    *fakeImages
+	announced *fakeAnnouncer
+	rate      float64 // probability of a failure of each change
+	imageRate float64 // likewise, at each step of publishing
+	killed    bool    // everything fails until the next run
+	failures  int
+	desired   datapath.NATSet
+	uplinks   []string
+	strange   bool   // a stranger has interfered
+	broken    string // first invariant that a change broke
+}
+
+func (s *natSite) defaultPorts() ([]datapath.PortRange, error) {
+	return []datapath.PortRange{{First: 61000, Last: 65535}}, nil
+}
+func (s *natSite) setUplinkNames(names []string) { s.uplinks = names }
+func (s *natSite) soonOnLoopback()               {}
+func (s *natSite) openNamespaces() []*namespace  { return nil }
+
+func (s *natSite) fails() bool { return s.failsAt(s.rate) }
+
+func (s *natSite) failsAt(rate float64) bool {
+	if rate > 0 && s.random.Float64() < rate {
+		s.failures++
+		s.killed = s.killed || s.random.IntN(8) == 0
+	} else if !s.killed {
+		return false
+	}
+	return true
+}
+
+func newNATSite(t *testing.T, seed uint64) *natSite {
+	s := &natSite{t: t, random: rand.New(rand.NewPCG(seed, 6)), announced: &fakeAnnouncer{}, desired: datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}}
+	s.all, _ = inMemory(t, smallTables, &testmap.Faults{
+		Fail: func() error {
+			if s.fails() {
+				return unix.EIO
+			}
+			return nil
+		},
+		Changed: func() {
+			if s.broken == "" && !s.strange {
+				s.broken = s.wrong()
+			}
+		},
+	})
+	s.images = &fakeImages{site: s}
+	s.restart()
+	return s
+}
+
+// restart replaces the nats by the nats of a new run, which takes over the tables.
+func (s *natSite) restart() {
+	s.t.Helper()
+	s.killed = false
+	rate := s.rate
+	s.rate = 0
+	s.images.own = [ruleSetMax]*classify.Image{}
+	next, err := adoptNATs(s.all, s.images, s, s.announced, slog.New(slog.DiscardHandler))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.nats, s.rate = next, rate
+}
+
+// translation describes what the tables have for a slot: packets see nothing else.
+func (s *natSite) translation(slot uint32) string {
+	var r kernelNatRule
+	if ok, err := s.all.NatRule.Find(slot, &r); !ok || err != nil {
+		return fmt.Sprintf("no rule %v", err)
+	}
+	var b strings.Builder
+	for f, first := range r.PoolFirst {
+		for i := range r.PoolCount[f] {
+			var p kernelNatPrefix
+			if ok, err := s.all.NatPool.Find(first+i, &p); !ok || err != nil {
+				return fmt.Sprintf("no pool entry %v", err)
+			}
+			fmt.Fprint(&b, p, " ")
+		}
+	}
+	var pairs []string
+	for key, value := range s.pairs() {
+		if key.Slot == slot {
+			pairs = append(pairs, fmt.Sprint(key.PrefixLen, key.Addr, value))
+		}
+	}
+	slices.Sort(pairs)
+	r.Id, r.PoolFirst, r.Flags = 0, [2]uint32{}, r.Flags&^natReplaced
+	return fmt.Sprint(r, b.String(), pairs)
+}
+
+func (s *natSite) pairs() map[kernelNatPairKey]kernelNatPrefix {
+	all := map[kernelNatPairKey]kernelNatPrefix{}
+	var key kernelNatPairKey
+	var value kernelNatPrefix
+	for it := s.all.NatPair.Iterate(); it.Next(&key, &value); {
+		all[key] = value
+	}
+	return all
+}
+
+// wrong returns what is wrong for a packet that arrives now: a rule of an image in force that is
+// incomplete, or differs from what it was when the image was published; or that look-ups by id do
+// not find. Empty: nothing.
+func (s *natSite) wrong() string {
+	for _, set := range natSets {
+		for slot, meant := range s.images.meant[set] {
+			if now := s.translation(slot); now != meant || strings.HasPrefix(now, "no ") {
+				return fmt.Sprintf("slot %d of set %d is %q, published as %q", slot, set, now, meant)
+			}
+		}
+	}
+	return ""
+}
+
+// reconcile applies the desired rules once.
+func (s *natSite) reconcile() {
+	var err error
+	if len(s.desired.Rules) == 0 {
+		for range s.Keys(s.t.Context()) {
+			err = s.Delete(s.t.Context(), datapath.NodeSet)
+		}
+	} else {
+		err = s.Update(s.t.Context(), datapath.NodeSet, s.desired)
+	}
+	if err != nil && s.rate+s.imageRate == 0 && !s.killed {
+		s.t.Fatal(err)
+	}
+}
+
+// change replaces, adds or deletes a rule, or several.
+func (s *natSite) change() {
+	for range 1 + s.random.IntN(3) {
+		name := datapath.NATName([]string{"a", "b", "c", "d"}[s.random.IntN(4)])
+		if s.random.IntN(4) == 0 {
+			delete(s.desired.Rules, name)
+		} else {
+			s.desired.Rules[name] = s.rule()
+		}
+	}
+	if s.random.IntN(12) == 0 {
+		clear(s.desired.Rules)
+	}
+}
+
+func (s *natSite) rule() datapath.NAT {
+	r := s.random
+	net := func() netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(r.IntN(4)), 0}), 24)
+	}
+	v := datapath.NAT{Type: datapath.SNAT, Priority: int32(r.IntN(3)), Addresses: []netip.Prefix{net()}}
+	switch r.IntN(4) {
+	case 0:
+		v.Type, v.Match.Destination = datapath.DNAT, []netip.Prefix{netip.MustParsePrefix("198.51.100.7/32")}
+		if r.IntN(2) == 0 {
+			v.Ports = []datapath.PortRange{{First: 80, Last: 80}}
+		}
+	case 1:
+		v.Type, v.Addresses, v.Match.Out = datapath.Masquerade, nil, []string{"out0"}
+		v.BlockSize = uint16(r.IntN(2)) * 128
+	case 2:
+		v.OneToOne, v.Match.Source = true, []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(3)), 0}), 24)}
+	}
+	return v
+}
+
+// meaning describes the tables without ids, slots and indexes.
+func (s *natSite) meaning() map[string]string {
+	m := map[string]string{}
+	count := map[string]int{}
+	for _, set := range natSets {
+		var rules []string
+		if s.images.image[set] != nil {
+			for _, r := range s.images.image[set].Rules() {
+				rules = append(rules, fmt.Sprint(s.names[uint16(r.ID)], s.translation(r.ID<<2|uint32(r.Flags))))
+			}
+		}
+		slices.Sort(rules)
+		m[fmt.Sprint("set ", set)] = strings.Join(rules, "\n")
+	}
+	must := func(err error) {
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	must(s.all.NatRule.Batches(func(k []uint32, _ []kernelNatRule) error { count["rules"] += len(k); return nil }))
+	must(s.all.NatPool.Batches(func(k []uint32, _ []kernelNatPrefix) error { count["pool"] += len(k); return nil }))
+	names := []string{}
+	must(s.all.NatName.Batches(func(ids []uint32, v []kernelNatName) error {
+		for i := range v {
+			var each []kernelNatStats
+			has, err := s.all.NatStats.Find(ids[i], &each)
+			names = append(names, fmt.Sprint(v[i].name(), " with counters: ", has, err))
+		}
+		return nil
+	}))
+	slices.Sort(names)
+	count["pairs"] = len(s.pairs())
+	m["entries"], m["names"], m["uplinks"] = fmt.Sprint(count), fmt.Sprint(names), fmt.Sprint(s.uplinks)
+	m["announced"] = fmt.Sprint(slices.SortedFunc(maps.Keys(s.announced.addrs), netip.Addr.Compare))
+	m["known"] = fmt.Sprint(slices.Sorted(slices.Values(s.Rules())))
+	return m
+}
+
+// wantDesired applies the desired rules without faults, and compares the result with a first run.
+func (s *natSite) wantDesired(seed uint64) {
+	s.t.Helper()
+	if s.rate, s.imageRate = 0, 0; s.killed {
+		s.restart()
+	}
+	s.reconcile()
+	if err := s.maintain(); err != nil {
+		s.t.Fatal(err)
+	}
+	fresh := newNATSite(s.t, seed)
+	fresh.desired = s.desired
+	fresh.reconcile()
+	have, want := s.meaning(), fresh.meaning()
+	for what, w := range want {
+		if have[what] != w {
+			s.t.Errorf("seed %d: %s:\nhave %s\nwant %s", seed, what, have[what], w)
+		}
+	}
+	if len(s.desired.Rules) > 0 {
+		if ok, err := s.Verify(s.t.Context(), datapath.NodeSet); !ok || err != nil {
+			s.t.Errorf("seed %d: does not verify: %v", seed, err)
+		}
+	}
+	if s.t.Failed() {
+		s.t.FailNow()
+	}
+}
+
+// interfere has a stranger delete an entry of the tables, or an image.
+func (s *natSite) interfere() {
+	s.t.Helper()
+	s.strange = true
+	defer func() { s.strange = false }()
+	var rules, pool []uint32
+	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernelNatRule) error { rules = append(rules, k...); return nil }) // in memory
+	_ = s.all.NatPool.Batches(func(k []uint32, _ []kernelNatPrefix) error { pool = append(pool, k...); return nil }) // likewise
+	pairs := slices.Collect(maps.Keys(s.pairs()))
+	set := natSets[s.random.IntN(2)]
+	var err error
+	switch r := s.random; {
+	case r.IntN(4) == 0 && s.images.image[set] != nil:
+		s.images.image[set], s.images.meant[set] = nil, nil
+	case r.IntN(2) == 0 && len(pairs) > 0:
+		err = s.all.NatPair.Delete(pairs[r.IntN(len(pairs))])
+	case r.IntN(2) == 0 && len(pool) > 0:
+		err = s.all.NatPool.Delete(pool[r.IntN(len(pool))])
+	case len(rules) > 0:
+		err = s.all.NatRule.Delete(rules[r.IntN(len(rules))])
+	default:
+		return
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if ok, err := s.Verify(s.t.Context(), datapath.NodeSet); ok || err != nil {
+		s.t.Errorf("the check misses what a stranger deleted: %v", err)
+	}
+	s.reconcile()
+}
+
+// TestNATsUnderFaults: whatever change of a table fails, whichever image cannot be published, and
+// whenever the daemon is killed, a packet finds the whole translation of each rule in force, as it
+// was when its image was published; after the retries the tables mean what a first run with the
+// desired rules would have written, and no entry is left behind.
+func TestNATsUnderFaults(t *testing.T) {
+	const rounds, changes = 10, 20
+	failures := 0
+	for round := range rounds {
+		seed := rand.Uint64()
+		s := newNATSite(t, seed)
+		stubborn := float64(round%2) * 0.5 // many failures of publishing, one after the other
+		for range changes {
+			s.change()
+			s.rate = []float64{0, 0.02, 0.1, 0.3}[s.random.IntN(4)]
+			s.imageRate = max(s.rate, stubborn)
+			for range 1 + s.random.IntN(3) {
+				s.reconcile()
+				if s.random.IntN(4) == 0 && s.rate > 0 {
+					_ = s.maintain() // may fail
+				}
+			}
+			if s.killed || s.random.IntN(6) == 0 {
+				s.restart()
+			}
+			if s.broken != "" {
+				t.Fatalf("seed %d: %s", seed, s.broken)
+			}
+			if s.random.IntN(3+4*(round%2)) == 0 {
+				s.wantDesired(seed)
+				s.interfere()
+				s.wantDesired(seed)
+			}
+		}
+		s.wantDesired(seed)
+		if failures += s.failures; s.failures == 0 {
+			t.Errorf("seed %d: nothing failed", seed)
+		}
+	}
+	t.Logf("%d failures", failures)
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/classify"
+)
+
+// natVariants is the number of slots that a rule can have: at most two of them are in force, one in
+// each set if publishing the second one failed.
+const natVariants = 4
+
+// put writes the rules and puts them in force.
+func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.AddressGroup) error {
+	wanted := make(map[uint32]*natRule)
+	var images [2]*classify.Image
+	for i, rules := range sets {
+		list := make([]classify.Rule, len(rules))
+		for j, r := range rules {
+			n.choose(r)
+			wanted[r.slot] = r
+			list[j] = classify.Rule{Name: string(r.name), ID: uint32(r.record.Id), Hooks: datapath.HookAll, Match: &r.match, Flags: uint8(r.slot & 3)}
+		}
+		if len(list) == 0 {
+			continue
+		}
+		var err error
+		if images[i], err = classify.Compile(list, groups); err != nil {
+			return err
+		}
+	}
+	if err := n.writeNew(wanted); err != nil {
+		return err
+	}
+	maps.Copy(n.rules, wanted)
+	n.inForce = n.inForce || len(wanted) > 0
+	if err := n.images.publishAll(natSets[:], images[:]); err != nil {
+		n.unclear = true
+		return err
+	}
+	n.unclear, n.suspect = false, false
+	err := n.retire(func(slot uint32) bool { return wanted[slot] == nil })
+	n.inForce = len(wanted) > 0
+	return errors.Join(err, n.endUncovered(groups))
+}
+
+// retire gives up the rules of slots that no image in force refers to.
+func (n *nats) retire(unused func(slot uint32) bool) (err error) {
+	for slot, r := range n.rules {
+		if !unused(slot) {
+			continue
+		}
+		n.old = append(n.old, r.natSlot)
+		delete(n.rules, slot)
+		// Look-ups by id must not find it from now on.
+		r.record.Flags |= natReplaced
+		err = errors.Join(err, ifThere(n.tables.NatRule.Replace(slot, r.record)))
+	}
+	return err
+}
+
+// settle finds out which rules are in force after publishing failed, or in an earlier run.
+func (n *nats) settle() error {
+	if !n.unclear {
+		return nil
+	}
+	used := map[uint32]bool{}
+	for _, set := range natSets {
+		image, err := n.images.inForce(set)
+		if err != nil {
+			return err
+		}
+		if image == nil {
+			continue // or no program can read it
+		}
+		for _, r := range image.Rules() {
+			used[r.ID<<2|uint32(r.Flags)] = true
+		}
+	}
+	err := n.retire(func(slot uint32) bool { return !used[slot] })
+	n.unclear = false
+	return err
+}
+
+// adoptRules reads the rules that an earlier run wrote, in force or not.
+func (n *nats) adoptRules() error {
+	err := n.tables.NatRule.Batches(func(slots []uint32, rules []kernelNatRule) error {
+		for i, slot := range slots {
+			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i]}
+			r.set = natSets[1]
+			if rules[i].Type == natTypes[datapath.DNAT] {
+				r.set = natSets[0]
+			}
+			for f, first := range rules[i].PoolFirst {
+				for j := range rules[i].PoolCount[f] {
+					r.pools = append(r.pools, first+j)
+				}
+			}
+			n.rules[slot] = r
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return n.adoptPrefixes()
+}
+
+// adoptPrefixes reads the prefixes of the rules. Those of no rule are to be removed: an earlier run
+// was killed before it wrote the rule.
+func (n *nats) adoptPrefixes() error {
+	prefixes, stray := make(map[uint32]kernelNatPrefix), natSlot{}
+	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernelNatPrefix) error {
+		for i, index := range indexes {
+			prefixes[index] = values[i]
+			n.lastPool = max(n.lastPool, index+1)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range n.rules {
+		for _, index := range r.pools {
+			r.pool = append(r.pool, prefixes[index])
+			delete(prefixes, index)
+		}
+	}
+	stray.pools = slices.Collect(maps.Keys(prefixes))
+	var key kernelNatPairKey
+	var value kernelNatPrefix
+	pairs := n.tables.NatPair.Iterate()
+	for pairs.Next(&key, &value) {
+		if r := n.rules[key.Slot]; r != nil {
+			r.pairs = append(r.pairs, key)
+			r.pairAddrs = append(r.pairAddrs, value)
+		} else {
+			stray.pairs = append(stray.pairs, key)
+		}
+	}
+	if len(stray.pools)+len(stray.pairs) > 0 {
+		n.old = append(n.old, stray) // slot 0: ids begin at 1
+	}
+	return pairs.Err()
+}
+
+// choose gives r a slot that no rule in force has, or its present slot if r has not changed.
+func (n *nats) choose(r *natRule) {
+	for variant := range uint32(natVariants) {
+		if have := n.rules[r.slot|variant]; have != nil && have.same(r) {
+			r.natSlot, r.record = have.natSlot, have.record
+			r.pool, r.pairAddrs = have.pool, have.pairAddrs
+			n.rules[r.slot] = r
+			return
+		}
+	}
+	for n.rules[r.slot] != nil {
+		r.slot++
+	}
+	for i := range r.pairs {
+		r.pairs[i].Slot = r.slot
+	}
+	for f, count := range r.record.PoolCount {
+		r.record.PoolFirst[f] = n.lastPool
+		for range count {
+			r.pools = append(r.pools, n.lastPool)
+			n.lastPool++
+		}
+	}
+}
+
+// same reports whether r and other translate equally.
+func (r *natRule) same(other *natRule) bool {
+	a, b := r.record, other.record
+	a.PoolFirst, b.PoolFirst = [2]uint32{}, [2]uint32{}
+	return a == b && slices.Equal(r.pool, other.pool) && maps.Equal(r.translations(), other.translations())
+}
+
+// translations returns the pairs of r, without its slot.
+func (r *natRule) translations() map[kernelNatPairKey]kernelNatPrefix {
+	pairs := make(map[kernelNatPairKey]kernelNatPrefix, len(r.pairs))
+	for i, key := range r.pairs {
+		key.Slot = 0
+		pairs[key] = r.pairAddrs[i]
+	}
+	return pairs
+}
+
+// holds reports whether the tables have r.
+func (n *nats) holds(r *natRule) (bool, error) {
+	var have kernelNatRule
+	if ok, err := n.tables.NatRule.Find(r.slot, &have); !ok || err != nil || have != r.record {
+		return false, err
+	}
+	var prefix kernelNatPrefix
+	for i, index := range r.pools {
+		if ok, err := n.tables.NatPool.Find(index, &prefix); !ok || err != nil || prefix != r.pool[i] {
+			return false, err
+		}
+	}
+	for i, key := range r.pairs {
+		if ok, err := n.tables.NatPair.Find(key, &prefix); !ok || err != nil || prefix != r.pairAddrs[i] {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// writeNew writes the rules that are not in force yet; if the tables are suspect, also the others.
+func (n *nats) writeNew(wanted map[uint32]*natRule) error {
+	var written []natSlot
+	for slot, r := range wanted {
+		inForce := n.rules[slot] == r
+		if inForce && !n.suspect {
+			continue
+		}
+		if !inForce {
+			written = append(written, r.natSlot)
+		}
+		if err := n.write(r); err != nil {
+			n.old = append(n.old, written...)
+			return &datapath.RuleError{Rule: string(r.name), Err: err}
+		}
+	}
+	return nil
+}
+
+func (n *nats) write(r *natRule) error {
+	for i, index := range r.pools {
+		if err := n.tables.NatPool.Put(index, r.pool[i]); err != nil {
+			return tableError("prefixes", err)
+		}
+	}
+	for i := range r.pairs {
+		if err := n.tables.NatPair.Put(r.pairs[i], r.pairAddrs[i]); err != nil {
+			return tableError("prefixes", err)
+		}
+	}
+	return tableError("rules", n.tables.NatRule.Put(r.slot, r.record))
+}
+
+// remove deletes the entries of a rule from the tables.
+func (n *nats) remove(s natSlot) error {
+	var err error
+	for _, index := range s.pools {
+		err = errors.Join(err, n.tables.NatPool.Delete(index))
+	}
+	for i := range s.pairs {
+		err = errors.Join(err, n.tables.NatPair.Delete(s.pairs[i]))
+	}
+	if err != nil {
+		return err
+	}
+	return n.tables.NatRule.Delete(s.slot) // last: it leads to the others
+}
+
+// dropOld removes the slots of earlier rules after no program reads them any more.
+func (n *nats) dropOld() error {
+	if len(n.old) == 0 {
+		return nil
+	}
+	synchronize()
+	for len(n.old) > 0 {
+		if err := n.remove(n.old[0]); err != nil {
+			return err
+		}
+		n.old = n.old[1:]
+	}
+	return nil
+}
