@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -25,7 +26,10 @@ import (
 // Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule of
 // that name exists, across changes and restarts.
 type firewall struct {
-	d *DataPlane
+	tables     *tables
+	images     ruleImages
+	raiseEpoch func() error // has connections evaluated again
+	logger     *slog.Logger
 
 	mu     sync.Mutex
 	ids    map[datapath.RuleName]uint32
@@ -34,6 +38,14 @@ type firewall struct {
 
 	asked sync.RWMutex
 	byID  map[uint32]ruleInForce
+}
+
+// ruleImages has the images of rules in force, as [images] has.
+type ruleImages interface {
+	publish(set ruleSet, image *classify.Image) (changed bool, err error)
+	settle(set ruleSet) error
+	isEmpty(set ruleSet) (bool, error)
+	verify(set ruleSet) (bool, error)
 }
 
 // ruleInForce is the data of a rule that is reported with its decisions.
@@ -67,15 +79,18 @@ var _ datapath.RuleTable[datapath.FirewallSet] = (*firewall)(nil)
 // adoptRules takes over the rule sets that an earlier run put in force.
 func (d *DataPlane) adoptRules() (err error) {
 	if d.images, err = newImages(d.tables, d.maps); err == nil {
-		d.firewall, err = adoptFirewall(d)
+		d.firewall, err = adoptFirewall(d.tables, d.images, d.raiseEpoch, d.log)
 	}
 	return err
 }
 
 // adoptFirewall takes over the ids that an earlier run assigned.
-func adoptFirewall(d *DataPlane) (*firewall, error) {
-	f := &firewall{d: d, ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce)}
-	err := d.tables.RuleName.Batches(func(ids []uint32, names []kernelRuleName) error {
+func adoptFirewall(t *tables, images ruleImages, raiseEpoch func() error, logger *slog.Logger) (*firewall, error) {
+	f := &firewall{
+		tables: t, images: images, raiseEpoch: raiseEpoch, logger: logger,
+		ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce),
+	}
+	err := t.RuleName.Batches(func(ids []uint32, names []kernelRuleName) error {
 		for i, id := range ids {
 			f.ids[names[i].name()] = id
 			f.byID[id] = ruleInForce{name: names[i].name()}
@@ -102,7 +117,7 @@ func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 	if err != nil {
 		return err
 	}
-	f.d.log.Debug("rules compiled", "rules", len(rules), "bytes", len(image.Bytes()), "took", time.Since(begin))
+	f.logger.Debug("rules compiled", "rules", len(rules), "bytes", len(image.Bytes()), "took", time.Since(begin))
 	gone := func(name datapath.RuleName) bool { _, ok := set.Rules[name]; return !ok }
 	if err := f.enter(set.Rules); errors.Is(err, unix.E2BIG) {
 		// The deleted rules make room; they are in force for a moment longer without being counted.
@@ -161,7 +176,7 @@ const ruleNameMax = len(kernelRuleName{}.Name)
 // enter creates the missing names and counters of rules.
 func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
 	known := make(map[uint32]bool, len(f.ids))
-	err := f.d.tables.RuleName.Batches(func(ids []uint32, _ []kernelRuleName) error {
+	err := f.tables.RuleName.Batches(func(ids []uint32, _ []kernelRuleName) error {
 		for _, id := range ids {
 			known[id] = true
 		}
@@ -178,11 +193,11 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 		}
 		var k kernelRuleName
 		copy(k.Name[:], name)
-		if err := f.d.tables.RuleHits.Put(id, none); err != nil {
+		if err := f.tables.RuleHits.Put(id, none); err != nil {
 			return fmt.Errorf("counters of rule %s: %w", name, err)
 		}
 		// Last, so that each rule with a name has counters.
-		if err := f.d.tables.RuleName.Put(id, k); err != nil {
+		if err := f.tables.RuleName.Put(id, k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
 	}
@@ -192,14 +207,14 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 // publish puts a compiled rule set in force, then has connections that an earlier one allowed
 // evaluated again.
 func (f *firewall) publish(image *classify.Image) error {
-	changed, err := f.d.images.publish(rulesFirewall, image)
+	changed, err := f.images.publish(rulesFirewall, image)
 	if changed {
-		err = errors.Join(err, step("raise epoch", f.d.raiseEpoch))
+		err = errors.Join(err, step("raise epoch", f.raiseEpoch))
 	}
 	if err != nil {
 		return err
 	}
-	return f.d.images.settle(rulesFirewall)
+	return f.images.settle(rulesFirewall)
 }
 
 // remove deletes the entries of rules that are not in force.
@@ -208,7 +223,7 @@ func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 		if !gone(name) {
 			continue
 		}
-		if e := errors.Join(f.d.tables.RuleName.Delete(id), f.d.tables.RuleHits.Delete(id)); e != nil {
+		if e := errors.Join(f.tables.RuleName.Delete(id), f.tables.RuleHits.Delete(id)); e != nil {
 			err = errors.Join(err, fmt.Errorf("rule %s: %w", name, e))
 		}
 		delete(f.ids, name)
@@ -230,7 +245,7 @@ func (f *firewall) Delete(context.Context, datapath.SetName) error {
 // Keys implements [datapath.Table].
 func (f *firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 	return func(yield func(datapath.SetName, error) bool) {
-		if now, err := f.d.images.read(rulesFirewall); err != nil || now.Image != 0 {
+		if empty, err := f.images.isEmpty(rulesFirewall); err != nil || !empty {
 			yield(datapath.NodeSet, err)
 		}
 	}
@@ -245,7 +260,7 @@ func (f *firewall) Rules() []string {
 
 // Verify implements [datapath.Table].
 func (f *firewall) Verify(context.Context, datapath.SetName) (bool, error) {
-	return f.d.images.verify(rulesFirewall)
+	return f.images.verify(rulesFirewall)
 }
 
 // counters returns the counters of a rule; false: no rule has that name.
@@ -257,7 +272,7 @@ func (f *firewall) counters(name datapath.RuleName) (c datapath.RuleCounters, fo
 		return c, false, nil
 	}
 	var hits []kernelRuleHits
-	if err := f.d.tables.RuleHits.Lookup(id, &hits); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := f.tables.RuleHits.Lookup(id, &hits); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return c, false, nil
 	} else if err != nil {
 		return c, false, fmt.Errorf("counters of rule %s: %w", name, err)
@@ -289,10 +304,10 @@ func (f *firewall) devicesChanged(names []string) error {
 	if len(names) == 0 || f.named != nil && !slices.ContainsFunc(names, func(name string) bool { return f.named[name] }) {
 		return nil
 	}
-	if now, err := f.d.images.read(rulesFirewall); err != nil || now.Image == 0 {
+	if empty, err := f.images.isEmpty(rulesFirewall); err != nil || empty {
 		return err
 	}
-	return f.d.raiseEpoch()
+	return f.raiseEpoch()
 }
 
 // raiseEpoch has all existing connections evaluated again.
