@@ -33,6 +33,7 @@ type firewall struct {
 
 	mu     sync.Mutex
 	ids    map[datapath.RuleName]uint32
+	whole  map[uint32]bool // ids with a name and counters
 	lastID uint32
 	named  map[string]bool // devices that rules name; nil: unknown
 
@@ -88,7 +89,7 @@ func (d *DataPlane) adoptRules() (err error) {
 func adoptFirewall(t *tables, images ruleImages, raiseEpoch func() error, logger *slog.Logger) (*firewall, error) {
 	f := &firewall{
 		tables: t, images: images, raiseEpoch: raiseEpoch, logger: logger,
-		ids: make(map[datapath.RuleName]uint32), byID: make(map[uint32]ruleInForce),
+		ids: make(map[datapath.RuleName]uint32), whole: make(map[uint32]bool), byID: make(map[uint32]ruleInForce),
 	}
 	err := t.RuleName.Batches(func(ids []uint32, names []kernelRuleName) error {
 		for i, id := range ids {
@@ -98,6 +99,11 @@ func adoptFirewall(t *tables, images ruleImages, raiseEpoch func() error, logger
 		}
 		return nil
 	})
+	for _, id := range f.ids {
+		var hits []kernelRuleHits
+		ok, e := t.RuleHits.Find(id, &hits)
+		err, f.whole[id] = errors.Join(err, e), ok // if not, it was killed before it wrote them
+	}
 	if err != nil {
 		return nil, fmt.Errorf("take over the rules of an earlier run: %w", err)
 	}
@@ -188,18 +194,19 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 	none := make([]kernelRuleHits, ebpf.MustPossibleCPU())
 	for name := range rules {
 		id := f.ids[name]
-		if known[id] {
+		if known[id] && f.whole[id] {
 			continue
 		}
 		var k kernelRuleName
 		copy(k.Name[:], name)
-		if err := f.tables.RuleHits.Put(id, none); err != nil {
-			return fmt.Errorf("counters of rule %s: %w", name, err)
-		}
-		// Last, so that each rule with a name has counters.
+		// First: it leads to the counters.
 		if err := f.tables.RuleName.Put(id, k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
+		if err := f.tables.RuleHits.Put(id, none); err != nil {
+			return fmt.Errorf("counters of rule %s: %w", name, err)
+		}
+		f.whole[id] = true
 	}
 	return nil
 }
@@ -223,8 +230,14 @@ func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 		if !gone(name) {
 			continue
 		}
-		if e := errors.Join(f.tables.RuleName.Delete(id), f.tables.RuleHits.Delete(id)); e != nil {
+		delete(f.whole, id)
+		e := f.tables.RuleHits.Delete(id)
+		if e == nil {
+			e = f.tables.RuleName.Delete(id) // last: it leads to the counters
+		}
+		if e != nil {
 			err = errors.Join(err, fmt.Errorf("rule %s: %w", name, e))
+			continue
 		}
 		delete(f.ids, name)
 	}
@@ -244,8 +257,11 @@ func (f *firewall) Delete(context.Context, datapath.SetName) error {
 
 // Keys implements [datapath.Table].
 func (f *firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
+	f.mu.Lock()
+	left := len(f.ids) > 0 // of an incomplete deletion
+	f.mu.Unlock()
 	return func(yield func(datapath.SetName, error) bool) {
-		if empty, err := f.images.isEmpty(rulesFirewall); err != nil || !empty {
+		if empty, err := f.images.isEmpty(rulesFirewall); err != nil || !empty || left {
 			yield(datapath.NodeSet, err)
 		}
 	}

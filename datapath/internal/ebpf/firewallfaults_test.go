@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
+)
+
+// fakeRuleImages has the image of the firewall in memory, and fails at random.
+type fakeRuleImages struct {
+	site    *firewallSite
+	image   *classify.Image
+	pending bool
+	own     *classify.Image
+}
+
+func (m *fakeRuleImages) publish(_ ruleSet, image *classify.Image) (changed bool, err error) {
+	if m.site.fails() {
+		return false, unix.ENOMEM
+	}
+	if same := (m.image == nil) == (image == nil) && (image == nil || slices.Equal(m.image.Bytes(), image.Bytes())); !same {
+		m.image, m.pending = image, true
+		m.site.unseen = true // connections that the old rules allowed are not evaluated again yet
+		m.site.counts()
+	}
+	m.own = m.image
+	if m.site.fails() {
+		return true, unix.EIO
+	}
+	return m.pending, nil
+}
+
+func (m *fakeRuleImages) settle(ruleSet) error {
+	if m.site.fails() {
+		return unix.EIO
+	}
+	m.pending = false
+	return nil
+}
+
+func (m *fakeRuleImages) isEmpty(ruleSet) (bool, error) { return m.image == nil, nil }
+func (m *fakeRuleImages) verify(ruleSet) (bool, error) {
+	return m.image != nil && m.image == m.own, nil
+}
+
+// firewallSite has a firewall on tables in memory, which fail at random.
+type firewallSite struct {
+	*firewall
+	t        *testing.T
+	random   *rand.Rand
+	all      *tables
+	images   *fakeRuleImages
+	rate     float64 // probability of a failure of each change
+	killed   bool    // everything fails until the next run
+	failures int
+	unseen   bool // the epoch was not raised since the rules changed
+	desired  datapath.FirewallSet
+	broken   string
+}
+
+func (s *firewallSite) fails() bool {
+	if s.rate > 0 && s.random.Float64() < s.rate {
+		s.failures++
+		s.killed = s.killed || s.random.IntN(8) == 0
+		return true
+	}
+	return s.killed
+}
+
+// counts requires each rule in force to have a name and counters.
+func (s *firewallSite) counts() {
+	if s.images.image == nil || s.broken != "" {
+		return
+	}
+	for _, r := range s.images.image.Rules() {
+		var name kernelRuleName
+		var hits []kernelRuleHits
+		named, err := s.all.RuleName.Find(r.ID, &name)
+		counted, err2 := s.all.RuleHits.Find(r.ID, &hits)
+		if !named || !counted || err != nil || err2 != nil {
+			s.broken = fmt.Sprintf("rule %d is in force: has a name %t %v, counters %t %v", r.ID, named, err, counted, err2)
+		}
+	}
+}
+
+func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
+	s := &firewallSite{t: t, random: rand.New(rand.NewPCG(seed, 7)), desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}}}
+	s.all, _ = inMemory(t, smallTables, &testmap.Faults{Fail: func() error {
+		if s.fails() {
+			return unix.EIO
+		}
+		return nil
+	}})
+	s.images = &fakeRuleImages{site: s}
+	s.restart()
+	return s
+}
+
+// restart replaces the firewall by the one of a new run, which takes over the tables.
+func (s *firewallSite) restart() {
+	s.t.Helper()
+	rate := s.rate
+	s.rate, s.killed, s.images.own = 0, false, nil
+	next, err := adoptFirewall(s.all, s.images, func() error {
+		if s.fails() {
+			return unix.EIO
+		}
+		s.unseen = false
+		return nil
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.firewall, s.rate = next, rate
+}
+
+func (s *firewallSite) change() {
+	r := s.random
+	for range 1 + r.IntN(3) {
+		name := datapath.RuleName([]string{"a", "b", "c", "d", "e"}[r.IntN(5)])
+		if r.IntN(3) == 0 {
+			delete(s.desired.Rules, name)
+			continue
+		}
+		s.desired.Rules[name] = datapath.FirewallRule{
+			Priority: int32(r.IntN(3)), Hooks: datapath.HookAll, Action: datapath.FirewallAction(r.IntN(2)),
+			Match: datapath.Match{Protocols: []datapath.Protocol{datapath.TCP}, Ports: []datapath.PortRange{{First: uint16(r.IntN(4)), Last: 9}}},
+		}
+	}
+	if r.IntN(10) == 0 {
+		clear(s.desired.Rules)
+	}
+}
+
+func (s *firewallSite) reconcile() {
+	var err error
+	if len(s.desired.Rules) == 0 {
+		for range s.Keys(s.t.Context()) {
+			err = s.Delete(s.t.Context(), datapath.NodeSet)
+		}
+	} else {
+		err = s.Update(s.t.Context(), datapath.NodeSet, s.desired)
+	}
+	if err != nil && s.rate == 0 && !s.killed {
+		s.t.Fatal(err)
+	}
+}
+
+// meaning describes names, counters and rules without ids.
+func (s *firewallSite) meaning() string {
+	var names, inForce []string
+	hits := 0
+	err := s.all.RuleName.Batches(func(ids []uint32, v []kernelRuleName) error {
+		for i := range v {
+			names = append(names, string(v[i].name()))
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for id := range s.lastID + 10 {
+		var each []kernelRuleHits
+		if ok, err := s.all.RuleHits.Find(id, &each); err != nil {
+			s.t.Fatal(err)
+		} else if ok {
+			hits++
+		}
+	}
+	if s.images.image != nil {
+		for _, r := range s.images.image.Rules() {
+			var name kernelRuleName
+			if _, err := s.all.RuleName.Find(r.ID, &name); err != nil {
+				s.t.Fatal(err)
+			}
+			inForce = append(inForce, fmt.Sprint(name.name(), " ", r.Action))
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(inForce)
+	known := s.Rules()
+	slices.Sort(known)
+	return fmt.Sprintf("names %v, %d counters, known %v, in force %v", names, hits, known, inForce)
+}
+
+func (s *firewallSite) wantDesired(seed uint64) {
+	s.t.Helper()
+	if s.rate = 0; s.killed {
+		s.restart()
+	}
+	s.reconcile()
+	fresh := newFirewallSite(s.t, seed)
+	fresh.desired = s.desired
+	fresh.reconcile()
+	if have, want := s.meaning(), fresh.meaning(); have != want {
+		s.t.Errorf("seed %d:\nhave %s\nwant %s", seed, have, want)
+	}
+	if s.unseen {
+		s.t.Errorf("seed %d: connections that earlier rules allowed were not evaluated again", seed)
+	}
+	for name := range s.desired.Rules {
+		if _, ok, err := s.counters(name); !ok || err != nil {
+			s.t.Errorf("seed %d: rule %s has no counters: %v", seed, name, err)
+		}
+	}
+	if s.t.Failed() {
+		s.t.FailNow()
+	}
+}
+
+// TestFirewallUnderFaults: whatever change fails, and whenever the daemon is killed, each rule in
+// force has a name and counters; after the retries the tables have what a first run with the
+// desired rules would have written and nothing else, and connections have been evaluated again
+// since the rules changed.
+func TestFirewallUnderFaults(t *testing.T) {
+	failures := 0
+	for range 15 {
+		seed := rand.Uint64()
+		s := newFirewallSite(t, seed)
+		for range 25 {
+			s.change()
+			s.rate = []float64{0, 0.02, 0.1, 0.3}[s.random.IntN(4)]
+			for range 1 + s.random.IntN(3) {
+				s.reconcile()
+			}
+			if s.killed || s.random.IntN(6) == 0 {
+				s.restart()
+			}
+			if s.counts(); s.broken != "" {
+				t.Fatalf("seed %d: %s", seed, s.broken)
+			}
+			if s.random.IntN(3) == 0 {
+				s.wantDesired(seed)
+			}
+		}
+		s.wantDesired(seed)
+		failures += s.failures
+	}
+	if failures == 0 {
+		t.Error("nothing failed")
+	}
+	t.Logf("%d failures", failures)
+}
