@@ -71,8 +71,7 @@ struct work {
 	__u32 resolved; /* its next hop was looked up */
 	/* fib is valid for w->conn, and leads out of this device; 0: it is not valid. */
 	__u32 routed;
-	__u32 return_mtu; /* of tun_return.h, in bytes */
-	__u16 nexthop;	  /* of a new connection, if known; and of its replies */
+	__u16 nexthop; /* of a new connection, if known; and of its replies */
 	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
 	struct bpf_redir_neigh gateway; /* of route_redirect */
@@ -160,16 +159,6 @@ static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
 	t->proto = of->proto;
 	t->family = of->family;
 	t->domain = of->domain;
-}
-
-/* Reports whether packets with these flags of an entry may have to be returned by the tunnel of a
- * peer, see tun_return.h.
- */
-static __always_inline int ct_is_returned(__u16 flags)
-{
-	const __u16 both = CT_F_REPLY | CT_F_PEER_NODE;
-
-	return (flags & both) == both;
 }
 
 /* Reverses a tuple. */

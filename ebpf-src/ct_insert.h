@@ -129,13 +129,11 @@ static __always_inline int open_follows(struct pkt *p)
 	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
 }
 
-/* Returns CT_F_FROM_NODE if the node itself sends p, CT_F_PEER_NODE if the node of a peer does. On
- * the egress hook p may also come from a client behind a device that is not a port.
+/* Returns CT_F_FROM_NODE if the node itself sends p. On the egress hook p may also come from a
+ * client behind a device that is not a port.
  */
-static __always_inline __u16 open_from(const struct pkt *p)
+static __always_inline __u16 open_from_node(const struct pkt *p)
 {
-	if (p->peer && !tunnel_peer_of(&p->saddr))
-		return CT_F_PEER_NODE; /* else its source is behind that peer */
 	return p->egress && !p->skb->ingress_ifindex ? CT_F_FROM_NODE : 0;
 }
 
@@ -146,7 +144,7 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
-	w->conn.meta.flags = open_from(p);
+	w->conn.meta.flags = open_from_node(p);
 	if (firewall_asks_leaving(p))
 		w->conn.meta.flags |= CT_F_DENIED; /* until its first packet has left */
 	w->conn.saddr = p->saddr;

@@ -64,7 +64,7 @@ static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot
 	open_begin(p, w);
 	p->nat_id = slot >> 2;
 	w->conn.meta.nat_id = slot >> 2;
-	w->conn.meta.flags = CT_F_DNAT | CT_F_NAT_ASKED | open_from(p);
+	w->conn.meta.flags = CT_F_DNAT | CT_F_NAT_ASKED | open_from_node(p);
 	ret = translate_destination(slot);
 	if (ret == LL_PASS) {
 		p->nat_id = 0;

@@ -35,7 +35,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.meta.service_id = s->id;
 	w->conn.meta.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
-	w->conn.meta.flags = CT_F_DNAT | open_from(p);
+	w->conn.meta.flags = CT_F_DNAT | open_from_node(p);
 	id = lb_choose(p, w);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
 	if (!id || !backend || backend->service_id != s->id) {

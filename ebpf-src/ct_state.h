@@ -140,14 +140,11 @@ static __always_inline void ct_reset(const struct segment *s, struct ct_meta *me
 }
 
 /* Records that p arrives on another device than before. Packets to its sender must learn the new
- * next hop too. Replies that have to be returned by a tunnel never have a device, so that all of
- * them take the slow path (track_has_moved).
+ * next hop too.
  */
 static __always_inline void ct_move(const struct pkt *p, struct work *w, struct ct_meta *meta,
 				    struct ct_meta *twin)
 {
-	if (ct_is_returned(meta->flags))
-		return;
 	if (meta->in_port) {
 		twin->nexthop = 0;
 		meta->nexthop = 0;

@@ -14,7 +14,6 @@
 #include "nh.h"
 #include "parse.h"
 #include "fib.h"
-#include "tun_return.h"
 
 static __always_inline int icmp_is_echo(const struct pkt *p)
 {
@@ -124,8 +123,7 @@ static __always_inline int icmp_hop(struct pkt *p)
 }
 
 /* Translates the ICMP error p. The quoted packet was sent, before we rewrote it, with the reversed
- * tuple of w->conn. LL_PASS: no translation is needed; LL_NEXT: the same, and it may have to be
- * returned as in tun_return.h; LL_UNTRACKED: about no connection.
+ * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: about no connection.
  */
 static __noinline int icmp_translate(struct pkt *p, struct work *w)
 {
@@ -157,7 +155,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	}
 	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
-		return ct_is_returned(w->conn.meta.flags) && !p->egress ? LL_NEXT : LL_PASS;
+		return LL_PASS;
 	outer = &w->rewrite;
 	outer->translate = 1;
 	outer->daddr = w->conn.daddr;

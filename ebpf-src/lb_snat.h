@@ -139,18 +139,6 @@ static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out
 	       !source_is_flat(p->skb, p->bridge_port, p->vid);
 }
 
-/* Reports whether p, from the node to one of its own addresses, may keep its source towards the
- * backend w->conn.daddr: it is the underlay address by which the backend's node knows this one, so
- * that node returns replies by the tunnel.
- */
-static __always_inline int source_is_underlay(const struct pkt *p, const struct work *w)
-{
-	__u32 index = p->loopback ? tunnel_peer_of(&w->conn.daddr) : 0;
-	struct peer *peer = index ? bpf_map_lookup_elem(&ll_peer, &index) : NULL;
-
-	return peer && peer->tunnel_id && addr_equal(&p->saddr, &peer->local);
-}
-
 /* Chooses the source that the backend sees. w->conn contains the destination. */
 static __noinline int open_source(struct pkt *p, struct work *w, const struct service *s)
 {
@@ -166,8 +154,6 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 			snat = 1;
 		/* The replies of a backend on the node pass our hook in any case. */
 		if (!snat || (!out && !p->egress))
-			goto keep;
-		if (s->source == SOURCE_AUTO && source_is_underlay(p, w))
 			goto keep;
 		if (!out && p->egress) {
 			/* From the node to itself: the source is the frontend's address, since

@@ -21,7 +21,6 @@
 #include "fastpath_full.h"
 #include "tun_decap.h"
 #include "tun_pmtu.h"
-#include "tun_return.h"
 
 /* Never read. Enums that are the type of no variable would be missing from BTF, from which
  * loxilightd has its constants.
@@ -43,41 +42,12 @@ volatile const struct {
 	enum service_flag service;
 } config_enums = {};
 
-/* Returns p, a reply to the node of a peer or an ICMP error about a packet of it, by its tunnel.
- * LL_PASS: the kernel routes p, or answers that its TTL has expired.
- */
-static __always_inline int send_back(struct pkt *p, struct work *w)
-{
-	__u32 index = return_peer();
-	int ret;
-
-	if (!index || p->ttl <= 1)
-		return LL_PASS;
-	p->mtu_bytes = w->return_mtu;
-	if (!track_fits(p, p->mtu_bytes)) {
-		p->refused = DROP_TOO_BIG;
-		return LL_REFUSE;
-	}
-	w->rewrite.dec_ttl = 1;
-	ret = nat_rewrite(p, &w->rewrite);
-	if (ret != LL_NEXT)
-		return ret;
-	p->verdict = p->icmp_error ? VERDICT_ICMP_ERROR : VERDICT_FAST;
-	return tunnel_send(p, index);
-}
-
 /* Forwards a packet whose connection was found on the slow path, or opened. */
 static __noinline int forward(struct pkt *p, struct work *w)
 {
 	__u32 index = w->conn.meta.nexthop;
 
 	track_prepare(p, w);
-	if (ct_is_returned(w->conn.meta.flags)) {
-		int ret = send_back(p, w);
-
-		if (ret != LL_PASS || p->icmp_error)
-			return ret;
-	}
 	/* Without a service, the kernel routes the packet. */
 	if (!index && w->conn.meta.service_id) {
 		index = nexthop_resolve(p, w, w->routed);

@@ -272,12 +272,8 @@ static __always_inline int decap_inner(struct pkt *p)
 		return LL_NEXT;
 	}
 	if (!p->family || tunnel_peer_of(&p->saddr) != index) {
-		struct peer *peer = underlay_peer(p->skb, index);
-
-		if (!p->family || !peer || !addr_equal(&p->saddr, &peer->remote)) {
-			tunnel_count_drop(index);
-			return -DROP_TUNNEL_SOURCE;
-		}
+		tunnel_count_drop(index);
+		return -DROP_TUNNEL_SOURCE;
 	}
 	return LL_NEXT;
 }

@@ -54,7 +54,6 @@ enum ct_flag {
 	CT_F_SNAT_AT_EGRESS = 0x100, /* on the slow path the egress hook translates the source */
 	CT_F_NAT_ASKED = 0x200,	     /* the SNAT rules were evaluated */
 	CT_F_DEVICE = 0x400,	     /* the source is the address of a device: ends with it */
-	CT_F_PEER_NODE = 0x800,	     /* the client is the node of a peer: replies take its tunnel */
 };
 
 /* The slow-path reason: why the kernel forwards packets of an entry. In the upper bits of

@@ -30,14 +30,6 @@ func TestLocal(t *testing.T) {
 			t.Errorf("a node without a server serves at %s", at)
 		}
 	}
-	// A node without a server has all servers by its own port, and keeps the address by which the
-	// other node knows it.
-	own := nodePorts(p.Nodes[0], svc, 0)[0]
-	serves(t, on(p.Nodes[0]), own, 1)
-	who, err := on(p.Nodes[0]).get(own, "/clientip")
-	if source, parseErr := netip.ParseAddrPort(who); err != nil || parseErr != nil || source.Addr() != p.Nodes[0].IP() {
-		t.Errorf("the server sees %q, %v by %s; want the node's own address", who, err, own)
-	}
 	for _, n := range p.Nodes { // pods have all servers by their own node
 		pod := p.pod("client-"+n.Name, n.Name, "role: client", "")
 		for _, at := range nodePorts(n, svc, 0) {

@@ -90,7 +90,7 @@ func (s *frameSite) ofUnderlay(t *testing.T) (l frameList) {
 		inner("inner source of "+who, "tunnel_source", s.ip(a), s.udp())
 	}
 	inner("inner source of the LAN", "tunnel_source", s.ip(s.hostAddr()), s.udp())
-	for who, id := range map[string]int{"this node": 1, "node 2": 2} { // only its own underlay address is right
+	for who, id := range map[string]int{"this node": 1, "node 2": 2, "node 3 itself": 3} {
 		if a := s.underlay(id); a.Is4() == (s.family == 0) {
 			inner("inner source of "+who, "tunnel_source", s.ip(a), s.udp())
 		}

@@ -192,7 +192,6 @@ const (
 	kernelCtFlagCT_F_SNAT_AT_EGRESS kernelCtFlag = 256
 	kernelCtFlagCT_F_NAT_ASKED      kernelCtFlag = 512
 	kernelCtFlagCT_F_DEVICE         kernelCtFlag = 1024
-	kernelCtFlagCT_F_PEER_NODE      kernelCtFlag = 2048
 )
 
 type kernelCtMeta struct {

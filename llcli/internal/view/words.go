@@ -60,7 +60,7 @@ var (
 			"nothing, unless a host behind the NAT should be reachable: then add a NAT of type dnat"},
 		{"tunnel_unknown_peer", "it came through a Tunnel from an address that no Peer has",
 			"llcli events drops shows the address: is an underlay address of a Peer missing?"},
-		{"tunnel_source", "it came through a Tunnel with a source that is neither in the prefixes of that Peer nor its underlay address",
+		{"tunnel_source", "it came through a Tunnel with a source outside the prefixes of that Peer",
 			"llcli get peers: is a prefix missing, or another Peer's?"},
 		{"tunnel_no_peer", "it was routed to a Tunnel, and no Peer has a prefix for its destination",
 			"llcli kernel routes: which route leads to the Tunnel's device and to no Peer?"},
