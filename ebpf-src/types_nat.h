@@ -17,7 +17,7 @@ enum nat_flag {
 	NAT_F_MAPPING = 0x2,	/* endpoint-independent: one outer port for all remotes */
 	NAT_F_OPEN = 0x4,	/* any remote may connect by a mapping */
 	NAT_F_EACH_PORT = 0x8,	/* DNAT: port by port from match_port to range_first[0] */
-	NAT_F_REPLACED = 0x10,	/* no longer in force: about to be deleted */
+	NAT_F_REPLACED = 0x10,	/* not in force yet, or no longer: look-ups by id skip it */
 };
 
 #define NAT_RANGES     8

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -66,6 +67,7 @@ type firewallSite struct {
 	unseen   bool // the epoch was not raised since the rules changed
 	desired  datapath.FirewallSet
 	broken   string
+	hits     map[datapath.RuleName]uint64 // counted for rules that exist since then
 }
 
 func (s *firewallSite) fails() bool {
@@ -94,7 +96,10 @@ func (s *firewallSite) counts() {
 }
 
 func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
-	s := &firewallSite{t: t, random: rand.New(rand.NewPCG(seed, 7)), desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}}}
+	s := &firewallSite{
+		t: t, random: rand.New(rand.NewPCG(seed, 7)), desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}},
+		hits: map[datapath.RuleName]uint64{},
+	}
 	s.all, _ = inMemory(t, smallTables, &testmap.Faults{Fail: func() error {
 		if s.fails() {
 			return unix.EIO
@@ -130,6 +135,7 @@ func (s *firewallSite) change() {
 		name := datapath.RuleName([]string{"a", "b", "c", "d", "e"}[r.IntN(5)])
 		if r.IntN(3) == 0 {
 			delete(s.desired.Rules, name)
+			delete(s.hits, name)
 			continue
 		}
 		s.desired.Rules[name] = datapath.FirewallRule{
@@ -139,6 +145,7 @@ func (s *firewallSite) change() {
 	}
 	if r.IntN(10) == 0 {
 		clear(s.desired.Rules)
+		clear(s.hits)
 	}
 }
 
@@ -209,8 +216,15 @@ func (s *firewallSite) wantDesired(seed uint64) {
 		s.t.Errorf("seed %d: connections that earlier rules allowed were not evaluated again", seed)
 	}
 	for name := range s.desired.Rules {
-		if _, ok, err := s.counters(name); !ok || err != nil {
-			s.t.Errorf("seed %d: rule %s has no counters: %v", seed, name, err)
+		c, ok, err := s.counters(name)
+		if !ok || err != nil || c.Packets < s.hits[name] {
+			s.t.Errorf("seed %d: rule %s counts %d packets (%t %v), want at least %d", seed, name, c.Packets, ok, err, s.hits[name])
+		}
+		s.hits[name]++
+		each := make([]kernelRuleHits, ebpf.MustPossibleCPU())
+		each[0].PacketCount = s.hits[name]
+		if err := s.all.RuleHits.Put(s.ids[name], each); err != nil {
+			s.t.Fatal(err)
 		}
 	}
 	if s.t.Failed() {

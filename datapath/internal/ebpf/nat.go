@@ -36,6 +36,7 @@ type nats struct {
 	rules    map[uint32]*natRule       // by slot: all that an image in force may refer to
 	unclear  bool                      // rules has others too, since publishing failed
 	suspect  bool                      // the tables may hold something else: write everything
+	referred map[uint32]bool           // slots in the images in force, if rules may lack some of them
 	old      []natSlot                 // that no image in force refers to, to be removed
 	log      map[uint16]bool           // ids whose mappings are reported
 	told     map[translated]bool       // reported as begun and not as ended
@@ -76,6 +77,7 @@ type natRule struct {
 	record    kernelNatRule
 	pool      []kernelNatPrefix // IPv4 first
 	pairAddrs []kernelNatPrefix // by pairs
+	found     bool              // look-ups by id find it
 }
 
 // The rule sets of translation, in the order in which they are published.

@@ -42,6 +42,7 @@ func (m *fakeImages) publishAll(sets []ruleSet, images []*classify.Image) error 
 				for _, r := range images[i].Rules() {
 					slot := r.ID<<2 | uint32(r.Flags)
 					m.meant[set][slot] = m.site.translation(slot)
+					m.site.published[slot] = m.meant[set][slot]
 				}
 			}
 		}
@@ -67,6 +68,7 @@ type natSite struct {
 	random    *rand.Rand
 	all       *tables
 	images    *fakeImages
+	published map[uint32]string // what slots had when an image with them was published last
 	announced *fakeAnnouncer
 	rate      float64 // probability of a failure of each change
 	imageRate float64 // likewise, at each step of publishing
@@ -98,7 +100,10 @@ func (s *natSite) failsAt(rate float64) bool {
 }
 
 func newNATSite(t *testing.T, seed uint64) *natSite {
-	s := &natSite{t: t, random: rand.New(rand.NewPCG(seed, 6)), announced: &fakeAnnouncer{}, desired: datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}}
+	s := &natSite{
+		t: t, random: rand.New(rand.NewPCG(seed, 6)), published: map[uint32]string{}, announced: &fakeAnnouncer{},
+		desired: datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}},
+	}
 	s.all, _ = inMemory(t, smallTables, &testmap.Faults{
 		Fail: func() error {
 			if s.fails() {
@@ -179,7 +184,23 @@ func (s *natSite) wrong() string {
 			}
 		}
 	}
+	for id := range s.names {
+		if slot := s.byID(id); slot != 0 && s.translation(slot) != s.published[slot] {
+			return fmt.Sprintf("a look-up of %d finds slot %d, which is %q and was published as %q", id, slot, s.translation(slot), s.published[slot])
+		}
+	}
 	return ""
+}
+
+// byID returns the slot that the programs find by an id, as translate_slot does; 0: none.
+func (s *natSite) byID(id uint16) uint32 {
+	for slot := uint32(id) << 2; slot < uint32(id)<<2+natVariants; slot++ {
+		var r kernelNatRule
+		if ok, err := s.all.NatRule.Find(slot, &r); err == nil && ok && r.Flags&natReplaced == 0 {
+			return slot
+		}
+	}
+	return 0
 }
 
 // reconcile applies the desired rules once.
@@ -241,7 +262,8 @@ func (s *natSite) meaning() map[string]string {
 		var rules []string
 		if s.images.image[set] != nil {
 			for _, r := range s.images.image[set].Rules() {
-				rules = append(rules, fmt.Sprint(s.names[uint16(r.ID)], s.translation(r.ID<<2|uint32(r.Flags))))
+				slot := r.ID<<2 | uint32(r.Flags)
+				rules = append(rules, fmt.Sprint(s.names[uint16(r.ID)], s.translation(slot), " found by id ", s.byID(uint16(r.ID)) == slot))
 			}
 		}
 		slices.Sort(rules)
@@ -278,6 +300,13 @@ func (s *natSite) wantDesired(seed uint64) {
 		s.restart()
 	}
 	s.reconcile()
+	for _, set := range natSets {
+		for slot := range s.images.meant[set] {
+			if found := s.byID(uint16(slot >> 2)); found != slot {
+				s.t.Errorf("seed %d: slot %d is in force, and a look-up by id finds %d", seed, slot, found)
+			}
+		}
+	}
 	if err := s.maintain(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -294,6 +323,12 @@ func (s *natSite) wantDesired(seed uint64) {
 		if ok, err := s.Verify(s.t.Context(), datapath.NodeSet); !ok || err != nil {
 			s.t.Errorf("seed %d: does not verify: %v", seed, err)
 		}
+	}
+	before := s.images.image
+	s.restart()
+	s.reconcile()
+	if s.images.image != before {
+		s.t.Errorf("seed %d: a restart without changes published other images", seed)
 	}
 	if s.t.Failed() {
 		s.t.FailNow()

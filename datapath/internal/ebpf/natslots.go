@@ -43,23 +43,31 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 		n.unclear = true
 		return err
 	}
-	n.unclear, n.suspect = false, false
-	err := n.retire(func(slot uint32) bool { return wanted[slot] == nil })
+	n.unclear, n.suspect, n.referred = false, false, nil
+	err := n.exchange(func(slot uint32) bool { return wanted[slot] != nil })
 	n.inForce = len(wanted) > 0
 	return errors.Join(err, n.endUncovered(groups))
 }
 
-// retire gives up the rules of slots that no image in force refers to.
-func (n *nats) retire(unused func(slot uint32) bool) (err error) {
+// exchange has look-ups by id find the rules of the slots in force, and gives up the others.
+func (n *nats) exchange(inForce func(slot uint32) bool) (err error) {
 	for slot, r := range n.rules {
-		if !unused(slot) {
+		if !r.found && inForce(slot) {
+			e := n.tables.NatRule.Put(slot, r.record)
+			r.found = e == nil
+			err = errors.Join(err, tableError("rules", e))
+		}
+	}
+	for slot, r := range n.rules {
+		if inForce(slot) {
 			continue
 		}
 		n.old = append(n.old, r.natSlot)
 		delete(n.rules, slot)
-		// Look-ups by id must not find it from now on.
-		r.record.Flags |= natReplaced
-		err = errors.Join(err, ifThere(n.tables.NatRule.Replace(slot, r.record)))
+		if r.found {
+			r.record.Flags |= natReplaced
+			err = errors.Join(err, ifThere(n.tables.NatRule.Replace(slot, r.record)))
+		}
 	}
 	return err
 }
@@ -69,7 +77,7 @@ func (n *nats) settle() error {
 	if !n.unclear {
 		return nil
 	}
-	used := map[uint32]bool{}
+	n.referred = map[uint32]bool{}
 	for _, set := range natSets {
 		image, err := n.images.inForce(set)
 		if err != nil {
@@ -79,10 +87,10 @@ func (n *nats) settle() error {
 			continue // or no program can read it
 		}
 		for _, r := range image.Rules() {
-			used[r.ID<<2|uint32(r.Flags)] = true
+			n.referred[r.ID<<2|uint32(r.Flags)] = true
 		}
 	}
-	err := n.retire(func(slot uint32) bool { return !used[slot] })
+	err := n.exchange(func(slot uint32) bool { return n.referred[slot] })
 	n.unclear = false
 	return err
 }
@@ -91,7 +99,8 @@ func (n *nats) settle() error {
 func (n *nats) adoptRules() error {
 	err := n.tables.NatRule.Batches(func(slots []uint32, rules []kernelNatRule) error {
 		for i, slot := range slots {
-			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i]}
+			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i], found: rules[i].Flags&natReplaced == 0}
+			r.record.Flags &^= natReplaced
 			r.set = natSets[1]
 			if rules[i].Type == natTypes[datapath.DNAT] {
 				r.set = natSets[0]
@@ -153,13 +162,13 @@ func (n *nats) adoptPrefixes() error {
 func (n *nats) choose(r *natRule) {
 	for variant := range uint32(natVariants) {
 		if have := n.rules[r.slot|variant]; have != nil && have.same(r) {
-			r.natSlot, r.record = have.natSlot, have.record
+			r.natSlot, r.record, r.found = have.natSlot, have.record, have.found
 			r.pool, r.pairAddrs = have.pool, have.pairAddrs
 			n.rules[r.slot] = r
 			return
 		}
 	}
-	for n.rules[r.slot] != nil {
+	for n.rules[r.slot] != nil || n.referred[r.slot] {
 		r.slot++
 	}
 	for i := range r.pairs {
@@ -241,12 +250,24 @@ func (n *nats) write(r *natRule) error {
 			return tableError("prefixes", err)
 		}
 	}
-	return tableError("rules", n.tables.NatRule.Put(r.slot, r.record))
+	record := r.record
+	if !r.found {
+		record.Flags |= natReplaced // look-ups by id find it only when it is in force
+	}
+	return tableError("rules", n.tables.NatRule.Put(r.slot, record))
 }
 
 // remove deletes the entries of a rule from the tables.
 func (n *nats) remove(s natSlot) error {
-	var err error
+	var record kernelNatRule
+	there, err := n.tables.NatRule.Find(s.slot, &record)
+	if there && record.Flags&natReplaced == 0 {
+		record.Flags |= natReplaced
+		err = n.tables.NatRule.Replace(s.slot, record)
+	}
+	if err != nil {
+		return err
+	}
 	for _, index := range s.pools {
 		err = errors.Join(err, n.tables.NatPool.Delete(index))
 	}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// TestNATsInterrupted stops an exchange of rules of both sets at each step of publishing. The next
+// attempt puts all rules in force, also after a restart, and the images before are gone.
+func TestNATsInterrupted(t *testing.T) {
+	base := newRig(t)
+	f := families[0]
+	first := map[datapath.NATName]datapath.NAT{"in": destinationTypes(f)["port"].nat, "away": masquerade("out0")}
+	second := map[datapath.NATName]datapath.NAT{"in": destinationTypes(f)["address"].nat, "pool": sourceTypes["pool"].nat("out0")}
+	stop := errors.New("stop")
+	ctx := context.Background()
+	for _, restarts := range []bool{false, true} {
+		steps := 0
+		for {
+			r := base.fresh(t)
+			n := r.translate(first)
+			at := 0
+			atStep = func(string) error {
+				if at++; at == steps+1 {
+					return stop
+				}
+				return nil
+			}
+			err := n.Update(ctx, datapath.NodeSet, datapath.NATSet{Rules: second})
+			atStep = func(string) error { return nil }
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, stop) {
+				t.Fatalf("step %d: %v", steps, err)
+			}
+			if ok, err := n.Verify(ctx, datapath.NodeSet); ok || err != nil {
+				t.Errorf("step %d: the check misses that it was interrupted: %v", steps, err)
+			}
+			if restarts {
+				n, err = adoptNATs(r.tables, n.images, n.host, n.announcer, n.logger)
+				r.ok(err)
+			}
+			r.ok(n.Update(ctx, datapath.NodeSet, datapath.NATSet{Rules: second}))
+			if ok, err := n.Verify(ctx, datapath.NodeSet); !ok || err != nil || len(n.rules) != 2 {
+				t.Errorf("step %d: %d rules in force, verified %t %v", steps, len(n.rules), ok, err)
+			}
+			r.ok(n.Delete(ctx, datapath.NodeSet))
+			for _, s := range imageSizes {
+				if held, err := countKeys(r.maps[s.name]); err != nil || held != 0 {
+					t.Errorf("step %d: %d images are left in %s: %v", steps, held, s.name, err)
+				}
+			}
+			steps++
+		}
+		if steps < 4 {
+			t.Errorf("only %d steps", steps)
+		}
+	}
+}
