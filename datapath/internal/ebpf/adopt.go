@@ -10,10 +10,11 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // adoptServices takes over the services that an earlier run wrote.
-func adoptServices(t *tables, a addrAnnouncer, log *slog.Logger) (*services, error) {
+func adoptServices(t *kernel.Tables, a addrAnnouncer, log *slog.Logger) (*services, error) {
 	s := &services{
 		tables:    t,
 		log:       log,
@@ -36,9 +37,9 @@ func adoptServices(t *tables, a addrAnnouncer, log *slog.Logger) (*services, err
 
 func (s *services) adoptNames() error {
 	var left []uint32
-	err := s.tables.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
+	err := s.tables.ServiceName.Batches(func(ids []uint32, names []kernel.ServiceName) error {
 		for i, id := range ids {
-			v := &service{name: names[i].name(), id: id}
+			v := &service{name: names[i].Text(), id: id}
 			s.lastID = max(s.lastID, id)
 			// Of two entries with one name the younger is in use: the other is from a failed
 			// update.
@@ -60,15 +61,15 @@ func (s *services) adoptNames() error {
 }
 
 func (s *services) adoptFrontends() error {
-	var unnamed []kernelServiceKey
-	err := s.tables.Service.Batches(func(keys []kernelServiceKey, entries []kernelService) error {
+	var unnamed []kernel.ServiceKey
+	err := s.tables.Service.Batches(func(keys []kernel.ServiceKey, entries []kernel.Service) error {
 		for i, key := range keys {
 			v, e := s.byID[entries[i].Id], entries[i]
 			if v == nil {
 				unnamed = append(unnamed, key)
 				continue
 			}
-			f := key.frontend()
+			f := key.Frontend()
 			fam := familyOf(f.Addr.Addr())
 			v.frontends = append(v.frontends, f)
 			s.owner[f] = v
@@ -99,7 +100,7 @@ func (s *services) adoptFrontends() error {
 func (s *services) adoptBackends() error {
 	table := &s.tables.Backend
 	used := make([]bool, table.MaxEntries())
-	err := table.Batches(func(ids []uint32, entries []kernelBackend) error {
+	err := table.Batches(func(ids []uint32, entries []kernel.Backend) error {
 		for i, id := range ids {
 			e := &entries[i]
 			if e.ServiceId == 0 || id == 0 {
@@ -118,7 +119,7 @@ func (s *services) adoptBackends() error {
 	}
 	// An id that was once in use has counters, even if it is free now.
 	last := uint32(0)
-	err = s.tables.BackendTotal.Batches(func(ids []uint32, totals []kernelBackendTotal) error {
+	err = s.tables.BackendTotal.Batches(func(ids []uint32, totals []kernel.BackendTotal) error {
 		for i, id := range ids {
 			if used[id] || totals[i].ConnectionCount != 0 {
 				last = max(last, id)
@@ -135,13 +136,13 @@ func (s *services) adoptBackends() error {
 	return err
 }
 
-func (s *services) adoptBackend(id uint32, e *kernelBackend) {
+func (s *services) adoptBackend(id uint32, e *kernel.Backend) {
 	v := s.byID[e.ServiceId]
 	if v == nil {
 		s.backends.dead[id] = deadBackend{service: e.ServiceId, pass: 1, gone: true}
 		return
 	}
-	b := backend{addr: e.backendAddr(), id: id, weight: uint16(e.Weight), flags: e.Flags}
+	b := backend{addr: e.BackendAddr(), id: id, weight: uint16(e.Weight), flags: e.Flags}
 	// A backend that was removed and added again has two ids for a while; the dead one is unusable.
 	if i := slices.IndexFunc(v.backends, func(o backend) bool { return o.addr == b.addr }); i >= 0 {
 		if b.flags > v.backends[i].flags || b.weight > v.backends[i].weight {
@@ -166,7 +167,7 @@ func (s *services) adoptTables() error {
 		}
 	}
 	left := make(map[uint32]uint32) // table: chunks
-	err := s.tables.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+	err := s.tables.Slot.Batches(func(keys []kernel.SlotKey, _ []kernel.SlotChunk) error {
 		for _, key := range keys {
 			s.lastID = max(s.lastID, key.TableId)
 			if !referred[key.TableId] {
@@ -176,18 +177,18 @@ func (s *services) adoptTables() error {
 		return nil
 	})
 	for id, chunks := range left {
-		s.putAside(oldTable{table: table{id: id, count: chunks * slotsPerChunk}})
+		s.putAside(oldTable{table: table{id: id, count: chunks * kernel.SlotsPerChunk}})
 	}
 	return err
 }
 
 func (s *services) adoptRanges() error {
 	sets := make(map[uint32][]netip.Prefix)
-	var key kernelSourceRangeKey
+	var key kernel.SourceRangeKey
 	var one uint8
 	it := s.tables.SourceRange.Iterate()
 	for it.Next(&key, &one) {
-		sets[key.SetId] = append(sets[key.SetId], key.prefix())
+		sets[key.SetId] = append(sets[key.SetId], key.Prefix())
 		s.lastID = max(s.lastID, key.SetId)
 	}
 	for _, v := range s.byID {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/gratuitous"
 )
 
@@ -44,10 +45,10 @@ type announcer struct {
 	mu      sync.Mutex
 	wanted  map[announcers][]announcement
 	said    map[announcers]bool // in this run
-	written map[kernelAnnounceKey]kernelAnnounced
+	written map[kernel.AnnounceKey]kernel.Announced
 	served  map[netip.Addr]bool // addresses of services in written; nil: to be made again
 	again   []notice            // to be announced a second time
-	table   *bpfmap.Map[kernelAnnounceKey, kernelAnnounced]
+	table   *bpfmap.Map[kernel.AnnounceKey, kernel.Announced]
 
 	failed error         // of the last attempt to write the table
 	pause  time.Duration // before the next attempt
@@ -76,9 +77,9 @@ const (
 )
 
 func newAnnouncer(d *DataPlane) (*announcer, error) {
-	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernelAnnounceKey]kernelAnnounced), table: &d.tables.Announced}
-	var key kernelAnnounceKey
-	var value kernelAnnounced
+	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernel.AnnounceKey]kernel.Announced), table: &d.tables.Announced}
+	var key kernel.AnnounceKey
+	var value kernel.Announced
 	it := a.table.Iterate()
 	for it.Next(&key, &value) {
 		a.written[key] = value
@@ -111,7 +112,7 @@ func (a *announcer) byServices() map[netip.Addr]bool {
 	addrs := make(map[netip.Addr]bool)
 	for key, value := range a.written {
 		if isServices(key, value) {
-			addrs[key.Addr.addr()] = true
+			addrs[key.Addr.Addr()] = true
 		}
 	}
 	return addrs
@@ -126,15 +127,15 @@ func (t *telemetry) Announces(addr netip.Addr) bool {
 		a.served = make(map[netip.Addr]bool)
 		for key, value := range a.written {
 			if isServices(key, value) {
-				a.served[key.Addr.addr()] = true
+				a.served[key.Addr.Addr()] = true
 			}
 		}
 	}
 	return a.served[addr]
 }
 
-func isServices(key kernelAnnounceKey, value kernelAnnounced) bool {
-	return key.Ifindex != 0 && value == kernelAnnounced{}
+func isServices(key kernel.AnnounceKey, value kernel.Announced) bool {
+	return key.Ifindex != 0 && value == kernel.Announced{}
 }
 
 // follow updates the announcements to the current devices.
@@ -162,7 +163,7 @@ func (a *announcer) update() error {
 	if len(a.said) == 0 {
 		return nil
 	}
-	wanted := make(map[kernelAnnounceKey]kernelAnnounced)
+	wanted := make(map[kernel.AnnounceKey]kernel.Announced)
 	var news []notice
 	for _, z := range a.d.openNamespaces() {
 		if z.devices == nil {
@@ -198,7 +199,7 @@ func (a *announcer) update() error {
 
 // alone adds the addresses that no other host has, in each namespace, except addresses of the node in
 // any namespace. A prefix that covers a network of the namespace is skipped: other hosts are in it.
-func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
+func (a *announcer) alone(wanted map[kernel.AnnounceKey]kernel.Announced) {
 	namespaces := a.d.openNamespaces()
 	for _, z := range namespaces {
 		networks := z.devices.networks()
@@ -209,11 +210,11 @@ func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
 				}) {
 					continue
 				}
-				wanted[announceKey(z, 0, x.prefix)] = kernelAnnounced{NatId: uint32(x.nat)}
+				wanted[announceKey(z, 0, x.prefix)] = kernel.Announced{NatId: uint32(x.nat)}
 				for _, own := range namespaces {
 					for _, addr := range own.devices.own() {
 						if x.prefix.Contains(addr) {
-							wanted[announceKey(z, 0, netip.PrefixFrom(addr, addr.BitLen()))] = kernelAnnounced{Flags: announcedNot}
+							wanted[announceKey(z, 0, netip.PrefixFrom(addr, addr.BitLen()))] = kernel.Announced{Flags: announcedNot}
 						}
 					}
 				}
@@ -222,13 +223,13 @@ func (a *announcer) alone(wanted map[kernelAnnounceKey]kernelAnnounced) {
 	}
 }
 
-func announceKey(z *namespace, index int, p netip.Prefix) kernelAnnounceKey {
-	return kernelAnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: uint32(index), Netns: uint32(z.id), Addr: addrOf(p.Masked().Addr())}
+func announceKey(z *namespace, index int, p netip.Prefix) kernel.AnnounceKey {
+	return kernel.AnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: uint32(index), Netns: uint32(z.id), Addr: kernel.AddrOf(p.Masked().Addr())}
 }
 
 // byNetwork adds the entries of x for network n and returns the new addresses. A prefix that covers
 // the whole network is skipped, since other hosts are in it; so are addresses of known neighbours.
-func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
+func (a *announcer) byNetwork(wanted map[kernel.AnnounceKey]kernel.Announced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	if x.uplinks {
 		return a.byUplink(wanted, z, n, x)
 	}
@@ -251,14 +252,14 @@ func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *n
 	}
 	key := announceKey(z, n.index, p)
 	_, before := a.written[key]
-	wanted[key] = kernelAnnounced{NatId: uint32(x.nat)}
+	wanted[key] = kernel.Announced{NatId: uint32(x.nat)}
 	if !x.alone {
-		wanted[announceKey(z, 0, p)] = kernelAnnounced{NatId: uint32(x.nat)}
+		wanted[announceKey(z, 0, p)] = kernel.Announced{NatId: uint32(x.nat)}
 	}
 	for _, other := range others {
 		single := netip.PrefixFrom(other, other.BitLen())
-		wanted[announceKey(z, n.index, single)] = kernelAnnounced{Flags: announcedNot}
-		wanted[announceKey(z, 0, single)] = kernelAnnounced{Flags: announcedNot}
+		wanted[announceKey(z, n.index, single)] = kernel.Announced{Flags: announcedNot}
+		wanted[announceKey(z, 0, single)] = kernel.Announced{Flags: announcedNot}
 	}
 	for addr := p.Addr(); !before && p.Contains(addr) && len(news) < announceMax; addr = addr.Next() {
 		if !slices.Contains(others, addr) && !n.local[addr] {
@@ -271,7 +272,7 @@ func (a *announcer) byNetwork(wanted map[kernelAnnounceKey]kernelAnnounced, z *n
 // byUplink adds the address of a service and returns it if it is new. If an uplink is in the
 // network of the address, only such uplinks announce it; else all do: a host that asks on a link
 // takes the address to be on that link.
-func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
+func (a *announcer) byUplink(wanted map[kernel.AnnounceKey]kernel.Announced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	key := announceKey(z, n.index, x.prefix)
 	_, before := a.written[key]
 	addr := x.prefix.Addr()
@@ -285,7 +286,7 @@ func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *na
 	if _, twice := wanted[key]; twice {
 		return nil // by another network of the device
 	}
-	wanted[key] = kernelAnnounced{}
+	wanted[key] = kernel.Announced{}
 	if !before {
 		news = append(news, addr)
 	}
@@ -294,7 +295,7 @@ func (a *announcer) byUplink(wanted map[kernelAnnounceKey]kernelAnnounced, z *na
 
 // write makes the table equal wanted. It inserts before it deletes, since an entry for a single
 // address may exclude that address from a prefix.
-func (a *announcer) write(wanted map[kernelAnnounceKey]kernelAnnounced) error {
+func (a *announcer) write(wanted map[kernel.AnnounceKey]kernel.Announced) error {
 	a.served = nil
 	for key, value := range wanted {
 		if have, ok := a.written[key]; ok && have == value {
@@ -384,7 +385,7 @@ func (v *devices) own() (all []netip.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for key := range v.bridges.local {
-		all = append(all, key.Addr.addr())
+		all = append(all, key.Addr.Addr())
 	}
 	return all
 }
@@ -405,7 +406,7 @@ func (v *devices) networks() (all []onLink) {
 	}
 	local := make(map[netip.Addr]bool)
 	for key := range v.bridges.local {
-		local[key.Addr.addr()] = true
+		local[key.Addr.Addr()] = true
 	}
 	known := make(map[int][]netip.Addr)
 	for n := range v.neighbours {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -43,7 +44,7 @@ func neighbourMessage(eth testpkt.Ethernet, kind uint8, flags uint32, from, to, 
 func (r *rig) announces(index uint32, prefix string, flags uint32) {
 	r.t.Helper()
 	p := netip.MustParsePrefix(prefix)
-	r.put(kernelMapLlAnnounced, kernelAnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: index, Addr: addrOf(p.Addr())}, kernelAnnounced{Flags: flags})
+	r.put(kernel.MapLlAnnounced, kernel.AnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: index, Addr: kernel.AddrOf(p.Addr())}, kernel.Announced{Flags: flags})
 }
 
 var nobody [6]byte
@@ -80,7 +81,7 @@ func TestAnsweredARP(t *testing.T) {
 			r := base.fresh(t)
 			r.announces(r.out.index, "10.0.1.64/28", 0)
 			r.announces(r.out.index, "10.0.1.71/32", 1)
-			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(netip.MustParseAddr("10.0.1.72"))}, uint8(1))
+			r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(netip.MustParseAddr("10.0.1.72"))}, uint8(1))
 			if tt.want == nil {
 				r.step("passes", tt.dev, tt.in, actUnspec, tt.in)
 				return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -86,11 +87,11 @@ func TestAnnounced(t *testing.T) {
 		{"out0", "10.0.1.80", true}, {"", "10.0.1.80", true},
 		{"out0", "10.0.1.81", false}, {"out0", "10.0.1.97", false}, {"", "10.0.1.1", false},
 	} {
-		key := kernelAnnounceKey{PrefixLen: 64 + 128, Addr: addrOf(netip.MustParseAddr(tt.addr))}
+		key := kernel.AnnounceKey{PrefixLen: 64 + 128, Addr: kernel.AddrOf(netip.MustParseAddr(tt.addr))}
 		if tt.dev != "" {
 			key.Ifindex = index(tt.dev)
 		}
-		var value kernelAnnounced
+		var value kernel.Announced
 		found, err := n.d.tables.Announced.Find(key, &value)
 		n.ok(err)
 		if (found && value.Flags == 0) != tt.want {

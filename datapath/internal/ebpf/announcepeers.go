@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 const (
@@ -42,7 +44,7 @@ func (o *overlay) announce() error {
 }
 
 // wantedBy returns the source of an entry that does not belong to a service.
-func wantedBy(value kernelAnnounced) announcers {
+func wantedBy(value kernel.Announced) announcers {
 	if value.Flags&announcedFor != 0 {
 		return announcedByPeers
 	}
@@ -50,13 +52,13 @@ func wantedBy(value kernelAnnounced) announcers {
 }
 
 // byBridge adds the entry of an address behind a peer, and returns the address if it is new.
-func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
+func (a *announcer) byBridge(wanted map[kernel.AnnounceKey]kernel.Announced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	addr := x.prefix.Addr()
 	if z.id != a.d.overlay.switchNamespace() || !n.bridge || n.role == roleUplink || !n.prefix.Contains(addr) || n.local[addr] {
 		return nil
 	}
 	key := announceKey(z, n.index, x.prefix)
-	wanted[key] = kernelAnnounced{Flags: announcedFor}
+	wanted[key] = kernel.Announced{Flags: announcedFor}
 	if before, ok := a.written[key]; !ok || before != wanted[key] {
 		news = append(news, addr)
 	}
@@ -66,7 +68,7 @@ func (a *announcer) byBridge(wanted map[kernelAnnounceKey]kernelAnnounced, z *na
 // announces reports whether an address that was announced on a device is still to be announced.
 func (a *announcer) announces(t *notice, addr netip.Addr) bool {
 	for key, value := range a.written {
-		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.addr().As16()), int(key.PrefixLen)-64)
+		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.Addr().As16()), int(key.PrefixLen)-64)
 		if value.Flags&announcedNot == 0 && int(key.Ifindex) == t.index && key.Netns == uint32(t.namespace.id) && p.Contains(netip.AddrFrom16(addr.As16())) {
 			return true
 		}

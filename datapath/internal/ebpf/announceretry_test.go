@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -26,10 +27,10 @@ func TestAnnouncingFails(t *testing.T) {
 	})
 	n.ok(err)
 	defer raw.Close()
-	type announceTable = bpfmap.Map[kernelAnnounceKey, kernelAnnounced]
+	type announceTable = bpfmap.Map[kernel.AnnounceKey, kernel.Announced]
 	tiny := &announceTable{}
 	tiny.Bind(raw)
-	n.ok(tiny.Put(kernelAnnounceKey{}, kernelAnnounced{})) // it is full now
+	n.ok(tiny.Put(kernel.AnnounceKey{}, kernel.Announced{})) // it is full now
 	exchange := func(table *announceTable) (before *announceTable) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -54,7 +55,7 @@ func TestAnnouncingFails(t *testing.T) {
 		_ = n.d.Maintain(ctx) // fails until the next attempt
 		for _, x := range list {
 			key := announceKey(n.d.namespaces[netnsHost], out0.Attrs().Index, x.prefix)
-			if found, err := table.Find(key, &kernelAnnounced{}); err != nil || !found {
+			if found, err := table.Find(key, &kernel.Announced{}); err != nil || !found {
 				return false
 			}
 		}

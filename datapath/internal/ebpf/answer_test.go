@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -269,7 +270,7 @@ func TestEchoIsProhibited(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			r := base.fresh(t)
-			r.put(kernelMapLlDevice, kernelDeviceKey{Ifindex: r.in.index}, kernelDevice{MtuBytes: 1500, Mac: r.in.mac, Flags: 2})
+			r.put(kernel.MapLlDevice, kernel.DeviceKey{Ifindex: r.in.index}, kernel.Device{MtuBytes: 1500, Mac: r.in.mac, Flags: 2})
 			echo, want, tos := testpkt.ICMP{Type: 8, ID: 7, Seq: 1}, testpkt.ICMP{Type: 3, Code: 13}, uint8(0xd0)
 			if f.name == "IPv6" {
 				echo, want, tos = testpkt.ICMP{V6: true, Type: 128, ID: 7, Seq: 1}, testpkt.ICMP{V6: true, Type: 1, Code: 1}, 0

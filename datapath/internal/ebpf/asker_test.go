@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -47,7 +48,7 @@ func newAsker(t testing.TB) *asker {
 	t.Cleanup(c.Close)
 	a := &asker{t: t, maps: c.Maps, program: c.Programs["test_classify"]}
 	a.log = a.program.VerifierLog
-	if a.images, err = newImages(tablesOf(c.Maps), c.Maps); err != nil {
+	if a.images, err = newImages(kernel.TablesOf(c.Maps), c.Maps); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -65,8 +66,8 @@ func (a *asker) devices(names []string) map[string]uint32 {
 	a.t.Helper()
 	indexes := make(map[string]uint32)
 	for i, name := range names {
-		d := kernelDevice{Name: deviceName(name)}
-		a.ok(a.maps[kernelMapLlDevice].Put(kernelDeviceKey{Ifindex: uint32(i + 1)}, d))
+		d := kernel.Device{Name: kernel.DeviceName(name)}
+		a.ok(a.maps[kernel.MapLlDevice].Put(kernel.DeviceKey{Ifindex: uint32(i + 1)}, d))
 		indexes[name] = uint32(i + 1)
 	}
 	return indexes
@@ -79,8 +80,8 @@ func (a *asker) put(packets []classify.Packet, devices map[string]uint32) {
 	for i := range packets {
 		ids[i] = uint32(i)
 		p, k := &packets[i], &keys[i].Key
-		k.Saddr.Word, k.Daddr.Word = addrOf(p.Source).Word, addrOf(p.Destination).Word
-		k.Sport, k.Dport, k.Proto, k.TcpFlags, k.Dscp, k.Hook, k.Vlan = swap16(p.SourcePort), swap16(p.DestinationPort), p.Protocol, p.TCPFlags, p.DSCP, uint8(p.Hook), p.VLAN
+		k.Saddr.Word, k.Daddr.Word = kernel.AddrOf(p.Source).Word, kernel.AddrOf(p.Destination).Word
+		k.Sport, k.Dport, k.Proto, k.TcpFlags, k.Dscp, k.Hook, k.Vlan = kernel.Swap16(p.SourcePort), kernel.Swap16(p.DestinationPort), p.Protocol, p.TCPFlags, p.DSCP, uint8(p.Hook), p.VLAN
 		k.InIfindex, k.OutIfindex = devices[p.In], devices[p.Out]
 		k.Family = 4
 		if p.Source.Is6() {

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -25,7 +26,7 @@ type DataPlane struct {
 	log    *slog.Logger
 	dir    string // pins of this layout
 	maps   map[string]*ebpf.Map
-	tables *tables // of maps
+	tables *kernel.Tables // of maps
 	// keptSizes are messages about tables that are larger than configured.
 	keptSizes []string
 
@@ -39,7 +40,7 @@ type DataPlane struct {
 	nats        *nats
 	announcer   *announcer
 	uplinkNames uplinkNames
-	shared      *shared[kernelShares]
+	shared      *shared[kernel.Shares]
 	nexthops    *nexthops
 	sweeper     *sweeper
 	conns       *connections
@@ -123,7 +124,7 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := r.pinNew(); err != nil {
 		return err
 	}
-	if d.shared, err = newShared[kernelShares](d.tables.Shares.Raw()); err != nil {
+	if d.shared, err = newShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
 		return err
 	}
 	d.nexthops = newNexthops(d, first)
@@ -175,13 +176,13 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 }
 
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
-	if d.reasons, err = enumNames(spec.Types, "drop_reason", "DROP_"); err != nil {
+	if d.reasons, err = kernel.EnumNames(spec.Types, "drop_reason", "DROP_"); err != nil {
 		return err
 	}
-	if d.verdicts, err = enumNames(spec.Types, "verdict_count", "VERDICT_"); err != nil {
+	if d.verdicts, err = kernel.EnumNames(spec.Types, "verdict_count", "VERDICT_"); err != nil {
 		return err
 	}
-	d.states, err = enumNames(spec.Types, "ct_state", "CT_")
+	d.states, err = kernel.EnumNames(spec.Types, "ct_state", "CT_")
 	return err
 }
 

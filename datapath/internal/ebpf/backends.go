@@ -7,6 +7,7 @@ import (
 	"iter"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // backendIDs allocates the ids of backends. The id of a deleted backend is dead: its connections
@@ -14,7 +15,7 @@ import (
 // is down is dead for UDP, which has no other way to detect the failure. The lock of [services]
 // guards it.
 type backendIDs struct {
-	tables *tables
+	tables *kernel.Tables
 	next   uint32 // this id and higher ones were never allocated
 	free   []uint32
 	dead   map[uint32]deadBackend
@@ -27,7 +28,7 @@ type deadBackend struct {
 	gone    bool   // all its connections end, then the id is freed; else only UDP ones end
 }
 
-func newBackendIDs(t *tables) *backendIDs {
+func newBackendIDs(t *kernel.Tables) *backendIDs {
 	return &backendIDs{
 		tables: t, next: 1,
 		dead:  make(map[uint32]deadBackend),
@@ -60,10 +61,10 @@ func (b *backendIDs) zero(id uint32) error {
 	if err := b.tables.BackendLoad.Put(id, uint32(0)); err != nil {
 		return err
 	}
-	if err := b.tables.BackendTotal.Put(id, kernelBackendTotal{}); err != nil {
+	if err := b.tables.BackendTotal.Put(id, kernel.BackendTotal{}); err != nil {
 		return err
 	}
-	return b.tables.BackendTraffic.Put(id, kernelTraffic{})
+	return b.tables.BackendTraffic.Put(id, kernel.Traffic{})
 }
 
 // end has the connections of backends that are down or deleted end.
@@ -104,20 +105,20 @@ func (s *services) freeDead(pass uint64, live func(id uint32) bool) error {
 
 // bury adds the traffic counters of id to the totals of its service.
 func (s *services) bury(id, service uint32) error {
-	if err := s.tables.Backend.Put(id, kernelBackend{}); err != nil {
+	if err := s.tables.Backend.Put(id, kernel.Backend{}); err != nil {
 		return err
 	}
 	if s.byID[service] == nil {
 		return nil
 	}
-	var carried, total kernelTraffic
+	var carried, total kernel.Traffic
 	if err := s.tables.BackendTraffic.Lookup(id, &carried); err != nil {
 		return err
 	}
 	if _, err := s.tables.ServiceTraffic.Find(service, &total); err != nil {
 		return err
 	}
-	reused, err := s.tables.reused(id)
+	reused, err := reused(s.tables, id)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -36,20 +37,20 @@ func BenchmarkTracked(b *testing.B) {
 			src, dst := netip.MustParseAddrPort(bench.src), netip.MustParseAddrPort(bench.dst)
 			// Without a context the device is lo, whose address is all zero.
 			frame := packet(testpkt.Ethernet{}, bench.proto, src, dst, stageData, 255)
-			r.put(kernelMapLlNexthop, uint32(7), kernelNexthop{
+			r.put(kernel.MapLlNexthop, uint32(7), kernel.Nexthop{
 				Ifindex: r.out.index, MtuBytes: 1500, CheckedTick: rigTick() + 20,
 			})
 			if bench.bridge {
-				r.put(kernelMapLlBridged, uint32(0), uint64(1<<1)) // of lo
-				r.put(kernelMapLlBridgePort, kernelBridgePortKey{Ifindex: 1}, kernelBridgePort{Bridge: 99, Domain: 3})
+				r.put(kernel.MapLlBridged, uint32(0), uint64(1<<1)) // of lo
+				r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: 1}, kernel.BridgePort{Bridge: 99, Domain: 3})
 			}
-			meta := kernelCtMeta{Nexthop: 7, State: uint8(kernelCtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
+			meta := kernel.CtMeta{Nexthop: 7, State: uint8(kernel.CtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
 			if src.Addr().Is4() {
-				k := kernelCt4Key{Saddr: addrOf(src.Addr()).Word[3], Daddr: addrOf(dst.Addr()).Word[3], Sport: swap16(src.Port()), Dport: swap16(dst.Port()), Proto: bench.proto}
-				r.put(kernelMapLlCt4, k, kernelCt4Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
+				k := kernel.Ct4Key{Saddr: kernel.AddrOf(src.Addr()).Word[3], Daddr: kernel.AddrOf(dst.Addr()).Word[3], Sport: kernel.Swap16(src.Port()), Dport: kernel.Swap16(dst.Port()), Proto: bench.proto}
+				r.put(kernel.MapLlCt4, k, kernel.Ct4Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
 			} else {
-				k := kernelCt6Key{Saddr: addrOf(src.Addr()), Daddr: addrOf(dst.Addr()), Sport: swap16(src.Port()), Dport: swap16(dst.Port()), Proto: bench.proto}
-				r.put(kernelMapLlCt6, k, kernelCt6Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
+				k := kernel.Ct6Key{Saddr: kernel.AddrOf(src.Addr()), Daddr: kernel.AddrOf(dst.Addr()), Sport: kernel.Swap16(src.Port()), Dport: kernel.Swap16(dst.Port()), Proto: bench.proto}
+				r.put(kernel.MapLlCt6, k, kernel.Ct6Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
 			}
 			var runs []time.Duration
 			for b.Loop() {

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -34,14 +35,14 @@ var synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3
 // each result are measuring overhead.
 func BenchmarkConnection(b *testing.B) {
 	r := newRig(b, func(spec *ebpf.CollectionSpec) {
-		spec.Maps[kernelMapLlCt4].MaxEntries, spec.Maps[kernelMapLlHalf4].MaxEntries = 2<<20, 512<<10
+		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlHalf4].MaxEntries = 2<<20, 512<<10
 	})
 	r.ns.Run(b, "ip", "neigh", "replace", "192.0.2.10", "lladdr", "02:00:5e:10:01:17", "dev", "in0", "nud", "permanent")
 	r.ns.Run(b, "ip", "neigh", "replace", "10.0.1.11", "lladdr", "02:00:5e:10:02:34", "dev", "out0", "nud", "permanent")
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
 	r.service(rigService{id: 1, proto: testpkt.ProtoTCP, frontend: frontend, backends: []rigBackend{{id: 1, addr: backend}}})
 	for i := range uint32(64) {
-		r.ok(r.maps[kernelMapLlNexthopFree].Put(nil, i+1))
+		r.ok(r.maps[kernel.MapLlNexthopFree].Put(nil, i+1))
 	}
 	for _, bench := range []struct {
 		name  string

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -18,7 +19,7 @@ import (
 // result are measuring overhead.
 func BenchmarkTranslatedConnection(b *testing.B) {
 	r := newRig(b, func(spec *ebpf.CollectionSpec) {
-		spec.Maps[kernelMapLlCt4].MaxEntries, spec.Maps[kernelMapLlHalf4].MaxEntries = 2<<20, 512<<10
+		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlHalf4].MaxEntries = 2<<20, 512<<10
 	})
 	f := families[0]
 	r.knowNeighbours(f)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // bridgedWords is BRIDGED_WORDS.
@@ -29,14 +30,14 @@ type bridgeTables struct {
 	gone      func()                              // called when the node loses an address
 	guard     func(guardedDevice) ([6]byte, bool) // the required source MAC of frames from a device
 	namespace uint8
-	table     *bpfmap.Map[kernelBridgePortKey, kernelBridgePort]
+	table     *bpfmap.Map[kernel.BridgePortKey, kernel.BridgePort]
 	bridged   *bpfmap.Map[uint32, uint64]
-	locals    *bpfmap.Map[kernelLocalKey, uint8]
+	locals    *bpfmap.Map[kernel.LocalKey, uint8]
 
 	ports   map[int]bridgePort
-	written map[kernelBridgePortKey]kernelBridgePort
+	written map[kernel.BridgePortKey]kernel.BridgePort
 	words   map[uint32]uint64 // of ll_bridged
-	local   map[kernelLocalKey]bool
+	local   map[kernel.LocalKey]bool
 	domains map[vlanOf]uint16
 	next    uint16 // next domain to assign
 }
@@ -49,9 +50,9 @@ func newBridgeTables(d *DataPlane, namespace uint8) *bridgeTables {
 		table:     &d.tables.BridgePort,
 		bridged:   &d.tables.Bridged,
 		locals:    &d.tables.Local,
-		written:   make(map[kernelBridgePortKey]kernelBridgePort),
+		written:   make(map[kernel.BridgePortKey]kernel.BridgePort),
 		words:     make(map[uint32]uint64),
-		local:     make(map[kernelLocalKey]bool),
+		local:     make(map[kernel.LocalKey]bool),
 		domains:   make(map[vlanOf]uint16),
 	}
 	s.adopt()
@@ -60,8 +61,8 @@ func newBridgeTables(d *DataPlane, namespace uint8) *bridgeTables {
 
 // adopt takes over the tables of an earlier run: connections refer to its bridge domains.
 func (s *bridgeTables) adopt() {
-	var key kernelBridgePortKey
-	var value kernelBridgePort
+	var key kernel.BridgePortKey
+	var value kernel.BridgePort
 	for it := s.table.Iterate(); it.Next(&key, &value); {
 		if key.Netns != s.namespace {
 			continue
@@ -72,7 +73,7 @@ func (s *bridgeTables) adopt() {
 			s.next = max(s.next, value.Domain)
 		}
 	}
-	var local kernelLocalKey
+	var local kernel.LocalKey
 	var one uint8
 	for it := s.locals.Iterate(); it.Next(&local, &one); {
 		if local.Netns == uint32(s.namespace) {
@@ -110,11 +111,11 @@ func (s *bridgeTables) domain(v vlanOf) uint16 {
 // setPorts writes the bridge domains of frames from bridge ports, and the devices that are ends of
 // tunnels, and reports whether anything changed.
 func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.Link, ends []int) (changed bool, err error) {
-	wanted := make(map[kernelBridgePortKey]kernelBridgePort)
+	wanted := make(map[kernel.BridgePortKey]kernel.BridgePort)
 	words := make(map[uint32]uint64)
 	for _, index := range ends {
 		words[uint32(s.namespace)*bridgedWords+uint32(index&0xffff)>>6] |= 1 << (index & 63)
-		wanted[kernelBridgePortKey{Ifindex: uint32(index), Netns: s.namespace}] = kernelBridgePort{Flags: bridgePortTunnel}
+		wanted[kernel.BridgePortKey{Ifindex: uint32(index), Netns: s.namespace}] = kernel.BridgePort{Flags: bridgePortTunnel}
 	}
 	live, flat := make(map[vlanOf]bool), s.flat(ports)
 	for index, p := range ports {
@@ -124,7 +125,7 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 		}
 		at := uint32(s.namespace)*bridgedWords + uint32(index&0xffff)>>6
 		words[at] |= 1 << (index & 63)
-		value := kernelBridgePort{Bridge: uint32(p.bridge)}
+		value := kernel.BridgePort{Bridge: uint32(p.bridge)}
 		copy(value.Mac[:], bridge.Attrs().HardwareAddr)
 		if mac, ok := s.guard(guardedDevice{s.namespace, index}); ok {
 			value.Guard, value.Flags = mac, bridgePortGuarded
@@ -134,7 +135,7 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 		}
 		put := func(vid uint16, of vlanOf, domain uint16) {
 			value.Domain, value.Vid = domain, of.vid
-			wanted[kernelBridgePortKey{Ifindex: uint32(index), Vid: vid, Netns: s.namespace}] = value
+			wanted[kernel.BridgePortKey{Ifindex: uint32(index), Vid: vid, Netns: s.namespace}] = value
 			live[of] = true
 		}
 		put(0, vlanOf{p.bridge, 0}, 0) // unless overwritten below
@@ -161,7 +162,7 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 
 // knows reports whether programs know the bridge domain of untagged frames from a port.
 func (s *bridgeTables) knows(index int) bool {
-	return s.written[kernelBridgePortKey{Ifindex: uint32(index), Netns: s.namespace}].Domain != 0
+	return s.written[kernel.BridgePortKey{Ifindex: uint32(index), Netns: s.namespace}].Domain != 0
 }
 
 // flat returns the bridges of pods: the bridges with guarded ports.
@@ -176,7 +177,7 @@ func (s *bridgeTables) flat(ports map[int]bridgePort) map[int]bool {
 }
 
 // write makes the tables equal wanted. A bit is set only while its entries exist.
-func (s *bridgeTables) write(wanted map[kernelBridgePortKey]kernelBridgePort, words map[uint32]uint64) error {
+func (s *bridgeTables) write(wanted map[kernel.BridgePortKey]kernel.BridgePort, words map[uint32]uint64) error {
 	for at, old := range maps.Clone(s.words) {
 		if err := s.setWord(at, old&words[at]); err != nil {
 			return err
@@ -224,10 +225,10 @@ func (s *bridgeTables) setWord(at uint32, word uint64) error {
 
 // setLocal writes the node's own addresses, and the broadcast addresses of its networks.
 func (s *bridgeTables) setLocal(addrs []netlink.Addr) error {
-	wanted := make(map[kernelLocalKey]bool)
+	wanted := make(map[kernel.LocalKey]bool)
 	for i := range addrs {
 		for _, ip := range ownAddrs(&addrs[i]) {
-			wanted[kernelLocalKey{Addr: addrOf(ip), Netns: uint32(s.namespace)}] = true
+			wanted[kernel.LocalKey{Addr: kernel.AddrOf(ip), Netns: uint32(s.namespace)}] = true
 		}
 	}
 	for key := range wanted {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testrules"
 )
 
@@ -133,11 +134,11 @@ func TestClassifyFailsClosed(t *testing.T) {
 	_, err = a.images.publish(rulesFirewall, image)
 	a.ok(err)
 	expect("a rule for all", 1)
-	a.ok(a.maps[kernelMapLlImage128k].Delete(uint32(rulesFirewall)))
+	a.ok(a.maps[kernel.MapLlImage128k].Delete(uint32(rulesFirewall)))
 	expect("the image is gone", -1)
 	for which := range uint32(8) {
 		if which > 0 {
-			a.ok(a.maps[kernelMapLlRules].Put(uint32(rulesFirewall), kernelRules{Image: which}))
+			a.ok(a.maps[kernel.MapLlRules].Put(uint32(rulesFirewall), kernel.Rules{Image: which}))
 			expect(fmt.Sprint("there is no image ", which), -1)
 		}
 	}
@@ -150,7 +151,7 @@ func TestClassifyFailsClosed(t *testing.T) {
 	a.ok(err)
 	defer inner.Close()
 	a.ok(a.images.insert(rulesFirewall, 1, inner))
-	a.ok(a.maps[kernelMapLlRules].Put(uint32(rulesFirewall), kernelRules{Image: 1}))
+	a.ok(a.maps[kernel.MapLlRules].Put(uint32(rulesFirewall), kernel.Rules{Image: 1}))
 	expect("of another version", -1)
 	changed, err := a.images.publish(rulesFirewall, image)
 	if a.ok(err); !changed {

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestNumbersAreThoseOfTheHeaders compares constants that have no type in the programs' BTF.
@@ -29,11 +31,11 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 	}
 	for name, got := range map[string]int64{
 		"LAYOUT_VERSION":  layoutVersion,
-		"TICK_SHIFT":      tickShift,
-		"SLOTS_PER_CHUNK": slotsPerChunk,
-		"NEXTHOP_COUNT":   nexthopCount,
-		"CROWD_COUNT":     crowdCount,
-		"CROWD_SLOTS":     crowdSlots,
+		"TICK_SHIFT":      kernel.TickShift,
+		"SLOTS_PER_CHUNK": kernel.SlotsPerChunk,
+		"NEXTHOP_COUNT":   kernel.NexthopCount,
+		"CROWD_COUNT":     kernel.CrowdCount,
+		"CROWD_SLOTS":     kernel.CrowdSlots,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(headers)
 		if found == nil {

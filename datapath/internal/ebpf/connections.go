@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // listBatch is the number of entries that a listing reads at once.
@@ -165,5 +166,5 @@ func (s *services) name(id uint32) datapath.ServiceName {
 
 // since returns the time from tick to now, or 0 if tick is later.
 func since(now, tick uint32) time.Duration {
-	return durationOf(uint32(max(0, int32(now-tick))))
+	return kernel.DurationOf(uint32(max(0, int32(now-tick))))
 }

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestStateNames: every state of the C source has its words.
 func TestStateNames(t *testing.T) {
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}

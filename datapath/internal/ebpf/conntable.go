@@ -3,56 +3,24 @@
 package ebpf
 
 import (
-	"net/netip"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // connKey and connValue are the common parts of the entries of both families.
 type connKey[K any] interface {
 	*K
-	tuple() datapath.Tuple
-	proto() uint8
-	namespace() uint8
-	expire(*expirerExpire)
+	Tuple() datapath.Tuple
+	Protocol() uint8
+	Namespace() uint8
+	Expire(*kernel.ExpirerExpire)
 }
 
 type connValue[K, V any] interface {
 	*V
-	meta() *kernelCtMeta
-	twin(*K) K // key of the other direction
-}
-
-func (k *kernelCt4Key) tuple() datapath.Tuple {
-	return datapath.Tuple{
-		Source:      netip.AddrPortFrom(addr4(k.Saddr), swap16(k.Sport)),
-		Destination: netip.AddrPortFrom(addr4(k.Daddr), swap16(k.Dport)),
-	}
-}
-
-func (k *kernelCt6Key) tuple() datapath.Tuple {
-	return datapath.Tuple{
-		Source:      netip.AddrPortFrom(k.Saddr.addr(), swap16(k.Sport)),
-		Destination: netip.AddrPortFrom(k.Daddr.addr(), swap16(k.Dport)),
-	}
-}
-
-func (k *kernelCt4Key) proto() uint8 { return k.Proto }
-func (k *kernelCt6Key) proto() uint8 { return k.Proto }
-
-func (k *kernelCt4Key) namespace() uint8 { return k.Netns }
-func (k *kernelCt6Key) namespace() uint8 { return k.Netns }
-
-func (v *kernelCt4Val) meta() *kernelCtMeta { return &v.Meta }
-func (v *kernelCt6Val) meta() *kernelCtMeta { return &v.Meta }
-
-func (v *kernelCt4Val) twin(k *kernelCt4Key) kernelCt4Key {
-	return kernelCt4Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Netns: k.Netns, Domain: k.Domain}
-}
-
-func (v *kernelCt6Val) twin(k *kernelCt6Key) kernelCt6Key {
-	return kernelCt6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Netns: k.Netns, Domain: k.Domain}
+	Common() *kernel.CtMeta
+	Twin(*K) K // key of the other direction
 }
 
 // connTable is one map of connections, of either family.
@@ -80,8 +48,8 @@ type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
 func newConnTables(d *DataPlane) []connTable {
 	est4, half4 := &d.tables.Ct4, &d.tables.Half4
 	est6, half6 := &d.tables.Ct6, &d.tables.Half6
-	type v4 = connMap[kernelCt4Key, kernelCt4Val, *kernelCt4Key, *kernelCt4Val]
-	type v6 = connMap[kernelCt6Key, kernelCt6Val, *kernelCt6Key, *kernelCt6Val]
+	type v4 = connMap[kernel.Ct4Key, kernel.Ct4Val, *kernel.Ct4Key, *kernel.Ct4Val]
+	type v6 = connMap[kernel.Ct6Key, kernel.Ct6Val, *kernel.Ct6Key, *kernel.Ct6Val]
 	return []connTable{
 		&v4{d: d, m: half4, other: est4},
 		&v4{d: d, m: est4, lasting: true, other: half4},
@@ -123,20 +91,20 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 // sweepOne counts an entry, and chooses its connection to be deleted when it has ended. If an
 // idle connection has entries for both directions, the client's entry decides for both.
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
-	m := v.meta()
+	m := v.Common()
 	p.count(m)
 	if m.Flags&ctReply == 0 {
-		t.d.sweeper.shares.add(t.kind(), k.tuple().Source.Addr(), 1)
+		t.d.sweeper.shares.add(t.kind(), k.Tuple().Source.Addr(), 1)
 	}
 	if ends, matched := t.isEnded(p, k, v); ends {
 		t.doom(k, v, 0, true, matched)
 		return nil
 	}
-	idle := p.idle.idleFor(m, k.proto())
+	idle := p.idle.idleFor(m, k.Protocol())
 	if idle == 0 || idleSince(p.now, m) <= idle {
 		return nil
 	}
-	twin, err := t.twinMeta(v.twin((*K)(k)))
+	twin, err := t.twinMeta(v.Twin((*K)(k)))
 	if err != nil {
 		return err
 	}
@@ -149,21 +117,21 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 // isEnded reports whether the connection of an entry ends even if it is not idle. matched: because
 // the pass's match selected it.
 func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool) {
-	m := v.meta()
+	m := v.Common()
 	gone, down := p.dead[m.BackendId]
-	ends = gone || down && datapath.Protocol(k.proto()) == datapath.UDP
+	ends = gone || down && datapath.Protocol(k.Protocol()) == datapath.UDP
 	if len(p.departed) > 0 && !ends {
-		other := v.twin((*K)(k))
-		ends = p.departs(m, k.namespace(), k.tuple(), KP(&other).tuple())
+		other := v.Twin((*K)(k))
+		ends = p.departs(m, k.Namespace(), k.Tuple(), KP(&other).Tuple())
 	}
-	if len(p.taken) > 0 && !ends && m.ServiceId != 0 && datapath.Protocol(k.proto()) == datapath.UDP {
-		other := v.twin((*K)(k))
-		ends = p.isTaken(t.d.services, m, k.tuple(), KP(&other).tuple())
+	if len(p.taken) > 0 && !ends && m.ServiceId != 0 && datapath.Protocol(k.Protocol()) == datapath.UDP {
+		other := v.Twin((*K)(k))
+		ends = p.isTaken(t.d.services, m, k.Tuple(), KP(&other).Tuple())
 	}
 	if (m.NatId != 0 || m.Flags&ctDevice != 0) && !ends {
 		comes, leaves := tuplesOf[K, V](k, v)
-		if ends = p.nat.ended(m, comes, leaves, k.namespace()); !ends {
-			p.nat.note(m, comes, leaves, k.proto(), k.namespace())
+		if ends = p.nat.ended(m, comes, leaves, k.Namespace()); !ends {
+			p.nat.note(m, comes, leaves, k.Protocol(), k.Namespace())
 		}
 	}
 	if !ends && p.match != nil {
@@ -175,21 +143,21 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 
 // tuplesOf returns the tuples with which the packets of an entry arrive and leave.
 func tuplesOf[K comparable, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) (comes, leaves datapath.Tuple) {
-	other := v.twin((*K)(k))
-	leaves = KP(&other).tuple()
+	other := v.Twin((*K)(k))
+	leaves = KP(&other).Tuple()
 	leaves.Source, leaves.Destination = leaves.Destination, leaves.Source
-	return k.tuple(), leaves
+	return k.Tuple(), leaves
 }
 
 // idleSince returns the number of ticks since a direction last carried a packet.
-func idleSince(now uint32, m *kernelCtMeta) uint32 { return uint32(max(0, int32(now-m.LastSeenTick))) }
+func idleSince(now uint32, m *kernel.CtMeta) uint32 { return uint32(max(0, int32(now-m.LastSeenTick))) }
 
 // twinMeta returns the common part of the entry at k in either table, or nil.
-func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
+func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernel.CtMeta, error) {
 	for _, m := range []*bpfmap.Map[K, V]{t.m, t.other} {
 		var value V
 		if ok, err := m.Find(k, &value); ok || err != nil {
-			return VP(&value).meta(), err
+			return VP(&value).Common(), err
 		}
 	}
 	return nil, nil
@@ -198,13 +166,13 @@ func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernelCtMeta, error) {
 // connection describes the connection of an entry, without the fields that only the other
 // direction's entry holds.
 func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Connection {
-	m := v.meta()
-	other := v.twin((*K)(k))
+	m := v.Common()
+	other := v.Twin((*K)(k))
 	c := datapath.Connection{
-		Protocol: datapath.Protocol(k.proto()),
-		Original: k.tuple(),
-		Reply:    KP(&other).tuple(),
-		State:    t.d.stateName(m.State, datapath.Protocol(k.proto())),
+		Protocol: datapath.Protocol(k.Protocol()),
+		Original: k.Tuple(),
+		Reply:    KP(&other).Tuple(),
+		State:    t.d.stateName(m.State, datapath.Protocol(k.Protocol())),
 		Age:      since(now, m.CreatedTick),
 		Idle:     since(now, m.LastSeenTick),
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},
@@ -230,10 +198,10 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 	if err != nil {
 		return nil, false, err
 	}
-	now := nowTick()
+	now := kernel.NowTick()
 	for i := range n {
 		k, v := KP(&keys[i]), VP(&values[i])
-		m := v.meta()
+		m := v.Common()
 		if m.Flags&ctReply != 0 {
 			continue
 		}
@@ -241,11 +209,11 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 		if !match(&c) {
 			continue
 		}
-		twin, err := t.twinMeta(v.twin((*K)(k)))
+		twin, err := t.twinMeta(v.Twin((*K)(k)))
 		if err != nil {
 			return nil, false, err
 		}
-		idle := l.idle.idleFor(m, k.proto())
+		idle := l.idle.idleFor(m, k.Protocol())
 		if twin != nil {
 			c.Received = datapath.Traffic{Packets: twin.PacketCount, Bytes: twin.ByteCount}
 			c.Idle = min(c.Idle, since(now, twin.LastSeenTick))
@@ -255,7 +223,7 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 				c.NATBack = t.d.nats.name(twin.NatId)
 			}
 		}
-		c.Expires = max(0, durationOf(idle)-c.Idle)
+		c.Expires = max(0, kernel.DurationOf(idle)-c.Idle)
 		found = append(found, c)
 	}
 	return found, more, nil

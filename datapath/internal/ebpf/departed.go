@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // departedGrace is how long an address may be unassigned before its connections end. If one change
@@ -47,7 +48,7 @@ func (d *departed) leave(namespace uint8, a netip.Addr) {
 	if d.left == nil {
 		d.left = make(map[netnsAddr]departure)
 	}
-	d.left[departedAt(namespace, a)] = departure{nowTick(), time.Now()}
+	d.left[departedAt(namespace, a)] = departure{kernel.NowTick(), time.Now()}
 }
 
 // back records that an endpoint has the address again.
@@ -84,9 +85,9 @@ func (d *departed) passEnded(due map[netnsAddr]departure) {
 
 // departs reports whether a direction belongs to a connection of a released address. comes is the
 // tuple of its packets, back the tuple of the other direction.
-func (p *pass) departs(m *kernelCtMeta, namespace uint8, comes, back datapath.Tuple) bool {
-	switch kernelCtState(m.State) {
-	case kernelCtStateCT_FIN, kernelCtStateCT_TIME_WAIT, kernelCtStateCT_CLOSED:
+func (p *pass) departs(m *kernel.CtMeta, namespace uint8, comes, back datapath.Tuple) bool {
+	switch kernel.CtState(m.State) {
+	case kernel.CtStateCT_FIN, kernel.CtStateCT_TIME_WAIT, kernel.CtStateCT_CLOSED:
 		return false
 	}
 	for _, a := range []netip.AddrPort{comes.Source, comes.Destination, back.Source, back.Destination} {

@@ -13,14 +13,15 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // devicesOfBefore returns the devices that have a flag in an earlier run's entries. They count as
 // such until this run has read the current state.
 func devicesOfBefore(d *DataPlane, namespace uint8, flag uint32) map[int]bool {
 	those := make(map[int]bool)
-	var key kernelDeviceKey
-	var device kernelDevice
+	var key kernel.DeviceKey
+	var device kernel.Device
 	for it := d.tables.Device.Iterate(); it.Next(&key, &device); {
 		if key.Netns == uint32(namespace) && device.Flags&flag != 0 {
 			those[int(key.Ifindex)] = true
@@ -53,7 +54,7 @@ func (v *devices) ruleName(l netlink.Link) string {
 	}
 	inForce := ""
 	if old, err := v.before(v.key(l)); err == nil {
-		inForce = old.name()
+		inForce = old.Text()
 	}
 	next := v.named[a.Index]
 	if next == "" {
@@ -83,8 +84,8 @@ func (v *devices) isOther(name string) bool {
 func (v *devices) ruleNameInForce(index int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	old := v.written[kernelDeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}]
-	return old.name()
+	old := v.written[kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}]
+	return old.Text()
 }
 
 // uplinkNames are the names of uplinks in the translation in force.
@@ -182,7 +183,7 @@ func (v *devices) dropPort(index int) error {
 	delete(v.roles, index)
 	delete(v.uplinks, index)
 	wanted := maps.Clone(v.written)
-	key := kernelDeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}
+	key := kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}
 	if device, ok := wanted[key]; ok {
 		device.Flags &^= devicePort
 		wanted[key] = device
@@ -232,7 +233,7 @@ const netnsCount = netnsSwitch + 1
 func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
-		if device.Flags&deviceUplink != 0 && !v.isLink(device.name()) {
+		if device.Flags&deviceUplink != 0 && !v.isLink(device.Text()) {
 			at, bit := guardedDevice{v.namespace.id, int(key.Ifindex)}.word()
 			words[netnsCount*guardedWords+at] |= bit
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestPortsStayPorts: during a start the programs still know which devices have a program on the
@@ -20,13 +21,13 @@ func TestPortsStayPorts(t *testing.T) {
 	n.attach()
 	pins := n.d.dir
 	flags := func(device string) (got uint32) {
-		table, err := ebpf.LoadPinnedMap(pins+"/"+kernelMapLlDevice, nil)
+		table, err := ebpf.LoadPinnedMap(pins+"/"+kernel.MapLlDevice, nil)
 		n.ok(err)
 		defer table.Close()
-		var key kernelDeviceKey
-		var value kernelDevice
+		var key kernel.DeviceKey
+		var value kernel.Device
 		for it := table.Iterate(); it.Next(&key, &value); {
-			if name := value.name(); name == device {
+			if name := value.Text(); name == device {
 				got = value.Flags
 			}
 		}

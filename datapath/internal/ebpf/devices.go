@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // rescanInterval limits how long a lost netlink message goes unnoticed.
@@ -40,7 +41,7 @@ type devices struct {
 	addrs      map[int][]netip.Prefix
 	listed     map[string]datapath.Device // returned to callers, so never changed
 	first      map[int][2]netip.Addr      // returned by firstAddrs
-	written    map[kernelDeviceKey]kernelDevice
+	written    map[kernel.DeviceKey]kernel.Device
 	neighbours map[neighbour][6]byte
 	failed     map[neighbour]bool       // the kernel has given up resolving these
 	ports      map[int]bool             // devices that our programs are attached to
@@ -65,7 +66,7 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 	return &devices{
 		d: d, namespace: z,
 		done:       make(chan struct{}),
-		written:    make(map[kernelDeviceKey]kernelDevice),
+		written:    make(map[kernel.DeviceKey]kernel.Device),
 		neighbours: make(map[neighbour][6]byte),
 		failed:     make(map[neighbour]bool),
 		xdp:        make(map[int]datapath.XDPMode),
@@ -170,7 +171,7 @@ func (v *devices) scan() error {
 	v.scanned = time.Now()
 	v.links = make(map[int]netlink.Link, len(links))
 	v.addrs = make(map[int][]netip.Prefix)
-	wanted := make(map[kernelDeviceKey]kernelDevice, len(links))
+	wanted := make(map[kernel.DeviceKey]kernel.Device, len(links))
 	v.first = firstAddrs(addrs, v.addrs)
 	for _, l := range links {
 		v.links[l.Attrs().Index] = l
@@ -198,16 +199,16 @@ func (v *devices) scan() error {
 
 // invalidateAll invalidates all next hops of the namespace.
 func (v *devices) invalidateAll() error {
-	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Netns == v.namespace.id })
+	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.id })
 }
 
-func (v *devices) key(l netlink.Link) kernelDeviceKey {
-	return kernelDeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.id)}
+func (v *devices) key(l netlink.Link) kernel.DeviceKey {
+	return kernel.DeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.id)}
 }
 
 // write makes ll_device equal wanted, starting from v.written, and invalidates next hops through
 // changed devices.
-func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
+func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	table := &v.d.tables.Device
 	changed := make(map[uint32]bool)
 	var names []string // old and new names of changed devices
@@ -218,7 +219,7 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 		if old, err := v.before(key); err != nil {
 			return err
 		} else if old.Name != device.Name {
-			names = append(names, old.name(), device.name())
+			names = append(names, old.Text(), device.Text())
 		}
 		if err := table.Put(key, device); err != nil {
 			return fmt.Errorf("device %d: %w", key.Ifindex, err)
@@ -233,7 +234,7 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 		if err := table.Delete(key); err != nil {
 			return fmt.Errorf("device %d: %w", key.Ifindex, err)
 		}
-		names = append(names, old.name())
+		names = append(names, old.Text())
 		delete(v.written, key)
 		changed[key.Ifindex] = true
 	}
@@ -246,11 +247,11 @@ func (v *devices) write(wanted map[kernelDeviceKey]kernelDevice) error {
 	if err := v.d.firewall.devicesChanged(names); err != nil {
 		return err
 	}
-	return v.d.nexthops.invalidate(func(k kernelNexthopKey) bool { return k.Netns == v.namespace.id && changed[k.Ifindex] })
+	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.id && changed[k.Ifindex] })
 }
 
 // before returns what programs know of a device, possibly from an earlier run.
-func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
+func (v *devices) before(key kernel.DeviceKey) (old kernel.Device, err error) {
 	if old, ok := v.written[key]; ok {
 		return old, nil
 	}
@@ -261,18 +262,18 @@ func (v *devices) before(key kernelDeviceKey) (old kernelDevice, err error) {
 }
 
 // encode returns the ll_device entry of a device. v.mu is held.
-func (v *devices) encode(l netlink.Link) kernelDevice {
+func (v *devices) encode(l netlink.Link) kernel.Device {
 	a := l.Attrs()
-	k := kernelDevice{MtuBytes: uint32(a.MTU), Name: deviceName(v.ruleName(l))}
+	k := kernel.Device{MtuBytes: uint32(a.MTU), Name: kernel.DeviceName(v.ruleName(l))}
 	copy(k.Mac[:], a.HardwareAddr)
-	for family, to := range []*kernelAddr{&k.Addr4, &k.Addr6} {
+	for family, to := range []*kernel.Addr{&k.Addr4, &k.Addr6} {
 		ip := v.first[a.Index][family]
 		if !ip.IsValid() {
 			ip = v.first[0][family]
 			k.Flags |= []uint32{deviceBorrowedAddr4, deviceBorrowedAddr6}[family]
 		}
 		if ip.IsValid() {
-			*to = addrOf(ip)
+			*to = kernel.AddrOf(ip)
 		}
 	}
 	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] {
@@ -324,7 +325,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if !known || !gone && old == mac {
 		return
 	}
-	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
+	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.id && k.Dmac == old && k.Bridged == 0
 	}))
 }
@@ -337,7 +338,7 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 		return
 	}
 	gone := u.Type == unix.RTM_DELNEIGH
-	v.report(v.d.nexthops.invalidate(func(k kernelNexthopKey) bool {
+	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.id && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // divert is one entry of ll_divert: a prefix of clients that another service serves.
@@ -29,8 +30,8 @@ func prefixesOf(list []divert) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-func (d divert) entry() kernelDivert {
-	return kernelDivert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
+func (d divert) entry() kernel.Divert {
+	return kernel.Divert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
 }
 
 // writeDiverts writes which clients are served by which other services, under a new id, if that has
@@ -56,7 +57,7 @@ func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
 		set = s.newID()
 	}
 	for i, d := range wanted {
-		key, entry := sourceRangeKeyOf(set, d.prefix), d.entry()
+		key, entry := kernel.SourceRangeKeyOf(set, d.prefix), d.entry()
 		if err := s.tables.Divert.Put(key, entry); err != nil {
 			s.discard(oldTable{divertSet: set, ranges: prefixesOf(wanted[:i+1])})
 			return tableError("ranges", err)
@@ -114,12 +115,12 @@ func (s *services) forgetDiverts(v *service) error {
 var divertFamilies = [2]uint32{4, 6}
 
 // writeByID writes a service by its id, for services that divert clients to it.
-func (s *services) writeByID(v *service, entries [2]kernelService) error {
+func (s *services) writeByID(v *service, entries [2]kernel.Service) error {
 	if s.diverted[v.name] == 0 {
 		return nil
 	}
 	for f := range entries {
-		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
+		key := kernel.ServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		if err := s.tables.ServiceId.Put(key, entries[f]); err != nil {
 			v.suspect = true // all of it is written the next time
 			return tableError("services", err)
@@ -131,7 +132,7 @@ func (s *services) writeByID(v *service, entries [2]kernelService) error {
 func (s *services) deleteByID(id uint32) error {
 	var errs error
 	for _, family := range divertFamilies {
-		key := kernelServiceIdKey{Id: id, Family: family}
+		key := kernel.ServiceIdKey{Id: id, Family: family}
 		errs = errors.Join(errs, s.tables.ServiceId.Delete(key))
 	}
 	return errs
@@ -140,11 +141,11 @@ func (s *services) deleteByID(id uint32) error {
 // adoptDiverts takes over the diverts of an earlier run.
 func (s *services) adoptDiverts() error {
 	sets := make(map[uint32][]divert)
-	var key kernelSourceRangeKey
-	var entry kernelDivert
+	var key kernel.SourceRangeKey
+	var entry kernel.Divert
 	it := s.tables.Divert.Iterate()
 	for it.Next(&key, &entry) {
-		d := divert{prefix: key.prefix(), service: entry.ServiceId}
+		d := divert{prefix: key.Prefix(), service: entry.ServiceId}
 		if other := s.byID[entry.ServiceId]; other != nil {
 			d.name = other.name
 		}
@@ -176,8 +177,8 @@ func (s *services) adoptDiverts() error {
 
 // adoptByID removes entries that no service diverts to.
 func (s *services) adoptByID() error {
-	var left []kernelServiceIdKey
-	err := s.tables.ServiceId.Batches(func(keys []kernelServiceIdKey, _ []kernelService) error {
+	var left []kernel.ServiceIdKey
+	err := s.tables.ServiceId.Batches(func(keys []kernel.ServiceIdKey, _ []kernel.Service) error {
 		for _, key := range keys {
 			if v := s.byID[key.Id]; v == nil || s.diverted[v.name] == 0 {
 				left = append(left, key)
@@ -195,8 +196,8 @@ func (s *services) adoptByID() error {
 // for services that divert to it.
 func (s *services) verifyDiverts(v *service) (bool, error) {
 	for _, d := range v.diverts {
-		key := sourceRangeKeyOf(v.divertSet, d.prefix)
-		var entry kernelDivert
+		key := kernel.SourceRangeKeyOf(v.divertSet, d.prefix)
+		var entry kernel.Divert
 		if ok, err := s.tables.Divert.Find(key, &entry); !ok || entry != d.entry() {
 			return false, err
 		}
@@ -208,8 +209,8 @@ func (s *services) verifyDiverts(v *service) (bool, error) {
 		return true, nil
 	}
 	for f := range v.entries {
-		key := kernelServiceIdKey{Id: v.id, Family: divertFamilies[f]}
-		var entry kernelService
+		key := kernel.ServiceIdKey{Id: v.id, Family: divertFamilies[f]}
+		var entry kernel.Service
 		if ok, err := s.tables.ServiceId.Find(key, &entry); !ok || entry != v.entries[f] {
 			return false, err
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -96,7 +97,7 @@ func TestDiverted(t *testing.T) {
 	}
 	time.Sleep(grace) // longer than a program may run
 	n.d.services.dropOld()
-	for _, table := range []string{kernelMapLlDivert, kernelMapLlServiceId, kernelMapLlServiceAddr} {
+	for _, table := range []string{kernel.MapLlDivert, kernel.MapLlServiceId, kernel.MapLlServiceAddr} {
 		if count, err := countEntries(n.d.maps[table]); err != nil || count != 0 {
 			t.Errorf("%s has %d entries in the end, %v", table, count, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -16,7 +17,7 @@ func (r *rig) knowNeighbours(f family) {
 	r.ns.Run(r.t, "ip", "neigh", "replace", f.client.Addr().String(), "lladdr", "02:00:5e:10:01:17", "dev", "in0", "nud", "permanent")
 	r.ns.Run(r.t, "ip", "neigh", "replace", f.far.Addr().String(), "lladdr", "02:00:5e:10:02:34", "dev", "out0", "nud", "permanent")
 	for i := range uint32(4) {
-		r.ok(r.maps[kernelMapLlNexthopFree].Put(nil, 100+i))
+		r.ok(r.maps[kernel.MapLlNexthopFree].Put(nil, 100+i))
 	}
 }
 
@@ -70,9 +71,9 @@ func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) 
 	if d := testpkt.Diff(message(r.in.arrives(), proto, outer, far, stageOpen, 60), out); d != "" {
 		r.t.Errorf("first packet (- want, + got):\n%s", d)
 	}
-	half := kernelMapLlHalf4
+	half := kernel.MapLlHalf4
 	if f.name == "IPv6" {
-		half = kernelMapLlHalf6
+		half = kernel.MapLlHalf6
 	}
 	if n := r.count(half); n != 2 {
 		r.t.Errorf("%d entries, want one for each direction", n)
@@ -100,7 +101,7 @@ func TestNotTranslatedAtOnce(t *testing.T) {
 			prepare func(r *rig, f family)
 			frame   func(r *rig, f family) []byte // nil: the first packet of a connection
 		}{
-			"netfilter has rules": {prepare: func(r *rig, _ family) { r.put(kernelMapLlNetfilter, uint32(0), uint32(1)) }},
+			"netfilter has rules": {prepare: func(r *rig, _ family) { r.put(kernel.MapLlNetfilter, uint32(0), uint32(1)) }},
 			"last hop": {frame: func(r *rig, f family) []byte {
 				return message(r.in.arrives(), testpkt.ProtoUDP, f.client, f.far, stageOpen, 1)
 			}},

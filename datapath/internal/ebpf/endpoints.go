@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // endpoints is the table of endpoints: ports with a source guard. After a restart an endpoint is
@@ -145,7 +146,7 @@ func (p *ports) forgetGuards() error {
 // forgetDrops removes the drop counters of a device that is gone, or no longer ours.
 func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 	for reason := range d.reasons {
-		key := kernelPortDropKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace), Reason: uint32(reason)}
+		key := kernel.PortDropKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace), Reason: uint32(reason)}
 		if e := d.tables.PortDrops.Delete(key); e != nil {
 			err = errors.Join(err, e)
 		}

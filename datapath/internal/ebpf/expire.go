@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // expireBatch is EXPIRE_COUNT: the maximum number of connections that one run of the program
@@ -27,12 +28,12 @@ type expirer struct {
 
 // newExpirer loads the program with these maps.
 func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
-	spec, err := loadExpirer()
+	spec, err := kernel.LoadExpirer()
 	if err != nil {
 		return nil, err
 	}
 	replace := make(map[string]*ebpf.Map)
-	used := mapsUsed(spec.Programs[expirerProgLlExpireRun])
+	used := mapsUsed(spec.Programs[kernel.ExpirerProgLlExpireRun])
 	for name, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
 		if strings.HasPrefix(name, "ll_") && !used[name] {
@@ -44,12 +45,12 @@ func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
 	if err != nil {
-		return nil, fmt.Errorf("load program %s: %w", expirerProgLlExpireRun, err)
+		return nil, fmt.Errorf("load program %s: %w", kernel.ExpirerProgLlExpireRun, err)
 	}
 	defer c.Close()
 	x := &expirer{
-		program: c.DetachProgram(expirerProgLlExpireRun),
-		list:    c.DetachMap(expirerMapLlExpire),
+		program: c.DetachProgram(kernel.ExpirerProgLlExpireRun),
+		list:    c.DetachMap(kernel.ExpirerMapLlExpire),
 		frame:   make([]byte, 64),
 	}
 	for i := range uint32(expireBatch) {
@@ -72,13 +73,13 @@ func mapsUsed(p *ebpf.ProgramSpec) map[string]bool {
 func (x *expirer) Close() error { return errors.Join(x.program.Close(), x.list.Close()) }
 
 // run deletes up to expireBatch connections and fills in the result of each.
-func (x *expirer) run(all []expirerExpire) error {
+func (x *expirer) run(all []kernel.ExpirerExpire) error {
 	if len(all) == 0 {
 		return nil
 	}
 	n := len(all)
 	if n < expireBatch {
-		all = append(all, expirerExpire{}) // end of the list
+		all = append(all, kernel.ExpirerExpire{}) // end of the list
 	}
 	if _, err := x.list.BatchUpdate(x.indexes[:len(all)], all, nil); err != nil {
 		return fmt.Errorf("connections to be deleted: %w", err)
@@ -96,19 +97,6 @@ func (x *expirer) run(all []expirerExpire) error {
 		return fmt.Errorf("deleted connections: %d of %d read", got, n)
 	}
 	return nil
-}
-
-// expire fills in the key of the connection to be deleted.
-func (k *kernelCt4Key) expire(e *expirerExpire) {
-	e.Family = 4
-	e.Key4.Saddr, e.Key4.Daddr, e.Key4.Sport, e.Key4.Dport = k.Saddr, k.Daddr, k.Sport, k.Dport
-	e.Key4.Proto, e.Key4.Netns, e.Key4.Domain = k.Proto, k.Netns, k.Domain
-}
-
-func (k *kernelCt6Key) expire(e *expirerExpire) {
-	e.Family = 6
-	e.Key6.Saddr.Word, e.Key6.Daddr.Word, e.Key6.Sport, e.Key6.Dport = k.Saddr.Word, k.Daddr.Word, k.Sport, k.Dport
-	e.Key6.Proto, e.Key6.Netns, e.Key6.Domain = k.Proto, k.Netns, k.Domain
 }
 
 // doomed is a connection that a pass deletes after it has seen all entries. Until then each entry
@@ -134,9 +122,9 @@ func (t *connMap[K, V, KP, VP]) spare() { t.doomed = nil }
 func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 	n := min(expireBatch, len(t.doomed))
 	batch := t.doomed[:n]
-	all := make([]expirerExpire, n, expireBatch)
+	all := make([]kernel.ExpirerExpire, n, expireBatch)
 	for i := range batch {
-		KP(&batch[i].key).expire(&all[i])
+		KP(&batch[i].key).Expire(&all[i])
 		all[i].NowTick, all[i].IdleTicks = p.now, batch[i].idle
 		if batch[i].force {
 			all[i].Force = 1
@@ -155,26 +143,26 @@ func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 }
 
 // expired records the result for a connection that was to be deleted.
-func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *expirerExpire) {
+func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.ExpirerExpire) {
 	result := e.Result
-	if result != expirerExpireResultEXPIRE_ALONE && result != expirerExpireResultEXPIRE_BOTH {
+	if result != kernel.ExpirerExpireResultEXPIRE_ALONE && result != kernel.ExpirerExpireResultEXPIRE_BOTH {
 		return
 	}
 	if x.matched {
 		p.matched++
 	}
 	k, v := KP(&x.key), VP(&x.value)
-	m, twin := kernelCtMeta(e.Meta), kernelCtMeta(e.Twin)
+	m, twin := kernel.CtMeta(e.Meta), kernel.CtMeta(e.Twin)
 	m.State, twin.State = uint8(e.State), uint8(e.State)
 	comes, leaves := tuplesOf[K, V](k, v)
-	if result == expirerExpireResultEXPIRE_BOTH || m.Flags&ctReply == 0 { // the client's entry was seen
+	if result == kernel.ExpirerExpireResultEXPIRE_BOTH || m.Flags&ctReply == 0 { // the client's entry was seen
 		t.d.sweeper.shares.add(t.kind(), clientAddr[K, V](k, v), -1)
 	}
 	p.close(&m)
-	p.nat.leave(&m, comes, leaves, k.proto(), k.namespace())
-	if result == expirerExpireResultEXPIRE_BOTH {
+	p.nat.leave(&m, comes, leaves, k.Protocol(), k.Namespace())
+	if result == kernel.ExpirerExpireResultEXPIRE_BOTH {
 		p.close(&twin)
-		p.nat.leave(&twin, turned(leaves), turned(comes), k.proto(), k.namespace())
+		p.nat.leave(&twin, turned(leaves), turned(comes), k.Protocol(), k.Namespace())
 	}
 }
 

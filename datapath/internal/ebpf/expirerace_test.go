@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -90,14 +91,14 @@ func TestSeenWhileExpiring(t *testing.T) {
 				c.restore(now - silent)
 				start, done := make(chan struct{}), make(chan [expireBatch]bool)
 				go func() { done <- c.send(start) }()
-				all := make([]expirerExpire, expireBatch)
+				all := make([]kernel.ExpirerExpire, expireBatch)
 				for i, p := range c.paths {
 					all[i] = expireEntry(p.forth(), now, idle)
 				}
 				close(start)
 				c.ok(x.run(all))
 				for i, forwarded := range <-done {
-					switch stays := all[i].Result == expirerExpireResultEXPIRE_STAYS; {
+					switch stays := all[i].Result == kernel.ExpirerExpireResultEXPIRE_STAYS; {
 					case forwarded && !stays:
 						t.Fatalf("the reply to %s was forwarded, and its connection deleted: result %d", c.paths[i].client, all[i].Result)
 					case stays:

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -35,10 +36,10 @@ type fastRig struct {
 func newFastRig(t testing.TB) *fastRig {
 	t.Helper()
 	f := &fastRig{rig: newRig(t)}
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	f.ok(err)
 	f.ok(spec.Variables["config_fast"].Set(uint8(0)))
-	f.slow = f.loadOn(spec, kernelProgLlTcIngress)
+	f.slow = f.loadOn(spec, kernel.ProgLlTcIngress)
 	spec, err = loadForwarder()
 	f.ok(err)
 	f.alone = f.loadOn(spec, "ll_fast_test")
@@ -75,13 +76,13 @@ type fastCase struct {
 	tuple rigTuple // of the connection
 	leave rigTuple
 	meta  rigMeta
-	next  kernelNexthop // index 5
-	epoch kernelEpoch
+	next  kernel.Nexthop // index 5
+	epoch kernel.Epoch
 	gso   uint32
 	mark  uint32
 	// The device on which it arrives.
 	mayBridge  bool
-	bridgePort *kernelBridgePort // if it is a bridge port
+	bridgePort *kernel.BridgePort // if it is a bridge port
 	guarded    bool
 }
 
@@ -90,7 +91,7 @@ type fastResult struct {
 	action  int32
 	frame   []byte
 	entry   []byte // ticks show only whether they are new
-	nexthop kernelNexthop
+	nexthop kernel.Nexthop
 	counted map[string]uint64
 }
 
@@ -121,22 +122,22 @@ func (f *fastRig) prepare(c *fastCase) {
 	f.t.Helper()
 	established, _ := c.tuple.tables()
 	f.put(established, c.tuple.key(), c.value(f.t))
-	f.put(kernelMapLlNexthop, uint32(5), c.next)
-	f.put(kernelMapLlEpoch, uint32(0), c.epoch)
+	f.put(kernel.MapLlNexthop, uint32(5), c.next)
+	f.put(kernel.MapLlEpoch, uint32(0), c.epoch)
 	var bit uint64
 	if c.mayBridge {
 		bit = 1 << (f.in.index & 63)
 	}
-	f.put(kernelMapLlBridged, f.in.index>>6, bit)
+	f.put(kernel.MapLlBridged, f.in.index>>6, bit)
 	bit = 0
 	if c.guarded {
 		bit = 1 << (f.in.index & 63)
 	}
-	f.put(kernelMapLlGuarded, f.in.index>>6, bit)
-	key := kernelBridgePortKey{Ifindex: f.in.index}
+	f.put(kernel.MapLlGuarded, f.in.index>>6, bit)
+	key := kernel.BridgePortKey{Ifindex: f.in.index}
 	if c.bridgePort != nil {
-		f.put(kernelMapLlBridgePort, key, *c.bridgePort)
-	} else if err := f.maps[kernelMapLlBridgePort].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		f.put(kernel.MapLlBridgePort, key, *c.bridgePort)
+	} else if err := f.maps[kernel.MapLlBridgePort].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		f.t.Fatal(err)
 	}
 }
@@ -168,7 +169,7 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	}
 	established, _ := c.tuple.tables()
 	f.ok(f.maps[established].Lookup(c.tuple.key(), &res.entry))
-	f.ok(f.maps[kernelMapLlNexthop].Lookup(uint32(5), &res.nexthop))
+	f.ok(f.maps[kernel.MapLlNexthop].Lookup(uint32(5), &res.nexthop))
 	if seen := res.entry[16:20]; !bytes.Equal(seen, c.value(f.t)[16:20]) {
 		clear(seen)
 	}

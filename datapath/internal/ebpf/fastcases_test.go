@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -59,7 +60,7 @@ func (b fastBase) build(f *fastRig, changes ...fastChange) *fastCase {
 		what: b.name, tuple: b.tuple, leave: b.leave,
 		frame: packet(f.in.arrives(), b.proto, b.tuple.src, b.tuple.dst, stageData, 61),
 		meta:  rigMeta{PacketCount: 3, ByteCount: 1000, LastSeenTick: now - fastTicksAgo, Nexthop: 5, InPort: uint16(f.in.index), State: 2, Flags: b.flags},
-		next:  kernelNexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: nexthopXDPXmit | nexthopNoQdisc, CheckedTick: now - fastTicksAgo},
+		next:  kernel.Nexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: nexthopXDPXmit | nexthopNoQdisc, CheckedTick: now - fastTicksAgo},
 	}
 	for _, change := range changes {
 		c.what += ", " + change.name
@@ -233,14 +234,14 @@ func entry(name string, do func(*rigMeta)) fastChange {
 
 func fromBridge(name string, do func(*fastCase)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
-		c.mayBridge, c.bridgePort = true, &kernelBridgePort{Bridge: 99, Domain: 3}
+		c.mayBridge, c.bridgePort = true, &kernel.BridgePort{Bridge: 99, Domain: 3}
 		c.meta.LastSeenTick = rigTick() // the bridge has just seen a packet
 		copy(c.bridgePort.Mac[:], c.frame)
 		do(c)
 	}}
 }
 
-func nexthop(name string, do func(*kernelNexthop)) fastChange {
+func nexthop(name string, do func(*kernel.Nexthop)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) { do(&c.next) }}
 }
 
@@ -314,9 +315,9 @@ func entryChanges() []fastChange {
 		entry("of a service", func(m *rigMeta) { m.ServiceID, m.BackendID = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NATID = 9 }),
 		taken(entry("silent for a while", func(m *rigMeta) { m.LastSeenTick -= 100 })),
 		entry("seen later", func(m *rigMeta) { m.LastSeenTick += 100 }),
-		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: rigTick()} }},
-		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
-		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernelEpoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
+		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: rigTick()} }},
+		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
+		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
 		fromBridge("a part of a bridge", func(c *fastCase) {}),
 		taken(fromBridge("a part of a bridge, to its MAC", func(c *fastCase) {
 			c.bridgePort.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}
@@ -342,7 +343,7 @@ func entryChanges() []fastChange {
 		{name: "a guard, and another port", do: func(c *fastCase) { c.guarded, c.meta.InPort = true, c.meta.InPort+1 }},
 		{name: "perhaps a part of a bridge", do: func(c *fastCase) { c.mayBridge = true }},
 	}
-	for state := range uint8(kernelCtStateCT_STATE_MAX) {
+	for state := range uint8(kernel.CtStateCT_STATE_MAX) {
 		all = append(all, entry("state", func(m *rigMeta) { m.State = state }))
 	}
 	return all
@@ -350,12 +351,12 @@ func entryChanges() []fastChange {
 
 func nexthopChanges() []fastChange {
 	all := []fastChange{
-		nexthop("no device", func(n *kernelNexthop) { n.Ifindex = 0 }), {name: "a VLAN", do: func(c *fastCase) { c.next.Vid = 7 }, left: map[byte]bool{4: true, 6: true}},
-		nexthop("behind a veth", func(n *kernelNexthop) { n.Flags |= 1 }), {name: "a tunnel", do: func(c *fastCase) { c.next.Flags |= 8 }, left: map[byte]bool{4: true, 6: true}},
-		nexthop("bridged", func(n *kernelNexthop) { n.Flags |= 2 }),
-		nexthop("of a bridge", func(n *kernelNexthop) { n.Flags |= 4 }),
-		nexthop("to be confirmed", func(n *kernelNexthop) { n.CheckedTick -= 18 }), nexthop("hardly confirmed", func(n *kernelNexthop) { n.CheckedTick -= 14 }),
-		nexthop("confirmed later", func(n *kernelNexthop) { n.CheckedTick += 100 }),
+		nexthop("no device", func(n *kernel.Nexthop) { n.Ifindex = 0 }), {name: "a VLAN", do: func(c *fastCase) { c.next.Vid = 7 }, left: map[byte]bool{4: true, 6: true}},
+		nexthop("behind a veth", func(n *kernel.Nexthop) { n.Flags |= 1 }), {name: "a tunnel", do: func(c *fastCase) { c.next.Flags |= 8 }, left: map[byte]bool{4: true, 6: true}},
+		nexthop("bridged", func(n *kernel.Nexthop) { n.Flags |= 2 }),
+		nexthop("of a bridge", func(n *kernel.Nexthop) { n.Flags |= 4 }),
+		nexthop("to be confirmed", func(n *kernel.Nexthop) { n.CheckedTick -= 18 }), nexthop("hardly confirmed", func(n *kernel.Nexthop) { n.CheckedTick -= 14 }),
+		nexthop("confirmed later", func(n *kernel.Nexthop) { n.CheckedTick += 100 }),
 	}
 	for doff := range byte(16) {
 		// Segments that are just small enough, and just too large.
@@ -372,7 +373,7 @@ func nexthopChanges() []fastChange {
 		}})
 	}
 	for _, mtu := range []uint32{0, 20, 44, 45, 55, 56, 70, 90, 100, 101, 102, 121, 1460} {
-		all = append(all, nexthop("MTU", func(n *kernelNexthop) { n.MtuBytes = mtu }))
+		all = append(all, nexthop("MTU", func(n *kernel.Nexthop) { n.MtuBytes = mtu }))
 	}
 	return all
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // firewall is the table of the firewall's rules, which has one row.
@@ -26,7 +27,7 @@ import (
 // Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule of
 // that name exists, across changes and restarts.
 type firewall struct {
-	tables     *tables
+	tables     *kernel.Tables
 	images     ruleImages
 	raiseEpoch func() error // has connections evaluated again
 	logger     *slog.Logger
@@ -86,21 +87,21 @@ func (d *DataPlane) adoptRules() (err error) {
 }
 
 // adoptFirewall takes over the ids that an earlier run assigned.
-func adoptFirewall(t *tables, images ruleImages, raiseEpoch func() error, logger *slog.Logger) (*firewall, error) {
+func adoptFirewall(t *kernel.Tables, images ruleImages, raiseEpoch func() error, logger *slog.Logger) (*firewall, error) {
 	f := &firewall{
 		tables: t, images: images, raiseEpoch: raiseEpoch, logger: logger,
 		ids: make(map[datapath.RuleName]uint32), whole: make(map[uint32]bool), byID: make(map[uint32]ruleInForce),
 	}
-	err := t.RuleName.Batches(func(ids []uint32, names []kernelRuleName) error {
+	err := t.RuleName.Batches(func(ids []uint32, names []kernel.RuleName) error {
 		for i, id := range ids {
-			f.ids[names[i].name()] = id
-			f.byID[id] = ruleInForce{name: names[i].name()}
+			f.ids[names[i].Text()] = id
+			f.byID[id] = ruleInForce{name: names[i].Text()}
 			f.lastID = max(f.lastID, id)
 		}
 		return nil
 	})
 	for _, id := range f.ids {
-		var hits []kernelRuleHits
+		var hits []kernel.RuleHits
 		ok, e := t.RuleHits.Find(id, &hits)
 		err, f.whole[id] = errors.Join(err, e), ok // if not, it was killed before it wrote them
 	}
@@ -177,12 +178,12 @@ func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
 }
 
 // ruleNameMax is RULE_NAME_MAX.
-const ruleNameMax = len(kernelRuleName{}.Name)
+const ruleNameMax = len(kernel.RuleName{}.Name)
 
 // enter creates the missing names and counters of rules.
 func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
 	known := make(map[uint32]bool, len(f.ids))
-	err := f.tables.RuleName.Batches(func(ids []uint32, _ []kernelRuleName) error {
+	err := f.tables.RuleName.Batches(func(ids []uint32, _ []kernel.RuleName) error {
 		for _, id := range ids {
 			known[id] = true
 		}
@@ -191,13 +192,13 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 	if err != nil {
 		return err
 	}
-	none := make([]kernelRuleHits, ebpf.MustPossibleCPU())
+	none := make([]kernel.RuleHits, ebpf.MustPossibleCPU())
 	for name := range rules {
 		id := f.ids[name]
 		if known[id] && f.whole[id] {
 			continue
 		}
-		var k kernelRuleName
+		var k kernel.RuleName
 		copy(k.Name[:], name)
 		// First: it leads to the counters.
 		if err := f.tables.RuleName.Put(id, k); err != nil {
@@ -287,7 +288,7 @@ func (f *firewall) counters(name datapath.RuleName) (c datapath.RuleCounters, fo
 	if !ok {
 		return c, false, nil
 	}
-	var hits []kernelRuleHits
+	var hits []kernel.RuleHits
 	if err := f.tables.RuleHits.Lookup(id, &hits); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return c, false, nil
 	} else if err != nil {
@@ -330,12 +331,12 @@ func (f *firewall) devicesChanged(names []string) error {
 func (d *DataPlane) raiseEpoch() error {
 	d.epochMu.Lock()
 	defer d.epochMu.Unlock()
-	var epoch kernelEpoch
+	var epoch kernel.Epoch
 	if err := d.tables.Epoch.Lookup(uint32(0), &epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	epoch.Count++
-	epoch.ChangedTick = nowTick()
+	epoch.ChangedTick = kernel.NowTick()
 	if err := d.tables.Epoch.Put(uint32(0), epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}

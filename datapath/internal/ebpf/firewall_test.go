@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // ruleFor returns a rule about packets to one address.
@@ -47,8 +48,8 @@ func (n *network) rulesInForce(addrs ...string) (ids []uint32) {
 
 func (n *network) epoch() (v uint32) {
 	n.t.Helper()
-	var epoch kernelEpoch
-	n.ok(n.d.maps[kernelMapLlEpoch].Lookup(uint32(0), &epoch))
+	var epoch kernel.Epoch
+	n.ok(n.d.maps[kernel.MapLlEpoch].Lookup(uint32(0), &epoch))
 	v = epoch.Count
 	return v
 }
@@ -56,9 +57,9 @@ func (n *network) epoch() (v uint32) {
 // hit counts packets for a rule, as programs do.
 func (n *network) hit(id uint32, packets uint64) {
 	n.t.Helper()
-	hits := make([]kernelRuleHits, ebpf.MustPossibleCPU())
-	hits[len(hits)-1] = kernelRuleHits{PacketCount: packets, ByteCount: 100 * packets}
-	n.ok(n.d.maps[kernelMapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
+	hits := make([]kernel.RuleHits, ebpf.MustPossibleCPU())
+	hits[len(hits)-1] = kernel.RuleHits{PacketCount: packets, ByteCount: 100 * packets}
+	n.ok(n.d.maps[kernel.MapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
 }
 
 // wantInForce fails the test unless these rules match packets to three addresses, 0 being no rule,
@@ -157,7 +158,7 @@ func TestFirewallSetChanges(t *testing.T) {
 		t.Errorf("a rule that is gone has counters (%v)", err)
 	}
 
-	n.ok(n.d.maps[kernelMapLlImage128k].Delete(uint32(rulesFirewall)))
+	n.ok(n.d.maps[kernel.MapLlImage128k].Delete(uint32(rulesFirewall)))
 	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); ok || err != nil {
 		t.Errorf("the check misses that the rules are gone: %v", err)
 	}
@@ -167,7 +168,7 @@ func TestFirewallSetChanges(t *testing.T) {
 	n.ok(n.d.firewall.Delete(ctx, datapath.NodeSet))
 	n.ok(n.d.firewall.Delete(ctx, datapath.NodeSet))
 	n.wantInForce("no rules any more", 4, 0, 0, 0)
-	for _, table := range []string{kernelMapLlRuleName, kernelMapLlRuleHits, kernelMapLlImage128k} {
+	for _, table := range []string{kernel.MapLlRuleName, kernel.MapLlRuleHits, kernel.MapLlImage128k} {
 		if held, err := countKeys(n.d.maps[table]); err != nil || held != 0 {
 			t.Errorf("%s holds %d entries (%v)", table, held, err)
 		}
@@ -278,9 +279,9 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	changed("another device", 0, "add", "lan0", "type", "bridge")
 	changed("the device comes", 1, "add", "dmz0", "type", "bridge")
 	named := 0
-	n.ok(n.d.tables.Device.Batches(func(_ []kernelDeviceKey, devices []kernelDevice) error {
+	n.ok(n.d.tables.Device.Batches(func(_ []kernel.DeviceKey, devices []kernel.Device) error {
 		for _, d := range devices {
-			if d.name() == "dmz0" {
+			if d.Text() == "dmz0" {
 				named++
 			}
 		}

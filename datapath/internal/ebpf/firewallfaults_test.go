@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
@@ -59,7 +60,7 @@ type firewallSite struct {
 	*firewall
 	t        *testing.T
 	random   *rand.Rand
-	all      *tables
+	all      *kernel.Tables
 	images   *fakeRuleImages
 	rate     float64 // probability of a failure of each change
 	killed   bool    // everything fails until the next run
@@ -85,8 +86,8 @@ func (s *firewallSite) counts() {
 		return
 	}
 	for _, r := range s.images.image.Rules() {
-		var name kernelRuleName
-		var hits []kernelRuleHits
+		var name kernel.RuleName
+		var hits []kernel.RuleHits
 		named, err := s.all.RuleName.Find(r.ID, &name)
 		counted, err2 := s.all.RuleHits.Find(r.ID, &hits)
 		if !named || !counted || err != nil || err2 != nil {
@@ -167,9 +168,9 @@ func (s *firewallSite) reconcile() {
 func (s *firewallSite) meaning() string {
 	var names, inForce []string
 	hits := 0
-	err := s.all.RuleName.Batches(func(ids []uint32, v []kernelRuleName) error {
+	err := s.all.RuleName.Batches(func(ids []uint32, v []kernel.RuleName) error {
 		for i := range v {
-			names = append(names, string(v[i].name()))
+			names = append(names, string(v[i].Text()))
 		}
 		return nil
 	})
@@ -177,7 +178,7 @@ func (s *firewallSite) meaning() string {
 		s.t.Fatal(err)
 	}
 	for id := range s.lastID + 10 {
-		var each []kernelRuleHits
+		var each []kernel.RuleHits
 		if ok, err := s.all.RuleHits.Find(id, &each); err != nil {
 			s.t.Fatal(err)
 		} else if ok {
@@ -186,11 +187,11 @@ func (s *firewallSite) meaning() string {
 	}
 	if s.images.image != nil {
 		for _, r := range s.images.image.Rules() {
-			var name kernelRuleName
+			var name kernel.RuleName
 			if _, err := s.all.RuleName.Find(r.ID, &name); err != nil {
 				s.t.Fatal(err)
 			}
-			inForce = append(inForce, fmt.Sprint(name.name(), " ", r.Action))
+			inForce = append(inForce, fmt.Sprint(name.Text(), " ", r.Action))
 		}
 	}
 	slices.Sort(names)
@@ -221,7 +222,7 @@ func (s *firewallSite) wantDesired(seed uint64) {
 			s.t.Errorf("seed %d: rule %s counts %d packets (%t %v), want at least %d", seed, name, c.Packets, ok, err, s.hits[name])
 		}
 		s.hits[name]++
-		each := make([]kernelRuleHits, ebpf.MustPossibleCPU())
+		each := make([]kernel.RuleHits, ebpf.MustPossibleCPU())
 		each[0].PacketCount = s.hits[name]
 		if err := s.all.RuleHits.Put(s.ids[name], each); err != nil {
 			s.t.Fatal(err)

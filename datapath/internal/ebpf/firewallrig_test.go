@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -38,7 +39,7 @@ func (r *rig) rules(rules ...rigRule) {
 			rule.hooks = datapath.HookAll
 		}
 		compiled[i] = classify.Rule{ID: rule.id, Hooks: rule.hooks, Match: &rule.match, Action: rule.action, Flags: rule.flags}
-		r.put(kernelMapLlRuleHits, rule.id, make([]kernelRuleHits, 2))
+		r.put(kernel.MapLlRuleHits, rule.id, make([]kernel.RuleHits, 2))
 	}
 	image, err := classify.Compile(compiled, nil)
 	r.ok(err)
@@ -46,14 +47,14 @@ func (r *rig) rules(rules ...rigRule) {
 	r.ok(err)
 	_, err = published.publish(rulesFirewall, image)
 	r.ok(err)
-	r.put(kernelMapLlEpoch, uint32(0), kernelEpoch{Count: 1, ChangedTick: rigTick()})
+	r.put(kernel.MapLlEpoch, uint32(0), kernel.Epoch{Count: 1, ChangedTick: rigTick()})
 }
 
 // hits returns the number of packets that a rule matched.
 func (r *rig) hits(id uint32) (n uint64) {
 	r.t.Helper()
-	var each []kernelRuleHits
-	r.ok(r.maps[kernelMapLlRuleHits].Lookup(id, &each))
+	var each []kernel.RuleHits
+	r.ok(r.maps[kernel.MapLlRuleHits].Lookup(id, &each))
 	for _, h := range each {
 		n += h.PacketCount
 	}
@@ -193,7 +194,7 @@ func TestAnswersToTheNode(t *testing.T) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			r := base.fresh(t)
-			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.inAddr)}, uint8(1))
+			r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.inAddr)}, uint8(1))
 			node := netip.AddrPortFrom(f.inAddr, 40000)
 			out := func(s stage) {
 				t.Helper()
@@ -226,7 +227,7 @@ func TestRulesOfTheNode(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			r := base.fresh(t)
 			node := netip.AddrPortFrom(f.inAddr, 22)
-			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.inAddr)}, uint8(1))
+			r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.inAddr)}, uint8(1))
 			r.rules(rigRule{id: 1, hooks: datapath.HookInput, action: ruleDeny, match: datapath.Match{Ports: []datapath.PortRange{{First: 23, Last: 23}}, Protocols: []datapath.Protocol{datapath.TCP}}},
 				rigRule{id: 2, hooks: datapath.HookOutput, action: ruleDeny})
 			in := func(to uint16, s stage, action int32) {
@@ -276,7 +277,7 @@ func TestRulesOfTheRest(t *testing.T) {
 				}
 				shot["nine extension headers"] = testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: f.far.Addr(),
 					Extensions: nine, Protocol: 17}, testpkt.Raw("12345678"))
-				r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.inAddr)}, uint8(1))
+				r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.inAddr)}, uint8(1))
 				for _, kind := range []uint8{133, 135, 136} {
 					discovery := func(to netip.Addr, hops uint8) []byte {
 						return testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: to, HopLimit: hops},

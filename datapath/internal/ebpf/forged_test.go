@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -57,8 +58,8 @@ func TestForgedWords(t *testing.T) {
 	testnet.Veth(t, testnet.Port{NS: n.node, Name: "side0", Addrs: []string{"172.30.1.1/24"}},
 		testnet.Port{NS: side, Name: "eth0", Addrs: []string{"172.30.1.2/24"}})
 	side.Route(t, "default", "172.30.1.1")
-	entry := kernelPeer{Local: addrOf(netip.MustParseAddr("10.0.1.1")), Remote: addrOf(netip.MustParseAddr("10.0.1.34")), TunnelId: 1}
-	n.ok(n.d.maps[kernelMapLlPeer].Put(uint32(tunnelPeer), entry))
+	entry := kernel.Peer{Local: kernel.AddrOf(netip.MustParseAddr("10.0.1.1")), Remote: kernel.AddrOf(netip.MustParseAddr("10.0.1.34")), TunnelId: 1}
+	n.ok(n.d.maps[kernel.MapLlPeer].Put(uint32(tunnelPeer), entry))
 	for from, ns := range map[string]*testnet.NS{"a port": n.client, "another device": side} {
 		for _, word := range []int32{0, 0x4c01, 0x4c02, 0x4c03, 0x4c06, 0x4c07, 0x4d00, 0x4d01, 0x4d02, 0x4d03, 0x4d06, 0x4d07, 0x4e00, 0x8000 | tunnelPeer, 0xc000 | tunnelPeer} {
 			t.Run(fmt.Sprintf("%s/%#x", from, word), func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestForgedWords(t *testing.T) {
 				}
 				c.Close()
 				var way uint32
-				n.ok(n.d.maps[kernelMapLlPeerNexthop].Lookup(uint32(tunnelPeer), &way))
+				n.ok(n.d.maps[kernel.MapLlPeerNexthop].Lookup(uint32(tunnelPeer), &way))
 				if way != 0 {
 					t.Error("packets to a peer would go to where these went")
 				}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -86,16 +87,16 @@ func ipHeader(from, to netip.Addr, ttl uint8) testpkt.Layer {
 // natMode is one kind of path from client to backend.
 type natMode struct {
 	name   string
-	source kernelSourceMode
+	source kernel.SourceMode
 	near   bool // the backend is behind the same device as the client
 	snat   bool
 }
 
 var natModes = []natMode{
-	{"keep", kernelSourceModeSOURCE_KEEP, false, false},
-	{"auto gateway", kernelSourceModeSOURCE_AUTO, false, false},
-	{"auto one-armed", kernelSourceModeSOURCE_AUTO, true, true},
-	{"snat", kernelSourceModeSOURCE_SNAT, false, true},
+	{"keep", kernel.SourceModeSOURCE_KEEP, false, false},
+	{"auto gateway", kernel.SourceModeSOURCE_AUTO, false, false},
+	{"auto one-armed", kernel.SourceModeSOURCE_AUTO, true, true},
+	{"snat", kernel.SourceModeSOURCE_SNAT, false, true},
 }
 
 // eachMode runs a test for each family and mode, each with empty tables.
@@ -200,10 +201,10 @@ func (r *rig) follow(p path) {
 	if s := r.stats(7); s.ConnectionCount != 1 || s.DropCount != [4]uint64{} {
 		r.t.Errorf("the service counted %+v, want one connection and no drop", s)
 	}
-	var total kernelBackendTotal
+	var total kernel.BackendTotal
 	var load uint32
-	r.ok(r.maps[kernelMapLlBackendTotal].Lookup(uint32(3), &total))
-	r.ok(r.maps[kernelMapLlBackendLoad].Lookup(uint32(3), &load))
+	r.ok(r.maps[kernel.MapLlBackendTotal].Lookup(uint32(3), &total))
+	r.ok(r.maps[kernel.MapLlBackendLoad].Lookup(uint32(3), &load))
 	if total.ConnectionCount != 1 || load != 1 {
 		r.t.Errorf("the backend counted %d connections opened and %d open, want 1 and 1", total.ConnectionCount, load)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -45,7 +46,7 @@ func TestFragments(t *testing.T) {
 					r.fragments("back", p.beport, big(p.beport.arrives(), p.proto, p.backend, p.source, 61),
 						actUnspec, big(p.beport.arrives(), p.proto, p.vip, p.client, 61))
 					r.counted(map[string]uint64{"VERDICT_SLOW": 8})
-					if n := r.count(kernelMapLlFragment); n != 2 {
+					if n := r.count(kernel.MapLlFragment); n != 2 {
 						t.Errorf("%d datagrams are remembered, want 2", n)
 					}
 				})

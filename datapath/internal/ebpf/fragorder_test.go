@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -104,7 +105,7 @@ func TestManyFragmentedDatagrams(t *testing.T) {
 	f := families[0]
 	r.rules(rigRule{id: 1, match: datapath.Match{Protocols: []datapath.Protocol{datapath.UDP}}})
 	p := rigPlain(r, f, testpkt.ProtoUDP)
-	room := int(r.maps[kernelMapLlFragment].MaxEntries())
+	room := int(r.maps[kernel.MapLlFragment].MaxEntries())
 	count := brief(20000, room+500)
 	piece := func(n, which int) []byte {
 		from := netip.AddrPortFrom(p.client.Addr(), uint16(1024+n%4)) // few connections

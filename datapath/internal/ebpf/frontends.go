@@ -8,19 +8,20 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // writeFrontends makes the frontends point to the tables that were written before them.
 func (s *services) writeFrontends(v *service, value *datapath.Service) error {
-	var entries [2]kernelService
+	var entries [2]kernel.Service
 	for f := range entries {
-		entries[f] = kernelService{
+		entries[f] = kernel.Service{
 			Id:            v.id,
 			TableId:       v.tables[f].id,
 			SlotCount:     v.tables[f].count,
-			AffinityTicks: ticksOf(value.Affinity),
-			Algorithm:     algorithms[value.Algorithm],
-			Source:        sourceModes[value.Source],
+			AffinityTicks: kernel.TicksOf(value.Affinity),
+			Algorithm:     kernel.Algorithms[value.Algorithm],
+			Source:        kernel.SourceModes[value.Source],
 			RangeSetId:    v.rangeSet,
 			DivertSetId:   v.divertSet,
 		}
@@ -37,7 +38,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 		if ours && v.entries[fam] == entries[fam] && !v.suspect && !v.mixed {
 			continue
 		}
-		key := serviceKeyOf(f)
+		key := kernel.ServiceKeyOf(f)
 		if err := s.tables.Service.Put(key, entries[fam]); err != nil {
 			v.suspect = true // frontends are inconsistent: all is written the next time
 			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
@@ -76,7 +77,7 @@ func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
 	if s.owner[f] != v {
 		return nil
 	}
-	key := serviceKeyOf(f)
+	key := kernel.ServiceKeyOf(f)
 	if err := s.tables.Service.Delete(key); err != nil {
 		return fmt.Errorf("frontend %s: %w", f, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -80,7 +81,7 @@ func (r *rig) checkRun(frame []byte) {
 // totals returns the numbers of counted drops and verdicts.
 func (r *rig) totals() (sums [2]uint64) {
 	r.t.Helper()
-	for i, name := range []string{kernelMapLlDrops, kernelMapLlVerdicts} {
+	for i, name := range []string{kernel.MapLlDrops, kernel.MapLlVerdicts} {
 		for key := uint32(1); key < r.maps[name].MaxEntries(); key++ { // 0 is unused
 			var each []uint64
 			r.ok(r.maps[name].Lookup(key, &each))

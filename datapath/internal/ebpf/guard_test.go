@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -36,16 +37,16 @@ const etherARP = 0x0806
 func (r *rig) guard(open bool) {
 	r.t.Helper()
 	low := r.in.index & 0xffff
-	r.put(kernelMapLlGuarded, low>>6, uint64(1)<<(low&63))
+	r.put(kernel.MapLlGuarded, low>>6, uint64(1)<<(low&63))
 	put := func(a netip.Addr, flags uint16) {
-		key := kernelGuardKey{Ifindex: r.in.index}
+		key := kernel.GuardKey{Ifindex: r.in.index}
 		if a.IsValid() {
 			key.Addr.Word = rigWords(a.String())
 		}
-		r.put(kernelMapLlGuard, key, kernelGuard{Mac: podMAC, Flags: flags})
+		r.put(kernel.MapLlGuard, key, kernel.Guard{Mac: podMAC, Flags: flags})
 	}
 	if !open {
-		r.put(kernelMapLlGuard, kernelGuardKey{Ifindex: r.in.index}, kernelGuard{})
+		r.put(kernel.MapLlGuard, kernel.GuardKey{Ifindex: r.in.index}, kernel.Guard{})
 		return
 	}
 	put(netip.Addr{}, guardOpen)
@@ -224,7 +225,7 @@ func TestGuard(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			r := loaded.fresh(t)
 			frame := testpkt.Build(c.frame...)
-			r.put(kernelMapLlGuarded, (r.in.index&0xffff)>>6, uint64(0))
+			r.put(kernel.MapLlGuarded, (r.in.index&0xffff)>>6, uint64(0))
 			open := int32(actUnspec)
 			if c.what == "the loopback" {
 				open = actShot // this source is invalid on any device

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -63,10 +64,10 @@ func (r *rig) intrude(p path) {
 		r.t.Errorf("%d counted as spoofed, want 2", n)
 	}
 	// Its address belongs to another endpoint now, as guards.open records it.
-	key := kernelGuardKey{Ifindex: r.in.index}
+	key := kernel.GuardKey{Ifindex: r.in.index}
 	key.Addr.Word = rigWords(p.client.Addr().String())
-	r.ok(r.maps[kernelMapLlGuard].Delete(key))
-	r.put(kernelMapLlEpoch, uint32(0), kernelEpoch{Count: 1, ChangedTick: rigTick()})
+	r.ok(r.maps[kernel.MapLlGuard].Delete(key))
+	r.put(kernel.MapLlEpoch, uint32(0), kernel.Epoch{Count: 1, ChangedTick: rigTick()})
 	unchanged("with its former address", p.forth(), func() {
 		if got, _ := r.run(r.ingress, r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageData, 61)); got != actShot {
 			r.t.Errorf("with its former address: action %d", got)
@@ -79,9 +80,9 @@ func TestGuardedFrames(t *testing.T) {
 	r := newRig(t)
 	r.guard(true)
 	low := r.in.index & 0xffff
-	r.put(kernelMapLlBridged, low>>6, uint64(1)<<(low&63))
-	s := kernelBridgePort{Bridge: 99, Domain: 3, Mac: r.in.mac, Guard: podMAC, Flags: bridgePortGuarded}
-	r.put(kernelMapLlBridgePort, kernelBridgePortKey{Ifindex: r.in.index}, s)
+	r.put(kernel.MapLlBridged, low>>6, uint64(1)<<(low&63))
+	s := kernel.BridgePort{Bridge: 99, Domain: 3, Mac: r.in.mac, Guard: podMAC, Flags: bridgePortGuarded}
+	r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: r.in.index}, s)
 	frame := func(from [6]byte, stage stage) []byte {
 		return packet(testpkt.Ethernet{Source: from, Destination: otherMAC}, testpkt.ProtoUDP, netip.AddrPortFrom(pod4, 5000), netip.AddrPortFrom(other4, 53), stage, 61)
 	}
@@ -120,7 +121,7 @@ func (n *network) from(local, remote string) error {
 
 func (n *network) guards() int {
 	n.t.Helper()
-	count, err := countEntries(n.d.maps[kernelMapLlGuard])
+	count, err := countEntries(n.d.maps[kernel.MapLlGuard])
 	n.ok(err)
 	return int(count)
 }
@@ -161,10 +162,10 @@ func TestGuardLives(t *testing.T) {
 			wanted("without a daemon", false)
 			n.restart(how.attach)
 			wanted("taken over", false)
-			size := n.d.maps[kernelMapLlGuard].MaxEntries()
+			size := n.d.maps[kernel.MapLlGuard].MaxEntries()
 			n.config.Tables.Connections = 1 << 16
 			n.restart(how.attach)
-			if now := n.d.maps[kernelMapLlGuard].MaxEntries(); now == size {
+			if now := n.d.maps[kernel.MapLlGuard].MaxEntries(); now == size {
 				t.Errorf("the table of guards has %d entries as before", now)
 			}
 			wanted("in a table of another size", false)
@@ -200,7 +201,7 @@ func TestGuardLives(t *testing.T) {
 				t.Errorf("verify: %t, %v", ok, err)
 			}
 			key := guardedDevice{netnsHost, n.d.ports.byName["Endpoint/pod"].ifindex}.key(netip.MustParseAddr("192.0.2.10"))
-			n.ok(n.d.maps[kernelMapLlGuard].Delete(&key))
+			n.ok(n.d.maps[kernel.MapLlGuard].Delete(&key))
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 				t.Errorf("verify after an external change: %t, %v", ok, err)
 			}
@@ -214,7 +215,7 @@ func TestGuardLives(t *testing.T) {
 			}
 			var word uint64
 			for i := range uint32(2 * guardedWords) {
-				if n.ok(n.d.maps[kernelMapLlGuarded].Lookup(i, &word)); word != 0 {
+				if n.ok(n.d.maps[kernel.MapLlGuarded].Lookup(i, &word)); word != 0 {
 					t.Errorf("bits %d are %x", i, word)
 				}
 			}
@@ -243,9 +244,9 @@ func (n *network) spoofs() uint64 {
 // countDrops counts the entries of drop counters by device name.
 func countDrops(d *DataPlane) (map[string]int, error) {
 	byDevice := map[string]int{}
-	var key kernelPortDropKey
+	var key kernel.PortDropKey
 	var value []uint64
-	it := d.maps[kernelMapLlPortDrops].Iterate()
+	it := d.maps[kernel.MapLlPortDrops].Iterate()
 	for it.Next(&key, &value) {
 		byDevice[d.deviceName(uint8(key.Netns), int(key.Ifindex))]++
 	}
@@ -385,7 +386,7 @@ func TestReleasedInBothNamespaces(t *testing.T) {
 	}{{netnsSwitch, pod, true}, {netnsHost, pod, true}, {netnsSwitch, local, true}, {netnsHost, local, false}, {netnsHost, outside, false}} {
 		comes := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.MustParseAddrPort("192.0.2.1:514")}
 		back := datapath.Tuple{Source: netip.AddrPortFrom(test.addr, 514), Destination: netip.AddrPortFrom(outside, 514)}
-		m := kernelCtMeta{State: uint8(kernelCtStateCT_ESTABLISHED)}
+		m := kernel.CtMeta{State: uint8(kernel.CtStateCT_ESTABLISHED)}
 		if got := p.departs(&m, test.namespace, comes, back); got != test.want {
 			t.Errorf("namespace %d, %s: %t, want %t", test.namespace, test.addr, got, test.want)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
@@ -33,7 +34,7 @@ func TestGuardsUnderFaults(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:244::2")}
 	desired := map[guardedDevice][]netip.Addr{} // of a device without a guard, absent
 	epoch := func() uint32 {
-		var e kernelEpoch
+		var e kernel.Epoch
 		if err := all.Epoch.Lookup(0, &e); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // Constants that the headers define with #define only.
@@ -31,8 +32,8 @@ type guards struct {
 	departed departed
 
 	mu       sync.Mutex
-	written  map[guardedDevice]map[netip.Addr]kernelGuard // the zero address: the device itself
-	narrowed map[guardedDevice]bool                       // lost an address, and the epoch is to be raised
+	written  map[guardedDevice]map[netip.Addr]kernel.Guard // the zero address: the device itself
+	narrowed map[guardedDevice]bool                        // lost an address, and the epoch is to be raised
 }
 
 type guardedDevice struct {
@@ -46,10 +47,10 @@ func (v guardedDevice) word() (at uint32, bit uint64) {
 	return uint32(v.namespace)*guardedWords + low>>6, 1 << (low & 63)
 }
 
-func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
-	k := kernelGuardKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace)}
+func (v guardedDevice) key(a netip.Addr) kernel.GuardKey {
+	k := kernel.GuardKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace)}
 	if a.IsValid() {
-		k.Addr = addrOf(a)
+		k.Addr = kernel.AddrOf(a)
 	}
 	return k
 }
@@ -58,13 +59,13 @@ func (v guardedDevice) key(a netip.Addr) kernelGuardKey {
 func newGuards(d *DataPlane) *guards {
 	g := &guards{
 		d: d, bits: &d.tables.Guarded, used: &d.tables.PortUsed,
-		written: make(map[guardedDevice]map[netip.Addr]kernelGuard), narrowed: make(map[guardedDevice]bool),
+		written: make(map[guardedDevice]map[netip.Addr]kernel.Guard), narrowed: make(map[guardedDevice]bool),
 	}
-	var key kernelGuardKey
-	var value kernelGuard
+	var key kernel.GuardKey
+	var value kernel.Guard
 	for it := d.tables.Guard.Iterate(); it.Next(&key, &value); {
-		a := key.Addr.addr()
-		if key.Addr == (kernelAddr{}) {
+		a := key.Addr.Addr()
+		if key.Addr == (kernel.Addr{}) {
 			a = netip.Addr{}
 		}
 		g.entries(guardedDevice{uint8(key.Netns), int(key.Ifindex)})[a] = value
@@ -72,14 +73,14 @@ func newGuards(d *DataPlane) *guards {
 	return g
 }
 
-func (g *guards) entries(v guardedDevice) map[netip.Addr]kernelGuard {
+func (g *guards) entries(v guardedDevice) map[netip.Addr]kernel.Guard {
 	if g.written[v] == nil {
-		g.written[v] = make(map[netip.Addr]kernelGuard)
+		g.written[v] = make(map[netip.Addr]kernel.Guard)
 	}
 	return g.written[v]
 }
 
-func (g *guards) put(v guardedDevice, a netip.Addr, value kernelGuard) error {
+func (g *guards) put(v guardedDevice, a netip.Addr, value kernel.Guard) error {
 	if old, ok := g.entries(v)[a]; ok && old == value {
 		return nil
 	}
@@ -126,7 +127,7 @@ func setBit(m *bpfmap.Map[uint32, uint64], v guardedDevice, on bool) (was bool, 
 func (g *guards) close(v guardedDevice) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := g.put(v, netip.Addr{}, kernelGuard{}); err != nil {
+	if err := g.put(v, netip.Addr{}, kernel.Guard{}); err != nil {
 		return err
 	}
 	if _, err := setBit(g.bits, v, true); err != nil {
@@ -158,7 +159,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 		wanted[a] = true
 	}
 	for a := range wanted {
-		if err := g.put(v, a, kernelGuard{Mac: mac}); err != nil {
+		if err := g.put(v, a, kernel.Guard{Mac: mac}); err != nil {
 			return false, err
 		}
 		g.departed.back(v.namespace, a)
@@ -172,7 +173,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 			return false, err
 		}
 	}
-	whole := kernelGuard{Mac: mac, Flags: guardOpen}
+	whole := kernel.Guard{Mac: mac, Flags: guardOpen}
 	turned = g.entries(v)[netip.Addr{}] != whole
 	if _, err := setBit(g.bits, v, true); err != nil {
 		return false, err
@@ -249,7 +250,7 @@ func (g *guards) intact(v guardedDevice) (bool, error) {
 		return false, nil
 	}
 	for a, want := range g.written[v] {
-		var is kernelGuard
+		var is kernel.Guard
 		key := v.key(a)
 		found, err := g.d.tables.Guard.Find(key, &is)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // takes records that frontend f now belongs to v. UDP connections by f to another service are to
@@ -67,7 +68,7 @@ func (s *services) has(v *service, service uint32, addr datapath.BackendAddr) bo
 
 // isTaken reports whether a direction belongs to a UDP connection by a frontend that another
 // service has now. comes is the tuple of its packets, back the tuple of the other direction.
-func (p *pass) isTaken(s *services, m *kernelCtMeta, comes, back datapath.Tuple) bool {
+func (p *pass) isTaken(s *services, m *kernel.CtMeta, comes, back datapath.Tuple) bool {
 	if m.Flags&ctReply != 0 {
 		comes, back = back, comes
 	}

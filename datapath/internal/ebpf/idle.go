@@ -2,22 +2,26 @@
 
 package ebpf
 
-import "github.com/loxilight/loxilight/datapath"
+import (
+	"github.com/loxilight/loxilight/datapath"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
 
 // Timeouts in ticks. See [datapath.UnansweredTimeout] and those after it.
 var (
-	unansweredTimeout    = ticksOf(datapath.UnansweredTimeout)
-	handshakeTimeout     = ticksOf(datapath.HandshakeTimeout)
-	exchangeTimeout      = ticksOf(datapath.ExchangeTimeout)
-	finTimeout           = ticksOf(datapath.FINTimeout)
-	finLongest           = ticksOf(datapath.FINLongest)
-	timeWaitTimeout      = ticksOf(datapath.TimeWaitTimeout)
-	closedTimeout        = ticksOf(datapath.ClosedTimeout)
-	echoTimeout          = ticksOf(datapath.EchoTimeout)
-	transitoryTimeout    = ticksOf(datapath.TransitoryTimeout)
-	unansweredNATTimeout = ticksOf(datapath.UnansweredNATTimeout)
-	mappingTimeout       = ticksOf(datapath.MappingTimeout)
-	blockTimeout         = ticksOf(datapath.BlockTimeout)
+	unansweredTimeout    = kernel.TicksOf(datapath.UnansweredTimeout)
+	handshakeTimeout     = kernel.TicksOf(datapath.HandshakeTimeout)
+	exchangeTimeout      = kernel.TicksOf(datapath.ExchangeTimeout)
+	finTimeout           = kernel.TicksOf(datapath.FINTimeout)
+	finLongest           = kernel.TicksOf(datapath.FINLongest)
+	timeWaitTimeout      = kernel.TicksOf(datapath.TimeWaitTimeout)
+	closedTimeout        = kernel.TicksOf(datapath.ClosedTimeout)
+	echoTimeout          = kernel.TicksOf(datapath.EchoTimeout)
+	transitoryTimeout    = kernel.TicksOf(datapath.TransitoryTimeout)
+	unansweredNATTimeout = kernel.TicksOf(datapath.UnansweredNATTimeout)
+	mappingTimeout       = kernel.TicksOf(datapath.MappingTimeout)
+	blockTimeout         = kernel.TicksOf(datapath.BlockTimeout)
 )
 
 // plainIdle is the idle timeout of connections without a service.
@@ -29,7 +33,7 @@ type idleTimeouts map[uint32]idleTicks
 type idleTicks struct{ tcp, udp, sctp uint32 }
 
 func idleTicksOf(t datapath.IdleTimeout) idleTicks {
-	return idleTicks{ticksOf(t.TCP), ticksOf(t.UDP), ticksOf(t.SCTP)}
+	return idleTicks{kernel.TicksOf(t.TCP), kernel.TicksOf(t.UDP), kernel.TicksOf(t.SCTP)}
 }
 
 // of returns the timeout of a protocol.
@@ -48,16 +52,16 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 
 // idleFor returns the idle ticks after which a connection ends; 0: never, since its service is not
 // configured yet in this run.
-func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
+func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 	if m.NatId != 0 && m.ServiceId == 0 {
-		if t := translatedIdle(kernelCtState(m.State), datapath.Protocol(proto)); t != 0 {
+		if t := translatedIdle(kernel.CtState(m.State), datapath.Protocol(proto)); t != 0 {
 			return t
 		}
 	}
-	switch kernelCtState(m.State) {
-	case kernelCtStateCT_NEW:
+	switch kernel.CtState(m.State) {
+	case kernel.CtStateCT_NEW:
 		return unansweredTimeout
-	case kernelCtStateCT_ANSWERED:
+	case kernel.CtStateCT_ANSWERED:
 		if datapath.Protocol(proto) == datapath.UDP {
 			if t, ok := idle[m.ServiceId]; ok { // 0: unknown
 				return min(exchangeTimeout, t.udp)
@@ -65,14 +69,14 @@ func (idle idleTimeouts) idleFor(m *kernelCtMeta, proto uint8) uint32 {
 			return closedTimeout
 		}
 		return handshakeTimeout
-	case kernelCtStateCT_FIN:
+	case kernel.CtStateCT_FIN:
 		if m.ServiceId == 0 {
 			return finTimeout
 		}
 		return max(finTimeout, min(finLongest, idle[m.ServiceId].of(datapath.Protocol(proto))))
-	case kernelCtStateCT_TIME_WAIT:
+	case kernel.CtStateCT_TIME_WAIT:
 		return timeWaitTimeout
-	case kernelCtStateCT_CLOSED, kernelCtStateCT_ENDING:
+	case kernel.CtStateCT_CLOSED, kernel.CtStateCT_ENDING:
 		return closedTimeout
 	}
 	t, ok := idle[m.ServiceId]

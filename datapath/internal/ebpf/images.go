@@ -13,6 +13,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath/classify"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // imageSizes lists the maps of compiled rule sets, the smallest first, with the size of their
@@ -21,7 +22,7 @@ var imageSizes = []struct {
 	name string
 	size int
 }{
-	{kernelMapLlImage128k, 128 << 10}, {kernelMapLlImage1m, 1 << 20}, {kernelMapLlImage8m, 8 << 20}, {kernelMapLlImage64m, 64 << 20},
+	{kernel.MapLlImage128k, 128 << 10}, {kernel.MapLlImage1m, 1 << 20}, {kernel.MapLlImage8m, 8 << 20}, {kernel.MapLlImage64m, 64 << 20},
 }
 
 // ruleSet is enum rule_set.
@@ -36,7 +37,7 @@ const (
 
 // images holds the rule sets in force, each compiled to an image. It is safe for concurrent use.
 type images struct {
-	rules *bpfmap.Map[uint32, kernelRules]
+	rules *bpfmap.Map[uint32, kernel.Rules]
 	maps  map[string]*ebpf.Map     // of ll_image_…
 	inner map[string]*ebpf.MapSpec // specs of the inner maps
 
@@ -44,8 +45,8 @@ type images struct {
 	ids [ruleSetMax]ebpf.MapID // of the published images
 }
 
-func newImages(t *tables, maps map[string]*ebpf.Map) (*images, error) {
-	spec, err := loadKernel()
+func newImages(t *kernel.Tables, maps map[string]*ebpf.Map) (*images, error) {
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		return nil, err
 	}
@@ -59,10 +60,10 @@ func newImages(t *tables, maps map[string]*ebpf.Map) (*images, error) {
 // stagedImage is an image of a set in a map of its own, which programs do not use yet.
 type stagedImage struct {
 	set   ruleSet
-	now   kernelRules // in force
-	entry kernelRules // to be in force
-	same  bool        // that is in force already
-	inner *ebpf.Map   // nil: the set has no rules, or the same ones
+	now   kernel.Rules // in force
+	entry kernel.Rules // to be in force
+	same  bool         // that is in force already
+	inner *ebpf.Map    // nil: the set has no rules, or the same ones
 }
 
 // publish atomically puts an image in force for a set; nil: the set has no rules. It returns
@@ -142,7 +143,7 @@ func (m *images) put(s *stagedImage) (changed bool, err error) {
 }
 
 // entryOf returns the ll_rules entry of an image.
-func entryOf(image *classify.Image) (entry kernelRules) {
+func entryOf(image *classify.Image) (entry kernel.Rules) {
 	if image == nil {
 		return entry
 	}
@@ -161,7 +162,7 @@ func entryOf(image *classify.Image) (entry kernelRules) {
 }
 
 // same reports whether an image is already in force; if so, it counts as published.
-func (m *images) same(set ruleSet, now, entry kernelRules, image *classify.Image) (bool, error) {
+func (m *images) same(set ruleSet, now, entry kernel.Rules, image *classify.Image) (bool, error) {
 	now.Flags &^= rulesPending
 	if now != entry || image == nil {
 		return now == entry, nil
@@ -175,7 +176,7 @@ func (m *images) same(set ruleSet, now, entry kernelRules, image *classify.Image
 
 // prepare makes programs look up, while the old image is in force, what the new one needs. The
 // entry also shows a run that starts after this one was killed that the rules may have changed.
-func (m *images) prepare(set ruleSet, now kernelRules, flags uint32) error {
+func (m *images) prepare(set ruleSet, now kernel.Rules, flags uint32) error {
 	if now.Image == 0 || flags&^now.Flags == 0 {
 		return nil
 	}
@@ -195,7 +196,7 @@ func (m *images) settle(set ruleSet) error {
 	return step("settle image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
-func (m *images) read(set ruleSet) (r kernelRules, err error) {
+func (m *images) read(set ruleSet) (r kernel.Rules, err error) {
 	return r, m.rules.Lookup(uint32(set), &r)
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
@@ -164,7 +165,7 @@ func (x *inspector) layout(dir string) {
 // wantedIn returns the maps that a folder should have if a daemon of this version, or of one with
 // the same maps, made it.
 func (x *inspector) wantedIn(l *datapath.InspectedLayout) map[string]*ebpf.MapSpec {
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil || !l.Current {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -68,10 +69,10 @@ func TestForeignPinReplaced(t *testing.T) {
 	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	n.ok(err)
 	defer other.Close()
-	pin := filepath.Join(n.d.dir, kernelMapLlCt4)
+	pin := filepath.Join(n.d.dir, kernel.MapLlCt4)
 	n.ok(remove(pin))
 	n.ok(other.Pin(pin))
-	want, err := n.d.maps[kernelMapLlCt4].Info()
+	want, err := n.d.maps[kernel.MapLlCt4].Info()
 	n.ok(err)
 	testnet.Eventually(t, 5*time.Second, "the pin is of our map again", func() bool {
 		m, err := ebpf.LoadPinnedMap(pin, nil)

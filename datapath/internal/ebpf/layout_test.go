@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -109,7 +110,7 @@ func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
 // layout, field by name.
 func TestEveryMapIsConverted(t *testing.T) {
 	testnet.RequireRoot(t)
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,11 +129,11 @@ func TestEveryMapIsConverted(t *testing.T) {
 // batch of such entries, which would be gigabytes.
 func TestLargeEntriesAreCopied(t *testing.T) {
 	testnet.RequireRoot(t)
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := wantedMaps(spec.Maps, datapath.TablesFor(0))[kernelMapLlShares]
+	ours := wantedMaps(spec.Maps, datapath.TablesFor(0))[kernel.MapLlShares]
 	random := rand.New(rand.NewPCG(5, 7))
 	other := reshapeMap(t, random, ours)
 	var before, after runtime.MemStats
@@ -239,7 +240,7 @@ func convertMap(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
 
 // TestWhatCannotBeConverted: such maps are refused with map and field, and not changed.
 func TestWhatCannotBeConverted(t *testing.T) {
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,14 +248,14 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		name, table, why string
 		change           func(*ebpf.MapSpec)
 	}{
-		{"key has a field more", kernelMapLlService, `"vni" of the key is gone`, func(s *ebpf.MapSpec) {
+		{"key has a field more", kernel.MapLlService, `"vni" of the key is gone`, func(s *ebpf.MapSpec) {
 			k := *s.Key.(*btf.Struct)
 			k.Members = append(slices.Clone(k.Members), btf.Member{Name: "vni", Type: typeU32, Offset: btf.Bits(8 * k.Size)})
 			k.Size += 4
 			s.Key, s.KeySize = &k, s.KeySize+4
 		}},
-		{"another type of map", kernelMapLlBackend, "it is a Hash, to be a Array", func(s *ebpf.MapSpec) { s.Type = ebpf.Hash }},
-		{"no types", kernelMapLlCt4, "BTF", func(s *ebpf.MapSpec) { s.Key, s.Value = nil, nil }},
+		{"another type of map", kernel.MapLlBackend, "it is a Hash, to be a Array", func(s *ebpf.MapSpec) { s.Type = ebpf.Hash }},
+		{"no types", kernel.MapLlCt4, "BTF", func(s *ebpf.MapSpec) { s.Key, s.Value = nil, nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNetwork(t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -16,7 +17,7 @@ import (
 func (r *rig) untouched(what string, frame []byte) {
 	r.t.Helper()
 	r.step(what, r.in, frame, actUnspec, frame)
-	for _, name := range []string{kernelMapLlCt4, kernelMapLlCt6, kernelMapLlHalf4, kernelMapLlHalf6} {
+	for _, name := range []string{kernel.MapLlCt4, kernel.MapLlCt6, kernel.MapLlHalf4, kernel.MapLlHalf6} {
 		if n := r.count(name); n != 0 {
 			r.t.Errorf("%s: %d entries in %s", what, n, name)
 		}
@@ -102,7 +103,7 @@ func setLength4(frame []byte, length byte) {
 // it untracked.
 func TestNoRoomForPlain(t *testing.T) {
 	base := newRig(t, func(spec *ebpf.CollectionSpec) {
-		for _, name := range []string{kernelMapLlHalf4, kernelMapLlHalf6} {
+		for _, name := range []string{kernel.MapLlHalf4, kernel.MapLlHalf6} {
 			spec.Maps[name].Type, spec.Maps[name].MaxEntries = ebpf.Hash, 2 // which evicts nothing
 		}
 	})

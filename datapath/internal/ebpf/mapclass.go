@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // sizeClass is how the number of entries of a map follows from the configuration.
@@ -26,7 +27,7 @@ var sizeClasses = map[string]sizeClass{
 	}},
 	"services": byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
 	"slots": {"slots", func(t datapath.Tables) uint32 { return t.Slots }, func(t datapath.Tables) uint32 {
-		return 2*(t.Slots/slotsPerChunk) + 4*t.Services
+		return 2*(t.Slots/kernel.SlotsPerChunk) + 4*t.Services
 	}},
 	"backends": {"backends", func(t datapath.Tables) uint32 { return t.Backends }, func(t datapath.Tables) uint32 {
 		return t.Backends + 1 // id 0 is not used

@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestMapClasses: the tags of maps.h are known, arrive here, and give each table its entries.
 func TestMapClasses(t *testing.T) {
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,16 +41,16 @@ func TestMapClasses(t *testing.T) {
 		table, entries uint32
 		class          mapClass
 	}{
-		kernelMapLlCt6:       {"tables.connections", 1 << 20, 1 << 21, mapClass{"connections", false, false, 1}},
-		kernelMapLlHalf4:     {"tables.halfOpen", 1 << 18, 1 << 19, mapClass{"halfOpen", false, false, 0}},
-		kernelMapLlSlot:      {"tables.slots", 6400, 600, mapClass{"slots", true, false, 2}},
-		kernelMapLlBackend:   {"tables.backends", 1000, 1001, mapClass{"backends", false, false, 2}},
-		kernelMapLlDivert:    {"tables.ranges", 300, 600, mapClass{"ranges", true, false, 2}},
-		kernelMapLlNatRule:   {"tables.rules", 40000, 10000, mapClass{"natRules", false, false, 2}},
-		kernelMapLlPeer:      {"tables.connections", 1 << 20, 1 << 14, mapClass{"peers", false, false, 2}},
-		kernelMapLlMapping:   {"tables.connections", 1 << 20, 1<<17 - 2048, mapClass{"mappings", false, false, 2}},
-		kernelMapLlNexthop:   {"", 0, nexthopCount, mapClass{"", false, true, 2}},
-		kernelMapLlPortDrops: {"", 0, 16384, mapClass{"", false, false, 2}},
+		kernel.MapLlCt6:       {"tables.connections", 1 << 20, 1 << 21, mapClass{"connections", false, false, 1}},
+		kernel.MapLlHalf4:     {"tables.halfOpen", 1 << 18, 1 << 19, mapClass{"halfOpen", false, false, 0}},
+		kernel.MapLlSlot:      {"tables.slots", 6400, 600, mapClass{"slots", true, false, 2}},
+		kernel.MapLlBackend:   {"tables.backends", 1000, 1001, mapClass{"backends", false, false, 2}},
+		kernel.MapLlDivert:    {"tables.ranges", 300, 600, mapClass{"ranges", true, false, 2}},
+		kernel.MapLlNatRule:   {"tables.rules", 40000, 10000, mapClass{"natRules", false, false, 2}},
+		kernel.MapLlPeer:      {"tables.connections", 1 << 20, 1 << 14, mapClass{"peers", false, false, 2}},
+		kernel.MapLlMapping:   {"tables.connections", 1 << 20, 1<<17 - 2048, mapClass{"mappings", false, false, 2}},
+		kernel.MapLlNexthop:   {"", 0, kernel.NexthopCount, mapClass{"", false, true, 2}},
+		kernel.MapLlPortDrops: {"", 0, 16384, mapClass{"", false, false, 2}},
 	} {
 		m := spec.Maps[name]
 		if key, table, entries := sizeOf(m, tables); key != want.key || table != want.table || entries != want.entries {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // wantedMaps returns the maps of specs with the sizes for t.
@@ -36,7 +37,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 }
 
 // loadMapSpecs returns the specifications of all maps; tests replace it.
-var loadMapSpecs = loadKernel
+var loadMapSpecs = kernel.LoadKernel
 
 // countEntries returns how many entries of a map are in use; for an array, up to the last non-zero
 // one.

@@ -14,13 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // TestTablesFitTheMachine is H12: table sizes that depend on memory take no more of it than
 // promised, on any machine with 512 MB or more.
 func TestTablesFitTheMachine(t *testing.T) {
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func requireFigures(t *testing.T) {
 func TestMemoryEstimate(t *testing.T) {
 	testnet.New(t, "node") // skips without privileges
 	requireFigures(t)
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +112,7 @@ func TestMemoryEstimate(t *testing.T) {
 // key, and nothing is left behind.
 func TestNoMemoryForATable(t *testing.T) {
 	testnet.New(t, "node") // skips without privileges
-	spec, err := loadKernel()
+	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestNoMemoryForATable(t *testing.T) {
 	if pins, _ := filepath.Glob(filepath.Join(dir, "ll_*")); len(pins) > 0 {
 		t.Errorf("left behind: %v", pins)
 	}
-	fixed := noRoom(fmt.Errorf("x: %w", unix.ENOMEM), spec.Maps[kernelMapLlPortDrops], spec.Maps, tables)
+	fixed := noRoom(fmt.Errorf("x: %w", unix.ENOMEM), spec.Maps[kernel.MapLlPortDrops], spec.Maps, tables)
 	if !errors.Is(fixed, unix.ENOMEM) || !strings.HasPrefix(fixed.Error(), "no memory for its 16384 entries, 0 MiB; all") {
 		t.Errorf("error %v of a table of fixed size", fixed)
 	}

@@ -14,13 +14,14 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // nats is the table of translation, which has at most one row. Records of rules are written under
 // slots that no rule in force uses, then the images that refer to them are published. Unused slots
 // are removed a moment later.
 type nats struct {
-	tables    *tables
+	tables    *kernel.Tables
 	images    natImages
 	host      natHost
 	announcer addrAnnouncer
@@ -65,7 +66,7 @@ type natHost interface {
 type natSlot struct {
 	slot  uint32
 	pools []uint32
-	pairs []kernelNatPairKey
+	pairs []kernel.NatPairKey
 }
 
 // natRule is one rule of one set: its match and its translation.
@@ -74,17 +75,17 @@ type natRule struct {
 	set       ruleSet
 	name      datapath.NATName
 	match     datapath.Match
-	record    kernelNatRule
-	pool      []kernelNatPrefix // IPv4 first
-	pairAddrs []kernelNatPrefix // by pairs
-	found     bool              // look-ups by id find it
+	record    kernel.NatRule
+	pool      []kernel.NatPrefix // IPv4 first
+	pairAddrs []kernel.NatPrefix // by pairs
+	found     bool               // look-ups by id find it
 }
 
 // The rule sets of translation, in the order in which they are published.
 var natSets = [2]ruleSet{rulesDNAT, rulesSNAT}
 
 // adoptNATs takes over the translation that an earlier run wrote.
-func adoptNATs(t *tables, images natImages, host natHost, a addrAnnouncer, logger *slog.Logger) (*nats, error) {
+func adoptNATs(t *kernel.Tables, images natImages, host natHost, a addrAnnouncer, logger *slog.Logger) (*nats, error) {
 	n := &nats{
 		tables: t, images: images, host: host, announcer: a, logger: logger,
 		ids: make(map[datapath.NATName]uint16), names: make(map[uint16]datapath.NATName), dead: make(map[uint16]bool),

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -255,7 +256,7 @@ func (r *rig) innerError(f family, proto uint8, inside, outside rigTuple) {
 	} else {
 		sent = seen(proto, quoted, sent)
 	}
-	r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.outAddr)}, uint8(1))
+	r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.outAddr)}, uint8(1))
 	action, ttl := int32(actUnspec), uint8(61)
 	if outside.dst.Addr() == f.outAddr && !e.V6 {
 		action, ttl = actRedirect, 60

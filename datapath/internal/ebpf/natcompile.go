@@ -8,10 +8,11 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 const (
-	natRanges = len(kernelNatRule{}.RangeFirst)
+	natRanges = len(kernel.NatRule{}.RangeFirst)
 
 	// natPoolMax is the maximum number of equal pieces of a pool.
 	natPoolMax = 512
@@ -23,7 +24,7 @@ var natTypes = map[datapath.NATType]uint8{datapath.SNAT: 0, datapath.DNAT: 1, da
 // that names none.
 func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapath.PortRange) (sets [2]*natRule, err error) {
 	r := &natRule{name: name, match: v.Match, natSlot: natSlot{slot: uint32(id) << 2}}
-	r.record = kernelNatRule{Id: id, Type: natTypes[v.Type]}
+	r.record = kernel.NatRule{Id: id, Type: natTypes[v.Type]}
 	own := 1
 	if v.Type == datapath.DNAT {
 		own = 0
@@ -71,7 +72,7 @@ func (r *natRule) pairUp(v *datapath.NAT) error {
 }
 
 func (r *natRule) pair(from, to netip.Prefix) {
-	r.pairs = append(r.pairs, kernelNatPairKey{PrefixLen: uint32(32 + bits128(from)), Slot: r.slot, Addr: addrOf(from.Masked().Addr())})
+	r.pairs = append(r.pairs, kernel.NatPairKey{PrefixLen: uint32(32 + bits128(from)), Slot: r.slot, Addr: kernel.AddrOf(from.Masked().Addr())})
 	r.pairAddrs = append(r.pairAddrs, natPrefixOf(to))
 }
 
@@ -83,13 +84,13 @@ func bits128(p netip.Prefix) int {
 	return p.Bits()
 }
 
-func natPrefixOf(p netip.Prefix) kernelNatPrefix {
+func natPrefixOf(p netip.Prefix) kernel.NatPrefix {
 	var host [16]byte
 	for i := bits128(p); i < 128; i++ {
 		host[i/8] |= 0x80 >> (i % 8)
 	}
-	k := kernelNatPrefix{Addr: addrOf(p.Masked().Addr())}
-	k.Host.Word = wordsOf(host)
+	k := kernel.NatPrefix{Addr: kernel.AddrOf(p.Masked().Addr())}
+	k.Host.Word = kernel.WordsOf(host)
 	return k
 }
 

@@ -9,10 +9,11 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // carry adds the traffic of one direction of a connection to the totals of its NAT.
-func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernelCtMeta) {
+func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernel.CtMeta) {
 	if m.NatId == 0 {
 		return
 	}
@@ -22,7 +23,7 @@ func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernelCtMeta) {
 }
 
 // drop moves the traffic of a deleted direction from the live to the closed totals.
-func (p *natPass) drop(m *kernelCtMeta) {
+func (p *natPass) drop(m *kernel.CtMeta) {
 	if m.NatId == 0 {
 		return
 	}
@@ -39,7 +40,7 @@ func (n *nats) addClosed(p *natPass) error {
 		if n.names[uint16(id)] == "" {
 			continue // the NAT is gone
 		}
-		var t kernelTraffic
+		var t kernel.Traffic
 		if _, err := table.Find(id, &t); err != nil {
 			return err
 		}
@@ -61,14 +62,14 @@ func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool,
 	if id == 0 {
 		return c, false, nil
 	}
-	var each []kernelNatStats
+	var each []kernel.NatStats
 	switch err := n.tables.NatStats.Lookup(id, &each); {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return c, false, nil
 	case err != nil:
 		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
 	}
-	var past kernelTraffic
+	var past kernel.Traffic
 	if _, err := n.tables.NatTraffic.Find(id, &past); err != nil {
 		return c, false, fmt.Errorf("counters of NAT %s: %w", name, err)
 	}

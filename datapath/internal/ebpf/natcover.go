@@ -8,13 +8,14 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // cover is what a translation rule covers: inner addresses, protocols, and outer addresses.
 type cover struct {
 	ranges    []addrRange         // sorted, without overlaps; empty: all addresses
 	protocols []datapath.Protocol // empty: all
-	outer     []kernelNatPrefix   // empty: addresses of the node
+	outer     []kernel.NatPrefix  // empty: addresses of the node
 }
 
 type addrRange struct{ first, last netip.Addr }
@@ -49,12 +50,12 @@ func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 }
 
 // gives reports whether the rule translates to an address in a namespace.
-func (n *nats) gives(c *cover, a kernelAddr, namespace uint8) (bool, error) {
+func (n *nats) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
 	if len(c.outer) == 0 {
 		var is uint8
-		return n.tables.Local.Find(kernelLocalKey{Addr: a, Netns: uint32(namespace)}, &is)
+		return n.tables.Local.Find(kernel.LocalKey{Addr: a, Netns: uint32(namespace)}, &is)
 	}
-	return slices.ContainsFunc(c.outer, func(p kernelNatPrefix) bool {
+	return slices.ContainsFunc(c.outer, func(p kernel.NatPrefix) bool {
 		for i, word := range p.Addr.Word {
 			if (a.Word[i]^word)&^p.Host.Word[i] != 0 {
 				return false
@@ -80,8 +81,8 @@ func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup)
 		return nil
 	}
 	outers, inners := &n.tables.MappingOuter, &n.tables.Mapping
-	var outer, inner []kernelMappingKey
-	err := outers.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
+	var outer, inner []kernel.MappingKey
+	err := outers.Batches(func(keys []kernel.MappingKey, values []kernel.Mapping) error {
 		for i, k := range keys {
 			v := &values[i]
 			c, open := covers[v.NatId]
@@ -92,7 +93,7 @@ func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup)
 			if err != nil {
 				return err
 			}
-			if !given || !c.has(v.Addr.addr(), datapath.Protocol(k.Proto)) {
+			if !given || !c.has(v.Addr.Addr(), datapath.Protocol(k.Proto)) {
 				outer = append(outer, k)
 				inner = append(inner, innerKey(&k, v))
 			}

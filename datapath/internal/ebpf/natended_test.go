@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -122,7 +123,7 @@ func TestReopenedKeepsPort(t *testing.T) {
 			if again := open(); again != first || first.Addr() != f.outAddr {
 				t.Errorf("opened anew from %s, want %s", again, first)
 			}
-			if c, ok := r.conn(rigTuple{testpkt.ProtoTCP, f.client, f.far}); !ok || kernelCtState(c.State) != kernelCtStateCT_NEW || c.PacketCount != 1 {
+			if c, ok := r.conn(rigTuple{testpkt.ProtoTCP, f.client, f.far}); !ok || kernel.CtState(c.State) != kernel.CtStateCT_NEW || c.PacketCount != 1 {
 				t.Errorf("entry %+v, %t", c, ok)
 			}
 		})
@@ -191,7 +192,7 @@ func TestMappingByAddress(t *testing.T) {
 			p := n.passBegins()
 			p.began += mappingTimeout + 10
 			r.ok(n.passEnded(p))
-			if inner, outer := r.count(kernelMapLlMapping), r.count(kernelMapLlMappingOuter); inner != 0 || outer != 0 {
+			if inner, outer := r.count(kernel.MapLlMapping), r.count(kernel.MapLlMappingOuter); inner != 0 || outer != 0 {
 				t.Errorf("%d and %d unused mappings are left", inner, outer)
 			}
 		})
@@ -215,10 +216,10 @@ func TestMappingOfNewRule(t *testing.T) {
 			r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": rule}}))
 			r.leave(r.in, r.out, packet(r.out.leaves(), testpkt.ProtoUDP, f.client, f.far, stageOpen, 60))
 			r.ok(n.passEnded(p))
-			if got := r.count(kernelMapLlMapping) + r.count(kernelMapLlBlock); got != 1 {
+			if got := r.count(kernel.MapLlMapping) + r.count(kernel.MapLlBlock); got != 1 {
 				t.Errorf("%d mappings and blocks are left, want 1", got)
 			}
-			if got := r.count(kernelMapLlMappingOuter) + r.count(kernelMapLlBlockOwner); got != 1 {
+			if got := r.count(kernel.MapLlMappingOuter) + r.count(kernel.MapLlBlockOwner); got != 1 {
 				t.Errorf("%d outer sides are left, want 1", got)
 			}
 		})

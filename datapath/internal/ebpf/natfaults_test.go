@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
@@ -66,7 +67,7 @@ type natSite struct {
 	*nats
 	t         *testing.T
 	random    *rand.Rand
-	all       *tables
+	all       *kernel.Tables
 	images    *fakeImages
 	published map[uint32]string // what slots had when an image with them was published last
 	announced *fakeAnnouncer
@@ -138,14 +139,14 @@ func (s *natSite) restart() {
 
 // translation describes what the tables have for a slot: packets see nothing else.
 func (s *natSite) translation(slot uint32) string {
-	var r kernelNatRule
+	var r kernel.NatRule
 	if ok, err := s.all.NatRule.Find(slot, &r); !ok || err != nil {
 		return fmt.Sprintf("no rule %v", err)
 	}
 	var b strings.Builder
 	for f, first := range r.PoolFirst {
 		for i := range r.PoolCount[f] {
-			var p kernelNatPrefix
+			var p kernel.NatPrefix
 			if ok, err := s.all.NatPool.Find(first+i, &p); !ok || err != nil {
 				return fmt.Sprintf("no pool entry %v", err)
 			}
@@ -163,10 +164,10 @@ func (s *natSite) translation(slot uint32) string {
 	return fmt.Sprint(r, b.String(), pairs)
 }
 
-func (s *natSite) pairs() map[kernelNatPairKey]kernelNatPrefix {
-	all := map[kernelNatPairKey]kernelNatPrefix{}
-	var key kernelNatPairKey
-	var value kernelNatPrefix
+func (s *natSite) pairs() map[kernel.NatPairKey]kernel.NatPrefix {
+	all := map[kernel.NatPairKey]kernel.NatPrefix{}
+	var key kernel.NatPairKey
+	var value kernel.NatPrefix
 	for it := s.all.NatPair.Iterate(); it.Next(&key, &value); {
 		all[key] = value
 	}
@@ -195,7 +196,7 @@ func (s *natSite) wrong() string {
 // byID returns the slot that the programs find by an id, as translate_slot does; 0: none.
 func (s *natSite) byID(id uint16) uint32 {
 	for slot := uint32(id) << 2; slot < uint32(id)<<2+natVariants; slot++ {
-		var r kernelNatRule
+		var r kernel.NatRule
 		if ok, err := s.all.NatRule.Find(slot, &r); err == nil && ok && r.Flags&natReplaced == 0 {
 			return slot
 		}
@@ -274,14 +275,14 @@ func (s *natSite) meaning() map[string]string {
 			s.t.Fatal(err)
 		}
 	}
-	must(s.all.NatRule.Batches(func(k []uint32, _ []kernelNatRule) error { count["rules"] += len(k); return nil }))
-	must(s.all.NatPool.Batches(func(k []uint32, _ []kernelNatPrefix) error { count["pool"] += len(k); return nil }))
+	must(s.all.NatRule.Batches(func(k []uint32, _ []kernel.NatRule) error { count["rules"] += len(k); return nil }))
+	must(s.all.NatPool.Batches(func(k []uint32, _ []kernel.NatPrefix) error { count["pool"] += len(k); return nil }))
 	names := []string{}
-	must(s.all.NatName.Batches(func(ids []uint32, v []kernelNatName) error {
+	must(s.all.NatName.Batches(func(ids []uint32, v []kernel.NatName) error {
 		for i := range v {
-			var each []kernelNatStats
+			var each []kernel.NatStats
 			has, err := s.all.NatStats.Find(ids[i], &each)
-			names = append(names, fmt.Sprint(v[i].name(), " with counters: ", has, err))
+			names = append(names, fmt.Sprint(v[i].Text(), " with counters: ", has, err))
 		}
 		return nil
 	}))
@@ -341,8 +342,8 @@ func (s *natSite) interfere() {
 	s.strange = true
 	defer func() { s.strange = false }()
 	var rules, pool []uint32
-	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernelNatRule) error { rules = append(rules, k...); return nil }) // in memory
-	_ = s.all.NatPool.Batches(func(k []uint32, _ []kernelNatPrefix) error { pool = append(pool, k...); return nil }) // likewise
+	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernel.NatRule) error { rules = append(rules, k...); return nil }) // in memory
+	_ = s.all.NatPool.Batches(func(k []uint32, _ []kernel.NatPrefix) error { pool = append(pool, k...); return nil }) // likewise
 	pairs := slices.Collect(maps.Keys(s.pairs()))
 	set := natSets[s.random.IntN(2)]
 	var err error

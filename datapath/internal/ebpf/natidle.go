@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // lastUses are the times of the last packets of connections that a pass ended, by outer port.
@@ -39,7 +40,7 @@ func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32
 }
 
 // leave records the last packet of one direction of a connection that the pass ended.
-func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
+func (p *natPass) leave(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
 	if !p.shared[m.NatId] || ticksBetween(m.LastSeenTick, p.began) > max(mappingTimeout, blockTimeout) {
 		return
 	}
@@ -47,13 +48,13 @@ func (p *natPass) leave(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, na
 	if isInwards(m) {
 		outer = comes.Destination
 	}
-	k := outerKey{addrOf(outer.Addr()), proto, namespace}
+	k := outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}
 	p.last[k] = append(p.last[k], lastUse{outer.Port(), m.LastSeenTick})
 }
 
 // isInwards reports whether packets of a direction of a translated connection arrive at an outer
 // port: answers, and packets from remotes that use an open mapping.
-func isInwards(m *kernelCtMeta) bool {
+func isInwards(m *kernel.CtMeta) bool {
 	return m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT || m.Flags&(ctReply|ctDNAT) == ctDNAT
 }
 

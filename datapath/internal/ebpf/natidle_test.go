@@ -9,14 +9,15 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // heldLong sets the times of creation and last use of mappings and blocks to so many ticks ago.
 func (n *network) heldLong(ticks uint32) {
 	n.t.Helper()
-	for _, m := range []*bpfmap.Map[kernelMappingKey, kernelMapping]{&n.d.tables.Mapping, &n.d.tables.MappingOuter} {
-		all := map[kernelMappingKey]kernelMapping{}
-		n.ok(m.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
+	for _, m := range []*bpfmap.Map[kernel.MappingKey, kernel.Mapping]{&n.d.tables.Mapping, &n.d.tables.MappingOuter} {
+		all := map[kernel.MappingKey]kernel.Mapping{}
+		n.ok(m.Batches(func(keys []kernel.MappingKey, values []kernel.Mapping) error {
 			for i, k := range keys {
 				all[k] = values[i]
 			}
@@ -27,8 +28,8 @@ func (n *network) heldLong(ticks uint32) {
 			n.ok(m.Put(k, v))
 		}
 	}
-	blocks := map[kernelBlockKey]kernelBlock{}
-	n.ok(n.d.tables.Block.Batches(func(keys []kernelBlockKey, values []kernelBlock) error {
+	blocks := map[kernel.BlockKey]kernel.Block{}
+	n.ok(n.d.tables.Block.Batches(func(keys []kernel.BlockKey, values []kernel.Block) error {
 		for i, k := range keys {
 			blocks[k] = values[i]
 		}
@@ -43,9 +44,9 @@ func (n *network) heldLong(ticks uint32) {
 // silent makes one direction of the only connection, an IPv4 one, idle for so many ticks.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
-	for _, m := range []*bpfmap.Map[kernelCt4Key, kernelCt4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {
-		all := map[kernelCt4Key]kernelCt4Val{}
-		n.ok(m.Batches(func(keys []kernelCt4Key, values []kernelCt4Val) error {
+	for _, m := range []*bpfmap.Map[kernel.Ct4Key, kernel.Ct4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {
+		all := map[kernel.Ct4Key]kernel.Ct4Val{}
+		n.ok(m.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
 			for i, k := range keys {
 				all[k] = values[i]
 			}
@@ -97,8 +98,8 @@ func TestIdleSinceLastPacket(t *testing.T) {
 		idle        uint32
 		change      func(*datapath.NAT)
 	}{
-		{"mapping", kernelMapLlMappingOuter, mappingTimeout, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
-		{"block", kernelMapLlBlock, blockTimeout, func(v *datapath.NAT) { v.BlockSize = 64 }},
+		{"mapping", kernel.MapLlMappingOuter, mappingTimeout, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
+		{"block", kernel.MapLlBlock, blockTimeout, func(v *datapath.NAT) { v.BlockSize = 64 }},
 	} {
 		// answers: whether the answers are the direction that fell silent.
 		for spoke, answers := range map[string]bool{"client": true, "server": false} {
@@ -112,8 +113,8 @@ func TestIdleSinceLastPacket(t *testing.T) {
 				c := n.client.ListenUDP(t, "192.0.2.10:5000")
 				before := seenBy(t, c, "10.0.1.11:3478")
 
-				n.heldLong(ticksOf(time.Hour))
-				n.silent(answers, ticksOf(time.Hour))
+				n.heldLong(kernel.TicksOf(time.Hour))
+				n.silent(answers, kernel.TicksOf(time.Hour))
 				n.passLater(0)
 				if got := n.count(tt.table); got != 1 {
 					t.Fatalf("%d are left that a connection uses, want one", got)
@@ -130,9 +131,9 @@ func TestIdleSinceLastPacket(t *testing.T) {
 				if again := seenBy(t, c, "10.0.1.11:3478"); tt.name == "mapping" && again != before {
 					t.Errorf("seen as %s, and before as %s", again, before)
 				}
-				n.heldLong(ticksOf(time.Hour))
-				n.silent(true, ticksOf(time.Hour))
-				n.silent(false, ticksOf(time.Hour))
+				n.heldLong(kernel.TicksOf(time.Hour))
+				n.silent(true, kernel.TicksOf(time.Hour))
+				n.silent(false, kernel.TicksOf(time.Hour))
 				_, err = n.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{})
 				n.ok(err)
 				n.passLater(0)

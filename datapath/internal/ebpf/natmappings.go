@@ -8,17 +8,18 @@ import (
 	"net/netip"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // translatedIdle returns the idle time after which a translated connection ends, if it differs from
 // other connections; else 0.
-func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
+func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 	switch state {
-	case kernelCtStateCT_NEW, kernelCtStateCT_ANSWERED, kernelCtStateCT_FIN:
+	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED, kernel.CtStateCT_FIN:
 		if protocol == datapath.TCP {
 			return transitoryTimeout
 		}
-		if protocol == datapath.UDP && state == kernelCtStateCT_NEW {
+		if protocol == datapath.UDP && state == kernel.CtStateCT_NEW {
 			return unansweredNATTimeout
 		}
 	}
@@ -27,7 +28,7 @@ func translatedIdle(state kernelCtState, protocol datapath.Protocol) uint32 {
 
 // outerKey is an outer address and protocol.
 type outerKey struct {
-	addr      kernelAddr
+	addr      kernel.Addr
 	proto     uint8
 	namespace uint8
 }
@@ -69,7 +70,7 @@ type translated struct {
 type natPass struct {
 	outers     outerPorts
 	last       lastUses // of connections that the pass ended
-	local      map[kernelLocalKey]bool
+	local      map[kernel.LocalKey]bool
 	namespaces map[uint8]bool // namespaces whose addresses are in local
 	began      uint32         // tick
 	log        map[uint16]bool
@@ -82,7 +83,7 @@ type natPass struct {
 // passBegins returns an empty result for a pass.
 func (n *nats) passBegins() *natPass {
 	p := &natPass{
-		outers: make(outerPorts), last: make(lastUses), local: make(map[kernelLocalKey]bool), namespaces: make(map[uint8]bool), began: nowTick(),
+		outers: make(outerPorts), last: make(lastUses), local: make(map[kernel.LocalKey]bool), namespaces: make(map[uint8]bool), began: kernel.NowTick(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
 		live: make(map[uint32]*backendTotals),
 	}
@@ -112,7 +113,7 @@ func (n *nats) passBegins() *natPass {
 
 // ended reports whether the source of a connection was the address of a device that no longer has
 // it. comes and leaves are the tuples of its entry.
-func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
+func (p *natPass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
 	if m.Flags&ctDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.began) > 0 {
 		return false
 	}
@@ -120,15 +121,15 @@ func (p *natPass) ended(m *kernelCtMeta, comes, leaves datapath.Tuple, namespace
 	if m.Flags&ctReply != 0 {
 		outer = comes.Destination.Addr()
 	}
-	return !p.local[kernelLocalKey{Addr: addrOf(outer), Netns: uint32(namespace)}]
+	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
 }
 
 // note records the outer ports at which answers to a connection arrive, or packets of any remote.
-func (p *natPass) note(m *kernelCtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
+func (p *natPass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
 	answers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT
 	switch {
 	case p.shared[m.NatId] && isInwards(m):
-		p.outers.use(outerKey{addrOf(comes.Destination.Addr()), proto, namespace}, comes.Destination.Port())
+		p.outers.use(outerKey{kernel.AddrOf(comes.Destination.Addr()), proto, namespace}, comes.Destination.Port())
 	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
 		p.told[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
 	}
@@ -184,19 +185,19 @@ func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
 
 func (n *nats) endMappings(p *natPass) error {
 	outers, inners := &n.tables.MappingOuter, &n.tables.Mapping
-	var ended []kernelMappingKey
+	var ended []kernel.MappingKey
 	count := uint64(0)
-	used := make(map[kernelMappingKey]kernelMapping)
-	err := outers.Batches(func(keys []kernelMappingKey, values []kernelMapping) error {
+	used := make(map[kernel.MappingKey]kernel.Mapping)
+	err := outers.Batches(func(keys []kernel.MappingKey, values []kernel.Mapping) error {
 		count += uint64(len(keys))
 		for i, k := range keys {
 			v, at := &values[i], outerKey{k.Addr, k.Proto, k.Netns}
-			if last := p.last.later(v.UsedTick, at, swap16(k.Port), 1); last != v.UsedTick {
+			if last := p.last.later(v.UsedTick, at, kernel.Swap16(k.Port), 1); last != v.UsedTick {
 				v.UsedTick = last
 				used[k] = *v
 			}
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
-			inUse := p.outers.used(at, swap16(k.Port), 1)
+			inUse := p.outers.used(at, kernel.Swap16(k.Port), 1)
 			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingTimeout) {
 				if p.log[v.NatId] {
 					p.told[t] = true
@@ -211,7 +212,7 @@ func (n *nats) endMappings(p *natPass) error {
 		return err
 	}
 	for i := range ended {
-		var v, inner kernelMapping
+		var v, inner kernel.Mapping
 		if ok, err := outers.Find(ended[i], &v); !ok || err != nil {
 			return err
 		}
@@ -242,12 +243,12 @@ func (n *nats) endMappings(p *natPass) error {
 }
 
 // innerKey returns the key of a mapping by its inner side.
-func innerKey(outer *kernelMappingKey, v *kernelMapping) kernelMappingKey {
-	return kernelMappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Netns: outer.Netns, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
+func innerKey(outer *kernel.MappingKey, v *kernel.Mapping) kernel.MappingKey {
+	return kernel.MappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Netns: outer.Netns, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
 }
 
 // portsHash is ports_hash.
-func portsHash(a kernelAddr) uint32 {
+func portsHash(a kernel.Addr) uint32 {
 	h := uint32(0x10c112)
 	for _, word := range a.Word {
 		h ^= word
@@ -260,16 +261,16 @@ func portsHash(a kernelAddr) uint32 {
 	return h
 }
 
-func endpoint(a kernelAddr, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(a.addr(), swap16(port))
+func endpoint(a kernel.Addr, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr(), kernel.Swap16(port))
 }
 
 func (n *nats) endBlocks(p *natPass) error {
 	blocks, owners := &n.tables.Block, &n.tables.BlockOwner
-	held := make(map[kernelBlockOwnerKey]bool)
-	var ended []kernelBlockKey
-	used := make(map[kernelBlockKey]kernelBlock)
-	err := blocks.Batches(func(keys []kernelBlockKey, values []kernelBlock) error {
+	held := make(map[kernel.BlockOwnerKey]bool)
+	var ended []kernel.BlockKey
+	used := make(map[kernel.BlockKey]kernel.Block)
+	err := blocks.Batches(func(keys []kernel.BlockKey, values []kernel.Block) error {
 		for i, k := range keys {
 			v := &values[i]
 			last := v.UsedTick
@@ -284,10 +285,10 @@ func (n *nats) endBlocks(p *natPass) error {
 				ended = append(ended, k)
 				continue
 			}
-			held[kernelBlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
+			held[kernel.BlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
 			if p.log[k.NatId] {
 				p.told[translated{
-					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.addr(), 0), outer: netip.AddrPortFrom(v.Outer.addr(), v.First),
+					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.Addr(), 0), outer: netip.AddrPortFrom(v.Outer.Addr(), v.First),
 				}] = true
 			}
 		}
@@ -301,12 +302,12 @@ func (n *nats) endBlocks(p *natPass) error {
 		return err
 	}
 	// Owners whose block is gone, or was given to another owner at the same moment.
-	var left []kernelBlockOwnerKey
+	var left []kernel.BlockOwnerKey
 	count := uint64(0)
-	err = owners.Batches(func(keys []kernelBlockOwnerKey, values []kernelBlockKey) error {
+	err = owners.Batches(func(keys []kernel.BlockOwnerKey, values []kernel.BlockKey) error {
 		count += uint64(len(keys))
 		for i, k := range keys {
-			var v kernelBlock
+			var v kernel.Block
 			ok, err := blocks.Find(values[i], &v)
 			if err != nil {
 				return err
@@ -327,7 +328,7 @@ func (n *nats) endBlocks(p *natPass) error {
 // translatedProtocols are the protocols with ports, or with an identifier in their place.
 var translatedProtocols = []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6}
 
-func (p *natPass) inUse(b *kernelBlock, namespace uint8) bool {
+func (p *natPass) inUse(b *kernel.Block, namespace uint8) bool {
 	for _, proto := range translatedProtocols {
 		if p.outers.used(outerKey{b.Outer, uint8(proto), namespace}, b.First, int(b.Size)) {
 			return true

@@ -9,23 +9,12 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
-
-func (k *kernelNatName) name() datapath.NATName {
-	var b strings.Builder
-	for _, c := range k.Name {
-		if c == 0 {
-			break
-		}
-		b.WriteByte(byte(c))
-	}
-	return datapath.NATName(b.String())
-}
 
 // Rules implements [datapath.RuleTable].
 func (n *nats) Rules() []string {
@@ -56,9 +45,9 @@ func (n *nats) adoptNames() error {
 	for slot := range n.rules {
 		used[uint16(slot>>2)] = true
 	}
-	err := n.tables.NatName.Batches(func(ids []uint32, names []kernelNatName) error {
+	err := n.tables.NatName.Batches(func(ids []uint32, names []kernel.NatName) error {
 		for i, k := range ids {
-			id, name := uint16(k), names[i].name()
+			id, name := uint16(k), names[i].Text()
 			n.names[id] = name
 			n.lastID = max(n.lastID, id)
 			if other := n.ids[name]; other != 0 && used[other] {
@@ -75,7 +64,7 @@ func (n *nats) adoptNames() error {
 		return err
 	}
 	for name, id := range n.ids {
-		var each []kernelNatStats
+		var each []kernel.NatStats
 		if ok, err := n.tables.NatStats.Find(uint32(id), &each); err != nil {
 			return err
 		} else if !ok { // it was killed before it wrote them
@@ -93,14 +82,14 @@ func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 		if n.ids[name] != 0 {
 			continue
 		}
-		if len(name) >= len(kernelNatName{}.Name) {
-			return &datapath.RuleError{Rule: string(name), Err: fmt.Errorf("name longer than %d bytes: %w", len(kernelNatName{}.Name)-1, datapath.ErrUnsupported)}
+		if len(name) >= len(kernel.NatName{}.Name) {
+			return &datapath.RuleError{Rule: string(name), Err: fmt.Errorf("name longer than %d bytes: %w", len(kernel.NatName{}.Name)-1, datapath.ErrUnsupported)}
 		}
 		id, err := n.newID()
 		if err != nil {
 			return &datapath.RuleError{Rule: string(name), Err: err}
 		}
-		var k kernelNatName
+		var k kernel.NatName
 		for i := range len(name) {
 			k.Name[i] = int8(name[i])
 		}
@@ -123,7 +112,7 @@ func (n *nats) putStats(id uint16) error {
 	if err != nil {
 		return err
 	}
-	return n.tables.NatStats.Put(uint32(id), make([]kernelNatStats, cpus))
+	return n.tables.NatStats.Put(uint32(id), make([]kernel.NatStats, cpus))
 }
 
 // newID returns the next free id after the last one assigned, so that ids are reused as late as

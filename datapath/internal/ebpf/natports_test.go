@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -55,7 +56,7 @@ func TestPortsRunOut(t *testing.T) {
 	n := r.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
 	n.host.(*DataPlane).snat.free = []datapath.PortRange{{First: 1024, Last: 29999}, {First: 40000, Last: 65535}}
 	const free = 28976 + 25536 - 64
-	r.put(kernelMapLlPortTaken, uint32(1000), ^uint64(0)) // 64000 to 64063
+	r.put(kernel.MapLlPortTaken, uint32(1000), ^uint64(0)) // 64000 to 64063
 	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": masquerade("out0")}}))
 	f := families[0]
 	seen := make(map[uint16]bool)
@@ -121,11 +122,11 @@ func TestPortBlocks(t *testing.T) {
 		t.Errorf("%d blocks were logged, want 8:\n%s", got, log.String())
 	}
 	p := n.passBegins()
-	p.outers.use(outerKey{addrOf(f.outAddr), testpkt.ProtoUDP, 0}, 61000+64*firstOf(owner))
+	p.outers.use(outerKey{kernel.AddrOf(f.outAddr), testpkt.ProtoUDP, 0}, 61000+64*firstOf(owner))
 	p.began += blockTimeout + 10
 	r.ok(n.passEnded(p))
-	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernelMapLlBlock) != 1 || r.count(kernelMapLlBlockOwner) != 1 {
-		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernelMapLlBlock), r.count(kernelMapLlBlockOwner))
+	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernel.MapLlBlock) != 1 || r.count(kernel.MapLlBlockOwner) != 1 {
+		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernel.MapLlBlock), r.count(kernel.MapLlBlockOwner))
 	}
 }
 
@@ -179,18 +180,18 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 // TestHalfClosedIdle: a client that has closed its side receives data for the service's idle
 // timeout, an hour at most; connections without a service end sooner.
 func TestHalfClosedIdle(t *testing.T) {
-	idle := idleTimeouts{0: plainIdle, 1: {tcp: ticksOf(24 * time.Hour), sctp: ticksOf(10 * time.Minute)}, 2: {tcp: ticksOf(30 * time.Second)}}
+	idle := idleTimeouts{0: plainIdle, 1: {tcp: kernel.TicksOf(24 * time.Hour), sctp: kernel.TicksOf(10 * time.Minute)}, 2: {tcp: kernel.TicksOf(30 * time.Second)}}
 	for _, tt := range []struct {
 		service  uint32
 		protocol datapath.Protocol
 		want     uint32
 	}{
-		{0, datapath.TCP, finTimeout}, {1, datapath.TCP, ticksOf(time.Hour)}, {1, datapath.SCTP, ticksOf(10 * time.Minute)},
+		{0, datapath.TCP, finTimeout}, {1, datapath.TCP, kernel.TicksOf(time.Hour)}, {1, datapath.SCTP, kernel.TicksOf(10 * time.Minute)},
 		{2, datapath.TCP, finTimeout}, {3, datapath.TCP, finTimeout},
 	} {
-		m := &kernelCtMeta{State: uint8(kernelCtStateCT_FIN), ServiceId: tt.service}
+		m := &kernel.CtMeta{State: uint8(kernel.CtStateCT_FIN), ServiceId: tt.service}
 		if got := idle.idleFor(m, uint8(tt.protocol)); got != tt.want {
-			t.Errorf("%s of service %d ends after %s, want %s", tt.protocol, tt.service, durationOf(got), durationOf(tt.want))
+			t.Errorf("%s of service %d ends after %s, want %s", tt.protocol, tt.service, kernel.DurationOf(got), kernel.DurationOf(tt.want))
 		}
 	}
 }
@@ -199,20 +200,20 @@ func TestHalfClosedIdle(t *testing.T) {
 func TestTranslatedIdle(t *testing.T) {
 	idle := idleTimeouts{0: plainIdle}
 	for _, tt := range []struct {
-		state    kernelCtState
+		state    kernel.CtState
 		protocol datapath.Protocol
 		least    time.Duration
 	}{
-		{kernelCtStateCT_NEW, datapath.TCP, 4 * time.Minute},
-		{kernelCtStateCT_ANSWERED, datapath.TCP, 4 * time.Minute},
-		{kernelCtStateCT_FIN, datapath.TCP, 4 * time.Minute},
-		{kernelCtStateCT_ESTABLISHED, datapath.TCP, 2*time.Hour + 4*time.Minute},
-		{kernelCtStateCT_NEW, datapath.UDP, 2 * time.Minute},
-		{kernelCtStateCT_ESTABLISHED, datapath.UDP, 5 * time.Minute},
-		{kernelCtStateCT_ESTABLISHED, datapath.ICMP, time.Minute},
+		{kernel.CtStateCT_NEW, datapath.TCP, 4 * time.Minute},
+		{kernel.CtStateCT_ANSWERED, datapath.TCP, 4 * time.Minute},
+		{kernel.CtStateCT_FIN, datapath.TCP, 4 * time.Minute},
+		{kernel.CtStateCT_ESTABLISHED, datapath.TCP, 2*time.Hour + 4*time.Minute},
+		{kernel.CtStateCT_NEW, datapath.UDP, 2 * time.Minute},
+		{kernel.CtStateCT_ESTABLISHED, datapath.UDP, 5 * time.Minute},
+		{kernel.CtStateCT_ESTABLISHED, datapath.ICMP, time.Minute},
 	} {
-		m := &kernelCtMeta{State: uint8(tt.state), NatId: 1}
-		if got := durationOf(idle.idleFor(m, uint8(tt.protocol))); got < tt.least {
+		m := &kernel.CtMeta{State: uint8(tt.state), NatId: 1}
+		if got := kernel.DurationOf(idle.idleFor(m, uint8(tt.protocol))); got < tt.least {
 			t.Errorf("%s in state %d ends after %s, want %s at least", tt.protocol, tt.state, got, tt.least)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // natVariants is the number of slots that a rule can have: at most two of them are in force, one in
@@ -97,7 +98,7 @@ func (n *nats) settle() error {
 
 // adoptRules reads the rules that an earlier run wrote, in force or not.
 func (n *nats) adoptRules() error {
-	err := n.tables.NatRule.Batches(func(slots []uint32, rules []kernelNatRule) error {
+	err := n.tables.NatRule.Batches(func(slots []uint32, rules []kernel.NatRule) error {
 		for i, slot := range slots {
 			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i], found: rules[i].Flags&natReplaced == 0}
 			r.record.Flags &^= natReplaced
@@ -123,8 +124,8 @@ func (n *nats) adoptRules() error {
 // adoptPrefixes reads the prefixes of the rules. Those of no rule are to be removed: an earlier run
 // was killed before it wrote the rule.
 func (n *nats) adoptPrefixes() error {
-	prefixes, stray := make(map[uint32]kernelNatPrefix), natSlot{}
-	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernelNatPrefix) error {
+	prefixes, stray := make(map[uint32]kernel.NatPrefix), natSlot{}
+	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernel.NatPrefix) error {
 		for i, index := range indexes {
 			prefixes[index] = values[i]
 			n.lastPool = max(n.lastPool, index+1)
@@ -141,8 +142,8 @@ func (n *nats) adoptPrefixes() error {
 		}
 	}
 	stray.pools = slices.Collect(maps.Keys(prefixes))
-	var key kernelNatPairKey
-	var value kernelNatPrefix
+	var key kernel.NatPairKey
+	var value kernel.NatPrefix
 	pairs := n.tables.NatPair.Iterate()
 	for pairs.Next(&key, &value) {
 		if r := n.rules[key.Slot]; r != nil {
@@ -191,8 +192,8 @@ func (r *natRule) same(other *natRule) bool {
 }
 
 // translations returns the pairs of r, without its slot.
-func (r *natRule) translations() map[kernelNatPairKey]kernelNatPrefix {
-	pairs := make(map[kernelNatPairKey]kernelNatPrefix, len(r.pairs))
+func (r *natRule) translations() map[kernel.NatPairKey]kernel.NatPrefix {
+	pairs := make(map[kernel.NatPairKey]kernel.NatPrefix, len(r.pairs))
 	for i, key := range r.pairs {
 		key.Slot = 0
 		pairs[key] = r.pairAddrs[i]
@@ -202,11 +203,11 @@ func (r *natRule) translations() map[kernelNatPairKey]kernelNatPrefix {
 
 // holds reports whether the tables have r.
 func (n *nats) holds(r *natRule) (bool, error) {
-	var have kernelNatRule
+	var have kernel.NatRule
 	if ok, err := n.tables.NatRule.Find(r.slot, &have); !ok || err != nil || have != r.record {
 		return false, err
 	}
-	var prefix kernelNatPrefix
+	var prefix kernel.NatPrefix
 	for i, index := range r.pools {
 		if ok, err := n.tables.NatPool.Find(index, &prefix); !ok || err != nil || prefix != r.pool[i] {
 			return false, err
@@ -259,7 +260,7 @@ func (n *nats) write(r *natRule) error {
 
 // remove deletes the entries of a rule from the tables.
 func (n *nats) remove(s natSlot) error {
-	var record kernelNatRule
+	var record kernel.NatRule
 	there, err := n.tables.NatRule.Find(s.slot, &record)
 	if there && record.Flags&natReplaced == 0 {
 		record.Flags |= natReplaced

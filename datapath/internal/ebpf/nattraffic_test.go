@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -163,7 +164,7 @@ func TestMappingOfStrangers(t *testing.T) {
 			n.ok(err)
 		}
 		left := 0
-		n.ok(n.d.tables.MappingOuter.Batches(func(keys []kernelMappingKey, _ []kernelMapping) error {
+		n.ok(n.d.tables.MappingOuter.Batches(func(keys []kernel.MappingKey, _ []kernel.Mapping) error {
 			left += len(keys)
 			return nil
 		}))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestKernelLacks: the error for a kernel without bpf_loop names the kernel and what to do; a probe
@@ -35,7 +37,7 @@ func TestKernelLacks(t *testing.T) {
 
 // TestOldestKernelIsNamed: the programs call bpf_loop, so that no kernel before 5.17 loads them.
 func TestOldestKernelIsNamed(t *testing.T) {
-	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": loadKernel, "egress": loadEgress} {
+	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": kernel.LoadKernel, "egress": kernel.LoadEgress} {
 		spec, err := load()
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +51,7 @@ func TestOldestKernelIsNamed(t *testing.T) {
 			}
 		}
 		if calls == 0 {
-			t.Errorf("%s does not call bpf_loop any more: kernelLacks and the doctor name 5.17 for it", name)
+			t.Errorf("%s does not call bpf_loop any more: kernel.Lacks and the doctor name 5.17 for it", name)
 		}
 	}
 }

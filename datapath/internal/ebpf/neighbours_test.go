@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -85,9 +86,9 @@ func (n *network) settled(c *conversation, mac [6]byte) {
 // nexthopTo returns the index of the next hop to a MAC; 0: not found.
 func (n *network) nexthopTo(mac [6]byte) uint32 {
 	n.t.Helper()
-	var key kernelNexthopKey
+	var key kernel.NexthopKey
 	var index uint32
-	it := n.d.maps[kernelMapLlNexthopId].Iterate()
+	it := n.d.maps[kernel.MapLlNexthopId].Iterate()
 	for it.Next(&key, &index) {
 		if key.Dmac == mac {
 			return index

@@ -11,16 +11,17 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // nexthops keeps the table of next hops that the programs learn. A next hop that may have changed
 // loses its index, so that connections that refer to it learn again under another index. An index
 // is reused after a sweep over all connections has found no reference to it.
 type nexthops struct {
-	table *bpfmap.Map[uint32, kernelNexthop]
-	ids   *bpfmap.Map[kernelNexthopKey, uint32]
+	table *bpfmap.Map[uint32, kernel.Nexthop]
+	ids   *bpfmap.Map[kernel.NexthopKey, uint32]
 	free  *ebpf.Map // a queue
-	use   *kernelShares
+	use   *kernel.Shares
 
 	mu      sync.Mutex
 	retired map[uint32]retiredHop
@@ -40,7 +41,7 @@ func newNexthops(d *DataPlane, first bool) *nexthops {
 		use:     d.shared.value,
 		table:   &d.tables.Nexthop,
 		ids:     &d.tables.NexthopId,
-		free:    d.maps[kernelMapLlNexthopFree],
+		free:    d.maps[kernel.MapLlNexthopFree],
 		retired: make(map[uint32]retiredHop),
 		unused:  make(map[uint32]int),
 	}
@@ -57,12 +58,12 @@ func (n *nexthops) adopt(first bool) {
 		free[index] = true
 	}
 	used := make(map[uint32]bool)
-	var key kernelNexthopKey
+	var key kernel.NexthopKey
 	it := n.ids.Iterate()
 	for it.Next(&key, &index) {
 		used[index] = true
 	}
-	for index := uint32(1); index < nexthopCount; index++ {
+	for index := uint32(1); index < kernel.NexthopCount; index++ {
 		switch {
 		case used[index]:
 		case first || free[index]:
@@ -75,12 +76,12 @@ func (n *nexthops) adopt(first bool) {
 
 // invalidate retires the indexes of the next hops that match selects. Packets of their connections
 // take the slow path until these are learnt again.
-func (n *nexthops) invalidate(match func(kernelNexthopKey) bool) error {
+func (n *nexthops) invalidate(match func(kernel.NexthopKey) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var chosen []kernelNexthopKey
+	var chosen []kernel.NexthopKey
 	var indexes []uint32
-	var key kernelNexthopKey
+	var key kernel.NexthopKey
 	var index uint32
 	it := n.ids.Iterate()
 	for it.Next(&key, &index) {
@@ -99,7 +100,7 @@ func (n *nexthops) invalidate(match func(kernelNexthopKey) bool) error {
 	return err
 }
 
-func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
+func (n *nexthops) retire(key kernel.NexthopKey, index uint32) error {
 	if err := n.ids.Delete(key); err != nil {
 		return fmt.Errorf("next hop %d: %w", index, err)
 	}
@@ -111,15 +112,15 @@ func (n *nexthops) retire(key kernelNexthopKey, index uint32) error {
 }
 
 // useIndex returns the index of the counter that nh.h uses for a next hop.
-func useIndex(k kernelNexthopKey) int {
-	const devices = len(kernelShares{}.NexthopCount) / 2
+func useIndex(k kernel.NexthopKey) int {
+	const devices = len(kernel.Shares{}.NexthopCount) / 2
 	return int(k.Netns&1)*devices + int(k.Ifindex)%devices
 }
 
 // void makes a next hop invalid. Its addresses stay, for programs that found it valid a moment ago
 // and are about to write them into a packet.
 func (n *nexthops) void(index uint32) error {
-	var now kernelNexthop
+	var now kernel.Nexthop
 	err := n.table.Lookup(index, &now)
 	if err == nil && now.Ifindex != 0 {
 		now.Ifindex = 0
@@ -146,7 +147,7 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 	var errs error
 	for index, r := range n.retired {
 		// A program that was about to learn may have made it valid again.
-		var now kernelNexthop
+		var now kernel.Nexthop
 		if n.table.Lookup(index, &now) == nil && now.Ifindex != 0 {
 			errs = errors.Join(errs, n.void(index))
 			n.retired[index] = retiredHop{n.sweep, r.at}
@@ -175,7 +176,7 @@ func (n *nexthops) count() error {
 			seen[at]++
 		}
 	}
-	var key kernelNexthopKey
+	var key kernel.NexthopKey
 	var index uint32
 	it := n.ids.Iterate()
 	for it.Next(&key, &index) {
@@ -198,9 +199,9 @@ func (n *nexthops) count() error {
 
 // age retires next hops without a reference for three sweeps.
 func (n *nexthops) age(used func(index uint32) bool) error {
-	var old []kernelNexthopKey
+	var old []kernel.NexthopKey
 	var indexes []uint32
-	var key kernelNexthopKey
+	var key kernel.NexthopKey
 	var index uint32
 	seen := make(map[uint32]int)
 	it := n.ids.Iterate()

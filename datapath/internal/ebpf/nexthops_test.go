@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -31,8 +32,8 @@ func TestVoidWhileInUse(t *testing.T) {
 	p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 	r.slow("opening", p, stageOpen)
 	r.nexthop(5, r.out, 0, p.forth())
-	var valid kernelNexthop
-	r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &valid))
+	var valid kernel.Nexthop
+	r.ok(r.maps[kernel.MapLlNexthop].Lookup(uint32(5), &valid))
 	valid.CheckedTick += 1 << 20 // not confirmed again while the test runs
 
 	hops := nexthops{table: &r.tables.Nexthop}
@@ -82,7 +83,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
 	r.service(rigService{id: 1, proto: testpkt.ProtoTCP, frontend: frontend, backends: []rigBackend{{id: 1, addr: backend}}})
 	for i := range uint32(8) {
-		r.ok(r.maps[kernelMapLlNexthopFree].Put(nil, 100+i))
+		r.ok(r.maps[kernel.MapLlNexthopFree].Put(nil, 100+i))
 	}
 	neighbour := func(mac string) {
 		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", mac, "dev", "out0", "nud", "permanent")
@@ -114,7 +115,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 	// As loxilightd invalidates a next hop.
 	hops := nexthops{table: &r.tables.Nexthop, ids: &r.tables.NexthopId, retired: map[uint32]retiredHop{}}
-	r.ok(hops.invalidate(func(kernelNexthopKey) bool { return true }))
+	r.ok(hops.invalidate(func(kernel.NexthopKey) bool { return true }))
 	if third := open(); third == first || third == second {
 		t.Errorf("next hop %d is not valid, and new connections have it", third)
 	}
@@ -126,9 +127,9 @@ func TestShareOfNextHops(t *testing.T) {
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
 	r.service(rigService{id: 1, proto: testpkt.ProtoTCP, frontend: frontend, backends: []rigBackend{{id: 1, addr: backend}}})
 	for i := range uint32(8) {
-		r.ok(r.maps[kernelMapLlNexthopFree].Put(nil, 100+i))
+		r.ok(r.maps[kernel.MapLlNexthopFree].Put(nil, 100+i))
 	}
-	at := useIndex(kernelNexthopKey{Ifindex: uint32(r.out.index)})
+	at := useIndex(kernel.NexthopKey{Ifindex: uint32(r.out.index)})
 	for i, c := range []struct {
 		total, has uint32
 		gets       bool
@@ -136,9 +137,9 @@ func TestShareOfNextHops(t *testing.T) {
 		{0, 0, true}, {11_400, 11_400, true}, {11_600, 11_600, false}, {11_600, 1600, true}, {16_000, 71, true},
 		{16_000, 72, false}, {16_383, 0, false}, {17_000, 0, false},
 	} {
-		use := kernelShares{NexthopTotal: c.total}
+		use := kernel.Shares{NexthopTotal: c.total}
 		use.NexthopCount[at] = c.has
-		r.put(kernelMapLlShares, uint32(0), use)
+		r.put(kernel.MapLlShares, uint32(0), use)
 		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", fmt.Sprintf("02:00:5e:10:02:%02x", i), "dev", "out0", "nud", "permanent")
 		client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), uint16(1024+i))
 		r.begin(client, frontend)
@@ -146,7 +147,7 @@ func TestShareOfNextHops(t *testing.T) {
 		if !found || (conn.Nexthop != 0) != c.gets {
 			t.Errorf("%d in use, %d of them by its device: found %t, next hop %d, want one: %t", c.total, c.has, found, conn.Nexthop, c.gets)
 		}
-		r.ok(r.maps[kernelMapLlShares].Lookup(uint32(0), &use))
+		r.ok(r.maps[kernel.MapLlShares].Lookup(uint32(0), &use))
 		want := c.has
 		if c.gets {
 			want++
@@ -163,7 +164,7 @@ func TestNextHopsAreCounted(t *testing.T) {
 	n := h.d.nexthops
 	there := func() (total uint32, counts map[int]uint32) {
 		counts = make(map[int]uint32)
-		var key kernelNexthopKey
+		var key kernel.NexthopKey
 		var index uint32
 		for it := n.ids.Iterate(); it.Next(&key, &index); {
 			counts[useIndex(key)]++
@@ -196,7 +197,7 @@ func TestNextHopsAreCounted(t *testing.T) {
 	n.use.NexthopCount[7] = 5
 	h.ok(h.d.sweeper.whole(nil))
 	want("after the counts were lost")
-	h.ok(n.invalidate(func(kernelNexthopKey) bool { return true }))
+	h.ok(n.invalidate(func(kernel.NexthopKey) bool { return true }))
 	h.ok(h.d.sweeper.whole(nil))
 	want("after all were taken away")
 }

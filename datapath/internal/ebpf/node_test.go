@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -26,7 +27,7 @@ func TestRefused(t *testing.T) {
 				if s := r.stats(7); s.DropCount[0] != 2 || s.ConnectionCount != 0 {
 					t.Errorf("the service counted %+v", s)
 				}
-				for _, table := range []string{kernelMapLlHalf4, kernelMapLlHalf6, kernelMapLlCt4, kernelMapLlCt6} {
+				for _, table := range []string{kernel.MapLlHalf4, kernel.MapLlHalf6, kernel.MapLlCt4, kernel.MapLlCt6} {
 					if n := r.count(table); n != 0 {
 						t.Errorf("%s holds %d entries, want none", table, n)
 					}
@@ -169,10 +170,10 @@ func TestShortCutGivesWay(t *testing.T) {
 			r.step(f.name+" "+tt.name, r.in, in, tt.action, want)
 		}
 		// The slow path confirms a next hop that was not confirmed for a while.
-		var hop kernelNexthop
-		r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &hop))
+		var hop kernel.Nexthop
+		r.ok(r.maps[kernel.MapLlNexthop].Lookup(uint32(5), &hop))
 		hop.CheckedTick -= 40
-		r.put(kernelMapLlNexthop, uint32(5), hop)
+		r.put(kernel.MapLlNexthop, uint32(5), hop)
 		r.step("stale", r.in, datagram(p.client, p.vip, 61, 9), actRedirect, datagram(p.source, p.backend, 60, 9))
 		if n := r.counters()["VERDICT_FAST"]; n != 1 {
 			t.Errorf("%s: %d packets took the fast path, want 1", f.name, n)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 	"github.com/loxilight/loxilight/internal/testtraffic"
@@ -209,8 +210,8 @@ func TestLateAfterReopened(t *testing.T) {
 	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
 		"expedited": {Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{DSCP: []uint8{46}}},
 	}})
-	begin := nowTick() // packets in the same tick as the rules are evaluated again
-	testnet.Eventually(t, 5*time.Second, "the rules are two ticks old", func() bool { return nowTick()-begin >= 2 })
+	begin := kernel.NowTick() // packets in the same tick as the rules are evaluated again
+	testnet.Eventually(t, 5*time.Second, "the rules are two ticks old", func() bool { return kernel.NowTick()-begin >= 2 })
 	stay := onOneCPU(t)
 	defer stay()
 	wires := map[*testnet.NS]*testnet.Wire{n.client: n.client.Wire(t, "eth0"), aside: aside.Wire(t, "eth0")}

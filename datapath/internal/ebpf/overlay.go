@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // endSuffix is appended to the name of a tunnel's device to name its other end, on which packets to
@@ -27,14 +28,14 @@ const peerRest = time.Second
 
 // overlay holds the tunnels and the peers behind them.
 type overlay struct {
-	tables     *tables
+	tables     *kernel.Tables
 	config     datapath.Config
 	announcer  addrAnnouncer
-	ports      *ports                                        // set before the first update
-	host       hostPaths                                     // of the host netns
-	raiseEpoch func() error                                  // has connections admitted again
-	invalidate func(match func(kernelNexthopKey) bool) error // retires next hops
-	signal     func()                                        // the state of a peer has changed
+	ports      *ports                                         // set before the first update
+	host       hostPaths                                      // of the host netns
+	raiseEpoch func() error                                   // has connections admitted again
+	invalidate func(match func(kernel.NexthopKey) bool) error // retires next hops
+	signal     func()                                         // the state of a peer has changed
 	namespace  func(id uint8) (*namespace, error)
 
 	changes atomic.Uint64 // of the paths to peers: routes, devices, addresses of the host
@@ -50,7 +51,7 @@ type overlay struct {
 	// Prefixes or underlay addresses have changed, and older connections are still to be admitted
 	// again.
 	moved bool
-	gate  kernelTunnelGate
+	gate  kernel.TunnelGate
 
 	announced []announcement // last announced; nil: nothing yet
 
@@ -65,7 +66,7 @@ type tunnel struct {
 	whole                  bool // peers can be put behind it
 	id                     uint32
 	device, crossing, back int // ifindexes, as in struct peer
-	keys                   map[kernelTunnelKey]bool
+	keys                   map[kernel.TunnelKey]bool
 	changes                uint64
 }
 
@@ -76,10 +77,10 @@ type peer struct {
 	told     bool
 	index    uint32
 	owner    uint32 // of the prefixes: the index, or another one with a flag
-	entry    kernelPeer
+	entry    kernel.Peer
 	old      []uint32              // former indexes, to which prefixes or ids may still refer
 	prefixes map[netip.Prefix]bool // that may be in the kernel
-	ids      map[kernelPeerKey]bool
+	ids      map[kernel.PeerKey]bool
 	out      string // device of the underlay
 	path     int    // path MTU that a router has reported; 0: none
 	changes  uint64
@@ -123,19 +124,19 @@ func (o *overlay) adopt() error {
 	o.tunnels, o.peers = map[datapath.TunnelName]*tunnel{}, map[datapath.PeerName]*peer{}
 	o.resting, o.leaving, o.devices = map[uint32]time.Time{}, map[uint32]bool{}, map[string]datapath.TunnelName{}
 	var id uint32
-	var name kernelPeerName
+	var name kernel.PeerName
 	byID := map[uint32]*tunnel{}
 	it := o.tables.TunnelName.Iterate()
 	for it.Next(&id, &name) {
-		t := &tunnel{id: id, keys: map[kernelTunnelKey]bool{}}
-		o.tunnels[datapath.TunnelName(name.text())], byID[id] = t, t
-		o.devices[name.deviceText()] = datapath.TunnelName(name.text())
+		t := &tunnel{id: id, keys: map[kernel.TunnelKey]bool{}}
+		o.tunnels[datapath.TunnelName(name.Text())], byID[id] = t, t
+		o.devices[name.DeviceText()] = datapath.TunnelName(name.Text())
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("tunnels: %w", err)
 	}
-	var key kernelTunnelKey
-	var value kernelTunnel
+	var key kernel.TunnelKey
+	var value kernel.Tunnel
 	for it := o.tables.Tunnel.Iterate(); it.Next(&key, &value); {
 		if t := byID[value.Id]; t != nil {
 			t.keys[key] = true
@@ -151,11 +152,11 @@ func (o *overlay) adopt() error {
 
 func (o *overlay) adoptPeers() error {
 	var index uint32
-	var name kernelPeerName
+	var name kernel.PeerName
 	byIndex := map[uint32]*peer{}
 	it := o.tables.PeerName.Iterate()
 	for it.Next(&index, &name) {
-		p := &peer{index: index, prefixes: map[netip.Prefix]bool{}, ids: map[kernelPeerKey]bool{}}
+		p := &peer{index: index, prefixes: map[netip.Prefix]bool{}, ids: map[kernel.PeerKey]bool{}}
 		if _, err := o.tables.Peer.Find(index, &p.entry); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
@@ -164,7 +165,7 @@ func (o *overlay) adoptPeers() error {
 		}
 		// It was being moved from one index to another: the next update makes all of it lead to
 		// the written one.
-		if twin := o.peers[datapath.PeerName(name.text())]; twin != nil {
+		if twin := o.peers[datapath.PeerName(name.Text())]; twin != nil {
 			if p.entry.TunnelId == 0 {
 				p, twin = twin, p
 			}
@@ -173,12 +174,12 @@ func (o *overlay) adoptPeers() error {
 			}
 			twin.old = nil
 		}
-		o.peers[datapath.PeerName(name.text())], byIndex[p.owner&peerIndexMask] = p, p
+		o.peers[datapath.PeerName(name.Text())], byIndex[p.owner&peerIndexMask] = p, p
 	}
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("peers: %w", err)
 	}
-	var id kernelPeerKey
+	var id kernel.PeerKey
 	for it := o.tables.PeerId.Iterate(); it.Next(&id, &index); {
 		if p := byIndex[index]; p != nil {
 			p.ids[id] = true
@@ -186,11 +187,11 @@ func (o *overlay) adoptPeers() error {
 			return fmt.Errorf("peers: %w", err)
 		}
 	}
-	var prefix kernelPeerPrefixKey
-	var stray []kernelPeerPrefixKey
+	var prefix kernel.PeerPrefixKey
+	var stray []kernel.PeerPrefixKey
 	for it := o.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
 		if p := byIndex[index&peerIndexMask]; p != nil {
-			if p.prefixes[prefix.prefix()] = true; index&peerIndexMask == p.owner&peerIndexMask {
+			if p.prefixes[prefix.Prefix()] = true; index&peerIndexMask == p.owner&peerIndexMask {
 				p.owner = index // with its flags
 			}
 		} else {
@@ -277,9 +278,9 @@ func (o *overlay) release(index uint32) error {
 	}
 	o.resting[index] = time.Now()
 	err := errors.Join(
-		o.tables.Peer.Put(index, kernelPeer{}),
+		o.tables.Peer.Put(index, kernel.Peer{}),
 		o.tables.PeerNexthop.Put(index, uint32(0)),
-		o.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
+		o.tables.PeerPmtu.Put(index, kernel.PeerPmtu{}),
 		o.forgetHops(index),
 	)
 	if err != nil {
@@ -312,40 +313,30 @@ func (o *overlay) finish() error {
 func (o *overlay) forgetHops(index uint32) error {
 	dmac := [6]byte{0x02, 0, 0, 0, byte(index >> 8), byte(index)}
 	namespace := o.switchNamespace()
-	return o.invalidate(func(k kernelNexthopKey) bool { return k.Netns == namespace && k.Dmac == dmac && k.Smac == [6]byte{} })
+	return o.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == namespace && k.Dmac == dmac && k.Smac == [6]byte{} })
 }
 
 // forgetAllHops invalidates the next hops of all tunnels: a prefix has another owner now.
 func (o *overlay) forgetAllHops() error {
 	namespace := o.switchNamespace()
-	return o.invalidate(func(k kernelNexthopKey) bool {
+	return o.invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == namespace && k.Smac == [6]byte{} && bytes.Equal(k.Dmac[:4], []byte{0x02, 0, 0, 0})
 	})
 }
 
-func (k *kernelPeerName) text() string {
-	name, _, _ := bytes.Cut(k.Name[:], []byte{0})
-	return string(name)
-}
-
-func (k *kernelPeerName) deviceText() string {
-	name, _, _ := bytes.Cut(k.Device[:], []byte{0})
-	return string(name)
-}
-
-func nameOfPeer(name, device string) (k kernelPeerName, err error) {
+func nameOfPeer(name, device string) (k kernel.PeerName, err error) {
 	if len(name) >= len(k.Name) {
 		return k, fmt.Errorf("name longer than %d bytes: %w", len(k.Name)-1, datapath.ErrUnsupported)
 	}
 	copy(k.Name[:], name)
-	k.Device = deviceName(device)
+	k.Device = kernel.DeviceName(device)
 	return k, nil
 }
 
 // counters returns the sum of the counters of peers.
 func (o *overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 	for _, index := range indexes {
-		var each []kernelPeerStats
+		var each []kernel.PeerStats
 		if index == 0 || o.tables.PeerStats.Lookup(index, &each) != nil {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -47,35 +48,35 @@ var (
 // in0 are the packets that the kernel sent by the tunnel's device.
 func (r *rig) overlay(c *tunnelCase) {
 	r.t.Helper()
-	entry := kernelPeer{Local: addrOf(c.local), Remote: addrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
+	entry := kernel.Peer{Local: kernel.AddrOf(c.local), Remote: kernel.AddrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
 		OutIfindex: r.out.index, Seed: 0x5eed1234}
 	entry.HeaderLen = uint32(copy(entry.Header[:], tunnelHeader(&c.spec, c.local, c.remote)))
-	r.put(kernelMapLlPeer, uint32(tunnelPeer), entry)
+	r.put(kernel.MapLlPeer, uint32(tunnelPeer), entry)
 	for _, f := range families {
-		k := peerPrefixKeyOf(netip.PrefixFrom(f.far.Addr(), f.far.Addr().BitLen()-8).Masked())
-		r.put(kernelMapLlPeerPrefix, &k, uint32(tunnelPeer))
+		k := kernel.PeerPrefixKeyOf(netip.PrefixFrom(f.far.Addr(), f.far.Addr().BitLen()-8).Masked())
+		r.put(kernel.MapLlPeerPrefix, &k, uint32(tunnelPeer))
 	}
-	r.put(kernelMapLlPeerId, kernelPeerKey{Underlay: addrOf(c.remote), TunnelId: 1}, uint32(tunnelPeer))
-	r.put(kernelMapLlPeerId, kernelPeerKey{Underlay: addrOf(c.remote)}, uint32(tunnelPeer))
-	r.put(kernelMapLlNexthop, uint32(9), kernelNexthop{Ifindex: r.out.index, MtuBytes: 1500, Dmac: r.out.other, Smac: r.out.mac, CheckedTick: rigTick()})
-	r.put(kernelMapLlPeerNexthop, uint32(tunnelPeer), uint32(9))
-	key := kernelTunnelKey{Local: addrOf(c.local), Vni: c.spec.VNI, Proto: testpkt.ProtoUDP, Port: swap16(c.spec.Port)}
-	gate := kernelTunnelGate{Port: [8]uint16{swap16(c.spec.Port)}}
+	r.put(kernel.MapLlPeerId, kernel.PeerKey{Underlay: kernel.AddrOf(c.remote), TunnelId: 1}, uint32(tunnelPeer))
+	r.put(kernel.MapLlPeerId, kernel.PeerKey{Underlay: kernel.AddrOf(c.remote)}, uint32(tunnelPeer))
+	r.put(kernel.MapLlNexthop, uint32(9), kernel.Nexthop{Ifindex: r.out.index, MtuBytes: 1500, Dmac: r.out.other, Smac: r.out.mac, CheckedTick: rigTick()})
+	r.put(kernel.MapLlPeerNexthop, uint32(tunnelPeer), uint32(9))
+	key := kernel.TunnelKey{Local: kernel.AddrOf(c.local), Vni: c.spec.VNI, Proto: testpkt.ProtoUDP, Port: kernel.Swap16(c.spec.Port)}
+	gate := kernel.TunnelGate{Port: [8]uint16{kernel.Swap16(c.spec.Port)}}
 	if c.spec.Type == datapath.TunnelGRE {
-		key.Proto, gate = 47, kernelTunnelGate{Gre: 1}
+		key.Proto, gate = 47, kernel.TunnelGate{Gre: 1}
 		if c.spec.VNI != 0 {
 			key.Keyed = 1
 		}
 	}
-	r.put(kernelMapLlTunnel, key, kernelTunnel{Id: 1, Type: tunnelTypes[c.spec.Type]})
-	r.put(kernelMapLlTunnelGate, uint32(0), gate)
+	r.put(kernel.MapLlTunnel, key, kernel.Tunnel{Id: 1, Type: tunnelTypes[c.spec.Type]})
+	r.put(kernel.MapLlTunnelGate, uint32(0), gate)
 }
 
 // tunnelEnd makes in0 the other end of the tunnel's device.
 func (r *rig) tunnelEnd() {
 	r.t.Helper()
-	r.put(kernelMapLlBridgePort, kernelBridgePortKey{Ifindex: r.in.index}, kernelBridgePort{Flags: bridgePortTunnel})
-	r.put(kernelMapLlBridged, (r.in.index&0xffff)>>6, uint64(1)<<(r.in.index&63))
+	r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: r.in.index}, kernel.BridgePort{Flags: bridgePortTunnel})
+	r.put(kernel.MapLlBridged, (r.in.index&0xffff)>>6, uint64(1)<<(r.in.index&63))
 }
 
 // wrap returns an inner frame as a peer would send it, encapsulated.

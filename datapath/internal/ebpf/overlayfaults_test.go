@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
@@ -85,12 +86,12 @@ func (o *faultyOverlay) restart() {
 			o.admission = o.clock
 			return nil
 		},
-		invalidate: func(match func(kernelNexthopKey) bool) error {
+		invalidate: func(match func(kernel.NexthopKey) bool) error {
 			if err := o.fail(); err != nil {
 				return err
 			}
 			for index := range o.written {
-				if match(kernelNexthopKey{Netns: o.switchNamespace(), Dmac: [6]byte{2, 0, 0, 0, byte(index >> 8), byte(index)}}) {
+				if match(kernel.NexthopKey{Netns: o.switchNamespace(), Dmac: [6]byte{2, 0, 0, 0, byte(index >> 8), byte(index)}}) {
 					o.voided[index] = o.clock
 				}
 			}
@@ -102,21 +103,21 @@ func (o *faultyOverlay) restart() {
 	}
 	for i, name := range []datapath.TunnelName{"mesh", "mesh6"} {
 		spec := datapath.Tunnel{Type: datapath.TunnelGeneve, Device: "hs" + string(name), Port: 6081, VNI: uint32(i)}
-		o.tunnels[name] = &tunnel{spec: spec, told: true, whole: true, id: uint32(i + 1), keys: map[kernelTunnelKey]bool{}, device: 20 + i}
+		o.tunnels[name] = &tunnel{spec: spec, told: true, whole: true, id: uint32(i + 1), keys: map[kernel.TunnelKey]bool{}, device: 20 + i}
 	}
 }
 
 // references returns which peer each prefix and each underlay address leads to.
 func (o *faultyOverlay) references() map[string]uint32 {
 	list := map[string]uint32{}
-	var prefix kernelPeerPrefixKey
-	var id kernelPeerKey
+	var prefix kernel.PeerPrefixKey
+	var id kernel.PeerKey
 	var index uint32
 	for it := o.overlay.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
-		list["prefix "+prefix.prefix().String()] = index
+		list["prefix "+prefix.Prefix().String()] = index
 	}
 	for it := o.overlay.tables.PeerId.Iterate(); it.Next(&id, &index); {
-		list[fmt.Sprintf("underlay %s of tunnel %d", id.Underlay.addr(), id.TunnelId)] = index
+		list[fmt.Sprintf("underlay %s of tunnel %d", id.Underlay.Addr(), id.TunnelId)] = index
 	}
 	return list
 }
@@ -129,9 +130,9 @@ func (o *faultyOverlay) note() {
 		if strings.HasSuffix(what, "of tunnel 0") {
 			continue // of packets to be encapsulated
 		}
-		var name kernelPeerName
+		var name kernel.PeerName
 		_, _ = o.overlay.tables.PeerName.Find(index&peerIndexMask, &name)
-		names[what] = name.text()
+		names[what] = name.Text()
 	}
 	added := false
 	for what, index := range names {
@@ -141,11 +142,11 @@ func (o *faultyOverlay) note() {
 	if o.seen = names; added {
 		o.moved = o.clock
 	}
-	var entry kernelPeer
+	var entry kernel.Peer
 	for index := range o.overlay.tables.Peer.MaxEntries() {
 		_ = o.overlay.tables.Peer.Lookup(index, &entry)
-		if _, was := o.written[index]; entry != (kernelPeer{}) || was {
-			if entry != (kernelPeer{}) {
+		if _, was := o.written[index]; entry != (kernel.Peer{}) || was {
+			if entry != (kernel.Peer{}) {
 				o.written[index] = o.clock
 			}
 		}
@@ -156,17 +157,17 @@ func (o *faultyOverlay) note() {
 func (o *faultyOverlay) meaning() map[string]string {
 	out, byIndex := map[string]string{}, map[uint32]string{}
 	var index uint32
-	var name kernelPeerName
-	var entry kernelPeer
+	var name kernel.PeerName
+	var entry kernel.Peer
 	for it := o.overlay.tables.PeerName.Iterate(); it.Next(&index, &name); {
 		_ = o.overlay.tables.Peer.Lookup(index, &entry)
 		entry.Seed = 0
-		if other, twice := out["peer "+name.text()]; twice {
-			o.t.Fatalf("peer %s exists twice: %s", name.text(), other)
+		if other, twice := out["peer "+name.Text()]; twice {
+			o.t.Fatalf("peer %s exists twice: %s", name.Text(), other)
 		}
-		byIndex[index] = name.text()
-		out["peer "+name.text()] = fmt.Sprintf("%s, tunnel %d, type %d, device %d, out %d, header %x",
-			entry.Remote.addr(), entry.TunnelId, entry.Type, entry.DeviceIfindex, entry.OutIfindex, entry.Header[:entry.HeaderLen])
+		byIndex[index] = name.Text()
+		out["peer "+name.Text()] = fmt.Sprintf("%s, tunnel %d, type %d, device %d, out %d, header %x",
+			entry.Remote.Addr(), entry.TunnelId, entry.Type, entry.DeviceIfindex, entry.OutIfindex, entry.Header[:entry.HeaderLen])
 	}
 	for what, index := range o.references() {
 		owner, ok := byIndex[index&peerIndexMask]
@@ -177,12 +178,12 @@ func (o *faultyOverlay) meaning() map[string]string {
 	}
 	used := 0
 	for index := range o.overlay.tables.Peer.MaxEntries() {
-		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry != (kernelPeer{}) {
+		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry != (kernel.Peer{}) {
 			used++
 		}
 	}
 	out["entries"] = fmt.Sprint(used)
-	var gate kernelTunnelGate
+	var gate kernel.TunnelGate
 	_ = o.overlay.tables.TunnelGate.Lookup(0, &gate)
 	out["gate"] = fmt.Sprint(gate.Inside)
 	return out
@@ -273,9 +274,9 @@ func (o *faultyOverlay) wantDesired(seed uint64) {
 	if o.admission < o.moved {
 		o.t.Errorf("seed %d: connections are not admitted again after change %d, only after %d", seed, o.moved, o.admission)
 	}
-	var entry kernelPeer
+	var entry kernel.Peer
 	for index, at := range o.written {
-		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry == (kernelPeer{}) && o.voided[index] < at {
+		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry == (kernel.Peer{}) && o.voided[index] < at {
 			o.t.Errorf("seed %d: next hops to index %d stay although its peer is gone", seed, index)
 		}
 	}

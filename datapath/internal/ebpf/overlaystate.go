@@ -39,7 +39,7 @@ func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok 
 		return s, false
 	}
 	if p.index != 0 {
-		s.Local, s.Underlay, s.Device, s.PathMTU = p.entry.Local.addr(), p.entry.Remote.addr(), p.out, p.path
+		s.Local, s.Underlay, s.Device, s.PathMTU = p.entry.Local.Addr(), p.entry.Remote.Addr(), p.out, p.path
 		s.Traffic = o.counters(p.index)
 	}
 	return s, true

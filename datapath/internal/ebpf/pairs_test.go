@@ -7,32 +7,33 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 // expireEntry requests that the connection of tuple is deleted, after idle ticks without a packet, at
 // tick now.
-func expireEntry(tuple rigTuple, now, idle uint32) (e expirerExpire) {
+func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 	key := func(addr netip.Addr, port uint16) (words [4]uint32, wire uint16) {
-		return rigWords(addr.String()), swap16(port)
+		return rigWords(addr.String()), kernel.Swap16(port)
 	}
 	src, sport := key(tuple.src.Addr(), tuple.src.Port())
 	dst, dport := key(tuple.dst.Addr(), tuple.dst.Port())
 	if tuple.src.Addr().Is4() {
-		(&kernelCt4Key{Saddr: src[3], Daddr: dst[3], Sport: sport, Dport: dport, Proto: tuple.proto}).expire(&e)
+		(&kernel.Ct4Key{Saddr: src[3], Daddr: dst[3], Sport: sport, Dport: dport, Proto: tuple.proto}).Expire(&e)
 	} else {
-		k := &kernelCt6Key{Sport: sport, Dport: dport, Proto: tuple.proto}
+		k := &kernel.Ct6Key{Sport: sport, Dport: dport, Proto: tuple.proto}
 		k.Saddr.Word, k.Daddr.Word = src, dst
-		k.expire(&e)
+		k.Expire(&e)
 	}
 	e.NowTick, e.IdleTicks = now, idle
 	return e
 }
 
 // expire deletes the connection of tuple, after idle ticks without a packet, at tick now.
-func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) expirerExpireResult {
+func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
 	r.t.Helper()
-	e := append(make([]expirerExpire, 0, expireBatch), expireEntry(tuple, now, idle))
+	e := append(make([]kernel.ExpirerExpire, 0, expireBatch), expireEntry(tuple, now, idle))
 	if force {
 		e[0].Force = 1
 	}
@@ -61,26 +62,26 @@ func TestBothDirectionsEnd(t *testing.T) {
 						now := rigTick() + idle + 1
 						r.change(p.forth(), func(m *rigMeta) { m.LastSeenTick = now - idle - 1 })
 						r.change(p.back(), func(m *rigMeta) { m.LastSeenTick = now - idle })
-						if got := r.expire(x, named, now, idle, false); got != expirerExpireResultEXPIRE_STAYS {
+						if got := r.expire(x, named, now, idle, false); got != kernel.ExpirerExpireResultEXPIRE_STAYS {
 							t.Errorf("%s, seen %d ticks ago: %d, want that it stays", named, idle, got)
 						}
 						for _, tuple := range []rigTuple{p.forth(), p.back()} {
-							if c, found := r.conn(tuple); !found || c.State != uint8(kernelCtStateCT_ESTABLISHED) {
+							if c, found := r.conn(tuple); !found || c.State != uint8(kernel.CtStateCT_ESTABLISHED) {
 								t.Errorf("%s afterwards: %+v, %t", tuple, c, found)
 							}
 						}
-						if got := r.expire(x, named, now+1, idle, false); got != expirerExpireResultEXPIRE_BOTH {
+						if got := r.expire(x, named, now+1, idle, false); got != kernel.ExpirerExpireResultEXPIRE_BOTH {
 							t.Errorf("%s, idle: %d, want that both directions are deleted", named, got)
 						}
 						if n := r.entries(); n != 0 {
 							t.Errorf("%d entries are left", n)
 						}
-						if got := r.expire(x, named, now+1, idle, false); got != expirerExpireResultEXPIRE_ABSENT {
+						if got := r.expire(x, named, now+1, idle, false); got != kernel.ExpirerExpireResultEXPIRE_ABSENT {
 							t.Errorf("%s, deleted: %d", named, got)
 						}
 					}
 					r.slow("opening", p, stageOpen)
-					if got := r.expire(x, p.back(), rigTick(), idle, true); got != expirerExpireResultEXPIRE_BOTH || r.entries() != 0 {
+					if got := r.expire(x, p.back(), rigTick(), idle, true); got != kernel.ExpirerExpireResultEXPIRE_BOTH || r.entries() != 0 {
 						t.Errorf("by force: %d, and %d entries are left", got, r.entries())
 					}
 				})
@@ -91,7 +92,7 @@ func TestBothDirectionsEnd(t *testing.T) {
 
 // entries returns the number of entries of connections.
 func (r *rig) entries() (n int) {
-	for _, name := range []string{kernelMapLlCt4, kernelMapLlCt6, kernelMapLlHalf4, kernelMapLlHalf6} {
+	for _, name := range []string{kernel.MapLlCt4, kernel.MapLlCt6, kernel.MapLlHalf4, kernel.MapLlHalf6} {
 		n += r.count(name)
 	}
 	return n
@@ -114,15 +115,15 @@ func TestEndingIsSeen(t *testing.T) {
 				forth := packet(p.clientPort.arrives(), proto, p.client, p.vip, stageData, 61)
 				back := packet(p.beport.arrives(), proto, p.backend, p.source, stageData, 61)
 				for i, seen := range []uint32{0, 60} { // ticks ago
-					set := func(state kernelCtState) {
+					set := func(state kernel.CtState) {
 						for _, x := range []rigTuple{p.forth(), p.back()} {
 							r.change(x, func(m *rigMeta) { m.LastSeenTick, m.State = rigTick()-seen, uint8(state) })
 						}
 					}
-					set(kernelCtStateCT_ENDING)
+					set(kernel.CtStateCT_ENDING)
 					r.step("marked", p.clientPort, forth, actShot, forth)
 					r.step("answer", p.beport, back, actShot, back)
-					set(kernelCtStateCT_ESTABLISHED)
+					set(kernel.CtStateCT_ESTABLISHED)
 					r.step("not marked", p.clientPort, forth, actRedirect,
 						packet(p.beport.leaves(), proto, p.source, p.backend, stageData, 60))
 					if got, want := r.counters()["DROP_ENDING"], uint64(2*i+2); got != want {
@@ -215,7 +216,7 @@ func TestTwinOfAnother(t *testing.T) {
 		raw, _ := r.raw(other)
 		size := len(f.client.Addr().AsSlice())
 		raw[rigMetaSize+2*size+1]++ // the port that they leave with
-		r.put(map[bool]string{true: kernelMapLlCt4, false: kernelMapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
+		r.put(map[bool]string{true: kernel.MapLlCt4, false: kernel.MapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
 		before, _ := r.conn(other)
 		for _, flags := range []uint8{testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK, testpkt.SYN} {
 			r.run(r.ingress, r.in, testpkt.Build(r.in.arrives(), ipHeader(p.client.Addr(), p.vip.Addr(), 61), testpkt.TCP{
@@ -362,7 +363,7 @@ func TestBlindPromotion(t *testing.T) {
 			r.send(p, segment{'c', testpkt.FIN | testpkt.ACK, clientISN + 1, 0xdeadbeef, bothSay, nil})
 			r.send(p, segment{'c', 0, clientISN + 1, serverISN + 1, bothSay, nil})
 		}
-		if n := r.count(kernelMapLlCt4) + r.count(kernelMapLlCt6); n != 0 {
+		if n := r.count(kernel.MapLlCt4) + r.count(kernel.MapLlCt6); n != 0 {
 			t.Errorf("%s: %d established entries, want none", f.name, n)
 		}
 		p := tcp.from(40000)

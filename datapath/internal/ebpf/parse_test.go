@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -137,12 +138,12 @@ func TestNotOurs(t *testing.T) {
 			p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 			for name, frame := range strangers(r, f, p) {
 				r.step(name, r.in, frame, actUnspec, frame)
-				if n := r.count(kernelMapLlFragment); n != 0 {
+				if n := r.count(kernel.MapLlFragment); n != 0 {
 					t.Errorf("%s: %d fragments", name, n)
 				}
 			}
 			r.counted(map[string]uint64{})
-			for _, table := range []string{kernelMapLlHalf4, kernelMapLlHalf6, kernelMapLlCt4, kernelMapLlCt6, kernelMapLlFragment} {
+			for _, table := range []string{kernel.MapLlHalf4, kernel.MapLlHalf6, kernel.MapLlCt4, kernel.MapLlCt6, kernel.MapLlFragment} {
 				if n := r.count(table); n != 0 {
 					t.Errorf("%s has %d entries", table, n)
 				}

@@ -5,6 +5,8 @@ package ebpf
 import (
 	"fmt"
 	"time"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // pathAge is how long a path MTU to a peer that a router reported stays valid, as in the kernel:
@@ -16,16 +18,16 @@ func (o *overlay) maintain() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	failed := o.finish() // what failed in an update
-	now, turned := nowTick(), false
+	now, turned := kernel.NowTick(), false
 	for name, p := range o.peers {
-		var is kernelPeerPmtu
+		var is kernel.PeerPmtu
 		if p.index != 0 {
 			if err := o.tables.PeerPmtu.Lookup(p.index, &is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}
-		if is.MtuBytes != 0 && ticksBetween(is.HeardTick, now) >= ticksOf(pathAge) {
-			is = kernelPeerPmtu{}
+		if is.MtuBytes != 0 && ticksBetween(is.HeardTick, now) >= kernel.TicksOf(pathAge) {
+			is = kernel.PeerPmtu{}
 			if err := o.tables.PeerPmtu.Put(p.index, is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}

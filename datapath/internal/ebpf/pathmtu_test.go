@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -59,8 +60,8 @@ func TestUnderlayMTU(t *testing.T) {
 			}
 			port := r.sourcePort(&c, inner)
 			ours := sent(c, c.local, c.remote, port)
-			heard := func() (is kernelPeerPmtu) {
-				r.ok(r.maps[kernelMapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
+			heard := func() (is kernel.PeerPmtu) {
+				r.ok(r.maps[kernel.MapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
 				return is
 			}
 			say := func(what string, frame []byte, want uint32) {
@@ -104,15 +105,15 @@ func TestUnderlayMTU(t *testing.T) {
 			say("more, while that holds", r.tooBig(c.local, 1450, code, ours, whole), 1400)
 			say("less", r.tooBig(c.local, 1300, code, ours, whole), 1300)
 			old := heard()
-			old.HeardTick -= ticksOf(pathAge)
-			r.put(kernelMapLlPeerPmtu, uint32(tunnelPeer), old)
+			old.HeardTick -= kernel.TicksOf(pathAge)
+			r.put(kernel.MapLlPeerPmtu, uint32(tunnelPeer), old)
 			say("more, when that is old", r.tooBig(c.local, 1350, code, ours, whole), 1350)
 
 			// A pod sends by the link between switch and host.
-			var entry kernelPeer
-			r.ok(r.maps[kernelMapLlPeer].Lookup(uint32(tunnelPeer), &entry))
+			var entry kernel.Peer
+			r.ok(r.maps[kernel.MapLlPeer].Lookup(uint32(tunnelPeer), &entry))
 			entry.LinkHostIfindex = r.out.index
-			r.put(kernelMapLlPeer, uint32(tunnelPeer), entry)
+			r.put(kernel.MapLlPeer, uint32(tunnelPeer), entry)
 			say("from the switch", r.tooBig(c.local, 1300, code, ours, whole), 1350)
 		})
 	}
@@ -133,7 +134,7 @@ func TestUnderlayMTUEnds(t *testing.T) {
 		return s.PathMTU
 	}
 	hear := func(tick uint32) {
-		n.ok(n.d.maps[kernelMapLlPeerPmtu].Put(uint32(tunnelPeer), kernelPeerPmtu{MtuBytes: 1400, HeardTick: tick}))
+		n.ok(n.d.maps[kernel.MapLlPeerPmtu].Put(uint32(tunnelPeer), kernel.PeerPmtu{MtuBytes: 1400, HeardTick: tick}))
 	}
 	if mtu := told(); mtu != 0 {
 		t.Errorf("MTU %d, which nothing reported", mtu)
@@ -142,7 +143,7 @@ func TestUnderlayMTUEnds(t *testing.T) {
 	case <-n.d.Telemetry().Changed():
 	default:
 	}
-	hear(nowTick())
+	hear(kernel.NowTick())
 	if mtu := told(); mtu != 1400 {
 		t.Errorf("MTU %d, want 1400", mtu)
 	}
@@ -151,17 +152,17 @@ func TestUnderlayMTUEnds(t *testing.T) {
 	default:
 		t.Error("no packet too big is reported")
 	}
-	hear(nowTick() - ticksOf(pathAge) + 100)
+	hear(kernel.NowTick() - kernel.TicksOf(pathAge) + 100)
 	if mtu := told(); mtu != 1400 {
 		t.Errorf("MTU %d shortly before the end", mtu)
 	}
-	hear(nowTick() - ticksOf(pathAge))
+	hear(kernel.NowTick() - kernel.TicksOf(pathAge))
 	if mtu := told(); mtu != 0 {
 		t.Errorf("MTU %d for ever", mtu)
 	}
-	var is kernelPeerPmtu
-	n.ok(n.d.maps[kernelMapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
-	if is != (kernelPeerPmtu{}) {
+	var is kernel.PeerPmtu
+	n.ok(n.d.maps[kernel.MapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
+	if is != (kernel.PeerPmtu{}) {
 		t.Errorf("%+v is left", is)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // peerTable is the table of peers.
@@ -28,7 +29,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 	defer o.mu.Unlock()
 	p := o.peers[name]
 	if p == nil {
-		p = &peer{prefixes: map[netip.Prefix]bool{}, ids: map[kernelPeerKey]bool{}}
+		p = &peer{prefixes: map[netip.Prefix]bool{}, ids: map[kernel.PeerKey]bool{}}
 		o.peers[name] = p
 	}
 	p.spec, p.told = value, true
@@ -65,14 +66,14 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 		return err
 	}
 	if !o.host.isPort(out.Attrs().Index) {
-		return datapath.Absentf("no Interface for host device %s, the route to %s: run llcli interface add %s", p.out, p.entry.Remote.addr(), p.out)
+		return datapath.Absentf("no Interface for host device %s, the route to %s: run llcli interface add %s", p.out, p.entry.Remote.Addr(), p.out)
 	}
 	return nil
 }
 
 // build returns the ll_peer entry of a peer, and the device of the host through which it is
 // reached.
-func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link, err error) {
+func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link, err error) {
 	var why []error
 	for _, remote := range p.spec.Underlay {
 		if t.spec.Local.IsValid() && t.spec.Local.Is4() != remote.Is4() {
@@ -86,8 +87,8 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernelPeer, out netlink.Link,
 		if t.spec.Local.IsValid() {
 			local = t.spec.Local
 		}
-		entry = kernelPeer{
-			Local: addrOf(local), Remote: addrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
+		entry = kernel.Peer{
+			Local: kernel.AddrOf(local), Remote: kernel.AddrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
 			DeviceIfindex: uint32(t.device), LinkSwitchIfindex: uint32(t.crossing), LinkHostIfindex: uint32(t.back),
 			OutIfindex: uint32(out.Attrs().Index), Seed: o.gate.Seed,
 		}
@@ -127,7 +128,7 @@ func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 	if t.Type == datapath.TunnelGRE {
 		proto = unix.IPPROTO_GRE
 	}
-	b := make([]byte, 12, headerMax)
+	b := make([]byte, 12, kernel.HeaderMax)
 	if remote.Is4() {
 		b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IP)
 		ip := append([]byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, ttl, proto, 0, 0}, local.AsSlice()...)
@@ -166,7 +167,7 @@ func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 
 // setEntry writes the entry of a peer, under a new index if packets could otherwise see half of the
 // old and half of the new entry.
-func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) error {
+func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) error {
 	if p.index != 0 && p.entry == entry {
 		return nil
 	}
@@ -188,7 +189,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 		o.leaving[index] = true // unless all of it is written
 		err = errors.Join(
 			o.tables.PeerNexthop.Put(index, uint32(0)),
-			o.tables.PeerPmtu.Put(index, kernelPeerPmtu{}),
+			o.tables.PeerPmtu.Put(index, kernel.PeerPmtu{}),
 			o.tables.PeerStats.Put(index, stats),
 			o.tables.PeerName.Put(index, k),
 		)
@@ -207,7 +208,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernelPeer) er
 	p.old = append(p.old, old)
 	// Only now, after the new index is complete, do prefixes refer to it.
 	for prefix := range p.prefixes {
-		if err := replaceOwn(&o.tables.PeerPrefix, peerPrefixKeyOf(prefix), old, index); err != nil {
+		if err := replaceOwn(&o.tables.PeerPrefix, kernel.PeerPrefixKeyOf(prefix), old, index); err != nil {
 			return tableError("peers", err)
 		}
 	}
@@ -230,12 +231,12 @@ func (o *overlay) leave(indexes ...uint32) {
 
 // statsOf returns the counters of an index for the index that replaces it: the counters of a peer
 // continue when it moves to another tunnel.
-func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
+func (o *overlay) statsOf(index uint32) ([]kernel.PeerStats, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, err
 	}
-	stats := make([]kernelPeerStats, cpus)
+	stats := make([]kernel.PeerStats, cpus)
 	if index == 0 {
 		return stats, nil
 	}
@@ -245,10 +246,10 @@ func (o *overlay) statsOf(index uint32) ([]kernelPeerStats, error) {
 
 // setIDs writes the sources from which packets count as the peer's.
 func (o *overlay) setIDs(p *peer, t *tunnel) error {
-	wanted := map[kernelPeerKey]bool{}
+	wanted := map[kernel.PeerKey]bool{}
 	for _, a := range p.spec.Underlay {
-		wanted[kernelPeerKey{Underlay: addrOf(a), TunnelId: t.id}] = true
-		wanted[kernelPeerKey{Underlay: addrOf(a)}] = true // for other senders to that address
+		wanted[kernel.PeerKey{Underlay: kernel.AddrOf(a), TunnelId: t.id}] = true
+		wanted[kernel.PeerKey{Underlay: kernel.AddrOf(a)}] = true // for other senders to that address
 	}
 	for id := range wanted {
 		var now uint32
@@ -290,7 +291,7 @@ func (o *overlay) isIndex(index uint32) bool {
 
 // deleteID deletes the id of a peer. If another peer has the same address in another tunnel, the
 // address stays a tunnel end. p no longer has the id, or is about to lose it.
-func (o *overlay) deleteID(p *peer, id kernelPeerKey) error {
+func (o *overlay) deleteID(p *peer, id kernel.PeerKey) error {
 	if id.TunnelId == 0 {
 		for _, other := range o.peers {
 			if other != p && other.ids[id] {
@@ -350,7 +351,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		}
 		p.changes = changes
 	}
-	var now kernelPeer
+	var now kernel.Peer
 	if err := o.tables.Peer.Lookup(p.index, &now); err != nil {
 		return false, err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -72,8 +73,8 @@ func TestRouted(t *testing.T) {
 			n := newNetwork(t)
 			n.attach()
 			n.backends.ServeTCP(t, addr, "server")
-			earlier := kernelBackendTotal{ConnectionCount: 5} // as an earlier version counted
-			n.ok(n.d.maps[kernelMapLlBackendTotal].Put(uint32(0), &earlier))
+			earlier := kernel.BackendTotal{ConnectionCount: 5} // as an earlier version counted
+			n.ok(n.d.maps[kernel.MapLlBackendTotal].Put(uint32(0), &earlier))
 			c := n.dial(addr)
 			before, err := n.d.Telemetry().NodeCounters(context.Background())
 			n.ok(err)
@@ -83,19 +84,19 @@ func TestRouted(t *testing.T) {
 				n.ok(err)
 				return after.Connections == 5+1 && after.Packets >= before.Packets+2 && after.Bytes > before.Bytes
 			})
-			var shared kernelBackendTotal
-			n.ok(n.d.maps[kernelMapLlBackendTotal].Lookup(uint32(0), &shared))
+			var shared kernel.BackendTotal
+			n.ok(n.d.maps[kernel.MapLlBackendTotal].Lookup(uint32(0), &shared))
 			if shared != earlier {
 				t.Errorf("all CPUs count connections in one place: %+v, want %+v", shared, earlier)
 			}
 			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
 			// netfilter has rules: no packet takes the fast path any more.
-			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(netnsHost), uint32(1)))
+			n.ok(n.d.maps[kernel.MapLlNetfilter].Put(uint32(netnsHost), uint32(1)))
 			n.ok(n.d.namespaces[netnsHost].devices.invalidateAll())
 			n.wantSlow("netfilter", c)
 			n.wantWays(datapath.Way{Why: "netfilter has rules"}, datapath.Way{Why: "netfilter has rules"})
-			n.ok(n.d.maps[kernelMapLlNetfilter].Put(uint32(netnsHost), uint32(0)))
+			n.ok(n.d.maps[kernel.MapLlNetfilter].Put(uint32(netnsHost), uint32(0)))
 			n.wantShortCut("without netfilter", c)
 
 			// The neighbour gets another MAC.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // Values of ll_peer_prefix, which the headers define with #define only.
@@ -61,7 +62,7 @@ func (o *overlay) hasIDs(p *peer) bool {
 // hasPrefixes reports whether the kernel holds the prefixes of a peer.
 func (o *overlay) hasPrefixes(p *peer) bool {
 	for prefix := range p.prefixes {
-		k := peerPrefixKeyOf(prefix)
+		k := kernel.PeerPrefixKeyOf(prefix)
 		if !o.isOwn(&k, p.owner) {
 			return false
 		}
@@ -94,7 +95,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
 	for _, prefix := range p.spec.Prefixes {
 		wanted[prefix] = true
-		k := peerPrefixKeyOf(prefix)
+		k := kernel.PeerPrefixKeyOf(prefix)
 		if p.prefixes[prefix] && o.isOwn(&k, p.owner) {
 			continue
 		}
@@ -119,7 +120,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 
 // deletePrefix deletes a prefix of a peer unless another peer has taken it.
 func (o *overlay) deletePrefix(p *peer, prefix netip.Prefix) error {
-	k := peerPrefixKeyOf(prefix)
+	k := kernel.PeerPrefixKeyOf(prefix)
 	var now uint32
 	there, err := o.tables.PeerPrefix.Find(k, &now)
 	isOwn := func(index uint32) bool { return now&peerIndexMask == index&peerIndexMask }
@@ -132,7 +133,7 @@ func (o *overlay) deletePrefix(p *peer, prefix netip.Prefix) error {
 	return err
 }
 
-func (o *overlay) isOwn(k *kernelPeerPrefixKey, index uint32) bool {
+func (o *overlay) isOwn(k *kernel.PeerPrefixKey, index uint32) bool {
 	var now uint32
 	there, err := o.tables.PeerPrefix.Find(*k, &now)
 	return err == nil && there && now == index
@@ -155,22 +156,6 @@ func (o *overlay) clear(p *peer) error {
 		delete(p.ids, id)
 	}
 	o.leave(append(p.old, p.owner&peerIndexMask)...)
-	p.index, p.owner, p.entry, p.old = 0, 0, kernelPeer{}, nil
+	p.index, p.owner, p.entry, p.old = 0, 0, kernel.Peer{}, nil
 	return nil
-}
-
-func peerPrefixKeyOf(p netip.Prefix) kernelPeerPrefixKey {
-	bits := p.Bits()
-	if p.Addr().Is4() {
-		bits += 96
-	}
-	return kernelPeerPrefixKey{PrefixLen: uint32(bits), Addr: addrOf(p.Masked().Addr())}
-}
-
-func (k kernelPeerPrefixKey) prefix() netip.Prefix {
-	a, bits := k.Addr.addr(), int(k.PrefixLen)
-	if a.Is4() {
-		bits -= 96
-	}
-	return netip.PrefixFrom(a, bits)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // netnsNames are the names of the namespaces in messages.
@@ -24,8 +25,8 @@ var programs = []struct {
 	name string
 	load func() (*ebpf.CollectionSpec, error)
 }{
-	{kernelProgLlTcIngress, loadKernel},
-	{egressProgLlTcEgress, loadEgress},
+	{kernel.ProgLlTcIngress, kernel.LoadKernel},
+	{kernel.EgressProgLlTcEgress, kernel.LoadEgress},
 }
 
 // preflightEntries is the size of the hash maps with which the programs are tried.
@@ -56,7 +57,7 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 				if program == nil {
 					continue
 				}
-				if namespace == netnsHost && !first && p.name == kernelProgLlTcIngress {
+				if namespace == netnsHost && !first && p.name == kernel.ProgLlTcIngress {
 					r.Hooks = preflightHooks(program, cfg.Attach)
 					r.OK = r.OK && r.Hooks.OK
 				}
@@ -64,7 +65,7 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 			}
 		}
 		// This program is optional: without it packets take the tc path.
-		told, program := preflightProgram(copyOf{loadShortest, shortestProgLlXdp, uint8(namespace), false}, maps)
+		told, program := preflightProgram(copyOf{kernel.LoadShortest, kernel.ShortestProgLlXdp, uint8(namespace), false}, maps)
 		r.Programs = append(r.Programs, told)
 		if program != nil {
 			program.Close() // only closes a file descriptor

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // refuse makes the kernel refuse the program called name until the test ends.
@@ -53,7 +54,7 @@ func TestRefusedProgram(t *testing.T) {
 	n.ok(n.d.Services().Update(t.Context(), "web", web(3)))
 	c := n.dial("198.51.100.10:80")
 	n.ok(n.d.Close())
-	refuse(t, egressProgLlTcEgress)
+	refuse(t, kernel.EgressProgLlTcEgress)
 	n.config.Tables.Connections *= 2
 	before := n.pins()
 	var err error
@@ -67,7 +68,7 @@ func TestRefusedProgram(t *testing.T) {
 	if !errors.Is(err, datapath.ErrRefused) {
 		t.Fatalf("error %v, want an error that wraps ErrRefused", err)
 	}
-	for _, want := range []string{egressProgLlTcEgress, kernelRelease(), "R5 !read_ok"} {
+	for _, want := range []string{kernel.EgressProgLlTcEgress, kernelRelease(), "R5 !read_ok"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -86,7 +87,7 @@ func TestRefusedProgram(t *testing.T) {
 		t.Fatalf("report %+v", r)
 	}
 	for _, p := range r.Programs {
-		if bad := p.Program == egressProgLlTcEgress; p.OK == bad ||
+		if bad := p.Program == kernel.EgressProgLlTcEgress; p.OK == bad ||
 			bad != strings.Contains(strings.Join(p.Verifier, "\n"), "R5 !read_ok") {
 			t.Errorf("program %+v", p)
 		}

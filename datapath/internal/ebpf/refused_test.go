@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -39,13 +40,13 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 	testnet.Eventually(t, 5*time.Second, "one selection table, two backends and no source range are left", func() bool {
 		n.ok(n.d.Maintain(ctx))
 		tables, ids, ranges := make(map[uint32]bool), 0, 0
-		n.ok(n.d.tables.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+		n.ok(n.d.tables.Slot.Batches(func(keys []kernel.SlotKey, _ []kernel.SlotChunk) error {
 			for _, k := range keys {
 				tables[k.TableId] = true
 			}
 			return nil
 		}))
-		n.ok(n.d.tables.Backend.Batches(func(_ []uint32, entries []kernelBackend) error {
+		n.ok(n.d.tables.Backend.Batches(func(_ []uint32, entries []kernel.Backend) error {
 			for _, e := range entries {
 				if e.ServiceId != 0 {
 					ids++
@@ -53,9 +54,9 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 			}
 			return nil
 		}))
-		var key kernelSourceRangeKey
+		var key kernel.SourceRangeKey
 		var family uint8
-		it := n.d.maps[kernelMapLlSourceRange].Iterate()
+		it := n.d.maps[kernel.MapLlSourceRange].Iterate()
 		for it.Next(&key, &family) {
 			ranges++
 		}
@@ -66,7 +67,7 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 // names returns the ids in the map of names.
 func (n *network) names() (ids []uint32) {
 	n.t.Helper()
-	n.ok(n.d.tables.ServiceName.Batches(func(keys []uint32, _ []kernelServiceName) error {
+	n.ok(n.d.tables.ServiceName.Batches(func(keys []uint32, _ []kernel.ServiceName) error {
 		ids = append(ids, keys...)
 		return nil
 	}))
@@ -78,8 +79,8 @@ func (n *network) names() (ids []uint32) {
 func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
-	stats := n.d.maps[kernelMapLlServiceStats]
-	zeros := make([]kernelServiceStats, ebpf.MustPossibleCPU())
+	stats := n.d.maps[kernel.MapLlServiceStats]
+	zeros := make([]kernel.ServiceStats, ebpf.MustPossibleCPU())
 	for id := uint32(1000); id < 1000+stats.MaxEntries(); id++ {
 		n.ok(stats.Update(id, zeros, ebpf.UpdateAny))
 	}
@@ -94,8 +95,8 @@ func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	n.ok(stats.Delete(uint32(1000)))
 	n.ok(n.d.Services().Update(ctx, "web", web(1)))
 	first := n.names()
-	name := serviceNameOf("web") // as left by an earlier version
-	n.ok(n.d.maps[kernelMapLlServiceName].Update(uint32(1), &name, ebpf.UpdateAny))
+	name := kernel.ServiceNameOf("web") // as left by an earlier version
+	n.ok(n.d.maps[kernel.MapLlServiceName].Update(uint32(1), &name, ebpf.UpdateAny))
 	n.restart("tcx")
 	if ids := n.names(); len(first) != 1 || !slices.Equal(ids, first) {
 		t.Errorf("names of %v after a restart, want %v", ids, first)

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -53,9 +54,9 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 					return err
 				}) != nil
 			})
-			var key kernelDeviceKey
-			var value kernelDevice
-			for entries := n.d.maps[kernelMapLlDevice].Iterate(); entries.Next(&key, &value); {
+			var key kernel.DeviceKey
+			var value kernel.Device
+			for entries := n.d.maps[kernel.MapLlDevice].Iterate(); entries.Next(&key, &value); {
 				if key.Netns == netnsSwitch {
 					t.Errorf("round %d: device %d of the switch is still known", round, key.Ifindex)
 				}

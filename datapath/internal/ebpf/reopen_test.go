@@ -6,15 +6,16 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 // reused returns the traffic of a backend's connections whose entries were reused.
-func (r *rig) reused(backend uint32) kernelTraffic {
+func (r *rig) reused(backend uint32) kernel.Traffic {
 	r.t.Helper()
-	var t kernelBackendTotal
-	r.ok(r.maps[kernelMapLlBackendTotal].Lookup(backend, &t))
-	return kernelTraffic(t.Reused)
+	var t kernel.BackendTotal
+	r.ok(r.maps[kernel.MapLlBackendTotal].Lookup(backend, &t))
+	return kernel.Traffic(t.Reused)
 }
 
 // lifeOfFive is a connection of five packets.
@@ -53,10 +54,10 @@ func TestReopened(t *testing.T) {
 				if forth.PacketCount != 1 || back.PacketCount != 0 || forth.leaves != p.back().turned() || back.leaves != p.forth().turned() {
 					t.Errorf("the entries are %+v and %+v", forth, back)
 				}
-				if got, want := r.reused(3), (kernelTraffic{PacketCount: 5, ByteCount: frames}); got != want {
+				if got, want := r.reused(3), (kernel.Traffic{PacketCount: 5, ByteCount: frames}); got != want {
 					t.Errorf("the backend's past connections carried %+v, want %+v", got, want)
 				}
-				if n := r.count(kernelMapLlHalf4) + r.count(kernelMapLlHalf6); n != 0 {
+				if n := r.count(kernel.MapLlHalf4) + r.count(kernel.MapLlHalf6); n != 0 {
 					t.Errorf("%d half-open entries, want none", n)
 				}
 			})
@@ -87,7 +88,7 @@ func TestReopenedElsewhere(t *testing.T) {
 				if got := r.reused(3).PacketCount; got != 5 {
 					t.Errorf("the old backend's past connections carried %d packets, want 5", got)
 				}
-				for name, want := range map[string]int{kernelMapLlCt4: 0, kernelMapLlCt6: 0, kernelMapLlHalf4: 2, kernelMapLlHalf6: 2} {
+				for name, want := range map[string]int{kernel.MapLlCt4: 0, kernel.MapLlCt6: 0, kernel.MapLlHalf4: 2, kernel.MapLlHalf6: 2} {
 					if n := r.count(name); n != want && n != 0 {
 						t.Errorf("%s has %d entries, want %d", name, n, want)
 					}

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // atStep is called before each change that a start makes; tests abort it there.
@@ -81,7 +82,7 @@ func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (_ *replacements, e
 			r.list = append(r.list, x)
 		}
 	}
-	d.tables = tablesOf(d.maps)
+	d.tables = kernel.TablesOf(d.maps)
 	slices.Sort(d.keptSizes)
 	slices.SortFunc(r.list, func(a, b *replacement) int {
 		return cmp.Or(cmp.Compare(a.class.copyOrder, b.class.copyOrder), strings.Compare(a.name, b.name))
@@ -164,7 +165,7 @@ func (r *replacements) copy() error {
 		if err := atStep("copy " + x.name); err != nil {
 			return err
 		}
-		begin, fresh := nowTick(), !x.pinned
+		begin, fresh := kernel.NowTick(), !x.pinned
 		for i, g := range x.sources {
 			var n int
 			var err error
@@ -210,7 +211,7 @@ func (r *replacements) catchUp() error {
 		if err := atStep("catch up " + x.name); err != nil {
 			return err
 		}
-		begin := nowTick()
+		begin := kernel.NowTick()
 		for _, g := range x.sources {
 			if _, err := addMissing(x.target, g, x.since); err != nil {
 				return fmt.Errorf("copy map %s: %w", x.name, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // become makes this package another version of loxilight: most values have a field called future in
@@ -36,20 +37,20 @@ func become(t testing.TB, future string) {
 			for _, m := range spec.Maps {
 				m.Value = rename(m.Value, future)
 			}
-			if m := spec.Maps[kernelMapLlAffinity]; m != nil {
+			if m := spec.Maps[kernel.MapLlAffinity]; m != nil {
 				s := *m.Value.(*btf.Struct)
 				s.Members = append(slices.Clone(s.Members), btf.Member{Name: future, Type: typeU64, Offset: btf.Bits(8 * s.Size)})
 				s.Size += 8
 				m.Value, m.ValueSize = &s, s.Size
 			}
-			return spec, spec.Variables[kernelVarConfigConfirmTicks].Set(uint32(36))
+			return spec, spec.Variables[kernel.VarConfigConfirmTicks].Set(uint32(36))
 		}
 	}
 	load := alter(loadMapSpecs)
 	loadMapSpecs = func() (*ebpf.CollectionSpec, error) {
 		spec, err := load()
 		if err == nil {
-			m := spec.Maps[kernelMapLlAffinity].Copy()
+			m := spec.Maps[kernel.MapLlAffinity].Copy()
 			m.Name = "ll_" + future
 			spec.Maps[m.Name] = m
 		}
@@ -148,7 +149,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 		if future != "" {
 			size += 8
 		}
-		if m := n.d.maps[kernelMapLlAffinity]; m.ValueSize() != size {
+		if m := n.d.maps[kernel.MapLlAffinity]; m.ValueSize() != size {
 			t.Errorf("%q: values of ll_affinity have %d bytes, want %d", future, m.ValueSize(), size)
 		}
 	}
@@ -280,7 +281,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	if _, err := n.ask("198.51.100.10:80"); err != nil {
 		t.Errorf("a new connection: %v", err)
 	}
-	if m, err := ebpf.LoadPinnedMap(filepath.Join(n.d.dir, kernelMapLlCt4), nil); err != nil || m.MaxEntries() != 2*n.config.Tables.Connections {
+	if m, err := ebpf.LoadPinnedMap(filepath.Join(n.d.dir, kernel.MapLlCt4), nil); err != nil || m.MaxEntries() != 2*n.config.Tables.Connections {
 		t.Errorf("the table of connections: %v, %v", m, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -25,11 +26,11 @@ func TestRouteLeadsElsewhere(t *testing.T) {
 					r.slow("opening", p, s)
 				}
 				r.nexthop(5, r.out, 0, p.forth())
-				hop := func(stale bool) (now kernelNexthop) {
-					r.ok(r.maps[kernelMapLlNexthop].Lookup(uint32(5), &now))
+				hop := func(stale bool) (now kernel.Nexthop) {
+					r.ok(r.maps[kernel.MapLlNexthop].Lookup(uint32(5), &now))
 					if stale {
 						now.CheckedTick -= 40
-						r.put(kernelMapLlNexthop, uint32(5), now)
+						r.put(kernel.MapLlNexthop, uint32(5), now)
 					}
 					return now
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -34,7 +35,7 @@ type rig struct {
 	t               testing.TB
 	ns              *testnet.NS
 	maps            map[string]*ebpf.Map
-	tables          *tables // of maps
+	tables          *kernel.Tables // of maps
 	ingress, egress *ebpf.Program
 	types           *btf.Spec
 	enums           map[string]map[uint64]string // names by value
@@ -135,7 +136,7 @@ func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {
 		load func() (*ebpf.CollectionSpec, error)
 		name string
 		to   **ebpf.Program
-	}{{loadKernel, kernelProgLlTcIngress, &r.ingress}, {loadEgress, egressProgLlTcEgress, &r.egress}} {
+	}{{kernel.LoadKernel, kernel.ProgLlTcIngress, &r.ingress}, {kernel.LoadEgress, kernel.EgressProgLlTcEgress, &r.egress}} {
 		spec, err := program.load()
 		r.ok(err)
 		r.types = spec.Types
@@ -165,7 +166,7 @@ func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {
 		}
 		c.Close()
 	}
-	r.tables = tablesOf(r.maps)
+	r.tables = kernel.TablesOf(r.maps)
 }
 
 // port enters a device of the namespace, and returns its data for packets.
@@ -179,19 +180,19 @@ func (r *rig) port(name, other string, addr4, addr6 string) rigPort {
 		}
 		return err
 	})
-	d := kernelDevice{MtuBytes: 1500, Mac: p.mac, Flags: 2} // DEVICE_F_PORT
+	d := kernel.Device{MtuBytes: 1500, Mac: p.mac, Flags: 2} // DEVICE_F_PORT
 	d.Addr4.Word, d.Addr6.Word = rigWords(addr4), rigWords(addr6)
 	copy(d.Name[:], name)
-	r.put(kernelMapLlDevice, kernelDeviceKey{Ifindex: p.index}, d)
+	r.put(kernel.MapLlDevice, kernel.DeviceKey{Ifindex: p.index}, d)
 	return p
 }
 
 // ports sets the source ports that may be assigned.
 func (r *rig) ports(ports ...uint16) {
 	r.t.Helper()
-	r.put(kernelMapLlSnatPorts, uint32(0), uint16(len(ports)))
+	r.put(kernel.MapLlSnatPorts, uint32(0), uint16(len(ports)))
 	for i, port := range ports {
-		r.put(kernelMapLlSnatPorts, uint32(i+1), port)
+		r.put(kernel.MapLlSnatPorts, uint32(i+1), port)
 	}
 }
 
@@ -199,7 +200,7 @@ func (r *rig) ports(ports ...uint16) {
 // connection found under tuple use it.
 func (r *rig) nexthop(index uint32, to rigPort, flags uint32, tuple rigTuple) {
 	r.t.Helper()
-	r.put(kernelMapLlNexthop, index, kernelNexthop{
+	r.put(kernel.MapLlNexthop, index, kernel.Nexthop{
 		Ifindex: to.index, MtuBytes: 1500, Dmac: to.other, Smac: to.mac, Flags: flags, CheckedTick: rigTick(),
 	})
 	r.change(tuple, func(m *rigMeta) { m.Nexthop = uint16(index) })
@@ -240,7 +241,7 @@ func (r *rig) compare(what string, p *ebpf.Program, dev rigPort, in []byte, acti
 func (r *rig) counters() map[string]uint64 {
 	r.t.Helper()
 	all := make(map[string]uint64)
-	for enum, name := range map[string]string{"drop_reason": kernelMapLlDrops, "verdict_count": kernelMapLlVerdicts} {
+	for enum, name := range map[string]string{"drop_reason": kernel.MapLlDrops, "verdict_count": kernel.MapLlVerdicts} {
 		m, cpus := r.maps[name], ebpf.MustPossibleCPU()
 		keys, values := make([]uint32, m.MaxEntries()), make([]uint64, int(m.MaxEntries())*cpus)
 		var cursor ebpf.MapBatchCursor

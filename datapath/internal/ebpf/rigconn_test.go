@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // rigTuple is the tuple of a packet, as in the tables of connections.
@@ -43,9 +45,9 @@ type rigConn struct {
 // tables returns the names of the two tables that may hold tuple.
 func (t rigTuple) tables() (established, half string) {
 	if t.src.Addr().Is4() {
-		return kernelMapLlCt4, kernelMapLlHalf4
+		return kernel.MapLlCt4, kernel.MapLlHalf4
 	}
-	return kernelMapLlCt6, kernelMapLlHalf6
+	return kernel.MapLlCt6, kernel.MapLlHalf6
 }
 
 // key encodes t as struct ct4_key or ct6_key.
@@ -146,8 +148,8 @@ type rigService struct {
 	proto     uint8
 	frontend  netip.AddrPort
 	backends  []rigBackend
-	algorithm kernelAlgorithm
-	source    kernelSourceMode
+	algorithm kernel.Algorithm
+	source    kernel.SourceMode
 	affinity  uint32 // ticks
 	ranges    []netip.Prefix
 }
@@ -155,16 +157,16 @@ type rigService struct {
 // service enters s. Its selection table has the service's id.
 func (r *rig) service(s rigService) {
 	r.t.Helper()
-	var chunk kernelSlotChunk
+	var chunk kernel.SlotChunk
 	for i, b := range s.backends {
-		entry := kernelBackend{Port: rigPortOnWire(b.addr.Port()), Flags: 1, ServiceId: s.id, Weight: max(b.weight, 1)}
+		entry := kernel.Backend{Port: rigPortOnWire(b.addr.Port()), Flags: 1, ServiceId: s.id, Weight: max(b.weight, 1)}
 		entry.Addr.Word = rigWords(b.addr.Addr().String())
-		r.put(kernelMapLlBackend, b.id, entry)
+		r.put(kernel.MapLlBackend, b.id, entry)
 		chunk.BackendId[i] = b.id
 	}
-	r.put(kernelMapLlSlot, kernelSlotKey{TableId: s.id}, chunk)
-	r.put(kernelMapLlServiceStats, s.id, make([]kernelServiceStats, ebpf.MustPossibleCPU()))
-	value := kernelService{
+	r.put(kernel.MapLlSlot, kernel.SlotKey{TableId: s.id}, chunk)
+	r.put(kernel.MapLlServiceStats, s.id, make([]kernel.ServiceStats, ebpf.MustPossibleCPU()))
+	value := kernel.Service{
 		Id: s.id, TableId: s.id, SlotCount: uint32(len(s.backends)), AffinityTicks: s.affinity,
 		Algorithm: s.algorithm, Source: s.source,
 	}
@@ -174,20 +176,20 @@ func (r *rig) service(s rigService) {
 		if p.Addr().Is4() {
 			bits, family = bits+96, 4
 		}
-		key := kernelSourceRangeKey{PrefixLen: uint32(bits), SetId: s.id}
+		key := kernel.SourceRangeKey{PrefixLen: uint32(bits), SetId: s.id}
 		key.Addr.Word = rigWords(p.Addr().String())
-		r.put(kernelMapLlSourceRange, key, family)
+		r.put(kernel.MapLlSourceRange, key, family)
 	}
-	key := kernelServiceKey{Port: rigPortOnWire(s.frontend.Port()), Proto: s.proto}
+	key := kernel.ServiceKey{Port: rigPortOnWire(s.frontend.Port()), Proto: s.proto}
 	key.Addr.Word = rigWords(s.frontend.Addr().String())
-	r.put(kernelMapLlService, key, value)
+	r.put(kernel.MapLlService, key, value)
 }
 
 // stats returns the counters of the service, summed over all CPUs.
-func (r *rig) stats(id uint32) (sum kernelServiceStats) {
+func (r *rig) stats(id uint32) (sum kernel.ServiceStats) {
 	r.t.Helper()
-	var each []kernelServiceStats
-	r.ok(r.maps[kernelMapLlServiceStats].Lookup(id, &each))
+	var each []kernel.ServiceStats
+	r.ok(r.maps[kernel.MapLlServiceStats].Lookup(id, &each))
 	for _, s := range each {
 		sum.ConnectionCount += s.ConnectionCount
 		for i, n := range s.DropCount {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
@@ -80,7 +81,7 @@ func (r *rules) enforce(bits uint32, more bool) error {
 	passed, errs := r.passed()
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
-	every := func(k kernelNexthopKey) bool { return k.Netns == r.namespace.id }
+	every := func(k kernel.NexthopKey) bool { return k.Netns == r.namespace.id }
 	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
 	time.Sleep(racing)
 	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
@@ -93,15 +94,15 @@ func (r *rules) enforce(bits uint32, more bool) error {
 
 // passed returns the TCP connections whose packets may have bypassed netfilter on the fast path.
 func (r *rules) passed() (all []netfilter.Connection, err error) {
-	err = r.d.tables.Ct4.Batches(func(keys []kernelCt4Key, values []kernelCt4Val) error {
+	err = r.d.tables.Ct4.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
 		for i := range keys {
-			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].tuple)
+			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].Tuple)
 		}
 		return nil
 	})
-	return all, errors.Join(err, r.d.tables.Ct6.Batches(func(keys []kernelCt6Key, values []kernelCt6Val) error {
+	return all, errors.Join(err, r.d.tables.Ct6.Batches(func(keys []kernel.Ct6Key, values []kernel.Ct6Val) error {
 		for i := range keys {
-			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].tuple)
+			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].Tuple)
 		}
 		return nil
 	}))
@@ -109,7 +110,7 @@ func (r *rules) passed() (all []netfilter.Connection, err error) {
 
 // note appends the connection of an entry if the kernel tracks it with the same tuple: it is not
 // translated, or its source is translated at egress, after netfilter.
-func (r *rules) note(all []netfilter.Connection, namespace, proto uint8, m *kernelCtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
+func (r *rules) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
 	translated := m.Flags&(ctDNAT|ctSNAT) != 0 && m.Flags&ctSNATAtEgress == 0
 	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&ctReply != 0 || translated {
 		return all

@@ -12,13 +12,14 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // Samples implements [datapath.Telemetry].
 func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) error {
 	t.samples.Lock()
 	defer t.samples.Unlock()
-	r, err := ringbuf.NewReader(t.d.maps[kernelMapLlSamples])
+	r, err := ringbuf.NewReader(t.d.maps[kernel.MapLlSamples])
 	if err != nil {
 		return fmt.Errorf("read samples: %w", err)
 	}
@@ -33,16 +34,16 @@ func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) err
 		if err != nil {
 			return fmt.Errorf("read samples: %w", err)
 		}
-		if raw, ok := sampleOf(record.RawSample); ok {
+		if raw, ok := kernel.SampleOf(record.RawSample); ok {
 			each(t.d.sample(&raw))
 		}
 	}
 }
 
-func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
+func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 	tuple := datapath.Tuple{
-		Source:      netip.AddrPortFrom(raw.Saddr.addr(), swap16(raw.Sport)),
-		Destination: netip.AddrPortFrom(raw.Daddr.addr(), swap16(raw.Dport)),
+		Source:      netip.AddrPortFrom(raw.Saddr.Addr(), kernel.Swap16(raw.Sport)),
+		Destination: netip.AddrPortFrom(raw.Daddr.Addr(), kernel.Swap16(raw.Dport)),
 	}
 	packet := datapath.Packet{
 		Device:   d.deviceName(uint8(raw.Netns), int(raw.Ifindex)),
@@ -57,10 +58,10 @@ func (d *DataPlane) sample(raw *kernelSample) datapath.Sample {
 		decision = &datapath.Decision{Rule: rule.name, Action: rule.action, Packet: packet}
 	}
 	service := d.services.name(raw.ServiceId)
-	switch kernelSampleType(raw.Type) {
-	case kernelSampleTypeSAMPLE_ALLOWED:
+	switch kernel.SampleType(raw.Type) {
+	case kernel.SampleTypeSAMPLE_ALLOWED:
 		return datapath.Sample{Decision: decision}
-	case kernelSampleTypeSAMPLE_OPENED:
+	case kernel.SampleTypeSAMPLE_OPENED:
 		return datapath.Sample{Opened: true, Connection: &datapath.Connection{
 			Protocol: datapath.Protocol(raw.Proto),
 			Original: tuple,

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -34,10 +35,10 @@ func TestAlgorithms(t *testing.T) {
 	base := newRig(t)
 	const clients = 300
 	for _, f := range families {
-		for name, algorithm := range map[string]kernelAlgorithm{
-			"maglev": kernelAlgorithmALG_MAGLEV, "random": kernelAlgorithmALG_RANDOM,
-			"round-robin": kernelAlgorithmALG_ROUND_ROBIN, "least-connections": kernelAlgorithmALG_LEAST_CONNECTIONS,
-			"source-hash": kernelAlgorithmALG_SOURCE_HASH,
+		for name, algorithm := range map[string]kernel.Algorithm{
+			"maglev": kernel.AlgorithmALG_MAGLEV, "random": kernel.AlgorithmALG_RANDOM,
+			"round-robin": kernel.AlgorithmALG_ROUND_ROBIN, "least-connections": kernel.AlgorithmALG_LEAST_CONNECTIONS,
+			"source-hash": kernel.AlgorithmALG_SOURCE_HASH,
 		} {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				r := base.fresh(t)
@@ -52,7 +53,7 @@ func TestAlgorithms(t *testing.T) {
 					addr = addr.Next()
 				}
 				low, high := clients/5, clients/2
-				if algorithm == kernelAlgorithmALG_ROUND_ROBIN || algorithm == kernelAlgorithmALG_LEAST_CONNECTIONS {
+				if algorithm == kernel.AlgorithmALG_ROUND_ROBIN || algorithm == kernel.AlgorithmALG_LEAST_CONNECTIONS {
 					// Every second connection does not count here.
 					low, high = clients/3-clients/10, clients/3+clients/10
 				}
@@ -61,7 +62,7 @@ func TestAlgorithms(t *testing.T) {
 						t.Errorf("backend %s got %d of %d connections", b.addr, n, clients)
 					}
 				}
-				if one := len(oneAddr) == 1; one != (algorithm == kernelAlgorithmALG_SOURCE_HASH) {
+				if one := len(oneAddr) == 1; one != (algorithm == kernel.AlgorithmALG_SOURCE_HASH) {
 					t.Errorf("the ports of one client got %d backends", len(oneAddr))
 				}
 			})
@@ -73,18 +74,18 @@ func TestAlgorithms(t *testing.T) {
 func TestSelectionIsExact(t *testing.T) {
 	f := families[0]
 	r := newRig(t)
-	s := rigService{id: 7, proto: testpkt.ProtoUDP, frontend: f.vip, backends: backendsOf(f, 3), algorithm: kernelAlgorithmALG_ROUND_ROBIN}
+	s := rigService{id: 7, proto: testpkt.ProtoUDP, frontend: f.vip, backends: backendsOf(f, 3), algorithm: kernel.AlgorithmALG_ROUND_ROBIN}
 	r.service(s)
 	for i := range 9 {
 		if got := r.chosen(s, netip.AddrPortFrom(f.client.Addr(), uint16(1000+i))); got != s.backends[i%3].addr {
 			t.Errorf("round-robin, connection %d: %s", i, got)
 		}
 	}
-	s.algorithm = kernelAlgorithmALG_LEAST_CONNECTIONS
+	s.algorithm = kernel.AlgorithmALG_LEAST_CONNECTIONS
 	s.backends[2].weight = 2
 	r.service(s)
 	for _, b := range s.backends {
-		r.put(kernelMapLlBackendLoad, b.id, uint32(0))
+		r.put(kernel.MapLlBackendLoad, b.id, uint32(0))
 	}
 	got := make(map[netip.AddrPort]int)
 	for i := range 40 {
@@ -118,7 +119,7 @@ func TestAffinity(t *testing.T) {
 	for _, f := range families {
 		r := base.fresh(t)
 		s := rigService{id: 7, proto: testpkt.ProtoUDP, frontend: f.vip, backends: backendsOf(f, 5),
-			algorithm: kernelAlgorithmALG_ROUND_ROBIN, affinity: 1000}
+			algorithm: kernel.AlgorithmALG_ROUND_ROBIN, affinity: 1000}
 		r.service(s)
 		client := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(f.client.Addr(), port) }
 		first := r.chosen(s, client(1000))
@@ -131,21 +132,21 @@ func TestAffinity(t *testing.T) {
 		if got := r.chosen(s, neighbour); got == first {
 			t.Errorf("%s: another client went to %s as well", f.name, got)
 		}
-		key := kernelAffinityKey{ServiceId: 7}
+		key := kernel.AffinityKey{ServiceId: 7}
 		key.Client.Word = rigWords(f.client.Addr().String())
-		var known kernelAffinity
-		r.ok(r.maps[kernelMapLlAffinity].Lookup(key, &known))
+		var known kernel.Affinity
+		r.ok(r.maps[kernel.MapLlAffinity].Lookup(key, &known))
 		known.UsedTick -= 1002
-		r.put(kernelMapLlAffinity, key, known)
+		r.put(kernel.MapLlAffinity, key, known)
 		second := r.chosen(s, client(3000))
 		if second == first {
 			t.Errorf("%s: after its time the client still went to %s", f.name, first)
 		}
-		r.ok(r.maps[kernelMapLlAffinity].Lookup(key, &known))
-		var b kernelBackend
-		r.ok(r.maps[kernelMapLlBackend].Lookup(known.BackendId, &b))
+		r.ok(r.maps[kernel.MapLlAffinity].Lookup(key, &known))
+		var b kernel.Backend
+		r.ok(r.maps[kernel.MapLlBackend].Lookup(known.BackendId, &b))
 		b.Flags = 0
-		r.put(kernelMapLlBackend, known.BackendId, b)
+		r.put(kernel.MapLlBackend, known.BackendId, b)
 		if got := r.chosen(s, client(3001)); got == second {
 			t.Errorf("%s: the client went to %s, which takes no new ones", f.name, got)
 		}

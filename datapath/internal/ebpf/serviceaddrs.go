@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 const announcedByServices announcers = "Service"
@@ -134,7 +135,7 @@ func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 
 // writeAddr writes how packets to addr that match no service are handled.
 func (s *services) writeAddr(addr netip.Addr) error {
-	other, key := s.addrs.of(addr).other, addrOf(addr)
+	other, key := s.addrs.of(addr).other, kernel.AddrOf(addr)
 	if s.addrs.written[addr] == other && other != datapath.OtherPortsPass {
 		delete(s.addrs.failed, addr)
 		return nil
@@ -157,9 +158,9 @@ func (s *services) writeAddr(addr netip.Addr) error {
 // adoptAddrs takes over the settings of an earlier run: until its service is updated, an address
 // keeps the setting in force.
 func (s *services) adoptAddrs() error {
-	err := s.tables.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
+	err := s.tables.ServiceAddr.Batches(func(keys []kernel.Addr, values []uint32) error {
 		for i := range keys {
-			s.addrs.written[keys[i].addr()] = datapath.OtherPorts(max(0, slices.Index(otherPorts[:], values[i])))
+			s.addrs.written[keys[i].Addr()] = datapath.OtherPorts(max(0, slices.Index(otherPorts[:], values[i])))
 		}
 		return nil
 	})
@@ -192,7 +193,7 @@ func (s *services) adoptAddrs() error {
 func (s *services) verifyAddrs(v *service) (bool, error) {
 	for addr := range s.addrs.byName[v.name] {
 		other, written := s.addrs.written[addr]
-		key := addrOf(addr)
+		key := kernel.AddrOf(addr)
 		var have uint32
 		if ok, err := s.tables.ServiceAddr.Find(key, &have); err != nil || ok != written || have != otherPorts[other] {
 			return false, err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
@@ -61,7 +62,7 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 		t: t, random: rand.New(rand.NewPCG(seed, 5)), announced: &fakeAnnouncer{}, passes: &fakeSweep{},
 		desired: map[datapath.ServiceName]datapath.Service{},
 	}
-	var all *tables
+	var all *kernel.Tables
 	all, s.maps = inMemory(t, smallTables, &testmap.Faults{
 		Fail: func() error {
 			if s.fails > 0 && s.random.Float64() < s.fails {

@@ -15,13 +15,14 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // services is the table of services. A service is written bottom-up: name and counters, backends,
 // selection tables and source ranges under unused ids, and then its frontends, each of which is
 // switched by one write. Entries that the frontends referred to before are deleted a moment later.
 type services struct {
-	tables    *tables
+	tables    *kernel.Tables
 	log       *slog.Logger
 	announcer addrAnnouncer
 	sweep     sweeping // set before the first update
@@ -63,7 +64,7 @@ type service struct {
 	mixed     bool             // frontends may have other entries than entries
 	value     datapath.Service // as written by this run
 	frontends []datapath.Frontend
-	entries   [2]kernelService // referred to by frontends, by family
+	entries   [2]kernel.Service // referred to by frontends, by family
 	tables    [2]table
 	backends  []backend      // sorted by address
 	ranges    []netip.Prefix // sorted
@@ -163,11 +164,11 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 	if v := s.byName[name]; v != nil {
 		return v, nil
 	}
-	if len(name) >= len(kernelServiceName{}.Name) {
-		return nil, fmt.Errorf("service %q: name longer than %d bytes: %w", name, len(kernelServiceName{}.Name)-1, datapath.ErrUnsupported)
+	if len(name) >= len(kernel.ServiceName{}.Name) {
+		return nil, fmt.Errorf("service %q: name longer than %d bytes: %w", name, len(kernel.ServiceName{}.Name)-1, datapath.ErrUnsupported)
 	}
 	v := &service{name: name, id: s.newID()}
-	key := serviceNameOf(name)
+	key := kernel.ServiceNameOf(name)
 	if err := s.tables.ServiceName.Put(v.id, key); err != nil {
 		return nil, tableError("services", err)
 	}
@@ -185,7 +186,7 @@ func (s *services) zeroStats(id uint32) error {
 	if err != nil {
 		return err
 	}
-	err = s.tables.ServiceStats.Put(id, make([]kernelServiceStats, cpus))
+	err = s.tables.ServiceStats.Put(id, make([]kernel.ServiceStats, cpus))
 	return tableError("services", err)
 }
 
@@ -255,9 +256,9 @@ func findBackend(sorted []backend, addr datapath.BackendAddr) (int, bool) {
 }
 
 func (s *services) writeBackend(v *service, b backend) error {
-	entry := kernelBackend{
-		Addr:      addrOf(b.addr.Addr()),
-		Port:      swap16(b.addr.Port()),
+	entry := kernel.Backend{
+		Addr:      kernel.AddrOf(b.addr.Addr()),
+		Port:      kernel.Swap16(b.addr.Port()),
 		Flags:     b.flags,
 		ServiceId: v.id,
 		Weight:    uint32(b.weight),
@@ -282,7 +283,7 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 	}
 	table := &s.tables.SourceRange
 	for i, p := range ranges {
-		if err := table.Put(sourceRangeKeyOf(set, p), rangeFamily(p)); err != nil {
+		if err := table.Put(kernel.SourceRangeKeyOf(set, p), rangeFamily(p)); err != nil {
 			s.discard(oldTable{rangeSet: set, ranges: ranges[:i+1]})
 			return tableError("ranges", err)
 		}
@@ -301,14 +302,14 @@ func rangeFamily(p netip.Prefix) uint8 {
 
 // deleteRanges deletes the prefixes of a set from such a table; set 0 is no set.
 func deleteRanges(table interface {
-	Delete(kernelSourceRangeKey) error
+	Delete(kernel.SourceRangeKey) error
 }, set uint32, ranges []netip.Prefix) error {
 	var errs error
 	for _, p := range ranges {
 		if set == 0 {
 			break
 		}
-		errs = errors.Join(errs, table.Delete(sourceRangeKeyOf(set, p)))
+		errs = errors.Join(errs, table.Delete(kernel.SourceRangeKeyOf(set, p)))
 	}
 	return errs
 }

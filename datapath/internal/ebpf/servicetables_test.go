@@ -8,16 +8,17 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // tablesOfSite reads the tables of services.
-type tablesOfSite struct{ *tables }
+type tablesOfSite struct{ *kernel.Tables }
 
 // slotsOf returns the backend ids of a selection table; complete is false if a chunk is missing.
-func (r *tablesOfSite) slotsOf(e *kernelService) (ids []uint32, complete bool) {
+func (r *tablesOfSite) slotsOf(e *kernel.Service) (ids []uint32, complete bool) {
 	for chunk := range chunksOf(e.SlotCount) {
-		var c kernelSlotChunk
-		if ok, _ := r.Slot.Find(kernelSlotKey{TableId: e.TableId, Chunk: chunk}, &c); !ok {
+		var c kernel.SlotChunk
+		if ok, _ := r.Slot.Find(kernel.SlotKey{TableId: e.TableId, Chunk: chunk}, &c); !ok {
 			return nil, false
 		}
 		ids = append(ids, c.BackendId[:]...)
@@ -26,11 +27,11 @@ func (r *tablesOfSite) slotsOf(e *kernelService) (ids []uint32, complete bool) {
 }
 
 // entries returns the entries of the frontends.
-func (r *tablesOfSite) entries() map[datapath.Frontend]kernelService {
-	list := map[datapath.Frontend]kernelService{}
-	_ = r.Service.Batches(func(keys []kernelServiceKey, values []kernelService) error {
+func (r *tablesOfSite) entries() map[datapath.Frontend]kernel.Service {
+	list := map[datapath.Frontend]kernel.Service{}
+	_ = r.Service.Batches(func(keys []kernel.ServiceKey, values []kernel.Service) error {
 		for i, k := range keys {
-			list[k.frontend()] = values[i]
+			list[k.Frontend()] = values[i]
 		}
 		return nil
 	})
@@ -40,24 +41,24 @@ func (r *tablesOfSite) entries() map[datapath.Frontend]kernelService {
 // sets returns the prefixes of source ranges and of diverts by set.
 func (r *tablesOfSite) sets() (ranges map[uint32][]string, diverts map[uint32][]string) {
 	ranges, diverts = map[uint32][]string{}, map[uint32][]string{}
-	var key kernelSourceRangeKey
+	var key kernel.SourceRangeKey
 	var family uint8
 	for it := r.SourceRange.Iterate(); it.Next(&key, &family); {
-		ranges[key.SetId] = append(ranges[key.SetId], key.prefix().String())
+		ranges[key.SetId] = append(ranges[key.SetId], key.Prefix().String())
 	}
-	var d kernelDivert
+	var d kernel.Divert
 	for it := r.Divert.Iterate(); it.Next(&key, &d); {
-		diverts[key.SetId] = append(diverts[key.SetId], fmt.Sprintf("%s to %s", key.prefix(), r.nameOf(d.ServiceId)))
+		diverts[key.SetId] = append(diverts[key.SetId], fmt.Sprintf("%s to %s", key.Prefix(), r.nameOf(d.ServiceId)))
 	}
 	return ranges, diverts
 }
 
 func (r *tablesOfSite) nameOf(id uint32) datapath.ServiceName {
-	var name kernelServiceName
+	var name kernel.ServiceName
 	if ok, _ := r.ServiceName.Find(id, &name); !ok {
 		return "?"
 	}
-	return name.name()
+	return name.Text()
 }
 
 // wrongReference returns what a packet that arrives now would find wrong: a frontend that refers to
@@ -70,8 +71,8 @@ func wrongReference(r *tablesOfSite) string {
 			return fmt.Sprintf("frontend %s: selection table %d is incomplete", f, e.TableId)
 		}
 		for _, id := range ids {
-			var b kernelBackend
-			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || familyOf(b.backendAddr().Addr()) != familyOf(f.Addr.Addr()) {
+			var b kernel.Backend
+			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || familyOf(b.BackendAddr().Addr()) != familyOf(f.Addr.Addr()) {
 				return fmt.Sprintf("frontend %s: backend %d is %+v", f, id, b)
 			}
 		}
@@ -92,14 +93,14 @@ func wrongReference(r *tablesOfSite) string {
 func (r *tablesOfSite) meaning() map[string]string {
 	out := map[string]string{}
 	ranges, diverts := r.sets()
-	describe := func(e kernelService) string {
+	describe := func(e kernel.Service) string {
 		ids, complete := r.slotsOf(&e)
 		var b strings.Builder
 		fmt.Fprintf(&b, "%s: algorithm %d, source %d, affinity %d, flags %d, complete %t", r.nameOf(e.Id), e.Algorithm, e.Source, e.AffinityTicks, e.Flags, complete)
 		for _, id := range ids {
-			var v kernelBackend
+			var v kernel.Backend
 			_ = r.Backend.Lookup(id, &v)
-			fmt.Fprintf(&b, " %s*%d/%d", v.backendAddr(), v.Weight, v.Flags)
+			fmt.Fprintf(&b, " %s*%d/%d", v.BackendAddr(), v.Weight, v.Flags)
 		}
 		slices.Sort(ranges[e.RangeSetId])
 		slices.Sort(diverts[e.DivertSetId])
@@ -109,21 +110,21 @@ func (r *tablesOfSite) meaning() map[string]string {
 	for f, e := range r.entries() {
 		out["frontend "+f.String()] = describe(e)
 	}
-	_ = r.ServiceId.Batches(func(keys []kernelServiceIdKey, values []kernelService) error {
+	_ = r.ServiceId.Batches(func(keys []kernel.ServiceIdKey, values []kernel.Service) error {
 		for i, k := range keys {
 			out[fmt.Sprintf("by id %s/%d", r.nameOf(k.Id), k.Family)] = describe(values[i])
 		}
 		return nil
 	})
-	_ = r.ServiceAddr.Batches(func(keys []kernelAddr, values []uint32) error {
+	_ = r.ServiceAddr.Batches(func(keys []kernel.Addr, values []uint32) error {
 		for i, k := range keys {
-			out["address "+k.addr().String()] = fmt.Sprint(values[i])
+			out["address "+k.Addr().String()] = fmt.Sprint(values[i])
 		}
 		return nil
 	})
-	_ = r.ServiceName.Batches(func(ids []uint32, names []kernelServiceName) error {
+	_ = r.ServiceName.Batches(func(ids []uint32, names []kernel.ServiceName) error {
 		for i := range ids {
-			out["name "+string(names[i].name())] = ""
+			out["name "+string(names[i].Text())] = ""
 		}
 		return nil
 	})
@@ -137,7 +138,7 @@ func (r *tablesOfSite) garbage() string {
 		tables[e.TableId], sets[e.RangeSetId], sets[e.DivertSetId], ids[e.Id] = true, true, true, true
 	}
 	found := ""
-	_ = r.Slot.Batches(func(keys []kernelSlotKey, _ []kernelSlotChunk) error {
+	_ = r.Slot.Batches(func(keys []kernel.SlotKey, _ []kernel.SlotChunk) error {
 		for _, k := range keys {
 			if !tables[k.TableId] {
 				found = fmt.Sprintf("selection table %d", k.TableId)
@@ -153,7 +154,7 @@ func (r *tablesOfSite) garbage() string {
 			}
 		}
 	}
-	_ = r.Backend.Batches(func(keys []uint32, values []kernelBackend) error {
+	_ = r.Backend.Batches(func(keys []uint32, values []kernel.Backend) error {
 		for i, b := range values {
 			if b.ServiceId != 0 && r.nameOf(b.ServiceId) == "?" {
 				found = fmt.Sprintf("backend %d of service %d", keys[i], b.ServiceId)

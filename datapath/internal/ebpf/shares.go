@@ -6,20 +6,22 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // shares counts the connections of each source: see ct_share.h and ct_open_share.h. The programs raise the
 // counts when connections are opened or established; each pass of the sweeper sets them to the
 // actual numbers. It is not safe for concurrent use.
 type shares struct {
-	kernel       *kernelShares // which the programs write as well
+	kernel       *kernel.Shares // which the programs write as well
 	before, seen [2]shareCounts
 }
 
 // shareCounts are the counts for one kind of table: before a pass, or as the pass has seen them.
 type shareCounts struct {
 	total [2]uint32 // by family
-	count [len(kernelShares{}.Count)]uint32
+	count [len(kernel.Shares{}.Count)]uint32
 }
 
 // The kinds of tables.
@@ -29,7 +31,7 @@ const (
 )
 
 // of returns the programs' counts for a kind of table.
-func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernelShares{}.Count)]uint32) {
+func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernel.Shares{}.Count)]uint32) {
 	if kind == shareHalfOpen {
 		return &s.kernel.HalfTotal, &s.kernel.HalfCount
 	}
@@ -37,7 +39,7 @@ func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernelShares{}.Coun
 }
 
 // newShares sets the capacity for established and half-open connections.
-func newShares(kernel *kernelShares, established, halfOpen uint32) *shares {
+func newShares(kernel *kernel.Shares, established, halfOpen uint32) *shares {
 	if kernel.Seed == 0 {
 		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
@@ -53,10 +55,10 @@ func newShares(kernel *kernelShares, established, halfOpen uint32) *shares {
 // together have a quarter of the table. A small table has fewer crowds, so that the connections that
 // a crowd is just opening fit into its slots.
 func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
-	const most, slotsLeast = crowdCount / 2, 32
+	const most, slotsLeast = kernel.CrowdCount / 2, 32
 	each := halfOpen / 4 / 2 // of each netns
 	crowds = min(most, max(1, each/slotsLeast))
-	return crowds, min(crowdSlots, max(1, each/crowds))
+	return crowds, min(kernel.CrowdSlots, max(1, each/crowds))
 }
 
 // passBegins saves the counts before a pass.
@@ -102,13 +104,13 @@ func (s *shares) passEnded() {
 			}
 		}
 	}
-	atomic.StoreUint32(&s.kernel.HalfTick, nowTick())
+	atomic.StoreUint32(&s.kernel.HalfTick, kernel.NowTick())
 }
 
 // index is share_index of ct_share.h.
 func (s *shares) index(source netip.Addr) uint32 {
 	h := s.kernel.Seed
-	for _, word := range addrOf(source).Word {
+	for _, word := range kernel.AddrOf(source).Word {
 		h ^= word
 		h *= 0x85ebca6b
 		h ^= h >> 13
@@ -120,9 +122,9 @@ func (s *shares) index(source netip.Addr) uint32 {
 
 // clientAddr returns the client's address for the connection of an entry.
 func clientAddr[K, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) netip.Addr {
-	if v.meta().Flags&ctReply == 0 {
-		return k.tuple().Source.Addr()
+	if v.Common().Flags&ctReply == 0 {
+		return k.Tuple().Source.Addr()
 	}
-	other := v.twin((*K)(k))
-	return KP(&other).tuple().Source.Addr()
+	other := v.Twin((*K)(k))
+	return KP(&other).Tuple().Source.Addr()
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestShareOfConnections: clients that establish as many connections as they can leave room in the
@@ -19,7 +20,7 @@ func TestShareOfConnections(t *testing.T) {
 		for name, proto := range protocols {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				r := base.fresh(t)
-				r.put(kernelMapLlShares, uint32(0), kernelShares{Seed: 1, Capacity: capacity})
+				r.put(kernel.MapLlShares, uint32(0), kernel.Shares{Seed: 1, Capacity: capacity})
 				p := r.connect(f, proto, natModes[0])
 				opens := func(count int) (established int) {
 					for i := range count {
@@ -67,7 +68,7 @@ func TestShareOfHalfOpen(t *testing.T) {
 		for name, proto := range protocols {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				r := base.fresh(t)
-				r.put(kernelMapLlShares, uint32(0), kernelShares{
+				r.put(kernel.MapLlShares, uint32(0), kernel.Shares{
 					Seed: 1, HalfCapacity: capacity / 4 * 3, HalfSlots: slots, HalfTick: rigTick(),
 				})
 				victim := r.connect(f, proto, natModes[0])

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -53,7 +54,7 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	n.config.Tables.Connections *= 2
 	n.config.Tables.Backends *= 2
 	n.restart("tcx")
-	if got := n.d.maps[kernelMapLlCt4].MaxEntries(); got != 4*4096 {
+	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != 4*4096 {
 		t.Errorf("%d entries, want %d", got, 4*4096)
 	}
 	c.echo(t, "in a larger table")
@@ -80,7 +81,7 @@ func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	}
 	n.config.Tables.Connections = 4
 	n.restart("tcx")
-	if got := n.d.maps[kernelMapLlCt4].MaxEntries(); got != 2*4096 {
+	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != 2*4096 {
 		t.Errorf("%d entries, want %d as before", got, 2*4096)
 	}
 	for i, c := range talks {

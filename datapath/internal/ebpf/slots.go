@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/selection"
 )
 
@@ -177,18 +178,18 @@ func sumOf(ids []uint32) uint64 {
 	return h.Sum64() | 1
 }
 
-func chunksOf(slots uint32) uint32 { return (slots + slotsPerChunk - 1) / slotsPerChunk }
+func chunksOf(slots uint32) uint32 { return (slots + kernel.SlotsPerChunk - 1) / kernel.SlotsPerChunk }
 
 // writeTable writes ids as selection table id.
 func (s *services) writeTable(id uint32, ids []uint32) error {
-	keys := make([]kernelSlotKey, chunksOf(uint32(len(ids))))
+	keys := make([]kernel.SlotKey, chunksOf(uint32(len(ids))))
 	if len(keys) == 0 {
 		return nil
 	}
-	chunks := make([]kernelSlotChunk, len(keys))
+	chunks := make([]kernel.SlotChunk, len(keys))
 	for i := range keys {
-		keys[i] = kernelSlotKey{TableId: id, Chunk: uint32(i)}
-		copy(chunks[i].BackendId[:], ids[i*slotsPerChunk:])
+		keys[i] = kernel.SlotKey{TableId: id, Chunk: uint32(i)}
+		copy(chunks[i].BackendId[:], ids[i*kernel.SlotsPerChunk:])
 	}
 	if err := s.tables.Slot.PutBatch(keys, chunks); err != nil {
 		s.discard(oldTable{table: table{id: id, count: uint32(len(ids))}})
@@ -200,7 +201,7 @@ func (s *services) writeTable(id uint32, ids []uint32) error {
 func (s *services) deleteTable(t table) error {
 	var errs error
 	for chunk := range chunksOf(t.count) {
-		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
+		key := kernel.SlotKey{TableId: t.id, Chunk: chunk}
 		if err := s.tables.Slot.Delete(key); err != nil {
 			errs = errors.Join(errs, err)
 		}
@@ -210,10 +211,10 @@ func (s *services) deleteTable(t table) error {
 
 // readTable returns the hash of t's ids in the kernel.
 func (s *services) readTable(t table) (uint64, error) {
-	ids := make([]uint32, 0, t.count+slotsPerChunk)
+	ids := make([]uint32, 0, t.count+kernel.SlotsPerChunk)
 	for chunk := range chunksOf(t.count) {
-		key := kernelSlotKey{TableId: t.id, Chunk: chunk}
-		var c kernelSlotChunk
+		key := kernel.SlotKey{TableId: t.id, Chunk: chunk}
+		var c kernel.SlotChunk
 		if _, err := s.tables.Slot.Find(key, &c); err != nil {
 			return 0, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // kickPause is the minimum time between two sweeps for deleted backends.
@@ -61,7 +62,7 @@ type pass struct {
 	dead     map[uint32]bool // backends whose connections end: all (true), or UDP ones
 	live     map[uint32]*backendTotals
 	closed   map[uint32]*backendTotals
-	used     [nexthopCount]bool
+	used     [kernel.NexthopCount]bool
 	nat      *natPass
 	departed map[netnsAddr]departure
 	taken    map[datapath.Frontend]uint64
@@ -199,7 +200,7 @@ func (w *sweeper) step(until time.Time) (done bool, err error) {
 		w.begin()
 	}
 	p := w.pass
-	p.now = nowTick()
+	p.now = kernel.NowTick()
 	w.d.services.stillDead(p.dead)
 	for p.table < len(w.tables) {
 		more, err := w.tables[p.table].sweep(p)
@@ -267,7 +268,7 @@ func (w *sweeper) end(p *pass) error {
 	totals := make(map[uint32]backendTotals, len(p.live))
 	err := w.addClosed(p)
 	for id, t := range p.live {
-		reused, failed := w.d.tables.reused(id)
+		reused, failed := reused(w.d.tables, id)
 		err = errors.Join(err, failed)
 		totals[id] = backendTotals{active: t.active, packets: t.packets + reused.PacketCount, bytes: t.bytes + reused.ByteCount}
 	}
@@ -278,7 +279,7 @@ func (w *sweeper) end(p *pass) error {
 	w.shares.passEnded()
 	w.d.guards.departed.passEnded(p.departed)
 	err = errors.Join(err, w.writeLoads(before, totals))
-	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < nexthopCount && p.used[index] })))
+	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < kernel.NexthopCount && p.used[index] })))
 	err = errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
 	w.closed = newClosed()
 	return err

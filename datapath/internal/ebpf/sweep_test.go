@@ -10,25 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // fill enters IPv4 connections, both directions, that were last seen at tick.
 func (n *network) fill(connections int, state uint8, tick uint32) {
 	n.t.Helper()
 	const batch = 4096
-	table := n.d.maps[kernelMapLlCt4]
-	keys, values := make([]kernelCt4Key, 0, batch), make([]kernelCt4Val, 0, batch)
+	table := n.d.maps[kernel.MapLlCt4]
+	keys, values := make([]kernel.Ct4Key, 0, batch), make([]kernel.Ct4Val, 0, batch)
 	addr := func(b ...byte) uint32 { return binary.NativeEndian.Uint32(b) }
 	vip, backend := addr(198, 51, 100, 10), addr(10, 0, 1, 11)
 	for i := range connections {
 		client := addr(172, 16+byte(i>>16), byte(i>>8), byte(i))
-		meta := kernelCtMeta{LastSeenTick: tick, CreatedTick: tick, State: state, PacketCount: 1, ByteCount: 60}
-		keys = append(keys, kernelCt4Key{Saddr: client, Daddr: vip, Sport: 1, Dport: 2, Proto: uint8(datapath.UDP)},
-			kernelCt4Key{Saddr: backend, Daddr: client, Sport: 3, Dport: 1, Proto: uint8(datapath.UDP)})
+		meta := kernel.CtMeta{LastSeenTick: tick, CreatedTick: tick, State: state, PacketCount: 1, ByteCount: 60}
+		keys = append(keys, kernel.Ct4Key{Saddr: client, Daddr: vip, Sport: 1, Dport: 2, Proto: uint8(datapath.UDP)},
+			kernel.Ct4Key{Saddr: backend, Daddr: client, Sport: 3, Dport: 1, Proto: uint8(datapath.UDP)})
 		reply := meta
 		reply.Flags = ctReply
-		values = append(values, kernelCt4Val{Meta: meta, Saddr: client, Daddr: backend, Sport: 1, Dport: 3},
-			kernelCt4Val{Meta: reply, Saddr: vip, Daddr: client, Sport: 2, Dport: 1})
+		values = append(values, kernel.Ct4Val{Meta: meta, Saddr: client, Daddr: backend, Sport: 1, Dport: 3},
+			kernel.Ct4Val{Meta: reply, Saddr: vip, Daddr: client, Sport: 2, Dport: 1})
 		if len(keys) == batch || i == connections-1 {
 			_, err := table.BatchUpdate(keys, values, nil)
 			n.ok(err)
@@ -53,7 +54,7 @@ func TestSweepIsCheap(t *testing.T) {
 	n.config.Tables.Connections = 2 * connections
 	n.config.SweepInterval = time.Hour
 	n.restart("tcx")
-	n.fill(connections, uint8(kernelCtStateCT_FIN), nowTick())
+	n.fill(connections, uint8(kernel.CtStateCT_FIN), kernel.NowTick())
 	best := time.Hour
 	for range 5 {
 		begin := cpuTime()
@@ -66,13 +67,13 @@ func TestSweepIsCheap(t *testing.T) {
 	t.Logf("%d entries are looked through in %s of a processor", 2*connections, best)
 
 	begin := cpuTime()
-	n.ok(n.d.tables.Ct4.Batches(func([]kernelCt4Key, []kernelCt4Val) error { return nil }))
+	n.ok(n.d.tables.Ct4.Batches(func([]kernel.Ct4Key, []kernel.Ct4Val) error { return nil }))
 	// On an emulated CPU reading alone takes longer.
 	if bare := cpuTime() - begin; best > 150*time.Millisecond && best > 5*bare {
 		t.Errorf("that is more than 150 ms, and reading alone takes %s", bare)
 	}
 
-	n.fill(connections, uint8(kernelCtStateCT_FIN), nowTick()-finTimeout-10)
+	n.fill(connections, uint8(kernel.CtStateCT_FIN), kernel.NowTick()-finTimeout-10)
 	n.d.sweeper.begins = time.Time{}
 	calls, longest := 0, time.Duration(0)
 	for left := uint64(1); left > 0 && calls < 1000; calls++ {
@@ -105,7 +106,7 @@ func TestSweepHurries(t *testing.T) {
 		t.Errorf("half: %s, nine tenths: %s; want %s and %s", budgetFor(0.5), budgetFor(0.9), sweepBudget, sweepHurry)
 	}
 	n := newNetwork(t)
-	n.fill(3300, uint8(kernelCtStateCT_FIN), nowTick()) // of 4096
+	n.fill(3300, uint8(kernel.CtStateCT_FIN), kernel.NowTick()) // of 4096
 	n.ok(n.d.sweeper.whole(nil))
 	if used := n.d.sweeper.used(); used < 0.8 || used > 0.82 {
 		t.Errorf("%.2f of the table is in use, want 0.81", used)

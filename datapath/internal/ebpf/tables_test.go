@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -15,8 +16,8 @@ import (
 func sized(established, halfOpen uint32) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		for name, size := range map[string]uint32{
-			kernelMapLlCt4: established, kernelMapLlCt6: established,
-			kernelMapLlHalf4: halfOpen, kernelMapLlHalf6: halfOpen,
+			kernel.MapLlCt4: established, kernel.MapLlCt6: established,
+			kernel.MapLlHalf4: halfOpen, kernel.MapLlHalf6: halfOpen,
 		} {
 			spec.Maps[name].MaxEntries = size
 		}
@@ -214,7 +215,7 @@ func TestTwoFrontendsOneBackend(t *testing.T) {
 			other := p
 			other.vip = netip.AddrPortFrom(p.vip.Addr(), 4662)
 			other.source = netip.AddrPortFrom(p.client.Addr(), 61057)
-			r.service(rigService{id: 8, proto: proto, frontend: other.vip, source: kernelSourceModeSOURCE_KEEP,
+			r.service(rigService{id: 8, proto: proto, frontend: other.vip, source: kernel.SourceModeSOURCE_KEEP,
 				backends: []rigBackend{{id: 4, addr: p.backend}}})
 			for s := stageOpen; s <= stageData; s++ {
 				r.slow(f.name+" "+name+" first", p, s)

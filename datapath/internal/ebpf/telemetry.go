@@ -18,6 +18,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // telemetry reads the counters of the programs.
@@ -73,7 +74,7 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 		c.Bytes += s.Bytes
 		c.Connections += s.Connections
 	}
-	return c, t.addPlain(&c, verdicts[kernelVerdictCountVERDICT_NONE])
+	return c, t.addPlain(&c, verdicts[kernel.VerdictCountVERDICT_NONE])
 }
 
 // addPlain adds the traffic of connections without a service, live and ended. opened is the number
@@ -83,8 +84,8 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 	if err != nil {
 		return err
 	}
-	var ended kernelTraffic
-	var total kernelBackendTotal
+	var ended kernel.Traffic
+	var total kernel.BackendTotal
 	err = errors.Join(t.d.tables.BackendTraffic.Lookup(uint32(0), &ended),
 		t.d.tables.BackendTotal.Lookup(uint32(0), &total))
 	if err != nil {
@@ -111,7 +112,7 @@ func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName
 }
 
 func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
-	var stats []kernelServiceStats
+	var stats []kernel.ServiceStats
 	if _, err := t.d.tables.ServiceStats.Find(v.id, &stats); err != nil {
 		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
 	}
@@ -122,7 +123,7 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 			c.Drops[reason] += s.DropCount[i]
 		}
 	}
-	var gone kernelTraffic // of backends that were removed from the service
+	var gone kernel.Traffic // of backends that were removed from the service
 	if _, err := t.d.tables.ServiceTraffic.Find(v.id, &gone); err != nil {
 		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
 	}
@@ -143,8 +144,8 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
 
 func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
-	var total kernelBackendTotal
-	var closed kernelTraffic
+	var total kernel.BackendTotal
+	var closed kernel.Traffic
 	live, err := t.d.sweeper.backend(b.id)
 	err = errors.Join(err,
 		t.d.tables.BackendTotal.Lookup(b.id, &total),
@@ -196,7 +197,7 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c d
 	}
 	c.Drops = make(map[string]uint64, len(t.d.reasons))
 	for reason := 1; reason < len(t.d.reasons); reason++ {
-		key := kernelPortDropKey{Ifindex: uint32(p.ifindex), Netns: uint32(p.namespace), Reason: uint32(reason)}
+		key := kernel.PortDropKey{Ifindex: uint32(p.ifindex), Netns: uint32(p.namespace), Reason: uint32(reason)}
 		var counts []uint64
 		if _, err := t.d.tables.PortDrops.Find(key, &counts); err != nil {
 			return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
@@ -362,12 +363,12 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 
 func programName(hook string) string {
 	if strings.HasPrefix(hook, "xdp-") {
-		return shortestProgLlXdp
+		return kernel.ShortestProgLlXdp
 	}
 	if strings.HasSuffix(hook, "ingress") {
-		return kernelProgLlTcIngress
+		return kernel.ProgLlTcIngress
 	}
-	return egressProgLlTcEgress
+	return kernel.EgressProgLlTcEgress
 }
 
 func (z *namespace) where() string {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -88,7 +89,7 @@ func TestSourcePortsRest(t *testing.T) {
 	if counters.Drops["no_port"] == 0 {
 		t.Errorf("drops %v, want some of no_port", counters.Drops)
 	}
-	timeWaitTimeout = ticksOf(500 * time.Millisecond)
+	timeWaitTimeout = kernel.TicksOf(500 * time.Millisecond)
 	testnet.Eventually(t, 5*time.Second, "the ports have rested", func() bool {
 		n.ok(n.d.sweeper.whole(nil))
 		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 20)

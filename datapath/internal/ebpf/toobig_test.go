@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -28,7 +29,7 @@ func TestTooBigIsTold(t *testing.T) {
 				if f.name == "IPv6" {
 					told, max, tos = testpkt.PacketTooBig(1280), 1232, 0
 				}
-				r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.outAddr)}, uint8(1))
+				r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.outAddr)}, uint8(1))
 				sized := func(size int, s path) []byte { return ofSize(r.in.arrives(), proto, s.client, s.vip, size) }
 				before := r.counters()
 				in := sized(1281, p)
@@ -85,7 +86,7 @@ func TestTooBigAnswersAreTold(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			r := base.fresh(t)
 			r.in.mtu(r, 1280)
-			r.put(kernelMapLlLocal, kernelLocalKey{Addr: addrOf(f.vip.Addr())}, uint8(1))
+			r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.vip.Addr())}, uint8(1))
 			p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 			r.slow("opening", p, stageOpen)
 			told, max, tos := testpkt.FragmentationNeeded(1280), 548, uint8(0xd0)
@@ -103,9 +104,9 @@ func TestTooBigAnswersAreTold(t *testing.T) {
 // mtu sets the MTU of a device in the programs' table.
 func (p rigPort) mtu(r *rig, bytes uint32) {
 	r.t.Helper()
-	var d kernelDevice
-	key := kernelDeviceKey{Ifindex: p.index}
-	r.ok(r.maps[kernelMapLlDevice].Lookup(key, &d))
+	var d kernel.Device
+	key := kernel.DeviceKey{Ifindex: p.index}
+	r.ok(r.maps[kernel.MapLlDevice].Lookup(key, &d))
 	d.MtuBytes = bytes
-	r.put(kernelMapLlDevice, key, d)
+	r.put(kernel.MapLlDevice, key, d)
 }

@@ -4,6 +4,8 @@ package ebpf
 
 import (
 	"fmt"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // backendTotals is the traffic of a backend's live connections. Connections without a service count
@@ -14,7 +16,7 @@ type backendTotals struct{ active, packets, bytes uint64 }
 func (w *sweeper) addClosed(p *pass) error {
 	table := &w.d.tables.BackendTraffic
 	for id, c := range p.closed {
-		var t kernelTraffic
+		var t kernel.Traffic
 		if err := table.Lookup(id, &t); err != nil {
 			return fmt.Errorf("totals of backend %d: %w", id, err)
 		}
@@ -54,24 +56,24 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	if live {
 		return t, nil
 	}
-	reused, err := w.d.tables.reused(id)
+	reused, err := reused(w.d.tables, id)
 	return backendTotals{packets: reused.PacketCount, bytes: reused.ByteCount}, err
 }
 
 // reused returns the traffic of a backend's connections whose entries were since reused for other
 // connections.
-func (t *tables) reused(id uint32) (kernelTraffic, error) {
-	var total kernelBackendTotal
+func reused(t *kernel.Tables, id uint32) (kernel.Traffic, error) {
+	var total kernel.BackendTotal
 	if err := t.BackendTotal.Lookup(id, &total); err != nil {
-		return kernelTraffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
+		return kernel.Traffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
 	}
-	return kernelTraffic(total.Reused), nil
+	return kernel.Traffic(total.Reused), nil
 }
 
 // count adds an entry of a connection to the sums of live connections.
-func (p *pass) count(m *kernelCtMeta) {
+func (p *pass) count(m *kernel.CtMeta) {
 	p.seen[p.table]++
-	if m.Nexthop < nexthopCount {
+	if m.Nexthop < kernel.NexthopCount {
 		p.used[m.Nexthop] = true
 	}
 	p.nat.carry(p.nat.live, m)
@@ -84,13 +86,13 @@ func (p *pass) count(m *kernelCtMeta) {
 }
 
 // isActive reports whether an entry counts as a connection that its backend still serves.
-func isActive(m *kernelCtMeta) bool {
-	return m.Flags&ctReply == 0 && kernelCtState(m.State) < kernelCtStateCT_TIME_WAIT
+func isActive(m *kernel.CtMeta) bool {
+	return m.Flags&ctReply == 0 && kernel.CtState(m.State) < kernel.CtStateCT_TIME_WAIT
 }
 
 // close moves the traffic of a deleted direction from the live to the closed totals. The sum of
 // both is right; the live total is too small by the traffic since the entry was counted.
-func (p *pass) close(m *kernelCtMeta) {
+func (p *pass) close(m *kernel.CtMeta) {
 	p.nat.drop(m)
 	live, closed := totalsOf(p.live, m.BackendId), totalsOf(p.closed, m.BackendId)
 	live.packets -= m.PacketCount

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
@@ -47,7 +48,7 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 			if err != nil {
 				return nil, err
 			}
-			return spec, spec.Variables[kernelVarConfigConfirmTicks].Set(confirmTicks)
+			return spec, spec.Variables[kernel.VarConfigConfirmTicks].Set(confirmTicks)
 		}
 	}
 	f()

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // checkPorts refuses keys with which all tunnels would use too many UDP ports.
-func (o *overlay) checkPorts(t *tunnel, wanted map[kernelTunnelKey]bool) error {
+func (o *overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error {
 	ports := map[uint16]bool{}
 	for _, other := range o.tunnels {
 		keys := other.keys
@@ -25,15 +26,15 @@ func (o *overlay) checkPorts(t *tunnel, wanted map[kernelTunnelKey]bool) error {
 			ports[k.Port] = ports[k.Port] || k.Proto != unix.IPPROTO_GRE
 		}
 	}
-	if delete(ports, 0); len(ports) > tunnelPorts {
-		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), tunnelPorts, datapath.ErrCapacity)
+	if delete(ports, 0); len(ports) > kernel.TunnelPorts {
+		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), kernel.TunnelPorts, datapath.ErrCapacity)
 	}
 	return nil
 }
 
 // setGate writes which incoming packets may belong to a tunnel.
 func (o *overlay) setGate() error {
-	var g kernelTunnelGate
+	var g kernel.TunnelGate
 	ports := map[uint16]bool{}
 	for _, t := range o.tunnels {
 		for k := range t.keys {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // innerPrefix begins the names of ports without an Interface.
@@ -63,7 +64,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	defer o.mu.Unlock()
 	t := o.tunnels[name]
 	if t == nil {
-		t = &tunnel{keys: map[kernelTunnelKey]bool{}}
+		t = &tunnel{keys: map[kernel.TunnelKey]bool{}}
 	}
 	renew := !t.whole || t.spec != value
 	if err := o.name(name, t, value.Device); err != nil {
@@ -224,14 +225,14 @@ func (o *overlay) isLocal(t *tunnel) error {
 }
 
 // keys returns the keys by which packets of the tunnel are recognized.
-func (o *overlay) keys(t *tunnel) (map[kernelTunnelKey]bool, error) {
+func (o *overlay) keys(t *tunnel) (map[kernel.TunnelKey]bool, error) {
 	locals, err := o.locals(t)
 	if err != nil {
 		return nil, err
 	}
-	wanted := make(map[kernelTunnelKey]bool, len(locals))
+	wanted := make(map[kernel.TunnelKey]bool, len(locals))
 	for _, a := range locals {
-		k := kernelTunnelKey{Local: addrOf(a), Vni: t.spec.VNI, Proto: unix.IPPROTO_UDP, Port: swap16(t.spec.Port)}
+		k := kernel.TunnelKey{Local: kernel.AddrOf(a), Vni: t.spec.VNI, Proto: unix.IPPROTO_UDP, Port: kernel.Swap16(t.spec.Port)}
 		if t.spec.Type == datapath.TunnelGRE {
 			k.Proto, k.Port = unix.IPPROTO_GRE, 0
 			if t.spec.VNI != 0 {
@@ -253,7 +254,7 @@ func (o *overlay) setKeys(t *tunnel) error {
 		return err
 	}
 	for k := range wanted {
-		value := kernelTunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
+		value := kernel.Tunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
 		t.keys[k] = true // also if this fails: it may be in the kernel
 		if err := o.tables.Tunnel.Put(k, value); err != nil {
 			return tableError("tunnels", err)
@@ -270,10 +271,10 @@ func (o *overlay) setKeys(t *tunnel) error {
 	return o.setGate()
 }
 
-var tunnelTypes = map[datapath.TunnelType]kernelTunnelType{
-	datapath.TunnelVXLAN:  kernelTunnelTypeTUNNEL_VXLAN,
-	datapath.TunnelGeneve: kernelTunnelTypeTUNNEL_GENEVE,
-	datapath.TunnelGRE:    kernelTunnelTypeTUNNEL_GRE,
+var tunnelTypes = map[datapath.TunnelType]kernel.TunnelType{
+	datapath.TunnelVXLAN:  kernel.TunnelTypeTUNNEL_VXLAN,
+	datapath.TunnelGeneve: kernel.TunnelTypeTUNNEL_GENEVE,
+	datapath.TunnelGRE:    kernel.TunnelTypeTUNNEL_GRE,
 }
 
 // Delete implements [datapath.Table].

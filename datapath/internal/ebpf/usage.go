@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // usage returns how full the tables are, by their names in the configuration. For connections, with
@@ -17,7 +18,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	}
 	half4, est4, half6, est6 := d.sweeper.entries(0), d.sweeper.entries(1), d.sweeper.entries(2), d.sweeper.entries(3)
 	affinity := uint64(0)
-	err := d.tables.Affinity.Batches(func(keys []kernelAffinityKey, _ []kernelAffinity) error {
+	err := d.tables.Affinity.Batches(func(keys []kernel.AffinityKey, _ []kernel.Affinity) error {
 		affinity += uint64(len(keys))
 		return nil
 	})
@@ -29,14 +30,14 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		return datapath.Usage{Used: entries / each, Size: uint64(d.maps[name].MaxEntries()) / each}
 	}
 	u := map[string]datapath.Usage{
-		"connections": fuller(of(kernelMapLlCt4, est4, 2), of(kernelMapLlCt6, est6, 2)),
-		"halfOpen":    fuller(of(kernelMapLlHalf4, half4, 2), of(kernelMapLlHalf6, half6, 2)),
-		"affinity":    of(kernelMapLlAffinity, affinity, 1),
+		"connections": fuller(of(kernel.MapLlCt4, est4, 2), of(kernel.MapLlCt6, est6, 2)),
+		"halfOpen":    fuller(of(kernel.MapLlHalf4, half4, 2), of(kernel.MapLlHalf6, half6, 2)),
+		"affinity":    of(kernel.MapLlAffinity, affinity, 1),
 	}
 	// The outer side always has at least as many entries as the inner side.
 	mappings, blocks := d.nats.entries()
-	u["natMappings"] = of(kernelMapLlMappingOuter, mappings, 1)
-	u["natBlocks"] = of(kernelMapLlBlockOwner, blocks, 1)
+	u["natMappings"] = of(kernel.MapLlMappingOuter, mappings, 1)
+	u["natBlocks"] = of(kernel.MapLlBlockOwner, blocks, 1)
 	d.services.usage(u, d.config.Tables)
 	return u, nil
 }

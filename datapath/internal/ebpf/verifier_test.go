@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -34,20 +35,20 @@ type verified struct {
 
 // everyProgram returns all programs, with the constants that decide what the verifier walks.
 func everyProgram() map[string]verified {
-	all := map[string]verified{expirerProgLlExpireRun: {load: loadExpirer, program: expirerProgLlExpireRun, whole: true}}
+	all := map[string]verified{kernel.ExpirerProgLlExpireRun: {load: kernel.LoadExpirer, program: kernel.ExpirerProgLlExpireRun, whole: true}}
 	for namespace, where := range map[uint8]string{netnsHost: "host", netnsSwitch: "switch"} {
 		for first, what := range map[uint8]string{0: "", 1: ", shadow"} {
-			constants := map[string]any{kernelVarConfigNetns: namespace, kernelVarConfigShadow: first}
+			constants := map[string]any{kernel.VarConfigNetns: namespace, kernel.VarConfigShadow: first}
 			whole := namespace == netnsHost && first == 0
-			all[kernelProgLlTcIngress+", "+where+what] = verified{loadKernel, kernelProgLlTcIngress, constants, 0, whole}
-			all[egressProgLlTcEgress+", "+where+what] = verified{loadEgress, egressProgLlTcEgress, constants, 0, whole}
+			all[kernel.ProgLlTcIngress+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcIngress, constants, 0, whole}
+			all[kernel.EgressProgLlTcEgress+", "+where+what] = verified{kernel.LoadEgress, kernel.EgressProgLlTcEgress, constants, 0, whole}
 		}
 		for pieces, flags := range map[uint8]uint32{0: 0, 1: unix.BPF_F_XDP_HAS_FRAGS} {
 			for generic := range uint8(2) {
-				all[fmt.Sprintf("%s, %s, generic %d, fragments %d", shortestProgLlXdp, where, generic, pieces)] = verified{
-					loadShortest, shortestProgLlXdp, map[string]any{
-						kernelVarConfigNetns: namespace, shortestVarConfigTurn: 1 - generic, shortestVarConfigGeneric: generic,
-						shortestVarConfigPieces: pieces,
+				all[fmt.Sprintf("%s, %s, generic %d, fragments %d", kernel.ShortestProgLlXdp, where, generic, pieces)] = verified{
+					kernel.LoadShortest, kernel.ShortestProgLlXdp, map[string]any{
+						kernel.VarConfigNetns: namespace, kernel.ShortestVarConfigTurn: 1 - generic, kernel.ShortestVarConfigGeneric: generic,
+						kernel.ShortestVarConfigPieces: pieces,
 					}, flags, true,
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // Verify implements [datapath.Table].
@@ -28,21 +29,21 @@ func (s *services) verify(v *service) (bool, error) {
 		if s.owner[f] != v {
 			continue // it belongs to another service now, whose entry is right
 		}
-		key := serviceKeyOf(f)
-		var entry kernelService
+		key := kernel.ServiceKeyOf(f)
+		var entry kernel.Service
 		if ok, err := s.tables.Service.Find(key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
 			return false, err
 		}
 	}
 	for _, b := range v.backends {
-		var entry kernelBackend
+		var entry kernel.Backend
 		if ok, err := s.tables.Backend.Find(b.id, &entry); !ok ||
-			entry.backendAddr() != b.addr || entry.ServiceId != v.id || entry.Flags != b.flags || entry.Weight != uint32(b.weight) {
+			entry.BackendAddr() != b.addr || entry.ServiceId != v.id || entry.Flags != b.flags || entry.Weight != uint32(b.weight) {
 			return false, err
 		}
 	}
 	for _, p := range v.ranges {
-		key := sourceRangeKeyOf(v.rangeSet, p)
+		key := kernel.SourceRangeKeyOf(v.rangeSet, p)
 		var f uint8
 		if ok, err := s.tables.SourceRange.Find(key, &f); !ok || f != rangeFamily(p) {
 			return false, err

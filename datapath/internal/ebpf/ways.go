@@ -7,25 +7,26 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an entry.
 const ctSlowpathShift = 12
 
 // whySlow are the words for enum slowpath_reason.
-var whySlow = map[egressSlowpathReason]string{
-	egressSlowpathReasonSLOWPATH_NETFILTER: "netfilter has rules",
-	egressSlowpathReasonSLOWPATH_MARK:      "it carries a mark",
-	egressSlowpathReasonSLOWPATH_TAG:       "VLAN tag of a device of the kernel",
-	egressSlowpathReasonSLOWPATH_ONE_WAY:   "no reply from that bridge port yet",
-	egressSlowpathReasonSLOWPATH_ONE_WAY_1: "no reply from that bridge port yet",
-	egressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
+var whySlow = map[kernel.EgressSlowpathReason]string{
+	kernel.EgressSlowpathReasonSLOWPATH_NETFILTER: "netfilter has rules",
+	kernel.EgressSlowpathReasonSLOWPATH_MARK:      "it carries a mark",
+	kernel.EgressSlowpathReasonSLOWPATH_TAG:       "VLAN tag of a device of the kernel",
+	kernel.EgressSlowpathReasonSLOWPATH_ONE_WAY:   "no reply from that bridge port yet",
+	kernel.EgressSlowpathReasonSLOWPATH_ONE_WAY_1: "no reply from that bridge port yet",
+	kernel.EgressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
 }
 
 // ways describes the paths of connections, with the next hops as of one moment.
 type ways struct {
 	d          *DataPlane
-	nexthops   []kernelNexthop
+	nexthops   []kernel.Nexthop
 	namespaces map[uint32]uint8 // by next hop: the namespace of its device
 	peers      map[uint32]peerName
 }
@@ -37,10 +38,10 @@ type peerName struct {
 }
 
 func newWays(d *DataPlane) (*ways, error) {
-	w := &ways{d: d, nexthops: make([]kernelNexthop, nexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.names()}
-	keys := make([]uint32, nexthopCount)
+	w := &ways{d: d, nexthops: make([]kernel.Nexthop, kernel.NexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.names()}
+	keys := make([]uint32, kernel.NexthopCount)
 	var cursor bpfmap.Cursor
-	for at := 0; at < nexthopCount; {
+	for at := 0; at < kernel.NexthopCount; {
 		n, more, err := d.tables.Nexthop.NextBatch(&cursor, keys[at:], w.nexthops[at:])
 		if err != nil {
 			return nil, fmt.Errorf("next hops: %w", err)
@@ -49,7 +50,7 @@ func newWays(d *DataPlane) (*ways, error) {
 			break
 		}
 	}
-	var key kernelNexthopKey
+	var key kernel.NexthopKey
 	var index uint32
 	for it := d.tables.NexthopId.Iterate(); it.Next(&key, &index); {
 		w.namespaces[index] = key.Netns
@@ -58,15 +59,15 @@ func newWays(d *DataPlane) (*ways, error) {
 }
 
 // of returns the path of the packets that arrive with an entry's tuple.
-func (w *ways) of(m *kernelCtMeta) datapath.Way {
+func (w *ways) of(m *kernel.CtMeta) datapath.Way {
 	if m.Flags&ctDenied != 0 {
 		return datapath.Way{Why: "rules do not allow it any more"}
 	}
-	if why, known := whySlow[egressSlowpathReason(m.Flags>>ctSlowpathShift)]; known && m.Nexthop == 0 {
+	if why, known := whySlow[kernel.EgressSlowpathReason(m.Flags>>ctSlowpathShift)]; known && m.Nexthop == 0 {
 		return datapath.Way{Why: why}
 	}
-	switch kernelCtState(m.State) {
-	case kernelCtStateCT_NEW, kernelCtStateCT_ANSWERED:
+	switch kernel.CtState(m.State) {
+	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED:
 		return datapath.Way{Why: "not established"}
 	}
 	if m.PacketCount == 0 {

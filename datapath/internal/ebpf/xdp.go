@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // xdp is the program in XDP on a device: the fast path, and nothing else. All other packets take
@@ -181,26 +182,26 @@ func (z *namespace) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpCo
 // loadXDP loads the program for a device.
 func (z *namespace) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 	load := func() (*ebpf.CollectionSpec, error) {
-		s, err := loadShortest()
+		s, err := kernel.LoadShortest()
 		if err != nil {
 			return nil, err
 		}
 		for name, value := range map[string]any{
-			shortestVarConfigIfindex: c.ifindex, shortestVarConfigMacHigh: c.macHigh, shortestVarConfigMacLow: c.macLow,
-			shortestVarConfigLeave: c.leave, shortestVarConfigTurn: c.turn, shortestVarConfigGeneric: c.generic, shortestVarConfigPieces: c.pieces,
+			kernel.ShortestVarConfigIfindex: c.ifindex, kernel.ShortestVarConfigMacHigh: c.macHigh, kernel.ShortestVarConfigMacLow: c.macLow,
+			kernel.ShortestVarConfigLeave: c.leave, kernel.ShortestVarConfigTurn: c.turn, kernel.ShortestVarConfigGeneric: c.generic, kernel.ShortestVarConfigPieces: c.pieces,
 		} {
 			if err := s.Variables[name].Set(value); err != nil {
 				return nil, err
 			}
 		}
 		if c.pieces != 0 {
-			s.Programs[shortestProgLlXdp].Flags |= unix.BPF_F_XDP_HAS_FRAGS
+			s.Programs[kernel.ShortestProgLlXdp].Flags |= unix.BPF_F_XDP_HAS_FRAGS
 		}
 		return s, nil
 	}
-	program, err := loadProgram(copyOf{load, shortestProgLlXdp, z.id, false}, z.maps, 0)
+	program, err := loadProgram(copyOf{load, kernel.ShortestProgLlXdp, z.id, false}, z.maps, 0)
 	if err != nil {
-		return nil, refusedProgram(shortestProgLlXdp, z.id, err)
+		return nil, refusedProgram(kernel.ShortestProgLlXdp, z.id, err)
 	}
 	return program, nil
 }

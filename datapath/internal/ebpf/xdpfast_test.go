@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -24,26 +25,26 @@ const (
 // loadXDP loads the XDP program for the ingress device.
 func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 	f.t.Helper()
-	spec, err := loadShortest()
+	spec, err := kernel.LoadShortest()
 	f.ok(err)
 	leave, generic := uint32(nexthopXDPXmit), uint8(0)
 	if mode == datapath.XDPGeneric {
 		leave, generic = nexthopNoQdisc, 1
 	}
 	for name, value := range map[string]any{
-		shortestVarConfigIfindex: f.in.index,
-		shortestVarConfigMacHigh: binary.NativeEndian.Uint32(f.in.mac[:]), shortestVarConfigMacLow: binary.NativeEndian.Uint16(f.in.mac[4:]),
-		shortestVarConfigLeave: leave, shortestVarConfigGeneric: generic, shortestVarConfigTurn: generic,
+		kernel.ShortestVarConfigIfindex: f.in.index,
+		kernel.ShortestVarConfigMacHigh: binary.NativeEndian.Uint32(f.in.mac[:]), kernel.ShortestVarConfigMacLow: binary.NativeEndian.Uint16(f.in.mac[4:]),
+		kernel.ShortestVarConfigLeave: leave, kernel.ShortestVarConfigGeneric: generic, kernel.ShortestVarConfigTurn: generic,
 	} {
 		f.ok(spec.Variables[name].Set(value))
 	}
-	return f.loadOn(spec, shortestProgLlXdp)
+	return f.loadOn(spec, kernel.ShortestProgLlXdp)
 }
 
 // xdpChanges are changes of state that only the XDP programs check.
 var xdpChanges = []fastChange{
-	nexthop("a driver that takes no frames", func(n *kernelNexthop) { n.Flags &^= nexthopXDPXmit }),
-	nexthop("a queue", func(n *kernelNexthop) { n.Flags &^= nexthopXDPXmit | nexthopNoQdisc }),
+	nexthop("a driver that takes no frames", func(n *kernel.Nexthop) { n.Flags &^= nexthopXDPXmit }),
+	nexthop("a queue", func(n *kernel.Nexthop) { n.Flags &^= nexthopXDPXmit | nexthopNoQdisc }),
 	{name: "back", do: func(c *fastCase) { c.next.Ifindex = uint32(c.meta.InPort) }},
 	{name: "back to where a queue is", do: func(c *fastCase) {
 		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(nexthopXDPXmit|nexthopNoQdisc)

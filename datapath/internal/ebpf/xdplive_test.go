@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -286,8 +287,8 @@ func (n *network) flagsOf(device string) uint32 {
 	if l == nil {
 		return 0
 	}
-	var d kernelDevice
-	if err := n.d.maps[kernelMapLlDevice].Lookup(z.devices.key(l), &d); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	var d kernel.Device
+	if err := n.d.maps[kernel.MapLlDevice].Lookup(z.devices.key(l), &d); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		n.t.Fatal(err)
 	}
 	return d.Flags

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // The namespaces, as config_netns in the programs.
@@ -181,16 +182,16 @@ func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Variables[kernelVarConfigNetns].Set(p.namespace); err != nil {
+	if err := s.Variables[kernel.VarConfigNetns].Set(p.namespace); err != nil {
 		return nil, err
 	}
 	if p.first {
-		if err := s.Variables[kernelVarConfigShadow].Set(uint8(1)); err != nil {
+		if err := s.Variables[kernel.VarConfigShadow].Set(uint8(1)); err != nil {
 			return nil, err
 		}
 	}
 	replace := make(map[string]*ebpf.Map)
-	if err := s.Variables[kernelVarConfigBuild].Set(buildOf(s.Programs[p.name])); err != nil {
+	if err := s.Variables[kernel.VarConfigBuild].Set(buildOf(s.Programs[p.name])); err != nil {
 		return nil, err
 	}
 	for n, m := range s.Maps {

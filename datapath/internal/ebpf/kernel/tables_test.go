@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package kernel
 
 import (
 	"reflect"
@@ -14,15 +14,15 @@ import (
 // TestTables: each map of maps.h with one type of key and value is a field of tables, with the types
 // that the programs use.
 func TestTables(t *testing.T) {
-	spec, err := loadKernel()
+	spec, err := LoadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}
 	fields := map[string]reflect.StructField{}
-	all := reflect.TypeFor[tables]()
+	all := reflect.TypeFor[Tables]()
 	for i := range all.NumField() {
 		f := all.Field(i)
-		fields[mapName(f.Name)] = f
+		fields[MapName(f.Name)] = f
 	}
 	for name, m := range spec.Maps {
 		switch {

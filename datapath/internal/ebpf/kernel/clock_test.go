@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package kernel
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ func TestMonotonicOffset(t *testing.T) {
 		"boottime 7 7\n":  0,
 		"monotonic x 0\n": 0,
 	} {
-		if got := monotonicOffset(table); got != want {
+		if got := MonotonicOffset(table); got != want {
 			t.Errorf("%q: %v, want %v", table, got, want)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package kernel
 
 import (
 	"os"
@@ -12,25 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nowTick returns the time on the clock of the programs, which use the machine's monotonic clock
+// NowTick returns the time on the clock of the programs, which use the machine's monotonic clock
 // even if the daemon is in a time namespace.
-func nowTick() uint32 {
+func NowTick() uint32 {
 	var ts unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: every kernel has this clock
-	return uint32((time.Duration(ts.Nano()) - clockOffset()) >> tickShift)
+	return uint32((time.Duration(ts.Nano()) - ClockOffset()) >> TickShift)
 }
 
-// clockOffset is how far the daemon's monotonic clock is ahead of the machine's.
-var clockOffset = sync.OnceValue(func() time.Duration {
+// ClockOffset is how far the daemon's monotonic clock is ahead of the machine's.
+var ClockOffset = sync.OnceValue(func() time.Duration {
 	text, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {
 		return 0 // a kernel without time namespaces
 	}
-	return monotonicOffset(string(text))
+	return MonotonicOffset(string(text))
 })
 
-// monotonicOffset parses the offset from a table of clocks: name, seconds, nanoseconds.
-func monotonicOffset(table string) time.Duration {
+// MonotonicOffset parses the offset from a table of clocks: name, seconds, nanoseconds.
+func MonotonicOffset(table string) time.Duration {
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
 		if len(fields) != 3 || fields[0] != "monotonic" {

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernel
+
+import (
+	"reflect"
+	"strings"
+	"unicode"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+)
+
+// Tables are the maps of maps.h with keys and values of one type; field BackendLoad is
+// ll_backend_load. TestTables compares the types with maps.h.
+type Tables struct {
+	Ct4            bpfmap.Map[Ct4Key, Ct4Val]
+	Ct6            bpfmap.Map[Ct6Key, Ct6Val]
+	Half4          bpfmap.Map[Ct4Key, Ct4Val]
+	Half6          bpfmap.Map[Ct6Key, Ct6Val]
+	Shares         bpfmap.Map[uint32, Shares]
+	Nexthop        bpfmap.Map[uint32, Nexthop]
+	NexthopId      bpfmap.Map[NexthopKey, uint32]
+	Device         bpfmap.Map[DeviceKey, Device]
+	Local          bpfmap.Map[LocalKey, uint8]
+	BridgePort     bpfmap.Map[BridgePortKey, BridgePort]
+	Bridged        bpfmap.Map[uint32, uint64]
+	Guard          bpfmap.Map[GuardKey, Guard]
+	Guarded        bpfmap.Map[uint32, uint64]
+	PortUsed       bpfmap.Map[uint32, uint64]
+	Netfilter      bpfmap.Map[uint32, uint32]
+	Service        bpfmap.Map[ServiceKey, Service]
+	ServiceId      bpfmap.Map[ServiceIdKey, Service]
+	Divert         bpfmap.Map[SourceRangeKey, Divert]
+	ServiceAddr    bpfmap.Map[Addr, uint32]
+	Slot           bpfmap.Map[SlotKey, SlotChunk]
+	Backend        bpfmap.Map[uint32, Backend]
+	BackendLoad    bpfmap.Map[uint32, uint32]
+	BackendTotal   bpfmap.Map[uint32, BackendTotal]
+	BackendTraffic bpfmap.Map[uint32, Traffic]
+	ServiceTraffic bpfmap.Map[uint32, Traffic]
+	ServiceName    bpfmap.Map[uint32, ServiceName]
+	Turn           bpfmap.Map[uint32, uint32]
+	Affinity       bpfmap.Map[AffinityKey, Affinity]
+	SourceRange    bpfmap.Map[SourceRangeKey, uint8]
+	ServiceStats   bpfmap.PerCPU[uint32, ServiceStats]
+	Fragment       bpfmap.Map[FragmentKey, Fragment]
+	Rules          bpfmap.Map[uint32, Rules]
+	Shadow         bpfmap.Map[uint32, uint32]
+	Epoch          bpfmap.Map[uint32, Epoch]
+	RuleHits       bpfmap.PerCPU[uint32, RuleHits]
+	RuleName       bpfmap.Map[uint32, RuleName]
+	SnatPorts      bpfmap.Map[uint32, uint16]
+	SnatNext       bpfmap.Map[SnatTarget, uint32]
+	PortTaken      bpfmap.Map[uint32, uint64]
+	NatRule        bpfmap.Map[uint32, NatRule]
+	NatPool        bpfmap.Map[uint32, NatPrefix]
+	NatPair        bpfmap.Map[NatPairKey, NatPrefix]
+	NatName        bpfmap.Map[uint32, NatName]
+	NatStats       bpfmap.PerCPU[uint32, NatStats]
+	NatTraffic     bpfmap.Map[uint32, Traffic]
+	Announced      bpfmap.Map[AnnounceKey, Announced]
+	Mapping        bpfmap.Map[MappingKey, Mapping]
+	MappingOuter   bpfmap.Map[MappingKey, Mapping]
+	Block          bpfmap.Map[BlockKey, Block]
+	BlockOwner     bpfmap.Map[BlockOwnerKey, BlockKey]
+	TunnelGate     bpfmap.Map[uint32, TunnelGate]
+	Tunnel         bpfmap.Map[TunnelKey, Tunnel]
+	Peer           bpfmap.Map[uint32, Peer]
+	PeerId         bpfmap.Map[PeerKey, uint32]
+	PeerPrefix     bpfmap.Map[PeerPrefixKey, uint32]
+	TunnelName     bpfmap.Map[uint32, PeerName]
+	PeerName       bpfmap.Map[uint32, PeerName]
+	PeerNexthop    bpfmap.Map[uint32, uint32]
+	PeerPmtu       bpfmap.Map[uint32, PeerPmtu]
+	PeerStats      bpfmap.PerCPU[uint32, PeerStats]
+	Drops          bpfmap.PerCPU[uint32, uint64]
+	Verdicts       bpfmap.PerCPU[uint32, uint64]
+	PortDrops      bpfmap.PerCPU[PortDropKey, uint64]
+	Rate           bpfmap.PerCPU[uint32, RateBucket]
+}
+
+// TablesOf returns the maps with their types.
+func TablesOf(maps map[string]*ebpf.Map) *Tables {
+	t := &Tables{}
+	all := reflect.ValueOf(t).Elem()
+	for i := range all.NumField() {
+		if m := maps[MapName(all.Type().Field(i).Name)]; m != nil { // some tests have only some maps
+			all.Field(i).Addr().Interface().(interface{ Bind(*ebpf.Map) }).Bind(m)
+		}
+	}
+	return t
+}
+
+// MapName returns the name of the map of a field of tables.
+func MapName(field string) string {
+	var b strings.Builder
+	b.WriteString("ll")
+	for _, r := range field {
+		if unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
