@@ -36,7 +36,7 @@ type nats struct {
 	inForce  bool
 	rules    map[uint32]*natRule       // by slot: all that an image in force may refer to
 	unclear  bool                      // rules has others too, since publishing failed
-	suspect  bool                      // the tables may hold something else: write everything
+	dirty    bool                      // the tables may hold something else: write everything
 	referred map[uint32]bool           // slots in the images in force, if rules may lack some of them
 	old      []natSlot                 // that no image in force refers to, to be removed
 	log      map[uint16]bool           // ids whose mappings are reported
@@ -228,7 +228,7 @@ func (n *nats) Verify(context.Context, datapath.SetName) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ok, err := n.verify()
-	n.suspect = n.suspect || !ok
+	n.dirty = n.dirty || !ok
 	return ok, err
 }
 

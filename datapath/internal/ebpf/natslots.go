@@ -44,7 +44,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 		n.unclear = true
 		return err
 	}
-	n.unclear, n.suspect, n.referred = false, false, nil
+	n.unclear, n.dirty, n.referred = false, false, nil
 	err := n.exchange(func(slot uint32) bool { return wanted[slot] != nil })
 	n.inForce = len(wanted) > 0
 	return errors.Join(err, n.endUncovered(groups))
@@ -124,7 +124,7 @@ func (n *nats) adoptRules() error {
 // adoptPrefixes reads the prefixes of the rules. Those of no rule are to be removed: an earlier run
 // was killed before it wrote the rule.
 func (n *nats) adoptPrefixes() error {
-	prefixes, stray := make(map[uint32]kernel.NatPrefix), natSlot{}
+	prefixes, orphaned := make(map[uint32]kernel.NatPrefix), natSlot{}
 	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernel.NatPrefix) error {
 		for i, index := range indexes {
 			prefixes[index] = values[i]
@@ -141,7 +141,7 @@ func (n *nats) adoptPrefixes() error {
 			delete(prefixes, index)
 		}
 	}
-	stray.pools = slices.Collect(maps.Keys(prefixes))
+	orphaned.pools = slices.Collect(maps.Keys(prefixes))
 	var key kernel.NatPairKey
 	var value kernel.NatPrefix
 	pairs := n.tables.NatPair.Iterate()
@@ -150,11 +150,11 @@ func (n *nats) adoptPrefixes() error {
 			r.pairs = append(r.pairs, key)
 			r.pairAddrs = append(r.pairAddrs, value)
 		} else {
-			stray.pairs = append(stray.pairs, key)
+			orphaned.pairs = append(orphaned.pairs, key)
 		}
 	}
-	if len(stray.pools)+len(stray.pairs) > 0 {
-		n.old = append(n.old, stray) // slot 0: ids begin at 1
+	if len(orphaned.pools)+len(orphaned.pairs) > 0 {
+		n.old = append(n.old, orphaned) // slot 0: ids begin at 1
 	}
 	return pairs.Err()
 }
@@ -221,12 +221,12 @@ func (n *nats) holds(r *natRule) (bool, error) {
 	return true, nil
 }
 
-// writeNew writes the rules that are not in force yet; if the tables are suspect, also the others.
+// writeNew writes the rules that are not in force yet; if the tables are dirty, also the others.
 func (n *nats) writeNew(wanted map[uint32]*natRule) error {
 	var written []natSlot
 	for slot, r := range wanted {
 		inForce := n.rules[slot] == r
-		if inForce && !n.suspect {
+		if inForce && !n.dirty {
 			continue
 		}
 		if !inForce {
