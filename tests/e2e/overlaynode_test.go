@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -124,4 +125,47 @@ func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
 		return fmt.Errorf("%d bytes of %d, or others", n, len(want))
 	}
 	return err
+}
+
+// TestOverlayNoSource: without a netns of the switch nothing gives the tunnel's device an address to
+// which the source of the node's own clients, and of clients of the LAN, could be translated. The
+// Service says so, and what to do; afterwards they are served.
+func TestOverlayNoSource(t *testing.T) {
+	testnet.RequireRoot(t)
+	m := newMesh(t, 2, meshKind{tunnel: "geneve"})
+	first, second := m.nodes[0], m.nodes[1]
+	outside := testnet.New(t, "outside")
+	testnet.Veth(t, testnet.Port{NS: m.lan, Name: "n9"}, testnet.Port{NS: outside, Name: "eth0", Addrs: []string{"192.0.2.9/24"}})
+	m.lan.Run(t, "ip", "link", "set", "n9", "master", "br0")
+	first.Apply("kind: Interface\nname: eth0\nspec: {device: eth0, role: uplink}")
+	for _, source := range []string{"auto", "snat"} {
+		first.LLCLI("service", "add", source, "--frontend", "192.0.2.1:"+map[string]string{"auto": "80", "snat": "81"}[source]+"/tcp",
+			"--backend", second.pod4()+":4660", "--source", source)
+	}
+	state := func(name string) string { return first.LLCLI("get", "service", name, "-o", "json") }
+	const why = `no IPv4 address to which their source could be translated: run ip address add ADDRESS dev hstunnel`
+	testnet.Eventually(t, patience, "the Services name what is missing", func() bool {
+		auto, snat := state("auto"), state("snat")
+		return strings.Contains(auto, `"state": "Ready"`) && strings.Contains(auto, why) &&
+			strings.Contains(snat, `"state": "Pending"`) && strings.Contains(snat, why)
+	})
+	for _, ns := range []*testnet.NS{first.ns, outside} {
+		for _, port := range []string{"80", "81"} {
+			if c, err := ns.Dial("tcp", "", "192.0.2.1:"+port, time.Second); err == nil {
+				c.Close()
+				t.Errorf("%s is served at port %s although an address is missing", ns.Name(), port)
+			}
+		}
+	}
+	first.ns.Addr(t, "hstunnel", "10.74.1.9/32")
+	testnet.Eventually(t, patience, "nothing is missing", func() bool {
+		return !strings.Contains(state("auto")+state("snat"), "translated") && strings.Contains(state("snat"), `"state": "Ready"`)
+	})
+	for _, ns := range []*testnet.NS{first.ns, outside} {
+		for _, port := range []string{"80", "81"} {
+			if name, err := testtraffic.TalkTCP(ns, "", "192.0.2.1:"+port, []byte("a question")); err != nil || name != "pod2" {
+				t.Errorf("%s at port %s: %q %v", ns.Name(), port, name, err)
+			}
+		}
+	}
 }

@@ -27,7 +27,7 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 	for family, is4 := range []bool{true, false} {
 		if slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is4() == is4 }) {
 			b := w.backendsOf(o.Name, v, is4)
-			list = append(list, b.condition(o, v, family), w.ofWays(o, b.usable(), family))
+			list = append(list, b.condition(o, v, family), w.ofWays(o, v.Source, b.usable(), family))
 		}
 	}
 	return joinConditions(list)
@@ -176,15 +176,16 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 // forward, or no packet arrives at any. It has a message if packets do not arrive at some, or if the
 // programs do not see the replies of one, because then the node's own connections fail, or if the
 // kernel does not forward packets that arrive on some devices.
-func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int) condition {
+func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datapath.BackendAddr, family int) condition {
 	var families [2]bool
 	families[family] = true
 	off, unreached := w.notForwarded(families, nil), 0
+	dropped := 0
 	if off.message == "" && family == 0 {
 		off = w.arrivalsOff(func(device string) bool { return w.isCovered(device, 0) })
 	}
 	arrivals := w.arrivals(family, func(device string) bool { return w.isCovered(device, 0) })
-	var lost, partly, routed, aside condition
+	var lost, partly, routed, aside, nameless condition
 	for _, b := range list {
 		is, some := w.lost(target{addr: b.Addr()}, o.Revision, arrivals)
 		if is.message != "" {
@@ -212,10 +213,36 @@ func (w *world) ofWays(o *state.Object, list []datapath.BackendAddr, family int)
 				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
 				b, way.Device, w.addCommand(way.Device, 0))}
 		}
+		if is := w.noSourceTo(b, source, way.Device, family); is.message != "" {
+			dropped++
+			nameless = is
+		}
+	}
+	if source == datapath.SourceSNAT {
+		nameless.ready = unreached+dropped < len(list)
 	}
 	lost.ready = unreached < len(list)
 	if unreached > 1 {
 		lost.message = fmt.Sprintf("%d of %d backends are not reached; %s", unreached, len(list), lost.message)
 	}
-	return joinConditions([]condition{lost, partly, routed, aside})
+	return joinConditions([]condition{lost, partly, routed, aside, nameless})
+}
+
+// noSourceTo returns a condition if connections to a backend are dropped, because their source is
+// to be translated and the device towards the backend has no address of its family.
+func (w *world) noSourceTo(b datapath.BackendAddr, source datapath.SourceMode, device string, family int) condition {
+	d, known := w.found[0][device]
+	if !known || source == datapath.SourceKeep || d.Sources[family].IsValid() || !w.isCovered(device, 0) {
+		return condition{}
+	}
+	which, quiet := "connections", false
+	if source == datapath.SourceAuto {
+		which, quiet = "connections of the node itself", true
+		if w.isTunnel(device) {
+			which += ", and of clients that arrive by an uplink,"
+		}
+	}
+	return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
+		"%s to backend %s are dropped, because device %q has no %s address to which their source could be translated: run ip address add ADDRESS dev %[3]s",
+		which, b, device, [2]string{"IPv4", "IPv6"}[family])}
 }
