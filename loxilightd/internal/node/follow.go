@@ -167,24 +167,22 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	}
 	n.rules.apply(s, changed, roaming)
 
-	n.bridges.applyAndWait(ctx, s, changed, false)
-	n.links.applyAndWait(ctx, s, changed, false)
-	if slices.ContainsFunc(changed, needsRules) {
-		// No packet of a new port may bypass the rules of the same transaction.
-		n.rules.waitTried(ctx)
+	for _, p := range n.order {
+		with := changed
+		switch p {
+		case ordered(n.ports):
+			if slices.ContainsFunc(changed, needsRules) {
+				// No packet of a new port may bypass the rules of the same transaction.
+				n.rules.waitTried(ctx)
+			}
+		case ordered(n.endpoints):
+			with = n.withEndpoints(s, changed)
+		}
+		p.applyAndWait(ctx, s, with, false)
 	}
-	n.ports.applyAndWait(ctx, s, changed, false)
-	n.endpoints.applyAndWait(ctx, s, n.withEndpoints(s, changed), false)
-	n.tunnels.applyAndWait(ctx, s, changed, false)
-	n.peers.applyAndWait(ctx, s, changed, false)
-	n.routes.applyAndWait(ctx, s, changed, false)
-	n.routes.applyAndWait(ctx, s, changed, true)
-	n.peers.applyAndWait(ctx, s, changed, true)
-	n.tunnels.applyAndWait(ctx, s, changed, true)
-	n.endpoints.applyAndWait(ctx, s, changed, true)
-	n.ports.applyAndWait(ctx, s, changed, true)
-	n.links.applyAndWait(ctx, s, changed, true)
-	n.bridges.apply(s, changed, true)
+	for _, p := range slices.Backward(n.order) {
+		p.applyAndWait(ctx, s, changed, true)
+	}
 	n.conditions.trigger()
 }
 

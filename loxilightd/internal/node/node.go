@@ -87,6 +87,7 @@ type Node struct {
 	// yet; used by follow only.
 	left        map[string]map[netip.AddrPort]bool
 	parts       []part          // all of the parts above
+	order       []ordered       // in which they are applied; backwards, objects are deleted
 	byKind      map[string]part // by the kind of their objects
 	checker     *health.Checker
 	maintenance maintenance
@@ -140,6 +141,7 @@ func New(o Options) *Node {
 	n.left = leftOutOfUse(o.Plane.Services())
 	n.exempt.Store(&n.opts.Exempt)
 	n.rules = newRules(n)
+	n.order = []ordered{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes}
 	n.parts = []part{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.rules, n.derived}
 	n.byKind = map[string]part{
 		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindEndpoint: n.endpoints, state.KindRoute: n.routes, state.KindService: n.services,

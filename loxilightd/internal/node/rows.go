@@ -14,6 +14,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
+// ordered is a part whose objects are applied after those of others, and deleted before them.
+type ordered interface {
+	applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool)
+}
+
 // part applies the objects of one kind, or of a few.
 type part interface {
 	Run(ctx context.Context)
