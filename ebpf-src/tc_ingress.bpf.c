@@ -37,6 +37,7 @@ volatile const struct {
 	enum nexthop_flag nexthop;
 	enum prefix_flag prefix;
 	enum rule_flag rule;
+	enum rule_set rule_set;
 	enum rules_flag rules;
 	enum service_addr_flag service_addr;
 	enum service_flag service;

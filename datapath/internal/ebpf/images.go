@@ -25,14 +25,13 @@ var imageSizes = []struct {
 	{kernel.MapLlImage128k, 128 << 10}, {kernel.MapLlImage1m, 1 << 20}, {kernel.MapLlImage8m, 8 << 20}, {kernel.MapLlImage64m, 64 << 20},
 }
 
-// ruleSet is enum rule_set.
-type ruleSet uint32
+type ruleSet = kernel.RuleSet
 
 const (
-	rulesFirewall ruleSet = iota
-	rulesDNAT
-	rulesSNAT
-	ruleSetMax
+	rulesFirewall = kernel.RuleSetRULES_FIREWALL
+	rulesDNAT     = kernel.RuleSetRULES_DNAT
+	rulesSNAT     = kernel.RuleSetRULES_SNAT
+	ruleSetMax    = kernel.RuleSetRULE_SET_MAX
 )
 
 // images holds the rule sets in force, each compiled to an image. It is safe for concurrent use.

@@ -508,6 +508,15 @@ type RuleName struct {
 	Name [256]uint8
 }
 
+type RuleSet uint32
+
+const (
+	RuleSetRULES_FIREWALL RuleSet = 0
+	RuleSetRULES_DNAT     RuleSet = 1
+	RuleSetRULES_SNAT     RuleSet = 2
+	RuleSetRULE_SET_MAX   RuleSet = 3
+)
+
 type Rules struct {
 	_     structs.HostLayout
 	Image uint32
