@@ -62,6 +62,7 @@ func (s *services) adoptNames() error {
 
 func (s *services) adoptFrontends() error {
 	var unnamed []kernel.ServiceKey
+	referred := make(map[*service][]kernel.Service)
 	err := s.tables.Service.Batches(func(keys []kernel.ServiceKey, entries []kernel.Service) error {
 		for i, key := range keys {
 			v, e := s.byID[entries[i].Id], entries[i]
@@ -73,16 +74,11 @@ func (s *services) adoptFrontends() error {
 			fam := familyOf(f.Addr.Addr())
 			v.frontends = append(v.frontends, f)
 			s.owner[f] = v
-			// A run that ended between two frontends of a service left them with different tables.
-			if old := v.tables[fam]; old.id != 0 && old.id != e.TableId {
-				v.strays(oldTable{table: old})
+			// A run that ended between two frontends of a service left them with different entries.
+			if last := v.entries[fam]; last.Id != 0 && last != e {
+				v.mixed = true
 			}
-			if v.rangeSet != 0 && v.rangeSet != e.RangeSetId {
-				v.strays(oldTable{rangeSet: v.rangeSet})
-			}
-			if v.divertSet != 0 && v.divertSet != e.DivertSetId {
-				v.strays(oldTable{divertSet: v.divertSet})
-			}
+			referred[v] = append(referred[v], e)
 			v.divertSet = e.DivertSetId
 			v.entries[fam] = e
 			v.tables[fam] = table{id: e.TableId, count: e.SlotCount}
@@ -91,10 +87,32 @@ func (s *services) adoptFrontends() error {
 		}
 		return nil
 	})
+	for v, entries := range referred {
+		v.adoptStrays(entries)
+	}
 	for _, key := range unnamed {
 		err = errors.Join(err, s.tables.Service.Delete(key))
 	}
 	return err
+}
+
+// adoptStrays notes the tables and sets to which frontends of v refer besides the ones that v has
+// now.
+func (v *service) adoptStrays(entries []kernel.Service) {
+	noted := map[uint32]bool{0: true, v.tables[0].id: true, v.tables[1].id: true, v.rangeSet: true, v.divertSet: true}
+	for i := range entries {
+		e := &entries[i]
+		if !noted[e.TableId] {
+			v.strays(oldTable{table: table{id: e.TableId, count: e.SlotCount}})
+		}
+		if !noted[e.RangeSetId] {
+			v.strays(oldTable{rangeSet: e.RangeSetId})
+		}
+		if !noted[e.DivertSetId] {
+			v.strays(oldTable{divertSet: e.DivertSetId})
+		}
+		noted[e.TableId], noted[e.RangeSetId], noted[e.DivertSetId] = true, true, true // ids are unique among all
+	}
 }
 
 func (s *services) adoptBackends() error {
@@ -143,12 +161,13 @@ func (s *services) adoptBackend(id uint32, e *kernel.Backend) {
 		return
 	}
 	b := backend{addr: e.BackendAddr(), id: id, weight: uint16(e.Weight), flags: e.Flags}
-	// A backend that was removed and added again has two ids for a while; the dead one is unusable.
+	// A backend that was removed and added again has two ids for a while. The table in force may
+	// refer to either, so the other one is dead only when v is written.
 	if i := slices.IndexFunc(v.backends, func(o backend) bool { return o.addr == b.addr }); i >= 0 {
 		if b.flags > v.backends[i].flags || b.weight > v.backends[i].weight {
 			b, v.backends[i] = v.backends[i], b
 		}
-		s.backends.dead[b.id] = deadBackend{service: v.id, pass: 1, gone: true}
+		v.changed.gone = append(v.changed.gone, b.id)
 		return
 	}
 	v.backends = append(v.backends, b)
