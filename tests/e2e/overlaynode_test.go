@@ -82,22 +82,21 @@ func ownFrontend(t *testing.T, kind meshKind) {
 	}
 }
 
-// refusedAt sends a datagram to a port at which nobody listens, and returns nil if the sender is
-// told.
+// refusedAt sends a datagram to a closed port, and returns nil if the sender gets an error.
 func refusedAt(ns *testnet.NS, to string) error {
 	c, err := ns.Dial("udp", "", to, testtraffic.Patience)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if name, err := testtraffic.ExchangeUDP(c, []byte("anybody?")); !errors.Is(err, syscall.ECONNREFUSED) {
+	if name, err := testtraffic.ExchangeUDP(c, []byte("a question")); !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("a closed port of the pod: %q %v, want connection refused", name, err)
 	}
 	return nil
 }
 
-// fragments has a server at the address at answer a datagram to the address to with one that needs
-// three fragments.
+// fragments starts a server at the address at, which answers a datagram to the address to by three
+// fragments.
 func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
 	t.Helper()
 	want := bytes.Repeat([]byte("sixteen bytes ok"), 200)
@@ -144,7 +143,7 @@ func TestOverlayNoSource(t *testing.T) {
 	}
 	state := func(name string) string { return first.LLCLI("get", "service", name, "-o", "json") }
 	const why = `no IPv4 address to which their source could be translated: run ip address add ADDRESS dev hstunnel`
-	testnet.Eventually(t, patience, "the Services name what is missing", func() bool {
+	testnet.Eventually(t, patience, "the Services name the missing address", func() bool {
 		auto, snat := state("auto"), state("snat")
 		return strings.Contains(auto, `"state": "Ready"`) && strings.Contains(auto, why) &&
 			strings.Contains(snat, `"state": "Pending"`) && strings.Contains(snat, why)

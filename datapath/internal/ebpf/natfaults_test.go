@@ -77,7 +77,7 @@ type natSite struct {
 	failures  int
 	desired   datapath.NATSet
 	uplinks   []string
-	strange   bool   // a stranger has interfered
+	foreign   bool   // another program has changed the tables
 	broken    string // first invariant that a change broke
 }
 
@@ -113,7 +113,7 @@ func newNATSite(t *testing.T, seed uint64) *natSite {
 			return nil
 		},
 		Changed: func() {
-			if s.broken == "" && !s.strange {
+			if s.broken == "" && !s.foreign {
 				s.broken = s.wrong()
 			}
 		},
@@ -174,9 +174,9 @@ func (s *natSite) pairs() map[kernel.NatPairKey]kernel.NatPrefix {
 	return all
 }
 
-// wrong returns what is wrong for a packet that arrives now: a rule of an image in force that is
-// incomplete, or differs from what it was when the image was published; or that look-ups by id do
-// not find. Empty: nothing.
+// wrong describes an error that a packet which arrives now would meet: a rule of an image in force
+// that is incomplete, or has changed since the image was published; a rule that look-ups by id find
+// although it was never in force. Empty: none.
 func (s *natSite) wrong() string {
 	for _, set := range natSets {
 		for slot, meant := range s.images.meant[set] {
@@ -336,11 +336,11 @@ func (s *natSite) wantDesired(seed uint64) {
 	}
 }
 
-// interfere has a stranger delete an entry of the tables, or an image.
+// interfere deletes an entry of the tables, or an image, as another program could.
 func (s *natSite) interfere() {
 	s.t.Helper()
-	s.strange = true
-	defer func() { s.strange = false }()
+	s.foreign = true
+	defer func() { s.foreign = false }()
 	var rules, pool []uint32
 	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernel.NatRule) error { rules = append(rules, k...); return nil }) // in memory
 	_ = s.all.NatPool.Batches(func(k []uint32, _ []kernel.NatPrefix) error { pool = append(pool, k...); return nil }) // likewise
@@ -363,7 +363,7 @@ func (s *natSite) interfere() {
 		s.t.Fatal(err)
 	}
 	if ok, err := s.Verify(s.t.Context(), datapath.NodeSet); ok || err != nil {
-		s.t.Errorf("the check misses what a stranger deleted: %v", err)
+		s.t.Errorf("the check misses what another program deleted: %v", err)
 	}
 	s.reconcile()
 }

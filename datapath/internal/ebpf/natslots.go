@@ -121,7 +121,7 @@ func (n *nats) adoptRules() error {
 	return n.adoptPrefixes()
 }
 
-// adoptPrefixes reads the prefixes of the rules. Those of no rule are to be removed: an earlier run
+// adoptPrefixes reads the prefixes of the rules. Prefixes of no rule are to be removed: an earlier run
 // was killed before it wrote the rule.
 func (n *nats) adoptPrefixes() error {
 	prefixes, orphaned := make(map[uint32]kernel.NatPrefix), natSlot{}
