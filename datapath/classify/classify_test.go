@@ -279,7 +279,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// TestRules: an image tells the IDs and flags of its rules, however many.
+// TestRules reads the IDs and flags of the rules from images of several sizes.
 func TestRules(t *testing.T) {
 	for _, count := range []int{0, 1, 63, 64, 65, 500} {
 		var rules []classify.Rule

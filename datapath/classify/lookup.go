@@ -145,8 +145,13 @@ func (m *Image) Find(p *Packet) (r Rule, found bool) {
 	if place < 0 {
 		return r, false
 	}
+	return m.rule(place), true
+}
+
+// rule returns the rule at a place, without its name and match.
+func (m *Image) rule(place int) Rule {
 	at := int(m.word(headerRules)) + recordBytes*place
-	return Rule{ID: m.word(at), Action: m.b[at+4], Flags: m.b[at+5]}, true
+	return Rule{ID: m.word(at), Action: m.b[at+4], Flags: m.b[at+5]}
 }
 
 // Rules returns the rules whose ID is not 0, without their names and matches, in no particular
@@ -157,9 +162,8 @@ func (m *Image) Rules() (rules []Rule) {
 		words += bits.OnesCount64(m.long(headerWords + 8*i))
 	}
 	for place := range 64 * words {
-		at := int(m.word(headerRules)) + recordBytes*place
-		if id := m.word(at); id != 0 {
-			rules = append(rules, Rule{ID: id, Action: m.b[at+4], Flags: m.b[at+5]})
+		if r := m.rule(place); r.ID != 0 {
+			rules = append(rules, r)
 		}
 	}
 	return rules

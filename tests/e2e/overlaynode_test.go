@@ -45,7 +45,6 @@ func ownFrontend(t *testing.T, kind meshKind) {
 		first.LLCLI("service", "add", proto, "--frontend", own+":30080/"+proto, "--backend", pod+":4661", "--wait", "10s")
 	}
 	first.LLCLI("service", "add", "closed", "--frontend", own+":30081/udp", "--backend", pod+":4662", "--wait", "10s")
-
 	first.LLCLI("service", "add", "large", "--frontend", own+":30082/udp", "--backend", pod+":4663", "--wait", "10s")
 
 	asks := func(what string) {

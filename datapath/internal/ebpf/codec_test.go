@@ -36,6 +36,7 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		"NEXTHOP_COUNT":   kernel.NexthopCount,
 		"CROWD_COUNT":     kernel.CrowdCount,
 		"CROWD_SLOTS":     kernel.CrowdSlots,
+		"NAT_VARIANTS":    natVariants,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(headers)
 		if found == nil {

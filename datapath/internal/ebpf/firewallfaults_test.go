@@ -58,26 +58,14 @@ func (m *fakeRuleImages) verify(ruleSet) (bool, error) {
 // firewallSite has a firewall on tables in memory, which fail at random.
 type firewallSite struct {
 	*firewall
-	t        *testing.T
-	random   *rand.Rand
-	all      *kernel.Tables
-	images   *fakeRuleImages
-	rate     float64 // probability of a failure of each change
-	killed   bool    // everything fails until the next run
-	failures int
-	unseen   bool // the epoch was not raised since the rules changed
-	desired  datapath.FirewallSet
-	broken   string
-	hits     map[datapath.RuleName]uint64 // counted for rules that exist since then
-}
-
-func (s *firewallSite) fails() bool {
-	if s.rate > 0 && s.random.Float64() < s.rate {
-		s.failures++
-		s.killed = s.killed || s.random.IntN(8) == 0
-		return true
-	}
-	return s.killed
+	failing
+	t       *testing.T
+	all     *kernel.Tables
+	images  *fakeRuleImages
+	unseen  bool // the epoch was not raised since the rules changed
+	desired datapath.FirewallSet
+	broken  string
+	hits    map[datapath.RuleName]uint64 // counted for rules that exist since then
 }
 
 // counts requires each rule in force to have a name and counters.
@@ -98,7 +86,7 @@ func (s *firewallSite) counts() {
 
 func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
 	s := &firewallSite{
-		t: t, random: rand.New(rand.NewPCG(seed, 7)), desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}},
+		t: t, failing: failing{random: rand.New(rand.NewPCG(seed, 7))}, desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}},
 		hits: map[datapath.RuleName]uint64{},
 	}
 	s.all, _ = inMemory(t, smallTables, &testmap.Faults{Fail: func() error {

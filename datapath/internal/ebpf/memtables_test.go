@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"testing"
 
@@ -30,4 +31,23 @@ func inMemory(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*ker
 		maps[name] = m
 	}
 	return all, maps
+}
+
+// failing decides which changes fail. One of eight failures is the death of the daemon.
+type failing struct {
+	random   *rand.Rand
+	rate     float64 // probability of a failure of each change
+	killed   bool    // everything fails until the next run
+	failures int
+}
+
+func (f *failing) fails() bool { return f.failsAt(f.rate) }
+
+func (f *failing) failsAt(rate float64) bool {
+	if rate > 0 && f.random.Float64() < rate {
+		f.failures++
+		f.killed = f.killed || f.random.IntN(8) == 0
+		return true
+	}
+	return f.killed
 }

@@ -65,16 +65,13 @@ func (m *fakeImages) verify(set ruleSet) (bool, error) {
 // natSite has nats on tables in memory, which fail at random. It is the host of these nats.
 type natSite struct {
 	*nats
+	failing
 	t         *testing.T
-	random    *rand.Rand
 	all       *kernel.Tables
 	images    *fakeImages
 	published map[uint32]string // what slots had when an image with them was published last
 	announced *fakeAnnouncer
-	rate      float64 // probability of a failure of each change
-	imageRate float64 // likewise, at each step of publishing
-	killed    bool    // everything fails until the next run
-	failures  int
+	imageRate float64 // probability of a failure of each step of publishing
 	desired   datapath.NATSet
 	uplinks   []string
 	foreign   bool   // another program has changed the tables
@@ -88,21 +85,9 @@ func (s *natSite) setUplinkNames(names []string) { s.uplinks = names }
 func (s *natSite) soonOnLoopback()               {}
 func (s *natSite) openNamespaces() []*namespace  { return nil }
 
-func (s *natSite) fails() bool { return s.failsAt(s.rate) }
-
-func (s *natSite) failsAt(rate float64) bool {
-	if rate > 0 && s.random.Float64() < rate {
-		s.failures++
-		s.killed = s.killed || s.random.IntN(8) == 0
-	} else if !s.killed {
-		return false
-	}
-	return true
-}
-
 func newNATSite(t *testing.T, seed uint64) *natSite {
 	s := &natSite{
-		t: t, random: rand.New(rand.NewPCG(seed, 6)), published: map[uint32]string{}, announced: &fakeAnnouncer{},
+		t: t, failing: failing{random: rand.New(rand.NewPCG(seed, 6))}, published: map[uint32]string{}, announced: &fakeAnnouncer{},
 		desired: datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}},
 	}
 	s.all, _ = inMemory(t, smallTables, &testmap.Faults{

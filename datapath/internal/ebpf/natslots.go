@@ -121,8 +121,8 @@ func (n *nats) adoptRules() error {
 	return n.adoptPrefixes()
 }
 
-// adoptPrefixes reads the prefixes of the rules. Prefixes of no rule are to be removed: an earlier run
-// was killed before it wrote the rule.
+// adoptPrefixes reads the prefixes of the rules. Prefixes of no rule are to be removed: an earlier
+// run was killed before it wrote the rule.
 func (n *nats) adoptPrefixes() error {
 	prefixes, orphaned := make(map[uint32]kernel.NatPrefix), natSlot{}
 	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernel.NatPrefix) error {

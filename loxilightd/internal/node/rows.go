@@ -14,7 +14,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ordered is a part whose objects are applied after the objects of earlier parts, and deleted before them.
+// ordered is a part whose objects are applied after the objects of earlier parts, and deleted before
+// them.
 type ordered interface {
 	applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool)
 }
