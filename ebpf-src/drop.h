@@ -22,7 +22,7 @@ enum drop_reason {
 	DROP_FRAGMENT,		  /* rules exist, and its first fragment has not arrived */
 	DROP_UNCLEAR,		  /* rules exist, and its headers are too many or cut off */
 	DROP_NO_CONNECTION,	  /* its source would be translated, but it opens no connection */
-	DROP_TTL,		  /* its TTL ends, and its source is translated; answered */
+	DROP_TTL,		  /* its TTL ends, and NAT or a service translates it; answered */
 	DROP_TTL_LIMITED,	  /* the same, above the rate of answers */
 	DROP_SPOOFED,		  /* from a pod's device, without the pod's addresses */
 	DROP_NO_MAPPING,	  /* to an address that only NAT uses, without a mapping */

@@ -156,9 +156,10 @@ slow:
 		return loopback_send(p, r);
 	if ((flags & (CT_F_SNAT_AT_EGRESS | CT_F_REPLY)) == CT_F_SNAT_AT_EGRESS)
 		r->translate = 0; /* on the egress hook */
-	/* The stack would reveal the translated source in its ICMP error. */
-	if (r->translate && p->ttl <= 1 && !addr_equal(&p->saddr, &r->saddr) &&
-	    !firewall_is_local(&r->daddr)) {
+	/* The ICMP error of the stack would quote the translated packet, which the sender does not
+	 * know, and from which icmp_translate could not tell whose it is.
+	 */
+	if (r->translate && p->ttl <= 1 && !p->bridged && !firewall_is_local(&r->daddr)) {
 		p->refused = DROP_TTL;
 		return LL_REFUSE;
 	}

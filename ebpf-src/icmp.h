@@ -122,6 +122,15 @@ static __always_inline int icmp_hop(struct pkt *p)
 	       bpf_skb_store_bytes(p->skb, p->l3_off + offsetof(struct iphdr, ttl), &ttl, 1, 0);
 }
 
+/* Reports whether p says that the stack, as a router, ended a packet's TTL. The stack sends that only
+ * about packets that were not translated: track_forward answers the others.
+ */
+static __always_inline int icmp_is_own_ttl(const struct pkt *p)
+{
+	return p->egress && !p->skb->ingress_ifindex && !p->icmp_code &&
+	       p->icmp_type == (p->family == 4 ? ICMP_TIME_EXCEEDED : ICMPV6_TIME_EXCEEDED);
+}
+
 /* Translates the ICMP error p. The quoted packet was sent, before we rewrote it, with the reversed
  * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: about no connection.
  */
@@ -154,7 +163,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 			return LL_PASS;
 		return LL_UNTRACKED;
 	}
-	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)))
+	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)) || icmp_is_own_ttl(p))
 		return LL_PASS;
 	outer = &w->rewrite;
 	outer->translate = 1;

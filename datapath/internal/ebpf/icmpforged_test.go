@@ -51,3 +51,32 @@ func TestICMPErrorsAreNoEcho(t *testing.T) {
 		r.translated(f, p, icmpErrors[f.name][0], 200)
 	})
 }
+
+// TestOwnTimeExceeded: the stack says that a TTL ended only about packets that were not translated,
+// as a client's to the backend itself. Other errors of the stack are about translated ones too.
+func TestOwnTimeExceeded(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			p := r.connect(f, testpkt.ProtoUDP, natModes[0])
+			r.slow("opening", p, stageOpen)
+			direct := packet(testpkt.Ethernet{}, p.proto, p.client, p.backend, stageData, 1)
+			asSent := packet(testpkt.Ethernet{}, p.proto, p.client, p.vip, stageData, 1)
+			ended, unreachable := testpkt.ICMP{Type: testpkt.TimeExceeded}, testpkt.ICMP{Type: 3, Code: 1}
+			if f.name == "IPv6" {
+				ended, unreachable = testpkt.ICMP{V6: true, Type: testpkt.V6TimeExceeded}, testpkt.ICMP{V6: true, Type: 1, Code: 3}
+			}
+			reassembly := ended
+			reassembly.Code = 1
+			own := func(e testpkt.ICMP, quoted []byte) []byte {
+				return about(r.in.leaves(), e, f.inAddr, p.client.Addr(), quoted, 200)
+			}
+			r.compare("time exceeded", r.egress, r.in, own(ended, direct), actUnspec, own(ended, direct))
+			for _, e := range []testpkt.ICMP{unreachable, reassembly} {
+				r.compare(fmt.Sprintf("type %d code %d", e.Type, e.Code), r.egress, r.in,
+					own(e, direct), actUnspec, own(e, seen(p.proto, direct, asSent)))
+			}
+		})
+	}
+}

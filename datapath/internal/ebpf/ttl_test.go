@@ -9,41 +9,44 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestLastHop is F04: if the TTL of a packet with a translated source ends at this node, the error
-// goes to the original sender and quotes the original packet, in both directions.
+// TestLastHop is F04: if the TTL of a translated packet ends at this node, the error goes to the
+// original sender and quotes the original packet, in both directions.
 func TestLastHop(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
-		for _, name := range []string{"TCP", "UDP"} {
-			t.Run(f.name+"/"+name, func(t *testing.T) {
-				r := base.fresh(t)
-				p := r.connect(f, protocols[name], natModes[3])
-				tell := func(what string, dev rigPort, frame []byte) {
-					t.Helper()
-					sent := testpkt.Parse(frame)
-					icmp, tos, from := testpkt.ICMP{Type: 11}, uint8(0xd0), f.inAddr
-					if dev == r.out {
-						from = f.outAddr
-					}
-					if f.name == "IPv6" {
-						icmp, tos = testpkt.ICMP{V6: true, Type: 3}, 0
-					}
-					want := testpkt.Build(dev.leaves(), answerIP(from, sent.Source().Addr(), tos), icmp, testpkt.Raw(frame[14:]))
-					r.step(what, dev, frame, actRedirect, want)
-				}
-				tell("opening", r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 1))
-				r.slow("opening", p, stageOpen)
-				r.slow("answer", p, stageAnswer)
-				r.slow("confirmation", p, stageConfirm)
-				r.nexthop(5, r.out, 0, p.forth())
-				r.nexthop(6, r.in, 0, p.back())
-				tell("data", r.in, packet(r.in.arrives(), p.proto, p.client, p.vip, stageData, 1))
-				tell("data back", r.out, packet(r.out.arrives(), p.proto, p.backend, p.source, stageData, 1))
-				if got := r.counters()["DROP_TTL"]; got != 3 {
-					t.Errorf("%d packets were dropped for their TTL, want 3", got)
-				}
-			})
+		for _, m := range natModes {
+			for _, name := range []string{"TCP", "UDP"} {
+				t.Run(f.name+"/"+name+"/"+m.name, func(t *testing.T) { testLastHop(t, base.fresh(t), f, m, protocols[name]) })
+			}
 		}
+	}
+}
+
+func testLastHop(t *testing.T, r *rig, f family, m natMode, proto uint8) {
+	p := r.connect(f, proto, m)
+	tell := func(what string, dev rigPort, frame []byte) {
+		t.Helper()
+		sent := testpkt.Parse(frame)
+		icmp, tos, from := testpkt.ICMP{Type: 11}, uint8(0xd0), f.inAddr
+		if dev.index == r.out.index {
+			from = f.outAddr
+		}
+		if f.name == "IPv6" {
+			icmp, tos = testpkt.ICMP{V6: true, Type: 3}, 0
+		}
+		want := testpkt.Build(dev.leaves(), answerIP(from, sent.Source().Addr(), tos), icmp, testpkt.Raw(frame[14:]))
+		r.step(what, dev, frame, actRedirect, want)
+	}
+	tell("opening", p.clientPort, packet(p.clientPort.arrives(), p.proto, p.client, p.vip, stageOpen, 1))
+	r.slow("opening", p, stageOpen)
+	r.slow("answer", p, stageAnswer)
+	r.slow("confirmation", p, stageConfirm)
+	r.nexthop(5, p.beport, 0, p.forth())
+	r.nexthop(6, p.clientPort, 0, p.back())
+	tell("data", p.clientPort, packet(p.clientPort.arrives(), p.proto, p.client, p.vip, stageData, 1))
+	tell("data back", p.beport, packet(p.beport.arrives(), p.proto, p.backend, p.source, stageData, 1))
+	if got := r.counters()["DROP_TTL"]; got != 3 {
+		t.Errorf("%d packets were dropped for their TTL, want 3", got)
 	}
 }
 

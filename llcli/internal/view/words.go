@@ -50,7 +50,7 @@ var (
 			"llcli events drops shows such packets: who sends them?"},
 		{"no_connection", "a NAT applies to its source, but it belongs to no connection, such as a late packet of a connection that ended",
 			"nothing, if there are few of them"},
-		{"ttl", "its TTL or hop limit expired on this node, and a NAT applies to its source; the sender got an ICMP error (time exceeded)",
+		{"ttl", "its TTL or hop limit expired on this node, and a Service or a NAT translates it; the sender got an ICMP error (time exceeded)",
 			"nothing, for a traceroute; else look for a routing loop"},
 		{"ttl_limited", "as ttl, but without an ICMP error: the limit per second was reached",
 			"the same as for ttl"},
