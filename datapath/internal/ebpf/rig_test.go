@@ -5,10 +5,14 @@ package ebpf
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
+	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -32,15 +36,19 @@ const (
 //	clients 192.0.2.0/24 ── 192.0.2.1 in0 [node] out0 10.0.1.1 ── backends 10.0.1.0/24
 //	     2001:db8:1::/64    2001:db8:1::1              2001:db8:2::1      2001:db8:2::/64
 type rig struct {
-	t               testing.TB
-	ns              *testnet.NS
+	t  testing.TB
+	ns *testnet.NS
+	loaded
+	enums   map[string]map[uint64]string // names by value
+	in, out rigPort
+	gso     uint32 // gso_size of the packets
+}
+
+type loaded struct {
 	maps            map[string]*ebpf.Map
 	tables          *kernel.Tables // of maps
 	ingress, egress *ebpf.Program
 	types           *btf.Spec
-	enums           map[string]map[uint64]string // names by value
-	in, out         rigPort
-	gso             uint32 // gso_size of the packets
 }
 
 type rigPort struct {
@@ -50,10 +58,15 @@ type rigPort struct {
 	other [6]byte // MAC of the sender
 }
 
-// newRig loads the programs; tune may change a specification before.
+// sharedRig is what all rigs use that tune nothing, since most of the time of a test would be that of
+// the verifier. It is never closed.
+var sharedRig = sync.OnceValues(func() (loaded, error) { return loadRig(nil) })
+
+// newRig returns a rig with empty tables; tune may change a specification before the programs are
+// loaded.
 func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 	t.Helper()
-	r := &rig{t: t, ns: testnet.New(t, "node"), maps: make(map[string]*ebpf.Map), enums: make(map[string]map[uint64]string)}
+	r := &rig{t: t, ns: testnet.New(t, "node"), enums: make(map[string]map[uint64]string)}
 	far := testnet.New(t, "far")
 	testnet.Veth(t,
 		testnet.Port{NS: r.ns, Name: "in0", Addrs: []string{"192.0.2.1/24", "2001:db8:1::1/64"}, MAC: "02:00:5e:10:01:01"},
@@ -63,39 +76,64 @@ func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 		testnet.Port{NS: far, Name: "out1", MAC: "02:00:5e:10:02:34"})
 	r.ns.Forward(t)
 	r.ns.Route(t, "198.51.100.0/24", "192.0.2.17") // the frontends are on another host
-	r.load(tune)
+	var err error
+	if tune == nil {
+		r.loaded, err = sharedRig()
+		r.ok(err)
+		r.wipe(math.MaxUint32)
+	} else {
+		r.loaded, err = loadRig(tune)
+		t.Cleanup(r.loaded.close)
+		r.ok(err)
+	}
 	r.devices()
 	return r
 }
 
-// fresh returns the rig as if it were new, for a subtest: loading the programs again each time
-// would take most of the time.
+// fresh returns the rig as if it were new, for a subtest: to load the programs again each time would
+// take most of the time.
 func (r *rig) fresh(t testing.TB) *rig {
 	t.Helper()
 	f := *r
 	f.t = t
-	for name, m := range f.maps {
-		switch m.Type() {
-		case ebpf.Queue, ebpf.RingBuf, ebpf.ArrayOfMaps:
-		case ebpf.Array, ebpf.PerCPUArray:
-			// No test uses higher indexes.
-			for key := range min(m.MaxEntries(), 128) {
-				if m.Type() == ebpf.Array {
-					f.put(name, key, make([]byte, m.ValueSize()))
-					continue
-				}
-				zeros := make([][]byte, ebpf.MustPossibleCPU())
-				for cpu := range zeros {
-					zeros[cpu] = make([]byte, m.ValueSize())
-				}
-				f.put(name, key, zeros)
-			}
-		default:
-			f.clear(m)
-		}
-	}
+	f.wipe(128) // no subtest uses higher indexes
 	f.devices()
 	return &f
+}
+
+// wipe empties the tables: arrays up to an index, the others wholly.
+func (r *rig) wipe(indexes uint32) {
+	r.t.Helper()
+	for name, m := range r.maps {
+		switch m.Type() {
+		case ebpf.RingBuf:
+		case ebpf.ArrayOfMaps:
+			for key := range m.MaxEntries() {
+				if err := m.Delete(key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+					r.ok(err)
+				}
+			}
+		case ebpf.Array:
+			n := min(m.MaxEntries(), indexes)
+			keys := make([]uint32, n)
+			for i := range keys {
+				keys[i] = uint32(i)
+			}
+			values := reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]()))
+			_, err := m.BatchUpdate(keys, reflect.MakeSlice(values, int(n), int(n)).Interface(), nil)
+			r.ok(err)
+		case ebpf.PerCPUArray:
+			zeros := make([][]byte, ebpf.MustPossibleCPU())
+			for cpu := range zeros {
+				zeros[cpu] = make([]byte, m.ValueSize())
+			}
+			for key := range min(m.MaxEntries(), indexes, 128) {
+				r.put(name, key, zeros)
+			}
+		default:
+			r.clear(m)
+		}
+	}
 }
 
 // clear deletes all entries of a hash.
@@ -130,43 +168,50 @@ func (r *rig) devices() {
 	r.ports(61057)
 }
 
-func (r *rig) load(tune []func(*ebpf.CollectionSpec)) {
-	r.t.Helper()
+func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
+	l.maps = make(map[string]*ebpf.Map)
 	for _, program := range []struct {
 		load func() (*ebpf.CollectionSpec, error)
 		name string
 		to   **ebpf.Program
-	}{{kernel.LoadKernel, kernel.ProgLlTcIngress, &r.ingress}, {kernel.LoadEgress, kernel.EgressProgLlTcEgress, &r.egress}} {
+	}{{kernel.LoadKernel, kernel.ProgLlTcIngress, &l.ingress}, {kernel.LoadEgress, kernel.EgressProgLlTcEgress, &l.egress}} {
 		spec, err := program.load()
-		r.ok(err)
-		r.types = spec.Types
+		if err != nil {
+			return l, err
+		}
+		l.types = spec.Types
 		for _, f := range tune {
 			f(spec)
 		}
-		shared := make(map[string]*ebpf.Map)
+		have := make(map[string]*ebpf.Map)
 		for name, m := range spec.Maps {
 			m.Pinning = ebpf.PinNone
-			if have := r.maps[name]; have != nil {
-				shared[name] = have
+			if l.maps[name] != nil {
+				have[name] = l.maps[name]
 			}
 		}
-		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
-		var refused *ebpf.VerifierError
-		if errors.As(err, &refused) {
-			r.t.Fatalf("%+v", refused)
+		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: have})
+		if err != nil {
+			return l, fmt.Errorf("%+v", err) // with all lines of the verifier
 		}
-		r.ok(err)
 		*program.to = c.DetachProgram(program.name)
-		r.t.Cleanup(func() { (*program.to).Close() })
 		for name := range c.Maps {
-			if strings.HasPrefix(name, "ll_") && r.maps[name] == nil {
-				r.maps[name] = c.DetachMap(name)
-				r.t.Cleanup(func() { r.maps[name].Close() })
+			if strings.HasPrefix(name, "ll_") && l.maps[name] == nil {
+				l.maps[name] = c.DetachMap(name)
 			}
 		}
 		c.Close()
 	}
-	r.tables = kernel.TablesOf(r.maps)
+	l.tables = kernel.TablesOf(l.maps)
+	return l, nil
+}
+
+func (l loaded) close() {
+	l.ingress.Close()
+	l.egress.Close()
+	for _, m := range l.maps {
+		m.Close()
+	}
 }
 
 // port enters a device of the namespace, and returns its data for packets.
