@@ -206,17 +206,23 @@ static __always_inline __u32 firewall_port(struct work *w)
 	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
 }
 
-/* Records in the entry of t whether the rules deny the connection. */
-static __noinline void firewall_mark(struct work *w, const struct tuple *t, __u16 denied,
-				     __u32 now_tick)
+/* Records in the entry of t whether the rules deny the connection. A global function, so that the
+ * verifier walks it once.
+ */
+__noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick)
 {
-	struct ct_meta *meta = conn_find(w, t, &w->twin, w->conn.half_open);
+	struct work *w = work_get();
+	struct ct_meta *meta;
 
+	if (!t || !w)
+		return 0;
+	meta = conn_find(w, t, &w->twin, w->conn.half_open);
 	if (!meta)
-		return;
+		return 0;
 	meta->flags = (meta->flags & ~CT_F_DENIED) | denied;
 	if (denied)
 		meta->last_seen_tick = now_tick;
+	return 0;
 }
 
 /* Evaluates connection w->conn of p, found under w->tuple, again, as if its first packet arrived
@@ -279,8 +285,8 @@ out:
 	}
 	if (!denied && !(flags & CT_F_DENIED))
 		return LL_NEXT;
-	firewall_mark(w, &w->twin_tuple, denied, p->now_tick);
-	firewall_mark(w, &w->tuple, denied, p->now_tick);
+	firewall_mark(&w->twin_tuple, denied, p->now_tick);
+	firewall_mark(&w->tuple, denied, p->now_tick);
 	w->conn.meta.flags = (flags & ~CT_F_DENIED) | denied;
 	return ret;
 }
