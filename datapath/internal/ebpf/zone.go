@@ -3,12 +3,14 @@
 package ebpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -156,15 +158,21 @@ func (z *namespace) loadFirst(maps map[string]*ebpf.Map) error {
 	return z.first.load(z.id, true, maps)
 }
 
+// load loads both programs at the same time: the kernel verifies each for about a second.
 func (p *pair) load(id uint8, first bool, maps map[string]*ebpf.Map) error {
+	var both sync.WaitGroup
+	var errs [2]error
 	for i, to := range []**ebpf.Program{&p.ingress, &p.egress} {
-		x, err := loadProgram(copyOf{programs[i].load, programs[i].name, id, first}, maps, 0)
-		if err != nil {
-			return refusedProgram(programs[i].name, id, err)
-		}
-		*to = x
+		both.Go(func() {
+			x, err := loadProgram(copyOf{programs[i].load, programs[i].name, id, first}, maps, 0)
+			if err != nil {
+				errs[i] = refusedProgram(programs[i].name, id, err)
+			}
+			*to = x
+		})
 	}
-	return nil
+	both.Wait()
+	return cmp.Or(errs[0], errs[1])
 }
 
 // copyOf identifies a program and its constants.
