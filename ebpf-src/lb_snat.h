@@ -11,34 +11,49 @@
 
 #define SNAT_TRIES 64 /* source ports tried for one connection */
 
-/* Records the holder of the port that was tried for w->conn. A global function, so that the
- * verifier walks it once.
+/* Tries the next source port towards the backend for w->conn; i: how many were tried. 1: w->conn has
+ * it; 0: not this one; negative: there is none. A global function, so that the verifier walks it
+ * once.
  */
-__noinline int snat_note_holder(void)
+__noinline int snat_attempt(__u32 i)
 {
 	struct work *w = work_get();
+	__u32 index = 0; /* of the count, then of the port */
+	__u16 *port = bpf_map_lookup_elem(&ll_snat_ports, &index);
 
-	if (w && conn_find(w, &w->twin_tuple, &w->twin, 0))
+	if (!w || !port || !*port)
+		return -DROP_NO_PORT;
+	if (!i)
+		share_begin(w, *port);
+	index = 1 + ports_turn(w) % *port;
+	port = bpf_map_lookup_elem(&ll_snat_ports, &index);
+	if (!port)
+		return -DROP_NO_PORT;
+	if (share_forbids(w, *port) || (share_turns(w, i) && !share_is_other(w, *port)))
+		return 0;
+	w->conn.sport = bpf_htons(*port);
+	if (w->tuple.proto == IPPROTO_ICMP || w->tuple.proto == IPPROTO_ICMPV6)
+		w->conn.dport = w->conn.sport; /* both ports are the identifier */
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	if (!conn_exists(&w->twin_tuple))
+		return 1;
+	if (conn_find(w, &w->twin_tuple, &w->twin, 0))
 		share_note(w);
 	return 0;
 }
 
-/* Takes the next source port towards the backend for w->conn. Ports are assigned in order, for each
- * target from a random start, so that a port is reused as late as possible; the first free port is
- * taken. A global function, so that the verifier walks it once.
+/* Takes a source port towards the backend for w->conn. Ports are assigned in order, for each target
+ * from a random start, so that a port is reused as late as possible; the first free port is taken.
+ * A global function, so that the verifier walks it once.
  */
 __noinline int snat_port(void)
 {
 	struct work *w = work_get();
 	struct snat_target *target;
-	__u32 index = 0, *next; /* first of the count, then the random start */
-	__u16 *port_count = bpf_map_lookup_elem(&ll_snat_ports, &index);
-	__u8 proto;
 
 	if (!w)
 		return -DROP_NO_PORT;
 	target = &w->snat_target;
-	proto = w->tuple.proto;
 	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
 	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
 	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
@@ -47,38 +62,16 @@ __noinline int snat_port(void)
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		return LL_NEXT;
 	}
-	if (!port_count || !*port_count)
-		return -DROP_NO_PORT;
 	target->saddr = w->conn.saddr;
 	target->daddr = w->conn.daddr;
 	target->dport = w->conn.dport;
-	target->proto = proto;
+	target->proto = w->tuple.proto;
 	target->netns = config_netns;
-	next = bpf_map_lookup_elem(&ll_snat_next, target);
-	if (!next) {
-		index = bpf_get_prandom_u32();
-		bpf_map_update_elem(&ll_snat_next, target, &index, BPF_NOEXIST);
-		next = bpf_map_lookup_elem(&ll_snat_next, target);
-		if (!next)
-			return -DROP_NO_PORT;
-	}
-	share_begin(w, *port_count);
 	for (int i = 0; i < SNAT_TRIES; i++) {
-		__u16 *port;
+		int ret = snat_attempt(i);
 
-		index = 1 + __sync_fetch_and_add(next, 1) % *port_count;
-		port = bpf_map_lookup_elem(&ll_snat_ports, &index);
-		if (!port)
-			return -DROP_NO_PORT;
-		if (share_forbids(w, *port) || (share_turns(w, i) && !share_is_other(w, *port)))
-			continue;
-		w->conn.sport = bpf_htons(*port);
-		if (proto == IPPROTO_ICMP || proto == IPPROTO_ICMPV6)
-			w->conn.dport = w->conn.sport; /* both ports are the identifier */
-		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-		if (!conn_exists(&w->twin_tuple))
-			return LL_NEXT;
-		snat_note_holder();
+		if (ret)
+			return ret > 0 ? LL_NEXT : ret;
 	}
 	return -DROP_NO_PORT;
 }

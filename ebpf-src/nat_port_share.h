@@ -22,6 +22,23 @@
 #define SHARE_MULTIPLIER 0x9e37
 #define SHARE_INVERSE	 0x7787
 
+/* Returns the next number for w->snat_target: they are assigned one after the other, from a random
+ * one on.
+ */
+static __always_inline __u32 ports_turn(struct work *w)
+{
+	__u32 begin, *next = bpf_map_lookup_elem(&ll_snat_next, &w->snat_target);
+
+	if (!next) {
+		begin = bpf_get_prandom_u32() >> 1;
+		bpf_map_update_elem(&ll_snat_next, &w->snat_target, &begin, BPF_NOEXIST);
+		next = bpf_map_lookup_elem(&ll_snat_next, &w->snat_target);
+		if (!next)
+			return begin;
+	}
+	return __sync_fetch_and_add(next, 1);
+}
+
 /* The mixing step of a hash; as in lb.h. */
 static __always_inline __u32 ports_hash(const struct addr *a)
 {

@@ -25,30 +25,37 @@ static __always_inline int ports_taken(__u16 port)
 	return !bits || *bits >> (port & 63) & 1;
 }
 
-/* Returns the next number for w->snat_target: they are assigned one after the other, from a random
- * one on.
+/* Takes the next block of the outer address w->conn.saddr as the block of w->block_key. 1: taken; 0:
+ * another has it; negative: no more. A global function, so that the verifier walks it once.
  */
-static __always_inline __u32 ports_turn(struct work *w)
+__noinline int ports_try_block(const struct nat_rule *rule)
 {
-	__u32 begin, *next = bpf_map_lookup_elem(&ll_snat_next, &w->snat_target);
+	struct work *w = work_get();
+	__u32 block_count, number;
 
-	if (!next) {
-		begin = bpf_get_prandom_u32() >> 1;
-		bpf_map_update_elem(&ll_snat_next, &w->snat_target, &begin, BPF_NOEXIST);
-		next = bpf_map_lookup_elem(&ll_snat_next, &w->snat_target);
-		if (!next)
-			return begin;
-	}
-	return __sync_fetch_and_add(next, 1);
+	if (!rule || !w)
+		return -DROP_NO_PORT;
+	block_count = rule->port_count / (rule->block_size ?: 1);
+	if (!block_count)
+		return -DROP_NO_PORT;
+	number = ports_turn(w) % block_count;
+	w->block_owner_key.first = ports_at(rule, number * rule->block_size);
+	if (bpf_map_update_elem(&ll_block_owner, &w->block_owner_key, &w->block_key, BPF_NOEXIST))
+		return 0;
+	w->block.outer = w->conn.saddr;
+	w->block.first = w->block_owner_key.first;
+	w->block.size = rule->block_size;
+	w->block.next = bpf_get_prandom_u32();
+	w->block.created_tick = w->now_tick;
+	w->block.used_tick = w->now_tick;
+	/* Another CPU may have been first; the sweep frees unused blocks. */
+	return bpf_map_update_elem(&ll_block, &w->block_key, &w->block, BPF_NOEXIST) ? -DROP_NO_PORT
+										     : 1;
 }
 
 /* Takes a block of the outer address w->conn.saddr as the nth block of the inner address. */
-static __noinline int ports_take_block(struct work *w, const struct nat_rule *rule)
+static __always_inline int ports_take_block(struct work *w, const struct nat_rule *rule)
 {
-	__u32 block_count = rule->port_count / (rule->block_size ?: 1);
-
-	if (!block_count)
-		return -DROP_NO_PORT;
 	__builtin_memset(&w->snat_target, 0, sizeof(w->snat_target));
 	w->snat_target.saddr = w->conn.saddr;
 	w->snat_target.netns = config_netns;
@@ -56,22 +63,10 @@ static __noinline int ports_take_block(struct work *w, const struct nat_rule *ru
 	w->block_owner_key.outer = w->conn.saddr;
 	w->block_owner_key.netns = config_netns;
 	for (int i = 0; i < NAT_PORT_TRIES; i++) {
-		__u32 number = ports_turn(w) % block_count;
+		int ret = ports_try_block(rule);
 
-		w->block_owner_key.first = ports_at(rule, number * rule->block_size);
-		if (bpf_map_update_elem(&ll_block_owner, &w->block_owner_key, &w->block_key,
-					BPF_NOEXIST))
-			continue;
-		w->block.outer = w->conn.saddr;
-		w->block.first = w->block_owner_key.first;
-		w->block.size = rule->block_size;
-		w->block.next = bpf_get_prandom_u32();
-		w->block.created_tick = w->now_tick;
-		w->block.used_tick = w->now_tick;
-		/* Another CPU may have been first; the sweep frees unused blocks. */
-		return bpf_map_update_elem(&ll_block, &w->block_key, &w->block, BPF_NOEXIST) == 0
-			       ? LL_NEXT
-			       : -DROP_NO_PORT;
+		if (ret)
+			return ret > 0 ? LL_NEXT : ret;
 	}
 	return -DROP_NO_PORT;
 }
