@@ -28,7 +28,7 @@ const (
 	ReasonUnsupported Reason = "unsupported" // (6) this data plane cannot do it
 	ReasonUnavailable Reason = "unavailable" // (7) not now; repeat later
 	ReasonTimeout     Reason = "timeout"     // (8) durable, but not Ready in time
-	ReasonInternal    Reason = "internal"    // (9) a bug, or the kernel refused
+	ReasonInternal    Reason = "internal"    // (9) a bug in the daemon, or an error of the kernel
 )
 
 // Code returns the number of the reason in an error reply.
@@ -97,8 +97,7 @@ func (e *Error) Reason() Reason {
 	}
 }
 
-// Errorf makes an error with a reason. %w is not understood: the text is all
-// that travels.
+// Errorf makes an error with a reason. %w is not supported: only the text is sent to the client.
 func Errorf(reason Reason, format string, args ...any) *Error {
 	return &Error{Code: reason.Code(), Message: fmt.Sprintf(format, args...), Data: &ErrorData{Reason: reason}}
 }

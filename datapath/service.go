@@ -84,11 +84,6 @@ const (
 	SourceHash                        // consistent hash of the client's address
 )
 
-// String returns the word for a.
-func (a Algorithm) String() string {
-	return [...]string{Maglev: "maglev", Random: "random", RoundRobin: "round-robin", LeastConnections: "least-connections", SourceHash: "source-hash"}[a]
-}
-
 // SourceMode is which source address a backend sees.
 type SourceMode uint8
 

@@ -74,7 +74,7 @@ struct bridge_port {
 	__u16 domain; /* 0: such frames are refused, or the domain is not known */
 	__u16 vid;
 	__u8 mac[6];   /* of the bridge: frames to it are routed */
-	__u16 flags;   /* STATION_F_ */
+	__u16 flags;   /* BRIDGE_PORT_F_ */
 	__u8 guard[6]; /* BRIDGE_PORT_F_GUARDED: the only permitted source MAC */
 	__u16 pad;
 };

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/api"
-	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 	"github.com/loxilight/loxilight/loxilightd/internal/pods"
@@ -48,7 +47,7 @@ func (d *loxilightd) newPods() *pods.Server {
 // isTunnelPort reports whether a Tunnel uses a UDP port.
 func (d *loxilightd) isTunnelPort(port uint16) bool {
 	for o := range d.store.Snapshot().After(state.KindTunnel, "") {
-		if t := o.Value.(*state.Tunnel); t.Type != datapath.TunnelGRE && t.Port == port {
+		if t := o.Value.(*state.Tunnel); port != 0 && t.Port == port {
 			return true
 		}
 	}

@@ -21,10 +21,11 @@ import (
 
 // authority signs all certificates of a cluster, which last for a day.
 type authority struct {
-	dir, server string // folder of the files; URL of the API server
-	cert        *x509.Certificate
-	key         *ecdsa.PrivateKey
-	serial      int64
+	dir    string // contains the certificates and keys
+	server string // URL of the API server
+	cert   *x509.Certificate
+	key    *ecdsa.PrivateKey
+	serial int64
 }
 
 // newAuthority writes ca.crt, and the keys of service accounts.

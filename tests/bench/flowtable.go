@@ -60,7 +60,7 @@ func bridgeFlowtable() string {
 		"routes, which a bridge does not have."
 }
 
-// slowPackets returns how many packets took the way that the flowtable cuts short.
+// slowPackets returns how many packets took the path that the flowtable bypasses.
 func (r *rig) slowPackets() (uint64, error) {
 	out, err := r.node.output("", "nft", "-j", "list", "counter", "inet", "bench", "slow")
 	if err != nil {

@@ -38,9 +38,9 @@ func (b *bench) bridged(ctx context.Context) error {
 }
 
 // forwardText describes what the tables of plain traffic have in common.
-const forwardText = "No service: the client talks to the backends, which are in a namespace that a port of the node\n" +
-	"leads to (*on the node*), or behind another port. **Bare redirect** is a program that sends all packets of a\n" +
-	"port the same way and looks at nothing: no program can be faster."
+const forwardText = "No Service is involved. The client sends directly to the backends: in a network namespace on the node\n" +
+	"(*on the node*), or on another machine (*behind another port*). **Bare redirect** is a program that sends all\n" +
+	"packets of a port the same way and looks at nothing: no program can be faster."
 
 func (b *bench) forward(ctx context.Context, f forwarding) error {
 	columns := b.available(append([]string{f.base}, f.paths...))

@@ -129,7 +129,7 @@ func addressAt(first string, i int) string {
 	return net.IPv4(byte(n>>24), byte(n>>16), byte(n>>8), byte(n)).String()
 }
 
-// The wires of the other machines.
+// The devices that lead to the client and to the server.
 const (
 	clientWire = "wire0"
 	serverWire = "wire1"

@@ -174,7 +174,7 @@ func TestDraining(t *testing.T) {
 // TestSpread: the algorithms and weights, as seen by clients.
 func TestSpread(t *testing.T) {
 	s, backends := site3(t, "IPv4")
-	for i, algorithm := range []string{"maglev", "random", "round-robin", "least-connections", "source-hash"} {
+	for i, algorithm := range api.Algorithms {
 		front := fmt.Sprintf("%s:%d", vip4, 9000+i)
 		weighted := []string{backends[0] + ",weight: 1", backends[1] + ",weight: 2", backends[2] + ",weight: 0"}
 		s.Apply(serviceYAML(algorithm, []string{front + "/udp"}, weighted, "algorithm: "+algorithm))

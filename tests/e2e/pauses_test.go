@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -37,8 +38,6 @@ name: one-to-one
 spec: {type: snat, oneToOne: true, match: {source: ["10.49.192.0/18"]}, to: {addresses: ["10.59.192.0/18"]}}
 `
 
-var algorithms = []string{"maglev", "random", "round-robin", "least-connections", "source-hash"}
-
 // TestPauses: flows whose pauses are about as long as an idle time get every answer from the
 // address of their request, and none stays broken: UDP through services of each algorithm (idle
 // time 10 s), through NAT of each kind and without (30 s), TCP through a service (10 s).
@@ -61,7 +60,7 @@ func TestPauses(t *testing.T) {
 	}
 	s.near.ServeUDP(t, "192.0.2.77:5353", "near")
 	s.near.ServeUDP(t, "[2001:db8:0:2::77]:5353", "near")
-	for i, algorithm := range algorithms {
+	for i, algorithm := range api.Algorithms {
 		objects += serviceYAML(algorithm, []string{
 			fmt.Sprintf("%s:%d/udp", vip4, 5301+i), fmt.Sprintf("%s:%d/udp", vip6, 5301+i),
 			fmt.Sprintf("%s:%d/tcp", vip4, 5301+i), fmt.Sprintf("%s:%d/tcp", vip6, 5301+i),
@@ -101,7 +100,7 @@ func pausingKinds() []testtraffic.Pauses {
 	all := []testtraffic.Pauses{
 		{Name: "plain", Sources: netip.MustParsePrefix("10.48.64.0/18"), Target: netip.MustParseAddrPort("10.0.2.2:5353"), Pause: natIdle},
 	}
-	for i, algorithm := range algorithms {
+	for i, algorithm := range api.Algorithms {
 		all = append(all,
 			testtraffic.Pauses{
 				Name: algorithm, Sources: netip.MustParsePrefix("10.48.0.0/17"), Pause: serviceIdle,

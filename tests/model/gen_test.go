@@ -70,7 +70,7 @@ func pick[V any](rng *rand.Rand, all ...V) V { return all[rng.IntN(len(all))] }
 func randomService(rng *rand.Rand, i int, taken map[frontend]bool) *service {
 	s := &service{
 		name:      fmt.Sprintf("s%d", i),
-		algorithm: pick(rng, "maglev", "random", "round-robin", "least-connections", "source-hash"),
+		algorithm: pick(rng, api.Algorithms...),
 		source:    pick(rng, "keep", "snat", "auto"),
 		affinity:  rng.IntN(4) == 0,
 	}

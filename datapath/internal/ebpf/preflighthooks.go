@@ -18,8 +18,8 @@ import (
 // loopback is the ifindex of lo, the first device of each namespace.
 const loopback = 1
 
-// preflightHooks tries how program could be attached, in a namespace of its own that ends with the
-// thread.
+// preflightHooks reports to which kinds of hook program can be attached. It tries them in a
+// temporary network namespace, which is removed when the thread exits.
 func preflightHooks(program *ebpf.Program, attach string) datapath.PreflightHooks {
 	done := make(chan datapath.PreflightHooks, 1)
 	go func() {

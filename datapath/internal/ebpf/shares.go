@@ -52,7 +52,7 @@ func newShares(kernel *kernel.Shares, established, halfOpen uint32) *shares {
 }
 
 // crowdsFor returns the number of crowds of each netns, and the slots of each crowd. All crowds
-// together have a quarter of the table. A small table has fewer crowds, so that the connections that
+// together may use a quarter of the half-open table. A small table has fewer crowds, so that the connections that
 // a crowd is just opening fit into its slots.
 func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
 	const most, slotsLeast = kernel.CrowdCount / 2, 32

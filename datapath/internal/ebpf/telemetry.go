@@ -325,7 +325,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	for name, p := range ports {
 		_, guarded := name.Endpoint()
 		device := p.device
-		if device == "" { // from an earlier run, and not configured in this one yet
+		if device == "" { // adopted from an earlier run, and not configured yet
 			if z, err := t.d.namespace(p.namespace); err == nil {
 				device = z.devices.nameOf(p.ifindex)
 			}

@@ -23,7 +23,7 @@ func (o *overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error 
 			keys = wanted
 		}
 		for k := range keys {
-			ports[k.Port] = ports[k.Port] || k.Proto != unix.IPPROTO_GRE
+			ports[k.Port] = ports[k.Port] || k.Proto == unix.IPPROTO_UDP
 		}
 	}
 	if delete(ports, 0); len(ports) > kernel.TunnelPorts {

@@ -172,7 +172,7 @@ func filters(link netlink.Link) bool {
 func (u *bridgeUpdate) settings() error {
 	b, attrs := u.bridge.(*netlink.Bridge), u.bridge.Attrs()
 	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
-	wanted.Name = attrs.Name // without the index, or Linux 6.1 takes it for a new name: busy
+	wanted.Name = attrs.Name // no index: with one, Linux 6.1 treats the request as a rename and returns EBUSY
 	changed := false
 	switch {
 	case u.value.VLANFiltering && b.VlanFiltering == nil:

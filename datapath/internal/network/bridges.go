@@ -30,7 +30,7 @@ func (b *bridges) count() int {
 	return len(b.wanted)
 }
 
-// names reports whether a wanted bridge is the device, or has it as a port.
+// names reports whether device is a desired bridge or a port of one.
 func (b *bridges) names(device string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

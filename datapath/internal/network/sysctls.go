@@ -67,7 +67,7 @@ func setSysctls() error {
 	for name, value := range switchSysctls {
 		path := "/proc/sys/" + name
 		if now, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(now)) == value {
-			continue // writing forwarding makes the kernel go over all devices
+			continue // writing …/forwarding, even the same value, makes the kernel update every device
 		}
 		err := os.WriteFile(path, []byte(value), 0)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6

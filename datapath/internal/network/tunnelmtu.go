@@ -68,7 +68,7 @@ func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunn
 		if err := s.nl.LinkSetMTU(end, mtu); err != nil {
 			return false, fmt.Errorf("device %q: set its MTU to %d: %w", end.Attrs().Name, mtu, err)
 		}
-		if end.Attrs().MTU < minMTU6 { // this enables IPv6 again, with an address
+		if end.Attrs().MTU < minMTU6 { // the larger MTU enables IPv6 again, and the kernel adds a link-local address
 			if err := addressless(s, end); err != nil {
 				return false, fmt.Errorf("device %q: %w", end.Attrs().Name, err)
 			}

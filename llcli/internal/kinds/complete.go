@@ -102,8 +102,8 @@ func CompleteRef(a *command.App) command.Completer {
 	}
 }
 
-// Words returns the words for kinds that begin with prefix; without a prefix only the first
-// word of each kind.
+// Words returns the names of kinds, singular and plural, that begin with prefix; one name for each
+// kind if prefix is empty.
 func Words(prefix string) []string {
 	var words []string
 	for i := range All {

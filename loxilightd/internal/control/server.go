@@ -189,7 +189,7 @@ var dryRuns = map[string]bool{api.MethodApply: true, api.MethodReplace: true, ap
 func (s *Server) call(ctx context.Context, c Caller, r *api.Request) (result any, err *api.Error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.Log.Error("a request made the daemon stumble", "method", r.Method, "error", fmt.Sprint(p), "stack", stack())
+			s.Log.Error("panic in a request", "method", r.Method, "error", fmt.Sprint(p), "stack", stack())
 			result, err = nil, api.Errorf(api.ReasonInternal, "%s: a bug in the daemon, see its log: %v", r.Method, p)
 		}
 	}()

@@ -37,8 +37,8 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 		return nil, invalid("spec.vni", "%d is more than %d, which 24 bits hold", s.VNI, maxVNI)
 	}
 	switch {
-	case t.Type == datapath.TunnelGRE && s.Port != 0:
-		return nil, invalid("spec.port", "gre has no ports: leave it out")
+	case t.Type.DefaultPort() == 0 && s.Port != 0:
+		return nil, invalid("spec.port", "%s has no ports: leave it out", t.Type)
 	case s.Port < 0 || s.Port > maxPort:
 		return nil, invalid("spec.port", "%d is not between 1 and %d", s.Port, maxPort)
 	case s.Port != 0:

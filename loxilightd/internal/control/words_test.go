@@ -16,7 +16,8 @@ func TestWordsOfFields(t *testing.T) {
 		words []string
 		want  string
 	}{
-		{api.Algorithms, named(len(api.Algorithms), func(i int) any { return datapath.Algorithm(i) })},
+		{api.Algorithms, order("maglev", datapath.Maglev, "random", datapath.Random, "round-robin", datapath.RoundRobin,
+			"least-connections", datapath.LeastConnections, "source-hash", datapath.SourceHash)},
 		{api.TunnelTypes, named(len(datapath.TunnelTypes), func(i int) any { return datapath.TunnelType(i) })},
 		{api.XDPModes, named(3, func(i int) any { return datapath.XDPMode(i) })},
 		{api.FirewallActions, named(3, func(i int) any { return datapath.FirewallAction(i) })},
