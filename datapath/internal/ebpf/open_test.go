@@ -60,12 +60,10 @@ func newNetwork(t *testing.T) *network {
 		},
 		SweepInterval: 50 * time.Millisecond,
 	}
+	t.Cleanup(n.end)
+	n.reuse()
 	n.open()
-	t.Cleanup(func() {
-		if n.d != nil {
-			n.d.Close()
-		}
-	})
+	n.keep()
 	return n
 }
 

@@ -10,7 +10,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -105,58 +104,9 @@ func (r *rig) fresh(t testing.TB) *rig {
 func (r *rig) wipe(indexes uint32) {
 	r.t.Helper()
 	for name, m := range r.maps {
-		switch m.Type() {
-		case ebpf.RingBuf:
-		case ebpf.ArrayOfMaps:
-			for key := range m.MaxEntries() {
-				if err := m.Delete(key); !errors.Is(err, ebpf.ErrKeyNotExist) {
-					r.ok(err)
-				}
-			}
-		case ebpf.Array:
-			n := min(m.MaxEntries(), indexes)
-			keys := make([]uint32, n)
-			for i := range keys {
-				keys[i] = uint32(i)
-			}
-			values := reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]()))
-			_, err := m.BatchUpdate(keys, reflect.MakeSlice(values, int(n), int(n)).Interface(), nil)
-			r.ok(err)
-		case ebpf.PerCPUArray:
-			zeros := make([][]byte, ebpf.MustPossibleCPU())
-			for cpu := range zeros {
-				zeros[cpu] = make([]byte, m.ValueSize())
-			}
-			for key := range min(m.MaxEntries(), indexes, 128) {
-				r.put(name, key, zeros)
-			}
-		default:
-			r.clear(m)
+		if err := wipe(m, indexes); err != nil {
+			r.t.Fatalf("%s: %v", name, err)
 		}
-	}
-}
-
-// clear deletes all entries of a hash.
-func (r *rig) clear(m *ebpf.Map) {
-	r.t.Helper()
-	var keys [][]byte
-	var key []byte
-	for {
-		var next []byte
-		var err error
-		if key == nil {
-			err = m.NextKey(nil, &next)
-		} else {
-			err = m.NextKey(key, &next)
-		}
-		if err != nil {
-			break // no more keys
-		}
-		keys = append(keys, next)
-		key = next
-	}
-	for _, key := range keys {
-		r.ok(m.Delete(key))
 	}
 }
 

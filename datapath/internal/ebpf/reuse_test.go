@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// spare holds maps and programs of the host's netns that all networks begin with, empty and like
+// those of a daemon that has ended: most of the time of a test would be that of the verifier. They
+// are never closed.
+var spare struct {
+	maps     map[string]*ebpf.Map
+	programs pair
+}
+
+// reuse pins the empty maps where the data plane will look for them.
+func (n *network) reuse() {
+	n.t.Helper()
+	if spare.maps == nil {
+		return
+	}
+	dir := layoutDir(n.config.PinDir)
+	n.ok(preparePinDir(dir))
+	for name, m := range spare.maps {
+		if err := wipe(m, math.MaxUint32); err != nil {
+			n.t.Fatalf("%s: %v", name, err)
+		}
+		if name == kernel.MapLlNexthopFree {
+			for index := uint32(1); index < kernel.NexthopCount; index++ {
+				n.ok(m.Put(nil, index))
+			}
+		}
+		pinned, err := m.Clone()
+		n.ok(err)
+		n.ok(pinned.Pin(filepath.Join(dir, name)))
+		n.ok(pinned.Close())
+	}
+}
+
+// keep keeps the maps and programs of the first network for the next ones.
+func (n *network) keep() {
+	n.t.Helper()
+	if spare.maps != nil {
+		return
+	}
+	maps := make(map[string]*ebpf.Map)
+	for name, m := range n.d.maps {
+		var err error
+		maps[name], err = m.Clone()
+		n.ok(err)
+	}
+	var err error
+	spare.programs.ingress, err = n.d.namespaces[netnsHost].ingress.Clone()
+	n.ok(err)
+	spare.programs.egress, err = n.d.namespaces[netnsHost].egress.Clone()
+	n.ok(err)
+	spare.maps = maps
+}
+
+// end closes the data plane and detaches its programs, which would write into the maps of the next
+// network.
+func (n *network) end() {
+	if n.d != nil {
+		n.d.Close()
+	}
+	n.node.Do(n.t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
+}
+
+// wipe empties a map: an array up to an index.
+func wipe(m *ebpf.Map, indexes uint32) error {
+	switch m.Type() {
+	case ebpf.RingBuf:
+		return drain(m)
+	case ebpf.Queue:
+		value := make([]byte, m.ValueSize())
+		for m.LookupAndDelete(nil, &value) == nil {
+		}
+		return nil
+	case ebpf.ArrayOfMaps:
+		for key := range m.MaxEntries() {
+			if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+		}
+		return nil
+	case ebpf.Array:
+		n := min(m.MaxEntries(), indexes)
+		keys := make([]uint32, n)
+		for i := range keys {
+			keys[i] = uint32(i)
+		}
+		values := reflect.SliceOf(reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]()))
+		_, err := m.BatchUpdate(keys, reflect.MakeSlice(values, int(n), int(n)).Interface(), nil)
+		return err
+	case ebpf.PerCPUArray:
+		zeros := make([][]byte, ebpf.MustPossibleCPU())
+		for cpu := range zeros {
+			zeros[cpu] = make([]byte, m.ValueSize())
+		}
+		for key := range min(m.MaxEntries(), indexes, 128) { // no test uses higher indexes
+			if err := m.Put(key, zeros); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var keys [][]byte
+	var key any
+	for {
+		var next []byte
+		if m.NextKey(key, &next) != nil {
+			break // no more keys
+		}
+		keys = append(keys, next)
+		key = next
+	}
+	for _, key := range keys {
+		if err := m.Delete(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain reads what a ring buffer holds.
+func drain(m *ebpf.Map) error {
+	r, err := ringbuf.NewReader(m)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	r.SetDeadline(time.Now())
+	for err == nil {
+		_, err = r.Read()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
