@@ -20,7 +20,7 @@ func (o *overlay) announce() error {
 	var list []announcement
 	for _, p := range o.peers {
 		prefixes := slices.Collect(maps.Keys(p.prefixes)) // of an earlier run
-		if p.told {
+		if p.configured {
 			prefixes = p.spec.Prefixes
 		}
 		if p.owner&prefixHere != 0 {

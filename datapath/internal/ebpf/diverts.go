@@ -37,9 +37,9 @@ func (d divert) entry() kernel.Divert {
 // writeDiverts writes which clients are served by which other services, under a new id, if that has
 // changed. A service that does not exist yet gets its id here; until it exists its clients are
 // served by v.
-func (s *services) writeDiverts(v *service, told []datapath.Divert) error {
+func (s *services) writeDiverts(v *service, diverts []datapath.Divert) error {
 	var wanted []divert
-	for _, d := range told {
+	for _, d := range diverts {
 		other, err := s.named(d.Service)
 		if err != nil {
 			return err

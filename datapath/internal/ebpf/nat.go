@@ -40,7 +40,7 @@ type nats struct {
 	referred map[uint32]bool           // slots in the images in force, if rules may lack some of them
 	old      []natSlot                 // that no image in force refers to, to be removed
 	log      map[uint16]bool           // ids whose mappings are reported
-	told     map[translated]bool       // reported as begun and not as ended
+	reported map[translated]bool       // reported as begun and not as ended
 	live     map[uint32]*backendTotals // traffic of connections as of the last pass, by id
 	mappings uint64                    // entries as of the last pass
 	blocks   uint64

@@ -75,7 +75,7 @@ type natPass struct {
 	began      uint32         // tick
 	log        map[uint16]bool
 	shared     map[uint16]bool // ids with mappings or blocks
-	told       map[translated]bool
+	reported   map[translated]bool
 	live       map[uint32]*backendTotals // traffic of live connections, by id
 	closed     map[uint32]*backendTotals // traffic of connections that the pass ended
 }
@@ -84,7 +84,7 @@ type natPass struct {
 func (n *nats) passBegins() *natPass {
 	p := &natPass{
 		outers: make(outerPorts), last: make(lastUses), local: make(map[kernel.LocalKey]bool), namespaces: make(map[uint8]bool), began: kernel.NowTick(),
-		log: make(map[uint16]bool), shared: make(map[uint16]bool), told: make(map[translated]bool),
+		log: make(map[uint16]bool), shared: make(map[uint16]bool), reported: make(map[translated]bool),
 		live: make(map[uint32]*backendTotals),
 	}
 	n.mu.RLock()
@@ -131,7 +131,7 @@ func (p *natPass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, na
 	case p.shared[m.NatId] && isInwards(m):
 		p.outers.use(outerKey{kernel.AddrOf(comes.Destination.Addr()), proto, namespace}, comes.Destination.Port())
 	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
-		p.told[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
+		p.reported[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
 	}
 }
 
@@ -150,17 +150,17 @@ func (n *nats) passEnded(p *natPass) error {
 	if err != nil {
 		return fmt.Errorf("end mappings of NAT: %w", err)
 	}
-	for t := range p.told {
-		if !n.told[t] {
+	for t := range p.reported {
+		if !n.reported[t] {
 			n.tell("mapping of NAT begins", t)
 		}
 	}
-	for t := range n.told {
-		if !p.told[t] {
+	for t := range n.reported {
+		if !p.reported[t] {
 			n.tell("mapping of NAT ends", t)
 		}
 	}
-	n.told = p.told
+	n.reported = p.reported
 	return nil
 }
 
@@ -200,7 +200,7 @@ func (n *nats) endMappings(p *natPass) error {
 			inUse := p.outers.used(at, kernel.Swap16(k.Port), 1)
 			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingTimeout) {
 				if p.log[v.NatId] {
-					p.told[t] = true
+					p.reported[t] = true
 				}
 				continue
 			}
@@ -225,7 +225,7 @@ func (n *nats) endMappings(p *natPass) error {
 		if ok && inner.Addr == ended[i].Addr && inner.Port == ended[i].Port {
 			if p.keeps(v.NatId, inner.CreatedTick, inner.UsedTick, mappingTimeout) {
 				if p.log[v.NatId] {
-					p.told[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
+					p.reported[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
 				}
 				continue
 			}
@@ -287,7 +287,7 @@ func (n *nats) endBlocks(p *natPass) error {
 			}
 			held[kernel.BlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
 			if p.log[k.NatId] {
-				p.told[translated{
+				p.reported[translated{
 					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.Addr(), 0), outer: netip.AddrPortFrom(v.Outer.Addr(), v.First),
 				}] = true
 			}

@@ -62,7 +62,7 @@ type overlay struct {
 // tunnel is a tunnel that is in force.
 type tunnel struct {
 	spec                   datapath.Tunnel
-	told                   bool // configured in this run; else from an earlier one
+	configured             bool // configured in this run; else from an earlier one
 	whole                  bool // peers can be put behind it
 	id                     uint32
 	device, crossing, back int // ifindexes, as in struct peer
@@ -73,17 +73,17 @@ type tunnel struct {
 // peer is a peer that is in force. Without a tunnel it has no index, and only its prefixes have an
 // owner.
 type peer struct {
-	spec     datapath.Peer
-	told     bool
-	index    uint32
-	owner    uint32 // of the prefixes: the index, or another one with a flag
-	entry    kernel.Peer
-	old      []uint32              // former indexes, to which prefixes or ids may still refer
-	prefixes map[netip.Prefix]bool // that may be in the kernel
-	ids      map[kernel.PeerKey]bool
-	out      string // device of the underlay
-	path     int    // path MTU that a router has reported; 0: none
-	changes  uint64
+	spec       datapath.Peer
+	configured bool
+	index      uint32
+	owner      uint32 // of the prefixes: the index, or another one with a flag
+	entry      kernel.Peer
+	old        []uint32              // former indexes, to which prefixes or ids may still refer
+	prefixes   map[netip.Prefix]bool // that may be in the kernel
+	ids        map[kernel.PeerKey]bool
+	out        string // device of the underlay
+	path       int    // path MTU that a router has reported; 0: none
+	changes    uint64
 }
 
 // hostPaths are the paths of the host to other nodes.

@@ -103,7 +103,7 @@ func (o *faultyOverlay) restart() {
 	}
 	for i, name := range []datapath.TunnelName{"mesh", "mesh6"} {
 		spec := datapath.Tunnel{Type: datapath.TunnelGeneve, Device: "hs" + string(name), Port: 6081, VNI: uint32(i)}
-		o.tunnels[name] = &tunnel{spec: spec, told: true, whole: true, id: uint32(i + 1), keys: map[kernel.TunnelKey]bool{}, device: 20 + i}
+		o.tunnels[name] = &tunnel{spec: spec, configured: true, whole: true, id: uint32(i + 1), keys: map[kernel.TunnelKey]bool{}, device: 20 + i}
 	}
 }
 

@@ -10,12 +10,12 @@ func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelStat
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	x := o.tunnels[name]
-	if x == nil || !x.told {
+	if x == nil || !x.configured {
 		return s, false
 	}
 	var indexes []uint32
 	for _, p := range o.peers {
-		if p.told && p.spec.Tunnel == name {
+		if p.configured && p.spec.Tunnel == name {
 			indexes = append(indexes, p.index)
 			s.Peers++
 		}
@@ -35,7 +35,7 @@ func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.peers[name]
-	if p == nil || !p.told {
+	if p == nil || !p.configured {
 		return s, false
 	}
 	if p.index != 0 {

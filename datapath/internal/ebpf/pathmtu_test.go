@@ -123,7 +123,7 @@ func TestUnderlayMTU(t *testing.T) {
 func TestUnderlayMTUEnds(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
-	n.d.overlay.peers["far"] = &peer{spec: datapath.Peer{Tunnel: "mesh"}, told: true, index: tunnelPeer}
+	n.d.overlay.peers["far"] = &peer{spec: datapath.Peer{Tunnel: "mesh"}, configured: true, index: tunnelPeer}
 	told := func() int {
 		t.Helper()
 		n.ok(n.d.overlay.maintain())

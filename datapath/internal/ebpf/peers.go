@@ -32,7 +32,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 		p = &peer{prefixes: map[netip.Prefix]bool{}, ids: map[kernel.PeerKey]bool{}}
 		o.peers[name] = p
 	}
-	p.spec, p.told = value, true
+	p.spec, p.configured = value, true
 	return errors.Join(o.put(name, p), o.finish(), o.announce())
 }
 
@@ -334,7 +334,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.peers[name]
-	if p == nil || !p.told {
+	if p == nil || !p.configured {
 		return false, nil
 	}
 	if p.index == 0 {

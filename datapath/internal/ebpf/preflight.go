@@ -51,9 +51,9 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	for namespace := range netnsNames {
 		for _, p := range programs {
 			for _, first := range []bool{false, true} {
-				told, program := preflightProgram(copyOf{p.load, p.name, uint8(namespace), first}, maps)
-				r.Programs = append(r.Programs, told)
-				r.OK = r.OK && told.OK
+				result, program := preflightProgram(copyOf{p.load, p.name, uint8(namespace), first}, maps)
+				r.Programs = append(r.Programs, result)
+				r.OK = r.OK && result.OK
 				if program == nil {
 					continue
 				}
@@ -65,8 +65,8 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 			}
 		}
 		// This program is optional: without it packets take the tc path.
-		told, program := preflightProgram(copyOf{kernel.LoadShortest, kernel.ShortestProgLlXdp, uint8(namespace), false}, maps)
-		r.Programs = append(r.Programs, told)
+		result, program := preflightProgram(copyOf{kernel.LoadShortest, kernel.ShortestProgLlXdp, uint8(namespace), false}, maps)
+		r.Programs = append(r.Programs, result)
 		if program != nil {
 			program.Close() // only closes a file descriptor
 		}
@@ -111,35 +111,35 @@ var (
 )
 
 func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
-	told := datapath.PreflightProgram{Program: c.name, Netns: netnsNames[c.namespace], TakingOver: c.first}
+	result := datapath.PreflightProgram{Program: c.name, Netns: netnsNames[c.namespace], TakingOver: c.first}
 	if spec, err := c.load(); err == nil {
-		told.Instructions = len(spec.Programs[c.name].Instructions)
+		result.Instructions = len(spec.Programs[c.name].Instructions)
 	}
 	p, err := loadProgram(c, maps, ebpf.LogLevelStats)
 	if err != nil {
 		p, err = loadProgram(c, maps, 0) // with the full log if it fails
 	}
 	if err != nil {
-		told.Error = err.Error()
+		result.Error = err.Error()
 		var refused *ebpf.VerifierError
 		if errors.As(err, &refused) {
-			told.Error = fmt.Sprintf("load %s: %v", c.name, refused.Cause)
-			told.Verifier = lastLines(refused)
+			result.Error = fmt.Sprintf("load %s: %v", c.name, refused.Cause)
+			result.Verifier = lastLines(refused)
 		}
-		return told, nil
+		return result, nil
 	}
-	told.OK = true
+	result.OK = true
 	if m := processedLine.FindStringSubmatch(p.VerifierLog); m != nil {
 		n, _ := strconv.ParseUint(m[1], 10, 32) // digits
-		told.Processed = uint32(n)
+		result.Processed = uint32(n)
 	}
 	if m := stackLine.FindStringSubmatch(p.VerifierLog); m != nil {
 		for depth := range strings.SplitSeq(m[1], "+") {
 			n, _ := strconv.Atoi(depth) // digits
-			told.StackBytes = max(told.StackBytes, n)
+			result.StackBytes = max(result.StackBytes, n)
 		}
 	}
-	return told, p
+	return result, p
 }
 
 // lastLines returns the end of the verifier's log.
@@ -155,16 +155,16 @@ func lastLines(refused *ebpf.VerifierError) []string {
 
 // refusedProgram returns the error for a program that the kernel refuses.
 func refusedProgram(name string, namespace uint8, err error) error {
-	told := fmt.Sprintf("kernel %s does not load program %s of namespace %s", kernelRelease(), name, netnsNames[namespace])
+	what := fmt.Sprintf("kernel %s does not load program %s of namespace %s", kernelRelease(), name, netnsNames[namespace])
 	if datapath.IsShortage(err) {
-		return fmt.Errorf("%s: %w", told, err) // may succeed later
+		return fmt.Errorf("%s: %w", what, err) // may succeed later
 	}
 	var refused *ebpf.VerifierError
 	if errors.As(err, &refused) {
 		return fmt.Errorf("%s: %w (%w); the verifier's last lines:\n%s",
-			told, refused.Cause, datapath.ErrRefused, strings.Join(lastLines(refused), "\n"))
+			what, refused.Cause, datapath.ErrRefused, strings.Join(lastLines(refused), "\n"))
 	}
-	return fmt.Errorf("%s: %w (%w)", told, err, datapath.ErrRefused)
+	return fmt.Errorf("%s: %w (%w)", what, err, datapath.ErrRefused)
 }
 
 func kernelRelease() string {

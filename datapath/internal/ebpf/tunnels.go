@@ -70,7 +70,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	if err := o.name(name, t, value.Device); err != nil {
 		return err
 	}
-	t.spec, t.told, t.whole, t.changes = value, true, false, o.changes.Load()
+	t.spec, t.configured, t.whole, t.changes = value, true, false, o.changes.Load()
 	o.tunnels[name] = t
 	if err := o.attach(ctx, name, t); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	}
 	t.whole = true
 	for _, peer := range slices.Sorted(maps.Keys(o.peers)) {
-		if p := o.peers[peer]; p.told && p.spec.Tunnel == name && (renew || p.index == 0) {
+		if p := o.peers[peer]; p.configured && p.spec.Tunnel == name && (renew || p.index == 0) {
 			// The peer reports the error.
 			if o.put(peer, p) != nil {
 				p.changes = 0
@@ -351,7 +351,7 @@ func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t := o.tunnels[name]
-	if t == nil || !t.told {
+	if t == nil || !t.configured {
 		return false, nil
 	}
 	if changes := o.changes.Load(); t.changes != changes {

@@ -230,21 +230,21 @@ func (z *namespace) attachXDP(l netlink.Link, mode datapath.XDPMode, program *eb
 
 // refusedXDP returns the error for a failed attachment: the reason, and what to do.
 func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
-	told := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
+	what := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
 	if l, e := z.nl.LinkByIndex(a.Index); e == nil {
 		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId != 0 {
 			return fmt.Errorf("%s: it has the XDP program %s (id %d), which is not ours, and takes one only: take that off (ip link set dev %s xdp off, or whoever put it there), or set spec.xdp to off: %w",
-				told, programNameOf(ebpf.ProgramID(x.ProgId)), x.ProgId, a.Name, err)
+				what, programNameOf(ebpf.ProgramID(x.ProgId)), x.ProgId, a.Name, err)
 		}
 	}
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("%s: %w: %w", told, err, datapath.ErrAbsent) // the device is gone
+		return fmt.Errorf("%s: %w: %w", what, err, datapath.ErrAbsent) // the device is gone
 	case mode == datapath.XDPNative:
-		return fmt.Errorf("%s: its driver refuses, and packets take the way of tc: perhaps its MTU of %d is too large for it, an offload is in the way (ethtool -k %s; the kernel's log may tell), or it has no native XDP: set generic or off then: %w",
-			told, a.MTU, a.Name, err)
+		return fmt.Errorf("%s: its driver refuses, and packets take the tc path: perhaps its MTU of %d is too large for it, an offload is in the way (ethtool -k %s; the kernel's log may tell), or it has no native XDP: set generic or off then: %w",
+			what, a.MTU, a.Name, err)
 	}
-	return fmt.Errorf("%s: the kernel refuses, and packets take the way of tc: %w", told, err)
+	return fmt.Errorf("%s: the kernel refuses, and packets take the tc path: %w", what, err)
 }
 
 func (x *xdp) name() string { return "xdp-" + x.mode.String() }

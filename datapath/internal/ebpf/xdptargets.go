@@ -62,7 +62,7 @@ func (v *devices) whyNotXDP() string {
 		return ""
 	}
 	if v.xdpTargets.frames == nil {
-		return "this kernel does not tell which devices take frames (it is in 6.3 and later): in native XDP packets leave only by the device that they came in by, others take the way of tc"
+		return "the kernel reports only from Linux 6.3 on which devices accept frames of XDP: in native XDP packets leave only by their input device, others take the tc path"
 	}
 	var names []string
 	for index := range v.ports {
@@ -79,7 +79,7 @@ func (v *devices) whyNotXDP() string {
 	if len(names) > shown {
 		names, more = names[:shown], fmt.Sprintf(" and %d others", len(names)-shown)
 	}
-	return fmt.Sprintf("packets that leave by %s%s take the way of tc: the driver takes no frames of XDP (of a veth it does while GRO is on at the other end: ethtool -K DEVICE gro on), or the device is down, or has a qdisc that bounds what leaves",
+	return fmt.Sprintf("packets that leave by %s%s take the tc path: the driver accepts no frames of XDP (of a veth it does while GRO is on at the other end: ethtool -K DEVICE gro on), or the device is down, or has a qdisc that bounds what leaves",
 		strings.Join(names, ", "), more)
 }
 

@@ -44,7 +44,7 @@ func (a *Agent) newMetrics() *agentMetrics {
 	r.Gauge("loxilight_agent_nodes", "Nodes of the cluster.", func() float64 { return float64(a.nodes.Len()) })
 	r.Gauge("loxilight_agent_services", "Services of the cluster.", func() float64 { return float64(a.services.Len()) })
 	r.Gauge("loxilight_agent_endpoint_slices", "EndpointSlices of the cluster.", func() float64 { return float64(a.slices.Len()) })
-	r.Gauge("loxilight_agent_in_step", "1: the daemon has the state of the API server.", func() float64 { return bit(a.state.numbers().daemon) })
+	r.Gauge("loxilight_agent_synced", "1: the daemon has the state of the API server.", func() float64 { return bit(a.state.numbers().daemon) })
 	r.Gauge("loxilight_agent_ready", "1: the node can carry pods.", func() float64 { ready, _ := a.Readiness(); return bit(ready) })
 	return f
 }
@@ -74,7 +74,7 @@ func (a *Agent) sent(method string, _ int, took time.Duration, err error) {
 	a.metrics.errors.Add(1, method, reason)
 }
 
-// Metrics returns the figures, to be served.
+// Metrics returns the metrics of the agent, to be served.
 func (a *Agent) Metrics() *metrics.Registry { return &a.metrics.registry }
 
 // metricsHandler serves the metrics for Prometheus, and the name of the service proxy for clients

@@ -72,7 +72,7 @@ func TestProbesAndMetrics(t *testing.T) {
 		return strings.Contains(metrics.String(), "loxilight_agent_endpoints_latency_seconds_count 1\n")
 	})
 	for _, want := range []string{
-		`loxilight_agent_endpoints_latency_seconds_bucket{le="0.5"} 0`, "loxilight_agent_in_step 1", "loxilight_agent_ready 1",
+		`loxilight_agent_endpoints_latency_seconds_bucket{le="0.5"} 0`, "loxilight_agent_synced 1", "loxilight_agent_ready 1",
 		"loxilight_agent_nodes 2", "loxilight_agent_objects 5",
 	} {
 		if !strings.Contains(metrics.String(), want+"\n") {

@@ -16,7 +16,7 @@ import (
 	"sync"
 )
 
-// Registry has all figures of a program. The zero value is ready for use, and safe for
+// Registry has all metrics of a program. The zero value is ready for use, and safe for
 // concurrent use.
 type Registry struct {
 	mu       sync.Mutex
@@ -111,7 +111,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_ = r.Write(w) // the client may be gone
 }
 
-// Write writes all figures.
+// Write writes all metrics.
 func (r *Registry) Write(w io.Writer) error {
 	r.mu.Lock()
 	families := slices.Clone(r.families)

@@ -28,7 +28,7 @@ const copyEvery = time.Minute
 func (s *Store) KeepCopy(ctx context.Context, failed func(error)) {
 	t := time.NewTicker(copyEvery)
 	defer t.Stop()
-	told := false
+	reported := false
 	for done := false; !done; {
 		select {
 		case <-t.C:
@@ -36,10 +36,10 @@ func (s *Store) KeepCopy(ctx context.Context, failed func(error)) {
 			done = true
 		}
 		err := s.Copy()
-		if err != nil && !told {
+		if err != nil && !reported {
 			failed(err)
 		}
-		told = err != nil
+		reported = err != nil
 	}
 }
 
