@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
@@ -48,28 +50,20 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 		return r, err
 	}
 	r.OK = true
-	for namespace := range netnsNames {
-		for _, p := range programs {
-			for _, first := range []bool{false, true} {
-				result, program := preflightProgram(copyOf{p.load, p.name, uint8(namespace), first}, maps)
-				r.Programs = append(r.Programs, result)
-				r.OK = r.OK && result.OK
-				if program == nil {
-					continue
-				}
-				if namespace == netnsHost && !first && p.name == kernel.ProgLlTcIngress {
-					r.Hooks = preflightHooks(program, cfg.Attach)
-					r.OK = r.OK && r.Hooks.OK
-				}
-				program.Close() // only closes a file descriptor
-			}
+	copies := preflightCopies()
+	results, loaded := preflightLoad(copies, maps)
+	r.Programs = results
+	for i, c := range copies {
+		// The program of XDP is optional: without it packets take the tc path.
+		r.OK = r.OK && (results[i].OK || c.name == kernel.ShortestProgLlXdp)
+		if loaded[i] == nil {
+			continue
 		}
-		// This program is optional: without it packets take the tc path.
-		result, program := preflightProgram(copyOf{kernel.LoadShortest, kernel.ShortestProgLlXdp, uint8(namespace), false}, maps)
-		r.Programs = append(r.Programs, result)
-		if program != nil {
-			program.Close() // only closes a file descriptor
+		if c.namespace == netnsHost && !c.first && c.name == kernel.ProgLlTcIngress {
+			r.Hooks = preflightHooks(loaded[i], cfg.Attach)
+			r.OK = r.OK && r.Hooks.OK
 		}
+		loaded[i].Close() // only closes a file descriptor
 	}
 	pins, err := preflightPins(cfg)
 	if err != nil {
@@ -78,6 +72,36 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	r.Pins = pins.PreflightPins
 	r.OK = r.OK && r.Pins.OK
 	return r, nil
+}
+
+// preflightCopies returns all programs that a daemon may load.
+func preflightCopies() (copies []copyOf) {
+	for namespace := range netnsNames {
+		for _, p := range programs {
+			for _, first := range []bool{false, true} {
+				copies = append(copies, copyOf{p.load, p.name, uint8(namespace), first})
+			}
+		}
+		copies = append(copies, copyOf{kernel.LoadShortest, kernel.ShortestProgLlXdp, uint8(namespace), false})
+	}
+	return copies
+}
+
+// preflightLoad loads programs, as many at the same time as there are CPUs: the kernel verifies some
+// for a second. A program that cannot be loaded is nil.
+func preflightLoad(copies []copyOf, maps map[string]*ebpf.Map) ([]datapath.PreflightProgram, []*ebpf.Program) {
+	results, loaded := make([]datapath.PreflightProgram, len(copies)), make([]*ebpf.Program, len(copies))
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for i, c := range copies {
+		all.Go(func() {
+			free <- struct{}{}
+			results[i], loaded[i] = preflightProgram(c, maps)
+			<-free
+		})
+	}
+	all.Wait()
+	return results, loaded
 }
 
 // preflightMaps creates every map, small and not pinned.
