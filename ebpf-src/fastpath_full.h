@@ -159,7 +159,7 @@ slow:
 	/* The ICMP error of the stack would quote the translated packet, which the sender does not
 	 * know, and from which icmp_translate could not tell whose it is.
 	 */
-	if (r->translate && p->ttl <= 1 && !p->bridged && !firewall_is_local(&r->daddr)) {
+	if (r->translate && p->ttl <= 1 && !firewall_is_local(&r->daddr)) {
 		p->refused = DROP_TTL;
 		return LL_REFUSE;
 	}
