@@ -12,7 +12,7 @@
 #define SNAT_TRIES 64 /* source ports tried for one connection */
 
 /* Tries the next source port towards the backend for w->conn; i: how many were tried. 1: w->conn has
- * it; 0: not this one; negative: there is none. A global function, so that the verifier walks it
+ * it; 0: not this one; negative: no port exists. A global function, so that the verifier walks it
  * once.
  */
 __noinline int snat_attempt(__u32 i)

@@ -17,9 +17,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// spare holds maps and programs of the host's netns that all networks begin with, empty and like
-// those of a daemon that has ended: most of the time of a test would be that of the verifier. They
-// are never closed.
+// spare holds maps and programs of the host's netns that all networks begin with, empty, as
+// a daemon that has ended leaves them: without them the verifier takes most of the time of a test.
+// They are never closed.
 var spare struct {
 	maps     map[string]*ebpf.Map
 	programs pair

@@ -57,8 +57,8 @@ type rigPort struct {
 	other [6]byte // MAC of the sender
 }
 
-// sharedRig is what all rigs use that tune nothing, since most of the time of a test would be that of
-// the verifier. It is never closed.
+// sharedRig is used by all rigs that tune nothing: without it the verifier takes most of the time of
+// a test. It is never closed.
 var sharedRig = sync.OnceValues(func() (loaded, error) { return loadRig(nil) })
 
 // newRig returns a rig with empty tables; tune may change a specification before the programs are
