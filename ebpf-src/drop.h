@@ -1,58 +1,132 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* drop.h - why a packet was dropped. The only list of reasons: the CLI and the events read their
- * names from BTF. Append only; the numbers are in pinned counters. A reason that is answered is
- * followed by the same reason above the rate of answers (_LIMITED).
+/* drop.h - why a packet was dropped, and what else the programs did with a packet. The only list
+ * of both: the daemon reads the names from BTF, and llcli the sentences from this file, which
+ * describe the packet to a user. Append only; the numbers are in pinned counters. A reason that is
+ * answered is followed by the same reason above the rate of answers (_LIMITED).
  */
 #pragma once
 
 enum drop_reason {
 	DROP_NONE,
-	DROP_NO_BACKEND,	  /* service without a usable backend; refused with RST or ICMP */
-	DROP_NO_BACKEND_LIMITED,  /* the same, above the rate of answers */
-	DROP_SOURCE_RANGE,	  /* client in none of the service's source ranges */
-	DROP_NO_PORT,		  /* all source ports tried towards this backend are taken */
-	DROP_NO_ADDRESS,	  /* SNAT is needed, and the output device has no address */
-	DROP_TABLE_FULL,	  /* no table has room for the connection */
-	DROP_NO_ROUTE,		  /* the backend of a client on the node cannot be reached */
-	DROP_REWRITE,		  /* a helper refused to change the packet */
-	DROP_TOO_BIG,		  /* larger than the MTU of its path; answered */
-	DROP_TOO_BIG_LIMITED,	  /* the same, above the rate of answers */
-	DROP_FIREWALL,		  /* a rule does not allow it; answered if the rule rejects */
-	DROP_FIREWALL_LIMITED,	  /* a rule rejects it, above the rate of answers */
-	DROP_FRAGMENT,		  /* rules exist, and its first fragment has not arrived */
-	DROP_UNCLEAR,		  /* rules exist, and its headers are too many or cut off */
-	DROP_NO_CONNECTION,	  /* its source would be translated, but it opens no connection */
-	DROP_TTL,		  /* its TTL ends, and NAT or a service translates it; answered */
-	DROP_TTL_LIMITED,	  /* the same, above the rate of answers */
-	DROP_SPOOFED,		  /* from a pod's device, without the pod's addresses */
-	DROP_NO_MAPPING,	  /* to an address that only NAT uses, without a mapping */
-	DROP_TUNNEL_UNKNOWN_PEER, /* from a tunnel, outer source is not a peer */
-	DROP_TUNNEL_SOURCE,	  /* from a tunnel, inner source is not in the peer's prefixes */
-	DROP_TUNNEL_NO_PEER,	  /* to a tunnel, and no peer has its destination */
-	DROP_TUNNEL_NO_ROUTE,	  /* the underlay has no route to the peer */
-	DROP_TUNNEL_MALFORMED,	  /* from a tunnel, without an IP packet inside */
-	DROP_TUNNEL_ECN,	  /* marked on its path, and cannot carry the mark (RFC 6040) */
-	DROP_NO_BACKEND_SILENT,	  /* service without a usable backend that drops silently */
-	DROP_NO_SERVICE, /* service address, but no service on this port; answered, or not */
-	DROP_NO_SERVICE_LIMITED, /* the same, above the rate of answers */
-	DROP_ENDING, /* its connection is being deleted at this moment; the next packet opens it */
-	DROP_TUNNEL_FORGED, /* to the tunnel end of a peer, and not encapsulated by this node */
-	DROP_TUNNEL_PORT,   /* from a tunnel, on a port by which its peer does not send */
-	DROP_UPLINK_SOURCE, /* on an uplink, outside of tunnels, from a pod or the node itself */
-	DROP_LOOPBACK,	    /* from another device than the loopback, with a loopback address */
+	/* the Service has no backend that takes new connections; the client is refused at once */
+	DROP_NO_BACKEND,
+	/* as no_backend, but without a refusal: too many were sent in this second */
+	DROP_NO_BACKEND_LIMITED,
+	/* the client is in none of the Service's sourceRanges */
+	DROP_SOURCE_RANGE,
+	/* every source port towards this backend is taken, so replies to a further client could not
+	 * be distinguished; or the table of a NAT's mappings or blocks of ports is full
+	 */
+	DROP_NO_PORT,
+	/* the client's address has to be translated, and the way out has no address to translate it
+	 * to
+	 */
+	DROP_NO_ADDRESS,
+	/* the connection fits no table */
+	DROP_TABLE_FULL,
+	/* a client on this node was sent to a backend that it has no route to */
+	DROP_NO_ROUTE,
+	/* the kernel refused to change the packet */
+	DROP_REWRITE,
+	/* larger than the MTU of its path; the sender got an ICMP error (fragmentation needed,
+	 * packet too big)
+	 */
+	DROP_TOO_BIG,
+	/* as too_big, but without an ICMP error: the limit per second was reached */
+	DROP_TOO_BIG_LIMITED,
+	/* a FirewallRule does not allow it; if the rule rejects, the sender got an answer */
+	DROP_FIREWALL,
+	/* as firewall, by a rule that rejects, but without an answer: the limit per second was
+	 * reached
+	 */
+	DROP_FIREWALL_LIMITED,
+	/* FirewallRules exist, and this fragment arrived before the first fragment, which has the
+	 * ports
+	 */
+	DROP_FRAGMENT,
+	/* FirewallRules exist, and this packet cannot be classified: too many headers, or truncated
+	 */
+	DROP_UNCLEAR,
+	/* a NAT applies to its source, but it belongs to no connection, such as a late packet of a
+	 * connection that ended
+	 */
+	DROP_NO_CONNECTION,
+	/* its TTL or hop limit expired on this node, and a Service or a NAT translates it; the
+	 * sender got an ICMP error (time exceeded)
+	 */
+	DROP_TTL,
+	/* as ttl, but without an ICMP error: the limit per second was reached */
+	DROP_TTL_LIMITED,
+	/* it came from the device of an Endpoint with a MAC or address that the Endpoint does not
+	 * have, or is of a type that pods may not send
+	 */
+	DROP_SPOOFED,
+	/* to an address that only NAT uses, and no connection, mapping or rule matches */
+	DROP_NO_MAPPING,
+	/* it came through a Tunnel from an address that no Peer has */
+	DROP_TUNNEL_UNKNOWN_PEER,
+	/* it came through a Tunnel with a source outside the prefixes of that Peer */
+	DROP_TUNNEL_SOURCE,
+	/* it was routed to a Tunnel, and no Peer has a prefix for its destination */
+	DROP_TUNNEL_NO_PEER,
+	/* the host has no route to the underlay address of the Peer */
+	DROP_TUNNEL_NO_ROUTE,
+	/* it came through a Tunnel without an IP packet in it, or with a critical option that is
+	 * not supported
+	 */
+	DROP_TUNNEL_MALFORMED,
+	/* it has a mark of congestion, and its sender does not support ECN (RFC 6040) */
+	DROP_TUNNEL_ECN,
+	/* the Service has no backend that takes new connections, and noBackend: drop; the client
+	 * gets no answer
+	 */
+	DROP_NO_BACKEND_SILENT,
+	/* no Service listens on this port of the address (otherPorts: reject) */
+	DROP_NO_SERVICE,
+	/* as no_service, but without an answer: the limit per second was reached */
+	DROP_NO_SERVICE_LIMITED,
+	/* its connection had expired and was just being deleted */
+	DROP_ENDING,
+	/* it was for the tunnel end of a Peer, and this node did not encapsulate it: a pod or
+	 * another host sent it, or an ICMP error about such a packet
+	 */
+	DROP_TUNNEL_FORGED,
+	/* it came in by a Tunnel with the address of a Peer, on a device that is no uplink and does
+	 * not lead to that Peer
+	 */
+	DROP_TUNNEL_PORT,
+	/* it came in by an uplink outside of Tunnels, with an address of this node, of one of its
+	 * pods, or behind a Peer with a Tunnel
+	 */
+	DROP_UPLINK_SOURCE,
+	/* it came in by a device, from or to an address of the loopback */
+	DROP_LOOPBACK,
 	DROP_MAX,
 };
 
 /* What the programs did with a packet that they handled. Append only, as above. */
 enum verdict_count {
-	VERDICT_NONE,	    /* not a verdict: counts new connections without a service */
-	VERDICT_FAST,	    /* redirected on the fast path */
-	VERDICT_SLOW,	    /* rewritten, then forwarded by the kernel */
-	VERDICT_LOCAL,	    /* rewritten, for or from the node itself */
-	VERDICT_ICMP_ERROR, /* a translated ICMP error about a connection */
-	VERDICT_TABLE_FULL, /* established table full: the connection stays half-open */
-	VERDICT_ANSWERED,   /* refused, and answered */
-	VERDICT_OVER_SHARE, /* its source has its share of connections: this one stays half-open */
-	VERDICT_CROWDED, /* its source has its share of half-open ones: replaces its oldest one */
+	VERDICT_NONE, /* not a verdict: counts new connections without a Service */
+	/* redirected from port to port in one look-up: the fast path */
+	VERDICT_FAST,
+	/* rewritten, then routed or bridged by the kernel: first packets, and those that the fast
+	 * path does not take
+	 */
+	VERDICT_SLOW,
+	/* rewritten, for or from the node itself */
+	VERDICT_LOCAL,
+	/* an ICMP error about a connection, translated with the packet that it quotes */
+	VERDICT_ICMP_ERROR,
+	/* the table of established connections is full: the connection stays half-open */
+	VERDICT_TABLE_FULL,
+	/* refused, and the data plane sent the answer itself: a reset, an abort or an ICMP error */
+	VERDICT_ANSWERED,
+	/* its source has so many connections that the table would fill up: this one stays half-open
+	 */
+	VERDICT_OVER_SHARE,
+	/* its source has so many half-open connections that the table would fill up: this one
+	 * replaces the oldest of those that the source opened above its share
+	 */
+	VERDICT_CROWDED,
 	VERDICT_MAX,
 };

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/loxilight/loxilight"
+)
+
+// reason is an enumerator of ebpf-src/drop.h with the comment above it.
+var reason = regexp.MustCompile(`(?s)\t/\* (.*?)\s*\*/\n\t([A-Z_]+),\n`)
+
+// reasons returns the reasons of ebpf-src/drop.h whose names begin with prefix, in their order.
+func reasons(prefix string, advice map[string]string) (all []word) {
+	for _, m := range reason.FindAllStringSubmatch(loxilight.DropReasons, -1) {
+		name, ok := strings.CutPrefix(m[2], prefix)
+		if !ok {
+			continue
+		}
+		name = strings.ToLower(name)
+		meaning := strings.ReplaceAll(m[1], "\n\t * ", " ")
+		all = append(all, word{name, meaning, advice[name]})
+	}
+	return all
+}
+
+// dropAdvice says what to do when packets are dropped, by reason.
+var dropAdvice = map[string]string{
+	"no_backend":          "llcli service show NAME: are all backends draining, down, unhealthy, or of the other address family?",
+	"no_backend_limited":  "the same as for no_backend; the clients see a timeout instead of an error",
+	"source_range":        "llcli service show NAME shows them; llcli events drops shows the clients",
+	"no_port":             "add backends or node addresses, or use source: keep where the backends route back through this node; where llcli status shows natMappings or natBlocks as full, raise tables.connections",
+	"no_address":          "give the device towards the backend an address of the backend's family",
+	"table_full":          "llcli status shows how full they are; tables.connections and tables.halfOpen in the daemon's configuration set their sizes",
+	"no_route":            "ip route get BACKEND",
+	"rewrite":             "it is damaged, or a fault of ours: llcli events drops shows such packets; please report them",
+	"too_big":             "nothing, where path MTU discovery works: the sender sends smaller ones",
+	"too_big_limited":     "the sender tries again and gets the error then",
+	"firewall":            "llcli counters FirewallRule NAME, or llcli events drops, which names the rule",
+	"firewall_limited":    "the same as for firewall",
+	"fragment":            "the sender should use path MTU discovery instead of fragments",
+	"unclear":             "llcli events drops shows such packets: who sends them?",
+	"no_connection":       "nothing, if there are few of them",
+	"ttl":                 "nothing, for a traceroute; else look for a routing loop",
+	"ttl_limited":         "the same as for ttl",
+	"spoofed":             "llcli events drops, which names the Endpoint: check what runs in it, and whether it has addresses that its object lacks",
+	"no_mapping":          "nothing, unless a host behind the NAT should be reachable: then add a NAT of type dnat",
+	"tunnel_unknown_peer": "llcli events drops shows the address: is an underlay address of a Peer missing?",
+	"tunnel_source":       "llcli get peers: is a prefix missing, or another Peer's?",
+	"tunnel_no_peer":      "llcli kernel routes: which route leads to the Tunnel's device and to no Peer?",
+	"tunnel_no_route":     "ip route get ADDRESS in the host's namespace",
+	"tunnel_malformed":    "check the sender: Peers must route IP through the Tunnel, not bridge frames",
+	"tunnel_ecn":          "nothing: the loss signals the congestion to the sender",
+	"no_backend_silent":   "the same as for no_backend",
+	"no_service":          "llcli events drops shows the port: is a frontend missing?",
+	"no_service_limited":  "the same as for no_service",
+	"ending":              "nothing: the next packet opens the connection anew",
+	"tunnel_forged":       "llcli events drops names the sender: see what runs there",
+	"tunnel_port":         "if the underlay has several paths, set role: uplink on their Interfaces; else see who sends it",
+	"uplink_source":       "llcli events drops names the sender; if the underlay is to route pods, remove tunnel from the Peer",
+	"loopback":            "llcli events drops names the device: see who sends it",
+}
+
+// verdictAdvice says what to do about verdicts, if anything.
+var verdictAdvice = map[string]string{
+	"table_full": "tables.connections in the daemon's configuration sets the size; until then a flood may end this connection",
+	"over_share": "llcli connections --source ADDRESS shows its connections; tables.connections sets the size of the table",
+	"crowded":    "llcli connections --source ADDRESS shows its connections; tables.halfOpen sets the size of the table",
+}

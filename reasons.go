@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package loxilight
+
+import _ "embed" // for DropReasons
+
+// DropReasons is ebpf-src/drop.h: the reasons of drops and the verdicts, each with a comment that
+// describes it to users.
+//
+//go:embed ebpf-src/drop.h
+var DropReasons string
