@@ -302,7 +302,7 @@ func (a *announcer) write(wanted map[kernel.AnnounceKey]kernel.Announced) error 
 			continue
 		}
 		if err := a.table.Put(key, value); err != nil {
-			return tableError("prefixes", err)
+			return kernel.TableError("prefixes", err)
 		}
 		a.written[key] = value
 	}

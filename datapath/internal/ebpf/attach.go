@@ -122,9 +122,9 @@ func openHooks(z *namespace, folder string) (hooks []hook, index int, err error)
 		return nil, 0, err
 	}
 	for _, s := range sides {
-		for _, pin := range pins {
+		for _, entry := range pins {
 			var h hook
-			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
+			switch rest, tc := strings.CutPrefix(entry.Name(), "tc_"+s.name+"_"); {
 			case tc:
 				f := &filter{namespace: z, side: s, folder: folder}
 				if f.index, err = strconv.Atoi(rest); err != nil {
@@ -135,8 +135,8 @@ func openHooks(z *namespace, folder string) (hooks []hook, index int, err error)
 					index = f.index
 				}
 				h = f
-			case pin.Name() == s.name:
-				h, index, err = openTCX(z, s, filepath.Join(folder, pin.Name()))
+			case entry.Name() == s.name:
+				h, index, err = openTCX(z, s, filepath.Join(folder, entry.Name()))
 			default:
 				continue
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -60,6 +61,12 @@ type DataPlane struct {
 
 var _ datapath.DataPlane = (*DataPlane)(nil)
 
+// loadMapSpecs returns the specifications of all maps; tests replace it.
+var loadMapSpecs = kernel.LoadKernel
+
+// Attached reports whether an earlier run left programs attached.
+func Attached(pinDir string) bool { return pin.Attached(pinDir) }
+
 // Open loads the programs and takes over the pins that an earlier run left in cfg.PinDir: maps with
 // their entries, and programs, which are replaced in place. It attaches programs only to devices
 // that already had them.
@@ -67,7 +74,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	d := &DataPlane{
 		config:  cfg,
 		log:     log,
-		dir:     layoutDir(cfg.PinDir),
+		dir:     pin.Dir(cfg.PinDir),
 		changed: make(chan struct{}, 1),
 	}
 	if d.config.SweepInterval == 0 {
@@ -81,47 +88,48 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	if err := kernelLacks(features.HaveProgramHelper); err != nil {
 		return nil, err
 	}
-	pins, err := preflightPins(cfg)
+	spec, err := loadMapSpecs()
+	if err != nil {
+		return nil, err
+	}
+	pins, err := pin.Preflight(cfg, spec.Maps)
 	if err != nil {
 		return nil, err
 	} else if !pins.OK {
-		return nil, pins.refused()
+		return nil, pins.Refused()
 	}
 	if err := preparePinDir(d.dir); err != nil {
-		return nil, err
-	}
-	spec, err := loadMapSpecs()
-	if err != nil {
 		return nil, err
 	}
 	if err := d.readNames(spec); err != nil {
 		return nil, err
 	}
-	r, err := d.openMaps(spec.Maps)
+	r, err := pin.Open(d.dir, spec.Maps, d.config.Tables, log)
 	if err != nil {
 		return nil, err
 	}
-	defer r.close()
-	return d, d.takeOver(r, pins.Action == datapath.PinsNone, origin{cfg.Version, layoutSum(spec.Maps)})
+	d.maps, d.tables, d.keptSizes = r.Maps, kernel.TablesOf(r.Maps), r.KeptSizes
+	defer r.Close()
+	return d, d.takeOver(r, pins.Action == datapath.PinsNone, pin.Origin{Version: cfg.Version, Sum: pin.LayoutSum(spec.Maps)})
 }
 
 // takeOver replaces maps and programs of an earlier run by this run's. The order is such that it
 // may be interrupted at any point: the next run, of whatever version, continues.
-func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) {
+func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err error) {
 	if err := d.loadNamespaces(); err != nil {
 		return err
 	}
-	if err := r.copy(); err != nil {
+	if err := r.Copy(); err != nil {
 		return err
 	}
 	// Up to here nothing in use was changed. From here until the end the maps belong to no single
 	// version.
-	if len(r.list) > 0 {
-		if err := writeOrigin(d.dir, origin{version: readOrigin(d.dir).version}); err != nil {
+	if r.Pending() {
+		if err := pin.WriteOrigin(d.dir, pin.Origin{Version: pin.ReadOrigin(d.dir).Version}); err != nil {
 			return err
 		}
 	}
-	if err := r.pinNew(); err != nil {
+	if err := r.PinNew(); err != nil {
 		return err
 	}
 	if d.shared, err = newShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
@@ -161,10 +169,10 @@ func (d *DataPlane) takeOver(r *replacements, first bool, o origin) (err error) 
 	if err := d.ports.adopt(r); err != nil {
 		return err
 	}
-	if err := r.finish(d.maps); err != nil {
+	if err := r.Finish(); err != nil {
 		return err
 	}
-	if err := writeOrigin(d.dir, o); err != nil {
+	if err := pin.WriteOrigin(d.dir, o); err != nil {
 		return err
 	}
 	d.ports.warnOfOtherHooks()
@@ -190,7 +198,7 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 // does not exist.
 func (d *DataPlane) loadNamespaces() error {
 	for id := range d.namespaces {
-		if id != netnsHost && isEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
+		if id != netnsHost && pin.IsEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
 			continue
 		}
 		if _, err := d.loadNamespace(uint8(id)); err != nil && !errors.Is(err, datapath.ErrAbsent) {
@@ -314,7 +322,7 @@ func (d *DataPlane) Close() (err error) {
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.close())
 		}
-		closeMaps(d.maps)
+		pin.CloseMaps(d.maps)
 	})
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // TestNumbersAreThoseOfTheHeaders compares constants that have no type in the programs' BTF.
@@ -30,7 +31,7 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		headers = append(headers, text...)
 	}
 	for name, got := range map[string]int64{
-		"LAYOUT_VERSION":  layoutVersion,
+		"LAYOUT_VERSION":  pin.LayoutVersion,
 		"TICK_SHIFT":      kernel.TickShift,
 		"SLOTS_PER_CHUNK": kernel.SlotsPerChunk,
 		"NEXTHOP_COUNT":   kernel.NexthopCount,

@@ -16,16 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
 // the pins, and the folder if it is empty then. Deleting an object that does not exist is not an
 // error.
 func Detach(cfg datapath.Config, log *slog.Logger) error {
-	if !onBPFFS(cfg.PinDir) {
+	if !pin.OnBPFFS(cfg.PinDir) {
 		return nil
 	}
-	layouts, err := filepath.Glob(filepath.Join(cfg.PinDir, layoutPrefix+"*"))
+	layouts, err := filepath.Glob(filepath.Join(cfg.PinDir, pin.DirPrefix+"*"))
 	if err != nil {
 		return err
 	}
@@ -97,9 +98,9 @@ func detachPort(z *namespace, folder string) error {
 	// In the reverse order of attaching: ingress first.
 	for i := len(sides) - 1; i >= 0; i-- {
 		s := sides[i]
-		for _, pin := range pins {
-			path := filepath.Join(folder, pin.Name())
-			rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_")
+		for _, entry := range pins {
+			path := filepath.Join(folder, entry.Name())
+			rest, tc := strings.CutPrefix(entry.Name(), "tc_"+s.name+"_")
 			switch {
 			case tc && z != nil:
 				index, err := strconv.Atoi(rest)
@@ -109,7 +110,7 @@ func detachPort(z *namespace, folder string) error {
 				if err := (&filter{namespace: z, side: s, index: index, folder: folder}).detach(); err != nil {
 					return err
 				}
-			case pin.Name() == s.name:
+			case entry.Name() == s.name:
 				l, err := link.LoadPinnedLink(path, nil)
 				if err != nil {
 					return err

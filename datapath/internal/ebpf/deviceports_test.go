@@ -33,10 +33,10 @@ func TestPortsStayPorts(t *testing.T) {
 		}
 		return got
 	}
-	old := atStep
-	t.Cleanup(func() { atStep = old })
+	old := kernel.AtStep
+	t.Cleanup(func() { kernel.AtStep = old })
 	steps := 0
-	atStep = func(step string) error {
+	kernel.AtStep = func(step string) error {
 		steps++
 		for _, device := range []string{"in0", "out0"} {
 			if flags(device)&devicePort == 0 {
@@ -49,7 +49,7 @@ func TestPortsStayPorts(t *testing.T) {
 	if steps == 0 {
 		t.Error("no step was looked at")
 	}
-	atStep = old
+	kernel.AtStep = old
 	n.d.Close()
 	n.ok(os.RemoveAll(n.d.ports.folder(netnsHost, "out0"))) // as if it had never been a port
 	n.open()

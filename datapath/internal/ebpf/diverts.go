@@ -60,7 +60,7 @@ func (s *services) writeDiverts(v *service, diverts []datapath.Divert) error {
 		key, entry := kernel.SourceRangeKeyOf(set, d.prefix), d.entry()
 		if err := s.tables.Divert.Put(key, entry); err != nil {
 			s.discard(oldTable{divertSet: set, ranges: prefixesOf(wanted[:i+1])})
-			return tableError("ranges", err)
+			return kernel.TableError("ranges", err)
 		}
 	}
 	before := targetsOf(v.diverts)
@@ -123,7 +123,7 @@ func (s *services) writeByID(v *service, entries [2]kernel.Service) error {
 		key := kernel.ServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		if err := s.tables.ServiceId.Put(key, entries[f]); err != nil {
 			v.suspect = true // all of it is written the next time
-			return tableError("services", err)
+			return kernel.TableError("services", err)
 		}
 	}
 	return nil

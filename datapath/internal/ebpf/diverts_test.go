@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -95,10 +96,10 @@ func TestDiverted(t *testing.T) {
 	for _, name := range []datapath.ServiceName{"outside", "inside", "third"} {
 		n.ok(n.d.Services().Delete(ctx, name))
 	}
-	time.Sleep(grace) // longer than a program may run
+	time.Sleep(kernel.Grace) // longer than a program may run
 	n.d.services.dropOld()
 	for _, table := range []string{kernel.MapLlDivert, kernel.MapLlServiceId, kernel.MapLlServiceAddr} {
-		if count, err := countEntries(n.d.maps[table]); err != nil || count != 0 {
+		if count, err := pin.CountEntries(n.d.maps[table]); err != nil || count != 0 {
 			t.Errorf("%s has %d entries in the end, %v", table, count, err)
 		}
 	}

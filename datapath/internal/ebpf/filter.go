@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // filterPriority is the priority of our cls_bpf filters; filters with lower priorities run first.
@@ -152,7 +154,7 @@ func (f *filter) vacant(want *netlink.BpfFilter) error {
 // pinClone pins a clone of program at path, replacing an existing pin. The program itself stays
 // free to be pinned elsewhere.
 func pinClone(program *ebpf.Program, path string) error {
-	if err := remove(path); err != nil {
+	if err := pin.Remove(path); err != nil {
 		return err
 	}
 	clone, err := program.Clone()
@@ -160,13 +162,6 @@ func pinClone(program *ebpf.Program, path string) error {
 		return err
 	}
 	return errors.Join(clone.Pin(path), clone.Close())
-}
-
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // list returns the filters on one side of the device; none if the device or the qdisc does not
@@ -261,14 +256,14 @@ func (f *filter) detach() error {
 			}
 		}
 	}
-	return remove(f.pin())
+	return pin.Remove(f.pin())
 }
 
 func (f *filter) removeQdisc() error {
 	if err := f.namespace.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
 		return fmt.Errorf("remove clsact: %w", err)
 	}
-	return remove(f.qdiscPin())
+	return pin.Remove(f.qdiscPin())
 }
 
 // gone reports whether err means that the object to be removed does not exist.

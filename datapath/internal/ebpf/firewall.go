@@ -217,7 +217,7 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 func (f *firewall) publish(image *classify.Image) error {
 	changed, err := f.images.publish(rulesFirewall, image)
 	if changed {
-		err = errors.Join(err, step("raise epoch", f.raiseEpoch))
+		err = errors.Join(err, kernel.Step("raise epoch", f.raiseEpoch))
 	}
 	if err != nil {
 		return err

@@ -331,11 +331,11 @@ func (n *network) action() datapath.FirewallAction {
 // of the step; "": there are fewer steps.
 func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string) {
 	n.t.Helper()
-	defer func() { atStep = func(string) error { return nil } }()
+	defer func() { kernel.AtStep = func(string) error { return nil } }()
 	stop := errors.New("stop")
 	n.ok(n.d.firewall.Update(context.Background(), datapath.NodeSet, from))
 	steps := 0
-	atStep = func(name string) error {
+	kernel.AtStep = func(name string) error {
 		if steps++; steps < at {
 			return nil
 		}

@@ -41,7 +41,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 		key := kernel.ServiceKeyOf(f)
 		if err := s.tables.Service.Put(key, entries[fam]); err != nil {
 			v.suspect = true // frontends are inconsistent: all is written the next time
-			return fmt.Errorf("frontend %s: %w", f, tableError("services", err))
+			return fmt.Errorf("frontend %s: %w", f, kernel.TableError("services", err))
 		}
 		s.takes(v, f)
 		if !slices.Contains(v.frontends, f) {

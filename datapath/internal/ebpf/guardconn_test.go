@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -121,7 +122,7 @@ func (n *network) from(local, remote string) error {
 
 func (n *network) guards() int {
 	n.t.Helper()
-	count, err := countEntries(n.d.maps[kernel.MapLlGuard])
+	count, err := pin.CountEntries(n.d.maps[kernel.MapLlGuard])
 	n.ok(err)
 	return int(count)
 }

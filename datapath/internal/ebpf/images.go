@@ -132,7 +132,7 @@ func (m *images) put(s *stagedImage) (changed bool, err error) {
 	}
 	// Up to here programs use the old image, from here on the new one. If both are in the same map,
 	// insert has already replaced it.
-	if err := step("publish image", func() error { return m.rules.Put(uint32(s.set), s.entry) }); err != nil {
+	if err := kernel.Step("publish image", func() error { return m.rules.Put(uint32(s.set), s.entry) }); err != nil {
 		return true, err
 	}
 	if s.inner == nil {
@@ -180,7 +180,7 @@ func (m *images) prepare(set ruleSet, now kernel.Rules, flags uint32) error {
 		return nil
 	}
 	now.Flags |= flags
-	return step("prepare image", func() error { return m.rules.Put(uint32(set), now) })
+	return kernel.Step("prepare image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
 // settle records that all consequences of a changed set are done.
@@ -192,7 +192,7 @@ func (m *images) settle(set ruleSet) error {
 		return err
 	}
 	now.Flags &^= rulesPending
-	return step("settle image", func() error { return m.rules.Put(uint32(set), now) })
+	return kernel.Step("settle image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
 func (m *images) read(set ruleSet) (r kernel.Rules, err error) {
@@ -225,7 +225,7 @@ func (m *images) insert(set ruleSet, which uint32, inner *ebpf.Map) error {
 	if err != nil {
 		return err
 	}
-	if err := step("insert image "+name, func() error { return m.maps[name].Put(uint32(set), inner) }); err != nil {
+	if err := kernel.Step("insert image "+name, func() error { return m.maps[name].Put(uint32(set), inner) }); err != nil {
 		return err
 	}
 	m.ids[set], _ = info.ID()
@@ -254,10 +254,10 @@ func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
 			continue
 		}
 		if !synchronized {
-			synchronize()
+			kernel.Synchronize()
 			synchronized = true
 		}
-		err = errors.Join(err, step("remove image "+s.name, func() error { return m.maps[s.name].Delete(uint32(set)) }))
+		err = errors.Join(err, kernel.Step("remove image "+s.name, func() error { return m.maps[s.name].Delete(uint32(set)) }))
 	}
 	return err
 }

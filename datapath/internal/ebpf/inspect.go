@@ -19,6 +19,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
@@ -53,7 +54,7 @@ type xdpKey struct {
 func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 	x := &inspector{
 		InspectOptions: o,
-		out:            &datapath.Inspection{Layout: layoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
+		out:            &datapath.Inspection{Layout: pin.LayoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
 		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, inXDP: map[xdpKey]bool{}, maps: map[ebpf.MapID]bool{},
 	}
 	if err := x.openNamespaces(); err != nil {
@@ -112,7 +113,7 @@ func (x *inspector) unseen(what string, err error) { x.out.Unseen[what] = err.Er
 
 // pins reads the folders of all layouts.
 func (x *inspector) pins() {
-	if !onBPFFS(x.PinDir) {
+	if !pin.OnBPFFS(x.PinDir) {
 		return
 	}
 	folders, err := os.ReadDir(x.PinDir)
@@ -121,14 +122,14 @@ func (x *inspector) pins() {
 		return
 	}
 	for _, f := range folders {
-		if strings.HasPrefix(f.Name(), layoutPrefix) && f.IsDir() {
+		if strings.HasPrefix(f.Name(), pin.DirPrefix) && f.IsDir() {
 			x.layout(filepath.Join(x.PinDir, f.Name()))
 		}
 	}
 }
 
 func (x *inspector) layout(dir string) {
-	l := datapath.InspectedLayout{Path: dir, Current: dir == layoutDir(x.PinDir), Sizes: map[string]datapath.InspectedSize{}}
+	l := datapath.InspectedLayout{Path: dir, Current: dir == pin.Dir(x.PinDir), Sizes: map[string]datapath.InspectedSize{}}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		x.unseen(dir, err)
@@ -137,7 +138,7 @@ func (x *inspector) layout(dir string) {
 	wanted := x.wantedIn(&l)
 	there := make(map[string]bool)
 	for _, e := range entries {
-		name, _, _ := splitGeneration(e.Name())
+		name, _, _ := pin.SplitGeneration(e.Name())
 		there[name] = true
 		if e.IsDir() {
 			if e.Name() != "ports" {
@@ -169,13 +170,13 @@ func (x *inspector) wantedIn(l *datapath.InspectedLayout) map[string]*ebpf.MapSp
 	if err != nil || !l.Current {
 		return nil
 	}
-	if m, err := openOrigin(l.Path); err == nil {
+	if m, err := pin.OpenOrigin(l.Path); err == nil {
 		m.Close() // harmless: a file descriptor
-		if readOrigin(l.Path).sum != layoutSum(spec.Maps) {
+		if pin.ReadOrigin(l.Path).Sum != pin.LayoutSum(spec.Maps) {
 			return nil
 		}
 	}
-	return wantedMaps(spec.Maps, x.Tables)
+	return pin.Wanted(spec.Maps, x.Tables)
 }
 
 func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted map[string]*ebpf.MapSpec) {
@@ -188,9 +189,9 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted m
 	}
 	defer m.Close()
 	l.Maps++
-	if base, number, ok := splitGeneration(name); ok && number > 0 {
+	if base, number, ok := pin.SplitGeneration(name); ok && number > 0 {
 		l.Resized = append(l.Resized, base)
-	} else if wanted != nil && want == nil && name != originName {
+	} else if wanted != nil && want == nil && name != pin.OriginName {
 		l.Strange = append(l.Strange, name)
 	} else if want != nil && want.MaxEntries != m.MaxEntries() && want.MaxEntries != 0 {
 		l.Sizes[name] = datapath.InspectedSize{Is: m.MaxEntries(), Want: want.MaxEntries}
@@ -262,10 +263,10 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Hooks = append(p.Hooks, h)
 	}
 	for _, s := range sides {
-		for _, pin := range pins {
+		for _, entry := range pins {
 			h := datapath.InspectedHook{Name: "tcx-" + s.name}
 			index := 0
-			switch rest, tc := strings.CutPrefix(pin.Name(), "tc_"+s.name+"_"); {
+			switch rest, tc := strings.CutPrefix(entry.Name(), "tc_"+s.name+"_"); {
 			case tc:
 				if index, err = strconv.Atoi(rest); err != nil {
 					continue
@@ -276,9 +277,9 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 					h.Attached, h.Program = f.attached(), uint32(f.program())
 				}
 				x.filters[filterKey{id, index, s.parent}] = true
-			case pin.Name() == s.name:
-				if index, err = x.pinnedLink(filepath.Join(p.Path, pin.Name()), &h); err != nil {
-					x.unseen(filepath.Join(p.Path, pin.Name()), err)
+			case entry.Name() == s.name:
+				if index, err = x.pinnedLink(filepath.Join(p.Path, entry.Name()), &h); err != nil {
+					x.unseen(filepath.Join(p.Path, entry.Name()), err)
 					p.Unknown = true
 				}
 			default:

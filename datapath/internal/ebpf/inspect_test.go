@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 func (n *network) inspect(ports map[datapath.PortName]datapath.Port) (i *datapath.Inspection) {
@@ -131,7 +132,7 @@ func TestInspectLeftovers(t *testing.T) {
 	n.attach()
 	n.ok(n.d.Close())
 	n.d = nil
-	n.ok(os.RemoveAll(filepath.Join(layoutDir(n.config.PinDir), "ports/0/in0")))
+	n.ok(os.RemoveAll(filepath.Join(pin.Dir(n.config.PinDir), "ports/0/in0")))
 	n.node.DeleteLink(t, "out0")
 	i := n.inspect(nil)
 	if len(i.Filters) != 2 || len(i.Ports) != 1 || i.Ports[0].Name != "out0" || i.Ports[0].Remove == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // maxKernelName is the length to which the kernel truncates the name of a map.
@@ -100,7 +101,7 @@ func kernelName(m *ebpf.Map) string {
 // siblings looks for folders of other instances beside PinDir.
 func (x *inspector) siblings() {
 	base := filepath.Dir(x.PinDir)
-	if !onBPFFS(base) {
+	if !pin.OnBPFFS(base) {
 		return
 	}
 	paths, err := filepath.Glob(filepath.Join(base, "loxilight*"))

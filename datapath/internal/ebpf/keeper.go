@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // keeperInterval is the interval at which pins and links are compared with their wanted state.
@@ -27,7 +28,7 @@ const keeperInterval = 400 * time.Millisecond
 // reports neither. Without their pins, maps and programs end with the daemon.
 type keeper struct {
 	d       *DataPlane
-	origin  origin
+	origin  pin.Origin
 	repairs atomic.Uint64
 	done    chan struct{}
 	ended   sync.WaitGroup
@@ -46,7 +47,7 @@ type folderID struct {
 }
 
 // newKeeper starts the keeper, after everything is pinned.
-func newKeeper(d *DataPlane, o origin) *keeper {
+func newKeeper(d *DataPlane, o pin.Origin) *keeper {
 	k := &keeper{
 		d: d, origin: o, done: make(chan struct{}),
 		inodes: map[string]uint64{}, folders: map[string]folderID{}, notes: map[string][]string{},
@@ -54,7 +55,7 @@ func newKeeper(d *DataPlane, o origin) *keeper {
 	for name := range d.maps {
 		k.inodes[name], _ = inodeOf(filepath.Join(d.dir, name))
 	}
-	k.inodes[originName], _ = inodeOf(filepath.Join(d.dir, originName))
+	k.inodes[pin.OriginName], _ = inodeOf(filepath.Join(d.dir, pin.OriginName))
 	for name, t := range d.ports.byName {
 		k.noted(d.ports.folder(t.namespace, name))
 	}
@@ -148,8 +149,8 @@ func (k *keeper) restore(name string) error {
 		return err
 	}
 	var err error
-	if name == originName {
-		err = writeOrigin(k.d.dir, k.origin)
+	if name == pin.OriginName {
+		err = pin.WriteOrigin(k.d.dir, k.origin)
 	} else if m, e := k.d.maps[name].Clone(); e != nil {
 		err = e
 	} else {
@@ -172,7 +173,7 @@ func (k *keeper) prepareDir() error {
 		}
 		dir = filepath.Dir(dir)
 	}
-	if !onBPFFS(dir) {
+	if !pin.OnBPFFS(dir) {
 		return fmt.Errorf("no BPF file system is mounted for pinDir %s: mount it again (mount -t bpf bpf /sys/fs/bpf) before the daemon ends", k.d.config.PinDir)
 	}
 	return os.MkdirAll(k.d.dir, 0o700)

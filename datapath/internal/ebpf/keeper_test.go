@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -69,13 +70,13 @@ func TestForeignPinReplaced(t *testing.T) {
 	other, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	n.ok(err)
 	defer other.Close()
-	pin := filepath.Join(n.d.dir, kernel.MapLlCt4)
-	n.ok(remove(pin))
-	n.ok(other.Pin(pin))
+	path := filepath.Join(n.d.dir, kernel.MapLlCt4)
+	n.ok(pin.Remove(path))
+	n.ok(other.Pin(path))
 	want, err := n.d.maps[kernel.MapLlCt4].Info()
 	n.ok(err)
 	testnet.Eventually(t, 5*time.Second, "the pin is of our map again", func() bool {
-		m, err := ebpf.LoadPinnedMap(pin, nil)
+		m, err := ebpf.LoadPinnedMap(path, nil)
 		if err != nil {
 			return false
 		}

@@ -3,13 +3,10 @@
 package ebpf
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -19,224 +16,8 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
-	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
-
-// reshape returns a type as another version may have it: members in another order, with new members
-// between them, and 32-bit numbers in host order widened to 64 bits.
-func reshape(t testing.TB, random *rand.Rand, of btf.Type, key bool) btf.Type {
-	t.Helper()
-	switch of := of.(type) {
-	case *btf.Typedef:
-		if strings.HasPrefix(of.Name, "__be") {
-			return of
-		}
-		return reshape(t, random, of.Type, key)
-	case *btf.Int:
-		if of.Size == 4 && !key {
-			return typeU64
-		}
-		return of
-	case *btf.Array:
-		c := *of
-		c.Type = reshape(t, random, of.Type, key)
-		if !key {
-			c.Nelems++
-		}
-		return &c
-	case *btf.Struct:
-		var members []member
-		for _, m := range of.Members {
-			members = append(members, member{m.Name, reshape(t, random, m.Type, key)})
-		}
-		random.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
-		if !key {
-			members = slices.Insert(members, random.IntN(len(members)+1), member{"future", typeU64})
-		}
-		s := structOf(t, members...)
-		s.Name = of.Name
-		return s
-	}
-	return of
-}
-
-// reshapeMap returns the specification of a map as another version may have it.
-func reshapeMap(t testing.TB, random *rand.Rand, spec *ebpf.MapSpec) *ebpf.MapSpec {
-	t.Helper()
-	s := spec.Copy()
-	if hasKeys(s.Type) {
-		s.Key = reshape(t, random, s.Key, true)
-	}
-	s.Value = reshape(t, random, s.Value, false)
-	key, err := btf.Sizeof(s.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	value, err := btf.Sizeof(s.Value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.KeySize, s.ValueSize = uint32(key), uint32(value)
-	return s
-}
-
-// hasKeys reports whether the layout of a map's keys may vary.
-func hasKeys(t ebpf.MapType) bool {
-	return t == ebpf.Hash || t == ebpf.LRUHash || t == ebpf.PerCPUHash
-}
-
-// fillFields sets all fields of two layouts of the same type to the same values.
-func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
-	inA, inB = make([]byte, a.size), make([]byte, b.size)
-	for i := range a.list {
-		f := &a.list[i]
-		g := b.find(f.name)
-		if f.padding() || g == nil {
-			continue
-		}
-		for n := range min(f.count, g.count) {
-			v := random.Int64() & (1<<(8*min(f.size, g.size)-1) - 1)
-			if f.enum != nil {
-				v = random.Int64N(2)
-			}
-			setNumber(inA[f.offset+n*f.size:], f.size, v)
-			setNumber(inB[g.offset+n*g.size:], g.size, v)
-		}
-	}
-	return inA, inB
-}
-
-// TestEveryMapIsConverted: each map of this version is converted from another layout and to another
-// layout, field by name.
-func TestEveryMapIsConverted(t *testing.T) {
-	testnet.RequireRoot(t)
-	spec, err := kernel.LoadKernel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	random := rand.New(rand.NewPCG(5, 7))
-	for name, ours := range wantedMaps(spec.Maps, datapath.TablesFor(0)) {
-		if classOf(ours).notCopied || ours.Type == ebpf.ArrayOfMaps {
-			continue
-		}
-		other := reshapeMap(t, random, ours)
-		t.Run(name+"/upgrade", func(t *testing.T) { convertMap(t, random, other, ours) })
-		t.Run(name+"/downgrade", func(t *testing.T) { convertMap(t, random, ours, other) })
-	}
-}
-
-// TestLargeEntriesAreCopied: copying a map of one large entry takes memory for one, not for a whole
-// batch of such entries, which would be gigabytes.
-func TestLargeEntriesAreCopied(t *testing.T) {
-	testnet.RequireRoot(t)
-	spec, err := kernel.LoadKernel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours := wantedMaps(spec.Maps, datapath.TablesFor(0))[kernel.MapLlShares]
-	random := rand.New(rand.NewPCG(5, 7))
-	other := reshapeMap(t, random, ours)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	convertMap(t, random, other, ours)
-	runtime.ReadMemStats(&after)
-	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
-		t.Errorf("copying %d bytes took %d MiB", ours.ValueSize, took>>20)
-	}
-}
-
-// entryPair is an entry of a map in two layouts; the values are by CPU if the map is per-CPU.
-type entryPair struct {
-	oldKey, newKey []byte
-	old, new       [][]byte
-}
-
-func convertMap(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
-	dir := testnet.BPFFS(t)
-	old, err := ebpf.NewMap(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer old.Close()
-	if err := old.Pin(filepath.Join(dir, from.Name)); err != nil {
-		t.Fatal(err)
-	}
-	before, err := shapeOf(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := shapeOf(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var entries []entryPair
-	for i := range min(int(old.MaxEntries()), 40) {
-		var e entryPair
-		e.oldKey, e.newKey = fillFields(random, before.key, after.key)
-		switch {
-		case !hasKeys(old.Type()) && old.Type() != ebpf.LPMTrie:
-			setNumber(e.oldKey, 4, int64(i))
-			setNumber(e.newKey, 4, int64(i))
-		case old.Type() == ebpf.LPMTrie:
-			setNumber(e.oldKey, 4, int64(old.KeySize()-4)*8) // all of its bits
-			setNumber(e.newKey, 4, int64(old.KeySize()-4)*8)
-		}
-		copies := 1
-		if perCPUMap(old) {
-			copies = ebpf.MustPossibleCPU()
-		}
-		for range copies {
-			a, b := fillFields(random, before.value, after.value)
-			e.old, e.new = append(e.old, a), append(e.new, b)
-		}
-		var value any = e.old
-		if copies == 1 && !perCPUMap(old) {
-			value = e.old[0]
-		}
-		if err := old.Put(e.oldKey, value); err != nil {
-			t.Fatal(err)
-		}
-		entries = append(entries, e)
-	}
-	x, err := openMap(dir, to.Copy(), slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &replacements{dir: dir, log: slog.New(slog.DiscardHandler), list: []*replacement{x}}
-	defer r.close()
-	defer x.target.Close()
-	if err := errors.Join(r.copy(), r.pinNew(), r.finish(map[string]*ebpf.Map{to.Name: x.target})); err != nil {
-		t.Fatal(err)
-	}
-	for i, e := range entries {
-		var got any = new([]byte)
-		if perCPUMap(old) {
-			got = new([][]byte)
-		}
-		if err := x.target.Lookup(e.newKey, got); err != nil {
-			t.Fatalf("entry %d, key %x: %v", i, e.newKey, err)
-		}
-		var values [][]byte
-		switch v := got.(type) {
-		case *[]byte:
-			values = [][]byte{*v}
-		case *[][]byte:
-			values = *v
-		}
-		for cpu := range e.new {
-			if !bytes.Equal(values[cpu], e.new[cpu]) {
-				t.Fatalf("entry %d:\n%x\nbecame, cpu %d,\n%x, want\n%x", i, e.old[cpu], cpu, values[cpu], e.new[cpu])
-			}
-		}
-	}
-	pins, _ := filepath.Glob(filepath.Join(dir, "ll_*"))
-	if want := []string{filepath.Join(dir, to.Name)}; !slices.Equal(pins, want) {
-		t.Errorf("pins %v, want %v", pins, want)
-	}
-	if c := compareMap(x.target, to); c.action != datapath.PinsAdopt {
-		t.Errorf("the next start would find: %s %s", c.action, c.reason)
-	}
-}
 
 // TestWhatCannotBeConverted: such maps are refused with map and field, and not changed.
 func TestWhatCannotBeConverted(t *testing.T) {
@@ -250,7 +31,7 @@ func TestWhatCannotBeConverted(t *testing.T) {
 	}{
 		{"key has a field more", kernel.MapLlService, `"vni" of the key is gone`, func(s *ebpf.MapSpec) {
 			k := *s.Key.(*btf.Struct)
-			k.Members = append(slices.Clone(k.Members), btf.Member{Name: "vni", Type: typeU32, Offset: btf.Bits(8 * k.Size)})
+			k.Members = append(slices.Clone(k.Members), btf.Member{Name: "vni", Type: &btf.Int{Name: "unsigned int", Size: 4}, Offset: btf.Bits(8 * k.Size)})
 			k.Size += 4
 			s.Key, s.KeySize = &k, s.KeySize+4
 		}},
@@ -271,7 +52,7 @@ func TestWhatCannotBeConverted(t *testing.T) {
 			n.ok(err)
 			defer m.Close()
 			path := filepath.Join(n.d.dir, tt.table)
-			n.ok(remove(path))
+			n.ok(pin.Remove(path))
 			n.ok(m.Pin(path))
 			before := n.pinnedMaps()
 
@@ -279,7 +60,7 @@ func TestWhatCannotBeConverted(t *testing.T) {
 			if !errors.Is(err, datapath.ErrRefused) || !strings.Contains(err.Error(), tt.table) || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("error %v, want an error that names %s and %s", err, tt.table, tt.why)
 			}
-			if p, err := preflightPins(n.config); err != nil || p.OK || p.Action != datapath.PinsRefuse || !strings.Contains(fmt.Sprint(p.Maps), tt.why) {
+			if p, err := pin.Preflight(n.config, spec.Maps); err != nil || p.OK || p.Action != datapath.PinsRefuse || !strings.Contains(fmt.Sprint(p.Maps), tt.why) {
 				t.Errorf("preflight: %v, %+v", err, p)
 			}
 			if after := n.pinnedMaps(); after != before {

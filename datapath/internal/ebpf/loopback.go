@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // loopbackIndex is the ifindex of the loopback device in every network namespace.
@@ -145,14 +146,14 @@ func acceptOwn(z *namespace, folder string) (repaired int, err error) {
 // refuseOwn restores the settings that acceptOwn recorded in folder.
 func refuseOwn(z *namespace, folder string) error {
 	for _, s := range ownSettings {
-		pin := filepath.Join(folder, s.name)
-		if _, err := os.Lstat(pin); err != nil {
+		path := filepath.Join(folder, s.name)
+		if _, err := os.Lstat(path); err != nil {
 			continue
 		}
 		if err := z.setOwn(s.name, s.conf, 0); err != nil {
 			return err
 		}
-		if err := remove(pin); err != nil {
+		if err := pin.Remove(path); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
@@ -21,7 +22,7 @@ func inMemory(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*ker
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs := wantedMaps(spec.Maps, sizes)
+	specs := pin.Wanted(spec.Maps, sizes)
 	all, maps := &kernel.Tables{}, map[string]*testmap.Map{}
 	fields := reflect.ValueOf(all).Elem()
 	for i := range fields.NumField() {

@@ -47,7 +47,7 @@ func (n *nats) addClosed(p *natPass) error {
 		t.PacketCount += c.packets
 		t.ByteCount += c.bytes
 		if err := table.Put(id, t); err != nil {
-			return tableError("rules", err)
+			return kernel.TableError("rules", err)
 		}
 	}
 	return nil

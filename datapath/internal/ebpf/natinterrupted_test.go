@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // TestNATsInterrupted stops an exchange of rules of both sets at each step of publishing. The next
@@ -25,14 +26,14 @@ func TestNATsInterrupted(t *testing.T) {
 			r := base.fresh(t)
 			n := r.translate(first)
 			at := 0
-			atStep = func(string) error {
+			kernel.AtStep = func(string) error {
 				if at++; at == steps+1 {
 					return stop
 				}
 				return nil
 			}
 			err := n.Update(ctx, datapath.NodeSet, datapath.NATSet{Rules: second})
-			atStep = func(string) error { return nil }
+			kernel.AtStep = func(string) error { return nil }
 			if err == nil {
 				break
 			}

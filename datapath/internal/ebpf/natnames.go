@@ -95,12 +95,12 @@ func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 		}
 		// The name first: entries with a name are found again, and removed.
 		if err := n.tables.NatName.Put(uint32(id), k); err != nil {
-			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
+			return &datapath.RuleError{Rule: string(name), Err: kernel.TableError("rules", err)}
 		}
 		n.names[id] = name
 		if err := n.putStats(id); err != nil {
 			n.dead[id] = true
-			return &datapath.RuleError{Rule: string(name), Err: tableError("rules", err)}
+			return &datapath.RuleError{Rule: string(name), Err: kernel.TableError("rules", err)}
 		}
 		n.ids[name] = id
 	}

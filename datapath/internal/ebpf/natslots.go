@@ -56,7 +56,7 @@ func (n *nats) exchange(inForce func(slot uint32) bool) (err error) {
 		if !r.found && inForce(slot) {
 			e := n.tables.NatRule.Put(slot, r.record)
 			r.found = e == nil
-			err = errors.Join(err, tableError("rules", e))
+			err = errors.Join(err, kernel.TableError("rules", e))
 		}
 	}
 	for slot, r := range n.rules {
@@ -243,19 +243,19 @@ func (n *nats) writeNew(wanted map[uint32]*natRule) error {
 func (n *nats) write(r *natRule) error {
 	for i, index := range r.pools {
 		if err := n.tables.NatPool.Put(index, r.pool[i]); err != nil {
-			return tableError("prefixes", err)
+			return kernel.TableError("prefixes", err)
 		}
 	}
 	for i := range r.pairs {
 		if err := n.tables.NatPair.Put(r.pairs[i], r.pairAddrs[i]); err != nil {
-			return tableError("prefixes", err)
+			return kernel.TableError("prefixes", err)
 		}
 	}
 	record := r.record
 	if !r.found {
 		record.Flags |= natReplaced // look-ups by id find it only when it is in force
 	}
-	return tableError("rules", n.tables.NatRule.Put(r.slot, record))
+	return kernel.TableError("rules", n.tables.NatRule.Put(r.slot, record))
 }
 
 // remove deletes the entries of a rule from the tables.
@@ -286,7 +286,7 @@ func (n *nats) dropOld() error {
 	if len(n.old) == 0 {
 		return nil
 	}
-	synchronize()
+	kernel.Synchronize()
 	for len(n.old) > 0 {
 		if err := n.remove(n.old[0]); err != nil {
 			return err

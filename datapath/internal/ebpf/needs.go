@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// kernel.Lacks returns an error if have, which probes for a helper, reports that the kernel lacks
+// kernelLacks returns an error if have, which probes for a helper, reports that the kernel lacks
 // bpf_loop (Linux 5.17), which our programs require. Any other failure of the probe proves nothing;
 // loading the programs shows it.
 func kernelLacks(have func(ebpf.ProgramType, asm.BuiltinFunc) error) error {

@@ -194,11 +194,11 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 			o.tables.PeerName.Put(index, k),
 		)
 		if err != nil {
-			return tableError("peers", err)
+			return kernel.TableError("peers", err)
 		}
 	}
 	if err := o.tables.Peer.Put(index, entry); err != nil {
-		return tableError("peers", err)
+		return kernel.TableError("peers", err)
 	}
 	delete(o.leaving, index)
 	p.index, p.owner, p.entry = index, index, entry
@@ -209,12 +209,12 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 	// Only now, after the new index is complete, do prefixes refer to it.
 	for prefix := range p.prefixes {
 		if err := replaceOwn(&o.tables.PeerPrefix, kernel.PeerPrefixKeyOf(prefix), old, index); err != nil {
-			return tableError("peers", err)
+			return kernel.TableError("peers", err)
 		}
 	}
 	for id := range p.ids {
 		if err := replaceOwn(&o.tables.PeerId, id, old, index); err != nil {
-			return tableError("peers", err)
+			return kernel.TableError("peers", err)
 		}
 	}
 	return nil
@@ -265,7 +265,7 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 		// Connections there may be older than the tunnel.
 		o.moved = o.moved || !slices.Contains(p.old, now)
 		if err := o.tables.PeerId.Put(id, p.index); err != nil {
-			return tableError("peers", err)
+			return kernel.TableError("peers", err)
 		}
 	}
 	for id := range p.ids {

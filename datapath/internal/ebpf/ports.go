@@ -22,6 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // ports is the table of devices that the programs are attached to. Each has a folder of pins,
@@ -66,7 +68,7 @@ func (p *ports) folder(namespace uint8, name datapath.PortName) string {
 
 // adopt takes over the ports of an earlier run, and replaces its programs by this run's: all at
 // once, since meanwhile some programs may use other maps than the rest.
-func (p *ports) adopt(r *replacements) error {
+func (p *ports) adopt(r *pin.Replacements) error {
 	for namespace := range p.d.namespaces {
 		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(namespace)))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +88,7 @@ func (p *ports) adopt(r *replacements) error {
 	}
 	attached := make(map[uint8]map[int]bool)
 	err := p.each(func(t *port, h hook) error {
-		if err := step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 || t.ifindex == loopbackIndex {
+		if err := kernel.Step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 || t.ifindex == loopbackIndex {
 			return err
 		}
 		z, err := p.d.namespace(t.namespace)

@@ -40,7 +40,7 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 		}
 		if err := o.tables.PeerName.Put(index, k); err != nil {
 			o.leave(index)
-			return tableError("peers", err)
+			return kernel.TableError("peers", err)
 		}
 		p.owner = index | flag
 	}
@@ -101,7 +101,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 		}
 		o.moved, p.prefixes[prefix] = true, true // also if this fails: it may be in the kernel
 		if err := o.tables.PeerPrefix.Put(k, p.owner); err != nil {
-			return tableError("peers", err)
+			return kernel.TableError("peers", err)
 		}
 	}
 	for prefix := range p.prefixes {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // netnsNames are the names of the namespaces in messages.
@@ -45,7 +46,7 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 		return r, err
 	}
 	maps, err := preflightMaps()
-	defer closeMaps(maps)
+	defer pin.CloseMaps(maps)
 	if err != nil {
 		return r, err
 	}
@@ -65,7 +66,11 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 		}
 		loaded[i].Close() // only closes a file descriptor
 	}
-	pins, err := preflightPins(cfg)
+	spec, err := loadMapSpecs()
+	if err != nil {
+		return r, err
+	}
+	pins, err := pin.Preflight(cfg, spec.Maps)
 	if err != nil {
 		return r, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // become makes this package another version of loxilight: most values have a field called future in
@@ -39,7 +40,7 @@ func become(t testing.TB, future string) {
 			}
 			if m := spec.Maps[kernel.MapLlAffinity]; m != nil {
 				s := *m.Value.(*btf.Struct)
-				s.Members = append(slices.Clone(s.Members), btf.Member{Name: future, Type: typeU64, Offset: btf.Bits(8 * s.Size)})
+				s.Members = append(slices.Clone(s.Members), btf.Member{Name: future, Type: &btf.Int{Name: "unsigned long long", Size: 8}, Offset: btf.Bits(8 * s.Size)})
 				s.Size += 8
 				m.Value, m.ValueSize = &s, s.Size
 			}
@@ -96,11 +97,11 @@ func as(t testing.TB, future string, f func()) {
 // wantPins fails the test unless the pins are complete for a version, and no others.
 func (n *network) wantPins(future string) {
 	n.t.Helper()
-	want := []string{originName, "ports"}
+	want := []string{pin.OriginName, "ports"}
 	as(n.t, future, func() {
 		spec, err := loadMapSpecs()
 		n.ok(err)
-		for name := range wantedMaps(spec.Maps, n.config.Tables) {
+		for name := range pin.Wanted(spec.Maps, n.config.Tables) {
 			want = append(want, name)
 		}
 	})
@@ -124,7 +125,9 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	talks := []*conversation{n.dial("198.51.100.10:80")}
 	for i, future := range []string{"", "mark", "other", "mark", ""} {
 		as(t, future, func() {
-			p, err := preflightPins(n.config)
+			specs, err := loadMapSpecs()
+			n.ok(err)
+			p, err := pin.Preflight(n.config, specs.Maps)
 			n.ok(err)
 			want, previous := datapath.PinsConvert, fmt.Sprint("1.", i-1)
 			if i == 0 {
@@ -179,15 +182,15 @@ func dieAt(t testing.TB, k int) (died func() string) {
 // called, which returns the steps.
 func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
 	t.Helper()
-	old := atStep
-	t.Cleanup(func() { atStep = old })
+	old := kernel.AtStep
+	t.Cleanup(func() { kernel.AtStep = old })
 	var steps []string
-	atStep = func(step string) error {
+	kernel.AtStep = func(step string) error {
 		steps = append(steps, step)
 		return each(len(steps) - 1)
 	}
 	return func() []string {
-		atStep = old
+		kernel.AtStep = old
 		return steps
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // spare holds maps and programs of the host's netns that all networks begin with, empty, as
@@ -31,7 +32,7 @@ func (n *network) reuse() {
 	if spare.maps == nil {
 		return
 	}
-	dir := layoutDir(n.config.PinDir)
+	dir := pin.Dir(n.config.PinDir)
 	n.ok(preparePinDir(dir))
 	for name, m := range spare.maps {
 		if err := wipe(m, math.MaxUint32); err != nil {

@@ -147,7 +147,7 @@ func (s *services) writeAddr(addr netip.Addr) error {
 		}
 	} else {
 		if err := s.tables.ServiceAddr.Put(key, otherPorts[other]); err != nil {
-			return tableError("services", err)
+			return kernel.TableError("services", err)
 		}
 		s.addrs.written[addr] = other
 	}

@@ -170,7 +170,7 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 	v := &service{name: name, id: s.newID()}
 	key := kernel.ServiceNameOf(name)
 	if err := s.tables.ServiceName.Put(v.id, key); err != nil {
-		return nil, tableError("services", err)
+		return nil, kernel.TableError("services", err)
 	}
 	if err := s.zeroStats(v.id); err != nil {
 		// The next attempt uses another id, and a name must not have two.
@@ -187,7 +187,7 @@ func (s *services) zeroStats(id uint32) error {
 		return err
 	}
 	err = s.tables.ServiceStats.Put(id, make([]kernel.ServiceStats, cpus))
-	return tableError("services", err)
+	return kernel.TableError("services", err)
 }
 
 // settle schedules the deletion of entries that no frontend of v refers to any more.
@@ -285,7 +285,7 @@ func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
 	for i, p := range ranges {
 		if err := table.Put(kernel.SourceRangeKeyOf(set, p), rangeFamily(p)); err != nil {
 			s.discard(oldTable{rangeSet: set, ranges: ranges[:i+1]})
-			return tableError("ranges", err)
+			return kernel.TableError("ranges", err)
 		}
 	}
 	v.strays(oldTable{rangeSet: v.rangeSet, ranges: v.ranges})

@@ -32,9 +32,6 @@ type oldTable struct {
 	service   uint32         // or: name and counters of the deleted service with this id
 }
 
-// grace is longer than the run time of any program.
-const grace = 100 * time.Millisecond
-
 // writeTables writes the selection table of each family for which v has a frontend, if it has
 // changed.
 func (s *services) writeTables(v *service, value *datapath.Service) error {
@@ -193,7 +190,7 @@ func (s *services) writeTable(id uint32, ids []uint32) error {
 	}
 	if err := s.tables.Slot.PutBatch(keys, chunks); err != nil {
 		s.discard(oldTable{table: table{id: id, count: uint32(len(ids))}})
-		return tableError("slots", err)
+		return kernel.TableError("slots", err)
 	}
 	return nil
 }
@@ -249,7 +246,7 @@ func (s *services) dropOld() {
 	defer s.mu.Unlock()
 	n := 0
 	for _, o := range s.old {
-		if time.Since(o.at) < grace {
+		if time.Since(o.at) < kernel.Grace {
 			break
 		}
 		if err := s.deleteOld(o); err != nil {

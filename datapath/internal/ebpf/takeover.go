@@ -4,9 +4,9 @@ package ebpf
 
 import (
 	"fmt"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // This run's programs replace an earlier run's in one of two ways. If both use the same maps, they
@@ -16,8 +16,8 @@ import (
 // programs are removed.
 
 // takeOver replaces the programs of all hooks.
-func (p *ports) takeOver(r *replacements) error {
-	if !r.apart() {
+func (p *ports) takeOver(r *pin.Replacements) error {
+	if !r.Apart() {
 		return p.each(replaceHook)
 	}
 	if err := p.loadFirst(); err != nil {
@@ -25,28 +25,28 @@ func (p *ports) takeOver(r *replacements) error {
 	}
 	// Copy entries that were added since the copy began; the shadow programs cannot distinguish the
 	// next datagram of a new flow from its first.
-	if err := r.catchUp(); err != nil {
+	if err := r.CatchUp(); err != nil {
 		return err
 	}
 	if err := p.each(p.precedeHook); err != nil {
 		return err
 	}
-	synchronize()
-	if err := r.catchUp(); err != nil {
+	kernel.Synchronize()
+	if err := r.CatchUp(); err != nil {
 		return err
 	}
 	if err := p.each(replaceHook); err != nil {
 		return err
 	}
-	return r.catchUp()
+	return r.CatchUp()
 }
 
-func replaceHook(_ *port, h hook) error { return step("replace "+h.name(), h.replace) }
+func replaceHook(_ *port, h hook) error { return kernel.Step("replace "+h.name(), h.replace) }
 
 // precedeHook leaves out a hook before which no program can run: then the exchange loses
 // connections that are just being opened.
 func (p *ports) precedeHook(_ *port, h hook) error {
-	if err := atStep("precede " + h.name()); err != nil {
+	if err := kernel.AtStep("precede " + h.name()); err != nil {
 		return err
 	}
 	if err := h.precede(); err != nil {
@@ -80,13 +80,4 @@ func (p *ports) loadFirst() error {
 		}
 		return p.d.announceFirst(true)
 	})
-}
-
-// synchronize returns when no program that was detached before the call is still running, nor one
-// that has not seen the programs attached before the call.
-func synchronize() {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for the kernel's RCU
-	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
-		time.Sleep(grace) // not available on kernels with tickless processors
-	}
 }

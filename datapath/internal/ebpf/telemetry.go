@@ -19,6 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
 // telemetry reads the counters of the programs.
@@ -316,7 +317,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	}
 	f := datapath.Features{
 		Kernel:    unix.ByteSliceToString(u.Release[:]),
-		Layout:    layoutVersion,
+		Layout:    pin.LayoutVersion,
 		Fallbacks: make(map[string]string),
 	}
 	t.d.ports.mu.RLock()

@@ -257,7 +257,7 @@ func (o *overlay) setKeys(t *tunnel) error {
 		value := kernel.Tunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
 		t.keys[k] = true // also if this fails: it may be in the kernel
 		if err := o.tables.Tunnel.Put(k, value); err != nil {
-			return tableError("tunnels", err)
+			return kernel.TableError("tunnels", err)
 		}
 	}
 	for k := range t.keys {

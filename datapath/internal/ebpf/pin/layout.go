@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package pin takes over the maps that an earlier run pinned. Maps of another layout or size are
+// replaced: their entries are converted field by field, by the names of the fields, while programs
+// of both runs may be in use. The layouts are read from BTF, so a newer and an older version can
+// each take over the other's maps.
+package pin
 
 import (
 	"cmp"
@@ -18,19 +22,21 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// layoutVersion is LAYOUT_VERSION of types.h. It changes only if the meaning of pinned data does:
+// LayoutVersion is LAYOUT_VERSION of types.h. It changes only if the meaning of pinned data does:
 // the layout of entries is described by the maps' BTF types, and entries are converted.
-const layoutVersion = 1
+const LayoutVersion = 1
 
-const layoutPrefix = "layout-"
+// DirPrefix begins the names of the folders of layouts, in the folder of the pins.
+const DirPrefix = "layout-"
 
-func layoutDir(pinDir string) string {
-	return filepath.Join(pinDir, fmt.Sprint(layoutPrefix, layoutVersion))
+// Dir returns the folder of this version's layout.
+func Dir(pinDir string) string {
+	return filepath.Join(pinDir, fmt.Sprint(DirPrefix, LayoutVersion))
 }
 
 // Attached reports whether an earlier run left programs attached.
 func Attached(pinDir string) bool {
-	ports, err := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*", "ports", "*", "*"))
+	ports, err := filepath.Glob(filepath.Join(pinDir, DirPrefix+"*", "ports", "*", "*"))
 	return err == nil && len(ports) > 0
 }
 
@@ -42,10 +48,10 @@ func otherLayout(pinDir string) (string, error) {
 		return "", err
 	}
 	for _, f := range folders {
-		number, ok := strings.CutPrefix(f.Name(), layoutPrefix)
+		number, ok := strings.CutPrefix(f.Name(), DirPrefix)
 		dir := filepath.Join(pinDir, f.Name())
-		if ok && dir != layoutDir(pinDir) && !isEmpty(dir) {
-			return fmt.Sprintf("they are of layout %s%s, this version has %d", number, by(readOrigin(dir).version), layoutVersion), nil
+		if ok && dir != Dir(pinDir) && !IsEmpty(dir) {
+			return fmt.Sprintf("they are of layout %s%s, this version has %d", number, by(ReadOrigin(dir).Version), LayoutVersion), nil
 		}
 	}
 	return "", nil
@@ -58,8 +64,8 @@ func by(version string) string {
 	return fmt.Sprintf(" (pinned by version %s)", version)
 }
 
-// isEmpty reports whether no pins exist below dir.
-func isEmpty(dir string) bool {
+// IsEmpty reports whether no pins exist below dir.
+func IsEmpty(dir string) bool {
 	empty := true
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -74,8 +80,8 @@ func isEmpty(dir string) bool {
 	return errors.Is(err, fs.ErrNotExist) || empty && err == nil
 }
 
-// onBPFFS reports whether path exists and is on a BPF file system.
-func onBPFFS(path string) bool {
+// OnBPFFS reports whether path exists and is on a BPF file system.
+func OnBPFFS(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.BPF_FS_MAGIC
 }
@@ -142,13 +148,14 @@ func sameFamily(a, b ebpf.MapType) bool {
 	return a == b || hash(a) && hash(b) || perCPU(a) && perCPU(b)
 }
 
-// pinsOf reports what would be done with the pins in a folder.
-type pinsOf struct{ datapath.PreflightPins }
+// Report reports what would be done with the pins in a folder.
+type Report struct{ datapath.PreflightPins }
 
-// preflightPins reports what would be done with the pins in cfg.PinDir.
-func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
+// Preflight reports what would be done with the pins in cfg.PinDir by a version that has the maps of
+// specs.
+func Preflight(cfg datapath.Config, specs map[string]*ebpf.MapSpec) (p Report, err error) {
 	p.OK, p.Dir, p.Action = true, cfg.PinDir, datapath.PinsNone
-	if !onBPFFS(cfg.PinDir) {
+	if !OnBPFFS(cfg.PinDir) {
 		return p, nil
 	}
 	if p.Error, err = otherLayout(cfg.PinDir); err != nil {
@@ -157,13 +164,9 @@ func preflightPins(cfg datapath.Config) (p pinsOf, err error) {
 		p.OK, p.Action = false, datapath.PinsRefuse
 		return p, nil
 	}
-	spec, err := loadMapSpecs()
-	if err != nil {
-		return p, err
-	}
-	dir := layoutDir(cfg.PinDir)
-	p.Writer = readOrigin(dir).version
-	for name, spec := range wantedMaps(spec.Maps, cfg.Tables) {
+	dir := Dir(cfg.PinDir)
+	p.Writer = ReadOrigin(dir).Version
+	for name, spec := range Wanted(specs, cfg.Tables) {
 		g, err := openGenerations(dir, spec)
 		if err != nil {
 			return p, fmt.Errorf("map %s: %w", name, err)
@@ -191,8 +194,8 @@ func worst(a, b string) string {
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
-// refused returns why the pins cannot be taken over, and what to do.
-func (p *pinsOf) refused() error {
+// Refused returns why the pins cannot be taken over, and what to do.
+func (p *Report) Refused() error {
 	why := p.Error
 	for _, m := range p.Maps {
 		if m.Action == datapath.PinsRefuse {
@@ -205,4 +208,12 @@ func (p *pinsOf) refused() error {
 func refusedPins(dir, writer, why string) error {
 	return fmt.Errorf("the pins in %s%s cannot be taken over: %s: %w; install the version of loxilight again that pinned it, or run llcli detach, which ends forwarding until the next start",
 		dir, by(writer), why, datapath.ErrRefused)
+}
+
+// Remove removes a pin, or another file, if it exists.
+func Remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package pin
 
 import (
 	"errors"
@@ -43,7 +43,7 @@ func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error
 		return nil, err
 	}
 	for _, e := range entries {
-		name, number, ok := splitGeneration(e.Name())
+		name, number, ok := SplitGeneration(e.Name())
 		if !ok || name != spec.Name {
 			continue
 		}
@@ -59,8 +59,8 @@ func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error
 	return all, nil
 }
 
-// splitGeneration splits the name of a pin into map name and generation number.
-func splitGeneration(pin string) (name string, number int, ok bool) {
+// SplitGeneration splits the name of a pin into map name and generation number.
+func SplitGeneration(pin string) (name string, number int, ok bool) {
 	name, suffix, marked := strings.Cut(pin, generationMark)
 	if !marked {
 		return name, 0, true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package pin
 
 import (
 	"errors"
@@ -120,9 +120,7 @@ func TestNoMemoryForATable(t *testing.T) {
 	tables := datapath.TablesFor(0)
 	tables.Connections = 1 << 27 // 34 GB in two billion buckets: the kernel refuses at once
 	for range 3 {                // in another order each time
-		d := &DataPlane{dir: dir, config: datapath.Config{Tables: tables}, log: slog.New(slog.DiscardHandler)}
-		_, err := d.openMaps(spec.Maps)
-		closeMaps(d.maps)
+		_, err := Open(dir, spec.Maps, tables, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.HasPrefix(err.Error(), "map ll_ct4: no memory for its 268435456 entries (tables.connections: 134217728), 36864 MiB; all") &&
 			!strings.HasPrefix(err.Error(), "map ll_ct6: no memory for its 268435456 entries (tables.connections: 134217728), 49152 MiB; all") ||
 			!strings.Contains(err.Error(), "all tables need 86610 MiB: make the largest ones smaller (tables.connections") {

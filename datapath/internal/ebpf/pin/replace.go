@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package pin
 
 import (
 	"cmp"
@@ -17,16 +17,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// atStep is called before each change that a start makes; tests abort it there.
-var atStep = func(string) error { return nil }
-
-func step(name string, do func() error) error {
-	if err := atStep(name); err != nil {
-		return err
-	}
-	return do()
-}
-
 // replacement is a map that replaces others: the entries of sources, the newest first, are copied
 // to target.
 type replacement struct {
@@ -39,51 +29,58 @@ type replacement struct {
 	since   uint32 // entries since this tick may be missing; 0: any may
 }
 
-// replacements are all replacements of a start. Half-open connections are first: a packet may need
-// them at once.
-type replacements struct {
+// Replacements are the maps of a run, and what is left to do at its start: to replace maps of an
+// earlier run. The order of the calls is Copy, PinNew, CatchUp as often as needed while programs are
+// replaced, Finish, Close. Half-open connections are first: a packet may need them at once.
+type Replacements struct {
+	Maps      map[string]*ebpf.Map // of this run, by name
+	KeptSizes []string             // messages: which tables keep another size than the configured one
+
 	dir  string
 	log  *slog.Logger
 	list []*replacement
 }
 
-// apart reports whether earlier programs may add entries that this run's programs do not see.
-func (r *replacements) apart() bool {
+// Pending reports whether there is anything to replace.
+func (r *Replacements) Pending() bool { return len(r.list) > 0 }
+
+// Apart reports whether earlier programs may add entries that this run's programs do not see.
+func (r *Replacements) Apart() bool {
 	return slices.ContainsFunc(r.list, func(x *replacement) bool { return len(x.sources) > 0 && follows(x) })
 }
 
-func (r *replacements) close() {
+// Close closes the maps that were replaced; those of this run stay open.
+func (r *Replacements) Close() {
 	for _, x := range r.list {
 		x.sources.close()
 	}
 }
 
-// openMaps takes over the maps pinned in d.dir, or creates new ones, and returns the replacements
-// that are still to be done. It pins and changes nothing.
-func (d *DataPlane) openMaps(specs map[string]*ebpf.MapSpec) (_ *replacements, err error) {
-	d.maps = make(map[string]*ebpf.Map)
-	r := &replacements{dir: d.dir, log: d.log}
+// Open takes over the maps of specs that are pinned in dir, or creates new ones with the sizes of t.
+// It pins and changes nothing.
+func Open(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *slog.Logger) (_ *Replacements, err error) {
+	r := &Replacements{Maps: make(map[string]*ebpf.Map), dir: dir, log: log}
 	defer func() {
 		if err != nil {
-			r.close()
+			CloseMaps(r.Maps)
+			r.Close()
 		}
 	}()
-	for name, spec := range wantedMaps(specs, d.config.Tables) {
-		x, err := openMap(d.dir, spec, d.log)
+	for name, spec := range Wanted(specs, t) {
+		x, err := openMap(dir, spec, log)
 		if err != nil {
-			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, d.config.Tables))
+			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, t))
 		}
-		d.maps[name] = x.target
-		if key, _, want := sizeOf(specs[name], d.config.Tables); key != "" && x.target.MaxEntries() > want {
-			d.keptSizes = append(d.keptSizes, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
+		r.Maps[name] = x.target
+		if key, _, want := sizeOf(specs[name], t); key != "" && x.target.MaxEntries() > want {
+			r.KeptSizes = append(r.KeptSizes, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
 				name, x.target.MaxEntries(), want, key))
 		}
 		if !x.pinned || len(x.sources) > 0 {
 			r.list = append(r.list, x)
 		}
 	}
-	d.tables = kernel.TablesOf(d.maps)
-	slices.Sort(d.keptSizes)
+	slices.Sort(r.KeptSizes)
 	slices.SortFunc(r.list, func(a, b *replacement) int {
 		return cmp.Or(cmp.Compare(a.class.copyOrder, b.class.copyOrder), strings.Compare(a.name, b.name))
 	})
@@ -143,7 +140,7 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 	if spec.MaxEntries >= old.MaxEntries() {
 		return -1, nil
 	}
-	held, err := countEntries(old)
+	held, err := CountEntries(old)
 	if err != nil || held <= spec.MaxEntries {
 		return -1, err
 	}
@@ -156,13 +153,13 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 	return -1, nil
 }
 
-// copy fills the new maps, before they are in use.
-func (r *replacements) copy() error {
+// Copy fills the new maps, before they are in use.
+func (r *Replacements) Copy() error {
 	for _, x := range r.list {
 		if len(x.sources) == 0 || x.class.notCopied {
 			continue
 		}
-		if err := atStep("copy " + x.name); err != nil {
+		if err := kernel.AtStep("copy " + x.name); err != nil {
 			return err
 		}
 		begin, fresh := kernel.NowTick(), !x.pinned
@@ -184,13 +181,13 @@ func (r *replacements) copy() error {
 	return nil
 }
 
-// pinNew pins the new maps.
-func (r *replacements) pinNew() error {
+// PinNew pins the new maps.
+func (r *Replacements) PinNew() error {
 	for _, x := range r.list {
 		if x.pinned {
 			continue
 		}
-		if err := atStep("pin " + x.name); err != nil {
+		if err := kernel.AtStep("pin " + x.name); err != nil {
 			return err
 		}
 		if err := x.target.Pin(x.pin); err != nil {
@@ -201,14 +198,14 @@ func (r *replacements) pinNew() error {
 	return nil
 }
 
-// catchUp copies entries that earlier programs have added since the last copy. An entry that cannot
+// CatchUp copies entries that earlier programs have added since the last copy. An entry that cannot
 // be converted must not prevent others from being copied.
-func (r *replacements) catchUp() error {
+func (r *Replacements) CatchUp() error {
 	for _, x := range r.list {
 		if len(x.sources) == 0 || !follows(x) {
 			continue
 		}
-		if err := atStep("catch up " + x.name); err != nil {
+		if err := kernel.AtStep("catch up " + x.name); err != nil {
 			return err
 		}
 		begin := kernel.NowTick()
@@ -222,41 +219,41 @@ func (r *replacements) catchUp() error {
 	return nil
 }
 
-// finish gives the new maps their names, and removes unused ones.
-func (r *replacements) finish(known map[string]*ebpf.Map) error {
+// Finish gives the new maps their names, and removes unused ones.
+func (r *Replacements) Finish() error {
 	for _, x := range r.list {
 		name := filepath.Join(r.dir, x.name)
 		for _, g := range x.sources {
 			if g.path == name && x.pin != name {
 				continue // the new one replaces it atomically
 			}
-			if err := step("remove "+g.path, func() error { return remove(g.path) }); err != nil {
+			if err := kernel.Step("remove "+g.path, func() error { return Remove(g.path) }); err != nil {
 				return err
 			}
 		}
 		if x.pin == name {
 			continue
 		}
-		if err := step("rename "+x.name, func() error { return os.Rename(x.pin, name) }); err != nil {
+		if err := kernel.Step("rename "+x.name, func() error { return os.Rename(x.pin, name) }); err != nil {
 			return err
 		}
 	}
-	return r.removeUnknown(known)
+	return r.removeUnknown()
 }
 
 // removeUnknown removes maps that only other versions have. No program uses them any more.
-func (r *replacements) removeUnknown(known map[string]*ebpf.Map) error {
+func (r *Replacements) removeUnknown() error {
 	pins, err := os.ReadDir(r.dir)
 	if err != nil {
 		return err
 	}
 	for _, p := range pins {
-		name, _, ok := splitGeneration(p.Name())
-		stale := ok && known[name] != nil && p.Name() != name
-		if p.IsDir() || !strings.HasPrefix(name, "ll_") || name == originName || known[name] != nil && !stale {
+		name, _, ok := SplitGeneration(p.Name())
+		stale := ok && r.Maps[name] != nil && p.Name() != name
+		if p.IsDir() || !strings.HasPrefix(name, "ll_") || name == OriginName || r.Maps[name] != nil && !stale {
 			continue
 		}
-		if err := remove(filepath.Join(r.dir, p.Name())); err != nil {
+		if err := Remove(filepath.Join(r.dir, p.Name())); err != nil {
 			return err
 		}
 		r.log.Info("table removed that this version does not have", "table", p.Name())
