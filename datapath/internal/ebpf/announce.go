@@ -214,7 +214,7 @@ func (a *announcer) alone(wanted map[kernel.AnnounceKey]kernel.Announced) {
 				for _, own := range namespaces {
 					for _, addr := range own.devices.own() {
 						if x.prefix.Contains(addr) {
-							wanted[announceKey(z, 0, netip.PrefixFrom(addr, addr.BitLen()))] = kernel.Announced{Flags: announcedNot}
+							wanted[announceKey(z, 0, netip.PrefixFrom(addr, addr.BitLen()))] = kernel.Announced{Flags: kernel.AnnouncedNot}
 						}
 					}
 				}
@@ -258,8 +258,8 @@ func (a *announcer) byNetwork(wanted map[kernel.AnnounceKey]kernel.Announced, z 
 	}
 	for _, other := range others {
 		single := netip.PrefixFrom(other, other.BitLen())
-		wanted[announceKey(z, n.index, single)] = kernel.Announced{Flags: announcedNot}
-		wanted[announceKey(z, 0, single)] = kernel.Announced{Flags: announcedNot}
+		wanted[announceKey(z, n.index, single)] = kernel.Announced{Flags: kernel.AnnouncedNot}
+		wanted[announceKey(z, 0, single)] = kernel.Announced{Flags: kernel.AnnouncedNot}
 	}
 	for addr := p.Addr(); !before && p.Contains(addr) && len(news) < announceMax; addr = addr.Next() {
 		if !slices.Contains(others, addr) && !n.local[addr] {

@@ -23,7 +23,7 @@ func (o *overlay) announce() error {
 		if p.configured {
 			prefixes = p.spec.Prefixes
 		}
-		if p.owner&prefixHere != 0 {
+		if p.owner&kernel.PrefixHere != 0 {
 			continue
 		}
 		for _, prefix := range prefixes {
@@ -45,7 +45,7 @@ func (o *overlay) announce() error {
 
 // wantedBy returns the source of an entry that does not belong to a service.
 func wantedBy(value kernel.Announced) announcers {
-	if value.Flags&announcedFor != 0 {
+	if value.Flags&kernel.AnnouncedFor != 0 {
 		return announcedByPeers
 	}
 	return announcedByNAT
@@ -58,7 +58,7 @@ func (a *announcer) byBridge(wanted map[kernel.AnnounceKey]kernel.Announced, z *
 		return nil
 	}
 	key := announceKey(z, n.index, x.prefix)
-	wanted[key] = kernel.Announced{Flags: announcedFor}
+	wanted[key] = kernel.Announced{Flags: kernel.AnnouncedFor}
 	if before, ok := a.written[key]; !ok || before != wanted[key] {
 		news = append(news, addr)
 	}
@@ -69,7 +69,7 @@ func (a *announcer) byBridge(wanted map[kernel.AnnounceKey]kernel.Announced, z *
 func (a *announcer) announces(t *notice, addr netip.Addr) bool {
 	for key, value := range a.written {
 		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.Addr().As16()), int(key.PrefixLen)-64)
-		if value.Flags&announcedNot == 0 && int(key.Ifindex) == t.index && key.Netns == uint32(t.namespace.id) && p.Contains(netip.AddrFrom16(addr.As16())) {
+		if value.Flags&kernel.AnnouncedNot == 0 && int(key.Ifindex) == t.index && key.Netns == uint32(t.namespace.id) && p.Contains(netip.AddrFrom16(addr.As16())) {
 			return true
 		}
 	}

@@ -134,7 +134,7 @@ func (s *services) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAd
 		defer s.mu.RUnlock()
 		for name, v := range s.byName {
 			for _, b := range v.backends {
-				if b.weight > 0 && b.flags&backendUsable == 0 && !yield(name, b.addr) {
+				if b.weight > 0 && b.flags&kernel.BackendUsable == 0 && !yield(name, b.addr) {
 					return
 				}
 			}

@@ -26,11 +26,11 @@ func BenchmarkTracked(b *testing.B) {
 	}{
 		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
 		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
-		{"tcp4 translated", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", ctDNAT, false},
-		{"tcp4 translated, from a bridge", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", ctDNAT, true},
+		{"tcp4 translated", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", kernel.CtDNAT, false},
+		{"tcp4 translated, from a bridge", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", kernel.CtDNAT, true},
 		{"udp6", testpkt.ProtoUDP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0, false},
 		{"tcp6", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", 0, false},
-		{"tcp6 translated", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", ctDNAT, false},
+		{"tcp6 translated", testpkt.ProtoTCP, "[2001:db8:1::10]:40000", "[2001:db8:2::11]:80", kernel.CtDNAT, false},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			r := newRig(b)

@@ -115,7 +115,7 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 	words := make(map[uint32]uint64)
 	for _, index := range ends {
 		words[uint32(s.namespace)*bridgedWords+uint32(index&0xffff)>>6] |= 1 << (index & 63)
-		wanted[kernel.BridgePortKey{Ifindex: uint32(index), Netns: s.namespace}] = kernel.BridgePort{Flags: bridgePortTunnel}
+		wanted[kernel.BridgePortKey{Ifindex: uint32(index), Netns: s.namespace}] = kernel.BridgePort{Flags: kernel.BridgePortTunnel}
 	}
 	live, flat := make(map[vlanOf]bool), s.flat(ports)
 	for index, p := range ports {
@@ -128,10 +128,10 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 		value := kernel.BridgePort{Bridge: uint32(p.bridge)}
 		copy(value.Mac[:], bridge.Attrs().HardwareAddr)
 		if mac, ok := s.guard(guardedDevice{s.namespace, index}); ok {
-			value.Guard, value.Flags = mac, bridgePortGuarded
+			value.Guard, value.Flags = mac, kernel.BridgePortGuarded
 		}
 		if flat[p.bridge] && !filtersVLANs(bridge) {
-			value.Flags |= bridgePortFlat
+			value.Flags |= kernel.BridgePortFlat
 		}
 		put := func(vid uint16, of vlanOf, domain uint16) {
 			value.Domain, value.Vid = domain, of.vid
@@ -140,7 +140,7 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 		}
 		put(0, vlanOf{p.bridge, 0}, 0) // unless overwritten below
 		switch {
-		case !p.follows(value.Flags&bridgePortGuarded != 0):
+		case !p.follows(value.Flags&kernel.BridgePortGuarded != 0):
 		case !filtersVLANs(bridge):
 			put(0, vlanOf{p.bridge, 0}, s.domain(vlanOf{p.bridge, 0}))
 		default:

@@ -93,7 +93,7 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.Common()
 	p.count(m)
-	if m.Flags&ctReply == 0 {
+	if m.Flags&kernel.CtReply == 0 {
 		t.d.sweeper.shares.add(t.kind(), k.Tuple().Source.Addr(), 1)
 	}
 	if ends, matched := t.isEnded(p, k, v); ends {
@@ -108,7 +108,7 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	if err != nil {
 		return err
 	}
-	if twin == nil || m.Flags&ctReply == 0 && idleSince(p.now, twin) > idle {
+	if twin == nil || m.Flags&kernel.CtReply == 0 && idleSince(p.now, twin) > idle {
 		t.doom(k, v, idle, false, false)
 	}
 	return nil
@@ -128,7 +128,7 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 		other := v.Twin((*K)(k))
 		ends = p.isTaken(t.d.services, m, k.Tuple(), KP(&other).Tuple())
 	}
-	if (m.NatId != 0 || m.Flags&ctDevice != 0) && !ends {
+	if (m.NatId != 0 || m.Flags&kernel.CtDevice != 0) && !ends {
 		comes, leaves := tuplesOf[K, V](k, v)
 		if ends = p.nat.ended(m, comes, leaves, k.Namespace()); !ends {
 			p.nat.note(m, comes, leaves, k.Protocol(), k.Namespace())
@@ -176,12 +176,12 @@ func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Conn
 		Age:      since(now, m.CreatedTick),
 		Idle:     since(now, m.LastSeenTick),
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},
-		DNAT:     m.Flags&ctDNAT != 0,
-		SNAT:     m.Flags&ctSNAT != 0,
+		DNAT:     m.Flags&kernel.CtDNAT != 0,
+		SNAT:     m.Flags&kernel.CtSNAT != 0,
 		Service:  t.d.services.name(m.ServiceId),
 		NAT:      t.d.nats.name(m.NatId),
 	}
-	if m.Flags&ctReply != 0 {
+	if m.Flags&kernel.CtReply != 0 {
 		c.Original, c.Reply = c.Reply, c.Original
 		c.Sent, c.Received = c.Received, c.Sent
 	}
@@ -202,7 +202,7 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 	for i := range n {
 		k, v := KP(&keys[i]), VP(&values[i])
 		m := v.Common()
-		if m.Flags&ctReply != 0 {
+		if m.Flags&kernel.CtReply != 0 {
 			continue
 		}
 		c := t.connection(k, v, now)

@@ -185,7 +185,7 @@ func (v *devices) dropPort(index int) error {
 	wanted := maps.Clone(v.written)
 	key := kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}
 	if device, ok := wanted[key]; ok {
-		device.Flags &^= devicePort
+		device.Flags &^= kernel.DevicePort
 		wanted[key] = device
 	}
 	return v.write(wanted)
@@ -233,7 +233,7 @@ const netnsCount = netnsSwitch + 1
 func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
-		if device.Flags&deviceUplink != 0 && !v.isLink(device.Text()) {
+		if device.Flags&kernel.DeviceUplink != 0 && !v.isLink(device.Text()) {
 			at, bit := guardedDevice{v.namespace.id, int(key.Ifindex)}.word()
 			words[netnsCount*guardedWords+at] |= bit
 		}

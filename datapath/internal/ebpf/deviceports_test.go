@@ -39,7 +39,7 @@ func TestPortsStayPorts(t *testing.T) {
 	kernel.AtStep = func(step string) error {
 		steps++
 		for _, device := range []string{"in0", "out0"} {
-			if flags(device)&devicePort == 0 {
+			if flags(device)&kernel.DevicePort == 0 {
 				t.Errorf("at step %q %s is no port", step, device)
 			}
 		}
@@ -53,7 +53,7 @@ func TestPortsStayPorts(t *testing.T) {
 	n.d.Close()
 	n.ok(os.RemoveAll(n.d.ports.folder(netnsHost, "out0"))) // as if it had never been a port
 	n.open()
-	if flags("in0")&devicePort == 0 || flags("out0")&devicePort != 0 {
+	if flags("in0")&kernel.DevicePort == 0 || flags("out0")&kernel.DevicePort != 0 {
 		t.Errorf("after a start in0 has flags %#x and out0 %#x, want that only in0 is a port", flags("in0"), flags("out0"))
 	}
 }

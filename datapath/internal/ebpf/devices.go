@@ -70,8 +70,8 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 		neighbours: make(map[neighbour][6]byte),
 		failed:     make(map[neighbour]bool),
 		xdp:        make(map[int]datapath.XDPMode),
-		ports:      devicesOfBefore(d, z.id, devicePort),
-		uplinks:    devicesOfBefore(d, z.id, deviceUplink),
+		ports:      devicesOfBefore(d, z.id, kernel.DevicePort),
+		uplinks:    devicesOfBefore(d, z.id, kernel.DeviceUplink),
 		roles:      make(map[int]deviceRole),
 		named:      make(map[int]string),
 		bridges:    newBridgeTables(d, z.id),
@@ -270,28 +270,28 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 		ip := v.first[a.Index][family]
 		if !ip.IsValid() {
 			ip = v.first[0][family]
-			k.Flags |= []uint32{deviceBorrowedAddr4, deviceBorrowedAddr6}[family]
+			k.Flags |= []uint32{kernel.DeviceBorrowedAddr4, kernel.DeviceBorrowedAddr6}[family]
 		}
 		if ip.IsValid() {
 			*to = kernel.AddrOf(ip)
 		}
 	}
 	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] {
-		k.Flags |= devicePeer
+		k.Flags |= kernel.DevicePeer
 	}
 	if v.ports[a.Index] {
-		k.Flags |= devicePort
+		k.Flags |= kernel.DevicePort
 	}
 	if v.uplinks[a.Index] {
-		k.Flags |= deviceUplink
+		k.Flags |= kernel.DeviceUplink
 	}
 	k.Flags |= v.xdpTargets.flags(a)
 	if v.d.overlay.has(v.namespace.id, a.Name) {
-		k.Flags |= deviceTunnel
+		k.Flags |= kernel.DeviceTunnel
 	}
 	// Routes point to a device of a VRF itself, not to the VRF.
 	if master := v.links[a.MasterIndex]; a.MasterIndex != 0 && (master == nil || master.Type() != "vrf") {
-		k.Flags |= deviceMember
+		k.Flags |= kernel.DeviceMember
 	}
 	return k
 }

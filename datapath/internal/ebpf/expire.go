@@ -155,7 +155,7 @@ func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 	m, twin := kernel.CtMeta(e.Meta), kernel.CtMeta(e.Twin)
 	m.State, twin.State = uint8(e.State), uint8(e.State)
 	comes, leaves := tuplesOf[K, V](k, v)
-	if result == kernel.ExpirerExpireResultEXPIRE_BOTH || m.Flags&ctReply == 0 { // the client's entry was seen
+	if result == kernel.ExpirerExpireResultEXPIRE_BOTH || m.Flags&kernel.CtReply == 0 { // the client's entry was seen
 		t.d.sweeper.shares.add(t.kind(), clientAddr[K, V](k, v), -1)
 	}
 	p.close(&m)

@@ -34,14 +34,14 @@ func (f *fastRig) bases() (all []fastBase) {
 				flags    uint16
 			}{
 				{"plain", client, vip, 0},
-				{"DNAT", client, backend, ctDNAT},
-				{"DNAT of the port", client, netip.AddrPortFrom(vip.Addr(), 9029), ctDNAT},
-				{"DNAT of the address", client, netip.AddrPortFrom(backend.Addr(), vip.Port()), ctDNAT},
-				{"SNAT", router, vip, ctSNAT},
-				{"SNAT of the address, late", netip.AddrPortFrom(router.Addr(), client.Port()), vip, ctSNAT | ctSNATAtEgress},
-				{"DNAT and SNAT", router, backend, ctDNAT | ctSNAT},
-				{"DNAT and SNAT to itself", client, vip, ctDNAT | ctSNAT},
-				{"answers", backend, client, ctReply | ctDNAT},
+				{"DNAT", client, backend, kernel.CtDNAT},
+				{"DNAT of the port", client, netip.AddrPortFrom(vip.Addr(), 9029), kernel.CtDNAT},
+				{"DNAT of the address", client, netip.AddrPortFrom(backend.Addr(), vip.Port()), kernel.CtDNAT},
+				{"SNAT", router, vip, kernel.CtSNAT},
+				{"SNAT of the address, late", netip.AddrPortFrom(router.Addr(), client.Port()), vip, kernel.CtSNAT | kernel.CtSNATAtEgress},
+				{"DNAT and SNAT", router, backend, kernel.CtDNAT | kernel.CtSNAT},
+				{"DNAT and SNAT to itself", client, vip, kernel.CtDNAT | kernel.CtSNAT},
+				{"answers", backend, client, kernel.CtReply | kernel.CtDNAT},
 			} {
 				all = append(all, fastBase{
 					name: family.name + " " + proto + " " + way.name, proto: p, flags: way.flags,
@@ -60,7 +60,7 @@ func (b fastBase) build(f *fastRig, changes ...fastChange) *fastCase {
 		what: b.name, tuple: b.tuple, leave: b.leave,
 		frame: packet(f.in.arrives(), b.proto, b.tuple.src, b.tuple.dst, stageData, 61),
 		meta:  rigMeta{PacketCount: 3, ByteCount: 1000, LastSeenTick: now - fastTicksAgo, Nexthop: 5, InPort: uint16(f.in.index), State: 2, Flags: b.flags},
-		next:  kernel.Nexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: nexthopXDPXmit | nexthopNoQdisc, CheckedTick: now - fastTicksAgo},
+		next:  kernel.Nexthop{Ifindex: f.out.index, MtuBytes: 1500, Dmac: f.out.other, Smac: f.out.mac, Flags: kernel.NexthopXDPXmit | kernel.NexthopNoQdisc, CheckedTick: now - fastTicksAgo},
 	}
 	for _, change := range changes {
 		c.what += ", " + change.name
@@ -309,8 +309,8 @@ func entryChanges() []fastChange {
 	all := []fastChange{
 		entry("another port", func(m *rigMeta) { m.InPort++ }), entry("no port", func(m *rigMeta) { m.InPort = 0 }),
 		entry("no next hop", func(m *rigMeta) { m.Nexthop = 0 }), entry("another next hop", func(m *rigMeta) { m.Nexthop = 6 }), entry("a next hop that cannot be", func(m *rigMeta) { m.Nexthop = 65535 }),
-		entry("denied", func(m *rigMeta) { m.Flags |= ctDenied }), entry("an answer", func(m *rigMeta) { m.Flags |= ctReply }),
-		entry("late", func(m *rigMeta) { m.Flags |= ctSNATAtEgress }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
+		entry("denied", func(m *rigMeta) { m.Flags |= kernel.CtDenied }), entry("an answer", func(m *rigMeta) { m.Flags |= kernel.CtReply }),
+		entry("late", func(m *rigMeta) { m.Flags |= kernel.CtSNATAtEgress }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
 		entry("a FIN and a RST", func(m *rigMeta) { m.Flags |= 0x50 }), entry("of the node", func(m *rigMeta) { m.Flags |= 0x28 }),
 		entry("of a service", func(m *rigMeta) { m.ServiceID, m.BackendID = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NATID = 9 }),
 		taken(entry("silent for a while", func(m *rigMeta) { m.LastSeenTick -= 100 })),

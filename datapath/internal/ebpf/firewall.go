@@ -167,10 +167,10 @@ func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
 		}
 		k := classify.Rule{Name: string(name), ID: id, Hooks: r.Hooks, Match: &r.Match, Action: uint8(r.Action)}
 		if r.Stateless {
-			k.Flags |= ruleStateless
+			k.Flags |= kernel.RuleStateless
 		}
 		if r.Log {
-			k.Flags |= ruleLog
+			k.Flags |= kernel.RuleLog
 		}
 		rules = append(rules, k)
 	}

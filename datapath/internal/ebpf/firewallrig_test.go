@@ -304,7 +304,7 @@ func TestRulesOfTheRest(t *testing.T) {
 			}
 			r.step("first fragment", r.in, first, actUnspec, first)
 			r.step("the later one, after it", r.in, later, actUnspec, later)
-			r.rules(rigRule{id: 1, flags: ruleStateless, match: datapath.Match{Protocols: []datapath.Protocol{datapath.UDP}, Source: []netip.Prefix{netip.PrefixFrom(f.client.Addr(), f.client.Addr().BitLen())}}},
+			r.rules(rigRule{id: 1, flags: kernel.RuleStateless, match: datapath.Match{Protocols: []datapath.Protocol{datapath.UDP}, Source: []netip.Prefix{netip.PrefixFrom(f.client.Addr(), f.client.Addr().BitLen())}}},
 				rigRule{id: 2, action: ruleDeny})
 			there := packet(eth, testpkt.ProtoUDP, netip.AddrPortFrom(f.client.Addr(), 7), f.far, stageData, 61)
 			back := packet(r.out.arrives(), testpkt.ProtoUDP, f.far, netip.AddrPortFrom(f.client.Addr(), 7), stageData, 61)

@@ -26,7 +26,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 			DivertSetId:   v.divertSet,
 		}
 		if value.Silent {
-			entries[f].Flags = serviceSilent
+			entries[f].Flags = kernel.ServiceSilent
 		}
 	}
 	if err := s.writeByID(v, entries); err != nil {

@@ -49,7 +49,7 @@ func (r *rig) guard(open bool) {
 		r.put(kernel.MapLlGuard, kernel.GuardKey{Ifindex: r.in.index}, kernel.Guard{})
 		return
 	}
-	put(netip.Addr{}, guardOpen)
+	put(netip.Addr{}, kernel.GuardOpen)
 	put(pod4, 0)
 	put(pod6, 0)
 	put(podLocal, 0)

@@ -82,7 +82,7 @@ func TestGuardedFrames(t *testing.T) {
 	r.guard(true)
 	low := r.in.index & 0xffff
 	r.put(kernel.MapLlBridged, low>>6, uint64(1)<<(low&63))
-	s := kernel.BridgePort{Bridge: 99, Domain: 3, Mac: r.in.mac, Guard: podMAC, Flags: bridgePortGuarded}
+	s := kernel.BridgePort{Bridge: 99, Domain: 3, Mac: r.in.mac, Guard: podMAC, Flags: kernel.BridgePortGuarded}
 	r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: r.in.index}, s)
 	frame := func(from [6]byte, stage stage) []byte {
 		return packet(testpkt.Ethernet{Source: from, Destination: otherMAC}, testpkt.ProtoUDP, netip.AddrPortFrom(pod4, 5000), netip.AddrPortFrom(other4, 53), stage, 61)

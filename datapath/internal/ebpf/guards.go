@@ -173,7 +173,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 			return false, err
 		}
 	}
-	whole := kernel.Guard{Mac: mac, Flags: guardOpen}
+	whole := kernel.Guard{Mac: mac, Flags: kernel.GuardOpen}
 	turned = g.entries(v)[netip.Addr{}] != whole
 	if _, err := setBit(g.bits, v, true); err != nil {
 		return false, err
@@ -246,7 +246,7 @@ func (g *guards) mac(v guardedDevice) (mac [6]byte, ok bool) {
 func (g *guards) intact(v guardedDevice) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.written[v][netip.Addr{}].Flags&guardOpen == 0 {
+	if g.written[v][netip.Addr{}].Flags&kernel.GuardOpen == 0 {
 		return false, nil
 	}
 	for a, want := range g.written[v] {

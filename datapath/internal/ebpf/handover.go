@@ -69,7 +69,7 @@ func (s *services) has(v *service, service uint32, addr datapath.BackendAddr) bo
 // isTaken reports whether a direction belongs to a UDP connection by a frontend that another
 // service has now. comes is the tuple of its packets, back the tuple of the other direction.
 func (p *pass) isTaken(s *services, m *kernel.CtMeta, comes, back datapath.Tuple) bool {
-	if m.Flags&ctReply != 0 {
+	if m.Flags&kernel.CtReply != 0 {
 		comes, back = back, comes
 	}
 	f := datapath.Frontend{Addr: comes.Destination, Protocol: datapath.UDP}

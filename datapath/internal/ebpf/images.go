@@ -119,9 +119,9 @@ func (m *images) stage(set ruleSet, image *classify.Image) (*stagedImage, error)
 func (m *images) put(s *stagedImage) (changed bool, err error) {
 	defer s.inner.Close() // the outer map holds it
 	if s.same {
-		return s.now.Flags&rulesPending != 0, m.removeOthers(s.set, s.now.Image)
+		return s.now.Flags&kernel.RulesPending != 0, m.removeOthers(s.set, s.now.Image)
 	}
-	s.entry.Flags |= rulesPending
+	s.entry.Flags |= kernel.RulesPending
 	if s.inner != nil {
 		if err := m.prepare(s.set, s.now, s.entry.Flags); err != nil {
 			return false, err
@@ -152,17 +152,17 @@ func entryOf(image *classify.Image) (entry kernel.Rules) {
 		}
 	}
 	if image.AsksWhereTo() {
-		entry.Flags |= rulesOut
+		entry.Flags |= kernel.RulesOut
 	}
 	if image.AsksOfFrames() {
-		entry.Flags |= rulesFrame
+		entry.Flags |= kernel.RulesFrame
 	}
 	return entry
 }
 
 // same reports whether an image is already in force; if so, it counts as published.
 func (m *images) same(set ruleSet, now, entry kernel.Rules, image *classify.Image) (bool, error) {
-	now.Flags &^= rulesPending
+	now.Flags &^= kernel.RulesPending
 	if now != entry || image == nil {
 		return now == entry, nil
 	}
@@ -188,10 +188,10 @@ func (m *images) settle(set ruleSet) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, err := m.read(set)
-	if err != nil || now.Flags&rulesPending == 0 {
+	if err != nil || now.Flags&kernel.RulesPending == 0 {
 		return err
 	}
-	now.Flags &^= rulesPending
+	now.Flags &^= kernel.RulesPending
 	return kernel.Step("settle image", func() error { return m.rules.Put(uint32(set), now) })
 }
 

@@ -39,10 +39,10 @@ func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapa
 		return sets, r.fillDestinationPorts(v)
 	}
 	if v.Mapping == datapath.EndpointIndependent {
-		r.record.Flags |= natMapping
+		r.record.Flags |= kernel.NATMapping
 	}
 	if v.Filtering == datapath.EndpointIndependent {
-		r.record.Flags |= natOpen
+		r.record.Flags |= kernel.NATOpen
 	}
 	ranges := v.Ports
 	if len(ranges) == 0 {
@@ -67,7 +67,7 @@ func (r *natRule) pairUp(v *datapath.NAT) error {
 		}
 		r.pair(p, to)
 	}
-	r.record.Flags |= natOneToOne
+	r.record.Flags |= kernel.NATOneToOne
 	return nil
 }
 
@@ -165,7 +165,7 @@ func (r *natRule) fillDestinationPorts(v *datapath.NAT) error {
 	if len(v.Match.Ports) != 1 || v.Match.Ports[0].Last-v.Match.Ports[0].First != to.Last-to.First {
 		return fmt.Errorf("ports: %d-%d needs one range as long in match.ports", to.First, to.Last)
 	}
-	r.record.Flags |= natEachPort
+	r.record.Flags |= kernel.NATEachPort
 	r.record.MatchPort = v.Match.Ports[0].First
 	return nil
 }

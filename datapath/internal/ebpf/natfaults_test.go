@@ -145,7 +145,7 @@ func (s *natSite) translation(slot uint32) string {
 		}
 	}
 	slices.Sort(pairs)
-	r.Id, r.PoolFirst, r.Flags = 0, [2]uint32{}, r.Flags&^natReplaced
+	r.Id, r.PoolFirst, r.Flags = 0, [2]uint32{}, r.Flags&^kernel.NATReplaced
 	return fmt.Sprint(r, b.String(), pairs)
 }
 
@@ -182,7 +182,7 @@ func (s *natSite) wrong() string {
 func (s *natSite) byID(id uint16) uint32 {
 	for slot := uint32(id) << 2; slot < uint32(id)<<2+natVariants; slot++ {
 		var r kernel.NatRule
-		if ok, err := s.all.NatRule.Find(slot, &r); err == nil && ok && r.Flags&natReplaced == 0 {
+		if ok, err := s.all.NatRule.Find(slot, &r); err == nil && ok && r.Flags&kernel.NATReplaced == 0 {
 			return slot
 		}
 	}

@@ -55,7 +55,7 @@ func (p *natPass) leave(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, n
 // isInwards reports whether packets of a direction of a translated connection arrive at an outer
 // port: answers, and packets from remotes that use an open mapping.
 func isInwards(m *kernel.CtMeta) bool {
-	return m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT || m.Flags&(ctReply|ctDNAT) == ctDNAT
+	return m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT || m.Flags&(kernel.CtReply|kernel.CtDNAT) == kernel.CtDNAT
 }
 
 // writeUsed records when mappings or blocks were last used. If a program concurrently records the

@@ -53,7 +53,7 @@ func (n *network) silent(answers bool, ticks uint32) {
 			return nil
 		}))
 		for k, v := range all {
-			if v.Meta.Flags&ctReply != 0 == answers {
+			if v.Meta.Flags&kernel.CtReply != 0 == answers {
 				v.Meta.LastSeenTick -= ticks
 				n.ok(m.Put(k, v))
 			}

@@ -89,7 +89,7 @@ func (n *nats) passBegins() *natPass {
 	}
 	n.mu.RLock()
 	for _, r := range n.rules {
-		if r.record.BlockSize != 0 || r.record.Flags&natMapping != 0 {
+		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
 			p.shared[r.record.Id] = true
 		}
 	}
@@ -114,11 +114,11 @@ func (n *nats) passBegins() *natPass {
 // ended reports whether the source of a connection was the address of a device that no longer has
 // it. comes and leaves are the tuples of its entry.
 func (p *natPass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
-	if m.Flags&ctDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.began) > 0 {
+	if m.Flags&kernel.CtDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.began) > 0 {
 		return false
 	}
 	outer := leaves.Source.Addr()
-	if m.Flags&ctReply != 0 {
+	if m.Flags&kernel.CtReply != 0 {
 		outer = comes.Destination.Addr()
 	}
 	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
@@ -126,7 +126,7 @@ func (p *natPass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespac
 
 // note records the outer ports at which answers to a connection arrive, or packets of any remote.
 func (p *natPass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
-	answers := m.Flags&(ctReply|ctSNAT) == ctReply|ctSNAT
+	answers := m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT
 	switch {
 	case p.shared[m.NatId] && isInwards(m):
 		p.outers.use(outerKey{kernel.AddrOf(comes.Destination.Addr()), proto, namespace}, comes.Destination.Port())
@@ -142,7 +142,7 @@ func (n *nats) passEnded(p *natPass) error {
 	n.live = p.live
 	p.last.ordered()
 	for _, r := range n.rules { // rules that came into force since the pass began
-		if r.record.BlockSize != 0 || r.record.Flags&natMapping != 0 {
+		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
 			p.shared[r.record.Id] = true
 		}
 	}

@@ -66,7 +66,7 @@ func (n *nats) exchange(inForce func(slot uint32) bool) (err error) {
 		n.old = append(n.old, r.natSlot)
 		delete(n.rules, slot)
 		if r.found {
-			r.record.Flags |= natReplaced
+			r.record.Flags |= kernel.NATReplaced
 			err = errors.Join(err, ifThere(n.tables.NatRule.Replace(slot, r.record)))
 		}
 	}
@@ -100,8 +100,8 @@ func (n *nats) settle() error {
 func (n *nats) adoptRules() error {
 	err := n.tables.NatRule.Batches(func(slots []uint32, rules []kernel.NatRule) error {
 		for i, slot := range slots {
-			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i], found: rules[i].Flags&natReplaced == 0}
-			r.record.Flags &^= natReplaced
+			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i], found: rules[i].Flags&kernel.NATReplaced == 0}
+			r.record.Flags &^= kernel.NATReplaced
 			r.set = natSets[1]
 			if rules[i].Type == natTypes[datapath.DNAT] {
 				r.set = natSets[0]
@@ -253,7 +253,7 @@ func (n *nats) write(r *natRule) error {
 	}
 	record := r.record
 	if !r.found {
-		record.Flags |= natReplaced // look-ups by id find it only when it is in force
+		record.Flags |= kernel.NATReplaced // look-ups by id find it only when it is in force
 	}
 	return kernel.TableError("rules", n.tables.NatRule.Put(r.slot, record))
 }
@@ -262,8 +262,8 @@ func (n *nats) write(r *natRule) error {
 func (n *nats) remove(s natSlot) error {
 	var record kernel.NatRule
 	there, err := n.tables.NatRule.Find(s.slot, &record)
-	if there && record.Flags&natReplaced == 0 {
-		record.Flags |= natReplaced
+	if there && record.Flags&kernel.NATReplaced == 0 {
+		record.Flags |= kernel.NATReplaced
 		err = n.tables.NatRule.Replace(s.slot, record)
 	}
 	if err != nil {

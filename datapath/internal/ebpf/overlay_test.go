@@ -75,7 +75,7 @@ func (r *rig) overlay(c *tunnelCase) {
 // tunnelEnd makes in0 the other end of the tunnel's device.
 func (r *rig) tunnelEnd() {
 	r.t.Helper()
-	r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: r.in.index}, kernel.BridgePort{Flags: bridgePortTunnel})
+	r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: r.in.index}, kernel.BridgePort{Flags: kernel.BridgePortTunnel})
 	r.put(kernel.MapLlBridged, (r.in.index&0xffff)>>6, uint64(1)<<(r.in.index&63))
 }
 

@@ -20,9 +20,9 @@ const (
 // uplink, unlike packets of peers with tunnels. Prefixes of this node's pods may not arrive from
 // outside at all.
 func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
-	flag := uint32(prefixRouted)
+	flag := uint32(kernel.PrefixRouted)
 	if p.spec.Here {
-		flag = prefixHere
+		flag = kernel.PrefixHere
 	}
 	if p.index != 0 || p.owner != 0 && p.owner&^peerIndexMask != flag {
 		if err := o.clear(p); err != nil {

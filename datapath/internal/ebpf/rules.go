@@ -49,10 +49,10 @@ const racing = 10 * time.Millisecond
 func (r *rules) changed(s netfilter.State) {
 	var bits uint32
 	if s.Routed {
-		bits |= netfilterRouted
+		bits |= kernel.NetfilterRouted
 	}
 	if s.Bridged {
-		bits |= netfilterBridged
+		bits |= kernel.NetfilterBridged
 	}
 	more := bits &^ r.bits // r.bits has no other writer
 	if err := r.enforce(bits, more != 0); err != nil {
@@ -111,8 +111,8 @@ func (r *rules) passed() (all []netfilter.Connection, err error) {
 // note appends the connection of an entry if the kernel tracks it with the same tuple: it is not
 // translated, or its source is translated at egress, after netfilter.
 func (r *rules) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
-	translated := m.Flags&(ctDNAT|ctSNAT) != 0 && m.Flags&ctSNATAtEgress == 0
-	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&ctReply != 0 || translated {
+	translated := m.Flags&(kernel.CtDNAT|kernel.CtSNAT) != 0 && m.Flags&kernel.CtSNATAtEgress == 0
+	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&kernel.CtReply != 0 || translated {
 		return all
 	}
 	t := tuple()
@@ -128,9 +128,9 @@ func (r *rules) why() string {
 	}
 	what := "routed and bridged connections"
 	switch r.bits {
-	case netfilterRouted:
+	case kernel.NetfilterRouted:
 		what = "routed connections"
-	case netfilterBridged:
+	case kernel.NetfilterBridged:
 		what = "bridged connections"
 	}
 	return fmt.Sprintf("%s that are no service's take the kernel's path%s: %s", what, r.namespace.where(), r.state.Why)

@@ -16,7 +16,7 @@ const announcedByServices announcers = "Service"
 
 // The flags of ll_service_addr.
 var otherPorts = [...]uint32{
-	datapath.OtherPortsPass: 0, datapath.OtherPortsReject: serviceAddrReject, datapath.OtherPortsDrop: serviceAddrDrop,
+	datapath.OtherPortsPass: 0, datapath.OtherPortsReject: kernel.ServiceAddrReject, datapath.OtherPortsDrop: kernel.ServiceAddrDrop,
 }
 
 // addrUse is what a service configures for the addresses of its frontends.

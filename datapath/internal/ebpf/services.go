@@ -211,7 +211,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 	for _, b := range value.Backends {
 		w := backend{addr: b.Addr, weight: b.Weight}
 		if share := shareOf(b, falls[familyOf(b.Addr.Addr())]); share > 0 {
-			w.weight, w.flags = share, backendUsable
+			w.weight, w.flags = share, kernel.BackendUsable
 		}
 		i, ok := findBackend(known, b.Addr)
 		if ok {

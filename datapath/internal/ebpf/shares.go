@@ -122,7 +122,7 @@ func (s *shares) index(source netip.Addr) uint32 {
 
 // clientAddr returns the client's address for the connection of an entry.
 func clientAddr[K, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) netip.Addr {
-	if v.Common().Flags&ctReply == 0 {
+	if v.Common().Flags&kernel.CtReply == 0 {
 		return k.Tuple().Source.Addr()
 	}
 	other := v.Twin((*K)(k))

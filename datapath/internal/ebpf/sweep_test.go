@@ -27,7 +27,7 @@ func (n *network) fill(connections int, state uint8, tick uint32) {
 		keys = append(keys, kernel.Ct4Key{Saddr: client, Daddr: vip, Sport: 1, Dport: 2, Proto: uint8(datapath.UDP)},
 			kernel.Ct4Key{Saddr: backend, Daddr: client, Sport: 3, Dport: 1, Proto: uint8(datapath.UDP)})
 		reply := meta
-		reply.Flags = ctReply
+		reply.Flags = kernel.CtReply
 		values = append(values, kernel.Ct4Val{Meta: meta, Saddr: client, Daddr: backend, Sport: 1, Dport: 3},
 			kernel.Ct4Val{Meta: reply, Saddr: vip, Daddr: client, Sport: 2, Dport: 1})
 		if len(keys) == batch || i == connections-1 {

@@ -87,7 +87,7 @@ func (p *pass) count(m *kernel.CtMeta) {
 
 // isActive reports whether an entry counts as a connection that its backend still serves.
 func isActive(m *kernel.CtMeta) bool {
-	return m.Flags&ctReply == 0 && kernel.CtState(m.State) < kernel.CtStateCT_TIME_WAIT
+	return m.Flags&kernel.CtReply == 0 && kernel.CtState(m.State) < kernel.CtStateCT_TIME_WAIT
 }
 
 // close moves the traffic of a deleted direction from the live to the closed totals. The sum of

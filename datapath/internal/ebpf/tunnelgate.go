@@ -47,7 +47,7 @@ func (o *overlay) setGate() error {
 	}
 	copy(g.Port[:], slices.Sorted(maps.Keys(ports)))
 	for _, p := range o.peers {
-		if len(p.prefixes) > 0 && p.owner&prefixRouted == 0 {
+		if len(p.prefixes) > 0 && p.owner&kernel.PrefixRouted == 0 {
 			g.Inside = 1
 		}
 	}

@@ -60,7 +60,7 @@ func newWays(d *DataPlane) (*ways, error) {
 
 // of returns the path of the packets that arrive with an entry's tuple.
 func (w *ways) of(m *kernel.CtMeta) datapath.Way {
-	if m.Flags&ctDenied != 0 {
+	if m.Flags&kernel.CtDenied != 0 {
 		return datapath.Way{Why: "rules do not allow it any more"}
 	}
 	if why, known := whySlow[kernel.EgressSlowpathReason(m.Flags>>ctSlowpathShift)]; known && m.Nexthop == 0 {

@@ -168,9 +168,9 @@ func (z *namespace) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpCo
 	if mac := a.HardwareAddr; len(mac) == 6 {
 		c.macHigh, c.macLow = binary.NativeEndian.Uint32(mac), binary.NativeEndian.Uint16(mac[4:])
 	}
-	c.leave = nexthopXDPXmit
+	c.leave = kernel.NexthopXDPXmit
 	if mode == datapath.XDPGeneric {
-		c.leave, c.generic = nexthopNoQdisc, 1
+		c.leave, c.generic = kernel.NexthopNoQdisc, 1
 	}
 	// All drivers with XDP support XDP_TX, but a veth only if its peer can receive frames.
 	if l.Type() != "veth" && !bounded[a.Index] {

@@ -27,9 +27,9 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 	f.t.Helper()
 	spec, err := kernel.LoadShortest()
 	f.ok(err)
-	leave, generic := uint32(nexthopXDPXmit), uint8(0)
+	leave, generic := uint32(kernel.NexthopXDPXmit), uint8(0)
 	if mode == datapath.XDPGeneric {
-		leave, generic = nexthopNoQdisc, 1
+		leave, generic = kernel.NexthopNoQdisc, 1
 	}
 	for name, value := range map[string]any{
 		kernel.ShortestVarConfigIfindex: f.in.index,
@@ -43,11 +43,11 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 
 // xdpChanges are changes of state that only the XDP programs check.
 var xdpChanges = []fastChange{
-	nexthop("a driver that takes no frames", func(n *kernel.Nexthop) { n.Flags &^= nexthopXDPXmit }),
-	nexthop("a queue", func(n *kernel.Nexthop) { n.Flags &^= nexthopXDPXmit | nexthopNoQdisc }),
+	nexthop("a driver that takes no frames", func(n *kernel.Nexthop) { n.Flags &^= kernel.NexthopXDPXmit }),
+	nexthop("a queue", func(n *kernel.Nexthop) { n.Flags &^= kernel.NexthopXDPXmit | kernel.NexthopNoQdisc }),
 	{name: "back", do: func(c *fastCase) { c.next.Ifindex = uint32(c.meta.InPort) }},
 	{name: "back to where a queue is", do: func(c *fastCase) {
-		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(nexthopXDPXmit|nexthopNoQdisc)
+		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(kernel.NexthopXDPXmit|kernel.NexthopNoQdisc)
 	}},
 }
 
@@ -94,9 +94,9 @@ func unfinish(frame []byte, more uint16) {
 
 // leftByXDP reports whether XDP programs leave to tc a packet that fastpath.h handles there.
 func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
-	wanted := uint32(nexthopXDPXmit)
+	wanted := uint32(kernel.NexthopXDPXmit)
 	if generic {
-		wanted = nexthopNoQdisc
+		wanted = kernel.NexthopNoQdisc
 	}
 	// In the test the generic program may send back whatever the next hop is like.
 	if c.next.Flags&wanted == 0 && !(generic && c.next.Ifindex == in) {

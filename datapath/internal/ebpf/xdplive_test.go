@@ -216,7 +216,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	transmitters := func(wanted bool) {
 		t.Helper()
 		testnet.Eventually(t, 5*time.Second, fmt.Sprint("the devices take frames: ", wanted), func() bool {
-			return n.flagsOf("in0")&n.flagsOf("out0")&deviceXDPXmit != 0 == wanted && (n.flagsOf("in0")|n.flagsOf("out0"))&deviceXDPXmit != 0 == wanted
+			return n.flagsOf("in0")&n.flagsOf("out0")&kernel.DeviceXDPXmit != 0 == wanted && (n.flagsOf("in0")|n.flagsOf("out0"))&kernel.DeviceXDPXmit != 0 == wanted
 		})
 	}
 	z, err := n.d.namespace(netnsHost)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // xdpTargets are the XDP transmit targets: the devices through which XDP can send packets.
@@ -35,9 +36,9 @@ func (t *xdpTargets) flags(a *netlink.LinkAttrs) (flags uint32) {
 		return 0
 	}
 	if t.frames[a.Index] {
-		flags |= deviceXDPXmit
+		flags |= kernel.DeviceXDPXmit
 	}
-	return flags | deviceNoQdisc
+	return flags | kernel.DeviceNoQdisc
 }
 
 // findXDPTargets updates v.xdpTargets. v.mu is held.
@@ -66,7 +67,7 @@ func (v *devices) whyNotXDP() string {
 	}
 	var names []string
 	for index := range v.ports {
-		if l := v.links[index]; l != nil && v.xdpTargets.flags(l.Attrs())&deviceXDPXmit == 0 {
+		if l := v.links[index]; l != nil && v.xdpTargets.flags(l.Attrs())&kernel.DeviceXDPXmit == 0 {
 			names = append(names, l.Attrs().Name)
 		}
 	}
