@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -37,7 +38,7 @@ type DataPlane struct {
 	ports       *ports
 	guards      *guards
 	services    *services
-	images      *images
+	images      *rules.Images
 	nats        *nats
 	announcer   *announcer
 	uplinkNames uplinkNames
@@ -48,9 +49,9 @@ type DataPlane struct {
 	counters    *telemetry
 	keeper      *keeper
 	snat        snatPorts
-	firewall    *firewall
+	firewall    *rules.Firewall
 	overlay     *overlay
-	epochMu     sync.Mutex // held while the epoch is raised
+	epoch       *rules.Epoch
 	changed     chan struct{}
 	closing     sync.Once
 
@@ -183,6 +184,15 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	return nil
 }
 
+// adoptRules takes over the rule sets that an earlier run put in force.
+func (d *DataPlane) adoptRules() (err error) {
+	d.epoch = rules.NewEpoch(d.tables)
+	if d.images, err = rules.NewImages(d.tables, d.maps); err == nil {
+		d.firewall, err = rules.Adopt(d.tables, d.images, d.epoch.Raise, d.log)
+	}
+	return err
+}
+
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 	if d.reasons, err = kernel.EnumNames(spec.Types, "drop_reason", "DROP_"); err != nil {
 		return err
@@ -238,7 +248,7 @@ func (d *DataPlane) namespace(id uint8) (*namespace, error) {
 		return z, err
 	}
 	v := newDevices(d, z)
-	if z.rules, err = watchRules(d, z); err == nil {
+	if z.netfilter, err = watchNetfilter(d, z); err == nil {
 		err = v.start()
 	}
 	if err != nil {

@@ -10,11 +10,12 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
 // TestBackendIDStaysFree: an id whose counters cannot be set to zero stays free.
 func TestBackendIDStaysFree(t *testing.T) {
-	all, _ := inMemory(t, datapath.Tables{Backends: 16}, &testmap.Faults{Fail: func() error { return unix.EIO }})
+	all, _ := testtables.New(t, datapath.Tables{Backends: 16}, &testmap.Faults{Fail: func() error { return unix.EIO }})
 	ids := newBackendIDs(all)
 	ids.next, ids.free = 8, []uint32{7}
 	for range 2 {

@@ -244,7 +244,7 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	if err := v.writeUplinks(); err != nil {
 		return err
 	}
-	if err := v.d.firewall.devicesChanged(names); err != nil {
+	if err := v.d.firewall.DevicesChanged(names); err != nil {
 		return err
 	}
 	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.id && changed[k.Ifindex] })

@@ -31,7 +31,7 @@ func ruleFor(priority int32, addr string, action datapath.FirewallAction) datapa
 // rulesInForce returns the ids of the rules in force for packets to some addresses.
 func (n *network) rulesInForce(addrs ...string) (ids []uint32) {
 	n.t.Helper()
-	image, err := n.d.images.inForce(rulesFirewall)
+	image, err := n.d.images.InForce(kernel.RulesFirewall)
 	n.ok(err)
 	for _, a := range addrs {
 		ids = append(ids, 0)
@@ -120,7 +120,7 @@ func TestFirewallSetRestarts(t *testing.T) {
 		t.Errorf("sets %v, want none", got)
 	}
 	n.putRules(threeRules())
-	a, c := n.d.firewall.ids["a"], n.d.firewall.ids["c"]
+	a, c := n.ruleID("a"), n.ruleID("c")
 	n.wantInForce("rules", 1, a, c, 0)
 	n.hit(c, 7)
 	n.wantCounted("c", 7)
@@ -145,12 +145,12 @@ func TestFirewallSetChanges(t *testing.T) {
 	ctx := context.Background()
 	set := threeRules()
 	n.putRules(set)
-	n.hit(n.d.firewall.ids["c"], 7)
+	n.hit(n.ruleID("c"), 7)
 	delete(set.Rules, "a")
 	set.Rules["d"] = ruleFor(1, "10.0.1.13", datapath.ActionDeny)
 	set.Exempt = []datapath.Match{{Destination: []netip.Prefix{netip.MustParsePrefix("10.0.1.12/32")}}}
 	n.putRules(set)
-	b, d := n.d.firewall.ids["b"], n.d.firewall.ids["d"]
+	b, d := n.ruleID("b"), n.ruleID("d")
 	n.wantInForce("others", 2, b, 0, d)
 	n.wantCounted("c", 7)
 	n.wantCounted("d", 0)
@@ -158,7 +158,7 @@ func TestFirewallSetChanges(t *testing.T) {
 		t.Errorf("a rule that is gone has counters (%v)", err)
 	}
 
-	n.ok(n.d.maps[kernel.MapLlImage128k].Delete(uint32(rulesFirewall)))
+	n.ok(n.d.maps[kernel.MapLlImage128k].Delete(uint32(kernel.RulesFirewall)))
 	if ok, err := n.d.firewall.Verify(ctx, datapath.NodeSet); ok || err != nil {
 		t.Errorf("the check misses that the rules are gone: %v", err)
 	}
@@ -197,12 +197,12 @@ func TestFirewallSetSizes(t *testing.T) {
 		}
 		set.Rules["last"] = ruleFor(1<<30, "10.0.1.11", datapath.ActionDeny)
 		n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, set))
-		if got := n.rulesInForce("10.0.1.11"); got[0] != n.d.firewall.ids["last"] {
-			t.Errorf("%d rules: rule %d decides, want %d", size, got[0], n.d.firewall.ids["last"])
+		if got := n.rulesInForce("10.0.1.11"); got[0] != n.ruleID("last") {
+			t.Errorf("%d rules: rule %d decides, want %d", size, got[0], n.ruleID("last"))
 		}
 		images := 0
-		for _, s := range imageSizes {
-			held, err := countKeys(n.d.maps[s.name])
+		for _, name := range imageMaps {
+			held, err := countKeys(n.d.maps[name])
 			n.ok(err)
 			images += held
 		}
@@ -226,8 +226,8 @@ func TestFirewallSetNeedsRoom(t *testing.T) {
 	room := int(n.config.Tables.Rules)
 	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, of("a", room)))
 	n.ok(n.d.firewall.Update(ctx, datapath.NodeSet, of("b", room)))
-	if got := n.rulesInForce("10.0.1.11"); got[0] != n.d.firewall.ids["b0"] {
-		t.Errorf("rule %d decides, want %d", got[0], n.d.firewall.ids["b0"])
+	if got := n.rulesInForce("10.0.1.11"); got[0] != n.ruleID("b0") {
+		t.Errorf("rule %d decides, want %d", got[0], n.ruleID("b0"))
 	}
 	if err := n.d.firewall.Update(ctx, datapath.NodeSet, of("b", room+1)); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("error %v, want that there is no room", err)
@@ -314,7 +314,7 @@ func manyRules(action datapath.FirewallAction, rules int, out ...string) datapat
 // action returns the action of the rules in force for packets to 10.0.1.11.
 func (n *network) action() datapath.FirewallAction {
 	n.t.Helper()
-	image, err := n.d.images.inForce(rulesFirewall)
+	image, err := n.d.images.InForce(kernel.RulesFirewall)
 	n.ok(err)
 	if image == nil {
 		n.t.Fatal("there are no rules")
@@ -325,6 +325,15 @@ func (n *network) action() datapath.FirewallAction {
 		n.t.Fatal("no rule matches")
 	}
 	return datapath.FirewallAction(r.Action)
+}
+
+// imageMaps are the maps of images, the smallest first.
+var imageMaps = []string{kernel.MapLlImage128k, kernel.MapLlImage1m, kernel.MapLlImage8m, kernel.MapLlImage64m}
+
+// ruleID returns the id of a rule; 0: there is none.
+func (n *network) ruleID(name datapath.RuleName) uint32 {
+	id, _ := n.d.firewall.ID(name)
+	return id
 }
 
 // interrupt changes the rules, and aborts before step number at, as if killed. It returns the name
@@ -377,11 +386,11 @@ func TestFirewallSetInterrupted(t *testing.T) {
 			if in == datapath.ActionAllow || n.epoch() == epoch && last != "settle image" {
 				t.Errorf("before %s: action %v is in force, and the epoch stays %d", last, in, epoch)
 			}
-			now, err := n.d.images.read(rulesFirewall)
-			n.ok(err)
-			for i, s := range imageSizes {
-				if held, err := countKeys(n.d.maps[s.name]); err != nil || held > 0 != (now.Image == uint32(i+1)) {
-					t.Errorf("before %s: %s holds %d images (%v)", last, s.name, held, err)
+			var now kernel.Rules
+			n.ok(n.d.tables.Rules.Lookup(uint32(kernel.RulesFirewall), &now))
+			for i, name := range imageMaps {
+				if held, err := countKeys(n.d.maps[name]); err != nil || held > 0 != (now.Image == uint32(i+1)) {
+					t.Errorf("before %s: %s holds %d images (%v)", last, name, held, err)
 				}
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -30,11 +31,11 @@ type rigRule struct {
 }
 
 // rules puts rules in force now.
-func (r *rig) rules(rules ...rigRule) {
+func (r *rig) rules(list ...rigRule) {
 	r.t.Helper()
-	compiled := make([]classify.Rule, len(rules))
-	for i := range rules {
-		rule := &rules[i]
+	compiled := make([]classify.Rule, len(list))
+	for i := range list {
+		rule := &list[i]
 		if rule.hooks == 0 {
 			rule.hooks = datapath.HookAll
 		}
@@ -43,9 +44,9 @@ func (r *rig) rules(rules ...rigRule) {
 	}
 	image, err := classify.Compile(compiled, nil)
 	r.ok(err)
-	published, err := newImages(r.tables, r.maps)
+	published, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
-	_, err = published.publish(rulesFirewall, image)
+	_, err = published.Publish(kernel.RulesFirewall, image)
 	r.ok(err)
 	r.put(kernel.MapLlEpoch, uint32(0), kernel.Epoch{Count: 1, ChangedTick: rigTick()})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
 // TestGuardsUnderFaults: whatever change of a table fails, after the retries a device has exactly the
@@ -22,7 +23,7 @@ func TestGuardsUnderFaults(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 7))
 	var fails float64
 	failures := 0
-	all, maps := inMemory(t, smallTables, &testmap.Faults{Fail: func() error {
+	all, maps := testtables.New(t, testtables.Small, &testmap.Faults{Fail: func() error {
 		if random.Float64() < fails {
 			failures++
 			return unix.EIO

@@ -135,7 +135,7 @@ func (g *guards) close(v guardedDevice) error {
 	}
 	used, err := setBit(g.used, v, true)
 	if used && err == nil {
-		err = g.d.raiseEpoch()
+		err = g.d.epoch.Raise()
 	}
 	return err
 }
@@ -179,7 +179,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 		return false, err
 	}
 	if g.narrowed[v] {
-		if err := g.d.raiseEpoch(); err != nil {
+		if err := g.d.epoch.Raise(); err != nil {
 			return false, err
 		}
 		delete(g.narrowed, v)

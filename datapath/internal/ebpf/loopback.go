@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -33,7 +34,7 @@ func (d *DataPlane) followLoopback() error {
 	wanted := len(d.services.owner) > 0
 	d.services.mu.RUnlock()
 	d.nats.mu.RLock()
-	wanted = wanted || d.nats.uses(rulesDNAT)
+	wanted = wanted || d.nats.uses(kernel.RulesDNAT)
 	d.nats.mu.RUnlock()
 	if err := d.ports.holdLoopback(wanted); err != nil {
 		return fmt.Errorf("loopback, for what the host sends to its own addresses: %w", err)

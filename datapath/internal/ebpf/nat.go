@@ -48,10 +48,10 @@ type nats struct {
 
 // natImages has the images of rules in force, as [images] has.
 type natImages interface {
-	publishAll(sets []ruleSet, images []*classify.Image) error
-	inForce(set ruleSet) (*classify.Image, error)
-	isEmpty(set ruleSet) (bool, error)
-	verify(set ruleSet) (bool, error)
+	PublishAll(sets []kernel.RuleSet, images []*classify.Image) error
+	InForce(set kernel.RuleSet) (*classify.Image, error)
+	IsEmpty(set kernel.RuleSet) (bool, error)
+	Verify(set kernel.RuleSet) (bool, error)
 }
 
 // natHost is the node whose packets are translated, as [DataPlane] is.
@@ -72,7 +72,7 @@ type natSlot struct {
 // natRule is one rule of one set: its match and its translation.
 type natRule struct {
 	natSlot
-	set       ruleSet
+	set       kernel.RuleSet
 	name      datapath.NATName
 	match     datapath.Match
 	record    kernel.NatRule
@@ -82,7 +82,7 @@ type natRule struct {
 }
 
 // The rule sets of translation, in the order in which they are published.
-var natSets = [2]ruleSet{rulesDNAT, rulesSNAT}
+var natSets = [2]kernel.RuleSet{kernel.RulesDNAT, kernel.RulesSNAT}
 
 // adoptNATs takes over the translation that an earlier run wrote.
 func adoptNATs(t *kernel.Tables, images natImages, host natHost, a addrAnnouncer, logger *slog.Logger) (*nats, error) {
@@ -107,7 +107,7 @@ func (n *nats) adopt() error {
 	}
 	n.inForce = len(n.rules) > 0
 	for _, set := range natSets {
-		empty, err := n.images.isEmpty(set)
+		empty, err := n.images.IsEmpty(set)
 		if err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (n *nats) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 }
 
 // uses reports whether a set has rules.
-func (n *nats) uses(set ruleSet) bool {
+func (n *nats) uses(set kernel.RuleSet) bool {
 	for _, r := range n.rules {
 		if r.set == set {
 			return true
@@ -237,9 +237,9 @@ func (n *nats) verify() (bool, error) {
 		return false, nil
 	}
 	for _, set := range natSets {
-		check := n.images.isEmpty
+		check := n.images.IsEmpty
 		if n.uses(set) {
-			check = n.images.verify
+			check = n.images.Verify
 		}
 		if ok, err := check(set); !ok || err != nil {
 			return false, err

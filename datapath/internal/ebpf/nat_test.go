@@ -15,21 +15,22 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 // translate puts rules in force.
-func (r *rig) translate(rules map[datapath.NATName]datapath.NAT) *nats {
+func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nats {
 	r.t.Helper()
 	d := &DataPlane{maps: r.maps, tables: r.tables}
 	d.snat.free = []datapath.PortRange{{First: 61000, Last: 65535}}
-	images, err := newImages(r.tables, r.maps)
+	images, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)
 	r.ok(err)
 	n, err := adoptNATs(r.tables, images, d, d.announcer, slog.New(slog.DiscardHandler))
 	r.ok(err)
-	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: rules}))
+	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: set}))
 	return n
 }
 

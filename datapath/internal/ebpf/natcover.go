@@ -71,7 +71,7 @@ func (n *nats) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
 func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup) error {
 	covers := map[uint16]cover{}
 	for _, r := range n.rules {
-		if r.set == rulesSNAT && r.record.Flags&kernel.NATOpen != 0 {
+		if r.set == kernel.RulesSNAT && r.record.Flags&kernel.NATOpen != 0 {
 			c := coverOf(&r.match, groups)
 			c.outer = r.pool
 			covers[r.record.Id] = c

@@ -18,23 +18,24 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
 // fakeImages has images in memory, which fail at random.
 type fakeImages struct {
 	site  *natSite
-	image [ruleSetMax]*classify.Image
+	image [kernel.RuleSetRULE_SET_MAX]*classify.Image
 	// what the slots of an image in force had in the tables when it was published
-	meant [ruleSetMax]map[uint32]string
-	own   [ruleSetMax]*classify.Image // published by this run
+	meant [kernel.RuleSetRULE_SET_MAX]map[uint32]string
+	own   [kernel.RuleSetRULE_SET_MAX]*classify.Image // published by this run
 }
 
-func (m *fakeImages) publishAll(sets []ruleSet, images []*classify.Image) error {
-	if m.site.failsAt(m.site.imageRate) {
+func (m *fakeImages) PublishAll(sets []kernel.RuleSet, images []*classify.Image) error {
+	if m.site.FailsAt(m.site.imageRate) {
 		return unix.ENOMEM // before the first one is in force
 	}
 	for i, set := range sets {
-		if m.site.failsAt(m.site.imageRate) {
+		if m.site.FailsAt(m.site.imageRate) {
 			return unix.EIO
 		}
 		if same := m.image[set] != nil && images[i] != nil && slices.Equal(m.image[set].Bytes(), images[i].Bytes()); !same {
@@ -48,24 +49,24 @@ func (m *fakeImages) publishAll(sets []ruleSet, images []*classify.Image) error 
 			}
 		}
 		m.own[set] = m.image[set]
-		if m.site.failsAt(m.site.imageRate) {
+		if m.site.FailsAt(m.site.imageRate) {
 			return unix.EIO // it is in force nevertheless
 		}
 	}
 	return nil
 }
 
-func (m *fakeImages) inForce(set ruleSet) (*classify.Image, error) { return m.image[set], nil }
-func (m *fakeImages) isEmpty(set ruleSet) (bool, error)            { return m.image[set] == nil, nil }
+func (m *fakeImages) InForce(set kernel.RuleSet) (*classify.Image, error) { return m.image[set], nil }
+func (m *fakeImages) IsEmpty(set kernel.RuleSet) (bool, error)            { return m.image[set] == nil, nil }
 
-func (m *fakeImages) verify(set ruleSet) (bool, error) {
+func (m *fakeImages) Verify(set kernel.RuleSet) (bool, error) {
 	return m.image[set] != nil && m.image[set] == m.own[set], nil
 }
 
 // natSite has nats on tables in memory, which fail at random. It is the host of these nats.
 type natSite struct {
 	*nats
-	failing
+	testtables.Failing
 	t         *testing.T
 	all       *kernel.Tables
 	images    *fakeImages
@@ -87,12 +88,12 @@ func (s *natSite) openNamespaces() []*namespace  { return nil }
 
 func newNATSite(t *testing.T, seed uint64) *natSite {
 	s := &natSite{
-		t: t, failing: failing{random: rand.New(rand.NewPCG(seed, 6))}, published: map[uint32]string{}, announced: &fakeAnnouncer{},
+		t: t, Failing: testtables.Failing{Random: rand.New(rand.NewPCG(seed, 6))}, published: map[uint32]string{}, announced: &fakeAnnouncer{},
 		desired: datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}},
 	}
-	s.all, _ = inMemory(t, smallTables, &testmap.Faults{
+	s.all, _ = testtables.New(t, testtables.Small, &testmap.Faults{
 		Fail: func() error {
-			if s.fails() {
+			if s.Fails() {
 				return unix.EIO
 			}
 			return nil
@@ -111,15 +112,15 @@ func newNATSite(t *testing.T, seed uint64) *natSite {
 // restart replaces the nats by the nats of a new run, which takes over the tables.
 func (s *natSite) restart() {
 	s.t.Helper()
-	s.killed = false
-	rate := s.rate
-	s.rate = 0
-	s.images.own = [ruleSetMax]*classify.Image{}
+	s.Killed = false
+	rate := s.Rate
+	s.Rate = 0
+	s.images.own = [kernel.RuleSetRULE_SET_MAX]*classify.Image{}
 	next, err := adoptNATs(s.all, s.images, s, s.announced, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.nats, s.rate = next, rate
+	s.nats, s.Rate = next, rate
 }
 
 // translation describes what the tables have for a slot: packets see nothing else.
@@ -199,28 +200,28 @@ func (s *natSite) reconcile() {
 	} else {
 		err = s.Update(s.t.Context(), datapath.NodeSet, s.desired)
 	}
-	if err != nil && s.rate+s.imageRate == 0 && !s.killed {
+	if err != nil && s.Rate+s.imageRate == 0 && !s.Killed {
 		s.t.Fatal(err)
 	}
 }
 
 // change replaces, adds or deletes a rule, or several.
 func (s *natSite) change() {
-	for range 1 + s.random.IntN(3) {
-		name := datapath.NATName([]string{"a", "b", "c", "d"}[s.random.IntN(4)])
-		if s.random.IntN(4) == 0 {
+	for range 1 + s.Random.IntN(3) {
+		name := datapath.NATName([]string{"a", "b", "c", "d"}[s.Random.IntN(4)])
+		if s.Random.IntN(4) == 0 {
 			delete(s.desired.Rules, name)
 		} else {
 			s.desired.Rules[name] = s.rule()
 		}
 	}
-	if s.random.IntN(12) == 0 {
+	if s.Random.IntN(12) == 0 {
 		clear(s.desired.Rules)
 	}
 }
 
 func (s *natSite) rule() datapath.NAT {
-	r := s.random
+	r := s.Random
 	net := func() netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, byte(r.IntN(4)), 0}), 24)
 	}
@@ -282,7 +283,7 @@ func (s *natSite) meaning() map[string]string {
 // wantDesired applies the desired rules without faults, and compares the result with a first run.
 func (s *natSite) wantDesired(seed uint64) {
 	s.t.Helper()
-	if s.rate, s.imageRate = 0, 0; s.killed {
+	if s.Rate, s.imageRate = 0, 0; s.Killed {
 		s.restart()
 	}
 	s.reconcile()
@@ -330,9 +331,9 @@ func (s *natSite) interfere() {
 	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernel.NatRule) error { rules = append(rules, k...); return nil }) // in memory
 	_ = s.all.NatPool.Batches(func(k []uint32, _ []kernel.NatPrefix) error { pool = append(pool, k...); return nil }) // likewise
 	pairs := slices.Collect(maps.Keys(s.pairs()))
-	set := natSets[s.random.IntN(2)]
+	set := natSets[s.Random.IntN(2)]
 	var err error
-	switch r := s.random; {
+	switch r := s.Random; {
 	case r.IntN(4) == 0 && s.images.image[set] != nil:
 		s.images.image[set], s.images.meant[set] = nil, nil
 	case r.IntN(2) == 0 && len(pairs) > 0:
@@ -366,28 +367,28 @@ func TestNATsUnderFaults(t *testing.T) {
 		stubborn := float64(round%2) * 0.5 // many failures of publishing, one after the other
 		for range changes {
 			s.change()
-			s.rate = []float64{0, 0.02, 0.1, 0.3}[s.random.IntN(4)]
-			s.imageRate = max(s.rate, stubborn)
-			for range 1 + s.random.IntN(3) {
+			s.Rate = []float64{0, 0.02, 0.1, 0.3}[s.Random.IntN(4)]
+			s.imageRate = max(s.Rate, stubborn)
+			for range 1 + s.Random.IntN(3) {
 				s.reconcile()
-				if s.random.IntN(4) == 0 && s.rate > 0 {
+				if s.Random.IntN(4) == 0 && s.Rate > 0 {
 					_ = s.maintain() // may fail
 				}
 			}
-			if s.killed || s.random.IntN(6) == 0 {
+			if s.Killed || s.Random.IntN(6) == 0 {
 				s.restart()
 			}
 			if s.broken != "" {
 				t.Fatalf("seed %d: %s", seed, s.broken)
 			}
-			if s.random.IntN(3+4*(round%2)) == 0 {
+			if s.Random.IntN(3+4*(round%2)) == 0 {
 				s.wantDesired(seed)
 				s.interfere()
 				s.wantDesired(seed)
 			}
 		}
 		s.wantDesired(seed)
-		if failures += s.failures; s.failures == 0 {
+		if failures += s.Failures; s.Failures == 0 {
 			t.Errorf("seed %d: nothing failed", seed)
 		}
 	}

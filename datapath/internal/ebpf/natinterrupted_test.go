@@ -52,9 +52,9 @@ func TestNATsInterrupted(t *testing.T) {
 				t.Errorf("step %d: %d rules in force, verified %t %v", steps, len(n.rules), ok, err)
 			}
 			r.ok(n.Delete(ctx, datapath.NodeSet))
-			for _, s := range imageSizes {
-				if held, err := countKeys(r.maps[s.name]); err != nil || held != 0 {
-					t.Errorf("step %d: %d images are left in %s: %v", steps, held, s.name, err)
+			for _, name := range imageMaps {
+				if held, err := countKeys(r.maps[name]); err != nil || held != 0 {
+					t.Errorf("step %d: %d images are left in %s: %v", steps, held, name, err)
 				}
 			}
 			steps++

@@ -14,21 +14,14 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 )
 
 // Rules implements [datapath.RuleTable].
 func (n *nats) Rules() []string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return ruleNames(n.ids)
-}
-
-func ruleNames[K ~string, V any](ids map[K]V) []string {
-	names := make([]string, 0, len(ids))
-	for name := range ids {
-		names = append(names, string(name))
-	}
-	return names
+	return rules.Names(n.ids)
 }
 
 // sortedNATs returns the names in the order of precedence.

@@ -40,7 +40,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 	}
 	maps.Copy(n.rules, wanted)
 	n.inForce = n.inForce || len(wanted) > 0
-	if err := n.images.publishAll(natSets[:], images[:]); err != nil {
+	if err := n.images.PublishAll(natSets[:], images[:]); err != nil {
 		n.unclear = true
 		return err
 	}
@@ -80,7 +80,7 @@ func (n *nats) settle() error {
 	}
 	n.referred = map[uint32]bool{}
 	for _, set := range natSets {
-		image, err := n.images.inForce(set)
+		image, err := n.images.InForce(set)
 		if err != nil {
 			return err
 		}

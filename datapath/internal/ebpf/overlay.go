@@ -115,7 +115,7 @@ func (h hostOf) isPort(ifindex int) bool {
 func newOverlay(d *DataPlane) *overlay {
 	return &overlay{
 		tables: d.tables, config: d.config, announcer: d.announcer, ports: d.ports, host: hostOf{d},
-		raiseEpoch: d.raiseEpoch, invalidate: d.nexthops.invalidate, signal: d.signal, namespace: d.namespace,
+		raiseEpoch: d.epoch.Raise, invalidate: d.nexthops.invalidate, signal: d.signal, namespace: d.namespace,
 	}
 }
 

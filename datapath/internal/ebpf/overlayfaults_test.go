@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
 // fakeHost reaches all addresses by one device.
@@ -63,7 +64,7 @@ func newFaultyOverlay(t *testing.T, seed uint64) *faultyOverlay {
 		t: t, random: rand.New(rand.NewPCG(seed, 6)), desired: map[datapath.PeerName]datapath.Peer{},
 		voided: map[uint32]int{}, written: map[uint32]int{},
 	}
-	all, _ := inMemory(t, smallTables, &testmap.Faults{Fail: o.fail, Changed: o.note})
+	all, _ := testtables.New(t, testtables.Small, &testmap.Faults{Fail: o.fail, Changed: o.note})
 	o.overlay = &overlay{tables: all}
 	o.restart()
 	return o

@@ -52,10 +52,10 @@ func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 		Tuple:    tuple,
 		Length:   int(raw.LenBytes),
 	}
-	rule, logged := d.firewall.rule(raw.RuleId)
+	rule, action, logged := d.firewall.Rule(raw.RuleId)
 	var decision *datapath.Decision
 	if logged {
-		decision = &datapath.Decision{Rule: rule.name, Action: rule.action, Packet: packet}
+		decision = &datapath.Decision{Rule: rule, Action: action, Packet: packet}
 	}
 	service := d.services.name(raw.ServiceId)
 	switch kernel.SampleType(raw.Type) {
@@ -72,7 +72,7 @@ func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 	if int(raw.Reason) < len(d.reasons) {
 		reason = d.reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule.name, NAT: d.nats.name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
+	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: d.nats.name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
 }
 
 func (d *DataPlane) deviceName(namespace uint8, index int) string {

@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
 // fakeAnnouncer records the addresses that services announce.
@@ -55,15 +56,13 @@ type faultySite struct {
 	broken    string // first invariant that a change broke
 }
 
-var smallTables = datapath.Tables{Connections: 16, HalfOpen: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
-
 func newFaultySite(t *testing.T, seed uint64) *faultySite {
 	s := &faultySite{
 		t: t, random: rand.New(rand.NewPCG(seed, 5)), announced: &fakeAnnouncer{}, passes: &fakeSweep{},
 		desired: map[datapath.ServiceName]datapath.Service{},
 	}
 	var all *kernel.Tables
-	all, s.maps = inMemory(t, smallTables, &testmap.Faults{
+	all, s.maps = testtables.New(t, testtables.Small, &testmap.Faults{
 		Fail: func() error {
 			if s.fails > 0 && s.random.Float64() < s.fails {
 				s.failures++

@@ -214,7 +214,7 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c d
 
 // RuleCounters implements [datapath.Telemetry].
 func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {
-	return t.d.firewall.counters(name)
+	return t.d.firewall.Counters(name)
 }
 
 // NATCounters implements [datapath.Telemetry].
@@ -351,10 +351,10 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 				f.Fallbacks["xdp "+z.label()] = why
 			}
 		}
-		if z.rules == nil {
+		if z.netfilter == nil {
 			continue
 		}
-		if why := z.rules.why(); why != "" {
+		if why := z.netfilter.why(); why != "" {
 			f.Fallbacks["netfilter "+z.label()] = why
 		}
 	}

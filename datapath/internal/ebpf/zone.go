@@ -36,10 +36,10 @@ type namespace struct {
 	own  bool // the namespace of the daemon itself
 	nl   *netlink.Handle
 	pair
-	first   pair // loaded while programs take over from an earlier run's; see takeover.go
-	maps    map[string]*ebpf.Map
-	devices *devices
-	rules   *rules
+	first     pair // loaded while programs take over from an earlier run's; see takeover.go
+	maps      map[string]*ebpf.Map
+	devices   *devices
+	netfilter *netfilterWatch
 }
 
 // pair holds the programs of both hooks.
@@ -116,8 +116,8 @@ func (z *namespace) Close() error {
 	if z.devices != nil {
 		z.devices.Close()
 	}
-	if z.rules != nil {
-		z.rules.Close()
+	if z.netfilter != nil {
+		z.netfilter.Close()
 	}
 	err := errors.Join(z.pair.Close(), z.first.Close())
 	z.nl.Close()

@@ -59,3 +59,10 @@ const (
 
 	ServiceSilent = uint32(ServiceFlagSERVICE_F_SILENT)
 )
+
+// The rule sets.
+const (
+	RulesFirewall = RuleSetRULES_FIREWALL
+	RulesDNAT     = RuleSetRULES_DNAT
+	RulesSNAT     = RuleSetRULES_SNAT
+)

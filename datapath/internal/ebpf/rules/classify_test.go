@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package rules
 
 import (
 	"flag"
@@ -27,10 +27,10 @@ func (a *asker) compare(rules []classify.Rule, groups map[datapath.GroupName]dat
 	}
 	image, err := classify.Compile(rules, groups)
 	a.ok(err)
-	_, err = a.images.publish(rulesDNAT, image)
+	_, err = a.images.Publish(kernel.RulesDNAT, image)
 	a.ok(err)
 	a.put(packets, devices)
-	said, _ := a.ask(rulesDNAT, len(packets))
+	said, _ := a.ask(kernel.RulesDNAT, len(packets))
 	for i, answer := range a.answers(len(packets)) {
 		want := testrules.Linear(rules, groups, &packets[i])
 		got := -1
@@ -125,24 +125,24 @@ func TestClassifyFailsClosed(t *testing.T) {
 	a.put([]classify.Packet{{Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("192.0.2.2"), Hook: datapath.HookInput}}, nil)
 	expect := func(what string, result int32) {
 		t.Helper()
-		a.ask(rulesFirewall, 1)
+		a.ask(kernel.RulesFirewall, 1)
 		if got := a.answers(1)[0].Result; got != result {
 			t.Errorf("%s: %d, want %d", what, got, result)
 		}
 	}
 	expect("no rules", 0)
-	_, err = a.images.publish(rulesFirewall, image)
+	_, err = a.images.Publish(kernel.RulesFirewall, image)
 	a.ok(err)
 	expect("a rule for all", 1)
-	a.ok(a.maps[kernel.MapLlImage128k].Delete(uint32(rulesFirewall)))
+	a.ok(a.maps[kernel.MapLlImage128k].Delete(uint32(kernel.RulesFirewall)))
 	expect("the image is gone", -1)
 	for which := range uint32(8) {
 		if which > 0 {
-			a.ok(a.maps[kernel.MapLlRules].Put(uint32(rulesFirewall), kernel.Rules{Image: which}))
+			a.ok(a.maps[kernel.MapLlRules].Put(uint32(kernel.RulesFirewall), kernel.Rules{Image: which}))
 			expect(fmt.Sprint("there is no image ", which), -1)
 		}
 	}
-	if ok, err := a.images.verify(rulesFirewall); ok || err != nil {
+	if ok, err := a.images.Verify(kernel.RulesFirewall); ok || err != nil {
 		t.Errorf("the check misses that the image is gone: %v", err)
 	}
 	other := image.Clone()
@@ -150,22 +150,22 @@ func TestClassifyFailsClosed(t *testing.T) {
 	inner, err := a.images.write(1, other)
 	a.ok(err)
 	defer inner.Close()
-	a.ok(a.images.insert(rulesFirewall, 1, inner))
-	a.ok(a.maps[kernel.MapLlRules].Put(uint32(rulesFirewall), kernel.Rules{Image: 1}))
+	a.ok(a.images.insert(kernel.RulesFirewall, 1, inner))
+	a.ok(a.maps[kernel.MapLlRules].Put(uint32(kernel.RulesFirewall), kernel.Rules{Image: 1}))
 	expect("of another version", -1)
-	changed, err := a.images.publish(rulesFirewall, image)
+	changed, err := a.images.Publish(kernel.RulesFirewall, image)
 	if a.ok(err); !changed {
 		t.Error("nothing was changed")
 	}
 	expect("published anew", 1)
-	if changed, err = a.images.publish(rulesFirewall, image); !changed || err != nil {
+	if changed, err = a.images.Publish(kernel.RulesFirewall, image); !changed || err != nil {
 		t.Errorf("the changes that follow were neither made nor reported (%v)", err)
 	}
-	a.ok(a.images.settle(rulesFirewall))
-	if changed, err = a.images.publish(rulesFirewall, image); changed || err != nil {
+	a.ok(a.images.Settle(kernel.RulesFirewall))
+	if changed, err = a.images.Publish(kernel.RulesFirewall, image); changed || err != nil {
 		t.Errorf("published again without need (%v)", err)
 	}
-	changed, err = a.images.publish(rulesFirewall, nil)
+	changed, err = a.images.Publish(kernel.RulesFirewall, nil)
 	if a.ok(err); !changed {
 		t.Error("nothing was changed")
 	}
@@ -203,7 +203,7 @@ func benchmarkClassify(b *testing.B, rules []classify.Rule, groups map[datapath.
 	a := newAsker(b)
 	image, err := classify.Compile(rules, groups)
 	a.ok(err)
-	_, err = a.images.publish(rulesFirewall, image)
+	_, err = a.images.Publish(kernel.RulesFirewall, image)
 	a.ok(err)
 	packets := make([]classify.Packet, 65536)
 	for i := range packets {
@@ -212,7 +212,7 @@ func benchmarkClassify(b *testing.B, rules []classify.Rule, groups map[datapath.
 	a.put(packets, nil)
 	var best time.Duration
 	for b.Loop() {
-		if _, took := a.ask(rulesFirewall, len(packets)); best == 0 || took < best {
+		if _, took := a.ask(kernel.RulesFirewall, len(packets)); best == 0 || took < best {
 			best = took
 		}
 	}

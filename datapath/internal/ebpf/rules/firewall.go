@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package rules puts compiled rule sets in force, each by replacing one entry of a map, and has the
+// table of the firewall's rules.
+package rules
 
 import (
 	"cmp"
@@ -22,11 +24,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// firewall is the table of the firewall's rules, which has one row.
+// Firewall is the table of the firewall's rules, which has one row.
 //
 // Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule of
 // that name exists, across changes and restarts.
-type firewall struct {
+type Firewall struct {
 	tables     *kernel.Tables
 	images     ruleImages
 	raiseEpoch func() error // has connections evaluated again
@@ -42,12 +44,12 @@ type firewall struct {
 	byID  map[uint32]ruleInForce
 }
 
-// ruleImages has the images of rules in force, as [images] has.
+// ruleImages has the images of rules in force, as [Images] has.
 type ruleImages interface {
-	publish(set ruleSet, image *classify.Image) (changed bool, err error)
-	settle(set ruleSet) error
-	isEmpty(set ruleSet) (bool, error)
-	verify(set ruleSet) (bool, error)
+	Publish(set kernel.RuleSet, image *classify.Image) (changed bool, err error)
+	Settle(set kernel.RuleSet) error
+	IsEmpty(set kernel.RuleSet) (bool, error)
+	Verify(set kernel.RuleSet) (bool, error)
 }
 
 // ruleInForce is the data of a rule that is reported with its decisions.
@@ -57,17 +59,25 @@ type ruleInForce struct {
 	log    bool
 }
 
-// rule returns the rule with an id, and whether its decisions are logged. A rule of an earlier run
+// Rule returns the rule with an id, and whether its decisions are logged. A rule of an earlier run
 // has only its name until the rule set is put in force again.
-func (f *firewall) rule(id uint32) (r ruleInForce, logged bool) {
+func (f *Firewall) Rule(id uint32) (name datapath.RuleName, action datapath.FirewallAction, logged bool) {
 	f.asked.RLock()
 	defer f.asked.RUnlock()
-	r = f.byID[id]
-	return r, r.log
+	r := f.byID[id]
+	return r.name, r.action, r.log
+}
+
+// ID returns the id of a rule; false: no rule has that name.
+func (f *Firewall) ID(name datapath.RuleName) (uint32, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id, ok := f.ids[name]
+	return id, ok
 }
 
 // know records the data of the rules in force.
-func (f *firewall) know(set *datapath.FirewallSet) {
+func (f *Firewall) know(set *datapath.FirewallSet) {
 	f.asked.Lock()
 	defer f.asked.Unlock()
 	f.byID = make(map[uint32]ruleInForce, len(set.Rules))
@@ -76,19 +86,11 @@ func (f *firewall) know(set *datapath.FirewallSet) {
 	}
 }
 
-var _ datapath.RuleTable[datapath.FirewallSet] = (*firewall)(nil)
+var _ datapath.RuleTable[datapath.FirewallSet] = (*Firewall)(nil)
 
-// adoptRules takes over the rule sets that an earlier run put in force.
-func (d *DataPlane) adoptRules() (err error) {
-	if d.images, err = newImages(d.tables, d.maps); err == nil {
-		d.firewall, err = adoptFirewall(d.tables, d.images, d.raiseEpoch, d.log)
-	}
-	return err
-}
-
-// adoptFirewall takes over the ids that an earlier run assigned.
-func adoptFirewall(t *kernel.Tables, images ruleImages, raiseEpoch func() error, logger *slog.Logger) (*firewall, error) {
-	f := &firewall{
+// Adopt takes over the ids that an earlier run assigned.
+func Adopt(t *kernel.Tables, images ruleImages, raiseEpoch func() error, logger *slog.Logger) (*Firewall, error) {
+	f := &Firewall{
 		tables: t, images: images, raiseEpoch: raiseEpoch, logger: logger,
 		ids: make(map[datapath.RuleName]uint32), whole: make(map[uint32]bool), byID: make(map[uint32]ruleInForce),
 	}
@@ -112,7 +114,7 @@ func adoptFirewall(t *kernel.Tables, images ruleImages, raiseEpoch func() error,
 }
 
 // Update implements [datapath.Table].
-func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.FirewallSet) error {
+func (f *Firewall) Update(_ context.Context, _ datapath.SetName, set datapath.FirewallSet) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	rules, err := f.order(&set)
@@ -144,7 +146,7 @@ func (f *firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 }
 
 // order returns the rules in the order in which they are evaluated, each with its id.
-func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
+func (f *Firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
 	var rules []classify.Rule
 	for i := range set.Exempt {
 		rules = append(rules, classify.Rule{
@@ -181,7 +183,7 @@ func (f *firewall) order(set *datapath.FirewallSet) ([]classify.Rule, error) {
 const ruleNameMax = len(kernel.RuleName{}.Name)
 
 // enter creates the missing names and counters of rules.
-func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
+func (f *Firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) error {
 	known := make(map[uint32]bool, len(f.ids))
 	err := f.tables.RuleName.Batches(func(ids []uint32, _ []kernel.RuleName) error {
 		for _, id := range ids {
@@ -212,21 +214,21 @@ func (f *firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 	return nil
 }
 
-// publish puts a compiled rule set in force, then has connections that an earlier one allowed
+// Publish puts a compiled rule set in force, then has connections that an earlier one allowed
 // evaluated again.
-func (f *firewall) publish(image *classify.Image) error {
-	changed, err := f.images.publish(rulesFirewall, image)
+func (f *Firewall) publish(image *classify.Image) error {
+	changed, err := f.images.Publish(kernel.RulesFirewall, image)
 	if changed {
 		err = errors.Join(err, kernel.Step("raise epoch", f.raiseEpoch))
 	}
 	if err != nil {
 		return err
 	}
-	return f.images.settle(rulesFirewall)
+	return f.images.Settle(kernel.RulesFirewall)
 }
 
 // remove deletes the entries of rules that are not in force.
-func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
+func (f *Firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 	for name, id := range f.ids {
 		if !gone(name) {
 			continue
@@ -246,7 +248,7 @@ func (f *firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 }
 
 // Delete implements [datapath.Table].
-func (f *firewall) Delete(context.Context, datapath.SetName) error {
+func (f *Firewall) Delete(context.Context, datapath.SetName) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.named = map[string]bool{}
@@ -257,31 +259,31 @@ func (f *firewall) Delete(context.Context, datapath.SetName) error {
 }
 
 // Keys implements [datapath.Table].
-func (f *firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
+func (f *Firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 	f.mu.Lock()
 	left := len(f.ids) > 0 // of an incomplete deletion
 	f.mu.Unlock()
 	return func(yield func(datapath.SetName, error) bool) {
-		if empty, err := f.images.isEmpty(rulesFirewall); err != nil || !empty || left {
+		if empty, err := f.images.IsEmpty(kernel.RulesFirewall); err != nil || !empty || left {
 			yield(datapath.NodeSet, err)
 		}
 	}
 }
 
 // Rules implements [datapath.RuleTable].
-func (f *firewall) Rules() []string {
+func (f *Firewall) Rules() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return ruleNames(f.ids)
+	return Names(f.ids)
 }
 
 // Verify implements [datapath.Table].
-func (f *firewall) Verify(context.Context, datapath.SetName) (bool, error) {
-	return f.images.verify(rulesFirewall)
+func (f *Firewall) Verify(context.Context, datapath.SetName) (bool, error) {
+	return f.images.Verify(kernel.RulesFirewall)
 }
 
-// counters returns the counters of a rule; false: no rule has that name.
-func (f *firewall) counters(name datapath.RuleName) (c datapath.RuleCounters, found bool, err error) {
+// Counters returns the counters of a rule; false: no rule has that name.
+func (f *Firewall) Counters(name datapath.RuleName) (c datapath.RuleCounters, found bool, err error) {
 	f.mu.Lock()
 	id, ok := f.ids[name]
 	f.mu.Unlock()
@@ -313,32 +315,25 @@ func devicesOf(set *datapath.FirewallSet) map[string]bool {
 	return named
 }
 
-// devicesChanged has connections evaluated again if a device that a rule names has a new ifindex or
+// DevicesChanged has connections evaluated again if a device that a rule names has a new ifindex or
 // is gone: the rules themselves hold names of devices.
-func (f *firewall) devicesChanged(names []string) error {
+func (f *Firewall) DevicesChanged(names []string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(names) == 0 || f.named != nil && !slices.ContainsFunc(names, func(name string) bool { return f.named[name] }) {
 		return nil
 	}
-	if empty, err := f.images.isEmpty(rulesFirewall); err != nil || empty {
+	if empty, err := f.images.IsEmpty(kernel.RulesFirewall); err != nil || empty {
 		return err
 	}
 	return f.raiseEpoch()
 }
 
-// raiseEpoch has all existing connections evaluated again.
-func (d *DataPlane) raiseEpoch() error {
-	d.epochMu.Lock()
-	defer d.epochMu.Unlock()
-	var epoch kernel.Epoch
-	if err := d.tables.Epoch.Lookup(uint32(0), &epoch); err != nil {
-		return fmt.Errorf("epoch of the rules: %w", err)
+// Names returns the keys of ids as strings.
+func Names[K ~string, V any](ids map[K]V) []string {
+	names := make([]string, 0, len(ids))
+	for name := range ids {
+		names = append(names, string(name))
 	}
-	epoch.Count++
-	epoch.ChangedTick = kernel.NowTick()
-	if err := d.tables.Epoch.Put(uint32(0), epoch); err != nil {
-		return fmt.Errorf("epoch of the rules: %w", err)
-	}
-	return nil
+	return names
 }

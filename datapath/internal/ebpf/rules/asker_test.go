@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package rules
 
-//go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -type test_key -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" asker ../../../ebpf-src/classify_test.bpf.c
+//go:generate go tool bpf2go -cc clang-19 -go-package rules -target bpfel -tags linux -no-global-types -type test_key -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" asker ../../../../ebpf-src/classify_test.bpf.c
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ type asker struct {
 	t       testing.TB
 	maps    map[string]*ebpf.Map
 	program *ebpf.Program
-	images  *images
+	images  *Images
 	log     string // of the verifier
 }
 
@@ -48,7 +48,7 @@ func newAsker(t testing.TB) *asker {
 	t.Cleanup(c.Close)
 	a := &asker{t: t, maps: c.Maps, program: c.Programs["test_classify"]}
 	a.log = a.program.VerifierLog
-	if a.images, err = newImages(kernel.TablesOf(c.Maps), c.Maps); err != nil {
+	if a.images, err = NewImages(kernel.TablesOf(c.Maps), c.Maps); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -102,7 +102,7 @@ func (a *asker) put(packets []classify.Packet, devices map[string]uint32) {
 }
 
 // ask evaluates the first n packets, and returns how many matched a rule, and the time taken.
-func (a *asker) ask(set ruleSet, n int) (int, time.Duration) {
+func (a *asker) ask(set kernel.RuleSet, n int) (int, time.Duration) {
 	a.t.Helper()
 	var ctx [44]uint32 // struct __sk_buff
 	ctx[2], ctx[8] = uint32(n), uint32(set)

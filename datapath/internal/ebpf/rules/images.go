@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package rules
 
 import (
 	"bytes"
@@ -25,31 +25,22 @@ var imageSizes = []struct {
 	{kernel.MapLlImage128k, 128 << 10}, {kernel.MapLlImage1m, 1 << 20}, {kernel.MapLlImage8m, 8 << 20}, {kernel.MapLlImage64m, 64 << 20},
 }
 
-type ruleSet = kernel.RuleSet
-
-const (
-	rulesFirewall = kernel.RuleSetRULES_FIREWALL
-	rulesDNAT     = kernel.RuleSetRULES_DNAT
-	rulesSNAT     = kernel.RuleSetRULES_SNAT
-	ruleSetMax    = kernel.RuleSetRULE_SET_MAX
-)
-
-// images holds the rule sets in force, each compiled to an image. It is safe for concurrent use.
-type images struct {
+// Images holds the rule sets in force, each compiled to an image. It is safe for concurrent use.
+type Images struct {
 	rules *bpfmap.Map[uint32, kernel.Rules]
 	maps  map[string]*ebpf.Map     // of ll_image_…
 	inner map[string]*ebpf.MapSpec // specs of the inner maps
 
 	mu  sync.Mutex
-	ids [ruleSetMax]ebpf.MapID // of the published images
+	ids [kernel.RuleSetRULE_SET_MAX]ebpf.MapID // of the published images
 }
 
-func newImages(t *kernel.Tables, maps map[string]*ebpf.Map) (*images, error) {
+func NewImages(t *kernel.Tables, maps map[string]*ebpf.Map) (*Images, error) {
 	spec, err := kernel.LoadKernel()
 	if err != nil {
 		return nil, err
 	}
-	m := &images{rules: &t.Rules, maps: maps, inner: make(map[string]*ebpf.MapSpec)}
+	m := &Images{rules: &t.Rules, maps: maps, inner: make(map[string]*ebpf.MapSpec)}
 	for _, s := range imageSizes {
 		m.inner[s.name] = spec.Maps[s.name].InnerMap
 	}
@@ -58,16 +49,16 @@ func newImages(t *kernel.Tables, maps map[string]*ebpf.Map) (*images, error) {
 
 // stagedImage is an image of a set in a map of its own, which programs do not use yet.
 type stagedImage struct {
-	set   ruleSet
+	set   kernel.RuleSet
 	now   kernel.Rules // in force
 	entry kernel.Rules // to be in force
 	same  bool         // that is in force already
 	inner *ebpf.Map    // nil: the set has no rules, or the same ones
 }
 
-// publish atomically puts an image in force for a set; nil: the set has no rules. It returns
-// whether anything has changed since settle was last called.
-func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err error) {
+// Publish atomically puts an image in force for a set; nil: the set has no rules. It returns
+// whether anything has changed since Settle was last called.
+func (m *Images) Publish(set kernel.RuleSet, image *classify.Image) (changed bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, err := m.stage(set, image)
@@ -77,9 +68,9 @@ func (m *images) publish(set ruleSet, image *classify.Image) (changed bool, err 
 	return m.put(s)
 }
 
-// publishAll puts the images of several sets in force, one after the other. If memory is short for
+// PublishAll puts the images of several sets in force, one after the other. If memory is short for
 // one of them, none is.
-func (m *images) publishAll(sets []ruleSet, images []*classify.Image) error {
+func (m *Images) PublishAll(sets []kernel.RuleSet, images []*classify.Image) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	staged := make([]*stagedImage, 0, len(sets))
@@ -102,7 +93,7 @@ func (m *images) publishAll(sets []ruleSet, images []*classify.Image) error {
 }
 
 // stage writes an image into a map of its own.
-func (m *images) stage(set ruleSet, image *classify.Image) (*stagedImage, error) {
+func (m *Images) stage(set kernel.RuleSet, image *classify.Image) (*stagedImage, error) {
 	now, err := m.read(set)
 	if err != nil {
 		return nil, err
@@ -115,8 +106,8 @@ func (m *images) stage(set ruleSet, image *classify.Image) (*stagedImage, error)
 	return s, err
 }
 
-// put puts a staged image in force. It returns as publish.
-func (m *images) put(s *stagedImage) (changed bool, err error) {
+// put puts a staged image in force. It returns as Publish.
+func (m *Images) put(s *stagedImage) (changed bool, err error) {
 	defer s.inner.Close() // the outer map holds it
 	if s.same {
 		return s.now.Flags&kernel.RulesPending != 0, m.removeOthers(s.set, s.now.Image)
@@ -161,12 +152,12 @@ func entryOf(image *classify.Image) (entry kernel.Rules) {
 }
 
 // same reports whether an image is already in force; if so, it counts as published.
-func (m *images) same(set ruleSet, now, entry kernel.Rules, image *classify.Image) (bool, error) {
+func (m *Images) same(set kernel.RuleSet, now, entry kernel.Rules, image *classify.Image) (bool, error) {
 	now.Flags &^= kernel.RulesPending
 	if now != entry || image == nil {
 		return now == entry, nil
 	}
-	old, err := m.inForce(set)
+	old, err := m.InForce(set)
 	if err != nil || old == nil || !bytes.Equal(old.Bytes(), image.Bytes()) {
 		return false, err
 	}
@@ -175,7 +166,7 @@ func (m *images) same(set ruleSet, now, entry kernel.Rules, image *classify.Imag
 
 // prepare makes programs look up, while the old image is in force, what the new one needs. The
 // entry also shows a run that starts after this one was killed that the rules may have changed.
-func (m *images) prepare(set ruleSet, now kernel.Rules, flags uint32) error {
+func (m *Images) prepare(set kernel.RuleSet, now kernel.Rules, flags uint32) error {
 	if now.Image == 0 || flags&^now.Flags == 0 {
 		return nil
 	}
@@ -183,8 +174,8 @@ func (m *images) prepare(set ruleSet, now kernel.Rules, flags uint32) error {
 	return kernel.Step("prepare image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
-// settle records that all consequences of a changed set are done.
-func (m *images) settle(set ruleSet) error {
+// Settle records that all consequences of a changed set are done.
+func (m *Images) Settle(set kernel.RuleSet) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, err := m.read(set)
@@ -195,12 +186,12 @@ func (m *images) settle(set ruleSet) error {
 	return kernel.Step("settle image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
-func (m *images) read(set ruleSet) (r kernel.Rules, err error) {
+func (m *Images) read(set kernel.RuleSet) (r kernel.Rules, err error) {
 	return r, m.rules.Lookup(uint32(set), &r)
 }
 
 // write returns a new map with an image.
-func (m *images) write(which uint32, image *classify.Image) (*ebpf.Map, error) {
+func (m *Images) write(which uint32, image *classify.Image) (*ebpf.Map, error) {
 	spec := m.inner[imageSizes[which-1].name]
 	inner, err := ebpf.NewMap(spec)
 	if err != nil {
@@ -219,7 +210,7 @@ func (m *images) write(which uint32, image *classify.Image) (*ebpf.Map, error) {
 }
 
 // insert puts a map with an image into the outer map that programs use.
-func (m *images) insert(set ruleSet, which uint32, inner *ebpf.Map) error {
+func (m *Images) insert(set kernel.RuleSet, which uint32, inner *ebpf.Map) error {
 	name := imageSizes[which-1].name
 	info, err := inner.Info()
 	if err != nil {
@@ -243,7 +234,7 @@ func mapped(m *ebpf.Map, access int, f func([]byte) error) error {
 
 // removeOthers removes the images of a set that are not in force, after waiting for programs that
 // may be reading one.
-func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
+func (m *Images) removeOthers(set kernel.RuleSet, which uint32) (err error) {
 	synchronized := false
 	for i, s := range imageSizes {
 		if uint32(i+1) == which {
@@ -262,9 +253,9 @@ func (m *images) removeOthers(set ruleSet, which uint32) (err error) {
 	return err
 }
 
-// inForce returns a copy of the image that programs use for a set; nil if none exists or it cannot
+// InForce returns a copy of the image that programs use for a set; nil if none exists or it cannot
 // be read.
-func (m *images) inForce(set ruleSet) (image *classify.Image, err error) {
+func (m *Images) InForce(set kernel.RuleSet) (image *classify.Image, err error) {
 	now, err := m.read(set)
 	if err != nil || now.Image == 0 || int(now.Image) > len(imageSizes) {
 		return nil, err
@@ -286,20 +277,20 @@ func (m *images) inForce(set ruleSet) (image *classify.Image, err error) {
 }
 
 // remember records the image in force as the published one.
-func (m *images) remember(set ruleSet, which uint32) error {
+func (m *Images) remember(set kernel.RuleSet, which uint32) error {
 	return m.maps[imageSizes[which-1].name].Lookup(uint32(set), &m.ids[set])
 }
 
-// isEmpty reports whether a set has no rules in force.
-func (m *images) isEmpty(set ruleSet) (bool, error) {
+// IsEmpty reports whether a set has no rules in force.
+func (m *Images) IsEmpty(set kernel.RuleSet) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, err := m.read(set)
 	return err == nil && now.Image == 0, err
 }
 
-// verify reports whether the image that was published last is still in force.
-func (m *images) verify(set ruleSet) (bool, error) {
+// Verify reports whether the image that was published last is still in force.
+func (m *Images) Verify(set kernel.RuleSet) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, err := m.read(set)

@@ -16,9 +16,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
-// rules keeps ll_netfilter in sync with the netfilter rules of a namespace's namespace: connections to
+// netfilterWatch keeps ll_netfilter in sync with the netfilter rules of a namespace: connections to
 // which they may apply do not take the fast path.
-type rules struct {
+type netfilterWatch struct {
 	d         *DataPlane
 	namespace *namespace
 	stop      func()
@@ -28,9 +28,9 @@ type rules struct {
 	bits  uint32
 }
 
-// watchRules starts with the current rules.
-func watchRules(d *DataPlane, z *namespace) (*rules, error) {
-	r := &rules{d: d, namespace: z}
+// watchNetfilter starts with the current rules.
+func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
+	r := &netfilterWatch{d: d, namespace: z}
 	// Written by an earlier run; 0 in a new map.
 	if err := d.tables.Netfilter.Lookup(uint32(z.id), &r.bits); err != nil {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
@@ -46,7 +46,7 @@ func watchRules(d *DataPlane, z *namespace) (*rules, error) {
 const racing = 10 * time.Millisecond
 
 // changed writes the new state, and ends fast paths that it forbids.
-func (r *rules) changed(s netfilter.State) {
+func (r *netfilterWatch) changed(s netfilter.State) {
 	var bits uint32
 	if s.Routed {
 		bits |= kernel.NetfilterRouted
@@ -70,7 +70,7 @@ func (r *rules) changed(s netfilter.State) {
 const relaxTime = 500 * time.Millisecond
 
 // enforce is called on a thread in the namespace's namespace.
-func (r *rules) enforce(bits uint32, more bool) error {
+func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 	if err := r.d.tables.Netfilter.Put(uint32(r.namespace.id), bits); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
 	}
@@ -93,7 +93,7 @@ func (r *rules) enforce(bits uint32, more bool) error {
 }
 
 // passed returns the TCP connections whose packets may have bypassed netfilter on the fast path.
-func (r *rules) passed() (all []netfilter.Connection, err error) {
+func (r *netfilterWatch) passed() (all []netfilter.Connection, err error) {
 	err = r.d.tables.Ct4.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
 		for i := range keys {
 			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].Tuple)
@@ -110,7 +110,7 @@ func (r *rules) passed() (all []netfilter.Connection, err error) {
 
 // note appends the connection of an entry if the kernel tracks it with the same tuple: it is not
 // translated, or its source is translated at egress, after netfilter.
-func (r *rules) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
+func (r *netfilterWatch) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
 	translated := m.Flags&(kernel.CtDNAT|kernel.CtSNAT) != 0 && m.Flags&kernel.CtSNATAtEgress == 0
 	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&kernel.CtReply != 0 || translated {
 		return all
@@ -120,7 +120,7 @@ func (r *rules) note(all []netfilter.Connection, namespace, proto uint8, m *kern
 }
 
 // why returns what keeps connections from the fast path, or "".
-func (r *rules) why() string {
+func (r *netfilterWatch) why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.bits == 0 {
@@ -136,7 +136,7 @@ func (r *rules) why() string {
 	return fmt.Sprintf("%s that are no service's take the kernel's path%s: %s", what, r.namespace.where(), r.state.Why)
 }
 
-func (r *rules) Close() {
+func (r *netfilterWatch) Close() {
 	if r.stop != nil {
 		r.stop()
 	}

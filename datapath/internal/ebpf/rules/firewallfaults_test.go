@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package rules
 
 import (
 	"fmt"
@@ -16,6 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
 // fakeRuleImages has the image of the firewall in memory, and fails at random.
@@ -26,8 +27,8 @@ type fakeRuleImages struct {
 	own     *classify.Image
 }
 
-func (m *fakeRuleImages) publish(_ ruleSet, image *classify.Image) (changed bool, err error) {
-	if m.site.fails() {
+func (m *fakeRuleImages) Publish(_ kernel.RuleSet, image *classify.Image) (changed bool, err error) {
+	if m.site.Fails() {
 		return false, unix.ENOMEM
 	}
 	if same := (m.image == nil) == (image == nil) && (image == nil || slices.Equal(m.image.Bytes(), image.Bytes())); !same {
@@ -36,29 +37,29 @@ func (m *fakeRuleImages) publish(_ ruleSet, image *classify.Image) (changed bool
 		m.site.counts()
 	}
 	m.own = m.image
-	if m.site.fails() {
+	if m.site.Fails() {
 		return true, unix.EIO
 	}
 	return m.pending, nil
 }
 
-func (m *fakeRuleImages) settle(ruleSet) error {
-	if m.site.fails() {
+func (m *fakeRuleImages) Settle(kernel.RuleSet) error {
+	if m.site.Fails() {
 		return unix.EIO
 	}
 	m.pending = false
 	return nil
 }
 
-func (m *fakeRuleImages) isEmpty(ruleSet) (bool, error) { return m.image == nil, nil }
-func (m *fakeRuleImages) verify(ruleSet) (bool, error) {
+func (m *fakeRuleImages) IsEmpty(kernel.RuleSet) (bool, error) { return m.image == nil, nil }
+func (m *fakeRuleImages) Verify(kernel.RuleSet) (bool, error) {
 	return m.image != nil && m.image == m.own, nil
 }
 
 // firewallSite has a firewall on tables in memory, which fail at random.
 type firewallSite struct {
-	*firewall
-	failing
+	*Firewall
+	testtables.Failing
 	t       *testing.T
 	all     *kernel.Tables
 	images  *fakeRuleImages
@@ -86,11 +87,11 @@ func (s *firewallSite) counts() {
 
 func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
 	s := &firewallSite{
-		t: t, failing: failing{random: rand.New(rand.NewPCG(seed, 7))}, desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}},
+		t: t, Failing: testtables.Failing{Random: rand.New(rand.NewPCG(seed, 7))}, desired: datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}},
 		hits: map[datapath.RuleName]uint64{},
 	}
-	s.all, _ = inMemory(t, smallTables, &testmap.Faults{Fail: func() error {
-		if s.fails() {
+	s.all, _ = testtables.New(t, testtables.Small, &testmap.Faults{Fail: func() error {
+		if s.Fails() {
 			return unix.EIO
 		}
 		return nil
@@ -103,10 +104,10 @@ func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
 // restart replaces the firewall by the one of a new run, which takes over the tables.
 func (s *firewallSite) restart() {
 	s.t.Helper()
-	rate := s.rate
-	s.rate, s.killed, s.images.own = 0, false, nil
-	next, err := adoptFirewall(s.all, s.images, func() error {
-		if s.fails() {
+	rate := s.Rate
+	s.Rate, s.Killed, s.images.own = 0, false, nil
+	next, err := Adopt(s.all, s.images, func() error {
+		if s.Fails() {
 			return unix.EIO
 		}
 		s.unseen = false
@@ -115,11 +116,11 @@ func (s *firewallSite) restart() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.firewall, s.rate = next, rate
+	s.Firewall, s.Rate = next, rate
 }
 
 func (s *firewallSite) change() {
-	r := s.random
+	r := s.Random
 	for range 1 + r.IntN(3) {
 		name := datapath.RuleName([]string{"a", "b", "c", "d", "e"}[r.IntN(5)])
 		if r.IntN(3) == 0 {
@@ -147,7 +148,7 @@ func (s *firewallSite) reconcile() {
 	} else {
 		err = s.Update(s.t.Context(), datapath.NodeSet, s.desired)
 	}
-	if err != nil && s.rate == 0 && !s.killed {
+	if err != nil && s.Rate == 0 && !s.Killed {
 		s.t.Fatal(err)
 	}
 }
@@ -191,7 +192,7 @@ func (s *firewallSite) meaning() string {
 
 func (s *firewallSite) wantDesired(seed uint64) {
 	s.t.Helper()
-	if s.rate = 0; s.killed {
+	if s.Rate = 0; s.Killed {
 		s.restart()
 	}
 	s.reconcile()
@@ -205,7 +206,7 @@ func (s *firewallSite) wantDesired(seed uint64) {
 		s.t.Errorf("seed %d: connections that earlier rules allowed were not evaluated again", seed)
 	}
 	for name := range s.desired.Rules {
-		c, ok, err := s.counters(name)
+		c, ok, err := s.Counters(name)
 		if !ok || err != nil || c.Packets < s.hits[name] {
 			s.t.Errorf("seed %d: rule %s counts %d packets (%t %v), want at least %d", seed, name, c.Packets, ok, err, s.hits[name])
 		}
@@ -232,22 +233,22 @@ func TestFirewallUnderFaults(t *testing.T) {
 		s := newFirewallSite(t, seed)
 		for range 25 {
 			s.change()
-			s.rate = []float64{0, 0.02, 0.1, 0.3}[s.random.IntN(4)]
-			for range 1 + s.random.IntN(3) {
+			s.Rate = []float64{0, 0.02, 0.1, 0.3}[s.Random.IntN(4)]
+			for range 1 + s.Random.IntN(3) {
 				s.reconcile()
 			}
-			if s.killed || s.random.IntN(6) == 0 {
+			if s.Killed || s.Random.IntN(6) == 0 {
 				s.restart()
 			}
 			if s.counts(); s.broken != "" {
 				t.Fatalf("seed %d: %s", seed, s.broken)
 			}
-			if s.random.IntN(3) == 0 {
+			if s.Random.IntN(3) == 0 {
 				s.wantDesired(seed)
 			}
 		}
 		s.wantDesired(seed)
-		failures += s.failures
+		failures += s.Failures
 	}
 	if failures == 0 {
 		t.Error("nothing failed")

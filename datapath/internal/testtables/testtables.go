@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package testtables has the tables of the programs in memory, which fail on demand: for tests without
+// root.
+package testtables
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
+)
+
+// New returns tables in memory that have the types and sizes of maps.h, and the maps by the
+// names of the fields of tables.
+func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.Tables, map[string]*testmap.Map) {
+	t.Helper()
+	spec, err := kernel.LoadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs := pin.Wanted(spec.Maps, sizes)
+	all, maps := &kernel.Tables{}, map[string]*testmap.Map{}
+	fields := reflect.ValueOf(all).Elem()
+	for i := range fields.NumField() {
+		name := fields.Type().Field(i).Name
+		m := testmap.New(specs[kernel.MapName(name)], faults)
+		fields.Field(i).Addr().Interface().(interface{ BindStore(bpfmap.Store) }).BindStore(m)
+		maps[name] = m
+	}
+	return all, maps
+}
+
+// Failing decides which changes fail. One of eight failures is the death of the daemon.
+type Failing struct {
+	Random   *rand.Rand
+	Rate     float64 // probability of a failure of each change
+	Killed   bool    // everything fails until the next run
+	Failures int
+}
+
+// Fails reports whether the next change fails.
+func (f *Failing) Fails() bool { return f.FailsAt(f.Rate) }
+
+// Fails reports whether the next change fails.
+// FailsAt is as Fails, with another probability.
+func (f *Failing) FailsAt(rate float64) bool {
+	if rate > 0 && f.Random.Float64() < rate {
+		f.Failures++
+		f.Killed = f.Killed || f.Random.IntN(8) == 0
+		return true
+	}
+	return f.Killed
+}
+
+// Small are sizes that a test fills quickly.
+var Small = datapath.Tables{Connections: 16, HalfOpen: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
