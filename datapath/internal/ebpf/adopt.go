@@ -71,7 +71,7 @@ func (s *services) adoptFrontends() error {
 				continue
 			}
 			f := key.Frontend()
-			fam := familyOf(f.Addr.Addr())
+			fam := kernel.FamilyOf(f.Addr.Addr())
 			v.frontends = append(v.frontends, f)
 			s.owner[f] = v
 			// A run that ended between two frontends of a service left them with different entries.

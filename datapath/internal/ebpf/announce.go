@@ -224,7 +224,7 @@ func (a *announcer) alone(wanted map[kernel.AnnounceKey]kernel.Announced) {
 }
 
 func announceKey(z *namespace, index int, p netip.Prefix) kernel.AnnounceKey {
-	return kernel.AnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: uint32(index), Netns: uint32(z.id), Addr: kernel.AddrOf(p.Masked().Addr())}
+	return kernel.AnnounceKey{PrefixLen: uint32(64 + kernel.Bits128(p)), Ifindex: uint32(index), Netns: uint32(z.id), Addr: kernel.AddrOf(p.Masked().Addr())}
 }
 
 // byNetwork adds the entries of x for network n and returns the new addresses. A prefix that covers

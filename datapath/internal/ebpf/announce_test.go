@@ -44,7 +44,7 @@ func neighbourMessage(eth testpkt.Ethernet, kind uint8, flags uint32, from, to, 
 func (r *rig) announces(index uint32, prefix string, flags uint32) {
 	r.t.Helper()
 	p := netip.MustParsePrefix(prefix)
-	r.put(kernel.MapLlAnnounced, kernel.AnnounceKey{PrefixLen: uint32(64 + bits128(p)), Ifindex: index, Addr: kernel.AddrOf(p.Addr())}, kernel.Announced{Flags: flags})
+	r.put(kernel.MapLlAnnounced, kernel.AnnounceKey{PrefixLen: uint32(64 + kernel.Bits128(p)), Ifindex: index, Addr: kernel.AddrOf(p.Addr())}, kernel.Announced{Flags: flags})
 }
 
 var nobody [6]byte

@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 )
@@ -39,7 +40,7 @@ type DataPlane struct {
 	guards      *guards
 	services    *services
 	images      *rules.Images
-	nats        *nats
+	nats        *nat.Table
 	announcer   *announcer
 	uplinkNames uplinkNames
 	shared      *shared[kernel.Shares]
@@ -147,7 +148,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
-	if d.nats, err = adoptNATs(d.tables, d.images, d, d.announcer, d.log); err != nil {
+	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
 	}
 	d.guards = newGuards(d)
@@ -306,7 +307,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.dropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
+	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.Maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -37,7 +38,7 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		"NEXTHOP_COUNT":   kernel.NexthopCount,
 		"CROWD_COUNT":     kernel.CrowdCount,
 		"CROWD_SLOTS":     kernel.CrowdSlots,
-		"NAT_VARIANTS":    natVariants,
+		"NAT_VARIANTS":    nat.Variants,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(headers)
 		if found == nil {

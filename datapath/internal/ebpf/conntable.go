@@ -130,8 +130,8 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 	}
 	if (m.NatId != 0 || m.Flags&kernel.CtDevice != 0) && !ends {
 		comes, leaves := tuplesOf[K, V](k, v)
-		if ends = p.nat.ended(m, comes, leaves, k.Namespace()); !ends {
-			p.nat.note(m, comes, leaves, k.Protocol(), k.Namespace())
+		if ends = p.nat.Ended(m, comes, leaves, k.Namespace()); !ends {
+			p.nat.Note(m, comes, leaves, k.Protocol(), k.Namespace())
 		}
 	}
 	if !ends && p.match != nil {
@@ -179,7 +179,7 @@ func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Conn
 		DNAT:     m.Flags&kernel.CtDNAT != 0,
 		SNAT:     m.Flags&kernel.CtSNAT != 0,
 		Service:  t.d.services.name(m.ServiceId),
-		NAT:      t.d.nats.name(m.NatId),
+		NAT:      t.d.nats.Name(m.NatId),
 	}
 	if m.Flags&kernel.CtReply != 0 {
 		c.Original, c.Reply = c.Reply, c.Original
@@ -220,7 +220,7 @@ func (t *connMap[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 			c.Forth, c.Back = l.ways.of(m), l.ways.of(twin)
 			c.Tracked = c.Forth.Tracked && c.Back.Tracked
 			if twin.NatId != m.NatId {
-				c.NATBack = t.d.nats.name(twin.NatId)
+				c.NATBack = t.d.nats.Name(twin.NatId)
 			}
 		}
 		c.Expires = max(0, kernel.DurationOf(idle)-c.Idle)

@@ -159,10 +159,10 @@ func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 		t.d.sweeper.shares.add(t.kind(), clientAddr[K, V](k, v), -1)
 	}
 	p.close(&m)
-	p.nat.leave(&m, comes, leaves, k.Protocol(), k.Namespace())
+	p.nat.Leave(&m, comes, leaves, k.Protocol(), k.Namespace())
 	if result == kernel.ExpirerExpireResultEXPIRE_BOTH {
 		p.close(&twin)
-		p.nat.leave(&twin, turned(leaves), turned(comes), k.Protocol(), k.Namespace())
+		p.nat.Leave(&twin, turned(leaves), turned(comes), k.Protocol(), k.Namespace())
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 		return err
 	}
 	for _, f := range value.Frontends {
-		fam := familyOf(f.Addr.Addr())
+		fam := kernel.FamilyOf(f.Addr.Addr())
 		ours := s.owner[f] == v
 		if ours && v.entries[fam] == entries[fam] && !v.suspect && !v.mixed {
 			continue

@@ -20,8 +20,6 @@ var (
 	echoTimeout          = kernel.TicksOf(datapath.EchoTimeout)
 	transitoryTimeout    = kernel.TicksOf(datapath.TransitoryTimeout)
 	unansweredNATTimeout = kernel.TicksOf(datapath.UnansweredNATTimeout)
-	mappingTimeout       = kernel.TicksOf(datapath.MappingTimeout)
-	blockTimeout         = kernel.TicksOf(datapath.BlockTimeout)
 )
 
 // plainIdle is the idle timeout of connections without a service.
@@ -104,4 +102,19 @@ func (s *services) forSweep() (idleTimeouts, map[uint32]bool) {
 		dead[id] = b.gone
 	}
 	return idle, dead
+}
+
+// translatedIdle returns the idle time after which a translated connection ends, if it differs from
+// other connections; else 0.
+func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
+	switch state {
+	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED, kernel.CtStateCT_FIN:
+		if protocol == datapath.TCP {
+			return transitoryTimeout
+		}
+		if protocol == datapath.UDP && state == kernel.CtStateCT_NEW {
+			return unansweredNATTimeout
+		}
+	}
+	return 0
 }

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -33,9 +32,7 @@ func (d *DataPlane) followLoopback() error {
 	d.services.mu.RLock()
 	wanted := len(d.services.owner) > 0
 	d.services.mu.RUnlock()
-	d.nats.mu.RLock()
-	wanted = wanted || d.nats.uses(kernel.RulesDNAT)
-	d.nats.mu.RUnlock()
+	wanted = wanted || d.nats.HasDNAT()
 	if err := d.ports.holdLoopback(wanted); err != nil {
 		return fmt.Errorf("loopback, for what the host sends to its own addresses: %w", err)
 	}

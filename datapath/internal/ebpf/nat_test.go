@@ -15,22 +15,30 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 // translate puts rules in force.
-func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nats {
+func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nat.Table {
+	r.t.Helper()
+	n := r.adoptNAT(slog.DiscardHandler, datapath.PortRange{First: 61000, Last: 65535})
+	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: set}))
+	return n
+}
+
+// adoptNAT takes over the rules in force. Rules that name no ports have free.
+func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table {
 	r.t.Helper()
 	d := &DataPlane{maps: r.maps, tables: r.tables}
-	d.snat.free = []datapath.PortRange{{First: 61000, Last: 65535}}
+	d.snat.free = free
 	images, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)
 	r.ok(err)
-	n, err := adoptNATs(r.tables, images, d, d.announcer, slog.New(slog.DiscardHandler))
+	n, err := nat.Adopt(r.tables, images, natHost{d}, slog.New(log))
 	r.ok(err)
-	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: set}))
 	return n
 }
 
@@ -401,8 +409,8 @@ func TestBothTranslated(t *testing.T) {
 				r.slow("confirmation", p, stageConfirm)
 				forth, _ := r.conn(p.forth())
 				back, _ := r.conn(p.back())
-				if n.name(forth.NATID) != "in" || n.name(back.NATID) != "away" {
-					t.Errorf("translated by %q and %q, want in and away", n.name(forth.NATID), n.name(back.NATID))
+				if n.Name(forth.NATID) != "in" || n.Name(back.NATID) != "away" {
+					t.Errorf("translated by %q and %q, want in and away", n.Name(forth.NATID), n.Name(back.NATID))
 				}
 			})
 		}

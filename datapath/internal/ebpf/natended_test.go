@@ -95,7 +95,7 @@ func TestEndedPortsAgain(t *testing.T) {
 					t.Errorf("the port %d of a connection that continues was given out again", port)
 				}
 				packets := map[bool]uint64{false: 18, true: 12}[reset]
-				if c, _, err := n.counters("away"); err != nil || c.Connections != 7 || c.Packets != packets {
+				if c, _, err := n.Counters("away"); err != nil || c.Connections != 7 || c.Packets != packets {
 					t.Errorf("counters %+v, %v; want 7 connections, and %d packets of those that made room", c, err, packets)
 				}
 			})
@@ -189,9 +189,9 @@ func TestMappingByAddress(t *testing.T) {
 			if again := leaves(r.out, r.in, netip.AddrPortFrom(f.far.Addr().Next(), 1)); again != far {
 				t.Errorf("by the first device again as %s, before %s", again, far)
 			}
-			p := n.passBegins()
-			p.began += mappingTimeout + 10
-			r.ok(n.passEnded(p))
+			p := n.PassBegins()
+			p.Began += kernel.TicksOf(datapath.MappingTimeout) + 10
+			r.ok(n.PassEnded(p))
 			if inner, outer := r.count(kernel.MapLlMapping), r.count(kernel.MapLlMappingOuter); inner != 0 || outer != 0 {
 				t.Errorf("%d and %d unused mappings are left", inner, outer)
 			}
@@ -210,12 +210,12 @@ func TestMappingOfNewRule(t *testing.T) {
 			f := families[0]
 			r := newRig(t)
 			n := r.translate(nil)
-			p := n.passBegins()
+			p := n.PassBegins()
 			rule := masquerade("out0")
 			change(&rule)
 			r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": rule}}))
 			r.leave(r.in, r.out, packet(r.out.leaves(), testpkt.ProtoUDP, f.client, f.far, stageOpen, 60))
-			r.ok(n.passEnded(p))
+			r.ok(n.PassEnded(p))
 			if got := r.count(kernel.MapLlMapping) + r.count(kernel.MapLlBlock); got != 1 {
 				t.Errorf("%d mappings and blocks are left, want 1", got)
 			}

@@ -68,7 +68,7 @@ func (n *network) passLater(ticks uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.begin()
-	w.pass.nat.began += ticks
+	w.pass.nat.Began += ticks
 	for done := false; !done; {
 		var err error
 		done, err = w.step(time.Now().Add(sweepBudget))
@@ -98,8 +98,8 @@ func TestIdleSinceLastPacket(t *testing.T) {
 		idle        uint32
 		change      func(*datapath.NAT)
 	}{
-		{"mapping", kernel.MapLlMappingOuter, mappingTimeout, func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
-		{"block", kernel.MapLlBlock, blockTimeout, func(v *datapath.NAT) { v.BlockSize = 64 }},
+		{"mapping", kernel.MapLlMappingOuter, kernel.TicksOf(datapath.MappingTimeout), func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
+		{"block", kernel.MapLlBlock, kernel.TicksOf(datapath.BlockTimeout), func(v *datapath.NAT) { v.BlockSize = 64 }},
 	} {
 		// answers: whether the answers are the direction that fell silent.
 		for spoke, answers := range map[string]bool{"client": true, "server": false} {

@@ -5,6 +5,7 @@ package ebpf
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -44,12 +45,11 @@ func TestNATsInterrupted(t *testing.T) {
 				t.Errorf("step %d: the check misses that it was interrupted: %v", steps, err)
 			}
 			if restarts {
-				n, err = adoptNATs(r.tables, n.images, n.host, n.announcer, n.logger)
-				r.ok(err)
+				n = r.adoptNAT(slog.DiscardHandler, datapath.PortRange{First: 61000, Last: 65535})
 			}
 			r.ok(n.Update(ctx, datapath.NodeSet, datapath.NATSet{Rules: second}))
-			if ok, err := n.Verify(ctx, datapath.NodeSet); !ok || err != nil || len(n.rules) != 2 {
-				t.Errorf("step %d: %d rules in force, verified %t %v", steps, len(n.rules), ok, err)
+			if ok, err := n.Verify(ctx, datapath.NodeSet); !ok || err != nil || len(n.Rules()) != 2 {
+				t.Errorf("step %d: %d rules in force, verified %t %v", steps, len(n.Rules()), ok, err)
 			}
 			r.ok(n.Delete(ctx, datapath.NodeSet))
 			for _, name := range imageMaps {

@@ -53,8 +53,7 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 // another server all ports are free again.
 func TestPortsRunOut(t *testing.T) {
 	r := newRig(t, sized(8, 300_000))
-	n := r.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})
-	n.host.(*DataPlane).snat.free = []datapath.PortRange{{First: 1024, Last: 29999}, {First: 40000, Last: 65535}}
+	n := r.adoptNAT(slog.DiscardHandler, datapath.PortRange{First: 1024, Last: 29999}, datapath.PortRange{First: 40000, Last: 65535})
 	const free = 28976 + 25536 - 64
 	r.put(kernel.MapLlPortTaken, uint32(1000), ^uint64(0)) // 64000 to 64063
 	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": masquerade("out0")}}))
@@ -75,7 +74,7 @@ func TestPortsRunOut(t *testing.T) {
 	if want := free * 15 / 16; opened < want*99/100 || opened > want*101/100 {
 		t.Errorf("%d connections were opened, want about %d", opened, want)
 	}
-	c, _, err := n.counters("away")
+	c, _, err := n.Counters("away")
 	if err != nil || c.Connections != uint64(opened) || c.Drops["no_port"] != uint64(refused) || r.counters()["DROP_NO_PORT"] != uint64(refused) {
 		t.Errorf("%d opened and %d refused; counters %+v, %v", opened, refused, c, err)
 	}
@@ -93,9 +92,10 @@ func TestPortBlocks(t *testing.T) {
 	r := newRig(t, sized(8, 4096))
 	rule := masquerade("out0")
 	rule.BlockSize, rule.Log = 64, true
-	n := r.translate(map[datapath.NATName]datapath.NAT{"away": rule})
+	r.translate(map[datapath.NATName]datapath.NAT{"away": rule})
 	var log bytes.Buffer
-	n.logger = slog.New(slog.NewTextHandler(&log, nil))
+	n := r.adoptNAT(slog.NewTextHandler(&log, nil), datapath.PortRange{First: 61000, Last: 65535})
+	r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": rule}}))
 	f := families[0]
 	owner := make(map[uint16]netip.Addr)
 	for _, inner := range []netip.Addr{f.client.Addr(), f.client.Addr().Next()} {
@@ -117,14 +117,14 @@ func TestPortBlocks(t *testing.T) {
 			t.Errorf("%s has blocks %v, and %d connections were refused", inner, blocks, refused)
 		}
 	}
-	r.ok(n.passEnded(n.passBegins()))
+	r.ok(n.PassEnded(n.PassBegins()))
 	if got := strings.Count(log.String(), `msg="mapping of NAT begins" nat=away inner=192.0.2.1`); got != 8 {
 		t.Errorf("%d blocks were logged, want 8:\n%s", got, log.String())
 	}
-	p := n.passBegins()
-	p.outers.use(outerKey{kernel.AddrOf(f.outAddr), testpkt.ProtoUDP, 0}, 61000+64*firstOf(owner))
-	p.began += blockTimeout + 10
-	r.ok(n.passEnded(p))
+	p := n.PassBegins()
+	p.Use(netip.AddrPortFrom(f.outAddr, 61000+64*firstOf(owner)), testpkt.ProtoUDP, 0)
+	p.Began += kernel.TicksOf(datapath.BlockTimeout) + 10
+	r.ok(n.PassEnded(p))
 	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernel.MapLlBlock) != 1 || r.count(kernel.MapLlBlockOwner) != 1 {
 		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernel.MapLlBlock), r.count(kernel.MapLlBlockOwner))
 	}

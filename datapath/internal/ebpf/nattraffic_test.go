@@ -157,7 +157,7 @@ func TestMappingOfStrangers(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.begin()
-		w.pass.nat.began += mappingTimeout + 10
+		w.pass.nat.Began += kernel.TicksOf(datapath.MappingTimeout) + 10
 		for done := false; !done; {
 			var err error
 			done, err = w.step(time.Now().Add(sweepBudget))

@@ -26,7 +26,7 @@ func (o *overlay) maintain() error {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}
-		if is.MtuBytes != 0 && ticksBetween(is.HeardTick, now) >= kernel.TicksOf(pathAge) {
+		if is.MtuBytes != 0 && kernel.TicksBetween(is.HeardTick, now) >= kernel.TicksOf(pathAge) {
 			is = kernel.PeerPmtu{}
 			if err := o.tables.PeerPmtu.Put(p.index, is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)

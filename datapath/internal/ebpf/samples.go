@@ -72,7 +72,7 @@ func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 	if int(raw.Reason) < len(d.reasons) {
 		reason = d.reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: d.nats.name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
+	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: d.nats.Name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
 }
 
 func (d *DataPlane) deviceName(namespace uint8, index int) string {

@@ -85,13 +85,6 @@ type backend struct {
 	flags  uint16
 }
 
-func familyOf(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
-}
-
 // newID returns a number that is not in use as an id in the kernel.
 func (s *services) newID() uint32 {
 	s.lastID++
@@ -210,7 +203,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 	serves, falls := servedFamilies(value), fallingBack(value)
 	for _, b := range value.Backends {
 		w := backend{addr: b.Addr, weight: b.Weight}
-		if share := shareOf(b, falls[familyOf(b.Addr.Addr())]); share > 0 {
+		if share := shareOf(b, falls[kernel.FamilyOf(b.Addr.Addr())]); share > 0 {
 			w.weight, w.flags = share, kernel.BackendUsable
 		}
 		i, ok := findBackend(known, b.Addr)
@@ -225,7 +218,7 @@ func (s *services) writeBackends(v *service, value *datapath.Service) (err error
 				break
 			}
 		}
-		if b.State == datapath.BackendDown && serves[familyOf(b.Addr.Addr())] {
+		if b.State == datapath.BackendDown && serves[kernel.FamilyOf(b.Addr.Addr())] {
 			v.changed.down = append(v.changed.down, w.id)
 		} else {
 			s.backends.revive(w.id)

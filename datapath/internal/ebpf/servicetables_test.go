@@ -72,7 +72,7 @@ func wrongReference(r *tablesOfSite) string {
 		}
 		for _, id := range ids {
 			var b kernel.Backend
-			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || familyOf(b.BackendAddr().Addr()) != familyOf(f.Addr.Addr()) {
+			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || kernel.FamilyOf(b.BackendAddr().Addr()) != kernel.FamilyOf(f.Addr.Addr()) {
 				return fmt.Sprintf("frontend %s: backend %d is %+v", f, id, b)
 			}
 		}

@@ -37,7 +37,7 @@ type oldTable struct {
 func (s *services) writeTables(v *service, value *datapath.Service) error {
 	for f := range v.tables {
 		var ids []uint32
-		if slices.ContainsFunc(value.Frontends, func(x datapath.Frontend) bool { return familyOf(x.Addr.Addr()) == f }) {
+		if slices.ContainsFunc(value.Frontends, func(x datapath.Frontend) bool { return kernel.FamilyOf(x.Addr.Addr()) == f }) {
 			ids = v.slots(value, f)
 		}
 		t := table{count: uint32(len(ids)), sum: sumOf(ids)}
@@ -96,7 +96,7 @@ func (v *service) slots(value *datapath.Service, f int) []uint32 {
 func servedFamilies(value *datapath.Service) (serves [2]bool) {
 	for _, b := range value.Backends {
 		if b.State != datapath.BackendDown {
-			serves[familyOf(b.Addr.Addr())] = true
+			serves[kernel.FamilyOf(b.Addr.Addr())] = true
 		}
 	}
 	return serves
@@ -108,7 +108,7 @@ func fallingBack(value *datapath.Service) (falls [2]bool) {
 	falls = [2]bool{true, true}
 	for _, b := range value.Backends {
 		if shareOf(b, false) > 0 {
-			falls[familyOf(b.Addr.Addr())] = false
+			falls[kernel.FamilyOf(b.Addr.Addr())] = false
 		}
 	}
 	return falls
@@ -133,7 +133,7 @@ func shareOf(b datapath.Backend, falls bool) uint16 {
 func usableOf(value *datapath.Service, f int) (usable []selection.Weighted, all int) {
 	falls := fallingBack(value)[f]
 	for _, b := range value.Backends {
-		if familyOf(b.Addr.Addr()) != f {
+		if kernel.FamilyOf(b.Addr.Addr()) != f {
 			continue
 		}
 		all++

@@ -108,16 +108,6 @@ func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 	return nil
 }
 
-// defaultPorts returns the ports that are assigned for rules without ports.
-func (d *DataPlane) defaultPorts() ([]datapath.PortRange, error) {
-	d.snat.mu.Lock()
-	defer d.snat.mu.Unlock()
-	if len(d.snat.free) == 0 {
-		return nil, fmt.Errorf("ip_local_port_range and ip_local_reserved_ports leave no port from 1024 on: %w", datapath.ErrAbsent)
-	}
-	return slices.Clone(d.snat.free), nil
-}
-
 // takenPorts returns the ports in use by sockets of the node and services, and the ports that the
 // kernel assigns to the node's own connections or that are reserved.
 func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {

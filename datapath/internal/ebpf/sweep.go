@@ -12,6 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 )
 
 // kickPause is the minimum time between two sweeps for deleted backends.
@@ -29,10 +30,10 @@ type sweeper struct {
 	expirer *expirer
 	shares  *shares
 
-	mu     sync.Mutex // one sweep at a time
-	closed closed
-	pass   *pass     // current; nil: none
-	begins time.Time // start of the next periodic pass
+	mu     sync.Mutex                // one sweep at a time
+	closed map[uint32]*backendTotals // traffic of connections that passes deleted, not in a table yet
+	pass   *pass                     // current; nil: none
+	begins time.Time                 // start of the next periodic pass
 
 	numbers sync.Mutex
 	number  uint64 // of the current or the last pass
@@ -40,14 +41,6 @@ type sweeper struct {
 	ended   time.Time     // end of the last complete pass
 	took    time.Duration // and its duration
 	seen    [4]uint64     // entries by table, as of then
-}
-
-// closed is the traffic of connections that passes deleted and that is not yet in a table: by
-// backend, and by NAT.
-type closed struct{ backends, nats map[uint32]*backendTotals }
-
-func newClosed() closed {
-	return closed{make(map[uint32]*backendTotals), make(map[uint32]*backendTotals)}
 }
 
 // pass is one sweep over all connections.
@@ -63,7 +56,7 @@ type pass struct {
 	live     map[uint32]*backendTotals
 	closed   map[uint32]*backendTotals
 	used     [kernel.NexthopCount]bool
-	nat      *natPass
+	nat      *nat.Pass
 	departed map[netnsAddr]departure
 	taken    map[datapath.Frontend]uint64
 	seen     [4]uint64 // entries by table
@@ -86,7 +79,7 @@ func newSweeper(d *DataPlane) (*sweeper, error) {
 
 		expirer: x,
 		shares:  newShares(d.shared.value, d.tables.Ct4.MaxEntries()/2, d.tables.Half4.MaxEntries()/2),
-		closed:  newClosed(),
+		closed:  make(map[uint32]*backendTotals),
 	}
 	w.wg.Add(1)
 	go w.sweepWhenKicked()
@@ -255,12 +248,11 @@ func (w *sweeper) begin() {
 		idle:     idle,
 		dead:     dead,
 		live:     make(map[uint32]*backendTotals),
-		closed:   w.closed.backends,
-		nat:      w.d.nats.passBegins(),
+		closed:   w.closed,
+		nat:      w.d.nats.PassBegins(),
 		departed: w.d.guards.departed.passBegins(),
 		taken:    w.d.services.forHandover(),
 	}
-	w.pass.nat.closed = w.closed.nats
 }
 
 // end stores the results of a pass.
@@ -280,8 +272,8 @@ func (w *sweeper) end(p *pass) error {
 	w.d.guards.departed.passEnded(p.departed)
 	err = errors.Join(err, w.writeLoads(before, totals))
 	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < kernel.NexthopCount && p.used[index] })))
-	err = errors.Join(err, w.d.services.passEnded(p), w.d.nats.passEnded(p.nat))
-	w.closed = newClosed()
+	err = errors.Join(err, w.d.services.passEnded(p), w.d.nats.PassEnded(p.nat))
+	w.closed = make(map[uint32]*backendTotals)
 	return err
 }
 

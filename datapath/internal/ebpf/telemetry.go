@@ -222,7 +222,7 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datap
 	if err := t.d.sweeper.refresh(); err != nil {
 		return datapath.NATCounters{}, false, err
 	}
-	return t.d.nats.counters(name)
+	return t.d.nats.Counters(name)
 }
 
 func (t *telemetry) port(name datapath.PortName) (port, *namespace, bool) {

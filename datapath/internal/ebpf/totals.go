@@ -76,7 +76,7 @@ func (p *pass) count(m *kernel.CtMeta) {
 	if m.Nexthop < kernel.NexthopCount {
 		p.used[m.Nexthop] = true
 	}
-	p.nat.carry(p.nat.live, m)
+	p.nat.Carry(m)
 	t := totalsOf(p.live, m.BackendId)
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount
@@ -93,7 +93,7 @@ func isActive(m *kernel.CtMeta) bool {
 // close moves the traffic of a deleted direction from the live to the closed totals. The sum of
 // both is right; the live total is too small by the traffic since the entry was counted.
 func (p *pass) close(m *kernel.CtMeta) {
-	p.nat.drop(m)
+	p.nat.Drop(m)
 	live, closed := totalsOf(p.live, m.BackendId), totalsOf(p.closed, m.BackendId)
 	live.packets -= m.PacketCount
 	live.bytes -= m.ByteCount

@@ -35,18 +35,11 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		"affinity":    of(kernel.MapLlAffinity, affinity, 1),
 	}
 	// The outer side always has at least as many entries as the inner side.
-	mappings, blocks := d.nats.entries()
+	mappings, blocks := d.nats.Entries()
 	u["natMappings"] = of(kernel.MapLlMappingOuter, mappings, 1)
 	u["natBlocks"] = of(kernel.MapLlBlockOwner, blocks, 1)
 	d.services.usage(u, d.config.Tables)
 	return u, nil
-}
-
-// entries returns the numbers of mappings and blocks of ports.
-func (n *nats) entries() (mappings, blocks uint64) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.mappings, n.blocks
 }
 
 // fuller returns the table with the larger used fraction.

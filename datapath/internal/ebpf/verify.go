@@ -31,7 +31,7 @@ func (s *services) verify(v *service) (bool, error) {
 		}
 		key := kernel.ServiceKeyOf(f)
 		var entry kernel.Service
-		if ok, err := s.tables.Service.Find(key, &entry); !ok || entry != v.entries[familyOf(f.Addr.Addr())] {
+		if ok, err := s.tables.Service.Find(key, &entry); !ok || entry != v.entries[kernel.FamilyOf(f.Addr.Addr())] {
 			return false, err
 		}
 	}

@@ -44,3 +44,6 @@ func MonotonicOffset(table string) time.Duration {
 	}
 	return 0
 }
+
+// TicksBetween returns the number of ticks from then to now; 0 if then is later.
+func TicksBetween(then, now uint32) uint32 { return uint32(max(0, int32(now-then))) }

@@ -36,11 +36,7 @@ func (k *PeerName) DeviceText() string {
 
 // PeerPrefixKeyOf encodes p.
 func PeerPrefixKeyOf(p netip.Prefix) PeerPrefixKey {
-	bits := p.Bits()
-	if p.Addr().Is4() {
-		bits += 96
-	}
-	return PeerPrefixKey{PrefixLen: uint32(bits), Addr: AddrOf(p.Masked().Addr())}
+	return PeerPrefixKey{PrefixLen: uint32(Bits128(p)), Addr: AddrOf(p.Masked().Addr())}
 }
 
 // Prefix decodes k.
@@ -50,4 +46,20 @@ func (k PeerPrefixKey) Prefix() netip.Prefix {
 		bits -= 96
 	}
 	return netip.PrefixFrom(a, bits)
+}
+
+// FamilyOf returns 0 for IPv4 and 1 for IPv6: an index of arrays by family.
+func FamilyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// Bits128 returns the length of p as a prefix of 128 bits.
+func Bits128(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return p.Bits() + 96
+	}
+	return p.Bits()
 }

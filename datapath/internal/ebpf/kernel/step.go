@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -40,6 +41,14 @@ func Synchronize() {
 func TableError(table string, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("%w: raise tables.%s in the configuration", datapath.ErrCapacity, table)
+	}
+	return err
+}
+
+// IfThere returns err, or nil if err means that the entry did not exist.
+func IfThere(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
 	}
 	return err
 }

@@ -274,7 +274,11 @@ func (f *Firewall) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 func (f *Firewall) Rules() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return Names(f.ids)
+	names := make([]string, 0, len(f.ids))
+	for name := range f.ids {
+		names = append(names, string(name))
+	}
+	return names
 }
 
 // Verify implements [datapath.Table].
@@ -327,13 +331,4 @@ func (f *Firewall) DevicesChanged(names []string) error {
 		return err
 	}
 	return f.raiseEpoch()
-}
-
-// Names returns the keys of ids as strings.
-func Names[K ~string, V any](ids map[K]V) []string {
-	names := make([]string, 0, len(ids))
-	for name := range ids {
-		names = append(names, string(name))
-	}
-	return names
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// natVariants is the number of slots that a rule can have: at most two of them are in force, one in
+// Variants is the number of slots that a rule can have: at most two of them are in force, one in
 // each set if publishing the second one failed.
-const natVariants = 4
+const Variants = 4
 
 // put writes the rules and puts them in force.
-func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.AddressGroup) error {
+func (n *Table) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.AddressGroup) error {
 	wanted := make(map[uint32]*natRule)
 	var images [2]*classify.Image
 	for i, rules := range sets {
@@ -51,7 +51,7 @@ func (n *nats) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.Ad
 }
 
 // exchange has look-ups by id find the rules of the slots in force, and gives up the others.
-func (n *nats) exchange(inForce func(slot uint32) bool) (err error) {
+func (n *Table) exchange(inForce func(slot uint32) bool) (err error) {
 	for slot, r := range n.rules {
 		if !r.found && inForce(slot) {
 			e := n.tables.NatRule.Put(slot, r.record)
@@ -67,14 +67,14 @@ func (n *nats) exchange(inForce func(slot uint32) bool) (err error) {
 		delete(n.rules, slot)
 		if r.found {
 			r.record.Flags |= kernel.NATReplaced
-			err = errors.Join(err, ifThere(n.tables.NatRule.Replace(slot, r.record)))
+			err = errors.Join(err, kernel.IfThere(n.tables.NatRule.Replace(slot, r.record)))
 		}
 	}
 	return err
 }
 
 // settle finds out which rules are in force after publishing failed, or in an earlier run.
-func (n *nats) settle() error {
+func (n *Table) settle() error {
 	if !n.unclear {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (n *nats) settle() error {
 }
 
 // adoptRules reads the rules that an earlier run wrote, in force or not.
-func (n *nats) adoptRules() error {
+func (n *Table) adoptRules() error {
 	err := n.tables.NatRule.Batches(func(slots []uint32, rules []kernel.NatRule) error {
 		for i, slot := range slots {
 			r := &natRule{natSlot: natSlot{slot: slot}, record: rules[i], found: rules[i].Flags&kernel.NATReplaced == 0}
@@ -123,7 +123,7 @@ func (n *nats) adoptRules() error {
 
 // adoptPrefixes reads the prefixes of the rules. Prefixes of no rule are to be removed: an earlier
 // run was killed before it wrote the rule.
-func (n *nats) adoptPrefixes() error {
+func (n *Table) adoptPrefixes() error {
 	prefixes, orphaned := make(map[uint32]kernel.NatPrefix), natSlot{}
 	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernel.NatPrefix) error {
 		for i, index := range indexes {
@@ -160,8 +160,8 @@ func (n *nats) adoptPrefixes() error {
 }
 
 // choose gives r a slot that no rule in force has, or its present slot if r has not changed.
-func (n *nats) choose(r *natRule) {
-	for variant := range uint32(natVariants) {
+func (n *Table) choose(r *natRule) {
+	for variant := range uint32(Variants) {
 		if have := n.rules[r.slot|variant]; have != nil && have.same(r) {
 			r.natSlot, r.record, r.found = have.natSlot, have.record, have.found
 			r.pool, r.pairAddrs = have.pool, have.pairAddrs
@@ -202,7 +202,7 @@ func (r *natRule) translations() map[kernel.NatPairKey]kernel.NatPrefix {
 }
 
 // holds reports whether the tables have r.
-func (n *nats) holds(r *natRule) (bool, error) {
+func (n *Table) holds(r *natRule) (bool, error) {
 	var have kernel.NatRule
 	if ok, err := n.tables.NatRule.Find(r.slot, &have); !ok || err != nil || have != r.record {
 		return false, err
@@ -222,7 +222,7 @@ func (n *nats) holds(r *natRule) (bool, error) {
 }
 
 // writeNew writes the rules that are not in force yet; if the tables are dirty, also the others.
-func (n *nats) writeNew(wanted map[uint32]*natRule) error {
+func (n *Table) writeNew(wanted map[uint32]*natRule) error {
 	var written []natSlot
 	for slot, r := range wanted {
 		inForce := n.rules[slot] == r
@@ -240,7 +240,7 @@ func (n *nats) writeNew(wanted map[uint32]*natRule) error {
 	return nil
 }
 
-func (n *nats) write(r *natRule) error {
+func (n *Table) write(r *natRule) error {
 	for i, index := range r.pools {
 		if err := n.tables.NatPool.Put(index, r.pool[i]); err != nil {
 			return kernel.TableError("prefixes", err)
@@ -259,7 +259,7 @@ func (n *nats) write(r *natRule) error {
 }
 
 // remove deletes the entries of a rule from the tables.
-func (n *nats) remove(s natSlot) error {
+func (n *Table) remove(s natSlot) error {
 	var record kernel.NatRule
 	there, err := n.tables.NatRule.Find(s.slot, &record)
 	if there && record.Flags&kernel.NATReplaced == 0 {
@@ -282,7 +282,7 @@ func (n *nats) remove(s natSlot) error {
 }
 
 // dropOld removes the slots of earlier rules after no program reads them any more.
-func (n *nats) dropOld() error {
+func (n *Table) dropOld() error {
 	if len(n.old) == 0 {
 		return nil
 	}

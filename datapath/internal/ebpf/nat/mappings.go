@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"errors"
@@ -11,20 +11,10 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// translatedIdle returns the idle time after which a translated connection ends, if it differs from
-// other connections; else 0.
-func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
-	switch state {
-	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED, kernel.CtStateCT_FIN:
-		if protocol == datapath.TCP {
-			return transitoryTimeout
-		}
-		if protocol == datapath.UDP && state == kernel.CtStateCT_NEW {
-			return unansweredNATTimeout
-		}
-	}
-	return 0
-}
+var (
+	mappingTimeout = kernel.TicksOf(datapath.MappingTimeout)
+	blockTimeout   = kernel.TicksOf(datapath.BlockTimeout)
+)
 
 // outerKey is an outer address and protocol.
 type outerKey struct {
@@ -66,27 +56,28 @@ type translated struct {
 	size         int // of a block: outer has its first port, inner has no port; else 0
 }
 
-// natPass is what a pass over the connections collects about translation.
-type natPass struct {
+// Pass is what a pass over the connections collects about translation.
+type Pass struct {
 	outers     outerPorts
 	last       lastUses // of connections that the pass ended
 	local      map[kernel.LocalKey]bool
 	namespaces map[uint8]bool // namespaces whose addresses are in local
-	began      uint32         // tick
+	Began      uint32         // tick
 	log        map[uint16]bool
 	shared     map[uint16]bool // ids with mappings or blocks
 	reported   map[translated]bool
-	live       map[uint32]*backendTotals // traffic of live connections, by id
-	closed     map[uint32]*backendTotals // traffic of connections that the pass ended
+	live       map[uint32]*traffic // traffic of live connections, by id
+	closed     map[uint32]*traffic // traffic of connections that the pass ended
 }
 
-// passBegins returns an empty result for a pass.
-func (n *nats) passBegins() *natPass {
-	p := &natPass{
-		outers: make(outerPorts), last: make(lastUses), local: make(map[kernel.LocalKey]bool), namespaces: make(map[uint8]bool), began: kernel.NowTick(),
+// PassBegins returns an empty result for a pass.
+func (n *Table) PassBegins() *Pass {
+	p := &Pass{
+		outers: make(outerPorts), last: make(lastUses), Began: kernel.NowTick(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), reported: make(map[translated]bool),
-		live: make(map[uint32]*backendTotals),
+		live: make(map[uint32]*traffic), closed: n.closed,
 	}
+	p.local, p.namespaces = n.host.LocalAddrs()
 	n.mu.RLock()
 	for _, r := range n.rules {
 		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
@@ -97,24 +88,13 @@ func (n *nats) passBegins() *natPass {
 		p.log[id] = log
 	}
 	n.mu.RUnlock()
-	for _, z := range n.host.openNamespaces() {
-		if z.devices == nil {
-			continue
-		}
-		z.devices.mu.Lock()
-		for key := range z.devices.bridges.local {
-			p.local[key] = true
-		}
-		p.namespaces[z.id] = true
-		z.devices.mu.Unlock()
-	}
 	return p
 }
 
-// ended reports whether the source of a connection was the address of a device that no longer has
+// Ended reports whether the source of a connection was the address of a device that no longer has
 // it. comes and leaves are the tuples of its entry.
-func (p *natPass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
-	if m.Flags&kernel.CtDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.began) > 0 {
+func (p *Pass) Ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
+	if m.Flags&kernel.CtDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.Began) > 0 {
 		return false
 	}
 	outer := leaves.Source.Addr()
@@ -124,19 +104,24 @@ func (p *natPass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespac
 	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
 }
 
-// note records the outer ports at which answers to a connection arrive, or packets of any remote.
-func (p *natPass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
+// Note records the outer ports at which answers to a connection arrive, or packets of any remote.
+func (p *Pass) Note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
 	answers := m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT
 	switch {
 	case p.shared[m.NatId] && isInwards(m):
-		p.outers.use(outerKey{kernel.AddrOf(comes.Destination.Addr()), proto, namespace}, comes.Destination.Port())
+		p.Use(comes.Destination, proto, namespace)
 	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
 		p.reported[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
 	}
 }
 
-// passEnded ends unused mappings and blocks, and reports those that began or ended.
-func (n *nats) passEnded(p *natPass) error {
+// Use records that an outer address and port is in use.
+func (p *Pass) Use(outer netip.AddrPort, proto, namespace uint8) {
+	p.outers.use(outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}, outer.Port())
+}
+
+// PassEnded ends unused mappings and blocks, and reports those that began or ended.
+func (n *Table) PassEnded(p *Pass) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.live = p.live
@@ -147,6 +132,7 @@ func (n *nats) passEnded(p *natPass) error {
 		}
 	}
 	err := errors.Join(n.addClosed(p), n.endMappings(p), n.endBlocks(p))
+	n.closed = make(map[uint32]*traffic)
 	if err != nil {
 		return fmt.Errorf("end mappings of NAT: %w", err)
 	}
@@ -164,7 +150,7 @@ func (n *nats) passEnded(p *natPass) error {
 	return nil
 }
 
-func (n *nats) tell(what string, t translated) {
+func (n *Table) tell(what string, t translated) {
 	name := n.names[t.nat]
 	if t.size > 0 {
 		n.logger.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
@@ -174,16 +160,13 @@ func (n *nats) tell(what string, t translated) {
 	n.logger.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
 }
 
-// ticksBetween returns the number of ticks from then to now; 0 if then is later.
-func ticksBetween(then, now uint32) uint32 { return uint32(max(0, int32(now-then))) }
-
 // keeps reports whether a mapping or block without connections is kept: it was used within idle,
 // and its rule still has mappings or blocks. Mappings and blocks newer than the pass are kept.
-func (p *natPass) keeps(id uint16, created, used, idle uint32) bool {
-	return int32(created-p.began) >= 0 || ticksBetween(used, p.began) <= idle && p.shared[id]
+func (p *Pass) keeps(id uint16, created, used, idle uint32) bool {
+	return int32(created-p.Began) >= 0 || kernel.TicksBetween(used, p.Began) <= idle && p.shared[id]
 }
 
-func (n *nats) endMappings(p *natPass) error {
+func (n *Table) endMappings(p *Pass) error {
 	outers, inners := &n.tables.MappingOuter, &n.tables.Mapping
 	var ended []kernel.MappingKey
 	count := uint64(0)
@@ -265,7 +248,7 @@ func endpoint(a kernel.Addr, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr(), kernel.Swap16(port))
 }
 
-func (n *nats) endBlocks(p *natPass) error {
+func (n *Table) endBlocks(p *Pass) error {
 	blocks, owners := &n.tables.Block, &n.tables.BlockOwner
 	held := make(map[kernel.BlockOwnerKey]bool)
 	var ended []kernel.BlockKey
@@ -328,7 +311,7 @@ func (n *nats) endBlocks(p *natPass) error {
 // translatedProtocols are the protocols with ports, or with an identifier in their place.
 var translatedProtocols = []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6}
 
-func (p *natPass) inUse(b *kernel.Block, namespace uint8) bool {
+func (p *Pass) inUse(b *kernel.Block, namespace uint8) bool {
 	for _, proto := range translatedProtocols {
 		if p.outers.used(outerKey{b.Outer, uint8(proto), namespace}, b.First, int(b.Size)) {
 			return true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"fmt"
@@ -65,30 +65,38 @@ func (m *fakeImages) Verify(set kernel.RuleSet) (bool, error) {
 
 // natSite has nats on tables in memory, which fail at random. It is the host of these nats.
 type natSite struct {
-	*nats
+	*Table
 	testtables.Failing
 	t         *testing.T
 	all       *kernel.Tables
 	images    *fakeImages
-	published map[uint32]string // what slots had when an image with them was published last
-	announced *fakeAnnouncer
-	imageRate float64 // probability of a failure of each step of publishing
+	published map[uint32]string  // what slots had when an image with them was published last
+	announced []datapath.NATName // rules, in order
+	imageRate float64            // probability of a failure of each step of publishing
 	desired   datapath.NATSet
 	uplinks   []string
 	foreign   bool   // another program has changed the tables
 	broken    string // first invariant that a change broke
 }
 
-func (s *natSite) defaultPorts() ([]datapath.PortRange, error) {
+func (s *natSite) DefaultPorts() ([]datapath.PortRange, error) {
 	return []datapath.PortRange{{First: 61000, Last: 65535}}, nil
 }
-func (s *natSite) setUplinkNames(names []string) { s.uplinks = names }
-func (s *natSite) soonOnLoopback()               {}
-func (s *natSite) openNamespaces() []*namespace  { return nil }
+func (s *natSite) SetUplinkNames(names []string)                          { s.uplinks = names }
+func (s *natSite) SoonOnLoopback()                                        {}
+func (s *natSite) LocalAddrs() (map[kernel.LocalKey]bool, map[uint8]bool) { return nil, nil }
+
+func (s *natSite) Announce(rules map[datapath.NATName]datapath.NAT, _ map[datapath.NATName]uint16) error {
+	if s.Fails() {
+		return unix.EIO
+	}
+	s.announced = slices.Sorted(maps.Keys(rules))
+	return nil
+}
 
 func newNATSite(t *testing.T, seed uint64) *natSite {
 	s := &natSite{
-		t: t, Failing: testtables.Failing{Random: rand.New(rand.NewPCG(seed, 6))}, published: map[uint32]string{}, announced: &fakeAnnouncer{},
+		t: t, Failing: testtables.Failing{Random: rand.New(rand.NewPCG(seed, 6))}, published: map[uint32]string{},
 		desired: datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}},
 	}
 	s.all, _ = testtables.New(t, testtables.Small, &testmap.Faults{
@@ -116,11 +124,11 @@ func (s *natSite) restart() {
 	rate := s.Rate
 	s.Rate = 0
 	s.images.own = [kernel.RuleSetRULE_SET_MAX]*classify.Image{}
-	next, err := adoptNATs(s.all, s.images, s, s.announced, slog.New(slog.DiscardHandler))
+	next, err := Adopt(s.all, s.images, s, slog.New(slog.DiscardHandler))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.nats, s.Rate = next, rate
+	s.Table, s.Rate = next, rate
 }
 
 // translation describes what the tables have for a slot: packets see nothing else.
@@ -181,7 +189,7 @@ func (s *natSite) wrong() string {
 
 // byID returns the slot that the programs find by an id, as translate_slot does; 0: none.
 func (s *natSite) byID(id uint16) uint32 {
-	for slot := uint32(id) << 2; slot < uint32(id)<<2+natVariants; slot++ {
+	for slot := uint32(id) << 2; slot < uint32(id)<<2+Variants; slot++ {
 		var r kernel.NatRule
 		if ok, err := s.all.NatRule.Find(slot, &r); err == nil && ok && r.Flags&kernel.NATReplaced == 0 {
 			return slot
@@ -275,7 +283,7 @@ func (s *natSite) meaning() map[string]string {
 	slices.Sort(names)
 	count["pairs"] = len(s.pairs())
 	m["entries"], m["names"], m["uplinks"] = fmt.Sprint(count), fmt.Sprint(names), fmt.Sprint(s.uplinks)
-	m["announced"] = fmt.Sprint(slices.SortedFunc(maps.Keys(s.announced.addrs), netip.Addr.Compare))
+	m["announced"] = fmt.Sprint(s.announced)
 	m["known"] = fmt.Sprint(slices.Sorted(slices.Values(s.Rules())))
 	return m
 }
@@ -294,7 +302,7 @@ func (s *natSite) wantDesired(seed uint64) {
 			}
 		}
 	}
-	if err := s.maintain(); err != nil {
+	if err := s.Maintain(); err != nil {
 		s.t.Fatal(err)
 	}
 	fresh := newNATSite(s.t, seed)
@@ -372,7 +380,7 @@ func TestNATsUnderFaults(t *testing.T) {
 			for range 1 + s.Random.IntN(3) {
 				s.reconcile()
 				if s.Random.IntN(4) == 0 && s.Rate > 0 {
-					_ = s.maintain() // may fail
+					_ = s.Maintain() // may fail
 				}
 			}
 			if s.Killed || s.Random.IntN(6) == 0 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"fmt"
@@ -72,21 +72,13 @@ func (r *natRule) pairUp(v *datapath.NAT) error {
 }
 
 func (r *natRule) pair(from, to netip.Prefix) {
-	r.pairs = append(r.pairs, kernel.NatPairKey{PrefixLen: uint32(32 + bits128(from)), Slot: r.slot, Addr: kernel.AddrOf(from.Masked().Addr())})
+	r.pairs = append(r.pairs, kernel.NatPairKey{PrefixLen: uint32(32 + kernel.Bits128(from)), Slot: r.slot, Addr: kernel.AddrOf(from.Masked().Addr())})
 	r.pairAddrs = append(r.pairAddrs, natPrefixOf(to))
-}
-
-// bits128 returns the length of p as a prefix of 128 bits.
-func bits128(p netip.Prefix) int {
-	if p.Addr().Is4() {
-		return p.Bits() + 96
-	}
-	return p.Bits()
 }
 
 func natPrefixOf(p netip.Prefix) kernel.NatPrefix {
 	var host [16]byte
-	for i := bits128(p); i < 128; i++ {
+	for i := kernel.Bits128(p); i < 128; i++ {
 		host[i/8] |= 0x80 >> (i % 8)
 	}
 	k := kernel.NatPrefix{Addr: kernel.AddrOf(p.Masked().Addr())}
@@ -101,7 +93,7 @@ func (r *natRule) fillPool(addresses []netip.Prefix) {
 		var of []netip.Prefix
 		longest := 0
 		for _, p := range addresses {
-			if familyOf(p.Addr()) == family {
+			if kernel.FamilyOf(p.Addr()) == family {
 				of = append(of, p.Masked())
 				longest = max(longest, p.Bits())
 			}
@@ -138,7 +130,7 @@ func pieces(prefixes []netip.Prefix, bits int) (n int) {
 // lastOf returns the last address of p.
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().As16()
-	for i := bits128(p); i < 128; i++ {
+	for i := kernel.Bits128(p); i < 128; i++ {
 		b[i/8] |= 0x80 >> (i % 8)
 	}
 	a := netip.AddrFrom16(b)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"cmp"
@@ -39,9 +39,9 @@ func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32
 	return then
 }
 
-// leave records the last packet of one direction of a connection that the pass ended.
-func (p *natPass) leave(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
-	if !p.shared[m.NatId] || ticksBetween(m.LastSeenTick, p.began) > max(mappingTimeout, blockTimeout) {
+// Leave records the last packet of one direction of a connection that the pass ended.
+func (p *Pass) Leave(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
+	if !p.shared[m.NatId] || kernel.TicksBetween(m.LastSeenTick, p.Began) > max(mappingTimeout, blockTimeout) {
 		return
 	}
 	outer := leaves.Source
@@ -63,7 +63,7 @@ func isInwards(m *kernel.CtMeta) bool {
 // packet is recorded.
 func writeUsed[K comparable, V any](table *bpfmap.Map[K, V], used map[K]V) error {
 	for k, v := range used {
-		if err := ifThere(table.Replace(k, v)); err != nil {
+		if err := kernel.IfThere(table.Replace(k, v)); err != nil {
 			return err
 		}
 	}

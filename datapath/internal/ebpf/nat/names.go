@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"cmp"
@@ -14,14 +14,17 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 )
 
 // Rules implements [datapath.RuleTable].
-func (n *nats) Rules() []string {
+func (n *Table) Rules() []string {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return rules.Names(n.ids)
+	names := make([]string, 0, len(n.ids))
+	for name := range n.ids {
+		names = append(names, string(name))
+	}
+	return names
 }
 
 // sortedNATs returns the names in the order of precedence.
@@ -33,7 +36,7 @@ func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 
 // adoptNames takes over the ids of an earlier run. If it was killed while it gave up a rule and
 // added one with the same name, the name has two ids: the one in force stays.
-func (n *nats) adoptNames() error {
+func (n *Table) adoptNames() error {
 	used := make(map[uint16]bool)
 	for slot := range n.rules {
 		used[uint16(slot>>2)] = true
@@ -70,7 +73,7 @@ func (n *nats) adoptNames() error {
 }
 
 // nameAll gives each rule an id, which its connections and counters refer to.
-func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
+func (n *Table) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 	for name := range rules {
 		if n.ids[name] != 0 {
 			continue
@@ -100,7 +103,7 @@ func (n *nats) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 	return nil
 }
 
-func (n *nats) putStats(id uint16) error {
+func (n *Table) putStats(id uint16) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
@@ -110,7 +113,7 @@ func (n *nats) putStats(id uint16) error {
 
 // newID returns the next free id after the last one assigned, so that ids are reused as late as
 // possible.
-func (n *nats) newID() (uint16, error) {
+func (n *Table) newID() (uint16, error) {
 	for range math.MaxUint16 {
 		n.lastID++
 		if _, used := n.names[n.lastID]; n.lastID != 0 && !used {
@@ -121,7 +124,7 @@ func (n *nats) newID() (uint16, error) {
 }
 
 // forget removes the names and counters of NATs that are not in rules.
-func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
+func (n *Table) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	for name, id := range n.ids {
 		if _, ok := rules[name]; !ok {
 			n.dead[id] = true
@@ -141,8 +144,8 @@ func (n *nats) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	return err
 }
 
-// name returns the name of the rule with id, or "".
-func (n *nats) name(id uint16) datapath.NATName {
+// Name returns the name of the rule with id, or "".
+func (n *Table) Name(id uint16) datapath.NATName {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.names[id]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"errors"
@@ -12,29 +12,43 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// carry adds the traffic of one direction of a connection to the totals of its NAT.
-func (p *natPass) carry(totals map[uint32]*backendTotals, m *kernel.CtMeta) {
+// traffic is what live connections of a NAT have carried.
+type traffic struct{ packets, bytes uint64 }
+
+func trafficOf(m map[uint32]*traffic, id uint32) *traffic {
+	t := m[id]
+	if t == nil {
+		t = new(traffic)
+		m[id] = t
+	}
+	return t
+}
+
+// Carry adds the traffic of one direction of a live connection to the totals of its NAT.
+func (p *Pass) Carry(m *kernel.CtMeta) { carry(p.live, m) }
+
+func carry(totals map[uint32]*traffic, m *kernel.CtMeta) {
 	if m.NatId == 0 {
 		return
 	}
-	t := totalsOf(totals, uint32(m.NatId))
+	t := trafficOf(totals, uint32(m.NatId))
 	t.packets += m.PacketCount
 	t.bytes += m.ByteCount
 }
 
-// drop moves the traffic of a deleted direction from the live to the closed totals.
-func (p *natPass) drop(m *kernel.CtMeta) {
+// Drop moves the traffic of a deleted direction from the live to the closed totals.
+func (p *Pass) Drop(m *kernel.CtMeta) {
 	if m.NatId == 0 {
 		return
 	}
-	p.carry(p.closed, m)
-	t := totalsOf(p.live, uint32(m.NatId))
+	carry(p.closed, m)
+	t := trafficOf(p.live, uint32(m.NatId))
 	t.packets -= m.PacketCount
 	t.bytes -= m.ByteCount
 }
 
 // addClosed adds the traffic of ended connections to the totals of their NATs.
-func (n *nats) addClosed(p *natPass) error {
+func (n *Table) addClosed(p *Pass) error {
 	table := &n.tables.NatTraffic
 	for id, c := range p.closed {
 		if n.names[uint16(id)] == "" {
@@ -53,9 +67,9 @@ func (n *nats) addClosed(p *natPass) error {
 	return nil
 }
 
-// counters returns the counters of one NAT; false if it is not in force. Traffic of live
+// Counters returns the counters of one NAT; false if it is not in force. Traffic of live
 // connections is as of the last pass.
-func (n *nats) counters(name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
+func (n *Table) Counters(name datapath.NATName) (c datapath.NATCounters, ok bool, err error) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	id := uint32(n.ids[name])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nat
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 }
 
 // gives reports whether the rule translates to an address in a namespace.
-func (n *nats) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
+func (n *Table) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
 	if len(c.outer) == 0 {
 		var is uint8
 		return n.tables.Local.Find(kernel.LocalKey{Addr: a, Netns: uint32(namespace)}, &is)
@@ -68,7 +68,7 @@ func (n *nats) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
 // endUncovered ends the mappings that are open to any remote and whose rule no longer covers their
 // inner or outer address: they would admit packets that no rule admits. n.mu is held, the rules are
 // in force.
-func (n *nats) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup) error {
+func (n *Table) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup) error {
 	covers := map[uint16]cover{}
 	for _, r := range n.rules {
 		if r.set == kernel.RulesSNAT && r.record.Flags&kernel.NATOpen != 0 {

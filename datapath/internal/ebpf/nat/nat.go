@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package nat has the table of address translation: its rules, and the mappings and blocks of ports
+// that the programs create.
+package nat
 
 import (
 	"context"
@@ -10,22 +12,19 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/classify"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// nats is the table of translation, which has at most one row. Records of rules are written under
+// Table is the table of translation, which has at most one row. Records of rules are written under
 // slots that no rule in force uses, then the images that refer to them are published. Unused slots
 // are removed a moment later.
-type nats struct {
-	tables    *kernel.Tables
-	images    natImages
-	host      natHost
-	announcer addrAnnouncer
-	logger    *slog.Logger
+type Table struct {
+	tables *kernel.Tables
+	images natImages
+	host   Host
+	logger *slog.Logger
 
 	mu       sync.RWMutex
 	ids      map[datapath.NATName]uint16
@@ -34,15 +33,16 @@ type nats struct {
 	lastID   uint16
 	dead     map[uint16]bool // ids whose entries are to be removed
 	inForce  bool
-	rules    map[uint32]*natRule       // by slot: all that an image in force may refer to
-	unclear  bool                      // rules has others too, since publishing failed
-	dirty    bool                      // the tables may hold something else: write everything
-	referred map[uint32]bool           // slots in the images in force, if rules may lack some of them
-	old      []natSlot                 // that no image in force refers to, to be removed
-	log      map[uint16]bool           // ids whose mappings are reported
-	reported map[translated]bool       // reported as begun and not as ended
-	live     map[uint32]*backendTotals // traffic of connections as of the last pass, by id
-	mappings uint64                    // entries as of the last pass
+	rules    map[uint32]*natRule // by slot: all that an image in force may refer to
+	unclear  bool                // rules has others too, since publishing failed
+	dirty    bool                // the tables may hold something else: write everything
+	referred map[uint32]bool     // slots in the images in force, if rules may lack some of them
+	old      []natSlot           // that no image in force refers to, to be removed
+	log      map[uint16]bool     // ids whose mappings are reported
+	reported map[translated]bool // reported as begun and not as ended
+	live     map[uint32]*traffic // traffic of connections as of the last pass, by id
+	closed   map[uint32]*traffic // traffic of connections that passes ended, not in a table yet; used by passes only
+	mappings uint64              // entries as of the last pass
 	blocks   uint64
 }
 
@@ -54,12 +54,18 @@ type natImages interface {
 	Verify(set kernel.RuleSet) (bool, error)
 }
 
-// natHost is the node whose packets are translated, as [DataPlane] is.
-type natHost interface {
-	defaultPorts() ([]datapath.PortRange, error) // source ports for rules that name none
-	setUplinkNames(names []string)
-	soonOnLoopback()              // the programs on the loopback may have to be attached
-	openNamespaces() []*namespace // of the switch and of the host
+// Host is the node whose packets are translated.
+type Host interface {
+	// DefaultPorts returns the source ports for rules that name none.
+	DefaultPorts() ([]datapath.PortRange, error)
+	// SetUplinkNames sets the devices by which the rules in force say that packets leave.
+	SetUplinkNames(names []string)
+	// SoonOnLoopback attaches the programs on the loopback, if they are needed now.
+	SoonOnLoopback()
+	// LocalAddrs returns the addresses of the devices of the namespaces in use, and these namespaces.
+	LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[uint8]bool)
+	// Announce replaces the addresses that are announced for the rules in force. ids are by name.
+	Announce(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) error
 }
 
 // natSlot is the entries of one rule in the tables.
@@ -84,12 +90,12 @@ type natRule struct {
 // The rule sets of translation, in the order in which they are published.
 var natSets = [2]kernel.RuleSet{kernel.RulesDNAT, kernel.RulesSNAT}
 
-// adoptNATs takes over the translation that an earlier run wrote.
-func adoptNATs(t *kernel.Tables, images natImages, host natHost, a addrAnnouncer, logger *slog.Logger) (*nats, error) {
-	n := &nats{
-		tables: t, images: images, host: host, announcer: a, logger: logger,
+// Adopt takes over the translation that an earlier run wrote.
+func Adopt(t *kernel.Tables, images natImages, host Host, logger *slog.Logger) (*Table, error) {
+	n := &Table{
+		tables: t, images: images, host: host, logger: logger,
 		ids: make(map[datapath.NATName]uint16), names: make(map[uint16]datapath.NATName), dead: make(map[uint16]bool),
-		rules: make(map[uint32]*natRule), log: make(map[uint16]bool),
+		rules: make(map[uint32]*natRule), log: make(map[uint16]bool), closed: make(map[uint32]*traffic),
 	}
 	if err := n.adopt(); err != nil {
 		return nil, fmt.Errorf("take over the translation of an earlier run: %w", err)
@@ -97,7 +103,7 @@ func adoptNATs(t *kernel.Tables, images natImages, host natHost, a addrAnnouncer
 	return n, nil
 }
 
-func (n *nats) adopt() error {
+func (n *Table) adopt() error {
 	if err := n.adoptRules(); err != nil {
 		return err
 	}
@@ -114,21 +120,21 @@ func (n *nats) adopt() error {
 		n.inForce = n.inForce || !empty
 	}
 	if !n.inForce {
-		n.host.setUplinkNames(nil)
+		n.host.SetUplinkNames(nil)
 	}
 	return n.adoptNames()
 }
 
 // Update implements [datapath.Table].
-func (n *nats) Update(_ context.Context, _ datapath.SetName, set datapath.NATSet) error {
+func (n *Table) Update(_ context.Context, _ datapath.SetName, set datapath.NATSet) error {
 	if err := n.update(set); err != nil {
 		return err
 	}
-	n.host.soonOnLoopback()
+	n.host.SoonOnLoopback()
 	return nil
 }
 
-func (n *nats) update(set datapath.NATSet) error {
+func (n *Table) update(set datapath.NATSet) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := errors.Join(n.settle(), n.dropOld()); err != nil {
@@ -137,7 +143,7 @@ func (n *nats) update(set datapath.NATSet) error {
 	if err := n.nameAll(set.Rules); err != nil {
 		return err
 	}
-	free, err := n.host.defaultPorts()
+	free, err := n.host.DefaultPorts()
 	if err != nil {
 		return err
 	}
@@ -162,27 +168,19 @@ func (n *nats) update(set datapath.NATSet) error {
 	if err := n.put(sets, set.Groups); err != nil {
 		return err
 	}
-	n.host.setUplinkNames(set.Uplinks)
+	n.host.SetUplinkNames(set.Uplinks)
 	clear(n.log)
 	for name, value := range set.Rules {
 		n.log[n.ids[name]] = value.Log
 	}
-	if err := n.announcer.set(announcedByNAT, natAnnouncements(set.Rules, n.ids)); err != nil {
+	if err := n.host.Announce(set.Rules, n.ids); err != nil {
 		return err
 	}
 	return n.forget(set.Rules)
 }
 
-// ifThere returns err, or nil if err means that the entry did not exist.
-func ifThere(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return err
-}
-
 // Delete implements [datapath.Table].
-func (n *nats) Delete(context.Context, datapath.SetName) error {
+func (n *Table) Delete(context.Context, datapath.SetName) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.settle(); err != nil {
@@ -191,18 +189,18 @@ func (n *nats) Delete(context.Context, datapath.SetName) error {
 	if err := n.put([2][]*natRule{}, nil); err != nil {
 		return err
 	}
-	n.host.setUplinkNames(nil)
+	n.host.SetUplinkNames(nil)
 	if err := n.dropOld(); err != nil {
 		return err
 	}
-	if err := n.announcer.set(announcedByNAT, nil); err != nil {
+	if err := n.host.Announce(nil, nil); err != nil {
 		return err
 	}
 	return n.forget(nil)
 }
 
 // Keys implements [datapath.Table].
-func (n *nats) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
+func (n *Table) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 	n.mu.RLock()
 	there := n.inForce || n.unclear || len(n.ids)+len(n.dead) > 0
 	n.mu.RUnlock()
@@ -213,8 +211,22 @@ func (n *nats) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 	}
 }
 
+// HasDNAT reports whether rules in force translate destinations.
+func (n *Table) HasDNAT() bool {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.uses(kernel.RulesDNAT)
+}
+
+// Entries returns the numbers of mappings and of blocks of ports as of the last pass.
+func (n *Table) Entries() (mappings, blocks uint64) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.mappings, n.blocks
+}
+
 // uses reports whether a set has rules.
-func (n *nats) uses(set kernel.RuleSet) bool {
+func (n *Table) uses(set kernel.RuleSet) bool {
 	for _, r := range n.rules {
 		if r.set == set {
 			return true
@@ -224,7 +236,7 @@ func (n *nats) uses(set kernel.RuleSet) bool {
 }
 
 // Verify implements [datapath.Table].
-func (n *nats) Verify(context.Context, datapath.SetName) (bool, error) {
+func (n *Table) Verify(context.Context, datapath.SetName) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ok, err := n.verify()
@@ -232,7 +244,7 @@ func (n *nats) Verify(context.Context, datapath.SetName) (bool, error) {
 	return ok, err
 }
 
-func (n *nats) verify() (bool, error) {
+func (n *Table) verify() (bool, error) {
 	if n.unclear {
 		return false, nil
 	}
@@ -253,8 +265,8 @@ func (n *nats) verify() (bool, error) {
 	return true, nil
 }
 
-// maintain removes slots that are no longer in use.
-func (n *nats) maintain() error {
+// Maintain removes slots that are no longer in use.
+func (n *Table) Maintain() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.dropOld()

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// natHost is what translation needs of the rest of the data plane: [nat.Host].
+type natHost struct{ *DataPlane }
+
+// DefaultPorts implements [nat.Host].
+func (h natHost) DefaultPorts() ([]datapath.PortRange, error) {
+	h.snat.mu.Lock()
+	defer h.snat.mu.Unlock()
+	if len(h.snat.free) == 0 {
+		return nil, fmt.Errorf("ip_local_port_range and ip_local_reserved_ports leave no port from 1024 on: %w", datapath.ErrAbsent)
+	}
+	return slices.Clone(h.snat.free), nil
+}
+
+// SetUplinkNames implements [nat.Host].
+func (h natHost) SetUplinkNames(names []string) { h.setUplinkNames(names) }
+
+// SoonOnLoopback implements [nat.Host].
+func (h natHost) SoonOnLoopback() { h.soonOnLoopback() }
+
+// LocalAddrs implements [nat.Host].
+func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[uint8]bool) {
+	addrs, namespaces = make(map[kernel.LocalKey]bool), make(map[uint8]bool)
+	for _, z := range h.openNamespaces() {
+		if z.devices == nil {
+			continue
+		}
+		z.devices.mu.Lock()
+		maps.Copy(addrs, z.devices.bridges.local)
+		z.devices.mu.Unlock()
+		namespaces[z.id] = true
+	}
+	return addrs, namespaces
+}
+
+// Announce implements [nat.Host].
+func (h natHost) Announce(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) error {
+	return h.announcer.set(announcedByNAT, natAnnouncements(rules, ids))
+}
