@@ -46,7 +46,7 @@ type Table struct {
 	blocks   uint64
 }
 
-// natImages has the images of rules in force, as [images] has.
+// natImages has the images of rules in force, as those of package rules.
 type natImages interface {
 	PublishAll(sets []kernel.RuleSet, images []*classify.Image) error
 	InForce(set kernel.RuleSet) (*classify.Image, error)
