@@ -76,6 +76,30 @@ const (
 	announceRetryMax = 30 * time.Second
 )
 
+const announcedByServices announcers = "Service"
+
+// serviceAnnouncer announces addresses of services: [lb.Announcer].
+type serviceAnnouncer struct{ *announcer }
+
+// Announce implements [lb.Announcer].
+func (a serviceAnnouncer) Announce(addrs []netip.Addr) error {
+	return a.set(announcedByServices, onAllUplinks(addrs))
+}
+
+// Seed implements [lb.Announcer].
+func (a serviceAnnouncer) Seed(addrs []netip.Addr) { a.seed(announcedByServices, onAllUplinks(addrs)) }
+
+// Announced implements [lb.Announcer].
+func (a serviceAnnouncer) Announced() map[netip.Addr]bool { return a.byServices() }
+
+func onAllUplinks(addrs []netip.Addr) []announcement {
+	list := make([]announcement, len(addrs))
+	for i, addr := range addrs {
+		list[i] = announcement{prefix: netip.PrefixFrom(addr, addr.BitLen()), uplinks: true}
+	}
+	return list
+}
+
 func newAnnouncer(d *DataPlane) (*announcer, error) {
 	a := &announcer{d: d, wanted: make(map[announcers][]announcement), said: make(map[announcers]bool), written: make(map[kernel.AnnounceKey]kernel.Announced), table: &d.tables.Announced}
 	var key kernel.AnnounceKey
@@ -452,4 +476,13 @@ func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.
 		}
 	}
 	return list
+}
+
+// placeOnUplinks records which addresses of services are in the network of an uplink.
+func placeOnUplinks(list []announcement, networks []onLink) {
+	for i := range list {
+		list[i].elsewhere = slices.ContainsFunc(networks, func(n onLink) bool {
+			return n.role != roleOther && n.prefix.Contains(list[i].prefix.Addr())
+		})
+	}
 }

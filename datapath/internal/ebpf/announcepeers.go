@@ -14,6 +14,11 @@ const (
 	announcedByPeers announcers = "Peer"
 )
 
+// announcing sets the announcements of one source, as [announcer] does.
+type announcing interface {
+	set(who announcers, list []announcement) error
+}
+
 // announce makes hosts in the pods' bridge find addresses of their network that are behind peers:
 // the single addresses of pods that moved there. o.mu is held.
 func (o *overlay) announce() error {

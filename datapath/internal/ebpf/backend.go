@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
@@ -38,7 +39,7 @@ type DataPlane struct {
 
 	ports       *ports
 	guards      *guards
-	services    *services
+	services    *lb.Table
 	images      *rules.Images
 	nats        *nat.Table
 	announcer   *announcer
@@ -141,10 +142,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
-	if d.services, err = adoptServices(d.tables, d.announcer, d.log); err != nil {
+	if d.services, err = lb.Adopt(d.tables, serviceAnnouncer{d.announcer}, d.log); err != nil {
 		return err
 	}
-	d.services.changedFrontends = d.soonOnLoopback
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.sweeper, err = newSweeper(d); err != nil {
 		return err
 	}
-	d.services.sweep = d.sweeper
+	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = newConnections(d), &telemetry{d: d}
 	d.ports = newPorts(d)
 	d.overlay = newOverlay(d)
@@ -306,7 +306,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
-	d.services.dropOld()
+	d.services.DropOld()
 	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.Maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())

@@ -44,7 +44,7 @@ type bridgeTables struct {
 
 func newBridgeTables(d *DataPlane, namespace uint8) *bridgeTables {
 	s := &bridgeTables{
-		gone:      d.sweeper.kick,
+		gone:      d.sweeper.Kick,
 		guard:     d.guards.mac,
 		namespace: namespace,
 		table:     &d.tables.BridgePort,

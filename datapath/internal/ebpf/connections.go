@@ -79,7 +79,7 @@ func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 // resume removes and returns the listing of a cursor, or begins one.
 func (c *connections) resume(cursor string) (*listing, error) {
 	if cursor == "" {
-		idle, _ := c.d.services.forSweep()
+		idle, _ := c.d.idleTimes()
 		ways, err := newWays(c.d)
 		if err != nil {
 			return nil, err
@@ -152,16 +152,6 @@ func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
 	default:
 		return words[1]
 	}
-}
-
-// name returns the name of the service with id, or "".
-func (s *services) name(id uint32) datapath.ServiceName {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if v := s.byID[id]; v != nil {
-		return v.name
-	}
-	return ""
 }
 
 // since returns the time from tick to now, or 0 if tick is later.

@@ -178,7 +178,7 @@ func (t *connMap[K, V, KP, VP]) connection(k KP, v VP, now uint32) datapath.Conn
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},
 		DNAT:     m.Flags&kernel.CtDNAT != 0,
 		SNAT:     m.Flags&kernel.CtSNAT != 0,
-		Service:  t.d.services.name(m.ServiceId),
+		Service:  t.d.services.Name(m.ServiceId),
 		NAT:      t.d.nats.Name(m.NatId),
 	}
 	if m.Flags&kernel.CtReply != 0 {

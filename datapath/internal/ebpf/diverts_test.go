@@ -97,7 +97,7 @@ func TestDiverted(t *testing.T) {
 		n.ok(n.d.Services().Delete(ctx, name))
 	}
 	time.Sleep(kernel.Grace) // longer than a program may run
-	n.d.services.dropOld()
+	n.d.services.DropOld()
 	for _, table := range []string{kernel.MapLlDivert, kernel.MapLlServiceId, kernel.MapLlServiceAddr} {
 		if count, err := pin.CountEntries(n.d.maps[table]); err != nil || count != 0 {
 			t.Errorf("%s has %d entries in the end, %v", table, count, err)

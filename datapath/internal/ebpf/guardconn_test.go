@@ -346,10 +346,10 @@ func TestDeparted(t *testing.T) {
 	})
 	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
 	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
-	back, passes := time.Now(), n.d.sweeper.nextPass()
+	back, passes := time.Now(), n.d.sweeper.NextPass()
 	testnet.Eventually(t, 5*time.Second, "it is swept after the grace", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		return time.Since(back) > departedGrace+200*time.Millisecond && n.d.sweeper.nextPass() > passes+4
+		return time.Since(back) > departedGrace+200*time.Millisecond && n.d.sweeper.NextPass() > passes+4
 	})
 	c.echo(t, "back at once")
 	n.ok(n.d.Endpoints().Delete(ctx, "pod"))

@@ -88,7 +88,7 @@ func TestFrontendIsHandedOver(t *testing.T) {
 			if err != nil || len(list) != 2 {
 				t.Errorf("connections %+v, %v; want one by each frontend", list, err)
 			}
-			if left := len(h.d.services.taken); left != 0 {
+			if left := len(h.d.services.ForHandover()); left != 0 {
 				t.Errorf("%d frontends are looked for still", left)
 			}
 		})

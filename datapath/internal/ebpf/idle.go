@@ -84,26 +84,6 @@ func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 	return t.of(datapath.Protocol(proto))
 }
 
-// forSweep returns the idle timeouts of the services and the dead backends.
-func (s *services) forSweep() (idleTimeouts, map[uint32]bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	idle := make(idleTimeouts, len(s.byID)+1)
-	idle[0] = plainIdle
-	for id, v := range s.byID {
-		if v.current {
-			idle[id] = idleTicksOf(v.value.IdleTimeout)
-		} else {
-			idle[id] = idleTicks{}
-		}
-	}
-	dead := make(map[uint32]bool, len(s.backends.dead))
-	for id, b := range s.backends.dead {
-		dead[id] = b.gone
-	}
-	return idle, dead
-}
-
 // translatedIdle returns the idle time after which a translated connection ends, if it differs from
 // other connections; else 0.
 func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
@@ -117,4 +97,15 @@ func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 		}
 	}
 	return 0
+}
+
+// idleTimes returns the idle times of the services, and the dead backends.
+func (d *DataPlane) idleTimes() (idleTimeouts, map[uint32]bool) {
+	times, dead := d.services.IdleTimes()
+	idle := make(idleTimeouts, len(times)+1)
+	for id, t := range times {
+		idle[id] = idleTicksOf(t)
+	}
+	idle[0] = plainIdle
+	return idle, dead
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -73,10 +74,10 @@ func TestRestartKeepsConnections(t *testing.T) {
 			if !slices.Equal(names, []datapath.ServiceName{"web"}) {
 				t.Errorf("services after the restart: %v", names)
 			}
-			table := n.d.services.byName["web"].tables[0].id
+			table := n.tableOf("198.51.100.10:80")
 			n.attach()
 			n.ok(n.d.Services().Update(ctx, "web", web(3)))
-			if now := n.d.services.byName["web"].tables[0].id; now != table {
+			if now := n.tableOf("198.51.100.10:80"); now != table {
 				t.Error("the same service was written anew")
 			}
 			c.echo(t, "after the first round")
@@ -241,10 +242,17 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	testnet.Eventually(t, 2*time.Second, "another backend answers", func() bool { return n.datagram(c) != first })
 	testnet.Eventually(t, 5*time.Second, "the backend's id is free again", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		n.d.services.mu.Lock()
-		defer n.d.services.mu.Unlock()
-		return len(n.d.services.backends.free) == 1 && len(n.d.services.backends.dead) == 0
+		_, dead := n.d.services.IdleTimes()
+		return len(dead) == 0
 	})
+}
+
+// tableOf returns the id of the selection table of a frontend of TCP.
+func (n *network) tableOf(addr string) uint32 {
+	n.t.Helper()
+	var entry kernel.Service
+	n.ok(n.d.tables.Service.Lookup(kernel.ServiceKeyOf(datapath.Frontend{Addr: netip.MustParseAddrPort(addr), Protocol: datapath.TCP}), &entry))
+	return entry.TableId
 }
 
 // asker returns a UDP socket of the client, connected to addr.

@@ -29,10 +29,7 @@ func (d *DataPlane) followLoopback() error {
 	if d.services == nil || d.nats == nil || d.ports == nil {
 		return nil // not open yet
 	}
-	d.services.mu.RLock()
-	wanted := len(d.services.owner) > 0
-	d.services.mu.RUnlock()
-	wanted = wanted || d.nats.HasDNAT()
+	wanted := d.services.HasFrontends() || d.nats.HasDNAT()
 	if err := d.ports.holdLoopback(wanted); err != nil {
 		return fmt.Errorf("loopback, for what the host sends to its own addresses: %w", err)
 	}

@@ -30,7 +30,7 @@ const peerRest = time.Second
 type overlay struct {
 	tables     *kernel.Tables
 	config     datapath.Config
-	announcer  addrAnnouncer
+	announcer  announcing
 	ports      *ports                                         // set before the first update
 	host       hostPaths                                      // of the host netns
 	raiseEpoch func() error                                   // has connections admitted again

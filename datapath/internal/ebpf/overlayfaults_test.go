@@ -34,6 +34,17 @@ func (fakeHost) wayTo(remote netip.Addr) (netip.Addr, netlink.Link, error) {
 
 func (fakeHost) isPort(int) bool { return true }
 
+// fakeAnnouncer records the addresses that peers announce.
+type fakeAnnouncer struct{ addrs map[netip.Addr]bool }
+
+func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
+	a.addrs = map[netip.Addr]bool{}
+	for _, x := range list {
+		a.addrs[x.prefix.Addr()] = true
+	}
+	return nil
+}
+
 // faultyOverlay has peers on tables in memory, which fail at random.
 type faultyOverlay struct {
 	*overlay
@@ -238,7 +249,7 @@ func (o *faultyOverlay) reconcile() {
 	for name := range o.desired {
 		names[name] = true
 	}
-	for _, name := range shuffled(o.random, names) {
+	for _, name := range testtables.Shuffled(o.random, names) {
 		var err error
 		if p, ok := o.desired[name]; ok {
 			err = peerTable{o.overlay}.Update(o.t.Context(), name, p)

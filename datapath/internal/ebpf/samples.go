@@ -57,7 +57,7 @@ func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 	if logged {
 		decision = &datapath.Decision{Rule: rule, Action: action, Packet: packet}
 	}
-	service := d.services.name(raw.ServiceId)
+	service := d.services.Name(raw.ServiceId)
 	switch kernel.SampleType(raw.Type) {
 	case kernel.SampleTypeSAMPLE_ALLOWED:
 		return datapath.Sample{Decision: decision}

@@ -36,9 +36,8 @@ func TestTablesThatAreFullRefuse(t *testing.T) {
 	n.ok(n.d.Services().Delete(ctx, "big"))
 	testnet.Eventually(t, 5*time.Second, "the backends are given back", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		n.d.services.mu.Lock()
-		defer n.d.services.mu.Unlock()
-		return len(n.d.services.backends.dead) == 0
+		_, dead := n.d.services.IdleTimes()
+		return len(dead) == 0
 	})
 	big.Backends = big.Backends[:200]
 	n.ok(n.d.Services().Update(ctx, "big", big))

@@ -118,7 +118,7 @@ func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 			return nil, nil, err
 		}
 	}
-	for _, port := range d.services.frontendPorts() {
+	for _, port := range d.services.FrontendPorts() {
 		taken[port] = true
 	}
 	return taken, own, nil
@@ -181,15 +181,4 @@ func socketPorts(path string, taken *[1 << 16]bool) error {
 		}
 	}
 	return lines.Err()
-}
-
-// frontendPorts returns the ports that clients connect to.
-func (s *services) frontendPorts() []uint16 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	ports := make([]uint16, 0, len(s.owner))
-	for f := range s.owner {
-		ports = append(ports, f.Addr.Port())
-	}
-	return ports
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 )
 
@@ -92,8 +93,8 @@ func (w *sweeper) close() error {
 	return w.expirer.Close()
 }
 
-// kick requests an immediate sweep: backends are gone.
-func (w *sweeper) kick() {
+// Kick requests an immediate sweep: backends are gone.
+func (w *sweeper) Kick() {
 	select {
 	case w.kicked <- struct{}{}:
 	default: // one is already requested
@@ -180,8 +181,8 @@ func (w *sweeper) maintain(ctx context.Context) error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// nextPass returns the number of the next pass to begin.
-func (w *sweeper) nextPass() uint64 {
+// NextPass returns the number of the next pass to begin.
+func (w *sweeper) NextPass() uint64 {
 	w.numbers.Lock()
 	defer w.numbers.Unlock()
 	return w.number + 1
@@ -194,7 +195,7 @@ func (w *sweeper) step(until time.Time) (done bool, err error) {
 	}
 	p := w.pass
 	p.now = kernel.NowTick()
-	w.d.services.stillDead(p.dead)
+	w.d.services.StillDead(p.dead)
 	for p.table < len(w.tables) {
 		more, err := w.tables[p.table].sweep(p)
 		if err != nil {
@@ -237,7 +238,7 @@ func (w *sweeper) begin() {
 	w.begins = time.Now().Add(w.d.config.SweepInterval)
 	w.d.nexthops.sweepBegins()
 	w.shares.passBegins()
-	idle, dead := w.d.services.forSweep()
+	idle, dead := w.d.idleTimes()
 	for _, t := range w.tables {
 		t.spare()
 	}
@@ -251,7 +252,7 @@ func (w *sweeper) begin() {
 		closed:   w.closed,
 		nat:      w.d.nats.PassBegins(),
 		departed: w.d.guards.departed.passBegins(),
-		taken:    w.d.services.forHandover(),
+		taken:    w.d.services.ForHandover(),
 	}
 }
 
@@ -260,7 +261,7 @@ func (w *sweeper) end(p *pass) error {
 	totals := make(map[uint32]backendTotals, len(p.live))
 	err := w.addClosed(p)
 	for id, t := range p.live {
-		reused, failed := reused(w.d.tables, id)
+		reused, failed := lb.Reused(w.d.tables, id)
 		err = errors.Join(err, failed)
 		totals[id] = backendTotals{active: t.active, packets: t.packets + reused.PacketCount, bytes: t.bytes + reused.ByteCount}
 	}
@@ -272,7 +273,7 @@ func (w *sweeper) end(p *pass) error {
 	w.d.guards.departed.passEnded(p.departed)
 	err = errors.Join(err, w.writeLoads(before, totals))
 	err = errors.Join(err, w.d.nexthops.sweepEnded(w.d.overlay.refersTo(func(index uint32) bool { return index < kernel.NexthopCount && p.used[index] })))
-	err = errors.Join(err, w.d.services.passEnded(p), w.d.nats.PassEnded(p.nat))
+	err = errors.Join(err, w.d.services.PassEnded(p.number, p.isLive), w.d.nats.PassEnded(p.nat))
 	w.closed = make(map[uint32]*backendTotals)
 	return err
 }
@@ -284,23 +285,19 @@ func (w *sweeper) entries(table int) uint64 {
 	return w.seen[table]
 }
 
-// stillDead removes backends from dead that are alive again.
-func (s *services) stillDead(dead map[uint32]bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for id := range dead {
-		if _, ok := s.backends.dead[id]; !ok {
-			delete(dead, id)
-		}
-	}
+// isLive reports whether a backend has connections that it still serves.
+func (p *pass) isLive(id uint32) bool {
+	t := p.live[id]
+	return t != nil && t.active > 0
 }
 
-func (s *services) passEnded(p *pass) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.handedOver(p.number)
-	return s.freeDead(p.number, func(id uint32) bool {
-		t := p.live[id]
-		return t != nil && t.active > 0
-	})
+// isTaken reports whether a direction belongs to a UDP connection by a frontend that another
+// service has now. comes is the tuple of its packets, back the tuple of the other direction.
+func (p *pass) isTaken(s *lb.Table, m *kernel.CtMeta, comes, back datapath.Tuple) bool {
+	if m.Flags&kernel.CtReply != 0 {
+		comes, back = back, comes
+	}
+	f := datapath.Frontend{Addr: comes.Destination, Protocol: datapath.UDP}
+	_, taken := p.taken[f]
+	return taken && !s.Keeps(f, m.ServiceId, back.Source)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -66,7 +67,7 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 	if err := t.d.sweeper.refresh(); err != nil {
 		return c, err
 	}
-	for _, v := range t.d.services.all() {
+	for _, v := range t.d.services.All() {
 		s, err := t.service(v)
 		if err != nil {
 			return c, err
@@ -101,7 +102,7 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 // ServiceCounters implements [datapath.Telemetry]. If there are very many connections, packets and
 // bytes are as of the last sweep.
 func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName) (datapath.ServiceCounters, bool, error) {
-	v, ok := t.d.services.get(name)
+	v, ok := t.d.services.Get(name)
 	if !ok {
 		return datapath.ServiceCounters{}, false, nil
 	}
@@ -112,10 +113,10 @@ func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName
 	return c, err == nil, err
 }
 
-func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
+func (t *telemetry) service(v lb.Info) (c datapath.ServiceCounters, err error) {
 	var stats []kernel.ServiceStats
-	if _, err := t.d.tables.ServiceStats.Find(v.id, &stats); err != nil {
-		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
+	if _, err := t.d.tables.ServiceStats.Find(v.ID, &stats); err != nil {
+		return c, fmt.Errorf("counters of service %q: %w", v.Name, err)
 	}
 	c.Drops = make(map[string]uint64, len(serviceDrops))
 	for _, s := range stats {
@@ -125,11 +126,11 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 		}
 	}
 	var gone kernel.Traffic // of backends that were removed from the service
-	if _, err := t.d.tables.ServiceTraffic.Find(v.id, &gone); err != nil {
-		return c, fmt.Errorf("counters of service %q: %w", v.name, err)
+	if _, err := t.d.tables.ServiceTraffic.Find(v.ID, &gone); err != nil {
+		return c, fmt.Errorf("counters of service %q: %w", v.Name, err)
 	}
 	c.Packets, c.Bytes = gone.PacketCount, gone.ByteCount
-	for _, b := range v.backends {
+	for _, b := range v.Backends {
 		x, err := t.backend(b)
 		if err != nil {
 			return c, err
@@ -144,45 +145,23 @@ func (t *telemetry) service(v service) (c datapath.ServiceCounters, err error) {
 // serviceDrops are the names of enum service_drop.
 var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
 
-func (t *telemetry) backend(b backend) (datapath.BackendCounters, error) {
+func (t *telemetry) backend(b lb.BackendInfo) (datapath.BackendCounters, error) {
 	var total kernel.BackendTotal
 	var closed kernel.Traffic
-	live, err := t.d.sweeper.backend(b.id)
+	live, err := t.d.sweeper.backend(b.ID)
 	err = errors.Join(err,
-		t.d.tables.BackendTotal.Lookup(b.id, &total),
-		t.d.tables.BackendTraffic.Lookup(b.id, &closed))
+		t.d.tables.BackendTotal.Lookup(b.ID, &total),
+		t.d.tables.BackendTraffic.Lookup(b.ID, &closed))
 	if err != nil {
-		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.addr, err)
+		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.Addr, err)
 	}
 	return datapath.BackendCounters{
-		Backend:     b.addr,
+		Backend:     b.Addr,
 		Connections: total.ConnectionCount,
 		Active:      live.active,
 		Packets:     closed.PacketCount + live.packets,
 		Bytes:       closed.ByteCount + live.bytes,
 	}, nil
-}
-
-// all returns copies of all services.
-func (s *services) all() []service {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	all := make([]service, 0, len(s.byName))
-	for _, v := range s.byName {
-		all = append(all, *v)
-	}
-	return all
-}
-
-// get returns a copy of the service called name.
-func (s *services) get(name datapath.ServiceName) (service, bool) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	v := s.byName[name]
-	if v == nil {
-		return service{}, false
-	}
-	return *v, true
 }
 
 // PortCounters implements [datapath.Telemetry]. Packets and bytes are the device's own, of both

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 )
 
 // backendTotals is the traffic of a backend's live connections. Connections without a service count
@@ -56,18 +57,8 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	if live {
 		return t, nil
 	}
-	reused, err := reused(w.d.tables, id)
+	reused, err := lb.Reused(w.d.tables, id)
 	return backendTotals{packets: reused.PacketCount, bytes: reused.ByteCount}, err
-}
-
-// reused returns the traffic of a backend's connections whose entries were since reused for other
-// connections.
-func reused(t *kernel.Tables, id uint32) (kernel.Traffic, error) {
-	var total kernel.BackendTotal
-	if err := t.BackendTotal.Lookup(id, &total); err != nil {
-		return kernel.Traffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
-	}
-	return kernel.Traffic(total.Reused), nil
 }
 
 // count adds an entry of a connection to the sums of live connections.

@@ -38,7 +38,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	mappings, blocks := d.nats.Entries()
 	u["natMappings"] = of(kernel.MapLlMappingOuter, mappings, 1)
 	u["natBlocks"] = of(kernel.MapLlBlockOwner, blocks, 1)
-	d.services.usage(u, d.config.Tables)
+	d.services.Usage(u, d.config.Tables)
 	return u, nil
 }
 
@@ -48,21 +48,4 @@ func fuller(a, b datapath.Usage) datapath.Usage {
 		return a
 	}
 	return b
-}
-
-func (s *services) usage(u map[string]datapath.Usage, t datapath.Tables) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var slots, ranges, backends uint64
-	for _, v := range s.byName {
-		ranges += uint64(len(v.ranges))
-		backends += uint64(len(v.backends))
-		for _, t := range v.tables {
-			slots += uint64(t.count)
-		}
-	}
-	u["services"] = datapath.Usage{Used: uint64(len(s.owner)), Size: uint64(t.Services)}
-	u["backends"] = datapath.Usage{Used: backends, Size: uint64(t.Backends)}
-	u["slots"] = datapath.Usage{Used: slots, Size: uint64(t.Slots)}
-	u["ranges"] = datapath.Usage{Used: ranges, Size: uint64(t.Ranges)}
 }

@@ -5,8 +5,11 @@
 package testtables
 
 import (
+	"cmp"
+	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -60,3 +63,10 @@ func (f *Failing) FailsAt(rate float64) bool {
 
 // Small are sizes that a test fills quickly.
 var Small = datapath.Tables{Connections: 16, HalfOpen: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
+
+// Shuffled returns the keys of a map in a random order that the seed determines.
+func Shuffled[K cmp.Ordered](random *rand.Rand, all map[K]bool) []K {
+	order := slices.Sorted(maps.Keys(all))
+	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	return order
+}

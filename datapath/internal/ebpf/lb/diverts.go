@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"cmp"
@@ -37,7 +37,7 @@ func (d divert) entry() kernel.Divert {
 // writeDiverts writes which clients are served by which other services, under a new id, if that has
 // changed. A service that does not exist yet gets its id here; until it exists its clients are
 // served by v.
-func (s *services) writeDiverts(v *service, diverts []datapath.Divert) error {
+func (s *Table) writeDiverts(v *service, diverts []datapath.Divert) error {
 	var wanted []divert
 	for _, d := range diverts {
 		other, err := s.named(d.Service)
@@ -89,7 +89,7 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 }
 
 // undivert records for each of names that one service less diverts to it.
-func (s *services) undivert(names map[datapath.ServiceName]bool) {
+func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	for name := range names {
 		if s.diverted[name]--; s.diverted[name] > 0 {
 			continue
@@ -102,7 +102,7 @@ func (s *services) undivert(names map[datapath.ServiceName]bool) {
 }
 
 // forgetDiverts deletes the entries by id of v, which is being deleted, and then its diverts.
-func (s *services) forgetDiverts(v *service) error {
+func (s *Table) forgetDiverts(v *service) error {
 	if err := s.deleteByID(v.id); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (s *services) forgetDiverts(v *service) error {
 var divertFamilies = [2]uint32{4, 6}
 
 // writeByID writes a service by its id, for services that divert clients to it.
-func (s *services) writeByID(v *service, entries [2]kernel.Service) error {
+func (s *Table) writeByID(v *service, entries [2]kernel.Service) error {
 	if s.diverted[v.name] == 0 {
 		return nil
 	}
@@ -129,7 +129,7 @@ func (s *services) writeByID(v *service, entries [2]kernel.Service) error {
 	return nil
 }
 
-func (s *services) deleteByID(id uint32) error {
+func (s *Table) deleteByID(id uint32) error {
 	var errs error
 	for _, family := range divertFamilies {
 		key := kernel.ServiceIdKey{Id: id, Family: family}
@@ -139,7 +139,7 @@ func (s *services) deleteByID(id uint32) error {
 }
 
 // adoptDiverts takes over the diverts of an earlier run.
-func (s *services) adoptDiverts() error {
+func (s *Table) adoptDiverts() error {
 	sets := make(map[uint32][]divert)
 	var key kernel.SourceRangeKey
 	var entry kernel.Divert
@@ -176,7 +176,7 @@ func (s *services) adoptDiverts() error {
 }
 
 // adoptByID removes entries that no service diverts to.
-func (s *services) adoptByID() error {
+func (s *Table) adoptByID() error {
 	var left []kernel.ServiceIdKey
 	err := s.tables.ServiceId.Batches(func(keys []kernel.ServiceIdKey, _ []kernel.Service) error {
 		for _, key := range keys {
@@ -194,7 +194,7 @@ func (s *services) adoptByID() error {
 
 // verifyDiverts reports whether the kernel holds the diverts of v as written, and the entries of v
 // for services that divert to it.
-func (s *services) verifyDiverts(v *service) (bool, error) {
+func (s *Table) verifyDiverts(v *service) (bool, error) {
 	for _, d := range v.diverts {
 		key := kernel.SourceRangeKeyOf(v.divertSet, d.prefix)
 		var entry kernel.Divert

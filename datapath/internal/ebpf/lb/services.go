@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package lb has the table of services: frontends, backends, and the tables by which the programs
+// select one.
+package lb
 
 import (
 	"context"
@@ -18,14 +20,14 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// services is the table of services. A service is written bottom-up: name and counters, backends,
+// Table is the table of services. A service is written bottom-up: name and counters, backends,
 // selection tables and source ranges under unused ids, and then its frontends, each of which is
 // switched by one write. Entries that the frontends referred to before are deleted a moment later.
-type services struct {
+type Table struct {
 	tables    *kernel.Tables
 	log       *slog.Logger
-	announcer addrAnnouncer
-	sweep     sweeping // set before the first update
+	announcer Announcer
+	sweep     Sweep
 	// changedFrontends is called after each update.
 	changedFrontends func()
 	backends         *backendIDs
@@ -42,17 +44,20 @@ type services struct {
 	addrs    serviceAddrs
 }
 
-// addrAnnouncer announces addresses of services, as [announcer] does.
-type addrAnnouncer interface {
-	set(who announcers, list []announcement) error
-	seed(who announcers, list []announcement)
-	byServices() map[netip.Addr]bool
+// Announcer announces addresses of services.
+type Announcer interface {
+	// Announce replaces the addresses that are announced.
+	Announce(addrs []netip.Addr) error
+	// Seed is as Announce at a start, for what an earlier run announced: it changes nothing yet.
+	Seed(addrs []netip.Addr)
+	// Announced returns the addresses that an earlier run announced.
+	Announced() map[netip.Addr]bool
 }
 
-// sweeping ends connections, as [sweeper] does.
-type sweeping interface {
-	nextPass() uint64 // number of the first pass that handles marks of now
-	kick()            // requests a pass
+// Sweep ends connections.
+type Sweep interface {
+	NextPass() uint64 // number of the first pass that handles marks of now
+	Kick()            // requests a pass
 }
 
 // service is the state of one service in the kernel.
@@ -86,35 +91,35 @@ type backend struct {
 }
 
 // newID returns a number that is not in use as an id in the kernel.
-func (s *services) newID() uint32 {
+func (s *Table) newID() uint32 {
 	s.lastID++
 	return s.lastID
 }
 
-var _ datapath.ExclusiveTable[datapath.ServiceName, datapath.Service] = (*services)(nil)
+var _ datapath.ExclusiveTable[datapath.ServiceName, datapath.Service] = (*Table)(nil)
 
 // Update implements [datapath.Table].
-func (s *services) Update(_ context.Context, name datapath.ServiceName, value datapath.Service) error {
+func (s *Table) Update(_ context.Context, name datapath.ServiceName, value datapath.Service) error {
 	_, err := s.update(name, value, true)
 	return err
 }
 
 // Begin implements [datapath.ExclusiveTable]: a service gives up frontends.
-func (s *services) Begin(_ context.Context, name datapath.ServiceName, value datapath.Service) (whole bool, err error) {
+func (s *Table) Begin(_ context.Context, name datapath.ServiceName, value datapath.Service) (whole bool, err error) {
 	return s.update(name, value, false)
 }
 
 // update is Update, or, without giveUp, Begin: a frontend to be removed still leads to its old
 // tables.
-func (s *services) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
-	s.dropOld()
+func (s *Table) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
+	s.DropOld()
 	if whole, err = s.write(name, value, giveUp); whole {
 		s.changedFrontends()
 	}
 	return whole, err
 }
 
-func (s *services) write(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
+func (s *Table) write(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, err := s.named(name)
@@ -153,7 +158,7 @@ func (s *services) write(name datapath.ServiceName, value datapath.Service, give
 }
 
 // named returns the service called name, and creates it if it does not exist. s.mu is held.
-func (s *services) named(name datapath.ServiceName) (*service, error) {
+func (s *Table) named(name datapath.ServiceName) (*service, error) {
 	if v := s.byName[name]; v != nil {
 		return v, nil
 	}
@@ -174,7 +179,7 @@ func (s *services) named(name datapath.ServiceName) (*service, error) {
 	return v, nil
 }
 
-func (s *services) zeroStats(id uint32) error {
+func (s *Table) zeroStats(id uint32) error {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
@@ -184,7 +189,7 @@ func (s *services) zeroStats(id uint32) error {
 }
 
 // settle schedules the deletion of entries that no frontend of v refers to any more.
-func (s *services) settle(v *service) {
+func (s *Table) settle(v *service) {
 	for _, o := range v.stray {
 		s.putAside(o)
 	}
@@ -196,7 +201,7 @@ func (s *services) settle(v *service) {
 type changes struct{ down, gone []uint32 }
 
 // writeBackends writes the backends of value.
-func (s *services) writeBackends(v *service, value *datapath.Service) (err error) {
+func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 	v.changed.down = nil // of this value, not of a failed one
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
@@ -248,7 +253,7 @@ func findBackend(sorted []backend, addr datapath.BackendAddr) (int, bool) {
 	return slices.BinarySearchFunc(sorted, addr, func(b backend, a datapath.BackendAddr) int { return b.addr.Compare(a) })
 }
 
-func (s *services) writeBackend(v *service, b backend) error {
+func (s *Table) writeBackend(v *service, b backend) error {
 	entry := kernel.Backend{
 		Addr:      kernel.AddrOf(b.addr.Addr()),
 		Port:      kernel.Swap16(b.addr.Port()),
@@ -264,7 +269,7 @@ func (s *services) writeBackend(v *service, b backend) error {
 }
 
 // writeRanges writes the source ranges under a new id, if they have changed.
-func (s *services) writeRanges(v *service, ranges []netip.Prefix) error {
+func (s *Table) writeRanges(v *service, ranges []netip.Prefix) error {
 	ranges = slices.Clone(ranges)
 	slices.SortFunc(ranges, netip.Prefix.Compare)
 	if !v.suspect && slices.Equal(v.ranges, ranges) {
@@ -308,7 +313,7 @@ func deleteRanges(table interface {
 }
 
 // Delete implements [datapath.Table].
-func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
+func (s *Table) Delete(_ context.Context, name datapath.ServiceName) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.byName[name]
@@ -346,12 +351,12 @@ func (s *services) Delete(_ context.Context, name datapath.ServiceName) error {
 }
 
 // deleteID deletes the name and the counters of a service.
-func (s *services) deleteID(id uint32) error {
+func (s *Table) deleteID(id uint32) error {
 	return errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id), s.tables.ServiceName.Delete(id))
 }
 
 // Keys implements [datapath.Table].
-func (s *services) Keys(context.Context) iter.Seq2[datapath.ServiceName, error] {
+func (s *Table) Keys(context.Context) iter.Seq2[datapath.ServiceName, error] {
 	s.mu.RLock()
 	names := make([]datapath.ServiceName, 0, len(s.byName))
 	for name := range s.byName {

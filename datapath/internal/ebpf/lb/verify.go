@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // Verify implements [datapath.Table].
-func (s *services) Verify(_ context.Context, name datapath.ServiceName) (bool, error) {
+func (s *Table) Verify(_ context.Context, name datapath.ServiceName) (bool, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	v := s.byName[name]
@@ -24,7 +24,7 @@ func (s *services) Verify(_ context.Context, name datapath.ServiceName) (bool, e
 	return ok, err
 }
 
-func (s *services) verify(v *service) (bool, error) {
+func (s *Table) verify(v *service) (bool, error) {
 	for _, f := range v.frontends {
 		if s.owner[f] != v {
 			continue // it belongs to another service now, whose entry is right

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 // backendIDs allocates the ids of backends. The id of a deleted backend is dead: its connections
 // are deleted, and after a whole sweep has found none of them the id is free again. A backend that
-// is down is dead for UDP, which has no other way to detect the failure. The lock of [services]
+// is down is dead for UDP, which has no other way to detect the failure. The lock of [Table]
 // guards it.
 type backendIDs struct {
 	tables *kernel.Tables
@@ -68,18 +68,18 @@ func (b *backendIDs) zero(id uint32) error {
 }
 
 // end has the connections of backends that are down or deleted end.
-func (s *services) end(service uint32, c changes) {
+func (s *Table) end(service uint32, c changes) {
 	if len(c.down)+len(c.gone) == 0 {
 		return
 	}
-	pass := s.sweep.nextPass()
+	pass := s.sweep.NextPass()
 	for _, id := range c.down {
 		s.backends.dead[id] = deadBackend{service: service, pass: pass}
 	}
 	for _, id := range c.gone {
 		s.backends.dead[id] = deadBackend{service: service, pass: pass, gone: true}
 	}
-	s.sweep.kick()
+	s.sweep.Kick()
 }
 
 // revive marks id as alive: its backend is up again.
@@ -88,7 +88,7 @@ func (b *backendIDs) revive(id uint32) {
 }
 
 // freeDead frees the dead ids for which sweep number pass, a whole one, found no connection.
-func (s *services) freeDead(pass uint64, live func(id uint32) bool) error {
+func (s *Table) freeDead(pass uint64, live func(id uint32) bool) error {
 	b := s.backends
 	for id, dead := range b.dead {
 		if !dead.gone || pass < dead.pass || live(id) {
@@ -104,7 +104,7 @@ func (s *services) freeDead(pass uint64, live func(id uint32) bool) error {
 }
 
 // bury adds the traffic counters of id to the totals of its service.
-func (s *services) bury(id, service uint32) error {
+func (s *Table) bury(id, service uint32) error {
 	if err := s.tables.Backend.Put(id, kernel.Backend{}); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (s *services) bury(id, service uint32) error {
 	if _, err := s.tables.ServiceTraffic.Find(service, &total); err != nil {
 		return err
 	}
-	reused, err := reused(s.tables, id)
+	reused, err := Reused(s.tables, id)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *services) bury(id, service uint32) error {
 }
 
 // OutOfUse implements [datapath.ServiceTable].
-func (s *services) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAddr] {
+func (s *Table) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAddr] {
 	return func(yield func(datapath.ServiceName, datapath.BackendAddr) bool) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
@@ -140,4 +140,14 @@ func (s *services) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAd
 			}
 		}
 	}
+}
+
+// Reused returns the traffic of a backend's connections whose entries were since reused for other
+// connections.
+func Reused(t *kernel.Tables, id uint32) (kernel.Traffic, error) {
+	var total kernel.BackendTotal
+	if err := t.BackendTotal.Lookup(id, &total); err != nil {
+		return kernel.Traffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
+	}
+	return kernel.Traffic(total.Reused), nil
 }

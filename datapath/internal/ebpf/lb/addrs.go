@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"errors"
@@ -11,8 +11,6 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
-
-const announcedByServices announcers = "Service"
 
 // The flags of ll_service_addr.
 var otherPorts = [...]uint32{
@@ -81,13 +79,13 @@ func (a *serviceAddrs) of(addr netip.Addr) (use addrUse) {
 }
 
 // announced returns the addresses to be announced.
-func (a *serviceAddrs) announced() (list []announcement) {
+func (a *serviceAddrs) announced() (list []netip.Addr) {
 	for addr := range a.users {
 		if a.of(addr).announce {
-			list = append(list, announcement{prefix: netip.PrefixFrom(addr, addr.BitLen()), uplinks: true})
+			list = append(list, addr)
 		}
 	}
-	slices.SortFunc(list, func(x, y announcement) int { return x.prefix.Compare(y.prefix) })
+	slices.SortFunc(list, netip.Addr.Compare)
 	return list
 }
 
@@ -100,7 +98,7 @@ func frontendAddrs(frontends []datapath.Frontend) map[netip.Addr]bool {
 }
 
 // writeAddrs puts the settings of v for the addresses of its frontends in force.
-func (s *services) writeAddrs(v *service, value *datapath.Service) error {
+func (s *Table) writeAddrs(v *service, value *datapath.Service) error {
 	before := make(map[netip.Addr]bool)
 	for addr := range s.addrs.byName[v.name] {
 		before[addr] = s.addrs.of(addr).announce
@@ -127,14 +125,14 @@ func (s *services) writeAddrs(v *service, value *datapath.Service) error {
 		}
 	}
 	if announce {
-		errs = errors.Join(errs, s.announcer.set(announcedByServices, s.addrs.announced()))
+		errs = errors.Join(errs, s.announcer.Announce(s.addrs.announced()))
 	}
 	v.suspect = v.suspect || errs != nil
 	return errs
 }
 
 // writeAddr writes how packets to addr that match no service are handled.
-func (s *services) writeAddr(addr netip.Addr) error {
+func (s *Table) writeAddr(addr netip.Addr) error {
 	other, key := s.addrs.of(addr).other, kernel.AddrOf(addr)
 	if s.addrs.written[addr] == other && other != datapath.OtherPortsPass {
 		delete(s.addrs.failed, addr)
@@ -157,7 +155,7 @@ func (s *services) writeAddr(addr netip.Addr) error {
 
 // adoptAddrs takes over the settings of an earlier run: until its service is updated, an address
 // keeps the setting in force.
-func (s *services) adoptAddrs() error {
+func (s *Table) adoptAddrs() error {
 	err := s.tables.ServiceAddr.Batches(func(keys []kernel.Addr, values []uint32) error {
 		for i := range keys {
 			s.addrs.written[keys[i].Addr()] = datapath.OtherPorts(max(0, slices.Index(otherPorts[:], values[i])))
@@ -167,7 +165,7 @@ func (s *services) adoptAddrs() error {
 	if err != nil {
 		return err
 	}
-	announced := s.announcer.byServices()
+	announced := s.announcer.Announced()
 	for _, v := range s.byID {
 		addrs := make(map[netip.Addr]bool)
 		var use addrUse
@@ -185,12 +183,12 @@ func (s *services) adoptAddrs() error {
 			err = errors.Join(err, s.writeAddr(addr))
 		}
 	}
-	s.announcer.seed(announcedByServices, s.addrs.announced())
+	s.announcer.Seed(s.addrs.announced())
 	return err
 }
 
 // verifyAddrs reports whether the kernel holds the addresses of v as written.
-func (s *services) verifyAddrs(v *service) (bool, error) {
+func (s *Table) verifyAddrs(v *service) (bool, error) {
 	for addr := range s.addrs.byName[v.name] {
 		other, written := s.addrs.written[addr]
 		key := kernel.AddrOf(addr)
@@ -200,13 +198,4 @@ func (s *services) verifyAddrs(v *service) (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// placeOnUplinks records which addresses of services are in the network of an uplink.
-func placeOnUplinks(list []announcement, networks []onLink) {
-	for i := range list {
-		list[i].elsewhere = slices.ContainsFunc(networks, func(n onLink) bool {
-			return n.role != roleOther && n.prefix.Contains(list[i].prefix.Addr())
-		})
-	}
 }

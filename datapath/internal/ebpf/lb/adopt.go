@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// adoptServices takes over the services that an earlier run wrote.
-func adoptServices(t *kernel.Tables, a addrAnnouncer, log *slog.Logger) (*services, error) {
-	s := &services{
+// Adopt takes over the services that an earlier run wrote. Call [Table.Start] before the first update.
+func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
+	s := &Table{
 		tables:    t,
 		log:       log,
 		announcer: a,
@@ -35,7 +35,12 @@ func adoptServices(t *kernel.Tables, a addrAnnouncer, log *slog.Logger) (*servic
 	return s, nil
 }
 
-func (s *services) adoptNames() error {
+// Start sets what ends connections, and what is called after each update.
+func (s *Table) Start(sweep Sweep, changedFrontends func()) {
+	s.sweep, s.changedFrontends = sweep, changedFrontends
+}
+
+func (s *Table) adoptNames() error {
 	var left []uint32
 	err := s.tables.ServiceName.Batches(func(ids []uint32, names []kernel.ServiceName) error {
 		for i, id := range ids {
@@ -60,7 +65,7 @@ func (s *services) adoptNames() error {
 	return err
 }
 
-func (s *services) adoptFrontends() error {
+func (s *Table) adoptFrontends() error {
 	var unnamed []kernel.ServiceKey
 	referred := make(map[*service][]kernel.Service)
 	err := s.tables.Service.Batches(func(keys []kernel.ServiceKey, entries []kernel.Service) error {
@@ -115,7 +120,7 @@ func (v *service) adoptStrays(entries []kernel.Service) {
 	}
 }
 
-func (s *services) adoptBackends() error {
+func (s *Table) adoptBackends() error {
 	table := &s.tables.Backend
 	used := make([]bool, table.MaxEntries())
 	err := table.Batches(func(ids []uint32, entries []kernel.Backend) error {
@@ -154,7 +159,7 @@ func (s *services) adoptBackends() error {
 	return err
 }
 
-func (s *services) adoptBackend(id uint32, e *kernel.Backend) {
+func (s *Table) adoptBackend(id uint32, e *kernel.Backend) {
 	v := s.byID[e.ServiceId]
 	if v == nil {
 		s.backends.dead[id] = deadBackend{service: e.ServiceId, pass: 1, gone: true}
@@ -175,7 +180,7 @@ func (s *services) adoptBackend(id uint32, e *kernel.Backend) {
 
 // adoptTables finds selection tables that no frontend refers to. Their run ended before it could
 // delete them, or before it could use them.
-func (s *services) adoptTables() error {
+func (s *Table) adoptTables() error {
 	referred := make(map[uint32]bool)
 	for _, v := range s.byID {
 		for _, t := range v.tables {
@@ -201,7 +206,7 @@ func (s *services) adoptTables() error {
 	return err
 }
 
-func (s *services) adoptRanges() error {
+func (s *Table) adoptRanges() error {
 	sets := make(map[uint32][]netip.Prefix)
 	var key kernel.SourceRangeKey
 	var one uint8

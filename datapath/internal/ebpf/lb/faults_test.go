@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
-	"cmp"
 	"io"
 	"log/slog"
 	"maps"
@@ -24,26 +23,26 @@ import (
 // fakeAnnouncer records the addresses that services announce.
 type fakeAnnouncer struct{ addrs map[netip.Addr]bool }
 
-func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
+func (a *fakeAnnouncer) Announce(addrs []netip.Addr) error {
 	a.addrs = map[netip.Addr]bool{}
-	for _, x := range list {
-		a.addrs[x.prefix.Addr()] = true
+	for _, addr := range addrs {
+		a.addrs[addr] = true
 	}
 	return nil
 }
 
-func (a *fakeAnnouncer) seed(who announcers, list []announcement) { _ = a.set(who, list) }
-func (a *fakeAnnouncer) byServices() map[netip.Addr]bool          { return a.addrs }
+func (a *fakeAnnouncer) Seed(addrs []netip.Addr)        { _ = a.Announce(addrs) }
+func (a *fakeAnnouncer) Announced() map[netip.Addr]bool { return a.addrs }
 
 // fakeSweep counts passes, each of which finds no connection.
 type fakeSweep struct{ passes uint64 }
 
-func (w *fakeSweep) nextPass() uint64 { return w.passes + 1 }
-func (w *fakeSweep) kick()            {}
+func (w *fakeSweep) NextPass() uint64 { return w.passes + 1 }
+func (w *fakeSweep) Kick()            {}
 
 // faultySite has services on tables in memory, which fail at random.
 type faultySite struct {
-	*services
+	*Table
 	t         *testing.T
 	random    *rand.Rand
 	maps      map[string]*testmap.Map
@@ -72,11 +71,11 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 		},
 		Changed: func() {
 			if s.broken == "" {
-				s.broken = wrongReference(&tablesOfSite{s.services.tables})
+				s.broken = wrongReference(&tablesOfSite{s.tables})
 			}
 		},
 	})
-	s.services = &services{tables: all}
+	s.Table = &Table{tables: all}
 	s.restart()
 	return s
 }
@@ -84,12 +83,12 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 // restart replaces the services by the services of a new run, which takes over the tables.
 func (s *faultySite) restart() {
 	s.t.Helper()
-	next, err := adoptServices(s.services.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	next, err := Adopt(s.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	next.sweep, next.changedFrontends = s.passes, func() {}
-	s.services = next
+	next.Start(s.passes, func() {})
+	s.Table = next
 }
 
 // pass simulates a whole sweep that finds no connection, and the time after which old tables are
@@ -98,9 +97,9 @@ func (s *faultySite) pass() {
 	for i := range s.old {
 		s.old[i].at = time.Time{}
 	}
-	s.dropOld()
+	s.DropOld()
 	s.passes.passes++
-	if err := s.passEnded(&pass{number: s.passes.passes, live: map[uint32]*backendTotals{}}); err != nil && s.fails == 0 {
+	if err := s.PassEnded(s.passes.passes, func(uint32) bool { return false }); err != nil && s.fails == 0 {
 		s.t.Fatal(err)
 	}
 }
@@ -175,13 +174,6 @@ func (s *faultySite) change() {
 	delete(s.desired, name)
 }
 
-// shuffled returns the keys of a map in a random order that the seed determines.
-func shuffled[K cmp.Ordered](random *rand.Rand, all map[K]bool) []K {
-	order := slices.Sorted(maps.Keys(all))
-	random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	return order
-}
-
 // reconcile applies the desired services once, in a random order, as the reconciler does. It may
 // stop in the middle of an update that gives up frontends.
 func (s *faultySite) reconcile() {
@@ -192,7 +184,7 @@ func (s *faultySite) reconcile() {
 	for name := range s.desired {
 		names[name] = true
 	}
-	for _, name := range shuffled(s.random, names) {
+	for _, name := range testtables.Shuffled(s.random, names) {
 		var err error
 		v, ok := s.desired[name]
 		switch {
@@ -259,7 +251,7 @@ func (s *faultySite) wantDesired(seed uint64) {
 	for range 3 {
 		fresh.reconcile()
 	}
-	have, want := (&tablesOfSite{s.services.tables}).meaning(), (&tablesOfSite{fresh.services.tables}).meaning()
+	have, want := (&tablesOfSite{s.tables}).meaning(), (&tablesOfSite{fresh.tables}).meaning()
 	for what, w := range want {
 		if have[what] != w {
 			s.t.Errorf("seed %d: %s:\nhave %s\nwant %s", seed, what, have[what], w)
@@ -273,7 +265,7 @@ func (s *faultySite) wantDesired(seed uint64) {
 	if !maps.Equal(s.announced.addrs, fresh.announced.addrs) {
 		s.t.Errorf("seed %d: announced %v, want %v", seed, s.announced.addrs, fresh.announced.addrs)
 	}
-	if g := (&tablesOfSite{s.services.tables}).garbage(); g != "" {
+	if g := (&tablesOfSite{s.tables}).garbage(); g != "" {
 		s.t.Errorf("seed %d: left behind: %s", seed, g)
 	}
 	for name, v := range s.byName {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ type oldTable struct {
 
 // writeTables writes the selection table of each family for which v has a frontend, if it has
 // changed.
-func (s *services) writeTables(v *service, value *datapath.Service) error {
+func (s *Table) writeTables(v *service, value *datapath.Service) error {
 	for f := range v.tables {
 		var ids []uint32
 		if slices.ContainsFunc(value.Frontends, func(x datapath.Frontend) bool { return kernel.FamilyOf(x.Addr.Addr()) == f }) {
@@ -178,7 +178,7 @@ func sumOf(ids []uint32) uint64 {
 func chunksOf(slots uint32) uint32 { return (slots + kernel.SlotsPerChunk - 1) / kernel.SlotsPerChunk }
 
 // writeTable writes ids as selection table id.
-func (s *services) writeTable(id uint32, ids []uint32) error {
+func (s *Table) writeTable(id uint32, ids []uint32) error {
 	keys := make([]kernel.SlotKey, chunksOf(uint32(len(ids))))
 	if len(keys) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (s *services) writeTable(id uint32, ids []uint32) error {
 	return nil
 }
 
-func (s *services) deleteTable(t table) error {
+func (s *Table) deleteTable(t table) error {
 	var errs error
 	for chunk := range chunksOf(t.count) {
 		key := kernel.SlotKey{TableId: t.id, Chunk: chunk}
@@ -207,7 +207,7 @@ func (s *services) deleteTable(t table) error {
 }
 
 // readTable returns the hash of t's ids in the kernel.
-func (s *services) readTable(t table) (uint64, error) {
+func (s *Table) readTable(t table) (uint64, error) {
 	ids := make([]uint32, 0, t.count+kernel.SlotsPerChunk)
 	for chunk := range chunksOf(t.count) {
 		key := kernel.SlotKey{TableId: t.id, Chunk: chunk}
@@ -228,20 +228,20 @@ func (v *service) strays(o oldTable) {
 	}
 }
 
-func (s *services) putAside(o oldTable) {
+func (s *Table) putAside(o oldTable) {
 	o.at = time.Now()
 	s.old = append(s.old, o)
 }
 
 // discard deletes a table that no frontend has referred to, or tries it again later.
-func (s *services) discard(o oldTable) {
+func (s *Table) discard(o oldTable) {
 	if s.deleteOld(o) != nil {
 		s.putAside(o)
 	}
 }
 
-// dropOld deletes tables that were put aside long enough ago.
-func (s *services) dropOld() {
+// DropOld deletes tables that were put aside long enough ago.
+func (s *Table) DropOld() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
@@ -258,7 +258,7 @@ func (s *services) dropOld() {
 	s.old = slices.Delete(s.old, 0, n)
 }
 
-func (s *services) deleteOld(o oldTable) error {
+func (s *Table) deleteOld(o oldTable) error {
 	if o.service != 0 {
 		return s.deleteID(o.service)
 	}

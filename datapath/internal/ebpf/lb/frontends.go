@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package lb
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 )
 
 // writeFrontends makes the frontends point to the tables that were written before them.
-func (s *services) writeFrontends(v *service, value *datapath.Service) error {
+func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 	var entries [2]kernel.Service
 	for f := range entries {
 		entries[f] = kernel.Service{
@@ -53,14 +53,14 @@ func (s *services) writeFrontends(v *service, value *datapath.Service) error {
 }
 
 // gives reports whether v has a frontend to give up that no other service has taken.
-func (s *services) gives(v *service, value *datapath.Service) bool {
+func (s *Table) gives(v *service, value *datapath.Service) bool {
 	return slices.ContainsFunc(v.frontends, func(f datapath.Frontend) bool {
 		return s.owner[f] == v && !slices.Contains(value.Frontends, f)
 	})
 }
 
 // giveUp removes the frontends that the service no longer has.
-func (s *services) giveUp(v *service, value *datapath.Service) (err error) {
+func (s *Table) giveUp(v *service, value *datapath.Service) (err error) {
 	v.frontends = slices.DeleteFunc(v.frontends, func(f datapath.Frontend) bool {
 		if slices.Contains(value.Frontends, f) {
 			return false
@@ -73,7 +73,7 @@ func (s *services) giveUp(v *service, value *datapath.Service) (err error) {
 }
 
 // deleteFrontend removes f unless another service has taken it.
-func (s *services) deleteFrontend(v *service, f datapath.Frontend) error {
+func (s *Table) deleteFrontend(v *service, f datapath.Frontend) error {
 	if s.owner[f] != v {
 		return nil
 	}
