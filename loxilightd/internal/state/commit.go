@@ -169,10 +169,9 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	if t.DryRun || !changed && t.RequestID == "" && !t.revertsPending {
 		return result, nil
 	}
-	puts := slices.Concat(p.puts, p.putUndecodable)
 	w := write{
-		puts: puts, deletes: p.dropped, clearsPending: t.revertsPending,
-		replaced: slices.Concat(p.replaced, p.removedUndecodable), count: p.edit.count + len(p.base.undecodable) - len(p.removedUndecodable) + len(p.putUndecodable),
+		puts: slices.Clone(p.puts), deletes: p.dropped, clearsPending: t.revertsPending,
+		replaced: p.replaced, count: p.edit.count,
 	}
 	if changed {
 		result.Revision++
@@ -183,7 +182,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 		result.Reverted = &before.Pending
 	}
 	w.revision = result.Revision
-	for _, o := range puts {
+	for _, o := range p.puts {
 		o.Revision = result.Revision
 	}
 	if t.RequestID != "" {
@@ -246,29 +245,16 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 		waits = s.waiting.Load().extend(w.pending)
 	} else {
 		waits = newWaiting(w.pending, p.base.Revision)
-		waits.back, waits.undecodable = p.base.table, maps.Clone(p.base.undecodable)
+		waits.back = p.base.table
 	}
 	for _, f := range p.formers {
-		waits.reserve(f.Key, f.object, p.edit.get(f.Key))
-	}
-	for _, o := range p.putUndecodable {
-		waits.reserve(o.Key, nil, o)
+		waits.reserve(f.Key, f.object, p.edit.find(f.Key))
 	}
 	s.waiting.Store(waits)
 }
 
 // publish makes a durable plan the current state. s.writer is held.
 func (s *Store) publish(p *plan, result *Result) {
-	undecodable := p.base.undecodable
-	if len(p.removedUndecodable)+len(p.putUndecodable) > 0 {
-		undecodable = maps.Clone(undecodable)
-		for _, o := range p.removedUndecodable {
-			delete(undecodable, o.Key)
-		}
-		for _, o := range p.putUndecodable {
-			undecodable[o.Key] = o
-		}
-	}
 	s.reclaim(p)
 	logged := make([]Change, 0, len(p.puts)+len(p.dropped))
 	for _, c := range p.changes {
@@ -277,7 +263,7 @@ func (s *Store) publish(p *plan, result *Result) {
 			logged = append(logged, c)
 		}
 	}
-	snapshot := newSnapshot(result.Revision, p.edit.done(), undecodable, maps.Clone(p.counts), p.cost)
+	snapshot := newSnapshot(result.Revision, p.edit.done(), maps.Clone(p.counts), p.cost)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.snapshot.Store(snapshot)

@@ -45,17 +45,19 @@ type detached struct {
 	was *Object // the Interface that attached them
 }
 
+func isInterface(o *Object) bool { return o.Kind == KindInterface && !o.isOpaque() }
+
 // checkDetached refuses to take an Interface from a device that other objects need: packets of the
 // device would bypass rules, Services would accept no connection, and tunnels would receive
 // nothing. With Force, in a rollback and for object files the change is made, with warnings.
 func (p *plan) checkDetached(t *Transaction) error {
-	i := slices.IndexFunc(p.replaced, func(o *Object) bool { return o.Kind == KindInterface })
+	i := slices.IndexFunc(p.replaced, isInterface)
 	if i < 0 {
 		return nil
 	}
 	u := &detachCheck{plan: p, t: t, after: p.attached(t, p.each)}
 	for _, was := range p.replaced {
-		if was.Kind != KindInterface {
+		if !isInterface(was) {
 			continue
 		}
 		if err := u.checkAnnounced(was); err != nil {

@@ -48,12 +48,11 @@ type disk struct {
 // content is the content of a store when it was opened.
 type content struct {
 	head
-	objects     []*Object
-	requests    requests
-	damage      *Damage
-	unreadable  []Unreadable
-	undecodable []*Object // the unreadable ones, without a value
-	rolledBack  bool
+	objects    []*Object
+	requests   requests
+	damage     *Damage
+	unreadable []Unreadable
+	rolledBack bool
 
 	history     []Entry  // oldest first
 	historyLost string   // why the history was lost; empty: it was not
@@ -246,20 +245,17 @@ func (c *content) loadMeta(b *bbolt.Bucket) error {
 
 func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Value, error)) error {
 	var count, sum uint64
-	err := b.ForEach(func(k, v []byte) error {
+	err := b.ForEach(func(k, v []byte) (err error) {
 		o, ok := decodeObject(string(k), v)
 		if !ok {
 			return fmt.Errorf("%w: object %q", errDamaged, k)
 		}
 		count++
 		sum += uint64(o.crc)
-		value, err := decode(o.Kind, []byte(o.Spec))
-		if err != nil {
+		if o.Value, err = decode(o.Kind, []byte(o.Spec)); err != nil {
 			c.unreadable = append(c.unreadable, Unreadable{o.Key, err})
-			c.undecodable = append(c.undecodable, o)
-			return nil
+			o.Value = opaque{}
 		}
-		o.Value = value
 		c.objects = append(c.objects, o)
 		return nil
 	})
@@ -275,7 +271,7 @@ type write struct {
 	puts      []*Object
 	deletes   []*Object
 	replaced  []*Object // objects that puts and deletes replace
-	count     int       // of objects afterwards, including undecodable ones
+	count     int       // of objects afterwards, including opaque ones
 	requestID string    // empty: none
 	answer    []byte
 

@@ -332,19 +332,17 @@ func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 			return r.store.decoded(o), err
 		}
 	}
-	if o, ok := r.now.Get(k); ok {
-		return o, nil
-	}
-	return r.now.undecodable[k], nil
+	return r.now.table.find(k), nil
 }
 
-// decoded sets the value of an object from the history if this version can decode it.
+// decoded sets the value of an object from the history.
 func (s *Store) decoded(o *Object) *Object {
 	if o == nil {
 		return nil
 	}
-	if v, err := s.decode(o.Kind, []byte(o.Spec)); err == nil {
-		o.Value = v
+	v, err := s.decode(o.Kind, []byte(o.Spec))
+	if o.Value = v; err != nil {
+		o.Value = opaque{}
 	}
 	return o
 }

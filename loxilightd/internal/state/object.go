@@ -92,6 +92,16 @@ type Value interface {
 	claims(each func(c claim, field func() string))
 }
 
+// opaque is the value of an object whose spec this version cannot decode: it stays in the store for
+// a version that can, and has no effect until then.
+type opaque struct{}
+
+func (opaque) cost() datapath.Cost               { return datapath.Cost{} }
+func (opaque) claims(func(claim, func() string)) {}
+
+// isOpaque reports whether this version cannot decode the spec of o.
+func (o *Object) isOpaque() bool { return o.Value == opaque{} }
+
 // Interface is the spec of an Interface.
 type Interface struct{ datapath.Port }
 

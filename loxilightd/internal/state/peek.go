@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // maxPeek is the largest store, in bytes, that is copied for inspection.
@@ -42,7 +43,7 @@ func Peek(dir string, decode func(kind string, spec []byte) (Value, error)) (p *
 		return nil, fmt.Errorf("copy of the store: %w", err)
 	}
 	p = &Peeked{
-		Revision: c.revision, Objects: c.objects,
+		Revision: c.revision, Objects: slices.DeleteFunc(c.objects, (*Object).isOpaque),
 		Report: Report{Damage: c.damage, RolledBack: c.rolledBack, Unreadable: c.unreadable},
 	}
 	return p, d.close()

@@ -174,9 +174,8 @@ type waiting struct {
 
 	// back is the state after a rollback: the state before the change, with the later changes of
 	// other owners. A commit must be valid in both states.
-	back        *table
-	undecodable map[Key]*Object // as back, for objects that this version cannot decode
-	networks    map[Key]*Object // pod networks that it created or changed, as they are now
+	back     *table
+	networks map[Key]*Object // pod networks that it created or changed, as they are now
 }
 
 // machineOwners are programs that cannot wait for users: their objects may change while a change
@@ -196,7 +195,6 @@ func (w *waiting) extend(p *Pending) *waiting {
 	next.Pending = *p
 	next.keys, next.all, next.owners = maps.Clone(w.keys), maps.Clone(w.all), maps.Clone(w.owners)
 	next.claims, next.networks = maps.Clone(w.claims), maps.Clone(w.networks)
-	next.undecodable = maps.Clone(w.undecodable)
 	return &next
 }
 
@@ -214,11 +212,11 @@ func (w *waiting) reserve(k Key, before, after *Object) {
 			w.owners[o.Owner] = true
 		}
 	}
-	if before != nil && before.Value != nil && !again {
+	if before != nil && !again {
 		before.Value.claims(func(c claim, _ func() string) { w.claims[c] = k })
 	}
 	delete(w.networks, k)
-	if after != nil && after.Value != nil && k.Kind == KindPodNetwork {
+	if after != nil && k.Kind == KindPodNetwork && !after.isOpaque() {
 		w.networks[k] = after
 	}
 }
@@ -232,7 +230,6 @@ func (s *Store) resumeWaiting(c *content) error {
 	i, _ := find(c.history, revisions[0])
 	w := newWaiting(c.pending, c.history[i].Previous)
 	back := s.Snapshot().table.edit()
-	w.undecodable = maps.Clone(s.Snapshot().undecodable)
 	for _, revision := range revisions {
 		err := s.Diffs(revision, "", func(d Diff) bool {
 			again := w.keys[d.Key]
@@ -240,14 +237,8 @@ func (s *Store) resumeWaiting(c *content) error {
 			if again {
 				return true
 			}
-			back.remove(d.Key)
-			delete(w.undecodable, d.Key)
-			switch o := d.Before; {
-			case o == nil:
-			case o.Value == nil:
-				w.undecodable[d.Key] = o
-			default:
-				back.put(o)
+			if back.remove(d.Key); d.Before != nil {
+				back.put(d.Before)
 			}
 			return true
 		})
@@ -274,7 +265,7 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 // and deleted meanwhile, independently of the confirmation.
 func (p *plan) checkConfirmed() error {
 	for _, f := range p.formers {
-		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.get(f.Key), OwnerCNI) {
+		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.find(f.Key), OwnerCNI) {
 			return refuse(Conflict, f.Key, "owner", "belongs to a pod, and pods do not wait for confirmation: exclude it, or change it without confirm")
 		}
 	}
@@ -331,11 +322,11 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 // object of w.
 func (w *waiting) plan(p *plan) *plan {
 	back := &plan{
-		edit: w.back.edit(), puts: p.puts, replaced: p.replaced, dropped: p.dropped, undecodable: w.undecodable, removedUndecodable: p.removedUndecodable, putUndecodable: p.putUndecodable, formers: p.formers,
+		edit: w.back.edit(), puts: p.puts, replaced: p.replaced, dropped: p.dropped, formers: p.formers,
 		isRollback: true,
 	}
 	for _, f := range p.formers {
-		if o := p.edit.get(f.Key); o != nil {
+		if o := p.edit.find(f.Key); o != nil {
 			back.edit.put(o)
 		} else {
 			back.edit.remove(f.Key)
@@ -369,15 +360,6 @@ func (p *plan) checkStays(w *waiting) error {
 func (w *waiting) with(back *plan) *waiting {
 	next := *w
 	next.back = back.edit.done()
-	if len(back.removedUndecodable)+len(back.putUndecodable) > 0 {
-		next.undecodable = maps.Clone(w.undecodable)
-		for _, o := range back.removedUndecodable {
-			delete(next.undecodable, o.Key)
-		}
-		for _, o := range back.putUndecodable {
-			next.undecodable[o.Key] = o
-		}
-	}
 	return &next
 }
 

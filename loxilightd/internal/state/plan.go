@@ -10,18 +10,15 @@ import (
 
 // plan is a transaction evaluated against the state that it will change.
 type plan struct {
-	base               *Snapshot
-	edit               *editor
-	changes            []Change
-	puts               []*Object // created and updated objects, as they will be
-	replaced           []*Object // as they were: deleted, or updated
-	dropped            []*Object // deleted objects, as they were
-	cost               datapath.Cost
-	counts             map[string]int
-	undecodable        map[Key]*Object // as in the store
-	removedUndecodable []*Object       // undecodable objects that are replaced or deleted
-	putUndecodable     []*Object       // put, but not decodable: only a rollback does that
-	formers            []former        // the changed objects, as they were
+	base     *Snapshot
+	edit     *editor
+	changes  []Change
+	puts     []*Object // created and updated objects, as they will be; opaque ones only in a rollback
+	replaced []*Object // as they were: deleted, or updated
+	dropped  []*Object // deleted objects, as they were
+	cost     datapath.Cost
+	counts   map[string]int // by kind, without opaque objects
+	formers  []former       // the changed objects, as they were
 
 	warnings []string
 
@@ -41,7 +38,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
 		return nil, refuse(Conflict, Key{}, "", "the daemon is at revision %d, not %d: read the objects again first", base.Revision, *t.IfRevision)
 	}
-	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(), undecodable: base.undecodable,
+	p := &plan{base: base, edit: base.table.edit(), cost: base.cost, counts: base.Counts(),
 		merged: s.merged, isRollback: t.isRollback, restoredRevision: t.restoredRevision, restored: t.restored}
 	named := make(map[Key]struct{}, len(t.Put)+len(t.Delete))
 	for _, o := range t.Put {
@@ -93,35 +90,28 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 	if err := name(o.Key, named); err != nil {
 		return err
 	}
-	old := p.edit.get(o.Key)
+	old := p.edit.find(o.Key)
 	if old != nil && old.Owner != o.Owner && !p.isRollback {
-		return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s: change it there, or delete it first", old.Owner, o.Owner)
+		todo := ": change it there, or delete it first"
+		if old.isOpaque() {
+			todo = ", and is not understood by this version: delete it first"
+		}
+		return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s%s", old.Owner, o.Owner, todo)
 	}
 	change := Change{Key: o.Key, Action: Created}
-	undecodable := p.undecodable[o.Key]
 	switch {
-	case old == nil && undecodable != nil:
-		if undecodable.Owner != o.Owner && !p.isRollback {
-			return refuse(Conflict, o.Key, "owner", "belongs to owner %s, not %s, and is not understood by this version: delete it first", undecodable.Owner, o.Owner)
-		}
-		if o.Value == nil && undecodable.same(o) {
-			change.Action = Unchanged
-			p.changes = append(p.changes, change)
-			return nil
-		}
-		p.removedUndecodable = append(p.removedUndecodable, undecodable)
-		p.formers = append(p.formers, former{o.Key, undecodable})
 	case old == nil:
-		p.formers = append(p.formers, former{o.Key, nil})
-	case old.same(o):
+	case old.same(o) && old.isOpaque() == o.isOpaque():
 		change.Action = Unchanged
 		p.changes = append(p.changes, change)
 		return nil
 	default:
-		change.Action = Updated
+		if !old.isOpaque() {
+			change.Action = Updated
+		}
 		p.release(old)
-		p.formers = append(p.formers, former{o.Key, old})
 	}
+	p.formers = append(p.formers, former{o.Key, old})
 	c := *o
 	p.add(&c)
 	p.changes = append(p.changes, change)
@@ -130,13 +120,10 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 
 // add adds o to the future state.
 func (p *plan) add(o *Object) {
-	if o.Value == nil {
-		p.edit.remove(o.Key)
-		p.putUndecodable = append(p.putUndecodable, o)
-		return
-	}
 	p.cost = p.cost.Add(o.Value.cost())
-	p.counts[o.Kind]++
+	if !o.isOpaque() {
+		p.counts[o.Kind]++
+	}
 	p.edit.put(o)
 	p.puts = append(p.puts, o)
 }
@@ -144,7 +131,10 @@ func (p *plan) add(o *Object) {
 // release frees the resources of an object.
 func (p *plan) release(o *Object) {
 	p.cost = p.cost.Sub(o.Value.cost())
-	if p.counts[o.Kind]--; p.counts[o.Kind] == 0 {
+	if !o.isOpaque() {
+		p.counts[o.Kind]--
+	}
+	if p.counts[o.Kind] == 0 {
 		delete(p.counts, o.Kind)
 	}
 	p.replaced = append(p.replaced, o)
@@ -154,10 +144,7 @@ func (p *plan) delete(k Key, owner string, named map[Key]struct{}) error {
 	if err := name(k, named); err != nil {
 		return err
 	}
-	old := p.edit.get(k)
-	if old == nil {
-		old = p.undecodable[k]
-	}
+	old := p.edit.find(k)
 	if old == nil {
 		p.changes = append(p.changes, Change{Key: k, Action: Absent})
 		return nil
@@ -173,10 +160,6 @@ func (p *plan) drop(old *Object) {
 	p.dropped = append(p.dropped, old)
 	p.formers = append(p.formers, former{old.Key, old})
 	p.changes = append(p.changes, Change{Key: old.Key, Action: Deleted})
-	if old.Value == nil {
-		p.removedUndecodable = append(p.removedUndecodable, old)
-		return
-	}
 	p.edit.remove(old.Key)
 	p.release(old)
 }
@@ -185,15 +168,13 @@ func (p *plan) drop(old *Object) {
 func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 	kinds := slices.Compact(slices.Sorted(slices.Values(scope.Kinds)))
 	for _, kind := range kinds {
-		for o := range p.base.After(kind, "") {
+		for o := range p.base.table.whole(Key{kind, ""}) {
+			if o.Kind != kind {
+				break
+			}
 			if _, ok := named[o.Key]; !ok && o.Owner == scope.Owner {
 				p.drop(o)
 			}
-		}
-	}
-	for k, o := range p.undecodable {
-		if _, ok := named[k]; !ok && o.Owner == scope.Owner && slices.Contains(kinds, k.Kind) {
-			p.drop(o)
 		}
 	}
 }

@@ -87,10 +87,10 @@ func (p *plan) checkPods() error {
 		return nil
 	}
 	for _, o := range p.puts {
-		switch o.Kind {
-		case KindPodNetwork:
+		switch o.Value.(type) {
+		case *PodNetwork:
 			fresh = append(fresh, o)
-		case KindBridge:
+		case *Bridge:
 			if err := checkBridged(o, o, all); err != nil {
 				return err
 			}

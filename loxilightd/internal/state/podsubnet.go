@@ -21,7 +21,7 @@ func (p *plan) checkSubnets() error {
 				}
 			}
 		}
-		if o.Kind != KindPodNetwork {
+		if o.Kind != KindPodNetwork || o.isOpaque() {
 			continue
 		}
 		if err := p.checkPeerPrefixes(o); err != nil {
@@ -29,7 +29,7 @@ func (p *plan) checkSubnets() error {
 		}
 	}
 	for _, o := range p.replaced {
-		if o.Kind != KindPodNetwork {
+		if o.Kind != KindPodNetwork || o.isOpaque() {
 			continue
 		}
 		if err := p.checkInhabited(o); err != nil {
@@ -104,7 +104,7 @@ func (p *plan) checkInhabited(was *Object) error {
 	o := p.edit.get(was.Key)
 	count, first := 0, ""
 	for e := range p.each(KindEndpoint) {
-		if p.isRollback && e.Revision <= p.restoredRevision || p.restored != nil && p.restored.get(e.Key) != nil {
+		if p.isRollback && e.Revision <= p.restoredRevision || p.restored != nil && p.restored.find(e.Key) != nil {
 			continue // the Endpoint also existed in that state, or was checked in it
 		}
 		v := e.Value.(*Endpoint)

@@ -179,10 +179,7 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 	var left []Key
 	now := s.Snapshot()
 	for _, k := range keys {
-		was, is := s.decoded(then[k]), now.undecodable[k]
-		if o, ok := now.Get(k); ok {
-			is = o
-		}
+		was, is := s.decoded(then[k]), now.table.find(k)
 		isFile, wasFile := belongsTo(is, OwnerFile), belongsTo(was, OwnerFile)
 		mine := owner == "" || belongsTo(is, owner) || belongsTo(was, owner)
 		switch {
@@ -269,7 +266,7 @@ func (s *Store) Confirm(revision uint64) error {
 	}
 	confirmed := s.withConfirmation(w.Revisions(), Confirmed)
 	now := s.Snapshot()
-	err := s.disk.write(&write{revision: now.Revision, count: now.Len() + len(now.undecodable), rewritten: confirmed, clearsPending: true})
+	err := s.disk.write(&write{revision: now.Revision, count: now.table.count, rewritten: confirmed, clearsPending: true})
 	if err != nil {
 		return refuse(Unavailable, Key{}, "", "the confirmation could not be made durable, so it was not made: %v", err)
 	}

@@ -86,10 +86,8 @@ func (p *plan) checkGroups() error {
 	return p.checkDeletedGroups(deleted)
 }
 
-// has reports whether an object exists after the plan, decodable or not.
-func (p *plan) has(k Key) bool {
-	return p.edit.get(k) != nil || p.undecodable[k] != nil || slices.ContainsFunc(p.putUndecodable, func(o *Object) bool { return o.Key == k })
-}
+// has reports whether an object exists after the plan, opaque or not.
+func (p *plan) has(k Key) bool { return p.edit.find(k) != nil }
 
 // checkDeletedGroups refuses to delete groups that an object still refers to.
 func (p *plan) checkDeletedGroups(deleted map[datapath.GroupName]struct{}) error {

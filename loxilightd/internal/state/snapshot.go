@@ -15,16 +15,15 @@ import (
 type Snapshot struct {
 	Revision uint64
 
-	table       *table
-	undecodable map[Key]*Object // stored objects that this version cannot decode
-	counts      map[string]int
-	cost        datapath.Cost
-	peersOnce   func() (map[string]datapath.Peer, map[string]error) // of Peers; computed on demand
+	table     *table
+	counts    map[string]int // by kind, without opaque objects
+	cost      datapath.Cost
+	peersOnce func() (map[string]datapath.Peer, map[string]error) // of Peers; computed on demand
 }
 
 // newSnapshot returns a snapshot of table; the caller has counted its objects.
-func newSnapshot(revision uint64, table *table, undecodable map[Key]*Object, counts map[string]int, cost datapath.Cost) *Snapshot {
-	s := &Snapshot{Revision: revision, table: table, undecodable: undecodable, counts: counts, cost: cost}
+func newSnapshot(revision uint64, table *table, counts map[string]int, cost datapath.Cost) *Snapshot {
+	s := &Snapshot{Revision: revision, table: table, counts: counts, cost: cost}
 	s.peersOnce = sync.OnceValues(s.peers)
 	return s
 }
@@ -54,7 +53,12 @@ func (s *Snapshot) After(kind, after string) iter.Seq[*Object] {
 func (s *Snapshot) All() iter.Seq[*Object] { return s.table.from(Key{}) }
 
 // Len returns the number of objects.
-func (s *Snapshot) Len() int { return s.table.count }
+func (s *Snapshot) Len() (n int) {
+	for _, count := range s.counts {
+		n += count
+	}
+	return n
+}
 
 // Counts returns the number of objects of each kind with objects.
 func (s *Snapshot) Counts() map[string]int { return maps.Clone(s.counts) }

@@ -159,16 +159,14 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 	edit := (&table{}).edit()
 	counts, cost := map[string]int{}, datapath.Cost{}
 	for _, o := range c.objects {
-		edit.put(o)
+		if edit.put(o); o.isOpaque() {
+			continue
+		}
 		counts[o.Kind]++
 		cost = cost.Add(o.Value.cost())
 		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
 	}
-	undecodable := make(map[Key]*Object, len(c.undecodable))
-	for _, o := range c.undecodable {
-		undecodable[o.Key] = o
-	}
-	s.snapshot.Store(newSnapshot(c.revision, edit.done(), undecodable, counts, cost))
+	s.snapshot.Store(newSnapshot(c.revision, edit.done(), counts, cost))
 	s.history.Store(&c.history)
 	return s
 }

@@ -15,7 +15,7 @@ const chunkMax = 128
 // in which they do not differ.
 type table struct {
 	chunks []*chunk // none empty
-	count  int
+	count  int      // of all objects, opaque ones among them
 }
 
 type chunk struct {
@@ -35,7 +35,16 @@ func (t *table) seek(k Key) (ci, oi int, found bool) {
 	return ci, oi, found
 }
 
+// get returns the object of k; nil: there is none, or it is opaque.
 func (t *table) get(k Key) *Object {
+	if o := t.find(k); o != nil && !o.isOpaque() {
+		return o
+	}
+	return nil
+}
+
+// find returns the object of k, which may be opaque; nil: there is none.
+func (t *table) find(k Key) *Object {
 	ci, oi, found := t.seek(k)
 	if !found {
 		return nil
@@ -43,8 +52,19 @@ func (t *table) get(k Key) *Object {
 	return t.chunks[ci].objects[oi]
 }
 
-// from yields the objects not before k, in order.
+// from yields the objects not before k, in order, without opaque ones.
 func (t *table) from(k Key) iter.Seq[*Object] {
+	return func(yield func(*Object) bool) {
+		for o := range t.whole(k) {
+			if !o.isOpaque() && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// whole yields the objects not before k, in order, opaque ones among them.
+func (t *table) whole(k Key) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		ci, oi, _ := t.seek(k)
 		for ; ci < len(t.chunks); ci, oi = ci+1, 0 {
@@ -57,7 +77,7 @@ func (t *table) from(k Key) iter.Seq[*Object] {
 	}
 }
 
-// each yields the objects of a kind, in order.
+// each yields the objects of a kind, in order, without opaque ones.
 func (t *table) each(kind string) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		for o := range t.from(Key{kind, ""}) {
