@@ -35,8 +35,8 @@ type Match struct {
 // GroupName identifies an [AddressGroup].
 type GroupName string
 
-// LocalGroup has the addresses of the node itself for members, see [Telemetry.LocalAddrs]. No
-// AddressGroup that is configured can have its name.
+// LocalGroup contains the addresses of the node itself, see [Telemetry.LocalAddrs]. No configured
+// AddressGroup can have its name.
 const LocalGroup GroupName = "(local)"
 
 // AddressGroup is a set of addresses under a name. Prefixes may overlap.

@@ -46,8 +46,8 @@ type NAT struct {
 	OneToOne  bool
 	Mapping   NATBehaviour // SNAT, Masquerade
 	Filtering NATBehaviour // SNAT, Masquerade; EndpointIndependent needs such a Mapping
-	// BlockSize is how many ports each inner address gets at a time, a power of two
-	// of 64 to 4096; 0: ports are given out one by one.
+	// BlockSize is how many ports an inner address gets at a time: a power of two from 64 to 4096;
+	// 0: ports are allocated one by one.
 	BlockSize uint16
 	Log       bool // an event for each block, or each mapping, that begins and ends
 	// Unannounced has no address of the rule announced by ARP or neighbour discovery.

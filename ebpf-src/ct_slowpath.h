@@ -100,7 +100,7 @@ static __always_inline int track_may_resolve(const struct pkt *p, const struct c
 }
 
 /* The slow path for connections that are half-open or change state. LL_NEXT: p is counted, and
- * w->conn is the form in which it leaves. LL_OPEN: no connection, or an ended one. open_connection
+ * w->conn has its leaving tuple. LL_OPEN: no connection, or an ended one. open_connection
  * is not called from here, since nested calls share 512 bytes of stack.
  */
 static __noinline int track_lookup(struct pkt *p, struct work *w)
@@ -150,8 +150,8 @@ static __always_inline int track_may_open_first(const struct pkt *p)
 	return !firewall_rules();
 }
 
-/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn is the form in which p
- * leaves.
+/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn has the leaving
+ * tuple of p.
  */
 static __always_inline int track_find(struct pkt *p, struct work *w)
 {

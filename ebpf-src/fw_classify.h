@@ -320,7 +320,7 @@ __noinline int classify(__u32 set, struct classify_key *key)
 	return -1;
 }
 
-/* Counts a packet for the rule that decided about it; opened: it is the first of a connection. */
+/* Counts a packet for the rule that it matched; opened: it is the first of a connection. */
 static __always_inline void count_rule(__u32 id, __u32 len_bytes, int opened)
 {
 	struct rule_hits *hits = id ? bpf_map_lookup_elem(&ll_rule_hits, &id) : NULL;

@@ -74,7 +74,7 @@ func describe(rules []classify.Rule, i int) string {
 	return fmt.Sprintf(": hooks %d, %+v", rules[i].Hooks, *rules[i].Match)
 }
 
-// TestManyRules is the same with as many rules as there are, of sets that are hard.
+// TestManyRules does the same with hard sets of 10,000 rules.
 func TestManyRules(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	for name, rules := range testrules.HardSets(10_000) {

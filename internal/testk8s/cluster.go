@@ -94,7 +94,7 @@ func (c *Cluster) Join(t testnet.T, name, ip4 string) *testnet.NS {
 	return ns
 }
 
-// Kubeconfig writes the configuration of a user, and returns its file.
+// Kubeconfig writes the kubeconfig of a user, and returns its path.
 func (c *Cluster) Kubeconfig(t testnet.T, name, user, group string) string {
 	t.Helper()
 	if err := c.ca.kubeconfig(name, user, group); err != nil {

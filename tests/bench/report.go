@@ -111,16 +111,16 @@ Written by ` + "`make bench-kernels`" + ` on %s: %s%s.
 Do not edit: run it again.
 
 **This machine is emulated**: Debian's kernel under QEMU, without KVM, since the machine that
-[benchmarks.md](benchmarks.md) is measured on has no flowtables in its kernel. The emulated one has a single CPU that takes
-one nanosecond for every instruction, and neither caches nor memory that is slow. A rate is thus a count of instructions,
+[benchmarks.md](benchmarks.md) is measured on has no flowtables in its kernel. The emulated one has a single CPU:
+every instruction takes one nanosecond, and caches and memory latency are not modelled. A rate is thus a count of instructions,
 and **only the ratios within this run mean something**, as ratios of instructions: that a path waits for memory, for a lock or
 for another CPU does not show. They hardly change from run to run, whatever else the real machine does; benchmarks.md has the
 same rows in time.
 
 Each row compares paths side by side: the same traffic, in turn and in an order shuffled each round. The first path is
 given as it is, the others as their ratio to it in the same round: the median of %d rounds, and in brackets the quartiles.
-The network is that of benchmarks.md. A run fails where packets do not take the short cut that is measured: of **loxilight**
-nine of ten at least, which its counters call tracked, of a flowtable all. What bulk transfers get depends on when the one
+The network is that of benchmarks.md. A run fails unless the packets take the measured fast path: at least 90 %% with
+**loxilight** (its counter ` + "`fast`" + `), all with a flowtable. What bulk transfers get depends on when the one
 CPU turns from the sender to the receiver as well: see their quartiles.
 `
 

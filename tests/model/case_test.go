@@ -209,7 +209,7 @@ func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []outpu
 		return fmt.Errorf("its sender was told")
 	}
 	for _, t := range told {
-		if err := s.checkTold(p, port, t, v.about); err != nil {
+		if err := s.checkReply(p, port, t, v.about); err != nil {
 			return err
 		}
 	}
@@ -232,11 +232,11 @@ func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []outpu
 	return nil
 }
 
-// checkTold checks the node's answer to the sender of p, about p.
-func (s *site) checkTold(p *pkt, port int, told output, about tuple) error {
-	q := testpkt.Parse(told.frame)
-	if told.port != port || q.Destination().Addr() != p.src.Addr() {
-		return fmt.Errorf("it was told to %s by %s, and its sender is %s behind %s", q.Destination(), device(told.port), p.src, device(port))
+// checkReply checks the node's own reply to p: an ICMP error, a reset or an echo reply.
+func (s *site) checkReply(p *pkt, port int, reply output, about tuple) error {
+	q := testpkt.Parse(reply.frame)
+	if reply.port != port || q.Destination().Addr() != p.src.Addr() {
+		return fmt.Errorf("the reply is to %s by %s, and the sender is %s behind %s", q.Destination(), device(reply.port), p.src, device(port))
 	}
 	if err := q.CheckOuter(); err != nil {
 		return fmt.Errorf("what its sender was told is broken: %w", err)

@@ -21,9 +21,9 @@ name: far
 spec: {prefix: 203.0.113.0/24, netns: switch, type: blackhole}
 `
 
-// TestSwitchNamespace: the daemon cannot mount in its sandbox, and yet the network namespace of
-// the switch has a name that all processes see when an object needs it, also after an external
-// deletion; after a purge it is gone.
+// TestSwitchNamespace: although the daemon's sandbox forbids mounts, the switch's netns has a name
+// that all processes see once an object needs it, and again after an external deletion. A purge
+// deletes it.
 func TestSwitchNamespace(t *testing.T) {
 	const namespace = "/run/netns/loxilight"
 	fresh(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestBridge puts a bridge of four ports beside the kernel's: VLAN filtering or not,
-// PVIDs, trunks and isolated ports by chance.
+// TestBridge compares a bridge of four ports with the kernel's. VLAN filtering, PVIDs, trunks and
+// isolated ports are random.
 //
 //	p1 ─┐
 //	p2 ─┤ br0 ── 192.0.2.1/24, 2001:db8::1/64

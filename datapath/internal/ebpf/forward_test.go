@@ -210,8 +210,7 @@ func (r *rig) follow(p path) {
 	}
 }
 
-// entry compares the entry of a connection; the service and the backend are the ones of
-// [rig.connect].
+// entry compares the entry of t with want; service and backend must be as set by [rig.connect].
 func (r *rig) entry(t rigTuple, want rigConn) {
 	r.t.Helper()
 	got, found := r.conn(t)

@@ -89,7 +89,7 @@ func TestRunningConfig(t *testing.T) {
 	}
 }
 
-// TestBundle writes an archive of a daemon that is away, and never over a file.
+// TestBundle writes an archive while the daemon is not running, and overwrites no file.
 func TestBundle(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}, program: "0\n{}"}
 	s.daemon.away = client.ErrNotRunning

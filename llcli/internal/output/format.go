@@ -177,8 +177,7 @@ func PerSecond(r float64) string {
 	return Count(uint64(r + 0.5))
 }
 
-// Bits writes a rate in bits with a decimal unit, as networks have them: 512,
-// 1.5k, 20M, 9.8G.
+// Bits formats a bit rate with a decimal (SI) prefix: 512, 1.5k, 20M, 9.8G.
 func Bits(r float64) string {
 	unit := 0
 	for r >= 999.5 && unit < len(" kMGTPE")-1 {

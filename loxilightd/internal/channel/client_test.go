@@ -173,7 +173,7 @@ func TestWatch(t *testing.T) {
 	expect(t, steps, "c 3", "d 4")
 }
 
-// TestWatchManyChanges changes more objects at once than the events that are kept.
+// TestWatchManyChanges changes more objects at once than a subscriber's event queue holds.
 func TestWatchManyChanges(t *testing.T) {
 	_, _, c := serveMini(t, Options{})
 	apply(t, c, services(1500, 1)...)

@@ -74,7 +74,8 @@ func checkPrefix(p netip.Prefix) error {
 // bits of an address.
 const mostOfRange = 256
 
-// parsePrefixes is parsePrefix, or parses a range of addresses into the prefixes that cover it.
+// parsePrefixes parses an address, a prefix, or a range of addresses (into the prefixes that cover
+// it).
 func parsePrefixes(text string) ([]netip.Prefix, error) {
 	first, last, isRange := strings.Cut(text, "-")
 	if !isRange {

@@ -86,8 +86,8 @@ type Options struct {
 	// Networks returns the subnets of all desired pod networks. They do not overlap. It must not
 	// call the Store.
 	Networks func() map[string][]netip.Prefix
-	// Live returns leases that are known to be in use from other sources. Leases that the file
-	// lacks are added at the start. Nil: no other source.
+	// Live returns leases that other sources report as in use. Leases that the file lacks are added
+	// at the start. Nil: no other source.
 	Live func() []Lease
 	// Used returns the user of an address that has no lease; nil: no such address. It must not
 	// call the Store.

@@ -42,8 +42,8 @@ type Options struct {
 	// DevicesChanged is called when devices have changed; nil: not called.
 	DevicesChanged func()
 
-	// Opening reports whether the link of an Endpoint must be set up once the Endpoint is Ready,
-	// so that it has no carrier before. Nil: never.
+	// Opening reports whether the link of an Endpoint is set up only after the Endpoint is Ready,
+	// which therefore needs no carrier. Nil: never.
 	Opening func(endpoint string) bool
 
 	// Missing returns why the device of an Endpoint does not exist; empty: it exists, or the

@@ -48,7 +48,7 @@ func (k PeerPrefixKey) Prefix() netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// FamilyOf returns 0 for IPv4 and 1 for IPv6: an index of arrays by family.
+// FamilyOf returns 0 for IPv4 and 1 for IPv6, the index into per-family arrays.
 func FamilyOf(a netip.Addr) int {
 	if a.Is4() {
 		return 0
