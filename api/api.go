@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package api is the protocol between loxilightd and its clients: JSON-RPC 2.0 requests and
-// replies over a nanomsg REQ/REP socket, and events over PUB/SUB. docs/api.md is the same contract
-// in prose. The package only contains types and names; it neither dials nor listens (see
-// api/client), and imports nothing of ours.
+// Package api is the protocol between loxilightd and its clients: JSON-RPC 2.0 requests and replies
+// over a nanomsg REQ/REP socket, and events over PUB/SUB. docs/api.md is the same contract in
+// prose. The package only contains types and names; it neither dials nor listens (see api/client),
+// and imports no other package of the project.
 package api
 
 import "encoding/json"
@@ -21,13 +21,13 @@ const (
 // Limits of the channel, in bytes.
 const (
 	MaxRequest = 1 << 20 // a longer request is refused by the client and by the daemon
-	MaxReply   = 1 << 20 // nanomsg's default limit of a receiver
-	// MaxObject limits an object: with it, its status or its counters still fit a reply.
+	MaxReply   = 1 << 20 // nanomsg's default limit for received messages
+	// MaxObject limits an object, so that it fits a reply together with its status or its counters.
 	MaxObject = MaxReply - 2<<10
 )
 
-// Request is one JSON-RPC 2.0 call. A request without ID is a notification: it
-// is carried out, and answered by a reply with ID null, since REQ/REP always answers.
+// Request is one JSON-RPC 2.0 call. A request without ID is a notification: it is executed, and
+// answered by a reply with ID null, since a REP socket must always reply.
 type Request struct {
 	JSONRPC string          `json:"jsonrpc"` // "2.0"
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -62,7 +62,7 @@ const (
 	MethodEventsList       = "events.list" // an addition to the first contract
 )
 
-// Change is the change parameters that apply, replace, delete and rollback share.
+// Change contains the parameters that apply, replace, delete and rollback share.
 type Change struct {
 	// DryRun does everything but the commit, with the same errors and changes.
 	DryRun bool `json:"dryRun,omitempty"`
@@ -72,8 +72,9 @@ type Change struct {
 	// Confirm rolls the change back after this time (1s to 1h), even if the daemon restarts,
 	// unless it is confirmed by the method confirm.
 	Confirm Duration `json:"confirm,omitempty"`
-	// Force makes the change although other objects need the device of an Interface that it deletes
-	// or changes: rules do not see packets of that device, or Services and Tunnels get none.
+	// Force makes the change even if other objects need the device of an Interface that it deletes
+	// or changes: rules then do not see packets of that device, or Services and Tunnels receive
+	// none.
 	Force bool `json:"force,omitempty"`
 	// IfRevision refuses the change with conflict unless the daemon is still at
 	// that revision. Nil: no condition.
@@ -82,10 +83,10 @@ type Change struct {
 	// same id by the same user gets the first one's answer. At most 128 bytes.
 	RequestID string `json:"requestID,omitempty"`
 	// Transaction collects a change that is larger than one request: requests with the same method
-	// and Transaction and with More set only add their objects; the one without More commits them
-	// all. A transaction that is not continued for 30 seconds, or is interrupted by a restart of
-	// the daemon, is discarded: its commit is refused with conflict, so that a part is never
-	// committed as the whole. At most 128 bytes.
+	// and Transaction and with More set only add their objects; the request without More commits
+	// all of them. A transaction that is not continued for 30 seconds, or is interrupted by a
+	// restart of the daemon, is discarded: its commit is refused with conflict, so that a part is
+	// never committed as the whole. At most 128 bytes.
 	Transaction string `json:"transaction,omitempty"`
 	More        bool   `json:"more,omitempty"`
 	// ChangesFrom is the index of the first change to be listed in the answer of a dry run whose
@@ -113,13 +114,13 @@ type DeleteParams struct {
 	Change
 }
 
-// Actions of a [ObjectChange].
+// Actions of an [ObjectChange].
 const (
 	ActionCreated   = "created"
 	ActionUpdated   = "updated"
 	ActionUnchanged = "unchanged"
 	ActionDeleted   = "deleted"
-	ActionAbsent    = "absent" // asked to delete an object that does not exist
+	ActionAbsent    = "absent" // the object to be deleted does not exist
 )
 
 // ObjectChange is the result for one object.
@@ -135,17 +136,17 @@ type ChangeResult struct {
 	Revision uint64 `json:"revision"`
 	// Changes of the objects in the order of the request, deletions last.
 	Changes []ObjectChange `json:"changes"`
-	// Summary counts all changes by action, those not listed included.
+	// Summary counts all changes by action, including those that are not listed.
 	Summary map[string]int `json:"summary,omitempty"`
 	// Truncated is set if Changes did not fit the reply. The rest is returned by the method
 	// changes, or for a dry run by a repeated request with ChangesFrom.
 	Truncated bool `json:"truncated,omitempty"`
 	// Confirm is the deadline by which the change must be confirmed; nil: the change is final.
 	Confirm *PendingConfirm `json:"confirm,omitempty"`
-	// Left names objects that a rollback did not restore although they were different then:
+	// Left names objects that a rollback did not restore although they differ from that revision:
 	// objects from files, and objects of pods, at most 100 of them.
 	Left []ObjectRef `json:"left,omitempty"`
-	// Warnings say which objects no longer have an effect on packets.
+	// Warnings name objects that no longer have an effect on packets.
 	Warnings []string `json:"warnings,omitempty"`
 	// Staged counts the objects collected so far, in the answer to a request with More.
 	Staged int `json:"staged,omitempty"`
@@ -155,10 +156,10 @@ type ChangeResult struct {
 type GetParams struct {
 	Kind     string `json:"kind"`
 	Name     string `json:"name"`
-	Revision uint64 `json:"revision,omitempty"` // as it was then, without status; 0: as it is
+	Revision uint64 `json:"revision,omitempty"` // return the object of this revision, without status; 0: the current object
 }
 
-// ListParams are the parameters of list. Items are in the order of their names.
+// ListParams are the parameters of list. Items are sorted by name.
 type ListParams struct {
 	Kind     string            `json:"kind"`
 	Owner    string            `json:"owner,omitempty"`  // empty: all
@@ -171,7 +172,7 @@ type ListParams struct {
 type ListResult struct {
 	Revision uint64   `json:"revision"`
 	Items    []Object `json:"items"`
-	Continue string   `json:"continue,omitempty"` // empty: that was all
+	Continue string   `json:"continue,omitempty"` // empty: this is the last page
 }
 
 // ChangesParams are the parameters of changes.
@@ -189,7 +190,7 @@ type ChangesResult struct {
 	Expired  bool            `json:"expired,omitempty"`
 }
 
-// RevisedChange is a change of one object with the revision that it happened in.
+// RevisedChange is a change of one object with the revision in which it happened.
 type RevisedChange struct {
 	Revision uint64 `json:"revision"`
 	ObjectChange
@@ -202,23 +203,23 @@ type CountersParams struct {
 	Name string `json:"name,omitempty"`
 }
 
-// CountersResult answers counters. Figures count from the creation of the
-// object's entry in the data plane, across restarts of the daemon.
+// CountersResult answers counters. Counters start when the object's entry in the data plane is
+// created, and continue across restarts of the daemon.
 type CountersResult struct {
 	Packets     uint64            `json:"packets"`
 	Bytes       uint64            `json:"bytes"`                 // of whole frames
 	Connections uint64            `json:"connections,omitempty"` // opened so far
-	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; reasons that never happened included for the node, an Interface and an Endpoint
+	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; for the node, an Interface and an Endpoint including reasons that never occurred
 	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by verdict
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
-	// Sent, Received and Dropped are of a Tunnel or Peer only: into the tunnel, out of it, and
-	// packets that were dropped, whose reasons are counted for the node.
+	// Sent, Received and Dropped are set for a Tunnel or Peer only: packets into the tunnel,
+	// packets out of it, and dropped packets, whose reasons are counted for the node.
 	Sent     *Traffic `json:"sent,omitempty"`
 	Received *Traffic `json:"received,omitempty"`
 	Dropped  uint64   `json:"dropped,omitempty"`
 }
 
-// BackendCounters are the figures of one backend of a Service.
+// BackendCounters are the counters of one backend of a Service.
 type BackendCounters struct {
 	Address     string `json:"address"`
 	Connections uint64 `json:"connections"` // opened so far
@@ -230,7 +231,7 @@ type BackendCounters struct {
 // VersionResult answers version.
 type VersionResult struct {
 	Version string `json:"version"` // of the daemon
-	API     []int  `json:"api"`     // contract versions spoken
+	API     []int  `json:"api"`     // supported versions of the contract
 	Build   string `json:"build"`   // Go version, platform and commit
 }
 
@@ -248,9 +249,9 @@ type StatusResult struct {
 	Health   Health           `json:"health"`
 	Objects  map[string]int   `json:"objects"`            // count by kind
 	NotReady []NotReady       `json:"notReady,omitempty"` // at most 20
-	Confirm  *PendingConfirm  `json:"confirm,omitempty"`  // the change that waits to be confirmed; nil: none does
-	// Repairs counts how often, since the daemon started, an external change to our state in the
-	// data plane was repaired.
+	Confirm  *PendingConfirm  `json:"confirm,omitempty"`  // the change that waits to be confirmed; nil: none
+	// Repairs counts the external changes to our state in the data plane that were repaired since
+	// the daemon started.
 	Repairs uint64 `json:"repairs"`
 }
 
@@ -265,7 +266,7 @@ type DatapathStatus struct {
 	Kernel    string            `json:"kernel"`
 	Layout    int               `json:"layout"`              // version of the pinned maps
 	Hooks     []Hook            `json:"hooks"`               // attached programs
-	Fallbacks map[string]string `json:"fallbacks,omitempty"` // feature not in use: why
+	Fallbacks map[string]string `json:"fallbacks,omitempty"` // unused features, with the reason
 }
 
 // Hook is one program attached to one device.
@@ -299,5 +300,5 @@ type NotReady struct {
 // ReloadResult answers reload.
 type ReloadResult struct {
 	ChangeResult
-	Files []string `json:"files"` // read, in order
+	Files []string `json:"files"` // the files that were read, in order
 }

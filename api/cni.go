@@ -4,7 +4,7 @@ package api
 
 import "encoding/json"
 
-// MethodCNI carries out a command of the container network interface.
+// MethodCNI executes a command of the container network interface.
 const MethodCNI = "cni"
 
 // Commands of the method cni.
@@ -24,7 +24,7 @@ const CNIQueue = "cni-queue"
 type CNIParams struct {
 	Command     string `json:"command"`               // CNI_COMMAND
 	ContainerID string `json:"containerID,omitempty"` // CNI_CONTAINERID; ADD, DEL, CHECK
-	Netns       string `json:"netns,omitempty"`       // CNI_NETNS: a path; DEL does without
+	Netns       string `json:"netns,omitempty"`       // a path; optional for DEL
 	IfName      string `json:"ifName,omitempty"`      // CNI_IFNAME; ADD, DEL, CHECK
 	Args        string `json:"args,omitempty"`        // CNI_ARGS: KEY=VALUE;…
 	Path        string `json:"path,omitempty"`        // CNI_PATH; not used: IPAM plugins come from the folders of cni.ipamPlugins
@@ -36,7 +36,7 @@ type CNIParams struct {
 const (
 	CNIVersionUnsupported = 1
 	CNIFieldUnsupported   = 2
-	CNIContainerUnknown   = 3 // and nothing is to be cleaned up
+	CNIContainerUnknown   = 3 // and no cleanup is needed
 	CNIEnvironmentInvalid = 4
 	CNIFailedIO           = 5
 	CNIDecodingFailed     = 6
@@ -47,5 +47,5 @@ const (
 	CNIFailed             = 999
 )
 
-// CNIVersions are the versions of the specification that cni speaks, oldest first.
+// CNIVersions are the versions of the specification that cni supports, oldest first.
 var CNIVersions = []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"}

@@ -2,9 +2,9 @@
 
 package api
 
-// ConnectionFilter chooses connections; every field that is set must match.
+// ConnectionFilter selects connections; every field that is set must match.
 type ConnectionFilter struct {
-	All         bool   `json:"all,omitempty"`         // for flush: really all
+	All         bool   `json:"all,omitempty"`         // for flush: select all connections
 	Source      string `json:"source,omitempty"`      // address, prefix or address:port of the client
 	Destination string `json:"destination,omitempty"` // the same, of the original destination
 	Protocol    string `json:"protocol,omitempty"`    // tcp, udp, sctp, icmp, icmpv6
@@ -14,8 +14,8 @@ type ConnectionFilter struct {
 	Endpoint    string `json:"endpoint,omitempty"`    // name
 }
 
-// ConnectionsListParams are the parameters of connections.list. The order of connections is the
-// table's; a connection that is opened or closed meanwhile may be missed, no other is.
+// ConnectionsListParams are the parameters of connections.list. Connections are in the order of the
+// table; only those that are opened or closed meanwhile may be missed.
 type ConnectionsListParams struct {
 	Filter   ConnectionFilter `json:"filter,omitzero"`
 	Limit    int              `json:"limit,omitempty"`
@@ -39,13 +39,13 @@ type ConnectionsFlushResult struct {
 	Flushed uint64 `json:"flushed"` // connections, not entries
 }
 
-// Way is how the packets of one direction of a connection go.
+// Way is the path of the packets of one direction of a connection.
 type Way struct {
 	Path   string `json:"path"`             // fast, slow
-	Why    string `json:"why,omitempty"`    // it is slow, in words
+	Why    string `json:"why,omitempty"`    // slow-path reason, in words
 	Device string `json:"device,omitempty"` // outgoing device, if the path is fast
-	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag that they leave with; absent: none
-	Peer   string `json:"peer,omitempty"`   // that they are encapsulated for
+	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag of outgoing packets; absent: no tag
+	Peer   string `json:"peer,omitempty"`   // for which packets are encapsulated
 	Tunnel string `json:"tunnel,omitempty"` // of that Peer
 }
 
@@ -57,12 +57,12 @@ type Connection struct {
 	// State: syn-sent, syn-received, established, fin-wait, time-wait, closed
 	// (TCP, SCTP); unreplied, replied (others).
 	State    string   `json:"state"`
-	Path     string   `json:"path"`           // fast: both directions take the fast path; slow: kernel's stack
+	Path     string   `json:"path"`           // fast: both directions take the fast path; slow: through the kernel's stack
 	Forth    Way      `json:"forth,omitzero"` // of the original direction
 	Back     Way      `json:"back,omitzero"`  // of the answers
 	Age      Duration `json:"age"`
 	Idle     Duration `json:"idle"`
-	Expires  Duration `json:"expires"` // after so much more idleness
+	Expires  Duration `json:"expires"` // remaining idle time
 	Sent     Traffic  `json:"sent"`    // original direction
 	Received Traffic  `json:"received"`
 	NAT      string   `json:"nat"` // dnat, snat, dnat+snat

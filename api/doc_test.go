@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// documented are the types that docs/api.md has an example of, by the word
-// behind the fence, and so all whose fields it has to name.
+// documented are the types of which docs/api.md has an example, by the word behind the fence; the
+// page must name all of their fields.
 var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
@@ -77,7 +77,7 @@ func TestDocumentedExamples(t *testing.T) {
 			t.Errorf("%s: %v in\n%s", name, err, text)
 			continue
 		}
-		// The contents of specs and status are raw JSON to Object.
+		// To Object, the contents of spec and status are raw JSON.
 		var objects struct{ Objects, Items []Object }
 		if json.Unmarshal([]byte(text), &objects) == nil {
 			for _, o := range append(objects.Objects, objects.Items...) {
@@ -113,8 +113,8 @@ func fields(v reflect.Type, into map[string]string) {
 	}
 }
 
-// TestEverythingIsDocumented looks for every name on the wire, as a word of code
-// or of an example.
+// TestEverythingIsDocumented checks that the page has every name on the wire, as a word of code or
+// of an example.
 func TestEverythingIsDocumented(t *testing.T) {
 	text := page(t)
 	names := map[string]string{}

@@ -5,7 +5,7 @@ package api
 // Severities of a [Finding], the worst first.
 const (
 	SeverityError   = "error"   // packets or changes are lost, or will be at the next start
-	SeverityWarning = "warning" // works now, and something will go wrong
+	SeverityWarning = "warning" // works now, but something will go wrong
 	SeverityNote    = "note"    // good to know
 )
 
@@ -13,8 +13,8 @@ const (
 type DoctorReport struct {
 	Instance string    `json:"instance"`
 	Config   string    `json:"config"`  // the file
-	Version  string    `json:"version"` // of the loxilightd that looked
-	Daemon   string    `json:"daemon"`  // how it is, in a few words
+	Version  string    `json:"version"` // of the loxilightd that ran the checks
+	Daemon   string    `json:"daemon"`  // its state, in a few words
 	Checked  []string  `json:"checked"` // performed checks, in a few words each
 	Unseen   []Unseen  `json:"unseen,omitempty"`
 	Findings []Finding `json:"findings"` // the worst first
@@ -22,23 +22,23 @@ type DoctorReport struct {
 	Objects []Object `json:"objects,omitempty"`
 }
 
-// Unseen is something that could not be looked at.
+// Unseen is something that could not be examined.
 type Unseen struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
 }
 
-// Finding is one thing that is not as it should be.
+// Finding is one thing that a check found.
 type Finding struct {
-	ID       string `json:"id"` // of the kind of finding, such as files.mode; does not change between versions
+	ID       string `json:"id"` // of the kind of finding, such as files.mode; stable across versions
 	Severity string `json:"severity"`
 	Object   string `json:"object"` // the subject: a path, a device, Kind/name, a sysctl
 	What     string `json:"what"`
 	Why      string `json:"why"`
 	Do       string `json:"do"`
-	Fixable  bool   `json:"fixable,omitempty"` // --fix mends it
+	Fixable  bool   `json:"fixable,omitempty"` // --fix can repair it
 	Fixed    string `json:"fixed,omitempty"`   // the repair that --fix made
-	// FixError is why --fix could not mend it.
+	// FixError is the reason why --fix could not repair it.
 	FixError string `json:"fixError,omitempty"`
 }
 

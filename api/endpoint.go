@@ -6,20 +6,20 @@ package api
 // The device admits only packets with the Endpoint's MAC and addresses as source.
 type EndpointSpec struct {
 	Device    string   `json:"device"`        // the switch's end of its link
-	Addresses []string `json:"addresses"`     // without a length; the link-local one of the MAC is among them by itself
+	Addresses []string `json:"addresses"`     // without a prefix length; the link-local address of the MAC is always included
 	MAC       string   `json:"mac"`           // of the pod's end
-	MTU       int      `json:"mtu,omitempty"` // of the device, in bytes; default: as it is
-	// Labels are for AddressGroups to choose it by.
+	MTU       int      `json:"mtu,omitempty"` // of the device, in bytes; default: unchanged
+	// Labels are the labels by which AddressGroups select it.
 	Labels      map[string]string `json:"labels,omitempty"`
 	Namespace   string            `json:"namespace,omitempty"` // of the pod, in its orchestrator
-	Pod         string            `json:"pod,omitempty"`       // its name in there
+	Pod         string            `json:"pod,omitempty"`       // name of the pod
 	Network     string            `json:"network,omitempty"`   // PodNetwork or Bridge; default: the only one
 	Netns       string            `json:"netns,omitempty"`     // path of the pod's network namespace
 	ContainerID string            `json:"containerID,omitempty"`
 }
 
-// EndpointStatus is the status of an Endpoint. It is Ready when its device is a port of its
-// network's bridge and guarded.
+// EndpointStatus is the status of an Endpoint. It is Ready if its device is a port of its network's
+// bridge and has a source guard.
 type EndpointStatus struct {
 	Status
 	Index int      `json:"index,omitempty"` // of the device

@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// JSON-RPC's own error codes, for requests that are no requests.
+// JSON-RPC's own error codes, for requests that the daemon cannot interpret.
 const (
 	CodeParse          = -32700 // not JSON
 	CodeInvalidRequest = -32600 // JSON, but not a JSON-RPC 2.0 request
@@ -55,7 +55,7 @@ func (r Reason) Code() int {
 	}
 }
 
-// Error is an error as it stands in a reply. Make one with [Errorf].
+// Error is the error in a reply. Make one with [Errorf].
 type Error struct {
 	Code    int        `json:"code"`
 	Message string     `json:"message"` // for people
@@ -72,11 +72,11 @@ type ErrorData struct {
 	// Others are further objects of the request that are invalid by themselves, at most nine of
 	// them.
 	Others []ObjectError `json:"others,omitempty"`
-	// CNICode is the code that the plugin is to tell the runtime, of errors of cni.
+	// CNICode is the code that the plugin must report to the runtime, for errors of cni.
 	CNICode int `json:"cniCode,omitempty"`
 }
 
-// ObjectError is why one object is refused.
+// ObjectError is the reason why one object is refused.
 type ObjectError struct {
 	Object  string `json:"object"`
 	Field   string `json:"field,omitempty"`
@@ -102,8 +102,8 @@ func Errorf(reason Reason, format string, args ...any) *Error {
 	return &Error{Code: reason.Code(), Message: fmt.Sprintf(format, args...), Data: &ErrorData{Reason: reason}}
 }
 
-// At returns a copy of e that names the object and the field, both of which may
-// be empty, in its data and at the head of its message.
+// At returns a copy of e that names the object and the field, both of which may be empty, in its
+// data and at the beginning of its message.
 func (e *Error) At(object, field string) *Error {
 	c := *e
 	d := ErrorData{Reason: e.Reason()}
@@ -125,8 +125,8 @@ func (e *Error) At(object, field string) *Error {
 	return &c
 }
 
-// ObjectTooLarge returns the error for an object that takes so many bytes of a request or reply,
-// which is more than [MaxObject].
+// ObjectTooLarge returns the error for an object that takes size bytes of a request or reply, more
+// than [MaxObject].
 func ObjectTooLarge(kind, name string, size int) *Error {
 	advice := "split it into several objects"
 	switch kind {
@@ -141,8 +141,8 @@ func ObjectTooLarge(kind, name string, size int) *Error {
 		At(ObjectRef{Kind: kind, Name: name}.String(), "spec")
 }
 
-// FromError is the one place where errors become codes: an [*Error] stays as it
-// is, anything else is internal.
+// FromError is the only place where errors become codes: an [*Error] is returned unchanged, any
+// other error becomes internal.
 func FromError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

@@ -12,7 +12,7 @@ const (
 	TopicDrops       = "drops"       // DropEvent, sampled
 	TopicConnections = "connections" // ConnectionEvent, sampled
 	TopicFirewall    = "firewall"    // FirewallEvent, sampled
-	TopicHello       = "hello"       // HelloEvent: the first message of each connection, and now and then
+	TopicHello       = "hello"       // HelloEvent: the first message of each connection, and repeated after events
 )
 
 // Topics lists the published topics; hello is sent without a subscription.
@@ -66,7 +66,7 @@ type DropEvent struct {
 	Packet
 	Service string `json:"service,omitempty"`
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
-	NAT     string `json:"nat,omitempty"`  // NAT that was to translate it
+	NAT     string `json:"nat,omitempty"`  // NAT that should have translated it
 	// Endpoint is the Endpoint on whose device the packet arrived, or was to leave.
 	Endpoint string `json:"endpoint,omitempty"`
 	Length   int    `json:"length"` // bytes of the frame
@@ -98,9 +98,9 @@ type ConnectionEvent struct {
 
 // EventsListParams are the parameters of events.list.
 type EventsListParams struct {
-	// Since is a time by the daemon's clock, as in RFC 3339; empty: all that are kept.
+	// Since is a time by the daemon's clock, as in RFC 3339; empty: all events that are kept.
 	Since    string   `json:"since,omitempty"`
-	Topics   []string `json:"topics,omitempty"` // empty: all
+	Topics   []string `json:"topics,omitempty"` // empty: all topics
 	Limit    int      `json:"limit,omitempty"`  // 0: as many as fit the reply
 	Continue string   `json:"continue,omitempty"`
 }
@@ -111,7 +111,7 @@ type EventsListResult struct {
 	// Complete is, for each requested topic, the time since which events are kept: the start of
 	// the daemon, or later if events made room for newer ones.
 	Complete map[string]string `json:"complete"`
-	Continue string            `json:"continue,omitempty"` // empty: that was all
+	Continue string            `json:"continue,omitempty"` // empty: this is the last page
 }
 
 // PastEvent is an event with its topic and the time when it was published.

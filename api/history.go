@@ -12,7 +12,7 @@ const (
 // PendingConfirm describes a change that is rolled back at a deadline unless it is confirmed.
 type PendingConfirm struct {
 	Revision uint64   `json:"revision"`
-	Joined   []uint64 `json:"joined,omitempty"` // the earlier revisions that end with Revision, oldest first
+	Joined   []uint64 `json:"joined,omitempty"` // the earlier revisions that are confirmed or rolled back together with Revision, oldest first
 	Until    string   `json:"until"`            // by the daemon's clock, as in RFC 3339
 	Left     Duration `json:"left"`             // remaining time; 0: it is being rolled back
 	Author
@@ -27,25 +27,25 @@ type Author struct {
 
 // RollbackParams are the parameters of rollback, with either Revision or Undo.
 type RollbackParams struct {
-	// Revision is the one to go back to: the objects of all owners but file and cni become
+	// Revision is the revision to return to: the objects of all owners except file and cni become
 	// as they were then.
 	Revision *uint64 `json:"revision,omitempty"`
-	// Undo is the revision of the change that waits to be confirmed: it is taken
-	// back, and nothing else.
+	// Undo is the revision of the change that waits to be confirmed: only this change is rolled
+	// back.
 	Undo uint64 `json:"undo,omitempty"`
-	// Owner leaves the objects of all others as they are; only with Revision.
+	// Owner limits the rollback to the objects of this owner; only with Revision.
 	Owner string `json:"owner,omitempty"`
 	Change
 }
 
 // ConfirmParams are the parameters of confirm.
 type ConfirmParams struct {
-	Revision uint64 `json:"revision"` // of the change that waits
+	Revision uint64 `json:"revision"` // of the change that waits to be confirmed
 }
 
 // ConfirmResult answers confirm.
 type ConfirmResult struct {
-	Revision uint64 `json:"revision"` // stays
+	Revision uint64 `json:"revision"` // is permanent now
 }
 
 // HistoryParams are the parameters of history.
@@ -59,10 +59,10 @@ type HistoryParams struct {
 // HistoryResult answers history.
 type HistoryResult struct {
 	Revision uint64         `json:"revision"`           // the daemon's
-	Oldest   uint64         `json:"oldest"`             // the first that rollback can go back to
+	Oldest   uint64         `json:"oldest"`             // the oldest revision that rollback can return to
 	Items    []HistoryEntry `json:"items"`              // latest first; only Revision, if given
 	Objects  []HistoryDiff  `json:"objects,omitempty"`  // changed objects, by kind and name
-	Continue string         `json:"continue,omitempty"` // empty: that was all
+	Continue string         `json:"continue,omitempty"` // empty: this is the last page
 }
 
 // HistoryEntry describes one revision.
@@ -72,8 +72,8 @@ type HistoryEntry struct {
 	Time     string `json:"time"`     // by the daemon's clock, as in RFC 3339
 	Author
 	Owners   []string       `json:"owners,omitempty"`   // of the objects, at most 8 of them
-	Summary  map[string]int `json:"summary"`            // how many of each action
-	Restored uint64         `json:"restored,omitempty"` // the revision that a rollback went back to
+	Summary  map[string]int `json:"summary"`            // number of changes by action
+	Restored uint64         `json:"restored,omitempty"` // the revision that a rollback returned to
 	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, rolled-back; empty: none
 }
 
@@ -82,7 +82,7 @@ type HistoryDiff struct {
 	ObjectChange
 	Before *Object `json:"before,omitempty"` // nil: the object did not exist
 	After  *Object `json:"after,omitempty"`  // nil: the object was deleted
-	// Cut is set if the two are too large for a reply: get returns them, with the revision and the
-	// previous one.
+	// Cut is set if Before and After are too large for a reply: get returns them, with this
+	// revision and the previous one.
 	Cut bool `json:"cut,omitempty"`
 }

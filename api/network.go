@@ -12,14 +12,14 @@ type BridgeSpec struct {
 	MTU           int          `json:"mtu,omitempty"`    // bytes; default: the kernel chooses
 }
 
-// BridgePort is a device that belongs to a Bridge. The VLANs are for bridges with
-// vlanFiltering, where the bridge's own device may be named for its VLANs.
+// BridgePort is a device that belongs to a Bridge. The VLANs need vlanFiltering; the list of ports
+// may then include the bridge's own device, to set its VLANs.
 type BridgePort struct {
 	Device string `json:"device"`
-	// PVID is the VLAN of untagged frames; 0: such frames are refused. Default: 1 for a port that
-	// names no VLANs, else 0.
+	// PVID is the VLAN of untagged frames; 0: such frames are dropped. Default: 1 for a port
+	// without VLANs, else 0.
 	PVID     *int  `json:"pvid,omitempty"`
-	VLANs    Words `json:"vlans,omitempty"`    // in and out with a tag: 100, "200-299"
+	VLANs    Words `json:"vlans,omitempty"`    // tagged in both directions: 100, "200-299"
 	Untagged Words `json:"untagged,omitempty"` // leave without a tag; default: the PVID
 	Isolated bool  `json:"isolated,omitempty"` // exchanges no frames with other isolated ports
 }
@@ -29,20 +29,20 @@ type RouteSpec struct {
 	Prefix string `json:"prefix"`
 	Netns  string `json:"netns,omitempty"` // host (default), switch
 	Type   string `json:"type,omitempty"`  // unicast (default), blackhole, unreachable, prohibit
-	// Via and Device are the only next hop; several stand in NextHops.
+	// Via and Device are the only next hop; NextHops contains several.
 	Via      string    `json:"via,omitempty"`
 	Device   string    `json:"device,omitempty"`
 	Peer     string    `json:"peer,omitempty"` // name of the Peer that it leads to
 	NextHops []NextHop `json:"nexthops,omitempty"`
 	Metric   uint32    `json:"metric,omitempty"` // lower first; 0: the kernel's default
-	Source   string    `json:"source,omitempty"` // address of the node's own packets; default: the kernel chooses
+	Source   string    `json:"source,omitempty"` // source address of the node's own packets; default: the kernel chooses
 	MTU      int       `json:"mtu,omitempty"`    // bytes; default: the MTU of the device
 }
 
-// NextHop is one of the ways of a Route.
+// NextHop is one of the next hops of a Route.
 type NextHop struct {
-	Via    string `json:"via,omitempty"`    // address of the router; empty: on the link
-	Device string `json:"device,omitempty"` // empty: where Via is
+	Via    string `json:"via,omitempty"`    // address of the router; empty: on-link
+	Device string `json:"device,omitempty"` // empty: the device that reaches Via
 	Weight int    `json:"weight,omitempty"` // 1 (default) to 256
 }
 
@@ -54,7 +54,7 @@ const (
 	NetworkRoutes    = "routes"
 )
 
-// NetworkViews are the values of What, in no order.
+// NetworkViews are the values of What, in no particular order.
 var NetworkViews = []string{NetworkBridges, NetworkFDB, NetworkNeighbors, NetworkRoutes}
 
 // NetworkListParams are the parameters of network.list. The order of entries is the kernel's; an
@@ -73,8 +73,8 @@ type NetworkListResult struct {
 	Continue string         `json:"continue,omitempty"`
 }
 
-// NetworkEntry is an entry of the kernel's own forwarding, whichever program added it. The set
-// fields depend on What.
+// NetworkEntry is an entry of the kernel's own forwarding state, whichever program added it. The
+// set fields depend on What.
 type NetworkEntry struct {
 	Netns  string `json:"netns"`            // host, switch
 	Device string `json:"device,omitempty"` // the bridge; the port of a MAC; the link of a neighbour
@@ -94,7 +94,7 @@ type NetworkEntry struct {
 	State   string `json:"state,omitempty"`   // fdb: learned, static, local; neighbors: reachable, stale, permanent and so on
 	Address string `json:"address,omitempty"` // neighbors
 
-	Prefix   string    `json:"prefix,omitempty"`   // routes, as the following
+	Prefix   string    `json:"prefix,omitempty"`   // routes, as are the fields below
 	Type     string    `json:"type,omitempty"`     // unicast, blackhole, unreachable, prohibit
 	NextHops []NextHop `json:"nexthops,omitempty"` // of a unicast route
 	Metric   uint32    `json:"metric,omitempty"`
@@ -102,11 +102,11 @@ type NetworkEntry struct {
 	MTU      int       `json:"mtu,omitempty"` // bridges, routes
 }
 
-// NetworkPort is a port of a bridge as it is.
+// NetworkPort is the current state of a bridge port.
 type NetworkPort struct {
 	Device   string   `json:"device"`
 	Up       bool     `json:"up,omitempty"`
 	PVID     uint16   `json:"pvid,omitempty"`
-	VLANs    []string `json:"vlans,omitempty"`    // with a tag: numbers and ranges
-	Untagged []string `json:"untagged,omitempty"` // leave without
+	VLANs    []string `json:"vlans,omitempty"`    // tagged: numbers and ranges
+	Untagged []string `json:"untagged,omitempty"` // leave without a tag
 }

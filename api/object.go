@@ -22,7 +22,7 @@ const (
 // Kinds lists them in the order in which they are applied.
 var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
 
-// Owners with a meaning; a client may use others.
+// Owners with a predefined meaning; a client may use others.
 const (
 	OwnerCLI  = "cli"  // the default
 	OwnerFile = "file" // /etc/loxilight/conf.d; only the daemon sets it
@@ -36,7 +36,7 @@ type Object struct {
 	Kind     string            `json:"kind" yaml:"kind"`
 	Name     string            `json:"name" yaml:"name"` // [a-z0-9]([-a-z0-9./:]*[a-z0-9])?, at most 253 characters
 	Owner    string            `json:"owner,omitempty" yaml:"owner,omitempty"`
-	Labels   map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"` // for list; means nothing to the daemon
+	Labels   map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"` // for list; the daemon does not interpret them
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
 	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, PodNetworkStatus, EndpointStatus, ServiceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
@@ -77,7 +77,7 @@ type InterfaceSpec struct {
 type InterfaceStatus struct {
 	Status
 	Device    string   `json:"device,omitempty"` // the device, if it is selected by its address
-	Index     int      `json:"index,omitempty"`  // the kernel's
+	Index     int      `json:"index,omitempty"`  // the kernel's interface index
 	MAC       string   `json:"mac,omitempty"`
 	MTU       int      `json:"mtu,omitempty"` // bytes
 	Addresses []string `json:"addresses,omitempty"`
@@ -96,33 +96,34 @@ type ServiceSpec struct {
 	Affinity  *Affinity `json:"affinity,omitempty"` // nil: none
 	// Source is the client's address as the backend sees it: keep, snat, auto (default).
 	Source       string       `json:"source,omitempty"`
-	SourceRanges []string     `json:"sourceRanges,omitempty"` // prefixes of clients let in; empty: all
+	SourceRanges []string     `json:"sourceRanges,omitempty"` // prefixes of permitted clients; empty: all
 	Health       *HealthCheck `json:"health,omitempty"`       // nil: none
 	IdleTimeout  *IdleTimeout `json:"idleTimeout,omitempty"`
 	// NoBackend is the treatment of new connections while there is no backend for them: reject
 	// (default), drop.
 	NoBackend string `json:"noBackend,omitempty"`
-	// Divert balances connections of some clients as connections of other Services.
+	// Divert balances connections of some clients as if they were for other Services.
 	Divert []Divert `json:"divert,omitempty"`
-	// Announce has the node answer its neighbours, by its uplinks, for the frontends' addresses.
+	// Announce makes the node answer ARP and neighbour solicitations on its uplinks for the
+	// frontends' addresses.
 	Announce bool `json:"announce,omitempty"`
 	// OtherPorts is the treatment of packets to the frontends' addresses that belong to no
 	// Service: pass (default), reject (default with Announce), drop.
 	OtherPorts string `json:"otherPorts,omitempty"`
 }
 
-// Divert balances connections of clients as connections of another Service.
+// Divert balances connections of clients as if they were for another Service.
 type Divert struct {
 	Sources []string `json:"sources"` // prefixes of the clients; the longest that matches decides
-	Service string   `json:"service"` // name of the other one
+	Service string   `json:"service"` // name of the other Service
 }
 
 // Backend is one server of a Service.
 type Backend struct {
 	Address string `json:"address"`          // address:port
 	Weight  *int   `json:"weight,omitempty"` // 0 to 65535, default 1; 0: no new connections
-	// State: active (default), draining (keeps its connections, gets no new
-	// ones), down (as draining, and its UDP connections end at once).
+	// State: active (default), draining (keeps its connections, gets no new ones), down (like
+	// draining, but its UDP connections end at once).
 	State string `json:"state,omitempty"`
 }
 
@@ -142,7 +143,7 @@ type HealthCheck struct {
 	Unhealthy int      `json:"unhealthy,omitempty"` // failures in a row; default 3
 }
 
-// IdleTimeout ends connections that carried nothing for so long. Zero: the default.
+// IdleTimeout is the time without packets after which connections end. Zero: the default.
 type IdleTimeout struct {
 	TCP  Duration `json:"tcp,omitempty"`  // default 2h
 	UDP  Duration `json:"udp,omitempty"`  // default 30s

@@ -3,7 +3,7 @@
 package api
 
 // Match selects packets by their fields on arrival, before any translation. An empty field matches
-// everything; of a list one member must match, and all fields must match.
+// everything; one member of a list must match, and all fields must match.
 type Match struct {
 	Source      Words  `json:"source,omitempty"`      // addresses, prefixes, group:NAME
 	Destination Words  `json:"destination,omitempty"` // the same
@@ -11,7 +11,7 @@ type Match struct {
 	Ports       Words  `json:"ports,omitempty"`       // of the destination: 80, "8000-8100"
 	SourcePorts Words  `json:"sourcePorts,omitempty"`
 	ICMP        Words  `json:"icmp,omitempty"`     // "echo-request", 3, "3/4": type, or type/code
-	TCPFlags    string `json:"tcpFlags,omitempty"` // "syn,!ack": those that are set, and with ! those that are not
+	TCPFlags    string `json:"tcpFlags,omitempty"` // "syn,!ack": flags that must be set, and with ! flags that must not be set
 	In          Words  `json:"in,omitempty"`       // devices
 	Out         Words  `json:"out,omitempty"`
 	VLANs       Words  `json:"vlans,omitempty"` // 100, "200-299"
@@ -26,7 +26,7 @@ type FirewallRuleSpec struct {
 	Hooks    Words  `json:"hooks,omitempty"`
 	Match    *Match `json:"match,omitempty"`    // nil: every packet
 	Action   string `json:"action"`             // allow, deny, reject
-	Stateful *bool  `json:"stateful,omitempty"` // default true: answers are allowed too
+	Stateful *bool  `json:"stateful,omitempty"` // default true: replies are allowed too
 	Log      bool   `json:"log,omitempty"`
 }
 
@@ -36,11 +36,11 @@ type NATSpec struct {
 	Priority *int32     `json:"priority,omitempty"` // lower first; default 1000
 	Match    *Match     `json:"match,omitempty"`    // nil: every connection
 	To       *NATTarget `json:"to,omitempty"`
-	OneToOne bool       `json:"oneToOne,omitempty"` // each address has one of its own, prefix by prefix
+	OneToOne bool       `json:"oneToOne,omitempty"` // each address gets one of its own, prefix by prefix
 	Mapping  string     `json:"mapping,omitempty"`  // address-and-port-dependent (default), endpoint-independent
-	// Filtering is which remote hosts may use a mapping; the same words.
+	// Filtering defines which remote hosts may use a mapping; values as for Mapping.
 	Filtering string `json:"filtering,omitempty"`
-	PortBlock int    `json:"portBlock,omitempty"` // ports that an address gets at a time; 0: one by one
+	PortBlock int    `json:"portBlock,omitempty"` // ports that an address gets at a time; 0: single ports
 	Log       bool   `json:"log,omitempty"`
 }
 

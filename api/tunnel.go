@@ -7,11 +7,11 @@ import "time"
 // TunnelSpec leads to the Peers that name it. Packets routed to its device, in the switch's
 // network namespace, are encapsulated and sent through the host's.
 type TunnelSpec struct {
-	Device string `json:"device"`          // made; at most 13 characters
+	Device string `json:"device"`          // created by the daemon; at most 13 characters
 	Type   string `json:"type,omitempty"`  // one of TunnelTypes; stt is not supported
-	VNI    uint32 `json:"vni,omitempty"`   // 24 bits; gre: the key, 0: without
-	Local  string `json:"local,omitempty"` // source of outer packets; default: as the route to each peer has it
-	Port   int    `json:"port,omitempty"`  // UDP; default 4789 of vxlan, 6081 of geneve
+	VNI    uint32 `json:"vni,omitempty"`   // 24 bits; gre: the key, 0: no key
+	Local  string `json:"local,omitempty"` // source of outer packets; default: selected by the route to each Peer
+	Port   int    `json:"port,omitempty"`  // UDP; default 4789 for vxlan, 6081 for geneve
 	MTU    int    `json:"mtu,omitempty"`   // of the device, bytes; 0: follows the underlay
 }
 
@@ -25,18 +25,18 @@ type TunnelStatus struct {
 
 // PeerSpec is another node.
 type PeerSpec struct {
-	Underlay Words  `json:"underlay"`           // its addresses there: the first that can be reached is sent to
+	Underlay Words  `json:"underlay"`           // its underlay addresses: packets are sent to the first one with a route
 	Prefixes Words  `json:"prefixes,omitempty"` // reached through it
 	Tunnel   string `json:"tunnel,omitempty"`   // name of a Tunnel; empty: the underlay routes them
 }
 
-// PeerStatus is the status of a Peer. The fields below are of a Peer behind a tunnel.
+// PeerStatus is the status of a Peer. The fields below are set for a Peer with a Tunnel.
 type PeerStatus struct {
 	Status
 	Local    string        `json:"local,omitempty"`    // underlay addresses in use
 	Underlay string        `json:"underlay,omitempty"` // of the peer
 	Device   string        `json:"device,omitempty"`   // of the host, by which it is reached
-	PathMTU  int           `json:"pathMTU,omitempty"`  // of the underlay, bytes, from a router
+	PathMTU  int           `json:"pathMTU,omitempty"`  // of the underlay, in bytes, as reported by a router
 	Counters *PeerCounters `json:"counters,omitempty"`
 	// LastHeard is when a packet from the peer was last counted; nil: not since the daemon
 	// started.

@@ -26,14 +26,14 @@ var (
 	FirewallHooks   = []string{"forward", "input", "output"}                         // default: all at which the match is known
 )
 
-// Owners are the owners with a meaning.
+// Owners are the owners with a predefined meaning.
 var Owners = []string{OwnerCLI, OwnerFile, OwnerK8s, OwnerCNI}
 
-// Protocols are the usual ones of a Match, which takes others by name or number, too.
+// Protocols are the common protocols of a Match, which also accepts others, by name or number.
 var Protocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6", "gre", "esp", "ah"}
 
-// ConnectionProtocols are the protocols that the data plane tracks, ServiceProtocols are the protocols
-// of the frontends of Services.
+// ConnectionProtocols are the protocols that the data plane tracks, ServiceProtocols are the
+// protocols of the frontends of Services.
 var (
 	ConnectionProtocols = Protocols[:5]
 	ServiceProtocols    = Protocols[:3]

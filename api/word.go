@@ -68,8 +68,8 @@ func (w Words) Strings() []string {
 }
 
 // Member is a member of an AddressGroup: an address, a prefix, a range of addresses, or group:NAME
-// for another group. Endpoints by their labels are an object, {"labels": {…}}, which Text then
-// contains verbatim.
+// for another group. Endpoints selected by their labels are an object, {"labels": {…}}, which Text
+// then contains verbatim.
 type Member struct{ Text string }
 
 // MarshalJSON implements [json.Marshaler].

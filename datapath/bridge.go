@@ -10,7 +10,7 @@ import (
 // BridgeName identifies a [Bridge].
 type BridgeName string
 
-// Bridge is a bridge of the kernel in the switch's network namespace. Its configured ports,
+// Bridge is a bridge of the kernel in the switch's network namespace. The configured ports,
 // addresses and VLANs are applied; those that other programs add stay.
 type Bridge struct {
 	Device        string
@@ -24,13 +24,13 @@ type Bridge struct {
 // BridgePort is a device that is enslaved to a bridge.
 type BridgePort struct {
 	Device   string
-	PVID     uint16      // VLAN of untagged frames; 0: such frames are refused
+	PVID     uint16      // VLAN of untagged frames; 0: untagged frames are dropped
 	VLANs    []VLANRange // tagged, in both directions
-	Untagged []VLANRange // leave without a tag; includes the PVID unless configured otherwise
+	Untagged []VLANRange // sent untagged; includes the PVID unless configured otherwise
 	Isolated bool        // exchanges no frames with other isolated ports
 }
 
-// VLANRange is First to Last, both of 1 to 4094.
+// VLANRange is the range First to Last, both from 1 to 4094.
 type VLANRange struct{ First, Last uint16 }
 
 // RouteName identifies a [Route].
@@ -42,9 +42,9 @@ type RouteType uint8
 // The types of routes.
 const (
 	RouteUnicast     RouteType = iota // go to a next hop
-	RouteBlackhole                    // are dropped in silence
-	RouteUnreachable                  // are refused: host unreachable
-	RouteProhibit                     // are refused: administratively prohibited
+	RouteBlackhole                    // are dropped silently
+	RouteUnreachable                  // are rejected: host unreachable
+	RouteProhibit                     // are rejected: administratively prohibited
 )
 
 // Route is an entry of the kernel's main routing table.
@@ -52,7 +52,7 @@ type Route struct {
 	Prefix   netip.Prefix
 	Switch   bool // in the switch's network namespace rather than the host's
 	Type     RouteType
-	NextHops []NextHop  // of a unicast route at least one; more: ECMP
+	NextHops []NextHop  // at least one in a unicast route; several: ECMP
 	Metric   uint32     // 0: the kernel's default
 	Source   netip.Addr // preferred source of the node's own packets; invalid: the kernel chooses
 	MTU      uint32     // bytes; 0: the MTU of the device
@@ -69,8 +69,8 @@ type NextHop struct {
 // LinkName identifies a [Link].
 type LinkName string
 
-// Link is an existing device, whoever created it, and its configured settings: it is up, and has
-// these addresses in addition to other programs' addresses.
+// Link is an existing device, whichever program created it, and its configured settings: it is up,
+// and has these addresses in addition to other programs' addresses.
 type Link struct {
 	Device    string
 	Switch    bool           // in the switch's network namespace rather than the host's

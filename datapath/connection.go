@@ -14,21 +14,21 @@ type Tuple struct{ Source, Destination netip.AddrPort }
 // Connection is one tracked connection.
 type Connection struct {
 	Protocol Protocol
-	Original Tuple  // as the client sends it
-	Reply    Tuple  // as the backend answers it
-	State    string // in the words of the API: established, time-wait, unreplied, …
+	Original Tuple  // as sent by the client
+	Reply    Tuple  // as sent by the backend
+	State    string // as named in the API: established, time-wait, unreplied, …
 	Tracked  bool   // both directions take the fast path
 	Forth    Way    // of the original direction
-	Back     Way    // of the answers
+	Back     Way    // of the replies
 	Age      time.Duration
 	Idle     time.Duration
-	Expires  time.Duration // after so much more idleness
+	Expires  time.Duration // after this additional idle time
 	Sent     Traffic       // original direction
 	Received Traffic
 	DNAT     bool
 	SNAT     bool
-	NAT      NATName     // that translates it; of two, the destination's. Empty: none
-	NATBack  NATName     // of the source, if it is another NAT
+	NAT      NATName     // that translates the connection; of two, the destination NAT. Empty: none
+	NATBack  NATName     // the source NAT, if different
 	Service  ServiceName // empty: unknown, or none
 	Backend  BackendAddr // the zero value: none
 }
@@ -36,17 +36,17 @@ type Connection struct {
 // Way is the path of the packets of one direction.
 type Way struct {
 	Tracked bool       // takes the fast path
-	Why     string     // not tracked: the slow-path reason
-	Device  string     // tracked: that they leave by
-	VLAN    uint16     // tracked: of the tag that they leave with; 0: none
+	Why     string     // otherwise: the slow-path reason
+	Device  string     // tracked: by which the packets leave
+	VLAN    uint16     // tracked: of the packets when they leave; 0: untagged
 	Peer    PeerName   // tracked: the packets are encapsulated for it; empty: no peer
-	Tunnel  TunnelName // of that peer
+	Tunnel  TunnelName // to that peer
 }
 
-// Traffic counts the packets of one direction; bytes are of whole frames.
+// Traffic counts the packets of one direction; bytes count whole frames.
 type Traffic struct{ Packets, Bytes uint64 }
 
-// ConnectionFilter chooses connections. Zero fields match everything.
+// ConnectionFilter selects connections. Zero fields match everything.
 type ConnectionFilter struct {
 	Source          netip.Prefix // of the original tuple
 	SourcePort      uint16
@@ -60,7 +60,7 @@ type ConnectionFilter struct {
 	Either          []netip.Addr // of initiator, original destination, or responder
 }
 
-// Match reports whether c is chosen.
+// Match reports whether f matches c.
 func (f *ConnectionFilter) Match(c *Connection) bool {
 	return matchAddr(f.Source, f.SourcePort, c.Original.Source) &&
 		matchAddr(f.Destination, f.DestinationPort, c.Original.Destination) &&
@@ -77,13 +77,13 @@ func matchAddr(prefix netip.Prefix, port uint16, a netip.AddrPort) bool {
 	return (!prefix.IsValid() || prefix.Contains(a.Addr())) && (port == 0 || port == a.Port())
 }
 
-// Sample is one event of the data plane, chosen by chance: a Drop, a Connection, or a decision,
-// dropping or not, of a firewall rule that logs.
+// Sample is one randomly sampled event of the data plane: a Drop, a Connection, or a Decision of a
+// firewall rule with logging, whether or not it drops.
 type Sample struct {
 	Drop       *Drop
 	Decision   *Decision
 	Connection *Connection
-	Opened     bool // of Connection: it began; else it ended
+	Opened     bool // Connection was opened; otherwise it ended
 }
 
 // Packet is a packet that was seen on a hook.
@@ -106,7 +106,7 @@ type Drop struct {
 	Endpoint EndpointName
 }
 
-// Decision is the decision of a firewall rule about a packet.
+// Decision is the decision of a firewall rule for a packet.
 type Decision struct {
 	Rule   RuleName
 	Action FirewallAction

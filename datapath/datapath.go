@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package datapath defines what a data plane must do, in terms of the network and independently of
-// any implementation. Its types are validated: an address is a [netip.Addr], a port is in host
-// byte order, a duration is a [time.Duration]. It holds no state and touches no kernel.
+// any implementation. Its types are validated: an address is a [netip.Addr], a port is in host byte
+// order, a duration is a [time.Duration]. It holds no state and does not access the kernel.
 package datapath
 
 import (
@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// ErrUnsupported is wrapped when a data plane cannot express an object at all,
-// so that retrying is pointless.
+// ErrUnsupported is wrapped when a data plane does not support an object at all, so retrying is
+// pointless.
 var ErrUnsupported = errors.New("not supported by this data plane")
 
-// ErrAbsent is wrapped when something that an object needs does not exist (a device, say),
-// so that the object is pending rather than wrong. Retrying makes sense.
+// ErrAbsent is wrapped when something that an object needs does not exist, for example a device.
+// The object is pending rather than invalid, so retrying makes sense.
 var ErrAbsent = errors.New("does not exist")
 
-// Absentf returns an [ErrAbsent] whose text is a complete sentence: for example where the wanted
-// object is instead, or which command helps.
+// Absentf returns an [ErrAbsent] with a self-contained text: for example where the wanted object is
+// instead, or which command helps.
 func Absentf(format string, args ...any) error { return &absentError{fmt.Sprintf(format, args...)} }
 
 type absentError struct{ text string }
 
-// Error implements error.
+// Error implements the error interface.
 func (e *absentError) Error() string { return e.text }
 
 // Is reports whether target is [ErrAbsent].
 func (e *absentError) Is(target error) bool { return target == ErrAbsent }
 
 // ErrOutdated is wrapped by Verify if no other program changed the row, but the state of the node
-// on which it depends (the node's addresses, a route) has changed: the row must be built anew.
+// on which it depends (the node's addresses, a route) has changed: the row must be rebuilt.
 var ErrOutdated = errors.New("is made for what the node was before")
 
 // ErrCapacity is wrapped when a table is full.
@@ -44,20 +44,20 @@ var ErrCapacity = errors.New("table full")
 
 // Table is the part of a data plane that holds one kind of object.
 //
-// Every method is idempotent: a caller that crashed half way starts over.
-// Methods of one Table are not safe for concurrent use; different Tables are.
+// Every method is idempotent: a caller that crashed half way starts again. Methods of one Table are
+// not safe for concurrent use; different Tables are.
 type Table[K comparable, V any] interface {
-	// Update makes key behave like value, creating it if need be. Between the
-	// old and the new value no packet sees a mixture.
+	// Update sets key to value, and creates it if necessary. No packet sees a mixture of the old
+	// and the new value.
 	Update(ctx context.Context, key K, value V) error
 	// Delete removes key. Removing a key that does not exist is no error.
 	Delete(ctx context.Context, key K) error
-	// Keys yields the keys that the data plane holds now, including those left by an earlier run
-	// of the daemon.
+	// Keys yields the current keys of the data plane, including those left by an earlier run of the
+	// daemon.
 	Keys(ctx context.Context) iter.Seq2[K, error]
 	// Verify compares what the kernel holds for key with what Update last wrote, and reports
 	// whether they are equal. They differ if another program changed the kernel's state. The error
-	// wraps ErrOutdated if no program did, but Update would write something else now.
+	// wraps ErrOutdated if no program changed it, but Update would write something else now.
 	Verify(ctx context.Context, key K) (bool, error)
 }
 
@@ -76,15 +76,16 @@ type ExclusiveTable[K comparable, V any] interface {
 type RuleTable[V any] interface {
 	Table[SetName, V]
 	// Rules returns the names of the rules that are in force, including rules that an earlier run
-	// of the daemon left, in no order.
+	// of the daemon left, in no particular order.
 	Rules() []string
 }
 
 // ServiceTable is the table of services.
 type ServiceTable interface {
 	Table[ServiceName, Service]
-	// OutOfUse yields the backends that have a weight and get no new connections because they are
-	// draining or down, including backends that an earlier run of the daemon left, in no order.
+	// OutOfUse yields the backends with a weight that receive no new connections because they are
+	// draining or down, including backends that an earlier run of the daemon left, in no particular
+	// order.
 	OutOfUse() iter.Seq2[ServiceName, BackendAddr]
 }
 
@@ -92,16 +93,16 @@ type ServiceTable interface {
 // reconciler does that.
 type DataPlane interface {
 	Ports() Table[PortName, Port]
-	// Endpoints are ports too, but are not rows of Ports. They have counters and a state under the
-	// name of their port.
+	// Endpoints are ports too, but are not rows of Ports. Their counters and state are available
+	// under the name of their port.
 	Endpoints() Table[EndpointName, Endpoint]
 	Services() ServiceTable
-	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update about
-	// one rule or group is a [*RuleError].
+	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update in one rule or group
+	// is a [*RuleError].
 	Firewall() RuleTable[FirewallSet]
 	NAT() RuleTable[NATSet]
 	// Tunnels and Peers define which packets are encapsulated and for whom. The data plane holds
-	// no peer that names no tunnel.
+	// only peers with a tunnel.
 	Tunnels() Table[TunnelName, Tunnel]
 	Peers() Table[PeerName, Peer]
 	Connections() Connections
@@ -118,7 +119,7 @@ type Connections interface {
 	// List returns connections that match f, at most limit, from cursor on (empty:
 	// from the start), and the cursor of the next page (empty: no more).
 	List(ctx context.Context, f ConnectionFilter, cursor string, limit int) ([]Connection, string, error)
-	// Flush ends the connections that match f and returns how many they were.
+	// Flush ends the connections that match f and returns their number.
 	Flush(ctx context.Context, f ConnectionFilter) (uint64, error)
 }
 
@@ -148,37 +149,38 @@ type Telemetry interface {
 	// LocalAddrs returns the addresses of the node in ascending order, in the host's and the
 	// switch's network namespace, without loopback and link-local addresses.
 	LocalAddrs() []netip.Addr
-	// Devices returns the devices of the switch's network namespace or of the host's, by the names
-	// by which rules match them; nil: unknown. The caller must not change the map.
+	// Devices returns the devices of the switch's network namespace or of the host's, keyed by the
+	// names by which rules match them; nil: unknown. The caller must not change the map.
 	Devices(inSwitch bool) map[string]Device
-	// Announces reports whether the node answers ARP and neighbour discovery for the address of a
-	// service that is to be announced.
+	// Announces reports whether the node replies to ARP and neighbour discovery for a service
+	// address that must be announced.
 	Announces(addr netip.Addr) bool
 	// Forwarding returns whether the kernel forwards packets, in the switch's network
 	// namespace or the host's.
 	Forwarding(inSwitch bool) Forwarding
-	// HopTo returns the state of a next hop and whether its neighbour answers. If ask is set, the
-	// kernel is made to ask the neighbour, even if its link-layer address is known.
+	// HopTo returns the state of a next hop and whether its neighbour replies. If ask is set, the
+	// kernel is made to solicit the neighbour, even if its link-layer address is known.
 	HopTo(to Hop, ask bool) HopState
-	// Features reports what the data plane runs on.
+	// Features reports the kernel, the hooks and the fallbacks of the data plane.
 	Features(ctx context.Context) (Features, error)
-	// Usage returns how full each table is, by its name in the configuration.
+	// Usage returns how full each table is, keyed by its name in the configuration.
 	Usage(ctx context.Context) (map[string]Usage, error)
 	// Repairs returns how often the data plane itself repaired changes by other programs, not
 	// counting the repairs of rows of its tables.
 	Repairs() uint64
-	// Changed is signalled when another program changed something of ours, or a device appeared or
-	// vanished: time for a round. It is never closed.
+	// Changed is signalled when another program changed something of ours, or a device was added or
+	// removed: a round is due. It is never closed.
 	Changed() <-chan struct{}
 	// Samples delivers samples of drops and connections until ctx ends. Only one reader at a time
 	// is allowed; samples that are not read in time are lost and counted.
 	Samples(ctx context.Context, each func(Sample)) error
 }
 
-// Forwarding is whether the kernel of a network namespace forwards packets between devices.
+// Forwarding describes whether the kernel forwards packets between the devices of a network
+// namespace.
 type Forwarding struct {
 	IPv4, IPv6 bool
-	Off4, Off6 []string // devices that forward nothing they receive although the others do
+	Off4, Off6 []string // devices whose packets are not forwarded, unlike the others'
 	// Rules4 and Rules6 report whether there are routing rules (ip rule) besides the kernel's own,
 	// so that the route of a packet may depend on more than its destination.
 	Rules4, Rules6 bool
@@ -188,9 +190,9 @@ type Forwarding struct {
 type Hop struct {
 	Addr   netip.Addr // invalid: packets need no neighbour on Device
 	Device string     // empty: the kernel's routes choose it
-	Switch bool       // in the switch's network namespace, not in the host's
-	// From describes the packets, because routing rules (ip rule) may select routes by it. The zero
-	// value means packets of the node itself.
+	Switch bool       // in the switch's network namespace rather than the host's
+	// From describes the origin of the packets, because routing rules (ip rule) may select routes
+	// by it. The zero value means packets of the node itself.
 	From Arrival
 }
 
@@ -207,17 +209,17 @@ type HopState struct {
 	Link      LinkState
 	Neighbour netip.Addr // on Device; invalid: none is needed
 	Resolved  bool       // its link-layer address is known
-	Resolving bool       // it has not answered yet, and the kernel is still asking
-	Failed    bool       // it did not answer
+	Resolving bool       // it has not replied yet, and the kernel is still soliciting it
+	Failed    bool       // it did not reply
 }
 
-// Features describes what a data plane runs on.
+// Features describes the kernel, the hooks and the fallbacks of a data plane.
 type Features struct {
 	Kernel    string            // release
 	Layout    int               // version of the pinned maps
 	Hooks     []Hook            // attached programs
-	Fallbacks map[string]string // feature not in use: why
-	Warnings  []string          // faults that the status of no object contains
+	Fallbacks map[string]string // reason by unused feature
+	Warnings  []string          // faults that no object's status contains
 }
 
 // Hook is one program attached to one device.
@@ -226,23 +228,23 @@ type Hook struct {
 	Netns   string // host, switch
 	Hook    string // tcx-ingress, tcx-egress, tc-ingress, tc-egress
 	Program string
-	ID      uint32 // the kernel's
+	ID      uint32 // the kernel's ID
 }
 
-// Usage is how full a table is.
+// Usage is the fill level of a table.
 type Usage struct{ Used, Size uint64 }
 
 // Tables are the sizes of the tables, in entries.
 type Tables struct {
-	Connections uint32 // established ones, for each address family
-	HalfOpen    uint32 // half-open ones, for each address family
+	Connections uint32 // established ones, per address family
+	HalfOpen    uint32 // half-open ones, per address family
 	Services    uint32 // frontends
 	Backends    uint32 // backends of all services
-	Slots       uint32 // of all backend selection tables; see Service.Slots
+	Slots       uint32 // of all backend selection tables; see [SlotCount]
 	Affinity    uint32 // remembered clients
 	Ranges      uint32 // source ranges of all services
-	Rules       uint32 // of the firewall and of NAT together
-	Prefixes    uint32 // that rules and groups name; see FirewallRule.Cost
+	Rules       uint32 // of the firewall and NAT together
+	Prefixes    uint32 // in rules and groups; see [FirewallRule.Cost]
 }
 
 // MaxFirewallRules is the maximum number of rules of a firewall, whatever the size of the table:
@@ -268,17 +270,17 @@ func DefaultTables() Tables {
 }
 
 const (
-	// plenty is the memory from which tables have their full sizes: machines sold as 16 GB report
-	// a little less.
+	// plenty is the memory from which tables have their full sizes: machines with nominally 16 GB
+	// report slightly less.
 	plenty = 14 << 30
-	// mostHalvings bounds how small the tables become: a 64th.
+	// mostHalvings limits how small the tables become: 1/64 of their full sizes.
 	mostHalvings = 6
 )
 
 // TablesFor returns the sizes for a node with that many bytes of memory: the sizes of
 // [DefaultTables] from plenty on, halved for each halving of the memory below that. All tables
-// together take at most a twelfth of the memory when they are created, and an eighth when they are
-// full; more only if the memory is less than 448 MiB.
+// together take at most 1/12 of the memory when they are created, and 1/8 when they are full; more
+// only if the memory is less than 448 MiB.
 func TablesFor(memory uint64) Tables {
 	halvings := 0
 	for memory < plenty>>halvings && halvings < mostHalvings {
@@ -299,7 +301,7 @@ type NodeCounters struct {
 	Connections    uint64            // opened so far
 }
 
-// ServiceCounters count the traffic of a service since its entry was made.
+// ServiceCounters count the traffic of a service since its entry was created.
 type ServiceCounters struct {
 	Packets, Bytes uint64
 	Connections    uint64
@@ -314,42 +316,43 @@ type BackendCounters struct {
 	Packets, Bytes      uint64
 }
 
-// RuleCounters count the decisions of a rule since it came into force.
+// RuleCounters count the decisions of a rule since it took effect.
 type RuleCounters struct {
-	Packets, Bytes uint64 // that were looked up and matched it first; not later ones of a connection
+	Packets, Bytes uint64 // evaluated packets that matched it first; not later ones of a connection
 	Connections    uint64 // that it opened
 }
 
-// NATCounters count the translations of a NAT since it came into force.
+// NATCounters count the translations of a NAT since it took effect.
 type NATCounters struct {
-	Packets, Bytes uint64            // of connections that it translated, both ways, as of the last look through them
+	Packets, Bytes uint64            // of connections that it translated, both ways, as of the last sweep
 	Connections    uint64            // that it translated
 	Drops          map[string]uint64 // matching packets that were dropped, by reason
 }
 
 // PortCounters count packets of a port's device in both directions, as the kernel counts them:
-// without packets that its programs hand to the other end of a veth.
+// without packets that the programs redirect to the other end of a veth.
 type PortCounters struct {
-	Packets, Bytes uint64            // since the device was made
-	Drops          map[string]uint64 // of the programs on it, by reason
+	Packets, Bytes uint64            // since the device was created
+	Drops          map[string]uint64 // by the programs on it, by reason
 }
 
-// Config is how a data plane is opened.
+// Config is the configuration with which a data plane is opened.
 type Config struct {
-	PinDir          string // where its kernel objects are kept; made if need be
+	PinDir          string // where its kernel objects are pinned; created if necessary
 	SwitchNamespace string // name of the switch's network namespace; "host" for the host's
-	// MakeSwitch asks a process that has the rights to create that namespace, if this process may
-	// not mount. It may return before the namespace exists; nil: there is no such process.
+	// MakeSwitch requests that namespace from a process with the necessary privileges, if this
+	// process may not mount. It may return before the namespace exists; nil: no such process
+	// exists.
 	MakeSwitch func() error
 	// HostDevice and SwitchDevice are the ends of the link between the host's and the switch's
 	// network namespace; there is no link if one of them is empty.
 	HostDevice, SwitchDevice string
-	Instance                 string // marks devices that are made
-	StateDir                 string // where state of ours is stored that the kernel cannot report
+	Instance                 string // marks the devices that are created
+	StateDir                 string // where state is stored that the kernel cannot report
 	Tables                   Tables
-	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best there is.
+	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best available.
 	Attach  string
 	Version string // of loxilight; stored with the pins, for messages
-	// SweepInterval is how often all connections are looked through; 0: 5 s.
+	// SweepInterval is the interval of sweeps over all connections; 0: 5 s.
 	SweepInterval time.Duration
 }

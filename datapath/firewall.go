@@ -4,10 +4,10 @@ package datapath
 
 import "net/netip"
 
-// PortRange is First to Last, both of 0 to 65535, in host byte order.
+// PortRange is the range First to Last, both from 0 to 65535, in host byte order.
 type PortRange struct{ First, Last uint16 }
 
-// ICMPMatch is a type of ICMP or ICMPv6 messages, and a code unless AnyCode.
+// ICMPMatch matches a type of ICMP or ICMPv6 messages, and a code unless AnyCode is set.
 type ICMPMatch struct {
 	Type, Code uint8
 	AnyCode    bool
@@ -18,16 +18,16 @@ type ICMPMatch struct {
 type TCPFlagsMatch struct{ Mask, Flags uint8 }
 
 // Match selects packets by their fields on arrival, before any translation. An empty field matches
-// everything; of a list one member must match, and all fields must match. A field that a packet
-// does not have (ports of a GRE packet, say) is matched by the empty list only.
+// everything; one member of each list must match, and all fields must match. A field that a packet
+// does not have (ports of a GRE packet, for example) is matched only by the empty list.
 type Match struct {
 	Source, Destination             []netip.Prefix
-	SourceGroups, DestinationGroups []GroupName // beside the prefixes of Source and Destination
+	SourceGroups, DestinationGroups []GroupName // besides Source and Destination
 	Protocols                       []Protocol
 	SourcePorts, Ports              []PortRange // Ports: of the destination
-	ICMP                            []ICMPMatch // of the protocol, ICMP or ICMPv6, that Protocols names
+	ICMP                            []ICMPMatch // for the protocol in Protocols, ICMP or ICMPv6
 	TCPFlags                        TCPFlagsMatch
-	In, Out                         []string // devices, by name; of bridged packets the bridge's ports
+	In, Out                         []string // device names; for bridged packets the bridge ports
 	VLANs                           []VLANRange
 	DSCP                            []uint8 // 0 to 63
 }
@@ -36,10 +36,10 @@ type Match struct {
 type GroupName string
 
 // LocalGroup contains the addresses of the node itself, see [Telemetry.LocalAddrs]. No configured
-// AddressGroup can have its name.
+// AddressGroup can have this name.
 const LocalGroup GroupName = "(local)"
 
-// AddressGroup is a set of addresses under a name. Prefixes may overlap.
+// AddressGroup is a named set of addresses. Prefixes may overlap.
 type AddressGroup struct{ Prefixes []netip.Prefix }
 
 // RuleName identifies a [FirewallRule].
@@ -52,49 +52,49 @@ type FirewallAction uint8
 const (
 	ActionAllow  FirewallAction = iota
 	ActionDeny                  // dropped silently
-	ActionReject                // dropped, and answered: RST, else ICMP administratively prohibited
+	ActionReject                // dropped with a reply: RST, or ICMP administratively prohibited
 )
 
-// String returns the name of an action, as operators know it.
+// String returns the name of an action in the API.
 func (a FirewallAction) String() string { return [...]string{"allow", "deny", "reject"}[a] }
 
-// FirewallHook is a set of the ways of a packet that a rule is about.
+// FirewallHook is the set of packet paths to which a rule applies.
 type FirewallHook uint8
 
-// The ways of a packet.
+// The packet paths.
 const (
 	HookForward FirewallHook = 1 << iota // routed or bridged through the node
 	HookInput                            // for the node itself
-	HookOutput                           // of the node itself
+	HookOutput                           // from the node itself
 
 	HookAll = HookForward | HookInput | HookOutput
 )
 
 // FirewallRule defines the treatment of the packets that it matches. Of the matching rules, the
-// rule with the lowest Priority decides, among equals the rule whose name sorts first; if no rule
-// matches, the packet is allowed.
+// rule with the lowest Priority applies; if several have it, the rule whose name sorts first. If no
+// rule matches, the packet is allowed.
 type FirewallRule struct {
 	Priority int32
 	Hooks    FirewallHook
 	Match    Match
 	Action   FirewallAction
 	// Stateless rules open no connection, unless the packets that they allow are for a Service or
-	// are translated: every packet of either direction is evaluated. Answers to packets that a
+	// are translated: every packet of either direction is evaluated. Replies to packets that a
 	// stateful rule allowed are allowed too.
 	Stateless bool
-	Log       bool // a sampled event for each decision, with the rule's name
+	Log       bool // a sampled event for each decision of the rule
 }
 
-// FirewallSet is the complete configuration of the firewall: it is in force as a whole or not at
+// FirewallSet is the complete configuration of the firewall: it takes effect as a whole or not at
 // all. A rule that refers to a group that does not exist is a [*RuleError].
 type FirewallSet struct {
 	Rules  map[RuleName]FirewallRule
 	Groups map[GroupName]AddressGroup
-	// Exempt is allowed before any rule is evaluated: access for the management of the node.
+	// Exempt traffic is allowed before any rule is evaluated: management access to the node.
 	Exempt []Match
 }
 
-// Names returns the names of the rules, in no order.
+// Names returns the names of the rules, in no particular order.
 func (s FirewallSet) Names() []string { return namesOf(s.Rules) }
 
 func namesOf[K ~string, V any](rules map[K]V) []string {

@@ -9,16 +9,16 @@ import (
 	"net/netip"
 )
 
-// SetName identifies a set of rules that is in force as a whole. There is one of each kind.
+// SetName identifies a set of rules that is in force as a whole. One set of each kind exists.
 type SetName string
 
 // NodeSet is the name of the sets of the node.
 const NodeSet SetName = "node"
 
 // Network is the part of the kernel's own forwarding that objects configure: the slow path.
-// Additions by other programs (addresses, routes, ports, VLANs) are neither changed nor removed.
-// If a row takes over a resource of another row, a port or a prefix, the new owner is updated
-// first, and Delete of the other must leave the resource alone.
+// Additions by other programs (addresses, routes, ports, VLANs) are neither changed nor removed. If
+// a row takes over a resource of another row, a port or a prefix, the new owner is updated first,
+// and Delete of the other must not change the resource.
 type Network interface {
 	Bridges() Table[BridgeName, Bridge]
 	Routes() Table[RouteName, Route]
@@ -36,7 +36,7 @@ type Network interface {
 	Repairs() uint64
 	// Changed is signalled when another program changed something of ours.
 	Changed() <-chan struct{}
-	// Closer lets go and leaves everything as it is.
+	// Closer releases the network and leaves its state unchanged.
 	io.Closer
 }
 
@@ -46,8 +46,8 @@ type NetworkView uint8
 
 // The views.
 const (
-	ViewBridges    NetworkView = iota // bridges, with their ports
-	ViewFDB                           // MACs, and their ports of a bridge
+	ViewBridges    NetworkView = iota // bridges and their ports
+	ViewFDB                           // MACs and their bridge ports
 	ViewNeighbours                    // addresses of neighbours on links, IPv4 and IPv6
 	ViewRoutes                        // of the main table, IPv4 and IPv6
 )
@@ -55,15 +55,15 @@ const (
 // NetworkLister lists the state of the kernel's network. Safe for concurrent use.
 type NetworkLister interface {
 	// List returns at most limit entries of the host's or the switch's network namespace after the
-	// first skip ones, and whether there are more. If the switch has no namespace of its own, or
-	// the namespace does not exist, the list is empty.
+	// first skip ones, and whether more follow. If the switch has no namespace of its own, or the
+	// namespace does not exist, the list is empty.
 	List(ctx context.Context, v NetworkView, inSwitch bool, skip, limit int) ([]NetworkEntry, bool, error)
 }
 
-// NetworkEntry is one entry of a [NetworkView]; the fields are of the views that they
-// name, and zero in others.
+// NetworkEntry is one entry of a [NetworkView]; each field is used in the views named beside it,
+// and zero in others.
 type NetworkEntry struct {
-	Device string // the bridge, the port of a MAC, the link of a neighbour or only next hop
+	Device string // the bridge, or the device of a MAC, a neighbour or the only next hop
 	Object string // name of the Bridge or Route that it belongs to; empty: it is not ours
 	Origin string // the program that added it: loxilight, kernel, other, or a routing protocol
 
@@ -73,7 +73,7 @@ type NetworkEntry struct {
 	Addresses     []netip.Prefix // bridges
 	Ports         []NetworkPort  // bridges
 
-	MAC     net.HardwareAddr // bridges, FDB, neighbours that are known
+	MAC     net.HardwareAddr // bridges, FDB, resolved neighbours
 	VLAN    uint16           // FDB; 0: none
 	Bridge  string           // FDB: name of its device
 	State   string           // FDB: learned, static, local; neighbours: as in ip neighbour
@@ -82,7 +82,7 @@ type NetworkEntry struct {
 	Route *Route // routes; Switch is not set
 }
 
-// NetworkPort is a port of a bridge as it is.
+// NetworkPort is the current state of a bridge port.
 type NetworkPort struct {
 	BridgePort
 	Up bool

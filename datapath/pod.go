@@ -9,11 +9,11 @@ import (
 	"net/netip"
 )
 
-// ErrNetns is wrapped if the network namespace of a pod is the reason: the path does not exist, or
-// names no namespace.
+// ErrNetns is wrapped if the reason is the network namespace of a pod: the path does not exist, or
+// is not a namespace.
 var ErrNetns = errors.New("no network namespace")
 
-// ErrExists is wrapped if the pod has a device of that name already.
+// ErrExists is wrapped if the pod already has a device of that name.
 var ErrExists = errors.New("there already")
 
 // ErrMACTaken is wrapped if the wanted MAC of a pod belongs to the switch.
@@ -22,17 +22,17 @@ var ErrMACTaken = errors.New("belongs to the switch")
 // ErrNameTaken is wrapped if the switch has another device with the name of a link.
 var ErrNameTaken = errors.New("already exists and is not ours")
 
-// PodDevicePrefix begins the names of the switch's ends of links of pods; a number follows.
+// PodDevicePrefix is the prefix of the names of the switch's ends of pod links; a number follows.
 const PodDevicePrefix = "hs"
 
-// PodLinks makes the links of pods to the switch: veth pairs with one end in the pod's network
+// PodLinks creates the links of pods to the switch: veth pairs with one end in the pod's network
 // namespace and the other in the switch. What a pod may send, and to which bridge the switch's end
-// is attached, is decided elsewhere. Safe for concurrent use, as long as each device is in one
-// call only.
+// is attached, is decided elsewhere. Safe for concurrent use if no device is used in two calls at a
+// time.
 type PodLinks interface {
-	// Make makes a link with the switch's end down, so that it forwards nothing yet. If it fails,
+	// Make creates a link with the switch's end down, so that it forwards nothing yet. If it fails,
 	// nothing is left. It sets l.MTU if that is 0, and reduces l.Routes to the routes that it
-	// made. The error wraps [ErrNameTaken] if the link needs another name.
+	// created. The error wraps [ErrNameTaken] if the link needs another name.
 	Make(ctx context.Context, l *PodLink) error
 	// Open enables the link for packets, and announces the pod to its neighbours.
 	Open(ctx context.Context, l *PodLink) error
@@ -45,17 +45,17 @@ type PodLinks interface {
 	// NodeAddresses returns the addresses by which others reach the node: those in the host's
 	// namespace, except loopback and link-local ones.
 	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
-	// CheckMAC refuses a MAC for a pod that belongs to the switch or to the host's end of the
-	// link to it; the error wraps [ErrMACTaken].
+	// CheckMAC refuses a pod MAC that belongs to the switch or to the host's end of the link
+	// between host and switch; the error wraps [ErrMACTaken].
 	CheckMAC(ctx context.Context, mac net.HardwareAddr) error
 	// IsLocal reports whether the host's namespace has an address; it has all of 127.0.0.0/8.
 	IsLocal(ctx context.Context, a netip.Addr) (bool, error)
-	// Listeners returns the addresses at which sockets of the host's namespace receive
-	// packets to a port: of TCP and SCTP those that listen, of UDP those that are not connected.
-	// A wildcard socket of both families has both unspecified addresses.
+	// Listeners returns the addresses at which sockets of the host's namespace receive packets to a
+	// port: listening TCP and SCTP sockets, and unconnected UDP sockets. A dual-stack wildcard
+	// socket has both unspecified addresses.
 	Listeners(ctx context.Context, p Protocol, port uint16) ([]netip.Addr, error)
-	// Devices are the switch's ends of the links that there are, each with its label as far
-	// as that is known whole.
+	// Devices returns the switch's ends of the existing links, each with its label; empty: the
+	// complete label is unknown.
 	Devices(ctx context.Context) (map[string]string, error)
 }
 
@@ -69,8 +69,8 @@ type PodLink struct {
 	MTU       int              // bytes; 0: the MTU of the bridge
 	RouteMTU  int              // bytes, for routes with Via but no MTU, if less than MTU; 0: none
 	Addresses []netip.Prefix   // of the pod
-	Routes    []PodRoute       // of the pod, by this link
-	Label     string           // the owner, for people; may be empty
+	Routes    []PodRoute       // of the pod, through this link
+	Label     string           // the owner, for messages; may be empty
 	Ingress   PodRate          // packets that the pod receives
 	Egress    PodRate          // packets that the pod sends
 }
@@ -84,12 +84,12 @@ type PodRoute struct {
 	Priority int        // 0: the kernel's
 	Table    int        // 0: the main table
 	Scope    *int       // of IPv4; nil: the kernel's default
-	// Spare is a route that a pod gets only if it has no route to Prefix yet.
+	// Spare routes are added only if the pod has no route to Prefix yet.
 	Spare bool
 }
 
-// PodRate bounds traffic. The zero value does not.
+// PodRate limits traffic; zero: no limit.
 type PodRate struct {
-	Rate  uint64 // bits a second
+	Rate  uint64 // bits per second
 	Burst uint64 // bits
 }

@@ -22,7 +22,7 @@ const (
 	RoleTunnel             // a tunnel device
 )
 
-// Port is a Linux device that the data plane attaches to.
+// Port is a Linux device to which the data plane attaches programs.
 type Port struct {
 	Device  string
 	Address netip.Addr // instead of Device: selects the device that has this address
@@ -31,8 +31,8 @@ type Port struct {
 	XDP     XDPMode
 }
 
-// XDPMode is whether, and how, packets of tracked connections are sent on in XDP, before
-// the kernel makes anything of them.
+// XDPMode defines whether and how packets of tracked connections are forwarded in XDP, before the
+// kernel processes them.
 type XDPMode uint8
 
 // The modes.
@@ -44,12 +44,12 @@ const (
 
 func (m XDPMode) String() string { return [...]string{"off", "generic", "native"}[m] }
 
-// PortState is the device of a port as it is now.
+// PortState is the current state of a port's device.
 type PortState struct {
 	Device    string // its name
 	RuleName  string // the name by which rules in force match it; empty: unknown
-	Renamed   string // the name of the device now, if Device is a former one and the programs stayed
-	Index     int    // 0: there is no such device
+	Renamed   string // the current name, if the device was renamed and the programs stayed
+	Index     int    // 0: the device does not exist
 	MAC       net.HardwareAddr
 	MTU       int // bytes
 	Addresses []netip.Prefix
@@ -59,12 +59,12 @@ type PortState struct {
 
 // Device is a device of the node, whether or not the programs are attached to it.
 type Device struct {
-	Kind      string   // such as bridge, veth, vlan; of the kernel
+	Kind      string   // of the kernel, such as bridge, veth, vlan
 	Loopback  bool     // it is lo
 	Ports     []string // the names of the devices whose master it is, in ascending order
-	Parent    string   // the device that carries it, of a VLAN device or the like; empty: none
+	Parent    string   // the lower device of a VLAN device or similar; empty: none
 	Link      LinkState
-	Bridging  PortBridging // of a port of a bridge
+	Bridging  PortBridging // of a bridge port
 	Addresses []netip.Prefix
 	// Sources are the IPv4 and IPv6 addresses that a masquerade by the device translates to;
 	// invalid: packets of that family are dropped.
@@ -72,8 +72,8 @@ type Device struct {
 }
 
 // Covered reports whether the programs see the packets that arrive on a device: on the device
-// itself, on all of its ports, or on the device that carries it. It searches devices, and seen
-// reports whether the programs are attached to one.
+// itself, on all of its ports, or on its parent. It searches devices; seen reports whether programs
+// are attached to a device.
 func Covered(devices map[string]Device, device string, seen func(device string) bool) bool {
 	if seen(device) {
 		return true
@@ -85,12 +85,12 @@ func Covered(devices map[string]Device, device string, seen func(device string) 
 	return d.Parent != "" && d.Parent != device && Covered(devices, d.Parent, seen)
 }
 
-// PortBridging is whether a bridge forwards the frames of a port: its spanning tree state.
+// PortBridging is the spanning tree state of a bridge port: whether the bridge forwards its frames.
 type PortBridging uint8
 
 // The states.
 const (
-	BridgingUnknown PortBridging = iota // or the device is no port of a bridge
+	BridgingUnknown PortBridging = iota // or the device is not a bridge port
 	BridgingForwarding
 	BridgingDisabled
 	BridgingListening
@@ -98,7 +98,7 @@ const (
 	BridgingBlocking
 )
 
-// String returns the kernel's word for b; empty for BridgingUnknown.
+// String returns the kernel's name for b; empty for BridgingUnknown.
 func (b PortBridging) String() string {
 	return [...]string{"", "forwarding", "disabled", "listening", "learning", "blocking"}[b]
 }
@@ -106,7 +106,7 @@ func (b PortBridging) String() string {
 // IsOff reports whether the bridge drops the frames of the port.
 func (b PortBridging) IsOff() bool { return b > BridgingForwarding }
 
-// LinkState is whether a device can carry packets.
+// LinkState describes whether a device can carry packets.
 type LinkState uint8
 
 // The states of a link.
@@ -114,8 +114,8 @@ const (
 	LinkUnknown   LinkState = iota
 	LinkUp                  // with a carrier
 	LinkDown                // an administrator set it down
-	LinkNoCarrier           // set up, but nothing is at the other end
+	LinkNoCarrier           // set up, but without a carrier
 )
 
-// String returns the word for s as in the API; empty for LinkUnknown.
+// String returns the name of s in the API; empty for LinkUnknown.
 func (s LinkState) String() string { return [...]string{"", "up", "down", "no carrier"}[s] }

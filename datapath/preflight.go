@@ -8,19 +8,19 @@ import (
 	"syscall"
 )
 
-// ErrRefused is wrapped if starting again does not help: the kernel refuses the programs, or the
-// pins of an earlier version cannot be taken over. Nothing was changed, and attached programs stay
-// in force.
+// ErrRefused is wrapped if a restart does not help: the kernel rejects the programs, or the pins of
+// an earlier version cannot be taken over. Nothing was changed, and attached programs stay in
+// force.
 var ErrRefused = errors.New("nothing was changed, the attached programs continue")
 
-// IsShortage reports whether the kernel was short of something that it may have another time:
-// file descriptors or memory. Such an error is never [ErrRefused].
+// IsShortage reports whether the kernel was temporarily short of a resource: file descriptors or
+// memory. Such an error is never [ErrRefused].
 func IsShortage(err error) bool {
 	if err == nil {
 		return false
 	}
-	// The library that loads programs does not wrap each error of the kernel, so the text
-	// counts as well.
+	// The library that loads programs does not wrap every kernel error, so the text is checked as
+	// well.
 	text := err.Error()
 	for _, lack := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS, syscall.EAGAIN} {
 		if errors.Is(err, lack) || strings.Contains(text, lack.Error()) {
@@ -39,31 +39,31 @@ type Preflight struct {
 	Pins     PreflightPins      `json:"pins"`
 }
 
-// PreflightProgram is one program, as it was loaded for one zone.
+// PreflightProgram is one program, as loaded for one netns.
 type PreflightProgram struct {
 	Program      string   `json:"program"`
 	Netns        string   `json:"netns"`      // host, switch
-	TakingOver   bool     `json:"takingOver"` // the copy that runs before an earlier run's for a moment
+	TakingOver   bool     `json:"takingOver"` // the copy that runs first during a takeover
 	OK           bool     `json:"ok"`
 	Instructions int      `json:"instructions"` // as compiled
-	Processed    uint32   `json:"processed"`    // instructions, by the verifier; it gives up at a million
+	Processed    uint32   `json:"processed"`    // instructions seen by the verifier; limit: a million
 	StackBytes   int      `json:"stackBytes"`   // of the deepest function; 0: not reported
 	Error        string   `json:"error,omitempty"`
-	Verifier     []string `json:"verifier,omitempty"` // its last lines, if it refused
+	Verifier     []string `json:"verifier,omitempty"` // last lines of its log, if it rejected
 }
 
 // PreflightHooks predicts how the programs will be attached.
 type PreflightHooks struct {
 	OK       bool   `json:"ok"`
 	Use      string `json:"use"`                // tcx, or tc for cls_bpf
-	Fallback string `json:"fallback,omitempty"` // why it is not tcx
+	Fallback string `json:"fallback,omitempty"` // why tcx is not used
 	Error    string `json:"error,omitempty"`
 }
 
 // The predicted actions for pins.
 const (
 	PinsNone    = "none"    // nothing is pinned
-	PinsAdopt   = "adopt"   // taken over as they are
+	PinsAdopt   = "adopt"   // adopted unchanged
 	PinsConvert = "convert" // entries are copied into maps of another layout or size
 	PinsRefuse  = "refuse"  // cannot be taken over
 )
@@ -72,13 +72,13 @@ const (
 type PreflightPins struct {
 	OK     bool           `json:"ok"`
 	Dir    string         `json:"dir"`
-	Action string         `json:"action"`           // the worst one of the maps
+	Action string         `json:"action"`           // the worst action of all maps
 	Writer string         `json:"writer,omitempty"` // version of loxilight that wrote them
 	Error  string         `json:"error,omitempty"`
 	Maps   []PreflightMap `json:"maps,omitempty"` // those that are not simply adopted
 }
 
-// PreflightMap is a pinned map that cannot stay as it is.
+// PreflightMap is a pinned map that cannot be adopted unchanged.
 type PreflightMap struct {
 	Map    string `json:"map"`
 	Action string `json:"action"`

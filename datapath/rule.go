@@ -2,11 +2,11 @@
 
 package datapath
 
-// RuleError is an error of a whole set of rules for which one rule or one group of
-// addresses is the reason. Several of them may be joined.
+// RuleError is an error of a whole rule set that one rule or address group causes. Several of them
+// may be joined.
 type RuleError struct {
-	Rule  string    // name of the FirewallRule or NAT; empty: it is about Group
-	Group GroupName // empty: it is about Rule
+	Rule  string    // name of the FirewallRule or NAT; empty: see Group
+	Group GroupName // empty: see Rule
 	Err   error
 }
 
@@ -17,7 +17,7 @@ func (e *RuleError) Error() string {
 	return "rule " + e.Rule + ": " + e.Err.Error()
 }
 
-// Unwrap returns the error of the rule.
+// Unwrap returns the error of the rule or group.
 func (e *RuleError) Unwrap() error { return e.Err }
 
 // prefixes returns how many prefixes m itself names, without those in its groups.
@@ -33,7 +33,7 @@ func (n *NAT) Cost() Cost {
 	return Cost{Rules: 1, NATs: 1, Prefixes: n.Match.prefixes() + len(n.Addresses)}
 }
 
-// Cost returns the table entries that g uses, regardless of how many rules refer to it.
+// Cost returns the table entries that g uses, regardless of the number of rules that refer to it.
 func (g *AddressGroup) Cost() Cost { return Cost{Prefixes: len(g.Prefixes)} }
 
 // Cost returns the table entries that s uses.

@@ -11,7 +11,7 @@ import (
 // Protocol is an IP protocol number.
 type Protocol uint8
 
-// The protocols that are tracked.
+// The tracked protocols.
 const (
 	ICMP   Protocol = 1
 	TCP    Protocol = 6
@@ -30,7 +30,7 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("%d", uint8(p))
 }
 
-// ParseProtocol is the reverse of [Protocol.String] for the names.
+// ParseProtocol is the inverse of [Protocol.String] for names.
 func ParseProtocol(s string) (Protocol, bool) {
 	for p, name := range protocolNames {
 		if name == s {
@@ -43,7 +43,7 @@ func ParseProtocol(s string) (Protocol, bool) {
 // ServiceName identifies a [Service].
 type ServiceName string
 
-// Frontend is an address that clients connect to.
+// Frontend is an address to which clients connect.
 type Frontend struct {
 	Addr     netip.AddrPort
 	Protocol Protocol
@@ -52,27 +52,27 @@ type Frontend struct {
 // String returns address:port/protocol.
 func (f Frontend) String() string { return f.Addr.String() + "/" + f.Protocol.String() }
 
-// BackendAddr is where a backend listens. The protocol is the frontend's.
+// BackendAddr is the address on which a backend listens. The protocol is that of the frontend.
 type BackendAddr = netip.AddrPort
 
-// BackendState is which connections a backend gets.
+// BackendState defines which connections a backend receives.
 type BackendState uint8
 
 // States of a backend.
 const (
 	BackendActive   BackendState = iota // new connections
 	BackendDraining                     // only existing connections, unless no backend is active
-	BackendDown                         // nothing: its connections of UDP end, once another one of its family is not down
+	BackendDown                         // nothing: its UDP connections end once another backend of its family is not down
 )
 
 // Backend is one server of a service.
 type Backend struct {
 	Addr   BackendAddr
-	Weight uint16 // share of new connections; 0: as draining
+	Weight uint16 // share of new connections; 0: like draining
 	State  BackendState
 }
 
-// Algorithm is how a backend is chosen for a new connection.
+// Algorithm defines how a backend is selected for a new connection.
 type Algorithm uint8
 
 // The algorithms.
@@ -80,55 +80,56 @@ const (
 	Maglev           Algorithm = iota // consistent hash of the 5-tuple
 	Random                            // weighted
 	RoundRobin                        // weighted, interleaved
-	LeastConnections                  // fewest tracked connections for its weight
+	LeastConnections                  // fewest tracked connections relative to its weight
 	SourceHash                        // consistent hash of the client's address
 )
 
-// SourceMode is which source address a backend sees.
+// SourceMode defines which source address a backend sees.
 type SourceMode uint8
 
 // The source modes.
 const (
 	SourceAuto SourceMode = iota // SNAT if the reply would not return through the node
-	SourceKeep                   // the client's
-	SourceSNAT                   // the node's
+	SourceKeep                   // the client's address
+	SourceSNAT                   // the node's address
 )
 
-// Service spreads the connections to its frontends over its backends.
+// Service distributes the connections to its frontends among its backends.
 type Service struct {
 	Frontends    []Frontend
 	Backends     []Backend // a frontend uses the backends of its own family
 	Algorithm    Algorithm
 	Affinity     time.Duration // client affinity; 0 turns it off; whole seconds
 	Source       SourceMode
-	SourceRanges []netip.Prefix // clients let in; empty: all
+	SourceRanges []netip.Prefix // allowed clients; empty: all
 	IdleTimeout  IdleTimeout
 	Diverts      []Divert
-	Silent       bool       // without a backend new connections are dropped, not refused
-	Announce     bool       // the frontends' addresses are answered for on uplinks
+	Silent       bool       // without a backend, new connections are dropped rather than rejected
+	Announce     bool       // the frontends' addresses are announced on uplinks
 	OtherPorts   OtherPorts // of the frontends' addresses
 }
 
-// Divert has clients served by the backends of another service, as it serves its own.
-// Of several that match the one with the longest prefix decides.
+// Divert balances the connections of some clients as if they were for another service. If several
+// match, the one with the longest prefix applies.
 type Divert struct {
 	Sources []netip.Prefix
 	Service ServiceName
 }
 
-// OtherPorts is the treatment of packets to an address of a frontend that belong to no service. It
-// does not affect addresses of the node itself. If several services have an address, the strictest
+// OtherPorts is the treatment of packets to a frontend's address that belong to no service. It does
+// not affect addresses of the node itself. If several services share an address, the strictest
 // setting applies.
 type OtherPorts uint8
 
-// From the least strict on.
+// In ascending order of strictness.
 const (
 	OtherPortsPass OtherPorts = iota
 	OtherPortsReject
 	OtherPortsDrop
 )
 
-// Cost is how many table entries an object uses. Rules counts firewall and NAT rules together.
+// Cost is the number of table entries that an object uses. Rules counts firewall and NAT rules
+// together.
 type Cost struct {
 	Frontends, Backends, Slots, Ranges, Rules, Prefixes int
 
@@ -151,7 +152,7 @@ func (c Cost) Sub(d Cost) Cost {
 	}
 }
 
-// Cost returns the most that s takes of the tables in any state of its backends.
+// Cost returns the maximum that s uses of the tables in any state of its backends.
 func (s *Service) Cost() Cost {
 	var n4, n6 int
 	ranges := len(s.SourceRanges)
@@ -173,13 +174,13 @@ func (s *Service) Cost() Cost {
 	}
 }
 
-// slotSizes are primes, as Maglev needs them, each about twice the one before.
+// slotSizes are primes, as Maglev requires, each about twice the previous one.
 var slotSizes = []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071}
 
-// SlotCount returns the size of the selection table for so many backends of one
-// family: 1 for one, else the first prime in the row that is at least 100 times
-// as large (Eisenbud et al., "Maglev", NSDI 2016, section 5.3: the larger the
-// table, the more even the spread), but no more than 131071.
+// SlotCount returns the size of the selection table for a number of backends of one family: 1 for
+// one backend, otherwise the first prime in slotSizes that is at least 100 times as large (Eisenbud
+// et al., "Maglev", NSDI 2016, section 5.3: the larger the table, the more even the distribution),
+// but no more than 131071.
 func SlotCount(backends int) int {
 	if backends <= 1 {
 		return backends

@@ -4,32 +4,32 @@ package datapath
 
 import "time"
 
-// How long connections stay without packets, apart from [IdleTimeout]. The table "Timeouts" of
-// docs/pipeline.md has the same values, and why they are chosen.
+// How long connections stay without packets, apart from [IdleTimeout]. The table "Timeouts" in
+// docs/pipeline.md has the same values with the reasons for them.
 const (
-	UnansweredTimeout = 30 * time.Second  // no answer yet
-	HandshakeTimeout  = 60 * time.Second  // answered, not established yet
-	ExchangeTimeout   = 30 * time.Second  // UDP: one request and its answers, no stream
+	UnansweredTimeout = 30 * time.Second  // no reply yet
+	HandshakeTimeout  = 60 * time.Second  // replied, but not established yet
+	ExchangeTimeout   = 30 * time.Second  // UDP: one request and its replies, no stream
 	FINTimeout        = 120 * time.Second // one side has closed
-	FINLongest        = time.Hour         // the maximum for a service, whose server may send on after a FIN
+	FINLongest        = time.Hour         // maximum for a service, whose server may send more after a FIN
 	TimeWaitTimeout   = 60 * time.Second  // both sides have closed
 	ClosedTimeout     = 10 * time.Second  // reset, or of a service that was deleted
 	EchoTimeout       = 60 * time.Second  // ICMP echo: RFC 5508, section 3.2
 
-	// Of connections with NAT, without a service.
+	// For connections with NAT but without a service.
 	TransitoryTimeout    = 4 * time.Minute // TCP not established, or closing: RFC 5382, REQ-5
 	UnansweredNATTimeout = 2 * time.Minute // UDP: RFC 4787, REQ-5
 
-	// Of mappings and blocks without connections, since the last packet.
+	// For mappings and blocks without connections, since the last packet.
 	MappingTimeout = 5 * time.Minute // endpoint-independent mapping: RFC 4787, REQ-5
-	BlockTimeout   = 2 * time.Minute // block of ports of an inner address
+	BlockTimeout   = 2 * time.Minute // port block of an inner address
 )
 
-// IdleTimeout ends connections that carried nothing for so long.
+// IdleTimeout ends connections without packets for this time.
 type IdleTimeout struct{ TCP, UDP, SCTP time.Duration }
 
 // DefaultIdleTimeout returns the idle timeout of a service that sets none. Linux sends the first
-// keepalive of TCP after 2 h.
+// TCP keepalive after 2 h.
 func DefaultIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
 }

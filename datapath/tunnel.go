@@ -15,20 +15,20 @@ const TunnelEndSuffix = "-e"
 // TunnelName identifies a [Tunnel].
 type TunnelName string
 
-// TunnelType is how packets are encapsulated.
+// TunnelType is the encapsulation of packets.
 type TunnelType uint8
 
 // The types of tunnels.
 const (
 	TunnelVXLAN  TunnelType = iota // RFC 7348
 	TunnelGeneve                   // RFC 8926, without options
-	TunnelGRE                      // RFC 2784, with a key (RFC 2890) if there is a VNI
+	TunnelGRE                      // RFC 2784, with a key (RFC 2890) if a VNI is set
 )
 
-// TunnelTypes are the words for them.
+// TunnelTypes are the names of the types.
 var TunnelTypes = [...]string{TunnelVXLAN: "vxlan", TunnelGeneve: "geneve", TunnelGRE: "gre"}
 
-// String returns the word for t.
+// String returns the name of t.
 func (t TunnelType) String() string {
 	if int(t) < len(TunnelTypes) {
 		return TunnelTypes[t]
@@ -41,19 +41,19 @@ func (t TunnelType) DefaultPort() uint16 {
 	return [...]uint16{TunnelVXLAN: 4789, TunnelGeneve: 6081, TunnelGRE: 0}[t]
 }
 
-// Tunnel leads to the nodes that name it, through the host's network namespace. Its device is in
-// the switch's namespace: packets routed to it are encapsulated for the peer with the longest
-// prefix of the destination.
+// Tunnel leads to the peers that refer to it, through the host's network namespace. Its device is
+// in the switch's namespace: packets routed to it are encapsulated for the peer with the longest
+// matching prefix.
 type Tunnel struct {
 	Device string
 	Type   TunnelType
 	VNI    uint32     // GRE: 0: packets have no key
-	Local  netip.Addr // underlay source; invalid: as the route to each peer has it
+	Local  netip.Addr // underlay source; invalid: that of the route to each peer
 	Port   uint16     // UDP, at both ends
-	MTU    int        // of the device, bytes; 0: as the underlay allows
+	MTU    int        // of the device, bytes; 0: determined by the underlay
 }
 
-// Overhead returns how many bytes the encapsulation takes of the MTU of the underlay.
+// Overhead returns how many bytes of the underlay's MTU the encapsulation takes.
 func (t *Tunnel) Overhead(overIPv6 bool) int {
 	outer := 20
 	if overIPv6 {
@@ -74,15 +74,15 @@ type PeerName string
 
 // Peer is another node.
 type Peer struct {
-	Underlay []netip.Addr   // its addresses there; the first that can be reached is sent to
+	Underlay []netip.Addr   // its underlay addresses; packets are sent to the first reachable one
 	Prefixes []netip.Prefix // behind it
 	Tunnel   TunnelName     // empty: the underlay routes them
-	Here     bool           // this node itself: Prefixes are its pods', other fields empty
-	MTU      int            // of packets there, bytes, if less than the tunnel's; 0: the tunnel's
+	Here     bool           // this node itself: Prefixes belong to its pods, other fields are empty
+	MTU      int            // to the peer, bytes, if less than the tunnel's; 0: the tunnel's
 }
 
-// MayHave refuses a prefix that cannot be behind the peer; the caller prepends the subject to the
-// error.
+// MayHave returns an error if a prefix cannot be behind the peer; the caller prepends the subject
+// to the error.
 func (p *Peer) MayHave(prefix netip.Prefix) error {
 	a := prefix.Addr()
 	switch {
@@ -96,18 +96,18 @@ func (p *Peer) MayHave(prefix netip.Prefix) error {
 	return nil
 }
 
-// TunnelState is a tunnel as it is now.
+// TunnelState is the current state of a tunnel.
 type TunnelState struct {
 	MTU     int // of the device; 0: the device does not exist
-	Peers   int // that it leads to
+	Peers   int // to which it leads
 	Traffic PeerCounters
 }
 
-// PeerState is a peer as it is now.
+// PeerState is the current state of a peer.
 type PeerState struct {
 	Local, Underlay netip.Addr // in use; invalid: none
-	Device          string     // of the underlay, by which it is reached
-	PathMTU         int        // of the underlay, bytes, if less than the device's; else 0
+	Device          string     // of the underlay, by which the peer is reached
+	PathMTU         int        // of the underlay, bytes, if less than the device's; otherwise 0
 	Traffic         PeerCounters
 }
 

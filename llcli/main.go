@@ -71,8 +71,8 @@ func (d daemon) Events(ctx context.Context, topics ...string) (command.Events, e
 	return s, nil
 }
 
-// edit runs the user's editor, which has the terminal to itself. Its words are
-// the shell's, as others take them: EDITOR="code --wait".
+// edit runs the user's editor, which has the terminal to itself. The shell splits EDITOR into
+// words, as for other programs: EDITOR="code --wait".
 func edit(ctx context.Context, path string) error {
 	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
 	for _, name := range []string{"sensible-editor", "editor", "vi", "nano"} {
@@ -127,13 +127,13 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// width returns the columns of the terminal that the standard output is; 0: it is no terminal.
+// width returns the columns of the terminal that the standard output is; 0: it is not a terminal.
 func width() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
 		return 0
 	}
-	if size.Col == 0 { // a terminal that does not know
+	if size.Col == 0 { // a terminal of unknown width
 		return 80
 	}
 	return int(size.Col)

@@ -163,7 +163,7 @@ func TestNoAnswer(t *testing.T) {
 		check(t, cli.ExitUnreachable, "outcome unknown", "no answer in time", "may or may not have been made", "--request-id mine-1")
 }
 
-// TestDaemonDies: it receives a change, and ends before it answers.
+// TestDaemonDies: the daemon receives a change, and ends before it answers.
 func TestDaemonDies(t *testing.T) {
 	ids := make(chan string, 1)
 	path := listen(t, func(sock mangos.Socket, request map[string]any) any {

@@ -50,7 +50,7 @@ const daemonTimeout = 30 * time.Second
 // options are the options of the command line.
 type options struct {
 	config, node, kubeconfig, socket string
-	health                           string // replaces health.listen; "": it does not
+	health                           string // replaces health.listen if not empty
 	version, check, controller       bool
 }
 
@@ -77,7 +77,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	return o, 0, true
 }
 
-// run is main with everything handed in.
+// run is main with its inputs and outputs as parameters.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o, code, ok := parse(args, stderr)
 	if !ok {
@@ -127,7 +127,7 @@ func work(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger)
 	if err != nil {
 		return err
 	}
-	defer daemon.Close() // nothing is under way
+	defer daemon.Close() // no call is in progress
 	log.Info("loxilight-agent starts", slog.String("version", version), slog.String("node", o.node), slog.String("api_server", k.Host), slog.String("socket", daemon.Socket()))
 	a := agent.New(agent.Options{Config: cfg, NodeName: o.node, Kube: k, Daemon: daemon, Log: log, Version: version})
 	a.Run(ctx)

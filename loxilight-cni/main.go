@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command loxilight-cni is the CNI plugin: it passes the container runtime's requests to
-// loxilightd, and returns the answers. It does nothing itself, with one exception: a DEL that no
-// daemon answers is written to disk, and the daemon executes it when it starts.
+// loxilightd, and returns the answers. It does nothing itself, with one exception: a DEL to which
+// no daemon answers is written to disk, and the daemon executes it when it starts.
 package main
 
 import (
@@ -25,9 +25,9 @@ var version = "dev"
 // maxConfig bounds how much of the configuration is read: it must fit into a request.
 const maxConfig = api.MaxRequest - 16<<10
 
-// How long the daemon may take. A DEL that takes longer is queued, as if the daemon did not
-// answer: the runtime waits for it. A kubelet gives up an ADD after two minutes at the least, and
-// considers its runtime dead if it does not answer STATUS for 30 s.
+// How long the daemon may take. A DEL that takes longer is queued, as if the daemon did not answer:
+// the runtime waits for it. A kubelet gives up an ADD after at least two minutes, and considers its
+// runtime dead if it does not answer STATUS for 30 s.
 var timeouts = map[string]time.Duration{
 	api.CNIAdd:    60 * time.Second,
 	api.CNIDel:    700 * time.Millisecond,
@@ -40,11 +40,11 @@ var timeouts = map[string]time.Duration{
 type config struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
-	Socket     string `json:"socket"`   // of the daemon; empty: socket of the instance default
+	Socket     string `json:"socket"`   // of the daemon; empty: the default instance's
 	StateDir   string `json:"stateDir"` // of the daemon; empty: /var/lib/loxilight
 }
 
-// failure is an error as the specification wants it.
+// failure is an error in the form that the specification requires.
 type failure struct {
 	CNIVersion string `json:"cniVersion"`
 	Code       int    `json:"code"`
@@ -60,7 +60,7 @@ func fail(code int, format string, args ...any) *failure {
 
 func main() { os.Exit(run(os.Getenv, os.Stdin, os.Stdout, os.Stderr)) }
 
-// run is main with everything handed in.
+// run is main with all inputs and outputs as parameters.
 func run(env func(string) string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if env("CNI_COMMAND") == "" {
 		fmt.Fprintf(stderr, "loxilight-cni %s: CNI plugin of loxilight, a client of loxilightd\nspecification versions: %v\n", version, api.CNIVersions)
@@ -161,7 +161,7 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	for p.Command == api.CNIStatus && restarts(ctx, err) {
 		next := c.Change(ctx, api.MethodCNI, "", 0, p, &result)
 		if next != nil && ctx.Err() != nil {
-			break // it was cut short, and is less informative than the one before
+			break // it was interrupted by the timeout, and is less informative than the previous error
 		}
 		err = next
 	}
@@ -170,7 +170,7 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	case err == nil && p.Command == api.CNIAdd:
 		return result, nil
 	case err == nil:
-		return nil, nil // the specification has no output for the others
+		return nil, nil // the specification defines no output for the other commands
 	case errors.As(err, &refused) && refused.Reason() != api.ReasonUnavailable:
 		return nil, failureOf(refused)
 	case p.Command == api.CNIDel:
@@ -203,7 +203,7 @@ func restarts(ctx context.Context, err error) bool {
 	}
 }
 
-// failureOf is the daemon's error for the runtime.
+// failureOf converts the daemon's error for the runtime.
 func failureOf(e *api.Error) *failure {
 	if e.Data != nil && e.Data.CNICode != 0 {
 		return fail(e.Data.CNICode, "%s", e.Message)

@@ -25,7 +25,7 @@ func runWith(t *testing.T, vars, config string) (code int, stdout string) {
 	t.Helper()
 	get := func(name string) string {
 		value := ""
-		for pair := range strings.FieldsSeq(vars) { // the last one counts
+		for pair := range strings.FieldsSeq(vars) { // the last value counts
 			if k, v, _ := strings.Cut(pair, "="); k == name {
 				value = v
 			}

@@ -10,13 +10,13 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// since are the versions of the specification that commands came with.
+// since contains the version of the specification that introduced each command.
 var since = map[string]string{api.CNICheck: "0.4.0", api.CNIGC: "1.1.0", api.CNIStatus: "1.1.0"}
 
-// maxID is how long the id of a container is at most.
+// maxID is the maximum length of the id of a container.
 const maxID = 253
 
-// of which command each variable is needed.
+// needed lists the commands that need each variable.
 var needed = []struct {
 	name     string
 	commands []string
@@ -59,7 +59,7 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	switch {
 	case !isWord(p.ContainerID):
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is no id: letters, digits, and after the first of them _ . -", p.ContainerID)
-	case len(p.ContainerID) > maxID && command != api.CNIDel: // of which nothing was ever made
+	case len(p.ContainerID) > maxID && command != api.CNIDel: // for which nothing was ever created
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: has %d bytes, at most %d", len(p.ContainerID), maxID)
 	case !isDevice(p.IfName):
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_IFNAME: %q is no name of a device: at most 15 characters, none of them a space, / or :", p.IfName)

@@ -23,9 +23,9 @@ func queueDir(cfg *config) string {
 	return filepath.Join(dir, api.CNIQueue)
 }
 
-// enqueue leaves a DEL for the daemon to carry out when it can. When it returns
-// without an error the DEL outlives a loss of power. It is known by container and
-// interface, so that it cannot mean another container's.
+// enqueue stores a DEL for the daemon to execute when it can. When it returns without an error, the
+// DEL survives a loss of power. The file is named after container and interface, so that it cannot
+// be confused with another container's.
 func enqueue(dir string, p *api.CNIParams) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

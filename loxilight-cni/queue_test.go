@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestFirstDelStays: a DEL that is repeated does not take the place of the first one, unless
-// that cannot be read.
+// TestFirstDelStays: a repeated DEL does not replace the first one, unless the first one cannot be
+// read.
 func TestFirstDelStays(t *testing.T) {
 	dir := t.TempDir()
 	put := func(config string) string {

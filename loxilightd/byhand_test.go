@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// byHand sends a request as a user types it, and returns the reply.
+// byHand sends a request as a user would type it, and returns the reply.
 func (s *site) byHand(t *testing.T, program, request string) (r api.Reply) {
 	t.Helper()
 	args := []string{"--req", "--connect", "ipc://" + s.path("run/control.sock"), "--raw", "-D", request}
@@ -37,8 +37,8 @@ func (s *site) byHand(t *testing.T, program, request string) (r api.Reply) {
 	return r
 }
 
-// TestByHand is D01 with the whole daemon: the commands of docs/api.md, run with the programs of
-// other implementations.
+// TestByHand is D01 with the whole daemon: it runs the commands of docs/api.md with the programs of
+// other nanomsg implementations.
 func TestByHand(t *testing.T) {
 	for _, program := range []string{"nanocat", "nngcat"} {
 		t.Run(program, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestEventsByHand is D01 for events: a service is made, and nanocat prints it.
+// TestEventsByHand is D01 for events: a service is created, and nanocat prints its event.
 func TestEventsByHand(t *testing.T) {
 	if _, err := exec.LookPath("nanocat"); err != nil {
 		t.Skip("nanocat is not installed (.ci/setup test installs it)")
@@ -103,7 +103,7 @@ func TestEventsByHand(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { cancel(); _ = cmd.Wait() }() // it never ends by itself
+	defer func() { cancel(); _ = cmd.Wait() }() // nanocat never exits by itself
 	lines := bufio.NewScanner(out)
 	next := func(topic string) string {
 		t.Helper()
@@ -126,8 +126,8 @@ func TestEventsByHand(t *testing.T) {
 	}
 }
 
-// TestDocumentedRequests sends every example of parameters in docs/api.md: the daemon may refuse
-// it, but must accept its form.
+// TestDocumentedRequests sends all example parameters of docs/api.md: the daemon may refuse their
+// content, but must accept their form.
 func TestDocumentedRequests(t *testing.T) {
 	page, err := os.ReadFile("../docs/api.md")
 	if err != nil {

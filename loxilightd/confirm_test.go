@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// applyConfirm applies an object that is rolled back after a time.
+// applyConfirm applies o in a change that is rolled back unless it is confirmed within a time.
 func (s *site) applyConfirm(within time.Duration, o api.Object) *api.ChangeResult {
 	s.t.Helper()
 	r, err := s.Apply(s.t.Context(), api.ApplyParams{Objects: []api.Object{o}, Change: api.Change{Confirm: api.Duration(within)}})
@@ -39,7 +39,7 @@ func TestKilledWhileToBeConfirmed(t *testing.T) {
 		changed.Labels = map[string]string{"round": time.Duration(round).String()}
 		begun := time.Now()
 		r := s.applyConfirm(time.Second, changed)
-		// At any point of its work.
+		// At a random moment until just after the deadline.
 		time.Sleep(time.Duration(random.Int64N(int64(1100 * time.Millisecond))))
 		confirmed := false
 		if round%2 == 1 {
@@ -72,8 +72,8 @@ func TestKilledWhileToBeConfirmed(t *testing.T) {
 	p.stop()
 }
 
-// TestStoppedWhileToBeConfirmed: if a deadline passes while the daemon is stopped, the change
-// never reaches the data plane after the start.
+// TestStoppedWhileToBeConfirmed: a change whose deadline passes while the daemon is stopped never
+// reaches the data plane after a restart.
 func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	s, _ := newKernelSite(t)
 	in0 := s.node()
@@ -136,12 +136,12 @@ func TestJoinedAndKilled(t *testing.T) {
 	p.stop()
 }
 
-// TestHistoryByClient rolls a restarted daemon back over several revisions by the client, page by
-// page, with an object that is larger than a page.
+// TestHistoryByClient uses the client to page through the history of a restarted daemon, and to
+// roll back over many revisions to an object that is larger than a page.
 func TestHistoryByClient(t *testing.T) {
 	s := newSite(t, "history: {revisions: 700}")
 	p := s.run()
-	backends := make([]string, 3000) // more than fit a page
+	backends := make([]string, 3000) // more than fit on a page
 	for i := range backends {
 		backends[i] = fmt.Sprintf("10.1.%d.%d:80", i>>8, i&255)
 	}

@@ -34,8 +34,8 @@ const (
 	// lostStateGrace is how long the owners of objects have to configure them again after a
 	// damaged store was set aside. Objects that are not configured by then are deleted.
 	lostStateGrace = 10 * time.Minute
-	// syncTimeout limits how long the daemon delays its report as ready. The second value
-	// applies while it waits for lostStateGrace anyway.
+	// syncTimeout limits how long the daemon delays its report as ready. syncTimeoutLost
+	// applies instead while the daemon waits for lostStateGrace anyway.
 	syncTimeout     = 30 * time.Second
 	syncTimeoutLost = 2 * time.Second
 )
@@ -84,7 +84,7 @@ func runDaemon(ctx context.Context, o daemonOptions) (err error) {
 	return d.serve(ctx)
 }
 
-// start opens everything, from the lock against a second daemon to the sockets, but carries out
+// start opens everything, from the lock that excludes a second daemon to the sockets, but applies
 // nothing yet.
 func (d *loxilightd) start(ctx context.Context) error {
 	lock, err := channel.Lock(d.cfg.RunDir, "")
@@ -169,8 +169,9 @@ func (d *loxilightd) tellReport() {
 	}
 }
 
-// pruneNotBefore is when the grace period of lost objects ends. It uses the monotonic clock, and
-// is at most lostStateGrace after the start, whatever the date was when the store was set aside.
+// pruneNotBefore returns when the grace period of lost objects ends. It uses the monotonic clock,
+// and is at most lostStateGrace after the start, whatever the wall clock showed when the store was
+// set aside.
 func (d *loxilightd) pruneNotBefore() time.Time {
 	switch x := d.report.Damage; {
 	case d.report.RolledBack:
@@ -289,7 +290,7 @@ func (d *loxilightd) ready(ctx context.Context) {
 	notifySystemd(d.log, daemon.SdNotifyReady)
 }
 
-// alive returns once the locks of the daemon could be acquired.
+// alive returns once it has acquired, and released, the daemon's locks.
 func (d *loxilightd) alive() {
 	d.node.NotDone(0)
 	d.store.Changes(0)

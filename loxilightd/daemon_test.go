@@ -117,7 +117,7 @@ func TestKilledDaemonComesBack(t *testing.T) {
 	}
 }
 
-// TestChangeIsMadeOnce is D06: the daemon is killed at any point of a change, which is then
+// TestChangeIsMadeOnce is D06: the daemon is killed at a random point of a change, which is then
 // repeated with the same id. The change is made exactly once.
 func TestChangeIsMadeOnce(t *testing.T) {
 	s := newSite(t)
@@ -130,7 +130,7 @@ func TestChangeIsMadeOnce(t *testing.T) {
 		}
 		first := make(chan error, 1)
 		go func() { _, err := s.Apply(t.Context(), params); first <- err }()
-		time.Sleep(rand.N(2 * time.Millisecond)) // at any point of it
+		time.Sleep(rand.N(2 * time.Millisecond)) // at a random point of the change
 		p.signal(syscall.SIGKILL)
 		p.ends()
 		if err := <-first; errors.Is(err, client.ErrOutcomeUnknown) {
@@ -155,7 +155,7 @@ spec:
   backends: [{address: "10.0.1.2:8080"}]
 `
 
-// TestFilesWhileDown: files that were changed while the daemon was down are applied by the start.
+// TestFilesWhileDown: files that changed while the daemon was down are applied when it starts.
 func TestFilesWhileDown(t *testing.T) {
 	s := newSite(t)
 	s.write("conf.d/web.yaml", webFile)

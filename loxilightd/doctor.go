@@ -40,7 +40,8 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 	return 0
 }
 
-// instanceOf returns the instance whose configuration has a path; empty: any instance can have it.
+// instanceOf returns the instance whose configuration file is at path; empty: any instance may use
+// that path.
 func instanceOf(path string) string {
 	suffix, ours := strings.CutPrefix(filepath.Dir(path), "/etc/loxilight")
 	switch name := strings.TrimPrefix(suffix, "-"); {

@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// doctor examines the site in a process of its own and returns the findings by ID
-// and object, and the exit code.
+// doctor runs the doctor on the site in a separate process. It returns the findings by ID and
+// object, and the exit code.
 func (s *site) doctor(more ...string) (found map[string]api.Finding, code int) {
 	s.t.Helper()
 	self, err := os.Executable()
@@ -61,7 +61,8 @@ func wantFinding(t *testing.T, found map[string]api.Finding, key, word string) {
 	}
 }
 
-// TestDoctorReloads: an object file that the daemon has not read yet.
+// TestDoctorReloads: an object file that the daemon has not read yet is found, and --fix reloads
+// it.
 func TestDoctorReloads(t *testing.T) {
 	s := newSite(t)
 	s.run()
@@ -102,8 +103,8 @@ func TestDoctorOfAHungDaemon(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAKilledDaemon: the desired state is read from its store, and its stale sockets are
-// removed.
+// TestDoctorOfAKilledDaemon: the daemon's desired state is read from its store, and its stale
+// sockets are removed.
 func TestDoctorOfAKilledDaemon(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -121,14 +122,14 @@ func TestDoctorOfAKilledDaemon(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	s.run() // the store was not harmed
+	s.run() // the store is intact
 	if _, ok := s.get(api.KindService, "web"); !ok {
 		t.Error("the service is lost")
 	}
 }
 
 // TestDoctorOfAWrongConfiguration: the file does not name the instance, and the default instance is
-// not examined in its place.
+// not examined instead.
 func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	s := newSite(t, "tabels: {}")
 	found, code := s.doctor()
@@ -138,7 +139,7 @@ func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	}
 }
 
-// TestInstanceOf: only the paths of the package name an instance.
+// TestInstanceOf: only the paths at which the package expects configurations name an instance.
 func TestInstanceOf(t *testing.T) {
 	for path, want := range map[string]string{
 		"/etc/loxilight/loxilightd.yaml": "default", "/etc/loxilight-lab/loxilightd.yaml": "lab",
@@ -151,7 +152,8 @@ func TestInstanceOf(t *testing.T) {
 	}
 }
 
-// TestDoctorOfNoInstance examines nothing else: it would belong to another instance.
+// TestDoctorOfNoInstance: without a configuration, the doctor examines nothing else, because it
+// would belong to another instance.
 func TestDoctorOfNoInstance(t *testing.T) {
 	s := newSite(t)
 	if err := os.Remove(s.path("loxilightd.yaml")); err != nil {
@@ -164,7 +166,7 @@ func TestDoctorOfNoInstance(t *testing.T) {
 	}
 }
 
-// TestDoctorMounts has the BPF file system mounted, in a mount namespace without one.
+// TestDoctorMounts lets the doctor mount the BPF file system in a mount namespace without one.
 func TestDoctorMounts(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)

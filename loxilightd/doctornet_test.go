@@ -32,7 +32,7 @@ func TestDoctorOfKernelParameters(t *testing.T) {
 			t.Errorf("%s is found with %s", x.key, x.sane)
 		}
 	}
-	// Loose for all overrides strict for one.
+	// Loose mode for all devices overrides strict mode for one.
 	p.ns.Sysctl(t, "net.ipv4.conf.eth1.rp_filter", "1")
 	p.ns.Sysctl(t, "net.ipv4.conf.all.rp_filter", "2")
 	if found, _ := p.doctor(); found["sysctl.rp_filter net.ipv4.conf.eth1.rp_filter"].ID != "" {
@@ -40,7 +40,7 @@ func TestDoctorOfKernelParameters(t *testing.T) {
 	}
 }
 
-// TestDoctorOfIPv6Parameters does the same for a Service over IPv6.
+// TestDoctorOfIPv6Parameters is TestDoctorOfKernelParameters for a Service over IPv6.
 func TestDoctorOfIPv6Parameters(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.ns.Addr(t, "eth1", "2001:db8:2::1/64")
@@ -74,8 +74,9 @@ func TestDoctorOfPaths(t *testing.T) {
 	p.finds("warning", "routes.missing Service/lost", "10.0.9.2 (there is no route)", "")
 }
 
-// TestDoctorOfUnattachedDevices: a device with an address and without an Interface, on which rules
-// do not apply, and from which nothing is forwarded and translated.
+// TestDoctorOfUnattachedDevices: a device with an address but no Interface, to which rules do not
+// apply, and a device from which the kernel does not forward packets, so that NATs do not translate
+// them.
 func TestDoctorOfUnattachedDevices(t *testing.T) {
 	p := newPatient(t, "tcx")
 	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2"})
@@ -115,7 +116,8 @@ func TestDoctorOfFirewalls(t *testing.T) {
 	}
 }
 
-// TestDoctorAsAnOrdinaryUser reports unreadable parts, and all other findings.
+// TestDoctorAsAnOrdinaryUser: the doctor reports which parts the user cannot read, and all other
+// findings.
 func TestDoctorAsAnOrdinaryUser(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for _, dir := range []string{p.dir, p.path("..")} {
@@ -156,7 +158,7 @@ func copySelf(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a leftover in the folder for such
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a leftover in the temporary directory is harmless
 	text, err := os.ReadFile(self)
 	if err == nil {
 		err = os.Chmod(dir, 0o755)

@@ -65,7 +65,8 @@ func (p *patient) remove(paths ...string) {
 	testnet.RemovePins(p.t, paths...)
 }
 
-// finds requires a finding, and its repair by --fix; if did is empty, --fix must not change it.
+// finds requires a finding, and its repair by --fix; if did is empty, the finding must not be
+// fixable.
 func (p *patient) finds(severity, key, word, did string) {
 	p.t.Helper()
 	if did == "" {
@@ -137,8 +138,8 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 	}
 }
 
-// TestLostStoreTakesNothingOff: a store that is missing while programs are attached is treated as
-// a damaged one, also by later starts.
+// TestLostStoreTakesNothingOff: a store that is missing while programs are attached is treated like
+// a damaged store, at later starts as well.
 func TestLostStoreTakesNothingOff(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for range 2 {
@@ -169,7 +170,7 @@ func TestLostStoreTakesNothingOff(t *testing.T) {
 func TestDoctorOfMissingPrograms(t *testing.T) {
 	p := newPatient(t, "tcx")
 	var loopback []string
-	eventually(t, func() (there bool) { // it appears once a service needs it
+	eventually(t, func() (there bool) { // the programs on lo are attached once a service needs them
 		loopback, _ = filepath.Glob(filepath.Join(p.ports, "*lo", "*"))
 		return len(loopback) > 0
 	})
@@ -190,8 +191,8 @@ func TestDoctorOfMissingPrograms(t *testing.T) {
 	}
 }
 
-// TestPinsAgain: another program removes all pins under a running daemon, which restores them:
-// a restart finds its tables.
+// TestPinsAgain: another program removes all pins while the daemon runs. The daemon restores them,
+// and finds its tables after a restart.
 func TestPinsAgain(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.remove(p.pin("layout-1"))
@@ -227,7 +228,7 @@ func TestDoctorOfStrayFilters(t *testing.T) {
 		}
 		return err
 	})
-	// A filter with maps of another program belongs to that program.
+	// A filter that uses another program's maps belongs to that program.
 	layout, err := ebpf.LoadPinnedMap(p.pin("layout-1/ll_ct4"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +300,7 @@ func attachTCX(device string, anchor link.Anchor, name string) (link.Link, error
 	if err != nil {
 		return nil, err
 	}
-	defer program.Close() // the link keeps it
+	defer program.Close() // the link keeps a reference
 	return link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
 }
 
@@ -312,7 +313,7 @@ func addFilter(device, name string, priority uint16) error {
 	if err != nil {
 		return err
 	}
-	defer program.Close() // the filter keeps it
+	defer program.Close() // the filter keeps a reference
 	index := l.Attrs().Index
 	qdisc := &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact",
@@ -326,7 +327,7 @@ func addFilter(device, name string, priority uint16) error {
 	})
 }
 
-// TestDoctorOfOtherPrograms: programs of others on the same hooks, and their order.
+// TestDoctorOfOtherPrograms: external programs on the same hooks, and their order.
 func TestDoctorOfOtherPrograms(t *testing.T) {
 	t.Run("tcx", func(t *testing.T) {
 		p := newPatient(t, "tcx")
@@ -354,7 +355,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 		if found, _ = p.doctor(); found["hooks.before eth0 ingress"].What != before.What {
 			t.Errorf("--fix touched what belongs to others: %+v", found)
 		}
-		p.ns.Do(t, func() error { // a program of another loxilight, by name
+		p.ns.Do(t, func() error { // by its name, a program of another loxilight
 			l, err := attachTCX("eth1", link.Head(), "ll_tc_ingress")
 			if err == nil {
 				t.Cleanup(func() { _ = l.Close() }) // likewise
@@ -390,7 +391,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			defer program.Close() // the link keeps it
+			defer program.Close() // the link keeps a reference
 			x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
 			if err == nil {
 				t.Cleanup(func() { _ = x.Close() }) // likewise

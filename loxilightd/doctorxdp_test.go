@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestDoctorXDP: our own XDP program is not reported as external, but with its cost.
+// TestDoctorXDP: our own XDP program is reported with its cost, not as an external program.
 func TestDoctorXDP(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.apply(api.Object{Kind: api.KindInterface, Name: "eth0", Spec: []byte(`{"device":"eth0","xdp":"native"}`)})

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// newKernelSite is a site with the eBPF data plane, small and with pins of its own.
+// newKernelSite is a site with the eBPF data plane, small tables of connections, and its own pins.
 func newKernelSite(t *testing.T) (s *site, pins string) {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -30,8 +30,8 @@ func newKernelSite(t *testing.T) (s *site, pins string) {
 	return s, pins
 }
 
-// node gives the daemon, before it is started, a network namespace with the device in0, by which it
-// forwards, and returns the Interface of that device, without which no Service is Ready.
+// node creates a network namespace for the daemon, which is not started yet, with the device in0.
+// It returns the Interface of that device, without which no Service is Ready.
 func (s *site) node() api.Object {
 	s.ns = testnet.New(s.t, "node")
 	peer := testnet.New(s.t, "peer")
@@ -41,8 +41,9 @@ func (s *site) node() api.Object {
 	return interfaceObject("in0")
 }
 
-// writer changes services of its own until the daemon does not answer any more. For each service
-// it records the possible states: the last acknowledged one, and the last unanswered request.
+// writer changes its own services until the daemon no longer answers. It records the possible
+// states of each service: the last acknowledged state, and the state that an unanswered request
+// asked for.
 type writer struct {
 	id       int
 	random   *rand.Rand
@@ -100,8 +101,8 @@ func (w *writer) check(t *testing.T, there map[string]string) {
 }
 
 // TestKilledWhileWriting is R14: the daemon is killed repeatedly while four clients write.
-// Acknowledged changes exist, the data plane matches the desired state, and no service in it is
-// half applied.
+// Acknowledged changes exist, the data plane matches the desired state, and no service is half
+// applied.
 func TestKilledWhileWriting(t *testing.T) {
 	s, _ := newKernelSite(t)
 	in0 := s.node()
@@ -119,7 +120,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		for _, w := range writers {
 			writing.Go(func() { w.write(t, s.Client) })
 		}
-		// At any point of their work.
+		// At a random point of their work.
 		time.Sleep(100*time.Millisecond + time.Duration(random.Int64N(int64(400*time.Millisecond))))
 		p.signal(syscall.SIGKILL)
 		p.ends()
@@ -150,7 +151,7 @@ func (s *site) specs() map[string]string {
 	return m
 }
 
-// wantUsage waits until the tables of the data plane hold exactly what specs need.
+// wantUsage waits until the tables of the data plane hold exactly the entries that specs need.
 func (s *site) wantUsage(specs map[string]string) {
 	s.t.Helper()
 	var frontends, backends uint64

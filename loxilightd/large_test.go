@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// TestLargeService has a service of 5,000 backends, which is returned completely, and can be applied
-// again.
+// TestLargeService applies a service with 5,000 backends, which is returned completely, and can be
+// applied again.
 func TestLargeService(t *testing.T) {
 	const count = 5000
 	s := newSite(t)
@@ -74,8 +74,8 @@ func TestLargeService(t *testing.T) {
 	}
 }
 
-// TestChangeLargerThanARequest replaces 10,000 services at once: a transaction of several
-// requests, which a daemon that is killed meanwhile drops as a whole.
+// TestChangeLargerThanARequest replaces 10,000 services at once: a transaction of several requests,
+// which is dropped as a whole if the daemon is killed meanwhile.
 func TestChangeLargerThanARequest(t *testing.T) {
 	const count = 10000
 	s := newSite(t)
@@ -88,7 +88,7 @@ func TestChangeLargerThanARequest(t *testing.T) {
 	if err != nil || result.Revision != 1 || result.Summary[api.ActionCreated] != count {
 		t.Fatalf("replace = %+v, %v; want revision 1 and %d created", result, err, count)
 	}
-	// The commit of a transaction that the daemon no longer has would delete all.
+	// Committing a transaction that the daemon no longer has would delete all services.
 	staging := api.ReplaceParams{Owner: params.Owner, Kinds: params.Kinds, Objects: params.Objects[:10]}
 	staging.Transaction, staging.More = "mine", true
 	if _, err := s.Replace(t.Context(), staging); err != nil {
@@ -108,7 +108,7 @@ func TestChangeLargerThanARequest(t *testing.T) {
 }
 
 // TestGroupLargerThanARequest has 100,000 prefixes: they are refused as one group, and accepted as
-// groups that are members of one.
+// several groups that are members of another.
 func TestGroupLargerThanARequest(t *testing.T) {
 	const count, each = 100_000, 20_000
 	s := newSite(t)
@@ -127,7 +127,7 @@ func TestGroupLargerThanARequest(t *testing.T) {
 	objects := []api.Object{
 		serviceObject("first", 1, "10.0.1.2:80"),
 		{Kind: api.KindFirewallRule, Name: "r", Spec: json.RawMessage(`{"action":"deny","match":{"source":"group:all"}}`)},
-		{Kind: api.KindInterface, Name: "lo", Spec: json.RawMessage(`{"device":"lo"}`)}, // the rule needs one
+		{Kind: api.KindInterface, Name: "lo", Spec: json.RawMessage(`{"device":"lo"}`)}, // the rule needs an Interface
 	}
 	_, err := s.Apply(t.Context(), api.ApplyParams{Objects: append(slices.Clip(objects), group("all", members))})
 	if e, ok := errors.AsType[*api.Error](err); !ok || e.Data.Object != "AddressGroup/all" || !strings.Contains(e.Message, "group:NAME") {
@@ -156,7 +156,7 @@ func TestGroupLargerThanARequest(t *testing.T) {
 	}
 }
 
-// TestWatchOverKill watches the real daemon over its death and return.
+// TestWatchOverKill watches objects while the real daemon is killed and restarted.
 func TestWatchOverKill(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -166,7 +166,7 @@ func TestWatchOverKill(t *testing.T) {
 	ready, killed := map[string]bool{}, false
 	for w, err := range s.Watch(ctx, client.WatchOptions{Kinds: []string{api.KindService}}) {
 		if err != nil {
-			continue // it is tried again
+			continue // Watch retries
 		}
 		var status api.Status
 		if w.Object != nil && json.Unmarshal(w.Object.Status, &status) == nil {

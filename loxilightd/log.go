@@ -41,8 +41,8 @@ func newHandler(w io.Writer, cfg *config.Config, o *slog.HandlerOptions) slog.Ha
 	return slog.NewTextHandler(w, o)
 }
 
-// isJournal reports whether w is the stream that systemd connected to the journal: JOURNAL_STREAM
-// alone is also inherited by processes with other output.
+// isJournal reports whether w is the stream that systemd connected to the journal. JOURNAL_STREAM
+// alone is not enough: processes with other output inherit it, too.
 func isJournal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -55,8 +55,8 @@ func isJournal(w io.Writer) bool {
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// tameLibraries gives log lines of libraries our journal format, such as messages of net/http
-// about a backend that sends data without a request.
+// tameLibraries converts the log lines of libraries to our journal format, such as net/http's
+// messages about a backend that sends data without a request.
 func tameLibraries(w io.Writer) {
 	stdlog.SetOutput(w)
 	if isJournal(w) {
@@ -76,7 +76,7 @@ func printError(w io.Writer, err error) {
 	}
 }
 
-// journalHandler adds the priority to the beginning of each line, as in <4>; see sd-daemon(3).
+// journalHandler puts the priority before each line, such as <4>; see sd-daemon(3).
 type journalHandler struct{ warnings, errors, infos, debugs slog.Handler }
 
 func newJournalHandler(w io.Writer, handler func(io.Writer) slog.Handler) journalHandler {
@@ -119,12 +119,11 @@ func (h journalHandler) each(f func(slog.Handler) slog.Handler) slog.Handler {
 	return journalHandler{errors: f(h.errors), warnings: f(h.warnings), infos: f(h.infos), debugs: f(h.debugs)}
 }
 
-// prefixWriter writes a prefix before each write, which is a line of a handler, in a single
-// write.
+// prefixWriter writes its prefix and a handler's line in a single write.
 type prefixWriter struct {
 	prefix string
 	w      io.Writer
-	mutex  *sync.Mutex // shared by all that write to w
+	mutex  *sync.Mutex // shared by all writers to w
 }
 
 func (p *prefixWriter) Write(line []byte) (int, error) {

@@ -17,7 +17,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// logged returns the text written to a pipe that is the journal, or is not.
+// logged returns the text that write wrote to a pipe. JOURNAL_STREAM names that pipe if journal is
+// true.
 func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -24,12 +24,12 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes. After the last two, one of which is EX_CONFIG of sysexits.h, another start does not
+// Exit codes. After exitRefused and exitConfig (EX_CONFIG of sysexits.h), another start does not
 // help.
 const (
 	exitFailed  = 1
 	exitUsage   = 2
-	exitUntried = 3 // of --preflight
+	exitUntried = 3 // --preflight could not run
 	exitRefused = 70
 	exitConfig  = 78
 )
@@ -96,9 +96,9 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	return 0
 }
 
-// collectEarly limits garbage to half of the live memory, instead of as much. It sets no limit in
-// bytes, with which the collector would run without end if live memory exceeds it. GOMEMLIMIT and
-// GOGC override it.
+// collectEarly limits garbage to half the size of the live memory, instead of its full size. It
+// sets no limit in bytes, because the collector would run without end if live memory exceeded it.
+// GOMEMLIMIT and GOGC override this.
 func collectEarly() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)

@@ -106,8 +106,8 @@ func because(reasons ...string) (text string) {
 	return text
 }
 
-// detach ends forwarding: it removes programs and pins. It refuses if a daemon runs, which would
-// restore everything.
+// detach ends forwarding: it removes programs and pins. It refuses if a daemon runs, because that
+// would restore everything.
 func detach(cfg *config.Config, log *slog.Logger) error {
 	// Without a run directory no daemon of this instance runs. The directory is not created,
 	// because it would have to be removed again.
@@ -116,7 +116,7 @@ func detach(cfg *config.Config, log *slog.Logger) error {
 		if err != nil {
 			return stopFirst(cfg, err)
 		}
-		defer func() { _ = lock.Close() }() // the end of the process does it, too
+		defer func() { _ = lock.Close() }() // the end of the process releases it, too
 	}
 	pins, err := lockPins(cfg.PinDir)
 	if err != nil {

@@ -27,7 +27,7 @@ func (s *site) mode(args ...string) (code int, stdout, stderr string) {
 }
 
 // TestPreflightBesideADaemon: preflight reports the result of a start and does not change the
-// daemon, its pins and the folders.
+// daemon, its pins or the folders.
 func TestPreflightBesideADaemon(t *testing.T) {
 	s, pins := newKernelSite(t)
 	code, out, _ := s.mode("--preflight")
@@ -72,8 +72,8 @@ func pinForeign(t *testing.T, folder, name string) {
 	}
 }
 
-// TestPinsOfAnotherVersion are refused by the daemon and by --preflight, stay as
-// they are, and --detach removes them.
+// TestPinsOfAnotherVersion: such pins are refused by the daemon and by --preflight, and stay
+// unchanged; --detach removes them.
 func TestPinsOfAnotherVersion(t *testing.T) {
 	for name, tt := range map[string]struct{ folder, pin, want string }{
 		"another meaning": {"layout-4711", "ll_ct4", "layout 4711"},

@@ -14,9 +14,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/channel"
 )
 
-// lockPins prevents a daemon of another instance, with a run directory of its own, from using the
-// same pins: each would delete the pins of the other. It returns nil if the directory does not
-// exist.
+// lockPins prevents a daemon of another instance, with its own run directory, from using the same
+// pins: each daemon would delete the other's pins. It returns nil if the directory does not exist.
 func lockPins(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,8 +34,8 @@ func lockPins(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openPlane opens the data plane with its pins locked: if the directory exists, it is locked
-// before, else after the data plane created it.
+// openPlane locks the pin directory and opens the data plane. If the directory does not exist, it
+// is locked once the data plane has created it.
 func (d *loxilightd) openPlane() error {
 	lock, err := lockPins(d.cfg.PinDir)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// openPods opens the addresses and links of pods. It carries out nothing yet.
+// openPods opens the addresses and links of pods, but applies nothing yet.
 func (d *loxilightd) openPods() error {
 	log := d.log.With(slog.String("part", "pods"))
 	var err error
@@ -44,7 +44,7 @@ func (d *loxilightd) newPods() *pods.Server {
 	})
 }
 
-// isTunnelPort reports whether a Tunnel uses a UDP port.
+// isTunnelPort reports whether port is the UDP port of a Tunnel.
 func (d *loxilightd) isTunnelPort(port uint16) bool {
 	for o := range d.store.Snapshot().After(state.KindTunnel, "") {
 		if t := o.Value.(*state.Tunnel); port != 0 && t.Port == port {
@@ -63,7 +63,8 @@ func (d *loxilightd) podSubnets() map[string][]netip.Prefix {
 	return subnets
 }
 
-// addressElsewhere reports whether a single address is behind a Peer: a pod with it moved there.
+// addressElsewhere reports whether a is a single-address prefix of a Peer: the pod with that
+// address moved there.
 func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
 	peers, _ := d.store.Snapshot().Peers()
 	for _, peer := range peers {
@@ -82,7 +83,7 @@ func (d *loxilightd) addressUsed(a netip.Addr) (string, bool) {
 	return holder.String(), used
 }
 
-// podNetwork returns the pod network of a name.
+// podNetwork returns the pod network called name.
 func (d *loxilightd) podNetwork(name string) (pods.Network, bool) {
 	o, ok := d.store.Snapshot().Get(state.Key{Kind: state.KindPodNetwork, Name: name})
 	if !ok {

@@ -23,7 +23,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// asDaemon in the environment makes this test binary be loxilightd.
+// asDaemon in the environment makes this test binary run as loxilightd.
 const asDaemon = "LL_TEST_AS_DAEMON"
 
 func TestMain(m *testing.M) {
@@ -34,18 +34,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// site is the folders of one instance, and the daemon in them.
+// site contains the folders of one instance, and the daemon that uses them.
 type site struct {
 	t   *testing.T
 	dir string
 	*client.Client
 
-	wrapper []string    // runs the daemon; empty: nothing between
+	wrapper []string    // command that runs the daemon; empty: it is run directly
 	ns      *testnet.NS // network namespace of the daemon; nil: the test's
 }
 
-// newSite makes folders and a configuration with the fake data plane, unless
-// more says something else.
+// newSite creates the folders and a configuration with the fake data plane, unless more configures
+// another.
 func newSite(t *testing.T, more ...string) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir()}
@@ -104,9 +104,9 @@ func (s *site) start(env ...string) *process {
 	} else if err := p.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	go func() { defer close(p.done); _ = p.cmd.Wait() }() // how it went is in ProcessState
+	go func() { defer close(p.done); _ = p.cmd.Wait() }() // the result is in ProcessState
 	s.t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // harmless where it has ended
+		_ = p.cmd.Process.Kill() // harmless if it has ended
 		<-p.done
 		if s.t.Failed() {
 			s.t.Logf("log of the daemon:\n%s", p.log.String())
@@ -137,7 +137,7 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// ends waits for the end and returns the exit code.
+// ends waits until the process ends and returns the exit code.
 func (p *process) ends() int {
 	p.t.Helper()
 	select {
@@ -157,7 +157,7 @@ func (p *process) stop() {
 	}
 }
 
-// wantLog waits until the log, which arrives by a pipe, contains all of want.
+// wantLog waits until the log, which arrives through a pipe, contains all of want.
 func (p *process) wantLog(want ...string) {
 	p.t.Helper()
 	for _, w := range want {

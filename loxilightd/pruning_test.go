@@ -9,14 +9,14 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestPruningIsDelayed is R12 and H11: after a loss of the desired state, nothing is
-// pruned for ten minutes, and not longer, whatever the date was then or becomes.
+// TestPruningIsDelayed is R12 and H11: after a loss of the desired state, pruning is delayed by ten
+// minutes and no longer, whatever the date was then or becomes.
 func TestPruningIsDelayed(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {
 		name   string
 		report state.Report
-		want   time.Duration // from the start; less: at once
+		want   time.Duration // after the start; negative: no delay
 	}{
 		{"nothing was lost", state.Report{}, -time.Hour},
 		{"just now", state.Report{Damage: &state.Damage{At: now.UTC()}}, lostStateGrace},

@@ -38,8 +38,8 @@ func documentedObjects(t *testing.T) (objects []api.Object) {
 	return objects
 }
 
-// TestDocumentedObjects applies them in one change, and finds them after a restart: Ready, or, if
-// they name devices that do not exist here, Pending with a message.
+// TestDocumentedObjects applies the documented objects in one change, and finds them after a
+// restart: Ready, or, if they name devices that do not exist here, Pending with a message.
 func TestDocumentedObjects(t *testing.T) {
 	s := newSite(t)
 	p := s.run()

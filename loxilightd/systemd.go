@@ -47,7 +47,7 @@ func switchMaker() func() error {
 	}
 }
 
-// watchdog reports to the service manager that the daemon is alive, as long as alive returns: a
+// watchdog reports to the service manager that the daemon is alive, as long as alive returns. A
 // hanging daemon is restarted.
 func watchdog(ctx context.Context, log *slog.Logger, alive func()) {
 	timeout, err := daemon.SdWatchdogEnabled(false)

@@ -51,7 +51,7 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The program is not installed where the test runs.
+	// The program is not installed on the machine that runs the test.
 	there := strings.ReplaceAll(string(text), "/usr/sbin/loxilightd", "/bin/true")
 	unit := filepath.Join(t.TempDir(), "loxilightd.service")
 	if err := os.WriteFile(unit, []byte(there), 0o644); err != nil {
@@ -60,14 +60,15 @@ func TestUnit(t *testing.T) {
 	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// The threshold is ten times the exposure level: 3.0, above which it fails.
+	// The threshold is ten times the exposure level: the check fails above 3.0.
 	if out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", unit).CombinedOutput(); err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}
 }
 
-// TestSwitchUnit: the unit that creates the switch's namespace is valid, the daemon's unit names
-// it, and it has no mount namespace of its own, in which the namespace's name would be invisible.
+// TestSwitchUnit: the unit that creates the switch's namespace is valid and is named by the
+// daemon's unit. It has no mount namespace of its own, outside which the namespace's name would be
+// invisible.
 func TestSwitchUnit(t *testing.T) {
 	const file = "../systemd/loxilight-switch@.service"
 	if got := unitValue(t, "Environment"); got != switchUnitKey+"=loxilight-switch@loxilight.service" {
@@ -95,15 +96,14 @@ func TestSwitchUnit(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfTheUnitSuffice runs the daemon with the capabilities of the
-// unit and no others, and (H12) without memory that it may lock: it attaches to a
-// device, and a backend is pinged.
+// TestCapabilitiesOfTheUnitSuffice runs the daemon with the capabilities of the unit and no others,
+// and (H12) without permission to lock memory: it attaches to a device, and pings a backend.
 func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
 	s, _ := newKernelSite(t)
 	s.ns = testnet.New(t, "caps")
 	peer := testnet.New(t, "peer")
 	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "in0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: peer, Name: "out0", Addrs: []string{"192.0.2.2/24"}})
-	s.ns.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1") // the daemon of the unit may not write it
+	s.ns.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1") // the unit does not allow the daemon to write it
 	set := "-all"
 	for _, c := range strings.Fields(unitValue(t, "CapabilityBoundingSet")) {
 		set += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package client is the connection of every client to loxilightd: llcli, the CNI plugin, the
-// Kubernetes agent, and programs of users. Each phase of a call is bounded in time, a change is
-// sent at most once, and an error distinguishes whether the daemon is not running, denies access,
-// does not answer, or may have made the change.
+// Package client connects every client to loxilightd: llcli, the CNI plugin, the Kubernetes agent,
+// and programs of users. Each phase of a call is bounded in time, a change is sent at most once,
+// and an error distinguishes whether the daemon is not running, denies access, does not answer, or
+// may have made the change.
 //
 // It only transports: it neither parses documents nor prints.
 package client
@@ -25,11 +25,11 @@ import (
 // DefaultTimeout bounds a call whose context has no deadline.
 const DefaultTimeout = 10 * time.Second
 
-// Options of [Dial]. The zero value is good for the default daemon.
+// Options of [Dial]. The zero value selects the default daemon.
 type Options struct {
 	// Socket is the URL of the control socket, or its path; default [api.ControlSocket].
 	Socket string
-	// Events is the same of the events socket; default: beside the control socket.
+	// Events is the URL or path of the events socket; default: beside the control socket.
 	Events string
 	// Timeout limits each call whose context has no deadline, not counting the time waiting for
 	// the data plane (Change.Wait); default [DefaultTimeout].
@@ -98,7 +98,8 @@ func socketPath(url string) (string, error) {
 	return path, nil
 }
 
-// Close hangs up. Calls that are under way end as if the connection broke.
+// Close closes the idle connections. Calls in progress continue; their connections are closed when
+// they end.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	idle := c.idle
@@ -191,7 +192,7 @@ func (c *Client) roundTrip(ctx context.Context, request []byte) ([]byte, error) 
 	}
 	raw, err := conn.roundTrip(ctx, request)
 	if err != nil {
-		conn.close() // a late answer must not meet the next request
+		conn.close() // a late answer must not be taken for the answer to the next request
 		return nil, err
 	}
 	c.keep(conn)

@@ -111,8 +111,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestStarting: a daemon that has the lock and no socket yet is starting, which is no other kind
-// of error than that it does not run.
+// TestStarting: a daemon that holds the lock but has no socket yet is starting, which is the same
+// kind of error as a daemon that does not run.
 func TestStarting(t *testing.T) {
 	path := socketIn(t)
 	sleep, err := exec.LookPath("sleep")

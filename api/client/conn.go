@@ -23,8 +23,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// conn is one connection to the daemon: a mangos socket with one pipe that is
-// never dialed again, so that no request is sent again behind the caller's back.
+// conn is one connection to the daemon: a mangos socket with one pipe that is never redialed, so
+// that no request is sent again without the caller's knowledge.
 type conn struct {
 	sock mangos.Socket
 	pipe *pipe
@@ -57,7 +57,7 @@ func attach(ctx context.Context, path string, sock mangos.Socket, maxRecv int) (
 	}
 	c := &conn{sock: sock, pipe: p}
 	p.closed = func() { c.gone.Store(true) }
-	// RetryTime 0: mangos sends no request again by itself.
+	// RetryTime 0: mangos does not resend requests by itself.
 	if err := sock.SetOption(mangos.OptionRetryTime, time.Duration(0)); err != nil && !errors.Is(err, mangos.ErrBadOption) {
 		return nil, errors.Join(fmt.Errorf("turn off resending: %w", err), ignore(p.Close()))
 	}
@@ -75,8 +75,8 @@ func ignore(error) error { return nil }
 
 func (c *conn) close() { _ = c.sock.Close() } // nothing is lost: REQ has no unsent data of ours
 
-// dialUnix connects, and distinguishes the causes of failure. It waits while the backlog is full:
-// the kernel then refuses connections at once.
+// dialUnix connects, and distinguishes the causes of failure. It retries while the backlog is full,
+// since the kernel then refuses connections at once.
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	for {
 		var d net.Dialer
@@ -99,7 +99,7 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 			e.kinds, e.hint = []error{ErrPermission}, permissionHint
 			return nil, e
-		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // a moment before ctx may know
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // this deadline may expire a moment before ctx is done
 			e.kinds, e.hint = []error{ErrNotAnswering}, backlogHint
 			return nil, e
 		case !errors.Is(err, syscall.EAGAIN) && ctx.Err() == nil:
@@ -130,9 +130,9 @@ func cause(err error) error {
 	return err
 }
 
-// handshake does nanomsg's handshake within the deadline of ctx.
+// handshake performs nanomsg's handshake within the deadline of ctx.
 func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.ProtocolInfo, maxRecv int) (*pipe, error) {
-	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) }) // a socket takes any deadline
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) }) // a socket accepts any deadline
 	inner := transport.NewConnPipeIPC(nc, proto)
 	inner.SetOption(mangos.OptionMaxRecvSize, maxRecv)
 	hs := transport.NewConnHandshaker()
@@ -160,7 +160,7 @@ func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.Proto
 func memberOf(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
-		return true // not the reason
+		return true // the group is not the reason
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	groups, err := os.Getgroups()
@@ -172,20 +172,20 @@ func memberOf(path string) bool {
 // writeTimeout bounds the writing of one request to a daemon that does not read.
 const writeTimeout = 5 * time.Second
 
-// pipe is a connection after its handshake, as mangos uses it. It knows how far
-// the request of the moment came.
+// pipe is a connection after its handshake, as mangos uses it. It records how far the current
+// request has been sent.
 type pipe struct {
 	mangos.TranPipe
 	net    net.Conn
-	state  atomic.Int32 // one of those below
+	state  atomic.Int32 // one of the states below
 	closed func()
 }
 
 const (
 	stateReady     = iota // nothing is written
 	stateWriting          // or written
-	stateFailed           // not wholly written, so that the daemon does not carry it out
-	stateAbandoned        // nothing is written, nor will it be
+	stateFailed           // not completely written, so that the daemon does not execute it
+	stateAbandoned        // nothing is written, and nothing will be
 )
 
 func (p *pipe) Send(m *mangos.Message) error {
@@ -200,7 +200,7 @@ func (p *pipe) Send(m *mangos.Message) error {
 	return nil
 }
 
-// write is mangos' write of a pipe with a deadline, and in one piece.
+// write replaces mangos' write of a pipe: it has a deadline, and sends the message in one piece.
 func (p *pipe) write(m *mangos.Message) error {
 	if err := p.net.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
@@ -244,10 +244,10 @@ func (c *conn) roundTrip(ctx context.Context, request []byte) ([]byte, error) {
 	return nil, why
 }
 
-// scheme names our transport to mangos. It is no scheme that a user can use.
+// scheme names our transport to mangos. Users cannot select it in a URL.
 const scheme = "loxilight-client"
 
-// optionPipe is the dialer option that hands mangos the connection.
+// optionPipe is the dialer option that passes the connection to mangos.
 const optionPipe = "loxilight-pipe"
 
 func init() { transport.RegisterTransport(ours{}) }
@@ -263,7 +263,7 @@ func (ours) NewListener(string, mangos.Socket) (mangos.TranListener, error) {
 	return nil, mangos.ErrBadTran
 }
 
-// tranDialer gives its pipe once. ErrClosed after that stops mangos' redialing.
+// tranDialer returns its pipe once, and then ErrClosed, so that mangos stops redialing.
 type tranDialer struct{ pipe atomic.Pointer[pipe] }
 
 func (d *tranDialer) Dial() (mangos.TranPipe, error) {

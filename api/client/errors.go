@@ -27,7 +27,7 @@ var (
 	ErrTooLong = errors.New("request too long")
 )
 
-// errStarting is ErrNotRunning of a daemon that has no socket yet.
+// errStarting is ErrNotRunning for a daemon that has no socket yet.
 var errStarting error = startingError{}
 
 type startingError struct{}
@@ -36,8 +36,8 @@ func (startingError) Error() string        { return "loxilightd is starting or s
 func (startingError) Is(target error) bool { return target == ErrNotRunning }
 
 // DaemonProcess returns the process id of the loxilightd that holds the lock of a run directory, or
-// an empty string if none does, or if the process was killed and is about to disappear. root is prepended to all paths. The lock is only read: taking it
-// could keep a daemon from starting.
+// an empty string if none does, or if the process was killed and is about to disappear. root is
+// prepended to all paths. The lock is only read: taking it could keep a daemon from starting.
 func DaemonProcess(root, runDir string) string {
 	text, err := os.ReadFile(filepath.Join(root, runDir, "loxilightd.lock"))
 	if err != nil {
@@ -58,8 +58,8 @@ func DaemonProcess(root, runDir string) string {
 	return pid
 }
 
-// exits reports whether a process has ended, or is just being ended by the kernel: closing thousands
-// of file descriptors of maps and programs takes a second. stat is the content of /proc/PID/stat.
+// exits reports whether a process has ended, or is being ended by the kernel: closing thousands of
+// file descriptors of maps and programs takes a second. stat is the content of /proc/PID/stat.
 func exits(stat string) bool {
 	const exiting = 0x4 // PF_EXITING
 	_, rest, _ := strings.Cut(stat, ") ")
@@ -71,18 +71,18 @@ func exits(stat string) bool {
 	return strings.ContainsAny(fields[0], "ZXx") || err == nil && flags&exiting != 0
 }
 
-// Inside the package: how far a request came.
+// Internal errors: how far a request has been sent.
 var (
-	errNotSent   = errors.New("request not sent")     // not wholly, so it is not carried out
-	errBroken    = errors.New("connection broken")    // by the daemon's end
-	errHandshake = errors.New("no nanomsg handshake") // connected, then nothing
+	errNotSent   = errors.New("request not sent")     // or not completely, so that the daemon does not execute it
+	errBroken    = errors.New("connection broken")    // by the daemon, or by its end
+	errHandshake = errors.New("no nanomsg handshake") // connected, but the daemon sent nothing
 )
 
 // Error is an error of the channel, with the socket, the call, and what to do.
 type Error struct {
 	Socket    string // path
 	Method    string // empty while connecting
-	RequestID string // of a change whose outcome is unknown: repeat it with this id
+	RequestID string // of a change whose outcome is unknown: repeat the change with this id
 
 	kinds []error
 	hint  string

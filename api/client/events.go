@@ -43,7 +43,7 @@ type Subscription struct {
 	topics []string
 	queue  chan message // the oldest makes room for the newest
 	last   map[string]uint64
-	told   []Event // to be returned before the queue is looked at
+	told   []Event // returned before the events in the queue
 }
 
 type message struct {
@@ -56,8 +56,8 @@ const eventQueue = 4096
 
 // Subscribe connects to the daemon's events. Everything that happens after it has returned arrives
 // as an event of the topics (none given: of all), or is counted as lost: a client that reads the
-// state now and continues with [Subscription.Next] misses nothing unnoticed. Its errors are the
-// errors of [Dial].
+// state now and continues with [Subscription.Next] notices every event that it misses. Its errors
+// are the errors of [Dial].
 func (c *Client) Subscribe(ctx context.Context, topics ...string) (*Subscription, error) {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
@@ -74,7 +74,7 @@ func (c *Client) Subscribe(ctx context.Context, topics ...string) (*Subscription
 		return nil, fmt.Errorf("new SUB socket: %w", err)
 	}
 	info := sock.Info()
-	_ = sock.Close() // only asked for its protocol: it would drop events and not tell when the daemon goes
+	_ = sock.Close() // only needed for its protocol: it would drop events, and not report the end of the daemon
 	nc, err := dialUnix(ctx, c.events)
 	if err != nil {
 		return nil, err
@@ -133,10 +133,10 @@ func (s *Subscription) receive() (message, error) {
 		return message{}, err
 	}
 	topic, data, _ := bytes.Cut(m.Body, []byte(" "))
-	return message{string(topic), bytes.Clone(data)}, nil // mangos uses the message again
+	return message{string(topic), bytes.Clone(data)}, nil // mangos reuses the message
 }
 
-// read moves events from the connection to the queue until the daemon hangs up.
+// read moves events from the connection to the queue until the daemon closes the connection.
 func (s *Subscription) read() {
 	defer close(s.queue)
 	for {
@@ -187,7 +187,7 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 // pending reports whether Next would most likely return without waiting.
 func (s *Subscription) pending() bool { return len(s.told) > 0 || len(s.queue) > 0 }
 
-// count compares a message's number with the one before.
+// count compares a message's number with the previous one of its topic.
 func (s *Subscription) count(m message) error {
 	if m.topic == api.TopicHello { // repeated, so that the loss of the last events is noticed
 		last, err := lastOf(m)
@@ -215,5 +215,5 @@ func (s *Subscription) count(m message) error {
 	return nil
 }
 
-// Close hangs up.
-func (s *Subscription) Close() { _ = s.pipe.Close() } // nothing of ours is unsent
+// Close closes the connection.
+func (s *Subscription) Close() { _ = s.pipe.Close() } // there is no unsent data

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// call is [Client.Call] with a result of its own.
+// call is [Client.Call] that returns its result.
 func call[R any](ctx context.Context, c *Client, method string, params any) (*R, error) {
 	result := new(R)
 	if err := c.Call(ctx, method, params, result); err != nil {
@@ -34,13 +34,13 @@ func (c *Client) Get(ctx context.Context, kind, name string) (*api.Object, error
 	return call[api.Object](ctx, c, api.MethodGet, api.GetParams{Kind: kind, Name: name})
 }
 
-// Counters returns the counters of an object, or without kind and name the node's.
+// Counters returns the counters of an object, or of the node if kind and name are empty.
 func (c *Client) Counters(ctx context.Context, kind, name string) (*api.CountersResult, error) {
 	return call[api.CountersResult](ctx, c, api.MethodCounters, api.CountersParams{Kind: kind, Name: name})
 }
 
-// Changes returns the changes after the revision since. If Expired is set in the result, the
-// daemon no longer knows them: list.
+// Changes returns the changes after the revision since. If Expired is set in the result, the daemon
+// no longer knows them: list the objects instead.
 func (c *Client) Changes(ctx context.Context, since uint64) (*api.ChangesResult, error) {
 	all := &api.ChangesResult{Revision: since}
 	for {
@@ -95,8 +95,7 @@ func (c *Client) Network(ctx context.Context, params api.NetworkListParams) iter
 	}, params.Continue)
 }
 
-// pages yields the items of one page after the other. A page may be empty and
-// not the last.
+// pages yields the items of one page after the other. An empty page need not be the last.
 func pages[T any](read func(from string) (items []T, next string, err error), from string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {
@@ -119,7 +118,7 @@ func pages[T any](read func(from string) (items []T, next string, err error), fr
 	}
 }
 
-// change is [Client.Change] with a result of its own.
+// change is [Client.Change] that returns its result.
 func change[R any](ctx context.Context, c *Client, method string, common api.Change, params any) (*R, error) {
 	result := new(R)
 	if err := c.Change(ctx, method, common.RequestID, time.Duration(common.Wait), params, result); err != nil {
@@ -148,7 +147,7 @@ func (c *Client) Rollback(ctx context.Context, p api.RollbackParams) (*api.Chang
 	return change[api.ChangeResult](ctx, c, api.MethodRollback, p.Change, p)
 }
 
-// Confirm makes a change stay that is to be confirmed. Again is no error.
+// Confirm makes a change permanent that waits to be confirmed. Repeating it is not an error.
 func (c *Client) Confirm(ctx context.Context, revision uint64) (*api.ConfirmResult, error) {
 	return change[api.ConfirmResult](ctx, c, api.MethodConfirm, api.Change{}, api.ConfirmParams{Revision: revision})
 }
@@ -169,7 +168,7 @@ func (c *Client) Reload(ctx context.Context) (*api.ReloadResult, error) {
 	return change[api.ReloadResult](ctx, c, api.MethodReload, api.Change{}, nil)
 }
 
-// Flush ends the tracked connections that a filter chooses.
+// Flush ends the tracked connections that match a filter.
 func (c *Client) Flush(ctx context.Context, filter api.ConnectionFilter) (*api.ConnectionsFlushResult, error) {
 	return change[api.ConnectionsFlushResult](ctx, c, api.MethodConnectionsFlush, api.Change{}, api.ConnectionsFlushParams{Filter: filter})
 }

@@ -38,7 +38,7 @@ func listener(t *testing.T, path string, serve func(net.Conn)) {
 	}()
 }
 
-// greet does the handshake as a REP and reads a request.
+// greet performs the handshake as a REP and reads a request.
 func greet(c net.Conn) error {
 	if _, err := c.Write([]byte{0, 'S', 'P', 0, 0, 0x31, 0, 0}); err != nil {
 		return err
@@ -103,7 +103,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestFullBacklog is of a daemon that takes no connections any more.
+// TestFullBacklog: the daemon no longer accepts connections.
 func TestFullBacklog(t *testing.T) {
 	path := socketIn(t)
 	l, err := net.Listen("unix", path)
@@ -111,7 +111,7 @@ func TestFullBacklog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = l.Close() }() // no connection is served
-	for {                            // until the kernel takes no more
+	for {                            // until the kernel refuses further connections
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "unix", path)
@@ -128,7 +128,7 @@ func TestFullBacklog(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNone is of a daemon of another time.
+// TestAnswersThatAreNone: answers of another version of the daemon are not valid replies.
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, answer := range []string{``, `hello`, `[]`, `{"jsonrpc":"2.0","id":1}`, `{"jsonrpc":"2.0","id":1,"result":7}`} {
 		path := socketIn(t)
@@ -144,7 +144,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestRestart uses a client over a restart of the daemon.
+// TestRestart uses a client across a restart of the daemon.
 func TestRestart(t *testing.T) {
 	path := socketIn(t)
 	changes := 0

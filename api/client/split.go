@@ -14,10 +14,10 @@ import (
 // A change that is larger than one request is sent as a transaction of several requests: all but the
 // last only collect objects, the last commits them all.
 
-// plan is a change as the requests that make it up.
+// plan contains the requests that make up a change.
 type plan struct {
 	staged    [][]byte // change nothing yet
-	counts    []int    // of objects that the daemon has after each of them
+	counts    []int    // of objects that the daemon has after each staged request
 	commit    []byte
 	requestID string
 }
@@ -91,8 +91,8 @@ func planOf[T any](method string, objects []T, c api.Change, params func([]T, ap
 	return p, err
 }
 
-// fit returns how many of the first objects, which are encoded with a comma behind each, fit a
-// request. It returns an error if the first object does not.
+// fit returns how many of the first objects, each encoded with a trailing comma, fit a request. It
+// returns an error if the first object does not.
 func fit[T any](objects []T) (int, error) {
 	used := 0
 	for i := range objects {

@@ -59,13 +59,13 @@ func (c *Client) Watch(ctx context.Context, o WatchOptions) iter.Seq2[Watched, e
 	}
 }
 
-// The pauses before the daemon is tried again.
+// The pauses before the daemon is contacted again.
 const pauseMin, pauseMax = 100 * time.Millisecond, 5 * time.Second
 
-// relistAbove is for how many changed objects at once listing all is cheaper.
+// relistAbove is the number of objects changed at once above which listing all is cheaper.
 const relistAbove = 200
 
-// errStopped: the caller has seen enough.
+// errStopped: the caller has ended the iteration.
 var errStopped = errors.New("stopped")
 
 type watch struct {
@@ -77,7 +77,7 @@ type watch struct {
 	synced  bool
 }
 
-// run watches over one subscription.
+// run watches with one subscription.
 func (w *watch) run(ctx context.Context) error {
 	events, err := w.client.Subscribe(ctx, api.TopicChanges, api.TopicStatus)
 	if err != nil {
@@ -103,7 +103,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// collect waits for an event and returns which objects it and those behind it are about.
+// collect waits for an event and returns the objects of this event and of those queued behind it.
 func (w *watch) collect(ctx context.Context, events *Subscription) (touched []api.ObjectRef, lost bool, err error) {
 	seen := map[api.ObjectRef]bool{}
 	for {
@@ -113,7 +113,7 @@ func (w *watch) collect(ctx context.Context, events *Subscription) (touched []ap
 		}
 		lost = lost || e.Lost > 0
 		if e.Data != nil {
-			var ref api.ObjectRef // changes and status name their object alike
+			var ref api.ObjectRef // changes and status name their object in the same fields
 			if err := e.Decode(&ref); err != nil {
 				return nil, false, err
 			}

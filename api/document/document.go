@@ -33,12 +33,12 @@ type Error struct {
 	Line   int    // from 1
 	Object string // Kind/name; empty: unknown
 	Field  string // such as spec.backends[3].address; empty: the object itself, or unknown
-	Text   string // contains the field where it is not obvious
+	Text   string // contains the field if it is not obvious
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text) }
 
-// Parse returns the documents of a file that are not empty. The error is an [*Error].
+// Parse returns the non-empty documents of a file. The error is an [*Error].
 func Parse(file string, text []byte) ([]*Document, error) {
 	roots, err := parseJSONValues(file, text)
 	if errors.Is(err, errNoJSON) {
@@ -63,7 +63,7 @@ func Parse(file string, text []byte) ([]*Document, error) {
 // yamlLine matches a line number in an error of the YAML library.
 var yamlLine = regexp.MustCompile(`^yaml: line ([0-9]+): `)
 
-// parseYAML returns the content of each YAML document that is not empty.
+// parseYAML returns the content of each non-empty YAML document.
 func parseYAML(file string, text []byte) (roots []*yaml.Node, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -101,9 +101,8 @@ func yamlFault(err error) (message string, line int) {
 	return strings.TrimPrefix(message, "yaml: "), max(1, line)
 }
 
-// firstBadLine returns the line at which text becomes invalid. For errors of structure the
-// library reports only the line before the beginning of the list or mapping, however far away
-// that is.
+// firstBadLine returns the line at which text becomes invalid. For structural errors the library
+// reports only the line before the beginning of the list or mapping, however far away that is.
 func firstBadLine(text []byte, message string) int {
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	ends := make([]int, len(lines))
@@ -268,10 +267,10 @@ func (d *Document) labels(value *yaml.Node, wrong func(line int, field, format s
 	return labels
 }
 
-// Extensions are the endings of the names of files with objects.
+// Extensions are the file name extensions of object files.
 var Extensions = []string{".yaml", ".yml", ".json"}
 
-// isObjectFile reports whether a file of a folder is read: not hidden, and with a known ending.
+// isObjectFile reports whether a file of a folder is read: not hidden, and with a known extension.
 func isObjectFile(name string) bool {
 	ending := filepath.Ext(name)
 	for _, e := range Extensions {

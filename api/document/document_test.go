@@ -82,7 +82,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestSyntax: an error of syntax has the line at which the text becomes invalid.
+// TestSyntax: a syntax error is reported with the line at which the text becomes invalid.
 func TestSyntax(t *testing.T) {
 	deep := strings.Repeat(`{"a":`, 80) + "1" + strings.Repeat("}", 80)
 	for text, want := range map[string]string{
@@ -101,7 +101,7 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
-// TestFiles: of a folder the files with objects are read, in order.
+// TestFiles: the object files of a folder are read, in order.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"b.yaml", "a.yml", "c.json", ".hidden.yaml", "notes.txt", "yaml"} {
@@ -122,7 +122,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestYAMLOfJSON: the fields keep their order, and the text means the same again.
+// TestYAMLOfJSON: the fields keep their order, and the text keeps its meaning.
 func TestYAMLOfJSON(t *testing.T) {
 	text, err := ToYAML(map[string]any{"spec": []any{"<é>", "0x10", "no", 1.5, nil, map[string]any{"a": "b\nc"}}, "name": "~"})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // MaxFile is the largest file of objects, in bytes.
 const MaxFile = 64 << 20
 
-// Files returns the files of a folder that are read, in the order of their names: those with one of
-// the [Extensions] that are not hidden.
+// Files returns the object files of a folder, sorted by name: those with one of the [Extensions]
+// that are not hidden.
 func Files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backends is the only place that knows which data planes there are.
+// Package backends is the only package that knows which data planes exist.
 package backends
 
 import (
@@ -21,12 +21,12 @@ import (
 // Names of the data planes.
 const (
 	EBPF = "ebpf"
-	Fake = "fake" // carries nothing
+	Fake = "fake" // forwards nothing
 )
 
 // Open opens the data plane called name. A data plane that an earlier run of the daemon set up is
-// adopted, and forwards packets meanwhile. A missing permission, in a container say, is permanent:
-// the error wraps [datapath.ErrRefused].
+// adopted, and forwards packets in the meantime. A missing permission, for example in a container,
+// is permanent: the error wraps [datapath.ErrRefused].
 func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlane, error) {
 	switch name {
 	case EBPF:
@@ -49,8 +49,8 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 	}
 }
 
-// OpenNetwork opens the kernel's own forwarding as the data plane called name uses it; nil if the
-// data plane does not use it; then bridges and routes are not supported.
+// OpenNetwork opens the kernel's own forwarding for the data plane called name; nil: the data plane
+// does not use it, so bridges and routes are not supported.
 func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.Network, error) {
 	switch name {
 	case Fake:
@@ -142,8 +142,8 @@ func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	}
 }
 
-// Inspect reports the kernel state of the data plane called name and of other programs beside it,
-// and changes nothing.
+// Inspect reports the kernel state of the data plane called name and of other programs, and changes
+// nothing.
 func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, error) {
 	switch name {
 	case EBPF:
@@ -162,12 +162,11 @@ func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, erro
 	}
 }
 
-// Attached reports whether an earlier run of the daemon left the data plane called
-// name at work.
+// Attached reports whether an earlier run of the daemon left the data plane called name attached.
 func Attached(name, pinDir string) bool { return name == EBPF && ebpf.Attached(pinDir) }
 
-// Detach removes the kernel state of the data plane called name: it forwards nothing any more. It
-// must not be open. If nothing is pinned there is nothing to do, which needs no privileges.
+// Detach removes the kernel state of the data plane called name: it no longer forwards anything. It
+// must not be open. If nothing is pinned, Detach does nothing and needs no privileges.
 func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	switch name {
 	case EBPF:
@@ -195,7 +194,7 @@ func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	}
 }
 
-// FakePlane, FakeNetwork and FakeOptions are the fakes for tests of other packages.
+// FakePlane, FakeNetwork, FakePods and FakeOptions are the fakes for tests of other packages.
 type (
 	FakePlane   = fake.DataPlane
 	FakeNetwork = fake.Network

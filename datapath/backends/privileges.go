@@ -16,12 +16,12 @@ var capabilities = []struct {
 	name string
 }{
 	{unix.CAP_BPF, "CAP_BPF"},             // maps, programs
-	{unix.CAP_PERFMON, "CAP_PERFMON"},     // the pointer arithmetic of the programs
-	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, // attaching them
+	{unix.CAP_PERFMON, "CAP_PERFMON"},     // pointer arithmetic in the programs
+	{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, // attaching programs
 }
 
-// checkPrivileges names the capabilities that the process lacks. Without it the
-// first thing refused would be some map, with no more than "operation not permitted".
+// checkPrivileges returns an error that names the missing capabilities. Otherwise the creation of
+// some map would fail with only "operation not permitted".
 func checkPrivileges() error {
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
@@ -30,7 +30,7 @@ func checkPrivileges() error {
 	has := func(bit int) bool { return data[bit/32].Effective&(1<<(bit%32)) != 0 }
 	var missing []string
 	for _, c := range capabilities {
-		// CAP_SYS_ADMIN stands for the first two, but not for the last.
+		// CAP_SYS_ADMIN includes the first two, but not the last.
 		if !has(c.bit) && (c.bit == unix.CAP_NET_ADMIN || !has(unix.CAP_SYS_ADMIN)) {
 			missing = append(missing, c.name)
 		}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package classify compiles rules into an image, whose search time hardly depends on the number of
-// rules and prefixes, and searches it. It knows what a rule matches and which of several rules
-// decides, not what rules are for, and touches no kernel: ebpf-src/fw_classify.h searches the same
-// image.
+// Package classify compiles rules into an image, and searches it in a time that hardly depends on
+// the number of rules and prefixes. It knows what a rule matches and which of several rules
+// applies, but not the purpose of rules, and does not access the kernel: ebpf-src/fw_classify.h
+// searches the same image.
 //
-// Each field of a packet is looked up by itself, in a trie of bytes of which every node is a
-// bitmap and the values of its runs (a mixture of the Lulea tables of Degermark et al., 1997, and
-// of poptries, Asai and Ohara, 2015), so that its depth is bounded by the width of the field. A
-// leaf is a class: values that the same rules match. Classes of several fields are folded into one
+// Each field of a packet is looked up separately, in a trie of bytes in which every node is a
+// bitmap with the values of its runs (a mixture of the Lulea tables of Degermark et al., 1997, and
+// of poptries, Asai and Ohara, 2015), so its depth is limited by the width of the field. A leaf is
+// a class: a set of values that the same rules match. Classes of several fields are folded into one
 // if the table of all their combinations stays small (recursive flow classification, Gupta and
 // McKeown, 1999). A few classes remain, each with a bit vector over the rules in the order of
 // precedence, below an aggregate with a bit for each word (Lakshman and Stiliadis, 1998; Baboescu
@@ -30,20 +30,20 @@ type Rule struct {
 	ID     uint32 // index of the rule's counters; 0: not counted
 	Hooks  datapath.FirewallHook
 	Match  *datapath.Match
-	Action uint8 // for the caller, as the next one
+	Action uint8 // for the caller, like Flags
 	Flags  uint8
 }
 
 // The limits of [Compile].
 const (
 	MaxRules    = 1 << 14
-	MaxPrefixes = 1 << 20 // of all rules and groups together, for each direction that they are used in
+	MaxPrefixes = 1 << 20 // of all rules and groups together, separately for source and destination
 	MaxDevices  = 1 << 16
 )
 
-// Compile compiles rules into an image; the first rule that matches decides. An error of one rule
-// or group is a [*datapath.RuleError]; it wraps [datapath.ErrCapacity] if something is too large.
-// The same rules give the same image.
+// Compile compiles rules into an image; the first matching rule applies. An error in one rule or
+// group is a [*datapath.RuleError]; an error wraps [datapath.ErrCapacity] if something is too
+// large. The same rules produce the same image.
 func Compile(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) (*Image, error) {
 	if len(rules) > MaxRules {
 		return nil, fmt.Errorf("%d rules, at most %d: %w", len(rules), MaxRules, datapath.ErrCapacity)
@@ -59,12 +59,12 @@ func Compile(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) 
 	return c.image()
 }
 
-// Packet is the part of a packet that rules match.
+// Packet contains the fields of a packet that rules can match.
 type Packet struct {
 	Source, Destination netip.Addr
 	Protocol            uint8
-	// HasPorts reports whether the next two fields are known: they are not for later fragments and
-	// for protocols without ports.
+	// HasPorts reports whether the next two fields are known: they are unknown for later fragments
+	// and for protocols without ports.
 	HasPorts        bool
 	SourcePort      uint16
 	DestinationPort uint16 // ICMP and ICMPv6: type in the upper byte, code in the lower
@@ -73,7 +73,7 @@ type Packet struct {
 	DSCP            uint8
 	VLAN            uint16 // 0: none
 	Hook            datapath.FirewallHook
-	In, Out         string // devices; empty: none, or not known
+	In, Out         string // devices; empty: none or unknown
 }
 
 // The fields, in the order in which their classes are folded: fields with few classes first, so
@@ -92,7 +92,8 @@ const (
 	fieldCount
 )
 
-// The tries. If a packet has no ports or flags, or is of the other family, another trie is used.
+// The tries. For packets without ports or flags, and for each address family, a separate trie is
+// used.
 const (
 	rootHook = iota
 	rootDSCP
@@ -112,7 +113,7 @@ const (
 	rootCount
 )
 
-// fieldOf is the field that each trie is of.
+// fieldOf is the field of each trie.
 var fieldOf = [rootCount]int{
 	fieldHook, fieldDSCP, fieldTCPFlags, fieldTCPFlags, fieldVLAN, fieldIn, fieldOut, fieldSourcePort, fieldSourcePort,
 	fieldLayer4, fieldLayer4, fieldSource, fieldSource, fieldDestination, fieldDestination,

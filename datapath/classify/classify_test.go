@@ -33,7 +33,7 @@ func compile(t testing.TB, rules []classify.Rule, groups map[datapath.GroupName]
 	return m
 }
 
-// TestRandomRules compares look-ups with an evaluation of the rules one by one.
+// TestRandomRules compares lookups with a linear evaluation of the rules.
 func TestRandomRules(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	matched, none := 0, 0
@@ -97,7 +97,7 @@ func TestManyRules(t *testing.T) {
 	}
 }
 
-// TestMostRules is the same with as many random rules as there may be, of all shapes.
+// TestMostRules does the same with the maximum number of random rules, of all shapes.
 func TestMostRules(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	w := testrules.NewWorld(*seed)
@@ -105,7 +105,7 @@ func TestMostRules(t *testing.T) {
 		rules := make([]classify.Rule, n)
 		for i := range rules {
 			rules[i] = w.Rule()
-			if i%2 == 0 { // few of many shapes
+			if i%2 == 0 { // a few each of many shapes
 				rules[i].Match.TCPFlags = datapath.TCPFlagsMatch{Mask: 0xff, Flags: uint8(i)}
 			}
 		}
@@ -214,7 +214,7 @@ func refused(t *testing.T, rules []classify.Rule, groups map[datapath.GroupName]
 // TestTooMuch compiles rules that need more memory than permitted.
 func TestTooMuch(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
-	// Each address is in three groups of a thousand, each of which many rules name.
+	// Each address is in about three of a thousand groups, each of which many rules use.
 	groups := make(map[datapath.GroupName]datapath.AddressGroup)
 	name := func() datapath.GroupName { return datapath.GroupName(fmt.Sprint(r.IntN(1000))) }
 	for i := range 1000 {
@@ -261,7 +261,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// BenchmarkCompile builds 10,000 rules and a group of 100,000 prefixes.
+// BenchmarkCompile compiles 10,000 rules and a group of 100,000 prefixes.
 func BenchmarkCompile(b *testing.B) {
 	groups := map[datapath.GroupName]datapath.AddressGroup{"blocked": testrules.ManyPrefixes(100_000)}
 	for name, rules := range testrules.HardSets(10_000) {

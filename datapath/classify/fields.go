@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// deviceNameMax is how long the name of a device may be (IFNAMSIZ, less its end).
+// deviceNameMax is the maximum length of a device name (IFNAMSIZ without the terminating zero).
 const deviceNameMax = 15
 
 // compiler holds, for each trie, which rules match which keys.
@@ -35,7 +35,7 @@ func (c *compiler) errorf(rule int, field, format string, args ...any) error {
 	return &datapath.RuleError{Rule: c.rules[rule].Name, Err: fmt.Errorf("%s: %w", field, err)}
 }
 
-// where returns the rules for which is holds.
+// where returns the rules for which is returns true.
 func (c *compiler) where(is func(r placed) bool) *changing {
 	v := c.vectors.changing()
 	for i := range c.rules {
@@ -46,7 +46,7 @@ func (c *compiler) where(is func(r placed) bool) *changing {
 	return v
 }
 
-// leaf makes a trie that has but one value.
+// leaf returns the runs of a trie with a single value.
 func leaf(v *changing) []run { return []run{{value: v.vector()}} }
 
 func (c *compiler) hooks() error {
@@ -165,7 +165,7 @@ func hasPorts(p datapath.Protocol) bool {
 
 func hasTypes(p datapath.Protocol) bool { return p == datapath.ICMP || p == datapath.ICMPv6 }
 
-// layer4 makes the trie of protocol and port, or type and code.
+// layer4 builds the tries for protocol and port, or type and code.
 func (c *compiler) layer4() error {
 	special := [256]bool{datapath.TCP: true, datapath.UDP: true, datapath.SCTP: true, datapath.ICMP: true, datapath.ICMPv6: true}
 	for i := range c.rules {
@@ -197,8 +197,8 @@ func (c *compiler) layer4() error {
 	return nil
 }
 
-// ofProtocol returns the rules that match all packets of a protocol, and the ports,
-// or types and codes, that others match.
+// ofProtocol returns the rules that match all packets of a protocol, and the ports, or types and
+// codes, that other rules match.
 func (c *compiler) ofProtocol(p datapath.Protocol) (*changing, []span) {
 	base := c.vectors.changing()
 	var spans []span
@@ -226,10 +226,10 @@ func (c *compiler) ofProtocol(p datapath.Protocol) (*changing, []span) {
 	return base, spans
 }
 
-// side is the source or the destination of packets.
+// side is the source or destination of packets.
 type side struct {
 	field    string
-	root     int // of IPv4; the next one is of IPv6
+	root     int // for IPv4; the next one is for IPv6
 	prefixes func(*datapath.Match) []netip.Prefix
 	groups   func(*datapath.Match) []datapath.GroupName
 }
@@ -261,7 +261,7 @@ func (c *compiler) addresses() error {
 	return nil
 }
 
-// families are prefixes of IPv4, and of IPv6.
+// families are the IPv4 and IPv6 prefixes.
 type families [2][]owned
 
 func (f *families) add(p netip.Prefix, o owned) error {
@@ -280,7 +280,8 @@ func (f *families) add(p netip.Prefix, o owned) error {
 	return nil
 }
 
-// prefixes returns the prefixes of rules and of the groups that rules name, each group's once.
+// prefixes returns the prefixes of rules and of the groups to which they refer, those of each group
+// once.
 func (c *compiler) prefixes(s *side) (all families, err error) {
 	members := make(map[datapath.GroupName]*changing)
 	for i := range c.rules {

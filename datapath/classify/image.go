@@ -9,7 +9,7 @@ import (
 )
 
 // The image is in the byte order of the machine, which is little-endian. It begins with struct
-// rules_header of ebpf-src/types_rules.h, which contains the offsets of the other parts: all
+// rules_header of ebpf-src/types_rules.h, which contains the offsets of the other parts. All
 // offsets are in bytes from the beginning.
 const (
 	Magic = 0x4c4c4302
@@ -31,18 +31,18 @@ const (
 
 	aggregateMax = 5 // words of an aggregate
 
-	// ImageMax is how large an image may be.
+	// ImageMax is the maximum size of an image.
 	ImageMax = 64 << 20
 )
 
-// combinationsDirect and combinationsMax limit the number of combinations of classes in a table
-// that leads to rules, if one table is enough, and in a table that leads to vectors.
+// combinationsDirect limits the number of combinations of classes in a table that contains rules,
+// if one table is sufficient; combinationsMax limits it in a table that contains vectors.
 const (
 	combinationsDirect = 1 << 14
 	combinationsMax    = 1 << 12
 )
 
-// Image is rules, compiled. Safe for concurrent use.
+// Image is a compiled rule set. It is safe for concurrent use.
 type Image struct{ b []byte }
 
 // Open reads an image from the result of [Image.Bytes], which may be followed by further bytes.
@@ -57,10 +57,10 @@ func Open(b []byte) (*Image, error) {
 	return &Image{b[:size]}, nil
 }
 
-// Bytes returns the image. It is not to be changed.
+// Bytes returns the contents of the image, which must not be changed.
 func (m *Image) Bytes() []byte { return m.b }
 
-// RuleCount returns how many rules the image is of.
+// RuleCount returns the number of rules in the image.
 func (m *Image) RuleCount() int { return int(m.word(headerRuleCount)) }
 
 // group is a set of fields whose classes are folded into one.
@@ -69,7 +69,7 @@ type group struct {
 	table  []uint32 // vectors, by the sum of the leaves of the fields
 }
 
-// image puts everything together.
+// image builds the image from all fields.
 func (c *compiler) image() (*Image, error) {
 	classes := c.classes()
 	groups, strides := c.fold(classes)
@@ -107,7 +107,7 @@ func (c *compiler) image() (*Image, error) {
 	for root, runs := range c.runs {
 		field := fieldOf[root]
 		m.shared = nil
-		if field < fieldSource { // of addresses little is the same
+		if field < fieldSource { // addresses have few duplicates
 			m.shared = make(map[string]uint32)
 		}
 		for i := range runs {
@@ -141,8 +141,8 @@ func (c *compiler) count() (n int) {
 	return n
 }
 
-// classes numbers the different vectors of each field, and makes these numbers the
-// values of its tries.
+// classes numbers the different vectors of each field, and replaces the values of its tries by
+// these numbers.
 func (c *compiler) classes() (classes [fieldCount][]uint32) {
 	for field := range fieldCount {
 		numbers := make(map[uint32]uint32)
@@ -196,7 +196,7 @@ func (c *compiler) fold(classes [fieldCount][]uint32) (groups []group, strides [
 	return groups, strides
 }
 
-// places is where vectors and chunks are in the image.
+// places holds the offsets of vectors and chunks in the image.
 type places struct {
 	v          *vectors
 	aggregates int

@@ -22,12 +22,12 @@ func (m *Image) Lookup(p *Packet) (int, bool) {
 	return m.rank(place), true
 }
 
-// rank is the index of the rule at a place of the vectors.
+// rank returns the index of the rule at a place in the vectors.
 func (m *Image) rank(place int) int {
 	return int(m.word(int(m.word(headerRules)) + recordBytes*place + recordRank))
 }
 
-// search returns the place of the rule that decides about p, or -1.
+// search returns the place of the rule that applies to p, or -1.
 func (m *Image) search(p *Packet) int {
 	var vectors []int
 	direct, sum := m.word(headerDirect) != 0, 0
@@ -47,7 +47,7 @@ func (m *Image) search(p *Packet) int {
 	return m.first(vectors)
 }
 
-// question is a key, and which trie it is looked up in.
+// question is a key and the trie in which it is looked up.
 type question struct {
 	root int
 	key  key
@@ -104,7 +104,7 @@ func (m *Image) walk(entry uint32, k key) uint32 {
 	return entry & entryValue
 }
 
-// first returns the place of the rule of the lowest rank that all vectors have, or -1.
+// first returns the place of the rule with the lowest rank that is set in all vectors, or -1.
 func (m *Image) first(vectors []int) int {
 	chunks, regions, found := int(m.word(headerChunks)), int(m.word(headerRegions)), -1
 	words := make([]uint64, chunks/8)
@@ -169,11 +169,11 @@ func (m *Image) Rules() (rules []Rule) {
 	return rules
 }
 
-// AsksWhereTo reports whether a rule names the device that packets leave by.
+// AsksWhereTo reports whether a rule matches the output device of packets.
 func (m *Image) AsksWhereTo() bool { return m.word(headerRoots+4*rootOut)&entryLeaf == 0 }
 
-// AsksOfFrames reports whether a rule names a VLAN or a DSCP: these differ between the packets of
-// a connection.
+// AsksOfFrames reports whether a rule matches a VLAN or a DSCP: these may differ between the
+// packets of a connection.
 func (m *Image) AsksOfFrames() bool {
 	return m.word(headerRoots+4*rootVLAN)&entryLeaf == 0 || m.word(headerRoots+4*rootDSCP)&entryLeaf == 0
 }

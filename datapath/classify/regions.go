@@ -11,20 +11,21 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Rules of different shapes, by how much of which fields they match, have separate regions in the
-// vectors. Otherwise the vector of a source would contain the bits of all rules that name no
-// source, the vector of a destination the bits of all rules that name only a source, and words
+// Rules of different shapes, which depend on how much of which fields they match, have separate
+// regions in the vectors. Otherwise the vector of a source would contain the bits of all rules
+// without a source, the vector of a destination the bits of all rules with only a source, and words
 // with both kinds would be searched in vain. A region consists of whole words, in which the rules
-// are in order; of the first matching rule of each region, the one with the lowest rank decides.
+// are in order; among the first matching rules of all regions, the one with the lowest rank
+// applies.
 
-// regionsFrom is the number of rules from which rules are put into regions.
+// regionsFrom is the minimum number of rules for which regions are used.
 const regionsFrom = 512
 
 // placed is a rule at its place in the vectors. An unused place has an empty Match and Hooks 0, so
 // it matches nothing.
 type placed struct {
 	*Rule
-	rank int // place among the rules as they were given
+	rank int // place in the original order of the rules
 }
 
 var noRule = placed{Rule: &Rule{Match: &datapath.Match{}}}
@@ -37,7 +38,7 @@ const (
 	degrees
 )
 
-// Prefixes that are no longer than these, and ranges of more ports, are much of a field.
+// Prefixes with at most this length, and ranges of more than this many ports, are much of a field.
 const (
 	muchBits4 = 20
 	muchBits6 = 48
@@ -60,7 +61,7 @@ func broad(prefixes []netip.Prefix) bool {
 	})
 }
 
-// shape returns which fields a rule names, and how much of them.
+// shape encodes which fields a rule matches, and how much of them.
 func (r *Rule) shape() (s int) {
 	m := r.Match
 	ports := slices.ContainsFunc(m.Ports, func(p datapath.PortRange) bool { return p.Last-p.First >= muchPorts })
@@ -77,8 +78,8 @@ func (r *Rule) shape() (s int) {
 }
 
 // shapes returns a number for each rule, equal for the rules of one region. Shapes with few rules,
-// less than a 64th of all, share a region: each region has words of its own, and there must not be
-// too many for [aggregateMax].
+// less than 1/64 of all, share a region: each region has words of its own, whose number
+// [aggregateMax] limits.
 func shapes(rules []Rule) []int {
 	of := make([]int, len(rules))
 	if len(rules) < regionsFrom {
@@ -97,7 +98,7 @@ func shapes(rules []Rule) []int {
 	return of
 }
 
-// place puts rules into regions, and returns the first word behind each region.
+// place assigns rules to regions, and returns the first word after each region.
 func place(rules []Rule) (places []placed, ends []int) {
 	places, ends = placeBy(rules, shapes(rules))
 	if len(places) > aggregateMax*64*64 {
@@ -126,7 +127,7 @@ func placeBy(rules []Rule, shapes []int) (places []placed, ends []int) {
 	return places, ends
 }
 
-// decides returns the place of the rule of a vector that decides, or -1.
+// decides returns the place of the rule in a vector that applies, or -1.
 func (c *compiler) decides(vector uint32) int {
 	found := -1
 	c.vectors.each(vector, func(place int) {
@@ -137,8 +138,8 @@ func (c *compiler) decides(vector uint32) int {
 	return found
 }
 
-// regions returns, for each word, one bit for each word behind its region, as an offset in the
-// image; 0 if there is only one region.
+// regions writes, for each word, a bitmap of the words after its region, and returns the offset of
+// this table in the image; 0 if there is only one region.
 func (c *compiler) regions(m *memory) uint32 {
 	if len(c.ends) < 2 {
 		return 0

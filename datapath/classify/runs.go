@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// key is a value of a field, its first bit the uppermost of hi.
+// key is a value of a field; its first bit is the most significant bit of hi.
 type key struct{ hi, lo uint64 }
 
 func (k key) compare(o key) int {
@@ -18,8 +18,8 @@ func (k key) compare(o key) int {
 	return cmp.Compare(k.lo, o.lo)
 }
 
-// after returns the first key behind all keys that begin with the first n bits of k; false: no
-// such key exists.
+// after returns the first key after all keys that begin with the first n bits of k; false: no such
+// key exists.
 func (k key) after(n int) (key, bool) {
 	switch {
 	case n == 0:
@@ -36,7 +36,7 @@ func (k key) after(n int) (key, bool) {
 	return key{k.hi, lo}, true
 }
 
-// number is a key of so many bits.
+// number returns a value with a number of bits as a key.
 func number(v uint64, bits int) key { return key{hi: v << (64 - bits)} }
 
 func keyOfAddr(a netip.Addr) key {
@@ -55,14 +55,15 @@ func keyOfBytes(b [16]byte) (k key) {
 	return k
 }
 
-// run is all keys from start to the next one's. Its value is a vector first, and
-// what a leaf holds later.
+// run contains all keys from start up to the start of the next run. Its value is first a vector,
+// later the value of a leaf.
 type run struct {
 	start key
 	value uint32
 }
 
-// compact joins runs of the same value; of those with the same start the last holds.
+// compact joins adjacent runs with the same value; of several runs with the same start, the last
+// one applies.
 func compact(runs []run) []run {
 	out := runs[:0]
 	for i, r := range runs {
@@ -81,7 +82,7 @@ func compact(runs []run) []run {
 type owned struct {
 	start key
 	bits  int
-	rule  int // -1: the rules of value
+	rule  int // -1: see value
 	value uint32
 }
 
@@ -89,7 +90,7 @@ func (p *owned) compare(o *owned) int {
 	return cmp.Or(p.start.compare(o.start), cmp.Compare(p.bits, o.bits))
 }
 
-// vectorOf returns the rules of prefixes that are all the same.
+// vectorOf returns the vector of the rules of identical prefixes.
 func vectorOf(v *vectors, same []owned) (value uint32) {
 	rules := v.changing()
 	for _, p := range same {
@@ -108,7 +109,7 @@ func prefixRuns(v *vectors, base uint32, prefixes []owned) []run {
 	slices.SortFunc(prefixes, func(a, b owned) int { return a.compare(&b) })
 	type open struct {
 		end     key
-		endless bool // to the last key
+		endless bool // up to the last key
 		value   uint32
 	}
 	runs := make([]run, 1, 2*len(prefixes)+1)
@@ -140,14 +141,14 @@ func prefixRuns(v *vectors, base uint32, prefixes []owned) []run {
 	return compact(runs)
 }
 
-// span is the values from first to last that a rule matches.
+// span is a range of values, from first to last, that a rule matches.
 type span struct {
 	first, last uint64
 	rule        int
 }
 
-// spanRuns returns which rules match each value of so many bits: the rules of base and of every
-// span that contains the value. Keys begin with prefix, a key of prefixBits.
+// spanRuns returns which rules match each value with this number of bits: the rules of base and of
+// every span that contains the value. Keys begin with the first prefixBits of prefix.
 func spanRuns(base *changing, spans []span, prefix key, prefixBits, bits int) []run {
 	type event struct {
 		at   uint64
@@ -176,7 +177,7 @@ func spanRuns(base *changing, spans []span, prefix key, prefixBits, bits int) []
 		}
 	}
 	for _, e := range events {
-		base.set(e.rule, false) // as it was: no rule of a span is one of base
+		base.set(e.rule, false) // restored: no rule of a span is in base
 	}
 	return compact(runs)
 }

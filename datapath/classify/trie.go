@@ -10,18 +10,17 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// An entry of a trie is a leaf, with its value; a node, which the next byte of the key
-// is looked up in; or a skip, which the next few bytes are compared with.
+// An entry of a trie is a leaf, with its value; a node, in which the next byte of the key is looked
+// up; or a skip, with which the next few bytes are compared.
 const (
 	entryLeaf  = 1 << 31
 	entrySkip  = 1 << 30
-	entryValue = entrySkip - 1 // of a leaf; else its offset, in units of 4 bytes
+	entryValue = entrySkip - 1 // of a leaf; otherwise an offset in units of 4 bytes
 )
 
-// A node has a bit for each of the 256 values of a byte at which a run of equal entries
-// begins, how many bits are set in the words before each word, and the entries of the
-// runs. A skip has the value, how many bits that is, and the entries for keys that
-// have it and for others.
+// A node has a bitmap of the 256 values of a byte, with a bit set where a run of equal entries
+// begins, the number of bits set before each of its words, and the entries of the runs. A skip has
+// a value, its number of bits, and the entries for matching keys and for other keys.
 const (
 	nodeCounts  = 32
 	nodeEntries = 36
@@ -33,10 +32,10 @@ const (
 	line        = 64
 )
 
-// memory is the image as it grows.
+// memory is the image during construction.
 type memory struct {
 	b      []byte
-	shared map[string]uint32 // where equal data is stored once; nil: duplicates are not sought
+	shared map[string]uint32 // offsets by data, to store equal data once; nil: not shared
 	err    error
 }
 
@@ -62,7 +61,7 @@ func (m *memory) put(b []byte) uint32 {
 	return uint32(at)
 }
 
-// byteOf returns a byte of a key, the first of which is 0.
+// byteOf returns byte i of a key, from 0.
 func (k key) byteOf(i int) int {
 	if i < 8 {
 		return int(k.hi >> (56 - 8*i) & 0xff)
@@ -70,7 +69,7 @@ func (k key) byteOf(i int) int {
 	return int(k.lo >> (120 - 8*i) & 0xff)
 }
 
-// bytes returns n bytes from the one at i on; at most seven.
+// bytes returns n bytes, at most seven, from byte i on.
 func (k key) bytes(i, n int) (v uint64) {
 	for j := range n {
 		v = v<<8 | uint64(k.byteOf(i+j))
@@ -78,7 +77,7 @@ func (k key) bytes(i, n int) (v uint64) {
 	return v
 }
 
-// endsAt reports whether nothing is set from byte i on.
+// endsAt reports whether no bit is set from byte i on.
 func (k key) endsAt(i int) bool {
 	switch {
 	case i >= 16:
@@ -96,7 +95,7 @@ func (k key) before() key {
 	return key{k.hi, k.lo - 1}
 }
 
-// common returns how many bytes two keys have in common at their beginning.
+// common returns the number of leading bytes that two keys have in common.
 func (k key) common(o key) int {
 	if x := k.hi ^ o.hi; x != 0 {
 		return bits.LeadingZeros64(x) / 8
@@ -104,8 +103,9 @@ func (k key) common(o key) int {
 	return 8 + bits.LeadingZeros64(k.lo^o.lo)/8
 }
 
-// trie builds a trie of runs, whose values are the values of leaves, and returns its entry. All
-// keys of the runs have the same first depth bytes, except that the first run may begin earlier.
+// trie builds a trie from runs, whose values become the values of leaves, and returns its entry.
+// All keys of the runs have the same first depth bytes, except that the first run may begin
+// earlier.
 func (m *memory) trie(runs []run, depth int) uint32 {
 	if len(runs) == 1 || m.err != nil {
 		return entryLeaf | runs[0].value
@@ -152,13 +152,13 @@ func (m *memory) trie(runs []run, depth int) uint32 {
 	return m.put(node) / 4
 }
 
-// skip makes an entry for runs that differ only in keys that have n bytes in common.
+// skip builds a skip entry for runs that differ only for keys with the same n bytes.
 func (m *memory) skip(runs []run, depth, n int) uint32 {
 	other := entryLeaf | runs[0].value
 	value := runs[1].start.bytes(depth, n)
 	inside := runs
 	if runs[len(runs)-1].start.common(runs[1].start) < depth+n {
-		inside = inside[:len(inside)-1] // the runs behind these keys
+		inside = inside[:len(inside)-1] // the run after these keys
 	}
 	if runs[1].start.endsAt(depth + n) {
 		inside = inside[1:]

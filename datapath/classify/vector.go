@@ -71,7 +71,7 @@ func (v *vectors) intern(parts []uint32) uint32 {
 	return id
 }
 
-// bound notes where vectors take too much: then no more are combined.
+// bound records an error if the vectors take too much memory: then no more are combined.
 func (v *vectors) bound() {
 	if v.err == nil && len(v.chunks)*3*64+len(v.ids)*(v.width*8+64) > vectorMemory {
 		v.err = fmt.Errorf("the rules have too many combinations of prefixes, ports and other fields (%d MiB of bit vectors): use fewer of them, or groups: %w",
@@ -81,7 +81,7 @@ func (v *vectors) bound() {
 
 func (v *vectors) of(id uint32) []uint32 { return v.parts[int(id)*v.width:][:v.width] }
 
-// or returns the vector of the bits of both.
+// or returns the vector of the bits that are set in a or b.
 func (v *vectors) or(a, b uint32) uint32 {
 	return v.combine(v.ors, a, b, func(a, b uint32) uint32 {
 		if a == 0 || b == 0 {
@@ -95,7 +95,7 @@ func (v *vectors) or(a, b uint32) uint32 {
 	})
 }
 
-// and returns the vector of the bits that both have.
+// and returns the vector of the bits that are set in a and b.
 func (v *vectors) and(a, b uint32) uint32 {
 	return v.combine(v.ands, a, b, func(a, b uint32) uint32 {
 		if a == 0 || b == 0 {
@@ -139,7 +139,7 @@ func (v *vectors) each(id uint32, f func(bit int)) {
 	}
 }
 
-// changing is a vector whose bits change one after the other.
+// changing is a vector whose bits are changed one by one.
 type changing struct {
 	v     *vectors
 	words []chunk
@@ -162,7 +162,7 @@ func (c *changing) set(bit int, on bool) {
 	c.dirty = append(c.dirty, part)
 }
 
-// vector returns the vector as it is now.
+// vector returns the current vector.
 func (c *changing) vector() uint32 {
 	for _, part := range c.dirty {
 		c.parts[part] = c.v.chunk(c.words[part])

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package selection fills the tables by which a data plane picks a backend for a
-// new connection: it turns weights into slots. It knows nothing of services,
-// of the state of a backend, or of how a table is stored.
+// Package selection fills the tables by which a data plane selects a backend for a new connection:
+// it converts weights to slots. It does not depend on services, the state of backends, or the
+// storage of tables.
 //
-// Nodes agree without talking: the outcome depends on the addresses and weights
-// of the backends and the size of the table, not on the order of the list.
+// Nodes agree without communication: the result depends on the addresses and weights of the
+// backends and the size of the table, not on the order of the list.
 package selection
 
 import (
@@ -16,21 +16,21 @@ import (
 	"sync"
 )
 
-// Weighted is one backend as a table sees it.
+// Weighted is one backend with its weight.
 type Weighted struct {
 	Addr   netip.AddrPort
 	Weight uint16 // share of the slots; 0: none
 }
 
-// None stands in every slot of a table that no backend has a share in.
+// None is in every slot of a table in which no backend has a share.
 const None = math.MaxUint32
 
 // Maglev fills dst with indexes into backends by consistent hashing, as in Eisenbud et al.,
-// "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4: a
-// backend's share of the slots is its share of the weights, to within one or two slots, and when a
-// backend is added or removed, few slots of other backends change. dst should have prime length,
-// at least 100 times the length of backends (datapath.SlotCount); tables of different length have
-// nothing in common. A backend whose share is less than half a slot gets none.
+// "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4: a backend's
+// share of the slots is its share of the weights, to within one or two slots, and when a backend is
+// added or removed, few slots of other backends change. dst should have prime length, at least 100
+// times the length of backends (datapath.SlotCount); tables of different length have nothing in
+// common. A backend whose share is less than half a slot gets no slot.
 //
 // Safe for concurrent use.
 func Maglev(dst []uint32, backends []Weighted) {
@@ -55,11 +55,10 @@ func Maglev(dst []uint32, backends []Weighted) {
 	}
 }
 
-// Proportional fills dst with indexes into backends, interleaved: in any stretch
-// of dst each backend has about its share of the weights, and in the whole of it
-// to within one slot or two. Read in order it is a weighted round-robin, read at
-// random a weighted random choice. dst may have any length; a multiple of the sum
-// of the weights makes the shares exact.
+// Proportional fills dst with interleaved indexes into backends: in any part of dst each backend
+// has approximately its share of the weights, and in the whole of dst its share to within one or
+// two slots. Read in order, dst is a weighted round-robin; read at random, a weighted random
+// choice. dst may have any length; a multiple of the sum of the weights makes the shares exact.
 //
 // Safe for concurrent use.
 func Proportional(dst []uint32, backends []Weighted) {
@@ -89,8 +88,8 @@ func newWalk(addr netip.AddrPort, size uint32) walk {
 	if size > 1 {
 		w.skip = uint32(h&math.MaxUint32)%(size-1) + 1
 	}
-	// Only a step that shares no factor with the size visits every slot.
-	// With a prime size that is every step.
+	// Only a step without a common factor with the size visits every slot. With a prime size, every
+	// step does.
 	for gcd(w.skip, size) != 1 {
 		w.skip++
 	}
@@ -111,9 +110,8 @@ func gcd(a, b uint32) uint32 {
 	return a
 }
 
-// hash is FNV-1a over the 16 bytes of the address and the port, with the
-// finaliser of splitmix64 to spread it over all bits. It must never change: nodes
-// of different versions have to agree.
+// hash is FNV-1a over the 16 bytes of the address and the port, with the finalizer of splitmix64 to
+// spread it over all bits. It must never change, because nodes with different versions must agree.
 func hash(addr netip.AddrPort) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -127,13 +125,13 @@ func hash(addr netip.AddrPort) uint64 {
 	return h ^ h>>31
 }
 
-// turn is the next turn of one backend. Turns are due at (2k+1)/(2*weight) for
-// k = 0, 1, …, which is Webster's method of sharing seats out among parties:
-// shares come out right at every length, and equal weights simply take turns.
+// turn is the next turn of one backend. Turns are due at (2k+1)/(2*weight) for k = 0, 1, …, which
+// is Webster's method of apportioning seats among parties: shares are right at every length, and
+// equal weights simply alternate.
 type turn struct {
 	due    uint64 // 2k+1
 	weight uint64
-	order  uint32 // place among the backends by address; breaks ties
+	order  uint32 // position by address; breaks ties
 	index  uint32 // in the caller's list
 }
 
@@ -142,12 +140,12 @@ func (a turn) before(b turn) bool {
 	return x < y || x == y && a.order < b.order
 }
 
-// turns is a queue of turns, the next one first; a binary heap where weights
-// differ. Its buffers are used again.
+// turns is a queue of turns, the next one first; a binary heap if weights differ. Its buffers are
+// reused.
 type turns struct {
 	turns  []turn
 	walks  []walk
-	equal  bool // all weights are the same: turns go round, next is at
+	equal  bool // all weights are equal: turns are cyclic, at is the next one
 	at     int
 	sorted []uint32
 }
@@ -179,7 +177,7 @@ func takeTurns(backends []Weighted) *turns {
 	return t
 }
 
-// next returns whose turn it is and puts that backend's following turn in.
+// next removes and returns the next turn, and adds the following turn of that backend.
 func (t *turns) next() turn {
 	if t.equal {
 		turn := t.turns[t.at]
@@ -194,7 +192,7 @@ func (t *turns) next() turn {
 	return turn
 }
 
-// sink restores the order of the heap where only the turn at i may be out of place.
+// sink restores the order of the heap if only the turn at i may be out of place.
 func (t *turns) sink(i int) {
 	for {
 		least := i

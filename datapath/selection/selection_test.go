@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// farm returns n backends of weight 1 with addresses of no pattern.
+// farm returns n backends of weight 1 with random addresses.
 func farm(n int, seed uint64) []Weighted {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	seen := map[netip.AddrPort]bool{}
@@ -40,7 +40,8 @@ func counts(table []uint32, n int) []int {
 	return c
 }
 
-// moved counts slots whose backend changed, except slots whose old or new backend is gone.
+// moved counts slots whose backend changed, except slots whose old or new backend is the one in
+// gone.
 func moved(before, after []uint32, was, is []Weighted, gone netip.AddrPort) int {
 	n := 0
 	for i := range before {
@@ -84,7 +85,8 @@ func TestSharesFollowWeights(t *testing.T) {
 	}
 }
 
-// The order of the list and a list's backends without weight change nothing.
+// TestOrderDoesNotMatter: neither the order of the list nor backends without weight change the
+// table.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for name, fillTable := range fillers {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
@@ -107,8 +109,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// Section 5.3 of the paper: with 1000 backends and 65537 slots, equal weights
-// differ by one slot at most.
+// TestMaglevIsEven: as in section 5.3 of the paper, with 1000 backends and 65537 slots, the shares
+// of equal weights differ by at most one slot.
 func TestMaglevIsEven(t *testing.T) {
 	table := make([]uint32, 65537)
 	Maglev(table, farm(1000, 1))
@@ -141,7 +143,8 @@ func TestMaglevDisruptsLittle(t *testing.T) {
 	}
 }
 
-// A change of one weight takes from the others, and moves little between them.
+// TestMaglevWeightChangeDisruptsLittle: a change of one weight moves few slots between the other
+// backends.
 func TestMaglevWeightChangeDisruptsLittle(t *testing.T) {
 	all := farm(10, 5)
 	for i := range all {
@@ -156,8 +159,8 @@ func TestMaglevWeightChangeDisruptsLittle(t *testing.T) {
 	}
 }
 
-// The hash decides where connections go: written down, so that nodes of
-// different versions agree.
+// TestHashNeverChanges pins values of the hash: it determines the backends of connections, so nodes
+// with different versions must agree.
 func TestHashNeverChanges(t *testing.T) {
 	for addr, want := range map[string]uint64{
 		"10.0.1.2:8080":        0xb87b58a69e13d159,
@@ -187,7 +190,7 @@ func TestProportionalInterleaves(t *testing.T) {
 	}
 }
 
-// Any size ends, and one backend fills any table.
+// TestAnySize: tables of any size are filled.
 func TestAnySize(t *testing.T) {
 	for size := 1; size < 300; size++ {
 		table := make([]uint32, size)
@@ -207,7 +210,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// 10,000 services of 10 backends are 10,000 of these.
+// BenchmarkMaglev10 fills one table: 10,000 services with 10 backends each need 10,000 of them.
 func BenchmarkMaglev10(b *testing.B)  { benchmark(b, Maglev, 10, 1) }
 func BenchmarkMaglev10W(b *testing.B) { benchmark(b, Maglev, 10, 9) }
 func BenchmarkMaglev1000W(b *testing.B) {

@@ -25,8 +25,8 @@ import (
 // Programs are the paths of the programs under test.
 type Programs struct{ Daemon, CLI, CNI string }
 
-// Build builds the programs into dir. Where LOXILIGHT_BIN names a folder they are
-// there already: not every machine that tests are carried to can build.
+// Build builds the programs into dir. If LOXILIGHT_BIN names a folder, it contains them already:
+// not every machine that runs tests can build.
 func Build(dir string) (Programs, error) {
 	if built := os.Getenv("LOXILIGHT_BIN"); built != "" {
 		return In(built), nil
@@ -51,7 +51,7 @@ const startTimeout = time.Minute
 // and pins last as long as the test.
 type Daemon struct {
 	Client *client.Client // a client of the daemon, across its restarts
-	Socket string         // of control
+	Socket string         // the control socket
 	PinDir string
 
 	t        testnet.T
@@ -62,8 +62,8 @@ type Daemon struct {
 	files    int
 }
 
-// New makes the folders and the configuration of a daemon that works in ns; more
-// are lines of configuration besides. It is not started yet.
+// New makes the folders and the configuration of a daemon that works in ns; more contains
+// additional lines of configuration. The daemon is not started yet.
 func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "loxilight-")
@@ -86,7 +86,7 @@ func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon
 	if d.Client, err = client.New(client.Options{Socket: d.Socket}); err != nil {
 		t.Fatalf("client: %v", err)
 	}
-	t.Cleanup(func() { _ = d.Client.Close() }) // nothing is under way
+	t.Cleanup(func() { _ = d.Client.Close() }) // no call is in progress
 	return d
 }
 
@@ -95,8 +95,8 @@ func (d *Daemon) StateDir() string { return d.path("state") }
 
 func (d *Daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
-// Configure writes the configuration anew, for the next start or reload. A line
-// beginning with "tables:" and the like adds to the folders, which are given.
+// Configure writes a new configuration, for the next start or reload: the folders, and the lines in
+// more, such as a line that begins with "tables:".
 func (d *Daemon) Configure(more ...string) {
 	d.t.Helper()
 	lines := append([]string{
@@ -128,7 +128,7 @@ func (d *Daemon) ObjectFile(name, content string) {
 	}
 }
 
-// Launch starts the daemon and does not wait for it.
+// Launch starts the daemon without waiting for it.
 func (d *Daemon) Launch() *testnet.Process {
 	d.t.Helper()
 	d.process = d.ns.Start(d.t, d.programs.Daemon, "--config", d.path("loxilightd.yaml"))
@@ -153,13 +153,13 @@ func (d *Daemon) Start() {
 	})
 }
 
-// Process is the run that was started last.
+// Process returns the most recently started process.
 func (d *Daemon) Process() *testnet.Process { return d.process }
 
 // Kill ends the daemon as kill -9 does.
 func (d *Daemon) Kill() { d.process.Kill() }
 
-// Stop ends the daemon and fails the test if it does not end in order.
+// Stop ends the daemon and fails the test if it does not end cleanly.
 func (d *Daemon) Stop() {
 	d.t.Helper()
 	d.process.Signal(syscall.SIGTERM)
@@ -209,7 +209,7 @@ func (d *Daemon) File(content string) string {
 	return path
 }
 
-// Connections returns the tracked connections that filter chooses.
+// Connections returns the tracked connections that match filter.
 func (d *Daemon) Connections(filter api.ConnectionFilter) (all []api.Connection) {
 	d.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

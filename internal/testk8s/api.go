@@ -54,7 +54,7 @@ func newAPI(c *Cluster) (*API, error) {
 	}}, nil
 }
 
-// As returns the API server as the holder of a token sees it.
+// As returns the API server as seen by the holder of a token.
 func (a *API) As(token string) *API {
 	transport := a.client.Transport.(*http.Transport).Clone()
 	transport.TLSClientConfig.Certificates = nil
@@ -106,7 +106,7 @@ func (a *API) Delete(path string) error {
 	return err
 }
 
-// Kubectl runs kubectl with something for its standard input.
+// Kubectl runs kubectl with input as its standard input.
 func (c *Cluster) Kubectl(input string, args ...string) (string, error) {
 	var out, errs bytes.Buffer
 	err := c.Switch.Try(func() error {

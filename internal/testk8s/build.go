@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testk8s brings up a real Kubernetes cluster on this machine: etcd, API server,
-// controller manager, scheduler, and nodes of namespaces of their own (network, mounts,
-// names, processes), each with containerd and a kubelet. Nothing is pulled: programs are
-// built from Go modules, images are made here. Nothing leaves the namespaces, and nothing
-// is left when the cluster ends. It knows nothing of loxilight.
+// Package testk8s brings up a real Kubernetes cluster on this machine: etcd, API server, controller
+// manager, scheduler, and nodes in namespaces of their own (network, mounts, names, processes),
+// each with containerd and a kubelet. Nothing is pulled: programs are built from Go modules, images
+// are made here. Nothing leaves the namespaces, and nothing is left when the cluster ends. The
+// package does not depend on loxilight.
 package testk8s
 
 import (
@@ -49,8 +49,8 @@ var packages = []program{
 // KubeProxy is an extra program for Build, not built by default: a cluster has no kube-proxy.
 const KubeProxy = "kube-proxy"
 
-// Build builds missing programs into the user's cache folder, and logs that to log. The first time
-// takes two processors some ten minutes.
+// Build builds missing programs into the user's cache folder, and logs that to log. The first build
+// takes about ten minutes on two processors.
 func Build(log io.Writer, more ...string) (*Programs, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -105,7 +105,7 @@ func Build(log io.Writer, more ...string) (*Programs, error) {
 	return p, nil
 }
 
-// builder builds modules of others, each with the versions that its own go.mod names.
+// builder builds third-party modules, each with the versions in its own go.mod.
 type builder struct {
 	dir string
 	log io.Writer
@@ -146,8 +146,9 @@ var (
 	staged   = regexp.MustCompile(`(?m)^\s*(?:replace )?(\S+) => \./staging/`)
 )
 
-// goMod requires a module, and of every other one the version that the module itself names, so
-// that no version floats. Modules in Kubernetes' own repository are also published separately.
+// goMod returns a go.mod that requires a module, and every other module in the version that the
+// module itself names, so that all versions are fixed. Modules in Kubernetes' own repository are
+// also published separately.
 func goMod(name, path, version, theirs string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "module %s\n\n%s\n\n", name, strings.Join(aboutGo.FindAllString(theirs, -1), "\n"))
@@ -183,7 +184,8 @@ func (b *builder) run(dir, name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// stamps are the versions that the programs tell each other, and would not work without.
+// stamps returns linker flags for the versions that the programs report to each other, and do not
+// work without.
 func stamps() string {
 	minor := strings.Split(kubernetesVersion, ".")[1]
 	text := ""

@@ -17,11 +17,11 @@ import (
 type Options struct {
 	Nodes    int
 	Families []*Family // see Families
-	Images   []string  // archives of further images that every node has
+	Images   []string  // archives of additional images for every node
 	Bare     bool      // a control plane only: nodes run nothing
 }
 
-// Cluster is a cluster that runs until the end of the test that it was made by.
+// Cluster is a cluster that runs until the end of the test that created it.
 type Cluster struct {
 	Nodes    []*Node
 	Families []*Family
@@ -83,7 +83,7 @@ func New(t testnet.T, p *Programs, o Options) *Cluster {
 	return c
 }
 
-// Join connects another machine, which runs nothing, to the nodes' network of IPv4.
+// Join connects another machine, which runs nothing, to the nodes' IPv4 network.
 func (c *Cluster) Join(t testnet.T, name, ip4 string) *testnet.NS {
 	t.Helper()
 	ns := testnet.New(t, name)
@@ -247,7 +247,7 @@ func lastLines(file string, n int) string {
 	return strings.Join(all[max(0, len(all)-n):], "\n")
 }
 
-// InstallCoreDNS applies Kubernetes' own manifest, without servers beyond the cluster.
+// InstallCoreDNS applies Kubernetes' own manifest, without servers outside the cluster.
 func (c *Cluster) InstallCoreDNS(t testnet.T) {
 	t.Helper()
 	text := strings.NewReplacer("__DNS__DOMAIN__", "cluster.local", "__DNS__MEMORY__LIMIT__", "170Mi", "__DNS__SERVER__", c.Families[0].dnsService.String()).Replace(c.manifest)

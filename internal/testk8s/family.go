@@ -17,14 +17,14 @@ type Family struct {
 	Six        bool
 	Loopback   netip.Addr
 	Outside    netip.Addr // the machine behind the nodes' router
-	APIService netip.Addr // the first one of services
+	APIService netip.Addr // the first address of the Services' range
 
-	router, outsideRouter netip.Prefix // as the nodes know it, and as the machine outside does
+	router, outsideRouter netip.Prefix // as seen by the nodes, and by the machine outside
 	firstNode, dnsService netip.Addr
 	pods, services        string
 }
 
-// IPv4 and IPv6 are the families that there are.
+// IPv4 and IPv6 are the supported families.
 var (
 	IPv4 = &Family{
 		Name: "ipv4", Loopback: netip.MustParseAddr("127.0.0.1"), Outside: netip.MustParseAddr("192.0.2.10"), APIService: netip.MustParseAddr("10.96.0.1"),
@@ -59,7 +59,7 @@ func Families(text string) (all []*Family, err error) {
 	return all, nil
 }
 
-// node is the address of a node, the first one being 0.
+// node returns the address of a node; the first node has index 0.
 func (f *Family) node(index int) netip.Addr {
 	addr := f.firstNode
 	for range index {
@@ -68,7 +68,7 @@ func (f *Family) node(index int) netip.Addr {
 	return addr
 }
 
-// with is an address with the length of the prefix of the router's network.
+// with returns an address with the prefix length of the router's network.
 func with(addr netip.Addr, router netip.Prefix) string {
 	return netip.PrefixFrom(addr, router.Bits()).String()
 }
@@ -76,7 +76,7 @@ func with(addr netip.Addr, router netip.Prefix) string {
 // Has reports whether a cluster has addresses of a family.
 func (c *Cluster) Has(f *Family) bool { return slices.Contains(c.Families, f) }
 
-// Outsides are the addresses of the machine outside, the first family first.
+// Outsides returns the addresses of the machine outside, the first family first.
 func (c *Cluster) Outsides() (all []netip.Addr) {
 	for _, f := range c.Families {
 		all = append(all, f.Outside)
@@ -84,12 +84,12 @@ func (c *Cluster) Outsides() (all []netip.Addr) {
 	return all
 }
 
-// APIServer is where clients find the API server, on the first node.
+// APIServer returns the URL at which clients find the API server, on the first node.
 func (c *Cluster) APIServer() string {
 	return "https://" + net.JoinHostPort(c.Nodes[0].IP().String(), "6443")
 }
 
-// joined is something of every family, as flags of Kubernetes want it.
+// joined returns the values of all families, joined as Kubernetes' flags expect.
 func (c *Cluster) joined(of func(*Family) string) string {
 	var words []string
 	for _, f := range c.Families {
@@ -98,12 +98,12 @@ func (c *Cluster) joined(of func(*Family) string) string {
 	return strings.Join(words, ",")
 }
 
-// serviceRange is a flag for the programs of the control plane.
+// serviceRange returns a flag for the programs of the control plane.
 func (c *Cluster) serviceRange() string {
 	return "--service-cluster-ip-range=" + c.joined(func(f *Family) string { return f.services })
 }
 
-// everywhere is the address of those that listen on all: on :: for both families.
+// everywhere returns the wildcard address to listen on: :: for both families.
 func (c *Cluster) everywhere() string {
 	if c.Has(IPv6) {
 		return "::"
@@ -111,10 +111,10 @@ func (c *Cluster) everywhere() string {
 	return "0.0.0.0"
 }
 
-// IP is the node's address of the cluster's first family.
+// IP returns the node's address of the cluster's first family.
 func (n *Node) IP() netip.Addr { return n.IPs[0] }
 
-// IPLike is the node's address of the family that another address has.
+// IPLike returns the node's address of the same family as another address.
 func (n *Node) IPLike(other netip.Addr) netip.Addr {
 	for _, ip := range n.IPs {
 		if ip.Is4() == other.Is4() {
@@ -124,7 +124,7 @@ func (n *Node) IPLike(other netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// hosts are all of the node's addresses.
+// hosts returns all of the node's addresses.
 func (n *Node) hosts() (all []string) {
 	for _, ip := range n.IPs {
 		all = append(all, ip.String())

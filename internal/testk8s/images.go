@@ -20,7 +20,7 @@ const (
 	Pause   = "registry.k8s.io/pause:test"
 )
 
-// applets are the words of a shell that tests in pods use.
+// applets are the shell commands that tests use in pods.
 var applets = []string{"sh", "cat", "ls", "ip", "ping", "sleep", "env", "hostname"}
 
 // writeImages writes the images into dir and returns their files.

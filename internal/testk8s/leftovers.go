@@ -50,7 +50,7 @@ func (c *Cluster) leftovers() (left []string) {
 func processesLeft() (left []string) {
 	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is sound
 	for _, proc := range all {
-		words, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // it may end meanwhile
+		words, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // the process may end meanwhile
 		cgroup, _ := os.ReadFile(filepath.Join(proc, "cgroup"))
 		if strings.Contains(string(words), cgroupName()+"-") || strings.Contains(string(cgroup), "/"+cgroupName()+"/") {
 			left = append(left, "process "+filepath.Base(proc)+" "+strings.ReplaceAll(string(words), "\x00", " "))

@@ -15,15 +15,16 @@ import (
 
 const (
 	cgroupRoot = "/sys/fs/cgroup"
-	// ours begins the names of cgroups and folders; the process follows that made them.
+	// ours is the prefix of the names of cgroups and folders; the id of the process that created
+	// them follows.
 	ours = "llk8s-"
 	// watches is a limit of the whole machine that many kubelets and containerds exceed.
 	watches, enoughWatches = "/proc/sys/fs/inotify/max_user_instances", 2048
-	// watchesBefore holds the previous value; it exists if a test was killed.
+	// watchesBefore holds the previous value; the file remains if a test was killed.
 	watchesBefore = "/run/llk8s-inotify"
 )
 
-// prepareMachine changes settings that no namespace has, and restores them at the end.
+// prepareMachine changes settings that belong to no namespace, and restores them at the end.
 func (c *Cluster) prepareMachine() {
 	clearCgroups()
 	c.t.Cleanup(clearCgroups)
@@ -80,7 +81,7 @@ func hierarchies() (dirs []string, unified bool) {
 	return dirs, false
 }
 
-// makeCgroup makes the cgroup of a node's pods, which the kubelet wants to be there.
+// makeCgroup makes the cgroup of a node's pods, which the kubelet expects to exist.
 func makeCgroup(node string) error {
 	dirs, unified := hierarchies()
 	for _, dir := range dirs {
@@ -120,7 +121,7 @@ func clearCgroups() {
 	}
 }
 
-// clearFolders removes the folders of tests that are no more.
+// clearFolders removes the folders of tests that have ended.
 func clearFolders() {
 	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), ours+"*")) // the pattern is sound
 	for _, path := range paths {
@@ -133,7 +134,7 @@ func clearFolders() {
 // maker returns the process in the name of a cgroup; 0: no process.
 func maker(path string) int {
 	word, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), ours), "-")
-	pid, _ := strconv.Atoi(word) // 0 if it is no number
+	pid, _ := strconv.Atoi(word) // 0 if it is not a number
 	return pid
 }
 

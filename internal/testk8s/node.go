@@ -27,7 +27,7 @@ type Node struct {
 
 	c       *Cluster
 	process *testnet.Process
-	init    int // its process 1, as the machine numbers it
+	init    int // its process 1, by its id in the machine's PID namespace
 }
 
 func (n *Node) dir() string { return filepath.Join(n.c.dir, n.Name) }
@@ -129,5 +129,5 @@ func (n *Node) MustRun(t testnet.T, name string, args ...string) string {
 	return out
 }
 
-// Kubelet is the program of the kubelets.
+// Kubelet returns the path of the kubelets' program.
 func (c *Cluster) Kubelet() string { return filepath.Join(c.p.Dir, "kubelet") }

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// authority signs all certificates of a cluster, which last for a day.
+// authority signs all certificates of a cluster, which are valid for a day.
 type authority struct {
 	dir    string // contains the certificates and keys
 	server string // URL of the API server
@@ -63,8 +63,8 @@ func newAuthority(dir, server string) (*authority, error) {
 // path returns the path of a file of the authority.
 func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// issue writes NAME.crt and NAME.key for a user of a group, and for the addresses and
-// names that a server has.
+// issue writes NAME.crt and NAME.key for a user in a group, and for the addresses and names of a
+// server.
 func (a *authority) issue(name, user, group string, hosts ...string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -66,17 +66,17 @@ func (c *Cluster) List(path string) ([]Object, error) {
 	return list.Items, err
 }
 
-// Pods returns the pods of a namespace that bear a label, and are not being deleted.
+// Pods returns the pods of a namespace that have a label, and are not being deleted.
 func (c *Cluster) Pods(namespace, label string) ([]Object, error) {
 	all, err := c.List(fmt.Sprintf("/api/v1/namespaces/%s/pods?labelSelector=%s", namespace, label))
 	return slices.DeleteFunc(all, func(o Object) bool { return o.Metadata.DeletionTimestamp != "" }), err
 }
 
-// podPatience is how long pods may take. A controller that missed the end of its last pod, since
-// the API server was killed, makes no other for five minutes.
+// podPatience is how long pods may take. A controller that missed the end of its last pod because
+// the API server was killed creates no other pod for five minutes.
 const podPatience = 6 * time.Minute
 
-// ReadyPods waits until so many pods are Ready, and no others there, and returns them.
+// ReadyPods waits until exactly count pods exist and all of them are Ready, and returns them.
 func (c *Cluster) ReadyPods(t testnet.T, namespace, label string, count int) (pods []Object) {
 	t.Helper()
 	var err error
@@ -125,7 +125,7 @@ func (c *Cluster) Inside(t testnet.T, pod *Object) *testnet.NS {
 	for _, path := range paths {
 		ns, err := testnet.At(t, pod.Metadata.Name, path)
 		if err != nil {
-			continue // it went meanwhile
+			continue // it was deleted meanwhile
 		}
 		has := false
 		err = ns.Try(func() error {

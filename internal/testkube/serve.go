@@ -92,7 +92,7 @@ func status(code int, reason, message string) []byte {
 	return raw
 }
 
-// selector returns which objects a request is about.
+// selector returns a function that reports whether the request selects an object.
 func selector(r *http.Request) func(metav1.Object) bool {
 	chosen, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {

@@ -43,7 +43,7 @@ type Server struct {
 	fault  func(http.ResponseWriter, *http.Request) bool
 	calls  map[string]int // requests by verb and resource
 	events []corev1.Event
-	down   bool // each request is hung up on
+	down   bool // each connection is closed without an answer
 	// noStreams refuses streamed lists, as servers before 1.32 do.
 	noStreams bool
 }
@@ -129,14 +129,14 @@ func (s *Server) Fault(f func(http.ResponseWriter, *http.Request) bool) {
 	s.fault = f
 }
 
-// NoStreams has the server refuse streamed lists, or not.
+// NoStreams sets whether the server refuses streamed lists.
 func (s *Server) NoStreams(no bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.noStreams = no
 }
 
-// CutWatches ends all watches that there are.
+// CutWatches ends all current watches.
 func (s *Server) CutWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *Server) Forget() {
 	}
 }
 
-// Calls returns how many requests there were, such as "list nodes" or "patch nodes".
+// Calls returns the number of requests of a kind, such as "list nodes" or "patch nodes".
 func (s *Server) Calls(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *Server) set(o metav1.Object) {
 	k.history = append(k.history, entry{s.rv, action, r})
 }
 
-// Delete deletes the objects of these names.
+// Delete deletes the objects with these names.
 func (s *Server) Delete(objects ...metav1.Object) {
 	s.t.Helper()
 	s.mu.Lock()

@@ -42,7 +42,7 @@ func NewDisk(t T, dir string) *Disk {
 	return d
 }
 
-// Fail has each access that needs the disk end with an I/O error.
+// Fail makes each access that reaches the disk end with an I/O error.
 func (d *Disk) Fail() {
 	d.t.Helper()
 	root, err := os.Open(d.dir)
@@ -56,8 +56,8 @@ func (d *Disk) Fail() {
 }
 
 // Repair makes the disk work again. No file of it may be open. It mounts a copy, since the mount
-// namespace of another process, such as a test's in parallel, may keep the failed file system in
-// use: then the kernel would mount that one again.
+// namespace of another process, such as a parallel test, may keep the failed file system in use:
+// then the kernel would mount the failed file system again.
 func (d *Disk) Repair() {
 	d.t.Helper()
 	d.unmount()

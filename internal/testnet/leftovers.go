@@ -96,8 +96,8 @@ func clearLeftovers(t T) {
 	}
 }
 
-// ownerLives reports whether the process that made name is alive. True as well
-// where name does not tell.
+// ownerLives reports whether the process that made name is alive. It also returns true if name
+// contains no process id.
 func ownerLives(name string) bool {
 	pid, _, _ := strings.Cut(strings.TrimPrefix(name, namePrefix), "-")
 	n, err := strconv.Atoi(pid)

@@ -17,7 +17,7 @@ type Port struct {
 	NS    *NS
 	Name  string
 	Addrs []string // with prefix length
-	MAC   string   // empty: by chance
+	MAC   string   // empty: random
 	MTU   int      // 0: 1500
 }
 
@@ -144,7 +144,7 @@ func (ns *NS) Route(t T, prefix, via string) {
 	})
 }
 
-// Neighbour enters a permanent neighbour, so that nothing needs to be resolved.
+// Neighbour adds a permanent neighbour, so that nothing needs to be resolved.
 func (ns *NS) Neighbour(t T, device, addr string, mac [6]byte) {
 	t.Helper()
 	ns.withLink(t, device, func(link netlink.Link) error {
@@ -179,9 +179,8 @@ const (
 	GRO        Feature = 0x2c
 )
 
-// Offload turns offloads of a device on or off. Without TxChecksum the kernel
-// finishes checksums before a packet leaves; with it veth hands on unfinished
-// ones, which the receiver trusts.
+// Offload turns offloads of a device on or off. Without TxChecksum the kernel completes checksums
+// before a packet leaves; with it veth passes on partial checksums, which the receiver trusts.
 func (ns *NS) Offload(t T, device string, on bool, features ...Feature) {
 	t.Helper()
 	for _, feature := range features {

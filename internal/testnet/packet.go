@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wire sends and sees whole frames on a device.
+// Wire sends and captures whole frames on a device.
 type Wire struct {
 	fd int
 
@@ -20,9 +20,9 @@ type Wire struct {
 	closed chan struct{}
 }
 
-// Wire opens a device for whole frames. Frames that others send or receive there
-// are kept as they are on the wire; those that go out may have an unfinished
-// checksum unless TxChecksum is off.
+// Wire opens a device for whole frames. Frames that other programs send or receive there are
+// captured as they are on the wire; outgoing frames may have a partial checksum unless TxChecksum
+// is off.
 func (ns *NS) Wire(t T, device string) *Wire {
 	t.Helper()
 	w := &Wire{closed: make(chan struct{})}
@@ -70,7 +70,7 @@ func (w *Wire) read() {
 		}
 		n, _, err := unix.Recvfrom(w.fd, b, 0)
 		if err != nil {
-			continue // nothing came in time
+			continue // no frame arrived in time
 		}
 		w.mu.Lock()
 		w.frames = append(w.frames, append([]byte(nil), b[:n]...))

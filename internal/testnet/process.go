@@ -94,7 +94,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Output returns the output of the program so far.
 func (p *Process) Output() string { return p.out.String() }
 
-// Signal sends a signal; a program that has ended does not mind.
+// Signal sends a signal; it has no effect on a program that has ended.
 func (p *Process) Signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
 // Stop suspends the program, as [Stop] does.

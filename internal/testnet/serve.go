@@ -29,7 +29,7 @@ type Server struct {
 	close   func() error
 }
 
-// Clients returns the addresses that it was spoken to from.
+// Clients returns the addresses from which clients have sent to the server.
 func (s *Server) Clients() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) echo(c net.Conn) {
 	if _, err := fmt.Fprintln(c, s.Name); err != nil {
 		return
 	}
-	_, _ = io.Copy(c, c) // the client's going away is its affair
+	_, _ = io.Copy(c, c) // the client may close the connection at any time
 }
 
 // ServeUDP starts a server that answers each datagram with its name, a space, and
@@ -175,8 +175,8 @@ func (ns *NS) ServeHTTP(t T, addr, name string) *Server {
 	return s
 }
 
-// Dial connects from the namespace. local, if not empty, is the address or address and port to
-// connect from.
+// Dial connects from the namespace. local, if not empty, is the address or address and port from
+// which to connect.
 func (ns *NS) Dial(network, local, remote string, timeout time.Duration) (c net.Conn, err error) {
 	d := net.Dialer{Timeout: timeout}
 	d.SetMultipathTCP(false)
@@ -201,7 +201,7 @@ func (ns *NS) Dial(network, local, remote string, timeout time.Duration) (c net.
 	return c, err
 }
 
-// reuseAddress lets a port be bound whose last connection is in TIME_WAIT.
+// reuseAddress allows binding to a port whose last connection is in TIME_WAIT.
 func reuseAddress(_, _ string, raw syscall.RawConn) error {
 	var err error
 	ctlErr := raw.Control(func(fd uintptr) {

@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// T is the part of testing.TB that is used here, so that programs can fill it too.
+// T is the part of testing.TB that is used here, so that programs can implement it, too.
 type T interface {
 	Helper()
 	Cleanup(func())
@@ -47,8 +47,7 @@ var (
 	home    = sync.OnceValues(netns.Get) // the namespace of the process
 )
 
-// RequireRoot skips the test with -short and without the privileges that
-// namespaces take.
+// RequireRoot skips the test with -short, or without the privileges that namespaces require.
 func RequireRoot(t T) {
 	t.Helper()
 	if f := flag.Lookup("test.short"); f != nil && f.Value.String() == "true" {
@@ -112,8 +111,8 @@ func Here(t T) *NS {
 	return &NS{name: "here", handle: handle}
 }
 
-// MakeNamed makes a namespace by that name, as ip netns add does; [UniqueName] has names
-// that are cleared away if the test does not.
+// MakeNamed makes a namespace of that name, as ip netns add does; names from [UniqueName] are
+// removed later if the test does not remove them.
 func MakeNamed(t T, name string) {
 	t.Helper()
 	first.Do(func() { prepare(t) })
@@ -129,7 +128,7 @@ func MakeNamed(t T, name string) {
 	}
 }
 
-// DeleteNamed takes the name of a namespace away, as ip netns del does.
+// DeleteNamed removes the name of a namespace, as ip netns del does.
 func DeleteNamed(t T, name string) {
 	t.Helper()
 	if err := netns.DeleteNamed(name); err != nil {
@@ -137,7 +136,8 @@ func DeleteNamed(t T, name string) {
 	}
 }
 
-// Named returns the existing namespace of that name; if it is made anew later, call Named again.
+// Named returns the existing namespace of that name; if it is created again later, call Named
+// again.
 func Named(t T, name string) *NS {
 	t.Helper()
 	RequireRoot(t)
@@ -152,10 +152,10 @@ func Named(t T, name string) *NS {
 // Name is the name as ip netns shows it.
 func (ns *NS) Name() string { return ns.name }
 
-// Path is the file that stands for the namespace.
+// Path is the file that refers to the namespace.
 func (ns *NS) Path() string { return filepath.Join(netnsDir, ns.name) }
 
-// Open opens the namespace, for system calls that want it.
+// Open opens the namespace, for system calls that need it.
 func (ns *NS) Open() (*os.File, error) { return os.Open(ns.Path()) }
 
 // Do runs fn inside the namespace and fails the test if it fails. Goroutines that
@@ -167,14 +167,14 @@ func (ns *NS) Do(t T, fn func() error) {
 	}
 }
 
-// Try is Do for callers that want the error.
+// Try is Do for callers that need the error.
 func (ns *NS) Try(fn func() error) error {
 	runtime.LockOSThread()
 	if err := netns.Set(ns.handle); err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
-	// A thread that cannot go back stays locked, and ends with its goroutine.
+	// A thread that cannot return to its namespace stays locked, and ends with its goroutine.
 	defer func() {
 		if back, err := home(); err == nil && netns.Set(back) == nil {
 			runtime.UnlockOSThread()
@@ -207,8 +207,8 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// At is the namespace that a file stands for, by a name of one's own for it. It is to be
-// used no longer than the test lasts.
+// At returns the namespace that a file refers to, with label as its name. It must not be used after
+// the test has ended.
 func At(t T, label, path string) (*NS, error) {
 	handle, err := netns.GetFromPath(path)
 	if err != nil {

@@ -219,7 +219,7 @@ func mounts(t *testing.T) string {
 	return string(b)
 }
 
-// TestClearLeftovers: leftovers of a killed test are removed; a living test's stay.
+// TestClearLeftovers: leftovers of a killed test are removed; those of a running test stay.
 func TestClearLeftovers(t *testing.T) {
 	RequireRoot(t)
 	done := exec.Command("true")

@@ -17,7 +17,7 @@ type position struct {
 
 var be = binary.BigEndian
 
-// Build encodes layers, the outermost first, with right lengths and checksums. It panics if they
+// Build encodes layers, the outermost first, with correct lengths and checksums. It panics if they
 // cannot be encoded: that is a mistake in the test.
 func Build(layers ...Layer) []byte {
 	var at position

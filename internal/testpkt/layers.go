@@ -133,8 +133,8 @@ const (
 	V6EchoReply            = 129
 )
 
-// ICMP is an ICMP or, with V6, an ICMPv6 header. Of an error, the packet that it
-// is about is the payload, in [Raw].
+// ICMP is an ICMP or, with V6, an ICMPv6 header. The payload of an error is the packet that caused
+// it, in [Raw].
 type ICMP struct {
 	V6         bool
 	Type, Code uint8

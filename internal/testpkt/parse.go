@@ -23,7 +23,7 @@ type Packet struct {
 	Payload  []byte
 	Padding  int     // bytes after the end of the IP packet
 	Embedded *Packet // of an ICMP error; it may be cut off
-	CutOff   bool    // the packet is truncated: only of Embedded
+	CutOff   bool    // the packet is truncated: only for Embedded
 
 	faults    []string
 	checksums []string // as read, with their names
@@ -45,7 +45,7 @@ func Parse(frame []byte) *Packet {
 	return p
 }
 
-// ParseIP takes an IP packet without a link header apart.
+// ParseIP parses an IP packet without a link header.
 func ParseIP(b []byte) *Packet {
 	p := new(Packet)
 	p.parseVersion(b)
@@ -87,15 +87,14 @@ func (p *Packet) Protocol() uint8 {
 	return 0
 }
 
-// Source returns the source address with its port; of ICMP, with the identifier.
+// Source returns the source address with its port; for ICMP, with the identifier.
 func (p *Packet) Source() netip.AddrPort {
 	source, _ := p.addrs()
 	port, _ := p.ports()
 	return netip.AddrPortFrom(source, port)
 }
 
-// Destination returns the destination address with its port; of ICMP, with the
-// identifier.
+// Destination returns the destination address with its port; for ICMP, with the identifier.
 func (p *Packet) Destination() netip.AddrPort {
 	_, destination := p.addrs()
 	_, port := p.ports()

@@ -152,7 +152,7 @@ func TestCheckFindsEveryBit(t *testing.T) {
 		frame := Build(layers...)
 		start := 14
 		if _, v6 := layers[1].(IPv6); v6 {
-			start = 14 + 8 // the rest of the header no checksum covers
+			start = 14 + 8 // no checksum covers the bytes before
 		}
 		for bit := start * 8; bit < len(frame)*8; bit++ {
 			frame[bit/8] ^= 1 << (bit % 8)

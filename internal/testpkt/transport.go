@@ -21,13 +21,13 @@ func (p *Packet) verify(name string, field []byte, right, none bool) {
 	}
 }
 
-// whole reports whether all is here that a transport checksum covers.
+// whole reports whether the packet contains everything that a transport checksum covers.
 func (p *Packet) whole() bool { return !p.CutOff && !p.someParts }
 
 func (p *Packet) parseTransport(protocol uint8, b []byte) {
 	smallest := map[uint8]int{ProtoTCP: 20, ProtoUDP: 8, ProtoSCTP: 12, ProtoICMP: 8, ProtoICMPv6: 8}[protocol]
 	if p.CutOff && smallest > 8 {
-		smallest = 8 // all that an ICMP error must hold
+		smallest = 8 // the least that an ICMP error must contain
 	}
 	switch {
 	case smallest == 0 || p.laterPart:

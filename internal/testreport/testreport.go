@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testreport keeps the parts of docs/benchmarks.md apart that different programs
-// measure, so that a run of one replaces its own part only. It measures nothing.
+// Package testreport separates the parts of docs/benchmarks.md that different programs measure, so
+// that a run of one program replaces only its own part. It measures nothing.
 package testreport
 
 import (
@@ -62,7 +62,7 @@ func Put(report, name, part string) (string, error) {
 	return report[:at] + "\n" + begin + part + end + report[at:], nil
 }
 
-// Machine describes in a line the machine of the measurements.
+// Machine describes the machine of the measurements in one line.
 func Machine() (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

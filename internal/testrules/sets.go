@@ -21,7 +21,7 @@ func prefix4(v uint32, bits int) []netip.Prefix {
 
 func port(v uint16) []datapath.PortRange { return []datapath.PortRange{{First: v, Last: v}} }
 
-// HardSets returns sets of rules, each of which is hard in a way of its own.
+// HardSets returns sets of rules, each of which is hard to search in a different way.
 func HardSets(n int) map[string][]classify.Rule {
 	r := rand.New(rand.NewPCG(7, 7))
 	tcp := []datapath.Protocol{datapath.TCP}
@@ -74,7 +74,7 @@ func HardSets(n int) map[string][]classify.Rule {
 			}
 			return datapath.Match{Source: prefix4(10<<24, 8), Destination: prefix4(10<<24, 8), Protocols: []datapath.Protocol{datapath.UDP}, Ports: []datapath.PortRange{{First: uint16(i % 1000), Last: 7000}}}
 		}),
-		// Every word has a rule for the source and one for the destination, and none for both.
+		// Every word has a rule for the source and one for the destination, but none for both.
 		"false candidates": make1(func(i int) datapath.Match {
 			if i%2 == 0 {
 				return datapath.Match{Source: prefix4(10<<24, 8), Destination: prefix4(172<<24|r.Uint32()>>8, 32)}

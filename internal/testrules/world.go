@@ -66,7 +66,7 @@ type World struct {
 // NewWorld returns the world of a seed.
 func NewWorld(seed uint64) *World {
 	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), Devices: []string{"eth0", "eth1", "eth10", "wg0", "a-long-device00", "a-long-device01"}, Groups: map[datapath.GroupName]datapath.AddressGroup{}}
-	// Few nets, so that they lie in each other.
+	// Few nets, so that some contain others.
 	for range 2 + w.IntN(40) {
 		var p netip.Prefix
 		if w.IntN(2) == 0 {
@@ -156,7 +156,7 @@ func (w *World) Rule() classify.Rule {
 	if w.IntN(3) == 0 {
 		hooks = datapath.FirewallHook(1 + w.IntN(7))
 	}
-	// Most fields of most rules are empty, or hardly a packet would match.
+	// Most fields of most rules are empty, since otherwise hardly any packet would match.
 	for _, clearIt := range []func(){
 		func() { m.Source, m.SourceGroups = nil, nil }, func() { m.Destination, m.DestinationGroups = nil, nil },
 		func() { m.In = nil }, func() { m.Out = nil }, func() { m.DSCP = nil }, func() { m.VLANs = nil },
@@ -249,7 +249,7 @@ func (w *World) Packet() classify.Packet {
 	return p
 }
 
-// Aim returns a packet that one of the rules matches, more or less.
+// Aim returns a packet that one of the rules matches, exactly or nearly.
 func (w *World) Aim(rules []classify.Rule) classify.Packet {
 	p := w.Packet()
 	p.Protocol, p.HasPorts, p.HasTCPFlags = 6, true, true

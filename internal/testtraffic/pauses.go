@@ -25,8 +25,8 @@ type Pauses struct {
 	Flows    int
 	Sources  netip.Prefix // addresses of the flows; the machine must have them all
 	Target   netip.AddrPort
-	Pause    time.Duration // around which a flow pauses
-	Spread   time.Duration // the pauses of a flow are up to this shorter or longer
+	Pause    time.Duration // mean pause of a flow
+	Spread   time.Duration // a pause is up to this much shorter or longer
 	Duration time.Duration
 
 	conn  *net.UDPConn
@@ -90,7 +90,7 @@ func (p *Pauses) send(t testing.TB) {
 				t.Errorf("%s: %v", p.Name, err)
 				return
 			}
-			// From now, and not from when it was to be: a machine that is late makes pauses longer.
+			// From now, not from the scheduled time: on a slow machine, pauses are longer.
 			spread := time.Duration((rand.Float64()*2 - 1) * float64(p.Spread))
 			put(flow, max(at+wheelStep, time.Since(begin)+p.Pause+spread))
 		}
@@ -159,7 +159,7 @@ func (p *Pauses) receive() {
 	}
 }
 
-// destinationOf returns the address that a datagram came to.
+// destinationOf returns the destination address of a datagram.
 func destinationOf(oob []byte) (netip.Addr, bool) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -193,8 +193,8 @@ func (p *Pauses) note(flow int, number uint32, from netip.AddrPort) {
 	}
 }
 
-// Expect fails the test if an answer came from elsewhere than the target, or if a flow is
-// broken: its last two questions had no answer.
+// Expect fails the test if an answer did not come from the target, or if a flow is broken: its last
+// two questions had no answer.
 func (p *Pauses) Expect(t testing.TB) {
 	t.Helper()
 	p.mu.Lock()

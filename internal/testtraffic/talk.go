@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Patience is how long an answer is waited for.
+// Patience is how long to wait for an answer.
 const Patience = 5 * time.Second
 
 // TalkTCP connects from ns to target, has data sent back, and returns the name of

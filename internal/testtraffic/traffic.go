@@ -22,10 +22,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Traffic is steady load from one machine to a frontend: datagrams, each of which
-// must be answered, new connections, and connections that last.
+// Traffic is steady load from one machine to a frontend: datagrams, each of which must be answered,
+// new connections, and lasting connections.
 type Traffic struct {
-	Tuples []string // of what lasts: protocol, source, destination
+	Tuples []string // of UDP sockets and lasting connections: protocol, source, destination
 
 	ns       *testnet.NS
 	target   string
@@ -33,21 +33,21 @@ type Traffic struct {
 	wg       sync.WaitGroup
 	begin    time.Time
 	flows    []*flow
-	opened   atomic.Uint64 // new connections that did all that they should
-	exchange atomic.Uint64 // on those that last
+	opened   atomic.Uint64 // new connections that were served completely
+	exchange atomic.Uint64 // exchanges on lasting connections
 
 	mu       sync.Mutex
-	harmed   int // connections
+	harmed   int // connections, and datagrams that could not be sent
 	failures []string
-	servers  map[string]uint64 // that answered a new connection
+	servers  map[string]uint64 // by name: answered new connections
 }
 
-// Load is how much of each.
+// Load is the amount of each kind of traffic.
 type Load struct {
 	Flows       int // UDP sockets
 	Packets     int // datagrams a second, of all flows
 	Connections int // new TCP connections a second
-	Lasting     int // TCP connections that last
+	Lasting     int // lasting TCP connections
 	Idle        int // UDP sockets that were used once
 }
 
@@ -56,7 +56,7 @@ const (
 	burstMax = 100 // datagrams sent at once to catch up
 )
 
-// Start begins and returns when all flows and lasting connections are up.
+// Start starts the traffic and returns when all flows and lasting connections are up.
 func Start(t testing.TB, ns *testnet.NS, target string, l Load) *Traffic {
 	t.Helper()
 	tr := &Traffic{ns: ns, target: target, stop: make(chan struct{}), begin: time.Now(), servers: make(map[string]uint64)}
@@ -98,7 +98,7 @@ func Start(t testing.TB, ns *testnet.NS, target string, l Load) *Traffic {
 	return tr
 }
 
-// End stops it; it may be called twice.
+// End stops the traffic; it may be called twice.
 func (tr *Traffic) End() {
 	select {
 	case <-tr.stop:
@@ -160,7 +160,7 @@ func (f *flow) note(name string, number uint64) {
 	f.servers[name]++
 }
 
-// sendAll sends so many datagrams a second, by all flows in turn.
+// sendAll sends rate datagrams a second, from all flows in turn.
 func (tr *Traffic) sendAll(rate int) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -196,7 +196,7 @@ func (tr *Traffic) drain() {
 	}
 }
 
-// Lost is how many datagrams have no answer so far.
+// Lost returns the number of datagrams without an answer so far.
 func (tr *Traffic) Lost() (n uint64) {
 	for _, f := range tr.flows {
 		f.mu.Lock()
@@ -206,7 +206,7 @@ func (tr *Traffic) Lost() (n uint64) {
 	return n
 }
 
-// Sent is how many datagrams were sent. It may be called when the traffic has ended.
+// Sent returns the number of datagrams sent. It may be called when the traffic has ended.
 func (tr *Traffic) Sent() (n uint64) {
 	for _, f := range tr.flows {
 		n += f.sent
@@ -214,11 +214,11 @@ func (tr *Traffic) Sent() (n uint64) {
 	return n
 }
 
-// Opened is how many new connections did all that they should.
+// Opened returns the number of new connections that were served completely.
 func (tr *Traffic) Opened() uint64 { return tr.opened.Load() }
 
-// Harmed is how many connections, new or lasting, were refused or reset, or got no
-// answer in time, and how many datagrams could not be sent.
+// Harmed returns the number of connections, new or lasting, that were refused or reset, or got no
+// answer in time, and of datagrams that could not be sent.
 func (tr *Traffic) Harmed() int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -241,7 +241,7 @@ func (tr *Traffic) Servers() map[string]uint64 {
 	return all
 }
 
-// open makes so many new connections a second, each with a word there and back.
+// open makes rate new connections a second, and exchanges a word on each.
 func (tr *Traffic) open(rate int) {
 	ticker := time.NewTicker(time.Second / time.Duration(rate))
 	defer ticker.Stop()
@@ -297,7 +297,7 @@ func (tr *Traffic) last(c net.Conn) {
 	}
 }
 
-// ReadFull is io.ReadFull for callers that want the error alone.
+// ReadFull is io.ReadFull for callers that need only the error.
 func ReadFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	return err

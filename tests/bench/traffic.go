@@ -71,10 +71,15 @@ func (g *generator) close() {
 }
 
 // aim makes the generator send f from its first connection on.
-func (g *generator) aim(f flows) error {
+func (g *generator) aim(f flows) error { return g.aimAt(f, 0) }
+
+// aimAt makes the generator send f from the connection on that is sent as number first.
+func (g *generator) aimAt(f flows, first int) error {
+	leap := leapOf(f.connections)
 	flow := trafficFlow{
+		Index:       uint32(first * leap % f.connections),
 		Count:       uint32(f.connections),
-		Leap:        uint32(leapOf(f.connections)),
+		Leap:        uint32(leap),
 		FirstSource: hostOrder(sourceFirst) + uint32(f.sourceOffset),
 		FirstTarget: hostOrder(f.target),
 		TargetCount: uint32(f.targets),

@@ -26,36 +26,49 @@ func (r *rig) hop(p place) net.HardwareAddr {
 	return r.macs[p]
 }
 
-// establish opens connections, each with a packet and its answer, and leaves the
-// generator aimed at them.
+// establishBatch is how many connections are half-open at once: far fewer than a source may have.
+const establishBatch = 4096
+
+// establish opens connections, each with a packet, its answer and another packet: UDP is established
+// when its client speaks again after the answer. It leaves the generator aimed at them.
 func establish(r *rig, p place, f flows) error {
-	const tries = 5
 	if err := errors.Join(r.injection(true), r.receivers[p].echo(true)); err != nil {
 		return err
 	}
-	var answered uint64
-	for range tries {
-		if err := errors.Join(r.generator.sink.echo(false), r.generator.aim(f)); err != nil {
+	for first := 0; first < f.connections; first += establishBatch {
+		if err := establishSome(r, f, first, min(establishBatch, f.connections-first)); err != nil {
 			return err
 		}
-		if _, err := r.generator.send(f.connections); err != nil {
+	}
+	return errors.Join(r.generator.aim(f), r.receivers[p].echo(false))
+}
+
+// establishSome opens count connections of f.
+func establishSome(r *rig, f flows, first, count int) error {
+	const tries = 5
+	var answered uint64
+	for range tries {
+		if err := errors.Join(r.generator.sink.echo(false), r.generator.aimAt(f, first)); err != nil {
+			return err
+		}
+		if _, err := r.generator.send(count); err != nil {
 			return err
 		}
 		var err error
 		if answered, err = r.generator.sink.count(); err != nil {
 			return err
 		}
-		if answered < uint64(f.connections) {
+		if answered < uint64(count) {
 			continue
 		}
-		// UDP is established when its client speaks again after the answer.
-		if _, err := r.generator.send(f.connections); err != nil {
+		if err := r.generator.aimAt(f, first); err != nil {
 			return err
 		}
-		return r.receivers[p].echo(false)
+		_, err = r.generator.send(count)
+		return err
 	}
-	return fmt.Errorf("%s: %d connections to %s, port %d: %d packets answered",
-		r.name, f.connections, f.target, f.port, answered)
+	return fmt.Errorf("%s: %d of %d connections to %s, port %d: %d packets answered",
+		r.name, count, f.connections, f.target, f.port, answered)
 }
 
 // lossMax is the share of packets that may be lost in a measurement.

@@ -120,7 +120,7 @@ func functions(t *template.Template) template.FuncMap {
 	}
 }
 
-// dig returns the value in a map below some keys, or else the argument before the map.
+// dig returns the value at a path of keys in a map, or else the argument before the map.
 func dig(args ...any) (any, error) {
 	if len(args) < 3 {
 		return nil, fmt.Errorf("dig: %d arguments, want keys, a default and a map", len(args))
@@ -151,7 +151,7 @@ func read(file string, into any) error {
 	return nil
 }
 
-// merge puts more into values, as Helm does: maps key by key, all else whole.
+// merge puts more into values, as Helm does: maps are merged key by key, other values replaced.
 func merge(values, more map[string]any) {
 	for key, value := range more {
 		below, isMap := value.(map[string]any)

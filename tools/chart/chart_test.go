@@ -232,7 +232,7 @@ func TestLeaving(t *testing.T) {
 		return all
 	}
 	detach, uninstall := at(t, left, "initContainers", 0), at(t, left, "containers", 0)
-	of := mounts(at(t, stays, "containers", 0), at(t, stays, "containers", 2), at(t, stays, "initContainers", 0)) // the last one may write
+	of := mounts(at(t, stays, "containers", 0), at(t, stays, "containers", 2), at(t, stays, "initContainers", 0)) // the last one has write access
 	for path, m := range mounts(detach, uninstall) {
 		if !reflect.DeepEqual(m, of[path]) {
 			t.Errorf("mount %v, the daemon's is %v", m, of[path])

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image writes container images as archives that docker load, podman load and
-// ctr images import read, without any of them. The same content makes the same bytes.
-// It knows neither registries nor more than one layer.
+// Package image writes container images as archives that docker load, podman load and ctr images
+// import read, without any of them. The same content produces the same bytes. It supports neither
+// registries nor more than one layer.
 package image
 
 import (
@@ -34,7 +34,7 @@ type File struct {
 // Image is the contents and configuration of an image.
 type Image struct {
 	Tags       []string // repository:tag
-	Files      []File   // all of user 0
+	Files      []File   // all owned by user 0
 	Entrypoint []string
 	Command    []string
 	User       string

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bpfmap gives the maps of the kernel types: the compiler checks which keys and values
-// belong to which map.
+// Package bpfmap gives types to the maps of the kernel, so that the compiler checks which keys and
+// values belong to which map.
 package bpfmap
 
 import (
@@ -15,20 +15,20 @@ import (
 // BatchSize is the maximum number of entries that one system call reads.
 const BatchSize = 4096
 
-// Map is a map with keys of type K and values of type V. They have the layout of the types in C,
-// and are in the byte order of the host unless a field says otherwise. The zero value is no map.
+// Map is a map with keys of type K and values of type V. The types have the layout of the C types,
+// in the byte order of the host unless a field says otherwise. The zero value is not a usable map.
 type Map[K, V any] struct{ table[K] }
 
 // PerCPU is a map with a value of type V for each CPU.
 type PerCPU[K, V any] struct{ table[K] }
 
-// Store holds the entries of a map: the kernel does, or the memory of a test. Keys and values are
-// pointers, or slices of them in batches and for values of each CPU. Errors are as from [ebpf.Map].
+// Store holds the entries of a map, in the kernel or in the memory of a test. Keys and values are
+// pointers, or slices in batches and for per-CPU values. Errors are those of [ebpf.Map].
 type Store interface {
 	Lookup(key, value any) error
 	Update(key, value any, flags ebpf.MapUpdateFlags) error
 	Delete(key any) error
-	// BatchUpdate sets values, which are slices as keys.
+	// BatchUpdate sets values. Both keys and values are slices.
 	BatchUpdate(keys, values any) error
 	// BatchLookup reads entries after the cursor into the slices. After the last one, it returns
 	// [ebpf.ErrKeyNotExist], with the number of entries that it read.
@@ -43,7 +43,7 @@ type Iterating interface {
 	Err() error
 }
 
-// Cursor is a place between two entries of a map; its zero value is the place before the first.
+// Cursor is a position between two entries of a map; its zero value is before the first.
 type Cursor struct {
 	kernel ebpf.MapBatchCursor
 	Next   int // of a [Store] in memory: the index of the next entry
@@ -63,7 +63,7 @@ func (m inKernel) BatchLookup(cursor *Cursor, keys, values any) (int, error) {
 
 func (m inKernel) Iterate() Iterating { return m.Map.Iterate() }
 
-// table is what all maps can do.
+// table has the methods of all maps.
 type table[K any] struct{ store Store }
 
 // Raw returns the map in the kernel without types; nil: it is not in the kernel.
@@ -72,17 +72,17 @@ func (t *table[K]) Raw() *ebpf.Map {
 	return m.Map
 }
 
-// MaxEntries returns the number of entries for which the map has room.
+// MaxEntries returns the maximum number of entries.
 func (t *table[K]) MaxEntries() uint32 { return t.store.MaxEntries() }
 
-// Delete deletes the entry of a key. An absent one is no error.
+// Delete deletes the entry of a key. A missing entry is no error.
 func (t *table[K]) Delete(key K) error {
 	_, err := found(t.store.Delete(&key))
 	return err
 }
 
-// Tables without preallocation take new entries from a small pool for each CPU, which the kernel
-// refills a moment later.
+// Maps without preallocation take new entries from a small pool for each CPU, which the kernel
+// refills asynchronously.
 const (
 	refillTries = 200
 	refillTime  = 5 * time.Millisecond
@@ -98,7 +98,7 @@ func (t *table[K]) put(key K, value any) (err error) {
 	return err
 }
 
-// Bind makes m the map. Its keys and values must have the size of K and V, else every use of it is
+// Bind makes m the map. Its keys and values must have the size of K and V; otherwise every use is
 // an error.
 func (t *table[K]) Bind(m *ebpf.Map) { t.store = inKernel{m} }
 
@@ -108,11 +108,11 @@ func (t *table[K]) BindStore(s Store) { t.store = s }
 // Lookup reads the value of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
 func (t *Map[K, V]) Lookup(key K, value *V) error { return t.store.Lookup(&key, value) }
 
-// Find is Lookup, and reports whether there is a value.
+// Find is Lookup, and reports whether the key exists.
 func (t *Map[K, V]) Find(key K, value *V) (bool, error) { return found(t.store.Lookup(&key, value)) }
 
-// Put sets the value of a key. While the kernel has no memory for the entry, it tries again for up to
-// a second.
+// Put sets the value of a key. While the kernel has no memory for the entry, it retries for up to a
+// second.
 func (t *Map[K, V]) Put(key K, value V) error { return t.put(key, &value) }
 
 // Replace sets the value of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
@@ -125,8 +125,8 @@ func (t *Map[K, V]) PutBatch(keys []K, values []V) error {
 	return t.store.BatchUpdate(keys, values)
 }
 
-// NextBatch reads the next entries after cursor into keys and values, which have the same length. It
-// returns how many it read, and whether there are more.
+// NextBatch reads the next entries after cursor into keys and values, which have the same length.
+// It returns how many it read, and whether more entries follow.
 func (t *Map[K, V]) NextBatch(cursor *Cursor, keys []K, values []V) (n int, more bool, err error) {
 	n, err = t.store.BatchLookup(cursor, keys, values)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -135,7 +135,7 @@ func (t *Map[K, V]) NextBatch(cursor *Cursor, keys []K, values []V) (n int, more
 	return n, err == nil, err
 }
 
-// Batches calls each with all entries, many at a time.
+// Batches calls each with all entries, in batches.
 func (t *Map[K, V]) Batches(each func(keys []K, values []V) error) error {
 	var cursor Cursor
 	size := min(BatchSize, int(t.MaxEntries()))
@@ -158,16 +158,16 @@ func (t *Map[K, V]) Iterate() *Iterator[K, V] { return &Iterator[K, V]{t.store.I
 // Iterator reads one entry at a time.
 type Iterator[K, V any] struct{ raw Iterating }
 
-// Next reads the next entry, and reports whether there is one.
+// Next reads the next entry, and reports whether one exists.
 func (i *Iterator[K, V]) Next(key *K, value *V) bool { return i.raw.Next(key, value) }
 
-// Err returns why Next ended too early; nil: it did not.
+// Err returns why Next ended too early; nil: it read all entries.
 func (i *Iterator[K, V]) Err() error { return i.raw.Err() }
 
 // Lookup reads the values of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
 func (t *PerCPU[K, V]) Lookup(key K, values *[]V) error { return t.store.Lookup(&key, values) }
 
-// Find is Lookup, and reports whether there are values.
+// Find is Lookup, and reports whether the key exists.
 func (t *PerCPU[K, V]) Find(key K, values *[]V) (bool, error) {
 	return found(t.store.Lookup(&key, values))
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dump has the one helper through which everything is listed that the
-// kernel may change meanwhile.
+// Package dump has the helper for all netlink dumps that concurrent changes may interrupt.
 package dump
 
 import (
@@ -11,11 +10,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// patience bounds how long a listing is repeated.
+// patience limits how long a dump is retried.
 const patience = 3 * time.Second
 
-// Retry repeats a listing that a change interrupted, until it is whole. Changes that
-// never end make it fail with [netlink.ErrDumpInterrupted] after seconds.
+// Retry repeats a dump that a change interrupted, until it is complete. If changes never end, it
+// fails with [netlink.ErrDumpInterrupted] after some seconds.
 func Retry[T any](list func() (T, error)) (t T, err error) {
 	end := time.Now().Add(patience)
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestListingsAreRetried is H10: listings that may be interrupted by changes use [Retry],
-// since the kernel reports an incomplete listing and the library returns that error.
+// TestListingsAreRetried checks H10: dumps that changes may interrupt use [Retry], because the
+// kernel reports an incomplete dump and the library returns that error.
 func TestListingsAreRetried(t *testing.T) {
 	lists := regexp.MustCompile(`\.(Link|Addr|Neigh|Route|Rule|Filter|Qdisc|Class|Chain)List(Filtered)?\b`)
 	found := 0

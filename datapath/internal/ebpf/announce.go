@@ -15,12 +15,12 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/gratuitous"
 )
 
-// announcement is a prefix that the node answers for towards its neighbours, though no device of
+// announcement is a prefix for which the node answers ARP and NDP requests although no device of
 // the node has it.
 type announcement struct {
 	prefix  netip.Prefix
 	devices []string // devices that may announce it, if they are in its network; empty: all
-	nat     uint16   // id of the translation; 0: not of a translation
+	nat     uint16   // id of the NAT rule; 0: none
 	// uplinks: the address belongs to a service. Only uplinks announce it, even if it is not in
 	// their network, and the service handles the packets for it.
 	uplinks   bool
@@ -28,8 +28,9 @@ type announcement struct {
 	// alone: no other host has the address, announced or not. A packet for it that belongs to no
 	// connection is dropped.
 	alone bool
-	// moved: the address is behind a peer. Hosts in bridges of the switch with its network are
-	// answered, even if another host was known to have it there, and its packets are routed.
+	// moved: the address is behind a peer. Requests from hosts on bridges of the switch in its
+	// network are answered, even if another host was known to have the address there, and packets
+	// to it are routed.
 	moved bool
 }
 
@@ -38,15 +39,15 @@ type announcers string
 
 const announcedByNAT announcers = "NAT"
 
-// announcer keeps ll_announced, the addresses that programs answer for.
+// announcer maintains ll_announced, the addresses for which the programs answer requests.
 type announcer struct {
 	d *DataPlane
 
 	mu      sync.Mutex
 	wanted  map[announcers][]announcement
-	said    map[announcers]bool // in this run
+	said    map[announcers]bool // sources that called set in this run
 	written map[kernel.AnnounceKey]kernel.Announced
-	served  map[netip.Addr]bool // addresses of services in written; nil: to be made again
+	served  map[netip.Addr]bool // addresses of services in written; nil: to be rebuilt
 	again   []notice            // to be announced a second time
 	table   *bpfmap.Map[kernel.AnnounceKey, kernel.Announced]
 
@@ -71,7 +72,8 @@ const (
 	// announceMax is the maximum number of addresses of a prefix that are announced unsolicited.
 	announceMax = 256
 
-	// After a failed attempt to write the table, the pause doubles from the least to the most.
+	// After each failed attempt to write the table, the pause doubles, from announceRetry up to
+	// announceRetryMax.
 	announceRetry    = time.Second
 	announceRetryMax = 30 * time.Second
 )
@@ -129,7 +131,7 @@ func (a *announcer) seed(who announcers, list []announcement) {
 	a.wanted[who] = list
 }
 
-// byServices returns what an earlier run announced for services.
+// byServices returns the service addresses that an earlier run announced.
 func (a *announcer) byServices() map[netip.Addr]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,14 +164,14 @@ func isServices(key kernel.AnnounceKey, value kernel.Announced) bool {
 	return key.Ifindex != 0 && value == kernel.Announced{}
 }
 
-// follow updates the announcements to the current devices.
+// follow updates the announcements to match the current devices.
 func (a *announcer) follow() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.apply()
 }
 
-// apply writes the wanted entries and announces new addresses. If that fails, maintain repeats it.
+// apply writes the wanted entries and announces new addresses. If that fails, maintain retries.
 // a.mu is held.
 func (a *announcer) apply() error {
 	if a.failed = a.update(); a.failed == nil {
@@ -221,8 +223,9 @@ func (a *announcer) update() error {
 	return nil
 }
 
-// alone adds the addresses that no other host has, in each namespace, except addresses of the node in
-// any namespace. A prefix that covers a network of the namespace is skipped: other hosts are in it.
+// alone adds the addresses that no other host has, in each namespace, except addresses of the node
+// in any namespace. A prefix that covers a network of the namespace is skipped: other hosts are in
+// it.
 func (a *announcer) alone(wanted map[kernel.AnnounceKey]kernel.Announced) {
 	namespaces := a.d.openNamespaces()
 	for _, z := range namespaces {
@@ -293,9 +296,9 @@ func (a *announcer) byNetwork(wanted map[kernel.AnnounceKey]kernel.Announced, z 
 	return news
 }
 
-// byUplink adds the address of a service and returns it if it is new. If an uplink is in the
-// network of the address, only such uplinks announce it; else all do: a host that asks on a link
-// takes the address to be on that link.
+// byUplink adds the address of a service and returns it if it is new. If the network of an uplink
+// contains the address, only such uplinks announce it; else all do, since a host that sends a
+// request on a link expects the address on that link.
 func (a *announcer) byUplink(wanted map[kernel.AnnounceKey]kernel.Announced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	key := announceKey(z, n.index, x.prefix)
 	_, before := a.written[key]
@@ -308,7 +311,7 @@ func (a *announcer) byUplink(wanted map[kernel.AnnounceKey]kernel.Announced, z *
 		return nil
 	}
 	if _, twice := wanted[key]; twice {
-		return nil // by another network of the device
+		return nil // announced for another network of the device
 	}
 	wanted[key] = kernel.Announced{}
 	if !before {
@@ -342,7 +345,7 @@ func (a *announcer) write(wanted map[kernel.AnnounceKey]kernel.Announced) error 
 	return nil
 }
 
-// stillAnnounced returns the addresses of list that are announced.
+// stillAnnounced returns the addresses of list that ll_announced still contains.
 func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 	for _, t := range list {
 		t.addrs = slices.DeleteFunc(t.addrs, func(addr netip.Addr) bool { return !a.announces(&t, addr) })
@@ -353,7 +356,8 @@ func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 	return rest
 }
 
-// tell sends unsolicited announcements. Neighbours that miss them ask later and are answered.
+// send transmits unsolicited announcements. Neighbours that miss them send requests later, which
+// are answered.
 func (a *announcer) send(t *notice) {
 	err := t.namespace.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
 	if err != nil {
@@ -361,8 +365,8 @@ func (a *announcer) send(t *notice) {
 	}
 }
 
-// maintain repeats recent announcements after a pause (RFC 5227, section 2.3), and a failed attempt
-// to write the table. It returns the error of the last attempt.
+// maintain repeats recent announcements after a pause (RFC 5227, section 2.3), and writes the table
+// again after a failed attempt. It returns the error of the last attempt.
 func (a *announcer) maintain() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -454,9 +458,10 @@ func (v *devices) networks() (all []onLink) {
 	return all
 }
 
-// natAnnouncements returns the announcements of translations: the addresses that they translate to,
-// and those that they translate from if these are single addresses or mapped one to one. A rule
-// that is limited to some devices is announced on these only, an Unannounced rule not at all.
+// natAnnouncements returns the announcements of NAT rules: the addresses to which SNAT translates,
+// and the destinations of DNAT that are single addresses or mapped one to one. The addresses of a
+// rule that is limited to some devices are announced only there, those of an Unannounced rule not
+// at all.
 func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) (list []announcement) {
 	for name, v := range rules {
 		if v.Unannounced {
@@ -478,7 +483,7 @@ func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.
 	return list
 }
 
-// placeOnUplinks records which addresses of services are in the network of an uplink.
+// placeOnUplinks records which service addresses are in the network of an uplink.
 func placeOnUplinks(list []announcement, networks []onLink) {
 	for i := range list {
 		list[i].elsewhere = slices.ContainsFunc(networks, func(n onLink) bool {

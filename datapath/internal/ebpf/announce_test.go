@@ -40,7 +40,8 @@ func neighbourMessage(eth testpkt.Ethernet, kind uint8, flags uint32, from, to, 
 	return append(append(append(f, from.AsSlice()...), to.AsSlice()...), body...)
 }
 
-// announces makes the device with index answer for prefix; 0: the prefix is the node's alone.
+// announces makes the device with index answer requests for prefix; 0: only the node has the
+// prefix.
 func (r *rig) announces(index uint32, prefix string, flags uint32) {
 	r.t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -49,8 +50,8 @@ func (r *rig) announces(index uint32, prefix string, flags uint32) {
 
 var nobody [6]byte
 
-// TestAnsweredARP: an ARP request for an announced address is answered, whoever sent it, unless it
-// is no proper request, or the address belongs to the kernel or to another host.
+// TestAnsweredARP: an ARP request for an announced address is answered, whichever host sent it,
+// unless the request is malformed, or the address belongs to the kernel or to another host.
 func TestAnsweredARP(t *testing.T) {
 	base := newRig(t)
 	asker, pool := netip.MustParseAddr("10.0.1.34"), netip.MustParseAddr("10.0.1.70")
@@ -92,7 +93,7 @@ func TestAnsweredARP(t *testing.T) {
 	}
 }
 
-// TestAnsweredND is the same for IPv6.
+// TestAnsweredND does the same for IPv6.
 func TestAnsweredND(t *testing.T) {
 	base := newRig(t)
 	asker, pool := netip.MustParseAddr("fe80::17"), netip.MustParseAddr("2001:db8:2::46")
@@ -142,8 +143,8 @@ func TestAnsweredND(t *testing.T) {
 	}
 }
 
-// TestNobodys: packets to an address that only translations use are dropped unless they belong to a
-// connection; answers of connections pass.
+// TestNobodys: packets to an address that only NAT rules use are dropped unless they belong to a
+// connection; replies on connections pass.
 func TestNobodys(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {
@@ -166,7 +167,7 @@ func TestNobodys(t *testing.T) {
 			}
 			frame = testpkt.Build(r.out.arrives(), ipHeader(stranger.Addr(), outer.Addr(), 61), untracked)
 			r.step("of no connection", r.out, frame, actShot, frame)
-			// From a client as well, whose source would be translated.
+			// So is a packet from a client, whose source would be translated.
 			r.knowNeighbours(f)
 			r.ns.Run(t, "ip", "route", "replace", pool, "via", f.far.Addr().String())
 			frame = message(r.in.arrives(), proto, f.client, netip.AddrPortFrom(outer.Addr(), 9), stageOpen, 61)

@@ -19,8 +19,8 @@ type announcing interface {
 	set(who announcers, list []announcement) error
 }
 
-// announce makes hosts in the pods' bridge find addresses of their network that are behind peers:
-// the single addresses of pods that moved there. o.mu is held.
+// announce enables hosts on the pods' bridge to find addresses of their network that are behind
+// peers: the single addresses of pods that moved there. o.mu is held.
 func (o *overlay) announce() error {
 	var list []announcement
 	for _, p := range o.peers {
@@ -48,7 +48,7 @@ func (o *overlay) announce() error {
 	return nil
 }
 
-// wantedBy returns the source of an entry that does not belong to a service.
+// wantedBy returns which source (peers or NAT) wrote an entry that does not belong to a service.
 func wantedBy(value kernel.Announced) announcers {
 	if value.Flags&kernel.AnnouncedFor != 0 {
 		return announcedByPeers
@@ -70,7 +70,8 @@ func (a *announcer) byBridge(wanted map[kernel.AnnounceKey]kernel.Announced, z *
 	return news
 }
 
-// announces reports whether an address that was announced on a device is still to be announced.
+// announces reports whether ll_announced still contains an address for the device on which it was
+// announced.
 func (a *announcer) announces(t *notice, addr netip.Addr) bool {
 	for key, value := range a.written {
 		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.Addr().As16()), int(key.PrefixLen)-64)

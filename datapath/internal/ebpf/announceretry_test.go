@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestAnnouncingFails: a failed write of the announced addresses is repeated without another change.
+// TestAnnouncingFails: a failed write of the announced addresses is retried without another change.
 func TestAnnouncingFails(t *testing.T) {
 	ctx := context.Background()
 	n := newNetwork(t)

@@ -17,7 +17,7 @@ import (
 
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" answerer ../../../ebpf-src/answer_test.bpf.c
 
-// answerer loads the program that answers every packet, with its settings, on the maps of r (nil:
+// answerer loads the program that answers every packet, with these settings, on the maps of r (nil:
 // its own maps).
 func answerer(t testing.TB, r *rig, settings map[string]any) *ebpf.Program {
 	t.Helper()
@@ -159,8 +159,8 @@ func noWindow(frame []byte) []byte {
 	return frame
 }
 
-// TestErrors checks ICMP errors about refused packets, byte by byte: their source, and how much of
-// the packet they quote.
+// TestErrors checks the ICMP errors for refused packets, byte by byte: their source, and how much
+// of the packet they quote.
 func TestErrors(t *testing.T) {
 	base := newRig(t)
 	for _, kind := range []struct {
@@ -195,7 +195,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// sizes returns sizes of datagrams, around the limit of what an error quotes.
+// sizes returns sizes of datagrams around the number of bytes that an error quotes at most.
 func sizes(family string) map[int]bool {
 	all := map[int]bool{0: true, 1: true, 2: true, 3: true, 15: true, 200: true, 484: true, 485: true, 1400: true}
 	edge := 548 - 28
@@ -218,8 +218,8 @@ func datagram(eth testpkt.Ethernet, from, to netip.AddrPort, size int) []byte {
 		testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(data))
 }
 
-// TestNotAnswered: packets about which no answer may be sent (RFC 1812, section 4.3.2.7; RFC 4443,
-// section 2.4) are dropped and counted.
+// TestNotAnswered: packets in response to which no error may be sent (RFC 1812, section 4.3.2.7;
+// RFC 4443, section 2.4) are dropped and counted.
 func TestNotAnswered(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)
@@ -262,8 +262,8 @@ func TestNotAnswered(t *testing.T) {
 	}
 }
 
-// TestEchoIsProhibited: protocols without their own refusal get "prohibited". If the ingress device
-// has no address, the source is the packet's destination.
+// TestEchoIsProhibited: protocols without a rejection of their own get the ICMP error "prohibited".
+// If the ingress device has no address, the source is the packet's destination.
 func TestEchoIsProhibited(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)

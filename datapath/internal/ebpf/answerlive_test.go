@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// refusing is two hosts. One has a program that refuses the packets that it receives, and those
-// that it sends, on its own hooks.
+// refusing is two hosts, one of which has a program on its hooks that refuses the packets that it
+// receives or sends.
 //
 //	[client] eth0 192.0.2.10 ── 192.0.2.1 in0 [node]
 //	     2001:db8:1::10        2001:db8:1::1
@@ -65,12 +65,12 @@ func (n *refusing) eachFamily(t *testing.T, run func(t *testing.T, client, node 
 	t.Run("IPv6", func(t *testing.T) { run(t, "2001:db8:1::10", "2001:db8:1::1") })
 }
 
-// TestRefusedSockets: a socket is notified at once of a refusal, with or without checksum offload.
-// So is a socket of the node itself if the egress hook refuses.
+// TestRefusedSockets: a socket is notified of a refusal at once, with or without checksum offload.
+// So is a socket of the node itself if the egress hook refuses its packet.
 func TestRefusedSockets(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook         ebpf.AttachType
-		client, node bool // fill in their checksums in software
+		client, node bool // fill in checksums in software
 	}{
 		"on the way in":                          {ebpf.AttachTCXIngress, false, false},
 		"on the way in, checksums of the client": {ebpf.AttachTCXIngress, true, false},
@@ -189,7 +189,7 @@ func TestRefusedSegments(t *testing.T) {
 	}
 }
 
-// TestAnswersOnTheWire: the checksums of answers are right at the client's device, even if the
+// TestAnswersOnTheWire: the checksums of answers are correct at the client's device, even if the
 // refused packet had only a partial checksum.
 func TestAnswersOnTheWire(t *testing.T) {
 	n := newRefusing(t)
@@ -263,7 +263,7 @@ func TestAnswersKeepTags(t *testing.T) {
 	}
 }
 
-// retagged puts the IP packet of a frame behind another header, with tags.
+// retagged returns the IP packet of a frame with another Ethernet header and tags.
 func retagged(eth testpkt.Ethernet, tags []testpkt.Layer, frame []byte) []byte {
 	for i := range tags {
 		v := tags[i].(testpkt.VLAN)

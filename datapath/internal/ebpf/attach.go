@@ -26,7 +26,7 @@ type hook interface {
 	precede() error
 	replace() error
 	settle() error
-	// mend restores the pin of an attached program that has lost it, and reports whether it did.
+	// mend restores the pin of an attached program if it is missing, and reports whether it did.
 	mend() (bool, error)
 	// detach detaches the program and removes its pins.
 	detach() error
@@ -46,12 +46,12 @@ type side struct {
 
 var sides = []side{
 	{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(p *pair) *ebpf.Program { return p.egress }},
-	// Last: with ingress our processing begins, so egress must be ready.
+	// Last: processing begins once ingress is attached, so egress must be ready.
 	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *pair) *ebpf.Program { return p.ingress }},
 }
 
-// sidesOf returns the hooks of a device that programs are attached to; on the loopback device only
-// egress.
+// sidesOf returns the hooks of a device to which programs are attached: only egress on the loopback
+// device.
 func sidesOf(index int) []side {
 	if index == loopbackIndex {
 		return sides[:1]
@@ -114,8 +114,8 @@ func linkTCX(z *namespace, o link.TCXOptions) (l link.Link, err error) {
 	return l, err
 }
 
-// openHooks opens the hooks that are pinned in folder, on which an earlier run's programs are
-// attached.
+// openHooks opens the hooks that are pinned in folder, to which an earlier run attached its
+// programs.
 func openHooks(z *namespace, folder string) (hooks []hook, index int, err error) {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
@@ -130,7 +130,7 @@ func openHooks(z *namespace, folder string) (hooks []hook, index int, err error)
 				if f.index, err = strconv.Atoi(rest); err != nil {
 					return nil, 0, err
 				}
-				// Otherwise the device is gone, and another one may have its index.
+				// If not attached, the device is gone, and another device may have its index.
 				if f.found = f.attached(); f.found {
 					index = f.index
 				}
@@ -201,7 +201,7 @@ func (t *tcx) close() {
 	t.pinnedLink.close()
 }
 
-// mend restores pins that another program removed, so that nothing has to be detached. p.mu is
+// mend restores pins that another program removed, so that no hook has to be detached. p.mu is
 // held.
 func (p *ports) mend(z *namespace, t *port, folder string) error {
 	if k := p.d.keeper; k != nil {

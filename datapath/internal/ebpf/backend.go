@@ -72,7 +72,7 @@ func Attached(pinDir string) bool { return pin.Attached(pinDir) }
 
 // Open loads the programs and takes over the pins that an earlier run left in cfg.PinDir: maps with
 // their entries, and programs, which are replaced in place. It attaches programs only to devices
-// that already had them.
+// that already have them.
 func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	d := &DataPlane{
 		config:  cfg,
@@ -116,8 +116,8 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	return d, d.takeOver(r, pins.Action == datapath.PinsNone, pin.Origin{Version: cfg.Version, Sum: pin.LayoutSum(spec.Maps)})
 }
 
-// takeOver replaces maps and programs of an earlier run by this run's. The order is such that it
-// may be interrupted at any point: the next run, of whatever version, continues.
+// takeOver replaces an earlier run's maps and programs with this run's. It may be interrupted at
+// any point: the next run, of whatever version, continues.
 func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err error) {
 	if err := d.loadNamespaces(); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if err := r.Copy(); err != nil {
 		return err
 	}
-	// Up to here nothing in use was changed. From here until the end the maps belong to no single
+	// So far nothing in use has changed. From here until the end the maps belong to no single
 	// version.
 	if r.Pending() {
 		if err := pin.WriteOrigin(d.dir, pin.Origin{Version: pin.ReadOrigin(d.dir).Version}); err != nil {
@@ -205,8 +205,8 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 	return err
 }
 
-// loadNamespaces loads the programs of the namespaces that an earlier run used, except namespaces whose namespace
-// does not exist.
+// loadNamespaces loads the programs of the namespaces that an earlier run used, except namespaces
+// that no longer exist.
 func (d *DataPlane) loadNamespaces() error {
 	for id := range d.namespaces {
 		if id != netnsHost && pin.IsEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
@@ -219,8 +219,8 @@ func (d *DataPlane) loadNamespaces() error {
 	return nil
 }
 
-// loadNamespace opens a namespace and loads its programs, once. The caller holds namespacesMu, or is the only
-// goroutine.
+// loadNamespace opens a namespace and loads its programs, unless already done. The caller holds
+// namespacesMu, or is the only goroutine.
 func (d *DataPlane) loadNamespace(id uint8) (*namespace, error) {
 	if d.namespaces[id] != nil {
 		return d.namespaces[id], nil

@@ -13,8 +13,8 @@ import (
 )
 
 // BenchmarkTracked measures the fast path with BPF_PROG_RUN, without the kernel's work before and
-// after it. The connection rewrites a packet to itself, so that the same packet can be used until
-// its TTL ends. The result is the mean of the fastest quarter of all runs: the others were
+// after it. The connection translates a packet to itself, so that the same packet can be used until
+// its TTL ends. The result is the mean of the fastest quarter of all runs, since the others were
 // disturbed.
 func BenchmarkTracked(b *testing.B) {
 	for _, bench := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// lifePackets is the life of a TCP connection with one request.
+// lifePackets are the packets of a TCP connection with one request.
 var lifePackets = []struct {
 	name    string
 	reply   bool
@@ -27,12 +27,12 @@ var lifePackets = []struct {
 	{"fin", true, testpkt.ACK | testpkt.FIN, nil}, {"finack", false, testpkt.ACK | testpkt.FIN, nil}, {"lastack", true, testpkt.ACK, nil},
 }
 
-// synOptions are the options of Linux: MSS, SACK permitted, timestamps, window scale.
+// synOptions are the options that Linux sends: MSS, SACK permitted, timestamps, window scale.
 var synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7}
 
 // BenchmarkConnection measures each packet of a TCP connection's life with BPF_PROG_RUN, in tables
-// of the default size: for new connections, and for clients that reuse their ports. Some 70 ns of
-// each result are measuring overhead.
+// of the default size: for new connections, and for clients that reuse their ports. About 70 ns of
+// each result are measurement overhead.
 func BenchmarkConnection(b *testing.B) {
 	r := newRig(b, func(spec *ebpf.CollectionSpec) {
 		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlHalf4].MaxEntries = 2<<20, 512<<10
@@ -46,7 +46,7 @@ func BenchmarkConnection(b *testing.B) {
 	}
 	for _, bench := range []struct {
 		name  string
-		ports int // that the client uses in turn
+		ports int // ports that the client uses in turn
 	}{{"new", 60_000}, {"again", 2_000}} {
 		b.Run(bench.name, func(b *testing.B) {
 			total := make([]time.Duration, len(lifePackets))

@@ -15,8 +15,8 @@ import (
 )
 
 // BenchmarkTranslatedConnection measures the first packet of a masqueraded UDP connection and its
-// answer with BPF_PROG_RUN, in tables of the default size, for new connections. Some 70 ns of each
-// result are measuring overhead.
+// answer with BPF_PROG_RUN, in tables of the default size, for new connections. About 70 ns of each
+// result are measurement overhead.
 func BenchmarkTranslatedConnection(b *testing.B) {
 	r := newRig(b, func(spec *ebpf.CollectionSpec) {
 		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlHalf4].MaxEntries = 2<<20, 512<<10

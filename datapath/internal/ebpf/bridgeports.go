@@ -18,7 +18,7 @@ import (
 // bridgePort is a device that is attached to a bridge, as the kernel reports it.
 type bridgePort struct {
 	bridge int   // index of the device
-	other  bool  // the bridge uses other VLAN tags than 802.1Q
+	other  bool  // the bridge uses VLAN tags other than 802.1Q
 	state  uint8 // spanning tree state
 	flags  portFlags
 	vlans  string // the bridge_vlan_info structures, unparsed
@@ -51,7 +51,7 @@ func (p *bridgePort) follows(guarded bool) bool {
 	return forwards && !p.other && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
 }
 
-// eachVLAN calls each for the VLANs of a port.
+// eachVLAN calls each for every VLAN of a port.
 func (p *bridgePort) eachVLAN(each func(vid uint16, pvid bool)) {
 	first := uint16(0)
 	for raw := []byte(p.vlans); len(raw) >= 4; raw = raw[4:] {
@@ -167,8 +167,8 @@ func (z *namespace) vlanProtocol(bridge int) (uint16, error) {
 	return binary.BigEndian.Uint16(value), nil
 }
 
-// attribute returns the value of a nested attribute; path has the numbers from the outermost on.
-// nil: it does not exist.
+// attribute returns the value of a nested attribute, nil if it does not exist; path lists the
+// attribute numbers from the outermost inwards.
 func attribute(b []byte, path ...uint16) []byte {
 	for _, number := range path {
 		attrs, err := nl.ParseRouteAttr(b)

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// leavingBy returns a rule for packets that leave by a device, to a UDP or TCP port.
+// leavingBy returns a rule for packets to a UDP or TCP port that leave by a device.
 func leavingBy(device string, port uint16, action datapath.FirewallAction) datapath.FirewallRule {
 	return datapath.FirewallRule{Hooks: datapath.HookForward, Action: action, Match: datapath.Match{Out: []string{device},
 		Protocols: []datapath.Protocol{datapath.TCP, datapath.UDP}, Ports: []datapath.PortRange{{First: port, Last: port}}}}
@@ -55,8 +55,8 @@ func (b *bridged) wantNothing(what string, c *conversation) {
 	}
 }
 
-// TestRulesOfBridgePorts: a rule with an output device that is a bridge port applies to bridged
-// frames: of new and existing connections, and of no connection.
+// TestRulesOfBridgePorts: a rule whose output device is a bridge port applies to bridged frames of
+// new and existing connections, and to frames of no connection.
 func TestRulesOfBridgePorts(t *testing.T) {
 	b := newBridged(t, false)
 	b.bridgesAlone()

@@ -18,13 +18,13 @@ import (
 // bridgedWords is BRIDGED_WORDS.
 const bridgedWords = 1024
 
-// vlanOf is one VLAN of a bridge; 0 if the bridge does not filter VLANs.
+// vlanOf is a VLAN of a bridge; VLAN 0 if the bridge does not filter VLANs.
 type vlanOf struct {
 	bridge int
 	vid    uint16
 }
 
-// bridgeTables keeps the programs' tables of bridges and of the node's own addresses:
+// bridgeTables maintains the programs' tables of bridges and of the node's own addresses:
 // ll_bridge_port, ll_bridged and ll_local.
 type bridgeTables struct {
 	gone      func()                              // called when the node loses an address
@@ -108,8 +108,8 @@ func (s *bridgeTables) domain(v vlanOf) uint16 {
 	return 0
 }
 
-// setPorts writes the bridge domains of frames from bridge ports, and the devices that are ends of
-// tunnels, and reports whether anything changed.
+// setPorts writes the bridge domains of frames from bridge ports and the devices that are tunnel
+// ends, and reports whether anything changed.
 func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.Link, ends []int) (changed bool, err error) {
 	wanted := make(map[kernel.BridgePortKey]kernel.BridgePort)
 	words := make(map[uint32]uint64)
@@ -257,8 +257,9 @@ func (s *bridgeTables) setLocal(addrs []netlink.Addr) error {
 	return nil
 }
 
-// ownAddrs returns the addresses that are local because of one address of the node. Not
-// the lowest address of its network, which hosts may have since Linux 5.14.
+// ownAddrs returns the addresses that are local because the node has address a: a itself and its
+// broadcast address, but not the lowest address of the network, which a host may have since Linux
+// 5.14.
 func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	if a.IPNet == nil {
 		return nil
@@ -278,7 +279,7 @@ func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 	return all
 }
 
-// markOtherTags records for each port whether its bridge uses other VLAN tags than 802.1Q. Such a
+// markOtherTags records for each port whether its bridge uses VLAN tags other than 802.1Q. Such a
 // bridge treats an 802.1Q tag as payload.
 func (v *devices) markOtherTags(ports map[int]bridgePort) error {
 	other := make(map[int]bool)
@@ -299,8 +300,8 @@ func (v *devices) markOtherTags(ports map[int]bridgePort) error {
 	return nil
 }
 
-// firstAddrs collects the addresses of each device in all, and returns the addresses that may be a
-// source: global, neither deprecated nor tentative, the first of each family. Index 0 has the
+// firstAddrs adds the addresses of each device to all, and returns the source address of each
+// device and family: the first that is global, neither deprecated nor tentative. Index 0 has the
 // addresses for devices without their own.
 func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
 	first := make(map[int][2]netip.Addr)

@@ -17,14 +17,15 @@ import (
 // listBatch is the number of entries that a listing reads at once.
 const listBatch = 1024
 
-// Limits of listings that wait for their next page: their number and how long they are kept.
+// Limits of the listings that wait for a request for their next page: their number, and how long
+// they are kept.
 const (
 	maxListings = 64
 	listingLife = 2 * time.Minute
 )
 
-// listing is a list of connections, part of which was returned. A map has no position that outlives
-// its entries, so the kernel's cursor is kept.
+// listing is a list of connections of which some pages have been returned. A position in a map is
+// lost when its entry is deleted, so the kernel's cursor is kept.
 type listing struct {
 	table  int
 	cursor *bpfmap.Cursor
@@ -125,8 +126,8 @@ func (c *connections) Flush(ctx context.Context, f datapath.ConnectionFilter) (u
 	return c.d.sweeper.flush(ctx, f.Match)
 }
 
-// stateWords maps the states of the C source to the API's words: for TCP and SCTP, and for
-// protocols without a handshake.
+// stateWords maps the state names of the C source to the API's: for TCP and SCTP, and for protocols
+// without a handshake.
 var stateWords = map[string][2]string{
 	"new":         {"syn-sent", "unreplied"},
 	"answered":    {"syn-received", "replied"},
@@ -137,8 +138,8 @@ var stateWords = map[string][2]string{
 	"ending":      {"closed", "replied"},
 }
 
-// stateName returns the word for a state, or its number if the state is unknown: another version of
-// the programs may have other states.
+// stateName returns the API's name of a state, or its number if the state is unknown: another
+// version of the programs may have other states.
 func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
 	if int(state) >= len(d.states) {
 		return fmt.Sprint(state)

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestStateNames: every state of the C source has its words.
+// TestStateNames: every state of the C source has names in the API.
 func TestStateNames(t *testing.T) {
 	spec, err := kernel.LoadKernel()
 	if err != nil {

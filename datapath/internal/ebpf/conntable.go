@@ -27,9 +27,10 @@ type connValue[K, V any] interface {
 type connTable interface {
 	// sweep processes the next batch of entries for p and reports whether there are more.
 	sweep(p *pass) (more bool, err error)
-	// expire deletes connections that sweep chose, and reports whether there are more.
+	// expire deletes the next batch of connections that sweep selected, and reports whether there
+	// are more.
 	expire(p *pass) (more bool, err error)
-	// spare clears the list of connections that sweep chose.
+	// spare discards the list of connections that sweep selected.
 	spare()
 	// list returns the connections of the next batch that match selects.
 	list(l *listing, match func(*datapath.Connection) bool) (found []datapath.Connection, more bool, err error)
@@ -42,7 +43,7 @@ type connMap[K comparable, V any, KP connKey[K], VP connValue[K, V]] struct {
 	other   *bpfmap.Map[K, V] // the other table that may hold the entry of the other direction
 	keys    []K               // of the current batch
 	values  []V
-	doomed  []doomed[K, V] // chosen by the current pass
+	doomed  []doomed[K, V] // selected by the current pass
 }
 
 func newConnTables(d *DataPlane) []connTable {
@@ -88,8 +89,8 @@ func (t *connMap[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 	return more, nil
 }
 
-// sweepOne counts an entry, and chooses its connection to be deleted when it has ended. If an
-// idle connection has entries for both directions, the client's entry decides for both.
+// sweepOne counts an entry, and selects its connection for deletion if it has ended. If an idle
+// connection has entries for both directions, the client's entry decides for both.
 func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	m := v.Common()
 	p.count(m)
@@ -114,8 +115,8 @@ func (t *connMap[K, V, KP, VP]) sweepOne(p *pass, k KP, v VP) error {
 	return nil
 }
 
-// isEnded reports whether the connection of an entry ends even if it is not idle. matched: because
-// the pass's match selected it.
+// isEnded reports whether the connection of an entry ends even if it is not idle. matched: the
+// pass's match selected it.
 func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool) {
 	m := v.Common()
 	gone, down := p.dead[m.BackendId]
@@ -141,7 +142,7 @@ func (t *connMap[K, V, KP, VP]) isEnded(p *pass, k KP, v VP) (ends, matched bool
 	return ends || matched, matched
 }
 
-// tuplesOf returns the tuples with which the packets of an entry arrive and leave.
+// tuplesOf returns the tuples with which the packets that match an entry arrive and leave.
 func tuplesOf[K comparable, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) (comes, leaves datapath.Tuple) {
 	other := v.Twin((*K)(k))
 	leaves = KP(&other).Tuple()

@@ -15,8 +15,8 @@ import (
 // moves an address from one endpoint to another, its connections continue.
 const departedGrace = time.Second
 
-// departed holds released addresses: no endpoint has them any more. The next sweep ends their
-// connections, since no other endpoint is to continue them, except connections that are closing.
+// departed holds released addresses, which no endpoint has any more. The next sweep ends their
+// connections, except those that are closing, so that no other endpoint continues them.
 type departed struct {
 	mu   sync.Mutex
 	left map[netnsAddr]departure
@@ -27,9 +27,9 @@ type netnsAddr struct {
 	addr      netip.Addr
 }
 
-// departedAt returns the key of a released address. Its connections are looked for in all namespaces,
-// since a connection may be translated in one namespace and continue in the other. A link-local address
-// is looked for in its own namespace only.
+// departedAt returns the key of a released address. Its connections are searched in all namespaces,
+// since a connection may be translated in one namespace and continue in the other. Connections of a
+// link-local address are searched only in its own namespace.
 func departedAt(namespace uint8, a netip.Addr) netnsAddr {
 	if !a.IsLinkLocalUnicast() {
 		namespace = 0
@@ -38,7 +38,7 @@ func departedAt(namespace uint8, a netip.Addr) netnsAddr {
 }
 
 type departure struct {
-	tick uint32 // connections that began later belong to another endpoint
+	tick uint32 // later connections belong to another endpoint
 	at   time.Time
 }
 
@@ -84,7 +84,7 @@ func (d *departed) passEnded(due map[netnsAddr]departure) {
 }
 
 // departs reports whether a direction belongs to a connection of a released address. comes is the
-// tuple of its packets, back the tuple of the other direction.
+// tuple of this direction, back the tuple of the other.
 func (p *pass) departs(m *kernel.CtMeta, namespace uint8, comes, back datapath.Tuple) bool {
 	switch kernel.CtState(m.State) {
 	case kernel.CtStateCT_FIN, kernel.CtStateCT_TIME_WAIT, kernel.CtStateCT_CLOSED:

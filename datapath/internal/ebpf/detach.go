@@ -20,8 +20,7 @@ import (
 )
 
 // Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
-// the pins, and the folder if it is empty then. Deleting an object that does not exist is not an
-// error.
+// the pins, and the folder if it is then empty. A missing object is not an error.
 func Detach(cfg datapath.Config, log *slog.Logger) error {
 	if !pin.OnBPFFS(cfg.PinDir) {
 		return nil
@@ -62,7 +61,7 @@ func detachNamespace(folder string, id uint8, name string, log *slog.Logger) err
 	}
 	z, err := openNamespace(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
-		z, err = nil, nil // the devices went with it
+		z, err = nil, nil // its devices were deleted with it
 	}
 	if err != nil {
 		return err

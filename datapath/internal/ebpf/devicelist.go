@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// carriedKinds are the kinds of devices whose packets cross the device that their index of the
-// parent names. The parent of a veth is its other end.
+// carriedKinds are the kinds of devices whose packets cross their parent device. For a veth, the
+// parent index names its other end.
 var carriedKinds = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"}
 
 // Devices implements [datapath.Telemetry].
@@ -26,7 +26,7 @@ func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
 	return z.devices.listed
 }
 
-// list returns the devices by the names by which rules match them. v.mu is held.
+// list returns the devices, keyed by the names that rules match. v.mu is held.
 func (v *devices) list(ports map[int]bridgePort) map[string]datapath.Device {
 	return listDevices(v.links, ports, v.addrs, v.first, v.ruleName)
 }
@@ -42,7 +42,7 @@ func (p *bridgePort) bridging() datapath.PortBridging {
 	return states[p.state]
 }
 
-// listDevices returns devices by their names; bridged are the ports of bridges.
+// listDevices returns the devices, keyed by name; bridged are the bridge ports.
 func listDevices(
 	links map[int]netlink.Link, bridged map[int]bridgePort, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string,
 ) map[string]datapath.Device {

@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// devicesOfBefore returns the devices that have a flag in an earlier run's entries. They count as
-// such until this run has read the current state.
+// devicesOfBefore returns the devices that have a flag in an earlier run's entries. The flag
+// applies until this run has read the current state.
 func devicesOfBefore(d *DataPlane, namespace uint8, flag uint32) map[int]bool {
 	those := make(map[int]bool)
 	var key kernel.DeviceKey
@@ -30,8 +30,8 @@ func devicesOfBefore(d *DataPlane, namespace uint8, flag uint32) map[int]bool {
 	return those
 }
 
-// setRole records the role of a device that has our programs, or will have them, and the name by
-// which its object refers to it.
+// setRole records the role of a device to which our programs are or will be attached, and the name
+// by which its object refers to it.
 func (v *devices) setRole(index int, device string, role datapath.Role) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -43,10 +43,10 @@ func (v *devices) setRole(index int, device string, role datapath.Role) {
 	}
 }
 
-// ruleName returns the name by which rules match a device. While our programs are attached this is
+// ruleName returns the name by which rules match a device. While our programs are attached, this is
 // the name in the object, even if another program renames the device: otherwise packets would
-// bypass rules and translations until the device has its name again. An uplink keeps the name that
-// is in force until the translation in force has the next one, too. v.mu is held.
+// bypass rules and NAT until the device has its name again. An uplink keeps its name in force until
+// the NAT rules in force contain the new name as well. v.mu is held.
 func (v *devices) ruleName(l netlink.Link) string {
 	a := l.Attrs()
 	if !v.ports[a.Index] {
@@ -70,7 +70,7 @@ func (v *devices) ruleName(l netlink.Link) string {
 	return next
 }
 
-// isOther reports whether a device has the name. v.mu is held.
+// isOther reports whether a device has this name. v.mu is held.
 func (v *devices) isOther(name string) bool {
 	for _, l := range v.links {
 		if l.Attrs().Name == name {
@@ -88,19 +88,19 @@ func (v *devices) ruleNameInForce(index int) string {
 	return old.Text()
 }
 
-// uplinkNames are the names of uplinks in the translation in force.
+// uplinkNames are the names of uplinks in the NAT rules in force.
 type uplinkNames struct {
-	names atomic.Pointer[[]string] // nil: unknown, because it is of an earlier run
+	names atomic.Pointer[[]string] // nil: unknown, set by an earlier run
 }
 
-// allow reports whether an uplink may change its name for rules.
+// allow reports whether rules may match an uplink by its next name from now on.
 func (u *uplinkNames) allow(old, next string) bool {
 	names := u.names.Load()
 	return names != nil && (slices.Contains(*names, next) || !slices.Contains(*names, old))
 }
 
-// setUplinkNames records the names in the translation now in force. Uplinks that waited for it change
-// their names.
+// setUplinkNames records the names in the NAT rules now in force. Uplinks that waited for these
+// rules change their names.
 func (d *DataPlane) setUplinkNames(names []string) {
 	d.uplinkNames.names.Store(&names)
 	for _, z := range d.openNamespaces() {
@@ -110,7 +110,7 @@ func (d *DataPlane) setUplinkNames(names []string) {
 	}
 }
 
-// changeNames gives devices the names that they were kept from.
+// changeNames applies the new names of devices that ruleName has deferred.
 func (v *devices) changeNames() {
 	v.mu.Lock()
 	keeping := v.keeping
@@ -207,7 +207,7 @@ func (v *devices) hasPort(index int) bool {
 	return v.ports[index]
 }
 
-// joined makes a bridge port known to the programs if it is not yet.
+// joined writes the entries of a bridge port if the programs do not know it yet.
 func (v *devices) joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -228,8 +228,8 @@ func (v *devices) joined(index int) error {
 // netnsCount is the number of namespaces.
 const netnsCount = netnsSwitch + 1
 
-// writeUplinks updates the bits of uplinks, which follow the bits of guards, from ll_device. v.mu
-// is held.
+// writeUplinks updates the bits of uplinks in ll_guarded, which follow the bits of guards, from
+// ll_device. v.mu is held.
 func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
@@ -252,7 +252,7 @@ func (v *devices) writeUplinks() error {
 }
 
 // isLink reports whether a device is an end of the link between host and switch. Its packets are
-// this node's own, so it is no uplink even if its Interface has that role.
+// this node's own, so it is not treated as an uplink even if its Interface has that role.
 func (v *devices) isLink(device string) bool {
 	c := v.d.config
 	return device != "" && (v.namespace.id == netnsHost && device == c.HostDevice ||

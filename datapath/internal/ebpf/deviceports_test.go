@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestPortsStayPorts: during a start the programs still know which devices have a program on the
-// ingress hook, which has evaluated their packets. A device without a program is no port.
+// TestPortsStayPorts: during a start the programs still know on which devices a program at the
+// ingress hook has evaluated the packets. A device without a program is not a port.
 func TestPortsStayPorts(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -58,8 +58,8 @@ func TestPortsStayPorts(t *testing.T) {
 	}
 }
 
-// TestUplinkKeepsItsName: while an uplink has another name, rules match it by the previous one until
-// the translation in force has the next one: no packet leaves untranslated meanwhile.
+// TestUplinkKeepsItsName: after an uplink was renamed, rules match it by the old name until the NAT
+// rules in force contain the new one, so that no packet leaves untranslated.
 func TestUplinkKeepsItsName(t *testing.T) {
 	ctx := context.Background()
 	for _, address := range []string{"10.0.1.1", "2001:db8:2::1"} {
@@ -88,7 +88,7 @@ func TestUplinkKeepsItsName(t *testing.T) {
 			n.node.Run(t, "ip", "link", "set", "out0", "down")
 			n.node.Run(t, "ip", "link", "set", "out0", "name", "wan7", "up")
 			if address == "2001:db8:2::1" {
-				n.node.Addr(t, "wan7", address+"/64") // which the kernel removed with the link down
+				n.node.Addr(t, "wan7", address+"/64") // which the kernel removed when the link went down
 			}
 			n.ok(n.d.namespaces[netnsHost].devices.scan())
 			attach()

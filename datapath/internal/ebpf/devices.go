@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// rescanInterval limits how long a lost netlink message goes unnoticed.
+// rescanInterval is the maximum time for which a lost netlink message goes unnoticed.
 const rescanInterval = 30 * time.Second
 
 type neighbour struct {
@@ -28,8 +28,8 @@ type neighbour struct {
 	addr    netip.Addr
 }
 
-// devices follows the devices, addresses, neighbours and routes of a namespace. It keeps ll_device in
-// sync with them, and invalidates next hops that may have changed.
+// devices follows the devices, addresses, neighbours and routes of a namespace. It keeps ll_device
+// in sync with them, and invalidates next hops that may have changed.
 type devices struct {
 	d         *DataPlane
 	namespace *namespace
@@ -43,18 +43,18 @@ type devices struct {
 	first      map[int][2]netip.Addr      // returned by firstAddrs
 	written    map[kernel.DeviceKey]kernel.Device
 	neighbours map[neighbour][6]byte
-	failed     map[neighbour]bool       // the kernel has given up resolving these
-	ports      map[int]bool             // devices that our programs are attached to
+	failed     map[neighbour]bool       // neighbours that the kernel has given up resolving
+	ports      map[int]bool             // devices to which our programs are attached
 	queued     map[int]bool             // devices with a qdisc that queues
 	xdp        map[int]datapath.XDPMode // devices with our XDP program
 	xdpTargets xdpTargets               // XDP transmit targets, if a device has our XDP program
 	listening  bool                     // changes of XDP features are subscribed to
 	roles      map[int]deviceRole
 	named      map[int]string // names by which objects refer to devices
-	uplinks    map[int]bool   // subset of named; at first, as an earlier run had them
-	keeping    bool           // an uplink keeps a name for rules, see ruleName
+	uplinks    map[int]bool   // subset of named; initially those of an earlier run
+	keeping    bool           // an uplink keeps its old name for rules, see ruleName
 
-	uplinkWords  map[uint32]uint64 // non-zero words of ll_uplink
+	uplinkWords  map[uint32]uint64 // non-zero words of uplinks in ll_guarded
 	uplinksKnown bool              // uplinkWords have been written
 	bridges      *bridgeTables
 	stale        bool // a message was lost
@@ -78,7 +78,7 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 	}
 }
 
-// forget deletes the devices from ll_device: their namespace is gone.
+// forget deletes the devices from ll_device after their namespace is gone.
 func (v *devices) forget() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -95,7 +95,7 @@ func (v *devices) start() error {
 	if err := v.subscribe(); err != nil {
 		return err
 	}
-	// What an earlier run's programs learnt may be out of date.
+	// Next hops that an earlier run's programs learnt may be out of date.
 	if err := v.invalidateAll(); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (v *devices) refresh() {
 	v.d.signal()
 }
 
-// scan reads the devices and writes changes to ll_device.
+// scan reads the current devices and updates ll_device.
 func (v *devices) scan() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -250,7 +250,7 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.id && changed[k.Ifindex] })
 }
 
-// before returns what programs know of a device, possibly from an earlier run.
+// before returns the entry of a device in ll_device, possibly an earlier run's.
 func (v *devices) before(key kernel.DeviceKey) (old kernel.Device, err error) {
 	if old, ok := v.written[key]; ok {
 		return old, nil
@@ -297,9 +297,9 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 }
 
 // neighbourChanged invalidates the next hops of a neighbour whose MAC address has changed or is
-// gone. They are matched by MAC address alone, since packets for the neighbour may leave by another
-// device than its entry names: by a port of the bridge, or of the bridge below the VLAN device.
-// Bridged next hops are skipped: bridging does not resolve neighbours.
+// gone. They are matched by MAC address alone, since packets to the neighbour may leave through a
+// device other than the one in its entry: a port of the bridge, or of the bridge below the VLAN
+// device. Bridged next hops are skipped: bridging does not resolve neighbours.
 func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if u.Family == unix.AF_BRIDGE {
 		v.stationChanged(u)
@@ -331,7 +331,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 }
 
 // stationChanged invalidates the next hops to a MAC address that a bridge has learnt on another
-// port, or forgotten.
+// port, or deleted.
 func (v *devices) stationChanged(u netlink.NeighUpdate) {
 	var mac [6]byte
 	if copy(mac[:], u.HardwareAddr) != len(mac) {
@@ -387,8 +387,8 @@ func (v *devices) nameByAddr(addr netip.Addr) string {
 	return found
 }
 
-// connected returns the networks of the addresses of each device that is up, in ascending order and
-// without link-local ones: the kernel has connected routes to them.
+// connected returns the networks of the addresses of each device that is up, to which the kernel
+// has connected routes, in ascending order and without link-local ones.
 func (v *devices) connected() map[string][]netip.Prefix {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -426,7 +426,7 @@ func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
 	return all
 }
 
-// nameOf returns the name of the device with index, or the number.
+// nameOf returns the name of the device with index, or the index as text.
 func (v *devices) nameOf(index int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -442,5 +442,5 @@ func (v *devices) prefixes(index int) []netip.Prefix {
 	return v.addrs[index]
 }
 
-// retry repeats a listing that was interrupted by a change.
+// retry repeats a dump that was interrupted by a change.
 func retry[T any](list func() (T, error)) (T, error) { return dump.Retry(list) }

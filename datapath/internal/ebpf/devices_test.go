@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// logged keeps log lines. It is safe for concurrent use.
+// logged records log lines. It is safe for concurrent use.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -77,8 +77,8 @@ func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
 	return func() uint64 { wg.Wait(); return changes.Load() }
 }
 
-// TestDevicesFlap is H10: while many workers create, change and delete devices all the time, no
-// listing of devices fails, and no failure is logged.
+// TestDevicesFlap is H10: while many workers constantly create, change and delete devices, no dump
+// of devices fails, and no failure is logged.
 func TestDevicesFlap(t *testing.T) {
 	n := newNetwork(t)
 	n.ok(n.d.Close())

@@ -26,7 +26,7 @@ func bothVIPs(port string) []datapath.Frontend {
 	}
 }
 
-// answers checks which TCP server answers for a frontend.
+// answers checks which TCP server answers at a frontend.
 func (n *network) answers(what, addr, want string) {
 	n.t.Helper()
 	got, err := testtraffic.TalkTCP(n.client, "", addr, []byte("hello"))
@@ -46,8 +46,8 @@ func (n *network) put(name datapath.ServiceName, s datapath.Service) {
 	}
 }
 
-// TestDiverted: some clients of a service are served by another service's backends, whichever was
-// written first, across changes of both, and after a restart.
+// TestDiverted: some clients of a service are served by another service's backends, whichever
+// service was written first, across changes of both, and after a restart.
 func TestDiverted(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -129,7 +129,7 @@ func TestOtherPorts(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	n.serve()
-	// Without our programs they would reach this host.
+	// Without our programs the packets would reach this host.
 	n.node.Route(t, "198.51.100.0/24", "10.0.1.11")
 	n.backends.Run(t, "ip", "addr", "add", "198.51.100.10/32", "dev", "lo")
 	n.backends.ServeTCP(t, "198.51.100.10:22", "leaked")
@@ -148,7 +148,7 @@ func TestOtherPorts(t *testing.T) {
 	n.put("web", s)
 	more := datapath.Service{Frontends: []datapath.Frontend{frontend("198.51.100.10:81", datapath.TCP)}}
 	for range 2 {
-		n.put("more", more) // which has no setting: the stricter setting holds
+		n.put("more", more) // has no setting of its own: the stricter setting applies
 		for _, addr := range []string{"198.51.100.10:22", "[2001:db8:9::10]:22"} {
 			if _, err := testtraffic.TalkTCP(n.client, "", addr, nil); !errors.Is(err, syscall.ECONNREFUSED) {
 				t.Errorf("%s: %v, want a refusal", addr, err)
@@ -162,7 +162,7 @@ func TestOtherPorts(t *testing.T) {
 		u.Close()
 		n.answers("its own port", "198.51.100.10:80", "tcp-0")
 		n.answers("an address of the node", "192.0.2.1:22", "node")
-		n.restart("") // a later run keeps it
+		n.restart("") // a later run keeps the setting
 		n.attach()
 	}
 	n.put("more", more)
@@ -182,7 +182,7 @@ func TestOtherPorts(t *testing.T) {
 }
 
 // TestServiceAnnounced: the address of a service is announced to neighbours on uplinks, and their
-// requests are answered; not so on other devices. A restart does not announce it again.
+// requests are answered, but not on other devices. A restart does not announce it again.
 func TestServiceAnnounced(t *testing.T) {
 	for _, tt := range []struct{ on, elsewhere string }{{"192.0.2.200", "203.0.113.9"}, {"2001:db8:1::c8", "2001:db8:77::9"}} {
 		t.Run(tt.on, func(t *testing.T) {

@@ -21,14 +21,14 @@ func (r *rig) knowNeighbours(f family) {
 	}
 }
 
-// begins sends the first packet of a connection, and returns the result.
+// begins sends the first packet of a connection, and returns what the program does with it.
 func (r *rig) begins(f family, proto uint8, from netip.AddrPort) (int32, []byte) {
 	r.t.Helper()
 	return r.run(r.ingress, r.in, message(r.in.arrives(), proto, from, f.server(proto, from), stageOpen, 61))
 }
 
-// server returns the destination for packets of from: for echo messages the identifier is both
-// ports.
+// server returns the destination for packets of from. For echo messages the identifier is both the
+// source and the destination port.
 func (f family) server(proto uint8, from netip.AddrPort) netip.AddrPort {
 	if proto == testpkt.ProtoICMP || proto == testpkt.ProtoICMPv6 {
 		return netip.AddrPortFrom(f.far.Addr(), from.Port())
@@ -37,8 +37,8 @@ func (f family) server(proto uint8, from netip.AddrPort) netip.AddrPort {
 }
 
 // TestTranslatedAtOnce: if nothing else needs the original source, a connection gets SNAT at
-// ingress, and its first packet takes the fast path as all others do. It has two entries, one for
-// each direction.
+// ingress, and its first packet takes the fast path like all others. The connection has two
+// entries, one for each direction.
 func TestTranslatedAtOnce(t *testing.T) {
 	base := newRig(t)
 	for typeName, st := range sourceTypes {
@@ -58,7 +58,7 @@ func TestTranslatedAtOnce(t *testing.T) {
 func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) {
 	r.t.Helper()
 	server := f.server(proto, f.client)
-	// If the neighbour was unknown, the first packet is resolved by the kernel.
+	// If the neighbour were unknown, the kernel would resolve it for the first packet.
 	action, out := r.begins(f, proto, f.client)
 	outer := netip.AddrPortFrom(addressOf(out), sourcePort(out, proto))
 	if action != actRedirect || !want.Contains(outer.Addr()) || (outer.Port() == f.client.Port()) != keep {

@@ -15,7 +15,7 @@ import (
 )
 
 // endpoints is the table of endpoints: ports with a source guard. After a restart an endpoint is
-// known by the folder of its port and its guard in the maps.
+// recovered from the folder of its port and its guard in the maps.
 type endpoints struct{ p *ports }
 
 // Endpoints implements [datapath.DataPlane].
@@ -28,8 +28,9 @@ func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value d
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
 }
 
-// Joined implements [datapath.EndpointJoiner]. The kernel reports it as well, but that message may
-// be processed late under load, and until then packets of the pod are not translated.
+// Joined implements [datapath.EndpointJoiner]. The kernel also reports that a device has joined a
+// bridge, but that message may be processed late under load, and until then packets of the pod are
+// not translated.
 func (e endpoints) Joined(name datapath.EndpointName) error {
 	e.p.mu.RLock()
 	t := e.p.byName[name.Port()]
@@ -87,7 +88,7 @@ func (d *DataPlane) endpointOf(namespace uint8, index int) datapath.EndpointName
 func (t *port) guarded() guardedDevice { return guardedDevice{t.namespace, t.ifindex} }
 
 // prepare sets the guard of a device before programs are attached to it: closed for an endpoint,
-// none for another port.
+// none for any other port.
 func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	if endpoint == nil {
 		return p.d.guards.clear(t.guarded())
@@ -102,7 +103,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	return p.d.guards.close(t.guarded())
 }
 
-// noted records that programs are attached to a device, and that its guard has changed (turned).
+// noted records that programs are attached to a device; turned: its guard has changed.
 func (z *namespace) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
 	switch {
 	case endpoint != nil && fresh:
@@ -122,9 +123,8 @@ func (z *namespace) forgotten(name datapath.PortName, index int) error {
 }
 
 // attachedHow returns the kind of hook for a device that has no programs yet. Attaching a link
-// takes two grace periods of the kernel, some 14 ms each, with the lock of all network devices
-// held; adding a filter to a new device does not. A filter costs about 1 % more per packet, but
-// pods are created by the hundred.
+// takes two RCU grace periods, about 14 ms each, with the RTNL lock held; adding a filter to a new
+// device does not. A filter costs about 1 % more per packet, but pods are created by the hundred.
 func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
 	if how := p.d.config.Attach; how != "" || endpoint == nil {
 		return how
@@ -132,7 +132,7 @@ func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
 	return "tc"
 }
 
-// forgetGuards removes guards of devices that are no longer an endpoint's.
+// forgetGuards removes the guards of devices that no longer belong to an endpoint.
 func (p *ports) forgetGuards() error {
 	live := make(map[guardedDevice]bool)
 	for name, t := range p.byName {
@@ -155,7 +155,7 @@ func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 }
 
 // detachGuarded is detach for programs that are about to be attached again. The device of an
-// endpoint is set down first, since it has no guard meanwhile; the network sets it up again.
+// endpoint is set down first, since it has no guard until then; package network sets it up again.
 func (p *ports) detachGuarded(z *namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
 		if err := z.nl.LinkSetDown(link); err != nil {
@@ -165,8 +165,8 @@ func (p *ports) detachGuarded(z *namespace, name datapath.PortName, t *port, lin
 	return p.detach(name, t)
 }
 
-// releaseFrom makes another port release a device that has been renamed since, or that a tunnel has
-// only because no other port had it.
+// releaseFrom makes another port release a device if the device has been renamed since, or if the
+// other port exists only for a tunnel.
 func (p *ports) releaseFrom(namespace uint8, index int, name datapath.PortName, device string) error {
 	other := p.holder(namespace, index)
 	if other == "" || other == name {

@@ -99,8 +99,8 @@ func (x *expirer) run(all []kernel.ExpirerExpire) error {
 	return nil
 }
 
-// doomed is a connection that a pass deletes after it has seen all entries. Until then each entry
-// counts once for the totals, whichever of the two was seen first.
+// doomed is a connection that a pass deletes after it has seen all entries. Thus each of its two
+// entries is counted once in the totals, whichever is seen first.
 type doomed[K, V any] struct {
 	key     K
 	value   V
@@ -109,16 +109,16 @@ type doomed[K, V any] struct {
 	matched bool   // selected by pass.match
 }
 
-// doom records that the connection of an entry is to be deleted.
+// doom selects the connection of an entry for deletion.
 func (t *connMap[K, V, KP, VP]) doom(k KP, v VP, idle uint32, force, matched bool) {
 	t.doomed = append(t.doomed, doomed[K, V]{*(*K)(k), *(*V)(v), idle, force, matched})
 }
 
-// spare clears the list of connections to be deleted.
+// spare discards the list of connections to be deleted.
 func (t *connMap[K, V, KP, VP]) spare() { t.doomed = nil }
 
-// expire deletes the next batch of the connections that the pass chose, and reports whether there
-// are more.
+// expire deletes the next batch of the connections that the pass selected, and reports whether
+// there are more.
 func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 	n := min(expireBatch, len(t.doomed))
 	batch := t.doomed[:n]

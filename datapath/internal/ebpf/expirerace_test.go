@@ -42,12 +42,13 @@ func newRacer(r *rig, x *expirer, f family) *racer {
 	return c
 }
 
-// restore enters all connections, last seen at tick, and deletes what replies without one opened.
+// restore enters all connections, last seen at tick, and deletes connections that replies have
+// opened.
 func (c *racer) restore(tick uint32) {
 	for i, p := range c.paths {
 		established, half := p.forth().tables()
 		for _, tuple := range []rigTuple{p.back(), p.back().turned()} {
-			_ = c.maps[half].Delete(tuple.key()) // absent, if the reply found its connection
+			_ = c.maps[half].Delete(tuple.key()) // absent if the reply found its connection
 		}
 		for d, tuple := range []rigTuple{p.forth(), p.back()} {
 			binary.NativeEndian.PutUint32(c.raw[i][d][16:], tick)
@@ -74,8 +75,9 @@ func (c *racer) send(start <-chan struct{}) (forwarded [expireBatch]bool) {
 	return forwarded
 }
 
-// TestSeenWhileExpiring: a packet after a silence keeps its connection, or finds it deleted. No
-// packet is forwarded by a connection that is then deleted, although the fast path takes no lock.
+// TestSeenWhileExpiring: a packet after a silence either keeps its connection alive or finds it
+// deleted. No packet is forwarded on a connection that is then deleted, although the fast path
+// takes no lock.
 func TestSeenWhileExpiring(t *testing.T) {
 	const rounds, silent, idle = 1500, 20, 10
 	base := newRig(t)

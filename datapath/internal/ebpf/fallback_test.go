@@ -32,8 +32,8 @@ func all(state datapath.BackendState, weights ...uint16) datapath.Service {
 	return s
 }
 
-// TestAffinityInTheFallback: a client stays with its backend while backends that are draining or of
-// weight 0 get new connections because no other exists, and no longer.
+// TestAffinityInTheFallback: while draining backends or backends of weight 0 get new connections
+// because no other exists, a client stays with its backend, but no longer than that.
 func TestAffinityInTheFallback(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -53,7 +53,7 @@ func TestAffinityInTheFallback(t *testing.T) {
 			t.Errorf("%s: verified: %t, %v", name, ok, err)
 		}
 
-		// The backend is down: another usable backend is the client's from then on.
+		// The backend is down: from then on the client stays with another usable backend.
 		i := int(first[len(first)-1] - '0')
 		was := s.Backends[i]
 		s.Backends[i].State = datapath.BackendDown

@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// fastNot is the result of the program of fastpath.h for a packet that it does not handle.
+// fastNot is what the program with fastpath.h returns for a packet that it does not handle.
 const fastNot = -2
 
 // fastRig is a rig with the full ingress program, with a program that has only the fast path of
@@ -30,7 +30,7 @@ type fastRig struct {
 	slow, alone     *ebpf.Program
 	native, generic *ebpf.Program // in XDP
 	runs            int           // of both XDP programs
-	taken           int           // handled by the native one
+	taken           int           // packets handled by the native one
 }
 
 func newFastRig(t testing.TB) *fastRig {
@@ -80,7 +80,7 @@ type fastCase struct {
 	epoch kernel.Epoch
 	gso   uint32
 	mark  uint32
-	// The device on which it arrives.
+	// The device on which the packet arrives.
 	mayBridge  bool
 	bridgePort *kernel.BridgePort // if it is a bridge port
 	guarded    bool
@@ -179,8 +179,8 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	return res
 }
 
-// same compares p's outcome for c with that from fastpath.h, twice if they differ: time-dependent
-// results may change between two runs.
+// same compares p's outcome for c with the outcome of fastpath.h, twice if they differ, since
+// time-dependent results may change between two runs.
 func (f *fastRig) same(t *testing.T, what string, p *ebpf.Program, c *fastCase) {
 	t.Helper()
 	if reflect.DeepEqual(f.outcome(f.alone, c), f.outcome(p, c)) {
@@ -191,8 +191,8 @@ func (f *fastRig) same(t *testing.T, what string, p *ebpf.Program, c *fastCase) 
 	}
 }
 
-// both runs c through fastpath.h and, if that handles it, through the other program. It returns whether
-// fastpath.h handles it.
+// both runs c through fastpath.h and, if that handles it, through the other programs. It reports
+// whether fastpath.h handles it.
 func (f *fastRig) both(t *testing.T, c *fastCase) bool {
 	t.Helper()
 	defer f.inXDP(t, c)
@@ -207,11 +207,12 @@ func (f *fastRig) both(t *testing.T, c *fastCase) bool {
 	return true
 }
 
-// TestFastIsAsSlow: packets that fastpath.h forwards come out exactly as without it, whatever the
-// packet, its connection and its next hop are like. Packets that it does not handle are unchanged.
+// TestFastIsAsSlow: packets that fastpath.h forwards leave exactly as without it, whatever the
+// packet, its connection and its next hop. Packets that it does not handle are unchanged.
 func TestFastIsAsSlow(t *testing.T) {
 	f := newFastRig(t)
-	const seed, pairs = 42, 400
+	const seed = 42
+	pairs := brief(400, 60)
 	rnd := rand.New(rand.NewPCG(seed, seed))
 	for _, base := range f.bases() {
 		if !f.both(t, base.build(f)) {
@@ -238,10 +239,11 @@ func TestFastIsAsSlow(t *testing.T) {
 	}
 }
 
-// TestFastIsAsSlowAtRandom does the same with packets some bytes of which are random.
+// TestFastIsAsSlowAtRandom does the same with packets in which some bytes are random.
 func TestFastIsAsSlowAtRandom(t *testing.T) {
 	f := newFastRig(t)
-	const seed, packets = 43, 400
+	const seed = 43
+	packets := brief(400, 60)
 	rnd := rand.New(rand.NewPCG(seed, seed))
 	for _, base := range f.bases() {
 		taken := 0

@@ -21,7 +21,7 @@ type fastBase struct {
 	flags uint16
 }
 
-// bases returns TCP and UDP, untranslated and with all kinds of translation.
+// bases returns TCP and UDP packets, untranslated and with all kinds of translation.
 func (f *fastRig) bases() (all []fastBase) {
 	for _, family := range families {
 		client, vip := family.client, family.vip
@@ -138,8 +138,8 @@ func checksum(want uint16) fastChange {
 	}})
 }
 
-// at changes bytes of the frame, if it is long enough. A negative place counts from the header of
-// layer 4: -1 is its first byte.
+// at changes bytes of the frame if it is long enough. A negative place is relative to the layer 4
+// header: -1 is its first byte.
 func at(name string, place int, bytes ...byte) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
 		if len(c.frame) < 34 {
@@ -156,7 +156,7 @@ func at(name string, place int, bytes ...byte) fastChange {
 	}}
 }
 
-// at6 is at for IPv6; at4 for IPv4.
+// at4 is at for IPv4, at6 for IPv6.
 func at4(name string, place int, bytes ...byte) fastChange {
 	return ofVersion(4, at(name, place, bytes...))
 }
@@ -184,7 +184,7 @@ func left(version byte, change fastChange) fastChange {
 	return change
 }
 
-// longer changes the length in the IP header, without changing the packet.
+// longer changes the length in the IP header, but not that of the packet.
 func longer(name string, bytes int) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
 		if len(c.frame) < 34 {
@@ -245,8 +245,8 @@ func nexthop(name string, do func(*kernel.Nexthop)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) { do(&c.next) }}
 }
 
-// fastChanges are all changes: of the packet, its connection, its next hop, and other state that is
-// checked.
+// fastChanges are all changes: of the packet, its connection, its next hop, and other state that
+// the programs check.
 var fastChanges = slices.Concat(packetChanges(), layer4Changes(), entryChanges(), nexthopChanges(), xdpChanges)
 
 func packetChanges() []fastChange {
@@ -359,7 +359,7 @@ func nexthopChanges() []fastChange {
 		nexthop("confirmed later", func(n *kernel.Nexthop) { n.CheckedTick += 100 }),
 	}
 	for doff := range byte(16) {
-		// Segments that are just small enough, and just too large.
+		// Segments that barely fit, and that are barely too large.
 		for more := range uint32(2) {
 			all = append(all, fastChange{name: "MTU by the data offset", do: func(c *fastCase) {
 				c.gso, c.next.MtuBytes = 5, uint32(l4(c.frame)-14)+5+uint32(doff)*4-more

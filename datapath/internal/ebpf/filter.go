@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// filterPriority is the priority of our cls_bpf filters; filters with lower priorities run first.
+// filterPriority is the priority of our cls_bpf filters; filters with lower numbers run first.
 const (
 	filterPriority = 0x4c4c
 	filterHandle   = 1
@@ -44,7 +44,7 @@ func (f *filter) replace() error {
 	return f.namespace.nl.FilterReplace(f.entry(f.side.of(&f.namespace.pair)))
 }
 
-// precede attaches the shadow program, in place of any that an interrupted run left.
+// precede attaches the shadow program, and replaces one that an interrupted run left.
 func (f *filter) precede() error {
 	if !f.found {
 		return nil
@@ -57,7 +57,7 @@ func (f *filter) precede() error {
 	return f.namespace.nl.FilterReplace(b)
 }
 
-// removeFirst removes the shadow program, from this run or an earlier one.
+// removeFirst removes the shadow program of this run or an earlier one.
 func (f *filter) removeFirst() error {
 	filters, err := f.list(f.side.parent)
 	for _, x := range filters {
@@ -151,8 +151,8 @@ func (f *filter) vacant(want *netlink.BpfFilter) error {
 	return err
 }
 
-// pinClone pins a clone of program at path, replacing an existing pin. The program itself stays
-// free to be pinned elsewhere.
+// pinClone pins a clone of program at path, replacing an existing pin. The program itself can still
+// be pinned elsewhere.
 func pinClone(program *ebpf.Program, path string) error {
 	if err := pin.Remove(path); err != nil {
 		return err

@@ -54,7 +54,7 @@ func (n *network) epoch() (v uint32) {
 	return v
 }
 
-// hit counts packets for a rule, as programs do.
+// hit counts packets for a rule as the programs do.
 func (n *network) hit(id uint32, packets uint64) {
 	n.t.Helper()
 	hits := make([]kernel.RuleHits, ebpf.MustPossibleCPU())
@@ -62,8 +62,8 @@ func (n *network) hit(id uint32, packets uint64) {
 	n.ok(n.d.maps[kernel.MapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
 }
 
-// wantInForce fails the test unless these rules match packets to three addresses, 0 being no rule,
-// and the epoch is epoch.
+// wantInForce fails the test unless these rules match packets to three addresses (0: no rule) and
+// the epoch is epoch.
 func (n *network) wantInForce(what string, epoch uint32, want ...uint32) {
 	n.t.Helper()
 	if got := n.rulesInForce("10.0.1.11", "10.0.1.12", "10.0.1.13"); !slices.Equal(got, want) {
@@ -212,7 +212,7 @@ func TestFirewallSetSizes(t *testing.T) {
 	}
 }
 
-// TestFirewallSetNeedsRoom replaces the maximum number of rules by others.
+// TestFirewallSetNeedsRoom replaces the maximum number of rules by as many others.
 func TestFirewallSetNeedsRoom(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -299,7 +299,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	}
 }
 
-// manyRules returns a number of rules, and one for 10.0.1.11 that may name a device.
+// manyRules returns so many rules, and one for 10.0.1.11 that may name a device.
 func manyRules(action datapath.FirewallAction, rules int, out ...string) datapath.FirewallSet {
 	set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
 	for i := range rules {
@@ -336,8 +336,8 @@ func (n *network) ruleID(name datapath.RuleName) uint32 {
 	return id
 }
 
-// interrupt changes the rules, and aborts before step number at, as if killed. It returns the name
-// of the step; "": there are fewer steps.
+// interrupt changes the rules, and aborts before step number at, as if the daemon were killed. It
+// returns the name of the step; "": there are fewer steps.
 func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string) {
 	n.t.Helper()
 	defer func() { kernel.AtStep = func(string) error { return nil } }()
@@ -360,7 +360,7 @@ func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string)
 }
 
 // TestFirewallSetInterrupted aborts a change of rules at each of its steps: then the old or the new
-// set is in force, and the next run puts the new one in force and has connections evaluated again.
+// set is in force. The next run puts the new set in force, and connections are evaluated again.
 func TestFirewallSetInterrupted(t *testing.T) {
 	n := newNetwork(t)
 	n.config.Tables.Rules = 4096

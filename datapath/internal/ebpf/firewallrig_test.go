@@ -107,8 +107,8 @@ func TestRulesOfConnections(t *testing.T) {
 				r.rules(deny)
 				way(stageData, false, actShot)
 				way(stageData, true, actShot)
-				// A rule that allows only the forward direction: further packets of the server do
-				// not open another connection.
+				// The rule allows only the forward direction: further packets of the server do not
+				// open another connection.
 				time.Sleep(2 << 27 * time.Nanosecond)
 				r.rules(allow)
 				way(stageData, true, actUnspec)
@@ -142,9 +142,9 @@ func withClass(frame []byte, class uint8) []byte {
 	return b
 }
 
-// TestAnswersAreNotAskedAbout: answers need not match what rules match of a single packet, such as
-// its DSCP or VLAN. After a change the next packet from the client's side is evaluated, and until
-// then nothing changes.
+// TestAnswersAreNotAskedAbout: replies need not match per-packet criteria of rules, such as DSCP or
+// VLAN. After a change of rules the next packet from the client's side is evaluated; until then
+// nothing changes.
 func TestAnswersAreNotAskedAbout(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -188,8 +188,8 @@ func TestAnswersAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestAnswersToTheNode: answers to the node's own connection may arrive on another device than it
-// leaves by.
+// TestAnswersToTheNode: replies on the node's own connection may arrive on a device other than the
+// one by which its packets leave.
 func TestAnswersToTheNode(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -221,7 +221,7 @@ func TestAnswersToTheNode(t *testing.T) {
 	}
 }
 
-// TestRulesOfTheNode: packets to the node and from the node have their own hooks.
+// TestRulesOfTheNode: packets to the node and packets from the node have rule hooks of their own.
 func TestRulesOfTheNode(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -322,7 +322,7 @@ func TestRulesOfTheRest(t *testing.T) {
 	}
 }
 
-// withProtocol returns an IP header for a layer that is not built.
+// withProtocol returns an IP header with the protocol of a layer that testpkt does not build.
 func withProtocol(l testpkt.Layer, protocol uint8) testpkt.Layer {
 	switch h := l.(type) {
 	case testpkt.IPv4:

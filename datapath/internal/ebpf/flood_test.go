@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestFloodTeachesNobody: frames that a bridge floods, since it does not know the host's port,
-// still go to all ports, even if answers came from one of them before.
+// TestFloodTeachesNobody: frames that a bridge floods because it does not know the host's port
+// still go to all ports, even if replies came from one of the ports before.
 //
 //	here p0 ─┐
 //	there p1 ─┤ br0
@@ -91,7 +91,7 @@ func (f *flood) run() {
 		now, _ := f.verdicts()
 		return now > before
 	})
-	// It moves, which the bridge learns from a frame of no connection.
+	// The host moves, which the bridge learns from a frame of no connection.
 	f.ok(f.taps[2].Send(testpkt.Build(testpkt.Ethernet{Source: f.there, Destination: f.here, Type: 0x88b5}, testpkt.Raw("not by IP"))))
 	testnet.Eventually(t, 5*time.Second, "its packets arrive at its new port", func() bool {
 		return f.comes(2, f.say(0, true), 100*time.Millisecond)

@@ -19,8 +19,8 @@ var receive = func(s *nl.NetlinkSocket) ([]syscall.NetlinkMessage, error) {
 }
 
 // listen calls handle with the messages that a socket receives, until v.done, and then closes the
-// socket. lost is called if messages were lost. At any other error the subscription ends, and
-// maintain opens all of them again. about names the subject in errors.
+// socket. lost is called if messages were lost. On any other error the subscription ends, and
+// maintain opens all subscriptions again. about names the subject in errors.
 func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle func([]syscall.NetlinkMessage)) {
 	listening := v.whileSubscribed(func(done <-chan struct{}) {
 		<-done
@@ -50,8 +50,8 @@ func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle 
 	}
 }
 
-// whileSubscribed runs functions that return when their argument is closed. It reports false, and
-// runs none, if the subscriptions are just being ended.
+// whileSubscribed starts functions that return when their argument is closed. It starts none and
+// returns false if the subscriptions are being ended.
 func (v *devices) whileSubscribed(run ...func(done <-chan struct{})) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -67,7 +67,7 @@ func (v *devices) whileSubscribed(run ...func(done <-chan struct{})) bool {
 	return true
 }
 
-// follow handles updates until they end.
+// follow handles updates until the channel is closed.
 func follow[T any](v *devices, updates <-chan T, handle func(T)) {
 	defer v.wg.Done()
 	for u := range updates {
@@ -76,12 +76,14 @@ func follow[T any](v *devices, updates <-chan T, handle func(T)) {
 	v.unheard()
 }
 
-// followRest limits rescans: after each the pause is this many times as long as the rescan took.
-// Otherwise a node with hundreds of devices, and new ones all the time, would do nothing else.
+// followRest limits rescans: the pause after each is this many times as long as the rescan took.
+// Otherwise a node with hundreds of devices, to which new ones are constantly added, would do
+// nothing else.
 const followRest = 3
 
-// followAll calls handle after updates, until they end. Updates that arrive while handle runs, and
-// during the pause after it, are handled together: a new device causes half a dozen.
+// followAll calls handle after updates, until the channel is closed. Updates that arrive while
+// handle runs, or during the pause after it, are handled together: a new device causes half a
+// dozen.
 func followAll[T any](v *devices, updates <-chan T, handle func()) {
 	defer v.wg.Done()
 	rest := time.NewTimer(0)

@@ -19,7 +19,7 @@ import (
 )
 
 // TestMessagesAreLost is H10: so many changes happen at once that messages are lost. The data plane
-// makes up for them, and is notified of the next change at once.
+// reads the current state instead, and is notified of the next change at once.
 func TestMessagesAreLost(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -30,7 +30,7 @@ func TestMessagesAreLost(t *testing.T) {
 		defer v.mu.Unlock()
 		return v.deaf
 	}
-	// Nothing reads messages meanwhile.
+	// While the lock is held, nothing reads messages.
 	v.mu.Lock()
 	n.node.Do(t, func() error {
 		out0, err := netlink.LinkByName("out0")
@@ -62,8 +62,8 @@ func TestMessagesAreLost(t *testing.T) {
 	testnet.Eventually(t, time.Second, "the next change is heard", func() bool { return mtu() == 1300 })
 }
 
-// TestReceivingFails: after an error of receiving, the subscriptions to routing rules, filters and
-// XDP features are opened again, and report the next change at once.
+// TestReceivingFails: after a receive error, the subscriptions to routing rules, filters and XDP
+// features are opened again, and report the next change at once.
 func TestReceivingFails(t *testing.T) {
 	var failing atomic.Bool
 	var failed, received atomic.Int64
@@ -88,7 +88,7 @@ func TestReceivingFails(t *testing.T) {
 		return v.xdpTargets.frames[out0]
 	}
 	testnet.Eventually(t, 5*time.Second, "out0 transmits XDP frames", sends)
-	// Each change is of another subscription.
+	// Each change is reported to another subscription.
 	changes := []struct {
 		name string
 		once func(on bool)

@@ -21,7 +21,7 @@ import (
 // skbTCIndex is the index of tc_index in struct __sk_buff.
 const skbTCIndex = 44
 
-// forge makes all packets that leave by a device carry a word in skb->tc_index, which the peer of a
+// forge sets skb->tc_index of all packets that leave by a device to a word, which the peer of a
 // veth receives unchanged.
 func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()) {
 	t.Helper()
@@ -45,8 +45,8 @@ func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()
 	return func() { l.Close() }
 }
 
-// TestForgedWords: other programs cannot forge the marks that our programs pass in skb->tc_index. A
-// container with access to tc could bypass the rules with them.
+// TestForgedWords: other programs cannot forge the marks that our programs pass in skb->tc_index.
+// Otherwise a container with access to tc could bypass the rules.
 func TestForgedWords(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -54,7 +54,7 @@ func TestForgedWords(t *testing.T) {
 	n.backends.ServeTCP(t, "10.0.1.11:8080", "server")
 	n.backends.ServeTCP(t, "10.0.1.12:8080", "server")
 	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"no": ruleFor(10, "10.0.1.11", datapath.ActionDeny)}})
-	side := testnet.New(t, "side") // behind a device that is no port
+	side := testnet.New(t, "side") // behind a device that is not a port
 	testnet.Veth(t, testnet.Port{NS: n.node, Name: "side0", Addrs: []string{"172.30.1.1/24"}},
 		testnet.Port{NS: side, Name: "eth0", Addrs: []string{"172.30.1.2/24"}})
 	side.Route(t, "default", "172.30.1.1")

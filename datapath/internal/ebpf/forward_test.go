@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// family has the addresses of a rig in one address family.
+// family contains the addresses of a rig in one address family.
 type family struct {
 	name                       string
 	client, vip                netip.AddrPort
@@ -50,13 +50,13 @@ const (
 	stageData
 )
 
-// packet builds the packet that from sends to to at a stage.
+// packet builds the packet at a stage of a connection between from and to.
 func packet(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, s stage, ttl uint8) []byte {
 	layers := []testpkt.Layer{eth, ipHeader(from.Addr(), to.Addr(), ttl)}
 	switch proto {
 	case testpkt.ProtoTCP:
 		tcp := testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: 0x01020305, Ack: 0x01020305, Window: 501}
-		switch s { // both begin with the same number
+		switch s { // both ends begin with the same sequence number
 		case stageOpen:
 			tcp.Flags, tcp.Seq, tcp.Ack, tcp.Options = testpkt.SYN, 0x01020304, 0, []byte{2, 4, 5, 0xb4, 1, 3, 3, 7}
 		case stageAnswer:
@@ -134,7 +134,7 @@ func (r *rig) connect(f family, proto uint8, m natMode) path {
 	return p
 }
 
-// forth is the tuple of the client's packets, back of the backend's: as they arrive.
+// forth is the tuple of the client's packets as they arrive, back that of the backend's.
 func (p path) forth() rigTuple { return rigTuple{p.proto, p.client, p.vip} }
 func (p path) back() rigTuple  { return rigTuple{p.proto, p.backend, p.source} }
 
@@ -152,8 +152,8 @@ func (r *rig) slow(what string, p path, s stage) {
 }
 
 // outcome returns what the programs do with a packet of the client on the slow path, and its TTL
-// then. The stack forwards it, unless its source is the node's own IPv4 address: the stack would
-// drop that as a martian.
+// afterwards. The stack forwards the packet, unless its source is the node's own IPv4 address: the
+// stack would drop it as a martian.
 func (p path) outcome(ttl uint8) (int32, uint8) {
 	if p.source.Addr().Is4() && p.source.Addr() != p.client.Addr() {
 		return actRedirect, ttl - 1
@@ -228,8 +228,8 @@ func (r *rig) entry(t rigTuple, want rigConn) {
 	}
 }
 
-// TestChecksumCarries: frontend and backend whose difference carries over in the checksum, on the
-// fast path, which changes the TTL as well.
+// TestChecksumCarries: the difference of frontend and backend causes a carry in the checksum, on
+// the fast path, which changes the TTL as well.
 func TestChecksumCarries(t *testing.T) {
 	r := newRig(t)
 	f := families[0]

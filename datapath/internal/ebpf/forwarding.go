@@ -34,8 +34,8 @@ func linkState(a *netlink.LinkAttrs) datapath.LinkState {
 	return datapath.LinkUp
 }
 
-// Forwarding implements [datapath.Telemetry]. If the kernel does not answer, forwarding counts as
-// on: a false warning would be worse than none.
+// Forwarding implements [datapath.Telemetry]. If the state cannot be read, forwarding is reported
+// as on: a false warning would be worse than none.
 func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 	f := datapath.Forwarding{IPv4: true, IPv6: true}
 	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
@@ -59,7 +59,7 @@ func (z *namespace) hasRoutingRules(family int) bool {
 	own := map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT} // by priority
 	list, err := retry(func() ([]netlink.Rule, error) { return z.nl.RuleList(family) })
 	return err == nil && slices.ContainsFunc(list, func(r netlink.Rule) bool {
-		table, known := own[max(r.Priority, 0)] // the library returns -1 if the kernel names none
+		table, known := own[max(r.Priority, 0)] // the library returns -1 if the kernel reports none
 		return !known || r.Table != table
 	})
 }
@@ -157,7 +157,7 @@ func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
 	if !ask || h.Link != datapath.LinkUp {
 		return h
 	}
-	// The kernel does not announce that it begins to resolve a neighbour, so its state is read. A
+	// The kernel sends no message when it begins to resolve a neighbour, so the state is read. A
 	// later call returns whether the neighbour answered.
 	if state, err := z.askNeighbour(a.Index, h.Neighbour); err == nil {
 		h.Resolving = state&unix.NUD_INCOMPLETE != 0
@@ -174,8 +174,8 @@ func refused(addr netip.Addr, kind string) error {
 	return fmt.Errorf("a route or routing rule of type %s drops packets to %s: %w %[1]s", kind, addr, errRefused)
 }
 
-// firstHop returns the device and the neighbour by which the kernel forwards packets to an address.
-// Without an error and without a device, they are unknown.
+// firstHop returns the device and the neighbour through which the kernel forwards packets to an
+// address. If link and err are nil, they are unknown.
 func (z *namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Link, next netip.Addr, err error) {
 	routes, err := z.routesOf(addr, from)
 	switch {
@@ -199,7 +199,7 @@ func (z *namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netli
 	return z.devices.byIndex(routes[0].LinkIndex), next, nil
 }
 
-// routesOf returns the kernel's route of packets to an address.
+// routesOf returns the kernel's route for packets to an address.
 func (z *namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route, error) {
 	options := &netlink.RouteGetOptions{}
 	if from.Device != "" {
@@ -215,8 +215,8 @@ func (z *namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.
 	return z.nl.RouteGetWithOptions(addr.AsSlice(), options)
 }
 
-// accepts reports whether the kernel accepts the source of packets. It refuses a source with the
-// same error as a blackhole.
+// accepts reports whether the kernel accepts the packets' source address. It refuses a source with
+// the same error that a blackhole route causes.
 func (z *namespace) accepts(from datapath.Arrival) bool {
 	if !from.Source.Is4() {
 		return true
@@ -234,9 +234,9 @@ func (z *namespace) accepts(from datapath.Arrival) bool {
 	return false
 }
 
-// askNeighbour makes the kernel ask a neighbour for its link-layer address, even if it knows one:
-// without that, the kernel detects a neighbour that stopped answering after up to a minute. Static
-// entries are left alone. It returns the state of the entry after that.
+// askNeighbour makes the kernel probe a neighbour, even if it knows the link-layer address:
+// otherwise the kernel may take up to a minute to detect that a neighbour no longer answers. Static
+// entries are left alone. It returns the resulting state of the entry.
 func (z *namespace) askNeighbour(index int, addr netip.Addr) (state int, err error) {
 	state, err = z.neighbourNow(index, addr)
 	request := &netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE}
@@ -280,9 +280,9 @@ func (z *namespace) neighbourNow(index int, addr netip.Addr) (state int, err err
 	return n.State, nil
 }
 
-// cause returns the device because of which a device cannot carry packets, and the state of its
-// link: a VLAN has no carrier while the device below it is down. If the device can carry packets,
-// it is the device itself.
+// cause returns the device that prevents link from carrying packets, and the state of that device:
+// a VLAN has no carrier while the device below it is down. If link can carry packets, cause returns
+// link itself.
 func (v *devices) cause(link netlink.Link) (device string, state datapath.LinkState) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -298,8 +298,8 @@ func (v *devices) cause(link netlink.Link) (device string, state datapath.LinkSt
 	return link.Attrs().Name, linkState(link.Attrs())
 }
 
-// downTo returns a device that is down and whose network has an address; empty: none is known.
-// Without such a device it is the only device that is down and has an address of the family.
+// downTo returns a device that is down and whose network contains addr. If there is none, it
+// returns the only device that is down and has an address of the family, or "".
 func (v *devices) downTo(addr netip.Addr) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -311,7 +311,8 @@ func (v *devices) downTo(addr netip.Addr) string {
 		if slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Contains(addr) }) {
 			return l.Attrs().Name
 		}
-		// The kernel removes IPv6 addresses with the link, but a device with programs is ours.
+		// The kernel removes IPv6 addresses when a link goes down, so any device with our programs
+		// is a candidate.
 		if v.ports[index] || slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() }) {
 			candidates = append(candidates, l.Attrs().Name)
 		}

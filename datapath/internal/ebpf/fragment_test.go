@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// big builds a datagram, or an SCTP packet, that needs fragments.
+// big builds a UDP or TCP packet that needs fragments.
 func big(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, ttl uint8) []byte {
 	ip := ipHeader(from.Addr(), to.Addr(), ttl)
 	if four, ok := ip.(testpkt.IPv4); ok {
@@ -30,8 +30,8 @@ func big(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, ttl uint8) 
 		testpkt.Payload(text.String()))
 }
 
-// TestFragments: later fragments follow the first one, in both directions, and for each datagram by
-// its own identification.
+// TestFragments: later fragments are handled like the first one with the same identification, in
+// both directions.
 func TestFragments(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -62,7 +62,7 @@ func (r *rig) fragments(what string, dev rigPort, in []byte, action int32, want 
 	if len(ins) != 3 {
 		r.t.Fatalf("%d fragments, want 3", len(ins))
 	}
-	// A later fragment before its first one cannot be assigned to a datagram.
+	// A later fragment that arrives before its first one cannot be assigned to a datagram.
 	early := testpkt.Fragments(in, 1400, id+1)[2]
 	r.step(what+": fragment of an unknown datagram", dev, early, actUnspec, early)
 	for _, i := range []int{0, 2, 1, 2} {

@@ -35,9 +35,9 @@ func wideDatagram(eth testpkt.Ethernet, from, to netip.AddrPort, ttl uint8, size
 // fragmentSizes are the sizes of F01.
 var fragmentSizes = []int{4000, 60000}
 
-// TestFragmentOrders is F01: fragments after their first one follow it, also duplicates and other
-// cuts. Fragments before their first one pass unchanged if there are no rules, and are dropped and
-// counted if there are.
+// TestFragmentOrders is F01: fragments that arrive after their first one are handled like it,
+// including duplicates and fragments of other sizes. Fragments that arrive before it pass unchanged
+// if there are no rules; otherwise they are dropped and counted.
 func TestFragmentOrders(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -100,9 +100,9 @@ func (r *rig) fragmentOrders(p path, size int, rules bool) {
 	}
 }
 
-// TestManyFragmentedDatagrams is F02: of more concurrent datagrams than the table has room for, the
-// oldest are forgotten, no more than necessary, and their lost fragments are counted. The table is
-// small, so that an emulated CPU is ready before first fragments expire, after 30 s.
+// TestManyFragmentedDatagrams is F02: if there are more concurrent datagrams than the table has
+// room for, the oldest are evicted, no more than necessary, and their lost fragments are counted.
+// The table is small, so that an emulated CPU finishes before first fragments expire, after 30 s.
 func TestManyFragmentedDatagrams(t *testing.T) {
 	r := newRig(t, func(spec *ebpf.CollectionSpec) { spec.Maps[kernel.MapLlFragment].MaxEntries = 2048 })
 	f := families[0]
@@ -130,14 +130,14 @@ func TestManyFragmentedDatagrams(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d lost, of which %d are among the last %d", lost, count, recent, room/2)
-	// The map evicts many at once.
+	// The map evicts many entries at once.
 	if slack := room / 8; lost < count-room || lost > count-room+slack || recent > 0 {
 		t.Errorf("%d of %d were lost, want %d to %d; %d of the last %d", lost, count, count-room, count-room+slack, recent, room/2)
 	}
 	r.counted(map[string]uint64{"DROP_FRAGMENT": uint64(lost), "VERDICT_SLOW": uint64(2*count - lost)})
 }
 
-// TestFragmentsArrive is F01 between real sockets: whether the kernels behind the node can
+// TestFragmentsArrive is F01 between real sockets: the kernels behind the node must be able to
 // reassemble the fragments.
 func TestFragmentsArrive(t *testing.T) {
 	n := newNetwork(t)
@@ -191,7 +191,7 @@ func TestFragmentsArrive(t *testing.T) {
 	testnet.Eventually(t, 3*time.Second, "the drops are counted", func() bool {
 		c, err := n.d.Telemetry().NodeCounters(t.Context())
 		n.ok(err)
-		const later = 2 * 2 * (2 + 42) // families, ways, fragments of both sizes but the first
+		const later = 2 * 2 * (2 + 42) // families, directions, fragments of both sizes except the first
 		return c.Drops["fragment"] >= later
 	})
 }

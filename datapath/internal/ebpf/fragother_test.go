@@ -56,7 +56,7 @@ func TestFragmentsWithoutPorts(t *testing.T) {
 }
 
 // TestFragmentsOfEcho: fragments of an echo with identifier 0, and of an echo that a stateless rule
-// allows by its type, are evaluated as their first one.
+// allows by its type, get the same verdict as their first one.
 func TestFragmentsOfEcho(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -85,7 +85,7 @@ func TestFragmentsOfEcho(t *testing.T) {
 	}
 }
 
-// TestFragmentsToGroup: later fragments of a datagram to a group are evaluated with the ports of
+// TestFragmentsToGroup: later fragments of a multicast datagram are evaluated with the ports of
 // their first one.
 func TestFragmentsToGroup(t *testing.T) {
 	base := newRig(t)

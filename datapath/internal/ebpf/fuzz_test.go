@@ -93,7 +93,7 @@ func (r *rig) totals() (sums [2]uint64) {
 	return sums
 }
 
-// TestMangledPackets is F12: randomly changed packets, for a second.
+// TestMangledPackets is F12: it sends randomly changed packets for a second.
 func TestMangledPackets(t *testing.T) {
 	r := newRig(t)
 	frames := corpus(r)
@@ -126,7 +126,7 @@ func mangle(random *rand.Rand, frames [][]byte) []byte {
 	return frame
 }
 
-// FuzzPrograms is the same for go test -fuzz.
+// FuzzPrograms does the same for go test -fuzz.
 func FuzzPrograms(f *testing.F) {
 	r := newRig(f)
 	for _, frame := range corpus(r) {

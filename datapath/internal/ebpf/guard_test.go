@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// A pod behind in0, as its frames identify it, and other hosts.
+// The addresses of a pod behind in0, and of other hosts.
 var (
 	podMAC    = rigMAC("02:00:5e:10:01:17")
 	otherMAC  = rigMAC("02:00:5e:10:01:29")
@@ -33,7 +33,7 @@ var (
 
 const etherARP = 0x0806
 
-// guard puts a guard on in0 as guards.close and open write it; not open: the state between them.
+// guard puts a guard on in0, as written by guards.close or, if open, by guards.open.
 func (r *rig) guard(open bool) {
 	r.t.Helper()
 	low := r.in.index & 0xffff
@@ -218,7 +218,7 @@ func guardCases() []guardCase {
 const dhcp6Client = 546
 
 // TestGuard: frames from a pod's device pass only with the pod's addresses, whatever their type.
-// Frames from other devices pass, and so do all frames once the guard is gone.
+// Frames from other devices pass, and so do all frames without a guard.
 func TestGuard(t *testing.T) {
 	loaded := newRig(t)
 	for _, c := range guardCases() {
@@ -254,7 +254,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestLinkLocal compares with an address built by hand.
+// TestLinkLocal compares the result with a manually built address.
 func TestLinkLocal(t *testing.T) {
 	if got := datapath.LinkLocal(podMAC); got != podLocal {
 		t.Errorf("got %s, want %s", got, podLocal)

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestGuardedConnections: a connection from a guarded port continues from that port only,
-// translated or not, and no other guarded host can send packets of it.
+// TestGuardedConnections: a connection from a guarded port continues only on that port, translated
+// or not, and no other guarded host can send packets of the connection.
 func TestGuardedConnections(t *testing.T) {
 	loaded := newRig(t)
 	for _, f := range families {
@@ -32,7 +32,7 @@ func TestGuardedConnections(t *testing.T) {
 					r := loaded.fresh(t)
 					r.guard(true)
 					p := r.connect(f, proto, m)
-					r.follow(p) // as without a guard
+					r.follow(p) // unaffected by the guard
 					r.intrude(p)
 				})
 			}
@@ -64,7 +64,7 @@ func (r *rig) intrude(p path) {
 	if n := r.counters()["DROP_SPOOFED"]; n != 2 {
 		r.t.Errorf("%d counted as spoofed, want 2", n)
 	}
-	// Its address belongs to another endpoint now, as guards.open records it.
+	// The client's address belongs to another endpoint now, as guards.open records it.
 	key := kernel.GuardKey{Ifindex: r.in.index}
 	key.Addr.Word = rigWords(p.client.Addr().String())
 	r.ok(r.maps[kernel.MapLlGuard].Delete(key))
@@ -76,7 +76,8 @@ func (r *rig) intrude(p path) {
 	})
 }
 
-// TestGuardedFrames: a bridged frame of an established connection has the pod's MAC, or is dropped.
+// TestGuardedFrames: a bridged frame of an established connection is dropped unless it has the
+// pod's MAC.
 func TestGuardedFrames(t *testing.T) {
 	r := newRig(t)
 	r.guard(true)
@@ -127,8 +128,8 @@ func (n *network) guards() int {
 	return int(count)
 }
 
-// TestGuardLives: a guard stays in force without a daemon and is taken over, follows the addresses
-// of its endpoint, and is deleted with it.
+// TestGuardLives: a guard stays in force without a daemon and is taken over by the next one,
+// follows the addresses of its endpoint, and is deleted with the endpoint.
 func TestGuardLives(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +157,7 @@ func TestGuardLives(t *testing.T) {
 			if c, ok, err := n.d.Telemetry().PortCounters(ctx, datapath.EndpointName("pod").Port()); err != nil || !ok || c.Drops["spoofed"] == 0 {
 				t.Errorf("counters %+v, %t, %v", c, ok, err)
 			}
-			if n.guards() != 4 { // of the device, two addresses, the link-local one
+			if n.guards() != 4 { // the device, two addresses, the link-local address
 				t.Errorf("%d entries of guards", n.guards())
 			}
 			n.ok(n.d.Close())
@@ -197,7 +198,7 @@ func TestGuardLives(t *testing.T) {
 			testnet.Eventually(t, 3*time.Second, "the connection of the former address is refused", func() bool { return n.spoofs() > before })
 			wanted("with one", false)
 
-			// Its own guard, repaired.
+			// The guard is repaired.
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
 				t.Errorf("verify: %t, %v", ok, err)
 			}
@@ -254,8 +255,8 @@ func countDrops(d *DataPlane) (map[string]int, error) {
 	return byDevice, it.Err()
 }
 
-// TestGuardOfAnIndex: a device whose ifindex belonged to an endpoint that was deleted while no
-// daemon ran does not inherit its guard.
+// TestGuardOfAnIndex: if the device of an endpoint was deleted while no daemon ran, another device
+// with its ifindex does not inherit the guard.
 func TestGuardOfAnIndex(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -293,7 +294,8 @@ func (n *network) endpointAt(device string) datapath.Endpoint {
 	return datapath.Endpoint{Device: device, MAC: podMAC, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}
 }
 
-// TestGuardIsClosed: no packet passes between attaching and the configuration of addresses.
+// TestGuardIsClosed: no packet passes after the programs are attached and before addresses are
+// configured.
 func TestGuardIsClosed(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -320,7 +322,7 @@ func TestGuardIsClosed(t *testing.T) {
 }
 
 // TestDeparted: connections of a deleted endpoint end, so that the next endpoint with its address
-// does not continue them. If the endpoint returns at once, or if they are closing, they do not end.
+// does not continue them. They do not end if the endpoint returns at once, or if they are closing.
 func TestDeparted(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -368,8 +370,9 @@ func TestDeparted(t *testing.T) {
 	})
 }
 
-// TestReleasedInBothNamespaces: a connection to the address of a pod may be translated in one namespace and
-// continue in the other. Equal link-local addresses in both namespaces are coincidence.
+// TestReleasedInBothNamespaces: a connection to the address of a pod may be translated in one
+// namespace and continue in the other. Equal link-local addresses in the two namespaces are
+// unrelated.
 func TestReleasedInBothNamespaces(t *testing.T) {
 	pod, local, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fe80::5"), netip.MustParseAddr("203.0.113.9")
 	d := &departed{}

@@ -15,9 +15,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// TestGuardsUnderFaults: whatever change of a table fails, after the retries a device has exactly the
-// guard that it should have, also if another device shares its bit; and connections are admitted
-// again after a device has lost an address.
+// TestGuardsUnderFaults: whichever change of a table fails, after the retries each device has
+// exactly the guard that it should have, even if another device shares its bit, and connections are
+// evaluated again after a device has lost an address.
 func TestGuardsUnderFaults(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 7))
@@ -33,7 +33,7 @@ func TestGuardsUnderFaults(t *testing.T) {
 	g := newGuards(&DataPlane{tables: all})
 	devices := []guardedDevice{{0, 5}, {0, 5 + 1<<16}, {1, 5}} // two share a bit
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:244::2")}
-	desired := map[guardedDevice][]netip.Addr{} // of a device without a guard, absent
+	desired := map[guardedDevice][]netip.Addr{} // no key: no guard
 	epoch := func() uint32 {
 		var e kernel.Epoch
 		if err := all.Epoch.Lookup(0, &e); err != nil {

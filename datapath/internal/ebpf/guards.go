@@ -21,9 +21,9 @@ const (
 	guardedWords = 1024 // GUARDED_WORDS
 )
 
-// guards keeps the source guards of endpoints' devices: ll_guard and ll_guarded. A device is closed
-// before programs are attached to it, then opened; its entries are removed after the programs are
-// detached.
+// guards maintains the source guards of endpoints' devices: ll_guard and ll_guarded. A device is
+// closed before programs are attached to it, then opened; its entries are removed after the
+// programs are detached.
 type guards struct {
 	d    *DataPlane
 	bits *bpfmap.Map[uint32, uint64]
@@ -32,8 +32,8 @@ type guards struct {
 	departed departed
 
 	mu       sync.Mutex
-	written  map[guardedDevice]map[netip.Addr]kernel.Guard // the zero address: the device itself
-	narrowed map[guardedDevice]bool                        // lost an address, and the epoch is to be raised
+	written  map[guardedDevice]map[netip.Addr]kernel.Guard // zero address: the device itself
+	narrowed map[guardedDevice]bool                        // lost an address; the epoch must be raised
 }
 
 type guardedDevice struct {
@@ -122,8 +122,8 @@ func setBit(m *bpfmap.Map[uint32, uint64], v guardedDevice, on bool) (was bool, 
 	return was, nil
 }
 
-// close blocks all packets from a device that programs are about to be attached to, until open.
-// Connections of an earlier device with the same ifindex are evaluated again.
+// close blocks all packets from a device to which programs are about to be attached, until open is
+// called. Connections of an earlier device with the same ifindex are evaluated again.
 func (g *guards) close(v guardedDevice) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,7 +140,8 @@ func (g *guards) close(v guardedDevice) error {
 	return err
 }
 
-// clear makes sure that a device that is not an endpoint's has no guard from an earlier endpoint.
+// clear removes the guard that an earlier endpoint may have left for a device that belongs to no
+// endpoint now.
 func (g *guards) clear(v guardedDevice) error {
 	if err := g.remove(v); err != nil {
 		return err
@@ -149,8 +150,9 @@ func (g *guards) clear(v guardedDevice) error {
 	return err
 }
 
-// open admits packets from a device whose source is mac and one of addrs. Connections of addresses
-// that it had before end. Reports whether the device was closed, or had another MAC.
+// open admits packets from a device if their source is mac and one of addrs. Connections of
+// addresses that the device no longer has end. turned reports whether the device was closed, or had
+// another MAC.
 func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,7 +189,7 @@ func (g *guards) open(v guardedDevice, mac [6]byte, addrs []netip.Addr) (turned 
 	return turned, g.put(v, netip.Addr{}, whole)
 }
 
-// remove deletes the entries of a device that has no programs any more.
+// remove deletes the entries of a device whose programs have been detached.
 func (g *guards) remove(v guardedDevice) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -215,7 +217,8 @@ func (g *guards) remove(v guardedDevice) error {
 	return nil
 }
 
-// keep removes the guards of all other devices: some may have gone while no daemon ran.
+// keep removes the guards of all devices that are not in live: some may have been deleted while no
+// daemon ran.
 func (g *guards) keep(live map[guardedDevice]bool) (err error) {
 	for _, v := range g.devices() {
 		if !live[v] {

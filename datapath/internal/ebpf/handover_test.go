@@ -14,7 +14,7 @@ import (
 )
 
 // handover is a node with two services, "old" with the first server and "new" with the second, and
-// a client that talks to a frontend of the old one.
+// a client with connections to a frontend of the old service.
 type handover struct {
 	*network
 	old, new datapath.Service
@@ -40,7 +40,7 @@ func newHandover(t *testing.T) *handover {
 	return h
 }
 
-// give moves the frontends of port 80 to the new service; later: the old service gives them up
+// give moves the frontends with port 80 to the new service; later: the old service releases them
 // first.
 func (h *handover) give(later bool) {
 	h.t.Helper()
@@ -63,8 +63,8 @@ func (h *handover) answer(when string, ask func() string, want string) {
 	}
 }
 
-// TestFrontendIsHandedOver: UDP to a frontend moves to the service that has it now, without a pause
-// of the client; TCP, and connections by other frontends, stay.
+// TestFrontendIsHandedOver: UDP connections to a frontend move to the service that now has it, even
+// if the client does not pause; TCP connections, and connections through other frontends, stay.
 func TestFrontendIsHandedOver(t *testing.T) {
 	for name, later := range map[string]bool{"at once": false, "later": true} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestFrontendIsHandedOver(t *testing.T) {
 			h.answer("by another frontend", other, "udp-0")
 			h.tcp.echo(t, "with the old service")
 			list, _, err := h.d.Connections().List(context.Background(), datapath.ConnectionFilter{Protocol: datapath.UDP}, "", 10)
-			// An answer that the old server sent meanwhile may have its own connection.
+			// A reply that the old server sent meanwhile may have its own connection.
 			list = slices.DeleteFunc(list, func(c datapath.Connection) bool { return c.Service == "" })
 			if err != nil || len(list) != 2 {
 				t.Errorf("connections %+v, %v; want one by each frontend", list, err)
@@ -95,8 +95,9 @@ func TestFrontendIsHandedOver(t *testing.T) {
 	}
 }
 
-// TestFrontendIsHandedOverWithItsServer: UDP stays with its server if that is a backend of the
-// service that has the frontend now, or of a service to which that diverts clients.
+// TestFrontendIsHandedOverWithItsServer: a UDP connection stays with its server if the server is a
+// backend of the service that now has the frontend, or of a service to which that service diverts
+// the client.
 func TestFrontendIsHandedOverWithItsServer(t *testing.T) {
 	for name, change := range map[string]func(*datapath.Service){
 		"its own": func(s *datapath.Service) { s.Backends = backendAddrs(8080, "10.0.1.11", "10.0.1.12") },
@@ -125,8 +126,8 @@ func TestFrontendIsHandedOverWithItsServer(t *testing.T) {
 	})
 }
 
-// TestFrontendStaysAfterAll: a frontend that was to be removed, and is configured again before
-// that, leads to the current tables like the others, and not to the old ones.
+// TestFrontendStaysAfterAll: a frontend that was to be removed, but is configured again before
+// that, leads to the current tables like the others, not to the old ones.
 func TestFrontendStaysAfterAll(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

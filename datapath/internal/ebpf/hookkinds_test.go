@@ -20,7 +20,7 @@ import (
 )
 
 // countedStream sends datagrams that the node handles one by one and does not forward. The frontend
-// is its own backend, so that a program that sees a datagram twice counts it twice; the TTL ends at
+// is its own backend, so that a datagram that programs see twice is counted twice; the TTL ends at
 // the node, so that every datagram goes to the kernel and the next program sees it.
 type countedStream struct {
 	n    *network
@@ -81,7 +81,7 @@ func (s *countedStream) end() (sent, handled uint64) {
 	return s.sent, handled
 }
 
-// kinds returns the hooks of a port by its pins, after comparing them with the attached programs.
+// kinds returns the hooks of a port, after comparing them with its pins and the attached programs.
 func (n *network) kinds(device string) (kinds []string) {
 	n.t.Helper()
 	for _, h := range n.d.ports.byName[datapath.PortName(device)].hooks {
@@ -104,8 +104,9 @@ func (n *network) kinds(device string) (kinds []string) {
 	return kinds
 }
 
-// TestHooksStay: a start with another kind of hook configured keeps the attached hooks, handles each
-// packet exactly once, and says what to do. After a detach, the configured kind is attached.
+// TestHooksStay: if another kind of hook is configured at a start, the attached hooks stay, each
+// packet is handled exactly once, and the log says what to do. After a detach, the configured kind
+// is attached.
 func TestHooksStay(t *testing.T) {
 	for first, then := range map[string]string{"tcx": "tc", "tc": "tcx"} {
 		t.Run(first+" to "+then, func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 )
 
 // followHooks signals if another program removes one of our filters, or its qdisc, from a device:
-// from then on packets bypass our program. The kernel reports this for no other kind of hook.
+// from then on packets bypass our program. The kernel does not report the removal of other kinds of
+// hooks.
 func (v *devices) followHooks() error {
 	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
@@ -29,8 +30,8 @@ func (v *devices) followHooks() error {
 	return nil
 }
 
-// hookWent signals if the port of a message lacks a program. If we removed the hook ourselves, the
-// port lacks none, or is no port any more.
+// hookWent signals if the port in a message lacks a program. If we removed the hook ourselves, the
+// port lacks none, or is no longer a port.
 func (v *devices) hookWent(message []byte) {
 	if len(message) < nl.SizeofTcMsg {
 		return

@@ -23,8 +23,8 @@ var icmpErrors = map[string][]testpkt.ICMP{
 	},
 }
 
-// about builds an ICMP error from router to whom about a packet that was seen as inner, of which it
-// quotes bytesOfL4 bytes after the IP header.
+// about builds an ICMP error from router to whom about the packet inner, of which it quotes
+// bytesOfL4 bytes after the IP header.
 func about(eth testpkt.Ethernet, e testpkt.ICMP, router, whom netip.Addr, inner []byte, bytesOfL4 int) []byte {
 	header := 20 + 14
 	if e.V6 {
@@ -33,8 +33,8 @@ func about(eth testpkt.Ethernet, e testpkt.ICMP, router, whom netip.Addr, inner 
 	return testpkt.Build(eth, ipHeader(router, whom, 61), e, testpkt.Raw(inner[14:min(header+bytesOfL4, len(inner))]))
 }
 
-// seen returns the quoted packet in an error that is translated on its way out: a UDP checksum in
-// it stays as the receiver got it, since it cannot be recomputed.
+// seen returns the expected quoted packet in a translated error: want with the layer 4 checksum of
+// got, since that cannot be recomputed.
 func seen(proto uint8, got, want []byte) []byte {
 	header := 14 + 20
 	if got[14]>>4 == 6 {
@@ -52,9 +52,9 @@ func seen(proto uint8, got, want []byte) []byte {
 	return out
 }
 
-// TestICMPErrorsAreTranslated is F04: both the outer addresses and the embedded tuple become those
-// that the receiver knows, whichever host sends the error and however little of the packet it
-// quotes.
+// TestICMPErrorsAreTranslated is F04: both the outer addresses and the embedded tuple are
+// translated to the ones that the receiver knows, whichever host sends the error and however little
+// of the packet it quotes.
 func TestICMPErrorsAreTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -80,7 +80,7 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 
 func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 	r.t.Helper()
-	// About the client's packet: the network behind the node saw it translated.
+	// An error about the client's packet, which the network behind the node saw translated.
 	asSent := packet(testpkt.Ethernet{}, p.proto, p.client, p.vip, stageData, 58)
 	asLeft := packet(testpkt.Ethernet{}, p.proto, p.source, p.backend, stageData, 58)
 	for sender, told := range map[netip.Addr]netip.Addr{f.farRouter: f.farRouter, p.backend.Addr(): p.vip.Addr()} {
@@ -88,7 +88,7 @@ func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 			about(p.beport.arrives(), e, sender, p.source.Addr(), asLeft, size), actUnspec,
 			about(p.beport.arrives(), e, told, p.client.Addr(), seen(p.proto, asLeft, asSent), size))
 	}
-	// About the backend's answer.
+	// An error about the backend's reply.
 	asSent = packet(testpkt.Ethernet{}, p.proto, p.backend, p.source, stageData, 58)
 	asLeft = packet(testpkt.Ethernet{}, p.proto, p.vip, p.client, stageData, 58)
 	for sender, told := range map[netip.Addr]netip.Addr{f.farRouter: f.farRouter, p.client.Addr(): p.source.Addr()} {
@@ -98,8 +98,8 @@ func (r *rig) translated(f family, p path, e testpkt.ICMP, size int) {
 	}
 }
 
-// TestICMPErrorsAboutFragments: an error about the first fragment of a datagram is translated as an
-// error about a whole packet, wherever its fragment header puts the ports.
+// TestICMPErrorsAboutFragments: an error about the first fragment of a datagram is translated like
+// an error about a whole packet, even if a fragment header precedes the ports.
 func TestICMPErrorsAboutFragments(t *testing.T) {
 	eachMode(t, func(t *testing.T, r *rig, f family, m natMode) {
 		p := r.connect(f, testpkt.ProtoUDP, m)
@@ -121,7 +121,7 @@ func TestICMPErrorsAboutFragments(t *testing.T) {
 	})
 }
 
-// TestICMPErrorsOfNobody: errors about connections that are not ours, and ICMP messages that are no
+// TestICMPErrorsOfNobody: errors about connections that are not ours, and ICMP messages other than
 // errors, go to the kernel unchanged.
 func TestICMPErrorsOfNobody(t *testing.T) {
 	base := newRig(t)
@@ -143,7 +143,7 @@ func TestICMPErrorsOfNobody(t *testing.T) {
 			}
 			ping := testpkt.Build(r.in.arrives(), ipHeader(p.client.Addr(), p.vip.Addr(), 64), echo, testpkt.Payload("ping"))
 			r.step("echo request", r.in, ping, actUnspec, ping)
-			r.counted(map[string]uint64{"VERDICT_SLOW": 2}) // the opening, and the echo request
+			r.counted(map[string]uint64{"VERDICT_SLOW": 2}) // the first packet, and the echo request
 		})
 	}
 }

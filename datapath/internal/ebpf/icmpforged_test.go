@@ -24,8 +24,8 @@ func TestICMPErrorsElsewhere(t *testing.T) {
 	})
 }
 
-// TestICMPErrorsAreNoEcho: an error is translated by the connection that it quotes, even if its
-// sender and its receiver have an established echo connection with identifier 0.
+// TestICMPErrorsAreNoEcho: an error is translated according to the connection that it quotes, even
+// if its sender and receiver have an established echo connection with identifier 0.
 func TestICMPErrorsAreNoEcho(t *testing.T) {
 	eachMode(t, func(t *testing.T, r *rig, f family, m natMode) {
 		p := r.connect(f, testpkt.ProtoUDP, m)
@@ -52,8 +52,9 @@ func TestICMPErrorsAreNoEcho(t *testing.T) {
 	})
 }
 
-// TestOwnTimeExceeded: the stack says that a TTL ended only about packets that were not translated,
-// as a client's to the backend itself. Other errors of the stack are about translated ones too.
+// TestOwnTimeExceeded: the stack sends "time exceeded" only about packets that were not translated,
+// such as a client's packets to the backend itself. Its other errors may also be about translated
+// packets.
 func TestOwnTimeExceeded(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

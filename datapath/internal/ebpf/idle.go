@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Timeouts in ticks. See [datapath.UnansweredTimeout] and those after it.
+// Timeouts in ticks. See [datapath.UnansweredTimeout] and the constants after it.
 var (
 	unansweredTimeout    = kernel.TicksOf(datapath.UnansweredTimeout)
 	handshakeTimeout     = kernel.TicksOf(datapath.HandshakeTimeout)
@@ -85,7 +85,7 @@ func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 }
 
 // translatedIdle returns the idle time after which a translated connection ends, if it differs from
-// other connections; else 0.
+// that of other connections; else 0.
 func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 	switch state {
 	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED, kernel.CtStateCT_FIN:

@@ -35,14 +35,14 @@ type inspector struct {
 	maps    map[ebpf.MapID]bool // pinned maps
 }
 
-// filterKey identifies the place of one of our filters.
+// filterKey identifies the attachment point of one of our filters.
 type filterKey struct {
 	namespace uint8
 	index     int
 	parent    uint32
 }
 
-// xdpKey identifies a program in XDP of a device.
+// xdpKey identifies an XDP program on a device.
 type xdpKey struct {
 	namespace uint8
 	index     int
@@ -100,7 +100,7 @@ func (x *inspector) openNamespaces() (err error) {
 	return nil
 }
 
-// close closes the namespaces. Remove opens them again if it needs them.
+// close closes the namespaces. Remove functions open them again if they need them.
 func (x *inspector) close() {
 	for _, z := range x.namespaces {
 		if z != nil {
@@ -163,15 +163,15 @@ func (x *inspector) layout(dir string) {
 	x.out.Layouts = append(x.out.Layouts, l)
 }
 
-// wantedIn returns the maps that a folder should have if a daemon of this version, or of one with
-// the same maps, made it.
+// wantedIn returns the maps that a folder should contain if it was created by a daemon of this
+// version, or of a version with the same maps.
 func (x *inspector) wantedIn(l *datapath.InspectedLayout) map[string]*ebpf.MapSpec {
 	spec, err := kernel.LoadKernel()
 	if err != nil || !l.Current {
 		return nil
 	}
 	if m, err := pin.OpenOrigin(l.Path); err == nil {
-		m.Close() // harmless: a file descriptor
+		m.Close() // only closes a file descriptor
 		if pin.ReadOrigin(l.Path).Sum != pin.LayoutSum(spec.Maps) {
 			return nil
 		}
@@ -295,7 +295,7 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 
 // pinnedLink reads a link into h, and returns the ifindex of its device; 0: the link is severed.
 func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int, err error) {
-	l, err := link.LoadPinnedLink(pin, nil) // the kernel knows no read-only links
+	l, err := link.LoadPinnedLink(pin, nil) // links have no read-only mode
 	if err != nil {
 		return 0, err
 	}
@@ -310,7 +310,7 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 	return index, nil
 }
 
-// removePort removes the folder of a port whose device is gone, if it is still gone.
+// removePort removes the folder of a port whose device is gone, if the device still does not exist.
 func (x *inspector) removePort(id uint8, path string) error {
 	name := ""
 	if id == netnsSwitch {

@@ -100,7 +100,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// wantChain wants our programs and the other program's on their devices.
+// wantChain checks that our programs and the other program are on their devices, in order.
 func (n *network) wantChain(i *datapath.Inspection, attach string) {
 	n.t.Helper()
 	var seen []string
@@ -148,7 +148,7 @@ func TestInspectLeftovers(t *testing.T) {
 	if i = n.inspect(nil); len(i.Filters)+len(i.Ports) > 0 {
 		t.Errorf("left: filters %+v, ports %+v", i.Filters, i.Ports)
 	}
-	// Without its pin the qdisc has no known owner.
+	// Without its pin the owner of the qdisc is unknown.
 	if hooked := n.hooked("in0"); !slices.Equal(hooked, []string{"clsact"}) {
 		t.Errorf("on in0: %v", hooked)
 	}

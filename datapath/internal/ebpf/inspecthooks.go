@@ -21,7 +21,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// devices reads the hooks of the devices of a namespace that have our programs, or should have them.
+// devices reads the hooks of all devices of a namespace to which our programs are or should be
+// attached.
 func (x *inspector) devices(id uint8, z *namespace) {
 	wanted := make(map[string]bool)
 	for _, p := range x.Ports {
@@ -141,7 +142,7 @@ func programNameOf(id ebpf.ProgramID) string {
 	if err != nil {
 		return "?"
 	}
-	defer p.Close() // a file descriptor
+	defer p.Close() // only closes a file descriptor
 	info, err := p.Info()
 	if err != nil {
 		return "?"
@@ -149,7 +150,7 @@ func programNameOf(id ebpf.ProgramID) string {
 	return info.Name
 }
 
-// strayFilters looks on all devices of a namespace for filters with our name but without a pin.
+// strayFilters searches all devices of a namespace for filters with our name but without a pin.
 func (x *inspector) strayFilters(id uint8, z *namespace) {
 	links, err := linkAttrs(z)
 	if err != nil {
@@ -174,14 +175,14 @@ func (x *inspector) strayFilters(id uint8, z *namespace) {
 	}
 }
 
-// holder names the other user of a program's maps; "" if the program is ours, that is if its maps
+// holder names the other user of a program's maps; "" if the program is ours, that is, if its maps
 // are pinned in our folder.
 func (x *inspector) holder(id ebpf.ProgramID) string {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
 		return "unknown: " + err.Error()
 	}
-	defer p.Close() // a file descriptor
+	defer p.Close() // only closes a file descriptor
 	info, err := p.Info()
 	if err != nil {
 		return "unknown: " + err.Error()
@@ -236,7 +237,7 @@ func pinnedID(pin string) (ebpf.MapID, bool) {
 	return info.ID()
 }
 
-// processWith returns a process that has one of the maps open, from /proc.
+// processWith searches /proc for a process that has one of the maps open.
 func processWith(used map[ebpf.MapID]bool) string {
 	infos, _ := filepath.Glob("/proc/[0-9]*/fdinfo/*") // the pattern is valid
 	for _, path := range infos {
@@ -247,7 +248,7 @@ func processWith(used map[ebpf.MapID]bool) string {
 	return ""
 }
 
-// mapOfDescriptor returns the map of a file descriptor, given the path of its fdinfo.
+// mapOfDescriptor returns the map of only closes a file descriptor, given the path of its fdinfo.
 func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 // maxKernelName is the length to which the kernel truncates the name of a map.
 const maxKernelName = 15
 
-// repinnable sets l.Repin if attached programs still hold the maps whose pins are missing.
+// repinnable sets l.Repin if the daemon or attached programs still hold maps whose pins may be
+// missing.
 func (x *inspector) repinnable(l *datapath.InspectedLayout) {
 	held := mapsOf(x.PID)
 	for _, p := range x.out.Ports {
@@ -45,7 +46,7 @@ func mapsOfProgram(id ebpf.ProgramID) []ebpf.MapID {
 	if err != nil {
 		return nil
 	}
-	defer p.Close() // a file descriptor
+	defer p.Close() // only closes a file descriptor
 	info, err := p.Info()
 	if err != nil {
 		return nil
@@ -98,7 +99,7 @@ func kernelName(m *ebpf.Map) string {
 	return info.Name
 }
 
-// siblings looks for folders of other instances beside PinDir.
+// siblings searches for pin folders of other instances beside PinDir.
 func (x *inspector) siblings() {
 	base := filepath.Dir(x.PinDir)
 	if !pin.OnBPFFS(base) {
@@ -127,8 +128,8 @@ func (x *inspector) siblings() {
 	}
 }
 
-// attachedBelow counts the programs that are attached by pins below dir. Each pin of a filter
-// counts.
+// attachedBelow counts the programs that are attached by pins below dir. Every pin of a filter is
+// counted.
 func attachedBelow(dir string) (n int) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error { // best effort
 		if err != nil || d.IsDir() {

@@ -11,7 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// tags finds the VLAN devices on a device, and whether the device strips VLAN tags from frames.
+// tags finds the VLAN devices on top of a device, and whether the device strips VLAN tags from
+// frames.
 func (x *inspector) tags(z *namespace, d *datapath.InspectedDevice, links []netlink.Link) {
 	for _, l := range links {
 		if l.Type() == "vlan" && l.Attrs().ParentIndex == d.Index {
@@ -32,7 +33,8 @@ func (x *inspector) tags(z *namespace, d *datapath.InspectedDevice, links []netl
 
 const ethFlagRxVLAN = 1 << 8 // ETH_FLAG_RXVLAN of linux/ethtool.h
 
-// takesTagsOut reads an offload setting of a device in the thread's namespace.
+// takesTagsOut reports whether a device in the thread's namespace strips VLAN tags (an offload
+// setting).
 func takesTagsOut(device string) (bool, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 // keeperInterval is the interval at which pins and links are compared with their wanted state.
 const keeperInterval = 400 * time.Millisecond
 
-// keeper restores pins that another program deleted, and detects links that it detached: the kernel
-// reports neither. Without their pins, maps and programs end with the daemon.
+// keeper restores pins that another program deleted, and detects links that another program
+// detached: the kernel reports neither. Without pins, maps and programs end with the daemon.
 type keeper struct {
 	d       *DataPlane
 	origin  pin.Origin
@@ -46,7 +46,7 @@ type folderID struct {
 	modified time.Time
 }
 
-// newKeeper starts the keeper, after everything is pinned.
+// newKeeper starts the keeper. Everything must already be pinned.
 func newKeeper(d *DataPlane, o pin.Origin) *keeper {
 	k := &keeper{
 		d: d, origin: o, done: make(chan struct{}),
@@ -80,13 +80,13 @@ func (k *keeper) run() {
 		if k.detached() {
 			k.d.signal()
 		}
-		// Maintain reports errors of these.
+		// Maintain reports the errors of both.
 		_ = errors.Join(k.d.renewSwitch(), k.d.followLoopback())
 		k.keepPins()
 	}
 }
 
-// keepPins restores missing pins, and reports errors once.
+// keepPins restores missing pins, and logs an error only when it first occurs.
 func (k *keeper) keepPins() {
 	n, err := k.keepMaps()
 	restored, portsErr := k.keepPorts()
@@ -105,7 +105,7 @@ func (k *keeper) keepPins() {
 	}
 }
 
-// keepMaps restores the pins of maps, and returns their number.
+// keepMaps restores the pins of maps, and returns the number of restored pins.
 func (k *keeper) keepMaps() (restored int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -163,8 +163,8 @@ func (k *keeper) restore(name string) error {
 	return err
 }
 
-// prepareDir creates the folder of pins again. It mounts nothing: a mount that only this process
-// sees, as in a sandbox, would end with it.
+// prepareDir creates the folder of pins again. It does not mount a file system: a mount that only
+// this process sees, as in a sandbox, would end with the process.
 func (k *keeper) prepareDir() error {
 	dir := k.d.dir
 	for dir != "/" && dir != "." {
@@ -179,7 +179,7 @@ func (k *keeper) prepareDir() error {
 	return os.MkdirAll(k.d.dir, 0o700)
 }
 
-// keepPorts restores the pins of hooks, and returns their number.
+// keepPorts restores the pins of hooks, and returns the number of restored pins.
 func (k *keeper) keepPorts() (restored int, err error) {
 	p := k.d.ports
 	var incomplete []datapath.PortName
@@ -219,7 +219,7 @@ func (k *keeper) keepPorts() (restored int, err error) {
 	return restored, err
 }
 
-// repaired counts repairs that were made elsewhere.
+// repaired counts repairs that other code made.
 func (k *keeper) repaired(n int) {
 	if k != nil {
 		k.repairs.Add(uint64(n))
@@ -235,7 +235,8 @@ func (k *keeper) mend(t *port, folder string) error {
 	return err
 }
 
-// pinHooks restores the missing pins in a port's folder, and returns their number. k.mu is held.
+// pinHooks restores the missing pins in a port's folder, and returns the number of restored pins.
+// k.mu is held.
 func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 	if err := k.prepareDir(); err != nil {
 		return 0, err
@@ -264,7 +265,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 	return restored, err
 }
 
-// lacking returns the missing pins of a port's folder, except pins of hooks. k.mu is held.
+// lacking returns the missing pins in a port's folder, except pins of hooks. k.mu is held.
 func (k *keeper) lacking(folder string) (paths []string) {
 	for _, note := range k.notes[folder] {
 		path := filepath.Join(folder, note)
@@ -275,7 +276,7 @@ func (k *keeper) lacking(folder string) (paths []string) {
 	return paths
 }
 
-// noted makes the keeper keep the pins in a port's folder that record what to undo later.
+// noted makes the keeper preserve the pins in a port's folder that record what to undo later.
 func (k *keeper) noted(folder string) {
 	if k == nil {
 		return // not started yet
@@ -295,7 +296,7 @@ func (k *keeper) noted(folder string) {
 	}
 }
 
-// forget makes the keeper forget the folder of a port that we are about to remove.
+// forget makes the keeper ignore the folder of a port that is about to be removed.
 func (k *keeper) forget(folder string) {
 	if k == nil {
 		return // not started yet
@@ -306,14 +307,14 @@ func (k *keeper) forget(folder string) {
 	delete(k.notes, folder)
 }
 
-// unchanged reports whether a folder of pins is as it was when it was complete. k.mu is held.
+// unchanged reports whether a folder of pins is unchanged since it was complete. k.mu is held.
 func (k *keeper) unchanged(folder string) bool {
 	id, err := folderOf(folder)
 	return err == nil && k.folders[folder] == id
 }
 
-// complete records that a folder has all its pins. k.mu is held. File times are as coarse as the
-// kernel's tick, so a folder that has just changed is compared again.
+// complete records that a folder has all its pins. k.mu is held. File times are only as precise as
+// the kernel's tick, so a folder that has just changed is compared again.
 func (k *keeper) complete(folder string) {
 	id, err := folderOf(folder)
 	if err != nil || time.Since(id.modified) < time.Second {

@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// The keeper may use keeperCPU of a core with largeNode ports, averaged over many rounds. The test
-// measures it with fewer ports. It takes about 0.01; a busy machine doubles that.
+// With largeNode ports the keeper may use the fraction keeperCPU of a core, averaged over many
+// rounds. The test measures it with fewer ports. It uses about 0.01; a busy machine doubles that.
 const (
 	keeperPorts = 40
 	largeNode   = 500
@@ -44,7 +44,7 @@ func TestKeeperCost(t *testing.T) {
 		device := fmt.Sprint("d", i)
 		n.ok(n.d.Ports().Update(t.Context(), datapath.PortName(device), datapath.Port{Device: device}))
 	}
-	time.Sleep(1100 * time.Millisecond) // until all folders are as old as they must be to be skipped
+	time.Sleep(1100 * time.Millisecond) // until all folders are old enough to be skipped
 	n.d.keeper.keepPins()
 	const rounds = 200
 	cost := func(do func()) time.Duration {
@@ -63,7 +63,7 @@ func TestKeeperCost(t *testing.T) {
 	}
 }
 
-// TestForeignPinReplaced: if another program replaces a pin of ours by a pin of its own map, ours
+// TestForeignPinReplaced: if another program replaces one of our pins by a pin of its own map, ours
 // is restored.
 func TestForeignPinReplaced(t *testing.T) {
 	n := newNetwork(t)

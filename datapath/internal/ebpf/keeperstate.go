@@ -92,7 +92,7 @@ func (k *keeper) problems() (found []string) {
 	return found
 }
 
-// someOf joins the first few strings of a list that may be long.
+// someOf joins the first few strings of a possibly long list.
 func someOf(all []string) string {
 	const most = 5
 	if len(all) <= most {

@@ -19,7 +19,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// TestWhatCannotBeConverted: such maps are refused with map and field, and not changed.
+// TestWhatCannotBeConverted: maps that cannot be converted are refused and not changed; the error
+// names map and field.
 func TestWhatCannotBeConverted(t *testing.T) {
 	spec, err := kernel.LoadKernel()
 	if err != nil {
@@ -71,7 +72,7 @@ func TestWhatCannotBeConverted(t *testing.T) {
 	}
 }
 
-// tryOpen opens the data plane, which fails, or is closed again.
+// tryOpen tries to open the data plane, and closes it again if that succeeds.
 func (n *network) tryOpen() (err error) {
 	n.t.Helper()
 	n.node.Do(n.t, func() error {

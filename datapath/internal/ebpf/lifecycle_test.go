@@ -25,7 +25,7 @@ var bothHooks = map[string]struct{ attach, hook string }{
 	"cls_bpf": {"tc", "tc-ingress"},
 }
 
-// web returns a service with the first backends.
+// web returns a service with so many backends.
 func web(backends int) datapath.Service {
 	return datapath.Service{
 		Frontends:   []datapath.Frontend{frontend("198.51.100.10:80", datapath.TCP), frontend("198.51.100.10:80", datapath.UDP)},
@@ -96,7 +96,7 @@ func TestRestartKeepsConnections(t *testing.T) {
 // restart opens the data plane again.
 func (n *network) restart(attach string) {
 	n.t.Helper()
-	n.d.Close() // harmless if it is closed
+	n.d.Close() // harmless if already closed
 	n.config.Attach = attach
 	if attach == "tcx" {
 		n.config.Attach = ""
@@ -229,7 +229,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	n.ok(n.d.Services().Update(ctx, "web", web(2)))
 	c := n.asker("198.51.100.10:80")
 	first := n.datagram(c)
-	// Its backend is deleted; the next datagram goes to another.
+	// Its backend is deleted; the next datagram goes to another backend.
 	s := web(2)
 	at := slices.IndexFunc(s.Backends, func(b datapath.Backend) bool {
 		return first == map[string]string{"10.0.1.11": "udp-0", "10.0.1.12": "udp-1"}[b.Addr.Addr().String()]
@@ -247,7 +247,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	})
 }
 
-// tableOf returns the id of the selection table of a frontend of TCP.
+// tableOf returns the id of the selection table of a TCP frontend.
 func (n *network) tableOf(addr string) uint32 {
 	n.t.Helper()
 	var entry kernel.Service
@@ -264,7 +264,7 @@ func (n *network) asker(addr string) net.Conn {
 	return c
 }
 
-// datagram sends a datagram and returns the name of the server that answers; "": no answer.
+// datagram sends a datagram and returns the name of the server that replies; "": no reply.
 func (n *network) datagram(c net.Conn) string {
 	_ = c.SetDeadline(time.Now().Add(500 * time.Millisecond)) // the next read reports an error
 	if _, err := c.Write([]byte("x")); err != nil {

@@ -23,8 +23,8 @@ const loopbackIndex = 1
 // program.
 const loopbackPort = datapath.PortName(innerPrefix + "link lo")
 
-// followLoopback keeps our program on the host's loopback device while it may be needed: if a
-// frontend or a DNAT rule exists, and the host has ports.
+// followLoopback keeps our program attached to the host's loopback device while it may be needed:
+// if a frontend or a DNAT rule exists, and the host has ports.
 func (d *DataPlane) followLoopback() error {
 	if d.services == nil || d.nats == nil || d.ports == nil {
 		return nil // not open yet
@@ -100,7 +100,7 @@ func (p *ports) attachLoopback(z *namespace, t *port, folder string) (err error)
 	return nil
 }
 
-// ownSettings are the settings with which the kernel accepts packets on the loopback device whose
+// ownSettings are the sysctls that make the kernel accept packets on the loopback device whose
 // source is an address of the host, or a loopback address.
 var ownSettings = []struct {
 	name string
@@ -108,9 +108,9 @@ var ownSettings = []struct {
 }{{"accept_local", 23}, {"route_localnet", 26}}
 
 // acceptOwn makes the kernel accept packets on the loopback device whose source is an address of
-// the host, or a loopback address. Without our program the kernel accepts such packets, since they
-// never leave it; these are answers of services to the host, from one of its own addresses.
-// Settings that it changes are recorded in folder.
+// the host, or a loopback address. Without our program the kernel accepts such packets anyway,
+// since they never leave it; with our program they are replies of services to the host, from one of
+// its own addresses. The settings that acceptOwn changes are recorded in folder.
 func acceptOwn(z *namespace, folder string) (repaired int, err error) {
 	for _, s := range ownSettings {
 		path := "/proc/sys/net/ipv4/conf/lo/" + s.name

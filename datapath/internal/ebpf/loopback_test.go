@@ -31,8 +31,9 @@ func (n *network) expectOwn(when, want string) {
 	}
 }
 
-// TestLoopback: the node reaches services, and translated destinations, at its own addresses, with
-// both kinds of hooks. Other packets are unchanged, as are all when services and rules are deleted.
+// TestLoopback: the node reaches services and translated destinations at its own addresses, with
+// both kinds of hooks. Other packets are unchanged, and so are all packets once services and rules
+// are deleted.
 func TestLoopback(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +105,8 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// TestServiceBeforePorts: the node reaches a service as soon as the first port is attached, although
-// the service was updated before.
+// TestServiceBeforePorts: the node reaches a service as soon as the first port is attached,
+// although the service was updated before.
 func TestServiceBeforePorts(t *testing.T) {
 	n := newNetwork(t)
 	n.serve()
@@ -118,8 +119,8 @@ func TestServiceBeforePorts(t *testing.T) {
 	}
 }
 
-// A run that was killed while it attached to the loopback device leaves pins of the settings to be
-// restored, and no hook: the next run uses them.
+// A run that was killed while it attached to the loopback device leaves pins for the settings to be
+// restored, but no hook: the next run uses these pins.
 func TestLoopbackKilledWhileAttaching(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// untouched passes a frame to the ingress hook and wants it left to the kernel unchanged: no
-// connection is created, and no service counts it.
+// untouched sends a frame to the ingress hook and checks that it is left to the kernel unchanged:
+// no connection is created, and the service does not count it.
 func (r *rig) untouched(what string, frame []byte) {
 	r.t.Helper()
 	r.step(what, r.in, frame, actUnspec, frame)
@@ -50,8 +50,8 @@ func TestMappedAddresses(t *testing.T) {
 	}
 }
 
-// TestHeadersBeyondPacket: a packet whose IP header says that it ends before the ports has no
-// ports.
+// TestHeadersBeyondPacket: a packet that, according to the length in its IP header, ends before the
+// ports has no ports.
 func TestHeadersBeyondPacket(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -104,7 +104,7 @@ func setLength4(frame []byte, length byte) {
 func TestNoRoomForPlain(t *testing.T) {
 	base := newRig(t, func(spec *ebpf.CollectionSpec) {
 		for _, name := range []string{kernel.MapLlHalf4, kernel.MapLlHalf6} {
-			spec.Maps[name].Type, spec.Maps[name].MaxEntries = ebpf.Hash, 2 // which evicts nothing
+			spec.Maps[name].Type, spec.Maps[name].MaxEntries = ebpf.Hash, 2 // evicts nothing
 		}
 	})
 	for _, f := range families {
@@ -121,8 +121,8 @@ func TestNoRoomForPlain(t *testing.T) {
 	}
 }
 
-// TestSCTPFragmentsWithOtherPorts: the checksum of an SCTP packet whose ports change cannot be
-// corrected with its first fragment alone. No packet is delivered with a wrong checksum.
+// TestSCTPFragmentsWithOtherPorts: if the ports of an SCTP packet change, its checksum cannot be
+// corrected from the first fragment alone. No packet is delivered with a wrong checksum.
 func TestSCTPFragmentsWithOtherPorts(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

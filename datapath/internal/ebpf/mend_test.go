@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestUnpinnedHooksArePinnedAgain: another program removes pins of attached programs. They are
-// pinned again in place: no packet misses them, and the next start finds them.
+// TestUnpinnedHooksArePinnedAgain: another program removes the pins of attached programs. They are
+// pinned again without being detached: no packet bypasses them, and the next start finds them.
 func TestUnpinnedHooksArePinnedAgain(t *testing.T) {
 	for _, kind := range []string{"tcx", "tc"} {
 		t.Run(kind, func(t *testing.T) {

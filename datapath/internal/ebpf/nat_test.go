@@ -28,7 +28,7 @@ func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nat.Table {
 	return n
 }
 
-// adoptNAT takes over the rules in force. Rules that name no ports have free.
+// adoptNAT takes over the rules in force. Rules that name no ports use the ports in free.
 func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table {
 	r.t.Helper()
 	d := &DataPlane{maps: r.maps, tables: r.tables}
@@ -42,7 +42,8 @@ func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table 
 	return n
 }
 
-// leave sends a frame that arrived on in, which is no port, out by out.
+// leave sends a frame that arrived on in, which is treated as a device without our programs,
+// through the egress hook of out.
 func (r *rig) leave(in, out rigPort, frame []byte) (int32, []byte) {
 	r.t.Helper()
 	var ctx [44]uint32
@@ -56,7 +57,7 @@ func (r *rig) leave(in, out rigPort, frame []byte) (int32, []byte) {
 	return int32(action), opts.DataOut
 }
 
-// leaving compares the result for such a frame.
+// leaving compares the result of leave for a frame.
 func (r *rig) leaving(what string, frame, want []byte) {
 	r.t.Helper()
 	action, out := r.leave(r.in, r.out, frame)
@@ -68,7 +69,7 @@ func (r *rig) leaving(what string, frame, want []byte) {
 	}
 }
 
-// sourcePort returns the source port, or identifier, of a frame without options.
+// sourcePort returns the source port, or the ICMP identifier, of a frame without options.
 func sourcePort(frame []byte, proto uint8) uint16 {
 	off := 14 + 20
 	if frame[14]>>4 == 6 {
@@ -110,10 +111,10 @@ func message(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, s stage
 	return packet(eth, proto, from, to, s, ttl)
 }
 
-// sourceTypes are the ways in which a source is translated: by which addresses.
+// sourceTypes are the kinds of source translation, with the resulting addresses.
 var sourceTypes = map[string]struct {
 	nat  func(out string) datapath.NAT
-	want [2]netip.Prefix // the source, by family
+	want [2]netip.Prefix // the new source, by family
 	keep bool            // the port stays
 }{
 	"masquerade": {
@@ -162,9 +163,9 @@ func protocolsOf(f family) map[string]uint8 {
 	return all
 }
 
-// TestSourceTranslated follows connections with SNAT at egress: for each type, family and protocol
-// every byte of each packet, the answers and the ICMP errors, and that a second connection gets
-// another port.
+// TestSourceTranslated follows connections with SNAT at egress. For each type, family and protocol
+// it checks every byte of each packet, the replies and the ICMP errors, and that a second
+// connection gets another port.
 func TestSourceTranslated(t *testing.T) {
 	base := newRig(t)
 	for typeName, st := range sourceTypes {
@@ -227,7 +228,7 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 		asLeft := message(testpkt.Ethernet{}, proto, outer, far, stageData, 58)
 		if echo {
 			header := len(asSent) - len("ping") - 8
-			copy(asSent[header+2:header+4], asLeft[header+2:]) // the checksum inside
+			copy(asSent[header+2:header+4], asLeft[header+2:]) // the embedded checksum
 		} else {
 			asSent = seen(proto, asLeft, asSent)
 		}
@@ -248,9 +249,10 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	}
 }
 
-// innerError sends an error about an answer from a router beside the client; the answer left as
-// inside and arrived as outside. The server does not see the router (RFC 5508, REQ-5). With the
-// node's own IPv4 address as source it bypasses the stack, but is changed like a forwarded packet.
+// innerError sends an error from a router beside the client about a reply that arrived with tuple
+// outside and left with tuple inside. The server does not see the router's address (RFC 5508,
+// REQ-5). An error with the node's own IPv4 address as source bypasses the stack, but is changed
+// like a forwarded packet.
 func (r *rig) innerError(f family, proto uint8, inside, outside rigTuple) {
 	r.t.Helper()
 	e := icmpErrors[f.name][1]
@@ -285,10 +287,10 @@ func addressOf(frame []byte) netip.Addr {
 	return a
 }
 
-// destinationTypes are the ways in which a destination is translated.
+// destinationTypes are the kinds of destination translation.
 func destinationTypes(f family) map[string]struct {
 	nat datapath.NAT
-	to  netip.AddrPort // of packets to f.vip
+	to  netip.AddrPort // new destination of packets to f.vip
 } {
 	vip := netip.PrefixFrom(f.vip.Addr(), f.vip.Addr().BitLen())
 	far := netip.PrefixFrom(f.far.Addr(), f.far.Addr().BitLen())
@@ -327,8 +329,8 @@ func destinationTypes(f family) map[string]struct {
 	}
 }
 
-// TestDestinationTranslated follows connections with DNAT: every byte of each packet and of the
-// answers.
+// TestDestinationTranslated follows connections with DNAT, and checks every byte of each packet and
+// reply.
 func TestDestinationTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -358,8 +360,8 @@ func TestDestinationTranslated(t *testing.T) {
 	}
 }
 
-// TestHairpinTranslated: client and new destination are behind the same device, so answers come
-// back only if the source is the node's.
+// TestHairpinTranslated: client and new destination are behind the same device, so replies return
+// through the node only if it replaces the source by its own address.
 func TestHairpinTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestStrangersOfChangedRule: if a rule no longer covers an inner address, other remotes cannot use
-// its mappings any more.
+// TestStrangersOfChangedRule: if a rule no longer covers an inner address, other remotes can no
+// longer use the mappings of that address.
 func TestStrangersOfChangedRule(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -45,7 +45,7 @@ func TestStrangersOfChangedRule(t *testing.T) {
 	}
 }
 
-// TestStrangersOfOuterAddress: the same if the rule translates to other addresses now.
+// TestStrangersOfOuterAddress does the same for a rule that now translates to other addresses.
 func TestStrangersOfOuterAddress(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -27,7 +27,8 @@ func tcpSegment(eth testpkt.Ethernet, from, to netip.AddrPort, flags uint8) []by
 		testpkt.TCP{Source: from.Port(), Destination: to.Port(), Seq: sequence(flags), Ack: 2, Window: 501, Flags: flags})
 }
 
-// syn opens a connection of client on its way out; 0: it was refused.
+// syn sends the first packet of a connection at egress, and returns its source port; 0: it was
+// refused.
 func (r *rig) syn(client, server netip.AddrPort) uint16 {
 	r.t.Helper()
 	action, out := r.leave(r.in, r.out, tcpSegment(r.out.leaves(), client, server, testpkt.SYN))
@@ -130,8 +131,8 @@ func TestReopenedKeepsPort(t *testing.T) {
 	}
 }
 
-// TestNATCounters: traffic of connections counts for their NAT, in both directions, during their
-// life and afterwards.
+// TestNATCounters: traffic of connections is counted for their NAT, in both directions, while they
+// exist and afterwards.
 func TestNATCounters(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -199,8 +200,8 @@ func TestMappingByAddress(t *testing.T) {
 	}
 }
 
-// TestMappingOfNewRule: a pass over the connections that began before a rule came into force does
-// not end mappings that the rule has created since.
+// TestMappingOfNewRule: a pass over the connections that began before a rule took effect does not
+// end mappings that the rule has created since.
 func TestMappingOfNewRule(t *testing.T) {
 	for name, change := range map[string]func(*datapath.NAT){
 		"mapping": func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent },

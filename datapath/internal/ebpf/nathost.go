@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// natHost is what translation needs of the rest of the data plane: [nat.Host].
+// natHost provides what package nat needs from the rest of the data plane: [nat.Host].
 type natHost struct{ *DataPlane }
 
 // DefaultPorts implements [nat.Host].

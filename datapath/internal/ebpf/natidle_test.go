@@ -12,7 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// heldLong sets the times of creation and last use of mappings and blocks to so many ticks ago.
+// heldLong moves the times of creation and last use of mappings and blocks so many ticks into the
+// past.
 func (n *network) heldLong(ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*bpfmap.Map[kernel.MappingKey, kernel.Mapping]{&n.d.tables.Mapping, &n.d.tables.MappingOuter} {
@@ -41,7 +42,7 @@ func (n *network) heldLong(ticks uint32) {
 	}
 }
 
-// silent makes one direction of the only connection, an IPv4 one, idle for so many ticks.
+// silent makes one direction of the only (IPv4) connection idle for so many ticks.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*bpfmap.Map[kernel.Ct4Key, kernel.Ct4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {
@@ -89,9 +90,9 @@ func (n *network) count(name string) (count int) {
 }
 
 // TestIdleSinceLastPacket: a mapping, or a block of ports, is kept for its idle time after the last
-// packet in either direction, and not only after the opening of its last connection (RFC 4787,
-// REQ-5 and REQ-6): a client that sent for an hour, and then not for a minute, keeps its port.
-// Unused ones end after that time.
+// packet in either direction, not only after its last connection was opened (RFC 4787, REQ-5 and
+// REQ-6): a client that sent for an hour, and then paused for a minute, keeps its port. Unused
+// mappings and blocks end after that time.
 func TestIdleSinceLastPacket(t *testing.T) {
 	for _, tt := range []struct {
 		name, table string
@@ -101,7 +102,7 @@ func TestIdleSinceLastPacket(t *testing.T) {
 		{"mapping", kernel.MapLlMappingOuter, kernel.TicksOf(datapath.MappingTimeout), func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
 		{"block", kernel.MapLlBlock, kernel.TicksOf(datapath.BlockTimeout), func(v *datapath.NAT) { v.BlockSize = 64 }},
 	} {
-		// answers: whether the answers are the direction that fell silent.
+		// answers: the direction of the replies fell silent.
 		for spoke, answers := range map[string]bool{"client": true, "server": false} {
 			t.Run(tt.name+", the "+spoke+" spoke last", func(t *testing.T) {
 				n := newNetwork(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestNATsInterrupted stops an exchange of rules of both sets at each step of publishing. The next
-// attempt puts all rules in force, also after a restart, and the images before are gone.
+// TestNATsInterrupted stops an exchange of SNAT and DNAT rules at each step of publishing. The next
+// attempt puts all rules in force, also after a restart, and the previous images are deleted.
 func TestNATsInterrupted(t *testing.T) {
 	base := newRig(t)
 	f := families[0]

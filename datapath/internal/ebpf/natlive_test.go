@@ -108,7 +108,7 @@ func (n *network) ping(from *testnet.NS, addr string, size int) error {
 		}
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second)) // the next read reports an error
 		for got := make([]byte, 1<<16); ; {
-			k, _, err := c.(*net.IPConn).ReadFrom(got) // without the IP header
+			k, _, err := c.(*net.IPConn).ReadFrom(got) // reads without the IP header
 			if err != nil {
 				return err
 			}
@@ -127,7 +127,7 @@ func clientOf(backend string) string {
 }
 
 // TestMappingsSurvive: the data plane is closed and opened again, as after a kill. Its connections
-// continue, with their ports, and new ones are translated before the rules are written again.
+// continue with their ports, and new ones are translated even before the rules are written again.
 func TestMappingsSurvive(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestOneWay: one-to-one rules apply to connections of their own direction only; one rule of each
-// type covers both.
+// TestOneWay: one-to-one rules apply only to connections in their own direction; one rule of each
+// type covers both directions.
 func TestOneWay(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {

@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// opens sends the first packets of connections of client, each from the next port, and returns
-// their outer ports, 0 for refused ones.
+// opens sends the first packets of a client's connections, each from the next port, and returns
+// their outer ports, 0 for refused connections.
 func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports []uint16) {
 	r.t.Helper()
 	var ctx [44]uint32
@@ -49,8 +49,8 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 }
 
 // TestPortsRunOut is F10: towards one server 15 of 16 ports, the share of one client, are assigned
-// once each, but none that is taken. Then connections are refused, and counted for the NAT. Towards
-// another server all ports are free again.
+// once each, except taken ports. Then connections are refused, and counted for the NAT. Towards
+// another server all ports are still free.
 func TestPortsRunOut(t *testing.T) {
 	r := newRig(t, sized(8, 300_000))
 	n := r.adoptNAT(slog.DiscardHandler, datapath.PortRange{First: 1024, Last: 29999}, datapath.PortRange{First: 40000, Last: 65535})
@@ -86,8 +86,8 @@ func TestPortsRunOut(t *testing.T) {
 	}
 }
 
-// TestPortBlocks: inner addresses have their own blocks, up to a limit, and begin and end of each
-// block are logged.
+// TestPortBlocks: inner addresses have their own blocks, up to a limit, and the beginning and end
+// of each block are logged.
 func TestPortBlocks(t *testing.T) {
 	r := newRig(t, sized(8, 4096))
 	rule := masquerade("out0")
@@ -145,11 +145,11 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	rule.Ports = []datapath.PortRange{{First: 5000, Last: 5003}}
 	for _, at := range []string{"0.0.0.0:5001", "10.0.1.1:5002"} {
 		c := n.node.ListenUDP(t, at)
-		t.Cleanup(func() { c.Close() }) // keeps it from the garbage collector
+		t.Cleanup(func() { c.Close() }) // keeps it open until then
 	}
 	testnet.Eventually(t, 10*time.Second, "the node's sockets are known", func() bool {
 		n.d.snat.mu.Lock()
-		n.d.snat.due = time.Time{} // not only every few seconds
+		n.d.snat.due = time.Time{} // otherwise only every few seconds
 		n.d.snat.mu.Unlock()
 		n.ok(n.d.Maintain(context.Background()))
 		n.d.snat.mu.Lock()
@@ -177,8 +177,8 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	}
 }
 
-// TestHalfClosedIdle: a client that has closed its side receives data for the service's idle
-// timeout, an hour at most; connections without a service end sooner.
+// TestHalfClosedIdle: a client that has closed its side can receive data for the service's idle
+// timeout, but at most for an hour; connections without a service end sooner.
 func TestHalfClosedIdle(t *testing.T) {
 	idle := idleTimeouts{0: plainIdle, 1: {tcp: kernel.TicksOf(24 * time.Hour), sctp: kernel.TicksOf(10 * time.Minute)}, 2: {tcp: kernel.TicksOf(30 * time.Second)}}
 	for _, tt := range []struct {

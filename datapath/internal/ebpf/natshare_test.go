@@ -12,8 +12,8 @@ import (
 )
 
 // TestPortsForOthers: a client that opens connections to a remote until it is refused leaves source
-// ports to that remote for others: with a NAT, with endpoint-independent mapping, and with a
-// service. It gets at least 14 of 16 ports.
+// ports towards that remote for other clients: with a NAT, with endpoint-independent mapping, and
+// with a service. The client itself gets at least 14 of 16 ports.
 func TestPortsForOthers(t *testing.T) {
 	const size, first = 6000, 20000
 	base := newRig(t, sized(8, 32768))
@@ -84,8 +84,8 @@ func TestPortsForOthers(t *testing.T) {
 	}
 }
 
-// TestOneMappingOnTwoProcessors: the first packets of one inner port to two remotes, concurrently
-// on two processors, leave by one outer port.
+// TestOneMappingOnTwoProcessors: the first packets of one inner port to two remotes, processed
+// concurrently on two CPUs, leave from the same outer port.
 func TestOneMappingOnTwoProcessors(t *testing.T) {
 	r := newRig(t, sized(8, 32768))
 	rule := masquerade("out0")

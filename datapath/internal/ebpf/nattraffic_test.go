@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// reflector answers each datagram with the address that it came from, as a STUN server does.
+// reflector answers each datagram with its source address, as a STUN server does.
 func reflector(t *testing.T, ns *testnet.NS, addr string) *net.UDPConn {
 	t.Helper()
 	c := ns.ListenUDP(t, addr)
@@ -29,7 +29,7 @@ func reflector(t *testing.T, ns *testnet.NS, addr string) *net.UDPConn {
 			if err != nil {
 				return
 			}
-			_, _ = c.WriteToUDPAddrPort([]byte(from.String()), from) // the client notices
+			_, _ = c.WriteToUDPAddrPort([]byte(from.String()), from) // the client detects a failure
 		}
 	}()
 	return c
@@ -39,7 +39,7 @@ func netUDP(addr string) net.Addr {
 	return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr))
 }
 
-// seenBy returns the address by which a reflector sees c.
+// seenBy returns the address of c as seen by a reflector.
 func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 	t.Helper()
 	to := netUDP(server)
@@ -48,7 +48,7 @@ func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 		if _, err := c.WriteTo([]byte("who am I"), to); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports it
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports an error
 		if n, _, err := c.ReadFrom(b); err == nil {
 			return netip.MustParseAddrPort(string(b[:n]))
 		}
@@ -57,7 +57,7 @@ func seenBy(t *testing.T, c net.PacketConn, server string) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// receives sends a datagram from a socket at from to to, and reports whether c receives it.
+// hears sends a datagram from address from to address to, and reports whether c receives it.
 func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip.AddrPort) bool {
 	t.Helper()
 	s, err := ns.Dial("udp", from, to.String(), time.Second)
@@ -83,7 +83,7 @@ func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip
 }
 
 // TestEndpointIndependence makes the checks of a STUN client (RFC 5780): whether its mapping
-// depends on the remote, and which remotes may use it.
+// depends on the remote, and which remotes may use the mapping.
 func TestEndpointIndependence(t *testing.T) {
 	for _, tt := range []struct {
 		name               string
@@ -120,7 +120,7 @@ func TestEndpointIndependence(t *testing.T) {
 			if tt.filtering != datapath.EndpointIndependent {
 				return
 			}
-			// Hairpin: to another client behind the same outer address, by its outer address.
+			// Hairpin: between two clients behind the same outer address, by the outer address.
 			n.client.Addr(t, "eth0", "192.0.2.20/24")
 			other := n.client.ListenUDP(t, "192.0.2.20:5000")
 			outer := seenBy(t, other, "10.0.1.11:3478")
@@ -137,8 +137,9 @@ func TestEndpointIndependence(t *testing.T) {
 	}
 }
 
-// TestMappingOfStrangers: a mapping is kept while a remote that came in by it still uses it,
-// although the connection that created it is gone (RFC 4787, REQ-6: outbound answers refresh it).
+// TestMappingOfStrangers: a mapping is kept while a remote that opened a connection through it
+// still uses it, although the connection that created the mapping is gone (RFC 4787, REQ-6:
+// outbound replies refresh it).
 func TestMappingOfStrangers(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -182,8 +183,8 @@ func TestMappingOfStrangers(t *testing.T) {
 	later("without any", 0)
 }
 
-// TestFilteringChanges: an existing mapping follows the present rule: which remotes may use it, and
-// whether its port is among the rule's.
+// TestFilteringChanges: an existing mapping follows the current rule, which decides which remotes
+// may use it, and whether its port is still allowed.
 func TestFilteringChanges(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -217,8 +218,8 @@ func TestFilteringChanges(t *testing.T) {
 	}
 }
 
-// TestPortForwarding: port ranges of the node's own address lead to inner hosts, from outside and
-// from inside.
+// TestPortForwarding: port ranges of the node's own address are forwarded to inner hosts, from
+// outside and from inside.
 func TestPortForwarding(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -279,7 +280,7 @@ func TestAddressGoes(t *testing.T) {
 	}
 }
 
-// TestAddressGoesOfService: the same for a service's connection whose source a rule translates.
+// TestAddressGoesOfService does the same for a service's connection whose source a rule translates.
 func TestAddressGoesOfService(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -310,15 +311,15 @@ func TestAddressGoesOfService(t *testing.T) {
 		}
 		return entries == 0
 	})
-	// Removing the old address also removed the new one, which is only now back.
+	// Removing the old address also removed the new one, which has just been added again.
 	testnet.Eventually(t, 2500*time.Millisecond, "there is an answer after the change", func() bool { return n.datagram(c) != "" })
 	if l := list(); len(l) != 1 || l[0].Reply.Destination.Addr().String() != "10.0.1.99" {
 		t.Errorf("connections %+v, want one by the address of now", l)
 	}
 }
 
-// TestBesideNetfilter: nftables masquerades packets that leave by one device, a NAT those by
-// another; each keeps to its own.
+// TestBesideNetfilter: nftables masquerades packets that leave by one device, a NAT packets that
+// leave by another; neither affects the other's packets.
 func TestBesideNetfilter(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -344,8 +345,8 @@ func TestBesideNetfilter(t *testing.T) {
 	wantClients(t, "by us", near.Clients(), "192.0.2.1")
 }
 
-// TestPathMTU is F04: a router behind the node has a smaller MTU than the node knows of. Its errors
-// about packets with SNAT reach the client; so do errors of the node itself if a rule denies
+// TestPathMTU is F04: a router behind the node has a smaller MTU than the node. The router's errors
+// about packets with SNAT reach the client; so do the node's own errors even if a rule denies
 // outgoing packets that belong to no connection.
 func TestPathMTU(t *testing.T) {
 	for addr, router := range map[string]string{"10.0.1.11": "10.9.9.1/24", "2001:db8:2::11": "2001:db8:9::1/64"} {
@@ -386,9 +387,9 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestTwoMasqueraded: two sockets send to each other, each masqueraded by a connection of its own.
-// An answer on one connection is translated to the tuple of the other, and must not be taken for a
-// packet of the other.
+// TestTwoMasqueraded: two sockets send to each other, each with a masqueraded connection of its
+// own. A reply on one connection is translated to the tuple of the other connection, and must not
+// be taken for a packet of that connection.
 func TestTwoMasqueraded(t *testing.T) {
 	for client, server := range map[string]string{"192.0.2.10:5000": "10.0.1.11:3478", "[2001:db8:1::10]:5000": "[2001:db8:2::11]:3478"} {
 		t.Run(client, func(t *testing.T) {
@@ -424,7 +425,7 @@ func heardAs(t *testing.T, from, at *net.UDPConn, to string) netip.AddrPort {
 		if _, err := from.WriteTo([]byte("datagram"), netUDP(to)); err != nil {
 			t.Fatal(err)
 		}
-		_ = at.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports it
+		_ = at.SetReadDeadline(time.Now().Add(500 * time.Millisecond)) // the read reports an error
 		if _, seen, err := at.ReadFromUDPAddrPort(b); err == nil {
 			return netip.AddrPortFrom(seen.Addr().Unmap(), seen.Port())
 		}

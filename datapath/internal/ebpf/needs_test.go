@@ -14,7 +14,7 @@ import (
 )
 
 // TestKernelLacks: the error for a kernel without bpf_loop names the kernel and what to do; a probe
-// that fails otherwise proves nothing.
+// that fails for another reason proves nothing.
 func TestKernelLacks(t *testing.T) {
 	probe := func(result error) func(ebpf.ProgramType, asm.BuiltinFunc) error {
 		return func(kind ebpf.ProgramType, helper asm.BuiltinFunc) error {

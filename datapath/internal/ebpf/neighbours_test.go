@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNeighbourBehindBridge: the kernel knows a neighbour by the bridge, or by a VLAN device on it,
-// and packets for it leave by a port. When its MAC changes, its connections learn again at once,
-// and not only with the next confirmation.
+// TestNeighbourBehindBridge: the kernel knows a neighbour on the bridge, or on a VLAN device above
+// it, and packets to the neighbour leave by a bridge port. When its MAC changes, its connections
+// learn the next hop again at once, not only at the next confirmation.
 //
 //	client 192.0.2.10 ── in0 [node] br0 (10.5.0.1, fd05::1) ── p0 ── host 10.5.0.11, fd05::11
 func TestNeighbourBehindBridge(t *testing.T) {
@@ -68,7 +68,7 @@ func TestNeighbourBehindBridge(t *testing.T) {
 	}
 }
 
-// settled waits until the next hop to a MAC has been the same for a second, so that it no longer
+// settled waits until the next hop to a MAC has not changed for a second, so that it no longer
 // changes by itself.
 func (n *network) settled(c *conversation, mac [6]byte) {
 	n.t.Helper()

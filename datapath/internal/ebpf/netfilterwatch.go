@@ -17,7 +17,7 @@ import (
 )
 
 // netfilterWatch keeps ll_netfilter in sync with the netfilter rules of a namespace: connections to
-// which they may apply do not take the fast path.
+// which rules may apply do not take the fast path.
 type netfilterWatch struct {
 	d         *DataPlane
 	namespace *namespace
@@ -28,7 +28,7 @@ type netfilterWatch struct {
 	bits  uint32
 }
 
-// watchNetfilter starts with the current rules.
+// watchNetfilter starts a watch, which begins with the current rules.
 func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
 	r := &netfilterWatch{d: d, namespace: z}
 	// Written by an earlier run; 0 in a new map.
@@ -42,10 +42,10 @@ func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
 	return r, err
 }
 
-// racing is the maximum run time of a program that may not have seen the change yet.
+// racing is the maximum time for which a running program may not have seen the change.
 const racing = 10 * time.Millisecond
 
-// changed writes the new state, and ends fast paths that it forbids.
+// changed writes the new state, and takes connections off the fast path that the state forbids.
 func (r *netfilterWatch) changed(s netfilter.State) {
 	var bits uint32
 	if s.Routed {
@@ -66,10 +66,10 @@ func (r *netfilterWatch) changed(s netfilter.State) {
 	}
 }
 
-// relaxTime limits each call of Relax. During the first, packets may still take the fast path.
+// relaxTime limits each call of Relax. During the first call packets may still take the fast path.
 const relaxTime = 500 * time.Millisecond
 
-// enforce is called on a thread in the namespace's namespace.
+// enforce is called on a thread that is in the network namespace.
 func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 	if err := r.d.tables.Netfilter.Put(uint32(r.namespace.id), bits); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
@@ -77,7 +77,7 @@ func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 	if !more {
 		return nil
 	}
-	// The kernel has not seen the packets on the fast path.
+	// Netfilter has not seen the packets on the fast path.
 	passed, errs := r.passed()
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
@@ -108,8 +108,8 @@ func (r *netfilterWatch) passed() (all []netfilter.Connection, err error) {
 	}))
 }
 
-// note appends the connection of an entry if the kernel tracks it with the same tuple: it is not
-// translated, or its source is translated at egress, after netfilter.
+// note appends the connection of an entry if the kernel tracks it with the same tuple: the
+// connection is not translated, or its source is translated at egress, after netfilter.
 func (r *netfilterWatch) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
 	translated := m.Flags&(kernel.CtDNAT|kernel.CtSNAT) != 0 && m.Flags&kernel.CtSNATAtEgress == 0
 	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&kernel.CtReply != 0 || translated {
@@ -119,7 +119,7 @@ func (r *netfilterWatch) note(all []netfilter.Connection, namespace, proto uint8
 	return append(all, netfilter.Connection{Source: t.Source, Destination: t.Destination})
 }
 
-// why returns what keeps connections from the fast path, or "".
+// why returns the reason why connections do not take the fast path, or "".
 func (r *netfilterWatch) why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// nft changes the rules of the node; the test is skipped if nft is not installed.
+// nft changes the nftables rules of the node; the test is skipped if nft is not installed.
 func (n *network) nft(lines ...string) {
 	n.t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -29,7 +29,7 @@ func (n *network) nft(lines ...string) {
 	}
 }
 
-// bridgesAlone excludes bridged frames of the node from the rules for IP.
+// bridgesAlone exempts bridged frames of the node from iptables rules.
 func (n *network) bridgesAlone() {
 	n.t.Helper()
 	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil {
@@ -38,7 +38,8 @@ func (n *network) bridgesAlone() {
 	}
 }
 
-// told waits until the data plane reports why connections of the host do not take the fast path.
+// told waits until the data plane reports the reason why connections of the host do not take the
+// fast path.
 func (n *network) told(why string) {
 	n.t.Helper()
 	testnet.Eventually(n.t, 2*time.Second, "the fallback says "+why, func() bool {
@@ -49,9 +50,9 @@ func (n *network) told(why string) {
 	})
 }
 
-// TestRulesOfNetfilterHold is H03: iptables and nftables rules for forwarded packets apply to
-// connections that took the fast path before as to others, from the moment when they are set until
-// they are deleted. Connections of a service are ours, and continue.
+// TestRulesOfNetfilterHold is H03: iptables and nftables rules for forwarded packets also apply to
+// connections that took the fast path before, from the moment the rules are set until they are
+// deleted. Connections of a service are handled by our programs, and continue.
 func TestRulesOfNetfilterHold(t *testing.T) {
 	n := newNetwork(t)
 	n.bridgesAlone()
@@ -100,8 +101,8 @@ func TestRulesOfNetfilterHold(t *testing.T) {
 
 // TestTrackingTakesUpAgain: a connection that took the fast path while the kernel tracked it
 // continues when a rule that drops invalid packets makes it take the kernel's path: the kernel must
-// not call its packets invalid because it missed earlier ones. A connection with SNAT is tracked
-// with its original tuple.
+// not treat its packets as invalid because it has not seen earlier ones. The kernel tracks a
+// connection with SNAT by its original tuple.
 func TestTrackingTakesUpAgain(t *testing.T) {
 	for name, rules := range map[string]map[datapath.NATName]datapath.NAT{
 		"plain": nil, "masqueraded": {"away": masquerade("out0")},
@@ -135,7 +136,7 @@ func takeUpAgain(t *testing.T, addr string, rules map[datapath.NATName]datapath.
 	}
 }
 
-// upload sends size bytes, and reads them as they come back.
+// upload sends size bytes, and reads the echoed bytes.
 func (n *network) upload(c *conversation, size int) error {
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
@@ -149,7 +150,8 @@ func (n *network) upload(c *conversation, size int) error {
 	return errors.Join(err, <-back)
 }
 
-// TestBridgedRulesHold: rules for bridges apply to bridged connections, rules for routers do not.
+// TestBridgedRulesHold: nftables rules for bridges apply to bridged connections, rules for routed
+// packets do not.
 func TestBridgedRulesHold(t *testing.T) {
 	b := newBridged(t, false)
 	b.bridgesAlone()

@@ -15,8 +15,8 @@ import (
 )
 
 // nexthops keeps the table of next hops that the programs learn. A next hop that may have changed
-// loses its index, so that connections that refer to it learn again under another index. An index
-// is reused after a sweep over all connections has found no reference to it.
+// loses its index, so that connections that refer to it learn it again under another index. An
+// index is reused after a sweep over all connections has found no reference to it.
 type nexthops struct {
 	table *bpfmap.Map[uint32, kernel.Nexthop]
 	ids   *bpfmap.Map[kernel.NexthopKey, uint32]
@@ -32,7 +32,7 @@ type nexthops struct {
 // retiredHop is an index that was retired and may still be referred to.
 type retiredHop struct {
 	sweep uint64 // number of the first sweep that counts
-	at    int    // index of its counter; -1: an earlier run retired it
+	at    int    // index of its counter; -1: retired by an earlier run
 }
 
 // newNexthops takes over the next hops that an earlier run learnt; first: no earlier run exists.
@@ -49,7 +49,7 @@ func newNexthops(d *DataPlane, first bool) *nexthops {
 	return n
 }
 
-// adopt finds out which indexes are free. Indexes that are neither free nor in use are retired: an
+// adopt determines which indexes are free. Indexes that are neither free nor in use are retired: an
 // earlier run may have been about to use them, and connections may refer to them.
 func (n *nexthops) adopt(first bool) {
 	free := make(map[uint32]bool)
@@ -75,7 +75,7 @@ func (n *nexthops) adopt(first bool) {
 }
 
 // invalidate retires the indexes of the next hops that match selects. Packets of their connections
-// take the slow path until these are learnt again.
+// take the slow path until the next hops are learnt again.
 func (n *nexthops) invalidate(match func(kernel.NexthopKey) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -92,7 +92,7 @@ func (n *nexthops) invalidate(match func(kernel.NexthopKey) bool) error {
 	}
 	err := it.Err()
 	if errors.Is(err, ebpf.ErrIterationAborted) {
-		err = nil // entries came and went; those that existed were seen, or are new
+		err = nil // entries were added or deleted; all others were seen
 	}
 	for i, key := range chosen {
 		err = errors.Join(err, n.retire(key, indexes[i]))
@@ -117,7 +117,7 @@ func useIndex(k kernel.NexthopKey) int {
 	return int(k.Netns&1)*devices + int(k.Ifindex)%devices
 }
 
-// void makes a next hop invalid. Its addresses stay, for programs that found it valid a moment ago
+// void makes a next hop invalid. Its addresses are kept for programs that have just found it valid
 // and are about to write them into a packet.
 func (n *nexthops) void(index uint32) error {
 	var now kernel.Nexthop
@@ -139,14 +139,14 @@ func (n *nexthops) sweepBegins() {
 	n.sweep++
 }
 
-// sweepEnded frees the indexes that no connection referred to: retired ones at once, others after a
+// sweepEnded frees the indexes to which no connection refers: retired ones at once, others after a
 // few sweeps.
 func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs error
 	for index, r := range n.retired {
-		// A program that was about to learn may have made it valid again.
+		// A program that was about to learn the next hop may have made it valid again.
 		var now kernel.Nexthop
 		if n.table.Lookup(index, &now) == nil && now.Ifindex != 0 {
 			errs = errors.Join(errs, n.void(index))
@@ -165,7 +165,7 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 }
 
 // count sets the counters of devices to the actual numbers. A next hop that a program adds
-// meanwhile may count twice until the next sweep.
+// meanwhile may be counted twice until the next sweep.
 func (n *nexthops) count() error {
 	before, all := n.use.NexthopCount, n.use.NexthopTotal
 	var seen [len(before)]uint32
@@ -183,7 +183,7 @@ func (n *nexthops) count() error {
 		add(useIndex(key))
 	}
 	if it.Err() != nil {
-		return nil // entries came and went: the next sweep counts them
+		return nil // entries were added or deleted: the next sweep counts them
 	}
 	for _, r := range n.retired {
 		add(r.at)
@@ -197,7 +197,7 @@ func (n *nexthops) count() error {
 	return nil
 }
 
-// age retires next hops without a reference for three sweeps.
+// age retires next hops that have had no reference for more than three sweeps.
 func (n *nexthops) age(used func(index uint32) bool) error {
 	var old []kernel.NexthopKey
 	var indexes []uint32

@@ -23,9 +23,9 @@ func (r *rig) begin(client, frontend netip.AddrPort) {
 	})
 }
 
-// TestVoidWhileInUse: a next hop becomes invalid while a packet is about to be sent by it. The
-// packet takes the next hop as it was, or the slow path, and is never sent to a zero MAC, where it
-// would be lost.
+// TestVoidWhileInUse: a next hop becomes invalid while a packet is about to be sent to it. The
+// packet takes the next hop as it was, or the slow path, but is never sent to a zero MAC, which
+// would lose it.
 func TestVoidWhileInUse(t *testing.T) {
 	r := newRig(t)
 	f := families[0]
@@ -77,7 +77,7 @@ func TestVoidWhileInUse(t *testing.T) {
 }
 
 // TestNextHopIsWhatTheRoutesSay opens connections one after the other: they reuse the next hop of
-// earlier ones only if it is valid, and agrees with the kernel's routes and neighbours.
+// earlier connections only if it is valid and agrees with the kernel's routes and neighbours.
 func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	r := newRig(t)
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
@@ -89,7 +89,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 		r.ns.Run(t, "ip", "neigh", "replace", "10.0.1.11", "lladdr", mac, "dev", "out0", "nud", "permanent")
 	}
 	var port uint16 = 1024
-	open := func() (index uint16) { // for eight connections, which all have the same
+	open := func() (index uint16) { // opens eight connections, which all have the same next hop
 		for i := range 8 {
 			port++
 			client := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), port)
@@ -104,7 +104,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 	neighbour("02:00:5e:10:02:34")
 	first := open()
-	neighbour("02:00:5e:10:02:54") // in the same slot of remembered next hops
+	neighbour("02:00:5e:10:02:54") // in the same slot of cached next hops
 	second := open()
 	if second == first {
 		t.Errorf("the neighbour has another address, and the next hop is %d as before", first)
@@ -113,7 +113,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	if again := open(); again != first {
 		t.Errorf("next hop of the first neighbour is %d, and was %d", again, first)
 	}
-	// As loxilightd invalidates a next hop.
+	// Invalidate the next hops as loxilightd does.
 	hops := nexthops{table: &r.tables.Nexthop, ids: &r.tables.NexthopId, retired: map[uint32]retiredHop{}}
 	r.ok(hops.invalidate(func(kernel.NexthopKey) bool { return true }))
 	if third := open(); third == first || third == second {
@@ -121,7 +121,8 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 }
 
-// TestShareOfNextHops: a device that has used up its share of next hops gets no more; others do.
+// TestShareOfNextHops: a device that has used up its share of next hops gets no more; other devices
+// do.
 func TestShareOfNextHops(t *testing.T) {
 	r := newRig(t)
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")

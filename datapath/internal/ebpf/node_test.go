@@ -11,7 +11,7 @@ import (
 )
 
 // TestRefused: without a backend the client gets a rejection of its protocol at once, and no
-// connection is entered. A backend that is added later gets the very next packet.
+// connection is created. A backend that is added later gets the very next packet.
 func TestRefused(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -56,8 +56,9 @@ func (r *rig) refusal(f family, proto uint8, open []byte) []byte {
 	return testpkt.Build(r.in.leaves(), answerIP(f.inAddr, f.client.Addr(), tos), icmp, testpkt.Raw(open[14:]))
 }
 
-// TestNodeIsClient: packets from the node to a frontend are sent to a backend with the node's
-// address there, by the egress hook, and answers return to the address that the node used.
+// TestNodeIsClient: packets from the node to a frontend are sent to a backend by the egress hook,
+// with the node's address on the way to the backend; replies return to the address that the node
+// used.
 func TestNodeIsClient(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -72,7 +73,7 @@ func TestNodeIsClient(t *testing.T) {
 					r.ns.Neighbour(t, dev, addr.String(), mac)
 				}
 				r.service(rigService{id: 7, proto: proto, frontend: f.vip, backends: []rigBackend{{id: 3, addr: f.far}}})
-				// The route to the frontend leads to in0.
+				// The route to the frontend leads through in0.
 				local := netip.AddrPortFrom(f.inAddr, 40123)
 				source := netip.AddrPortFrom(f.outAddr, 61057)
 				for _, s := range []stage{stageOpen, stageConfirm} {
@@ -112,7 +113,7 @@ func (f family) farRouterPort(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(f.farRouter, port)
 }
 
-// TestHairpin: a backend that calls its own service sees the node as the client.
+// TestHairpin: a backend that connects to its own service sees the node as the client.
 func TestHairpin(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -131,7 +132,7 @@ func TestHairpin(t *testing.T) {
 }
 
 // TestShortCutGivesWay: packets that exceed the MTU or whose TTL ends are left to the kernel, which
-// answers correctly; so are packets with a VLAN tag.
+// sends the right error; so are packets with a VLAN tag.
 func TestShortCutGivesWay(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -169,7 +170,7 @@ func TestShortCutGivesWay(t *testing.T) {
 			}
 			r.step(f.name+" "+tt.name, r.in, in, tt.action, want)
 		}
-		// The slow path confirms a next hop that was not confirmed for a while.
+		// The slow path confirms a next hop that has not been confirmed for a while.
 		var hop kernel.Nexthop
 		r.ok(r.maps[kernel.MapLlNexthop].Lookup(uint32(5), &hop))
 		hop.CheckedTick -= 40

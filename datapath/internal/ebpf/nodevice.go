@@ -8,8 +8,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// noDevice returns the error for a device that is missing in a namespace. It says whether the device is
-// in the other namespace, and which command corrects that.
+// noDevice returns the error for a device that is missing in a namespace. The error reports whether
+// the device is in the other namespace, and which command corrects that.
 func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
 	if strings.HasPrefix(object, innerPrefix) || strings.Contains(object, "#") {
@@ -39,7 +39,7 @@ func orSet(object, netns string) string {
 	return ", or llcli interface set " + object + " --netns " + netns
 }
 
-// inNamespace names the switch's namespace, if it has its own.
+// inNamespace names the switch's namespace if the switch has its own.
 func (d *DataPlane) inNamespace(id uint8) string {
 	if id == netnsHost || d.namespaceOf(true) == d.namespaceOf(false) {
 		return ""

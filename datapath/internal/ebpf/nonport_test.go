@@ -19,14 +19,13 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// bothFrontends has the frontends of a service of both families and protocols, and one server
-// address for each.
+// bothFrontends contains a frontend of each family, with the addresses of its server and of others.
 var bothFrontends = []struct{ name, frontend, server, own, via, client string }{
 	{"IPv4", "198.51.100.10:80", "10.0.1.11:8080", "10.0.1.1:6443", "10.0.1.11", "192.0.2.10"},
 	{"IPv6", "[2001:db8:53::10]:80", "[2001:db8:2::11]:8080", "[2001:db8:2::1]:6443", "2001:db8:2::11", "2001:db8:1::10"},
 }
 
-// frontendRules has rule sets that all allow packets to the frontends.
+// frontendRules contains rule sets that all allow packets to the frontends.
 var frontendRules = []struct {
 	name string
 	set  datapath.FirewallSet
@@ -43,7 +42,7 @@ var frontendRules = []struct {
 }
 
 // TestClientBehindNoPort: a client behind a device without our programs can use a service with any
-// rules in force, also if it sends several packets before the first answer.
+// rules in force, even if it sends several packets before the first reply.
 //
 //	client ─ eth0 ══ in0 (no port) node (port) out0 ══ eth0 ─ backends
 func TestClientBehindNoPort(t *testing.T) {
@@ -72,7 +71,7 @@ func TestClientBehindNoPort(t *testing.T) {
 			n.nft("delete table inet m")
 			for _, f := range bothFrontends {
 				n.backends.ServeTCP(t, f.server, "tcp")
-				for try := range 3 { // the first one learns the next hop
+				for try := range 3 { // the first try learns the next hop
 					if got, err := testtraffic.TalkTCP(n.client, "", f.frontend, []byte("hello")); err != nil || got != "tcp" {
 						t.Errorf("%s, TCP %d: %q, %v; drops %v", f.name, try, got, err, n.dropped())
 					}
@@ -165,8 +164,8 @@ func TestNodeIsItsOwnBackend(t *testing.T) {
 	}
 }
 
-// TestRulesChangeForClientBehindNoPort: after a change the rules are evaluated for such a
-// connection as for a forwarded connection, and not as for a connection of the node.
+// TestRulesChangeForClientBehindNoPort: after a change the rules evaluate the connection of such a
+// client as forwarded, not as a connection of the node.
 func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	n := newNetwork(t)
 	n.ok(n.d.Ports().Update(t.Context(), "out0", datapath.Port{Device: "out0"}))
@@ -192,8 +191,8 @@ func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 }
 
 // TestLateAfterReopened: a connection gets SNAT at egress right after the egress hook, on the same
-// CPU, was about to reopen a connection of a client behind no port, which rules then denied. Both
-// have the same remote, and different outer ports.
+// CPU, was about to reopen a connection of a client behind a device that is not a port, and rules
+// then denied that. Both connections have the same remote, and different outer ports.
 //
 //	client ─ eth0 ══ in0 (port)    node (port) out0 ══ eth0 ─ backends
 //	aside  ─ eth0 ══ side0 (no port) ┘
@@ -210,7 +209,7 @@ func TestLateAfterReopened(t *testing.T) {
 	n.putRules(datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{
 		"expedited": {Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{DSCP: []uint8{46}}},
 	}})
-	begin := kernel.NowTick() // packets in the same tick as the rules are evaluated again
+	begin := kernel.NowTick() // packets in the same tick as the change of rules are evaluated again
 	testnet.Eventually(t, 5*time.Second, "the rules are two ticks old", func() bool { return kernel.NowTick()-begin >= 2 })
 	stay := onOneCPU(t)
 	defer stay()

@@ -90,7 +90,7 @@ func (n *network) attach() {
 	}
 }
 
-// hooked returns the qdiscs that can hold filters, and the tcx programs, of a device of the node.
+// hooked returns the tcx programs on a device of the node, and its qdiscs that can hold filters.
 func (n *network) hooked(device string) (names []string) {
 	n.t.Helper()
 	n.node.Do(n.t, func() error {

@@ -19,11 +19,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// endSuffix is appended to the name of a tunnel's device to name its other end, on which packets to
-// be encapsulated arrive.
+// endSuffix is appended to the name of a tunnel's device to form the name of its other end, on
+// which packets to be encapsulated arrive.
 const endSuffix = datapath.TunnelEndSuffix
 
-// peerRest is how long the index of a deleted peer is not reused: packets in flight carry it.
+// peerRest is how long the index of a deleted peer is not reused, since packets in flight carry it.
 const peerRest = time.Second
 
 // overlay holds the tunnels and the peers behind them.
@@ -33,7 +33,7 @@ type overlay struct {
 	announcer  announcing
 	ports      *ports                                         // set before the first update
 	host       hostPaths                                      // of the host netns
-	raiseEpoch func() error                                   // has connections admitted again
+	raiseEpoch func() error                                   // re-evaluates connections
 	invalidate func(match func(kernel.NexthopKey) bool) error // retires next hops
 	signal     func()                                         // the state of a peer has changed
 	namespace  func(id uint8) (*namespace, error)
@@ -43,43 +43,42 @@ type overlay struct {
 	mu      sync.Mutex
 	tunnels map[datapath.TunnelName]*tunnel
 	peers   map[datapath.PeerName]*peer
-	next    uint32 // index of a peer to be tried next
+	next    uint32 // next index to try for a new peer
 	resting map[uint32]time.Time
-	// Indexes that no prefix or underlay address refers to any more, whose entries and next hops
-	// are still to be deleted.
+	// Indexes to which no prefix or underlay address refers any more, whose entries and next hops
+	// must still be deleted.
 	leaving map[uint32]bool
-	// Prefixes or underlay addresses have changed, and older connections are still to be admitted
+	// Prefixes or underlay addresses have changed, and older connections must still be evaluated
 	// again.
 	moved bool
 	gate  kernel.TunnelGate
 
 	announced []announcement // last announced; nil: nothing yet
 
-	namesMu sync.Mutex // after all others
+	namesMu sync.Mutex // locked after all others
 	devices map[string]datapath.TunnelName
 }
 
-// tunnel is a tunnel that is in force.
+// tunnel is a tunnel in force.
 type tunnel struct {
 	spec                   datapath.Tunnel
-	configured             bool // configured in this run; else from an earlier one
-	whole                  bool // peers can be put behind it
+	configured             bool // configured in this run; else in an earlier one
+	whole                  bool // complete: peers can use it
 	id                     uint32
 	device, crossing, back int // ifindexes, as in struct peer
 	keys                   map[kernel.TunnelKey]bool
 	changes                uint64
 }
 
-// peer is a peer that is in force. Without a tunnel it has no index, and only its prefixes have an
-// owner.
+// peer is a peer in force. A peer without a tunnel has no index; only its prefixes have an owner.
 type peer struct {
 	spec       datapath.Peer
 	configured bool
 	index      uint32
-	owner      uint32 // of the prefixes: the index, or another one with a flag
+	owner      uint32 // owner of the prefixes: index, or another index with a flag
 	entry      kernel.Peer
 	old        []uint32              // former indexes, to which prefixes or ids may still refer
-	prefixes   map[netip.Prefix]bool // that may be in the kernel
+	prefixes   map[netip.Prefix]bool // prefixes that may be in the kernel
 	ids        map[kernel.PeerKey]bool
 	out        string // device of the underlay
 	path       int    // path MTU that a router has reported; 0: none
@@ -88,9 +87,9 @@ type peer struct {
 
 // hostPaths are the paths of the host to other nodes.
 type hostPaths interface {
-	// wayTo returns the source address and the device by which an address is reached.
+	// wayTo returns the source address and the device with which an address is reached.
 	wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error)
-	// isPort reports whether a device has an Interface.
+	// isPort reports whether our programs are attached to a device.
 	isPort(ifindex int) bool
 }
 
@@ -163,8 +162,8 @@ func (o *overlay) adoptPeers() error {
 		if p.owner = index; p.entry.TunnelId == 0 {
 			p.index = 0 // its prefixes have its flags
 		}
-		// It was being moved from one index to another: the next update makes all of it lead to
-		// the written one.
+		// The peer was being moved from one index to another: the next update makes all its entries
+		// refer to the new index.
 		if twin := o.peers[datapath.PeerName(name.Text())]; twin != nil {
 			if p.entry.TunnelId == 0 {
 				p, twin = twin, p
@@ -192,7 +191,7 @@ func (o *overlay) adoptPeers() error {
 	for it := o.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
 		if p := byIndex[index&peerIndexMask]; p != nil {
 			if p.prefixes[prefix.Prefix()] = true; index&peerIndexMask == p.owner&peerIndexMask {
-				p.owner = index // with its flags
+				p.owner = index // with flags
 			}
 		} else {
 			stray = append(stray, prefix)
@@ -286,11 +285,11 @@ func (o *overlay) release(index uint32) error {
 	if err != nil {
 		return err
 	}
-	return o.tables.PeerName.Delete(index) // last: by its name, the next run finds an index that is in use
+	return o.tables.PeerName.Delete(index) // last: the next run finds an index in use by its name
 }
 
-// finish does the rest of changes that have been written: former indexes are released, and older
-// connections admitted again, because packets of one peer may now have to come from another.
+// finish completes changes that have been written: former indexes are released, and older
+// connections evaluated again, since their packets may now have to come from another peer.
 func (o *overlay) finish() error {
 	var errs error
 	for index := range o.leaving {
@@ -316,7 +315,7 @@ func (o *overlay) forgetHops(index uint32) error {
 	return o.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == namespace && k.Dmac == dmac && k.Smac == [6]byte{} })
 }
 
-// forgetAllHops invalidates the next hops of all tunnels: a prefix has another owner now.
+// forgetAllHops invalidates the next hops of all tunnels, since a prefix has another owner now.
 func (o *overlay) forgetAllHops() error {
 	namespace := o.switchNamespace()
 	return o.invalidate(func(k kernel.NexthopKey) bool {

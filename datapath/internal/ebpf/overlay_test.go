@@ -13,11 +13,11 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tunnelCase is a type of tunnel over an address family.
+// tunnelCase is a type of tunnel over an underlay of one address family.
 type tunnelCase struct {
 	spec          datapath.Tunnel
 	local, remote netip.Addr
-	header        []byte // between the outer IP header, with UDP if there is, and the inner Ethernet or IP header
+	header        []byte // between the outer IP header (and UDP header, if any) and the inner Ethernet or IP header
 }
 
 func tunnelCases() (all []tunnelCase) {
@@ -44,8 +44,8 @@ var (
 	innerFrom = [6]byte{0x02, 0x4c, 0x4c, 0, 0, 0x02}
 )
 
-// overlay enters the tunnel and a peer behind out0 with the far addresses. Packets that arrive on
-// in0 are the packets that the kernel sent by the tunnel's device.
+// overlay enters the tunnel and a peer behind out0 with the prefixes of the far addresses. Packets
+// that arrive on in0 are packets that the kernel has sent through the tunnel's device.
 func (r *rig) overlay(c *tunnelCase) {
 	r.t.Helper()
 	entry := kernel.Peer{Local: kernel.AddrOf(c.local), Remote: kernel.AddrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
@@ -154,7 +154,7 @@ func TestEncapsulated(t *testing.T) {
 	}
 }
 
-// TestDecapsulated checks which packets a tunnel delivers, and which not.
+// TestDecapsulated checks which packets a tunnel delivers.
 func TestDecapsulated(t *testing.T) {
 	base := newRig(t)
 	for _, c := range tunnelCases() {
@@ -169,8 +169,8 @@ func TestDecapsulated(t *testing.T) {
 					copy(want, innerMAC[:])
 					r.step(name, r.out, c.wrap(arrives, c.remote, c.local, 50001, 0x10, inner), actRedirect, want)
 				}
-				// From an unknown peer; of another network; a congestion mark although the sender
-				// is not ECN-capable.
+				// Not delivered: packets from an unknown peer, of another network, or with a
+				// congestion mark although the sender is not ECN-capable.
 				inner := packet(testpkt.Ethernet{Source: innerFrom, Destination: innerMAC}, testpkt.ProtoUDP, f.far, f.client, stageData, 63)
 				stranger := c.remote.Next()
 				unknown := c.wrap(arrives, stranger, c.local, 50001, 0, inner)
@@ -185,7 +185,7 @@ func TestDecapsulated(t *testing.T) {
 					elsewhere := other.wrap(arrives, c.remote, c.local, 50001, 0, inner)
 					r.step("of another network", r.out, elsewhere, actUnspec, elsewhere)
 					if c.spec.Type != datapath.TunnelGRE {
-						want["VERDICT_SLOW"] = 1 // as any packet
+						want["VERDICT_SLOW"] = 1 // like any packet
 					}
 				}
 				r.counted(want)
@@ -194,8 +194,8 @@ func TestDecapsulated(t *testing.T) {
 	}
 }
 
-// TestCongestion checks that the congestion mark of the outer packet is copied to the inner one,
-// with the checksum, if its sender is ECN-capable (RFC 6040, figure 4).
+// TestCongestion checks that the congestion mark of the outer packet is copied to the inner packet,
+// whose checksum is corrected, if its sender is ECN-capable (RFC 6040, figure 4).
 func TestCongestion(t *testing.T) {
 	r := newRig(t)
 	c := tunnelCases()[0]

@@ -21,7 +21,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// fakeHost reaches all addresses by one device.
+// fakeHost reaches all addresses through one device.
 type fakeHost struct{}
 
 func (fakeHost) wayTo(remote netip.Addr) (netip.Addr, netlink.Link, error) {
@@ -45,7 +45,7 @@ func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
 	return nil
 }
 
-// faultyOverlay has peers on tables in memory, which fail at random.
+// faultyOverlay has peers in tables in memory, which fail at random.
 type faultyOverlay struct {
 	*overlay
 	t        *testing.T
@@ -55,7 +55,7 @@ type faultyOverlay struct {
 	desired  map[datapath.PeerName]datapath.Peer
 
 	clock     int               // number of changes
-	admission int               // clock when connections were last admitted again
+	admission int               // clock when connections were last re-evaluated
 	moved     int               // clock of the last change of a prefix or underlay address
 	seen      map[string]string // peer of each prefix and address
 	voided    map[uint32]int    // by index: clock when its next hops were last invalidated
@@ -81,8 +81,9 @@ func newFaultyOverlay(t *testing.T, seed uint64) *faultyOverlay {
 	return o
 }
 
-// restart replaces the overlay by the overlay of a new run, which takes over the tables. The new run
-// does not know which connections and next hops a failed change of the former run left to be checked again.
+// restart replaces the overlay by one of a new run, which takes over the tables. The new run does
+// not know which connections and next hops must still be checked again after a failed change of the
+// former run.
 func (o *faultyOverlay) restart() {
 	o.t.Helper()
 	o.admission = o.clock
@@ -119,7 +120,7 @@ func (o *faultyOverlay) restart() {
 	}
 }
 
-// references returns which peer each prefix and each underlay address leads to.
+// references returns the index of the peer to which each prefix and each underlay address refers.
 func (o *faultyOverlay) references() map[string]uint32 {
 	list := map[string]uint32{}
 	var prefix kernel.PeerPrefixKey
@@ -134,13 +135,13 @@ func (o *faultyOverlay) references() map[string]uint32 {
 	return list
 }
 
-// note records when what packets find changed.
+// note records the time of changes that affect packets.
 func (o *faultyOverlay) note() {
 	o.clock++
 	names := map[string]string{}
 	for what, index := range o.references() {
 		if strings.HasSuffix(what, "of tunnel 0") {
-			continue // of packets to be encapsulated
+			continue // affects only packets to be encapsulated
 		}
 		var name kernel.PeerName
 		_, _ = o.overlay.tables.PeerName.Find(index&peerIndexMask, &name)
@@ -165,7 +166,7 @@ func (o *faultyOverlay) note() {
 	}
 }
 
-// meaning returns what the tables mean for packets, without indexes.
+// meaning returns the effect of the tables on packets, independently of indexes.
 func (o *faultyOverlay) meaning() map[string]string {
 	out, byIndex := map[string]string{}, map[uint32]string{}
 	var index uint32
@@ -262,7 +263,8 @@ func (o *faultyOverlay) reconcile() {
 	}
 }
 
-// wantDesired applies the desired peers without faults, and compares the result with a first run.
+// wantDesired applies the desired peers without faults, and compares the result with that of a
+// first run.
 func (o *faultyOverlay) wantDesired(seed uint64) {
 	o.t.Helper()
 	o.fails = 0
@@ -302,10 +304,10 @@ func (o *faultyOverlay) wantDesired(seed uint64) {
 	}
 }
 
-// TestPeersUnderFaults: whatever change of a table fails, and whenever the daemon restarts, after the
-// retries the tables mean what a first run with the desired peers would have written. Connections
-// are admitted again after the last change of who may send from which address, and no next hop
-// leads to a former entry.
+// TestPeersUnderFaults: whichever change of a table fails, and whenever the daemon restarts, after
+// the retries the tables are equivalent to those of a first run with the desired peers. Connections
+// are evaluated again after the last change of which peer may send from which address, and no next
+// hop leads to a former entry.
 func TestPeersUnderFaults(t *testing.T) {
 	const rounds, changes = 30, 25
 	failures := 0

@@ -5,7 +5,7 @@ package ebpf
 import "time"
 
 // sweepBudget limits one call of maintain, which runs once a second, while the tables are not full;
-// sweepHurry limits it when they are.
+// sweepHurry is the limit when they are.
 const (
 	sweepBudget = 50 * time.Millisecond
 	sweepHurry  = 500 * time.Millisecond

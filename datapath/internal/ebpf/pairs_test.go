@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// expireEntry requests that the connection of tuple is deleted, after idle ticks without a packet, at
-// tick now.
+// expireEntry requests at tick now that the connection of tuple be deleted if it had no packet for
+// more than idle ticks.
 func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 	key := func(addr netip.Addr, port uint16) (words [4]uint32, wire uint16) {
 		return rigWords(addr.String()), kernel.Swap16(port)
@@ -30,7 +30,8 @@ func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 	return e
 }
 
-// expire deletes the connection of tuple, after idle ticks without a packet, at tick now.
+// expire deletes the connection of tuple at tick now if it had no packet for more than idle ticks,
+// or by force.
 func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
 	r.t.Helper()
 	e := append(make([]kernel.ExpirerExpire, 0, expireBatch), expireEntry(tuple, now, idle))
@@ -90,7 +91,7 @@ func TestBothDirectionsEnd(t *testing.T) {
 	}
 }
 
-// entries returns the number of entries of connections.
+// entries returns the number of entries in the connection tables.
 func (r *rig) entries() (n int) {
 	for _, name := range []string{kernel.MapLlCt4, kernel.MapLlCt6, kernel.MapLlHalf4, kernel.MapLlHalf6} {
 		n += r.count(name)
@@ -98,8 +99,8 @@ func (r *rig) entries() (n int) {
 	return n
 }
 
-// TestEndingIsSeen: packets of both directions of a connection that is marked as being deleted are
-// dropped with that reason, soon after the last packet and after a silence.
+// TestEndingIsSeen: packets of both directions of a connection that is marked for deletion are
+// dropped with that reason, both shortly after the last packet and after a silence.
 func TestEndingIsSeen(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -136,7 +137,7 @@ func TestEndingIsSeen(t *testing.T) {
 }
 
 // TestLeftOverEntry: the entry of the client's direction is lost, and the client reuses its port:
-// the new connection is established, and nothing of the old one is left.
+// the new connection is established, and no entry of the old one is left.
 func TestLeftOverEntry(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -168,8 +169,8 @@ func TestLeftOverEntry(t *testing.T) {
 	}
 }
 
-// TestLeftOverOfNAT: the same for connections with a fixed outer address and port: their packets
-// are not taken for another connection's.
+// TestLeftOverOfNAT does the same for connections with a fixed outer address and port: their
+// packets are not taken for packets of another connection.
 func TestLeftOverOfNAT(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -203,19 +204,19 @@ func TestLeftOverOfNAT(t *testing.T) {
 	}
 }
 
-// TestTwinOfAnother: if the key of a connection's answers has the entry of another connection, that
-// entry is not changed.
+// TestTwinOfAnother: if the entry at the key of a connection's replies belongs to another
+// connection, that entry is not changed.
 func TestTwinOfAnother(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
 		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		r.play(p, "cSYN", "sSYNA", "cACK")
-		// Another connection's answers leave for another frontend.
+		// The replies of another connection leave from another frontend.
 		other := p.back()
 		raw, _ := r.raw(other)
 		size := len(f.client.Addr().AsSlice())
-		raw[rigMetaSize+2*size+1]++ // the port that they leave with
+		raw[rigMetaSize+2*size+1]++ // the port with which they leave
 		r.put(map[bool]string{true: kernel.MapLlCt4, false: kernel.MapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
 		before, _ := r.conn(other)
 		for _, flags := range []uint8{testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK, testpkt.SYN} {
@@ -230,8 +231,8 @@ func TestTwinOfAnother(t *testing.T) {
 	}
 }
 
-// TestDirectAndByFrontend: a client that uses one port to a backend by a frontend and then directly
-// has two connections, and each gets its own answers.
+// TestDirectAndByFrontend: a client that uses one source port to reach a backend through a frontend
+// and then directly has two connections, and each gets its own replies.
 func TestDirectAndByFrontend(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -261,8 +262,8 @@ func TestDirectAndByFrontend(t *testing.T) {
 	}
 }
 
-// TestForgedEnds: a segment that would end a connection has no effect if its endpoint would not
-// accept it, and a connection whose endpoint challenges the segment is revived.
+// TestForgedEnds: a segment that would end a connection has no effect if its receiver would not
+// accept it, and a connection whose endpoint challenges the segment becomes established again.
 func TestForgedEnds(t *testing.T) {
 	base := newRig(t)
 	const fin, rst = testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK
@@ -298,7 +299,7 @@ func TestForgedEnds(t *testing.T) {
 	}
 }
 
-// TestForgedEndsOfSCTP: ABORT and SHUTDOWN need the verification tag.
+// TestForgedEndsOfSCTP: ABORT and SHUTDOWN must have the right verification tag.
 func TestForgedEndsOfSCTP(t *testing.T) {
 	base := newRig(t)
 	const chunkInit, chunkInitAck, chunkAbort, chunkShutdown, chunkCookieEcho, chunkComplete = 1, 2, 6, 7, 10, 14

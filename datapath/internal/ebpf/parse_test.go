@@ -11,8 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// encoding is an unusual encoding of a datagram: eth and ip are the headers, body follows the
-// address.
+// encoding is an unusual encoding of a datagram; layers returns its headers and payload.
 type encoding struct {
 	name   string
 	layers func(eth testpkt.Ethernet, from, to netip.AddrPort) []testpkt.Layer
@@ -47,7 +46,7 @@ func hops(kind uint8, size int) testpkt.Extension {
 	return testpkt.Extension{Type: kind, Data: append([]byte{1, byte(size - 4)}, make([]byte, size-4)...)}
 }
 
-// TestOddEncodings is F12: packets with an unusual encoding belong to the same service.
+// TestOddEncodings is F12: packets with an unusual encoding match the service like any others.
 func TestOddEncodings(t *testing.T) {
 	base := newRig(t)
 	both := []encoding{
@@ -77,7 +76,7 @@ func TestOddEncodings(t *testing.T) {
 	}
 }
 
-// TestTCPHeaderLengths is F09: a TCP header of any length, and the link's padding.
+// TestTCPHeaderLengths is F09: it sends packets with TCP headers of any length, and with padding.
 func TestTCPHeaderLengths(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -90,7 +89,7 @@ func TestTCPHeaderLengths(t *testing.T) {
 				return append(testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), ttl), tcp), padding...)
 			}
 			action, ttl := p.outcome(61)
-			left := "padding" // we send packets without padding, as a router does
+			left := "padding" // the programs send packets without padding, as a router does
 			if action == actRedirect {
 				left = ""
 			}
@@ -99,8 +98,8 @@ func TestTCPHeaderLengths(t *testing.T) {
 	}
 }
 
-// TestUDPWithoutChecksum: IPv4 allows it, and the packet must stay without one; a checksum that
-// comes to 0 is sent as 0xffff.
+// TestUDPWithoutChecksum: IPv4 allows packets without a checksum, which must be forwarded without
+// one; a checksum whose value is 0 is sent as 0xffff.
 func TestUDPWithoutChecksum(t *testing.T) {
 	r := newRig(t)
 	p := r.connect(families[0], testpkt.ProtoUDP, natModes[0])
@@ -113,7 +112,7 @@ func TestUDPWithoutChecksum(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t)
 		p := r.connect(f, testpkt.ProtoUDP, natModes[0])
-		// The payload's last word makes the sum after translation zero.
+		// The last word of the payload makes the sum zero after translation.
 		build := func(from, to netip.AddrPort, word []byte) []byte {
 			return testpkt.Build(r.in.arrives(), ipHeader(from.Addr(), to.Addr(), 61),
 				testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(word))
@@ -152,7 +151,7 @@ func TestNotOurs(t *testing.T) {
 	}
 }
 
-// strangers returns frames that no service may touch. The service of p exists.
+// strangers returns frames that no service may change. The service of p exists.
 func strangers(r *rig, f family, p path) map[string][]byte {
 	good := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
 	l3 := 14
@@ -201,7 +200,7 @@ func strangers(r *rig, f family, p path) map[string][]byte {
 }
 
 // TestSCTPWithoutChecksum: a packet of the node itself has no checksum until its output device
-// fills it in; that device includes the present value in the sum.
+// fills it in. The field must stay zero, since the device includes it in the sum.
 func TestSCTPWithoutChecksum(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t)

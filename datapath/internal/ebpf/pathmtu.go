@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// pathAge is how long a path MTU to a peer that a router reported stays valid, as in the kernel:
+// pathAge is how long a router's report of the path MTU to a peer stays valid, as in the kernel:
 // PATH_MTU_TICKS.
 const pathAge = 10 * time.Minute
 
@@ -17,7 +17,7 @@ const pathAge = 10 * time.Minute
 func (o *overlay) maintain() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	failed := o.finish() // what failed in an update
+	failed := o.finish() // retries what failed in an update
 	now, turned := kernel.NowTick(), false
 	for name, p := range o.peers {
 		var is kernel.PeerPmtu

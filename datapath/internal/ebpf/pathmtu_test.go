@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tooBig builds a router's error about a packet, of which it quotes so many bytes.
+// tooBig builds a router's error about a packet; quoted is the number of bytes that it quotes.
 func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted int) []byte {
 	if to.Is6() {
 		return r.tooBigFrom(netip.MustParseAddr("2001:db8:99::99"), to, mtu, code, about, quoted)
@@ -19,7 +19,7 @@ func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted
 	return r.tooBigFrom(netip.MustParseAddr("198.51.100.99"), to, mtu, code, about, quoted)
 }
 
-// sourcePort returns the source port that the data plane gives to outer packets of a flow.
+// sourcePort returns the source port that the data plane assigns to outer packets of a flow.
 func (r *rig) sourcePort(c *tunnelCase, inner []byte) uint16 {
 	r.t.Helper()
 	if c.spec.Type == datapath.TunnelGRE {
@@ -45,8 +45,8 @@ func (r *rig) tooBigFrom(router, to netip.Addr, mtu uint16, code uint8, about []
 	return testpkt.Build(r.out.arrives(), ipHeader(router, to, 60), icmp, testpkt.Payload(about[:min(quoted, len(about))]))
 }
 
-// TestUnderlayMTU: a router's error about a packet to a peer is honoured only if the packet that it
-// quotes can only be ours.
+// TestUnderlayMTU: a router's error about a packet to a peer is honoured only if the quoted packet
+// must be one of ours.
 func TestUnderlayMTU(t *testing.T) {
 	const whole = 1 << 16
 	base := newRig(t)
@@ -96,7 +96,7 @@ func TestUnderlayMTU(t *testing.T) {
 			if c.local.Is4() {
 				say("of another kind", r.tooBig(c.local, 1400, 1, ours, whole), 0)
 			}
-			for _, f := range families { // a host behind a tunnel is no router of the underlay
+			for _, f := range families { // a host behind a tunnel is not a router of the underlay
 				if router := f.far.Addr(); router.Is4() == c.local.Is4() {
 					say("from behind a peer", r.tooBigFrom(router, c.local, 1400, code, ours, whole), 0)
 				}
@@ -109,7 +109,7 @@ func TestUnderlayMTU(t *testing.T) {
 			r.put(kernel.MapLlPeerPmtu, uint32(tunnelPeer), old)
 			say("more, when that is old", r.tooBig(c.local, 1350, code, ours, whole), 1350)
 
-			// A pod sends by the link between switch and host.
+			// A pod sends through the link between switch and host.
 			var entry kernel.Peer
 			r.ok(r.maps[kernel.MapLlPeer].Lookup(uint32(tunnelPeer), &entry))
 			entry.LinkHostIfindex = r.out.index

@@ -36,7 +36,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 	return errors.Join(o.put(name, p), o.finish(), o.announce())
 }
 
-// put puts a peer in force.
+// put makes a peer take effect.
 func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	p.changes = o.changes.Load()
 	if p.spec.Tunnel == "" {
@@ -71,8 +71,7 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	return nil
 }
 
-// build returns the ll_peer entry of a peer, and the device of the host through which it is
-// reached.
+// build returns the ll_peer entry of a peer, and the host device through which the peer is reached.
 func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link, err error) {
 	var why []error
 	for _, remote := range p.spec.Underlay {
@@ -102,7 +101,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link
 	return entry, nil, errors.Join(why...)
 }
 
-// wayTo returns the source address and the device by which the namespace reaches an address.
+// wayTo returns the source address and the device with which the namespace reaches an address.
 func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
 	routes, err := z.nl.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -120,7 +119,7 @@ func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link
 	return local, out, err
 }
 
-// tunnelHeader returns the header that is written before each packet, from the outer to the inner
+// tunnelHeader returns the header that is prepended to each packet, from the outer to the inner
 // Ethernet header, without the fields that differ between packets.
 func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 	const ttl = 64
@@ -165,8 +164,8 @@ func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
 	return append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x02, 0, 0)
 }
 
-// setEntry writes the entry of a peer, under a new index if packets could otherwise see half of the
-// old and half of the new entry.
+// setEntry writes the entry of a peer, under a new index if packets could otherwise see a mixture
+// of the old and the new entry.
 func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) error {
 	if p.index != 0 && p.entry == entry {
 		return nil
@@ -186,7 +185,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 		if err != nil {
 			return err
 		}
-		o.leaving[index] = true // unless all of it is written
+		o.leaving[index] = true // until the entry is complete
 		err = errors.Join(
 			o.tables.PeerNexthop.Put(index, uint32(0)),
 			o.tables.PeerPmtu.Put(index, kernel.PeerPmtu{}),
@@ -206,7 +205,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 		return nil
 	}
 	p.old = append(p.old, old)
-	// Only now, after the new index is complete, do prefixes refer to it.
+	// Prefixes must not refer to the new index before it is complete.
 	for prefix := range p.prefixes {
 		if err := replaceOwn(&o.tables.PeerPrefix, kernel.PeerPrefixKeyOf(prefix), old, index); err != nil {
 			return kernel.TableError("peers", err)
@@ -220,7 +219,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 	return nil
 }
 
-// leave has indexes released to which nothing refers any more.
+// leave schedules the release of indexes to which nothing refers any more.
 func (o *overlay) leave(indexes ...uint32) {
 	for _, index := range indexes {
 		if index != 0 {
@@ -229,8 +228,8 @@ func (o *overlay) leave(indexes ...uint32) {
 	}
 }
 
-// statsOf returns the counters of an index for the index that replaces it: the counters of a peer
-// continue when it moves to another tunnel.
+// statsOf returns the counters of an index for the index that replaces it, so that the counters of
+// a peer continue when it moves to another tunnel.
 func (o *overlay) statsOf(index uint32) ([]kernel.PeerStats, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -244,7 +243,7 @@ func (o *overlay) statsOf(index uint32) ([]kernel.PeerStats, error) {
 	return stats, err
 }
 
-// setIDs writes the sources from which packets count as the peer's.
+// setIDs writes the sources from which packets are attributed to the peer.
 func (o *overlay) setIDs(p *peer, t *tunnel) error {
 	wanted := map[kernel.PeerKey]bool{}
 	for _, a := range p.spec.Underlay {
@@ -262,7 +261,7 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 		if there && (now == p.index || known && id.TunnelId == 0 && o.isIndex(now)) {
 			continue
 		}
-		// Connections there may be older than the tunnel.
+		// Connections to that address may be older than the tunnel.
 		o.moved = o.moved || !slices.Contains(p.old, now)
 		if err := o.tables.PeerId.Put(id, p.index); err != nil {
 			return kernel.TableError("peers", err)
@@ -289,8 +288,8 @@ func (o *overlay) isIndex(index uint32) bool {
 	return false
 }
 
-// deleteID deletes the id of a peer. If another peer has the same address in another tunnel, the
-// address stays a tunnel end. p no longer has the id, or is about to lose it.
+// deleteID deletes the id of a peer, whether or not p.ids still contains it. If another peer has
+// the same address in another tunnel, the address remains a tunnel end.
 func (o *overlay) deleteID(p *peer, id kernel.PeerKey) error {
 	if id.TunnelId == 0 {
 		for _, other := range o.peers {
@@ -345,7 +344,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		if t == nil {
 			return false, nil
 		}
-		// Update reports why if no path exists any more.
+		// If no path exists any more, Update reports why.
 		if entry, _, err := o.build(t, p); err != nil || entry != p.entry {
 			return false, fmt.Errorf("the host has other ways or addresses: %w", datapath.ErrOutdated)
 		}

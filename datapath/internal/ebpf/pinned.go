@@ -48,7 +48,7 @@ func deviceOf(info *link.Info) int {
 
 func (p *pinnedLink) update(program *ebpf.Program) error {
 	if p.index == 0 {
-		return nil // the device is gone: Update of the port attaches again
+		return nil // the device is gone: an Update of the port attaches again
 	}
 	if err := p.link.Update(program); !errors.Is(err, unix.ENOLINK) {
 		return err
@@ -64,8 +64,8 @@ func (p *pinnedLink) program() ebpf.ProgramID {
 	return info.Program
 }
 
-// inPlace reports whether the link is still attached, whether or not it has its pin. This runs for
-// all links a few times a second, so it reads no more than it needs.
+// inPlace reports whether the link is still attached, with or without its pin. It runs for all
+// links a few times a second, so it reads no more than necessary.
 func (p *pinnedLink) inPlace() bool {
 	l, ok := p.link.(interface{ FD() int })
 	if !ok || p.index == 0 {
@@ -118,14 +118,14 @@ func (p *pinnedLink) detach() error {
 	return errors.Join(err, p.link.Close())
 }
 
-// moved records that the pin is in another folder now. The library stores the path of a link's pin,
-// which may be another link's by the time the pin is to be removed.
+// moved records that the pin is in another folder now. The library would otherwise keep the old
+// path of the pin, which may belong to another link by the time the pin is removed.
 func (p *pinnedLink) moved(folder string) {
 	p.pin = filepath.Join(folder, filepath.Base(p.pin))
 	if known, err := link.LoadPinnedLink(p.pin, nil); err == nil {
-		p.link.Close() // a file descriptor
+		p.link.Close() // only closes a file descriptor
 		p.link = known
 	}
 }
 
-func (p *pinnedLink) close() { p.link.Close() } // a file descriptor
+func (p *pinnedLink) close() { p.link.Close() } // only closes a file descriptor

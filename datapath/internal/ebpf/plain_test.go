@@ -27,7 +27,7 @@ func (n *network) verdicts() (tracked, slow uint64) {
 	return c.Verdicts["fast"], c.Verdicts["slow"]
 }
 
-// wantShortCut sends words until one and its answer take only the fast path.
+// wantShortCut sends words until one and its reply take only the fast path.
 func (n *network) wantShortCut(what string, c *conversation) {
 	n.t.Helper()
 	for try := range 20 {
@@ -65,15 +65,15 @@ func (n *network) wantSlow(what string, c *conversation) {
 	}
 }
 
-// TestRouted: a connection without a service is first forwarded by the kernel and then on the fast
-// path, without a byte changed, and again by the kernel if the path may have changed.
+// TestRouted: a connection without a service is first forwarded by the kernel, then on the fast
+// path with no byte changed, and again by the kernel if the path may have changed.
 func TestRouted(t *testing.T) {
 	for _, addr := range []string{"10.0.1.11:8080", "[2001:db8:2::11]:8080"} {
 		t.Run(addr, func(t *testing.T) {
 			n := newNetwork(t)
 			n.attach()
 			n.backends.ServeTCP(t, addr, "server")
-			earlier := kernel.BackendTotal{ConnectionCount: 5} // as an earlier version counted
+			earlier := kernel.BackendTotal{ConnectionCount: 5} // as counted by an earlier version
 			n.ok(n.d.maps[kernel.MapLlBackendTotal].Put(uint32(0), &earlier))
 			c := n.dial(addr)
 			before, err := n.d.Telemetry().NodeCounters(context.Background())
@@ -110,7 +110,8 @@ func TestRouted(t *testing.T) {
 			n.node.Do(t, func() error { return flushNeighbours("out0") })
 			n.wantShortCut("after a move", c)
 
-			// A route elsewhere, and back: refused meanwhile, with no packet on the fast path.
+			// A blackhole route, and back: meanwhile packets are dropped, and none takes the fast
+			// path.
 			to := netip.MustParseAddrPort(addr).Addr()
 			n.node.Do(t, func() error { return blackhole(to, netlink.RouteReplace) })
 			_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
@@ -147,8 +148,8 @@ func blackhole(to netip.Addr, change func(*netlink.Route) error) error {
 	})
 }
 
-// bridged is a node with four ports, bridged in pairs: by a bridge each, or by one bridge with two
-// VLANs. The hosts of both pairs have the same addresses.
+// bridged is a node with four ports that are bridged in pairs: by one bridge per pair, or by a
+// single bridge with two VLANs. The hosts of both pairs have the same addresses.
 type bridged struct {
 	*network
 	stations [4]*testnet.NS
@@ -195,7 +196,7 @@ func separate(bridge string, ports []string) error {
 	return nil
 }
 
-// addFiltering creates a bridge with VLAN filtering, with ports.
+// addFiltering creates a bridge with VLAN filtering, and attaches ports to it.
 func addFiltering(bridge string, ports ...string) error {
 	on := true
 	attrs := netlink.NewLinkAttrs()
@@ -216,7 +217,7 @@ func addFiltering(bridge string, ports ...string) error {
 	return netlink.LinkSetUp(br)
 }
 
-// requireVLANs skips the test if the kernel's bridges have no VLANs.
+// requireVLANs skips the test if the kernel's bridges do not support VLANs.
 func requireVLANs(t *testing.T) {
 	t.Helper()
 	ns := testnet.New(t, "vlans")
@@ -273,8 +274,8 @@ func TestBridged(t *testing.T) {
 	}
 }
 
-// moveStation plugs the second host of the first pair into another port of its bridge: packets from
-// the first host reach it there as soon as it has sent one.
+// moveStation sets the bridge port of the second host of the first pair down and up again: packets
+// from the first host then reach it again.
 func (b *bridged) moveStation(c *conversation) {
 	b.t.Helper()
 	b.wantShortCut("before the move", c)
@@ -297,8 +298,8 @@ func (b *bridged) moveStation(c *conversation) {
 	b.wantShortCut("after the port was down", c)
 }
 
-// TestOtherTags: a bridge with 802.1ad tags treats 802.1Q tags as payload. Its frames do not take
-// the fast path.
+// TestOtherTags: a bridge with 802.1ad tags treats 802.1Q tags as payload, so its frames do not
+// take the fast path.
 func TestOtherTags(t *testing.T) {
 	requireVLANs(t)
 	b := newBridged(t, true)

@@ -35,8 +35,9 @@ func (n *network) hookOf(port string) string {
 	return ""
 }
 
-// TestEndpointsHaveFilters: attaching a link would make the kernel wait with its lock held, once
-// for each hook. Existing hooks stay, whatever kind is configured.
+// TestEndpointsHaveFilters: endpoints get filters, since attaching a link would make the kernel
+// wait with the RTNL lock held, once for each hook. Existing hooks stay, whatever kind is
+// configured.
 func TestEndpointsHaveFilters(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)
@@ -73,8 +74,8 @@ func TestEndpointsHaveFilters(t *testing.T) {
 	}
 }
 
-// TestHookTakenOff: if another program detaches the guard from a device, this is signalled at once;
-// our own detaching is not.
+// TestHookTakenOff: if another program detaches our programs from a device, this is signalled at
+// once; if we detach them ourselves, it is not.
 func TestHookTakenOff(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -109,7 +110,7 @@ func TestHookTakenOff(t *testing.T) {
 	}
 }
 
-// TestFollowAllRests: continuous updates are handled now and then, and once after the last.
+// TestFollowAllRests: continuous updates are handled at intervals, and once after the last update.
 func TestFollowAllRests(t *testing.T) {
 	const took = 2 * time.Millisecond
 	v := &devices{done: make(chan struct{})}

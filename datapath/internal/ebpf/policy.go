@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// followPolicy invalidates all next hops if routing rules (ip rule) change, or whether and on which
-// devices the kernel forwards. No table here depends on them, so the content of the kernel's
-// messages is not used.
+// followPolicy invalidates all next hops if routing rules (ip rule) change, or if forwarding is
+// enabled or disabled on any device. No table here depends on these settings, so the content of the
+// kernel's messages is not used.
 func (v *devices) followPolicy() error {
 	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestPortByAddress: a port that is selected by its address is on the device with that address, and
-// moves with it; while no device has the address, it stays where it was.
+// TestPortByAddress: a port that is selected by an address is on the device with that address, and
+// moves with the address; while no device has the address, the port stays where it was.
 func TestPortByAddress(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

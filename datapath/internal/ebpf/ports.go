@@ -26,18 +26,18 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// ports is the table of devices that the programs are attached to. Each has a folder of pins,
-// ports/ZONE/NAME, from which it is restored after a restart.
+// ports is the table of devices to which the programs are attached. Each has a folder of pins,
+// ports/NETNS/NAME, from which it is restored after a restart.
 type ports struct {
 	d   *DataPlane
 	dir string
 
 	mu     sync.RWMutex // of byName; written by Update and Delete only
 	byName map[datapath.PortName]*port
-	needed map[datapath.PortName]guardedDevice // inner ports of tunnels, which other ports may have
+	needed map[datapath.PortName]guardedDevice // inner ports of tunnels; other ports may hold them
 }
 
-// port is one device with both programs attached. A port without hooks has only its folder: its
+// port is a device with both programs attached. A port without hooks has only its folder, since its
 // device is gone.
 type port struct {
 	namespace uint8
@@ -66,8 +66,8 @@ func (p *ports) folder(namespace uint8, name datapath.PortName) string {
 	return filepath.Join(p.dir, strconv.Itoa(int(namespace)), pinName(name))
 }
 
-// adopt takes over the ports of an earlier run, and replaces its programs by this run's: all at
-// once, since meanwhile some programs may use other maps than the rest.
+// adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
+// go, since until then some programs may use different maps from the rest.
 func (p *ports) adopt(r *pin.Replacements) error {
 	for namespace := range p.d.namespaces {
 		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(namespace)))
@@ -115,8 +115,8 @@ func (p *ports) adopt(r *pin.Replacements) error {
 	return p.forgetGuards()
 }
 
-// warnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another one
-// is configured.
+// warnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another
+// kind is configured.
 func (p *ports) warnOfOtherHooks() {
 	want := p.d.config.Attach
 	if want == "" {
@@ -133,7 +133,7 @@ func (p *ports) warnOfOtherHooks() {
 	}
 }
 
-// each calls f for all hooks of all ports.
+// each calls f for every hook of every port.
 func (p *ports) each(f func(*port, hook) error) error {
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
@@ -169,10 +169,11 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	return err
 }
 
-// update attaches to the device of a port; an endpoint's device has its guard from then on.
+// update attaches the programs to the device of a port. An endpoint's device is guarded from then
+// on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
 	id := p.d.namespaceOf(value.Switch)
-	if _, err := p.d.namespace(id); err != nil { // may take long at its first use
+	if _, err := p.d.namespace(id); err != nil { // may take long on first use
 		return err
 	}
 	p.mu.Lock()
@@ -249,7 +250,7 @@ func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint
 		t.hooks, err = attachHooks(z, p.attachedHow(endpoint), p.folder(z.id, name), index)
 	}
 	if errors.Is(err, unix.ENODEV) {
-		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device is gone meanwhile
+		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.d.guards.remove(t.guarded()))
@@ -258,9 +259,9 @@ func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint
 	return t, nil
 }
 
-// forgetGone removes the programs and pins of a port whose device is no longer in the namespace: it was
-// deleted, or moved to another namespace, where they would process packets of another namespace. If the
-// device was only renamed they stay.
+// forgetGone removes the programs and pins of a port whose device is no longer in the namespace: it
+// was deleted, or moved to another namespace, whose packets the programs must not process. If the
+// device was only renamed, they stay.
 func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 	if t == nil || len(t.hooks) == 0 {
 		return nil
@@ -327,8 +328,8 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 	return os.RemoveAll(p.folder(t.namespace, name))
 }
 
-// abandon forgets the ports of a namespace whose namespace is gone, with its devices. Their programs
-// ended with the devices, or end with their pins. p.mu is held.
+// abandon forgets the ports of a namespace that was deleted with its devices. Their programs ended
+// with the devices, or end with their pins. p.mu is held.
 func (p *ports) abandon(namespace uint8) (err error) {
 	for name, t := range p.byName {
 		if t.namespace != namespace {

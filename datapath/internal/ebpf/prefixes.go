@@ -17,8 +17,8 @@ const (
 )
 
 // putPrefixes writes the prefixes of a peer without a tunnel, so that its packets may arrive on an
-// uplink, unlike packets of peers with tunnels. Prefixes of this node's pods may not arrive from
-// outside at all.
+// uplink, unlike packets of peers with tunnels. Packets from this node's pod prefixes must not
+// arrive from outside at all.
 func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 	flag := uint32(kernel.PrefixRouted)
 	if p.spec.Here {
@@ -47,12 +47,13 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 	return o.setPrefixes(p)
 }
 
-// hasIDs reports whether the kernel holds the sources from which packets count as the peer's.
+// hasIDs reports whether the kernel holds the sources from which packets are attributed to the
+// peer.
 func (o *overlay) hasIDs(p *peer) bool {
 	for id := range p.ids {
 		var now uint32
 		there, err := o.tables.PeerId.Find(id, &now)
-		if err != nil || !there || now != p.index && id.TunnelId != 0 { // else of another peer at that address
+		if err != nil || !there || now != p.index && id.TunnelId != 0 { // else another peer's at that address
 			return false
 		}
 	}
@@ -80,8 +81,8 @@ func deleteOwn[K any](table *bpfmap.Map[K, uint32], key K, index uint32) error {
 	return err
 }
 
-// replaceOwn makes an entry that leads to an index lead to another one. Another peer may have taken
-// it, or it may not exist.
+// replaceOwn changes an entry that refers to index from so that it refers to index to. It does
+// nothing if another peer has taken the entry, or if the entry does not exist.
 func replaceOwn[K any](table *bpfmap.Map[K, uint32], key K, from, to uint32) error {
 	var now uint32
 	if there, err := table.Find(key, &now); err != nil || !there || now != from {
@@ -90,7 +91,8 @@ func replaceOwn[K any](table *bpfmap.Map[K, uint32], key K, from, to uint32) err
 	return table.Put(key, to)
 }
 
-// setPrefixes writes the prefixes behind a peer. A prefix of another peer moves in one write.
+// setPrefixes writes the prefixes behind a peer. A prefix moves from another peer in a single
+// write.
 func (o *overlay) setPrefixes(p *peer) error {
 	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
 	for _, prefix := range p.spec.Prefixes {

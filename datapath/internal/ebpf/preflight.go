@@ -32,14 +32,15 @@ var programs = []struct {
 	{kernel.EgressProgLlTcEgress, kernel.LoadEgress},
 }
 
-// preflightEntries is the size of the hash maps with which the programs are tried.
+// preflightEntries is the size of the hash maps with which the programs are loaded.
 const preflightEntries = 64
 
-// verifierLines is how many lines of the verifier's log are reported.
+// verifierLines is the number of lines of the verifier's log that are reported.
 const verifierLines = 12
 
-// Preflight loads the programs of both namespaces with maps of its own, attaches them in a namespace of
-// its own, and inspects the pins. It leaves nothing behind. An error means that it could not run.
+// Preflight loads the programs of both namespaces with maps of its own, attaches them in a
+// namespace of its own, and inspects the pins. It leaves nothing behind. An error means that it
+// could not run.
 func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	r.Kernel = kernelRelease()
 	if err := kernelLacks(features.HaveProgramHelper); err != nil {
@@ -55,7 +56,7 @@ func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
 	results, loaded := preflightLoad(copies, maps)
 	r.Programs = results
 	for i, c := range copies {
-		// The program of XDP is optional: without it packets take the tc path.
+		// The XDP program is optional: without it packets take the tc path.
 		r.OK = r.OK && (results[i].OK || c.name == kernel.ShortestProgLlXdp)
 		if loaded[i] == nil {
 			continue
@@ -92,8 +93,8 @@ func preflightCopies() (copies []copyOf) {
 	return copies
 }
 
-// preflightLoad loads programs, as many at the same time as there are CPUs: the kernel verifies some
-// for a second. A program that cannot be loaded is nil.
+// preflightLoad loads programs, as many in parallel as there are CPUs, since verification of one
+// may take a second. A program that cannot be loaded is nil.
 func preflightLoad(copies []copyOf, maps map[string]*ebpf.Map) ([]datapath.PreflightProgram, []*ebpf.Program) {
 	results, loaded := make([]datapath.PreflightProgram, len(copies)), make([]*ebpf.Program, len(copies))
 	free := make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -182,7 +183,7 @@ func lastLines(refused *ebpf.VerifierError) []string {
 	return lines[max(0, len(lines)-verifierLines):]
 }
 
-// refusedProgram returns the error for a program that the kernel refuses.
+// refusedProgram returns the error for a program that the kernel rejects.
 func refusedProgram(name string, namespace uint8, err error) error {
 	what := fmt.Sprintf("kernel %s does not load program %s of namespace %s", kernelRelease(), name, netnsNames[namespace])
 	if datapath.IsShortage(err) {

@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// refuse makes the kernel refuse the program called name until the test ends.
+// refuse makes the kernel reject the program called name until the test ends.
 func refuse(t *testing.T, name string) {
 	t.Helper()
 	for i := range programs {
@@ -45,7 +45,7 @@ func refuse(t *testing.T, name string) {
 	}
 }
 
-// TestRefusedProgram: if the kernel refuses a program, the error names the program and the reason,
+// TestRefusedProgram: if the kernel rejects a program, the error names the program and the reason,
 // and the earlier programs continue.
 func TestRefusedProgram(t *testing.T) {
 	n := newNetwork(t)
@@ -121,7 +121,7 @@ func TestDetachTakesAllOff(t *testing.T) {
 				t.Errorf("%+v (%v)", r, err)
 			}
 			n.ok(n.d.Close())
-			for range 2 { // the second time nothing is left
+			for range 2 { // the second time nothing is left to detach
 				n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.NewTextHandler(t.Output(), nil))) })
 				for _, device := range []string{"in0", "out0"} {
 					if left := n.hooked(device); len(left) != 0 {
@@ -136,7 +136,8 @@ func TestDetachTakesAllOff(t *testing.T) {
 	}
 }
 
-// TestDetachLeavesStrangersAlone: other programs and pins stay, in the folder and on the devices.
+// TestDetachLeavesStrangersAlone: pins of other programs in the folder, and their qdiscs on the
+// devices, stay.
 func TestDetachLeavesStrangersAlone(t *testing.T) {
 	n := newNetwork(t)
 	n.restart("tc")

@@ -18,7 +18,7 @@ import (
 // loopback is the ifindex of lo, the first device of each namespace.
 const loopback = 1
 
-// preflightHooks reports to which kinds of hook program can be attached. It tries them in a
+// preflightHooks reports the kinds of hook to which program can be attached. It tries them in a
 // temporary network namespace, which is removed when the thread exits.
 func preflightHooks(program *ebpf.Program, attach string) datapath.PreflightHooks {
 	done := make(chan datapath.PreflightHooks, 1)
@@ -47,8 +47,7 @@ func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.Preflig
 	return h
 }
 
-// tryTCX attaches to the loopback device of its own namespace; in another namespace it only
-// queries.
+// tryTCX attaches to the loopback device if alone in a namespace of its own; else it only queries.
 func tryTCX(program *ebpf.Program, alone bool) error {
 	if !alone {
 		return queryTCX()

@@ -8,15 +8,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// plainQueues are the qdiscs that neither limit nor reorder the packets of a device, or only as the
+// plainQueues are the qdiscs that do not limit or reorder the packets of a device more than the
 // kernel's default qdisc does.
 var plainQueues = map[string]bool{
 	"noqueue": true, "mq": true, "pfifo_fast": true, "fq_codel": true, "fq": true, "pfifo": true, "bfifo": true, "sfq": true,
 	"clsact": true, "ingress": true,
 }
 
-// bounded returns the devices of a namespace whose qdisc limits or reorders packets: XDP frames would
-// bypass it.
+// bounded returns the devices of a namespace whose qdisc limits or reorders packets: XDP frames
+// would bypass it.
 func (z *namespace) bounded() (map[int]bool, error) {
 	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
 	if err != nil {
@@ -31,8 +31,8 @@ func (z *namespace) bounded() (map[int]bool, error) {
 	return bounded, nil
 }
 
-// queued returns the devices of a namespace with a qdisc that queues, which may limit their packets.
-// Packets that are redirected to the peer of a veth would bypass it.
+// queued returns the devices of a namespace with a qdisc that queues packets, which may limit them.
+// Packets that are redirected to the peer of a veth would bypass the qdisc.
 func (z *namespace) queued() (map[int]bool, error) {
 	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
 	if err != nil {

@@ -27,7 +27,7 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 
 	refused := web(1) // 10.0.1.12 is removed, and the IPv4 table changes
 	refused.SourceRanges = nil
-	for i := range 70 { // the map of source ranges holds twice 64
+	for i := range 70 { // the map of source ranges has room for 2 * 64
 		a := netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})
 		b := netip.AddrFrom4([4]byte{203, 0, 114, byte(i)})
 		refused.SourceRanges = append(refused.SourceRanges, netip.PrefixFrom(a, 32), netip.PrefixFrom(b, 32))
@@ -64,7 +64,7 @@ func TestRefusedUpdateLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// names returns the ids in the map of names.
+// names returns the ids in the map of service names.
 func (n *network) names() (ids []uint32) {
 	n.t.Helper()
 	n.ok(n.d.tables.ServiceName.Batches(func(keys []uint32, _ []kernel.ServiceName) error {
@@ -75,7 +75,7 @@ func (n *network) names() (ids []uint32) {
 }
 
 // TestServiceThatCannotBeEnteredHasNoName is T14: if the kernel has no room for a new service's
-// counters, its name is not left behind, once for each attempt.
+// counters, failed attempts do not leave its name behind.
 func TestServiceThatCannotBeEnteredHasNoName(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

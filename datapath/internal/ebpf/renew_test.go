@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestSwitchNamespaceIsDeleted deletes the namespace of the switch under a port, and creates
-// another one with that name: the port is attached there, and the old one ends.
+// TestSwitchNamespaceIsDeleted deletes the switch's namespace although it has a port, and creates
+// another namespace with that name: the port is attached there, and the old namespace ends.
 func TestSwitchNamespaceIsDeleted(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -28,7 +28,7 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 		for round := range 3 {
 			outside := testnet.New(t, "outside")
 			testnet.MakeNamed(t, n.config.SwitchNamespace)
-			t.Run("plug in", func(t *testing.T) { // which holds the namespace meanwhile
+			t.Run("plug in", func(t *testing.T) { // the subtest holds the namespace only meanwhile
 				testnet.Veth(t, testnet.Port{NS: testnet.Named(t, n.config.SwitchNamespace), Name: "p1"}, testnet.Port{NS: outside, Name: "eth0"})
 			})
 			testnet.Eventually(t, 5*time.Second, "the port is attached", func() bool {

@@ -18,12 +18,12 @@ func (r *rig) reused(backend uint32) kernel.Traffic {
 	return kernel.Traffic(t.Reused)
 }
 
-// lifeOfFive is a connection of five packets.
+// lifeOfFive is the life of a connection in five packets.
 var lifeOfFive = []string{"cSYN", "sSYNA", "cACK", "cFIN", "sFIN"}
 
 // TestReopened is T07: a client reuses its port. The new connection takes over the entries of the
-// ended connection, with the source port that the backend knows, and counts from zero; the traffic
-// of the old connection stays counted.
+// ended connection, including the source port towards the backend, and its counters start from
+// zero; the traffic of the old connection remains counted.
 func TestReopened(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -43,7 +43,7 @@ func TestReopened(t *testing.T) {
 					return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), ttl), testpkt.TCP{Source: from.Port(),
 						Destination: to.Port(), Flags: again.flags, Seq: again.seq, Window: again.window})
 				}
-				// By the old next hop: no FIB look-up.
+				// The packet takes the old next hop, without a FIB look-up.
 				r.step("SYN", r.in, build(p.client, p.vip, r.in.arrives(), 61), actRedirect,
 					build(p.source, p.backend, p.beport.leaves(), 60))
 				if got := r.stateOf(p); got != "NEW+" {
@@ -66,7 +66,7 @@ func TestReopened(t *testing.T) {
 }
 
 // TestReopenedElsewhere is T07 if the backend has changed: only the counters of the old connection
-// stay.
+// are kept.
 func TestReopenedElsewhere(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -19,9 +19,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// become makes this package another version of loxilight: most values have a field called future in
-// place of padding, another value has one field more, there is one more map, and programs are of
-// another build. "" is the version of the repository.
+// become turns this package into another version of loxilight: most values have a field called
+// future in place of padding, another value has an additional field, there is an additional map,
+// and the programs are of another build. "" is the version of the repository.
 func become(t testing.TB, future string) {
 	t.Helper()
 	restore := versionOf(t)
@@ -62,13 +62,13 @@ func become(t testing.TB, future string) {
 	}
 }
 
-// versionOf returns a function that restores the present version.
+// versionOf returns a function that restores the current version.
 func versionOf(testing.TB) func() {
 	maps, ingress, egress := loadMapSpecs, programs[0].load, programs[1].load
 	return func() { loadMapSpecs, programs[0].load, programs[1].load = maps, ingress, egress }
 }
 
-// rename returns a type with its padding called future.
+// rename returns a type whose padding is called future.
 func rename(of btf.Type, future string) btf.Type {
 	s, ok := of.(*btf.Struct)
 	if !ok {
@@ -94,7 +94,7 @@ func as(t testing.TB, future string, f func()) {
 	f()
 }
 
-// wantPins fails the test unless the pins are complete for a version, and no others.
+// wantPins fails the test unless the pins are exactly the pins of a version.
 func (n *network) wantPins(future string) {
 	n.t.Helper()
 	want := []string{pin.OriginName, "ports"}
@@ -178,8 +178,8 @@ func dieAt(t testing.TB, k int) (died func() string) {
 	}
 }
 
-// countSteps calls each before each step of the following starts, until the returned function is
-// called, which returns the steps.
+// countSteps calls each before every step of the following starts, until done is called, which
+// returns the steps.
 func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
 	t.Helper()
 	old := kernel.AtStep
@@ -195,7 +195,7 @@ func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
 	}
 }
 
-// somePerKind chooses the first and the last step of each kind.
+// somePerKind selects the first and the last step of each kind.
 func somePerKind(steps []string) (chosen []int) {
 	kinds := map[string][]int{}
 	for i, s := range steps {
@@ -209,8 +209,8 @@ func somePerKind(steps []string) (chosen []int) {
 	return slices.Compact(chosen)
 }
 
-// TestKilledWhileReplacing is R08 for layouts: the daemon dies in the midst of an upgrade, and the
-// same version, the old one or a third one starts and finishes.
+// TestKilledWhileReplacing is R08 for layouts: the daemon dies in the middle of an upgrade; then
+// the same version, the old one or a third one starts and completes the upgrade.
 func TestKilledWhileReplacing(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -232,7 +232,7 @@ func TestKilledWhileReplacing(t *testing.T) {
 		}
 		next := []string{"mark", "", "", "other"}[i/brief(1, 4)%4]
 		n.ok(n.d.Close())
-		n.config.Tables.Connections = 4096 + 100*uint32(1+i%2) // and sizes change
+		n.config.Tables.Connections = 4096 + 100*uint32(1+i%2) // sizes change as well
 		died := dieAt(t, k)
 		var err error
 		as(t, "mark", func() { err = n.tryOpen() })
@@ -255,7 +255,8 @@ func TestKilledWhileReplacing(t *testing.T) {
 	}
 }
 
-// TestKilledAgainAndAgain: versions follow one another at random; each dies somewhere or finishes.
+// TestKilledAgainAndAgain: random versions follow one another; each dies at some step or completes
+// its start.
 func TestKilledAgainAndAgain(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

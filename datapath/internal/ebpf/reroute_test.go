@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestRouteLeadsElsewhere: a next hop that is due for confirmation is no longer valid if the
-// kernel's routes lead to another device now. This needs no daemon.
+// TestRouteLeadsElsewhere: a next hop that is due for confirmation becomes invalid if the kernel's
+// routes now lead through another device. This needs no daemon.
 func TestRouteLeadsElsewhere(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -18,15 +18,15 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// spare holds maps and programs of the host's netns that all networks begin with, empty, as
-// a daemon that has ended leaves them: without them the verifier takes most of the time of a test.
-// They are never closed.
+// spare holds the (empty) maps and the programs of the host's netns with which all networks begin,
+// as if left by an ended daemon: otherwise the verifier would take most of the time of a test. They
+// are never closed.
 var spare struct {
 	maps     map[string]*ebpf.Map
 	programs pair
 }
 
-// reuse pins the empty maps where the data plane will look for them.
+// reuse empties the maps, and pins them where the data plane will look for them.
 func (n *network) reuse() {
 	n.t.Helper()
 	if spare.maps == nil {
@@ -79,7 +79,7 @@ func (n *network) end() {
 	n.node.Do(n.t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
 }
 
-// wipe empties a map: an array up to an index.
+// wipe empties a map, an array only up to an index.
 func wipe(m *ebpf.Map, indexes uint32) error {
 	switch m.Type() {
 	case ebpf.RingBuf:
@@ -135,7 +135,7 @@ func wipe(m *ebpf.Map, indexes uint32) error {
 	return nil
 }
 
-// drain reads what a ring buffer holds.
+// drain reads all records from a ring buffer.
 func drain(m *ebpf.Map) error {
 	r, err := ringbuf.NewReader(m)
 	if err != nil {

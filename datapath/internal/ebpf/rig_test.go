@@ -24,13 +24,14 @@ import (
 
 // Return values of the programs.
 const (
-	actUnspec   = -1 // TC_ACT_UNSPEC: continue as without our program
+	actUnspec   = -1 // TC_ACT_UNSPEC: continue as if our program did not exist
 	actShot     = 2  // TC_ACT_SHOT
 	actRedirect = 7  // TC_ACT_REDIRECT
 )
 
-// rig is both programs on maps of their own, and a namespace with the devices and routes that they
-// see. Packets go in and come out by BPF_PROG_RUN; redirects are not carried out.
+// rig is both programs with maps of their own, and a namespace with the devices and routes that
+// they see. BPF_PROG_RUN passes packets to the programs and returns the results; redirects are not
+// carried out.
 //
 //	clients 192.0.2.0/24 ── 192.0.2.1 in0 [node] out0 10.0.1.1 ── backends 10.0.1.0/24
 //	     2001:db8:1::/64    2001:db8:1::1              2001:db8:2::1      2001:db8:2::/64
@@ -54,15 +55,15 @@ type rigPort struct {
 	name  string
 	index uint32
 	mac   [6]byte
-	other [6]byte // MAC of the sender
+	other [6]byte // MAC of the host behind it
 }
 
-// sharedRig is used by all rigs that tune nothing: without it the verifier takes most of the time of
-// a test. It is never closed.
+// sharedRig is used by all rigs without tuning: otherwise the verifier would take most of the time
+// of a test. It is never closed.
 var sharedRig = sync.OnceValues(func() (loaded, error) { return loadRig(nil) })
 
-// newRig returns a rig with empty tables; tune may change a specification before the programs are
-// loaded.
+// newRig returns a rig with empty tables; tune functions may change a specification before the
+// programs are loaded.
 func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 	t.Helper()
 	r := &rig{t: t, ns: testnet.New(t, "node"), enums: make(map[string]map[uint64]string)}
@@ -89,8 +90,8 @@ func newRig(t testing.TB, tune ...func(*ebpf.CollectionSpec)) *rig {
 	return r
 }
 
-// fresh returns the rig as if it were new, for a subtest: to load the programs again each time would
-// take most of the time.
+// fresh returns the rig in its initial state for a subtest: loading the programs again each time
+// would take most of the time.
 func (r *rig) fresh(t testing.TB) *rig {
 	t.Helper()
 	f := *r
@@ -100,7 +101,7 @@ func (r *rig) fresh(t testing.TB) *rig {
 	return &f
 }
 
-// wipe empties the tables: arrays up to an index, the others wholly.
+// wipe empties the tables, arrays only up to an index.
 func (r *rig) wipe(indexes uint32) {
 	r.t.Helper()
 	for name, m := range r.maps {
@@ -110,7 +111,7 @@ func (r *rig) wipe(indexes uint32) {
 	}
 }
 
-// devices enters the devices, and the source ports that may be assigned.
+// devices enters the devices and the assignable source ports into the tables.
 func (r *rig) devices() {
 	r.t.Helper()
 	r.in = r.port("in0", "02:00:5e:10:01:17", "192.0.2.1", "2001:db8:1::1")
@@ -142,7 +143,7 @@ func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
 		}
 		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: have})
 		if err != nil {
-			return l, fmt.Errorf("%+v", err) // with all lines of the verifier
+			return l, fmt.Errorf("%+v", err) // with all lines of the verifier's log
 		}
 		*program.to = c.DetachProgram(program.name)
 		for name := range c.Maps {
@@ -164,7 +165,7 @@ func (l loaded) close() {
 	}
 }
 
-// port enters a device of the namespace, and returns its data for packets.
+// port enters a device of the namespace into the tables, and returns its data for building packets.
 func (r *rig) port(name, other string, addr4, addr6 string) rigPort {
 	r.t.Helper()
 	p := rigPort{name: name, mac: r.ns.MAC(r.t, name), other: rigMAC(other)}
@@ -191,8 +192,8 @@ func (r *rig) ports(ports ...uint16) {
 	}
 }
 
-// nexthop enters a neighbour as the slow path would have learnt it, and makes the
-// connection found under tuple use it.
+// nexthop enters a neighbour as the slow path would have learnt it, and makes the connection of
+// tuple use it.
 func (r *rig) nexthop(index uint32, to rigPort, flags uint32, tuple rigTuple) {
 	r.t.Helper()
 	r.put(kernel.MapLlNexthop, index, kernel.Nexthop{
@@ -201,7 +202,7 @@ func (r *rig) nexthop(index uint32, to rigPort, flags uint32, tuple rigTuple) {
 	r.change(tuple, func(m *rigMeta) { m.Nexthop = uint16(index) })
 }
 
-// frame in or out of a program.
+// run passes a frame to a program, and returns its action and the resulting frame.
 func (r *rig) run(p *ebpf.Program, dev rigPort, frame []byte) (int32, []byte) {
 	r.t.Helper()
 	var ctx [46]uint32 // struct __sk_buff
@@ -215,7 +216,7 @@ func (r *rig) run(p *ebpf.Program, dev rigPort, frame []byte) (int32, []byte) {
 	return int32(action), opts.DataOut
 }
 
-// step sends a frame into the ingress hook of dev and compares what comes out.
+// step passes a frame to the ingress hook of dev and compares the result.
 func (r *rig) step(what string, dev rigPort, in []byte, action int32, want []byte) {
 	r.t.Helper()
 	r.compare(what, r.ingress, dev, in, action, want)
@@ -272,7 +273,7 @@ func (r *rig) namesOf(enum string) map[uint64]string {
 	return r.enums[enum]
 }
 
-// counted fails the test unless the counters are exactly these; absent is 0.
+// counted fails the test unless the counters are exactly these; absent counters are 0.
 func (r *rig) counted(want map[string]uint64) {
 	r.t.Helper()
 	if got := r.counters(); !maps.Equal(got, want) {
@@ -292,7 +293,7 @@ func (r *rig) ok(err error) {
 	}
 }
 
-// Ethernet headers of packets that arrive at p, and that leave by it.
+// arrives and leaves return the Ethernet headers of packets that arrive on p, and that leave by it.
 func (p rigPort) arrives() testpkt.Ethernet {
 	return testpkt.Ethernet{Source: p.other, Destination: p.mac}
 }

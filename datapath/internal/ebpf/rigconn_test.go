@@ -21,7 +21,7 @@ type rigTuple struct {
 
 func (t rigTuple) String() string { return fmt.Sprintf("%d %s > %s", t.proto, t.src, t.dst) }
 
-// turned returns the tuple of the answers.
+// turned returns the tuple of the replies.
 func (t rigTuple) turned() rigTuple { return rigTuple{t.proto, t.dst, t.src} }
 
 // rigMeta is the common part of the entries of both families.
@@ -35,7 +35,7 @@ type rigMeta struct {
 	Flags, NATID                uint16
 }
 
-// rigConn is one entry.
+// rigConn is an entry of a connection.
 type rigConn struct {
 	rigMeta
 	half   bool     // in the table of half-open connections
@@ -135,14 +135,14 @@ func rigTick() uint32 {
 	return uint32(ts.Nano() >> 27)
 }
 
-// rigBackend is a backend in the tables; id is its index.
+// rigBackend is a backend as in the tables; id is its index.
 type rigBackend struct {
 	id     uint32
 	addr   netip.AddrPort
 	weight uint32 // 0: 1
 }
 
-// rigService is a service as in the tables: backends take the slots in turn.
+// rigService is a service as in the tables: backends are assigned to slots in turn.
 type rigService struct {
 	id        uint32
 	proto     uint8
@@ -154,7 +154,7 @@ type rigService struct {
 	ranges    []netip.Prefix
 }
 
-// service enters s. Its selection table has the service's id.
+// service enters s into the tables. Its selection table has the service's id.
 func (r *rig) service(s rigService) {
 	r.t.Helper()
 	var chunk kernel.SlotChunk

@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Verification takes the longest time of a start. So a restarted daemon reuses programs that an
-// earlier run loaded and that are identical to its own; they stay attached.
+// Verification takes most of the time of a start. So a restarted daemon reuses programs that an
+// earlier run loaded if they are identical to its own; they stay attached.
 
 // rodata is the name of the map of a program's constants.
 const rodata = ".rodata"
@@ -35,8 +35,8 @@ func buildOf(p *ebpf.ProgramSpec) uint64 {
 	return h.Sum64()
 }
 
-// runningProgram returns an already loaded program with the same instructions and constants, on
-// these maps; nil if none is found. Its private scratch maps are kept.
+// runningProgram returns an already loaded program with the same instructions and constants that
+// uses these maps; nil if none is found. Its private scratch maps are kept.
 func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) *ebpf.Program {
 	shared := map[ebpf.MapID]bool{}
 	for _, m := range maps {
@@ -53,11 +53,11 @@ func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.M
 	for id := ebpf.ProgramID(0); ; {
 		var err error
 		if id, err = ebpf.ProgramGetNextID(id); err != nil {
-			return nil // that was the last, or we may not
+			return nil // no more programs, or not permitted
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			continue // it is gone meanwhile
+			continue // unloaded meanwhile
 		}
 		if isProgram(p, name, s, shared) {
 			return p
@@ -88,8 +88,8 @@ func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[
 	return same
 }
 
-// isOwn reports whether a map is a private map of the specification, and whether it holds its
-// constants, which must be frozen and equal.
+// isOwn reports whether a map is a private map of the specification, and whether it is the map of
+// constants, which must be frozen and have the same content.
 func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec) (own, constants bool) {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {

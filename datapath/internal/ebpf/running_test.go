@@ -33,7 +33,7 @@ func TestRestartLoadsNothing(t *testing.T) {
 	}
 }
 
-// altered gives the programs of this package one more instruction.
+// altered runs f with an additional instruction in the programs of this package.
 func altered(t *testing.T, f func()) {
 	t.Helper()
 	restore := versionOf(t)

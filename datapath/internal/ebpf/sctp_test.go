@@ -20,12 +20,12 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// sctpText takes several packets, and its length is not a multiple of four bytes.
+// sctpText needs several packets, and its length is not a multiple of four bytes.
 var sctpText = strings.Repeat("association ", 400) + "end"
 
 // TestSCTPAssociations: real sockets use SCTP through a service. Checksums are computed by the
-// sender, or by the device that a packet leaves by, or, the worst case, by a later device that has
-// no offload.
+// sender, by the output device of the node, or, in the worst case, by a later device without
+// offload.
 func TestSCTPAssociations(t *testing.T) {
 	requireSCTP(t)
 	type device struct {
@@ -146,7 +146,7 @@ func sockaddr(a netip.AddrPort) (int, unix.Sockaddr) {
 }
 
 // socketSCTP returns a socket in the namespace that is bound to one address: an association with
-// several would announce the others, which a NAT does not translate.
+// several addresses would announce the others, which a NAT does not translate.
 func (n *network) socketSCTP(ns *testnet.NS, local netip.AddrPort) (f *os.File) {
 	n.t.Helper()
 	ns.Do(n.t, func() error {
@@ -208,7 +208,7 @@ func (n *network) dialSCTP(local string, to netip.AddrPort) *os.File {
 	return f
 }
 
-// serveSCTP greets with its own address and the client's, then echoes.
+// serveSCTP runs a server that greets with its own address and the client's, then echoes.
 func (n *network) serveSCTP(addr string) {
 	n.t.Helper()
 	l := n.socketSCTP(n.backends, netip.AddrPortFrom(netip.MustParseAddr(addr), 3868))

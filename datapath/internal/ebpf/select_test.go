@@ -54,7 +54,7 @@ func TestAlgorithms(t *testing.T) {
 				}
 				low, high := clients/5, clients/2
 				if algorithm == kernel.AlgorithmALG_ROUND_ROBIN || algorithm == kernel.AlgorithmALG_LEAST_CONNECTIONS {
-					// Every second connection does not count here.
+					// Every second connection is not counted here.
 					low, high = clients/3-clients/10, clients/3+clients/10
 				}
 				for _, b := range s.backends {
@@ -70,7 +70,8 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// TestSelectionIsExact: round-robin goes round, least-connections fills up by weight.
+// TestSelectionIsExact: round-robin selects backends in turn, least-connections in proportion to
+// their weights.
 func TestSelectionIsExact(t *testing.T) {
 	f := families[0]
 	r := newRig(t)
@@ -96,7 +97,7 @@ func TestSelectionIsExact(t *testing.T) {
 	}
 }
 
-// TestMaglevIsTheSameEverywhere: the choice depends on the tuple alone.
+// TestMaglevIsTheSameEverywhere: on every node the selection depends on the tuple alone.
 func TestMaglevIsTheSameEverywhere(t *testing.T) {
 	for _, f := range families {
 		one, other := newRig(t), newRig(t)
@@ -112,8 +113,8 @@ func TestMaglevIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// TestAffinity: a client returns to its backend, from whatever port, until it has been away for
-// long enough or the backend is not usable.
+// TestAffinity: a client returns to its backend, from any port, until it has been away for the
+// configured time or the backend is not usable.
 func TestAffinity(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -153,7 +154,8 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// TestSourceRanges: clients outside are dropped and counted, those inside are not.
+// TestSourceRanges: packets of clients outside the ranges are dropped and counted, packets of
+// clients inside are not.
 func TestSourceRanges(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// sharer returns the port that already has a device that another port selects by an address; "": no
-// port has it, and the other port may take it.
+// sharer returns the port that already has a device which port name selects by an address; "": no
+// such port, so that name may take the device.
 func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
 	other := p.holder(namespace, index)
 	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || isInner(other) {
@@ -23,7 +23,7 @@ func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value
 }
 
 // share records that a port that selects its device by an address is on the device of another port,
-// which has the programs. If a node has two addresses, it is not known in advance whether they are
+// which has the programs. If a node has two addresses, it is not known in advance whether both are
 // on one device.
 func (p *ports) share(z *namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
@@ -39,7 +39,7 @@ func (p *ports) share(z *namespace, index int, name, other datapath.PortName, va
 }
 
 // letGo detaches the programs of a port, unless another port shares the device, or tunnels need it:
-// then they become the other port's.
+// then the programs pass to the other port.
 func (p *ports) letGo(name datapath.PortName) error {
 	t := p.byName[name]
 	if t == nil {
@@ -75,7 +75,7 @@ func (p *ports) letGo(name datapath.PortName) error {
 	return nil
 }
 
-// neededAs returns the inner port as which tunnels need the device of a port; "": they do not.
+// neededAs returns the inner port for which tunnels need the device of a port; "": not needed.
 func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 	if isInner(name) || len(t.hooks) == 0 || t.mode != datapath.XDPOff {
 		return ""
@@ -88,7 +88,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 	return ""
 }
 
-// leaveTo replaces the programs of a port by the programs of an inner port of tunnels.
+// leaveTo turns a port into an inner port of tunnels, which keeps the programs.
 func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 	z, err := p.d.namespace(t.namespace)
 	if err != nil {
@@ -115,7 +115,7 @@ func (p *ports) unneed(inner datapath.PortName) {
 	delete(p.needed, inner)
 }
 
-// sharesStill reports whether a port is on the same device as the port that has the programs.
+// sharesStill reports whether a port is still on the same device as the port that has the programs.
 func (p *ports) sharesStill(z *namespace, t *port) bool {
 	o := p.byName[t.of]
 	if o == nil || o.of != "" || o.namespace != t.namespace || !z.attached(o) {
@@ -125,7 +125,8 @@ func (p *ports) sharesStill(z *namespace, t *port) bool {
 	return link != nil && link.Attrs().Index == o.ifindex && z.devices.nameByAddr(t.address) == t.device
 }
 
-// withHooks returns a port with the programs on its device, even if these are another port's.
+// withHooks returns a copy of a port with the programs on its device, even if these belong to
+// another port.
 func (p *ports) withHooks(t *port) port {
 	is := *t
 	if o := p.byName[t.of]; t.of != "" && o != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// shares counts the connections of each source: see ct_share.h and ct_open_share.h. The programs raise the
-// counts when connections are opened or established; each pass of the sweeper sets them to the
-// actual numbers. It is not safe for concurrent use.
+// shares counts the connections of each source: see ct_share.h and ct_open_share.h. The programs
+// raise the counts when connections are opened or established; each pass of the sweeper corrects
+// them to the actual numbers. It is not safe for concurrent use.
 type shares struct {
 	kernel       *kernel.Shares // which the programs write as well
 	before, seen [2]shareCounts
 }
 
-// shareCounts are the counts for one kind of table: before a pass, or as the pass has seen them.
+// shareCounts are the counts for one kind of table: before a pass, or as counted by the pass.
 type shareCounts struct {
 	total [2]uint32 // by family
 	count [len(kernel.Shares{}.Count)]uint32
@@ -30,7 +30,7 @@ const (
 	shareHalfOpen
 )
 
-// of returns the programs' counts for a kind of table.
+// of returns the counts in the programs' memory for a kind of table.
 func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernel.Shares{}.Count)]uint32) {
 	if kind == shareHalfOpen {
 		return &s.kernel.HalfTotal, &s.kernel.HalfCount
@@ -52,8 +52,8 @@ func newShares(kernel *kernel.Shares, established, halfOpen uint32) *shares {
 }
 
 // crowdsFor returns the number of crowds of each netns, and the slots of each crowd. All crowds
-// together may use a quarter of the half-open table. A small table has fewer crowds, so that the connections that
-// a crowd is just opening fit into its slots.
+// together may use a quarter of the half-open table. A small table has fewer crowds, so that a
+// crowd has enough slots for the connections that it is opening.
 func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
 	const most, slotsLeast = kernel.CrowdCount / 2, 32
 	each := halfOpen / 4 / 2 // of each netns
@@ -87,8 +87,8 @@ func (s *shares) add(kind int, client netip.Addr, n int32) {
 	s.seen[kind].count[s.index(client)] += uint32(n)
 }
 
-// passEnded sets the counts to the numbers that the pass has seen. A connection that was created
-// meanwhile and seen counts twice until the next pass.
+// passEnded corrects the counts to the numbers that the pass has seen. A connection that was
+// created during the pass and seen by it is counted twice until the next pass.
 func (s *shares) passEnded() {
 	for kind := range s.before {
 		before, seen := &s.before[kind], &s.seen[kind]

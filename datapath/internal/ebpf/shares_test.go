@@ -12,7 +12,7 @@ import (
 )
 
 // TestShareOfConnections: clients that establish as many connections as they can leave room in the
-// table for others; connections above their share work, and stay half-open.
+// table for other clients; connections above their share work, but stay half-open.
 func TestShareOfConnections(t *testing.T) {
 	const capacity = 512
 	base := newRig(t, sized(2*capacity, 4096))
@@ -59,8 +59,8 @@ func TestShareOfConnections(t *testing.T) {
 	}
 }
 
-// TestShareOfHalfOpen: clients that open connections without end do not evict connections that
-// others are opening, and of their own connections each new one replaces the oldest.
+// TestShareOfHalfOpen: clients that open connections endlessly do not evict connections that other
+// clients are opening; each of their new connections replaces their oldest.
 func TestShareOfHalfOpen(t *testing.T) {
 	const capacity, slots = 1024, 8
 	base := newRig(t, sized(4096, 2*capacity))
@@ -74,7 +74,7 @@ func TestShareOfHalfOpen(t *testing.T) {
 				victim := r.connect(f, proto, natModes[0])
 				r.slow("victim", victim, stageOpen)
 				evil := victim
-				for n, want := range []int{648, 82} { // besides the entries of a crowd
+				for n, want := range []int{648, 82} { // in addition to the entries of a crowd
 					evil.client = netip.AddrPortFrom(evil.client.Addr().Next(), evil.client.Port())
 					for i := range uint16(3000) {
 						q := evil.from(1000 + i)
@@ -113,8 +113,8 @@ func TestShareOfHalfOpen(t *testing.T) {
 	}
 }
 
-// TestCrowds: all crowds together have a quarter of the table of half-open connections, and a crowd
-// has room for the connections that it is just opening, however small the table is.
+// TestCrowds: all crowds together may use a quarter of the table of half-open connections, and a
+// crowd has room for the connections that it is opening, however small the table is.
 func TestCrowds(t *testing.T) {
 	for _, c := range []struct{ halfOpen, crowds, slots uint32 }{
 		{1, 1, 1}, {64, 1, 8}, {256, 1, 32}, {1024, 4, 32}, {2048, 8, 32}, {16384, 8, 256}, {1 << 20, 8, 256},
@@ -126,10 +126,10 @@ func TestCrowds(t *testing.T) {
 	}
 }
 
-// TestSharesAreCounted: programs count established connections, and passes all existing ones,
-// across restarts and after the counts were lost.
+// TestSharesAreCounted: the programs count established connections, and passes count all existing
+// ones, also across restarts and after the counts were lost.
 func TestSharesAreCounted(t *testing.T) {
-	h := newHandover(t) // one connection of UDP and one of TCP
+	h := newHandover(t) // one UDP and one TCP connection
 	client := netip.MustParseAddr("192.0.2.10")
 	want := func(when string, count uint32) {
 		t.Helper()

@@ -25,7 +25,7 @@ type snatPorts struct {
 	mu      sync.Mutex
 	written []uint16 // sorted
 	taken   *[1 << 16]bool
-	free    []datapath.PortRange // ports from 1024 on that the kernel does not assign itself
+	free    []datapath.PortRange // ports from 1024 on that the kernel itself does not assign
 	due     time.Time
 }
 
@@ -76,7 +76,7 @@ func (d *DataPlane) refreshSNATPorts() error {
 }
 
 // writeTaken writes the ports that no rule may assign, if they have changed, and records the
-// default ports of rules.
+// default ports for rules.
 func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 	d.snat.free = d.snat.free[:0]
 	for p := 1024; p < 1<<16; p++ {
@@ -108,8 +108,8 @@ func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 	return nil
 }
 
-// takenPorts returns the ports in use by sockets of the node and services, and the ports that the
-// kernel assigns to the node's own connections or that are reserved.
+// takenPorts returns the ports that sockets of the node or services use (taken), and the ports that
+// the kernel assigns to the node's own connections or that are reserved (own).
 func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
 	for _, z := range d.openNamespaces() {
@@ -124,8 +124,8 @@ func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	return taken, own, nil
 }
 
-// portsInUse marks the ports of the node's sockets, and the port range of its own connections and
-// the reserved ports, in the namespace of the thread.
+// portsInUse marks, in the thread's namespace, the ports of sockets in taken, and the kernel's port
+// range for its own connections and the reserved ports in own.
 func portsInUse(taken, own *[1 << 16]bool) error {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

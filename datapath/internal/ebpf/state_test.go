@@ -23,10 +23,10 @@ type segment struct {
 const (
 	clientISN = 0x01000000
 	serverISN = 0x70000000
-	bothSay   = 501 // the window of both, in bytes unless scaled
+	bothSay   = 501 // the window that both announce, in bytes unless scaled
 )
 
-// segments by their short names: sender and flags.
+// segments contains segments by their short names: sender and flags.
 var segments = map[string]segment{
 	"cSYN":  {'c', testpkt.SYN, clientISN, 0, bothSay, nil},
 	"cSYNA": {'c', testpkt.SYN | testpkt.ACK, clientISN, serverISN + 1, bothSay, nil},
@@ -56,7 +56,7 @@ func (r *rig) send(p path, s segment) {
 	}
 }
 
-// play deletes the connection and sends segments by their names.
+// play deletes the connection of p, then sends the segments with these names.
 func (r *rig) play(p path, names ...string) {
 	r.t.Helper()
 	for _, t := range []rigTuple{p.forth(), p.back()} {
@@ -69,8 +69,8 @@ func (r *rig) play(p path, names ...string) {
 	}
 }
 
-// stateOf returns the state of the connection, which both its entries must have, with a + if it is
-// in the table of established connections.
+// stateOf returns the state of the connection, which must be the same in both entries, followed by
+// + if it is in the table of established connections.
 func (r *rig) stateOf(p path) string {
 	r.t.Helper()
 	forth, _ := r.conn(p.forth())
@@ -85,11 +85,11 @@ func (r *rig) stateOf(p path) string {
 	return name
 }
 
-// transitions lists the state of a connection after each next segment, for each state, given by the
-// segments that lead to it. T04: a SYN, or a SYN-ACK alone, establishes nothing; a FIN of the
-// client after them does. A connection that ended as an established one is reopened in its place.
-// T06: a reset is a state, and a side that continues after a reset did not send it; a half-open
-// connection becomes half-open again.
+// transitions lists the state of a connection after each possible next segment; a row begins with
+// the segments that lead to the current state. T04: a SYN, or a SYN-ACK alone, does not establish a
+// connection; a FIN of the client after both does. A connection that was established and then ended
+// is reopened in the same table. T06: a reset is a state, and a side that continues after a reset
+// has not sent it; a half-open connection then becomes half-open again.
 const transitions = `
                       cSYN         cSYNA        cACK         cFIN       cRST     sSYN         sSYNA        sACK         sFIN       sRST
 cSYN                  NEW          NEW          NEW          FIN        CLOSED   NEW          ANSWERED     ANSWERED     FIN        CLOSED
@@ -129,7 +129,7 @@ func TestTCPStates(t *testing.T) {
 }
 
 // TestResetsOutOfTheWindow is T06: a reset that cannot be genuine changes nothing. The windows are
-// the announced ones of both sides, with the negotiated scale.
+// those that both sides announce, with the negotiated scale.
 func TestResetsOutOfTheWindow(t *testing.T) {
 	base := newRig(t)
 	scaled := map[string]segment{
@@ -173,8 +173,8 @@ func TestResetsOutOfTheWindow(t *testing.T) {
 	}
 }
 
-// TestPortReuse is T07: a SYN on an ended connection begins a new one, with the backend of the
-// present tables; a repeated SYN stays with its backend.
+// TestPortReuse is T07: a SYN on an ended connection begins a new one, with a backend from the
+// current tables; a repeated SYN stays with its backend.
 func TestPortReuse(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -210,7 +210,7 @@ func TestPortReuse(t *testing.T) {
 	}
 }
 
-// TestOtherStates: UDP is established by the client's packet after the answer, SCTP by the COOKIE
+// TestOtherStates: UDP is established by the client's packet after the reply, SCTP by the COOKIE
 // ECHO, and the end of an association is detected.
 func TestOtherStates(t *testing.T) {
 	base := newRig(t)

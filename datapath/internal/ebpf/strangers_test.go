@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// strangerSet is a set of programs of another application on in0 of a network. They pass and count
+// strangerSet is a set of another application's programs on in0 of a network. They pass and count
 // all packets.
 type strangerSet struct {
 	n    *network
@@ -34,7 +34,7 @@ func newStrangers(n *network) *strangerSet {
 	return &strangerSet{n: n, seen: seen}
 }
 
-// program loads another one of them: tcx does not accept a program twice.
+// program loads another program: tcx does not accept the same program twice.
 func (s *strangerSet) program() *ebpf.Program {
 	s.n.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -57,7 +57,7 @@ func (s *strangerSet) program() *ebpf.Program {
 	return program
 }
 
-// heard returns the number of their runs.
+// heard returns how often the programs have run.
 func (s *strangerSet) heard() (count uint64) {
 	s.n.t.Helper()
 	s.n.ok(s.seen.Lookup(uint32(0), &count))
@@ -74,7 +74,7 @@ func (s *strangerSet) device() netlink.Link {
 	return dev
 }
 
-// attach attaches another one of them with tcx, last on both hooks.
+// attach attaches another program by tcx, last on both hooks.
 func (s *strangerSet) attach() {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
@@ -108,7 +108,7 @@ func (s *strangerSet) removeQdisc() {
 	s.n.node.Do(s.n.t, func() error { return netlink.QdiscDel(q) })
 }
 
-// filter adds one of them as a classifier on both sides.
+// filter adds a program as a classifier on both sides.
 func (s *strangerSet) filter(priority uint16, handle uint32) {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
@@ -181,9 +181,9 @@ func (s *strangerSet) expectWork(when string) {
 	}
 }
 
-// TestStrangersAtTCX is H04: with other programs before and after ours, and a clsact qdisc of
-// another program that comes and goes, ours stay and work, in the order of attaching. The others
-// are not changed, also when we detach.
+// TestStrangersAtTCX is H04: with other applications' programs before and after ours, and another
+// application's clsact qdisc that is added and deleted, our programs stay and work, in the order of
+// attaching. The other programs are not changed, even when we detach.
 func TestStrangersAtTCX(t *testing.T) {
 	requireTCX(t)
 	ctx := context.Background()
@@ -200,7 +200,7 @@ func TestStrangersAtTCX(t *testing.T) {
 
 	n.ok(s.addQdisc())
 	s.filter(1, 1)
-	s.filter(filterPriority, filterHandle) // the place of our filter, which does not exist
+	s.filter(filterPriority, filterHandle) // where our filter would be, if it existed
 	filters := append(slices.Clone(all), "filter external", "filter external")
 	s.expect("with a qdisc of theirs", filters...)
 	n.restart("tcx")
@@ -226,8 +226,8 @@ func TestStrangersAtTCX(t *testing.T) {
 	s.expect("detached", theirs...)
 }
 
-// TestStrangersAtClsact is H04 for kernels without tcx: other programs' filters before and after
-// ours, and on the qdisc that we created.
+// TestStrangersAtClsact is H04 for kernels without tcx: other programs have filters before and
+// after ours, also on the qdisc that we created.
 func TestStrangersAtClsact(t *testing.T) {
 	ctx := context.Background()
 	for name, qdisc := range map[string]string{"our qdisc": "ours", "their qdisc": "theirs"} {
@@ -311,7 +311,8 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	s.expect("refused", "filter external")
 }
 
-// TestXDPOfAStranger: another XDP program is not replaced, and named; the rest of the port works.
+// TestXDPOfAStranger: another application's XDP program is not replaced, and the error names it;
+// the rest of the port works.
 func TestXDPOfAStranger(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPOff)
 	n.serve()

@@ -20,7 +20,7 @@ import (
 const kickPause = 100 * time.Millisecond
 
 // sweeper reads all connections in batches: it deletes connections that are idle or whose backend
-// is gone, and sums up the traffic of the others.
+// is gone, and adds up the traffic of the others.
 type sweeper struct {
 	d      *DataPlane
 	tables []connTable
@@ -32,7 +32,7 @@ type sweeper struct {
 	shares  *shares
 
 	mu     sync.Mutex                // one sweep at a time
-	closed map[uint32]*backendTotals // traffic of connections that passes deleted, not in a table yet
+	closed map[uint32]*backendTotals // traffic of deleted connections, not in a table yet
 	pass   *pass                     // current; nil: none
 	begins time.Time                 // start of the next periodic pass
 
@@ -41,7 +41,7 @@ type sweeper struct {
 	totals  map[uint32]backendTotals
 	ended   time.Time     // end of the last complete pass
 	took    time.Duration // and its duration
-	seen    [4]uint64     // entries by table, as of then
+	seen    [4]uint64     // entries by table, as of that pass
 }
 
 // pass is one sweep over all connections.
@@ -53,7 +53,7 @@ type pass struct {
 	cursor   *bpfmap.Cursor
 	now      uint32
 	idle     idleTimeouts
-	dead     map[uint32]bool // backends whose connections end: all (true), or UDP ones
+	dead     map[uint32]bool // backends whose connections end: all (true), or only UDP
 	live     map[uint32]*backendTotals
 	closed   map[uint32]*backendTotals
 	used     [kernel.NexthopCount]bool
@@ -93,7 +93,7 @@ func (w *sweeper) close() error {
 	return w.expirer.Close()
 }
 
-// Kick requests an immediate sweep: backends are gone.
+// Kick requests an immediate sweep, since backends are gone.
 func (w *sweeper) Kick() {
 	select {
 	case w.kicked <- struct{}{}:
@@ -113,7 +113,7 @@ func (w *sweeper) sweepWhenKicked() {
 		if err := w.whole(w.stop); err != nil {
 			w.d.log.Warn("cannot look through the connections; trying again", "error", err)
 		}
-		// Thousands of changes shall cost one sweep now and then, not one each.
+		// Thousands of changes should cost an occasional sweep, not one each.
 		select {
 		case <-w.stop:
 			return
@@ -139,7 +139,7 @@ func (w *sweeper) flush(ctx context.Context, match func(*datapath.Connection) bo
 }
 
 func (w *sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) bool) (*pass, error) {
-	w.begin() // a current pass has not seen what this one must see
+	w.begin() // a pass that has already begun may have missed entries
 	p := w.pass
 	p.match = match
 	for {
@@ -156,7 +156,7 @@ func (w *sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) boo
 	}
 }
 
-// refresh runs a pass if the counters are old and a pass is cheap.
+// refresh runs a pass if the counters are outdated and a pass is cheap.
 func (w *sweeper) refresh() error {
 	w.numbers.Lock()
 	fresh := time.Since(w.ended) < 10*w.took || w.took > sweepBudget
@@ -291,8 +291,8 @@ func (p *pass) isLive(id uint32) bool {
 	return t != nil && t.active > 0
 }
 
-// isTaken reports whether a direction belongs to a UDP connection by a frontend that another
-// service has now. comes is the tuple of its packets, back the tuple of the other direction.
+// isTaken reports whether a direction belongs to a UDP connection through a frontend that now
+// belongs to another service. comes is the tuple of this direction, back the tuple of the other.
 func (p *pass) isTaken(s *lb.Table, m *kernel.CtMeta, comes, back datapath.Tuple) bool {
 	if m.Flags&kernel.CtReply != 0 {
 		comes, back = back, comes

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// fill enters IPv4 connections, both directions, that were last seen at tick.
+// fill enters IPv4 connections (both directions) that were last seen at tick.
 func (n *network) fill(connections int, state uint8, tick uint32) {
 	n.t.Helper()
 	const batch = 4096
@@ -45,9 +45,9 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestSweepIsCheap is T03: a sweep over 262,144 entries takes less than 150 ms of one CPU, the best
-// of five; maintenance is divided into parts of limited length, and all expired connections are
-// deleted in a limited number of them.
+// TestSweepIsCheap is T03: the best of five sweeps over 262,144 entries takes less than 150 ms of
+// one CPU; maintenance is divided into parts of limited length, and all expired connections are
+// deleted in a limited number of parts.
 func TestSweepIsCheap(t *testing.T) {
 	const connections = 1 << 17
 	n := newNetwork(t)
@@ -68,7 +68,7 @@ func TestSweepIsCheap(t *testing.T) {
 
 	begin := cpuTime()
 	n.ok(n.d.tables.Ct4.Batches(func([]kernel.Ct4Key, []kernel.Ct4Val) error { return nil }))
-	// On an emulated CPU reading alone takes longer.
+	// On an emulated CPU, reading alone takes longer.
 	if bare := cpuTime() - begin; best > 150*time.Millisecond && best > 5*bare {
 		t.Errorf("that is more than 150 ms, and reading alone takes %s", bare)
 	}

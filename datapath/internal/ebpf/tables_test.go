@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// sized makes tables of connections small.
+// sized sets the sizes of the connection tables.
 func sized(established, halfOpen uint32) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		for name, size := range map[string]uint32{
@@ -38,7 +38,7 @@ func (r *rig) open(p path) {
 }
 
 // flood begins far more connections than the table of half-open connections holds, each with
-// repeated SYNs: an LRU table treats an entry that is looked up twice as active.
+// repeated SYNs: an LRU table regards an entry as active once it is looked up twice.
 func (r *rig) flood(f family, p path) {
 	r.t.Helper()
 	syn := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
@@ -53,7 +53,7 @@ func (r *rig) flood(f family, p path) {
 }
 
 // TestFloodSparesConnections is T01: an established connection stays, however many connections are
-// begun.
+// opened.
 func TestFloodSparesConnections(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t, sized(64, 256))
@@ -72,8 +72,8 @@ func TestFloodSparesConnections(t *testing.T) {
 }
 
 // TestFloodSparesHalfClosed is T01: a connection whose client closed with its first packet after
-// the answer, or whose server closed before that, is as live as any other: the server may send for
-// long.
+// the reply, or whose server closed before that, is as live as any other, since the server may
+// still send for a long time.
 func TestFloodSparesHalfClosed(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t, sized(64, 256))
@@ -94,7 +94,7 @@ func TestFloodSparesHalfClosed(t *testing.T) {
 }
 
 // TestFullTable is T01: if the table of established connections is full, a new connection still
-// works, is counted, and is entered as soon as there is room.
+// works, is counted, and moves to that table as soon as there is room.
 func TestFullTable(t *testing.T) {
 	for _, f := range families {
 		r := newRig(t, sized(8, 1024))
@@ -156,8 +156,9 @@ func TestHalfOfAPair(t *testing.T) {
 	}
 }
 
-// TestSourcePorts is F10: every connection to a backend has its own source port, and if none is
-// free the next one is refused and counted; a port is free again with its connection.
+// TestSourcePorts is F10: every connection to a backend has its own source port, and if no port is
+// free, the next connection is refused and counted; a port is free again after its connection was
+// deleted.
 func TestSourcePorts(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -193,7 +194,7 @@ func TestSourcePorts(t *testing.T) {
 			if s := r.stats(7); s.DropCount[2] != 1 || s.ConnectionCount != 64 {
 				t.Errorf("%s %s: the service counted %+v", f.name, name, s)
 			}
-			for port := range uint16(8) { // the whole pool is not searched each time
+			for port := range uint16(8) { // several, since not the whole pool is searched each time
 				r.forget(first[1000+8*port])
 			}
 			if action, _ := r.run(r.ingress, r.in, next); action != want {
@@ -204,8 +205,8 @@ func TestSourcePorts(t *testing.T) {
 }
 
 // TestTwoFrontendsOneBackend is F10: a client that uses one source port towards two frontends of
-// one backend has two connections there: only the port distinguishes their answers, so the second
-// gets another port.
+// one backend has two connections to it. Only the port distinguishes their replies, so the second
+// connection gets another port.
 func TestTwoFrontendsOneBackend(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -9,11 +9,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// This run's programs replace an earlier run's in one of two ways. If both use the same maps, they
-// are exchanged, which loses nothing. If maps differ, shadow programs of this run first run before
-// the old ones (config_shadow): they open new connections, and leave connections that only the old
-// programs know to these. The old maps do not grow any more, so they can be copied; then the old
-// programs are removed.
+// This run's programs replace an earlier run's in one of two ways. If both use the same maps, the
+// programs are exchanged, which loses nothing. If maps differ, shadow programs of this run first
+// run before the old programs (config_shadow): they open new connections, and leave connections
+// that only the old programs know to the old programs. From then on the old maps no longer grow, so
+// they can be copied; then the old programs are removed.
 
 // takeOver replaces the programs of all hooks.
 func (p *ports) takeOver(r *pin.Replacements) error {
@@ -43,8 +43,8 @@ func (p *ports) takeOver(r *pin.Replacements) error {
 
 func replaceHook(_ *port, h hook) error { return kernel.Step("replace "+h.name(), h.replace) }
 
-// precedeHook leaves out a hook before which no program can run: then the exchange loses
-// connections that are just being opened.
+// precedeHook attaches the shadow program to a hook. It skips a hook before which no program can
+// run: there the exchange loses connections that are just being opened.
 func (p *ports) precedeHook(_ *port, h hook) error {
 	if err := kernel.AtStep("precede " + h.name()); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (p *ports) precedeHook(_ *port, h hook) error {
 	return nil
 }
 
-// announceFirst sets whether shadow programs run before others: then programs honour the mark of a
-// handled packet.
+// announceFirst records whether shadow programs run before others: if so, programs honour the mark
+// of a handled packet.
 func (d *DataPlane) announceFirst(there bool) error {
 	var value uint32
 	if there {

@@ -125,7 +125,7 @@ func (t *telemetry) service(v lb.Info) (c datapath.ServiceCounters, err error) {
 			c.Drops[reason] += s.DropCount[i]
 		}
 	}
-	var gone kernel.Traffic // of backends that were removed from the service
+	var gone kernel.Traffic // traffic of backends that were removed from the service
 	if _, err := t.d.tables.ServiceTraffic.Find(v.ID, &gone); err != nil {
 		return c, fmt.Errorf("counters of service %q: %w", v.Name, err)
 	}
@@ -228,7 +228,7 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 	link := z.devices.byName(p.device)
 	s.RuleName = z.devices.ruleNameInForce(p.ifindex)
 	if link == nil {
-		// Renamed, or from an earlier run: rules match it by its old name.
+		// The device was renamed, or is from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
 			s.Device = z.devices.nameOf(p.ifindex)
 		} else if is := z.devices.byIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
@@ -276,7 +276,7 @@ func (t *telemetry) LocalAddrs() (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
-// withoutTCX returns why a port has filters instead of tcx links.
+// withoutTCX returns the reason why a port has filters instead of tcx links.
 func withoutTCX(configured string) string {
 	switch {
 	case configured == "tc":

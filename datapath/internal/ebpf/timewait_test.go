@@ -47,8 +47,8 @@ func (n *network) waiting() (count int) {
 }
 
 // TestSourcePortsRest is T08: a source port of SNAT is not reused while the backend's side of its
-// last connection may be in TIME_WAIT, also after a restart; then it is reused, and works at the
-// first attempt.
+// last connection may be in TIME_WAIT, not even after a restart; later it is reused, and works at
+// the first attempt.
 func TestSourcePortsRest(t *testing.T) {
 	defer func(d uint32) { timeWaitTimeout = d }(timeWaitTimeout)
 	n := newNetwork(t)

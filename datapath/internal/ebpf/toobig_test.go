@@ -11,9 +11,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestTooBigIsTold is F04 and F06: if a client's packet leaves with an address of the node, only
-// our programs can report that it exceeds the path MTU: with that MTU, about the packet as it was
-// sent, from the device on which it arrived. Packets that fit are forwarded.
+// TestTooBigIsTold is F04 and F06: if a client's packet leaves with an address of the node as
+// source, only our programs can report that it exceeds the path MTU. The error contains that MTU,
+// quotes the packet as it was sent, and comes from the device on which the packet arrived. Packets
+// that fit are forwarded.
 func TestTooBigIsTold(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -46,7 +47,7 @@ func TestTooBigIsTold(t *testing.T) {
 	}
 }
 
-// TestSegmentsInAList: the length of a packet whose segments are in a list (SCTP) is left to
+// TestSegmentsInAList: the length check of a packet whose segments are in a list (SCTP) is left to
 // the kernel, which knows the segments.
 func TestSegmentsInAList(t *testing.T) {
 	base := newRig(t)
@@ -76,8 +77,8 @@ func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int
 	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 61), l4, testpkt.Raw(make([]byte, size-headers)))
 }
 
-// TestTooBigAnswersAreTold: the same for answers of a backend, if the frontend is an address of the
-// node.
+// TestTooBigAnswersAreTold does the same for replies of a backend if the frontend is an address of
+// the node.
 func TestTooBigAnswersAreTold(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

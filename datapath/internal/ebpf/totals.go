@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 )
 
-// backendTotals is the traffic of a backend's live connections. Connections without a service count
-// for backend 0.
+// backendTotals is the traffic of a backend's live connections. Connections without a service are
+// counted for backend 0.
 type backendTotals struct{ active, packets, bytes uint64 }
 
 // addClosed adds the traffic of ended connections to the totals of their backends.
@@ -48,7 +48,7 @@ func (w *sweeper) writeLoads(before, now map[uint32]backendTotals) error {
 	return nil
 }
 
-// backend returns the traffic of a backend's connections as of the last pass, without connections
+// backend returns the traffic of a backend's connections as of the last pass, except connections
 // that had ended by then.
 func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	w.numbers.Lock()
@@ -61,7 +61,7 @@ func (w *sweeper) backend(id uint32) (backendTotals, error) {
 	return backendTotals{packets: reused.PacketCount, bytes: reused.ByteCount}, err
 }
 
-// count adds an entry of a connection to the sums of live connections.
+// count adds the traffic of an entry to the totals of live connections.
 func (p *pass) count(m *kernel.CtMeta) {
 	p.seen[p.table]++
 	if m.Nexthop < kernel.NexthopCount {
@@ -82,7 +82,7 @@ func isActive(m *kernel.CtMeta) bool {
 }
 
 // close moves the traffic of a deleted direction from the live to the closed totals. The sum of
-// both is right; the live total is too small by the traffic since the entry was counted.
+// both is exact; the live total is too low by the traffic since the entry was counted.
 func (p *pass) close(m *kernel.CtMeta) {
 	p.nat.Drop(m)
 	live, closed := totalsOf(p.live, m.BackendId), totalsOf(p.closed, m.BackendId)

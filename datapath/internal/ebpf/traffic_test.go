@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// brief returns few if the machine is emulated, where a start takes ten seconds.
+// brief returns few on an emulated machine, where a start takes ten seconds.
 func brief(many, few int) int {
 	if os.Getenv("LL_TEST_BRIEF") != "" {
 		return few
@@ -36,7 +36,7 @@ func busy(t *testing.T, attach string, load testtraffic.Load) (*network, *testtr
 	return n, testtraffic.Start(t, n.client, "198.51.100.10:80", load)
 }
 
-// build makes this package another build of the same version.
+// build runs f with this package as another build of the same version.
 func build(t testing.TB, confirmTicks uint32, f func()) {
 	t.Helper()
 	restore := versionOf(t)
@@ -54,8 +54,8 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 	f()
 }
 
-// TestReplacedUnderTraffic is R05: two builds take over from each other, 20 times by a start and
-// 200 times by exchanging the programs only, and nothing is lost.
+// TestReplacedUnderTraffic is R05: two builds replace each other, 20 times by a start and 200 times
+// only by exchanging the programs, and no packet is lost.
 func TestReplacedUnderTraffic(t *testing.T) {
 	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Connections: brief(100, 5), Lasting: 4})
 	for i := range brief(20, 3) {
@@ -80,8 +80,8 @@ func TestReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// slowOpens opens connections steadily, and counts the ones that took as long as only a
-// retransmission takes.
+// slowOpens opens connections steadily, and counts those that took so long that a packet must have
+// been retransmitted.
 type slowOpens struct {
 	stop         chan struct{}
 	wg           sync.WaitGroup
@@ -89,7 +89,7 @@ type slowOpens struct {
 	failed       atomic.Int64
 }
 
-// openSteadily opens rate connections a second, each with a word there and back.
+// openSteadily opens rate connections a second, each of which exchanges one word.
 func (n *network) openSteadily(rate int) *slowOpens {
 	o := &slowOpens{stop: make(chan struct{})}
 	o.wg.Go(func() {
@@ -120,7 +120,7 @@ func (n *network) openOne(o *slowOpens) {
 }
 
 // TestConvertedUnderTraffic is R06 and R07 under load: tables change their size, and maps their
-// layout, in both directions, and nothing is lost.
+// layout, in both directions, and no packet is lost.
 func TestConvertedUnderTraffic(t *testing.T) {
 	for name, how := range bothHooks {
 		t.Run(name, func(t *testing.T) {

@@ -50,7 +50,7 @@ func testLastHop(t *testing.T, r *rig, f family, m natMode, proto uint8) {
 	}
 }
 
-// TestPadding: padding behind an IP packet is removed by a router, and kept by a bridge.
+// TestPadding: padding after an IP packet is removed when the packet is routed.
 func TestPadding(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

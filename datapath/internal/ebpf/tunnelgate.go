@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// checkPorts refuses keys with which all tunnels would use too many UDP ports.
+// checkPorts rejects keys with which all tunnels together would use too many UDP ports.
 func (o *overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error {
 	ports := map[uint16]bool{}
 	for _, other := range o.tunnels {

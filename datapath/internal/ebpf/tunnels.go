@@ -20,13 +20,14 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// innerPrefix begins the names of ports without an Interface.
+// innerPrefix is the prefix of the names of ports without an Interface.
 const innerPrefix = "tunnel "
 
-// linkPrefix begins the names of ports of the link between host and switch, which tunnels need.
+// linkPrefix is the prefix of the names of the ports at both ends of the link between host and
+// switch, which tunnels need.
 const linkPrefix = innerPrefix + "link "
 
-// isInner reports whether a port is attached for a tunnel, and not for an Interface.
+// isInner reports whether a port exists for a tunnel, not for an Interface.
 func isInner(name datapath.PortName) bool { return strings.HasPrefix(string(name), innerPrefix) }
 
 // innerPorts returns the names of a tunnel's own ports.
@@ -91,7 +92,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 	return errors.Join(o.finish(), o.isLocal(t))
 }
 
-// name gives a tunnel an id, and writes its name.
+// name assigns an id to a tunnel, and writes its name.
 func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (err error) {
 	if t.id == 0 {
 		if t.id, err = o.newTunnelID(); err != nil {
@@ -136,7 +137,8 @@ func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tu
 	return err
 }
 
-// hold makes a device between host and switch a port, if it is not one yet.
+// hold attaches the programs to an end of the link between host and switch, unless it is already a
+// port.
 func (o *overlay) hold(ctx context.Context, namespace uint8, device string) (index int, err error) {
 	if device == "" {
 		return 0, fmt.Errorf("there is no link between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
@@ -206,8 +208,8 @@ func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
 	return addrs, nil
 }
 
-// isLocal checks that a device of the host has the local address of a tunnel: without it no packet
-// comes back.
+// isLocal checks that a device of the host has the local address of a tunnel: otherwise no reply
+// arrives.
 func (o *overlay) isLocal(t *tunnel) error {
 	if !t.spec.Local.IsValid() {
 		return nil
@@ -291,7 +293,7 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 		}
 		delete(t.keys, k)
 	}
-	t.whole = false // if it fails halfway, and the tunnel is updated again
+	t.whole = false // in case this fails halfway, and the tunnel is updated again
 	if err := o.setGate(); err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// usage returns how full the tables are, by their names in the configuration. For connections, with
-// one table for each family, it is the fuller one. Connections and translation are as of the last
-// sweep.
+// usage returns how full the tables are, keyed by their names in the configuration. For
+// connections, which have one table per family, it returns the fuller one. The numbers for
+// connections and NAT are as of the last sweep.
 func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	if err := d.sweeper.refresh(); err != nil {
 		return nil, err

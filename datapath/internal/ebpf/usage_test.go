@@ -10,10 +10,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestUsageOfTranslation: mappings and blocks of ports count for the tables that they can fill.
+// TestUsageOfTranslation: mappings and blocks of ports are counted as usage of the tables that they
+// can fill.
 func TestUsageOfTranslation(t *testing.T) {
 	n := newNetwork(t)
-	later := kernel.NowTick() + 1000 // which no pass ends
+	later := kernel.NowTick() + 1000 // no pass ends these entries
 	for i := range uint16(5) {
 		key := kernel.MappingKey{Port: kernel.Swap16(1000 + i), Proto: uint8(datapath.UDP)}
 		n.ok(n.d.maps[kernel.MapLlMappingOuter].Put(&key, &kernel.Mapping{CreatedTick: later}))
@@ -23,7 +24,7 @@ func TestUsageOfTranslation(t *testing.T) {
 		n.ok(n.d.maps[kernel.MapLlBlock].Put(&key, &block))
 		n.ok(n.d.maps[kernel.MapLlBlockOwner].Put(&kernel.BlockOwnerKey{First: block.First}, &key))
 	}
-	// Entries without a rule do not count.
+	// Entries without a rule are not counted.
 	n.ok(n.d.maps[kernel.MapLlMappingOuter].Put(&kernel.MappingKey{Port: 1}, &kernel.Mapping{}))
 	n.ok(n.d.maps[kernel.MapLlBlockOwner].Put(&kernel.BlockOwnerKey{First: 9}, &kernel.BlockKey{Nth: 9}))
 	n.ok(n.d.sweeper.whole(nil))

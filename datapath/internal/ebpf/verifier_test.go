@@ -17,23 +17,24 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Limits of the verifiers of kernels from 5.17 on.
+// Limits of the verifier in kernels from 5.17 on.
 const (
 	stackMax    = 512 // bytes of a function and all its callers
-	stackUnit   = 32  // each frame is rounded up to it; newer kernels use 16
+	stackUnit   = 32  // stack frames are rounded up to a multiple of it; newer kernels use 16
 	processedOK = 300_000
 )
 
-// verified is a program as the daemon loads it: the verifier walks it with its constants.
+// verified is a program as the daemon loads it: the verifier knows its constants.
 type verified struct {
 	load      func() (*ebpf.CollectionSpec, error)
 	program   string
 	constants map[string]any
 	flags     uint32
-	whole     bool // no function is removed because of the constants
+	whole     bool // the constants make no function unreachable
 }
 
-// everyProgram returns all programs, with the constants that decide what the verifier walks.
+// everyProgram returns all programs, with the constants that determine which paths the verifier
+// checks.
 func everyProgram() map[string]verified {
 	all := map[string]verified{kernel.ExpirerProgLlExpireRun: {load: kernel.LoadExpirer, program: kernel.ExpirerProgLlExpireRun, whole: true}}
 	for namespace, where := range map[uint8]string{netnsHost: "host", netnsSwitch: "switch"} {
@@ -57,8 +58,8 @@ func everyProgram() map[string]verified {
 	return all
 }
 
-// TestOldVerifiersAccept checks the programs against the limits of older kernels than the one under
-// test. The limit of processed instructions leaves a margin for other verifiers.
+// TestOldVerifiersAccept checks the programs against the limits of kernels older than the running
+// one. The limit of processed instructions leaves a margin for other verifiers.
 func TestOldVerifiersAccept(t *testing.T) {
 	testnet.RequireRoot(t)
 	for what, v := range everyProgram() {
@@ -78,7 +79,7 @@ func TestOldVerifiersAccept(t *testing.T) {
 				m.Pinning = ebpf.PinNone
 			}
 			c, err := loadWithLog(spec, ebpf.LogLevelStats)
-			if _, ok := errors.AsType[*ebpf.VerifierError](err); ok { // the reason is in the full log
+			if _, ok := errors.AsType[*ebpf.VerifierError](err); ok { // the full log has the reason
 				_, err = loadWithLog(spec, ebpf.LogLevelInstruction)
 			}
 			if refused, ok := errors.AsType[*ebpf.VerifierError](err); ok {
@@ -149,7 +150,7 @@ func newFrames(t *testing.T, p *ebpf.ProgramSpec, depths []string) frames {
 	return f
 }
 
-// worst returns the chain of calls that takes the most stack.
+// worst returns the chain of calls that uses the most stack.
 func (f frames) worst(function string) (bytes int, calls string) {
 	for callee := range f.calls[function] {
 		if b, c := f.worst(callee); b > bytes || b == bytes && c < calls {

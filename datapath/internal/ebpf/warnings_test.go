@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestNoForwardingNeeded: a node that does not forward is no fault while all backends are on the
-// node. Otherwise the status of the Service reports it.
+// TestNoForwardingNeeded: disabled forwarding is not a fault while all backends are on the node.
+// Otherwise the status of the Service reports it.
 func TestNoForwardingNeeded(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

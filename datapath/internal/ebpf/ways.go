@@ -10,10 +10,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an entry.
+// ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an
+// entry.
 const ctSlowpathShift = 12
 
-// whySlow are the words for enum slowpath_reason.
+// whySlow describes the values of enum slowpath_reason.
 var whySlow = map[kernel.EgressSlowpathReason]string{
 	kernel.EgressSlowpathReasonSLOWPATH_NETFILTER: "netfilter has rules",
 	kernel.EgressSlowpathReasonSLOWPATH_MARK:      "it carries a mark",
@@ -23,7 +24,7 @@ var whySlow = map[kernel.EgressSlowpathReason]string{
 	kernel.EgressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
 }
 
-// ways describes the paths of connections, with the next hops as of one moment.
+// ways describes the paths of connections, based on a snapshot of the next hops.
 type ways struct {
 	d          *DataPlane
 	nexthops   []kernel.Nexthop
@@ -58,7 +59,7 @@ func newWays(d *DataPlane) (*ways, error) {
 	return w, nil
 }
 
-// of returns the path of the packets that arrive with an entry's tuple.
+// of returns the path of packets that match an entry.
 func (w *ways) of(m *kernel.CtMeta) datapath.Way {
 	if m.Flags&kernel.CtDenied != 0 {
 		return datapath.Way{Why: "rules do not allow it any more"}

@@ -19,13 +19,13 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// xdp is the program in XDP on a device: the fast path, and nothing else. All other packets take
-// the tc hooks, so it can be attached and detached at any time.
+// xdp is the XDP program on a device: the fast path, and nothing else. All other packets take the
+// tc hooks, so the program can be attached and detached at any time.
 type xdp struct {
 	pinnedLink
 	namespace *namespace
 	mode      datapath.XDPMode
-	made      xdpConstants // of this run's program; zero: an earlier run's
+	made      xdpConstants // constants of this run's program; zero: an earlier run's program
 }
 
 // xdpConstants are the constants of a device's own copy of the program.
@@ -33,12 +33,12 @@ type xdpConstants struct {
 	ifindex       uint32
 	macHigh       uint32
 	macLow        uint16
-	leave         uint32 // flag of next hops to which packets can be sent
+	leave         uint32 // required flag of a next hop
 	turn, generic uint8
-	pieces        uint8 // frames may be in several buffers
+	pieces        uint8 // frames may consist of several buffers
 }
 
-// inPieces enables frames in several buffers, for an MTU that is too large for one. It costs some
+// inPieces enables frames in several buffers, for an MTU that exceeds one buffer. This costs some
 // speed and requires Linux 5.18, so it is tried last.
 func (c xdpConstants) inPieces() xdpConstants {
 	c.pieces = 1
@@ -76,7 +76,7 @@ func (t *port) xdp() *xdp {
 	return nil
 }
 
-// fitXDP changes the XDP program to the wanted mode and the present state of the device.
+// fitXDP adapts the XDP program to the wanted mode and the current state of the device.
 func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) error {
 	t.mode = mode
 	x := t.xdp()
@@ -139,7 +139,7 @@ func (z *namespace) putXDP(c xdpConstants, put func(*ebpf.Program) error) error 
 	return put(program)
 }
 
-// exchange replaces the program by one with other constants.
+// exchange replaces the program by a copy with other constants.
 func (x *xdp) exchange(want xdpConstants) error {
 	made, err := x.namespace.installXDP(want, x.update)
 	if err == nil {
@@ -249,12 +249,12 @@ func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err 
 
 func (x *xdp) name() string { return "xdp-" + x.mode.String() }
 
-// precede does nothing: an earlier run's program continues with the connections that it knows, and
-// passes all other packets to the shadow programs.
+// precede does nothing: an earlier run's program continues to handle the connections that it knows,
+// and passes all other packets to the shadow programs.
 func (x *xdp) precede() error { return nil }
 func (x *xdp) settle() error  { return nil }
 
-// replace exchanges the program for a program that fits the present device.
+// replace exchanges the program for one with the current constants of the device.
 func (x *xdp) replace() error {
 	if !x.inPlace() {
 		return nil

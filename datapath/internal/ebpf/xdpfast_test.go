@@ -85,20 +85,21 @@ func l4Sum(frame []byte) (at int, pseudo uint16) {
 	return at, uint16(sum)
 }
 
-// unfinish gives a frame a partial checksum, as the kernel leaves it to a device, plus more.
+// unfinish gives a frame a partial checksum, for the device to complete, plus more.
 func unfinish(frame []byte, more uint16) {
 	if at, pseudo := l4Sum(frame); at != 0 {
 		binary.BigEndian.PutUint16(frame[at:], pseudo+more)
 	}
 }
 
-// leftByXDP reports whether XDP programs leave to tc a packet that fastpath.h handles there.
+// leftByXDP reports whether XDP programs leave a packet to tc although fastpath.h handles it there.
 func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
 	wanted := uint32(kernel.NexthopXDPXmit)
 	if generic {
 		wanted = kernel.NexthopNoQdisc
 	}
-	// In the test the generic program may send back whatever the next hop is like.
+	// In the test the generic program may send packets back to the input device, whatever the next
+	// hop.
 	if c.next.Flags&wanted == 0 && !(generic && c.next.Ifindex == in) {
 		return true
 	}
@@ -110,16 +111,16 @@ func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
 	return sum%0xffff == pseudo%0xffff
 }
 
-// inXDP runs c through the XDP programs. They must produce the same as fastpath.h on the tc hook, or
-// leave the packet unchanged.
+// inXDP runs c through the XDP programs. They must produce the same result as fastpath.h on the tc
+// hook, or leave the packet unchanged.
 func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
 	t.Helper()
 	x := *c
-	x.gso, x.mark, x.frame = 0, 0, slices.Clone(c.frame) // these are of the kernel's packets
+	x.gso, x.mark, x.frame = 0, 0, slices.Clone(c.frame) // only an skb has the first two
 	f.runs++
 	for p, generic := range map[*ebpf.Program]bool{f.native: false, f.generic: true} {
 		if generic && f.runs%3 != 0 {
-			continue // a third of the runs is enough for this one
+			continue // for this program a third of the runs is enough
 		}
 		want := func() fastResult {
 			want := f.outcome(f.alone, &x)

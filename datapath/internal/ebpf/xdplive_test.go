@@ -25,8 +25,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// xdpNetwork is a network with XDP programs on both ports of the node. The hosts around it act like
-// NICs: they complete checksums, and accept frames.
+// xdpNetwork is a network with XDP programs on both ports of the node. The devices of the hosts
+// around it act like NICs: they complete checksums, and accept XDP frames.
 type xdpNetwork struct {
 	*network
 	mode datapath.XDPMode
@@ -40,7 +40,7 @@ func newXDPNetwork(t *testing.T, mode datapath.XDPMode) *xdpNetwork {
 		ns.Offload(t, "eth0", true, testnet.GRO)
 	}
 	n.update(mode)
-	// Every run is counted from now on.
+	// From now on the kernel counts every run.
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 	n.ok(err)
 	t.Cleanup(func() { stats.Close() })
@@ -54,7 +54,7 @@ func (n *xdpNetwork) update(mode datapath.XDPMode) {
 	}
 }
 
-// runs returns the numbers of runs of programs on the tc ingress hooks, and in XDP.
+// runs returns how often programs have run on the tc ingress hooks, and in XDP.
 func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	n.t.Helper()
 	n.ok(n.d.ports.each(func(_ *port, h hook) error {
@@ -80,8 +80,8 @@ func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	return tc, inXDP
 }
 
-// wantXDP exchanges words until one and its answer take XDP alone, or, if not wanted, some that do
-// not.
+// wantXDP exchanges words until some of them and their replies take only XDP, or, if not wanted,
+// checks that no word does.
 func (n *xdpNetwork) wantXDP(what string, wanted bool, exchange func(word string)) {
 	n.t.Helper()
 	alone := 0
@@ -115,8 +115,8 @@ func (n *network) dialUDP(addr string) net.Conn {
 	return c
 }
 
-// TestXDPForwards: packets that XDP forwards arrive, of both families and protocols, routed and
-// through a service, with the right checksums.
+// TestXDPForwards: packets of both families and protocols that XDP forwards arrive with the right
+// checksums, routed and through a service.
 //
 //	client ─ eth0 ══ in0 (XDP) node (XDP) out0 ══ eth0 ─ backends
 func TestXDPForwards(t *testing.T) {
@@ -149,7 +149,7 @@ func TestXDPForwards(t *testing.T) {
 						t.Errorf("%q: %v", word, err)
 					}
 				})
-				// Larger than a packet, and an odd number of bytes.
+				// Text that is larger than a packet, with an odd number of bytes.
 				tcp.echo(t, strings.Repeat("abcdefg", 9999))
 				n.noDrops()
 			})
@@ -205,8 +205,8 @@ func TestXDPLeavesUnfinishedChecksums(t *testing.T) {
 	}
 }
 
-// TestXDPKnowsWhoTakesFrames: frames to a veth whose peer accepts none, which XDP would lose, take
-// the tc path; so do frames to a device with a limiting qdisc.
+// TestXDPKnowsWhoTakesFrames: packets to a veth whose peer does not accept XDP frames, which XDP
+// would lose, take the tc path; so do packets to a device with a limiting qdisc.
 func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPNative)
 	n.serve()
@@ -230,7 +230,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	transmitters(true)
 	n.wantXDP("with GRO", true, word)
 	n.wantFallback("")
-	// Both have NAPI because of the program at their own peer only; now not even that.
+	// The hosts' devices have no XDP program, so without GRO they have no NAPI.
 	for _, ns := range []*testnet.NS{n.client, n.backends} {
 		ns.Offload(t, "eth0", false, testnet.GRO)
 	}
@@ -248,7 +248,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 			return
 		}
 	}
-	n.ok(z.devices.scan()) // done every 30 s otherwise
+	n.ok(z.devices.scan()) // otherwise done every 30 s
 	transmitters(false)
 	n.wantXDP("with a bound", false, word)
 	n.noDrops()
@@ -294,8 +294,8 @@ func (n *network) flagsOf(device string) uint32 {
 	return d.Flags
 }
 
-// TestXDPComesAndGoes: modes change, the daemon restarts and ends, devices change their MAC, and a
-// connection continues; in the end nothing is left.
+// TestXDPComesAndGoes: a connection continues while modes change, the daemon restarts and ends, and
+// devices change their MAC; in the end no program or pin is left.
 func TestXDPComesAndGoes(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPGeneric)
 	n.serve()
@@ -352,7 +352,7 @@ func TestXDPComesAndGoes(t *testing.T) {
 	}
 }
 
-// move changes the MAC of a device of the node, and notifies its neighbour.
+// move changes the MAC of a device of the node, and makes its neighbour learn the new MAC.
 func (n *network) move(device string) {
 	n.t.Helper()
 	n.node.Do(n.t, func() error {

@@ -22,8 +22,8 @@ import (
 // xdpTargets are the XDP transmit targets: the devices through which XDP can send packets.
 //
 // A driver transmits XDP frames only if it reports NETDEV_XDP_ACT_NDO_XMIT; frames that are
-// redirected to another device are lost silently. A veth reports it while its peer has NAPI, which
-// GRO or an XDP program on the peer enables. Kernels from 6.3 on report it.
+// redirected to any other device are lost silently. A veth reports it while its peer has NAPI,
+// which GRO or an XDP program on the peer enables. Kernels report this flag from 6.3 on.
 type xdpTargets struct {
 	wanted  bool // XDP is in use
 	bounded map[int]bool
@@ -84,7 +84,7 @@ func (v *devices) whyNotXDP() string {
 		strings.Join(names, ", "), more)
 }
 
-// setXDP records the mode in which our program is attached to XDP of a device.
+// setXDP records the mode in which our XDP program is attached to a device.
 func (v *devices) setXDP(index int, mode datapath.XDPMode) {
 	v.mu.Lock()
 	first := mode != datapath.XDPOff && !v.listening
@@ -125,8 +125,8 @@ const (
 	netdevXmit     = 4 // NETDEV_XDP_ACT_NDO_XMIT
 )
 
-// genericHeader is struct genlmsghdr: command, version, and two bytes that must be zero for the
-// kernel; the library does not zero them.
+// genericHeader is struct genlmsghdr: command, version, and two bytes that the kernel requires to
+// be zero; the library does not zero them.
 type genericHeader [nl.SizeofGenlmsg]byte
 
 func (h genericHeader) Len() int          { return len(h) }
@@ -168,7 +168,7 @@ func (z *namespace) xdpTransmitters() (map[int]bool, error) {
 		if err := s.Send(req); err != nil {
 			return err
 		}
-		// The library stops after the first message: it has no NLM_F_MULTI.
+		// The library stops after the first message, since that has no NLM_F_MULTI.
 		for {
 			messages, _, err := s.Receive()
 			if err != nil {

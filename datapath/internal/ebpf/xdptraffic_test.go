@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestXDPOfJumboFrames: if the MTU is too large for one buffer, packets in one buffer still take
-// XDP, and larger ones arrive.
+// TestXDPOfJumboFrames: if the MTU exceeds one buffer, packets in one buffer still take XDP, and
+// larger packets arrive.
 func TestXDPOfJumboFrames(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPOff)
 	n.requireXDPTargets()
@@ -41,8 +41,8 @@ func TestXDPOfJumboFrames(t *testing.T) {
 	n.noDrops()
 }
 
-// TestXDPUnderTraffic: starts, builds that take over from each other, changes of modes and replaced
-// programs lose nothing.
+// TestXDPUnderTraffic: starts, builds that replace each other, and replaced programs and tables
+// lose no packet.
 func TestXDPUnderTraffic(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPNative)
 	n.config.Tables.Connections, n.config.Tables.HalfOpen = 1<<16, 1<<14

@@ -27,8 +27,8 @@ const (
 	netnsSwitch = 1
 )
 
-// namespace is one network namespace that the data plane works in. Connections, devices and next hops
-// belong to one namespace each.
+// namespace is a network namespace in which the data plane works. Each connection, device and next
+// hop belongs to one namespace.
 type namespace struct {
 	id   uint8
 	name string
@@ -36,7 +36,7 @@ type namespace struct {
 	own  bool // the namespace of the daemon itself
 	nl   *netlink.Handle
 	pair
-	first     pair // loaded while programs take over from an earlier run's; see takeover.go
+	first     pair // loaded while this run's programs replace an earlier run's; see takeover.go
 	maps      map[string]*ebpf.Map
 	devices   *devices
 	netfilter *netfilterWatch
@@ -54,8 +54,8 @@ func (p *pair) Close() (err error) {
 	return err
 }
 
-// openNamespace opens the namespace called name, or the daemon's own if name is empty. The error wraps
-// [datapath.ErrAbsent] if the namespace does not exist.
+// openNamespace opens the namespace with this name, or the daemon's own if name is empty. The error
+// wraps [datapath.ErrAbsent] if the namespace does not exist.
 func openNamespace(id uint8, name string) (_ *namespace, err error) {
 	z := &namespace{id: id, name: name, own: name == "", ns: -1}
 	if z.own {
@@ -75,7 +75,7 @@ func openNamespace(id uint8, name string) (_ *namespace, err error) {
 	return z, nil
 }
 
-// current reports whether the name still refers to this namespace; it may have been deleted, and
+// current reports whether the name still refers to this namespace, which may have been deleted and
 // created again.
 func (z *namespace) current() bool {
 	if z.own {
@@ -89,10 +89,11 @@ func (z *namespace) current() bool {
 	return named.Equal(z.ns)
 }
 
-// renewSwitch closes the switch's namespace if its name is gone or refers to another one: an open
-// handle would keep the namespace alive. Its ports are attached again when a new one exists.
+// renewSwitch closes the switch's namespace if its name no longer exists or refers to another
+// namespace: an open handle would keep the old namespace alive. The programs are attached again
+// when a new namespace exists.
 func (d *DataPlane) renewSwitch() error {
-	// Locked so that no port operation uses the namespace after it is closed.
+	// Locked so that no operation on ports uses the namespace after it is closed.
 	d.ports.mu.Lock()
 	defer d.ports.mu.Unlock()
 	d.namespacesMu.Lock()
@@ -129,7 +130,7 @@ func (z *namespace) label() string {
 	return [...]string{netnsHost: "host", netnsSwitch: "switch"}[z.id]
 }
 
-// do calls f on a thread that is in the namespace's namespace.
+// do calls f on a thread that is in the namespace.
 func (z *namespace) do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -158,7 +159,7 @@ func (z *namespace) loadFirst(maps map[string]*ebpf.Map) error {
 	return z.first.load(z.id, true, maps)
 }
 
-// load loads both programs at the same time: the kernel verifies each for about a second.
+// load loads both programs in parallel, since the kernel verifies each for about a second.
 func (p *pair) load(id uint8, first bool, maps map[string]*ebpf.Map) error {
 	var both sync.WaitGroup
 	var errs [2]error
@@ -251,7 +252,7 @@ func preparePinDir(dir string) error {
 	return os.MkdirAll(dir, 0o700)
 }
 
-// namespaceOf returns the namespace of the switch's network namespace, or the host's.
+// namespaceOf returns the id of the switch's namespace, or of the host's.
 func (d *DataPlane) namespaceOf(inSwitch bool) uint8 {
 	if inSwitch && d.config.SwitchNamespace != "" && d.config.SwitchNamespace != "host" {
 		return netnsSwitch

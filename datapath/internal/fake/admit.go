@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// faults makes calls fail by chance.
+// faults makes calls fail at random.
 type faults struct {
 	mu     sync.Mutex
 	share  float64
@@ -44,8 +44,8 @@ type costly[V any] interface {
 	Cost() datapath.Cost
 }
 
-// admit returns a function that accounts for the tables, and calls check before. Either of old and
-// wanted may be nil; check may be nil.
+// admit returns a function that calls check, and then accounts for the table entries. Either of old
+// and wanted may be nil; check may be nil.
 func admit[V any, P costly[V]](d *DataPlane, check func(*V) error) func(old, wanted *V) error {
 	return func(old, wanted *V) error {
 		d.mu.Lock()
@@ -72,7 +72,7 @@ func admit[V any, P costly[V]](d *DataPlane, check func(*V) error) func(old, wan
 	}
 }
 
-// refusal names the rules that the test wants refused. d.mu is held.
+// refusal returns errors for the rules that the test marked as refused. d.mu is held.
 func refusal[K ~string](d *DataPlane, names []K) error {
 	var errs []error
 	for _, name := range names {
@@ -101,7 +101,7 @@ func natGroups(s *datapath.NATSet) error {
 	return nil
 }
 
-// missingGroup refuses a rule that refers to a group that does not exist.
+// missingGroup returns an error if a rule refers to a group that does not exist.
 func missingGroup(rule string, m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGroup) error {
 	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
 		for _, g := range list {

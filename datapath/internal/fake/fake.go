@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fake is a data plane that forwards nothing: it keeps its configuration in memory, and
-// fails as often as requested. It is for tests of the layers above a data plane. It knows devices,
-// but touches none.
+// fails as often as requested. It is for tests of the layers above a data plane. It looks up
+// devices, but does not modify any.
 package fake
 
 import (
@@ -21,23 +21,24 @@ import (
 // ErrInjected is wrapped by every requested failure.
 var ErrInjected = errors.New("injected failure")
 
-// Options are how a fake behaves. The zero value never fails.
+// Options configure how a fake behaves. The zero value never fails.
 type Options struct {
 	Tables datapath.Tables // zero sizes: [datapath.DefaultTables]
-	// Faults is the share of calls that fail, from 0 to 1. Half of the changes that fail take
-	// effect all the same, as if a process dies half way.
+	// Faults is the share of calls that fail, from 0 to 1. Half of the failed changes take effect
+	// nevertheless, as if a process died half way.
 	Faults float64
-	Seed   uint64 // of the faults
+	Seed   uint64 // for the faults
 	// Device finds the device of a port; false: the device does not exist. Nil: devices of this
 	// process's network namespace, and none in the switch.
 	Device func(datapath.Port) (datapath.PortState, bool)
-	// Devices are the devices of the switch's network namespace, or of the host's; nil: unknown.
+	// Devices returns the devices of the switch's network namespace, or of the host's; nil:
+	// unknown.
 	Devices func(inSwitch bool) map[string]datapath.Device
 	// Hop returns the state of a next hop; nil: unknown.
 	Hop func(datapath.Hop) datapath.HopState
 }
 
-// DataPlane is the fake. Its contents outlive Close, as pinned maps do. All methods are safe for
+// DataPlane is the fake. Its contents outlive Close, like pinned maps. All methods are safe for
 // concurrent use, except the methods of one Table.
 type DataPlane struct {
 	ports     *table[datapath.PortName, datapath.Port]
@@ -64,7 +65,7 @@ type DataPlane struct {
 	maintained  int
 }
 
-// tracked is a connection and the place that it has in pages for as long as it lives.
+// tracked is a connection with an ID that determines its place in pages and never changes.
 type tracked struct {
 	id uint64
 	datapath.Connection
@@ -130,7 +131,7 @@ func lookUp(p datapath.Port) (datapath.PortState, bool) {
 	s := datapath.PortState{Device: i.Name, Index: i.Index, MAC: i.HardwareAddr, MTU: i.MTU}
 	addrs, err := i.Addrs()
 	if err != nil {
-		return s, true // deleted meanwhile
+		return s, true // deleted in the meantime
 	}
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {

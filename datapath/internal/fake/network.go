@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Network is a network that has no devices: bridges, routes and links are kept in memory. All
-// methods are safe for concurrent use, except the methods of one Table.
+// Network is a network without devices: bridges, routes and links are kept in memory. All methods
+// are safe for concurrent use, except the methods of one Table.
 type Network struct {
 	bridges   *table[datapath.BridgeName, datapath.Bridge]
 	routes    *table[datapath.RouteName, datapath.Route]
@@ -130,7 +130,7 @@ func (n *Network) EndpointContent() map[datapath.EndpointName]datapath.Endpoint 
 // PeerContent returns copies of all peers.
 func (n *Network) PeerContent() map[datapath.PeerName]datapath.Peer { return n.peers.content() }
 
-// Maintained returns how often maintenance was done.
+// Maintained returns how often Maintain succeeded.
 func (n *Network) Maintained() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +144,7 @@ func (n *Network) Calls() []string {
 	return slices.Clone(n.calls)
 }
 
-// DamageRoute removes a route without the daemon's knowledge, and signals a change.
+// DamageRoute removes a route as an external change, and signals it.
 func (n *Network) DamageRoute(name datapath.RouteName) error {
 	err := n.routes.damage(name, true)
 	select {

@@ -13,11 +13,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// connections is the fake as [datapath.Connections].
+// connections implements [datapath.Connections] for the fake.
 type connections DataPlane
 
-// List implements [datapath.Connections]. A cursor is the number of the last
-// connection of the page before.
+// List implements [datapath.Connections]. A cursor is the ID of the last connection of the previous
+// page.
 func (c *connections) List(_ context.Context, f datapath.ConnectionFilter, cursor string, limit int) (
 	[]datapath.Connection, string, error,
 ) {
@@ -54,7 +54,8 @@ func (c *connections) Flush(_ context.Context, f datapath.ConnectionFilter) (uin
 	return uint64(before - len(c.connections)), nil
 }
 
-// telemetry is the fake as [datapath.Telemetry]. No packets pass a fake, so its counters are zero.
+// telemetry implements [datapath.Telemetry] for the fake. No packets pass a fake, so its counters
+// are zero.
 type telemetry DataPlane
 
 // NodeCounters implements [datapath.Telemetry].
@@ -224,14 +225,14 @@ func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) err
 // SetFaults sets the share of calls that fail.
 func (d *DataPlane) SetFaults(share float64) { d.faults.set(share) }
 
-// Refuse makes every set fail that holds a rule of that name; nil: no more.
+// Refuse makes every set with a rule of that name fail; nil: no longer.
 func (d *DataPlane) Refuse(rule string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refused[rule] = err
 }
 
-// Rules returns the sets that are in force; false if no set is.
+// Rules returns the sets in force; false if a set does not exist.
 func (d *DataPlane) Rules() (firewall datapath.FirewallSet, hasFirewall bool, nat datapath.NATSet, hasNAT bool) {
 	firewall, hasFirewall = d.firewall.get(datapath.NodeSet)
 	nat, hasNAT = d.nat.get(datapath.NodeSet)
@@ -243,20 +244,19 @@ func (d *DataPlane) Content() (map[datapath.PortName]datapath.Port, map[datapath
 	return d.ports.content(), d.services.content()
 }
 
-// Maintained returns how often maintenance was done.
+// Maintained returns how often Maintain succeeded.
 func (d *DataPlane) Maintained() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.maintained
 }
 
-// DamageService changes the service in the data plane without the daemon's knowledge, or removes
-// it.
+// DamageService changes or removes the service in the data plane as an external change.
 func (d *DataPlane) DamageService(name datapath.ServiceName, remove bool) error {
 	return d.services.damage(name, remove)
 }
 
-// DamageFirewall changes the rules of the firewall behind the daemon's back.
+// DamageFirewall changes the rules of the firewall as an external change.
 func (d *DataPlane) DamageFirewall() error { return d.firewall.damage(datapath.NodeSet, false) }
 
 // SignalChange signals an external change.
@@ -275,7 +275,7 @@ func (d *DataPlane) Track(c datapath.Connection) {
 	d.connections = append(d.connections, tracked{d.nextID, c})
 }
 
-// Emit delivers a sample to the reader of Samples, waiting for it.
+// Emit delivers a sample to the reader of Samples, and waits until it is read.
 func (d *DataPlane) Emit(ctx context.Context, s datapath.Sample) error {
 	select {
 	case d.samples <- s:

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// PodLinks are links of pods that are kept in memory. Safe for concurrent use.
+// PodLinks keeps the links of pods in memory. It is safe for concurrent use.
 type PodLinks struct {
 	faults *faults
 
@@ -24,7 +24,7 @@ type PodLinks struct {
 	listeners map[Socket][]netip.Addr
 }
 
-// PodState is the link of a pod as it is.
+// PodState is the current state of a pod's link.
 type PodState struct {
 	datapath.PodLink
 	Open bool
@@ -37,7 +37,7 @@ func NewPodLinks(o Options) *PodLinks {
 	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}, listeners: map[Socket][]netip.Addr{}}
 }
 
-// SetForeign sets the devices of other programs that exist from now on.
+// SetForeign sets which devices of other programs exist.
 func (f *PodLinks) SetForeign(devices ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,7 +144,7 @@ func (f *PodLinks) NodeAddresses(context.Context) ([]netip.Addr, error) {
 	return []netip.Addr{netip.MustParseAddr("192.0.2.17"), netip.MustParseAddr("2001:db8::17")}, nil
 }
 
-// CheckMAC implements [datapath.PodLinks]: the switch has the MACs of tunnels.
+// CheckMAC implements [datapath.PodLinks]: only the MACs of tunnels are taken.
 func (f *PodLinks) CheckMAC(_ context.Context, mac net.HardwareAddr) error {
 	if strings.HasPrefix(mac.String(), "02:4c:4c:00:00:") {
 		return fmt.Errorf("MAC %s %w", mac, datapath.ErrMACTaken)
@@ -171,14 +171,14 @@ type Socket struct {
 	Port     uint16
 }
 
-// Listen has something listen on a port at these addresses from now on.
+// Listen simulates a listening socket on a port at these addresses.
 func (f *PodLinks) Listen(p datapath.Protocol, port uint16, addrs ...netip.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.listeners[Socket{p, port}] = addrs
 }
 
-// Links returns all that there are, by their devices.
+// Links returns all links by device.
 func (f *PodLinks) Links() map[string]PodState {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// table is a datapath.Table in memory. It panics if two of its methods run at once: its contract
-// forbids that.
+// table is a datapath.Table in memory. It panics if two of its methods run concurrently, which its
+// contract forbids.
 type table[K cmp.Ordered, V any] struct {
 	faults *faults
 	kind   string
@@ -27,7 +27,7 @@ type table[K cmp.Ordered, V any] struct {
 
 	mu    sync.Mutex // for observers
 	rows  map[K]*V
-	spoil map[K]struct{} // changed by another program
+	spoil map[K]struct{} // rows that another program changed
 }
 
 func newTable[K cmp.Ordered, V any](f *faults, kind string, admit func(old, wanted *V) error) *table[K, V] {
@@ -155,7 +155,7 @@ func (t *table[K, V]) get(key K) (v V, ok bool) {
 	return v, false
 }
 
-// damage changes a row behind the owner's back, or takes it away.
+// damage changes or removes a row as an external change.
 func (t *table[K, V]) damage(key K, remove bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

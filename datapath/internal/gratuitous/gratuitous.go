@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gratuitous sends unsolicited announcements of the hardware address of an IP address: ARP
-// announcements (RFC 5227) and neighbour advertisements (RFC 4861). It answers no requests and
+// announcements (RFC 5227) and neighbour advertisements (RFC 4861). It replies to no requests and
 // keeps no state.
 package gratuitous
 
@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Send announces to the neighbours on a device, in the calling thread's namespace, that addrs are
-// at mac.
+// Send announces to the neighbours on a device in the calling thread's namespace that mac is the
+// hardware address of addrs.
 func Send(index int, mac net.HardwareAddr, addrs []netip.Addr) error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // 0: receives nothing
 	if err != nil {
 		return err
 	}
-	// The kernel waits for a grace period there, some 10 ms; the caller need not wait for it.
+	// Close waits for an RCU grace period, about 10 ms; the caller need not wait.
 	defer func() { go unix.Close(fd) }()
 	to := &unix.SockaddrLinklayer{Ifindex: index}
 	var errs error
@@ -44,7 +44,8 @@ func arpAnnouncement(mac net.HardwareAddr, a netip.Addr) []byte {
 	return append(f, make([]byte, 60-len(f))...)
 }
 
-// neighbourAdvertisement returns an unsolicited one (RFC 4861, 7.2.6), to all nodes.
+// neighbourAdvertisement returns an unsolicited neighbour advertisement to all nodes (RFC 4861,
+// 7.2.6).
 func neighbourAdvertisement(mac net.HardwareAddr, a netip.Addr) []byte {
 	allNodes := netip.MustParseAddr("ff02::1")
 	body := []byte{136, 0, 0, 0, 0x20, 0, 0, 0} // override

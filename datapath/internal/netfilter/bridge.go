@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIP are the switches of br_netfilter that make bridged frames pass the rules for IP.
+// callIP are the sysctls of br_netfilter that make bridged frames pass the IP rules.
 var callIP = []string{"/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"}
 
-// Attributes of a bridge that do so for it alone: IFLA_BR_NF_CALL_IPTABLES and its twin.
+// The corresponding attributes of a single bridge: IFLA_BR_NF_CALL_IPTABLES and its IPv6 twin.
 const (
 	bridgeCallIPv4 = 36
 	bridgeCallIPv6 = 37
 )
 
-// bridgesCallIP reports whether bridged frames pass the rules for IP.
+// bridgesCallIP reports whether bridged frames pass the IP rules.
 func bridgesCallIP() (bool, error) {
 	loaded := false
 	for _, file := range callIP {
@@ -46,7 +46,7 @@ func bridgesCallIP() (bool, error) {
 	return aBridgeCallsIP()
 }
 
-// aBridgeCallsIP reports whether one of the bridges is configured so.
+// aBridgeCallsIP reports whether the frames of at least one bridge pass the IP rules.
 func aBridgeCallsIP() (bool, error) {
 	links, err := list(unix.NETLINK_ROUTE, unix.RTM_GETLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
 	if err != nil {
@@ -81,7 +81,7 @@ func aBridgeCallsIP() (bool, error) {
 }
 
 // ebtables finds legacy tables of ebtables (before nftables). Their modules are loaded once a
-// program has used them, in any namespace; a closer look would create the tables here.
+// program has used them in any namespace; reading the tables would create them here.
 func ebtables() (found []finding, err error) {
 	modules, err := loaded("ebtable_")
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
@@ -90,7 +90,7 @@ func ebtables() (found []finding, err error) {
 	return found, err
 }
 
-// loaded returns the modules of the kernel whose names begin with prefix.
+// loaded returns the loaded kernel modules whose names begin with prefix.
 func loaded(prefix string) (map[string]bool, error) {
 	f, err := os.Open("/proc/modules")
 	if errors.Is(err, os.ErrNotExist) {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// iptables is one of the families of the older interface (linux/netfilter_ipv4/ip_tables.h
-// and its twin).
+// iptables is an address family of the legacy interface (linux/netfilter_ipv4/ip_tables.h and its
+// IPv6 twin).
 type iptables struct {
 	tool         string
-	names        string // file with the tables that there are
+	names        string // file with the names of the existing tables
 	family       int
 	level        int
 	targetOffset int // of the target's offset in an entry
@@ -71,7 +71,7 @@ func legacyTables() (found []finding, err error) {
 	return found, nil
 }
 
-// table finds rules of a table that forwarded packets pass.
+// table finds the chains of a table whose rules, or policy that drops, forwarded packets pass.
 func (f iptables) table(name string) (found []finding, err error) {
 	fd, err := unix.Socket(f.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -117,7 +117,7 @@ func (f iptables) table(name string) (found []finding, err error) {
 	return found, nil
 }
 
-// entries reads a table whole.
+// entries reads a whole table.
 func (f iptables) entries(fd int, name string, size uint32) ([]byte, error) {
 	if size > tableSizeMax {
 		return nil, fmt.Errorf("%d bytes of rules", size)
@@ -126,7 +126,7 @@ func (f iptables) entries(fd int, name string, size uint32) ([]byte, error) {
 	b := make([]byte, header+int(size))
 	copy(b, name)
 	binary.NativeEndian.PutUint32(b[tableNameSize:], size)
-	// Of another size by now: EAGAIN, and the next look finds it.
+	// If the size has changed meanwhile, this fails with EAGAIN, and the next look succeeds.
 	if err := getsockopt(fd, f.level, getEntries, b); err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (f iptables) verdict(entries []byte, offset int) (int32, error) {
 	return int32(binary.NativeEndian.Uint32(entries[at:])), nil
 }
 
-// getsockopt gives b to the kernel, which fills it.
+// getsockopt passes b to the kernel, which fills it.
 func getsockopt(fd, level, option int, b []byte) error {
 	size := uint32(len(b))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package netfilter reports whether forwarded packets of a network namespace pass rules: nftables,
-// iptables, ebtables, and IPsec policies. Forwarding packets past these rules would make them
-// ineffective. The package only reads; it ignores the meaning of rules, except policies that drop.
+// iptables, ebtables, and IPsec policies. Bypassing these rules would make them ineffective. The
+// package only reads; it ignores the meaning of rules, except for chain policies that drop.
 package netfilter
 
 import (
@@ -24,15 +24,15 @@ type State struct {
 	Why     string // such as "nftables: chain inet filter forward has 3 rules"; empty: no rules
 }
 
-// finding is one thing that packets pass.
+// finding is one set of rules or policies that packets pass.
 type finding struct {
 	routed, bridged bool
 	ip              bool // bridged frames pass it as well if br_netfilter is enabled
 	why             string
-	drops           string // the chain, if its policy drops routed packets that no rule accepts
+	drops           string // the chain, if its policy drops routed packets
 }
 
-// stateOf sums findings up.
+// stateOf summarizes findings.
 func stateOf(found []finding, bridgesCall bool) (s State) {
 	var whys []string
 	for _, f := range found {
@@ -40,7 +40,7 @@ func stateOf(found []finding, bridgesCall bool) (s State) {
 		s.Bridged = s.Bridged || f.bridged || f.ip && bridgesCall
 		whys = append(whys, f.why)
 	}
-	const most = 3 // things named
+	const most = 3 // findings named
 	if more := len(whys) - most; more > 0 {
 		whys = append(whys[:most], fmt.Sprintf("and %d more", more))
 	}
@@ -68,9 +68,9 @@ func Drops() (chains []string, err error) {
 	return chains, nil
 }
 
-// Changes without a notification are polled every second. After a notification there is a pause,
+// Changes without a notification are polled every second. After a notification follows a pause,
 // longer if reading takes long, so that a stream of changes does not keep the CPU busy. Messages
-// can be lost, so everything is read again from time to time.
+// can be lost, so everything is reread periodically.
 const (
 	pollInterval  = time.Second
 	pauseMin      = 50 * time.Millisecond
@@ -80,10 +80,10 @@ const (
 	messageGroups = 2
 )
 
-// Watch calls changed with the state of the namespace ns, a file descriptor that stays open
-// meanwhile, and again within a second or two after each change, from one goroutine. It returns
-// when changed has returned for the first time; stop ends it. If the rules of a namespace cannot
-// be read, it is treated as having rules: failed is called with the reason, once.
+// Watch calls changed with the state of the namespace ns, a file descriptor that must stay open,
+// and again within a second or two after each change, from one goroutine. It returns when changed
+// has returned for the first time; stop ends the watch. If the rules of a namespace cannot be read,
+// it is treated as having rules: failed is called with the reason, once.
 func Watch(ns int, changed func(State), failed func(error)) (stop func(), err error) {
 	w := &watcher{changed: changed, failed: failed, stale: true}
 	if w.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -92,10 +92,10 @@ func Watch(ns int, changed func(State), failed func(error)) (stop func(), err er
 	ready, done := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		// Not unlocked: the thread ends with the goroutine, so that no other goroutine runs in the
-		// wrong namespace.
+		// Never unlocked: the thread ends with the goroutine, so that no other goroutine runs in
+		// the wrong namespace.
 		runtime.LockOSThread()
-		defer w.close() // harmless: sockets that only listen
+		defer w.close() // errors are harmless: the sockets only receive
 		err := w.open(ns)
 		if err == nil {
 			w.look()
@@ -107,9 +107,9 @@ func Watch(ns int, changed func(State), failed func(error)) (stop func(), err er
 	}()
 	stop = sync.OnceFunc(func() {
 		w.ended.Store(true)
-		_, _ = unix.Write(w.end, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // there is always room for it
+		_, _ = unix.Write(w.end, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // never blocks
 		<-done
-		unix.Close(w.end) // harmless
+		unix.Close(w.end) // errors are harmless
 	})
 	if err := <-ready; err != nil {
 		stop()
@@ -122,12 +122,12 @@ func Watch(ns int, changed func(State), failed func(error)) (stop func(), err er
 type watcher struct {
 	changed func(State)
 	failed  func(error)
-	end     int // a file descriptor that can be read once ended
+	end     int // an eventfd that is readable once ended
 	ended   atomic.Bool
-	sockets []int // that report changes
+	sockets []int // that receive notifications of changes
 	found   []finding
-	stale   bool // found must be read again
-	known   bool // state was given to changed
+	stale   bool // found must be reread
+	known   bool // changed was called with state
 	failing bool
 	state   State
 }
@@ -141,7 +141,7 @@ func (w *watcher) open(ns int) error {
 	} {
 		fd, err := subscribe(group.protocol, group.group)
 		if errors.Is(err, unix.EPROTONOSUPPORT) {
-			continue // a kernel without it
+			continue // a kernel without this protocol
 		}
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func (w *watcher) close() {
 	}
 }
 
-// run looks every second, and after each notification.
+// run calls look every second, and after each notification.
 func (w *watcher) run() {
 	for round := 1; !w.ended.Load(); round++ {
 		received := w.await(pollInterval)
@@ -196,7 +196,7 @@ func (w *watcher) pause(limit time.Duration) {
 	}
 }
 
-// await waits for a message, and reads all that there are; false: none came in time.
+// await waits for a message, and reads all pending ones; false: none arrived in time.
 func (w *watcher) await(limit time.Duration) (received bool) {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	for _, fd := range w.sockets {
@@ -209,7 +209,7 @@ func (w *watcher) await(limit time.Duration) (received bool) {
 		}
 		n, err := unix.Poll(fds, int(left.Milliseconds())+1)
 		if err != nil || n == 0 {
-			continue // interrupted, or nothing
+			continue // interrupted or timed out
 		}
 		for _, fd := range w.sockets {
 			received = drain(fd) || received
@@ -221,7 +221,8 @@ func (w *watcher) await(limit time.Duration) (received bool) {
 	return false
 }
 
-// drain reads all messages of a socket away. That some were lost is one, too.
+// drain reads and discards all messages of a socket. An error that reports lost messages counts as
+// one.
 func drain(fd int) (any bool) {
 	var b [1 << 14]byte
 	for {
@@ -236,7 +237,7 @@ func drain(fd int) (any bool) {
 	}
 }
 
-// look reads the current state, and reports it if it is new.
+// look reads the current state, and reports it if it has changed.
 func (w *watcher) look() {
 	s, err := w.find()
 	if err != nil {

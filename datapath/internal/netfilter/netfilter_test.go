@@ -50,8 +50,7 @@ func watch(t *testing.T) *watched {
 	return w
 }
 
-// call sets whether bridged frames pass the rules for IP; false: the kernel has no such
-// setting.
+// call sets whether bridged frames pass the IP rules; false: the kernel has no such setting.
 func (w *watched) call(value string) (set bool) {
 	w.t.Helper()
 	w.ns.Do(w.t, func() error {
@@ -76,7 +75,7 @@ func (w *watched) now() State {
 	return w.states[len(w.states)-1]
 }
 
-// expect waits for this state, with these reasons.
+// expect waits for the state with the reasons.
 func (w *watched) expect(what string, routed, bridged bool, why ...string) {
 	w.t.Helper()
 	begin := time.Now()
@@ -120,8 +119,8 @@ func (w *watched) nft(rules string) {
 	}
 }
 
-// TestNFTables: base chains in the path of forwarded packets count while they have a rule or a
-// policy that drops; chains on other paths do not count.
+// TestNFTables: base chains in the path of forwarded packets are reported while they have a rule or
+// a policy that drops; chains on other paths are ignored.
 func TestNFTables(t *testing.T) {
 	for name, tt := range map[string]struct {
 		empty, rule     string
@@ -146,7 +145,7 @@ func TestNFTables(t *testing.T) {
 			w.nft("add table " + family + " t\n" + tt.empty)
 			w.nft("add table inet other\nadd chain inet other c { type filter hook forward priority 0; policy drop; }")
 			w.expect("another table", true, false, "chain inet other c (forward) has the policy drop")
-			w.nft("delete table inet other") // from here on only t counts
+			w.nft("delete table inet other") // from here on only t remains
 			w.expect("no rules", false, false)
 			w.nft(tt.rule)
 			if tt.why == "" {
@@ -176,7 +175,7 @@ func TestIPTables(t *testing.T) {
 			t.Parallel()
 			need(t, name)
 			w := watch(t)
-			if out, err := w.ns.TryRun(name, "-S"); err != nil { // lists the table, which makes it
+			if out, err := w.ns.TryRun(name, "-S"); err != nil { // creates the table by listing it
 				t.Skipf("%s: %v: %s", name, err, out)
 			}
 			w.run(name, "-A", "INPUT", "-p", "tcp", "-j", "DROP")
@@ -197,7 +196,7 @@ func TestIPTables(t *testing.T) {
 	}
 }
 
-// TestIPsec: policies for outgoing or forwarded packets count, others do not.
+// TestIPsec: policies for outgoing or forwarded packets are reported, others are not.
 func TestIPsec(t *testing.T) {
 	w := watch(t)
 	need(t, "ip")
@@ -218,7 +217,7 @@ func TestIPsec(t *testing.T) {
 }
 
 // TestBridgesThatCallIP: if br_netfilter is enabled, for all bridges or for one, bridged frames
-// pass the rules for IP.
+// pass the IP rules.
 func TestBridgesThatCallIP(t *testing.T) {
 	w := watch(t)
 	w.nft("add table ip t\nadd chain ip t c { type filter hook forward priority 0; policy drop; }")
@@ -235,8 +234,8 @@ func TestBridgesThatCallIP(t *testing.T) {
 	w.expect("no longer either", true, false, "policy drop")
 }
 
-// TestStateOf: if br_netfilter is enabled, bridged frames pass the rules for IP; many rules are
-// reported in few words.
+// TestStateOf: if br_netfilter is enabled, bridged frames pass the IP rules; long lists are
+// abbreviated.
 func TestStateOf(t *testing.T) {
 	ip := finding{routed: true, ip: true, why: "a"}
 	frame := finding{bridged: true, why: "b"}

@@ -14,20 +14,19 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// From linux/netfilter/nf_tables.h and linux/netfilter.h, the constants that golang.org/x/sys
-// lacks.
+// Constants from linux/netfilter/nf_tables.h and linux/netfilter.h that golang.org/x/sys lacks.
 const (
 	hookPrerouting  = 0
 	hookForward     = 2
 	hookPostrouting = 4
 	hookInetIngress = 5
 
-	verdictDrop = 0 // NF_DROP, of a chain's policy
+	verdictDrop = 0 // NF_DROP, in a chain's policy
 
-	attributeType = 0x3fff // without its flags
+	attributeType = 0x3fff // without the flags
 )
 
-// chainFamilies are the families that forwarded packets pass, and their hooks.
+// chainFamilies are the families whose hooks forwarded packets pass.
 var chainFamilies = map[uint8]struct {
 	name  string
 	hooks map[uint32]string
@@ -44,7 +43,8 @@ var chainFamilies = map[uint8]struct {
 
 var forwardHooks = map[uint32]string{hookPrerouting: "prerouting", hookForward: "forward", hookPostrouting: "postrouting"}
 
-// nftables finds base chains on the way of forwarded packets that have a rule or drop.
+// nftables finds base chains in the path of forwarded packets that have a rule or a policy that
+// drops.
 func nftables() (found []finding, err error) {
 	messages, err := list(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN,
 		&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC, Version: nl.NFNETLINK_V0})
@@ -100,7 +100,7 @@ func chain(m []byte) (*finding, error) {
 	return &f, nil
 }
 
-// list returns the messages about all objects of a kind.
+// list returns the messages for all objects of a kind.
 func list(protocol, kind int, header nl.NetlinkRequestData) ([][]byte, error) {
 	return dump.Retry(func() ([][]byte, error) {
 		request := nl.NewNetlinkRequest(kind, unix.NLM_F_DUMP)
@@ -109,7 +109,7 @@ func list(protocol, kind int, header nl.NetlinkRequestData) ([][]byte, error) {
 	})
 }
 
-// attributes splits netlink attributes, by their type.
+// attributes parses netlink attributes into a map by type.
 func attributes(b []byte) (map[uint16][]byte, error) {
 	all := make(map[uint16][]byte)
 	for len(b) >= unix.SizeofNlAttr {
@@ -123,7 +123,7 @@ func attributes(b []byte) (map[uint16][]byte, error) {
 	return all, nil
 }
 
-// number reads an attribute of 32 bits, in network byte order.
+// number parses a 32-bit attribute in network byte order.
 func number(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0
@@ -131,7 +131,7 @@ func number(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// text reads an attribute that is a string.
+// text parses a string attribute.
 func text(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s

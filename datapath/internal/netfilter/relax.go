@@ -21,7 +21,7 @@ type Connection struct{ Source, Destination netip.AddrPort }
 
 // From linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_tcp.h.
 const (
-	conntrackUpdate = 0 // IPCTNL_MSG_CT_NEW, of an existing entry
+	conntrackUpdate = 0 // IPCTNL_MSG_CT_NEW, for an existing entry
 
 	ctaTupleOriginal = 1
 	ctaProtoInfo     = 4
@@ -40,10 +40,10 @@ const (
 	tcpBeLiberal     = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL
 )
 
-// Relax lets the kernel's connection tracking, in the namespace of the calling thread, accept the
-// packets of connections that bypassed it so far, although they are out of the window that it
-// remembers. Connections that it does not track stay untracked. Relax stops at the time given, and
-// returns the connections that are left.
+// Relax makes the kernel's connection tracking in the calling thread's namespace accept packets of
+// connections that bypassed it so far, even outside the TCP window that it has recorded.
+// Connections that it does not track stay untracked. Relax stops at the given time, and returns the
+// remaining connections.
 func Relax(all []Connection, until time.Time) (rest []Connection, err error) {
 	active, err := tracks()
 	if err != nil || !active || len(all) == 0 {
@@ -68,7 +68,7 @@ func Relax(all []Connection, until time.Time) (rest []Connection, err error) {
 	return nil, err
 }
 
-// tracks reports whether the kernel tracks connections at all.
+// tracks reports whether the kernel has any connection tracking entries.
 func tracks() (bool, error) {
 	count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, os.ErrNotExist) {
@@ -95,7 +95,7 @@ func relaxation(c Connection) *nl.NetlinkRequest {
 	return request
 }
 
-// attribute encodes a netlink attribute, padded.
+// attribute encodes a netlink attribute with padding.
 func attribute(kind uint16, value []byte) []byte {
 	b := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(value)))
 	b = append(binary.NativeEndian.AppendUint16(b, kind), value...)

@@ -12,8 +12,8 @@ import (
 
 const xfrmGroupPolicy = 4 // XFRMNLGRP_POLICY
 
-// xfrmPolicies finds IPsec policies that apply to forwarded packets: a packet that they want
-// encrypted must not leave in the clear.
+// xfrmPolicies finds IPsec policies that apply to forwarded packets: a packet that they require to
+// be encrypted must not be sent in the clear.
 func xfrmPolicies() ([]finding, error) {
 	messages, err := list(unix.NETLINK_XFRM, nl.XFRM_MSG_GETPOLICY, nl.NewIfInfomsg(unix.AF_UNSPEC))
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) {

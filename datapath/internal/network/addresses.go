@@ -20,8 +20,8 @@ import (
 const ifaProto = 11
 
 // addressUpdate brings the addresses of a device to the wanted ones, and restores the connected
-// routes of our addresses. An address that another program set is left alone, and counts as
-// present.
+// routes of our addresses. An address that another program set is kept, and satisfies the
+// configuration.
 type addressUpdate struct {
 	s      *space
 	link   netlink.Link
@@ -43,7 +43,7 @@ func (u *addressUpdate) run() error {
 		return err
 	}
 	var problems []error
-	// Removals are first: IPv6 has an address only once, whatever its length.
+	// Removals come first: a device has an IPv6 address only once, whatever its prefix length.
 	for _, old := range slices.Clone(*u.ours) {
 		p, err := netip.ParsePrefix(old)
 		if err == nil && !slices.Contains(u.wanted, p) {
@@ -90,8 +90,8 @@ func (u *addressUpdate) drop(p netip.Prefix, there bool) error {
 	})
 }
 
-// addresses returns the addresses of a device. The kernel filters them: every change of any
-// address interrupts a listing of all addresses.
+// addresses returns the addresses of a device. The kernel filters by device, because any address
+// change interrupts a dump of all addresses.
 func (s *space) addresses(link netlink.Link) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -103,7 +103,7 @@ func (s *space) addresses(link netlink.Link) ([]netip.Prefix, error) {
 			return s.execute(r, unix.RTM_NEWADDR)
 		})
 		if isAbsent(err) {
-			return nil, nil // so is the device
+			return nil, nil // the device does not exist either
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of %q: %w", link.Attrs().Name, err)
@@ -117,7 +117,7 @@ func (s *space) addresses(link netlink.Link) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// addressOf reads one address of a listing.
+// addressOf parses one address of a dump.
 func addressOf(message []byte, index int) (p netip.Prefix, ok bool) {
 	m := nl.DeserializeIfAddrmsg(message)
 	attrs, err := nl.ParseRouteAttr(message[m.Len():])
@@ -133,7 +133,7 @@ func addressOf(message []byte, index int) (p netip.Prefix, ok bool) {
 			local, _ = netip.AddrFromSlice(a.Value)
 		}
 	}
-	if !local.IsValid() { // IPv6, but for links with a peer
+	if !local.IsValid() { // IPv6, except on links with a peer
 		local = address
 	}
 	return netip.PrefixFrom(local, int(m.Prefixlen)), local.IsValid()

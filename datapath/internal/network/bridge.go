@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// defaultAgeing is the kernel's.
+// defaultAgeing is the kernel's default.
 const defaultAgeing = 300 * time.Second
 
 // clockTick is the unit in which the kernel counts the ageing of a bridge.
@@ -41,7 +41,7 @@ type bridgeUpdate struct {
 	absent []string // ports that do not exist in the bridge's namespace
 }
 
-// change does f, unless nothing is to be changed.
+// change calls f, or (dry) only records that something differs.
 func (u *bridgeUpdate) change(what string, f func() error) error {
 	if u.dry {
 		u.differs = true
@@ -73,8 +73,8 @@ func (u *bridgeUpdate) run() error {
 	return nil
 }
 
-// absentPorts reports for missing ports whether they are in the other namespace, and how to move
-// them.
+// absentPorts reports for each missing port whether it is in the other namespace, and how to move
+// it.
 func (u *bridgeUpdate) absentPorts() error {
 	var absent, elsewhere []string
 	for _, device := range u.absent {
@@ -96,7 +96,7 @@ func (u *bridgeUpdate) absentPorts() error {
 	return datapath.Absentf("bridge %s: %s", u.value.Device, strings.Join(parts, "; "))
 }
 
-// inSwitch names the bridge's namespace where host and switch are two.
+// inSwitch names the bridge's namespace if host and switch are separate namespaces.
 func (u *bridgeUpdate) inSwitch() string {
 	if u.s == u.n.host {
 		return ""
@@ -104,7 +104,7 @@ func (u *bridgeUpdate) inSwitch() string {
 	return " in network namespace " + u.n.cfg.SwitchNamespace
 }
 
-// find finds the bridge, or makes it.
+// find finds the bridge, or creates it.
 func (u *bridgeUpdate) find() (err error) {
 	if u.bridge, err = u.s.link(u.value.Device); err != nil {
 		return err
@@ -133,11 +133,12 @@ func (u *bridgeUpdate) make() error {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = u.value.Device
-	// Else the bridge would have the MAC of one of its ports, and another MAC with other ports.
+	// Otherwise the bridge would use the MAC of one of its ports, and its MAC would change with
+	// them.
 	attrs.HardwareAddr = macOf(u.n.cfg, u.value.Device)
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if u.value.VLANFiltering {
-		on, none := true, uint16(0) // no port is in a VLAN that is not configured for it
+		on, none := true, uint16(0) // ports belong only to their configured VLANs
 		bridge.VlanFiltering, bridge.VlanDefaultPVID = &on, &none
 	}
 	err := u.s.nl.LinkAdd(bridge)
@@ -178,7 +179,7 @@ func (u *bridgeUpdate) settings() error {
 	case u.value.VLANFiltering && b.VlanFiltering == nil:
 		return fmt.Errorf("bridge %q: %w", u.value.Device, errNoFiltering)
 	case u.value.VLANFiltering && !filters(b) && u.record.Made && b.VlanDefaultPVID != nil && *b.VlanDefaultPVID != 0:
-		none := uint16(0) // no port is in a VLAN that is not configured for it
+		none := uint16(0) // ports belong only to their configured VLANs
 		wanted.VlanDefaultPVID, changed = &none, true
 	case !u.value.VLANFiltering && filters(b) && !u.record.Made && !u.record.Filtering:
 		return fmt.Errorf("bridge %q exists with VLAN filtering, without which its VLANs would be one: set vlanFiltering to true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
@@ -240,7 +241,7 @@ func (u *bridgeUpdate) mtu() error {
 	if u.value.MTU == 0 || u.bridge.Attrs().MTU == u.value.MTU && u.dry {
 		return nil
 	}
-	// Not as it was read before the ports: read again.
+	// Attaching the ports may have changed the MTU: read it again.
 	link, err := u.s.link(u.value.Device)
 	if err != nil || link == nil || link.Attrs().MTU == u.value.MTU {
 		return err

@@ -18,7 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestBridge makes a bridge of two ports, over which hosts reach each other, and removes it again.
+// TestBridge creates a bridge with two ports, over which hosts reach each other, and removes it
+// again.
 //
 //	a eth0 ── p1 ┐
 //	             ├ br0 (10.71.0.1, fd71::1)
@@ -48,7 +49,7 @@ func TestBridge(t *testing.T) {
 	r.reach(a, "[fd71::3]:4660")
 	r.reach(a, "10.71.0.1:4661")
 
-	// The MAC is no port's MAC, and stays the same when the bridge is made again.
+	// The MAC differs from those of the ports, and stays the same when the bridge is recreated.
 	mac := sw.MAC(t, "br0")
 	if mac == sw.MAC(t, "p1") || mac == sw.MAC(t, "p2") {
 		t.Error("the bridge has the MAC of a port")
@@ -65,7 +66,7 @@ func TestBridge(t *testing.T) {
 	}
 	r.reach(a, "10.71.0.3:4660")
 
-	// A run later, with one port, address and setting less.
+	// After a restart, with one port, address and setting less.
 	r.restart()
 	want.Ports, want.Addresses, want.Ageing = want.Ports[:1], prefixes("10.71.0.1/24"), 0
 	r.bridge("lan", want)
@@ -78,7 +79,7 @@ func TestBridge(t *testing.T) {
 	r.has(sw, "ip link", []string{"p1", "p2"}, "br0", "master")
 }
 
-// TestBridgeRepair changes each setting of ours by an external change, one at a time.
+// TestBridgeRepair changes each of our settings externally, one at a time.
 func TestBridgeRepair(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
@@ -109,7 +110,7 @@ func TestBridgeRepair(t *testing.T) {
 }
 
 // TestLocalRouteEndsWithAddress restores the local route of an IPv6 address on a bridge that
-// existed before. The kernel does not know the restored route: we remove it with the address.
+// existed before. The kernel does not remove the restored route with the address, so we do.
 func TestLocalRouteEndsWithAddress(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
@@ -149,8 +150,8 @@ func TestBridgeExternalChanges(t *testing.T) {
 	r.has(r.host, "bridge fdb show br br0", []string{"02:00:00:12:34:56"})
 }
 
-// TestBridgeAdopted takes over a bridge that another program made, and leaves it again, without
-// disturbing its traffic.
+// TestBridgeAdopted takes over a bridge that another program created, and releases it again,
+// without disturbing its traffic.
 func TestBridgeAdopted(t *testing.T) {
 	r := newRig(t, true)
 	ctx := context.Background()
@@ -204,8 +205,7 @@ func TestBridgePortAddedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestBridgeRefused: impossible configurations are refused, with the reason, and nothing is
-// changed.
+// TestBridgeRefused: impossible configurations are refused with the reason, and nothing changes.
 func TestBridgeRefused(t *testing.T) {
 	r := newRig(t, true)
 	r.addHost("a", r.host, "p1", "10.71.0.2/24")
@@ -226,8 +226,8 @@ func TestBridgeRefused(t *testing.T) {
 	r.has(r.host, "ip link show master other", []string{"p2"})
 }
 
-// TestBridgeTakenOverByAnother has a bridge change its object, as when one is renamed:
-// nothing is taken out and put in again.
+// TestBridgeTakenOverByAnother moves a bridge to another object, as in a rename: no port is
+// detached and attached again.
 func TestBridgeTakenOverByAnother(t *testing.T) {
 	r := newRig(t, true)
 	ctx := context.Background()
@@ -273,7 +273,7 @@ func TestOtherDevicesAreNoNews(t *testing.T) {
 		{unix.RTM_NEWLINK, 7, "pod7", false},
 		{unix.RTM_NEWLINK, 8, "p1", true},
 		{unix.RTM_NEWLINK, 8, "p1", true},
-		{unix.RTM_NEWLINK, 8, "elsewhere", true}, // it was p1
+		{unix.RTM_NEWLINK, 8, "elsewhere", true}, // formerly p1
 		{unix.RTM_NEWLINK, 8, "elsewhere", false},
 		{unix.RTM_DELLINK, 9, "br0", true},
 		{unix.RTM_DELLINK, 7, "pod7", false},

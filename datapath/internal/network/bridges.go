@@ -58,7 +58,7 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 	}
 	record := b.n.journal.bridge(string(name))
 	if record != nil && (record.Device != value.Device || record.Space != s.id) {
-		// It had another device, or that namespace ended with all that was in it.
+		// The bridge had another device, or its namespace was deleted with everything in it.
 		if err := b.remove(name, record); err != nil {
 			return err
 		}
@@ -117,8 +117,8 @@ func (r *bridgeRecord) port(device string) *portRecord {
 	return p
 }
 
-// Delete implements [datapath.Table]: it deletes a bridge that we made; from another one it
-// removes our settings.
+// Delete implements [datapath.Table]: it deletes a bridge that we made, and removes our settings
+// from any other.
 func (b *bridges) Delete(_ context.Context, name datapath.BridgeName) error {
 	b.mu.Lock()
 	delete(b.wanted, name)

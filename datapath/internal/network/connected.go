@@ -18,15 +18,15 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// prefixMetric6 is the metric of the routes that the kernel makes for IPv6 addresses.
+// prefixMetric6 is the metric of the routes that the kernel creates for IPv6 addresses.
 const prefixMetric6 = 256
 
 // multicast6 is the destination of the route by which a device receives multicast packets.
 var multicast6 = netip.MustParsePrefix("ff00::/8")
 
-// connectedRoutes returns the routes that the kernel makes for an address and that we restore:
-// the connected route to its network, the local route that delivers packets to the address, and
-// of IPv6 the multicast route of the device, without which it receives no neighbour solicitation.
+// connectedRoutes returns the routes that the kernel creates for an address and that we restore:
+// the connected route to its network, the local route that delivers packets to the address, and for
+// IPv6 the multicast route of the device, without which it receives no neighbour solicitation.
 func connectedRoutes(index int, p netip.Prefix) []*netlink.Route {
 	whole := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
 	network := &netlink.Route{
@@ -56,12 +56,12 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// connect has the connected routes of an address of ours exist, which the device has for some
-// time. The kernel makes them with the address, and not again where another program deletes them.
+// connect restores missing connected routes of an address of ours that the device already has. The
+// kernel creates them with the address, but not again if another program deletes them.
 func (u *addressUpdate) connect(p netip.Prefix) error {
 	a := u.link.Attrs()
 	if a.Flags&net.FlagUp == 0 || p.Addr().Is6() && a.Flags&net.FlagRunning == 0 {
-		return nil // the kernel makes them when it is up
+		return nil // the kernel creates them when it is up
 	}
 	var problems []error
 	for _, wanted := range connectedRoutes(a.Index, p) {
@@ -104,7 +104,7 @@ func (s *space) routesTo(wanted *netlink.Route) ([]netlink.Route, error) {
 	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Dst == nil || r.Dst.String() != to }), nil
 }
 
-// addConnected adds a connected route as the kernel does: behind one of another device.
+// addConnected adds a connected route as the kernel does: after an existing one of another device.
 func (s *space) addConnected(wanted *netlink.Route) error {
 	err := s.nl.RouteAdd(wanted)
 	if !errors.Is(err, unix.EEXIST) {
@@ -122,8 +122,8 @@ func (s *space) addConnected(wanted *netlink.Route) error {
 	return s.nl.RouteAppend(wanted)
 }
 
-// connects reports whether a message is about a route that one of our addresses needs, and that
-// is deleted or replaced.
+// connects reports whether a message reports the deletion or replacement of a route that one of our
+// addresses needs.
 func (s *space) connects(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
@@ -144,7 +144,7 @@ func (s *space) connects(m syscall.NetlinkMessage) bool {
 	return ours
 }
 
-// noteConnected records the routes that the kernel makes for address p, for connects.
+// noteConnected records the routes that the kernel creates for address p, for connects.
 func (s *space) noteConnected(p netip.Prefix) {
 	s.connected.Store(p.Masked(), true)
 	s.connected.Store(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), true)
@@ -153,11 +153,11 @@ func (s *space) noteConnected(p netip.Prefix) {
 	}
 }
 
-// localPatience bounds how long awaitLocal waits, which is usually less than a millisecond.
+// localPatience limits how long awaitLocal waits; it usually takes less than a millisecond.
 const localPatience = 200 * time.Millisecond
 
-// awaitLocal waits until the kernel has made the local route of a new address of IPv6, which a
-// work queue does. Without it, the next look would take the route for deleted.
+// awaitLocal waits until the kernel has created the local route of a new IPv6 address, in a work
+// queue. Otherwise the next check would consider the route deleted.
 func (s *space) awaitLocal(index int, p netip.Prefix) {
 	local := connectedRoutes(index, p)[0]
 	for end := time.Now().Add(localPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -167,8 +167,8 @@ func (s *space) awaitLocal(index int, p netip.Prefix) {
 	}
 }
 
-// removeLocal removes the local routes to an address of IPv6 that a device no longer has. The
-// kernel removes those that it made, and not those that we restored.
+// removeLocal removes the local routes to an IPv6 address that a device no longer has. The kernel
+// removes the routes that it created, but not those that we restored.
 func (s *space) removeLocal(index int, p netip.Prefix) error {
 	local := connectedRoutes(index, p)[0]
 	list, err := s.routesTo(local)

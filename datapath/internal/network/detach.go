@@ -30,7 +30,7 @@ func Present(cfg datapath.Config) bool {
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
-		n.journal, err = &journal{current: newRecords()}, nil // no state: nothing is ours
+		n.journal, err = &journal{current: newRecords()}, nil // no state file: nothing is ours
 	}
 	if err != nil {
 		return err
@@ -83,8 +83,8 @@ func (n *Network) removeAll(ctx context.Context) error {
 	return err
 }
 
-// deleteAll deletes all rows of a table, up to the first that cannot be, and logs done for
-// each, unless it is empty.
+// deleteAll deletes all rows of a table, up to the first failure. Unless done is empty, it is
+// logged for each row.
 func deleteAll[K ~string, V any](ctx context.Context, log *slog.Logger, t datapath.Table[K, V], what, done string) error {
 	for name, err := range t.Keys(ctx) {
 		if err == nil {
@@ -139,7 +139,7 @@ func (n *Network) removeSwitch() error {
 }
 
 // warnOfDevices names the devices of other programs that are deleted with the switch's namespace:
-// all but physical ones, which return to the host.
+// all except physical devices, which return to the host.
 func (n *Network) warnOfDevices() {
 	links, err := dump.Retry(n.sw.nl.LinkList)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// endpoints is the table of endpoints, restricted to bridges: of which bridge each device is a
-// port.
+// endpoints is the table of endpoints, restricted to the kernel's own forwarding: each device's
+// bridge and routes.
 type endpoints struct {
 	n *Network
 
 	mu     sync.Mutex
 	wanted map[datapath.EndpointName]datapath.Endpoint // the values of the last Update
-	routed map[string]bool                             // that have routes, or may; nil: not known yet
+	routed map[string]bool                             // that may have routes; nil: not known yet
 }
 
 // endpointRecord is the device that we attached to a bridge.
@@ -40,8 +40,8 @@ func (n *Network) Endpoints() datapath.Table[datapath.EndpointName, datapath.End
 	return n.endpoints
 }
 
-// Update implements [datapath.Table]. The device is set up here at last: before that nothing
-// came in by it.
+// Update implements [datapath.Table]. Only here is the device set up, so nothing arrives by it
+// before.
 func (e *endpoints) Update(ctx context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
 	if err := e.join(name, value); err != nil {
 		return err
@@ -75,8 +75,8 @@ func (e *endpoints) route(ctx context.Context, name datapath.EndpointName, wante
 	return err
 }
 
-// routesOf returns the routes of an endpoint. Of those with one prefix one is the host's, and
-// one the switch's.
+// routesOf returns the routes of an endpoint. Of two routes with the same prefix, one is for the
+// host and one for the switch.
 func routesOf(name datapath.EndpointName, value datapath.Endpoint) map[datapath.RouteName]datapath.Route {
 	wanted := make(map[datapath.RouteName]datapath.Route, len(value.Routes))
 	for _, r := range value.Routes {
@@ -197,7 +197,7 @@ func (e *endpoints) release(record *endpointRecord) error {
 	if err != nil || link == nil || link.Attrs().Index != record.Index || link.Attrs().MasterIndex != record.Bridge {
 		return err
 	}
-	// Down: it is about to lose its guard.
+	// Set down, because it is about to lose its source guard.
 	if err := s.nl.LinkSetDown(link); err != nil && !isAbsent(err) {
 		return fmt.Errorf("device %q: set it down: %w", record.Device, err)
 	}

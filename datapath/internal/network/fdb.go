@@ -16,22 +16,22 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// The ports of pods, and the port of the link to the host, have static entries in the FDB of their
-// bridge, which no frame moves to another port (sticky). The ports of pods learn nothing. So a
-// forged source MAC neither diverts another host's frames nor fills the FDB, even if the source
-// guard did not drop the frame. On a bridge with VLAN filtering, where an entry belongs to one
-// VLAN, only the source guard protects.
+// The ports of pods, and the port of the link to the host, have static FDB entries in their bridge,
+// which no frame can move to another port (sticky). The ports of pods learn nothing. So a forged
+// source MAC neither diverts another host's frames nor fills the FDB, even if the source guard did
+// not drop the frame. On a bridge with VLAN filtering, where an entry belongs to one VLAN, only the
+// source guard protects.
 
 const ntfSticky = 0x40 // NTF_STICKY of linux/neighbour.h
 
 // fdbEntry is an entry of the FDB of a bridge.
 type fdbEntry struct {
-	port  int // index; of the bridge for its own address
+	port  int // index; the bridge's index for its own address
 	state uint16
 	flags uint8
 }
 
-// pinned reports whether no frame moves the entry from a port.
+// pinned reports whether the entry is at port and no frame can move it.
 func (e *fdbEntry) pinned(port int) bool {
 	return e != nil && e.port == port && e.state&unix.NUD_NOARP != 0 && e.flags&ntfSticky != 0
 }
@@ -132,7 +132,7 @@ func (n *Network) checkMAC(s *space, port, bridge netlink.Link, mac net.Hardware
 	return taken("another device of the switch")
 }
 
-// isPinned reports whether the port of an endpoint is as secure wants it.
+// isPinned reports whether the port of an endpoint is configured as by secure.
 func (s *space) isPinned(port, bridge netlink.Link, mac net.HardwareAddr) (bool, error) {
 	index := port.Attrs().Index
 	entry, err := s.fdbEntry(bridge.Attrs().Index, mac)
@@ -143,8 +143,8 @@ func (s *space) isPinned(port, bridge netlink.Link, mac net.HardwareAddr) (bool,
 	return !learns, err
 }
 
-// secure has the port of an endpoint learn nothing and the bridge know its MAC. before is the MAC
-// that the endpoint had before; nil: none.
+// secure disables learning on the port of an endpoint and adds its MAC to the bridge's FDB. before
+// is the endpoint's previous MAC; nil: none.
 func (s *space) secure(port, bridge netlink.Link, before, mac net.HardwareAddr) error {
 	index := port.Attrs().Index
 	if ok, err := s.isPinned(port, bridge, mac); err != nil || ok {
@@ -164,8 +164,8 @@ func (s *space) secure(port, bridge netlink.Link, before, mac net.HardwareAddr) 
 	return nil
 }
 
-// pinHost enters the MAC of the host's end of the link in the FDB of the bridge that the other
-// end is a port of.
+// pinHost adds the MAC of the link's host end to the FDB of the bridge to which the other end
+// belongs.
 func (u *bridgeUpdate) pinHost(port netlink.Link) error {
 	if port.Attrs().Name != u.n.cfg.SwitchDevice || u.value.VLANFiltering || filters(u.bridge) {
 		return nil

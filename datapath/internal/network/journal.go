@@ -21,22 +21,22 @@ import (
 // journalName is the file in the daemon's folder of state.
 const journalName = "network.journal"
 
-// journal records which objects of the kernel's own forwarding are ours, because the kernel mostly cannot
-// report that: one line for each change, written before the kernel is changed. If the daemon is
-// killed, the journal may name changes that were never made, but never lacks a change that was made. It
-// is void after the next boot, because the kernel's network ends with the machine; so single lines
-// are not synced.
+// journal records which objects of the kernel's own forwarding are ours, because the kernel mostly
+// cannot report that. It has one line for each change, written before the kernel is changed. If the
+// daemon is killed, the journal may name changes that were never made, but never lacks a change
+// that was made. It is void after the next boot, because the kernel's network state does not
+// survive one, so single lines are not synced.
 //
 // If the journal cannot be written (a full or read-only file system), the network continues with
-// the records in memory, [journal.problem] reports the error, and each further note tries to write
-// the whole journal anew.
+// the records in memory, [journal.problem] reports the error, and each further note tries to
+// rewrite the whole journal.
 type journal struct {
 	mu      sync.Mutex
-	file    *os.File // nil: the journal is not kept, or broken
+	file    *os.File // nil: the journal is not kept, or is broken
 	current records
 	lines   int
 	dir     string // empty: the journal is not kept
-	broken  error  // why the file differs from current; nil: it does not
+	broken  error  // why the file differs from current; nil: it is equal
 }
 
 // records is the current contents of the journal.
@@ -46,7 +46,7 @@ type records struct {
 	Links     map[string]*linkRecord
 	Endpoints map[string]*endpointRecord
 	Tunnels   map[string]*tunnelRecord
-	holders   map[routeRecord]string // of the entries of Routes
+	holders   map[routeRecord]string // by entry of Routes
 }
 
 func newRecords() records {
@@ -97,7 +97,7 @@ type tunnelRecord struct {
 	Space  spaceID `json:"space"`
 }
 
-// line is one change of the journal; with a name alone that is forgotten.
+// line is one change of the journal; a line with only a name deletes the record.
 type line struct {
 	Boot     string          `json:"boot,omitempty"` // the first line has nothing else
 	Kind     string          `json:"kind,omitempty"`
@@ -117,7 +117,7 @@ const (
 	kindTunnel   = "tunnel"
 )
 
-// bootID is another one after each boot.
+// bootID returns the boot ID, which differs after each boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
@@ -142,7 +142,7 @@ func readJournal(dir string) (records, error) {
 	for first := true; lines.Scan(); first = false {
 		var l line
 		if json.Unmarshal(lines.Bytes(), &l) != nil {
-			continue // cut off
+			continue // truncated
 		}
 		if first && l.Boot != boot {
 			return records, nil
@@ -239,7 +239,7 @@ func (j *journal) whole() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// rewrite writes the journal anew, durable before it takes its name.
+// rewrite writes the journal anew; the new file is synced before it takes the journal's name.
 func (j *journal) rewrite() error {
 	text, err := j.whole()
 	if err != nil {
@@ -252,7 +252,7 @@ func (j *journal) rewrite() error {
 	if err != nil {
 		if fresh != nil {
 			_ = fresh.Close()           // its contents are not needed
-			_ = os.Remove(fresh.Name()) // gives the room back
+			_ = os.Remove(fresh.Name()) // frees the space
 		}
 		return fmt.Errorf("record our objects: %w", err)
 	}
@@ -263,7 +263,7 @@ func (j *journal) rewrite() error {
 	return nil
 }
 
-// note writes a change down, if it is one.
+// note records a change, unless nothing differs.
 func (j *journal) note(l line) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -272,7 +272,7 @@ func (j *journal) note(l line) error {
 	if j.dir == "" || same && j.broken == nil {
 		return nil
 	}
-	// Broken, or much longer than its contents: written anew.
+	// A journal that is broken, or much longer than its contents, is rewritten.
 	if j.broken != nil || j.lines > 1000+4*j.current.count() {
 		j.broken = j.rewrite()
 	} else {
@@ -296,7 +296,7 @@ func (j *journal) append(l line) error {
 	return nil
 }
 
-// problem returns why the journal on disk is broken; nil: it is not.
+// problem returns why the journal on disk is broken; nil: it is intact.
 func (j *journal) problem() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -307,7 +307,7 @@ func (j *journal) problem() error {
 }
 
 // contains reports whether l is equal to the current records. The caller of note may change maps
-// and lists in a record later, so that only records of plain fields can be compared.
+// and lists in a record later, so only records of plain fields can be compared.
 func (r *records) contains(l line) bool {
 	switch {
 	case l.Kind == kindRoute && l.Route != nil:
@@ -330,14 +330,14 @@ func recordOf[R any](j *journal, current map[string]*R, name string) *R {
 	return current[name]
 }
 
-// namesOf returns the names of all that the journal holds of a kind, in order.
+// namesOf returns the sorted names of all records of a kind.
 func namesOf[R any](j *journal, current map[string]*R) []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.Sorted(maps.Keys(current))
 }
 
-// keysOf is names as the Keys of a table.
+// keysOf returns names in the form of a table's Keys.
 func keysOf[K, N ~string](names []N) iter.Seq2[K, error] {
 	return func(yield func(K, error) bool) {
 		for _, name := range names {
@@ -356,7 +356,7 @@ func (j *journal) endpoint(name string) *endpointRecord {
 }
 func (j *journal) tunnel(name string) *tunnelRecord { return recordOf(j, j.current.Tunnels, name) }
 
-// holder returns the route that has an entry of a table.
+// holder returns the name of the route that holds an entry of the main table.
 func (j *journal) holder(r routeRecord) (string, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lacksRoom reports whether err means that a file, writable before, cannot be written now: the
+// lacksRoom reports whether err means that a file that was writable cannot be written for now. The
 // network need not wait for that.
 func lacksRoom(err error) bool {
 	for _, lack := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EFBIG} {
@@ -22,8 +22,8 @@ func lacksRoom(err error) bool {
 	return false
 }
 
-// openSame opens the file of path for more lines, if text is all that it has. It returns nil
-// if it has something else, or cannot be written.
+// openSame opens the file at path for appending if its contents are text. It returns nil if the
+// contents differ, or the file cannot be written.
 func openSame(path string, text []byte) (*os.File, error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(content, text) {
@@ -39,8 +39,8 @@ func openSame(path string, text []byte) (*os.File, error) {
 	return f, err
 }
 
-// writeSynced makes text durable in a new file and returns that, open. After an error the
-// file may be there.
+// writeSynced writes and syncs text to a new file and returns it, open. After an error the file may
+// exist.
 func writeSynced(path string, text []byte) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

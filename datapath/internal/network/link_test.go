@@ -59,7 +59,7 @@ func TestLink(t *testing.T) {
 	r.link("pods", v)
 	r.has(r.host, "ip link show dev loxi_host", []string{"mtu 1432"})
 
-	// Others instead, after a restart.
+	// After a restart, other settings replace them.
 	r.restart()
 	r.bridge("b", br0)
 	if names := fmt.Sprint(r.n.journal.link("pods").Addresses); names != "[10.5.1.2/24 2001:db8:5::2/64]" {
@@ -69,7 +69,7 @@ func TestLink(t *testing.T) {
 	r.link("pods", v)
 	r.has(r.host, "ip address show dev loxi_host", []string{"10.5.1.7/24", "2001:db8:5::2/64", "10.6.1.9/24", "mtu 1500"}, "10.5.1.2/")
 
-	// The device is made anew, without its settings.
+	// The device is recreated, without its settings.
 	r.sw().Run(t, "ip", "link", "del", "hs_host")
 	r.linkIs("pods", false)
 	if err := r.n.Maintain(ctx); err != nil {
@@ -95,7 +95,7 @@ func TestLink(t *testing.T) {
 	r.has(r.host, "ip link show", nil, "loxi_host")
 }
 
-// TestLinkStays: on a device that is not ours, our settings are removed and the others stay.
+// TestLinkStays: on a device that is not ours, only our settings are removed.
 func TestLinkStays(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// links is the table of devices that other programs make, of which some settings are ours.
+// links is the table of devices that other programs create and on which some settings are ours.
 type links struct {
 	n *Network
 
@@ -128,7 +128,7 @@ type linkUpdate struct {
 	removing bool // remove our settings
 }
 
-// change does f, unless nothing is to be changed.
+// change calls f, or (dry) only records that something differs.
 func (u *linkUpdate) change(what string, f func() error) error {
 	if u.dry {
 		u.differs = true
@@ -176,7 +176,7 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 	return errors.Join(u.mtu(), a.run())
 }
 
-// mtu sets the MTU that is wanted; with leaving the one from before.
+// mtu sets the wanted MTU; with removing, the MTU from before.
 func (u *linkUpdate) mtu() error {
 	now, wanted := u.link.Attrs().MTU, u.value.MTU
 	ours := u.record.MTU != 0 && now == u.record.MTU

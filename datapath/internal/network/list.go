@@ -30,7 +30,7 @@ const (
 
 // List implements [datapath.NetworkLister].
 func (n *Network) List(_ context.Context, v datapath.NetworkView, inSwitch bool, skip, limit int) ([]datapath.NetworkEntry, bool, error) {
-	// A space of its own, since the one in use may be let go of meanwhile.
+	// A separate space, because the one in use may be released in the meantime.
 	name := ""
 	if inSwitch {
 		if name = n.cfg.SwitchNamespace; n.isHost() {
@@ -67,8 +67,8 @@ func (n *Network) List(_ context.Context, v datapath.NetworkView, inSwitch bool,
 	return p.entries, p.more, err
 }
 
-// openForListing opens the host's namespace by the handle that there is: the thread may
-// be in another one.
+// openForListing opens a namespace, the host's by its existing handle: the thread may be in another
+// one.
 func (n *Network) openForListing(name string) (*space, error) {
 	if name != "" {
 		if _, there := namedID(name); !there {
@@ -199,7 +199,7 @@ func (p *page) fdb() error {
 	}
 	for _, x := range list {
 		if x.MasterIndex == 0 {
-			continue // addresses to which the device itself listens
+			continue // addresses on which the device itself listens
 		}
 		if past, stop := p.full(); stop {
 			return nil
@@ -222,7 +222,7 @@ func (p *page) fdb() error {
 	return nil
 }
 
-// neighbourStates are the names that ip neighbour has.
+// neighbourStates are the state names of ip neighbour.
 var neighbourStates = []struct {
 	bit  int
 	name string
@@ -266,7 +266,7 @@ func (p *page) neighbours() error {
 	return nil
 }
 
-// routes reads no more than it takes: there may be a million.
+// routes reads no more than it needs: there may be a million routes.
 func (p *page) routes() error {
 	begin := *p
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}

@@ -8,8 +8,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Mark returns the alias of devices that this instance made, or its prefix.
+// Mark returns the alias of devices that this instance created, or its prefix.
 func Mark(cfg datapath.Config) string { return mark(cfg) }
 
-// MACOf is the hardware address of a device that this instance makes, by its name.
+// MACOf returns the MAC address for the device of that name if this instance creates it.
 func MACOf(cfg datapath.Config, device string) net.HardwareAddr { return macOf(cfg, device) }

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// netnsDir is where ip netns has the names of namespaces.
+	// netnsDir is where ip netns keeps the names of namespaces.
 	netnsDir = "/run/netns"
-	// nsfs is the type of the file system of namespaces.
+	// nsfs is the file system type of namespaces.
 	nsfs = 0x6e736673
-	// askPause is the least time between two requests to make the namespace.
+	// askPause is the minimum time between two requests to create the namespace.
 	askPause = 3 * time.Second
 )
 
 // ensureSwitch returns the current space of the switch. If another program deleted the namespace,
-// the old space is released, and a new one is made if make allows it. n.mu is held.
+// the old space is released, and a new namespace is created if make allows it. n.mu is held.
 func (n *Network) ensureSwitch(make bool) (*space, error) {
 	name := n.cfg.SwitchNamespace
 	id, there := namedID(name)
@@ -37,7 +37,7 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 	}
 	if n.sw != nil {
 		n.log.Warn("another program deleted the network namespace of the switch", slog.String("namespace", name))
-		n.sw.drop() // or it would live on without a name
+		n.sw.drop() // or it would continue to exist without a name
 		n.sw = nil
 	}
 	if !there {
@@ -61,7 +61,7 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 	return s, nil
 }
 
-// namedID returns which namespace has the name; false if none has.
+// namedID returns the ID of the namespace with the name; false if none exists.
 func namedID(name string) (spaceID, bool) {
 	path := filepath.Join(netnsDir, name)
 	var st unix.Stat_t
@@ -72,13 +72,13 @@ func namedID(name string) (spaceID, bool) {
 	return spaceID{Dev: st.Dev, Ino: st.Ino}, true
 }
 
-// makeSwitch makes the namespace, or requests it from a process that has the rights.
+// makeSwitch creates the namespace, or requests it from a process that has the privileges.
 func (n *Network) makeSwitch() error {
 	err := MakeSwitch(n.cfg)
 	if err == nil || n.cfg.MakeSwitch == nil || !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EROFS) {
 		return err
 	}
-	// In the sandbox of the unit nothing can be mounted that others would see.
+	// In the sandbox of the systemd unit, mounts are not visible to other processes.
 	if time.Since(n.asked) > askPause {
 		n.asked = time.Now()
 		if err := n.cfg.MakeSwitch(); err != nil {
@@ -92,7 +92,7 @@ func (n *Network) makeSwitch() error {
 }
 
 // MakeSwitch creates the network namespace of the switch under the name that ip netns uses. If the
-// namespace exists, it restores the sysctls of our own and leaves any other unchanged.
+// namespace exists and is ours, it restores its sysctls; any other namespace stays unchanged.
 func MakeSwitch(cfg datapath.Config) error {
 	if isHost(cfg) {
 		return nil
@@ -139,7 +139,7 @@ func prepareNetnsDir() error {
 		return err
 	}
 	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // as ip netns does: mounted once
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // as ip netns does: mount once
 		return fmt.Errorf("lock %s: %w", netnsDir, err)
 	}
 	err = unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
@@ -152,8 +152,8 @@ func prepareNetnsDir() error {
 	return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
 }
 
-// onNewNamespace runs f on a thread in a network namespace of its own, which ends
-// with f unless f keeps it.
+// onNewNamespace runs f on a thread in a network namespace of its own, which ends with f unless f
+// keeps a reference to it.
 func onNewNamespace(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -167,8 +167,9 @@ func onNewNamespace(f func() error) error {
 	return <-done
 }
 
-// switchSysctls are how the namespace forwards. The kernel gives a new one some of
-// the host's own settings. Loose: bridges and tunnels send the answer another way.
+// switchSysctls configure forwarding in the namespace. A new namespace inherits some of the host's
+// settings. The reverse-path filter is off because replies may take another path through bridges
+// and tunnels.
 var switchSysctls = map[string]string{
 	"net/ipv4/ip_forward":                  "1",
 	"net/ipv4/conf/all/rp_filter":          "0",
@@ -185,7 +186,7 @@ var switchSysctls = map[string]string{
 	"net/ipv6/conf/default/accept_dad": "0",
 }
 
-// furnish makes the namespace that the thread is in the switch.
+// furnish turns the thread's namespace into the switch.
 func furnish(cfg datapath.Config) error {
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -196,14 +197,14 @@ func furnish(cfg datapath.Config) error {
 	if err != nil {
 		return err
 	}
-	// The mark means that we may remove the namespace.
+	// The mark permits us to remove the namespace.
 	if err := errors.Join(nl.LinkSetAlias(lo, mark(cfg)), nl.LinkSetUp(lo)); err != nil {
 		return err
 	}
 	return setSysctls()
 }
 
-// madeByUs reports whether this instance made the namespace.
+// madeByUs reports whether this instance created the namespace.
 func madeByUs(cfg datapath.Config, s *space) (bool, error) {
 	lo, err := s.link("lo")
 	if err != nil || lo == nil {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package network configures the kernel's own forwarding by netlink: the network namespace of the
-// switch, the link between it and the host, bridges and routes. It forwards no packet itself,
-// holds no desired state except the values of the last updates, and touches neither firewall rules
-// nor anything that other programs made.
+// switch, the link between it and the host, bridges and routes. It forwards no packet itself, holds
+// no desired state except the values of the last updates, and changes neither firewall rules nor
+// anything that other programs created.
 package network
 
 import (
@@ -29,7 +29,7 @@ import (
 // other program uses.
 const Protocol = 0x4c
 
-// hostNamespace is the name for no switch of its own.
+// hostNamespace is the name for a switch without a namespace of its own.
 const hostNamespace = "host"
 
 // Network is the kernel's own forwarding on this node.
@@ -43,12 +43,12 @@ type Network struct {
 	endpoints *endpoints
 	tunnels   *tunnels
 	signals   *signals
-	repairs   atomic.Uint64 // of state that belongs to no row
+	repairs   atomic.Uint64 // of state outside the tables
 
 	mu        sync.Mutex // of the following
 	host      *space
 	sw        *space          // of the switch; nil: does not exist, or is not needed
-	ports     map[string]bool // that want the switch to be there
+	ports     map[string]bool // that need the switch
 	asked     time.Time
 	linked    bool   // the link between host and switch existed in this run
 	linkError string // error of the link between host and switch; logged once
@@ -155,7 +155,7 @@ func isHost(cfg datapath.Config) bool {
 }
 
 // space returns the namespace of the host or of the switch, to be released by done. The switch's
-// namespace is made if it does not exist, and then kept.
+// namespace is created if it does not exist, and then kept.
 func (n *Network) space(ofSwitch bool) (s *space, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -202,7 +202,7 @@ func (n *Network) ForgetSwitch(port string) {
 	delete(n.ports, port)
 }
 
-// done gives a space back.
+// done releases a space.
 func (n *Network) done(s *space) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -237,7 +237,7 @@ func (n *Network) present(id spaceID) (s *space, err error) {
 	return s, err
 }
 
-// mark returns the alias of devices that we make.
+// mark returns the alias of devices that we create.
 func mark(cfg datapath.Config) string {
 	if cfg.Instance == "" {
 		return "loxilight"
@@ -245,19 +245,19 @@ func mark(cfg datapath.Config) string {
 	return "loxilight " + cfg.Instance
 }
 
-// isOurs reports whether we made a device: it has our mark, or, if we were killed before setting
-// that, the MAC address that we gave it.
+// isOurs reports whether we created a device: it has our mark, or, if we were killed before setting
+// the mark, our MAC address.
 func isOurs(cfg datapath.Config, link netlink.Link) bool {
 	a := link.Attrs()
 	return a.Alias == mark(cfg) || bytes.Equal(a.HardwareAddr, macOf(cfg, a.Name))
 }
 
-// macOf is the address of a device that we make: the same each time, so that it keeps
-// it when it has to be made again, and of no other device of this or another machine.
+// macOf returns the MAC address for a device that we create: the same each time the device is
+// created, and different from those of all other devices on this and other machines.
 func macOf(cfg datapath.Config, device string) net.HardwareAddr {
 	machine, err := os.ReadFile("/etc/machine-id")
 	if err != nil || len(machine) == 0 {
-		name, _ := os.Hostname() // none is as good as any other
+		name, _ := os.Hostname() // an empty name will do
 		machine = []byte(name)
 	}
 	sum := sha256.Sum256([]byte(strings.Join([]string{string(machine), cfg.Instance, cfg.SwitchNamespace, cfg.StateDir, device}, "\x00")))

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sctpSegmentation is that the kernel leaves it to a device to cut SCTP into packets.
+// sctpSegmentation is the feature by which the kernel leaves SCTP segmentation to a device.
 const sctpSegmentation = "tx-sctp-segmentation"
 
-// cutSCTP makes the kernel segment SCTP packets before the device of a tunnel gets them: programs
+// cutSCTP makes the kernel segment SCTP packets before they reach the device of a tunnel: programs
 // can encapsulate unsegmented packets of TCP and UDP only. A kernel without this netlink setting
-// is left as it is.
+// stays unchanged.
 func (s *space) cutSCTP(device string) error {
 	handle, err := netlink.NewHandleAt(s.ns, unix.NETLINK_GENERIC)
 	if err != nil {

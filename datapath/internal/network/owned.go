@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// routeOwner is the owner of routes that belong to no Route: a peer or an endpoint. The names of
+// routeOwner is the owner, a peer or an endpoint, of routes that belong to no Route. The names of
 // its routes begin with it.
 type routeOwner string
 
@@ -30,7 +30,7 @@ func (o routeOwner) route(what string) datapath.RouteName {
 	return datapath.RouteName(string(o) + " " + what)
 }
 
-// ownerOf returns the owner of a route; empty: it is a Route's.
+// ownerOf returns the owner of a route; empty: the route belongs to a Route.
 func ownerOf(route string) routeOwner {
 	for _, mark := range []string{peerMark, endpointMark} {
 		if rest, ok := strings.CutPrefix(route, mark); ok {
@@ -41,7 +41,7 @@ func ownerOf(route string) routeOwner {
 	return ""
 }
 
-// routeOwners returns the names of the owners of a kind that the journal knows routes of.
+// routeOwners returns the names of the owners of a kind that have routes in the journal.
 func (j *journal) routeOwners(mark string) map[string]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -54,7 +54,7 @@ func (j *journal) routeOwners(mark string) map[string]bool {
 	return all
 }
 
-// removeBut removes the routes of an owner that are not among those to be kept.
+// removeBut removes the routes of an owner that are not in keep.
 func (r *routes) removeBut(ctx context.Context, owner routeOwner, keep map[datapath.RouteName]datapath.Route) error {
 	gone := map[datapath.RouteName]bool{}
 	r.n.journal.mu.Lock()
@@ -76,7 +76,7 @@ func (r *routes) removeBut(ctx context.Context, owner routeOwner, keep map[datap
 	return err
 }
 
-// wantOfOwner notes that a route is wanted, or not any more, if it is no Route's. r.mu is held.
+// wantOfOwner records whether a route is wanted, if it belongs to an owner. r.mu is held.
 func (r *routes) wantOfOwner(name datapath.RouteName, wanted bool) {
 	owner := ownerOf(string(name))
 	switch {
@@ -99,9 +99,9 @@ func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
 	return maps.Clone(r.owned[owner])
 }
 
-// rival returns a Route that has the place of this one; empty: none. The store allows one Route at
-// a place, but if host and switch became one namespace since, a Route of each may be there: the
-// first by name has the place.
+// rival returns another Route that has precedence at the place of this one; empty: none. The store
+// allows one Route for each place, but if host and switch have become one namespace, each may have
+// one there: the first by name has precedence.
 func (r *routes) rival(name datapath.RouteName, value *datapath.Route) (first datapath.RouteName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 )
 
 // tendLink ensures the link between host and switch: a veth with one end in the host. An existing
-// link is used, whoever made it. n.mu is held.
+// link is used, whichever program created it. n.mu is held.
 func (n *Network) tendLink(s *space) error {
 	err := n.ensureLink(s)
 	text := ""
@@ -50,7 +50,7 @@ func (n *Network) ensureLink(s *space) error {
 		return fmt.Errorf("device %q (switch.switchDevice) already exists in namespace %q and is not ours: rename it, or configure another name",
 			switchName, n.cfg.SwitchNamespace)
 	}
-	// One end alone leads nowhere: its other end went, or went elsewhere.
+	// One end alone is useless: the other was deleted or moved.
 	for _, end := range []struct {
 		of   *space
 		link netlink.Link
@@ -65,7 +65,7 @@ func (n *Network) ensureLink(s *space) error {
 	return n.makeLink(s)
 }
 
-// tendEnd has one end of the link, if we made it, be as we made it.
+// tendEnd restores the settings of one end of the link, if we created it.
 func (n *Network) tendEnd(s *space, end netlink.Link) error {
 	a := end.Attrs()
 	if !isOurs(n.cfg, end) {

@@ -49,7 +49,7 @@ func (p peers) routes(name datapath.PeerName, value datapath.Peer) (map[datapath
 	return all, nil
 }
 
-// mtuTo is the MTU of a route to a prefix; 0: none of its own. IPv6 has no less than 1280.
+// mtuTo returns the MTU of a route to a prefix; 0: none of its own. The minimum for IPv6 is 1280.
 func mtuTo(mtu int, prefix netip.Prefix) uint32 {
 	const least6 = 1280
 	if mtu != 0 && prefix.Addr().Is6() {

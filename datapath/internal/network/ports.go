@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// ports brings the ports in, and lets those go that are not wanted any more.
+// ports attaches the wanted ports, and releases those that are no longer wanted.
 func (u *bridgeUpdate) ports() (err error) {
 	if u.value.VLANFiltering {
 		if u.vlans, err = dump.Retry(u.s.nl.BridgeVlanList); err != nil {
@@ -28,7 +28,7 @@ func (u *bridgeUpdate) ports() (err error) {
 	for i := range u.value.Ports {
 		p := &u.value.Ports[i]
 		wanted[p.Device] = true
-		// One bad port keeps no other one out.
+		// A bad port does not prevent the others from being attached.
 		if err := u.port(p); err != nil {
 			problems = append(problems, err)
 		}
@@ -118,8 +118,8 @@ func (u *bridgeUpdate) defaultVLANs() []uint16 {
 	return nil
 }
 
-// enslave makes link a port. A port that is down carries nothing: it is set up, this
-// once.
+// enslave makes link a port. A port that is down carries no traffic, so it is set up, but only
+// here.
 func (u *bridgeUpdate) enslave(link netlink.Link) error {
 	if err := u.note(); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (u *bridgeUpdate) isolate(link netlink.Link, p *datapath.BridgePort, record
 
 const vlanFlags = nl.BRIDGE_VLAN_INFO_PVID | nl.BRIDGE_VLAN_INFO_UNTAGGED
 
-// vlansOf is each VLAN that a port is to be in, with its flags.
+// vlansOf returns each VLAN to which a port must belong, with its flags.
 func vlansOf(p *datapath.BridgePort) map[uint16]uint16 {
 	wanted := map[uint16]uint16{}
 	each(p.VLANs, func(v uint16) { wanted[v] = 0 })
@@ -210,7 +210,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 		return u.noteVLANs(record, ours)
 	}
 	return u.change("VLANs of port "+p.Device, func() error {
-		// Until it is done both may be ours.
+		// Until the change is complete, the VLANs of both lists may be ours.
 		both := slices.Concat(record.VLANs, ours)
 		slices.Sort(both)
 		record.VLANs = slices.Compact(both)
@@ -237,7 +237,7 @@ func (u *bridgeUpdate) noteVLANs(record *portRecord, ours []uint16) error {
 	return u.note()
 }
 
-// addVLANs adds VLANs, those next to each other at once.
+// addVLANs adds VLANs, consecutive ones as a range.
 func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self bool) error {
 	all := slices.Sorted(maps.Keys(add))
 	for i := 0; i < len(all); {

@@ -30,7 +30,7 @@ type rig struct {
 	n    *Network
 }
 
-// newRig opens a Network that has a switch of its own, or none where merged.
+// newRig opens a Network that has a switch of its own, or none if merged.
 func newRig(t *testing.T, merged bool) *rig {
 	t.Helper()
 	r := &rig{t: t, host: testnet.New(t, "host")}
@@ -51,7 +51,7 @@ func newRig(t *testing.T, merged bool) *rig {
 	return r
 }
 
-// open starts a run of the daemon, so to speak.
+// open opens the Network, as the daemon does at its start.
 func (r *rig) open() {
 	r.t.Helper()
 	r.host.Do(r.t, func() (err error) {
@@ -71,21 +71,21 @@ func (r *rig) close() {
 	r.n = nil
 }
 
-// restart simulates kill -9: only the state of the kernel and of the journal remains.
+// restart simulates kill -9: only the state of the kernel and the journal remain.
 func (r *rig) restart() {
 	r.t.Helper()
 	r.close()
 	r.open()
 }
 
-// deleteSwitch is ip netns del.
+// deleteSwitch deletes the switch as ip netns del does.
 func (r *rig) deleteSwitch() {
 	path := filepath.Join(netnsDir, r.cfg.SwitchNamespace)
 	_ = unix.Unmount(path, unix.MNT_DETACH)
 	_ = os.Remove(path)
 }
 
-// sw is the switch as it is now.
+// sw returns the current switch.
 func (r *rig) sw() *testnet.NS {
 	r.t.Helper()
 	if isHost(r.cfg) {
@@ -156,7 +156,7 @@ func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string
 	}
 }
 
-// marked counts the addresses of a device of the switch that bear our protocol.
+// marked counts the addresses of a device of the switch that have our protocol.
 func (r *rig) marked(device string) (count int) {
 	r.t.Helper()
 	link, err := r.n.sw.link(device)
@@ -187,7 +187,7 @@ func (r *rig) marked(device string) (count int) {
 	return count
 }
 
-// addHost makes a namespace with a device to the switch, or to another namespace.
+// addHost creates a namespace that is connected to a device of the switch or of another namespace.
 func (r *rig) addHost(name string, to *testnet.NS, device string, addrs ...string) *testnet.NS {
 	r.t.Helper()
 	ns := testnet.New(r.t, name)
@@ -203,7 +203,7 @@ func (r *rig) reach(from *testnet.NS, target string) {
 	}
 }
 
-// awaitSignal waits for the next sign that something changed.
+// awaitSignal waits for the next change signal.
 func (r *rig) awaitSignal(what string) {
 	r.t.Helper()
 	select {

@@ -28,7 +28,8 @@ var routeTypes = map[datapath.RouteType]int{
 }
 
 // buildRoute returns the wanted entry, without the next hops whose device is missing or down, or
-// that are addresses of the node (isOwn), which missing reports. Without any next hop it is nil.
+// that are addresses of the node (isOwn); missing reports those. Without any next hop, entry is
+// nil.
 func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) bool) (entry *netlink.Route, missing, err error) {
 	p := v.Prefix.Masked()
 	entry = &netlink.Route{
@@ -46,7 +47,7 @@ func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) boo
 	var lacking, down []string
 	var own error
 	for _, h := range v.NextHops {
-		if h.Via.IsValid() && isOwn(s, h.Via) { // the kernel accepts an own IPv4 address
+		if h.Via.IsValid() && isOwn(s, h.Via) { // the kernel accepts the node's own IPv4 address
 			own = datapath.Absentf("next hop %s is an address of the node itself: set the address of another host", h.Via)
 			continue
 		}
@@ -92,7 +93,7 @@ func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) boo
 	return entry, missing, nil
 }
 
-// hopsOf returns the ways of an entry.
+// hopsOf returns the next hops of an entry.
 func hopsOf(x *netlink.Route) []*netlink.NexthopInfo {
 	if len(x.MultiPath) > 0 {
 		return x.MultiPath
@@ -100,13 +101,13 @@ func hopsOf(x *netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{Gw: x.Gw, LinkIndex: x.LinkIndex}}
 }
 
-// sameRoute reports whether the existing entry does the same as the wanted one.
+// sameRoute reports whether the existing entry is equivalent to the wanted one.
 func sameRoute(is, wanted *netlink.Route, v *datapath.Route) bool {
 	if is.Type != wanted.Type || is.MTU != wanted.MTU || is.MTULock != wanted.MTULock || !is.Src.Equal(wanted.Src) {
 		return false
 	}
 	if v.Type != datapath.RouteUnicast {
-		return true // IPv6 calls the loopback its device
+		return true // IPv6 reports the loopback as its device
 	}
 	now, ways := slices.Clone(hopsOf(is)), hopsOf(wanted)
 	if len(now) != len(ways) {
@@ -124,7 +125,7 @@ func sameRoute(is, wanted *netlink.Route, v *datapath.Route) bool {
 	return true
 }
 
-// keyOfEntry returns where an entry of a listing stands.
+// keyOfEntry returns the key of an entry from a dump.
 func keyOfEntry(x *netlink.Route) (routeKey, bool) {
 	if x.Dst == nil {
 		p := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -145,7 +146,7 @@ func keyOfEntry(x *netlink.Route) (routeKey, bool) {
 	return k, ok && x.Tos == 0
 }
 
-// keyOfMessage is the same for a message that was not read by the library.
+// keyOfMessage is the same as keyOfEntry, for a raw message.
 func keyOfMessage(x *nl.RtMsg, attrs []syscall.NetlinkRouteAttr) (k routeKey, ok bool) {
 	ip := netip.IPv4Unspecified()
 	if x.Family == unix.AF_INET6 {
@@ -165,7 +166,7 @@ func keyOfMessage(x *nl.RtMsg, attrs []syscall.NetlinkRouteAttr) (k routeKey, ok
 	return k, k.Prefix.IsValid()
 }
 
-// conflict returns an error that names the owner of the entry in the place of ours.
+// conflict returns an error that names the owner of the entry that occupies our place.
 func (s *space) conflict(v *datapath.Route, key routeKey) error {
 	family := netlink.FAMILY_V4
 	if v.Prefix.Addr().Is6() {
@@ -205,19 +206,19 @@ func (s *space) routeError(err error, v *datapath.Route) error {
 	return err
 }
 
-// errDown is the kind of [downError].
+// errDown matches any [downError] in [errors.Is].
 var errDown = errors.New("device is down")
 
 // downError is the error of a route whose device is down.
 type downError string
 
-// Error implements error.
+// Error implements the error interface.
 func (e downError) Error() string { return string(e) }
 
 // Is reports whether target is errDown or [datapath.ErrAbsent].
 func (e downError) Is(target error) bool { return target == errDown || target == datapath.ErrAbsent }
 
-// hopDown returns a message that a next hop is not reached.
+// hopDown returns a message that a next hop is not reachable.
 func hopDown(h datapath.NextHop, why string) string {
 	if h.Via.IsValid() {
 		return fmt.Sprintf("next hop %s is not reached: %s", h.Via, why)
@@ -266,7 +267,7 @@ func (s *space) downTo(v *datapath.Route) string {
 	return ""
 }
 
-// nextHops names the routers of a route.
+// nextHops returns a message fragment with the gateways of a route.
 func nextHops(v *datapath.Route) string {
 	var hops []string
 	for _, h := range v.NextHops {
@@ -277,7 +278,7 @@ func nextHops(v *datapath.Route) string {
 	return "next hop " + strings.Join(hops, " or ")
 }
 
-// protocols are the names that ip route knows.
+// protocols are the protocol names of ip route.
 var protocols = map[int]string{
 	unix.RTPROT_UNSPEC: "unspec", unix.RTPROT_REDIRECT: "redirect", unix.RTPROT_KERNEL: "kernel", unix.RTPROT_BOOT: "boot",
 	unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra", unix.RTPROT_ZEBRA: "zebra", unix.RTPROT_BIRD: "bird",
@@ -292,7 +293,7 @@ func protocolName(number int) string {
 	return strconv.Itoa(number)
 }
 
-// count changes how many of key there are.
+// count changes the count of key.
 func count[K comparable](counts map[K]int, key K, by int) {
 	if counts[key] += by; counts[key] == 0 {
 		delete(counts, key)

@@ -16,8 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// routed is the host between a client and two routers, behind both of which are the
-// same addresses.
+// routed is the host between a client and two routers that lead to the same addresses.
 //
 //	client ── c0 ┐      ┌ u0 ── up0: 10.80.0.2, fd80::2 ┐
 //	             ├ host ┤                               ├ 203.0.113.9, 2001:db8:9::9
@@ -48,7 +47,7 @@ func newRouted(t *testing.T) *routed {
 	return x
 }
 
-// families are a prefix and the ways to it, of each family.
+// families has a prefix and the next hops to it for each family.
 var families = []struct{ prefix, target, via0, via1 string }{
 	{"203.0.113.0/24", "203.0.113.9:4660", "10.80.0.2", "10.81.0.2"},
 	{"2001:db8:9::/48", "[2001:db8:9::9]:4660", "fd80::2", "fd81::2"},
@@ -70,7 +69,7 @@ func TestRoute(t *testing.T) {
 		x.has(x.host, show, []string{"via " + f.via0 + " dev u0 proto 76", "metric 77", map[string]string{"-4": "mtu 1400", "-6": "mtu lock 1400"}[family]})
 		x.reach(x.client, f.target)
 
-		// Both ways are taken, and the metric is another one.
+		// Both next hops are used, and the metric changes.
 		two := datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via0, "u0"), via(f.via1, "")}}
 		two.NextHops[0].Weight = 3
 		x.route("net", two)
@@ -101,7 +100,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// TestRouteIsRestored: a route that is removed and wanted again at once exists again.
+// TestRouteIsRestored: a route that is removed and immediately configured again exists again.
 func TestRouteIsRestored(t *testing.T) {
 	x := newRouted(t)
 	for _, f := range families {
@@ -117,7 +116,7 @@ func TestRouteIsRestored(t *testing.T) {
 	}
 }
 
-// TestRouteReplaced replaces a route all the time, and every packet finds a route.
+// TestRouteReplaced continuously replaces a route, and every packet finds a route.
 func TestRouteReplaced(t *testing.T) {
 	x := newRouted(t)
 	for _, f := range families {
@@ -135,8 +134,8 @@ func TestRouteReplaced(t *testing.T) {
 		x.reach(x.client, f.target)
 		traffic := testtraffic.Start(t, x.client, f.target, testtraffic.Load{Flows: 8, Packets: 8000})
 		changes := 0
-		// Not as fast as can be: the kernel itself loses a packet of IPv6 in some tens of
-		// thousands of changes from several next hops to one.
+		// Not at full speed: the kernel itself loses an IPv6 packet in some tens of thousands of
+		// changes from several next hops to one.
 		pace := time.NewTicker(4 * time.Millisecond)
 		defer pace.Stop()
 		for ; changes < 500; changes++ {
@@ -225,8 +224,8 @@ func TestRouteConfiguredTwice(t *testing.T) {
 	}
 }
 
-// TestRouteRepair removes and replaces routes of ours by external changes, which are noticed at
-// once, and finds routes of another run.
+// TestRouteRepair removes and replaces routes of ours by external changes, which are detected
+// immediately, and finds routes of an earlier run.
 func TestRouteRepair(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)
@@ -245,7 +244,7 @@ func TestRouteRepair(t *testing.T) {
 			if ok, err := x.n.Routes().Verify(ctx, "net"); ok || err != nil {
 				t.Errorf("%s: not noticed (%v)", change, err)
 			}
-			if i == 1 { // it is theirs now
+			if i == 1 { // now it belongs to the other program
 				if err := x.n.Routes().Update(ctx, "net", value); err == nil || !strings.Contains(err.Error(), "is kept") {
 					t.Errorf("%s: taken from whoever made it: %v", change, err)
 				}
@@ -263,7 +262,7 @@ func TestRouteRepair(t *testing.T) {
 	}
 }
 
-// TestRouteDeviceAddedAndRemoved takes the device of a route away.
+// TestRouteDeviceAddedAndRemoved sets the device of a route down and up.
 func TestRouteDeviceAddedAndRemoved(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)
@@ -277,9 +276,9 @@ func TestRouteDeviceAddedAndRemoved(t *testing.T) {
 			return !ok
 		})
 		x.wantAbsent(x.n.Routes().Update(ctx, "net", value), `device "u1"`)
-		x.reach(x.client, f.target) // by the other way
+		x.reach(x.client, f.target) // by the other next hop
 		x.host.Up(t, "u1")
-		x.host.Addr(t, "u1", "fd81::1/64") // which it lost
+		x.host.Addr(t, "u1", "fd81::1/64") // which it lost while down
 		testnet.Eventually(t, 2*time.Second, "both ways are back", func() bool { return x.n.Routes().Update(ctx, "net", value) == nil })
 		if ok, err := x.n.Routes().Verify(ctx, "net"); !ok || err != nil {
 			t.Errorf("not as configured: %v", err)
@@ -292,7 +291,7 @@ func TestRouteDeviceAddedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestManyRoutes enters, verifies and takes over ten thousand.
+// TestManyRoutes adds, verifies and takes over ten thousand routes.
 func TestManyRoutes(t *testing.T) {
 	x := newRouted(t)
 	ctx := context.Background()
@@ -319,7 +318,7 @@ func TestManyRoutes(t *testing.T) {
 				t.Fatalf("route %d: %v %v", i, ok, err)
 			}
 		}
-		if updated > 20*time.Second && haveIP() { // else emulated
+		if updated > 20*time.Second && haveIP() { // otherwise emulated
 			t.Errorf("run %d: %d routes took %s", run, count, updated)
 		}
 		t.Logf("run %d: %d routes written in %s, verified in %s", run, count, updated, time.Since(begin))

@@ -24,9 +24,9 @@ import (
 // defaultMetric6 is the metric that IPv6 uses if none is configured.
 const defaultMetric6 = 1024
 
-// listingAge is the minimum time for which a listing of our routes is reused: checking ten
+// listingAge is the minimum time for which a listing of our routes is reused: verifying ten
 // thousand routes lists them a few times, not ten thousand times. A listing that took long is
-// reused for longer, by listingShare.
+// reused for longer, in proportion to listingShare.
 const (
 	listingAge   = 500 * time.Millisecond
 	listingShare = 10
@@ -56,7 +56,7 @@ type routes struct {
 	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
 	listings map[spaceID]*listing
-	owned    map[routeOwner]map[datapath.RouteName]bool // of wanted, those that are no Route's
+	owned    map[routeOwner]map[datapath.RouteName]bool // those of wanted that belong to no Route
 }
 
 // place is the namespace and key of a route.
@@ -65,7 +65,7 @@ type place struct {
 	key  routeKey
 }
 
-// listing is our routes in one namespace, as they were.
+// listing is a cached dump of our routes in one namespace.
 type listing struct {
 	until time.Time
 	byKey map[routeKey][]netlink.Route
@@ -81,8 +81,8 @@ func (r *routes) placeOf(v *datapath.Route) place {
 	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
 }
 
-// want records the value of the last Update; nil: none. It reports whether the same place was
-// wanted for it before.
+// want records the value of the last Update; nil: none. It reports whether the route had the same
+// place before.
 func (r *routes) want(name datapath.RouteName, value *datapath.Route) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,11 +129,11 @@ func (r *routes) names(device string) bool {
 	return r.devices[device] > 0 || r.devices[""] > 0
 }
 
-// before returns the name of a moved route's old entry until that is deleted.
+// before returns the name of a moved route's old entry until the entry is deleted.
 func before(name datapath.RouteName) string { return string(name) + " (before)" }
 
-// Update implements [datapath.Table]. An entry that changes is replaced, so that at
-// each moment there is one.
+// Update implements [datapath.Table]. An entry that changes is replaced, so that an entry exists at
+// every moment.
 func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapath.Route) error {
 	// A new value may take over from a route that is about to be removed.
 	if again := r.want(name, &value); again {
@@ -160,7 +160,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 		err = errors.Join(err, r.remove(before(name), last))
 	}
 	if errors.Is(err, errDown) {
-		return err // it names what to do, and Routes that wait for the same device say the same
+		return err // it says what to do, and is the same for all Routes of the device
 	}
 	if err != nil {
 		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.where(), err)
@@ -168,7 +168,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	return nil
 }
 
-// put has the entry be there.
+// put ensures that the entry exists.
 func (r *routes) put(s *space, name string, record *routeRecord, value *datapath.Route) error {
 	known := r.takeRecord(name, record)
 	wanted, missing, err := s.buildRoute(value, r.isOwn)
@@ -179,7 +179,7 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 	if err != nil {
 		return err
 	}
-	if wanted == nil { // no way is left
+	if wanted == nil { // no next hop is left
 		if known && len(there) > 0 {
 			if err := r.removeAll(s, there); err != nil {
 				return err
@@ -224,7 +224,7 @@ var errTaken = errors.New("taken")
 func (r *routes) takeRecord(name string, record *routeRecord) (known bool) {
 	holder, known := r.n.journal.holder(*record)
 	if known && holder != name {
-		// If this is not written, both hold it after a crash.
+		// If this write fails, both hold the entry after a crash.
 		_ = r.n.journal.note(line{Kind: kindRoute, Name: holder})
 	}
 	return known
@@ -282,7 +282,7 @@ func (r *routes) removeAll(s *space, list []netlink.Route) error {
 	return nil
 }
 
-// removeRest removes the leftovers of a replacement: IPv6 has a list of entries for each key.
+// removeRest removes the leftovers of a replacement: in IPv6 a key may have several entries.
 func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
 	r.stale()
 	there, err := r.ours(s, key)
@@ -321,7 +321,7 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
 }
 
-// ours returns our entries of key, from a listing that is not old.
+// ours returns our entries of key, from a listing that has not expired.
 func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	r.mu.Lock()
 	l := r.listings[s.id]
@@ -353,7 +353,7 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	return slices.Clone(l.byKey[key]), nil
 }
 
-// isOwn reports whether an address is one of the namespace's own. It keeps the answer as long as a
+// isOwn reports whether an address belongs to the namespace. The result is cached as long as the
 // listing.
 func (r *routes) isOwn(s *space, addr netip.Addr) bool {
 	r.mu.Lock()
@@ -375,8 +375,8 @@ func (r *routes) isOwn(s *space, addr netip.Addr) bool {
 	return own
 }
 
-// enlist records the change of the entries of key, so that a new listing is not necessary: now
-// entry is the only one, or there is none, or with an error the state is unknown.
+// enlist records the change of the entries of key, so that no new listing is necessary: now entry
+// is the only one; nil: none exists; with an error the state is unknown.
 func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -392,7 +392,7 @@ func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error)
 	}
 }
 
-// stale has the next look list anew.
+// stale discards the cached listings.
 func (r *routes) stale() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

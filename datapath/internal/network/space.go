@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// spaceID identifies a network namespace. A name does not, since another program may have deleted
-// the namespace and made another of that name.
+// spaceID identifies a network namespace. A name does not, because another program may have
+// replaced the namespace by another of the same name.
 type spaceID struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
@@ -31,14 +31,14 @@ type space struct {
 	id     spaceID
 	ns     netns.NsHandle
 	nl     *netlink.Handle
-	strict *netlink.Handle // the kernel filters its listings; not for devices
+	strict *netlink.Handle // the kernel filters its dumps; not for devices
 	raw    *nl.SocketHandle
 	done   chan struct{} // closed when the space is no longer watched
 
-	connected sync.Map // prefixes that routes of our addresses lead to
+	connected sync.Map // destinations of the connected routes of our addresses
 
 	users   int  // current users; guarded by Network.mu, as dropped
-	dropped bool // closed with the last of them
+	dropped bool // closed when the last user releases it
 }
 
 func idOf(fd int) (spaceID, error) {
@@ -104,8 +104,8 @@ func spaceOf(fd int, host bool) (_ *space, err error) {
 	return s, nil
 }
 
-// drop releases the namespace as soon as it has no users: a closed handle would act on the
-// namespace of the daemon. Network.mu is held.
+// drop releases the namespace as soon as it has no users: a request with a closed handle would act
+// on the namespace of the daemon. Network.mu is held.
 func (s *space) drop() {
 	close(s.done)
 	if s.dropped = true; s.users == 0 {
@@ -121,7 +121,7 @@ func (s *space) close() {
 	_ = s.ns.Close() // it was open for reading only
 }
 
-// execute carries out a request that the library has no call for.
+// execute executes a request for which the library has no call.
 func (s *space) execute(r *nl.NetlinkRequest, answers uint16) ([][]byte, error) {
 	r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: s.raw}
 	return r.Execute(unix.NETLINK_ROUTE, answers)
@@ -147,7 +147,7 @@ func (s *space) links() ([]netlink.Link, error) {
 	return l, nil
 }
 
-// where names the namespace for people.
+// where names the namespace for messages.
 func (s *space) where() string {
 	if s.host {
 		return "host"

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestSwitchIsMadeWhenNeeded opens and maintains without an object: nothing is made.
+// TestSwitchIsMadeWhenNeeded: without an object that needs it, no switch is created.
 func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 	r := newRig(t, false)
 	ctx := context.Background()
@@ -41,7 +41,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 	}
 	r.has(r.host, "cat /proc/sys/net/ipv4/ip_forward", []string{"0"})
 
-	// The link is made again, too.
+	// The link is recreated, too.
 	for _, end := range []struct {
 		ns     *testnet.NS
 		device string
@@ -54,7 +54,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		r.has(sw, "ip link show hs_host", []string{"UP"})
 	}
 
-	// The namespace is no longer needed: it stays, and is not made again when it is deleted.
+	// The namespace is no longer needed: it stays, and is not recreated when it is deleted.
 	if err := r.n.Routes().Delete(ctx, "switch"); err != nil {
 		t.Fatal(err)
 	}
@@ -82,8 +82,8 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 	r.n.ForgetSwitch("p1")
 }
 
-// TestSwitchDeleted deletes the namespace externally: everything of ours in it is restored with
-// the next round, a port as soon as its device exists.
+// TestSwitchDeleted deletes the namespace externally: everything of ours in it is restored in the
+// next round, ports as soon as their devices exist.
 func TestSwitchDeleted(t *testing.T) {
 	r := newRig(t, false)
 	ctx := context.Background()
@@ -116,7 +116,7 @@ func TestSwitchDeleted(t *testing.T) {
 		r.bridge("lan", lan)
 		r.route("far", far)
 	}
-	// A run that finds that it was deleted while there was none.
+	// The namespace is deleted while no daemon runs.
 	r.close()
 	r.deleteSwitch()
 	r.open()
@@ -125,7 +125,7 @@ func TestSwitchDeleted(t *testing.T) {
 	r.has(r.sw(), "ip route", []string{"192.0.2.0/24 via 10.71.0.9 dev br0 proto 76"})
 }
 
-// TestDetach removes everything that we made, and leaves what existed before.
+// TestDetach removes everything that we created, and keeps what existed before.
 func TestDetach(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		r := newRig(t, false)
@@ -159,13 +159,13 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestListingWhileLinksFlap lists while devices are added and removed all the time (H10).
+// TestListingWhileLinksFlap lists while devices are continuously added and removed (H10).
 func TestListingWhileLinksFlap(t *testing.T) {
 	r := newRig(t, true)
 	lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24", "fd71::1/64")}
 	r.bridge("lan", lan)
 	r.route("far", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
-	// A listing that fits one message is never interrupted: there are many addresses.
+	// A dump that fits in one message is never interrupted, so add many addresses.
 	lo, err := r.n.host.link("lo")
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestListingWhileLinksFlap(t *testing.T) {
 				if i > 3 {
 					_ = nl.AddrAdd(lo, many(100000+i))
 					_ = nl.AddrDel(lo, many(100000+i))
-					time.Sleep(time.Millisecond) // the others want a turn, too
+					time.Sleep(time.Millisecond) // give the other goroutines a turn
 				} else if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err == nil {
 					_ = nl.LinkDel(&netlink.Bridge{LinkAttrs: attrs})
 				}
@@ -244,7 +244,7 @@ func TestSwitchDeletedAtWork(t *testing.T) {
 	ctx := context.Background()
 	stop, done := make(chan struct{}), make(chan int, 2)
 	work := func(update func(i int)) {
-		// On threads of the host's namespace, on which a closed handle would act.
+		// On threads in the host's namespace, on which a request with a closed handle would act.
 		_ = r.host.Try(func() error {
 			for i := 0; ; i++ {
 				select {
@@ -252,7 +252,7 @@ func TestSwitchDeletedAtWork(t *testing.T) {
 					done <- i
 					return nil
 				default:
-					update(i) // which may fail
+					update(i) // may fail
 				}
 			}
 		})
@@ -303,8 +303,8 @@ func TestSwitchAsksAtOnce(t *testing.T) {
 	}
 }
 
-// TestDeletedSwitchIsSignalled: the kernel notifies of no deleted name, and the links of pods
-// wait for this signal.
+// TestDeletedSwitchIsSignalled: the kernel sends no notification for a deleted name, and the links
+// of pods wait for this signal.
 func TestDeletedSwitchIsSignalled(t *testing.T) {
 	r := newRig(t, false)
 	if err := r.n.NeedSwitch("p1"); err != nil {

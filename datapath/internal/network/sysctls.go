@@ -19,11 +19,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// tendSysctls has the sysctls of a namespace that we made be as we made them. n.mu is held.
+// tendSysctls restores the sysctls of a namespace that we created. n.mu is held.
 func (n *Network) tendSysctls(s *space) error {
 	made, err := madeByUs(n.cfg, s)
 	if err != nil || !made {
-		return err // in a namespace that existed before, they are the operator's
+		return err // in a namespace that existed before, they belong to the operator
 	}
 	var changed []string
 	err = s.enter(func() (err error) {
@@ -41,8 +41,8 @@ func (n *Network) tendSysctls(s *space) error {
 		n.log.Warn("sysctls of the switch were changed by another program and are restored", slog.String("sysctls", list))
 		return nil
 	}
-	// In the sandbox of the unit /proc/sys is read-only: the unit that makes the namespace sets
-	// them, too.
+	// In the sandbox of the systemd unit, /proc/sys is read-only: the unit that creates the
+	// namespace also sets them.
 	if n.cfg.MakeSwitch != nil && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS)) && time.Since(n.asked) > askPause {
 		n.asked = time.Now()
 		err = errors.Join(err, n.cfg.MakeSwitch())
@@ -62,7 +62,7 @@ func changedSysctls() (changed []string) {
 	return changed
 }
 
-// setSysctls sets them in the namespace of the thread, those that differ.
+// setSysctls sets those sysctls of the thread's namespace that differ.
 func setSysctls() error {
 	for name, value := range switchSysctls {
 		path := "/proc/sys/" + name
@@ -77,7 +77,7 @@ func setSysctls() error {
 	return nil
 }
 
-// restoreSysctls sets the sysctls of an existing namespace if we made it.
+// restoreSysctls sets the sysctls of an existing namespace if we created it.
 func restoreSysctls(cfg datapath.Config) error {
 	s, err := openSpace(cfg.SwitchNamespace)
 	if err != nil {

@@ -51,8 +51,8 @@ func TestTunnelMTU(t *testing.T) {
 	}
 	update()
 
-	// After a restart, peers are configured after the tunnel: the paths to them count all the
-	// time.
+	// After a restart, peers are configured after the tunnel: the MTU for the paths to them stays
+	// in the meantime.
 	mtu := func() int {
 		t.Helper()
 		link, err := r.n.host.link("hstunnel")

@@ -21,7 +21,7 @@ const (
 )
 
 // adopt keeps the MTU of an earlier run's device until the peers are configured, one after the
-// other: each peer that is not known yet would change the MTU for a moment, and senders would be
+// other: with only some of the peers, the MTU would change for a moment, and senders would be
 // notified of that MTU.
 func (t *tunnels) adopt(s *space, name datapath.TunnelName, device string) error {
 	outer, inner, err := s.ends(device)
@@ -44,8 +44,8 @@ func (t *tunnels) isKept(name datapath.TunnelName) bool {
 	return time.Now().Before(t.keep[name])
 }
 
-// setMTU sets the MTU of the device, or (dry) reports whether it is right; if it is as it was set,
-// and only the path to the peers has changed, the error wraps [datapath.ErrOutdated].
+// setMTU sets the MTU of the device, or (dry) reports whether it is right; if only the path to the
+// peers has changed since it was set, the error wraps [datapath.ErrOutdated].
 func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
 	mtu, err := t.mtu(name, value)
 	if err != nil || t.isKept(name) {
@@ -86,8 +86,8 @@ func (t *tunnels) setLast(name datapath.TunnelName) int {
 	return t.mtus[name]
 }
 
-// mtu returns the MTU of a tunnel: the least of the paths to all peers, less the encapsulation. A
-// larger configured MTU would silently lose larger packets.
+// mtu returns the MTU of a tunnel: the minimum over the paths to all peers, less the encapsulation.
+// With a larger configured MTU, larger packets would be lost silently.
 func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, error) {
 	host, err := t.n.space(false)
 	if err != nil {
@@ -122,7 +122,7 @@ func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, err
 	case least != 0:
 		return least, nil
 	}
-	// As by a default route.
+	// Use the MTU of the default route.
 	if mtu := w.fits(&value, netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")); mtu != 0 {
 		return mtu, nil
 	}
@@ -143,7 +143,7 @@ func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
 	return 0
 }
 
-// peerChanged has the MTU of a tunnel follow that its peers are others now.
+// peerChanged updates the MTU of a tunnel after a change of its peers.
 func (t *tunnels) peerChanged(name datapath.TunnelName) error {
 	value, ok := t.get(name)
 	record := t.n.journal.tunnel(string(name))
@@ -162,7 +162,7 @@ func (t *tunnels) peerChanged(name datapath.TunnelName) error {
 // underlay finds the MTUs of paths in the host's namespace.
 type underlay struct {
 	host  *space
-	links map[int]netlink.Link // as they were seen
+	links map[int]netlink.Link // as first read
 }
 
 // mtuTo returns the MTU of the path to remote; 0: no path exists.
@@ -185,7 +185,8 @@ func (u *underlay) mtuTo(remote netip.Addr) int {
 }
 
 // routeMTU returns the configured MTU of the route to remote; 0: none. MTUs that the kernel learnt
-// from ICMP errors do not count: they may be about pods behind remote, whose source it translates.
+// from ICMP errors are ignored: they may be about pods behind remote, which translates their
+// source.
 func (u *underlay) routeMTU(remote netip.Addr) int {
 	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {

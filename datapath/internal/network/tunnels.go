@@ -25,8 +25,8 @@ import (
 // kernel sends through the device arrive on the other end, where the data plane encapsulates them.
 const endSuffix = datapath.TunnelEndSuffix
 
-// tunnelMAC is the address of all devices of tunnels, to which all inner Ethernet headers
-// are.
+// tunnelMAC is the MAC address of all tunnel devices, and the destination of all inner Ethernet
+// headers.
 var tunnelMAC = net.HardwareAddr{0x02, 0x4c, 0x4c, 0, 0, 0x01}
 
 const addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
@@ -40,10 +40,10 @@ type tunnels struct {
 	wanted map[datapath.TunnelName]datapath.Tunnel
 	peers  map[datapath.PeerName]datapath.Peer
 	outs   map[string]bool                   // devices of the host that lead to peers
-	fits   map[datapath.PeerName]int         // MTU for packets before encapsulation, as of seen
-	seen   uint64                            // of signals.count
-	mtus   map[datapath.TunnelName]int       // of the devices, as they were set
-	keep   map[datapath.TunnelName]time.Time // until when that stays
+	fits   map[datapath.PeerName]int         // MTU before encapsulation, as of signals.count = seen
+	seen   uint64                            // signals.count at that time
+	mtus   map[datapath.TunnelName]int       // of the devices, as last set
+	keep   map[datapath.TunnelName]time.Time // until when the MTU of an earlier run is kept
 }
 
 func newTunnels(n *Network) *tunnels {
@@ -95,7 +95,7 @@ func (t *tunnels) get(name datapath.TunnelName) (datapath.Tunnel, bool) {
 func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value datapath.Tunnel) error {
 	t.mu.Lock()
 	if old := t.wanted[name]; old != value {
-		clear(t.fits) // another encapsulation takes another part of the way's MTU
+		clear(t.fits) // another encapsulation may have another overhead
 	}
 	t.wanted[name] = value
 	t.mu.Unlock()
@@ -126,7 +126,7 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 	return err
 }
 
-// ensure has the device and its other end be there.
+// ensure ensures that the device and its other end exist.
 func (t *tunnels) ensure(s *space, device string) error {
 	outer, inner, err := s.ends(device)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 		if end == nil {
 			continue
 		}
-		// As make makes them: our other devices, and other programs' devices, have other MACs.
+		// The MACs that make sets: our other devices, and other programs' devices, have other MACs.
 		mac := []net.HardwareAddr{tunnelMAC, macOf(t.n.cfg, device+endSuffix)}[i]
 		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) && end.Attrs().Alias != mark(t.n.cfg) {
 			return fmt.Errorf("%s already exists and is no device of a Tunnel: delete it, or configure another device for the Tunnel", end.Attrs().Name)
@@ -168,7 +168,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 		s.nl.LinkSetUp(inner), s.nl.LinkSetUp(outer))
 }
 
-// whole reports whether both ends of a tunnel's device are as ensure makes them.
+// whole reports whether both ends of a tunnel's device are configured as by ensure.
 func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
 	if !arePeers(outer, inner) {
 		return false, nil
@@ -190,13 +190,13 @@ func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
 	return true, nil
 }
 
-// linkLocal returns the addresses that the kernel gave a device by itself.
+// linkLocal returns the link-local addresses that the kernel itself assigned to a device.
 func (s *space) linkLocal(l netlink.Link) ([]netip.Prefix, error) {
 	all, err := s.addresses(l)
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() }), err
 }
 
-// addressless keeps the kernel from giving a device an IPv6 address by itself. The kernel forgets
+// addressless prevents the kernel from assigning an IPv6 address to a device. The kernel forgets
 // the mode if an MTU below 1280 disables IPv6 on the device.
 func addressless(s *space, l netlink.Link) error {
 	err := s.nl.LinkSetIP6AddrGenMode(l, addrGenNone)
@@ -254,7 +254,7 @@ func (t *tunnels) Delete(_ context.Context, name datapath.TunnelName) error {
 	return t.remove(string(name), record)
 }
 
-// remove removes the device, then forgets it.
+// remove removes the device, then its record.
 func (t *tunnels) remove(name string, record *tunnelRecord) error {
 	s, err := t.n.present(record.Space)
 	if err != nil {

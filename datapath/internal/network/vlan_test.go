@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// requireVLANs skips on kernels without VLAN filtering, after having seen that a
-// bridge with it is refused there.
+// requireVLANs skips the test on kernels without VLAN filtering, after checking that a bridge with
+// filtering is refused there.
 func requireVLANs(t *testing.T, r *rig) {
 	t.Helper()
 	err := r.n.Bridges().Update(context.Background(), "probe", datapath.Bridge{Device: "br0", VLANFiltering: true})
@@ -37,7 +37,7 @@ func requireVLANs(t *testing.T, r *rig) {
 	}
 }
 
-// vlans returns the VLANs of a device, as in "10pu 20": p the PVID, u without a tag.
+// vlans returns the VLANs of a device, for example "10pu 20": p is the PVID, u is untagged.
 func (r *rig) vlans(device string) string {
 	r.t.Helper()
 	link, err := r.n.host.link(device)
@@ -90,7 +90,7 @@ func (r *rig) tagged(ns *testnet.NS, vlan int, addr string) {
 	ns.Addr(r.t, name, addr)
 }
 
-// silent wants no datagram to get through.
+// silent requires that no datagram arrives.
 func (r *rig) silent(from *testnet.NS, target string) {
 	r.t.Helper()
 	c, err := from.Dial("udp", "", target, time.Second)
@@ -107,7 +107,7 @@ func (r *rig) silent(from *testnet.NS, target string) {
 	}
 }
 
-// TestVLANs has ports in VLANs, with and without tags, and changes them under traffic.
+// TestVLANs configures ports in VLANs, tagged and untagged, and changes them under traffic.
 //
 //	a ── p1 10 ┐          ┌ p3 20 ── c
 //	           ├ br0 (10) ┤

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signalPause is the least time between two signals: devices may appear and vanish all the time.
+// signalPause is the minimum time between two signals: devices may be added and removed all the
+// time.
 const signalPause = 100 * time.Millisecond
 
 // signals signals changes: the first at once, further ones at a limited rate.
@@ -52,12 +53,12 @@ func (s *signals) raise() {
 	}
 }
 
-// send signals. s.mu is held.
+// send sends a signal. s.mu is held.
 func (s *signals) send() {
 	s.last = time.Now()
 	select {
 	case s.out <- struct{}{}:
-	default: // the reader will see this, too
+	default: // the pending signal covers this change
 	}
 }
 
@@ -81,7 +82,7 @@ func (n *Network) watch(s *space) error {
 	if err != nil {
 		return fmt.Errorf("watch devices: %w", err)
 	}
-	// Beyond the limit for all where we may; the kernel's default does as well.
+	// Exceeds the system-wide limit if permitted; the kernel's default size is sufficient, too.
 	_ = socket.SetReceiveBufferSize(watchBuffer, true)
 	go func() {
 		<-s.done
@@ -94,7 +95,7 @@ func (n *Network) watch(s *space) error {
 			switch {
 			case err == nil && from.Pid == nl.PidKernel:
 				n.look(s, names, messages)
-			case err == nil: // not of the kernel
+			case err == nil: // not from the kernel
 			case errors.Is(err, unix.ENOBUFS):
 				// Messages were lost; the socket can still be read.
 				n.routes.stale()
@@ -103,19 +104,19 @@ func (n *Network) watch(s *space) error {
 				return
 			default:
 				n.log.Warn("cannot follow the devices of the node; trying again", slog.Any("error", err))
-				time.Sleep(time.Second) // the error may not end
+				time.Sleep(time.Second) // the error may persist
 			}
 		}
 	}()
 	return nil
 }
 
-// namePause is how often the name of the switch's namespace is looked at. Nothing is notified
-// when another program deletes it.
+// namePause is the interval at which the name of the switch's namespace is checked. The kernel
+// sends no notification when another program deletes it.
 const namePause = 100 * time.Millisecond
 
-// watchName signals when the namespace that has the name of the switch is another one, or none,
-// until host is closed.
+// watchName signals when the switch's name starts to refer to another namespace, or to none, until
+// host is closed.
 func (n *Network) watchName(host *space) {
 	ticker := time.NewTicker(namePause)
 	defer ticker.Stop()
@@ -153,8 +154,9 @@ func isClosed(s *space) bool {
 	}
 }
 
-// look signals messages that may concern us. names holds the names of the devices seen. When a
-// device goes down, or loses its last address, the kernel removes IPv4 routes without a message.
+// look raises a signal for messages that may concern us. names holds the names of the devices seen.
+// When a device goes down, or loses its last address, the kernel removes IPv4 routes without a
+// message.
 func (n *Network) look(s *space, names map[int32]string, messages []syscall.NetlinkMessage) {
 	for _, m := range messages {
 		switch m.Header.Type {
@@ -179,7 +181,7 @@ func (n *Network) look(s *space, names map[int32]string, messages []syscall.Netl
 	}
 }
 
-// concerns reports whether a message is about a device that an object names, by its present or its
+// concerns reports whether a message is about a device that an object names, by its current or its
 // previous name.
 func (n *Network) concerns(names map[int32]string, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofIfInfomsg {

@@ -23,7 +23,7 @@ func (l *Links) announce(pod *end, p *datapath.PodLink) error {
 }
 
 // within runs f on a thread in a network namespace, and returns the thread to home. A thread that
-// cannot return is not used any more.
+// cannot return is terminated.
 func within(ns, home netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -101,7 +101,8 @@ func checkRoutes(pod *end, inner netlink.Link, wanted []datapath.PodRoute) error
 	return nil
 }
 
-// routes returns the routes in the table and family of r on a device; 0: on all devices.
+// routes returns the routes in the table and family of r on the device with index; 0: on all
+// devices.
 func (e *end) routes(r *datapath.PodRoute, index int) ([]netlink.Route, error) {
 	family, mask := netlink.FAMILY_V4, netlink.RT_FILTER_TABLE
 	if r.Prefix.Addr().Is6() {
@@ -121,7 +122,7 @@ func (e *end) routes(r *datapath.PodRoute, index int) ([]netlink.Route, error) {
 	return list, nil
 }
 
-// leadsTo reports whether a route is to exactly this prefix.
+// leadsTo reports whether the destination of a route is exactly this prefix.
 func leadsTo(r *netlink.Route, prefix netip.Prefix) bool {
 	return prefixOf(r.Dst) == prefix.Masked() || r.Dst == nil && prefix.Bits() == 0
 }

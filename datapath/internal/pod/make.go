@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/network"
 )
 
-// noAddress has the kernel make no link-local address of its own (IN6_ADDR_GEN_MODE_NONE).
+// noAddress prevents the kernel from generating a link-local address (IN6_ADDR_GEN_MODE_NONE).
 const noAddress = 1
 
 // Make implements [datapath.PodLinks].
@@ -64,7 +64,7 @@ func (l *Links) Make(ctx context.Context, p *datapath.PodLink) (err error) {
 	return ctx.Err()
 }
 
-// prepare looks whether there is room for the link, and works out its MTU.
+// prepare checks that the link can be created, and determines its MTU and routes.
 func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	if sw.ns.Equal(pod.ns) || l.home.Equal(pod.ns) {
 		return fmt.Errorf("%s: %w of a pod: it is the node's or the switch's", p.Netns, datapath.ErrNetns)
@@ -90,7 +90,7 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	if err := spareRoutes(pod, p); err != nil {
 		return err
 	}
-	// A link without an owner: the process that created it was killed.
+	// An existing link of ours has no owner: the process that created it was killed.
 	if there, err = sw.link(p.Device); err != nil || there == nil {
 		return err
 	}
@@ -100,9 +100,9 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	return remove(sw, there)
 }
 
-// limitRoutes gives the routes out of the node the MTU that they have there.
+// limitRoutes sets the MTU of the routes with a gateway to that of the paths out of the node.
 func limitRoutes(p *datapath.PodLink) {
-	const least6 = 1280 // of IPv6
+	const least6 = 1280 // minimum MTU of IPv6
 	if p.RouteMTU == 0 || p.RouteMTU >= p.MTU {
 		return
 	}
@@ -113,7 +113,7 @@ func limitRoutes(p *datapath.PodLink) {
 	}
 }
 
-// spareRoutes takes out the routes that the pod need not have, since others go there.
+// spareRoutes drops the routes that the pod does not need because it has others to the same prefix.
 func spareRoutes(pod *end, p *datapath.PodLink) error {
 	kept := make([]datapath.PodRoute, 0, len(p.Routes))
 	for i := range p.Routes {
@@ -151,8 +151,8 @@ func (e *end) way(r *datapath.PodRoute) (device string, err error) {
 	return "", nil
 }
 
-// makePair creates both ends in their namespaces: neither is ever seen elsewhere, or with another
-// address.
+// makePair creates both ends directly in their namespaces: neither ever appears elsewhere, or with
+// another MAC address.
 func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.Device, p.MTU, network.MACOf(l.cfg, p.Device)
@@ -193,15 +193,15 @@ func ignoreNoIPv6(err error) error {
 	return err
 }
 
-// furnish gives the pod's end its addresses and routes. It is up then, and has no
-// carrier, since the other end is down.
+// furnish configures addresses and routes on the pod's end, and sets it up. It has no carrier yet,
+// because the other end is down.
 func furnish(pod *end, inner netlink.Link, p *datapath.PodLink) error {
 	index := inner.Attrs().Index
 	has6 := false
 	for _, a := range p.Addresses {
 		has6 = has6 || a.Addr().Is6()
 	}
-	if has6 { // its own, so that it need not be looked for others that have it
+	if has6 { // we add our own, to skip duplicate address detection
 		if err := ignoreNoIPv6(pod.LinkSetIP6AddrGenMode(inner, noAddress)); err != nil {
 			return err
 		}
@@ -294,17 +294,17 @@ func (l *Links) Open(ctx context.Context, p *datapath.PodLink) error {
 	if err := awaitUp(ctx, pod, p.IfName); err != nil {
 		return fmt.Errorf("in the pod: %w", err)
 	}
-	if err := l.announce(pod, p); err != nil { // the neighbours find out by themselves, later
+	if err := l.announce(pod, p); err != nil { // the neighbours detect this themselves, later
 		l.log.Warn("the neighbours of a pod could not be notified", slog.String("device", p.Device), slog.Any("error", err))
 	}
 	return nil
 }
 
-// upTimeout bounds how long the kernel may take to use a link that is up.
+// upTimeout limits how long the kernel may take to start sending on a link that is up.
 const upTimeout = 3 * time.Second
 
-// awaitUp waits until a device sends: the kernel enables that with a delay, and drops packets that
-// are sent before.
+// awaitUp waits until a device can send: the kernel enables sending with a delay, and drops packets
+// that are sent before.
 func awaitUp(ctx context.Context, e *end, device string) error {
 	ctx, cancel := context.WithTimeout(ctx, upTimeout)
 	defer cancel()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pod makes, checks and removes the veth pairs between pods and the switch by netlink. It
-// holds no state: it recognizes its devices by their marks. It makes no bridge, and attaches no
+// Package pod creates, checks and removes the veth pairs between pods and the switch by netlink. It
+// holds no state: it recognizes its devices by their marks. It creates no bridges, and attaches no
 // programs.
 package pod
 
@@ -26,7 +26,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/network"
 )
 
-// nsfs is the type of the file system of namespaces.
+// nsfs is the file system type of namespaces.
 const nsfs = 0x6e736673
 
 // Links are the links of the pods of one instance.
@@ -38,7 +38,7 @@ type Links struct {
 
 var _ datapath.PodLinks = (*Links)(nil)
 
-// Open changes nothing.
+// Open returns the links of the instance, and changes nothing.
 func Open(cfg datapath.Config, log *slog.Logger) (*Links, error) {
 	home, err := netns.Get()
 	if err != nil {
@@ -51,13 +51,13 @@ func Open(cfg datapath.Config, log *slog.Logger) (*Links, error) {
 type end struct {
 	*netlink.Handle
 	ns   netns.NsHandle
-	kept bool // ns is not this end's to close
+	kept bool // close must not close ns
 }
 
 func (e *end) close() {
 	e.Handle.Close()
 	if !e.kept {
-		_ = e.ns.Close() // it was open for reading only
+		_ = e.ns.Close() // it was opened read-only
 	}
 }
 
@@ -67,7 +67,7 @@ func endAt(ns netns.NsHandle, kept bool) (*end, error) {
 	var err error
 	if e.Handle, err = netlink.NewHandleAt(ns, unix.NETLINK_ROUTE); err != nil {
 		if !kept {
-			_ = ns.Close() // likewise
+			_ = ns.Close() // read only, too
 		}
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (l *Links) alias(label string) string {
 	return text[:min(len(text), maxAlias)]
 }
 
-// maxAlias is the kernel's IFALIASZ, without the zero at its end.
+// maxAlias is the kernel's IFALIASZ, without the terminating zero.
 const maxAlias = 255
 
 // label returns the label in an alias; empty if it was truncated.
@@ -143,8 +143,8 @@ func (l *Links) label(alias string) string {
 	return text
 }
 
-// isOurs reports whether a device is the switch's end of a link that we made: it has the mark, or,
-// if we were killed before setting that, the MAC address.
+// isOurs reports whether a device is the switch's end of a link that we created: it has our mark,
+// or, if we were killed before setting the mark, our MAC address.
 func (l *Links) isOurs(link netlink.Link) bool {
 	a := link.Attrs()
 	return link.Type() == "veth" && (strings.HasPrefix(a.Alias, network.Mark(l.cfg)+" pod ") ||
@@ -170,7 +170,7 @@ func (l *Links) Shut(_ context.Context, device string) error {
 func (l *Links) withOurs(device string, f func(sw *end, link netlink.Link) error) error {
 	sw, err := l.openSwitch()
 	if errors.Is(err, datapath.ErrAbsent) {
-		return nil // with the namespace its devices went
+		return nil // its devices were deleted with the namespace
 	}
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (l *Links) CheckMAC(_ context.Context, mac net.HardwareAddr) error {
 	}
 	sw, err := l.openSwitch()
 	if errors.Is(err, datapath.ErrAbsent) {
-		return nil // without the switch there is no ADD either
+		return nil // without the switch, ADD fails, too
 	}
 	if err != nil {
 		return err

@@ -157,8 +157,8 @@ func TestCheckFindsMTU(t *testing.T) {
 	}
 }
 
-// TestMakeFails: a failure leaves nothing of ours behind, and devices of other programs are left
-// alone.
+// TestMakeFails: a failure leaves nothing of ours behind, and does not affect devices of other
+// programs.
 func TestMakeFails(t *testing.T) {
 	s := newSite(t)
 	l := s.link()
@@ -189,8 +189,8 @@ func TestMakeFails(t *testing.T) {
 	s.wants(s.sw, "link show hs3", "hs3@foreign")
 }
 
-// TestLeftover: a link that a killed daemon left without its mark is known, and makes
-// room for the next one.
+// TestLeftover: a link that a killed daemon left without its mark is recognized, and a new link
+// replaces it.
 func TestLeftover(t *testing.T) {
 	s := newSite(t)
 	s.make(s.link())
@@ -199,7 +199,7 @@ func TestLeftover(t *testing.T) {
 		t.Errorf("devices %q, %v: want it known by its address", names, err)
 	}
 	l := s.link()
-	l.IfName = "eth1" // the pod has the old one until its other end is deleted
+	l.IfName = "eth1" // the pod still has the old link until its other end is deleted
 	s.make(l)
 	if out, err := s.pod.TryRun("ip", "link", "show", "eth0"); err == nil {
 		t.Errorf("the leftover still exists:\n%s", out)

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// leastBurst lets a frame of a common MTU pass, and the kernel's timers be late.
+	// leastBurst is enough for a frame of a common MTU, and for late timers of the kernel.
 	leastBurst = 8 << 10
-	// latency is how long a packet may wait, in seconds.
+	// latency is how long a packet may be queued, in seconds.
 	latency = 0.025
 )
 

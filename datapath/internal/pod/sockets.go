@@ -41,8 +41,8 @@ func (l *Links) IsLocal(_ context.Context, a netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// diagRequest is struct inet_diag_req_v2: all sockets of a family, a protocol and a state
-// whose local port is port.
+// diagRequest is struct inet_diag_req_v2: it requests all sockets of a family, protocol and state
+// with the local port.
 type diagRequest struct {
 	family   uint8
 	protocol datapath.Protocol
@@ -92,7 +92,7 @@ func (l *Links) Listeners(_ context.Context, p datapath.Protocol, port uint16) (
 			return req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
 		})
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-			// Without the module of a protocol nothing can list its sockets.
+			// The sockets of a protocol cannot be listed without its diag module.
 			l.log.Debug("sockets cannot be listed", slog.Any("protocol", p), slog.Any("error", err))
 			continue
 		}
@@ -119,7 +119,7 @@ func listener(m []byte, port uint16) (addrs []netip.Addr) {
 	both := is6 && first.IsUnspecified()
 	attrs, err := nl.ParseRouteAttr(m[diagMessage:])
 	if err != nil {
-		attrs = nil // the address is known without them
+		attrs = nil // the address does not depend on them
 	}
 	for _, a := range attrs {
 		switch {
@@ -135,7 +135,7 @@ func listener(m []byte, port uint16) (addrs []netip.Addr) {
 	return append(addrs, first.Unmap())
 }
 
-// endpointAddrs reads an array of struct sockaddr_storage.
+// endpointAddrs parses an array of struct sockaddr_storage.
 func endpointAddrs(b []byte) (addrs []netip.Addr) {
 	const size = 128
 	for ; len(b) >= size; b = b[size:] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testmap has maps in memory that behave as maps of the kernel, and that fail on demand: for
+// Package testmap has maps in memory that behave like maps of the kernel and fail on demand, for
 // tests without root.
 package testmap
 
@@ -15,22 +15,22 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
-// Map is a map in memory: an array, a hash table or a prefix trie, in which only whole prefixes are
-// found. It is not safe for concurrent use.
+// Map is a map in memory: an array, a hash table or a prefix trie. In a trie, a lookup matches only
+// the exact prefix. It is not safe for concurrent use.
 type Map struct {
 	kind   ebpf.MapType
 	max    uint32
 	faults *Faults
 
-	values map[any]reflect.Value // by key; of arrays, missing ones are zero
-	order  []any                 // keys as they were added, for iteration
+	values map[any]reflect.Value // by key; in arrays, missing ones are zero
+	order  []any                 // keys in the order they were added, for iteration
 }
 
-// Faults decides which calls that change maps fail, and sees each of them.
+// Faults decides which map changes fail, and observes each change.
 type Faults struct {
 	// Fail returns the error of the next change; nil: it succeeds.
 	Fail func() error
-	// Changed is called after each change that succeeded.
+	// Changed is called after each successful change.
 	Changed func()
 }
 
@@ -46,7 +46,7 @@ func (m *Map) isArray() bool { return m.kind == ebpf.Array || m.kind == ebpf.Per
 // MaxEntries implements [bpfmap.Store].
 func (m *Map) MaxEntries() uint32 { return m.max }
 
-// Len returns the number of entries; of an array, of those that were set.
+// Len returns the number of entries; for an array, of those that were set.
 func (m *Map) Len() int { return len(m.values) }
 
 func pointed(key any) any {
@@ -57,7 +57,7 @@ func pointed(key any) any {
 	return v.Interface()
 }
 
-// copyOf returns a copy of a value, or of the values of each CPU.
+// copyOf returns a copy of a value, or of per-CPU values.
 func copyOf(value reflect.Value) reflect.Value {
 	if value.Kind() == reflect.Pointer {
 		value = value.Elem()
@@ -156,7 +156,7 @@ func (m *Map) Delete(key any) error {
 	return nil
 }
 
-// BatchUpdate implements [bpfmap.Store]. If it fails, a part of the entries is set, as in the
+// BatchUpdate implements [bpfmap.Store]. If it fails, some of the entries are set, as in the
 // kernel.
 func (m *Map) BatchUpdate(keys, values any) error {
 	k, v := reflect.ValueOf(keys), reflect.ValueOf(values)
@@ -188,7 +188,7 @@ func (m *Map) BatchLookup(cursor *bpfmap.Cursor, keys, values any) (n int, err e
 	return n, nil
 }
 
-// entry returns the entry with an index, as keys and values of these types.
+// entry returns the key and value at an index, with these types.
 func (m *Map) entry(index int, keys, values reflect.Type) (key, value reflect.Value, ok bool) {
 	if m.isArray() {
 		if index >= int(m.max) {
@@ -207,13 +207,13 @@ func (m *Map) entry(index int, keys, values reflect.Type) (key, value reflect.Va
 	return reflect.ValueOf(m.order[index]), copyOf(m.values[m.order[index]]), true
 }
 
-// Iterate implements [bpfmap.Store]. Entries may be deleted meanwhile.
+// Iterate implements [bpfmap.Store]. Entries may be deleted during the iteration.
 func (m *Map) Iterate() bpfmap.Iterating {
 	c := &Map{kind: m.kind, max: m.max, values: maps.Clone(m.values), order: slices.Clone(m.order)}
 	return &iterator{then: c, now: m}
 }
 
-// iterator reads the entries of now that were in then, its copy.
+// iterator reads the entries of then, an earlier copy of now, that still exist in now.
 type iterator struct {
 	then, now *Map
 	next      int

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testtables has the tables of the programs in memory, which fail on demand: for tests without
+// Package testtables has the programs' tables in memory, which fail on demand, for tests without
 // root.
 package testtables
 
@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -23,6 +24,9 @@ import (
 // names of the fields of tables.
 func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.Tables, map[string]*testmap.Map) {
 	t.Helper()
+	if os.Getenv("LL_TEST_BRIEF") != "" {
+		t.Skip("an emulated machine shows nothing about maps in memory")
+	}
 	spec, err := kernel.LoadKernel()
 	if err != nil {
 		t.Fatal(err)
@@ -39,19 +43,18 @@ func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.T
 	return all, maps
 }
 
-// Failing decides which changes fail. One of eight failures is the death of the daemon.
+// Failing decides which changes fail. One of eight failures simulates a crash of the daemon.
 type Failing struct {
 	Random   *rand.Rand
 	Rate     float64 // probability of a failure of each change
-	Killed   bool    // everything fails until the next run
+	Killed   bool    // every change fails until the next run
 	Failures int
 }
 
 // Fails reports whether the next change fails.
 func (f *Failing) Fails() bool { return f.FailsAt(f.Rate) }
 
-// Fails reports whether the next change fails.
-// FailsAt is as Fails, with another probability.
+// FailsAt is Fails with another probability.
 func (f *Failing) FailsAt(rate float64) bool {
 	if rate > 0 && f.Random.Float64() < rate {
 		f.Failures++
@@ -61,7 +64,7 @@ func (f *Failing) FailsAt(rate float64) bool {
 	return f.Killed
 }
 
-// Small are sizes that a test fills quickly.
+// Small has table sizes that a test fills quickly.
 var Small = datapath.Tables{Connections: 16, HalfOpen: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
 
 // Shuffled returns the keys of a map in a random order that the seed determines.

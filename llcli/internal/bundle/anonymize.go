@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// anonymizer replaces addresses: the same one by the same one throughout an
-// archive, and those that share a prefix by some that share one as long. Its key
-// is thrown away with it.
+// anonymizer replaces addresses: equal addresses by equal ones throughout an archive, and addresses
+// that share a prefix by addresses that share a prefix of the same length. Its key is discarded
+// with it.
 type anonymizer struct {
 	key   []byte
 	host  *regexp.Regexp // nil: not known
@@ -30,7 +30,7 @@ func newAnonymizer(host string) *anonymizer {
 	return a
 }
 
-// addresses are of links, of IPv6 (or look so) and of IPv4.
+// addresses matches MAC addresses, IPv6 addresses (or text that looks like one) and IPv4 addresses.
 var addresses = regexp.MustCompile(`\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b|(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})|\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b`)
 
 func (a *anonymizer) text(s string) string {
@@ -80,7 +80,7 @@ func keep(ip netip.Addr) int {
 	}
 }
 
-// ip replaces bit by bit: each depends on those before it, and on the key.
+// ip replaces an address bit by bit: each bit depends on the bits before it, and on the key.
 func (a *anonymizer) ip(ip netip.Addr) netip.Addr {
 	in := ip.AsSlice()
 	out := make([]byte, len(in))

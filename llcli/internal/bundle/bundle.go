@@ -21,10 +21,10 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of an archive.
+// Limits of an archive.
 const (
 	maxPart     = 2 << 20  // bytes of one file in it
-	maxTotal    = 32 << 20 // of all, before they are packed
+	maxTotal    = 32 << 20 // of all files, before compression
 	partTimeout = 10 * time.Second
 	timeout     = 4 * time.Minute // of all parts
 	// ourTimes is how many times longer loxilightd may take: it has the kernel verify all
@@ -32,7 +32,7 @@ const (
 	ourTimes = 6
 )
 
-// Options select what to gather, and how.
+// Options select what to collect, and how.
 type Options struct {
 	Instance   string
 	Config     string // the daemon's configuration file
@@ -40,7 +40,7 @@ type Options struct {
 	Version    string // of llcli
 	Anonymize  bool   // replace addresses and the name of the host
 	Now        time.Time
-	Root       string // before the paths of the machine's files; empty: this machine
+	Root       string // prefix of the paths of the machine's files; empty: this machine
 	RunDir     string // folders that are listed, with modes
 	StateDir   string
 	PinDir     string
@@ -76,13 +76,13 @@ type File struct {
 	CutOff bool   `json:"cutOff,omitempty"` // it was longer
 }
 
-// Missing is something that could not be had.
+// Missing is something that could not be collected.
 type Missing struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
 }
 
-// part is one file to be.
+// part is a file to be collected.
 type part struct {
 	name, what string
 	json       bool
@@ -98,7 +98,7 @@ type writer struct {
 	total    int
 }
 
-// Write writes an archive to w, a gzipped tar, and returns its manifest. Missing parts are no
+// Write writes an archive to w, a gzipped tar, and returns its manifest. Missing parts are not an
 // error.
 func Write(ctx context.Context, w io.Writer, o Options) (*Manifest, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -133,7 +133,7 @@ func (b *writer) missing(what string, why error) {
 	b.manifest.Missing = append(b.manifest.Missing, Missing{what, redact(why.Error())})
 }
 
-// add gets a part and writes it. Only an error of writing is one.
+// add gets a part and writes it. It returns only errors of writing the archive.
 func (b *writer) add(ctx context.Context, p part) error {
 	if ctx.Err() != nil || b.total >= maxTotal {
 		b.missing(p.name, fmt.Errorf("the archive took too long, or is too large (%d MiB)", b.total>>20))
@@ -172,7 +172,7 @@ func (b *writer) anonymous(text []byte) []byte {
 	return []byte(b.names.text(string(text)))
 }
 
-// cutOff bounds a text at the end of a line.
+// cutOff truncates a text at the end of a line.
 func cutOff(text []byte, most int, f *File) []byte {
 	if len(text) <= most {
 		return text

@@ -91,7 +91,7 @@ func call(_ context.Context, method string, params, result any) error {
 	return json.Unmarshal([]byte(text), result)
 }
 
-// archive writes one and unpacks it.
+// archive writes an archive and unpacks it.
 func (m *machine) archive() (files map[string]string, manifest Manifest) {
 	m.t.Helper()
 	var packed bytes.Buffer
@@ -126,7 +126,7 @@ func (m *machine) archive() (files map[string]string, manifest Manifest) {
 	return files, manifest
 }
 
-// TestNoSecretLeaves plants secrets wherever an archive takes something from.
+// TestNoSecretLeaves plants secrets in every source of an archive.
 func TestNoSecretLeaves(t *testing.T) {
 	m := newMachine(t)
 	m.o.Call = call
@@ -165,7 +165,7 @@ func TestNoSecretLeaves(t *testing.T) {
 }
 
 // TestBounds: a stopped daemon, a program that hangs, a program that prints without end, and
-// missing files are reported, and stop nothing.
+// missing files are reported, and do not stop the collection.
 func TestBounds(t *testing.T) {
 	m := newMachine(t)
 	m.o.PartTimeout = 50 * time.Millisecond
@@ -196,8 +196,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestAnonymous: no address of the machine is left, and each has one other
-// throughout, within a prefix of its own.
+// TestAnonymous: no address of the machine is left; each is replaced by the same address
+// throughout, and common prefixes are preserved.
 func TestAnonymous(t *testing.T) {
 	m := newMachine(t)
 	m.o.Call, m.o.Anonymize = call, true

@@ -74,7 +74,7 @@ func (b *writer) sysctls(context.Context) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// cgroup reads the figures of the unit's control group.
+// cgroup reads the counters and limits of the unit's control group.
 func (b *writer) cgroup(ctx context.Context) ([]byte, error) {
 	text, err := b.output("systemctl", "show", b.o.Unit, "--property=ControlGroup", "--value")(ctx)
 	if err != nil {

@@ -182,7 +182,7 @@ func (b *writer) output(words ...string) func(context.Context) ([]byte, error) {
 	}
 }
 
-// limited keeps so much that a part is cut off, and no more.
+// limited keeps just enough of a part that it is cut off.
 type limited struct{ w *bytes.Buffer }
 
 func (l limited) Write(p []byte) (int, error) {
@@ -259,7 +259,7 @@ func (b *writer) listing(ctx context.Context) ([]byte, error) {
 			}
 			info, err := os.Lstat(path)
 			if err != nil {
-				return nil // it went
+				return nil // it was deleted meanwhile
 			}
 			fmt.Fprintf(&out, "%s %s %10d %s %s\n", info.Mode(), owner(info), info.Size(), info.ModTime().UTC().Format("2006-01-02T15:04:05Z"), path)
 			if out.Len() > maxPart || ctx.Err() != nil {

@@ -12,7 +12,7 @@ import (
 // hidden replaces redacted text.
 const hidden = "(redacted)"
 
-// maxLine bounds a line, in bytes. Longer ones are not for people.
+// maxLine limits a line, in bytes. Longer lines are not meant for people.
 const maxLine = 8 << 10
 
 // Rules describe the redaction; they are included in every archive.
@@ -36,7 +36,7 @@ func secretName(name string) bool {
 	return secretWords.MatchString(name) || secretCamel.MatchString(name)
 }
 
-// shapes are secrets that are known by how they look.
+// shapes match secrets that are recognized by their form.
 var shapes = []*regexp.Regexp{
 	regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\z)`),
 	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*)?`),
@@ -54,20 +54,20 @@ var (
 
 	userInfo   = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"'@]+@`)
 	credential = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
-	// option is a word of a command line, its value is the next word.
+	// option matches a word of a command line whose value is the next word.
 	option      = regexp.MustCompile(`(?:^|[\s"'\[,])(--?[A-Za-z][A-Za-z0-9_-]*)(?:\s+|["'],\s*["'])`)
 	optionValue = regexp.MustCompile(`^[^\s"'-][^\s"',]*`)
-	// pair is a name within a line that has a value; that may be in quotes, or in
-	// quotes that are quoted themselves.
+	// pair matches a name within a line, up to its value; name and value may be in quotes, or in
+	// escaped quotes.
 	pair      = regexp.MustCompile(`([A-Za-z0-9_.-]+)\\*["']?\s*([:=])\s*`)
 	pairValue = regexp.MustCompile(`^(\\+"[^"\\]*(?:\\+")?|"(?:\\.|[^"\\])*"?|'[^']*'?|[^\s&;,"'\\)}\]]+)`)
-	// assignment is a name and a value in common quotes.
+	// assignment matches a name and a value within one pair of quotes.
 	assignment = regexp.MustCompile(`(["'])([A-Za-z0-9_.-]+)=([^"']*)(["'])`)
 	// yamlKey matches a line of YAML, or a line that looks like YAML.
 	yamlKey = regexp.MustCompile(`^([#\s]*(?:-\s+)*)["']?([A-Za-z0-9_./ -]*?)["']?\s*:(?:\s+(.*)|)$`)
 )
 
-// redact takes secrets out of a text of any kind.
+// redact removes secrets from text of any kind.
 func redact(text string) string {
 	for _, shape := range shapes {
 		text = shape.ReplaceAllString(text, hidden)
@@ -94,7 +94,7 @@ func redact(text string) string {
 type yamlBlock struct {
 	inside bool
 	indent int
-	items  bool   // a list may stand at the indentation of its key
+	items  bool   // a list may have the same indentation as its key
 	closer string // of a quoted or flow value that continues; empty: none
 }
 
@@ -140,7 +140,7 @@ func (b *yamlBlock) closed(line string) {
 	}
 }
 
-// inline takes secrets out of one line.
+// inline removes secrets from one line.
 func inline(line string) string {
 	line = assignment.ReplaceAllStringFunc(line, func(found string) string {
 		if m := assignment.FindStringSubmatch(found); secretName(m[2]) {
@@ -200,7 +200,7 @@ func replace(name, value *regexp.Regexp, line string) string {
 	}
 }
 
-// redactJSON does the same by the structure of a JSON text, so that it stays one.
+// redactJSON redacts a JSON text by its structure, so that it stays valid JSON.
 func redactJSON(text []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -229,7 +229,7 @@ func redactValue(value any) any {
 				out[redact(key)] = redactValue(x)
 			}
 		}
-		// {"name": "PASSWORD", "value": "x"}, as lists of variables have it.
+		// {"name": "PASSWORD", "value": "x"}, as in lists of variables.
 		if name, ok := v["name"].(string); ok && secretName(name) && v["value"] != nil {
 			out["value"] = hidden
 		}
@@ -247,7 +247,7 @@ func redactValue(value any) any {
 	}
 }
 
-// harmless values tell nothing.
+// harmless reports whether a value cannot contain a secret.
 func harmless(value any) bool {
 	switch value.(type) {
 	case nil, bool:

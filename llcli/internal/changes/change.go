@@ -53,8 +53,8 @@ func bindFiles(cmd *cobra.Command, files *[]string) {
 	command.Must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 }
 
-// moreFiles takes words behind -f FILE for further files, as a shell makes them
-// of -f *.yaml. Without -f they are refused: they could be meant for names.
+// moreFiles accepts words behind -f FILE as further files, since a shell expands -f *.yaml to such
+// words. Without -f they are refused: they could be meant as names.
 func moreFiles(files *[]string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(*files) == 0 {
@@ -64,7 +64,7 @@ func moreFiles(files *[]string) cobra.PositionalArgs {
 	}
 }
 
-// changeInput reads the input of a change by files.
+// changeInput reads the input of a change that is defined by files.
 func changeInput(a *command.App, files []string, owner string, options *Options) ([]manifest, api.Change, error) {
 	change, err := options.Params()
 	if err != nil {

@@ -39,8 +39,8 @@ the daemon knows. llcli events changes shows those to come.`,
 // errExpired: the daemon no longer knows the changes since a revision.
 var errExpired = errors.New("the daemon does not know any more what changed since then; llcli get and llcli export show what there is")
 
-// recentChanges shows the changes as far back as the daemon knows, to a power of
-// four: it does not tell how far.
+// recentChanges shows the changes as far back as the daemon knows, rounded to a power of four,
+// since the daemon does not report how far.
 func recentChanges(ctx context.Context, a *command.App, d command.Daemon) error {
 	revision, err := currentRevision(ctx, a, d)
 	if err != nil {

@@ -115,8 +115,8 @@ func canonical(o *api.Object) (string, error) {
 	return string(text), err
 }
 
-// asKept returns a spec as the daemon stores it: a single value for a list becomes a list of one.
-// Unknown fields stay as they are.
+// asKept returns a spec as the daemon stores it: a single value of a list field becomes a list with
+// one element. Unknown fields stay as they are.
 func asKept(o *api.Object) json.RawMessage {
 	k := kinds.Find(o.Kind)
 	if k == nil || k.Spec == nil || o.Spec == nil {
@@ -162,8 +162,8 @@ func printDiffLines(a *command.App, lines []string) {
 // diffContext is how many unchanged lines are shown around a changed line.
 const diffContext = 3
 
-// diffLines returns the lines of two texts with +, - or a blank before them:
-// those that differ and a few around them. Nothing: they are the same.
+// diffLines returns the differing lines of two texts and a few lines around them, each with +, - or
+// a blank before it. Empty: the texts are equal.
 func diffLines(before, after string) []string {
 	if before == after {
 		return nil

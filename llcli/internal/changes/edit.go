@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
-// maxAttempts is how often a change is tried that others get ahead of.
+// maxAttempts is how often a change is tried if other clients change the state first.
 const maxAttempts = 5
 
 // Attempt carries out a transaction that prepare builds from the daemon's state, on the condition
@@ -82,8 +82,8 @@ func EditSpec(ctx context.Context, a *command.App, d command.Daemon, ref api.Obj
 	})
 }
 
-// refuseFile refuses to change an object that stands in a file of the daemon:
-// the next reload would undo it.
+// refuseFile refuses to change an object that is defined in an object file of the daemon: the next
+// reload would undo the change.
 func refuseFile(o *api.Object) error {
 	if o.Owner != api.OwnerFile {
 		return nil

@@ -128,8 +128,8 @@ func madeBy(e *api.HistoryEntry) string {
 // methodExpire is the method of revisions by which the daemon rolled back an unconfirmed change.
 const methodExpire = "expire"
 
-// namedEntries bounds the revisions of which the objects are looked up, namedObjects the objects
-// that are shown of one.
+// namedEntries limits the revisions whose objects are looked up, namedObjects the objects shown for
+// each of them.
 const namedEntries, namedObjects = 100, 3
 
 // changedNames names the first objects that a revision changed.
@@ -139,7 +139,7 @@ func changedNames(ctx context.Context, a *command.App, d command.Daemon, count i
 	}
 	var page api.HistoryResult
 	err := d.Call(ctx, api.MethodHistory, api.HistoryParams{Revision: e.Revision, Limit: namedObjects}, &page)
-	if command.IsNotFound(err) { // forgotten meanwhile
+	if command.IsNotFound(err) { // the daemon has discarded it meanwhile
 		return "-", nil
 	}
 	var names []string
@@ -213,7 +213,7 @@ func completeDiff(ctx context.Context, a *command.App, d command.Daemon, items [
 
 // objectAt requests an object as it was at a revision; nil: it did not exist.
 func objectAt(ctx context.Context, a *command.App, d command.Daemon, kind, name string, revision uint64) (*api.Object, error) {
-	if revision == 0 { // the beginning: nothing was there
+	if revision == 0 { // the beginning: no object existed
 		return nil, nil
 	}
 	var o api.Object

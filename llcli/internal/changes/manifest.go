@@ -110,7 +110,7 @@ func parseManifest(title string, text []byte) ([]manifest, error) {
 	return all, errors.Join(errs...)
 }
 
-// titles names files for people.
+// titles lists files for messages.
 func titles(files []string) string {
 	named := slices.Clone(files)
 	for i, file := range named {

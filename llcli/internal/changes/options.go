@@ -24,7 +24,7 @@ type Options struct {
 // TypeConfirm is the type of the flag --confirm.
 const TypeConfirm = "time to confirm"
 
-// confirmTime is the value of --confirm: zero is refused, since it would protect from nothing.
+// confirmTime is the value of --confirm: zero is refused, since it would not protect from anything.
 type confirmTime time.Duration
 
 // Set implements [pflag.Value].
@@ -64,7 +64,7 @@ func (o *Options) Bind(cmd *cobra.Command) {
 	}
 }
 
-// Params returns the flags as the daemon takes them.
+// Params returns the flags as the daemon expects them.
 func (o *Options) Params() (api.Change, error) {
 	if o.wait < 0 {
 		return api.Change{}, command.Usagef("--wait %s: want 0 or more", o.wait)

@@ -151,7 +151,7 @@ func refuseUndone(ctx context.Context, a *command.App, d command.Daemon, latest 
 			return false
 		}
 		if e.Confirm == "rolled-back" {
-			// The first rollback behind the change rolled it back.
+			// The first rollback after the change rolled it back.
 			for i := len(rollbacks) - 1; i >= 0; i-- {
 				if rollbacks[i].Restored < e.Revision {
 					if rollbacks[i].Revision == latest.Revision {
@@ -173,8 +173,8 @@ func refuseUndone(ctx context.Context, a *command.App, d command.Daemon, latest 
 		undone, latest.Revision, a.Self(), a.Self())
 }
 
-// previewConfirm makes the daemon answer a dry run while a change waits to be confirmed, which the
-// change could join. Any time that the daemon accepts will do.
+// previewConfirm makes the daemon answer a dry run while a change waits to be confirmed, which this
+// change would join. Any valid time will do.
 const previewConfirm = time.Second
 
 // diffRevision shows the changes of a rollback to a revision.

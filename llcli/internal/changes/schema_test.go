@@ -44,8 +44,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// checkSet notes of every field whether it is set in one of the documents, in structs
-// and in the first element of lists.
+// checkSet records for every field whether it is set in one of the documents, in structs and in the
+// first element of lists.
 func checkSet(set map[string]bool, path string, v reflect.Value) {
 	set[path] = set[path] || !v.IsZero()
 	switch {

@@ -35,7 +35,7 @@ type Transaction struct {
 	refs    []api.ObjectRef // of delete
 	owner   string          // of replace and rollback
 	kinds   []string        // of replace
-	back    uint64          // of rollback: the revision to go back to, unless undo is set
+	back    uint64          // of rollback: the revision to return to, unless undo is set
 	undo    uint64          // of rollback: the change that waits to be confirmed
 	Change  api.Change
 }
@@ -64,10 +64,10 @@ func (t *Transaction) params() any {
 	}
 }
 
-// mostDiffs is for how many objects a dry run shows the difference.
+// mostDiffs is the maximum number of objects whose differences a dry run shows.
 const mostDiffs = 20
 
-// changed returns the objects of which a dry run shows the difference.
+// changed returns the objects whose differences a dry run shows.
 func (t *Transaction) changed(result *api.ChangeResult) (objects []api.Object) {
 	action := map[api.ObjectRef]string{}
 	for _, c := range result.Changes {

@@ -251,7 +251,7 @@ func TestCNIKeep(t *testing.T) {
 	is("ended", `{"name":"other","plugins":[{"type":"loxilight-cni"}]}`)
 }
 
-// TestCNIKeepOfAnotherDaemon warns of a source that leads elsewhere.
+// TestCNIKeepOfAnotherDaemon warns of a source that belongs to another daemon.
 func TestCNIKeepOfAnotherDaemon(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	s.daemon.stateDir = "/srv/blue/state"

@@ -37,7 +37,7 @@ func (n *cniNode) write(dir, name, text string) string {
 	return path
 }
 
-// installed has everything in its place.
+// installed puts everything in its place.
 func (n *cniNode) installed() *cniNode {
 	n.t.Helper()
 	n.write(n.bin, "loxilight-cni", "")
@@ -156,7 +156,7 @@ func TestCNIStatusAsks(t *testing.T) {
 	}
 }
 
-// TestCNIStatusLeadsToOurs: a configuration before ours may hand pods on to it.
+// TestCNIStatusLeadsToOurs: a configuration before ours may delegate to it.
 func TestCNIStatusLeadsToOurs(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.write(n.confs, "00-many.conf", `{"type":"many","clusterNetwork":"/etc/cni/net.d/10-loxilight.conflist"}`)
@@ -190,7 +190,8 @@ func TestCNIStatusWithoutADaemon(t *testing.T) {
 	}
 }
 
-// TestCNIStatusOtherVersion: another version is reported, but is no failure: the contract holds.
+// TestCNIStatusOtherVersion: another version is reported, but is not a failure: the contract is the
+// same.
 func TestCNIStatusOtherVersion(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.program = "0\nloxilight-cni 1.1.0: CNI plugin of loxilight\n"

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestBashWithoutBashCompletion: the script completes in a shell that has nothing of the package
+// TestBashWithoutBashCompletion: the script completes in a shell without the package
 // bash-completion.
 func TestBashWithoutBashCompletion(t *testing.T) {
 	bash, err := exec.LookPath("bash")

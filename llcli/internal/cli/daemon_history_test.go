@@ -10,13 +10,13 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// pastRevision is a revision of a testDaemon.
+// pastRevision is an earlier revision of a testDaemon.
 type pastRevision struct {
 	api.HistoryEntry
 	objects map[api.ObjectRef]api.Object // after it
 }
 
-// remember notes a change for the history. d.mu is held.
+// remember records a change in the history. d.mu is held.
 func (d *testDaemon) remember(result *api.ChangeResult, after map[api.ObjectRef]api.Object, change api.Change) {
 	summary := maps.Clone(result.Summary)
 	delete(summary, api.ActionUnchanged)
@@ -39,7 +39,7 @@ func (d *testDaemon) remember(result *api.ChangeResult, after map[api.ObjectRef]
 	d.past = append(d.past, pastRevision{e, maps.Clone(after)})
 }
 
-// at returns the objects as they were at a revision; 0: as they are.
+// at returns the objects as they were at a revision; 0: the current objects.
 func (d *testDaemon) at(revision uint64) map[api.ObjectRef]api.Object {
 	if revision == 0 || revision == d.revision {
 		return d.objects
@@ -68,7 +68,7 @@ func (d *testDaemon) history(p api.HistoryParams) (any, *api.Error) {
 	return result, nil
 }
 
-// diffs are cut where an object is called large.
+// diffs returns the changes of objects; the change of an object named large is cut.
 func (d *testDaemon) diffs(before, after map[api.ObjectRef]api.Object) (diffs []api.HistoryDiff) {
 	all := maps.Clone(after)
 	for ref, o := range before {

@@ -32,7 +32,7 @@ var testNetwork = map[string][]api.NetworkEntry{
 	},
 }
 
-// networkList returns one entry a page.
+// networkList returns one entry per page.
 func (d *testDaemon) networkList(p api.NetworkListParams) (any, *api.Error) {
 	if p.Netns != "" && p.Netns != "host" && p.Netns != "switch" {
 		return nil, api.Errorf(api.ReasonInvalid, "%q is not one of host, switch", p.Netns).At("", "netns")
@@ -54,7 +54,7 @@ func (d *testDaemon) networkList(p api.NetworkListParams) (any, *api.Error) {
 	return r, nil
 }
 
-// addressesList returns one lease a page.
+// addressesList returns one lease per page.
 func addressesList(p api.AddressesListParams) (any, *api.Error) {
 	leases := []api.AddressLease{
 		{Network: "default", Addresses: []string{"10.244.3.17/24", "2001:db8:3::11/64"}, Pod: "shop/web-1", ContainerID: "4f2a9c", IfName: "eth0",

@@ -142,7 +142,7 @@ func with[P any](raw json.RawMessage, f func(P) (any, *api.Error)) (any, *api.Er
 	return f(params)
 }
 
-// check looks at an object as the daemon would.
+// check validates an object as the daemon would.
 func check(o *api.Object, i int) *api.Error {
 	ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}.String()
 	if !slices.Contains(api.Kinds, o.Kind) {
@@ -299,7 +299,7 @@ func (d *testDaemon) commit(result *api.ChangeResult, after map[api.ObjectRef]ap
 	return result, nil
 }
 
-// statusOf returns the status of an object that the data plane took up.
+// statusOf returns the status of an object that the data plane has accepted.
 func statusOf(o *api.Object) json.RawMessage {
 	state := api.Status{State: api.StateReady}
 	if strings.HasPrefix(o.Name, "stuck") {
@@ -351,7 +351,7 @@ func checkKind(kind, field string) *api.Error {
 	return api.Errorf(api.ReasonInvalid, "unknown kind %q: want one of %s", kind, strings.Join(api.Kinds, ", ")).At("", field)
 }
 
-// list returns pages of two, so that every list of three needs a second page.
+// list returns pages of two objects, so that every list of three needs a second page.
 func (d *testDaemon) list(p api.ListParams) (any, *api.Error) {
 	if err := checkKind(p.Kind, "kind"); err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func matches(f *api.ConnectionFilter, c *api.Connection) bool {
 		(f.Source == "" || strings.HasPrefix(c.Original.Source, f.Source))
 }
 
-// connectionsList gives pages of two.
+// connectionsList returns pages of two connections.
 func (d *testDaemon) connectionsList(p api.ConnectionsListParams) (any, *api.Error) {
 	result := api.ConnectionsListResult{Items: []api.Connection{}}
 	for i := range d.connections {

@@ -12,8 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// TestDocumentedCommands: every command line of llcli in the documents is one
-// that llcli takes.
+// TestDocumentedCommands: every command line of llcli in the documents is valid.
 func TestDocumentedCommands(t *testing.T) {
 	pages, err := filepath.Glob("../../../docs/*.md")
 	if err != nil {
@@ -41,7 +40,7 @@ func TestDocumentedCommands(t *testing.T) {
 	if len(commands) < 30 {
 		t.Errorf("only %d command lines were found", len(commands))
 	}
-	t.Chdir(t.TempDir()) // some write files
+	t.Chdir(t.TempDir()) // some commands write files
 	for _, c := range commands {
 		checkCommand(t, c.page, c.line)
 	}

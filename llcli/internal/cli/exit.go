@@ -50,7 +50,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return command.Usagef("--%s %s: want %s", invalid.GetFlag().Name, invalid.GetValue(), want)
 }
 
-// exitCode is the one place where errors become exit codes.
+// exitCode is the only place where errors become exit codes.
 func exitCode(err error) int {
 	if err == nil {
 		return ExitDone
@@ -92,7 +92,7 @@ func report(a *command.App, cmd *cobra.Command, err error) {
 		first := e.Data.NotReady[0]
 		text, _, _ = strings.Cut(text, fmt.Sprintf("; %s: %s", first.Object, first.State))
 	}
-	// An error of writing this cannot be reported.
+	// An error while writing this cannot be reported.
 	_, _ = fmt.Fprintf(a.Err, "llcli: %s\n", text)
 	if l, ok := errors.AsType[*command.Located](err); ok {
 		for _, other := range l.Others {
@@ -143,5 +143,5 @@ func reportJSON(a *command.App, err error) {
 	if err != nil {
 		line = []byte(err.Error())
 	}
-	_, _ = fmt.Fprintf(a.Err, "%s\n", line) // an error of writing this cannot be reported
+	_, _ = fmt.Fprintf(a.Err, "%s\n", line) // an error while writing this cannot be reported
 }

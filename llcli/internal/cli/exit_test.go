@@ -63,11 +63,11 @@ func TestExitCodes(t *testing.T) {
 	}
 	check(ExitDone, "apply -f web.yaml", "get services", "delete service nosuch", "wait service web", "explain interface.role", "diff -f web.yaml --exit-code")
 	check(ExitFailed,
-		// What does not exist.
+		// Objects that do not exist.
 		"get service nosuch", "describe service nosuch", "service show nosuch", "service set nosuch --algorithm random", "service drain nosuch 10.0.0.1",
 		"counters service nosuch", "wait service/nosuch --for 10s", "wait service nosuch web --for 10s", "edit service nosuch", "history 99",
 		"diff --revision 99", "rollback 99", "service drain web 10.9.9.9", "apply -f nosuch.yaml",
-		// What is refused, or differs.
+		// Changes that are refused, and differences.
 		"apply -f bad.yaml", "service add web --frontend 198.51.100.11:80/tcp", "apply -f web.yaml --if-revision 7", "diff -f new.yaml --exit-code",
 		"confirm 99")
 	check(ExitUsage, "bogus", "get", "get bogus", "delete bogus x", "export bogus", "edit bogus x", "get services --bogus", "get services -o bogus",

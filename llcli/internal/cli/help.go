@@ -37,11 +37,11 @@ func addCommands(a *command.App, root *cobra.Command) {
 	root.AddCommand(topicCommands()...)
 }
 
-// minWrap and maxWrap bound the width of help: less is unreadable, and so are
-// longer lines.
+// minWrap and maxWrap limit the width of help: narrower text is unreadable, and so are longer
+// lines.
 const minWrap, maxWrap = 60, 110
 
-// wrapUsage has the help of flags fit the terminal.
+// wrapUsage fits the help of flags to the terminal.
 func wrapUsage(root *cobra.Command, width int) {
 	if width == 0 {
 		width = 80

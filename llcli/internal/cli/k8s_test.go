@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestConnectionsOfKubernetes: a service of Kubernetes is all of its objects, and none
-// that is called alike.
+// TestConnectionsOfKubernetes: a service of Kubernetes stands for all of its objects, and for no
+// object with a similar name.
 func TestConnectionsOfKubernetes(t *testing.T) {
 	d := newTestDaemon(t)
 	d.connections = nil

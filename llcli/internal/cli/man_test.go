@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestManualPages looks at every page: its parts, and that no text of ours is
-// taken for a request of roff.
+// TestManualPages checks the parts of every page, and that roff takes no text for a request.
 func TestManualPages(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{"SOURCE_DATE_EPOCH": "86400"}}
 	dir := filepath.Join(t.TempDir(), "man1")

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// nounCommand is the word for a kind, with the verbs that all kinds have.
+// nounCommand returns the noun for a kind, with the verbs that all kinds have.
 func nounCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 	noun := k.Words[0]
 	cmd := &cobra.Command{
@@ -84,7 +84,7 @@ func addCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 	return cmd
 }
 
-// nothingEmpty refuses a flag that is given without a value, as by a variable of a script that is not
+// nothingEmpty refuses a flag with an empty value, such as from a variable that a script did not
 // set: a rule without a source matches all sources.
 func nothingEmpty(given *pflag.FlagSet) (err error) {
 	given.Visit(func(flag *pflag.Flag) {
@@ -153,7 +153,7 @@ func nounDelete(a *command.App, k *kinds.Kind) *cobra.Command {
 	return cmd
 }
 
-// nounCommands returns the words for kinds, with their verbs.
+// nounCommands returns the nouns for all kinds, with their verbs.
 func nounCommands(a *command.App) []*cobra.Command {
 	commands := make([]*cobra.Command, len(kinds.All))
 	for i := range kinds.All {

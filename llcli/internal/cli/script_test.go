@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write what llcli prints into the scripts of testdata")
 
-// session is a run of llcli after the other against one daemon.
+// session is a series of runs of llcli against one daemon.
 type session struct {
 	daemon  *testDaemon
 	dir     string
@@ -33,7 +33,7 @@ type session struct {
 	root    string                   // of the machine's files
 }
 
-// now is two seconds later each time, so that rates have a time to go by.
+// now advances by two seconds each time, so that rates have an interval.
 func (s *session) now() time.Time {
 	s.seconds += 2
 	return time.Date(2026, 3, 4, 5, 6, 5+s.seconds, 0, time.UTC)

@@ -4,8 +4,8 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// topicCommands are pages of help that are no commands. In the manual they are
-// sections of llcli's own page.
+// topicCommands are pages of help that are not commands. In the manual they are sections of llcli's
+// own page.
 func topicCommands() []*cobra.Command {
 	return []*cobra.Command{
 		{

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// foreignFlags are flags of other tools, and those to use instead.
+// foreignFlags are flags of other tools, with the flags to use instead.
 var foreignFlags = map[string]string{
 	"src": "--source", "saddr": "--source", "from": "--source", "dst": "--destination", "daddr": "--destination",
 	"sport": "--source-port", "source-ports": "--source-port", "dport": "--port", "ports": "--port", "dports": "--port",

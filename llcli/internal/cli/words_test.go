@@ -49,7 +49,7 @@ func TestForeignWords(t *testing.T) {
 		}
 		o := s.daemon.objects[api.ObjectRef{Kind: tt.kind, Name: tt.name}]
 		var spec any
-		_ = json.Unmarshal(o.Spec, &spec) // in the order of the alphabet
+		_ = json.Unmarshal(o.Spec, &spec) // in alphabetical order
 		if got, _ := json.Marshal(spec); string(got) != tt.want {
 			t.Errorf("%s: spec %s, want %s", tt.command, got, tt.want)
 		}
@@ -108,7 +108,7 @@ func TestForeignWords(t *testing.T) {
 	for command, want := range map[string]string{
 		"firewall add x --action deny --port 80": "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n",
 		"firewall set a --add-port 80":           "llcli: --add-port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall set --help\n",
-		"firewall add x --action deny":           "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n", // none was given
+		"firewall add x --action deny":           "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n", // no flag was given
 	} {
 		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitUsage || errs != want {
 			t.Errorf("%s: exit code %d: %q, want %q", command, code, errs, want)
@@ -122,8 +122,8 @@ func TestForeignWords(t *testing.T) {
 	}
 }
 
-// TestExplainWords: a drop reason that is the name of a kind, too, is explained with it, and
-// fields are found in the schemas.
+// TestExplainWords: a drop reason that is also the name of a kind is explained together with the
+// kind, and fields are found in the schemas.
 func TestExplainWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for word, wants := range map[string][]string{
@@ -149,8 +149,8 @@ func TestExplainWords(t *testing.T) {
 	}
 }
 
-// TestForeignWordsLeadSomewhere checks that the commands and flags that are named instead exist,
-// and the words that are not understood are no commands.
+// TestForeignWordsLeadSomewhere checks that the suggested commands and flags exist, and that the
+// foreign words are not commands.
 func TestForeignWordsLeadSomewhere(t *testing.T) {
 	root := newRoot(command.New(command.Env{Width: func() int { return 0 }, Getenv: func(string) string { return "" }}))
 	flags := map[string]bool{}

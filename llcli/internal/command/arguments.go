@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NoWords refuses arguments, with a hint what to do instead.
+// NoWords refuses arguments, and suggests what to do instead.
 func NoWords(hint string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -29,7 +29,7 @@ func NeedWords(n int, usage string) cobra.PositionalArgs {
 	}
 }
 
-// OneName wants exactly one argument.
+// OneName requires exactly one argument.
 func OneName(command, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -44,7 +44,7 @@ func OneName(command, what string) cobra.PositionalArgs {
 	}
 }
 
-// NoCommand refuses words after a command that only has commands of its own.
+// NoCommand refuses words after a command that only has subcommands.
 func NoCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -56,7 +56,7 @@ func NoCommand(cmd *cobra.Command, args []string) error {
 	return Usagef("%s%s", text, suggestions(cmd, args[0]))
 }
 
-// DidYouMean returns a hint that names the words most like text; empty: no word is like it.
+// DidYouMean returns a hint that names the words most like text; empty: no word is similar.
 func DidYouMean(text string, words []string) string {
 	root := &cobra.Command{}
 	for _, word := range words {
@@ -65,8 +65,8 @@ func DidYouMean(text string, words []string) string {
 	return suggestions(root, text)
 }
 
-// suggestions returns a hint that names the commands of cmd most like text; empty: no command
-// is like it.
+// suggestions returns a hint that names the commands of cmd most like text; empty: no command is
+// similar.
 func suggestions(cmd *cobra.Command, text string) string {
 	cmd.SuggestionsMinimumDistance = 2
 	near := cmd.SuggestionsFor(text)

@@ -37,7 +37,7 @@ func (a *App) List(ctx context.Context, d Daemon, params api.ListParams, each fu
 	}
 }
 
-// Counters requests the counters of an object, or without kind and name of the node.
+// Counters requests the counters of an object, or of the node if kind and name are empty.
 func (a *App) Counters(ctx context.Context, d Daemon, kind, name string) (*api.CountersResult, error) {
 	var counters api.CountersResult
 	err := d.Call(ctx, api.MethodCounters, api.CountersParams{Kind: kind, Name: name}, &counters)

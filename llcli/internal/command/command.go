@@ -21,7 +21,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// App is one run.
+// App is one run of llcli.
 type App struct {
 	Env
 	*output.Printer
@@ -29,7 +29,7 @@ type App struct {
 	Socket   string        // flag: of the daemon
 	Instance string        // flag: of the daemon
 	Timeout  time.Duration // of each call
-	Interval time.Duration // of output that is shown again and again
+	Interval time.Duration // of repeated output
 
 	Started bool // a command's own code runs: errors are no longer usage errors
 }
@@ -81,7 +81,7 @@ func (a *App) Connect(ctx context.Context) (Daemon, error) {
 // run.
 func (a *App) noteInstances() {
 	const head = "/run/loxilight-"
-	sockets, _ := filepath.Glob(filepath.Join(a.Root, head+"*"+ControlName)) // of a good pattern
+	sockets, _ := filepath.Glob(filepath.Join(a.Root, head+"*"+ControlName)) // the pattern is valid
 	var names []string
 	for _, s := range sockets {
 		s = strings.TrimSuffix(strings.TrimPrefix(s, a.Root), ControlName)

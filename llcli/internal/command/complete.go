@@ -15,7 +15,7 @@ import (
 // completionTimeout bounds how long a press of the tab key may take.
 const completionTimeout = time.Second
 
-// MaxCompletions is how many names a shell gets offered.
+// MaxCompletions is the maximum number of names offered to a shell.
 const MaxCompletions = 500
 
 // Completer offers words for an argument or the value of a flag.

@@ -12,13 +12,13 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// Daemon is the daemon as the commands need it.
+// Daemon is the daemon's interface for the commands.
 type Daemon interface {
 	// Call calls a method that changes nothing, and decodes its result: objects
 	// and counters whole, lists page by page.
 	Call(ctx context.Context, method string, params, result any) error
-	// Change calls a method that changes something, at most once. wait is how
-	// long the daemon may take on purpose.
+	// Change calls a method that changes something, at most once. wait is how long the daemon may
+	// delay its answer.
 	Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error
 	// Watch yields objects, and then each object that changes, until ctx ends.
 	Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error]
@@ -41,21 +41,21 @@ type Env struct {
 	Out    io.Writer
 	Err    io.Writer
 	Getenv func(string) string
-	// Width returns the columns of the terminal that Out is; 0: it is no terminal.
+	// Width returns the columns of the terminal that Out is; 0: it is not a terminal.
 	Width func() int
-	// Dial connects to the daemon at a nanomsg URL. Each call may take so long.
+	// Dial connects to the daemon at a nanomsg URL. timeout limits each call.
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
 	// Terminal reports whether the user can be asked at a terminal; nil: no terminal.
 	Terminal func() bool
 	// Now is the current time, used only for output.
 	Now func() time.Time
-	// Edit lets the user edit a file with the editor of his choice.
+	// Edit lets the user edit a file with the user's editor.
 	Edit func(ctx context.Context, path string) error
 	// Program returns the path of loxilightd on this machine.
 	Program func() (string, error)
 	// Exec runs a program to its end and returns its exit code.
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
-	// Root stands before the paths of the machine's files; empty: this machine.
+	// Root is the prefix of the paths of the machine's files; empty: this machine.
 	Root string
 	// Version and Build are llcli's own.
 	Version, Build string

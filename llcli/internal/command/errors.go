@@ -25,7 +25,7 @@ func IsUnreachable(err error) bool {
 	return errors.Is(err, client.ErrNotRunning) || errors.Is(err, client.ErrPermission) || errors.Is(err, client.ErrNotAnswering)
 }
 
-// UsageError is a command line that cannot be carried out.
+// UsageError is an error in the command line.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }
@@ -39,5 +39,5 @@ type Silent struct{ Code int }
 
 func (e *Silent) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// ErrFailed ends a command that failed, as its output says.
+// ErrFailed ends a command whose output has reported the failure.
 var ErrFailed = &Silent{1}

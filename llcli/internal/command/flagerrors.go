@@ -57,7 +57,7 @@ func flagOf(paths []FlagPath, field string, given *pflag.FlagSet) string {
 	return ""
 }
 
-// flagNamed is an error of the daemon in the words of the command line.
+// flagNamed is an error of the daemon in the terms of the command line.
 type flagNamed struct {
 	text string
 	err  error
@@ -66,9 +66,9 @@ type flagNamed struct {
 func (e *flagNamed) Error() string { return e.text }
 func (e *flagNamed) Unwrap() error { return e.err }
 
-// ArgumentError is err, which contains e, in the words of the command line. It is a mistake there
-// if the daemon calls the value invalid; a conflict with the daemon's objects, for instance, is
-// not.
+// ArgumentError returns err, which contains e, in the terms of the command line. It is a usage
+// error if the daemon calls the value invalid, but not, for instance, if it conflicts with the
+// daemon's objects.
 func ArgumentError(err error, e *api.Error, text string) error {
 	named := &flagNamed{text, err}
 	if e.Reason() != api.ReasonInvalid {

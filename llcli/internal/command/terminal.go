@@ -38,7 +38,7 @@ func (a *App) LocalTime(text string) string {
 
 // Sure asks a question at the terminal, and reports whether the answer is yes.
 func (a *App) Sure(ctx context.Context, question string) bool {
-	_, _ = fmt.Fprint(a.Err, question) // without the question there is no answer
+	_, _ = fmt.Fprint(a.Err, question) // if this fails, the user gives no answer
 	select {
 	case line := <-a.ReadLines(ctx):
 		word := strings.ToLower(strings.TrimSpace(line))

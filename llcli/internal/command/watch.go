@@ -20,8 +20,8 @@ func (a *App) BindWatch(cmd *cobra.Command) {
 	Must(cmd.RegisterFlagCompletionFunc("interval", cobra.NoFileCompletions))
 }
 
-// Repeat calls show once, or with --watch until the user interrupts: on a
-// terminal each time in place of the last, else one after the other.
+// Repeat calls show once, or with --watch until the user interrupts: on a terminal each output
+// replaces the previous one, elsewhere it follows it.
 func (a *App) Repeat(ctx context.Context, show func() error) error {
 	if !a.Repeated {
 		return show()
@@ -37,7 +37,7 @@ func (a *App) Repeat(ctx context.Context, show func() error) error {
 }
 
 // Periodically calls show until the user interrupts, and flushes its output. If the daemon stops
-// meanwhile, that is reported, and periodically waits for it.
+// meanwhile, Periodically reports that and waits for the daemon.
 func (a *App) Periodically(ctx context.Context, show func(first bool) error) error {
 	if a.Interval < 100*time.Millisecond {
 		return Usagef("--interval %s: want 100ms or more", a.Interval)
@@ -51,7 +51,7 @@ func (a *App) Periodically(ctx context.Context, show func(first bool) error) err
 		case errors.Is(err, ErrEnough):
 			return nil
 		case ctx.Err() != nil:
-			return nil // the user has seen enough
+			return nil // the user has interrupted
 		case err != nil && (first || !IsUnreachable(err)):
 			return err
 		case err != nil:
@@ -76,7 +76,7 @@ type Outage struct {
 	last string
 }
 
-// Tell reports that the daemon does not answer, or why, if that changed.
+// Tell reports that the daemon does not answer, or the new reason if that has changed.
 func (o *Outage) Tell(err error) {
 	text := err.Error()
 	if o.last == "" {

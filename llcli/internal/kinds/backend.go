@@ -38,8 +38,8 @@ func ParseBackend(text string) (api.Backend, error) {
 	return b, nil
 }
 
-// SetBackends sets fields of the backends that are named, in a spec of which
-// nothing else is touched, known or not.
+// SetBackends sets fields of the named backends in a spec. All other fields stay, including unknown
+// ones.
 func SetBackends(spec map[string]any, service string, names []string, fields map[string]any) error {
 	chosen, err := ChooseBackends(spec, service, names)
 	if err != nil {
@@ -54,7 +54,7 @@ func SetBackends(spec map[string]any, service string, names []string, fields map
 	return nil
 }
 
-// ChooseBackends returns which backends of a spec the names name.
+// ChooseBackends returns the indices of the backends of a spec that names selects.
 func ChooseBackends(spec map[string]any, service string, names []string) ([]int, error) {
 	backends, _ := spec["backends"].([]any)
 	var chosen []int

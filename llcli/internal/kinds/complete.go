@@ -67,7 +67,7 @@ func CompleteName(a *command.App, kind string) command.Completer {
 	}
 }
 
-// CompleteRefs offers a kind, and then the names of so many objects of it; 0: any number.
+// CompleteRefs offers a kind, and then the names of up to limit objects of it; 0: any number.
 func CompleteRefs(a *command.App, limit int) command.Completer {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		switch {

@@ -72,7 +72,7 @@ func endpointCells(o *api.Object, wide bool) []output.Cell {
 	return cells
 }
 
-// showHostPorts shows how fast a pod may be, and which ports of the node lead to it.
+// showHostPorts shows the rate limits of a pod, and the ports of the node that lead to it.
 func showHostPorts(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) {
 	var status api.EndpointStatus
 	Decode(o, &struct{}{}, &status)

@@ -44,7 +44,7 @@ type specField struct {
 	key        func(map[string]any) string // formItems: the key of an item
 }
 
-// fieldFlags are the flags of a kind of which each is a field of the spec.
+// fieldFlags are the flags of a kind, each of which sets one field of the spec.
 type fieldFlags struct {
 	app   *command.App
 	kind  *Kind
@@ -259,7 +259,7 @@ func (f *specField) keyOf(item any) string {
 	return fmt.Sprint(item)
 }
 
-// edit adds and takes out the single elements that the flags name.
+// edit adds and removes the single elements that the flags name.
 func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
 	add, remove := "add-"+f.flag, "remove-"+f.flag
 	if !given.Changed(add) && !given.Changed(remove) {
@@ -299,7 +299,7 @@ func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
 	return put(spec, path, list)
 }
 
-// SpecFlags are the flags that a spec is made of.
+// SpecFlags are the flags that define a spec.
 type SpecFlags interface {
 	// Bind adds the flags to a command.
 	Bind(cmd *cobra.Command)
@@ -311,8 +311,8 @@ type SpecFlags interface {
 	Paths() []command.FlagPath
 }
 
-// MergeFields puts the fields that are set in a part of a spec into the spec; objects of fields
-// are merged, other values are replaced.
+// MergeFields puts the fields that are set in a part of a spec into the spec; nested objects are
+// merged, other values are replaced.
 func MergeFields(spec map[string]any, part any) error {
 	raw, err := document.Marshal(part)
 	if err != nil {

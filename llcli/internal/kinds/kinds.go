@@ -64,7 +64,7 @@ type Kind struct {
 	expand func(ctx context.Context, a *command.App, d command.Daemon, name string) ([]string, error)
 }
 
-// CounterSet is which counters objects have.
+// CounterSet defines which counters objects have.
 type CounterSet uint8
 
 // The sets of counters.
@@ -91,7 +91,7 @@ func TopicsOf(kind string) []string {
 	return []string{api.TopicChanges, api.TopicStatus}
 }
 
-// SchemaOf returns the schema of the kind that a word means; empty: it means none.
+// SchemaOf returns the schema of the kind that a word means; empty: it is not a kind.
 func SchemaOf(word string) string {
 	if k := Find(word); k != nil {
 		return k.Schema
@@ -130,7 +130,7 @@ var All = []Kind{
 	serviceKind,
 }
 
-// NeedKind wants a kind as the first argument.
+// NeedKind requires a kind as the first argument.
 func NeedKind(usage string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -144,7 +144,7 @@ func NeedKind(usage string) cobra.PositionalArgs {
 	}
 }
 
-// NameOf returns the kind that a word means, or the word: the daemon may know more.
+// NameOf returns the kind that a word means, or the word itself: the daemon may know more kinds.
 func NameOf(word string) string {
 	if k := Find(word); k != nil {
 		return k.Name
@@ -161,7 +161,7 @@ func PluralOf(word string) string {
 	return cmp.Or(k.Plural, k.Name+"s")
 }
 
-// Find returns the kind that a word means; nil: none that we know.
+// Find returns the kind that a word means; nil: unknown.
 func Find(word string) *Kind {
 	for i := range All {
 		if word == All[i].Name {

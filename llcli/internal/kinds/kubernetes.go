@@ -79,7 +79,7 @@ func endpointsOf(ctx context.Context, a *command.App, d command.Daemon, name str
 	return names, err
 }
 
-// AllInterfaces puts the Endpoints of pods in the place of the pods' names.
+// AllInterfaces replaces the names of pods by the names of their Endpoints.
 func AllInterfaces(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string) ([]string, error) {
 	if kind != api.KindEndpoint {
 		return names, nil

@@ -78,7 +78,7 @@ var natFields = append([]specField{
 	{flag: "log", path: "log", form: formTruth, usage: "an event for each block or mapping"},
 }, matchFields...)
 
-// completeNAT wants a type.
+// completeNAT requires a type.
 func completeNAT(_ string, spec map[string]any) error {
 	if spec["type"] == nil {
 		return command.Usagef("the type is missing; set --masquerade, --snat or --dnat")
@@ -122,7 +122,7 @@ func splitTo(a *command.App, spec map[string]any, given *pflag.FlagSet) error {
 }
 
 // unbracketed refuses an IPv6 address that is followed by a port without brackets around the
-// address. If the text is also an address, it is that address, which is noted for dnat.
+// address. A text that is also an address is taken as that address, with a note for dnat.
 func unbracketed(a *command.App, spec map[string]any, flag, text string) error {
 	i := max(0, strings.LastIndexByte(text, ':'))
 	ip, err := netip.ParseAddr(text[:i])
@@ -143,8 +143,8 @@ func unbracketed(a *command.App, spec map[string]any, flag, text string) error {
 	return nil
 }
 
-// cutPort splits ADDRESS:PORT or [ADDRESS]:PORT; false: text is not an address with something
-// behind it.
+// cutPort splits ADDRESS:PORT or [ADDRESS]:PORT; false: text is not an address followed by
+// something.
 func cutPort(text string) (address, port string, ok bool) {
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {

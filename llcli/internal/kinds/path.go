@@ -4,7 +4,7 @@ package kinds
 
 import "fmt"
 
-// listAt returns the elements of the list at a path. A single value needs no list.
+// listAt returns the elements of the list at a path. A single value counts as a list.
 func listAt(spec map[string]any, path []string) []any {
 	switch value := find(spec, path).(type) {
 	case []any:

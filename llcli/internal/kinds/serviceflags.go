@@ -150,7 +150,7 @@ func (f *serviceFlags) Merge(spec map[string]any, given *pflag.FlagSet) error {
 		return command.Usagef("it has no health check; set --health %s", AnyOf(api.HealthTypes))
 	}
 	if health, _ := spec["health"].(map[string]any); health != nil && (f.health.Type == "tcp" || f.health.Type == "ping") {
-		delete(health, "path") // of the http check that it was
+		delete(health, "path") // left by the previous http check
 		if f.health.Type == "ping" {
 			delete(health, "port")
 		}

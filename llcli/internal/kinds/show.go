@@ -45,7 +45,7 @@ func ShowObject(ctx context.Context, a *command.App, d command.Daemon, o *api.Ob
 	return err
 }
 
-// showTraffic shows the packets of a device, and those that were dropped.
+// showTraffic shows the packets of a device, and the dropped ones.
 func showTraffic(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) {
 	counters, err := a.Counters(ctx, d, o.Kind, o.Name)
 	if command.IsNotFound(err) {

@@ -98,7 +98,7 @@ func peerCells(o *api.Object, wide bool) []output.Cell {
 }
 
 // lastHeard returns when a packet was received last, in the time zone of the user. The daemon knows
-// it since its own start only.
+// it only since its own start.
 func lastHeard(s *api.PeerStatus) string {
 	switch {
 	case s.LastHeard != nil:

@@ -125,7 +125,7 @@ state directory, which the daemon tells.`,
 	return cmd
 }
 
-// status returns the request whether pods can be attached.
+// status returns the request that asks whether pods can be attached.
 func (o *cniOptions) status() api.CNIParams {
 	config, err := json.Marshal(map[string]string{"cniVersion": "1.1.0", "name": "loxilight", "type": pluginName, "network": o.network})
 	if err != nil {
@@ -152,7 +152,7 @@ func awaitPods(ctx context.Context, a *command.App, d command.Daemon, o *cniOpti
 	}
 }
 
-// replaceFile puts a file in its place by one rename: no reader ever sees a part of it.
+// replaceFile replaces a file by a single rename: readers never see a partial file.
 func replaceFile(path string, text []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -25,7 +25,7 @@ const (
 type cniTarget struct {
 	socket   string
 	stateDir string // empty: not known
-	why      string // it is not known
+	why      string // why it is not known
 }
 
 // daemonTarget asks the daemon for the socket that the plugin must use, and for the folder of
@@ -141,7 +141,7 @@ func names(text []byte) bool {
 	return ok
 }
 
-// strays returns how a configuration leads elsewhere than to the daemon; empty: it does not.
+// strays returns how a configuration differs from the daemon's; empty: it leads to this daemon.
 func (p *ourPlugin) strays(t *cniTarget) string {
 	switch {
 	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):

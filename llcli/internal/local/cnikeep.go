@@ -47,7 +47,7 @@ a node of Kubernetes; the Debian package has it in its place already.`,
 	return cmd
 }
 
-// keepInterval is how often the configuration is looked at.
+// keepInterval is how often the configuration is checked.
 const keepInterval = 2 * time.Second
 
 func cniKeep(a *command.App) *cobra.Command {
@@ -71,7 +71,7 @@ file. For the sidecar of the daemon in Kubernetes.`,
 			for {
 				path, err := k.once(ctx)
 				switch {
-				case err == nil && path != "": // even if it must end by now
+				case err == nil && path != "": // reported even if the command must end now
 					said = ""
 					a.Note("installed %s", path)
 					warnOfOthers(a, o.dir, path)
@@ -140,7 +140,7 @@ func (k *keeper) once(ctx context.Context) (path string, err error) {
 	return k.o.path(), replaceFile(k.o.path(), text, 0o644)
 }
 
-// wanted returns the desired configuration, by the daemon's current state.
+// wanted returns the desired configuration according to the daemon's current state.
 func (k *keeper) wanted(target cniTarget) ([]byte, error) {
 	if k.o.file == "" && (k.target == nil || k.asked != target) { // report missing values once
 		k.asked, k.target = target, &target

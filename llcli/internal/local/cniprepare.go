@@ -43,8 +43,8 @@ without root. It needs root, or the capability CAP_CHOWN and the folder.`,
 	return cmd
 }
 
-// prepareConfDir lets a user make files in a folder of root. The user must be the only member of
-// the group with the same number.
+// prepareConfDir lets a user create files in a folder of root's. The user must be the only member
+// of the group with the same number.
 func prepareConfDir(dir string, user int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -59,13 +59,13 @@ func prepareConfDir(dir string, user int) error {
 	if err := os.Chown(dir, -1, user); err != nil {
 		return err
 	}
-	// The last step opens the folder: until then only its owner writes there.
+	// The last step opens the folder: until then only its owner can write there.
 	path := (&cniOptions{dir: dir}).path()
 	switch file, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return err
-	case !file.Mode().IsRegular() || links(file) > 1: // it may be another's file by a second name
+	case !file.Mode().IsRegular() || links(file) > 1: // it may be a hard link to another user's file
 		return fmt.Errorf("%s is not a regular file with one name: remove it", path)
 	default:
 		if err := os.Lchown(path, user, user); err != nil {
@@ -75,7 +75,7 @@ func prepareConfDir(dir string, user int) error {
 	return os.Chmod(dir, 0o775|fs.ModeSticky)
 }
 
-// links returns how many names a file has.
+// links returns the number of hard links of a file.
 func links(file fs.FileInfo) uint64 {
 	if stat, ok := file.Sys().(*syscall.Stat_t); ok {
 		return uint64(stat.Nlink)

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestPrepareConfDir: the user may make files in the folder, and the configuration that is
-// there is its own; nothing else of the folder is.
+// TestPrepareConfDir: the user may create files in the folder, and owns the existing configuration,
+// but nothing else in the folder.
 func TestPrepareConfDir(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_CHOWN")

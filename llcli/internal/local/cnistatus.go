@@ -22,9 +22,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// CNIState is how it stands with container runtimes.
+// CNIState is the state of the node for container runtimes.
 type CNIState struct {
-	Ready         bool             `json:"ready"` // pods can be attached, and runtimes find how
+	Ready         bool             `json:"ready"` // pods can be attached, and runtimes find plugin and configuration
 	Reasons       []string         `json:"reasons,omitempty"`
 	Daemon        *cniDaemon       `json:"daemon,omitempty"`        // nil: it does not answer
 	Configuration *cniConf         `json:"configuration,omitempty"` // the first one, which runtimes take
@@ -61,7 +61,7 @@ type cniStatus struct {
 	*command.App
 	cniOptions
 	alone   bool // the daemon's part only
-	named   bool // the network
+	named   bool // the network was given
 	plugins []string
 
 	CNIState
@@ -95,7 +95,7 @@ about that PodNetwork. With --daemon nothing else counts, as for probes of the d
 	return cmd
 }
 
-// errNotReady is the end of a status that is not ready.
+// errNotReady ends a status that is not ready.
 var errNotReady = errors.New("pods cannot be attached")
 
 func (s *cniStatus) run(ctx context.Context) error {
@@ -131,7 +131,7 @@ func (s *cniStatus) missing(format string, args ...any) {
 	s.Reasons = append(s.Reasons, fmt.Sprintf(format, args...))
 }
 
-// findConfiguration looks at the configuration that runtimes take, which is the first by name.
+// findConfiguration examines the configuration that runtimes use, which is the first by name.
 func (s *cniStatus) findConfiguration() {
 	entries, _ := os.ReadDir(s.dir) // sorted by name; a missing folder is empty
 	var first []byte
@@ -207,8 +207,8 @@ func (s *cniStatus) ask(ctx context.Context, d command.Daemon) error {
 	return nil
 }
 
-// saysTheSame reports whether two texts are the same in JSON, however they are laid out: llcli
-// cni keep takes a ConfigMap's as it is.
+// saysTheSame reports whether two texts are equal as JSON, regardless of their layout: llcli cni
+// keep uses the text of a ConfigMap unchanged.
 func saysTheSame(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)

@@ -21,8 +21,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// localOptions name the instance of a command that runs loxilightd on this
-// machine instead of asking the daemon.
+// localOptions select the instance for a command that runs loxilightd on this machine instead of
+// asking the daemon.
 type localOptions struct{ config string }
 
 func (o *localOptions) bind(cmd *cobra.Command) {
@@ -113,7 +113,7 @@ func loxilightd(ctx context.Context, a *command.App, args ...string) (out []byte
 	return stdout.Bytes(), code, nil
 }
 
-// passOn runs loxilightd, and ends as it does: its output is the command's.
+// passOn runs loxilightd, and ends as it does: its output is the output of the command.
 func passOn(ctx context.Context, a *command.App, args ...string) error {
 	out, code, err := loxilightd(ctx, a, args...)
 	if err != nil {

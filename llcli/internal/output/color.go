@@ -4,7 +4,7 @@ package output
 
 import "github.com/loxilight/loxilight/api"
 
-// ActionColor is the colour of what a change did to an object.
+// ActionColor is the colour of an action on an object.
 func ActionColor(action string) string {
 	switch action {
 	case api.ActionCreated:
@@ -31,7 +31,7 @@ func ConfirmColor(confirm string) string {
 	return ""
 }
 
-// Painter wraps text in a colour if it is true, for people who want colours.
+// Painter wraps text in a colour if it is true.
 type Painter bool
 
 // Painter returns the painter of a run: colours are for terminals.

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Prefixed returns prefix and text, or nothing where text is empty.
+// Prefixed returns prefix and text, or nothing if text is empty.
 func Prefixed(prefix, text string) string {
 	if text == "" {
 		return ""
@@ -23,7 +23,7 @@ func Prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-// Short writes a length of time in at most two units: 3d4h, 2h5m, 1m30s, 250ms.
+// Short writes a duration in at most two units: 3d4h, 2h5m, 1m30s, 250ms.
 func Short(d api.Duration) string {
 	t := time.Duration(d)
 	switch {
@@ -84,7 +84,7 @@ func Bytes(n uint64) string {
 	return Size(n) + " bytes"
 }
 
-// Count writes a number with its thousands apart: 1,048,576.
+// Count writes a number with thousands separators: 1,048,576.
 func Count(n uint64) string {
 	digits := strconv.FormatUint(n, 10)
 	var out strings.Builder
@@ -97,8 +97,8 @@ func Count(n uint64) string {
 	return out.String()
 }
 
-// Room writes a capacity: 65,536, and for sizes beyond counting a power of two (2^48), with a + if
-// the capacity may exceed the reported number.
+// Room writes a capacity: 65,536, and for very large sizes a power of two (2^48), with a + if the
+// capacity may exceed the reported number.
 func Room(n uint64) string {
 	switch {
 	case n >= 1<<53:

@@ -29,7 +29,7 @@ var Formats = []string{FormatTable, FormatWide, FormatJSON, FormatYAML, FormatNa
 // Printer writes the output of a run, and notes for people beside it.
 type Printer struct {
 	Format   string // form of the output
-	Repeated bool   // the output is shown again and again
+	Repeated bool   // the output is repeated
 
 	out    *bufio.Writer
 	notes  io.Writer
@@ -54,12 +54,12 @@ func (p *Printer) IsTable() bool { return p.Format == FormatTable || p.Format ==
 // Printf writes to the output; its errors are reported when it is flushed.
 func (p *Printer) Printf(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format, args...) }
 
-// Note prints a message for people that is no part of the output.
+// Note prints a message for people that is not part of the output.
 func (p *Printer) Note(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.notes, "llcli: "+format+"\n", args...) // an error here cannot be reported
 }
 
-// NoneFound reports that there is nothing to show; what is in the plural.
+// NoneFound reports that there is nothing to show; what is a noun in the plural.
 func (p *Printer) NoneFound(what string) { p.Note("no %s found", what) }
 
 // PrintValue writes v, which must be valid as JSON, as one document.
@@ -80,7 +80,7 @@ func (p *Printer) PrintValue(v any) error {
 	return err
 }
 
-// indentJSON writes v as people read it.
+// indentJSON writes v as indented JSON.
 func indentJSON(v any, prefix string) ([]byte, error) {
 	data, err := document.Marshal(v)
 	if err != nil {
@@ -147,7 +147,7 @@ func (p *Printer) PrintLine(v any) error {
 	return err
 }
 
-// PrintSample writes a value that is shown once, or again and again.
+// PrintSample writes a value that is shown once, or repeatedly.
 func (p *Printer) PrintSample(v any) error {
 	if p.Repeated {
 		return p.PrintLine(v)

@@ -17,7 +17,7 @@ const minFlexible = 8
 type Column struct {
 	Title    string
 	Flexible bool // may be cut to fit the terminal
-	Right    bool // numbers: aligned at the right
+	Right    bool // numbers: right-aligned
 	// Optional columns are left out of a table that does not fit the terminal,
 	// those with the highest number first. 0: never.
 	Optional int
@@ -177,8 +177,8 @@ func (t *Table) least() int {
 	return total
 }
 
-// fit returns the widths of the columns on a terminal of so many columns: the
-// widest flexible ones give way first. Without a terminal nothing is cut.
+// fit returns the widths of the columns for a terminal of this width: the widest flexible columns
+// shrink first. Without a terminal nothing is cut.
 func (t *Table) fit(terminal int) []int {
 	widths := append([]int(nil), t.widths...)
 	total := -len(gap)
@@ -203,7 +203,7 @@ func (t *Table) fit(terminal int) []int {
 	return widths
 }
 
-// cut shortens text to width characters, and shows that it did.
+// cut shortens text to width characters, and marks the cut.
 func cut(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
 )
 
-// TestConcerns: an event is of the objects that it names.
+// TestConcerns: an event concerns the objects that it names.
 func TestConcerns(t *testing.T) {
 	for _, tt := range []struct {
 		data, of string

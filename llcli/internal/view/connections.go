@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// bindFilter adds the flags that choose connections.
+// bindFilter adds the flags that select connections.
 func bindFilter(a *command.App, cmd *cobra.Command, f *api.ConnectionFilter) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Source, "source", "", "of this `CLIENT`: an address, prefix or address:port")
@@ -44,7 +44,7 @@ func connectionsCommand(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// connectionsList is the verb of connections that may be left out.
+// connectionsList is the verb list of connections, which may be omitted.
 func connectionsList(a *command.App) *cobra.Command {
 	var filter api.ConnectionFilter
 	var limit int
@@ -97,8 +97,8 @@ func eachFilter(ctx context.Context, a *command.App, d command.Daemon, f api.Con
 	return filters, err
 }
 
-// checkService returns the error for a filter, of which filters were made, whose Service does not
-// exist. It is called only if no connection matches: the connections of a Service that was just
+// checkService returns an error if filter, from which filters were made, names a Service that does
+// not exist. It is called only if no connection matches: the connections of a Service that was just
 // deleted have its name for a moment.
 func checkService(ctx context.Context, a *command.App, d command.Daemon, filter api.ConnectionFilter, filters []api.ConnectionFilter) error {
 	if filter.Service == "" || len(filters) == 0 || filters[0].Service != filter.Service {
@@ -142,9 +142,9 @@ type connectionWriter struct {
 	app   *command.App
 	table *output.Table
 	list  *output.ListWriter
-	limit int // 0: none
+	limit int // 0: no limit
 	shown int
-	more  bool // there are some beyond the limit
+	more  bool // there are more connections than limit
 }
 
 // addAll writes the connections of one filter.
@@ -205,7 +205,7 @@ func connectionTable(a *command.App) *output.Table {
 	return a.Table(columns...)
 }
 
-// natText is how a connection is translated, and by which objects.
+// natText returns how a connection is translated, and by which objects.
 func natText(c *api.Connection) string {
 	if len(c.TranslatedBy) == 0 {
 		return cmp.Or(c.NAT, "-")
@@ -225,7 +225,7 @@ func translatedTo(c *api.Connection) string {
 	}
 }
 
-// translatedAs is the source that the server sees in place of the client's.
+// translatedAs returns the source that the server sees in place of the client's.
 func translatedAs(c *api.Connection) string {
 	if strings.Contains(c.NAT, "snat") {
 		return c.Reply.Destination

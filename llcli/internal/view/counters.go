@@ -85,7 +85,7 @@ func eachCounters(ctx context.Context, a *command.App, d command.Daemon, kind st
 		if given {
 			return allCounters(ctx, a, d, kind, name)
 		}
-		return a.Counters(ctx, d, kind, name) // a listed object is that one
+		return a.Counters(ctx, d, kind, name) // the name of a listed object stands for that object only
 	}
 	all := make([]namedCounters, 0, len(names))
 	for _, name := range names {

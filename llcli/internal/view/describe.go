@@ -33,7 +33,7 @@ func describeCommand(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// Show writes all about objects of a kind.
+// Show writes all details of objects of a kind.
 func Show(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string) error {
 	if !a.IsTable() {
 		return getNames(ctx, a, d, kind, names)

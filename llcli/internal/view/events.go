@@ -27,7 +27,7 @@ type eventOptions struct {
 	past   bool
 	since  time.Time
 	follow bool
-	// layout is of times: with the date if past events may be of another day.
+	// layout is the format of times: with the date if past events may be of another day.
 	layout string
 }
 
@@ -39,10 +39,10 @@ var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, 
 
 // eventLine is an event as programs read it.
 type eventLine struct {
-	Time  time.Time       `json:"time"` // when llcli got it; of a past event when it was published
+	Time  time.Time       `json:"time"` // when llcli received it; for a past event, when it was published
 	Topic string          `json:"topic"`
 	Lost  uint64          `json:"lost,omitempty"`  // events of the topic just before this one
-	Event json.RawMessage `json:"event,omitempty"` // absent: there is only the loss to tell
+	Event json.RawMessage `json:"event,omitempty"` // absent: only Lost is reported
 }
 
 func eventsCommand(a *command.App) *cobra.Command {
@@ -141,8 +141,8 @@ func topicsOnly(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// showEvents shows events until the user interrupts. If the daemon stops meanwhile, that is
-// reported, and events waits for it.
+// showEvents shows events until the user interrupts. If the daemon stops meanwhile, showEvents
+// reports that and waits for the daemon.
 func showEvents(ctx context.Context, a *command.App, d command.Daemon, topics []string, options eventOptions) error {
 	shown := 0
 	out := command.Outage{App: a}

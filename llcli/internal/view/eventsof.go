@@ -36,7 +36,7 @@ func topicsAbout(of string, topics []string) ([]string, error) {
 // Kubernetes consists of; nil selects all.
 type eventsOf struct {
 	kind, name string
-	// ours reports of each known object of the kind whether it is selected.
+	// ours reports for each known object of the kind whether it is selected.
 	ours map[string]bool
 	// gone: no object has the name. If it is the name of a service of Kubernetes, the names of the
 	// Services that it consisted of begin with it.
@@ -49,7 +49,7 @@ type eventsOf struct {
 	podOf func(ctx context.Context, endpoint string) (string, error)
 }
 
-// shownOfMissing describes which events are shown of an object that does not exist.
+// shownOfMissing describes which events are shown for an object that does not exist.
 func (o *eventOptions) shownOfMissing(kind string) string {
 	text := "its events are shown once it does"
 	switch {
@@ -144,10 +144,10 @@ func (f *eventsOf) concerns(ctx context.Context, e *client.Event) bool {
 	}
 	var raw struct {
 		aboutEvent
-		NAT any // of a drop the name of an object, of a connection how it is translated
+		NAT any // of a drop: the name of an object; of a connection: how it is translated
 	}
 	if err := e.Decode(&raw); err != nil {
-		return true // better one too many
+		return true // better one event too many
 	}
 	about := raw.aboutEvent
 	if e.Topic == api.TopicDrops {
@@ -185,7 +185,7 @@ func (f *eventsOf) concernsObject(ctx context.Context, about *aboutEvent) bool {
 	case f.kind == api.KindService:
 		return f.isService(about.Name)
 	case f.ours[about.Name] && f.devicesOf != nil:
-		// Packets of devices that it had until now may still be announced.
+		// Events about packets of its previous devices may still arrive.
 		if devices, err := f.devicesOf(ctx); err == nil {
 			maps.Copy(f.devices, devices)
 		}
@@ -200,8 +200,8 @@ func (f *eventsOf) isService(name string) bool {
 		(strings.HasPrefix(rest, ":") || strings.HasPrefix(rest, "/"))
 }
 
-// has reports whether an Endpoint is selected. An Endpoint that is new is looked up once; the name
-// of a deleted one begins with the name of its pod.
+// has reports whether an Endpoint is selected. A new Endpoint is looked up once; the name of a
+// deleted one begins with the name of its pod.
 func (f *eventsOf) has(ctx context.Context, endpoint string) bool {
 	if endpoint == "" {
 		return false

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
-// parseSince parses a point of time in the past: a duration, a time of day, or a date and time. A
+// parseSince parses a point in time in the past: a duration, a time of day, or a date and time. A
 // time of day means today, or yesterday if it is still to come today.
 func parseSince(text string, now time.Time) (time.Time, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
@@ -47,9 +47,9 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 		"or a date and time (2006-01-02 15:04)", text)
 }
 
-// pastEvents shows the events that the daemon has kept. It returns the number of
-// the last one of each topic: an event of the subscription up to it has been shown. The
-// subscription begins before, so that no event falls between the two.
+// pastEvents shows the events that the daemon has kept. It returns the number of the last event of
+// each topic: events of the subscription up to that number have been shown. The subscription begins
+// earlier, so that no event is lost in between.
 func pastEvents(ctx context.Context, a *command.App, d command.Daemon, topics []string, o *eventOptions,
 	show func(at time.Time, e *client.Event) (done bool, err error)) (last map[string]uint64, done bool, err error) {
 	last = map[string]uint64{}

@@ -123,7 +123,7 @@ func getOnce(ctx context.Context, a *command.App, d command.Daemon, kind string,
 	return w.end()
 }
 
-// getInOrder shows objects in the order of their kind, which takes all of them.
+// getInOrder shows objects in the order of their kind, which requires all of them at once.
 func getInOrder(ctx context.Context, a *command.App, d command.Daemon, params api.ListParams, k *kinds.Kind, w *objectWriter) error {
 	var all []api.Object
 	_, err := a.List(ctx, d, params, func(objects []api.Object) error {

@@ -39,7 +39,7 @@ func namespaceFlag(a *command.App, cmd *cobra.Command, namespace *string) {
 	command.Must(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
 }
 
-// atMostOne wants no more than one name.
+// atMostOne accepts at most one name.
 func atMostOne(usage string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -127,7 +127,7 @@ func showNodes(ctx context.Context, a *command.App, d command.Daemon) error {
 	return showAll(a, "nodes of Kubernetes", t, len(nodes))
 }
 
-// showAll writes a table, or that it is empty.
+// showAll writes a table, or reports that it is empty.
 func showAll(a *command.App, what string, t *output.Table, count int) error {
 	if count == 0 {
 		a.NoneFound(kinds.PluralOf(what))

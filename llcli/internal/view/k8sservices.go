@@ -27,7 +27,7 @@ type k8sService struct {
 	Ready     int           `json:"ready"` // endpoints that get new connections
 	Draining  int           `json:"draining"`
 	Down      int           `json:"down"`
-	Local     int           `json:"local"` // of the ready ones those on this node
+	Local     int           `json:"local"` // ready endpoints on this node
 	Endpoints []k8sEndpoint `json:"endpoints"`
 	Object    string        `json:"object"` // name of the object
 	State     string        `json:"state"`
@@ -139,9 +139,9 @@ func serviceTable(a *command.App, services []k8sService) *output.Table {
 	return t
 }
 
-// endpointTable shows each endpoint of the services once for each port: as those have it
-// that have most, and of these most that are ready, since some are for endpoints of this
-// node only.
+// endpointTable shows each endpoint of the services once for each port. Of a port's objects, it
+// uses the one with the most endpoints, then with the most ready ones, since some objects are for
+// endpoints of this node only.
 func endpointTable(a *command.App, services []k8sService) *output.Table {
 	t := a.Table(output.Column{Title: "PORT"}, output.Column{Title: "ENDPOINT"}, output.Column{Title: "STATE"}, output.Column{Title: "NODE", Optional: 1}, output.Column{Title: "POD", Flexible: true, Optional: 1})
 	for len(services) > 0 {

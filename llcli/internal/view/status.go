@@ -78,7 +78,7 @@ probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not an
 // healthParams are the parameters of status for kinds that do not count.
 func healthParams(ignore []string) *api.StatusParams {
 	if len(ignore) == 0 {
-		return nil // which earlier daemons take, too
+		return nil // which earlier daemons accept, too
 	}
 	params := &api.StatusParams{}
 	for _, word := range ignore {

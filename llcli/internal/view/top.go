@@ -30,14 +30,14 @@ type rate struct {
 	Active      uint64  `json:"active"` // connections now; Services only
 }
 
-// rates is one showing of top.
+// rates is one output of top.
 type rates struct {
 	Node     rate   `json:"node"`
 	Services []rate `json:"services"` // the busiest first
 	Rules    []rate `json:"rules"`    // FirewallRules and NATs, as KIND/NAME; likewise
 }
 
-// sample is the counters of a moment.
+// sample contains the counters at one moment.
 type sample struct {
 	at       time.Time
 	counters map[api.ObjectRef]*api.CountersResult // zero: the node
@@ -69,7 +69,7 @@ first, again and again until interrupted. With names, only of these Services.`,
 	return cmd
 }
 
-// showTop shows rates: each round from the counters of the one before.
+// showTop shows rates: in each round relative to the counters of the previous one.
 func showTop(ctx context.Context, a *command.App, d command.Daemon, names []string, rounds, limit int) error {
 	a.Repeated = true
 	var last *sample
@@ -183,7 +183,7 @@ func (s *sample) since(last *sample, names []string) rates {
 	return r
 }
 
-// per returns a rate. Counters that went back were made anew.
+// per returns a rate. Counters that have decreased were reset.
 func per(now, before uint64, seconds float64) float64 {
 	if now < before {
 		before = 0

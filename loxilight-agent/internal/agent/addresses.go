@@ -45,7 +45,7 @@ func (a *Agent) announcers() (names []string) {
 	return names
 }
 
-// pooled returns the addresses of a Service that were given out from pools.
+// pooled returns the addresses of a Service that were assigned from pools.
 func (a *Agent) pooled(s *corev1.Service) []netip.Addr {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || a.pools == nil || !a.o.Config.LoadBalancer.Announce {
 		return nil

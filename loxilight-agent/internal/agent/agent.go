@@ -39,7 +39,7 @@ type Options struct {
 // Kinds are the kinds of the agent's objects. Other kinds of the owner are left alone.
 var Kinds = []string{api.KindInterface, api.KindTunnel, api.KindPeer, api.KindPodNetwork, api.KindService}
 
-// Agent is one agent. Make it with [New] and let it [Agent.Run].
+// Agent is one agent. Create it with [New] and start it with [Agent.Run].
 type Agent struct {
 	o        Options
 	log      *slog.Logger
@@ -57,13 +57,13 @@ type Agent struct {
 	before func() []string          // the addresses that an earlier agent knew
 	pools  *pools.Pools             // nil: no pools
 
-	// Of the goroutine of Run.
+	// Used only by the goroutine of Run.
 	syncer     *syncer.Syncer
 	translator *translator // nil: this node is not known yet
 	remembers  bool        // the objects of an earlier agent were read from the daemon
 }
 
-// New makes an agent, which does not do anything yet.
+// New returns an agent that does not do anything yet.
 func New(o Options) *Agent {
 	a := &Agent{o: o, log: o.Log, departed: newDeparted(), queue: newQueue(), state: newState()}
 	if configured := o.Config.LoadBalancer.Pools; len(configured) > 0 {

@@ -82,7 +82,7 @@ func (c *chaos) setService(s *corev1.Service) { c.services[s.Name] = s; c.kube.S
 
 func (c *chaos) setSlice(s *discoveryv1.EndpointSlice) { c.slices[s.Name] = s; c.kube.Set(s) }
 
-// step does one thing.
+// step makes one random change.
 func (c *chaos) step() {
 	i := c.r.IntN(40)
 	name := fmt.Sprintf("s%d", i)
@@ -145,7 +145,7 @@ func (c *chaos) randomSlice(service string) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// fault breaks something, or mends it.
+// fault breaks something, or repairs it.
 func (c *chaos) fault(do func(string, func())) {
 	switch c.r.IntN(12) {
 	case 0, 1:
@@ -170,7 +170,7 @@ func (c *chaos) fault(do func(string, func())) {
 		} else {
 			do("another client deletes", func() {
 				ref := api.ObjectRef{Kind: api.KindService, Name: fmt.Sprintf("shop/s%d", c.r.IntN(40))}
-				_, _ = c.daemon.Delete(context.Background(), api.DeleteParams{Objects: []api.ObjectRef{ref}}) // it need not be there
+				_, _ = c.daemon.Delete(context.Background(), api.DeleteParams{Objects: []api.ObjectRef{ref}}) // it may not exist
 			})
 		}
 	case 11:
@@ -178,7 +178,7 @@ func (c *chaos) fault(do func(string, func())) {
 	}
 }
 
-// bad returns a way to fail.
+// bad returns a random way to fail.
 func (c *chaos) bad() func(http.ResponseWriter, *http.Request) bool {
 	kind, each := c.r.IntN(5), 1+c.r.Int64N(3)
 	var asked atomic.Int64
@@ -212,7 +212,7 @@ func (c *chaos) bad() func(http.ResponseWriter, *http.Request) bool {
 	}
 }
 
-// check looks whether the stable service is whole.
+// check verifies that the stable service is complete.
 func (c *chaos) check() {
 	c.t.Helper()
 	if !c.running {

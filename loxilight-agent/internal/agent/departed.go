@@ -19,9 +19,9 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// departedStay is how long endpoints are remembered that have left their slices: their connections
-// have ended by then. More than departedMax leave only if changes were missed, and then it is
-// unknown which of them were terminating.
+// departedStay is how long endpoints that have left their slices are remembered: their connections
+// have ended by then. More than departedMax endpoints leave only if changes were missed, and then
+// it is unknown which of them were terminating.
 const (
 	departedStay = time.Hour
 	departedMax  = 1000
@@ -37,10 +37,10 @@ type departed struct {
 	mu    sync.Mutex
 	of    map[string][]*departure // by namespace/name of the service, in the order in which they left
 	count int
-	ended map[string]bool // service and address of those that ended before adopt was called; nil: it was
+	ended map[string]bool // service and address of endpoints that ended before adopted was called; nil: it was
 }
 
-// departure is an endpoint with the ports by which it has left.
+// departure is an endpoint with the ports that it had when it left.
 type departure struct {
 	address string
 	ports   []discoveryv1.EndpointPort
@@ -74,7 +74,7 @@ func (a *Agent) rememberDeparted(ctx context.Context) error {
 	return nil
 }
 
-// forgetLater translates a service again when those that leave it now are forgotten.
+// forgetLater translates a service again when the endpoints that leave it now are forgotten.
 func (a *Agent) forgetLater(service string) {
 	time.AfterFunc(a.departed.stay, func() { a.queue.put(item{itemService, service}, time.Time{}) })
 }
@@ -83,7 +83,7 @@ func newDeparted() *departed {
 	return &departed{stay: departedStay, of: map[string][]*departure{}, ended: map[string]bool{}}
 }
 
-// place is where an endpoint serves by one port of its slice.
+// place is the address and one port at which an endpoint serves.
 type place struct {
 	address, port string
 	number        int32
@@ -181,8 +181,8 @@ func (d *departed) add(service, address string, ports []discoveryv1.EndpointPort
 }
 
 // adopt takes over backends of a port that the daemon has, but no slice of the service: an earlier
-// agent remembered them, or they left while no agent ran. Whether these were terminating is
-// unknown. It reports whether there are any.
+// agent remembered them, or they left while no agent ran. Whether they were terminating is unknown.
+// It reports whether there are any.
 func (d *departed) adopt(service string, port *corev1.ServicePort, backends []api.Backend, list []*discoveryv1.EndpointSlice) (left bool) {
 	known := places(list)
 	d.mu.Lock()
@@ -200,14 +200,14 @@ func (d *departed) adopt(service string, port *corev1.ServicePort, backends []ap
 	return left
 }
 
-// adopted notes that adopt is not called any more.
+// adopted records that adopt is not called any more.
 func (d *departed) adopted() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = nil
 }
 
-// slice is the endpoint as one of its own, which gets no new connections.
+// slice returns the endpoint in a slice of its own, which gets no new connections.
 func (g *departure) slice() *discoveryv1.EndpointSlice {
 	family := discoveryv1.AddressTypeIPv4
 	if a, err := netip.ParseAddr(g.address); err == nil && a.Is6() {

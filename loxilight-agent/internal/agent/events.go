@@ -15,7 +15,7 @@ import (
 // Reasons of events.
 const (
 	reasonInvalid = "LoxilightInvalid" // the object cannot be translated
-	reasonRefused = "LoxilightRefused" // the daemon does not take it
+	reasonRefused = "LoxilightRefused" // the daemon refuses it
 	reasonFailing = "LoxilightFailing" // the data plane cannot do it
 )
 
@@ -43,7 +43,7 @@ func (a *Agent) reportProblem(about corev1.ObjectReference, reason string, err e
 	a.events.Warn(about, reason, err.Error())
 }
 
-// refused is called when the daemon does not take an object.
+// refused is called when the daemon refuses an object.
 func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
 	a.metrics.refusals.Add(1, ref.Kind)
 	a.events.Warn(a.about(ref), reasonRefused, err.Message)

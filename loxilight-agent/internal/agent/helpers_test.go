@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// eventually bounds how long something is waited for.
+// patience is how long tests wait for something.
 const patience = time.Minute // the machine may be busy
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -113,7 +113,7 @@ func newDaemon(t *testing.T) *daemon {
 	}
 	t.Cleanup(func() {
 		d.kill()
-		_ = d.Close() // nothing is under way
+		_ = d.Close() // no call is in progress
 		if t.Failed() {
 			t.Logf("log of the daemon:\n%s", d.log)
 		}
@@ -144,7 +144,7 @@ func (d *daemon) kill() {
 	}
 }
 
-// has returns the daemon's objects of ours, by Kind/name.
+// has returns our objects in the daemon, by Kind/name.
 func (d *daemon) has() map[string]string {
 	d.t.Helper()
 	all := map[string]string{}
@@ -157,7 +157,7 @@ func (d *daemon) has() map[string]string {
 	return all
 }
 
-// names returns the names of the daemon's objects of ours of a kind.
+// names returns the names of our objects of a kind in the daemon.
 func (d *daemon) names(kind string) string {
 	d.t.Helper()
 	var names []string
@@ -179,7 +179,7 @@ type world struct {
 	log    *buffer
 	name   string
 	url    string        // of the API server, for agents; empty: its real one
-	stay   time.Duration // how long agents remember endpoints that have departed; 0: as long as they do
+	stay   time.Duration // how long agents remember departed endpoints; 0: the default
 }
 
 func newWorld(t *testing.T) *world {
@@ -198,7 +198,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// agent starts an agent; the function ends it.
+// agent starts an agent; the returned function ends it.
 func (w *world) agent() (*Agent, func()) {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -214,7 +214,7 @@ func (w *world) agent() (*Agent, func()) {
 	return a, stop
 }
 
-// controller starts a process that gives out addresses; the function ends it.
+// controller starts a process that assigns addresses; the returned function ends it.
 func (w *world) controller(name string) func() {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -231,7 +231,7 @@ func (w *world) controller(name string) func() {
 	return stop
 }
 
-// client is one of the API server.
+// client returns a client of the API server.
 func (w *world) client() *kube.Client {
 	w.t.Helper()
 	k, err := kube.New(kube.Options{Kubeconfig: w.kubeconfig(), UserAgent: "test"})

@@ -89,7 +89,7 @@ func metricsHandler(r *metrics.Registry) http.Handler {
 	return mux
 }
 
-// stuckAfter is for how long a change may wait before the agent is not well.
+// stuckAfter is how long a change may wait before the agent counts as unhealthy.
 const stuckAfter = 2 * time.Minute
 
 // Alive implements health.Checks.

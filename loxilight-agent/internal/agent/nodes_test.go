@@ -110,7 +110,7 @@ func TestConditionOfTheNode(t *testing.T) {
 }
 
 // TestNetworkIsReadyWithoutAnEvent: the agent read the state while the network of pods was being
-// made anew. When it is Ready again as before, the daemon sends no event.
+// recreated. When it is Ready again as before, the daemon sends no event.
 func TestNetworkIsReadyWithoutAnEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -119,7 +119,7 @@ func TestNetworkIsReadyWithoutAnEvent(t *testing.T) {
 	eventually(t, "ready", ready)
 	for range 3 { // a late event may help once
 		a.state.network(api.StatePending, "not applied yet")
-		a.queue.poke() // as the event did that caused the read
+		a.queue.poke() // as after the event that caused the read
 		eventually(t, "ready again", ready)
 	}
 }
@@ -191,7 +191,7 @@ func TestOtherSubnetsThanPodsHave(t *testing.T) {
 		}
 		return false
 	})
-	time.Sleep(7 * time.Second) // it is tried again 2, 6 and 14 s after the first time
+	time.Sleep(7 * time.Second) // it is retried 2, 6 and 14 s after the first attempt
 	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindEndpoint, Name: "pod"}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestUnknownConfigurationStays(t *testing.T) {
 	ports.Spec.Type, ports.Spec.ExternalTrafficPolicy, ports.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, corev1.ServiceExternalTrafficPolicyLocal, 30080
 	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"), ports, slice("shop", "web", "web-a", "10.244.1.5"))
 	_, stop := w.agent()
-	started := false // an agent that never got this node's addresses has started
+	started := false // an agent that never received this node's addresses has started
 	var door string
 	all := func(when string) {
 		t.Helper()
@@ -280,8 +280,7 @@ func (w *world) leftover(name string) {
 	}
 }
 
-// TestNothingIsTakenAwayBeforeListsAreWhole: an API server that is not well is no reason
-// to take anything away.
+// TestNothingIsTakenAwayBeforeListsAreWhole: a failing API server is no reason to delete anything.
 func TestNothingIsTakenAwayBeforeListsAreWhole(t *testing.T) {
 	t.Parallel()
 	answer := func(code int, body string) func(http.ResponseWriter, *http.Request) bool {
@@ -393,7 +392,7 @@ func TestLostEvents(t *testing.T) {
 		for seen := 0; seen < 12001 && lost == 0; seen++ {
 			e, err := sub.Next(t.Context())
 			if err != nil {
-				break // hung up on
+				break // the daemon has closed the connection
 			}
 			lost += int(e.Lost)
 		}

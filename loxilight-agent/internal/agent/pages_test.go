@@ -25,7 +25,7 @@ func TestPagesThatFail(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		},
 		"empty": func(w http.ResponseWriter) {
-			_, _ = w.Write([]byte(`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]`)) // not even whole
+			_, _ = w.Write([]byte(`{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]`)) // not even complete JSON
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,8 +35,8 @@ func (a *Agent) policy() services.Policy {
 	return p
 }
 
-// reserveAnew translates the Services that have addresses besides those that the cluster
-// gave them: some may belong to a node now, or to one no more.
+// reserveAnew translates the Services that have addresses besides those that the cluster gave them:
+// such an address may belong to a node now, or no longer.
 func (a *Agent) reserveAnew() {
 	if a.translator == nil {
 		return

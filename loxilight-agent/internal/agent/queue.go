@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// queue holds changed objects of the cluster that were not translated yet: each object once, with
-// the time of its first change.
+// queue holds changed objects of the cluster that have not been translated yet: each object once,
+// with the time of its first change.
 type queue struct {
 	mu     sync.Mutex
 	items  map[item]time.Time
@@ -16,7 +16,7 @@ type queue struct {
 	wake   chan struct{}
 }
 
-// item is a thing to translate.
+// item is something to translate.
 type item struct {
 	kind itemKind
 	key  string

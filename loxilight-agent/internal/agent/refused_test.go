@@ -75,5 +75,5 @@ func TestReferredToStays(t *testing.T) {
 	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindService, Name: "by-hand"}}}); err != nil {
 		t.Fatal(err)
 	}
-	w.inStep(api.KindService, "default/kubernetes shop/new") // it is tried again by itself
+	w.inStep(api.KindService, "default/kubernetes shop/new") // it is retried automatically
 }

@@ -61,7 +61,7 @@ func (a *Agent) askBefore() []string {
 			return nil
 		}
 		var spec api.ServiceSpec
-		if strings.Count(o.Name, "/") != 1 || decode(o.Spec, &spec) != nil { // not cluster IP
+		if strings.Count(o.Name, "/") != 1 || decode(o.Spec, &spec) != nil { // not the object of the cluster IPs
 			continue
 		}
 		for _, b := range spec.Backends {
@@ -78,7 +78,7 @@ func (a *Agent) askBefore() []string {
 	return addresses
 }
 
-// onceIn returns f, which is not called again before so long has passed.
+// onceIn returns a function that caches the result of f, and calls f again only after a pause.
 func onceIn(pause time.Duration, f func() []string) func() []string {
 	var mu sync.Mutex
 	var last []string

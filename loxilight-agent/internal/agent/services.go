@@ -141,7 +141,7 @@ func (a *Agent) translateServices(node *corev1.Node, since map[item]time.Time) {
 	}
 }
 
-// translateService translates one service, and those that win or lose something by it.
+// translateService translates one service, and the services that win or lose a frontend by that.
 func (a *Agent) translateService(key string, since time.Time) {
 	if a.translator == nil {
 		return // this node is not known yet: then all are translated
@@ -191,7 +191,7 @@ func aboutService(s *corev1.Service) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID}
 }
 
-// serviceNamed returns the Service that an object of ours is of, by its name; nil: none.
+// serviceNamed returns the Service to which an object of ours belongs, by its name; nil: none.
 func (a *Agent) serviceNamed(object string) *corev1.Service {
 	namespace, rest, _ := strings.Cut(object, "/")
 	if end := strings.IndexAny(rest, ":/"); end >= 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testkube"
 )
 
-// service is one of type ClusterIP with one port, 80.
+// service returns a Service of type ClusterIP with one port, 80.
 func service(namespace, name, clusterIP string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u-1", CreationTimestamp: metav1.Unix(1700000000, 0)},
@@ -30,7 +30,7 @@ func service(namespace, name, clusterIP string) *corev1.Service {
 	}
 }
 
-// slice is one of a service, with endpoints that are ready at port 8080.
+// slice returns a slice of a service, with endpoints that are ready at port 8080.
 func slice(namespace, service, name string, addresses ...string) *discoveryv1.EndpointSlice {
 	ready, port, protocol, unnamed := true, int32(8080), corev1.ProtocolTCP, ""
 	s := &discoveryv1.EndpointSlice{
@@ -50,12 +50,12 @@ func apiServer(k *testkube.Server) {
 	k.Set(service("default", "kubernetes", "10.96.0.1"), s)
 }
 
-// backends counts those that are not down.
+// backends counts the backends that are not down.
 func backends(spec string) int {
 	return strings.Count(spec, `"address":`) - strings.Count(spec, `"state":"down"`)
 }
 
-// down returns the addresses of those that are.
+// down returns the addresses of the backends that are down.
 func down(t *testing.T, spec string) (addresses []string) {
 	t.Helper()
 	var s api.ServiceSpec
@@ -84,13 +84,13 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	}
 	w.kube.Set(slice("shop", "web", "web-a", "10.244.2.5", "10.244.2.6"), slice("shop", "web", "web-b", "10.244.2.7"))
 	eventually(t, "three backends", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 3 })
-	w.kube.Set(slice("shop", "other", "web-a", "10.244.2.5")) // the slice is another service's now
+	w.kube.Set(slice("shop", "other", "web-a", "10.244.2.5")) // the slice belongs to another service now
 	eventually(t, "one backend", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 1 })
 	w.kube.Delete(service("shop", "web", ""))
 	w.inStep(api.KindService, "default/kubernetes")
 }
 
-// sliceOfTwo is one of shop/web with ports of TCP and of UDP.
+// sliceOfTwo returns a slice of shop/web with a TCP port and a UDP port.
 func sliceOfTwo(name string, addresses ...string) *discoveryv1.EndpointSlice {
 	sl := slice("shop", "web", name, addresses...)
 	http, dns, port, udp := "http", "dns", int32(5353), corev1.ProtocolUDP
@@ -190,7 +190,7 @@ func TestDepartedStayWithTheDaemon(t *testing.T) {
 	expect("all others are forgotten", 3)
 }
 
-// They are forgotten after a time.
+// TestDepartedAreForgotten: departed endpoints are forgotten after a time.
 func TestDepartedAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -205,7 +205,7 @@ func TestDepartedAreForgotten(t *testing.T) {
 	})
 }
 
-// Those that leave all at once are bounded.
+// TestDepartedAreBounded: the number of remembered endpoints is limited.
 func TestDepartedAreBounded(t *testing.T) {
 	d := newDeparted()
 	var addresses []string
@@ -439,7 +439,7 @@ func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	if _, err := w.daemon.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindService, Name: "by-hand"}}}); err != nil {
 		t.Fatal(err)
 	}
-	w.inStep(api.KindService, "default/kubernetes shop/taken shop/web") // it is tried again by itself
+	w.inStep(api.KindService, "default/kubernetes shop/taken shop/web") // it is retried automatically
 }
 
 // TestServiceTooLarge: a Service of more endpoints than an object can have is reported, delays no

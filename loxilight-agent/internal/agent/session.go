@@ -19,8 +19,8 @@ import (
 // The pauses between attempts to reach a daemon that is unreachable or failing.
 const sessionPauseMin, sessionPauseMax = 100 * time.Millisecond, 5 * time.Second
 
-// A burst of changes is one transaction: the first one waits that long for others, and
-// after large transactions longer, so that the daemon has time for other things.
+// A burst of changes is one transaction: the first change waits this long for others, and longer
+// after large transactions, so that the daemon has time for other things.
 const gatherMin, gatherMax = 20 * time.Millisecond, time.Second
 
 // keepInStep keeps the daemon in step, one session after the other, until ctx ends.
@@ -136,7 +136,7 @@ func (a *Agent) step(ctx context.Context, news *news) error {
 	return err
 }
 
-// replace makes everything in the daemon as it is wanted.
+// replace replaces all objects in the daemon by the desired ones.
 func (a *Agent) replace(ctx context.Context) error {
 	if err := a.syncer.Replace(ctx); err != nil {
 		return err
@@ -169,11 +169,11 @@ func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error
 	for _, c := range changes {
 		foreign = foreign || a.syncer.Foreign(c.Revision, api.ObjectRef{Kind: c.Kind, Name: c.Name})
 		if c.Kind == api.KindEndpoint && c.Action == api.ActionDeleted {
-			a.syncer.Retry(podNetwork) // it may have been the last one in the way
+			a.syncer.Retry(podNetwork) // it may have been the last Endpoint in the way
 		}
 		seen = max(seen, c.Revision)
 	}
-	if !lost { // otherwise something before it may have been missed
+	if !lost { // otherwise an earlier event may have been missed
 		a.syncer.Seen(seen)
 	}
 	next := a.state.nextLook()
@@ -226,8 +226,8 @@ func (a *Agent) lookAtNetwork(ctx context.Context) error {
 // podNetwork is the network of the node's pods.
 var podNetwork = api.ObjectRef{Kind: api.KindPodNetwork, Name: nodes.Network}
 
-// networkRefused notes that pods here are not in the subnets that the node has, as after it
-// was registered anew: other nodes do not reach those that begin now.
+// networkRefused records that the pods here are not in the node's subnets, for example after it was
+// registered anew: other nodes cannot reach pods that start now.
 func (a *Agent) networkRefused(err *api.Error) {
 	a.state.network(api.StateError, "the daemon refuses the network of the node's podCIDRs, and new pods would use the previous network: "+err.Message)
 }

@@ -16,20 +16,20 @@ import (
 type state struct {
 	mu          sync.Mutex
 	begun       bool      // all input for the daemon is known
-	synced      bool      // it has had everything once
-	daemon      bool      // it is in step now
+	synced      bool      // the daemon has received everything once
+	daemon      bool      // the daemon is in step now
 	since       time.Time // since when it is, or is not
 	pods        string    // state of the PodNetwork; empty: unknown
 	podsMessage string
 	podsSince   time.Time
 	podsLooked  time.Time // time of the last read from the daemon
 	failure     string    // why the daemon is not in step
-	objects     int       // that the daemon is to have
-	refused     int       // that it does not take
-	updated     time.Time // when it last had everything
+	objects     int       // that the daemon should have
+	refused     int       // that the daemon refuses
+	updated     time.Time // when the daemon last had everything
 	changed     chan struct{}
 
-	// Of the goroutine that speaks to the daemon.
+	// Used only by the goroutine that talks to the daemon.
 	gather     time.Duration
 	lastRepair time.Time
 	repairs    time.Duration // the last pause before a repair
@@ -48,7 +48,7 @@ func (s *state) poke() {
 	}
 }
 
-// begin records that the agent starts to send to the daemon; it has not contacted it before.
+// begin records that the agent starts to send to the daemon, which it has not contacted before.
 func (s *state) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *state) inStep() {
 	s.poke()
 }
 
-// lost notes that the daemon is not in step.
+// lost records that the daemon is not in step.
 func (s *state) lost(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (a *Agent) Readiness() (ready bool, why string) {
 const (
 	repairMin  = time.Second
 	repairMax  = time.Minute
-	repairOver = 10 * time.Minute // without a change for so long, the next one is repaired at once
+	repairOver = 10 * time.Minute // without an external change for this long, the next one is repaired at once
 )
 
 func (s *state) repairPause() time.Duration {

@@ -84,7 +84,7 @@ func (a *Agent) translate() {
 	}
 }
 
-// translateAll does so with everything there is.
+// translateAll does the same for all objects.
 func (a *Agent) translateAll() {
 	items := a.queue.take()
 	a.translateSelf()

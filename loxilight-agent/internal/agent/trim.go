@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
 
-// The agent keeps only the fields that it uses of the cluster's objects: there are thousands of
-// objects.
+// The agent keeps only those fields of the cluster's objects that it uses, since there are
+// thousands of objects.
 
 const annotationPrefix = "loxilight.io/"
 
@@ -75,8 +75,7 @@ func trimService(s *corev1.Service) {
 
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// packed is an EndpointSlice as it is kept: a large cluster has a hundred thousand
-// endpoints.
+// packed is an EndpointSlice in its stored form: a large cluster has a hundred thousand endpoints.
 type packed struct {
 	metav1.ObjectMeta
 	raw []byte // the rest, as the API server sends it

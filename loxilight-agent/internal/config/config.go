@@ -47,8 +47,8 @@ type Config struct {
 // Tunnel configures how pods of different nodes reach each other.
 type Tunnel struct {
 	Type   string `yaml:"type"`   // vxlan, geneve, gre; none: the underlay routes pods
-	VNI    uint32 `yaml:"vni"`    // of gre the key
-	Port   int    `yaml:"port"`   // of UDP; 0: the type's own
+	VNI    uint32 `yaml:"vni"`    // for gre, the key
+	Port   int    `yaml:"port"`   // of UDP; 0: default of the type
 	MTU    int    `yaml:"mtu"`    // of the device, bytes; 0: follows the underlay
 	Device string `yaml:"device"` // its name; empty: by type and VNI
 }
@@ -56,7 +56,7 @@ type Tunnel struct {
 // Masquerade configures the source address of pods' packets to the outside.
 type Masquerade struct {
 	Enabled bool     `yaml:"enabled"`
-	Except  []string `yaml:"except"` // destinations that see the pods' own: addresses, prefixes
+	Except  []string `yaml:"except"` // destinations that see the pods' own addresses: addresses, prefixes
 }
 
 // NodePorts selects the node's addresses for node ports.
@@ -64,7 +64,7 @@ type NodePorts struct {
 	Addresses []string `yaml:"addresses"` // prefixes; empty: the node's InternalIPs and ExternalIPs
 }
 
-// LoadBalancer gives out addresses to Services of that type.
+// LoadBalancer assigns addresses to Services of that type.
 type LoadBalancer struct {
 	Pools    []Pool `yaml:"pools"`
 	Announce bool   `yaml:"announce"` // answer ARP and neighbour solicitations for them
@@ -78,14 +78,14 @@ type ExternalIPs struct {
 	Allowed []string `yaml:"allowed"` // prefixes; empty: none
 }
 
-// IdleTimeout is after how long connections to Services end that carried nothing.
+// IdleTimeout is the time without packets after which connections to Services end.
 type IdleTimeout struct {
 	TCP  time.Duration `yaml:"tcp"`
 	UDP  time.Duration `yaml:"udp"`
 	SCTP time.Duration `yaml:"sctp"`
 }
 
-// Pool is a set of addresses to be given out.
+// Pool is a set of addresses that can be assigned.
 type Pool struct {
 	Name      string   `yaml:"name"`
 	Addresses []string `yaml:"addresses"` // addresses, prefixes, ranges
@@ -93,7 +93,7 @@ type Pool struct {
 
 // Listen is an address to listen on.
 type Listen struct {
-	Listen string `yaml:"listen"` // host:port; empty: nowhere
+	Listen string `yaml:"listen"` // host:port; empty: do not listen
 }
 
 // Log configures the level and format of the log.

@@ -11,8 +11,8 @@ import (
 // Range is a range of addresses of one family, both ends included.
 type Range struct{ First, Last netip.Addr }
 
-// ParseRange reads an address, a prefix or a range, as in 192.0.2.10-192.0.2.20. Of a
-// prefix all addresses count, the first and the last as well.
+// ParseRange reads an address, a prefix or a range, as in 192.0.2.10-192.0.2.20. All addresses of a
+// prefix count, including the first and the last.
 func ParseRange(text string) (Range, error) {
 	if first, last, ok := strings.Cut(text, "-"); ok {
 		a, errA := netip.ParseAddr(strings.TrimSpace(first))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller gives out addresses of pools to Services of type LoadBalancer. One
-// process of the cluster does so at a time, the holder of a lease. It runs beside the nodes'
-// agents with an account of its own, so that no account of a node can write the status of a
-// Service. It knows neither nodes nor the daemon.
+// Package controller assigns addresses of pools to Services of type LoadBalancer. One process of
+// the cluster does so at a time, the holder of a lease. It runs beside the nodes' agents with an
+// account of its own, so that no account of a node can write the status of a Service. It knows
+// neither nodes nor the daemon.
 package controller
 
 import (
@@ -28,8 +28,8 @@ import (
 // ReasonAddresses is the reason of events about addresses that a Service does not get.
 const ReasonAddresses = "LoxilightNoAddress"
 
-// LeaseName is the lease of the process that gives out addresses. A new holder waits for
-// settle, so that it sees what the last holder wrote.
+// LeaseName is the lease of the process that assigns addresses. A new holder waits for settle, so
+// that it sees what the last holder wrote.
 const (
 	LeaseName     = "loxilight-addresses"
 	leaseDuration = 15 * time.Second
@@ -44,12 +44,12 @@ const liveness = 2 * time.Minute
 // Options of a [Controller].
 type Options struct {
 	Config *config.Config
-	Name   string // of this process among those that want the lease
+	Name   string // of this process among the candidates for the lease
 	Kube   *kube.Client
 	Log    *slog.Logger
 }
 
-// Controller gives out addresses. Make it with [New] and let it [Controller.Run].
+// Controller assigns addresses. Create it with [New] and start it with [Controller.Run].
 type Controller struct {
 	o        Options
 	pools    *pools.Pools
@@ -61,7 +61,7 @@ type Controller struct {
 	rounds time.Time // when the last round ended
 }
 
-// New makes a controller, which does not do anything yet.
+// New returns a controller that does not do anything yet.
 func New(o Options) (*Controller, error) {
 	p, err := pools.New(o.Config.LoadBalancer.Pools)
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *Controller) Run(ctx context.Context) {
 	c.giveOut(ctx)
 }
 
-// giveOut gives out addresses for as long as this process holds the lease.
+// giveOut assigns addresses for as long as this process holds the lease.
 func (c *Controller) giveOut(ctx context.Context) {
 	lease := &kube.Lease{
 		Client: c.o.Kube, Namespace: Namespace(), Name: LeaseName, Holder: c.o.Name, Duration: leaseDuration,
@@ -188,7 +188,7 @@ func (c *Controller) serviceChanged(old, now *corev1.Service) {
 	}
 }
 
-// trim removes what giving out addresses does not need: there are thousands of Services.
+// trim removes the fields that are not needed to assign addresses: there are thousands of Services.
 func trim(s *corev1.Service) {
 	given := pools.Given(s)
 	m := s.ObjectMeta

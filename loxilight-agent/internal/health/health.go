@@ -21,7 +21,7 @@ import (
 type Checks interface {
 	// Live reports whether the agent works: if it does not, a restart may help.
 	Live() bool
-	// Alive reports whether changes reach the daemon; updated is when it last had all.
+	// Alive reports whether changes reach the daemon; updated is when it last had all of them.
 	Alive() (alive bool, updated time.Time)
 	// Eligible reports whether load balancers may send to this node: it stays in the cluster.
 	Eligible() bool
@@ -29,8 +29,8 @@ type Checks interface {
 	Readiness() (ready bool, why string)
 }
 
-// Handler answers at /healthz and /livez as load balancers and probes know it from
-// kube-proxy, and at /readyz.
+// Handler answers at /healthz and /livez, as kube-proxy does for load balancers and probes, and at
+// /readyz.
 func Handler(c Checks) http.Handler {
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter, good bool, body map[string]any) {
@@ -61,8 +61,8 @@ func Handler(c Checks) http.Handler {
 	return mux
 }
 
-// Bounds of a request, and the pause before an occupied address is tried again: a kube-proxy that
-// is about to stop may have it.
+// Bounds of a request, and the pause before an address in use is tried again: a kube-proxy that is
+// about to stop may have it.
 const (
 	requestTimeout = 5 * time.Second
 	maxHeader      = 16 << 10
@@ -85,7 +85,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return server
 }
 
-// Bound returns a listener with at most so many connections at a time. Beyond that, the oldest is
+// Bound limits the connections that a listener has at a time. Beyond the limit, the oldest is
 // closed: a client that sends nothing cannot keep others out.
 func Bound(l net.Listener, connections int) net.Listener {
 	return &bounded{Listener: l, most: connections}
@@ -136,8 +136,8 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Serve listens on an address until ctx ends; empty: it does not. An address that is taken
-// is tried again.
+// Serve listens on an address until ctx ends; empty: it does not listen. An address in use is tried
+// again.
 func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.Handler) {
 	if address == "" {
 		return

@@ -112,7 +112,7 @@ func load(o Options) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// inCluster is rest.InClusterConfig for pods that may lack the service's address, too.
+// inCluster is rest.InClusterConfig that, with server, does not need the service's address.
 func inCluster(server string) (*rest.Config, error) {
 	if u, err := url.Parse(server); server != "" && (err != nil || u.Scheme != "https") {
 		return nil, fmt.Errorf("apiServer %q is refused: the token of the pod is sent to https:// only; "+

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// dialTimeout bounds each try to connect.
+// dialTimeout bounds each attempt to connect.
 const dialTimeout = 4 * time.Second
 
 // dialer connects to the API server. In a pod, the server's address is the address of a Service,
-// which depends on the node's own data plane: so the API servers' own addresses are tried as well,
-// and before it, unless an address is configured. They are tried in random order: otherwise all
-// nodes would watch the same server.
+// which depends on the node's own data plane: so the API servers' own addresses are tried first,
+// or, if an address is configured, after it. They are tried in random order: otherwise all nodes
+// would watch the same server.
 type dialer struct {
 	net.Dialer
 	configured bool

@@ -19,7 +19,7 @@ type Lease struct {
 	Client          *Client
 	Namespace, Name string
 	Holder          string        // our name
-	Duration        time.Duration // not renewed for so long, another holder takes it
+	Duration        time.Duration // if it is not renewed for this long, another candidate takes it
 
 	renewed  time.Time // when we renewed it last; zero: it is not ours
 	since    time.Time // since when it is ours

@@ -64,7 +64,7 @@ func TestLeaseHasOneHolder(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if took := time.Since(silent); took < time.Second { // a's last word may have been more than a second ago
+	if took := time.Since(silent); took < time.Second { // a's last renewal may have been earlier
 		t.Errorf("b took it %s after a's last word", took)
 	}
 	if !a.Held().IsZero() || try(a) {

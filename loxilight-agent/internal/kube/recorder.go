@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Recorder writes events about objects of the cluster, for people. It is best effort: repeated
-// events are written now and then, the rate is limited, and an event that cannot be written is
-// lost. It is safe for concurrent use.
+// Recorder writes events about objects of the cluster, for people. It is best effort: a repeated
+// event is written again only after a while, the rate is limited, and an event that cannot be
+// written is lost. It is safe for concurrent use.
 type Recorder struct {
 	client          *Client
 	log             *slog.Logger
@@ -61,11 +61,11 @@ func (r *Recorder) Warn(about corev1.ObjectReference, reason, message string) {
 	}
 	select {
 	case r.queue <- e:
-	default: // more than people read
+	default: // more events than people read
 	}
 }
 
-// first reports whether an event was not written lately.
+// first reports whether an event was not written recently.
 func (r *Recorder) first(text string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -30,7 +30,7 @@ type Store[T any] struct {
 	mu      sync.RWMutex
 	items   map[string]*T
 	indexed map[string]map[string]*T
-	synced  chan struct{} // closed with the first whole list
+	synced  chan struct{} // closed with the first complete list
 	once    sync.Once
 	lists   int // lists used so far
 }
@@ -46,7 +46,7 @@ type StoreOptions[T any] struct {
 	Index func(*T) string
 	// Check reports whether a list is plausible.
 	Check func(list []*T) error
-	// Changed is called for each object that came, changed or went, one after the other.
+	// Changed is called for each object that is added, changed or deleted, one after the other.
 	Changed func(old, now *T)
 }
 
@@ -90,7 +90,7 @@ func Key(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// Synced is closed when the store has had a whole list.
+// Synced is closed when the store has received a complete list.
 func (s *Store[T]) Synced() <-chan struct{} { return s.synced }
 
 // Get returns the object of a key; nil: it does not exist.

@@ -106,7 +106,7 @@ const failedMin, failedMax = 50 * time.Millisecond, 2 * time.Second
 
 // tell reports an error, and delays a source whose requests fail repeatedly.
 func (s *source) tell(ctx context.Context, err error) {
-	if err == nil || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(ctx.Err(), context.Canceled) { // those two: it cannot stream lists
+	if err == nil || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || errors.Is(ctx.Err(), context.Canceled) { // the two errors mean that the server cannot stream lists
 		s.pause = 0
 		return
 	}

@@ -23,7 +23,7 @@ type Registry struct {
 	families []*family
 }
 
-// family is all that has one name.
+// family contains all metrics with one name.
 type family struct {
 	name, help, kind string
 	labels           []string
@@ -62,7 +62,7 @@ func (f *family) of(values []string) *series {
 	return s
 }
 
-// Counter only rises.
+// Counter is a metric that only increases.
 type Counter struct{ f *family }
 
 // Counter makes a counter with labels.
@@ -94,7 +94,7 @@ func (r *Registry) Histogram(name, help string, buckets []float64, labels ...str
 	return Histogram{r.add(&family{name: name, help: help, kind: "histogram", buckets: buckets, labels: labels})}
 }
 
-// Observe counts one.
+// Observe counts one value.
 func (h Histogram) Observe(v float64, values ...string) {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
@@ -153,7 +153,7 @@ func (f *family) write(out *bufio.Writer) {
 
 var escape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
-// text returns labels as they stand behind a name; le is the bound of a bucket.
+// text returns labels as written after a name; le is the bound of a bucket.
 func (f *family) text(values []string, le string) string {
 	var parts []string
 	for i, label := range f.labels {

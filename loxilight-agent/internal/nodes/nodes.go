@@ -19,26 +19,25 @@ import (
 
 // Annotations of nodes.
 const (
-	// AnnotationUplink names the devices by which the node reaches the others, with commas
-	// between them; default: those that have the first InternalIP of
-	// each family.
+	// AnnotationUplink names the devices by which the node reaches the others, with commas between
+	// them; default: the devices that have the first InternalIP of each family.
 	AnnotationUplink = "loxilight.io/uplink"
 	// AnnotationUnderlay are the addresses at which the others reach the node; default: its
 	// InternalIPs.
 	AnnotationUnderlay = "loxilight.io/underlay"
 )
 
-// Names of the objects that there is one of on each node.
+// Names of the objects of which each node has one.
 const (
 	Network = "default" // PodNetwork
 	Overlay = "overlay" // Tunnel
-	Uplink  = "uplink"  // Interface; with 4 or 6 behind it where another family may have another one
+	Uplink  = "uplink"  // Interface; with the suffix 4 or 6 for the second family's
 )
 
 // Owner is the owner of all objects of the agent.
 const Owner = api.OwnerK8s
 
-// uplinksMax is how many uplinks there may be.
+// uplinksMax is the maximum number of uplinks.
 const uplinksMax = 8
 
 // SelfRefs names all objects that Tunnel and Uplinks may return.
@@ -50,7 +49,7 @@ func SelfRefs() (tunnel api.ObjectRef, uplinks []api.ObjectRef) {
 	return api.ObjectRef{Kind: api.KindTunnel, Name: Overlay}, uplinks
 }
 
-// Tunnel returns the one to other nodes; none: pods are routed.
+// Tunnel returns the tunnel to other nodes; none: pods are routed.
 func Tunnel(cfg *config.Config) []api.Object {
 	if t := tunnel(cfg); t != nil {
 		return []api.Object{object(api.KindTunnel, Overlay, t)}
@@ -58,8 +57,8 @@ func Tunnel(cfg *config.Config) []api.Object {
 	return nil
 }
 
-// PodNetwork returns the network of the node's pods; nil: it has no podCIDRs, which it is
-// given some time after it has joined the cluster.
+// PodNetwork returns the network of the node's pods; nil: the node has no podCIDRs, which it gets
+// some time after it has joined the cluster.
 func PodNetwork(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
 	if err != nil || len(cidrs) == 0 {
@@ -91,7 +90,7 @@ func Peer(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	return &o, nil
 }
 
-// PodCIDRs returns the subnets of a node's pods, each as its own network's address.
+// PodCIDRs returns the subnets of a node's pods, without host bits.
 func PodCIDRs(node *corev1.Node) ([]string, error) {
 	list := node.Spec.PodCIDRs
 	if len(list) == 0 && node.Spec.PodCIDR != "" {
@@ -121,7 +120,7 @@ func InternalIPs(node *corev1.Node) (addresses []string) {
 	return addresses
 }
 
-// Underlay returns the addresses at which other nodes reach one.
+// Underlay returns the addresses at which other nodes reach a node.
 func Underlay(node *corev1.Node) ([]string, error) {
 	text, ok := node.Annotations[AnnotationUnderlay]
 	if !ok {
@@ -162,8 +161,8 @@ func Uplinks(node *corev1.Node) ([]api.Object, error) {
 	return uplinksByAddress(InternalIPs(node)), nil
 }
 
-// uplinksByAddress returns one for the first address, and one for the first of the other
-// family, which may be on another device: the daemon knows.
+// uplinksByAddress returns an uplink for the first address, and one for the first address of the
+// other family, which may be on another device: the daemon finds the devices.
 func uplinksByAddress(addresses []string) (objects []api.Object) {
 	first := ""
 	for _, a := range addresses {

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
 )
 
-// Class is the loadBalancerClass of Services that are ours; those without one are, too.
+// Class is the loadBalancerClass of Services that are ours; Services without a class are, too.
 const Class = "loxilight.io/lb"
 
 // Annotations of Services.
@@ -158,7 +158,7 @@ func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
 }
 
 // lost returns the addresses of a Service without class that were assigned from a pool but are in
-// no pool any more. Its clients may have used them for long, so they are not changed.
+// no pool any more. Clients may have used them for a long time, so they are not changed.
 func (p *Pools) lost(s *corev1.Service) []netip.Addr {
 	if Given(s) == nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil || s.Spec.LoadBalancerClass != nil {
 		return nil
@@ -174,7 +174,7 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// ours reports whether a Service gets its addresses from here. A Service to which another
+// ours reports whether a Service gets its addresses from our pools. A Service to which another
 // controller has given an address is left alone, unless its class says that it is ours.
 func (p *Pools) ours(s *corev1.Service) bool {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil {

@@ -26,7 +26,7 @@ import (
 // retryAfter is when a port that could not be opened is tried again.
 const retryAfter = 5 * time.Second
 
-// Server has the ports of all services open. Safe for concurrent use.
+// Server keeps the ports of all services open. Safe for concurrent use.
 type Server struct {
 	healthy func() bool
 	failed  func(services.Key, error)
@@ -159,7 +159,7 @@ func (s *Server) listen(key services.Key, sv *service) (problem string) {
 	return strings.Join(problems, "; ")
 }
 
-// serve has a service answered at a listener.
+// serve answers requests about a service at a listener.
 func (s *Server) serve(key services.Key, sv *service, l net.Listener) {
 	if sv.server == nil {
 		sv.open = map[netip.Addr]bool{}

@@ -32,7 +32,7 @@ type claimKey struct {
 
 func keyOf(f frontend) claimKey { return claimKey{f.addr, protocolWord(f.proto)[0]} }
 
-// claim is all that one service wants.
+// claim contains all frontends that one service wants.
 type claim struct {
 	key     Key
 	created time.Time
@@ -125,7 +125,7 @@ func (n *Node) rank(w wanted) rank {
 	}
 }
 
-// Delete forgets a service, and returns the others that have won a frontend by it.
+// Delete forgets a service, and returns the other services that have won a frontend by that.
 func (c *Claims) Delete(key Key) []Key {
 	old := c.services[key]
 	if old == nil {

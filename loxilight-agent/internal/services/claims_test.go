@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// named is a service of its own age and cluster IP.
+// named returns a service with its own age and cluster IP.
 func named(name, ip string, age time.Duration, changes ...func(*corev1.Service)) *corev1.Service {
 	s := change(clusterIP(), changes...)
 	s.Name, s.Spec.ClusterIP, s.Spec.ClusterIPs = name, ip, []string{ip}
@@ -70,7 +70,7 @@ func TestClaims(t *testing.T) {
 	holds("203.0.113.9:80", "young")
 	holds("203.0.113.9:81", "middle")
 
-	// Made anew, it is the youngest, and wants the same.
+	// Created again, it is the youngest, and wants the same address.
 	affects("made anew", keys(c.Set(n, named("old", "10.96.0.13", 0, externalIPs("203.0.113.9")))), "")
 	affects("of the same age", keys(c.Set(n, named("a", "10.96.0.15", time.Minute, externalIPs("203.0.113.9")))), "shop/young")
 	holds("203.0.113.9:80", "a")

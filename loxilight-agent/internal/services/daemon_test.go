@@ -51,7 +51,7 @@ func daemon(t *testing.T) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // nothing is under way
+	t.Cleanup(func() { _ = c.Close() }) // no call is in progress
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := c.Status(t.Context()); err == nil {
 			return c

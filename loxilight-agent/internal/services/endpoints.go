@@ -69,7 +69,7 @@ func valueOr(condition *bool, otherwise bool) bool {
 }
 
 // collect returns the endpoints of a port, in the order of their addresses, IPv4 first. Slices are
-// in the order of their names. Texts that are no host address are passed to bad.
+// in the order of their names. Texts that are not a host address are passed to bad.
 func collect(n *Node, port *corev1.ServicePort, list []*discoveryv1.EndpointSlice, bad func(text string)) []endpoint {
 	count := 0
 	for _, slice := range list {
@@ -152,8 +152,8 @@ func choose(n *Node, all []endpoint) chosen {
 	return c
 }
 
-// hinted returns whether an endpoint is meant for this node. Hints count only if every ready
-// endpoint has them and at least one is meant for here: for the node, or else for its zone.
+// hinted returns a function that reports whether an endpoint is meant for this node. Hints count
+// only if every ready endpoint has them and at least one is for this node, or else for its zone.
 func hinted(n *Node, all []endpoint) func(*endpoint) bool {
 	for _, hint := range []func(*endpoint) (hinted, here bool){
 		func(e *endpoint) (bool, bool) { return e.hintsNode(n.Name) },

@@ -159,7 +159,7 @@ func protocol(p corev1.Protocol) corev1.Protocol {
 	return p
 }
 
-// sourceRanges returns the permitted clients of a load balancer's frontends: of each family all of
+// sourceRanges returns the permitted clients of a load balancer's frontends: for each family all of
 // them (nil), some, or none if no range is readable.
 func sourceRanges(n *Node, s *corev1.Service, balancer []netip.Addr) (ranges [2][]netip.Prefix, closed [2]bool, bad []string) {
 	var all [2]bool

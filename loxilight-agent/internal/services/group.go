@@ -12,22 +12,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// group is one port of a service on its way: its objects share endpoints.
+// group is one port of a service during its translation: its objects share endpoints.
 type group struct {
 	*translator
 	name      string // of the object of the cluster IPs
 	labels    map[string]string
 	idle      *api.IdleTimeout
 	endpoints []endpoint // IPv4 first
-	first     int        // of IPv6
+	first     int        // index of the first IPv6 endpoint
 	chosen    [2]chosen
-	everybody []api.Backend // as clients have them that any endpoint may serve
-	nearby    []api.Backend // as those have them that only endpoints of this node serve
+	everybody []api.Backend // backends for clients that any endpoint may serve
+	nearby    []api.Backend // backends for clients that only endpoints of this node may serve
 	diverted  bool          // an object sends clients to all endpoints
 	hasAll    bool          // the object of the cluster IPs has all endpoints
 }
 
-// split separates the families, which are chosen each for itself.
+// split separates the families, whose endpoints are chosen independently.
 func (g *group) split() {
 	for g.first < len(g.endpoints) && g.endpoints[g.first].addr.Addr().Is4() {
 		g.first++
@@ -44,7 +44,7 @@ func (g *group) of(family int) []endpoint {
 	return g.endpoints[g.first:]
 }
 
-// all returns the endpoints for clients that any of them may serve.
+// all returns the backends for clients that any endpoint may serve.
 func (g *group) all() []api.Backend {
 	if g.everybody == nil {
 		g.everybody = make([]api.Backend, 0, len(g.endpoints))
@@ -68,8 +68,9 @@ func (g *group) local() []api.Backend {
 }
 
 // policy sets backends, with only this node's endpoints serving if local is set. If only other
-// nodes have endpoints, the sender of the packet will soon learn that: the packet is dropped, so
-// that the client tries again. A family of the frontends that has endpoints decides for both.
+// nodes have endpoints, the sender of the packet will soon be informed of that: the packet is
+// dropped, so that the client retries. If this applies to one family of the frontends, packets of
+// both are dropped.
 func (g *group) policy(spec *api.ServiceSpec, local bool, list []wanted) {
 	if !local {
 		spec.Backends = g.all()
@@ -92,8 +93,8 @@ func (g *group) cluster(list []wanted) {
 	g.object(g.name, spec)
 }
 
-// balancer makes the objects of a load balancer's addresses: one for each that is from
-// our pools, since another node may announce each, and one for the others.
+// balancer makes the objects of a load balancer's addresses: one for each address from our pools,
+// since another node may announce each, and one for the others.
 func (g *group) balancer(list []wanted) {
 	var rest []wanted
 	for i, w := range list {
@@ -152,9 +153,9 @@ func (g *group) object(name string, spec *api.ServiceSpec) {
 	g.objects = append(g.objects, api.Object{Kind: api.KindService, Name: name, Owner: Owner, Labels: g.labels, Spec: text})
 }
 
-// nowhere returns a frontend of each family that is the name's alone, and that no packet
-// is for: an object has one at least. RFC 6890 has 0.0.0.0/8 be no destination, RFC 6666
-// has 100::/64 dropped everywhere.
+// nowhere returns a frontend of each family that is unique to the name and gets no packets, since
+// an object has at least one frontend. 0.0.0.0/8 is no destination (RFC 6890), and 100::/64 is
+// discarded everywhere (RFC 6666).
 func nowhere(name string) []string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name)) // never fails

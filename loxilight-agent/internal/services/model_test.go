@@ -26,7 +26,7 @@ type question struct {
 	proto  corev1.Protocol
 }
 
-// answer is "pass" (no service's), "drop", "reject", or endpoints with their source.
+// answer is "pass" (belongs to no service), "drop", "reject", or endpoints with their source.
 func (w *world) answer(q question) string {
 	for i := range w.service.Spec.Ports {
 		port := &w.service.Spec.Ports[i]

@@ -32,16 +32,15 @@ type Key = types.NamespacedName
 type Node struct {
 	Name string
 	Zone string // empty: not known
-	// NodePorts are the addresses that answer at the ports of nodes.
+	// NodePorts are the addresses at which node ports are served.
 	NodePorts []netip.Addr
 	// Own are all of the node's own addresses.
 	Own []netip.Addr
-	// Inside are the clients that reach every endpoint by external addresses as well,
-	// also where only endpoints of this node serve clients from outside: the node's pods,
-	// and the node itself.
+	// Inside are the clients that reach every endpoint by external addresses as well, even if only
+	// endpoints of this node serve clients from outside: the node's pods, and the node itself.
 	Inside []netip.Prefix
 	pods   []netip.Prefix // of Inside, the subnets of pods
-	// ProxyName is the label of the services that are ours; empty: those without it.
+	// ProxyName is the label of the services that are ours; empty: services without this label.
 	ProxyName string
 	// IdleTimeout is the time without packets after which connections end; zero: the daemon's
 	// default.
@@ -148,8 +147,8 @@ func (n *Node) Concerns(s *corev1.Service) bool {
 	return s.Spec.Type != corev1.ServiceTypeExternalName && s.Spec.ClusterIP != "" && s.Spec.ClusterIP != corev1.ClusterIPNone
 }
 
-// parseAddr reads an address as the API server may have taken it years ago: with
-// leading zeros, or IPv4 in IPv6 clothes.
+// parseAddr reads an address as the API server may have accepted it years ago: with leading zeros,
+// or IPv4-mapped.
 func parseAddr(text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {
@@ -161,7 +160,8 @@ func parseAddr(text string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// parsePrefix reads a prefix as leniently, and takes off the bits behind its length.
+// parsePrefix reads a prefix, also with leading zeros but not IPv4-mapped, and clears its host
+// bits.
 func parsePrefix(text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -173,7 +173,7 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	return p.Masked(), true
 }
 
-// withoutZeros takes off the leading zeros of the numbers of an IPv4 address.
+// withoutZeros removes the leading zeros of the numbers of an IPv4 address.
 func withoutZeros(text string) string {
 	parts := strings.Split(text, ".")
 	for i, p := range parts {

@@ -78,7 +78,7 @@ func TestPoolAddressBelongsToItsHolder(t *testing.T) {
 	}
 }
 
-// TestStatusGoesBeforeExternalIPs: also of addresses of other controllers.
+// TestStatusGoesBeforeExternalIPs: also for addresses from other controllers.
 func TestStatusGoesBeforeExternalIPs(t *testing.T) {
 	n, c := withPool(), &Claims{}
 	c.Set(n, named("thief", "10.96.0.23", 99*time.Hour, externalIPs("198.51.100.70")))
@@ -138,7 +138,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestDefaultPolicyHasNoExternalIPs: a node that is configured to nothing allows none.
+// TestDefaultPolicyHasNoExternalIPs: a node without a configured policy allows none.
 func TestDefaultPolicyHasNoExternalIPs(t *testing.T) {
 	n := thisNode()
 	n.Policy = Policy{}

@@ -27,7 +27,7 @@ type Policy struct {
 }
 
 // neverServed are the prefixes whose addresses no Service may have besides its cluster IPs.
-// Loopback, multicast and unspecified addresses are no address of a host, see isHost.
+// Loopback, multicast and unspecified addresses are not host addresses, see isHost.
 var neverServed = []struct {
 	prefix netip.Prefix
 	what   string
@@ -91,8 +91,8 @@ type Reserved struct {
 	lengths   []int                   // of the subnets
 }
 
-// NewReserved reads the addresses and subnets of nodes. Of an address that several nodes
-// have, the first by name counts.
+// NewReserved reads the addresses and subnets of nodes. If several nodes have an address, the first
+// node by name counts.
 func NewReserved(nodes []*corev1.Node) *Reserved {
 	r := &Reserved{addresses: map[netip.Addr]string{}, subnets: map[netip.Prefix]string{}}
 	for _, n := range nodes {
@@ -117,7 +117,7 @@ func NewReserved(nodes []*corev1.Node) *Reserved {
 	return r
 }
 
-// Equal reports whether both are the same addresses and subnets of the same nodes.
+// Equal reports whether both contain the same addresses and subnets of the same nodes.
 func (r *Reserved) Equal(other *Reserved) bool {
 	return maps.Equal(r.addresses, other.addresses) && maps.Equal(r.subnets, other.subnets)
 }

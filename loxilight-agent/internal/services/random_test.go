@@ -15,7 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// draw makes a world of its own.
+// draw draws a random world.
 func draw(d drawer) *world {
 	w := &world{service: clusterIP(), nodeAddresses: []string{"192.0.2.13", "198.51.100.43", "2001:db8::13"}}
 	s := w.service

@@ -23,8 +23,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// place is the node that the model speaks of, another one, and a machine outside whose
-// router to all of a cluster's addresses is the first.
+// place contains the node of the model, another node, and a machine outside that uses the first
+// node as its router to all of a cluster's addresses.
 //
 //	pods 10.244.3.5, .9 ── [switch] ══ [n3 192.0.2.13, 198.51.100.43] eth0 ─┐
 //	                                          ║ tunnel                      ├─ lan ── outside 192.0.2.99
@@ -46,8 +46,8 @@ type placeNode struct {
 
 const placePatience = 20 * time.Second
 
-// silence is how long nothing comes back where a packet is dropped. It may take longer on
-// a busy machine: unless it is expected, it is tried again so many times.
+// silence is how long to wait for an answer until a packet counts as dropped. An answer may take
+// longer on a busy machine: unless a drop is expected, the connection is attempted several times.
 const (
 	silence  = 250 * time.Millisecond
 	attempts = 8
@@ -96,7 +96,7 @@ func (p *place) node(programs testdaemon.Programs, last int, addrs ...string) *p
 	return n
 }
 
-// start configures a node: itself, the other node, and its pods, which it plugs in.
+// start configures a node: itself, the other node, and its pods, which it attaches.
 func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 	p.t.Helper()
 	n.Start()
@@ -120,7 +120,7 @@ func (p *place) start(n *placeNode, own, other int, peer string, pods ...int) {
 		var at unix.Statfs_t // of an empty file, until the namespace is mounted on it
 		return unix.Statfs("/run/netns/"+n.sw, &at) == nil && at.Type == nsfs
 	})
-	p.t.Run("plug in", func(t *testing.T) { // which holds the switch's namespace as long as it takes
+	p.t.Run("plug in", func(t *testing.T) { // its end releases the namespace of the switch
 		sw := testnet.Named(t, n.sw)
 		for pod, ns := range hosts {
 			testnet.Veth(t, testnet.Port{NS: ns, Name: "eth0", MAC: fmt.Sprintf("02:00:5e:00:%02x:%02x", own, pod),
@@ -152,8 +152,8 @@ func (p *place) ready(n *placeNode) {
 	})
 }
 
-// reached is what happened to one connection: drop, reject, or the server's address and
-// the client's as that one saw it.
+// reached returns the outcome of one connection: drop, reject, or the server's address, and the
+// client's address as the server saw it.
 func (p *place) reached(q question) (server string, seen netip.Addr) {
 	p.t.Helper()
 	local := netip.AddrPortFrom(q.client, 0).String()
@@ -193,7 +193,7 @@ func serve(l net.Listener, name string) {
 				return // the test is over
 			}
 			go func() {
-				_, _ = fmt.Fprintln(c, name, c.RemoteAddr()) // the client's affair
+				_, _ = fmt.Fprintln(c, name, c.RemoteAddr()) // the client may be gone
 				_, _ = io.Copy(c, c)
 				_ = c.Close()
 			}()
@@ -207,7 +207,7 @@ func (p *place) check(w *world, q question) {
 	words := strings.Fields(w.answer(q))
 	want, servers := words[0], words[1:]
 	if want == "pass" {
-		return // to wherever the kernel thinks
+		return // the kernel decides where to
 	}
 	met, silent := map[string]bool{}, 0
 	for range 60 {
@@ -279,8 +279,8 @@ var placeCases = []struct {
 	{"hints", false, false, "zone=east", "zone=north"},
 }
 
-// TestReach has the model's answers be true of packets: of pods, the node and the outside,
-// to each address that a service has.
+// TestReach checks the model's answers with packets: from pods, from the node and from outside, to
+// each address that a service has.
 func TestReach(t *testing.T) {
 	p := newPlace(t)
 	for _, c := range placeCases {
@@ -307,7 +307,7 @@ func TestReachAfterRestart(t *testing.T) {
 	p.byName(t)
 }
 
-// byName has llcli tell of the service and its connections by the name in Kubernetes.
+// byName checks that llcli shows the service and its connections by its name in Kubernetes.
 func (p *place) byName(t *testing.T) {
 	shown := p.n3.LLCLI("k8s", "services", "shop/web")
 	for _, want := range []string{

@@ -19,7 +19,7 @@ import (
 // Names of the objects of a port of a service: the object of the cluster IPs has the name of the
 // service, with :NAME of the port if it has one; the others append these suffixes.
 const (
-	suffixInside   = "/inside"       // all endpoints, for clients of the cluster that are sent here
+	suffixInside   = "/inside"       // all endpoints, for clients of the cluster that are diverted here
 	suffixNodePort = "/nodeport"     //
 	suffixBalancer = "/loadbalancer" // of addresses of our pools followed by / and the address
 	suffixExternal = "/external"     // external IPs
@@ -79,7 +79,7 @@ func sortedSlices(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlic
 	return list
 }
 
-// translator is a translation on its way.
+// translator is a translation in progress.
 type translator struct {
 	node      *Node
 	service   *corev1.Service
@@ -210,8 +210,8 @@ func objectName(s *corev1.Service, p *corev1.ServicePort) string {
 	return name
 }
 
-// PortOf returns the port of a service that the object of that name is of; nil: there is
-// none, or none any more.
+// PortOf returns the port of a service to which the object of that name belongs; nil: there is
+// none, or no longer.
 func PortOf(s *corev1.Service, object string) *corev1.ServicePort {
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		rest, found := strings.CutPrefix(object, objectName(s, &p))

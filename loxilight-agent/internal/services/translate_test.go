@@ -71,7 +71,7 @@ func TestBalancerFrontends(t *testing.T) {
 			shop/web: 10.96.0.7:80/tcp -> ` + both + `
 			shop/web/loadbalancer: 203.0.113.22:80/tcp -> ` + both + " source=snat\n"},
 		{
-			// The stricter one counts: source ranges hold for load balancers.
+			// The stricter one counts: source ranges apply to load balancers.
 			"an external IP that is the load balancer's", change(clusterIP(), loadBalancer("203.0.113.20"), externalIPs("203.0.113.20")), `
 			shop/web: 10.96.0.7:80/tcp -> ` + both + `
 			shop/web/loadbalancer: 203.0.113.20:80/tcp -> ` + both + " source=snat\n",
@@ -176,7 +176,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// TestPortOf finds the port of an object by its name, regardless of its number.
+// TestPortOf finds the port to which an object belongs by its name, regardless of its number.
 func TestPortOf(t *testing.T) {
 	named := change(clusterIP(), func(s *corev1.Service) {
 		s.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 80}, {Name: "ab", Port: 81}, {Name: "80", Port: 82}}

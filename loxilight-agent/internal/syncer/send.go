@@ -104,7 +104,7 @@ func (s *Syncer) desiredObjects() []api.Object {
 	return objects
 }
 
-// forget lets go of the objects that the daemon has.
+// forget frees the objects that the daemon has.
 func (s *Syncer) forget() {
 	s.replacing = false
 	for _, e := range s.want {
@@ -176,7 +176,7 @@ func (s *Syncer) markRefused(ctx context.Context, objects []api.Object, err erro
 		return s.markStuck(ctx, err)
 	}
 	switch e := s.want[ref]; {
-	case e == nil: // of those that are stuck
+	case e == nil: // a stuck object
 		delete(s.stuck, ref)
 		return err
 	case e.refusal != nil: // the daemon's previous version is refused as well
@@ -237,7 +237,7 @@ func (s *Syncer) markStuck(ctx context.Context, err error) error {
 	return nil
 }
 
-// blame returns the object that an error is about; nil: it is about none of ours.
+// blame returns the object of ours that an error is about; nil: none.
 func (s *Syncer) blame(objects []api.Object, err error) (*api.Error, api.ObjectRef) {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || refused.Data == nil {

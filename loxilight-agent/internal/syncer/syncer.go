@@ -55,7 +55,7 @@ type Syncer struct {
 	revision  uint64          // all changes up to it are known
 }
 
-// entry is one object that is wanted.
+// entry is one desired object.
 type entry struct {
 	object     *api.Object // nil: the daemon has it
 	group      string
@@ -183,7 +183,7 @@ func (s *Syncer) Groups() []string {
 	return names
 }
 
-// Len counts the objects that are wanted, Refused those that the daemon does not have.
+// Len counts the desired objects.
 func (s *Syncer) Len() int { return len(s.want) }
 
 // Refused counts the objects that the daemon has refused.

@@ -6,8 +6,8 @@ import "time"
 
 // admit adds c. If there are too many connections, it closes another connection of the same user
 // (for root: of any user). Incomplete handshakes have a limit of their own, so that they displace
-// each other and no completed connection. Otherwise the connection is closed whose last completed
-// handshake, request or reply is oldest. A connection with a complete request is never closed.
+// each other, not completed connections. Otherwise admit closes the connection whose last completed
+// handshake, request or reply is oldest. It never closes a connection with a complete request.
 func (e *endpoint) admit(c *conn) bool {
 	uid := c.peer.UID
 	limit := e.opts.limits.Connections
@@ -47,7 +47,7 @@ func (e *endpoint) admit(c *conn) bool {
 // handshake.
 const pendingShare = 2
 
-// pendingOf counts the handshakes of a user. The caller holds mu.
+// pendingOf counts a user's incomplete handshakes. The caller holds mu.
 func (e *endpoint) pendingOf(uid int) (n int) {
 	for c, shaken := range e.conns {
 		if !shaken && c.peer.UID == uid {
@@ -57,9 +57,10 @@ func (e *endpoint) pendingOf(uid int) (n int) {
 	return n
 }
 
-// stalest returns the connection of a user whose last progress is oldest. If pending, it prefers
-// connections in their handshake, otherwise connections after it. For root it considers the
-// connections of all users, and prefers other users'. The caller holds mu.
+// stalest returns the connection of a user that has made no progress for the longest time. If
+// pending, it prefers connections in their handshake, otherwise connections after it. For root it
+// considers the connections of all users, and prefers connections of other users. The caller holds
+// mu.
 func (e *endpoint) stalest(uid int, pending bool) *conn {
 	var found *conn
 	var foundSince time.Time

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package channel is the daemon's side of the control channel: nanomsg REQ/REP on control.sock
-// and PUB/SUB on events.sock in the run directory. It identifies peers and their users'
-// permissions, limits the resources that peers can use, and transports bytes. It knows neither
-// JSON-RPC nor objects: a [Handler] does.
+// Package channel is the daemon's side of the control channel: nanomsg REQ/REP on control.sock and
+// PUB/SUB on events.sock in the run directory. It identifies peers and the permissions of their
+// users, limits the resources that peers can use, and transports bytes. JSON-RPC and objects are
+// left to a [Handler].
 //
-// The sockets are mangos' own, on a listener of ours. The listener handles faults of peers below
-// the protocol (silence, garbage, incomplete frames, not reading), because mangos itself would
-// wait for ever or block other peers.
+// The sockets are mangos sockets on our own listener. The listener handles peers that misbehave
+// below the protocol (silence, garbage, incomplete frames, unread replies), because mangos itself
+// would wait for ever or block other peers.
 package channel
 
 import (
@@ -109,8 +109,8 @@ func (c *Channel) Serve(ctx context.Context, h Handler) error {
 	return errors.Join(err, c.Close())
 }
 
-// dispatch passes each request that mangos delivers to a goroutine of its own. Their number is
-// limited by quota before mangos sees the request.
+// dispatch starts a goroutine for each request that mangos delivers. The quota limits their number
+// before mangos sees a request.
 func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sync.WaitGroup) error {
 	for ctx.Err() == nil {
 		rctx, err := c.control.sock.OpenContext()
@@ -133,7 +133,7 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 			_ = rctx.Close()
 			continue
 		}
-		if !stop() { // it could not be answered any more, so it is not carried out
+		if !stop() { // the request can no longer be answered, so it is not carried out
 			c.quota.release(conn.peer, bytes)
 			return nil
 		}

@@ -69,7 +69,7 @@ func serve(t *testing.T, o Options, h Handler) *Channel {
 
 func url(c *Channel) string { return "ipc://" + c.control.opts.path }
 
-// request sends a request with unmodified mangos, as any client may.
+// request sends a request with unmodified mangos, as any client might.
 func request(t *testing.T, url, body string) (string, error) {
 	t.Helper()
 	sock, err := req.NewSocket()
@@ -100,7 +100,7 @@ func TestStockMangos(t *testing.T) {
 	}
 }
 
-// TestOtherImplementations is D01: the C clients of Debian.
+// TestOtherImplementations is D01 with the C clients that Debian packages.
 func TestOtherImplementations(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for name, args := range map[string][]string{

@@ -96,7 +96,7 @@ func churn(ctx context.Context, random *rand.Rand, ch *Channel, c *client.Client
 			s.Close()
 		}
 		return
-	case 2: // a client of its own, hung up on in the middle
+	case 2: // a separate client, closed in the middle of a request
 		if own, err := client.New(client.Options{Socket: path}); err == nil {
 			go func() { _, _ = own.Version(ctx) }()
 			runtime.Gosched()
@@ -125,7 +125,7 @@ func churn(ctx context.Context, random *rand.Rand, ch *Channel, c *client.Client
 	}
 }
 
-// FuzzPeer sends anything to both sockets: the daemon lives, and serves others.
+// FuzzPeer sends arbitrary bytes to both sockets: the daemon survives, and serves other clients.
 func FuzzPeer(f *testing.F) {
 	hello := []byte{0, 'S', 'P', 0, 0, protoReq, 0, 0}
 	f.Add(hello)
@@ -133,7 +133,7 @@ func FuzzPeer(f *testing.F) {
 	f.Add(append(hello, requestFrame(1, "hello")...))
 	f.Add(append(hello, 1, 0, 0, 0, 0, 0, 0x10, 0, 0x21))                   // a little too long
 	f.Add(append(hello, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)) // far too long
-	f.Add(append(hello, frame([]byte{0, 0, 0, 1, 0x80, 0, 0, 2, 'x'})...))  // over a device
+	f.Add(append(hello, frame([]byte{0, 0, 0, 1, 0x80, 0, 0, 2, 'x'})...))  // through a nanomsg device
 	dir, err := os.MkdirTemp("", "ll")
 	if err != nil {
 		f.Fatal(err)
@@ -158,7 +158,7 @@ func FuzzPeer(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = conn.Write(b) // hung up on, maybe
+			_, _ = conn.Write(b) // the daemon may have closed it
 			_ = conn.Close()
 		}
 		r := dialRaw(t, filepath.Join(dir, ControlSocket)).shake(protoReq)

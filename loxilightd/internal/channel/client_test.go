@@ -64,7 +64,7 @@ func TestClientPages(t *testing.T) {
 	}
 }
 
-// TestClientSplitsLargeChanges applies five times as much as fits one request.
+// TestClientSplitsLargeChanges applies five times as much as fits into one request.
 func TestClientSplitsLargeChanges(t *testing.T) {
 	m, _, c := serveMini(t, Options{})
 	result, err := c.Apply(t.Context(), api.ApplyParams{Objects: services(5000, 1)})
@@ -122,7 +122,7 @@ func watching(t *testing.T, c *client.Client, o client.WatchOptions) <-chan stri
 		for w, err := range c.Watch(ctx, o) {
 			switch {
 			case err != nil:
-				continue // tried again
+				continue // Watch retries
 			case w.Synced:
 				steps <- "synced"
 			case w.Object == nil:
@@ -224,13 +224,13 @@ func TestWatchOverLoss(t *testing.T) {
 	t.Error("the change was never reported")
 }
 
-// TestWatchOverRestart changes objects while the daemon is away.
+// TestWatchOverRestart changes objects while the daemon is down.
 func TestWatchOverRestart(t *testing.T) {
 	dir := runDir(t)
 	c := newClient(t, dir)
 	var steps <-chan string
 	run := func(name string, objects []api.Object, then func()) {
-		t.Run(name, func(t *testing.T) { // the daemon ends with it
+		t.Run(name, func(t *testing.T) { // the daemon ends with the subtest
 			m := newMini()
 			if _, err := m.apply(api.ApplyParams{Objects: objects}); err != nil {
 				t.Fatal(err)

@@ -16,11 +16,11 @@ import (
 )
 
 // The framing of nanomsg's ipc transport: eight bytes of handshake in each direction, then
-// messages, each a 1, eight bytes of length in network byte order, and the body.
+// messages. A message is a byte 1, eight bytes of length in network byte order, and the body.
 const (
 	headerSize  = 9
 	messageType = 1
-	maxHops     = 8 // request ids of devices before the client's own
+	maxHops     = 8 // request ids that nanomsg devices put before the client's own
 	// maxSkip is how much of an oversized message is read and discarded, so that the client
 	// receives an error. For a longer message the connection is closed.
 	maxSkip = 64 << 20
@@ -146,8 +146,8 @@ func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 // incomplete frame then uses no share.
 const smallFrame = 16 << 10
 
-// Recv implements mangos.TranPipe. It waits without limit for the beginning of a message, and
-// only FrameTimeout for its end.
+// Recv implements mangos.TranPipe. It waits without limit for the beginning of a message, but only
+// FrameTimeout for its end.
 func (c *conn) Recv() (*mangos.Message, error) {
 	for {
 		size, err := c.readHeader()
@@ -240,8 +240,8 @@ func (c *conn) readBody(size int) (*mangos.Message, error) {
 	return msg, c.net.SetReadDeadline(time.Time{})
 }
 
-// requestIDSize returns the length of the header that a reply must repeat: the words up to the
-// first with its highest bit set. 0: no such word.
+// requestIDSize returns the length of the header that a reply must repeat: the words up to and
+// including the first with its highest bit set. 0: no such word.
 func requestIDSize(body []byte) int {
 	for i := 0; i+4 <= len(body) && i < 4*maxHops; i += 4 {
 		if body[i]&0x80 != 0 {

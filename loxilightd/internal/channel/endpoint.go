@@ -31,8 +31,8 @@ type endpointOptions struct {
 	attached func(*conn)
 }
 
-// endpoint is one listening socket with its connections. It is the transport
-// listener of a mangos socket: mangos sees a connection after its handshake.
+// endpoint is one listening socket with its connections. It is the transport listener of a mangos
+// socket: mangos sees a connection only after its handshake.
 type endpoint struct {
 	opts     endpointOptions
 	sock     mangos.Socket
@@ -74,7 +74,7 @@ func (e *endpoint) start() error {
 		return err
 	}
 	e.sock = sock
-	// As long as a connection's limit of requests, so a queue never blocks a reply.
+	// The queue is as long as a connection's limit of requests, so it never blocks a reply.
 	queue := e.opts.limits.PerPeer
 	if !e.opts.requests {
 		queue = eventQueue
@@ -92,7 +92,7 @@ func (e *endpoint) start() error {
 	return sock.ListenOptions(scheme+"://"+e.opts.path, map[string]any{optionEndpoint: e})
 }
 
-// eventQueue is how many events wait for one subscriber before it loses some.
+// eventQueue is how many events can wait for one subscriber before it loses some.
 const eventQueue = 1024
 
 // acceptLoop accepts connections until the listener is closed. Without free file descriptors it
@@ -148,7 +148,7 @@ func (e *endpoint) hangUpOnStalest() bool {
 	return victim != nil
 }
 
-// welcome starts the handshake of a connection whose user is permitted and does not have too many
+// welcome starts the handshake of a connection if its user is permitted and does not have too many
 // connections.
 func (e *endpoint) welcome(nc *net.UnixConn) {
 	peer, err := e.opts.access.admit(nc)
@@ -222,7 +222,7 @@ func (e *endpoint) stopAccepting() error {
 	return e.stopErr
 }
 
-// drain waits until every reply has been written, at most for timeout.
+// drain waits until every reply has been written, but no longer than timeout.
 func (e *endpoint) drain(timeout time.Duration) {
 	deadline := time.Now().Add(timeout)
 	for time.Now().Before(deadline) && e.busy() {
@@ -267,7 +267,7 @@ func (e *endpoint) close() error {
 	}
 	e.mu.Unlock()
 	for _, c := range left {
-		_ = c.Close() // mangos also closes the ones that it knows
+		_ = c.Close() // mangos also closes the connections that it knows
 	}
 	return err
 }
@@ -293,8 +293,8 @@ func (unixTransport) NewListener(string, mangos.Socket) (mangos.TranListener, er
 	return &tranListener{}, nil
 }
 
-// tranListener adapts an endpoint to mangos. Accept returns no error but ErrClosed: after other
-// errors mangos pauses for all connections.
+// tranListener adapts an endpoint to mangos. The only error of Accept is ErrClosed: after any other
+// error mangos pauses for all connections.
 type tranListener struct{ *endpoint }
 
 func (l *tranListener) Listen() error {

@@ -75,7 +75,7 @@ func TestGarbage(t *testing.T) {
 	for i := range 300 {
 		r := dialRaw(t, controlPath(c))
 		if i%2 == 0 {
-			_, _ = r.Write([]byte("GET / HTTP/1.1\r\nHost: loxilight\r\n\r\n")) // hung up on before all is written
+			_, _ = r.Write([]byte("GET / HTTP/1.1\r\nHost: loxilight\r\n\r\n")) // the daemon may hang up before all is written
 		} else {
 			_, _ = r.Write([]byte{0, 'S', 'P', 0, 0, protoSub, 0, 0})
 		}
@@ -90,7 +90,7 @@ func TestGarbage(t *testing.T) {
 func TestStalledFrame(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{FrameTimeout: 300 * time.Millisecond}}, echo)
 	for _, begun := range [][]byte{
-		{1},                            // of the header
+		{1},                            // one byte of the header
 		frame(make([]byte, 1000))[:9],  // no body
 		requestFrame(7, "status")[:12], // half a request id
 		requestFrame(7, strings.Repeat("x", 99))[:50], // half a body
@@ -127,7 +127,7 @@ func TestBadFrames(t *testing.T) {
 func TestOversizeRequest(t *testing.T) {
 	c := serve(t, Options{TooLong: []byte("too long")}, echo)
 	r := dialRaw(t, controlPath(c)).shake(protoReq)
-	for range 20 { // more often than requests may be unanswered
+	for range 20 { // more than the limit of unanswered requests
 		r.send(requestFrame(9, strings.Repeat("x", api.MaxRequest+1)))
 		if got, err := r.receive(); err != nil || got != "\x80\x00\x00\x09too long" {
 			t.Fatalf("answer = %q, %v; want \"too long\" with the request's id", got, err)
@@ -165,8 +165,8 @@ func TestStuckReaders(t *testing.T) {
 	eventually(t, "those who do not read are hung up on", func() bool { return c.control.count() == 0 })
 }
 
-// TestPeerIsBounded sends more requests over one connection than may be
-// unanswered: the others wait in the socket, not in the daemon.
+// TestPeerIsBounded sends more requests over one connection than may be unanswered: the rest wait
+// in the socket, not in the daemon.
 func TestPeerIsBounded(t *testing.T) {
 	var running, most atomic.Int64
 	release := make(chan struct{})
@@ -241,7 +241,7 @@ func TestStopAnswersWhatRuns(t *testing.T) {
 		r.send(requestFrame(1, "x"))
 		<-began
 		go func() {
-			<-c.control.done // it stops
+			<-c.control.done // the daemon is stopping
 			close(release)
 			got, err := r.receive()
 			if err == nil && got != "\x80\x00\x00\x01late" {
@@ -258,7 +258,7 @@ func TestStopAnswersWhatRuns(t *testing.T) {
 	}
 }
 
-// TestManyClients has many honest clients at once.
+// TestManyClients serves many honest clients at once.
 func TestManyClients(t *testing.T) {
 	_, _, c := serveMini(t, Options{})
 	var all sync.WaitGroup
@@ -276,8 +276,8 @@ func TestManyClients(t *testing.T) {
 }
 
 // TestHonestBesideFlood is R10: peers that misbehave in every way connect as fast as they can, as
-// the same user, and each honest client is served: it connects, sends one request and
-// disconnects.
+// the same user. Each honest client, which connects, sends one request and disconnects, is still
+// served.
 func TestHonestBesideFlood(t *testing.T) {
 	c := serve(t, Options{TooLong: []byte("too long"), Limits: Limits{Connections: 64}}, echo)
 	path := controlPath(c)
@@ -352,7 +352,7 @@ func askOnce(path string) error {
 	if err != nil {
 		return err
 	}
-	defer n.Close() // the reply is read
+	defer n.Close() // the reply has been read
 	if err := n.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
 	}

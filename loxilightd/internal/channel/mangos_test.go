@@ -15,8 +15,8 @@ import (
 	"go.nanomsg.org/mangos/v3/protocol/req"
 )
 
-// Behaviour of mangos because of which the listener and the dialer are ours. If a newer mangos
-// fails one of these tests, check whether ours can become simpler.
+// These tests show why we do not use the listener and the dialer of mangos. If a newer mangos fails
+// one of them, check whether ours can be simplified.
 
 // TestMangosListenerHangsWhenARefusedPeerIsClosed: closing a pipe while it is being attached, the
 // documented way to refuse a peer, stops the listener for ever.
@@ -38,7 +38,7 @@ func TestMangosListenerHangsWhenARefusedPeerIsClosed(t *testing.T) {
 	if err := sock.Listen("ipc://" + path); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = sock.Close() }) // its listener hangs on
+	t.Cleanup(func() { _ = sock.Close() }) // its listener stays hung
 	dialRaw(t, path).shake(protoReq)
 	<-refused
 	r := dialRaw(t, path).shake(protoReq)
@@ -67,9 +67,9 @@ func TestMangosSendsRequestsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // ends the accepting, if need be
+	defer func() { _ = l.Close() }() // ends Accept if it still waits
 	times := make(chan int, 2)
-	go func() { // reads the request and dies, twice
+	go func() { // reads the request and closes the connection, twice
 		for i := range 2 {
 			c, err := l.Accept()
 			if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// mini is the least daemon that a client can be tested with over real sockets:
-// objects and revisions in memory, no checks.
+// mini is the smallest daemon with which a client can be tested over real sockets: objects and
+// revisions in memory, no checks.
 type mini struct {
 	mu       sync.Mutex
 	publish  func(topic string, event Numbered) error // nil: none

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is the process at the other end of a connection, as the kernel reported it when it
+// Peer is the process at the other end of a connection, as the kernel recorded it when the process
 // connected.
 type Peer struct {
 	UID, GID, PID int
 	Groups        []int // supplementary
-	// Admin is true for root, for members of the admin group, and for the
-	// daemon's own user: they may change, the others may only read.
+	// Admin is true for root, for members of the admin group, and for the daemon's own user:
+	// they may change objects, others may only read them.
 	Admin bool
 }
 
@@ -32,7 +32,7 @@ func (p Peer) LogValue() slog.Value {
 	return slog.GroupValue(slog.Int("uid", p.UID), slog.Int("pid", p.PID), slog.Bool("admin", p.Admin))
 }
 
-// access decides who may connect and who may change.
+// access decides which users may connect, and which may change objects.
 type access struct {
 	group, adminGroup int // -1: the group does not exist
 	own               int // user id of the daemon

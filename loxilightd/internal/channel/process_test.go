@@ -120,8 +120,8 @@ func play(dir string, h Handler, l Limits) error {
 	return errors.Join(c.Serve(context.Background(), h), lock.Close())
 }
 
-// playDyingDaemon is killed between carrying out a request and answering it, while a file named
-// die exists. Completed requests are durable.
+// playDyingDaemon is killed between carrying out a request and answering it, if a file named die
+// exists. Completed requests are durable.
 func playDyingDaemon(dir string) error {
 	m := newMini()
 	if saved, err := os.ReadFile(filepath.Join(dir, "done")); err == nil {
@@ -253,14 +253,14 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestNoFilesAndNoIdleClient is D03 with all first connections waiting for an answer: the daemon
+// TestNoFilesAndNoIdleClient is D03 when all accepted connections wait for an answer: the daemon
 // neither spins nor forgets the others.
 func TestNoFilesAndNoIdleClient(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	d := start(t, "daemon-fds "+dir, nil)
 	d.line(t)
 	var waiting []*raw
-	for range 2 { // the first ones fill it, and the others keep knocking
+	for range 2 { // the first ones use all descriptors, the others wait to be accepted
 		for range 200 {
 			r := dialRaw(t, filepath.Join(dir, ControlSocket))
 			r.send([]byte{0, 'S', 'P', 0, 0, protoReq, 0, 0})
@@ -270,7 +270,7 @@ func TestNoFilesAndNoIdleClient(t *testing.T) {
 		eventually(t, "it has no file descriptor left", func() bool { return filesOf(t, d.Process.Pid) >= 62 })
 	}
 	before := cpu(t, d.Process.Pid)
-	time.Sleep(2 * time.Second) // how much it uses while it waits
+	time.Sleep(2 * time.Second) // measure how much CPU it uses while it waits
 	if used := cpu(t, d.Process.Pid) - before; used > 100*time.Millisecond {
 		t.Errorf("used %s of CPU in 2s, want less than 5 %%", used)
 	}
@@ -282,7 +282,7 @@ func TestNoFilesAndNoIdleClient(t *testing.T) {
 	}
 }
 
-// cpu returns the time that a process has used.
+// cpu returns the CPU time that a process has used.
 func cpu(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -4,7 +4,7 @@ package channel
 
 import "time"
 
-// replies records that a reply of so many bytes is about to be written. It returns false if the
+// replies records that a reply of that many bytes is about to be written. It returns false if the
 // connection has been closed, or must be closed: its peer has not read previous replies, and the
 // user has too many unread bytes.
 func (c *conn) replies(reply int) bool {

@@ -28,11 +28,11 @@ type publisher struct {
 	repeating bool      // the hello will be repeated
 }
 
-// The hello is repeated at the first interval, until the second after the last event: otherwise a
-// subscriber that was too slow for the last events would not see a gap.
+// The hello is repeated every helloEvery, until helloUntil after the last event: otherwise a
+// subscriber that was too slow for the last events would not detect the gap.
 const helloEvery, helloUntil = time.Second, 10 * time.Second
 
-// publish sends one event. Events that fail to encode take no number.
+// publish sends one event. An event that cannot be encoded uses no number.
 func (p *publisher) publish(topic string, event Numbered) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *publisher) publish(topic string, event Numbered) error {
 	return nil
 }
 
-// took records that a number is in use, which the hello will contain. The caller holds mu.
+// took records that seq, which the hello will contain, is in use. The caller holds mu.
 func (p *publisher) took(topic string, seq uint64) {
 	p.seq[topic] = seq
 	p.latest = time.Now()

@@ -133,7 +133,7 @@ func TestHelloMeetsNumbers(t *testing.T) {
 func TestSlowSubscriber(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: 300 * time.Millisecond}}, echo)
 	for range 4 {
-		subscribe(t, c) // and does not read on
+		subscribe(t, c) // which then stops reading
 	}
 	reader, _ := subscribe(t, c)
 	const count = 20000
@@ -157,7 +157,7 @@ func TestSlowSubscriber(t *testing.T) {
 		if err := c.Publish(api.TopicChanges, event); err != nil {
 			t.Fatal(err)
 		}
-		if i%512 == 511 { // as fast as the reader reads
+		if i%512 == 511 { // no faster than the reader reads
 			for seq := range read {
 				if seq == i+1 {
 					break
@@ -202,7 +202,7 @@ func TestOtherSubscribers(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer func() { cancel(); _ = cmd.Wait() }() // killed, so it never ends well
+			defer func() { cancel(); _ = cmd.Wait() }() // killed, so it always fails
 			eventually(t, "it subscribes", func() bool { return c.Subscribers() == 1 })
 			lines := bufio.NewScanner(out)
 			got := make(chan string, 1)
@@ -212,13 +212,13 @@ func TestOtherSubscribers(t *testing.T) {
 				}
 				close(got)
 			}()
-			for { // the count rises a moment before it is attached
+			for { // it is counted a moment before mangos attaches it
 				if err := c.Publish(api.TopicChanges, changeEvent(43)); err != nil {
 					t.Fatal(err)
 				}
 				select {
 				case line := <-got:
-					line = strings.Trim(strings.ReplaceAll(line, `\"`, `"`), `"`) // nngcat quotes; unquoted it ends no line
+					line = strings.Trim(strings.ReplaceAll(line, `\"`, `"`), `"`) // nngcat quotes: without --quoted it does not end lines
 					if !strings.HasPrefix(line, `changes {"seq":`) || !strings.HasSuffix(line, `"revision":43,"kind":"Service","name":"web","action":"updated"}`) {
 						t.Errorf("%s printed %q", name, line)
 					}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits limit the resources of peers. Zero fields have the defaults below. Each non-root user
-// may use up to a quarter of each number, all non-root users together three quarters, so that
-// they cannot lock out root. Of the bytes, a user with read permission only may use an eighth,
-// and all such users together a quarter.
+// Limits limit the resources of peers. Zero fields have the defaults below. Each non-root user may
+// use up to a quarter of each number, all non-root users together three quarters, so that they
+// cannot lock out root. A user with read permission only may use an eighth of the bytes, all such
+// users together a quarter.
 type Limits struct {
 	// Connections limits the connections on each socket; default 512, or a quarter of the
 	// process's file descriptor limit.
@@ -89,7 +89,7 @@ func newQuota(l Limits) *quota {
 	return &quota{limits: l, users: map[int]usage{}, unread: map[int]int{}, waiting: map[int][]*waiter{}}
 }
 
-// acquire waits until peer may have one more request of so many bytes. The requests of a user
+// acquire waits until peer may have one more request of that many bytes. The requests of a user
 // wait in order, and users take turns. It returns false if ctx ends first.
 func (q *quota) acquire(ctx context.Context, peer Peer, bytes int) bool {
 	q.mu.Lock()
@@ -157,11 +157,11 @@ func (q *quota) release(peer Peer, bytes int) {
 }
 
 // smallReply is the largest reply, in bytes, that may wait on each connection of a user whatever
-// waits on the others.
+// waits on the user's other connections.
 const smallReply = 64 << 10
 
-// reply records that a reply of so many bytes waits to be read. It returns false if the user has
-// too many such bytes already, unless it is small and the only reply of its connection.
+// reply records that a reply of that many bytes waits to be read. It returns false if too many
+// bytes of the user wait already, unless the reply is small and the only one on its connection.
 func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -172,7 +172,7 @@ func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	return true
 }
 
-// replied records that so many bytes of replies no longer wait.
+// replied records that replies of that many bytes no longer wait.
 func (q *quota) replied(peer Peer, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -196,7 +196,8 @@ func (q *quota) bytesOf(peer Peer) int {
 // may use; all such users together may use twice as much.
 const readerShare = 8
 
-// fits also returns true for the only request, however large.
+// fits reports whether a request fits all limits. A limit always admits its only request, however
+// large.
 func (q *quota) fits(peer Peer, bytes int) bool {
 	within := func(u usage, requests, size int) bool {
 		return u.requests == 0 || u.requests < requests && u.bytes+bytes <= size

@@ -4,8 +4,8 @@ package channel
 
 import "testing"
 
-// TestUnreadReplies: large replies of one user that are not read are bounded together, whatever
-// number of connections they are on. Small ones are bounded by the number of connections.
+// TestUnreadReplies: a user's large unread replies have a common limit, whatever the number of
+// connections. Small ones are limited by the number of connections.
 func TestUnreadReplies(t *testing.T) {
 	var limits Limits
 	limits.setDefaults()

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// logLimit limits the rate of a log message, and counts the suppressed ones. The zero value is
+// logLimit limits the rate of a log message, and counts the suppressed lines. The zero value is
 // ready, and safe for concurrent use.
 type logLimit struct {
 	mu         sync.Mutex
 	last       time.Time
 	suppressed int
 
-	every time.Duration // the least time between two lines; 0: [logLimitInterval]
+	every time.Duration // minimum time between two lines; 0: [logLimitInterval]
 }
 
-// logLimitInterval is the default least time between two lines.
+// logLimitInterval is the default minimum time between two lines.
 const logLimitInterval = 10 * time.Second
 
 // logLimitByUser allows one log line per user and minute. The zero value is ready, and safe for

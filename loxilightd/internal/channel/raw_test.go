@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Protocol numbers of the handshake, written down from nanomsg's RFCs.
+// Protocol numbers of the handshake, taken from nanomsg's RFCs.
 const (
 	protoSub = 0x21
 	protoReq = 0x30
@@ -40,7 +40,7 @@ func dialRaw(t *testing.T, path string) *raw {
 	return &raw{c, t}
 }
 
-// shake does the handshake as a peer of the protocol.
+// shake performs the handshake as a peer of the protocol.
 func (r *raw) shake(protocol byte) *raw {
 	r.t.Helper()
 	var received [8]byte

@@ -156,7 +156,7 @@ func mayReplace(path string) error {
 		return fmt.Errorf("socket %s: another process listens there (%w): stop it first", path, ErrRunning)
 	}
 	if errors.Is(err, unix.ECONNREFUSED) {
-		return nil // left behind
+		return nil // left behind by a killed daemon
 	}
 	return fmt.Errorf("socket %s: is it in use? %w", path, err)
 }

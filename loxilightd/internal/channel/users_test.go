@@ -47,7 +47,8 @@ func playClient(dir string) error {
 	return nil
 }
 
-// TestUsers is D05: the daemon's permissions of each user, whatever the file system permits.
+// TestUsers is D05: the daemon checks the permissions of each user, whatever the file system
+// permits.
 func TestUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID and CAP_CHOWN to be other users")
@@ -91,7 +92,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// manyGroups are more than the first try of SO_PEERGROUPS has room for.
+// manyGroups returns more groups than the first buffer for SO_PEERGROUPS has room for.
 func manyGroups(last uint32) []uint32 {
 	var groups []uint32
 	for i := range uint32(100) {

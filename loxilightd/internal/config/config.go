@@ -2,7 +2,7 @@
 
 // Package config reads the configuration of the daemon: the settings that it needs before it can
 // receive requests. Every key has a default, and an unknown key is an error. Forwarding is not
-// configured here: it is desired state.
+// configured here: it belongs to the desired state.
 package config
 
 import (
@@ -43,7 +43,7 @@ type Config struct {
 	AutoSizes       []string // keys of the tables whose sizes depend on Memory
 	Memory          Memory
 
-	Backend string // which data plane: ebpf, or fake for tests
+	Backend string // the data plane: ebpf, or fake for tests
 	Attach  string // tcx or tc forces the hook; empty: the best available one
 	// SweepInterval is the interval of sweeps over all connections; 0: the data plane's default.
 	SweepInterval time.Duration
@@ -51,7 +51,7 @@ type Config struct {
 	HistoryRevisions int   // how many revisions are kept for rollback
 	HistoryBytes     int64 // limit of their size on disk
 
-	// Exempt are packets that no firewall rule can drop: management of the node.
+	// Exempt are packets that no firewall rule can drop, so that the node can be managed.
 	Exempt []datapath.Match
 
 	// IPAMPlugins are the folders of IPAM plugins. No plugin in another folder is run.
@@ -133,8 +133,8 @@ func parseInstance(s string) (string, error) {
 	return s, nil
 }
 
-// parseDir requires a clean absolute path, so that two instances with the same folder have the
-// same name for it.
+// parseDir requires an absolute path and returns it cleaned, so that two instances with the same
+// folder have the same name for the folder.
 func parseDir(s string) (string, error) {
 	if !filepath.IsAbs(s) || filepath.Clean(s) == "/" || strings.ContainsFunc(s, unicode.IsControl) {
 		return "", fmt.Errorf("%q is no folder: want an absolute path", s)
@@ -154,7 +154,7 @@ func parseRunDir(s string) (string, error) {
 const longestDevice = 15
 
 // hostDevice returns the default name of the host's end of the link between host and switch. It
-// contains the name of the instance, or a hash of it if it is too long.
+// contains the name of the instance, or a hash of that name if it is too long.
 func hostDevice(instance string) string {
 	if instance == DefaultInstance {
 		return "loxi_host"

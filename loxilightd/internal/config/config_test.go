@@ -256,7 +256,7 @@ func TestAutoSizes(t *testing.T) {
 	}
 }
 
-// TestMemoryOfCgroup is H12: the lowest limit of all parents applies.
+// TestMemoryOfCgroup is H12: the lowest limit of the cgroup and its parents applies.
 func TestMemoryOfCgroup(t *testing.T) {
 	root := t.TempDir()
 	for dir, max := range map[string]string{"": "", "system.slice": "700000000\n", "system.slice/x.service": "max\n", "low.slice": "200000000\n"} {

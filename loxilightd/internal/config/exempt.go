@@ -146,7 +146,7 @@ func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 	}
 }
 
-// checkExemption refuses matches of no packet, and of every packet.
+// checkExemption refuses exemptions that match no packet, or every packet.
 func checkExemption(m *datapath.Match) error {
 	if len(m.Source)+len(m.Destination)+len(m.Protocols)+len(m.In) == 0 {
 		if len(m.Ports) > 0 {

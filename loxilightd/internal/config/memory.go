@@ -16,7 +16,7 @@ import (
 // restart finds the sizes of the previous run.
 type Memory struct {
 	Bytes uint64
-	From  string // the machine, or the file of a lower limit
+	From  string // machine, or the file that contains a lower limit
 }
 
 // Files with the limits of the cgroup to which the maps are accounted. Limits of cgroup version 1
@@ -44,12 +44,13 @@ func machineMemory() Memory {
 // ownMemory is the maximum memory of the daemon without the tables, in bytes.
 const ownMemory = 160 << 20
 
-// tableShare is the ratio between the memory of a machine and a limit for the daemon alone that
-// fit the same tables: full tables take a tenth of a machine, but less than half of such a limit,
-// so that a copy fits while a start enlarges them.
+// tableShare is the ratio between the memory of a machine and a limit for the daemon alone, if both
+// have the same table sizes: full tables take a tenth of a machine's memory, but less than half of
+// such a limit, so that a copy also fits while they are enlarged at a start.
 const tableShare = 4
 
-// asMachine returns the memory of a machine whose tables fit a limit for the daemon alone.
+// asMachine returns the memory of a machine that has the same table sizes as a limit for the daemon
+// alone.
 func asMachine(limit uint64) uint64 {
 	if limit > 1<<60 {
 		return limit
@@ -58,8 +59,8 @@ func asMachine(limit uint64) uint64 {
 }
 
 // limited returns m, or the lowest memory.max from the cgroup in own (the content of
-// /proc/self/cgroup) up to root. The limit of that cgroup itself is for the daemon alone; the
-// other limits are shared, like a machine's memory.
+// /proc/self/cgroup) up to root. The limit of the daemon's own cgroup is for the daemon alone; the
+// limits of its parents are shared, like a machine's memory.
 func (m Memory) limited(own, root string) Memory {
 	for line := range strings.Lines(own) {
 		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
@@ -88,7 +89,8 @@ func (m Memory) limited(own, root string) Memory {
 
 const autoSize = "auto"
 
-// size returns a key of tables: a number of entries, or auto, which keeps the value of c.
+// size returns a key of tables: the value is a number of entries, or auto, which keeps the value of
+// c.
 func size(name string, at func(*Config) *uint32) key {
 	k := text(name, at, parseSize)
 	number := k.set

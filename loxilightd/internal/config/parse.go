@@ -176,8 +176,8 @@ type entry struct {
 	node  *yaml.Node
 }
 
-// Parse parses a configuration; file is its name in errors. It returns all errors, each with its
-// line.
+// Parse parses a configuration; file is the name of the file in errors. It returns all errors, each
+// with its line number.
 func Parse(file string, data []byte) (*Config, error) {
 	return parse(file, data, machineMemory())
 }

@@ -70,8 +70,8 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// mostOfRange is the most prefixes to which a range of addresses can expand: less than twice the
-// bits of an address.
+// mostOfRange is the largest number of prefixes to which a range of addresses can expand: less than
+// twice the bits of an address.
 const mostOfRange = 256
 
 // parsePrefixes parses an address, a prefix, or a range of addresses (into the prefixes that cover
@@ -172,7 +172,7 @@ func (n number) next() number {
 // groupPrefix marks a reference to an AddressGroup in a rule.
 const groupPrefix = "group:"
 
-// parseGroup returns the group that a word refers to; false: the word is no reference.
+// parseGroup returns the group that a word refers to; false: the word is not a reference.
 func parseGroup(text string) (datapath.GroupName, bool, error) {
 	name, ok := strings.CutPrefix(text, groupPrefix)
 	if !ok {
@@ -207,7 +207,7 @@ func parseHost(text string) (netip.Addr, error) {
 // checkDevice requires a valid name of a Linux device.
 func checkDevice(field, name string) *api.Error { return checkDeviceName(field, name, maxDevice) }
 
-// checkDeviceName requires a valid name of a Linux device with at most so many characters.
+// checkDeviceName requires a valid name of a Linux device with no more than most characters.
 func checkDeviceName(field, name string, most int) *api.Error {
 	if name == "" {
 		return invalid(field, "is missing: want the name of a device")

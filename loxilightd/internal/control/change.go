@@ -108,7 +108,7 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 	})
 }
 
-// parsePuts checks the objects of a request. base is the number of objects before it.
+// parsePuts checks the objects of a request. base is the number of objects staged before it.
 func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base int) *api.Error {
 	r.puts = make([]*state.Object, len(objects))
 	var first *api.Error
@@ -293,7 +293,7 @@ func (s *Server) repeated(ctx context.Context, r *request, text []byte) (any, *a
 	return s.await(ctx, r, result)
 }
 
-// note adds the objects that a change affected beyond those that it named.
+// note records the objects that a change affected in addition to the objects that it named.
 func (r *request) note(changes []state.Change) {
 	if r.scope == nil && r.back == nil {
 		return

@@ -82,8 +82,8 @@ func (s *Server) podsRemoved() {
 	}
 }
 
-// Ready waits until the objects are done at revision or later. If ctx ends first, the error
-// names an object that is not Ready, and the reason.
+// Ready waits until the objects are Ready at revision or later. If ctx ends first, the error names
+// an object that is not Ready, and the reason.
 func (o Objects) Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error {
 	keys := make([]state.Key, len(objects))
 	for i, ref := range objects {

@@ -34,7 +34,8 @@ func (s *Server) confirm(_ context.Context, c Caller, p *api.ConfirmParams) (any
 	return &api.ConfirmResult{Revision: p.Revision}, nil
 }
 
-// noteConfirmation logs and publishes what a change means for confirmations.
+// noteConfirmation logs and publishes that a change rolled back the pending change, or waits for
+// confirmation itself.
 func (s *Server) noteConfirmation(r *request, result *state.Result) {
 	if r.change.DryRun {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// eventually waits until there are so many events, and returns them.
+// eventually waits until there are count events, and returns them.
 func (h *harness) eventually(count int) []string {
 	h.t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -135,8 +135,8 @@ func TestOtherEvents(t *testing.T) {
 	}
 }
 
-// TestManyObjects: 10,000 services of 10 backends by replace, and one change among
-// them, within bounds that leave room for a slow machine.
+// TestManyObjects: the times to replace 10,000 services of 10 backends each, and to change one of
+// them, stay within limits that allow for a slow machine.
 func TestManyObjects(t *testing.T) {
 	h := newHarness(t)
 	params := manyServices(10000, "t")
@@ -160,7 +160,7 @@ func TestManyObjects(t *testing.T) {
 	}
 }
 
-// manyServices returns the requests of a replace by so many services of ten backends.
+// manyServices returns the requests of a replace with count services of ten backends each.
 func manyServices(count int, transaction string) (requests []string) {
 	head := fmt.Sprintf(`{"owner":"k8s","kinds":["Service"],"transaction":%q,"more":true,"objects":[`, transaction)
 	var b strings.Builder

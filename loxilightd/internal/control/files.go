@@ -150,7 +150,7 @@ func readFile(path string, b *budget) ([]fileObject, *api.Error) {
 	return objects, nil
 }
 
-// unread returns the error for files that cannot be read, or that are no files of objects.
+// unread returns the error for files that cannot be read, or that are not object files.
 func unread(err error) *api.Error {
 	reason := api.ReasonInvalid
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
@@ -185,7 +185,7 @@ func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) 
 	return nil, placed(d, err)
 }
 
-// maxDetail limits what an error repeats of a file, in bytes.
+// maxDetail limits how much of a file an error quotes, in bytes.
 const maxDetail = 500
 
 // placed returns err with the file and the line before its message.

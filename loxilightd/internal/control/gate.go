@@ -82,10 +82,10 @@ type readers struct {
 	dry *gate // dry runs of changes, and long requests
 }
 
-// longRequest is the length, in bytes, from which on a request must pass the gate for large ones.
+// longRequest is the length, in bytes, above which a request must also pass the gate for dry runs.
 const longRequest = 16 << 10
 
-// mostReaders limits the readers' requests at a time: each may use a few times the memory of its
+// mostReaders limits the concurrent requests of readers: each may use a few times the memory of its
 // reply.
 const mostReaders = 4
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGateTurns makes one user wait with many requests before another user sends one: the other
-// user's request is the next but one.
+// TestGateTurns: many requests of one user wait when another user sends one: the other user's
+// request is the second to be admitted.
 func TestGateTurns(t *testing.T) {
 	g := newGate(1)
 	ctx, cancel := context.WithCancel(t.Context())

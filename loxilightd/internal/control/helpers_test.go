@@ -19,8 +19,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// harness is a server with a store of its own on a plane and a progress that are
-// small maps.
+// harness is a server with its own store, and with small maps as data plane and progress.
 type harness struct {
 	*Server
 	t        testing.TB
@@ -145,7 +144,7 @@ func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) err
 type fakeProgress struct {
 	not      map[state.Key]api.Status
 	health   map[netip.AddrPort]string
-	reason   string // of health; empty: refused
+	reason   string // of the health of backends; empty: "refused"
 	problems []string
 	waited   []state.Key
 	revision uint64
@@ -172,7 +171,7 @@ func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {
 	return "unknown", ""
 }
 
-// Wait waits for the end of ctx where one of keys is not Ready.
+// Wait waits until ctx ends if one of keys is not Ready.
 func (p *fakeProgress) Wait(ctx context.Context, revision uint64, keys []state.Key) (left []state.Key, err error) {
 	p.waited, p.revision = keys, revision
 	for _, k := range keys {

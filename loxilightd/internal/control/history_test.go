@@ -24,7 +24,7 @@ type clock struct{ passed atomic.Int64 }
 
 func (c *clock) pass(d time.Duration) { c.passed.Add(int64(d)) }
 
-// newClockHarness is a harness with a clock of the test.
+// newClockHarness is a harness with a clock that the test moves.
 func newClockHarness(t *testing.T) (*harness, *clock) {
 	c := &clock{}
 	h := newHarnessWith(t, state.Config{Dir: t.TempDir(), Tables: datapath.DefaultTables(), Clock: state.Clock{

@@ -18,7 +18,7 @@ import (
 // Limits of a page of connections.
 const (
 	longestConnection = 2700 // bytes of one connection, encoded, with the longest names
-	fewConnections    = 8    // a page without room for so many counts as full
+	fewConnections    = 8    // a page without room for this many counts as full
 )
 
 func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.ConnectionsListParams) (any, *api.Error) {
@@ -240,7 +240,8 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 // firewallDrop is the reason of packets that a rule denies or rejects.
 const firewallDrop = "firewall"
 
-// plainCounters returns the counters of an object without parts; nil: the kind has no counters.
+// plainCounters returns the counters of an object other than a Service; nil: the kind has no
+// counters.
 func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.CountersResult, error) {
 	t := s.Plane.Telemetry()
 	switch v := o.Value.(type) {

@@ -40,7 +40,7 @@ func parseMatch(spec *api.Match, b *budget) (datapath.Match, families, *api.Erro
 // element returns the path of one element of a list in a match.
 func element(list string, i int) string { return fmt.Sprintf("spec.match.%s[%d]", list, i) }
 
-// protocolNumbers are the protocols beyond those that package datapath names.
+// protocolNumbers contains the protocols that package datapath does not name.
 var protocolNumbers = map[string]datapath.Protocol{
 	"igmp": 2, "ipip": 4, "dccp": 33, "ipv6": 41, "rsvp": 46, "gre": 47, "esp": 50, "ah": 51, "ospf": 89, "pim": 103,
 	"vrrp": 112, "l2tp": 115, "udplite": 136,
@@ -308,8 +308,8 @@ func (p *matchParser) devices() *api.Error {
 	return nil
 }
 
-// everyDevice are the words that other tools use for all devices. The kernel allows no device with
-// the name all.
+// everyDevice are the words that other tools use for all devices. The kernel does not allow a
+// device named all.
 var everyDevice = []string{"all", "any", "*"}
 
 // admitDevices refuses everyDevice as the names of devices: the rule would match no packet.

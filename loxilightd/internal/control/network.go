@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Limits of an MTU: the least that IPv4 requires, and the largest value of a length field.
+// Limits of an MTU: the minimum that IPv4 requires, and the largest value of a length field.
 const (
 	leastMTU  = 68
 	leastMTU6 = 1280
@@ -117,7 +117,7 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 	case spec.PVID != nil:
 		pvid = *spec.PVID
 	case len(spec.VLANs)+len(spec.Untagged) == 0:
-		pvid = 1 // as the kernel has it
+		pvid = 1 // the kernel's default
 	}
 	if pvid < 0 || pvid > 4094 {
 		return p, invalid(field("pvid"), "%d is no VLAN: want 1 to 4094, or 0 to refuse frames without a tag", pvid)

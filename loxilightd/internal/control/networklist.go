@@ -93,8 +93,8 @@ type networkListing struct {
 	room   int
 }
 
-// read adds entries from at on until the namespace has no more, in which case done is set, or
-// until the reply is full.
+// read adds entries, beginning with at, until the namespace has no more (done is then true) or the
+// reply is full.
 func (l *networkListing) read(ctx context.Context, view datapath.NetworkView, at *networkPlace) (done bool, err error) {
 	for {
 		count := networkPage
@@ -144,9 +144,9 @@ func (s *Server) networkEntryOf(e *datapath.NetworkEntry, netns string, view dat
 		}
 		x.Object = kind + "/" + e.Object
 		if pods := s.Store.Snapshot().PodNetworks(); strings.Contains(e.Object, "#") && len(pods) > 0 {
-			x.Object = pods[0].Key.String() // made from all of them together
+			x.Object = pods[0].Key.String() // it serves all PodNetworks; the first is named
 		}
-		if rest, ok := strings.CutPrefix(e.Object, "peer "); ok { // and the prefix
+		if rest, ok := strings.CutPrefix(e.Object, "peer "); ok { // peer NAME PREFIX
 			peer, _, _ := strings.Cut(rest, " ")
 			x.Object = state.KindPeer + "/" + peer
 		}

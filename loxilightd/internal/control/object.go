@@ -61,7 +61,8 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 		return nil, at(invalid("spec", "is missing"))
 	}
 	value, canonical, err := kindSpecs[kind].parse(o.Spec, b)
-	// One such backend must not refuse a whole change of the agent: the Service reports it.
+	// One such backend must not cause a whole change of the agent to be refused: the Service
+	// reports it.
 	if admit := kindSpecs[kind].admit; err == nil && admit != nil && o.Owner != api.OwnerK8s {
 		err = admit(value)
 	}
@@ -77,15 +78,16 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 	return put, nil
 }
 
-// The most bytes that a reply about one object has for each backend, and for everything else but
-// spec and labels. The addresses of an Interface may take more, but its spec is always small.
+// The largest sizes, in bytes, of the parts of a reply about one object: for each backend, and for
+// everything else except spec and labels. The addresses of an Interface may take more, but its spec
+// is always small.
 const (
 	maxBackendStatus   = len(`{"address":"[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535","state":"draining","health":"unhealthy"},`)
 	maxBackendCounters = len(`{"address":"[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535","connections":,"active":,"packets":,"bytes":},`) + 4*20
 	maxRest            = 48 << 10
 )
 
-// replySize returns the most bytes that a reply about o has, with its status or its counters.
+// replySize returns the largest size of a reply about o, in bytes, with its status or its counters.
 func replySize(o *state.Object) int {
 	size := maxRest + len(o.Spec) + sizeOfJSON(o.Labels)
 	if v, ok := o.Value.(*state.Service); ok {
@@ -112,8 +114,8 @@ func parseKind(kind, field string) (string, *api.Error) {
 // mostEdits is the largest number of wrong letters for which [nearest] finds a word.
 const mostEdits = 2
 
-// nearest returns the word that is most like text, whatever the case, or that begins with it;
-// empty: none is like it.
+// nearest returns the word that is most similar to text, ignoring case, or that begins with text;
+// empty: no word is similar.
 func nearest(text string, words []string) (best string) {
 	text = strings.ToLower(text)
 	least := mostEdits + 1
@@ -202,8 +204,8 @@ func documentError(e *fieldError, params []byte) *api.Error {
 	return err
 }
 
-// refAt returns the name of object i of a malformed request. It keeps nothing of the objects
-// before it, because a request may contain very many.
+// refAt returns the name of object i of a malformed request. It does not retain the objects before
+// it, because a request may contain very many.
 func refAt(params []byte, i int) string {
 	var found json.RawMessage
 	d := decoder{data: params}

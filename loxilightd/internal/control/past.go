@@ -36,7 +36,7 @@ type pastTopic struct {
 	events   []pastEvent
 	next     int
 	complete time.Time // all later events are kept; zero: all since the start
-	second   int64     // of the latest event, and how many events of it were kept
+	second   int64     // of the latest event; kept counts the events of that second
 	kept     int
 }
 
@@ -84,7 +84,7 @@ func (p *pastEvents) publish(topic string, event Event, now time.Time, send func
 }
 
 // list returns the events of topics since a time and after a serial, oldest first, and the time
-// from which on each topic is complete.
+// since which each topic is complete.
 func (p *pastEvents) list(topics []string, since time.Time, behind uint64) (all []topicEvent, complete map[string]time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -31,8 +31,8 @@ func (h *harness) pastEvents(params string, limit int) (items []api.PastEvent, c
 	return nil, nil
 }
 
-// TestPastEvents lists events of two topics that were published before, in their order, since
-// a time, of one topic, and page by page.
+// TestPastEvents lists earlier events of two topics: in order, since a time, of one topic, and page
+// by page.
 func TestPastEvents(t *testing.T) {
 	h := newHarness(t)
 	begin := time.Now()

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// portlessReportTime is how long after the last such drop the health stays degraded.
+	// portlessReportTime is how long the health stays degraded after the last drop for lack of
+	// a port.
 	portlessReportTime = 10 * time.Second
 	// portlessFresh is how long a count of connections by source is reused.
 	portlessFresh = 5 * time.Second

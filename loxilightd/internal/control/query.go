@@ -125,8 +125,8 @@ func hasLabels(o *state.Object, want map[string]string) bool {
 	return true
 }
 
-// changes lists what changed. A revision is sent as a whole: a revision that does not fit a reply
-// counts as expired, and the last revision may exceed limit.
+// changes lists the changes since a revision. A revision is sent as a whole: a revision that does
+// not fit into a reply counts as expired, and the last revision may exceed limit.
 func (s *Server) changes(_ context.Context, _ Caller, p *api.ChangesParams) (any, *api.Error) {
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)
@@ -137,7 +137,7 @@ func (s *Server) changes(_ context.Context, _ Caller, p *api.ChangesParams) (any
 		result.Expired = true
 		return result, nil
 	}
-	size, whole := 512, 0 // whole is how many changes of whole revisions there are
+	size, whole := 512, 0 // whole is the number of changes that belong to complete revisions
 	for i, c := range all {
 		if i > 0 && all[i-1].Revision != c.Revision {
 			whole = i

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestRuleLog: each packet that matches a rule with log is a line with all identifying fields, at
-// most ten lines a second, and the next line counts the omitted packets.
+// TestRuleLog: each packet that matches a rule with log: true is logged as one line with all
+// identifying fields, at most ten lines a second, and the next line counts the omitted packets.
 func TestRuleLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

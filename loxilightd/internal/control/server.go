@@ -36,7 +36,7 @@ type Plane interface {
 	Telemetry() datapath.Telemetry
 }
 
-// Progress reports how far the desired state is applied. Safe for concurrent use.
+// Progress reports how much of the desired state has been applied. Safe for concurrent use.
 type Progress interface {
 	// Status returns the status of an object; false if it does not exist yet.
 	Status(k state.Key) (api.Status, bool)
@@ -47,7 +47,7 @@ type Progress interface {
 	Noted() map[state.Key]string
 	// LastReceived is when a packet from a Peer was last received; zero: not since the start.
 	LastReceived(peer string) time.Time
-	// Wait returns when the objects of keys are done at revision or later, or deleted. If ctx
+	// Wait returns when the objects of keys are Ready at revision or later, or deleted. If ctx
 	// ends first, it returns the remaining objects and an error.
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns the health of a backend (healthy, unhealthy, unknown) and the reason.
@@ -128,14 +128,14 @@ func New(o Options) *Server {
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
 		api.MethodStatus:           {run: with(s.status)},
-		api.MethodApply:            {run: with(s.apply)}, // everybody may do a dry run
+		api.MethodApply:            {run: with(s.apply)}, // every user may do a dry run
 		api.MethodReplace:          {run: with(s.replace)},
 		api.MethodDelete:           {run: with(s.delete)},
 		api.MethodGet:              {run: with(s.get)},
 		api.MethodList:             {run: with(s.list)},
 		api.MethodChanges:          {run: with(s.changes)},
 		api.MethodHistory:          {run: with(s.historyOf)},
-		api.MethodRollback:         {run: with(s.rollback)}, // everybody may do a dry run
+		api.MethodRollback:         {run: with(s.rollback)}, // every user may do a dry run
 		api.MethodConfirm:          {run: with(s.confirm), changes: true},
 		api.MethodReload:           {run: with(s.reload), changes: true},
 		api.MethodConnectionsList:  {run: with(s.connectionsList)},

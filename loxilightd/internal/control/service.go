@@ -98,7 +98,7 @@ func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
 	return nil
 }
 
-// admitService refuses backends that no packet reaches on any node.
+// admitService refuses backends that cannot be reached on any node.
 func admitService(value state.Value) *api.Error {
 	for i, b := range value.(*state.Service).Backends {
 		if b.Addr.Addr().IsLoopback() {

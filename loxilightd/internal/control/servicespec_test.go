@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestClusterServiceMeans: the options of a service for its addresses, for diverted clients, and
-// for connections without a backend.
+// TestClusterServiceMeans: the meaning of the options of a service for its addresses, for diverted
+// clients, and for connections without a backend.
 func TestClusterServiceMeans(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	type meaning struct {

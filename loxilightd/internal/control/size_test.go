@@ -33,7 +33,8 @@ func longAddress(i int) string {
 
 func longPrefix(i int) string { return `"` + longAddress(i) + `/128"` }
 
-// longService returns a Service of so many backends, each with the longest text.
+// longService returns a Service with these numbers of backends and frontends, each with the longest
+// text.
 func longService(backends, frontends int) string {
 	return `{"kind":"Service","name":"big","spec":{"health":{"type":"tcp"},"frontends":[` +
 		listOf(frontends, func(i int) string { return `"[` + longAddress(1<<20+i) + `]:65535/sctp"` }) + `],"backends":[` +
@@ -42,15 +43,15 @@ func longService(backends, frontends int) string {
 		}) + `]}}`
 }
 
-// shortService returns a Service of backends with the shortest text, whose status and counters are
+// shortService returns a Service whose backends have the shortest text: its status and counters are
 // much longer than its spec.
 func shortService(backends int) string {
 	return `{"kind":"Service","name":"big","spec":{"health":{"type":"tcp"},"frontends":["1.1.1.1:1/udp"],"backends":[` +
 		listOf(backends, func(i int) string { return fmt.Sprintf(`{"address":"9.%d.%d.%d:1"}`, i>>16, i>>8&255, i&255) }) + `]}}`
 }
 
-// growing are objects of each kind that can be large, by the number of their elements, and how
-// many elements docs/api.md promises.
+// growing contains the objects that can be large: how many elements docs/api.md promises, and the
+// object with n elements.
 var growing = map[string]struct {
 	kind     string
 	promised int
@@ -84,8 +85,8 @@ var growing = map[string]struct {
 	}},
 }
 
-// TestLargestObjects: an object of the size that the documentation promises is accepted, and nearly
-// the largest accepted one is returned with its longest status and counters.
+// TestLargestObjects: an object of the size that the documentation promises is accepted, and an
+// object of nearly the largest accepted size is returned with its longest status and counters.
 func TestLargestObjects(t *testing.T) {
 	for name, g := range growing {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestLargestObjects(t *testing.T) {
 			if answer := refused(g.promised); answer != "" {
 				t.Fatalf("%d elements: %s", g.promised, answer)
 			}
-			var size int // of twice as many elements, from which the most elements follow
+			var size int // of an object with twice as many elements, to estimate the maximum
 			_, text, _ := strings.Cut(refused(2*g.promised), "takes ")
 			if _, err := fmt.Sscan(text, &size); err != nil {
 				t.Fatal(err)
@@ -123,8 +124,8 @@ func TestLargestObjects(t *testing.T) {
 	}
 }
 
-// longest makes the status and the counters of the Service big as long as possible: each backend
-// is unhealthy for a long reason, and its counters have all digits.
+// longest makes the status and the counters of the Service named big as long as possible: each
+// backend is unhealthy for a long reason, and its counters have all digits.
 func (h *harness) longest() {
 	var backends []datapath.BackendCounters
 	for _, o := range result[api.ListResult](h, "list", `{"kind":"Service"}`).Items {
@@ -141,7 +142,7 @@ func (h *harness) longest() {
 	h.plane.services = map[datapath.ServiceName]datapath.ServiceCounters{"big": {Backends: backends}}
 }
 
-// TestMessagesOfManyBackends: the first backends have their messages, if there is no room for all.
+// TestMessagesOfManyBackends: if there is no room for all messages, the first backends have theirs.
 func TestMessagesOfManyBackends(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[`+shortService(1000)+`]}`)

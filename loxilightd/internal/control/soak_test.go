@@ -29,7 +29,7 @@ func TestSoak(t *testing.T) {
 	}
 	dir := t.TempDir()
 	h := newHarnessWith(t, state.Config{
-		Dir: dir, Tables: datapath.DefaultTables(), History: state.HistoryLimits{Revisions: 50, Bytes: 1 << 20}, // full before it is warm
+		Dir: dir, Tables: datapath.DefaultTables(), History: state.HistoryLimits{Revisions: 50, Bytes: 1 << 20}, // full before the warm-up ends
 	})
 	h.Publish = func(string, Event) error { return nil }
 	h.run()

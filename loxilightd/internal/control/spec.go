@@ -20,8 +20,8 @@ type kindSpec struct {
 	// parse checks a spec. canonical is the spec as it is stored, with its fields in order, so
 	// that equal specs are equal texts.
 	parse func(spec []byte, b *budget) (value state.Value, canonical []byte, err *api.Error)
-	// admit checks the value of a change further. A stored object may have such a value from a
-	// version that did not refuse it. Nil: every value is admitted.
+	// admit performs further checks on the value of a change. A stored object may have a value
+	// that fails them, from a version that did not refuse it. Nil: every value is admitted.
 	admit func(value state.Value) *api.Error
 }
 

@@ -28,8 +28,8 @@ type stageID struct {
 type staging struct {
 	mu     sync.Mutex
 	byID   map[stageID]*stage
-	count  int // objects of all
-	memory int // bytes of all
+	count  int // objects of all transactions
+	memory int // bytes of all transactions
 }
 
 // stage is one transaction so far. Its lock is held while a request is added.
@@ -116,8 +116,8 @@ func (st *stage) join(r *request) *api.Error {
 	return nil
 }
 
-// take ends the collection: r becomes all staged requests and itself. Without a transaction it is
-// only checked.
+// take ends a transaction: it puts the staged requests before r. Without a transaction, it only
+// checks r.
 func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) *api.Error {
 	if id.name == "" {
 		return parse(0)

@@ -87,7 +87,8 @@ func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) 
 	return all
 }
 
-// fitStatus shortens a status that does not fit a reply, and notes that it did.
+// fitStatus shortens a status that does not fit into a reply, and adds a message about what is
+// missing.
 func fitStatus(r *api.StatusResult) {
 	for left := 0; ; {
 		text, err := json.Marshal(r)
@@ -104,7 +105,7 @@ func fitStatus(r *api.StatusResult) {
 	}
 }
 
-// nearlyFull is the fraction of a table from which on the daemon warns.
+// nearlyFull is the fraction of a table in use from which the daemon warns.
 const nearlyFull = 0.9
 
 // damageReportTime is how long a loss of the desired state degrades the health.

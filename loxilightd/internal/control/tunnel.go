@@ -129,7 +129,7 @@ func (s *Server) tooLarge(k state.Key) string {
 	return fmt.Sprintf("mtu %d does not fit the path to its Peers, encapsulated: the device has %d; leave mtu out, or raise the MTU of the path", configured, t.MTU)
 }
 
-// largeTunnels returns these messages for all Tunnels.
+// largeTunnels returns the messages of tooLarge for all Tunnels.
 func (s *Server) largeTunnels() (list []string) {
 	for o := range s.Store.Snapshot().After(state.KindTunnel, "") {
 		if text := s.tooLarge(o.Key); text != "" {

@@ -48,7 +48,7 @@ func named(n int, value func(int) any) string {
 	return fmt.Sprint(names)
 }
 
-// order puts words in the order of the values behind them.
+// order sorts pairs of a word and a value by value, and returns the words.
 func order(pairs ...any) string {
 	words := make([]any, len(pairs)/2)
 	for i := 0; i < len(pairs); i += 2 {

@@ -9,7 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestCauses: one finding for each cause, of the object that states it without the names of others.
+// TestCauses: there is one finding for each cause: that of the object whose message names no other
+// object.
 func TestCauses(t *testing.T) {
 	down := `device "eth0" is down: run ip link set eth0 up`
 	peer := "underlay address 192.0.2.2 is not reached: " + down

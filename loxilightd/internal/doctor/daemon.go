@@ -22,12 +22,12 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// daemon is the determined state of the daemon.
+// daemon is the state of the daemon, as far as it was determined.
 type daemon struct {
 	locked  bool // a process holds the lock of the run directory
 	pid     int  // of the holder; 0: not known
 	err     error
-	status  *api.StatusResult // nil: it did not answer
+	status  *api.StatusResult // nil: the daemon did not answer
 	version *api.VersionResult
 }
 
@@ -44,7 +44,7 @@ func (x *examiner) askDaemon() {
 		x.daemon.err = err
 		return
 	}
-	defer c.Close() // nothing is unsent
+	defer c.Close() // no unsent data is lost
 	ctx, cancel := context.WithTimeout(x.ctx, callTimeout)
 	defer cancel()
 	if x.daemon.status, x.daemon.err = c.Status(ctx); x.daemon.err != nil {
@@ -193,7 +193,7 @@ func deadSocket(path string) bool {
 	}
 	c, err := net.DialTimeout("unix", path, callTimeout)
 	if err == nil {
-		_ = c.Close() // it lives
+		_ = c.Close() // the socket has a listener
 		return false
 	}
 	return errors.Is(err, unix.ECONNREFUSED)
@@ -240,8 +240,8 @@ func (x *examiner) checkRunning() {
 	x.checkTables()
 }
 
-// causes returns the objects without those whose message ends with the message of another object:
-// they have the same cause. These are returned by the name of the other object.
+// causes returns the objects, except those whose message ends with the message of another object:
+// they have the same cause. They are returned in others, by the name of the other object.
 func causes(all []api.NotReady) (objects []api.NotReady, others map[string][]string) {
 	others = map[string][]string{}
 	for i, o := range all {
@@ -263,7 +263,7 @@ func causes(all []api.NotReady) (objects []api.NotReady, others map[string][]str
 	return objects, others
 }
 
-// reportedElsewhere reports whether another check says more about a message.
+// reportedElsewhere reports whether another check describes the fault in a message better.
 func reportedElsewhere(message string) bool {
 	return strings.HasSuffix(message, "not Ready") || strings.HasPrefix(message, "table ") || strings.HasPrefix(message, "net.ipv")
 }
@@ -294,7 +294,7 @@ func (x *examiner) checkVersion() {
 	}, nil)
 }
 
-// Usage of a table, in percent, from which on it is reported.
+// A table with this usage, in percent, is reported as a warning, or as an error.
 const (
 	nearlyFull = 80
 	full       = 95

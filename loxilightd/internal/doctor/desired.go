@@ -25,14 +25,14 @@ const maxObjects = 20_000
 type desired struct {
 	known   bool
 	absent  bool            // no store exists
-	objects []*state.Object // with their values
+	objects []*state.Object // with decoded values
 	leases  []api.AddressLease
 	serving map[string]map[string]string // states of the backends of Services, as reported
-	peeked  *state.Peeked                // of a daemon that is not running
+	peeked  *state.Peeked                // desired state of a daemon that is not running
 	err     error
 }
 
-// ask asks a running daemon.
+// ask reads the desired state from a running daemon.
 func (d *desired) ask(ctx context.Context, c *client.Client) {
 	ctx, cancel := context.WithTimeout(ctx, 5*callTimeout)
 	defer cancel()
@@ -175,7 +175,7 @@ func (x *examiner) checkObjectFiles() {
 	}, x.reload)
 }
 
-// differences returns the names of the objects of files that differ between the two lists.
+// differences returns the names of the objects from files that differ between the two lists.
 func differences(wanted, configured []*state.Object) (names []string) {
 	have := make(map[state.Key]*state.Object)
 	for _, o := range configured {
@@ -197,7 +197,7 @@ func differences(wanted, configured []*state.Object) (names []string) {
 	return names
 }
 
-// sameJSON compares two texts and ignores white space.
+// sameJSON reports whether two JSON texts are equal except for white space.
 func sameJSON(a, b string) bool {
 	var x, y bytes.Buffer
 	if json.Compact(&x, []byte(a)) != nil || json.Compact(&y, []byte(b)) != nil {
@@ -211,7 +211,7 @@ func (x *examiner) reload() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer c.Close() // nothing is unsent
+	defer c.Close() // no unsent data is lost
 	return "llcli reload", c.Change(x.ctx, api.MethodReload, "", 0, nil, nil)
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// Time limits: of the whole run, of one call of the daemon, of one program.
+// Time limits for the whole run, for one call of the daemon, and for one program.
 const (
 	totalTimeout   = 60 * time.Second
 	callTimeout    = 3 * time.Second
@@ -35,7 +35,7 @@ const (
 type Options struct {
 	Config     *config.Config
 	ConfigFile string
-	ConfigErr  error // why Config is the default of its instance, or nil, and not the content of ConfigFile
+	ConfigErr  error // why Config contains defaults (or is nil) instead of the content of ConfigFile
 	Version    string
 	Fix        bool // repair our own files and kernel objects
 	Objects    bool // also report the desired objects
@@ -46,11 +46,12 @@ type Options struct {
 	Preflight func(backend string, cfg datapath.Config) (datapath.Preflight, error)
 
 	Root string // prefix of the paths of the machine's own files; empty: this machine
-	// Run runs a program of the machine and returns its output; nil: the default does.
+	// Run runs a program of the machine and returns its output; nil: programs are run by os/exec.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 }
 
-// finding is one finding with its repair; fix returns a description of the repair.
+// finding is one finding with its repair; fix repairs the fault and returns a description of the
+// repair.
 type finding struct {
 	api.Finding
 	fix func() (string, error)
@@ -176,7 +177,7 @@ func (x *examiner) find(severity, id, object string, w words, fix func() (string
 	})
 }
 
-// hidden records what could not be examined.
+// hidden records a part that could not be examined.
 func (x *examiner) hidden(what string, why error) {
 	x.unseen = append(x.unseen, api.Unseen{What: what, Why: why.Error()})
 }

@@ -24,7 +24,7 @@ type rig struct {
 	t        *testing.T
 	dir      string
 	o        Options
-	commands map[string]string // command line: output; others do not exist
+	commands map[string]string // output, by the beginning of the command line
 }
 
 func newRig(t *testing.T) *rig {
@@ -175,8 +175,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestLinkIsNotMended: a user with write access to the folder created a link there, to make a
-// file of another user accessible to all.
+// TestLinkIsNotMended: a user with write access to the folder created a link in it, so that a
+// repair would make a file of another user accessible to all.
 func TestLinkIsNotMended(t *testing.T) {
 	r := newRig(t)
 	r.write("secret", "x")
@@ -225,7 +225,7 @@ func TestStaleSockets(t *testing.T) {
 	r.repaired("note", "sockets.stale run/control.sock", "of a daemon that no longer runs", "rm ")
 }
 
-// TestSocketMode: a socket cannot be opened like a file, but is repaired likewise.
+// TestSocketMode: a socket cannot be opened like a file, but its mode is repaired in the same way.
 func TestSocketMode(t *testing.T) {
 	r := newRig(t)
 	l, err := net.Listen("unix", r.path("run/events.sock"))

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Groups of the users who may read, and who may change.
+// Groups of the users who may read objects, and of those who may change them.
 const (
 	group      = "loxilight"
 	adminGroup = "loxilight-admin"
@@ -48,7 +48,7 @@ func (x *examiner) checkConfig() {
 type entry struct {
 	path   string
 	mode   fs.FileMode // the most permissive allowed mode
-	shared bool        // with the group loxilight, which needs all of mode
+	shared bool        // belongs to the group loxilight, which needs all permissions of mode
 	why    string
 }
 
@@ -140,7 +140,7 @@ func (x *examiner) checkEntry(e entry) {
 	}
 }
 
-// writable are the mode bits that allow others than the owner to write.
+// writable are the mode bits that allow users other than the owner to write.
 const writable = fs.FileMode(0o022)
 
 // readOnly reports whether a file or folder, or the target of a symbolic link, is on a read-only
@@ -156,8 +156,8 @@ func readOnly(path string, info fs.FileInfo) bool {
 
 const membersCannot = "members of the group loxilight cannot speak with the daemon"
 
-// findFile reports a fault that change repairs. The repair applies to the same file that was
-// judged: if others could write to the folder, they may have replaced the file by a link.
+// findFile reports a fault that change repairs. The repair applies to the file that was examined:
+// if others can write to the folder, they may have replaced the file by a link.
 func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w words, change func(path string) error) {
 	x.find(severity, id, path, w, func() (string, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

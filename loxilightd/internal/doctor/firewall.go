@@ -30,11 +30,11 @@ type nftRule struct {
 	Expr                 []map[string]json.RawMessage
 }
 
-// checkFirewall reports rules that drop packets on the kernel's path. Packets on the fast path do
-// not pass these rules.
+// checkFirewall reports rules that drop packets on the slow path. Packets on the fast path bypass
+// these rules.
 func (x *examiner) checkFirewall() {
 	if !x.forwards() {
-		return // nothing is forwarded for us
+		return // nothing requires the host to forward
 	}
 	for _, chain := range x.plane.ForwardDrops {
 		x.findForward(chain, "drops what no rule of it accepts, by its policy")
@@ -68,7 +68,7 @@ func (x *examiner) findForward(chain, what string) {
 func (x *examiner) checkNFT() {
 	out, err := x.command("nft", "-j", "list", "ruleset")
 	if errors.Is(err, exec.ErrNotFound) {
-		return // so no nft rules exist
+		return // nft is not installed, so no rules exist
 	}
 	var ruleset struct{ Nftables []nftObject }
 	if err == nil {
@@ -123,8 +123,8 @@ func endsInDrop(r *nftRule) bool {
 	return drops
 }
 
-// isPort reports whether dev, a name or a list of names in JSON, contains one of our devices. It
-// returns true if nft, before version 1.0.7, does not output the device.
+// isPort reports whether dev, a JSON name or list of names, contains one of our devices. It returns
+// true if dev is empty, because nft before version 1.0.7 does not output the device.
 func (x *examiner) isPort(dev string) bool {
 	if dev == "" {
 		return true
@@ -137,7 +137,8 @@ func (x *examiner) isPort(dev string) bool {
 	return false
 }
 
-// checkNetworkd reports settings with which systemd-networkd deletes routes and rules of others.
+// checkNetworkd reports settings by which systemd-networkd deletes routes and rules of other
+// programs.
 func (x *examiner) checkNetworkd() {
 	if out, err := x.command("systemctl", "is-active", "systemd-networkd.service"); err != nil || strings.TrimSpace(out) != "active" {
 		return

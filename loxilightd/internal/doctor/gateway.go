@@ -55,7 +55,7 @@ func (x *examiner) checkServing() {
 }
 
 // serving returns how many backends of a family a Service has, and how many of them get new
-// connections: the active ones with a weight; without any, the others that are not down.
+// connections: the active ones with a weight or, if there are none, all others that are not down.
 func (x *examiner) serving(name string, s *state.Service, family int) (total, usable int) {
 	reported := x.desired.serving[name]
 	active, fallback := 0, 0
@@ -110,7 +110,7 @@ func (x *examiner) checkUnseen() {
 }
 
 // receives reports whether packets of other hosts arrive on a device of the host: it has an
-// address, and is not a device of the daemon.
+// address, is not a loopback, dummy or VRF device, and is not a device or bridge of the daemon.
 func (x *examiner) receives(device string) bool {
 	d := x.plane.Found[device]
 	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == x.Config.HostDevice || device == x.Config.SwitchDevice || x.isOurBridge(device) {
@@ -133,8 +133,8 @@ func (x *examiner) isOurBridge(device string) bool {
 	})
 }
 
-// covers reports whether Interfaces attach to a device of the host, to all of its ports, or to the
-// device that carries it.
+// covers reports whether Interfaces attach to a device of the host, to all of its ports, or to its
+// parent device.
 func (x *examiner) covers(device string) bool {
 	for _, p := range x.interfaces() {
 		if p.Device == device && (!p.Switch || x.Config.SwitchNamespace == "host") {
@@ -177,7 +177,7 @@ func (x *examiner) uplinks() (devices []string) {
 	return devices
 }
 
-// checkGateway checks NAT and FirewallRules for packets that the host forwards.
+// checkGateway checks whether the host forwards packets, if NATs or FirewallRules require it.
 func (x *examiner) checkGateway(family int) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if x.sysctl(name) != "0" {
@@ -209,9 +209,9 @@ func (x *examiner) checkGateway(family int) {
 	}, nil)
 }
 
-// checkInner reports devices whose IPv4 packets are not forwarded, so that no NAT translates them.
-// With Services, checkPortSysctls reports the devices of Interfaces. For IPv6 the kernel ignores the
-// parameter of the device when it forwards.
+// checkInner reports devices from which IPv4 packets are not forwarded, so that no NAT translates
+// them. If there are Services, checkPortSysctls reports the devices of Interfaces. For IPv6 the
+// kernel ignores the parameter of the device when it forwards.
 func (x *examiner) checkInner(w *paths) {
 	at := slices.IndexFunc(x.desired.objects, func(o *state.Object) bool { return o.Kind == state.KindNAT })
 	if at < 0 || x.sysctl("net.ipv4.ip_forward") == "0" {
@@ -231,7 +231,7 @@ func (x *examiner) checkInner(w *paths) {
 	}
 }
 
-// isAbout reports whether addresses are of a family; an empty list counts as IPv4.
+// isAbout reports whether one of the addresses is of a family; an empty list counts as IPv4.
 func isAbout(list []netip.Prefix, family int) bool {
 	if len(list) == 0 {
 		return family == 4

@@ -55,7 +55,7 @@ func TestMemory(t *testing.T) {
 	r.expect(r.examine(false), "error", "memory.tables tables", "85 %")
 }
 
-// Drops in the forward chain matter if services or pods exist.
+// TestForwardDrops: drops in the forward chain matter if Services, PodNetworks or NATs exist.
 func TestForwardDrops(t *testing.T) {
 	r := newRig(t)
 	r.commands["nft"] = `{"nftables":[
@@ -83,8 +83,7 @@ func TestForwardDrops(t *testing.T) {
 	}
 }
 
-// TestLayouts: findings that take another kernel, or another state of
-// the pins, than a test can make.
+// TestLayouts: findings that require a kernel, or a state of the pins, that a test cannot create.
 func TestLayouts(t *testing.T) {
 	r := newRig(t)
 	r.inspection(&datapath.Inspection{Layout: 1, Layouts: []datapath.InspectedLayout{{

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Shares of the machine's memory, in percent, that the tables may use.
+// If the tables use these shares of the machine's memory, in percent, it is a warning, or an error.
 const (
 	muchMemory    = 50
 	tooMuchMemory = 80

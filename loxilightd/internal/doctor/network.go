@@ -14,12 +14,13 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// paths is what the services of one family require of the node's network.
+// paths describes what the Services of one family require of the node's network.
 type paths struct {
 	beyond    map[string]bool   // Services with backends behind a device
-	lost      map[string]string // Service: its backends without a route, and why
+	lost      map[string]string // by Service: its backends without a route, and why
 	uncovered map[string]bool   // devices of backends without an Interface
-	// Devices of backends whose rp_filter drops answers: a Service of each.
+	// strict contains devices towards backends where rp_filter may drop replies, each with one of
+	// the Services.
 	strict  map[string]string
 	sources map[string]bool // Services whose backends may see an address of the node
 	count   int             // of backends
@@ -82,8 +83,8 @@ func (x *examiner) paths(family int) *paths {
 	return w
 }
 
-// answersLeaveElsewhere reports whether the route to a frontend does not use device: then answers
-// of backends behind device arrive with a source address that is not routed by it.
+// answersLeaveElsewhere reports whether the route to a frontend does not use device. If so, replies
+// of backends behind device arrive with a source address that is not routed by that device.
 func (x *examiner) answersLeaveElsewhere(s *state.Service, device string, family int) bool {
 	return slices.ContainsFunc(s.Frontends, func(f datapath.Frontend) bool {
 		r, known := x.plane.Routes[f.Addr.Addr()]
@@ -112,8 +113,8 @@ func servicesOf(names map[string]bool) string {
 	return "Service " + joinWords(sorted)
 }
 
-// sysctl returns a kernel parameter, by its dotted name with slashes for the dots in names of
-// devices; empty: it does not exist.
+// sysctl returns a kernel parameter by its dotted name, in which slashes replace the dots in names
+// of devices; empty: the parameter does not exist.
 func (x *examiner) sysctl(name string) string {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	value, _ := x.read("/proc/sys/" + path)
@@ -206,8 +207,8 @@ func shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// checkReversePath checks rp_filter: an answer on the kernel's path arrives by the backend's
-// device with the frontend's address.
+// checkReversePath checks rp_filter: on the slow path, a reply arrives by the backend's device with
+// the frontend's address as source.
 func (x *examiner) checkReversePath(w *paths) {
 	all := x.sysctl("net.ipv4.conf.all.rp_filter")
 	for device, service := range w.strict {
@@ -223,7 +224,7 @@ func (x *examiner) checkReversePath(w *paths) {
 	}
 }
 
-// fewPorts is how many source ports are too few for SNAT.
+// fewPorts is the number of source ports below which SNAT has too few.
 const fewPorts = 1024
 
 func (x *examiner) checkSourcePorts(w *paths) {

@@ -301,8 +301,8 @@ func (x *examiner) exists(port *datapath.Port) bool {
 	})
 }
 
-// checkInterface reports a desired port that does not exist. A running daemon reports itself what
-// it waits for.
+// checkInterface reports a desired port without programs, or whose device does not exist or is
+// down. If the daemon runs, it reports itself what it waits for.
 func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i datapath.Port) {
 	if x.plane.Layout == 0 || x.Config.Backend != "ebpf" {
 		return // not inspected
@@ -323,7 +323,7 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			why:  "nothing is balanced by it", do: "start the daemon, which creates it; or set netns: host in the object",
 		}, nil)
 	case !device.Exists && port >= 0 && x.plane.Ports[port].Index != 0:
-		return // it was renamed: reported by checkPort
+		return // the device was renamed: reported by checkPort
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
 			what: "needs the device " + i.Device + ", which does not exist",
@@ -344,8 +344,8 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 	}
 }
 
-// shares reports whether a port that is selected by address is on a device where another
-// Interface has the programs, which then serve both.
+// shares reports whether a port that is selected by address is on a device with the programs of
+// another Interface, which then serve both.
 func (x *examiner) shares(i datapath.Port, device *datapath.InspectedDevice) bool {
 	return i.Address.IsValid() && slices.ContainsFunc(x.plane.Ports, func(p datapath.InspectedPort) bool {
 		_, guarded := p.Name.Endpoint()
@@ -408,7 +408,8 @@ func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 	}, fix)
 }
 
-// alone wraps a repair that must not run concurrently with a daemon: it holds the daemon's lock.
+// alone wraps a repair that must not run concurrently with a daemon: the repair holds the daemon's
+// lock.
 func (x *examiner) alone(did string, f func() error) func() (string, error) {
 	if f == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// poolTable is the prefix of the subnets' tables in the daemon's status.
+// poolTable is the prefix of the names of subnets' tables in the daemon's status.
 const poolTable = "addresses "
 
 func isPool(table string) bool { return strings.HasPrefix(table, poolTable) }
@@ -60,7 +60,8 @@ func (x *examiner) checkLeases() {
 	}
 }
 
-// checkPodForwarding checks forwarding, because the host routes between pods and other hosts.
+// checkPodForwarding checks whether the host forwards, because it routes between pods and other
+// hosts.
 func (x *examiner) checkPodForwarding(family int) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if x.sysctl(name) != "0" {

@@ -82,7 +82,7 @@ func (x *examiner) askUnit() {
 		return
 	}
 	x.unit.props = properties(out)
-	// A unit of that name may run another configuration than the examined one.
+	// A unit of that name may run a configuration other than the examined one.
 	x.unit.known = x.unit.props["LoadState"] == "loaded" &&
 		(x.ConfigFile == config.DefaultFile || strings.Contains(x.unit.props["ExecStart"], x.ConfigFile))
 }

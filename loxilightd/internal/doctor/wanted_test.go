@@ -69,8 +69,8 @@ func TestWantedAndAttached(t *testing.T) {
 	}
 }
 
-// TestSharedDevice: if the addresses of two Interfaces are on one device, the first Interface has
-// the programs, for both.
+// TestSharedDevice: if the addresses of two Interfaces are on one device, the programs belong to
+// the first Interface, and serve both.
 func TestSharedDevice(t *testing.T) {
 	address := netip.MustParseAddr("2001:db8::7")
 	hooks := []datapath.InspectedHook{{Name: "tcx-egress", Attached: true}, {Name: "tcx-ingress", Attached: true}}
@@ -107,8 +107,8 @@ func TestSharedDevice(t *testing.T) {
 	}
 }
 
-// TestRenamedDevice: the programs stay attached to a renamed device, and rules match it by its former
-// name.
+// TestRenamedDevice: the programs stay attached to a renamed device, and rules match its packets by
+// its former name.
 func TestRenamedDevice(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"
@@ -163,7 +163,7 @@ func (r *rig) mounts(script string) (pid int) {
 	out, err := cmd.StdoutPipe()
 	r.ok(err)
 	r.ok(cmd.Start())
-	r.t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() }) // cat ends with its input
+	r.t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() }) // cat ends when its input is closed
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "mounted\n" {
 		r.t.Fatalf("%q, %v", line, err)
 	}
@@ -224,7 +224,8 @@ func TestReadOnlyMount(t *testing.T) {
 	}
 }
 
-// TestReadOnlyMountLetsRead: modes that permit too much reading are reported there, too.
+// TestReadOnlyMountLetsRead: modes that permit too much reading are reported on a read-only mount,
+// too.
 func TestReadOnlyMountLetsRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -304,7 +305,8 @@ func difference(a, b map[string]bool) (keys []string) {
 	return keys
 }
 
-// TestOurXDP: which packets our XDP program does not see, and its cost on a veth.
+// TestOurXDP: findings about packets that our XDP program does not see, and about its cost on a
+// veth.
 func TestOurXDP(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health finds out which backends serve, by probing them periodically. It knows services
-// by name only, and does not know how a failed backend is handled. Probes leave from the network
+// Package health determines which backends work, by probing them periodically. It knows services by
+// name only, and does not know how a failed backend is handled. Probes leave from the network
 // namespace of the process.
 package health
 
@@ -21,7 +21,7 @@ type Type string
 const (
 	TCP   Type = "tcp"   // a connection is accepted
 	HTTP  Type = "http"  // GET is answered with a status from 200 to 399
-	HTTPS Type = "https" // the same by TLS; the certificate is not verified
+	HTTPS Type = "https" // the same over TLS; the certificate is not verified
 	Ping  Type = "ping"  // an ICMP echo is answered
 )
 
@@ -33,7 +33,7 @@ type Check struct {
 	Interval  time.Duration
 	Timeout   time.Duration
 	Healthy   int // consecutive answers after which an unhealthy backend is healthy
-	Unhealthy int // the reverse
+	Unhealthy int // consecutive failures after which a healthy backend is unhealthy
 }
 
 // State is the health of a backend.
@@ -84,14 +84,14 @@ type target struct {
 	Target
 	check     *Check
 	result    Result
-	answered  bool // or timed out
+	answered  bool // the first probe was answered, or timed out
 	streak    int  // consecutive results that contradict result.State
 	at        time.Time
 	heapIndex int // -1: not in due
 	removed   bool
 }
 
-// New returns a Checker that sends no probes before Run. It calls turned for every change of a
+// New returns a Checker that sends no probes before Run. It calls changed for every change of a
 // backend's state, including the first, from any goroutine and with no lock held.
 func New(changed func(Target, Result)) *Checker {
 	known := make(chan struct{})
@@ -102,11 +102,12 @@ func New(changed func(Target, Result)) *Checker {
 	}
 }
 
-// leftMessage is for backends that were out of use before and have not been probed yet.
+// leftMessage is for backends that an earlier run put out of use and that have not been probed yet.
 const leftMessage = "out of use when the daemon started, and has not answered since"
 
-// Set sets the backends of a service to probe, and how. The result of an already probed backend
-// stays; new backends in left are Unhealthy until they answer. An empty list ends all probes.
+// Set sets the backends of a service to probe, and how. Backends that were already probed keep
+// their result; new backends in left are Unhealthy until they answer. An empty list ends all probes
+// of the service.
 func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, left map[netip.AddrPort]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,7 +231,7 @@ func (c *Checker) Run(ctx context.Context) {
 	}
 }
 
-// next takes a target that is due, or returns how long none is due.
+// next removes a target that is due, or returns the time until one is due.
 func (c *Checker) next(now time.Time) (*target, *Check, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,7 +18,7 @@ var (
 	b2 = netip.MustParseAddrPort("[2001:db8::4]:8081")
 )
 
-// world is a set of backends that serve or not, and a record of their probes.
+// world is a set of backends, each of which works or not, and a record of their probes.
 type world struct {
 	mu      sync.Mutex
 	dead    map[netip.AddrPort]bool
@@ -90,7 +90,7 @@ func TestTurnsAfterSoManyInARow(t *testing.T) {
 		time.Sleep(5 * time.Second) // b1: 1 of 3; b2: 1 of 2
 		w.wantReports(t)
 		w.set(func() { w.dead[b1] = false })
-		time.Sleep(5 * time.Second) // b1 starts again
+		time.Sleep(5 * time.Second) // b1 starts counting again
 		w.wantReports(t, "web [2001:db8::4]:8081 healthy ")
 		w.set(func() { w.dead[b1] = true })
 		time.Sleep(10 * time.Second)
@@ -160,8 +160,8 @@ func TestWaitKnown(t *testing.T) {
 	})
 }
 
-// TestLeftOutOfUse: a backend that was out of use before is Unhealthy without waiting for it, and
-// its first answer counts.
+// TestLeftOutOfUse: a backend that was out of use before is Unhealthy at once, and its first answer
+// is enough to make it Healthy.
 func TestLeftOutOfUse(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		w.mute[b1], w.dead[b2] = true, true
@@ -176,7 +176,7 @@ func TestLeftOutOfUse(t *testing.T) {
 			t.Errorf("result %+v before the first answer", r)
 		}
 		time.Sleep(500 * time.Millisecond)
-		w.wantReports(t) // b2 is as it was
+		w.wantReports(t) // the state of b2 is unchanged
 		if r := c.Result("web", b2); r != (Result{Unhealthy, "dead"}) {
 			t.Errorf("result %+v after it answered", r)
 		}

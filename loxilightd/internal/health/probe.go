@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// probe probes a backend once. The error is why it is not healthy.
+// probe probes a backend once. The error is the reason why the backend is not healthy.
 func probe(ctx context.Context, c *Check, backend netip.AddrPort) error {
 	to := backend
 	if c.Port != 0 {
@@ -38,8 +38,8 @@ func probe(ctx context.Context, c *Check, backend netip.AddrPort) error {
 	return plain(ctx, c, err)
 }
 
-// plain shortens an error that contains sockets and addresses of this side, so that the same
-// fault always has the same message.
+// plain shortens an error that contains local sockets and addresses, so that the same fault always
+// has the same message.
 func plain(ctx context.Context, c *Check, err error) error {
 	errno, isErrno := errors.AsType[syscall.Errno](err)
 	timeout, isTimed := errors.AsType[net.Error](err)

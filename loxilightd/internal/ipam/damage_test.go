@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// TestDamage: the store starts with every kind of damage. It has the readable leases and the
+// TestDamage: the store starts despite any kind of damage. It has the readable leases and the
 // leases from other sources, and assigns no address twice.
 func TestDamage(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24", "2001:db8:7::/64")
@@ -98,7 +98,7 @@ func TestDamage(t *testing.T) {
 			if n := len(r.Leases()); n != 40 {
 				t.Errorf("%d leases, want 40", n)
 			}
-			// Once is enough.
+			// The file is set aside only once.
 			if err := os.Remove(filepathGlob(t, r.o.Path+".damaged-*")); err != nil {
 				t.Fatal(err)
 			}
@@ -275,7 +275,7 @@ func TestAgainstModel(t *testing.T) {
 	}
 }
 
-// TestMain also plays the process that is killed.
+// TestMain also runs the process that is killed.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("IPAM_TEST_FILE"); path != "" {
 		if err := churn(path); err != nil {
@@ -287,8 +287,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// churn allocates and releases until it is killed, four at a time, and prints the answers: +
-// before and after an allocation, - before and after a release.
+// churn allocates and releases in four goroutines until it is killed. It prints + after an
+// allocation, -? before a release and - after it.
 func churn(path string) error {
 	s, err := Open(Options{Path: path, Networks: func() map[string][]netip.Prefix {
 		return map[string][]netip.Prefix{"default": {netip.MustParsePrefix("10.7.0.0/20")}}

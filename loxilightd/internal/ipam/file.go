@@ -100,8 +100,8 @@ func (f *file) append(text []byte) error {
 	return nil
 }
 
-// begin continues with the existing file if it has the same lines as text, in any order, and else
-// rewrites it.
+// begin continues with the existing file if it has the same lines as text, in any order; otherwise
+// it rewrites the file.
 func (f *file) begin(text []byte) error {
 	if f.path == "" {
 		return nil
@@ -128,7 +128,7 @@ func sameLines(a, b []byte) bool {
 	return len(a) == len(b) && slices.Equal(lines(a), lines(b))
 }
 
-// rewrite replaces the content of the file by text, durably.
+// rewrite replaces the content of the file with text, durably.
 func (f *file) rewrite(text []byte) error {
 	if f.path == "" {
 		return nil
@@ -149,7 +149,7 @@ func (f *file) rewrite(text []byte) error {
 		return fmt.Errorf("keep leases: %w", err)
 	}
 	if f.f != nil {
-		_ = f.f.Close() // its content is durable or given up
+		_ = f.f.Close() // its content is durable or discarded
 	}
 	f.f, f.size, f.broken = fresh, len(text), false
 	return nil
@@ -206,9 +206,9 @@ func (s *Store) load() {
 		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
 }
 
-// replay applies the records of a file, and returns a description of its damage; empty: no
-// damage. An incomplete last line was being written when the daemon was killed; no request was
-// answered on its basis.
+// replay applies the records of a file, and returns a description of its damage; empty: no damage.
+// An incomplete last line is no damage: it was being written when the daemon was killed, and its
+// request was not answered.
 func (s *Store) replay(content []byte) (why string) {
 	bad, first := 0, true
 	for len(content) > 0 {

@@ -46,7 +46,7 @@ func (o Owner) compare(p Owner) int {
 type Request struct {
 	Network string // name of the PodNetwork
 	Owner   Owner
-	// Addresses are required addresses. In a subnet without one of them, a free address is
+	// Addresses are required addresses. In a subnet that contains none of them, a free address is
 	// chosen.
 	Addresses []netip.Addr
 	Netns     string // path of the network namespace; empty: unknown
@@ -64,7 +64,7 @@ type Lease struct {
 	Since     time.Time      `json:"since"`
 }
 
-// clone returns a copy that shares nothing.
+// clone returns a deep copy.
 func (l *Lease) clone() Lease {
 	c := *l
 	c.Addresses = slices.Clone(l.Addresses)
@@ -89,11 +89,11 @@ type Options struct {
 	// Live returns leases that other sources report as in use. Leases that the file lacks are added
 	// at the start. Nil: no other source.
 	Live func() []Lease
-	// Used returns the user of an address that has no lease; nil: no such address. It must not
-	// call the Store.
+	// Used returns the user of an address that is in use without a lease; nil: there is no such
+	// address. It must not call the Store.
 	Used func(netip.Addr) (who string, used bool)
 	// Elsewhere reports whether a pod of another node has an address. Such an address is assigned
-	// only on request; nil: no such address. It must not call the Store.
+	// only on request; nil: there is no such address. It must not call the Store.
 	Elsewhere func(netip.Addr) bool
 	Log       *slog.Logger
 
@@ -188,9 +188,9 @@ func (s *Store) Pools() []Pool {
 	return list
 }
 
-// Allocate assigns addresses to an owner, and returns when the assignment is durable. An owner
-// that already has addresses of the network receives the same again. After an error of ctx the
-// assignment may exist: Release it.
+// Allocate assigns addresses to an owner, and returns when the assignment is durable. An owner that
+// already has addresses of the network receives the same ones again if they fit the request. After
+// an error of ctx the assignment may exist: Release it.
 func (s *Store) Allocate(ctx context.Context, r Request) (Lease, error) {
 	subnets := s.opts.Networks()[r.Network]
 	if err := s.begin(ctx); err != nil {
@@ -208,8 +208,8 @@ func (s *Store) Allocate(ctx context.Context, r Request) (Lease, error) {
 	return given, nil
 }
 
-// Release releases the addresses of an owner, and returns when that is durable. An owner without
-// addresses is no error.
+// Release releases the addresses of an owner, and returns when the release is durable. Releasing an
+// owner without addresses is no error.
 func (s *Store) Release(ctx context.Context, o Owner) error {
 	if err := s.begin(ctx); err != nil {
 		return err

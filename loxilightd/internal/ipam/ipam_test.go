@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// rig is a Store with a clock of its own.
+// rig is a Store with its own clock.
 type rig struct {
 	*Store
 	t        *testing.T
@@ -42,7 +42,7 @@ func newRig(t *testing.T, subnets ...string) *rig {
 	return r
 }
 
-// reopen ends the daemon and starts it again.
+// reopen closes the store and opens it again, as a restart of the daemon does.
 func (r *rig) reopen() {
 	r.t.Helper()
 	if r.Store != nil {
@@ -99,7 +99,7 @@ func TestBothFamilies(t *testing.T) {
 	r.release("a")
 	r.release("a")
 	r.release("unknown")
-	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // in turn, not that which became free
+	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // in turn, not the address that became free
 	r.reopen()
 	r.want("b", "[10.7.1.4/28 2001:db8:7::4/64]")
 	r.want("d", "[10.7.1.6/28 2001:db8:7::6/64]")
@@ -273,7 +273,7 @@ func TestGone(t *testing.T) {
 	if l, _ = r.Lease(owner("a")); r.Gone(l) != "the machine was booted since" {
 		t.Errorf("after a boot: %q", r.Gone(l))
 	}
-	// An owner that requests again exists again.
+	// An owner that requests again counts as existing again.
 	q.Netns = ""
 	if l, err = r.Allocate(context.Background(), q); err != nil || r.Gone(l) != "" || l.Boot != "boot-2" {
 		t.Errorf("asked again: %v, %+v", err, l)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Reserved is how many addresses at the beginning of a subnet are not for pods: the subnet's own
-// address (in IPv6 the Subnet-Router anycast address), [Gateway] and [Host].
+// Reserved is the number of addresses at the beginning of a subnet that are not for pods: the
+// subnet's own address (in IPv6 the Subnet-Router anycast address), [Gateway] and [Host].
 const Reserved = 3
 
 // Gateway returns the switch's address in a subnet.
@@ -38,8 +38,8 @@ func bounds(subnet netip.Prefix) (first, last netip.Addr, ok bool) {
 	return first, last, !last.Less(first)
 }
 
-// mostSize is reported for larger subnets: the largest number that JSON decoders represent
-// exactly.
+// mostSize is reported as the size of larger subnets: the largest number that JSON decoders
+// represent exactly.
 const mostSize = 1 << 53
 
 // size returns how many addresses for pods a subnet has, at most mostSize.
@@ -55,7 +55,7 @@ func size(subnet netip.Prefix) uint64 {
 	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:])+1, mostSize)
 }
 
-// resting is a released address that is not assigned again yet.
+// resting is a released address that is not assigned again for a while.
 type resting struct {
 	addr  netip.Addr
 	since time.Time
@@ -122,8 +122,8 @@ func fits(l *Lease, subnets []netip.Prefix, asked []netip.Addr) bool {
 	return true
 }
 
-// choose returns the addresses for a request, and picked, the ones that were not requested: all
-// of them, or an error.
+// choose returns the addresses for a request, one of each subnet, and those of them that were
+// picked because none was requested; or an error.
 func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, picked []netip.Prefix, err error) {
 	served := make([]bool, len(subnets))
 	for i, a := range r.Addresses {
@@ -182,8 +182,8 @@ func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	if !at.IsValid() || at.Less(first) || last.Less(at) {
 		at = first
 	}
-	// One of so many consecutive addresses is free, unless the subnet is smaller. Addresses in
-	// use without a lease are counted in addition.
+	// One of this many consecutive addresses is free, unless the subnet is smaller. Addresses in
+	// use without a lease come in addition.
 	begin := at
 	for left := len(s.taken) + len(s.rests) + 1; left > 0; left-- {
 		_, isTaken := s.taken[at]
@@ -226,8 +226,8 @@ func (s *Store) wake() {
 	}
 }
 
-// grant assigns the addresses of a lease to its owner. A previous owner of one of them, possible
-// after a partial loss of the file, loses it.
+// grant assigns the addresses of a lease to its owner. After a partial loss of the file, one of the
+// addresses may have another owner, which loses its lease.
 func (s *Store) grant(l *Lease) {
 	for _, p := range l.Addresses {
 		if holder, ok := s.taken[p.Addr()]; ok && holder != l.Owner {
@@ -239,14 +239,14 @@ func (s *Store) grant(l *Lease) {
 	s.leases[l.Owner] = l
 }
 
-// advance continues after the picked addresses.
+// advance makes the next search continue after the picked addresses.
 func (s *Store) advance(picked []netip.Prefix) {
 	for _, p := range picked {
 		s.next[p.Masked()] = p.Addr().Next()
 	}
 }
 
-// drop releases the addresses of a lease without a rest.
+// drop releases the addresses of a lease; they are free at once.
 func (s *Store) drop(l *Lease) {
 	for _, p := range l.Addresses {
 		delete(s.taken, p.Addr())
@@ -254,14 +254,14 @@ func (s *Store) drop(l *Lease) {
 	delete(s.leases, l.Owner)
 }
 
-// release releases a lease, and adds that to the batch. s.mu is held.
+// release releases a lease, and adds the release to the batch. s.mu is held.
 func (s *Store) release(l *Lease) {
 	now := s.opts.Now()
 	s.retire(l, now)
 	s.note(record{Free: &freed{Owner: l.Owner, At: now}}, func() { s.grant(l) })
 }
 
-// retire releases the addresses of a lease, to rest.
+// retire releases the addresses of a lease; they rest first.
 func (s *Store) retire(l *Lease, since time.Time) {
 	s.drop(l)
 	for _, p := range l.Addresses {

@@ -18,13 +18,13 @@ var errClosed = errors.New("ipam: closed")
 type Store struct {
 	opts    Options
 	file    *file
-	problem string // of the file that was found
+	problem string // with the file that Open found
 
 	mu     sync.Mutex
 	leases map[Owner]*Lease
 	taken  map[netip.Addr]Owner
 	rests  map[netip.Addr]time.Time    // start of the rest
-	queue  []resting                   // of rests, oldest first, and of some that ended
+	queue  []resting                   // the entries of rests, oldest first, and outdated ones
 	next   map[netip.Prefix]netip.Addr // next candidate, by subnet
 
 	pending  *batch // content of the next write
@@ -34,7 +34,7 @@ type Store struct {
 	failure  error // of the last write
 }
 
-// batch contains changes that are made durable together, and answered then.
+// batch contains changes that are made durable together; their callers are answered after that.
 type batch struct {
 	text []byte
 	undo []func() // rolls the changes back, last first
@@ -94,7 +94,7 @@ func (s *Store) note(r record, undo func()) {
 	s.pending.undo = append(s.pending.undo, undo)
 }
 
-// begin takes s.mu, unless there is an error.
+// begin locks s.mu, unless it returns an error.
 func (s *Store) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

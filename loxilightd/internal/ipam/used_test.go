@@ -64,7 +64,7 @@ func TestElsewhere(t *testing.T) {
 	r.refused("d", ErrFull)
 	r.want("d", "[10.7.1.4/29]", "10.7.1.4")
 	r.release("d")
-	r.refused("e", ErrFull) // nor since it was given back
+	r.refused("e", ErrFull) // it is not assigned after the release either
 	r.release("a")
 	r.want("e", "[10.7.1.3/29]")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxArrivals limits for how many arrivals the route to an address is looked up.
+// maxArrivals limits the number of arrivals for which the route to an address is looked up.
 const maxArrivals = 8
 
 // hasRules reports whether routing rules may select the routes of packets of a family.
@@ -20,8 +20,8 @@ func (w *world) hasRules(netns, family int) bool {
 	return [2]bool{w.forwarding[netns].Rules4, w.forwarding[netns].Rules6}[family]
 }
 
-// arrivals returns examples of the packets that the host forwards: from each selected device on
-// which packets of other hosts arrive. The list is empty unless routing rules may distinguish them.
+// arrivals returns examples of packets that the host forwards, for each selected device on which
+// packets of other hosts arrive. The list is empty unless routing rules may distinguish them.
 func (w *world) arrivals(family int, selected func(device string) bool) (list []datapath.Arrival) {
 	if !w.hasRules(0, family) {
 		return nil
@@ -43,10 +43,10 @@ func (w *world) arrivals(family int, selected func(device string) bool) (list []
 	return list[:min(len(list), maxArrivals)]
 }
 
-// otherIn returns the lowest address of a host in the network of an address.
+// otherIn returns the lowest address in the network of p that may belong to another host.
 func otherIn(p netip.Prefix) netip.Addr {
 	a := p.Masked().Addr()
-	if p.Addr().BitLen()-p.Bits() > 1 { // else the network has no address of its own
+	if p.Addr().BitLen()-p.Bits() > 1 { // else there is no network address
 		a = a.Next()
 	}
 	if a == p.Addr() {
@@ -55,7 +55,7 @@ func otherIn(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// arrivalsOf does the same for the packets of a match.
+// arrivalsOf is like arrivals, for the packets of a match.
 func (w *world) arrivalsOf(m *datapath.Match, family int) (list []datapath.Arrival) {
 	selected := func(device string) bool { return len(m.In) == 0 || slices.Contains(m.In, device) }
 	if len(m.Source) == 0 {
@@ -76,9 +76,9 @@ func (w *world) arrivalsOf(m *datapath.Match, family int) (list []datapath.Arriv
 	return list
 }
 
-// forwardedTo returns the next hop of packets to an address, and a message if only some of them
-// reach it. Without arrivals, these are packets of the node itself. Its zero value means that the
-// address is an address of the node, or that nothing is known.
+// forwardedTo returns the next hop of packets to an address, and a message if only some of the
+// packets reach it. Without arrivals, the packets are those that the node itself sends. A zero next
+// hop means that the address belongs to the node, or that nothing is known.
 func (w *world) forwardedTo(addr netip.Addr, inSwitch bool, arrivals []datapath.Arrival) (is datapath.HopState, partly string) {
 	own := w.ways.to(addr, inSwitch)
 	if len(arrivals) == 0 || own.Device == "" && own.Err == nil {
@@ -106,8 +106,8 @@ func (w *world) forwardedTo(addr netip.Addr, inSwitch bool, arrivals []datapath.
 	return is, ""
 }
 
-// notRouted returns a condition if routing rules select routes by which packets to the prefix of a
-// Route are dropped.
+// notRouted returns a condition if routing rules select routes that drop packets to the prefix of a
+// Route.
 func (w *world) notRouted(v *state.Route, family int, inSwitch bool) (first condition) {
 	if !w.hasRules(netnsOf(inSwitch), family) || v.Type != datapath.RouteUnicast || v.Peer != "" {
 		return condition{}

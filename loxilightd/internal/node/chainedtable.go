@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// chainedTable is a table whose rows are in two tables: each is added to first before then, and
-// deleted from it after.
+// chainedTable is a table that keeps its rows in two tables. Rows are added in the order of the
+// fields, and deleted in the reverse order.
 type chainedTable[K comparable, V any] struct {
 	first, then datapath.Table[K, V]
 }

@@ -19,8 +19,8 @@ import (
 // The zero value means that there is no such reason.
 type condition struct {
 	message string // the missing part, and the command that repairs it
-	ready   bool   // the object is Ready nevertheless: message is for information
-	quiet   bool   // the health of the daemon does not count it
+	ready   bool   // the object is Ready nevertheless: message is informational
+	quiet   bool   // the condition does not affect the health of the daemon
 	untried bool   // a requirement of the object is still being set up
 }
 
@@ -79,10 +79,10 @@ func (c *conditions) trigger() {
 	}
 }
 
-// readInterval is how often the node is read to detect changes without notification.
+// readInterval is how often the node is read, to detect changes for which there is no notification.
 const readInterval = time.Second
 
-// leastPause is the least time between two evaluations, so that a burst of changes costs little.
+// leastPause is the minimum time between two evaluations, so that a burst of changes costs little.
 const leastPause = 20 * time.Millisecond
 
 // run evaluates all conditions after every change of the node or of an object.
@@ -180,8 +180,8 @@ func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 	return condition{}
 }
 
-// isUnchecked reports whether the reachability of an object was read before its row was applied,
-// so that it is unknown now.
+// isUnchecked reports whether the reachability of an object was read before the object's row was
+// applied, so that the reachability is unknown now.
 func (c *conditions) isUnchecked(o *state.Object, w *world) bool {
 	if o.Kind != state.KindRoute && o.Kind != state.KindPeer {
 		return false
@@ -257,7 +257,7 @@ func (c *conditions) reportRow(k state.Key, s Status) {
 		snapshot := c.n.opts.Store.Snapshot()
 		if o, ok := snapshot.Get(k); ok {
 			is := c.of(o, snapshot)
-			if is.untried || !is.isMet() { // a problem may be of the time before the row was applied
+			if is.untried || !is.isMet() { // the problem may predate the row
 				c.reporting.Lock()
 				defer c.reporting.Unlock()
 				if pending := is.apply(s); c.reported[k] != reportOf(&pending) {
@@ -274,8 +274,9 @@ func (c *conditions) reportRow(k state.Key, s Status) {
 // reportOf returns what a report of a status contains.
 func reportOf(s *Status) string { return s.State.String() + " " + s.Message }
 
-// report calls StatusChanged unless the same status was reported before. With always, a row
-// changed, so it is reported in any case, except that it is still Pending for the same reason.
+// report calls StatusChanged unless the last report contained the same status. If always is set, a
+// row changed, so the status is reported even if it is the same, unless it is still Pending for the
+// same reason.
 func (c *conditions) report(k state.Key, s Status, always bool) {
 	c.reporting.Lock()
 	defer c.reporting.Unlock()
@@ -360,8 +361,7 @@ func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
 	}
 }
 
-// addressed reports whether one of the addresses of a device is of a family and has more than
-// link-local scope.
+// addressed reports whether a device has an address of a family with more than link-local scope.
 func addressed(list []netip.Prefix, is4 bool) bool {
 	for _, a := range list {
 		if a.Addr().Is4() == is4 && !a.Addr().IsLinkLocalUnicast() {

@@ -18,7 +18,7 @@ import (
 )
 
 // TestServiceWithoutBackends: every owner gets the message; it affects the health only for owners
-// for which that is not normal.
+// for which a Service without backends is not normal.
 func TestServiceWithoutBackends(t *testing.T) {
 	store := attachedStore(t)
 	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
@@ -36,8 +36,8 @@ func TestServiceWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestSilentPeer: silence counts once packets were sent in several reads over some time, ends
-// with the first packet, and is ignored long after the last packet was sent.
+// TestSilentPeer: silence counts once several reads over some time have shown sent packets, ends
+// with the first received packet, and is ignored long after the last packet was sent.
 func TestSilentPeer(t *testing.T) {
 	var w peerWatch
 	now := time.Unix(1000, 0)
@@ -76,7 +76,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// TestForwardingOff names the parameter, of the family that an object is about.
+// TestForwardingOff: the message names the kernel parameter for the address family of the object.
 func TestForwardingOff(t *testing.T) {
 	n := New(Options{Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(n.watch.Close)
@@ -106,7 +106,7 @@ func TestForwardingOff(t *testing.T) {
 	}
 }
 
-// TestPodDevicesWithoutForwarding names the device, and where the command is to run.
+// TestPodDevicesWithoutForwarding: the message names the device, and where to run the command.
 func TestPodDevicesWithoutForwarding(t *testing.T) {
 	n := New(Options{
 		Store: openStore(t), Plane: backends.NewFake(backends.FakeOptions{}), Log: slog.New(slog.DiscardHandler),
@@ -162,7 +162,8 @@ func TestServiceWaitsForItsFirstHealth(t *testing.T) {
 	}
 }
 
-// TestReportsOnce: a row that is tried again and still waits for the same is not reported again.
+// TestReportsOnce: a row that is tried again and is still Pending for the same reason is not
+// reported again.
 func TestReportsOnce(t *testing.T) {
 	var reports []string
 	n := New(Options{

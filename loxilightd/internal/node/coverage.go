@@ -94,7 +94,8 @@ func (w *world) addCommand(device string, netns int) string {
 	return "run llcli interface add " + name + more
 }
 
-// notAttached returns why none of the attachments of a device is done; command adds one.
+// notAttached returns why no attachment of a device is in force; command is the one that adds an
+// attachment.
 func (w *world) notAttached(device string, list []attachment, command string) (first condition) {
 	for i, a := range list {
 		s, ok := a.status()
@@ -119,8 +120,8 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 	return first
 }
 
-// byOtherName returns the condition of a rule that names a device whose packets match rules by its
-// former name. a.matches is the name by which they match.
+// byOtherName returns the condition of a rule that names a renamed device, whose packets still
+// match rules by its former name, a.matches.
 func (w *world) byOtherName(device string, a *attachment) condition {
 	if device != a.matches {
 		return condition{message: fmt.Sprintf(
@@ -170,8 +171,8 @@ func (w *world) ofDevices(m *datapath.Match) (met condition) {
 	return met
 }
 
-// seenByPorts returns a condition if a device has a port with the programs. They evaluate rules
-// with the port as the device of arrival, and not again for the device itself.
+// seenByPorts returns a condition if the programs are attached to a port of a device. They evaluate
+// rules with the port as the device of arrival, and not again for the device itself.
 func (w *world) seenByPorts(device string, in []string) condition {
 	for _, netns := range w.namespacesOf(device) {
 		d := w.found[netns][device]
@@ -189,12 +190,12 @@ func (w *world) seenByPorts(device string, in []string) condition {
 	return condition{}
 }
 
-// someNames is how many devices a message names.
+// someNames is the maximum number of devices that a message names.
 const someNames = 5
 
-// passedBy returns a message about devices with an address to which a rule or NAT that names no
-// device, or a Service, does not apply, because the programs do not see the packets there. verb is
-// what the packets do: arrive on, leave by.
+// passedBy returns a message about devices that have an address but whose packets the programs do
+// not see, so that a Service, or a rule or NAT that names no device, does not apply to them. verb
+// is what the packets do: arrive on, leave by.
 func (w *world) passedBy(verb string) condition {
 	var names, commands []string
 	for netns := range w.found {
@@ -236,8 +237,8 @@ func (w *world) leavesRouted(out []string) condition {
 	return condition{}
 }
 
-// receives reports whether packets of other hosts arrive on a device: it has an address, and
-// neither the kernel alone nor the daemon made it.
+// receives reports whether packets of other hosts arrive on a device: it has an address, is not a
+// loopback, dummy or VRF device, and is not an end of the link between host and switch.
 func (w *world) receives(device string, netns int) bool {
 	d, own := w.found[netns][device], w.n.opts.Devices
 	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == own.Host || device == own.Switch {
@@ -248,7 +249,8 @@ func (w *world) receives(device string, netns int) bool {
 
 const arriveOn, leaveBy = "arrive on", "leave by"
 
-// verbOf returns what packets of a rule with these hooks do on devices.
+// verbOf returns whether packets of a rule with these hooks arrive on devices, leave by them, or
+// both.
 func verbOf(hooks datapath.FirewallHook) string {
 	switch {
 	case hooks&datapath.HookOutput == 0:
@@ -259,8 +261,9 @@ func verbOf(hooks datapath.FirewallHook) string {
 	return arriveOn + " or " + leaveBy
 }
 
-// passSeen reports whether the packets of a rule are forwarded by attached devices: by all those
-// that it names as in, or by all those that it names as out. The programs there know both.
+// passSeen reports whether the programs see all forwarded packets of a rule, because they are
+// attached to all devices that it names as in, or to all that it names as out. In either case, the
+// programs know both devices of a packet.
 func (w *world) passSeen(v *state.FirewallRule) bool {
 	seen := func(devices []string, out bool) bool {
 		return len(devices) > 0 && allOf(devices, func(name string) bool {

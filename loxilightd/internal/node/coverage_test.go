@@ -31,8 +31,9 @@ func device(addresses ...string) datapath.Device {
 	return d
 }
 
-// seenWorld is a node whose devices are wan (attached, IPv4 only), lan and mgmt of the host, and x
-// of the switch. x is attached in the switch; host and switch are split if a test adds Devices.
+// seenWorld is a node with the devices wan (attached, IPv4 only) and lan, the given devices of the
+// host, and the given attached devices of the switch. Host and switch are split if there are
+// devices of the switch.
 func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string) *world {
 	t.Helper()
 	found := [2]map[string]datapath.Device{{
@@ -77,9 +78,9 @@ func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string
 	return w
 }
 
-// TestRulesOfDevices: a rule without devices names the devices that it does not apply to; a rule
-// that names a device needs it attached wherever it exists, and under the name by which packets
-// match.
+// TestRulesOfDevices: the message of a rule without devices names the devices to which the rule
+// does not apply; a rule that names a device needs it attached wherever it exists, and under the
+// name by which packets match.
 func TestRulesOfDevices(t *testing.T) {
 	bridge := map[string]datapath.Device{"br0": {Kind: "bridge", Ports: []string{"wan"}}}
 	for name, c := range map[string]struct {
@@ -128,8 +129,8 @@ func wantCondition(t *testing.T, is condition, ready bool, words []string) {
 	}
 }
 
-// TestSourcesAndTargets: a masquerade needs an address of each family that leaves by its device,
-// and a DNAT a route to its targets.
+// TestSourcesAndTargets: a masquerade needs an address of each family whose packets leave by its
+// device, and a DNAT needs a route to its targets.
 func TestSourcesAndTargets(t *testing.T) {
 	bare := map[string]datapath.Device{"wan": device()}
 	source := func(list ...string) datapath.Match {
@@ -161,8 +162,8 @@ func TestSourcesAndTargets(t *testing.T) {
 	}
 }
 
-// TestNATWithoutDevices: packets that a NAT is to translate leave or arrive by devices that the
-// programs do not see.
+// TestNATWithoutDevices: packets that a NAT is to translate leave or arrive by devices without the
+// programs.
 func TestNATWithoutDevices(t *testing.T) {
 	snat := func(m datapath.Match) datapath.NAT {
 		return datapath.NAT{Type: datapath.SNAT, Addresses: prefixes("198.51.100.9/32"), Match: m}
@@ -195,8 +196,8 @@ func TestNATWithoutDevices(t *testing.T) {
 	}
 }
 
-// TestInnerDeviceWithoutForwarding: a device that a NAT does not name counts if its packets are to
-// be translated.
+// TestInnerDeviceWithoutForwarding: a device that a NAT does not name counts if packets that arrive
+// on it are to be translated.
 func TestInnerDeviceWithoutForwarding(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"mgmt": device("10.9.0.1/24")})
 	of := func(list ...string) condition {
@@ -209,7 +210,7 @@ func TestInnerDeviceWithoutForwarding(t *testing.T) {
 }
 
 // TestServiceOnTheNode: a Service is Ready only if packets to it are seen, its address is announced
-// if it says so, and its backends are reached. The messages of both families are kept.
+// if so configured, and its backends are reached. The messages of both families are kept.
 func TestServiceOnTheNode(t *testing.T) {
 	of := func(w *world, v datapath.Service) condition {
 		v.Frontends = []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Protocol: datapath.TCP}}
@@ -247,8 +248,8 @@ func TestServiceOnTheNode(t *testing.T) {
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), false, []string{"no device is attached", "llcli interface add"})
 }
 
-// TestAnnouncedOffLink: an announced address that is in no network of an uplink is named, with these
-// networks.
+// TestAnnouncedOffLink: the message names an announced address that is in no network of an uplink,
+// and these networks.
 func TestAnnouncedOffLink(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24", "fd01::1/64")})
 	w.devices["lan"] = []attachment{{object: state.Key{Kind: state.KindInterface, Name: "lan"}}}
@@ -305,10 +306,10 @@ func TestNATWithoutALink(t *testing.T) {
 }
 
 // TestRoutingRules: if routing rules exist, the routes of forwarded packets decide, not the routes
-// of the node's own.
+// of the node's own packets.
 func TestRoutingRules(t *testing.T) {
 	to := netip.MustParseAddr("198.51.100.66")
-	dropped := map[string]bool{} // by the device on which packets arrive; empty: by the node itself
+	dropped := map[string]bool{} // by device of arrival; empty: packets of the node
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24"), "lan2": device("10.2.0.1/24")})
 	w.n.opts.Plane = backends.NewFake(backends.FakeOptions{Hop: func(h datapath.Hop) datapath.HopState {
 		if dropped[h.From.Device] && h.Addr == to {
@@ -355,7 +356,7 @@ func TestRoutingRules(t *testing.T) {
 	wantCondition(t, some[2], true, nil)
 }
 
-// TestExamplesOfPrefixes: addresses of hosts, at both ends.
+// TestExamplesOfPrefixes: the examples are addresses of hosts at both ends of a prefix.
 func TestExamplesOfPrefixes(t *testing.T) {
 	for prefix, want := range map[string][]string{
 		"0.0.0.0/0": {"198.18.0.1"}, "::/0": {"2001:2::1"}, "203.0.113.0/24": {"203.0.113.1", "203.0.113.254"}, "203.0.113.7/32": {"203.0.113.7"},
@@ -376,8 +377,8 @@ func TestExamplesOfPrefixes(t *testing.T) {
 	}
 }
 
-// TestBlockedPorts: a port whose frames the bridge drops is named with the command, in the host and
-// in the switch.
+// TestBlockedPorts: the message names a port whose frames the bridge drops, and the command, in the
+// host and in the switch.
 func TestBlockedPorts(t *testing.T) {
 	port := func(link datapath.LinkState, is datapath.PortBridging) datapath.Device {
 		return datapath.Device{Kind: "veth", Link: link, Bridging: is}
@@ -393,7 +394,7 @@ func TestBlockedPorts(t *testing.T) {
 	wantCondition(t, w.notBridged("x", true), false, []string{"is disabled", "run bridge -n sw link set dev x state 3"})
 }
 
-// TestServiceWithALostBackend: a Service with a backend that no route leads to counts for the health,
+// TestServiceWithALostBackend: a Service that has a backend without a route affects the health,
 // although its other backend works.
 func TestServiceWithALostBackend(t *testing.T) {
 	v := &state.Service{Service: datapath.Service{
@@ -406,8 +407,8 @@ func TestServiceWithALostBackend(t *testing.T) {
 	}
 }
 
-// TestRuleOutOfAPort: a rule that names a port of a bridge as out says that routed packets leave by
-// the bridge.
+// TestRuleOutOfAPort: if a rule names a port of a bridge as out, its message says that routed
+// packets leave by the bridge.
 func TestRuleOutOfAPort(t *testing.T) {
 	bridge := device("10.8.0.1/24")
 	bridge.Kind, bridge.Ports = "bridge", []string{"wan"}
@@ -420,8 +421,8 @@ func TestRuleOutOfAPort(t *testing.T) {
 	wantCondition(t, of("lan"), true, nil)
 }
 
-// TestRulesOfARenamedDevice: packets of a renamed device match rules by the name of its Interface, and
-// rules that name it are Ready. A rule with a name by which no packet matches is not.
+// TestRulesOfARenamedDevice: packets of a renamed device match rules by the name of its Interface,
+// and rules with that name are Ready. A rule with a name by which no packet matches is not.
 func TestRulesOfARenamedDevice(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"wan7": device("192.0.2.7/24"), "lan": {}})
 	absent := func() (Status, bool) { return Status{State: reconcile.Pending, Message: "absent"}, true }
@@ -441,7 +442,7 @@ func TestRulesOfARenamedDevice(t *testing.T) {
 	}
 	nat := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{"in0"}, Source: prefixes("10.1.0.0/24")}}}
 	wantCondition(t, w.ofNAT(nat, 0), true, renamed)
-	// The name of an uplink that NATs use changes after the NATs.
+	// The name of an uplink that NATs use is changed only after the NATs.
 	w.devices = map[string][]attachment{"in0": {a}, "wan7": {a}}
 	wantCondition(t, of(datapath.Match{In: []string{"wan7"}}), false, []string{`former name "in0"`})
 }
@@ -460,8 +461,8 @@ func TestMessagesOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestFrontendWithoutBackendOfItsFamily: a frontend whose family has no backend has no server, so the
-// message names it. For Kubernetes a dual-stack Service with endpoints of one family is normal.
+// TestFrontendWithoutBackendOfItsFamily: the message names a frontend without a backend of its
+// family. For Kubernetes a dual-stack Service with endpoints of one family is normal.
 func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
 	w := seenWorld(t, nil)
 	for _, c := range []struct {

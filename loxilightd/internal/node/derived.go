@@ -93,8 +93,8 @@ type derived struct {
 	reported  map[state.Key]Status // last reported status; changed with mu held, too
 }
 
-// derivedKinds are the kinds of such objects. derivedFrom are the kinds on which derived rows
-// depend.
+// derivedKinds are the kinds of objects without a row of their own. derivedFrom are the kinds on
+// which derived rows depend.
 var (
 	derivedKinds = []string{state.KindPodNetwork}
 	derivedFrom  = []string{state.KindPodNetwork, state.KindBridge, state.KindInterface, state.KindRoute, state.KindTunnel, state.KindPeer}
@@ -132,8 +132,8 @@ func (d *derived) apply(s *state.Snapshot) {
 }
 
 // status returns the status of an object. While some of its rows are being applied again, it
-// returns the last reported status: a caller that waited for a report could wait forever, because
-// the new status may equal the old one.
+// returns the last reported status: a caller that waits for a report could otherwise wait forever,
+// because a new status that equals the reported one is not reported.
 func (d *derived) status(k state.Key) (Status, bool) {
 	d.mu.Lock()
 	n, before := d.needs[k], d.reported[k]
@@ -151,7 +151,7 @@ func (d *derived) status(k state.Key) (Status, bool) {
 // isUntried reports whether the status of an object will still change by itself.
 func isUntried(s Status) bool { return s.State == reconcile.Pending && s.Failures == 0 }
 
-// of returns the worst status of all that an object needs, with all error messages.
+// of returns the worst status of everything that an object needs, with all error messages.
 func (d *derived) of(n *need) Status {
 	worst := Status{State: reconcile.Done, Revision: n.object.Revision}
 	var messages []string
@@ -297,7 +297,7 @@ func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) boo
 	}
 }
 
-// Run, Trigger, MarkInitialized, Repairs and synced: the parts of the tables do this.
+// Run, Trigger, MarkInitialized, Repairs and synced do nothing: the parts of the tables do this.
 func (d *derived) Run(context.Context)       {}
 func (d *derived) Trigger()                  {}
 func (d *derived) MarkInitialized()          {}

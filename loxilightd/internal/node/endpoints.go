@@ -14,8 +14,8 @@ import (
 )
 
 // endpointTable applies Endpoints to the data plane and to the network, in this order: the source
-// guard of a device is set before the device becomes a bridge port, and removed after it stops
-// being one.
+// guard of a device is set before the device becomes a bridge port, and removed after the device is
+// no longer one.
 type endpointTable struct {
 	plane, network   datapath.Table[datapath.EndpointName, datapath.Endpoint]
 	expectedRemovals *expectedRemovals
@@ -43,7 +43,7 @@ func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e
 	return nil
 }
 
-// explained adds to an error why the device does not exist.
+// explained adds to an error the reason why the device does not exist.
 func (t endpointTable) explained(name datapath.EndpointName, err error) error {
 	if t.missing == nil || !errors.Is(err, datapath.ErrAbsent) {
 		return err
@@ -97,7 +97,7 @@ func (o *Options) endpointTable(expectedRemovals *expectedRemovals) datapath.Tab
 }
 
 // VerifyEndpoint verifies an Endpoint in the data plane now, so that its status is current. It
-// returns when that was done, or with the error of ctx.
+// returns after the verification, or with the error of ctx.
 func (n *Node) VerifyEndpoint(ctx context.Context, name string) error {
 	return n.endpoints.VerifyNow(ctx, datapath.EndpointName(name))
 }
@@ -123,7 +123,7 @@ func bridgeOf(s *state.Snapshot, network string) (device string) {
 		return ""
 	}
 	for _, o := range s.PodNetworks() {
-		return o.Value.(*state.PodNetwork).Bridge // which they share
+		return o.Value.(*state.PodNetwork).Bridge // all PodNetworks share it
 	}
 	for o := range s.After(state.KindBridge, "") {
 		if device != "" {

@@ -15,8 +15,8 @@ type expectedRemovals struct {
 	count map[datapath.EndpointName]int
 }
 
-// ExpectRemoval announces, before the device of an Endpoint is set down, that the Endpoint will
-// be deleted. The returned function must be called when it is deleted or kept.
+// ExpectRemoval announces, before the device of an Endpoint is set down, that the Endpoint will be
+// deleted. The returned function must be called when the Endpoint has been deleted or is kept.
 func (n *Node) ExpectRemoval(name string) (done func()) {
 	l, key := &n.expectedRemovals, datapath.EndpointName(name)
 	l.mu.Lock()

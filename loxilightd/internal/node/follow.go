@@ -64,7 +64,7 @@ func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 		n.rules.applyNAT(s)
 	}
 	if changed {
-		n.rules.waitNAT(ctx) // before a port has another name for rules
+		n.rules.waitNAT(ctx) // before rules match a port by another name
 		n.ports.Trigger()
 	}
 	if n.rules.firewall.localAddrsChanged() {
@@ -131,7 +131,7 @@ func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
 					backends = append(backends, b.Addr)
 				}
 				if b.State != datapath.BackendActive {
-					delete(left, b.Addr) // the service itself puts it out of use
+					delete(left, b.Addr) // its spec, not its health, puts it out of use
 				}
 			}
 		}
@@ -146,10 +146,10 @@ func checkOf(h *state.HealthCheck) health.Check {
 	}
 }
 
-// orderTimeout limits how long one part waits for another part that must come first.
+// orderTimeout limits how long one part waits for another part that must be applied first.
 const orderTimeout = 2 * time.Second
 
-// apply gives changed objects to the parts. Deletes last, so that a resource that moves between
+// apply gives changed objects to the parts. It deletes last, so that a resource that moves between
 // objects is never unowned. Objects on which others depend are created first and deleted last.
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
@@ -163,7 +163,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 		defer n.derived.reportAll()
 		defer n.signalWorld() // the MTU of a port is known once our programs are attached
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
-		defer n.signalWorld() // without any pod left, the MTU may change
+		defer n.signalWorld() // once no pod is left, the MTU may change
 	}
 	n.rules.apply(s, changed, roaming)
 

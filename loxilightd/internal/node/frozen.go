@@ -13,14 +13,14 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// names is a set of rules, which have names.
+// names is a set of named rules.
 type names interface{ Names() []string }
 
 // frozen is the period in which a rule set of an earlier run is kept unchanged, because the desired
 // state was lost and not all rules may have been configured again.
 type frozen struct {
 	// released is closed when the set may be replaced: each of its rules was configured again, or
-	// the owners' time is over.
+	// the grace period of the owners has ended.
 	released chan struct{}
 	until    time.Time
 
@@ -47,8 +47,8 @@ func (r *ruleSet[V]) isFrozen() bool {
 }
 
 // checkFrozen checks which rules in force were configured again, and unfreezes the set once all
-// were. Groups that select Endpoints by labels may still lack some of them, which cannot be
-// detected.
+// were, unless groups select Endpoints by labels: whether such a group still lacks Endpoints cannot
+// be detected.
 func (r *ruleSet[V]) checkFrozen(s *state.Snapshot) {
 	set, _ := r.gather(s)
 	wanted, inForce := map[string]bool{}, map[string]bool{}
@@ -86,13 +86,13 @@ func (r *ruleSet[V]) unfreeze(s *state.Snapshot) {
 		return
 	}
 	if s != nil {
-		r.make(s) // first: callers that wait for that then also wait for this
+		r.make(s) // before the close, so that callers that wait for released also wait for this set
 	}
 	close(r.frozen.released)
 }
 
 // frozenStatus returns the status of an object while the old set is kept. A PodNetwork is done if
-// the old set already masquerades for it: other changes of it must not keep pods from being
+// the old set already masquerades for it: other changes to it must not prevent pods from being
 // attached.
 func (r *ruleSet[V]) frozenStatus(o *state.Object) Status {
 	r.mu.Lock()

@@ -99,8 +99,8 @@ func TestLostPodNetwork(t *testing.T) {
 	})
 }
 
-// TestLostGroups: groups of Endpoints by labels are incomplete until their Endpoints are
-// configured again, which cannot be detected.
+// TestLostGroups: groups that select Endpoints by labels may be incomplete until their Endpoints
+// are configured again, which cannot be detected.
 func TestLostGroups(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	old := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": {}}}

@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestDeadBackendIsTakenOut has a live and a dead backend, from before the first round on, and
-// then exchanges their roles.
+// TestDeadBackendIsTakenOut starts with a live and a dead backend, before the first round, and then
+// exchanges their roles.
 func TestDeadBackendIsTakenOut(t *testing.T) {
 	l1, err := net.Listen("tcp", "127.0.1.1:0")
 	if err != nil {
@@ -65,8 +65,8 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 }
 
 // TestDeadBackendOverARestart: an unhealthy backend stays out of use after a restart until it
-// answers, however long its first probe takes; a new backend is used until its own probe fails.
-// The first answer counts.
+// answers, however long its first probe takes; a new backend is used until its own probe fails. The
+// first answer is enough.
 func TestDeadBackendOverARestart(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.1.1:0") // accepts connections, and sends nothing
 	if err != nil {

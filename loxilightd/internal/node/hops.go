@@ -47,7 +47,7 @@ func (c *hopCache) lookup(h datapath.Hop) datapath.HopState {
 	return is
 }
 
-// full reports whether no further address is looked up.
+// full reports whether the limit of look-ups is reached.
 func (c *hopCache) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

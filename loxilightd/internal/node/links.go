@@ -32,8 +32,8 @@ func noCarrier(device string) string {
 	return fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", device)
 }
 
-// hopIsLost returns why packets do not leave towards a next hop; empty: they leave, or nothing is
-// known.
+// hopIsLost returns why packets cannot be sent to a next hop; empty: they can be sent, or nothing
+// is known.
 func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 	switch {
 	case is.Link == datapath.LinkDown:
@@ -46,8 +46,8 @@ func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 	return ""
 }
 
-// linkOf returns the state of the link of a device, with the device that causes it: a VLAN has no
-// carrier while the device that carries it is down.
+// linkOf returns the link state of a device, and the device that causes it: a VLAN has no carrier
+// while its parent device is down.
 func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
 	found := w.found[netnsOf(inSwitch && w.isSplit())]
 	d := found[device]
@@ -61,8 +61,8 @@ func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
 	return datapath.HopState{Device: device, Link: d.Link}
 }
 
-// notBridged returns a condition if the bridge of a device drops its frames although the device has
-// a link: another program set its spanning tree state.
+// notBridged returns a condition if a bridge drops the frames of a port that has a link, because
+// another program set the port's spanning tree state.
 func (w *world) notBridged(device string, inSwitch bool) condition {
 	netns := netnsOf(inSwitch && w.isSplit())
 	d := w.found[netns][device]
@@ -78,7 +78,8 @@ func (w *world) notBridged(device string, inSwitch bool) condition {
 		device, d.Bridging, command, device)}
 }
 
-// linkInSwitch returns the state of the link of a device in the switch with attached programs.
+// linkInSwitch returns the link state of a device in the switch, if the programs are attached to
+// it.
 func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	for _, a := range w.devices[device] {
 		if !a.inSwitch && w.n.opts.Devices.Host != "" || a.port == "" {
@@ -91,8 +92,9 @@ func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	return 0, false
 }
 
-// ofBridgeLinks returns the first port that is down or blocked, or the ports without carrier if no
-// port has a carrier: then nothing is bridged.
+// ofBridgeLinks returns a condition for the first port that is down or blocked, or else for the
+// ports without carrier. The latter is unmet only if no port has a carrier: then nothing is
+// bridged.
 func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) condition {
 	var silent []string
 	count := 0
@@ -120,8 +122,8 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 		"no packet passes %s without carrier: check the cable, or the other end of the link", strings.Join(silent, ", "))}
 }
 
-// ofEndpoint requires the link of the pod. If the link is opened only once the Endpoint is Ready,
-// a missing carrier is only information until then.
+// ofEndpoint requires that the link of the pod is up. If the link is opened only once the Endpoint
+// is Ready, a missing carrier is merely informational until then.
 func (w *world) ofEndpoint(name string) condition {
 	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.EndpointName(name).Port())
 	if !ok || is.Index == 0 {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// maintenanceInterval is the interval of the data plane's maintenance, networkInterval the
-// network's, which repairs changes without kernel notification.
+// maintenanceInterval is the interval of the data plane's maintenance. networkInterval is the
+// interval of the network's, which repairs changes for which there is no kernel notification.
 const (
 	maintenanceInterval = time.Second
 	networkInterval     = 500 * time.Millisecond
@@ -29,7 +29,7 @@ type maintenance struct {
 	log   *slog.Logger
 
 	mu   sync.Mutex
-	errs map[int]error // of the last time, by the index of the task
+	errs map[int]error // of the last call, by the index of the task
 	err  error         // all of them
 }
 
@@ -58,7 +58,8 @@ func (m *maintenance) repeat(ctx context.Context, i int) {
 	}
 }
 
-// note logs an error once, and its end once.
+// note records the result of a task. It logs once that maintenance fails, and once that it works
+// again.
 func (m *maintenance) note(i int, of error) {
 	m.mu.Lock()
 	if m.errs == nil {

@@ -33,7 +33,7 @@ func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
 			return is
 		}
 		list = append(list, w.innerOff(v, families))
-	} // else it is for the node itself, which then forwards nothing
+	} // else the target is the node itself, so nothing is forwarded
 	links := w.noWayOut(v)
 	if !links.isMet() {
 		return links
@@ -53,12 +53,13 @@ func (w *world) inSwitch(m *datapath.Match) bool {
 	})
 }
 
-// someDestinations is how many destinations of a NAT are looked up.
+// someDestinations is the maximum number of destinations of a NAT that are looked up.
 const someDestinations = 8
 
-// untranslated returns a condition if packets of a NAT that names no device pass devices of the host
-// without the programs. It is met if the devices to and from the NAT's destinations have them. A
-// source is translated where packets leave, a destination where they arrive.
+// untranslated returns a condition if packets of a NAT that names no device pass devices of the
+// host without the programs. It is met if the devices for the NAT's destinations have the programs:
+// the devices by which packets leave if the source is translated, the devices on which they arrive
+// if the destination is.
 func (w *world) untranslated(v *state.NAT) condition {
 	destinations := v.Match.Destination[:min(len(v.Match.Destination), someDestinations)]
 	if len(v.Match.In)+len(v.Match.Out) > 0 {
@@ -95,8 +96,8 @@ func (w *world) passes(to, verb, device string) condition {
 		"packets to %s %s device %q untranslated, because no Interface attaches there: %s", to, verb, device, w.addCommand(device, 0))}
 }
 
-// receiverOf returns the device of the host that has an address, if packets of other hosts arrive
-// there; empty: none.
+// receiverOf returns the device of the host that has the address p, if packets of other hosts
+// arrive on that device; empty: none.
 func (w *world) receiverOf(p netip.Prefix) string {
 	for device := range w.found[0] {
 		if p.IsSingleIP() && w.receives(device, 0) &&
@@ -108,7 +109,7 @@ func (w *world) receiverOf(p netip.Prefix) string {
 }
 
 // noTarget returns a condition if packets to a new destination do not arrive. It is met if only
-// some of them do not.
+// some of the packets do not arrive.
 func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
 	var some condition
 	for _, t := range w.targetsOf(v) {
@@ -131,8 +132,8 @@ func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
 	return first
 }
 
-// noWayOut returns a condition if no device by which the packets of a NAT leave has a link. It is
-// met if one of several has.
+// noWayOut returns a condition if a device by which the packets of a NAT leave has no link. It is
+// met if another of these devices has one.
 func (w *world) noWayOut(v *state.NAT) (first condition) {
 	inSwitch, usable := w.inSwitch(&v.Match), 0
 	for _, device := range v.Match.Out {
@@ -162,9 +163,9 @@ func (w *world) crossed(v *state.NAT) []string {
 }
 
 // innerOff returns a condition if IPv4 packets whose source a NAT is to translate arrive on devices
-// of the host from which the kernel does not forward. They arrive on any device that the NAT does
-// not name in out, or on the devices in the networks of its sources. For IPv6 the kernel ignores
-// the parameter of the device when it forwards.
+// of the host from which the kernel does not forward. They may arrive on any device that the NAT
+// does not name in out; if its sources are all prefixes, only on those in these networks. For IPv6
+// the kernel ignores the parameter of the device when it forwards.
 func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
 	if v.Type == datapath.DNAT || w.inSwitch(&v.Match) || !families[0] {
 		return condition{}
@@ -172,8 +173,8 @@ func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
 	return w.arrivalsOff(func(device string) bool { return w.isInner(device, &v.Match) })
 }
 
-// arrivalsOff returns a condition if the kernel does not forward IPv4 packets that arrive on some of
-// the selected devices of the host, among those on which packets of other hosts arrive.
+// arrivalsOff returns a condition if the kernel does not forward IPv4 packets that arrive on some
+// of the selected devices of the host. Only devices on which packets of other hosts arrive count.
 func (w *world) arrivalsOff(selected func(device string) bool) condition {
 	off := w.forwarding[0].Off4
 	if len(off) == 0 {
@@ -210,12 +211,13 @@ func (w *world) isInner(device string, m *datapath.Match) bool {
 	})
 }
 
-// Packets to these addresses (RFC 2544, RFC 5180) take the route of packets to the outside.
+// outside is one address of each family (RFC 2544, RFC 5180). Packets to it take the route of
+// packets to other networks.
 var outside = [2]netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:2::1")}
 
 // noSource returns a condition if packets that a masquerade is to translate are dropped, because
 // the device by which they leave has no address of their family. A masquerade that names no
-// addresses is about a family only if packets of that family leave by the device.
+// addresses applies to a family only if packets of that family leave by the device.
 func (w *world) noSource(v *state.NAT) condition {
 	var given [2]bool
 	for _, p := range slices.Concat(v.Match.Source, v.Match.Destination) {
@@ -256,7 +258,7 @@ func noSourceOf(device string, family int, given bool) condition {
 	return condition{message: fmt.Sprintf("device %q has no %s address to masquerade with, so %[2]s packets that leave by it are dropped: %[3]s", device, what, mend)}
 }
 
-// leavesBy reports whether packets of a family to the outside are forwarded by a device.
+// leavesBy reports whether forwarded packets of a family to other networks leave by a device.
 func (w *world) leavesBy(device string, family, netns int) bool {
 	forwards := [2]bool{w.forwarding[netns].IPv4, w.forwarding[netns].IPv6}[family]
 	return forwards && w.ways.to(outside[family], netns == 1).Device == device

@@ -43,7 +43,7 @@ type Options struct {
 	DevicesChanged func()
 
 	// Opening reports whether the link of an Endpoint is set up only after the Endpoint is Ready,
-	// which therefore needs no carrier. Nil: never.
+	// so that the Endpoint needs no carrier to be Ready. Nil: never.
 	Opening func(endpoint string) bool
 
 	// Missing returns why the device of an Endpoint does not exist; empty: it exists, or the
@@ -83,11 +83,11 @@ type Node struct {
 	// paths are the reported path MTUs to Peers; used by follow only.
 	paths map[string]int
 	kept  keptMTU
-	// left are backends that an earlier run put out of use, of services that were not processed
-	// yet; used by follow only.
+	// left are backends that an earlier run put out of use, of services that have not been
+	// processed yet; used by follow only.
 	left        map[string]map[netip.AddrPort]bool
 	parts       []part          // all of the parts above
-	order       []ordered       // in which they are applied; backwards, objects are deleted
+	order       []ordered       // order of applying; deletions run in reverse
 	byKind      map[string]part // by the kind of their objects
 	checker     *health.Checker
 	maintenance maintenance
@@ -106,8 +106,8 @@ type Node struct {
 	initialized    bool                // rows that are not desired may be deleted
 }
 
-// New returns a Node that does nothing before Run. All objects that are then in the store count
-// as changed.
+// New returns a Node that does nothing before Run. All objects in the store at the time of Run
+// count as changed.
 func New(o Options) *Node {
 	n := &Node{
 		opts:           o,
@@ -202,7 +202,7 @@ func (n *Node) SetExempt(exempt []datapath.Match) {
 	}
 }
 
-// Run works until ctx ends.
+// Run makes the data plane follow the desired state until ctx ends.
 func (n *Node) Run(ctx context.Context) {
 	defer n.watch.Close()
 	var parts sync.WaitGroup
@@ -217,11 +217,11 @@ func (n *Node) Run(ctx context.Context) {
 	n.follow(ctx)
 }
 
-// hurryPause is the least time between two early verifications of all services and rules, because
+// hurryPause is the minimum time between two early verifications of all services and rules, because
 // there may be very many of them and devices may change continuously.
 const hurryPause = 2 * time.Second
 
-// watchWorld has the tables verified when the data plane reports an external change.
+// watchWorld triggers a verification of the tables when the data plane reports an external change.
 func (n *Node) watchWorld(ctx context.Context) {
 	var last time.Time
 	later := time.NewTimer(time.Hour)
@@ -233,7 +233,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 	for {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
-			// Else applyWorld does it, after the rules.
+			// Otherwise, applyWorld triggers the ports, after the rules.
 			if !n.uplinksChanged(n.opts.Store.Snapshot()) {
 				n.ports.Trigger()
 			}
@@ -301,7 +301,7 @@ func (n *Node) Status(k state.Key) (Status, bool) {
 	return n.conditions.apply(k, s), ok
 }
 
-// rowStatus is Status judged by the rows of an object only.
+// rowStatus is like Status, but considers only the rows of an object.
 func (n *Node) rowStatus(k state.Key) (Status, bool) {
 	p, ok := n.byKind[k.Kind]
 	if !ok {
@@ -315,13 +315,13 @@ func (n *Node) rowStatus(k state.Key) (Status, bool) {
 	return s, ok
 }
 
-// NotDone returns at most limit objects that are not done in the data plane, in no order,
-// and how many there are.
+// NotDone returns at most limit objects that are not done in the data plane, in no particular
+// order, and how many there are.
 func (n *Node) NotDone(limit int) (some map[state.Key]Status, count int) {
 	return n.NotDoneExcept(limit, nil)
 }
 
-// NotDoneExcept is NotDone without objects of the ignored kinds.
+// NotDoneExcept is like NotDone, without objects of the ignored kinds.
 func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
 	some, count = n.notApplied(limit)
 	for _, p := range n.parts {

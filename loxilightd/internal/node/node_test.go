@@ -112,7 +112,7 @@ func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
 }
 
 // TestFollowsThroughFaults lets four writers change the desired state while one call in three
-// fails, until the faults end.
+// fails. Once the faults end, the data plane must reach the desired state.
 func TestFollowsThroughFaults(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -275,7 +275,7 @@ func TestExternalChangesAndMaintenance(t *testing.T) {
 	eventually(t, func() bool { return plane.Maintained() > 0 })
 	mu.Lock()
 	defer mu.Unlock()
-	// The second report ends the Pending that was visible during the repair.
+	// The second report ends the Pending status that was visible during the repair.
 	if want := []string{"Service/web done", "Service/web done"}; !cmp.Equal(reports, want) {
 		t.Errorf("reported %q, want %q", reports, want)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// pathMTU returns the largest packet to a Peer before encapsulation, as reported by routers of
-// the underlay; 0: no smaller value than the tunnel's was reported.
+// pathMTU returns the largest packet to a Peer before encapsulation, as reported by routers of the
+// underlay; 0: no router reported a value below the tunnel's.
 func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelName) int {
 	telemetry := n.opts.Plane.Telemetry()
 	is, ok := telemetry.PeerState(datapath.PeerName(name))

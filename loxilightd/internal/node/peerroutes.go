@@ -18,7 +18,7 @@ import (
 // Peers.
 type peerRoutes struct {
 	peers   map[string]datapath.Peer // used by follow only; without single addresses of this node
-	singles bool                     // used by follow only; single addresses are among the prefixes
+	singles bool                     // used by follow only; the prefixes contain single addresses
 	byRoute atomic.Pointer[map[datapath.RouteName]peerRoute]
 }
 
@@ -84,7 +84,7 @@ func (t routeTable) Update(ctx context.Context, name datapath.RouteName, r datap
 	if !ok {
 		return t.Table.Update(ctx, name, r)
 	}
-	if err := t.Table.Delete(ctx, name); err != nil { // it may have led elsewhere before
+	if err := t.Table.Delete(ctx, name); err != nil { // the Route may have led elsewhere before
 		return err
 	}
 	return t.n.checkPeerRoute(w)

@@ -53,8 +53,8 @@ func (n *Node) podMTU(s *state.Snapshot) podMTU {
 }
 
 // podsExist reports whether a device of a pod exists; known: all of them were checked. Only devices
-// of owner cni have the same MTU at both ends: others get it from whoever creates them, and must be
-// changed with the network.
+// of owner cni count: they have the same MTU at both ends. The MTU of other devices is set by the
+// program that creates them, and must be changed with the network's.
 func (n *Node) podsExist(s *state.Snapshot) (exist, known bool) {
 	known = true
 	for o := range s.After(state.KindEndpoint, "") {
@@ -71,7 +71,7 @@ func (n *Node) podsExist(s *state.Snapshot) (exist, known bool) {
 	return false, known
 }
 
-// leastPodMTU returns the least MTU of pods' devices and the link to the host.
+// leastPodMTU returns the smallest MTU of pods' devices and the link to the host.
 func (n *Node) leastPodMTU(s *state.Snapshot) (mtu int) {
 	least := func(name datapath.PortName) {
 		if is, ok := n.opts.Plane.Telemetry().PortState(name); ok && is.Index != 0 && is.MTU != 0 && (mtu == 0 || is.MTU < mtu) {

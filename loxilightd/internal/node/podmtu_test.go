@@ -74,7 +74,7 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	want(n, "without pods again", 1400, 0)
 }
 
-// holds waits until ok is true; false: it never was.
+// holds waits until ok is true; false: it never became true.
 func holds(ok func() bool) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {

@@ -96,8 +96,8 @@ func (p *podNetworks) bridge() {
 	p.shared = append(p.shared, rowRef{p.n.bridges, podBridge})
 }
 
-// here makes the pods' subnets known to the data plane: a packet from such a source address that
-// arrives on an uplink is spoofed.
+// here makes the pods' subnets known to the data plane: a packet with such a source address that
+// arrives on an uplink is forged.
 func (p *podNetworks) here() {
 	subnets := p.addresses(netip.Prefix.Addr)
 	p.v.peers[podHere] = datapath.Peer{Prefixes: subnets, Here: true}
@@ -179,8 +179,8 @@ func (p *podNetworks) routeTable() {
 	}
 }
 
-// aside routes from the switch to the host an address that is in a local pod subnet but behind a
-// Peer without a tunnel: a pod that moved there.
+// aside adds a route from the switch to the host for an address that is in a local pod subnet but
+// behind a Peer without a tunnel: the address of a pod that moved to that Peer.
 func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	host := p.host(prefix.Addr().Is4())
 	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isConfigured(p.s, prefix, true) {
@@ -205,7 +205,7 @@ func (p *podNetworks) tunnels() {
 	}
 }
 
-// isConfigured reports whether a configured Route decides about a prefix.
+// isConfigured reports whether a configured Route replaces our own route to a prefix.
 func isConfigured(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
 	for o := range s.After(state.KindRoute, "") {
 		if r := o.Value.(*state.Route); r.Prefix == p && decides(r, inSwitch) {
@@ -224,9 +224,9 @@ func decides(r *state.Route, inSwitch bool) bool {
 // defaultMetric6 is the kernel's metric of an IPv6 route without a configured metric.
 const defaultMetric6 = 1024
 
-// uplinksOf returns the devices by which packets leave the node: the devices of Interfaces with
-// the role uplink, without the link between host and switch. It includes the names by which rules
-// still match them: no packet may leave untranslated while a device changes its name.
+// uplinksOf returns the devices by which packets leave the node: the devices of Interfaces with the
+// role uplink, except the link between host and switch. It includes the names by which rules still
+// match them: no packet may leave untranslated while a device is being renamed.
 func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 	d, telemetry := n.opts.Devices, n.opts.Plane.Telemetry()
 	for o := range s.After(state.KindInterface, "") {
@@ -259,7 +259,8 @@ func (n *Node) uplinksChanged(s *state.Snapshot) bool {
 	return before == nil || !slices.Equal(n.uplinksOf(s), *before)
 }
 
-// masquerade is the priority of these rules: all other NAT rules come before them.
+// masquerade is the priority of the masquerade rules of pod networks: all other NAT rules come
+// first.
 const masquerade = math.MaxInt32
 
 // hasPodRules reports whether these changes require new NAT rules of pod networks.
@@ -273,7 +274,7 @@ func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 }
 
 // podNAT adds the rules that translate pods' connections to the node's address: connections that
-// leave by an uplink, except those to local or remote pods and to excepted prefixes.
+// leave by an uplink, except connections to local or remote pods and to excepted prefixes.
 func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]datapath.NAT) {
 	networks := s.PodNetworks()
 	if len(uplinks) == 0 {
@@ -309,7 +310,7 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 	}
 }
 
-// without returns the prefixes that cover p without the prefixes in out, in order.
+// without returns the prefixes that cover p except the prefixes in out, in order.
 func without(p netip.Prefix, out []netip.Prefix) []netip.Prefix {
 	overlaps := false
 	for _, o := range out {

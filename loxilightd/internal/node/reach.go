@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// silentAfter is how long a Peer may be silent while packets are sent to it, before that is
-	// noted.
+	// silentAfter is how long a Peer may be silent while packets are sent to it, before it gets a
+	// message.
 	silentAfter = 15 * time.Second
-	// sendsAtLeast is the number of reads with sent packets after which silence counts.
+	// sendsAtLeast is the number of reads that must show sent packets before silence counts.
 	sendsAtLeast = 3
 	// silenceLapses is how long after the last packet to a Peer its silence is ignored.
 	silenceLapses = 30 * time.Second
-	// maxHops limits how many next hops of Routes are checked, how many next hops towards backends
-	// and targets of NAT, and which Peers are resolved without packets to them.
+	// maxHops limits the checked next hops of Routes, the checked next hops towards backends and
+	// targets of NAT, and the Peers that are resolved although no packets are sent to them.
 	maxHops = 64
-	// askHop, askPeer and askFailed are how often the kernel is made to ask the neighbour of a next
-	// hop, of a Peer, and of a Peer that failed.
+	// askHop, askPeer and askFailed are the intervals at which the kernel is made to ask the
+	// neighbour of a next hop, of a Peer, and of a Peer or next hop that failed.
 	askHop, askPeer, askFailed = 2 * time.Second, 10 * time.Second, 5 * time.Second
 )
 
@@ -32,7 +32,7 @@ type peerWatch struct {
 	known          bool
 	sent, received uint64
 	lastReceived   time.Time // when the counter of received packets last increased; zero: never
-	lastSent       time.Time // likewise of sent packets
+	lastSent       time.Time // likewise for sent packets
 	silentSince    time.Time // packets have been sent since then, but none was received
 	sends          int       // reads since then with sent packets
 }
@@ -40,8 +40,8 @@ type peerWatch struct {
 // reach is the reachability of next hops and Peers. It is immutable.
 type reach struct {
 	revision uint64                     // of the objects
-	began    time.Time                  // when it was begun to be read
-	problems map[string]condition       // by Peer/name, and of next hops
+	began    time.Time                  // when reading began
+	problems map[string]condition       // by Peer/name, and of next hops and targets
 	hops     map[datapath.Hop]condition // next hops with a problem
 	peers    map[string]peerWatch
 	failed   map[datapath.Hop]bool // neighbours of next hops and Peers that did not answer the last request
@@ -61,7 +61,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	check := func(h datapath.Hop, every time.Duration) condition {
 		return r.checkHop(n, telemetry, &before, h, now, every)
 	}
-	// First, because a Peer may have the same neighbour.
+	// Routes are first, because a Peer may have the same neighbour.
 	for o := range s.After(state.KindRoute, "") {
 		for _, h := range hopsOf(o.Value.(*state.Route)) {
 			if _, seen := r.asked[h]; seen || len(r.asked) >= maxHops {
@@ -87,7 +87,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		every := askPeer
 		switch {
 		case w.isSilent():
-			every = askHop // its silence may have this cause
+			every = askHop // its silence may be caused by the neighbour
 		case len(r.peers) > maxHops:
 			every = never
 		}
@@ -115,16 +115,16 @@ func hopsOf(v *state.Route) (hops []datapath.Hop) {
 	return hops
 }
 
-// never is an interval at which the kernel asks no neighbour.
+// never is the interval at which the kernel is not made to ask a neighbour.
 const never = time.Duration(0)
 
-// checkHop returns why a next hop is not reached; no message: it is reached, or unknown. The kernel
-// is made to ask the neighbour at an interval; a failed one is always asked, so that its return is
-// noticed.
+// checkHop returns why a next hop is not reached; no message: it is reached, or its state is
+// unknown. The kernel is made to ask the neighbour at the interval every. A failed neighbour is
+// asked in any case, so that its return is detected.
 func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
 	switch {
 	case before.open[h]:
-		every = time.Nanosecond // only the reply to a request contains the state
+		every = time.Nanosecond // only a call with ask returns whether it is still resolving
 	case before.failed[h] && (every == never || every > askFailed):
 		every = askFailed
 	}
@@ -141,7 +141,7 @@ func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h
 	}
 	is := telemetry.HopTo(h, ask)
 	if broken := n.hopIsLost(is, h.Switch); broken != "" {
-		r.open[h] = every != never // when that is repaired, it is asked at once
+		r.open[h] = every != never // so that it is asked at once when the link is repaired
 		return condition{message: broken}
 	}
 	r.open[h], r.failed[h] = false, false
@@ -179,11 +179,11 @@ func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 	return w
 }
 
-// isSilent reports whether packets were sent to a Peer and none came back since.
+// isSilent reports whether packets were sent to a Peer and none has been received since.
 func (w *peerWatch) isSilent() bool { return !w.silentSince.IsZero() && w.sends >= sendsAtLeast }
 
-// note returns a condition with a message if a Peer is silent. That alone is no fault: the traffic
-// may have one direction only.
+// note returns a condition with a message if a Peer is silent. Silence alone is no fault: the
+// traffic may be unidirectional.
 func (w *peerWatch) note(now time.Time) condition {
 	if !w.isSilent() || now.Sub(w.silentSince) < silentAfter {
 		return condition{}
@@ -192,8 +192,8 @@ func (w *peerWatch) note(now time.Time) condition {
 		"which is normal for traffic in one direction; otherwise check that type, VNI and port of the Tunnel are the same there"}
 }
 
-// ofRoute returns the next hops that are not reached. With a reachable one besides them, the Route
-// is Ready with a message, because a part of its connections works.
+// ofRoute returns the next hops that are not reached. If another next hop is reached, the Route is
+// Ready with a message, because some of its connections work.
 func (r *reach) ofRoute(v *state.Route) condition {
 	var dead []string
 	all := condition{quiet: true, untried: true}

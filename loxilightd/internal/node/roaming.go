@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// A pod that moves to another node may keep its address. There the address is outside all subnets
-// of that node's pods; here it is inside a local subnet, but behind a Peer.
+// A pod that moves to another node may keep its address. On that node, the address is outside all
+// subnets of local pods; on this node, it is inside a local subnet, but behind a Peer.
 
 // roamingAddrs returns the addresses of an Endpoint in a local PodNetwork that are outside all
 // subnets of this node's pods.
@@ -102,7 +102,7 @@ func roamingPrefixes(s *state.Snapshot, network string, is4 bool) (list []netip.
 // follow only.
 type roamingPods map[string][]netip.Addr
 
-// take applies changes, and reports whether they changed.
+// take applies changes, and reports whether the roaming pods changed.
 func (r roamingPods) take(s *state.Snapshot, changed []state.Key) (updated bool) {
 	put := func(name string, addrs []netip.Addr) {
 		if slices.Equal(r[name], addrs) {

@@ -44,7 +44,7 @@ func TestRoamingPod(t *testing.T) {
 }
 
 // TestRoamingPodInOneNamespace: if host and switch are one namespace, a Route to the address of an
-// Endpoint replaces the Endpoint's own, whichever namespace it names.
+// Endpoint replaces the Endpoint's own route, whichever namespace the Route names.
 func TestRoamingPodInOneNamespace(t *testing.T) {
 	for _, inSwitch := range []bool{true, false} {
 		store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})

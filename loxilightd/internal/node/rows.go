@@ -35,7 +35,7 @@ type part interface {
 	wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key
 }
 
-// rows is the part for a kind whose objects are each a row of a table.
+// rows is the part for a kind of objects that are each one row of a table.
 type rows[K ~string, V any] struct {
 	*reconcile.Reconciler[K, V]
 	kind  string
@@ -105,7 +105,7 @@ func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (k
 	return keys
 }
 
-// applyAndWait is apply, and waits until all changes were tried or ctx ends.
+// applyAndWait calls apply, and waits until all changes have been tried or ctx ends.
 func (r *rows[K, V]) applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool) {
 	if keys := r.apply(s, changed, gone); len(keys) > 0 {
 		_ = r.WaitTried(ctx, keys...) // after a timeout, dependent rows are retried
@@ -134,7 +134,7 @@ func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key
 		names[i] = K(k.Name)
 	}
 	if len(names) == 0 {
-		return nil // an empty list would mean all to the reconciler
+		return nil // to the reconciler, an empty list would mean all rows
 	}
 	names, err := r.WaitDone(ctx, revision, names...)
 	if err == nil {

@@ -64,13 +64,12 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key, roaming bool) {
 	r.reportAll()
 }
 
-// applyFirewall makes the firewall set again, because exempt packets or addresses of the node
-// changed.
+// applyFirewall rebuilds the firewall set, because exempt packets or addresses of the node changed.
 func (r *rules) applyFirewall(s *state.Snapshot) {
 	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
 }
 
-// applyNAT makes the NAT set again, because devices or addresses of the node changed.
+// applyNAT rebuilds the NAT set, because devices or addresses of the node changed.
 func (r *rules) applyNAT(s *state.Snapshot) {
 	r.nat.apply(s, []state.Key{{Kind: state.KindNAT}})
 	r.reportAll()
@@ -217,7 +216,8 @@ func (r *rules) waitNAT(ctx context.Context) {
 	_ = r.nat.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
 }
 
-// problems reports faults that no object's status shows: a deleted object is still in force.
+// problems reports faults that no object's status shows, such as a deleted object that is still in
+// force.
 func (r *rules) problems() (list []string) {
 	for _, text := range []string{r.firewall.trouble(), r.nat.trouble()} {
 		if text != "" {
@@ -227,7 +227,7 @@ func (r *rules) problems() (list []string) {
 	return list
 }
 
-// Run works until ctx ends.
+// Run runs both reconcilers until ctx ends.
 func (r *rules) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	both.Go(func() { r.firewall.Run(ctx) })
@@ -235,7 +235,7 @@ func (r *rules) Run(ctx context.Context) {
 	both.Wait()
 }
 
-// Trigger has both sets verified.
+// Trigger starts a verification of both sets.
 func (r *rules) Trigger() { r.firewall.Trigger(); r.nat.Trigger() }
 
 // MarkInitialized allows sets of an earlier run to be replaced and removed.

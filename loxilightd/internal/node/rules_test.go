@@ -136,7 +136,7 @@ func TestRulesAreOneSet(t *testing.T) {
 		t.Errorf("and the rules are %+v", f.Rules)
 	}
 
-	// A change of a nested group of a rule makes a new set, a change of another group does not.
+	// A change of a nested group of a rule rebuilds the set, a change of another group does not.
 	waitFor(t, n, commit(t, store, []*state.Object{group("inner", "10.9.0.0/16")}), objects[0])
 	if f, _, _, _ = plane.Rules(); f.Groups["outer"].Prefixes[1] != netip.MustParsePrefix("10.9.0.0/16") {
 		t.Errorf("a group within a group was changed, and the set is %+v", f.Groups)
@@ -270,8 +270,8 @@ func TestLostRules(t *testing.T) {
 	}
 }
 
-// TestWhatIsStillInForce: a rule whose group cannot change is not done; another rule is,
-// until an external change of the set in force.
+// TestWhatIsStillInForce: a rule is not done if the change of its group is refused; another rule is
+// done, until an external change of the set in force.
 func TestWhatIsStillInForce(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)

@@ -32,15 +32,15 @@ type ruleSet[V names] struct {
 	labelled bool                            // one of them selects Endpoints by labels
 	local    []netip.Addr                    // members of LocalGroup
 	isLocal  bool                            // a rule refers to LocalGroup
-	changed  uint64                          // the last revision of one of the members
+	changed  uint64                          // the latest revision of one of the members
 	inForce  uint64                          // revision as of which the set is in force; 0: unknown
 	faults   map[state.Key]string            // errors of single objects in the last attempt
 	broken   uint64                          // how often the set was changed by another program
 }
 
-// version identifies the spec of an object, including the groups that it refers to, and the
-// period since which it is in force. While the status of one version is Pending, the status of
-// the next version may equal the earlier status.
+// version identifies the spec of an object, including the groups that it refers to, and the period
+// during which it is in force. A new version is reported even with an unchanged status, because the
+// status may have been Pending in between.
 type version struct{ revision, broken uint64 }
 
 func (r *ruleSet[V]) version(o *state.Object) version {
@@ -49,8 +49,8 @@ func (r *ruleSet[V]) version(o *state.Object) version {
 	return version{r.newest(o), r.broken}
 }
 
-// newest returns the last revision of an object and of the groups that it refers to.
-// r.mu is held.
+// newest returns the latest revision of an object and of the groups that it refers to. r.mu is
+// held.
 func (r *ruleSet[V]) newest(o *state.Object) uint64 {
 	if o.Kind != state.KindAddressGroup && refersToGroups(o) {
 		return max(o.Revision, r.changed)
@@ -262,7 +262,7 @@ type groups struct {
 	snapshot *state.Snapshot
 	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of nested groups
 	members  map[datapath.GroupName]struct{}              // these, and nested groups
-	changed  uint64                                       // the last revision of one of members
+	changed  uint64                                       // the latest revision of one of members
 	labelled bool                                         // a member selects Endpoints by labels
 
 	localAddrs func() []netip.Addr

@@ -15,13 +15,13 @@ import (
 )
 
 func (w *world) ofService(o *state.Object, v *state.Service) condition {
-	if w.found[0] != nil { // else the data plane has no devices: a fake
+	if w.found[0] != nil { // else the data plane is a fake without devices
 		if is := w.noneAttached(); is.message != "" {
 			return is
 		}
 	}
 	list := []condition{w.notAnnounced(v)}
-	if o.Owner != state.OwnerK8s { // Kubernetes nodes may have devices that are of no concern to it
+	if o.Owner != state.OwnerK8s { // the node may have devices that do not concern Kubernetes
 		list = append(list, w.passedBy(arriveOn))
 	}
 	for family, is4 := range []bool{true, false} {
@@ -58,8 +58,9 @@ func (w *world) notAnnounced(v *state.Service) condition {
 	return offLink
 }
 
-// offLink returns a message if an announced address is in no network of the uplinks. They answer for
-// it, but a host asks only if it has a route to the address on that link, as some routers do.
+// offLink returns a message if an announced address is in no network of the uplinks. The uplinks
+// answer for it, but a host sends a request only if it has a route to the address on that link, as
+// some routers do.
 func (w *world) offLink(a netip.Addr) condition {
 	var networks []string
 	for _, device := range slices.Sorted(maps.Keys(w.devices)) {
@@ -81,7 +82,7 @@ func (w *world) offLink(a netip.Addr) condition {
 }
 
 // addressesOfUplink returns the addresses of a device that is attached as an uplink, and of the
-// bridge whose port it is.
+// bridge of which it is a port.
 func (w *world) addressesOfUplink(device string) (all []netip.Prefix) {
 	for _, a := range w.devices[device] {
 		o, ok := w.n.opts.Store.Snapshot().Get(a.object)
@@ -173,9 +174,9 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 }
 
 // ofWays returns a condition if connections to backends do not reach them: the host does not
-// forward, or no packet arrives at any. It has a message if packets do not arrive at some, or if the
-// programs do not see the replies of one, because then the node's own connections fail, or if the
-// kernel does not forward packets that arrive on some devices.
+// forward, or no backend is reached. It is met, with a message, if only some backends are not
+// reached; if the programs do not see the replies of one, because then the node's own connections
+// to it fail; or if the kernel does not forward packets that arrive on some devices.
 func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datapath.BackendAddr, family int) condition {
 	var families [2]bool
 	families[family] = true
@@ -229,7 +230,7 @@ func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datap
 }
 
 // noSourceTo returns a condition if connections to a backend are dropped, because their source is
-// to be translated and the device towards the backend has no address of its family.
+// to be translated and the device towards the backend has no address of the backend's family.
 func (w *world) noSourceTo(b datapath.BackendAddr, source datapath.SourceMode, device string, family int) condition {
 	d, known := w.found[0][device]
 	if !known || source == datapath.SourceKeep || d.Sources[family].IsValid() || !w.isCovered(device, 0) {

@@ -10,14 +10,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// target is an address to which packets are sent: of a backend, or of a destination NAT.
+// target is the address of a backend, or one to which a destination NAT translates.
 type target struct {
 	addr     netip.Addr
 	inSwitch bool
 }
 
 // readTargets checks the next hops towards the targets of NAT and towards backends without a health
-// check. Like the lookups in hopCache they are limited; nothing is reported about the others.
+// check. These checks are limited, like the lookups in hopCache; nothing is reported about the
+// others.
 func (w *world) readTargets(s *state.Snapshot, before *reach) {
 	telemetry := w.n.opts.Plane.Telemetry()
 	asked := 0
@@ -47,7 +48,7 @@ func (w *world) readTargets(s *state.Snapshot, before *reach) {
 	for o := range s.After(state.KindService, "") {
 		v := o.Value.(*state.Service)
 		if v.Health != nil {
-			continue // which detects more
+			continue // the health check detects more
 		}
 		for _, is4 := range []bool{true, false} {
 			list := w.backendsOf(o.Name, v, is4)
@@ -73,16 +74,16 @@ func (w *world) targetsOf(v *state.NAT) (list []target) {
 	return list
 }
 
-// neighbourOf returns a next hop as its neighbour on its device, so that all addresses behind a
-// gateway have the same one; false: it has no neighbour.
+// neighbourOf returns the neighbour of a next hop on its device, so that all addresses behind a
+// gateway have the same one; false: there is no neighbour.
 func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool) {
 	h = datapath.Hop{Addr: is.Neighbour, Device: is.Device, Switch: inSwitch}
 	return h, h.Addr.IsValid() && h.Device != ""
 }
 
-// lost returns why packets to a target do not arrive; no message: they do, or nothing is known.
+// lost returns why packets to a target do not arrive; no message: they arrive, or nothing is known.
 // partly is a message if only some packets arrive. revision belongs to the object that has the
-// target, arrivals are examples of its packets.
+// target, arrivals are examples of packets to the target.
 func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c condition, partly string) {
 	is, partly := w.forwardedTo(t.addr, t.inSwitch, arrivals)
 	if broken := w.n.hopIsLost(is, t.inSwitch); broken != "" {

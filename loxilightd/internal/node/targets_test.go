@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// wayOf returns a neighbour on the device lan, whose state the last group of its address selects.
+// wayOf returns a neighbour on the device lan. Its state depends on the last group of its address.
 func wayOf(h datapath.Hop) datapath.HopState {
 	a := h.Addr
 	is := datapath.HopState{Device: "lan", Link: datapath.LinkUp, Neighbour: a}
@@ -77,7 +77,7 @@ func (w *targetWorld) put(o *state.Object) *state.Object {
 	return stored
 }
 
-// read reads the node, and returns the condition of an object then.
+// read reads the node, and returns the resulting condition of an object.
 func (w *targetWorld) read(o *state.Object) condition {
 	s := w.n.opts.Store.Snapshot()
 	w.ways = newHopCache(w.n)
@@ -119,8 +119,8 @@ func TestSilentNeighbours(t *testing.T) {
 	}
 }
 
-// TestUnaskedNeighbours: a target whose neighbour is not known yet is not reached yet. The neighbours
-// of a Service with a health check are not asked.
+// TestUnaskedNeighbours: a target does not count as reached while its neighbour is not known yet.
+// The neighbours of a Service with a health check are not asked.
 func TestUnaskedNeighbours(t *testing.T) {
 	for _, net := range []string{"10.1.0.", "fd01::"} {
 		w := newTargetWorld(t)

@@ -21,9 +21,9 @@ type world struct {
 	n        *Node
 	revision uint64                  // of the snapshot from which the indexes below are made
 	devices  map[string][]attachment // by the names of devices
-	renamed  map[string]attachment   // by the present names of devices that match rules by another one
+	renamed  map[string]attachment   // by the present names of devices that match rules by another name
 	bridges  map[string]state.Key    // by the names of their devices: Bridges and PodNetworks
-	routers  [2]int                  // attached devices of the host with an address, by family
+	routers  [2]int                  // number of attached host devices with an address, by family
 
 	forwarding [2]datapath.Forwarding        // of the host, of the switch
 	found      [2]map[string]datapath.Device // devices of the host, of the switch; nil: unknown
@@ -196,7 +196,7 @@ func (w *world) notForwarded(families [2]bool, devices []string) condition {
 	return w.forwardingOff(0, families, devices)
 }
 
-// inSwitchOff does the same for the switch.
+// inSwitchOff is like notForwarded, for the switch.
 func (w *world) inSwitchOff(families [2]bool, devices ...string) condition {
 	return w.forwardingOff(1, families, devices)
 }
@@ -258,7 +258,8 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 
 // overlaps returns a condition if a subnet overlaps the network of another device. If that network
 // is within the subnet, packets to its addresses leave by the other device instead of reaching
-// pods. If it is larger, pods are reached, and only hosts with addresses of the subnet are not.
+// pods. If it is larger, pods are reached, and only other hosts with addresses in the subnet are
+// not.
 func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 	d := w.n.opts.Devices
 	for netns, networks := range w.networks {
@@ -282,7 +283,8 @@ func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 	return is
 }
 
-// isTunnel reports whether a device is of a Tunnel, to which we give addresses of pod networks.
+// isTunnel reports whether a device belongs to a Tunnel. Such a device has addresses of pod
+// networks.
 func (w *world) isTunnel(device string) bool {
 	return slices.ContainsFunc(w.devices[device], func(a attachment) bool { return a.object.Kind == state.KindTunnel })
 }

@@ -93,8 +93,8 @@ func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 	return s.remove(ctx, old)
 }
 
-// begin reserves a device name and the node's ports for an interface. A pod whose DEL is queued
-// no longer holds its ports.
+// begin reserves a device name and the node's ports for an interface. If a pod with a queued DEL
+// still holds one of the ports, the DEL is carried out first.
 func (s *Server) begin(ctx context.Context, p *api.CNIParams, c *conf, n *Network) (*record, *api.Error) {
 	r := s.newRecord(p, c, n)
 	for {
@@ -130,8 +130,8 @@ func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	return r
 }
 
-// register reserves the lowest free device name, unless another interface has one of the node's
-// ports: then it returns that interface and the port.
+// register reserves the lowest free device name, unless another interface already has a port of the
+// node that r wants: then it returns that interface and the port.
 func (s *Server) register(r *record) (holder *record, port string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Server) register(r *record) (holder *record, port string) {
 	return nil, ""
 }
 
-// name gives a link the lowest free number that is at least least. s.mu is held.
+// name gives a link the lowest free number that is not below least. s.mu is held.
 func (s *Server) name(r *record, least int) {
 	for i := least; ; i++ {
 		r.Device = datapath.PodDevicePrefix + strconv.Itoa(i)
@@ -158,7 +158,7 @@ func (s *Server) name(r *record, least int) {
 func (s *Server) rename(r *record) error {
 	number, err := strconv.Atoi(strings.TrimPrefix(r.Device, datapath.PodDevicePrefix))
 	if err != nil {
-		return err // the name was not made by name
+		return err // the name does not come from name
 	}
 	s.mu.Lock()
 	delete(s.names, r.Device)
@@ -211,8 +211,8 @@ func podOf(r *record) string {
 	return r.Namespace + "/" + r.Pod
 }
 
-// defaults are the routes of a pod without configured routes: one for each family, unless the pod
-// has that route by another interface.
+// defaults are the routes of a pod without configured routes: one for each family, to be omitted if
+// the pod has that route by another interface.
 func defaults(n *Network, r *record) (list []route) {
 	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		if gw := gatewayFor(n, r, all); gw != nil {
@@ -222,8 +222,8 @@ func defaults(n *Network, r *record) (list []route) {
 	return list
 }
 
-// gatewayFor returns the gateway for a route without one: the gateway of an address of its
-// family, or else the switch. Nil: no gateway.
+// gatewayFor returns the gateway for a route to dst without a configured one: the gateway of an
+// address of its family, or else the switch's address. Nil: no gateway.
 func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	for i, a := range r.Addresses {
 		if gw := r.Gateways[i]; gw.IsValid() && a.Addr().Is4() == dst.Addr().Is4() {
@@ -241,8 +241,9 @@ func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	return nil
 }
 
-// macOf returns the MAC address of a pod. It is derived from an IP address, so that neighbours
-// with an entry for the previous user of the address reach this pod; else from the container.
+// macOf returns the MAC address of a pod. It is derived from an IP address, so that neighbours with
+// an entry for the previous user of the address reach this pod; without a suitable address, from
+// the container.
 func macOf(r *record) net.HardwareAddr {
 	if len(r.Addresses) > 0 && r.Addresses[0].Addr().Is4() {
 		a := r.Addresses[0].Addr().As4()
@@ -258,7 +259,7 @@ func macOf(r *record) net.HardwareAddr {
 	return mac
 }
 
-// connect creates the link of the pod, and opens it once its source guard is in force.
+// connect creates the link of the pod, and opens it for packets once its source guard is in force.
 func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	step := time.Now()
 	note := func(what string) {

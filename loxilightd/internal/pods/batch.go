@@ -21,7 +21,7 @@ type job struct {
 	puts    []api.Object
 	deletes []api.ObjectRef
 
-	begun    atomic.Bool // by run, or withdrawn by do
+	begun    atomic.Bool // the change was begun by run, or withdrawn by do
 	revision uint64
 	err      *api.Error
 	done     chan struct{}
@@ -52,7 +52,7 @@ func (b *batch) do(ctx context.Context, puts []api.Object, deletes []api.ObjectR
 	return j.revision, j.err
 }
 
-// run works until ctx ends.
+// run commits batches of changes until ctx ends.
 func (b *batch) run(ctx context.Context) {
 	for {
 		var jobs []*job
@@ -75,8 +75,8 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// commit makes the changes as one; if that is refused, each by itself, so that no change fails
-// because of another.
+// commit makes the changes in one transaction; if that is refused, each by itself, so that no
+// change fails because of another.
 func (b *batch) commit(jobs []*job) {
 	all := &job{}
 	seen := map[api.ObjectRef]string{} // spec of each put object; empty: deleted

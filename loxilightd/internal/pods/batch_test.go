@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// slow makes changes when a test lets it.
+// slow makes a change only when the test lets it proceed.
 type slow struct {
 	Objects
 	begun, proceed chan struct{}
@@ -30,8 +30,8 @@ func (s *slow) Change(puts []api.Object, _ []api.ObjectRef) (uint64, *api.Error)
 	return uint64(len(s.made)), nil
 }
 
-// TestCallerGivesUp: a caller that gives up before its change has begun is answered that it was not
-// made, and it is not made. After that, it gets the result.
+// TestCallerGivesUp: if a caller gives up before its change has begun, the change is not made, and
+// the caller gets an error. After that, the caller gets the result.
 func TestCallerGivesUp(t *testing.T) {
 	s := &slow{begun: make(chan struct{}, 3), proceed: make(chan struct{})}
 	b := newBatch(s)
@@ -77,7 +77,7 @@ func TestCallerGivesUp(t *testing.T) {
 	if a := <-first; a.err != nil || a.revision != 1 {
 		t.Errorf("answered %v although the change was made", a)
 	}
-	cancel, last := do("last") // run has seen the withdrawn change by its end
+	cancel, last := do("last") // once it ends, run has seen the withdrawn change
 	defer cancel()
 	<-last
 	s.mu.Lock()

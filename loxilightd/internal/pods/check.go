@@ -72,7 +72,7 @@ func (r *record) agrees(c *conf) *api.Error {
 	return nil
 }
 
-// patientStatus reports whether pods can be added, and gives a starting daemon some time.
+// patientStatus reports whether pods can be added, but gives a starting daemon some time first.
 func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
@@ -100,7 +100,7 @@ func (s *Server) status(c *conf) *api.Error {
 	default:
 		return notAvailable("the daemon has not finished its start")
 	}
-	// Up to here the data plane works as an earlier run left it, so existing pods are connected.
+	// So far, the data plane works as an earlier run left it, so existing pods are connected.
 	if slices.ContainsFunc(s.all(), func(r *record) bool { return r.Network == c.Network && r.Done }) {
 		code = api.CNINotConnected
 	}

@@ -65,7 +65,7 @@ func (a *attachments) UnmarshalJSON(text []byte) error {
 
 // ipamConf contains the fields of the section ipam that the daemon uses.
 type ipamConf struct {
-	Type   string  `json:"type"` // of another plugin; empty: the daemon assigns addresses itself
+	Type   string  `json:"type"` // another plugin; empty: the daemon assigns addresses itself
 	Routes []route `json:"routes"`
 }
 
@@ -187,7 +187,7 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 	return checkApart(c.RuntimeConfig.PortMappings)
 }
 
-// parseArgs reads CNI_ARGS and the capabilities. If several of them name an address, the
+// parseArgs reads CNI_ARGS and the capabilities. If several of them specify an address, the
 // capability takes precedence, as with other plugins.
 func (c *conf) parseArgs(text string) *api.Error {
 	args := map[string]string{}
@@ -279,7 +279,7 @@ func (b *bandwidth) check() *api.Error {
 	return nil
 }
 
-// blame makes an error of an Endpoint name the field of the configuration that caused it.
+// blame changes an error of an Endpoint to name the field of the configuration that caused it.
 func (c *conf) blame(err *api.Error) *api.Error {
 	if err == nil || err.Data == nil || err.Data.Reason != api.ReasonConflict || err.Data.Field != "spec.mac" || c.mac == nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// del removes an interface; a missing one is no error.
+// del removes an interface; if it does not exist, that is no error.
 func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	// Complete the removal even if the runtime gives up.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
@@ -25,7 +25,7 @@ func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error 
 	return s.delLocked(ctx, p, c)
 }
 
-// delLocked is del for a caller that holds the interface.
+// delLocked is like del, for a caller that holds the lock of the interface.
 func (s *Server) delLocked(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	o := ownerOf(p)
 	s.mu.Lock()
@@ -35,7 +35,7 @@ func (s *Server) delLocked(ctx context.Context, p *api.CNIParams, c *conf) *api.
 		s.recallPlugin(r, p, c)
 		return s.remove(ctx, r)
 	}
-	if c.ipam.Type != "" { // it may have state that we do not have
+	if c.ipam.Type != "" { // the plugin may have state that we do not have
 		if err := s.delByPlugin(ctx, p, c); err != nil {
 			return err
 		}
@@ -50,8 +50,8 @@ func (s *Server) delLocked(ctx context.Context, p *api.CNIParams, c *conf) *api.
 	return nil
 }
 
-// delByPlugin has the configured plugin release the addresses of an interface without a record. A
-// plugin that is not installed has no addresses to release.
+// delByPlugin runs the configured plugin to release the addresses of an interface without a record.
+// A plugin that is not installed has no addresses to release.
 func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	n, _ := s.Network(c.Network)
 	g := s.newPlugin(p, c, &n)
@@ -82,7 +82,7 @@ func without(text json.RawMessage, at, field string) json.RawMessage {
 	return raw
 }
 
-// remove removes everything of an interface. It may be repeated. The link is set down before its
+// remove removes all resources of an interface. It may be repeated. The link is set down before its
 // source guard is removed, so that no unguarded packet enters; the record is deleted last.
 func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	if s.ExpectRemoval != nil {
@@ -114,12 +114,12 @@ func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	return joined(s.forget(r))
 }
 
-// objects are all objects that this package may have put for the interface.
+// objects returns all objects that this package may have put for the interface.
 func (r *record) objects() []api.ObjectRef {
 	return append([]api.ObjectRef{{Kind: kindEndpoint, Name: r.Object}}, refsOf(r.hostPorts())...)
 }
 
-// gc removes the interfaces of a network that the runtime no longer has.
+// gc removes the interfaces of a network that the runtime no longer lists.
 func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	if !c.Valid.set {
 		return badConfig("cni.dev/valid-attachments", "is missing: without it everything would go")
@@ -143,7 +143,7 @@ func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	return joined(errs...)
 }
 
-// collect removes an interface without a request for it.
+// collect removes an interface that no request asked to remove.
 func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	release, err := s.hold(ctx, r.owner())
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	current := s.pods[r.owner()] == r
 	s.mu.Unlock()
 	if !current {
-		return nil // gone meanwhile
+		return nil // removed in the meantime
 	}
 	s.Log.Info("the remains of a pod are removed", slog.String("container", r.ContainerID), slog.String("interface", r.IfName),
 		slog.String("device", r.Device), slog.String("cause", why))

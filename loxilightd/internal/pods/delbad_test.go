@@ -88,7 +88,8 @@ func TestQueueCutShort(t *testing.T) {
 	}
 }
 
-// TestDelOfUnknownByPlugin: a DEL does not pass routes that a plugin could not parse.
+// TestDelOfUnknownByPlugin: a DEL does not pass routes to a plugin, which might not be able to
+// parse them.
 func TestDelOfUnknownByPlugin(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -106,7 +107,7 @@ func TestDelOfUnknownByPlugin(t *testing.T) {
 	}
 }
 
-// TestGCRefusesHalfEntries: an incomplete entry does not remove a live pod.
+// TestGCRefusesHalfEntries: an incomplete entry does not cause the removal of a live pod.
 func TestGCRefusesHalfEntries(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)

@@ -15,8 +15,8 @@ import (
 )
 
 // findPlugin returns the file of an IPAM plugin. The plugin runs with the capabilities of the
-// daemon. So it must be in a folder that the daemon's configuration names, whatever the caller's
-// CNI_PATH contains, and only root may be able to write it.
+// daemon, so it must be in a folder that the daemon's configuration names, whatever the caller's
+// CNI_PATH contains, and only root may be able to write to it.
 func (s *Server) findPlugin(name string) (string, *api.Error) {
 	for _, dir := range s.Plugins {
 		path, err := filepath.EvalSymlinks(filepath.Join(dir, name))
@@ -51,8 +51,8 @@ func (s *Server) checkPlugin(path string) error {
 	return s.checkFolders(filepath.Dir(path))
 }
 
-// checkFolders does the same for a folder and its parents. Other users may write to a parent with
-// the sticky bit: they cannot replace files of root there.
+// checkFolders is like checkPlugin, for a folder and its parents. Other users may write to a parent
+// with the sticky bit: they cannot replace root's files there.
 func (s *Server) checkFolders(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)

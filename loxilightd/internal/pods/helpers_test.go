@@ -31,7 +31,7 @@ type desired struct {
 	refuse   func(o api.Object) bool
 	pending  string // message of objects that never become Ready
 	unseen   string // an object that is Pending from the next VerifyEndpoint on
-	network  string // of the network, if it is not Ready
+	network  string // status message of the network, if it is not Ready
 }
 
 func (d *desired) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
@@ -104,7 +104,7 @@ func (d *desired) set(f func()) {
 	f()
 }
 
-// node is a server with everything around it, which may be started again.
+// node is a Server with its environment, and can be restarted.
 type node struct {
 	*Server
 	t       *testing.T
@@ -112,7 +112,7 @@ type node struct {
 	boot    string
 	links   *backends.FakePods
 	desired *desired
-	named   sync.Map // devices that objects of others name
+	named   sync.Map // devices that objects of other owners name
 	network atomic.Pointer[Network]
 	stop    func()
 	plugins []string // folders of IPAM plugins

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// checkNodePorts refuses host ports that the node cannot give to a pod: at an address that is
-// not the node's, reserved ones, and those on which the node itself listens.
+// checkNodePorts refuses host ports that the node cannot give to a pod: ports at an address that is
+// not the node's, reserved ports, and ports on which the node itself listens.
 func (s *Server) checkNodePorts(ctx context.Context, list []portMapping) *api.Error {
 	for i := range list {
 		for _, p := range list[i].places() {
@@ -32,7 +32,7 @@ func (s *Server) checkNodePorts(ctx context.Context, list []portMapping) *api.Er
 	return nil
 }
 
-// checkMAC refuses a MAC of the switch: the pod would receive the frames of other pods.
+// checkMAC refuses the MAC address of the switch: the pod would receive the frames of other pods.
 func (s *Server) checkMAC(ctx context.Context, c *conf) *api.Error {
 	if c.mac == nil {
 		return nil
@@ -93,8 +93,8 @@ func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
 		At("", "runtimeConfig.portMappings")
 }
 
-// takes reports whether a host port takes packets from a socket at an address. A host port at all
-// addresses of the node does not include loopback addresses.
+// takes reports whether a host port would take packets from a socket that listens on an address. A
+// host port at all addresses of the node does not include loopback addresses.
 func (p place) takes(a netip.Addr) bool {
 	switch {
 	case p.address.Is4() != a.Is4():

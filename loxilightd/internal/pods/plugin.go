@@ -34,12 +34,13 @@ func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
 	return &plugin{Type: c.ipam.Type, Args: p.Args, Config: configFor(p.Config, c, n, s.StateDir)}
 }
 
-// newest is the latest version of the specification that is used with IPAM plugins: later
-// versions do not change their input and output, and many installed plugins do not support them.
+// newest is the latest version of the specification that is used with IPAM plugins: later versions
+// do not change the input and output of plugins, and many installed plugins do not support them.
 const newest = "1.0.0"
 
-// configFor returns the configuration for an IPAM plugin, based on the runtime's. For host-local
-// it adds a data folder below dir and the ranges of the network, unless they are configured.
+// configFor returns the configuration for an IPAM plugin, based on the runtime's configuration. For
+// host-local, it adds a data folder below dir and the ranges of the network, unless they are
+// configured.
 func configFor(text json.RawMessage, c *conf, n *Network, dir string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole["ipam"], &section) != nil {
@@ -85,7 +86,7 @@ func rangesOf(n *Network) (ranges [][]span) {
 	return ranges
 }
 
-// runPlugin runs a command of the plugin that has no result.
+// runPlugin runs a command of the plugin, without a result.
 func (s *Server) runPlugin(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, prev json.RawMessage) *api.Error {
 	config := g.Config
 	if len(prev) > 0 {
@@ -101,7 +102,7 @@ func (s *Server) runPlugin(ctx context.Context, g *plugin, command string, o ipa
 	return err
 }
 
-// execute runs the plugin. After a failure its output contains the reason.
+// execute runs the plugin. If the plugin fails, the error contains the reason from its output.
 func (s *Server) execute(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, config []byte) ([]byte, *api.Error) {
 	path, refused := s.findPlugin(g.Type)
 	if refused != nil {
@@ -143,7 +144,7 @@ func (l *limited) Write(p []byte) (int, error) {
 
 var _ io.Writer = (*limited)(nil)
 
-// addressByPlugin has the configured plugin assign the addresses. The plugin's input is saved
+// addressByPlugin runs the configured plugin to assign the addresses. The plugin's input is saved
 // first.
 func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
 	r.Plugin = s.newPlugin(p, c, n)
@@ -182,9 +183,9 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 	return nil
 }
 
-// reaches refuses an address that cannot reach anything: neither it nor its gateway is in a
-// subnet of the network, and the node does not have the gateway. An address without a gateway is
-// accepted; other routes may lead to it.
+// reaches refuses an address that cannot reach any other host: neither the address nor its gateway
+// is in a subnet of the network, and the node does not have the gateway. An address without a
+// gateway is accepted, because other routes may lead to it.
 func (s *Server) reaches(ctx context.Context, n *Network, address netip.Prefix, gw netip.Addr) *api.Error {
 	in := func(a netip.Addr) bool {
 		return slices.ContainsFunc(n.Subnets, func(subnet netip.Prefix) bool { return subnet.Contains(a) })

@@ -57,19 +57,19 @@ type Options struct {
 	Links     datapath.PodLinks
 	Objects   Objects
 	Addresses Addresses
-	// Network returns the desired PodNetwork of a name; false if it does not exist.
+	// Network returns the desired PodNetwork with this name; false if it does not exist.
 	Network func(name string) (Network, bool)
-	// Named reports whether an object of another owner names a device of that name; nil: never.
+	// Named reports whether an object of another owner names a device; nil: never.
 	Named func(device string) bool
 	// VerifyEndpoint verifies an Endpoint in the data plane, so that its status is current; nil:
 	// not verified.
 	VerifyEndpoint func(ctx context.Context, endpoint string) error
 	// ExpectRemoval is called before the link of an Endpoint is set down, because the Endpoint will
-	// be deleted; done is called when it is deleted or kept. Nil: not called.
+	// be deleted; done is called when the Endpoint has been deleted or is kept. Nil: not called.
 	ExpectRemoval func(endpoint string) (done func())
 	// Plugins are the folders of IPAM plugins; no plugin in another folder is run.
 	Plugins []string
-	// Reserved are host ports that no pod gets.
+	// Reserved are host ports that pods cannot use.
 	Reserved []datapath.PortRange
 	// TunnelPort reports whether a Tunnel uses a UDP port; nil: never.
 	TunnelPort func(port uint16) bool
@@ -80,8 +80,8 @@ type Options struct {
 // Time limits.
 const (
 	addTimeout     = 30 * time.Second
-	readyTimeout   = 15 * time.Second // for the data plane, as a part of that
-	releaseTimeout = 5 * time.Second  // for the data plane to let go of a pod
+	readyTimeout   = 15 * time.Second // for the data plane, within addTimeout
+	releaseTimeout = 5 * time.Second  // for the data plane to release a pod
 	pluginTimeout  = 20 * time.Second
 	undoTimeout    = 20 * time.Second
 	queueInterval  = time.Second
@@ -99,7 +99,7 @@ type Server struct {
 	changes *batch
 	woken   chan struct{} // signalled by Wake
 	clean   chan struct{} // closed when the remains of an earlier run are removed
-	starts  time.Time     // end of the time in which the daemon counts as starting
+	starts  time.Time     // end of the period in which the daemon counts as starting
 	root    uint32        // user id that may own IPAM plugins in addition to 0, in tests
 
 	addresses []netip.Addr // of the node, for host ports; used by Run only
@@ -136,8 +136,8 @@ func (s *Server) Rates(device, endpoint string) (ingress, egress datapath.PodRat
 	return r.Ingress, r.Egress
 }
 
-// Run removes the remains of an earlier run, carries out commands that were queued while no
-// daemon ran, and continues to do so until ctx ends.
+// Run removes the remains of an earlier run, and carries out queued commands, including those that
+// were queued while no daemon ran, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	var changes sync.WaitGroup
 	changes.Go(func() { s.changes.run(ctx) })

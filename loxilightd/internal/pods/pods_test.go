@@ -55,8 +55,8 @@ func TestEndpointIsAsTheLink(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft makes each step fail, at random and by the desired state, and gives up ADDs
-// before they end.
+// TestNothingIsLeft makes each step fail, at random or because of the desired state, and gives up
+// ADDs before they end.
 func TestNothingIsLeft(t *testing.T) {
 	n := newNode(t)
 	n.desired.set(func() { n.desired.refuse = func(o api.Object) bool { return true } })
@@ -374,8 +374,8 @@ func TestDebiansHostLocal(t *testing.T) {
 	}
 }
 
-// TestHostPortTwice: one port of the node cannot map to two ports of a pod; a pod whose record of
-// an earlier version contains that is removed like any other.
+// TestHostPortTwice: one port of the node cannot be mapped to two ports of a pod; a pod is removed
+// like any other if its record, from an earlier version, contains such a mapping.
 func TestHostPortTwice(t *testing.T) {
 	n := newNode(t)
 	same := func(more ...string) (list []map[string]any) {

@@ -62,7 +62,7 @@ func (m *portMapping) places() []place {
 	return []place{at(netip.IPv4Unspecified()), at(netip.IPv6Unspecified())}
 }
 
-// overlaps reports whether a packet can match both.
+// overlaps reports whether a packet can match both places.
 func (p place) overlaps(q place) bool {
 	return p.port == q.port && p.protocol == q.protocol && p.address.Is4() == q.address.Is4() &&
 		(p.address == q.address || p.address.IsUnspecified() || q.address.IsUnspecified())
@@ -106,7 +106,7 @@ func (s *Server) portHolder(r *record) (*record, string) {
 	return nil, ""
 }
 
-// has returns a port of the node of an interface that overlaps wanted.
+// has returns a port of the node that an interface has and that overlaps wanted.
 func (r *record) has(wanted place) (place, bool) {
 	for _, m := range r.Ports {
 		for _, p := range m.places() {
@@ -118,7 +118,8 @@ func (r *record) has(wanted place) (place, bool) {
 	return place{}, false
 }
 
-// portTaken refuses an interface because holder has a port of the node that it wants.
+// portTaken refuses an interface because holder already has a port of the node that the interface
+// wants.
 func portTaken(holder *record, port string) *api.Error {
 	who := "container " + holder.ContainerID
 	if pod := podOf(holder); pod != "" {
@@ -142,8 +143,8 @@ func familyOf(a netip.Addr) int {
 // addresses, which have the default priority.
 const ofAddress int32 = 999
 
-// hostPorts are the objects that map ports of the node to the pod: one for each port and family.
-// Mappings without a port of the node need none. If a port occurs twice, the first mapping
+// hostPorts returns the objects that map ports of the node to the pod: one for each port and
+// family. Mappings without a port of the node need none. If a port occurs twice, the first mapping
 // counts: checkApart prevents this, but records of older versions may contain it.
 func (r *record) hostPorts() (list []api.Object) {
 	seen := map[string]bool{}

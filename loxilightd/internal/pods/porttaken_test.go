@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// hostPorts is a configuration with port 8080 of the node at each of the addresses.
+// hostPorts is a configuration that maps port 8080 of the node at each of the addresses.
 func hostPorts(protocol string, addresses ...string) map[string]any {
 	var list []map[string]any
 	for _, ip := range addresses {
@@ -20,7 +20,7 @@ func hostPorts(protocol string, addresses ...string) map[string]any {
 	return map[string]any{"runtimeConfig": map[string]any{"portMappings": list}}
 }
 
-// wantTaken fails the test unless an ADD was refused for a port that a pod has.
+// wantTaken fails the test unless an ADD was refused because a pod already has the port.
 func wantTaken(t *testing.T, err *api.Error, port, pod string) {
 	t.Helper()
 	if err == nil || err.Reason() != api.ReasonConflict || err.Data.CNICode != api.CNITryAgain ||
@@ -85,7 +85,8 @@ func TestHostPortsApart(t *testing.T) {
 	n.wantOnly()
 }
 
-// TestHostPortOfReplaced: the DEL of the previous pod is queued when the ADD of the next arrives.
+// TestHostPortOfReplaced: the DEL of the previous pod is still queued when the ADD of the next pod
+// arrives.
 func TestHostPortOfReplaced(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("old", hostPorts("tcp", ""))
@@ -94,7 +95,7 @@ func TestHostPortOfReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := n.enqueue("old", nil)
-	go release() // the first reader of the queue carries it out
+	go release() // the first goroutine to read the queue carries out the DEL
 	n.mustAdd("new", hostPorts("tcp", ""))
 	n.wantOnly("new")
 	if _, err := os.Stat(path); err == nil {
@@ -102,7 +103,7 @@ func TestHostPortOfReplaced(t *testing.T) {
 	}
 }
 
-// TestHostPortAtOnce: of many concurrent requests one gets the port.
+// TestHostPortAtOnce: of many concurrent requests, only one gets the port.
 func TestHostPortAtOnce(t *testing.T) {
 	n := newNode(t)
 	var mu sync.Mutex

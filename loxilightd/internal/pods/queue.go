@@ -27,7 +27,7 @@ func (s *Server) queueDir() string { return filepath.Join(s.StateDir, api.CNIQue
 // unfinishedAge is the age at which an unfinished file of a plugin is deleted.
 const unfinishedAge = time.Minute
 
-// drainAtOnce is how many queued commands are carried out concurrently.
+// drainAtOnce is the number of queued commands that are carried out concurrently.
 const drainAtOnce = 32
 
 // drain carries out the queued commands. Failed ones stay queued.
@@ -67,7 +67,8 @@ func (s *Server) drainFile(ctx context.Context, path string) {
 		return
 	}
 	defer release()
-	// The file may be gone: an ADD of the same interface carried it out first.
+	// The file may no longer exist, because an ADD for the same interface carried out the DEL
+	// first.
 	if _, serr := os.Stat(path); serr != nil {
 		return
 	}
@@ -87,7 +88,7 @@ func (s *Server) queuedPath(o ipam.Owner) string {
 	return filepath.Join(s.queueDir(), sumOf(o)+".json")
 }
 
-// lockAndDrain is drainOne for a caller that does not hold the interface.
+// lockAndDrain is like drainOne, for a caller that does not hold the lock of the interface.
 func (s *Server) lockAndDrain(ctx context.Context, o ipam.Owner) *api.Error {
 	release, err := s.hold(ctx, o)
 	if err != nil {
@@ -97,8 +98,8 @@ func (s *Server) lockAndDrain(ctx context.Context, o ipam.Owner) *api.Error {
 	return s.drainOne(ctx, o)
 }
 
-// drainOne carries out the DEL that is queued for an interface, if any. The caller holds the
-// interface.
+// drainOne carries out the DEL that is queued for an interface, if any. The caller holds the lock
+// of the interface.
 func (s *Server) drainOne(ctx context.Context, o ipam.Owner) *api.Error {
 	if !s.queued(o) {
 		return nil
@@ -122,7 +123,7 @@ func (s *Server) doQueued(ctx context.Context, path string, p *api.CNIParams, c 
 	return nil
 }
 
-// readQueued reads one file; nil if it is unusable or gone.
+// readQueued reads one file; nil if the file is unusable or no longer exists.
 func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +179,7 @@ func (s *Server) queuedOwner(path string, text []byte) (ipam.Owner, bool) {
 	return owners[i], true
 }
 
-// The beginning of a truncated file.
+// The fields at the beginning of a truncated file.
 var (
 	containerField = regexp.MustCompile(`"containerID":"([^"\\]+)"`)
 	ifNameField    = regexp.MustCompile(`"ifName":"([^"\\]+)"`)

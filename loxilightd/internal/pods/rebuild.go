@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// Records of pods may be lost while the pods still run. Then as much as possible is rebuilt from
-// their Endpoints, leases and links, and no link is removed.
+// Records of pods may be lost while the pods still run. In that case, as much as possible is
+// rebuilt from their Endpoints, leases and links, and no link is removed.
 
 // damagedSuffix is the suffix of unreadable records, which are kept until the DEL of their
 // interfaces.
@@ -97,8 +97,8 @@ type guard struct {
 	api.EndpointSpec
 }
 
-// rebuilt returns a record of the interface behind a device, from other sources; nil if too
-// little is known, or the interface seems to be unowned.
+// rebuilt returns a record of the interface behind a device, rebuilt from other sources; nil if too
+// little is known, or its record does not seem to have been lost.
 func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	o, ok := ownerIn(label)
 	if !ok {
@@ -165,7 +165,7 @@ func usualOwners(container string) (list []ipam.Owner) {
 	return list
 }
 
-// takeLease adds the fields of a lease that the Endpoint did not have.
+// takeLease takes from a lease the fields that the Endpoint did not contain.
 func (r *record) takeLease(l *ipam.Lease) {
 	r.Addresses = slices.Clone(l.Addresses)
 	if r.Network == "" {
@@ -249,7 +249,7 @@ func (s *Server) keep(device, label string, lost bool) error {
 
 // unkeep removes the mark of a link that no longer exists.
 func (s *Server) unkeep(device string) {
-	// Useless without the link.
+	// The mark is useless without the link.
 	_ = os.Remove(filepath.Join(s.StateDir, recordDir, device+keptSuffix))
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,10 +296,10 @@ func (s *Server) sweepKept(devices map[string]string) {
 	}
 }
 
-// maxNamed is how many items of a kind a problem names.
+// maxNamed is the maximum number of items of a kind that a problem names.
 const maxNamed = 5
 
-// Problems describes damaged or lost records, until their pods are deleted.
+// Problems describes damaged or lost records, until the pods concerned are deleted.
 func (s *Server) Problems() (list []string) {
 	var rebuilt []string
 	for _, r := range s.all() {
@@ -341,8 +341,8 @@ func some(list []string) string {
 	return text
 }
 
-// recallPlugin takes from the configuration of a DEL which plugin assigned the addresses of an
-// interface whose record was lost.
+// recallPlugin determines, from the configuration of a DEL, which plugin assigned the addresses of
+// an interface whose record was lost.
 func (s *Server) recallPlugin(r *record, p *api.CNIParams, c *conf) {
 	leased := slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == r.owner() })
 	if r.Rebuilt && r.Plugin == nil && c.ipam.Type != "" && !leased {

@@ -23,7 +23,7 @@ func (n *node) tear(container string) {
 	}
 }
 
-// wantProblem fails the test unless the only problem names all of these.
+// wantProblem fails the test unless there is exactly one problem, which contains all words.
 func (n *node) wantProblem(words ...string) {
 	n.t.Helper()
 	p := n.Problems()
@@ -124,8 +124,8 @@ func TestTornRecordAlone(t *testing.T) {
 	}
 }
 
-// TestRecordsLost: the folder of the records is deleted while pods run. Links that belong to no
-// known pod are kept, too, until their pods are deleted.
+// TestRecordsLost: the folder of the records is deleted while pods run. Links of unknown pods are
+// kept, too, until their pods are deleted.
 func TestRecordsLost(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)
@@ -154,7 +154,7 @@ func TestRecordsLost(t *testing.T) {
 	n.wantProblem("shop/web-c1")
 }
 
-// TestStrayRecord: an unreadable record without an existing interface is reported.
+// TestStrayRecord: an unreadable record of an interface that does not exist is reported.
 func TestStrayRecord(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("good", nil)
@@ -173,7 +173,7 @@ func TestStrayRecord(t *testing.T) {
 	}
 }
 
-// TestTornRecordOfPlugin: the DEL names the plugin that assigned the addresses.
+// TestTornRecordOfPlugin: the plugin that assigned the addresses is determined from the DEL.
 func TestTornRecordOfPlugin(t *testing.T) {
 	n := newNode(t)
 	r := &record{ContainerID: "c1", IfName: "eth0", Rebuilt: true}

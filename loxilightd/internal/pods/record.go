@@ -43,9 +43,9 @@ type record struct {
 	Bridge    string           `json:"bridge,omitempty"`
 	MAC       string           `json:"mac,omitempty"`
 	MTU       int              `json:"mtu,omitempty"`
-	RouteMTU  int              `json:"routeMTU,omitempty"` // of routes by a gateway without an MTU of their own
+	RouteMTU  int              `json:"routeMTU,omitempty"` // for routes by a gateway that have no MTU of their own
 	Addresses []netip.Prefix   `json:"addresses,omitempty"`
-	Gateways  []netip.Addr     `json:"gateways,omitempty"` // of each address; may be invalid
+	Gateways  []netip.Addr     `json:"gateways,omitempty"` // one for each address; may be invalid
 	Routes    []route          `json:"routes,omitempty"`
 	DNS       json.RawMessage  `json:"dns,omitempty"`
 	Ports     []portMapping    `json:"ports,omitempty"`
@@ -149,8 +149,8 @@ func (s *Server) recordPath(o ipam.Owner) string {
 	return filepath.Join(s.StateDir, recordDir, sumOf(o)+".json")
 }
 
-// save writes a record. Only a record with an IPAM plugin must survive a power failure;
-// everything else is lost then anyway.
+// save writes a record. Only a record with an IPAM plugin must survive a power failure, because
+// everything else is lost in that case anyway.
 func (s *Server) save(r *record) error {
 	dir := filepath.Join(s.StateDir, recordDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -248,7 +248,7 @@ func readRecord(path string) (*record, error) {
 func Leases(stateDir string) (list []ipam.Lease) {
 	records, err := loadRecords(stateDir, func(string, error) error { return nil })
 	if err != nil {
-		return nil // the caller that starts with the records reports it
+		return nil // the start, which reads the records as well, reports the error
 	}
 	for _, r := range records {
 		if r.Plugin == nil && r.Done {

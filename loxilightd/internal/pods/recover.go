@@ -15,7 +15,7 @@ import (
 )
 
 // recover takes over the finished interfaces of an earlier run and removes the others. It reports
-// whether it is complete; otherwise it must be repeated.
+// whether it succeeded; otherwise it must be repeated.
 func (s *Server) recover(ctx context.Context) bool {
 	if err := s.takeOver(ctx); err != nil {
 		s.Log.Error("what an earlier run left of pods is not cleared away yet; ADD waits for that", slog.Any("error", err))
@@ -63,7 +63,7 @@ func (s *Server) takeOver(ctx context.Context) error {
 	return s.clearStrays(ctx, devices)
 }
 
-// clearStrays removes links and objects without an interface, and puts the missing objects of
+// clearStrays removes links and objects that belong to no interface, and puts missing objects of
 // existing interfaces.
 func (s *Server) clearStrays(ctx context.Context, devices map[string]string) error {
 	wanted := map[api.ObjectRef]bool{}
@@ -99,7 +99,7 @@ func (s *Server) clearStrays(ctx context.Context, devices map[string]string) err
 	}
 	if slices.ContainsFunc(puts, func(o api.Object) bool { return o.Kind == api.KindNAT }) {
 		var refused *api.Error
-		if puts, refused = s.withGroups(ctx, puts); refused != nil { // lost, too
+		if puts, refused = s.withGroups(ctx, puts); refused != nil { // the groups may be lost, too
 			return refused
 		}
 	}
@@ -111,7 +111,7 @@ func (s *Server) clearStrays(ctx context.Context, devices map[string]string) err
 	return s.clearLeases(ctx)
 }
 
-// clearLeases releases addresses without an interface.
+// clearLeases releases addresses that belong to no interface.
 func (s *Server) clearLeases(ctx context.Context) error {
 	for _, l := range s.Addresses.Leases() {
 		s.mu.Lock()
@@ -128,8 +128,8 @@ func (s *Server) clearLeases(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes interfaces whose pods are gone: the pod's network namespace, and with it the
-// link, no longer exists.
+// sweep removes interfaces whose pods no longer exist: the pod's network namespace, and with it the
+// link, is gone.
 func (s *Server) sweep(ctx context.Context) {
 	devices, err := s.Links.Devices(ctx)
 	if err != nil {

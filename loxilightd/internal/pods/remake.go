@@ -14,12 +14,13 @@ import (
 
 const (
 	// remakeInterval is how often missing links of pods are searched for without a Wake, and
-	// remakePause the least time between two searches.
+	// remakePause the minimum time between two searches.
 	remakeInterval = 500 * time.Millisecond
 	remakePause    = 50 * time.Millisecond
-	// remakeWait limits how long a missing link waits for another command for it.
+	// remakeWait limits how long the recreation of a link waits for another command for its
+	// interface.
 	remakeWait = 50 * time.Millisecond
-	// maxRemakes is how many links are recreated at a time.
+	// maxRemakes is the number of links that are recreated concurrently.
 	maxRemakes = 8
 )
 
@@ -81,7 +82,7 @@ func (s *Server) remake(ctx context.Context, r *record) {
 	release, busy := s.hold(bounded, r.owner())
 	cancel()
 	if busy != nil {
-		return // an ADD or DEL of it is under way
+		return // an ADD or DEL for it is in progress
 	}
 	defer release()
 	devices, err := s.Links.Devices(ctx)
@@ -104,7 +105,7 @@ func (s *Server) remake(ctx context.Context, r *record) {
 		slog.String("container", r.ContainerID), slog.String("device", r.Device))
 }
 
-// reconnect creates the link of a pod, and opens it once its source guard is in force.
+// reconnect creates the link of a pod, and opens it for packets once its source guard is in force.
 func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	before := r.Device
 	defer s.opens(r)()
@@ -134,8 +135,8 @@ func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	return nil
 }
 
-// opens records that the link of a pod must be opened once its Endpoint is Ready; the returned
-// function removes that record, after success or the last attempt.
+// opens records that the link of a pod is to be opened once its Endpoint is Ready. The returned
+// function removes this entry, after success or the last attempt.
 func (s *Server) opens(r *record) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,7 @@ func (s *Server) opens(r *record) func() {
 	}
 }
 
-// Opening reports whether the link of an Endpoint must be opened once the Endpoint is Ready.
+// Opening reports whether the link of an Endpoint is to be opened once the Endpoint is Ready.
 func (s *Server) Opening(endpoint string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

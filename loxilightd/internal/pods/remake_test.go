@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// eventually waits until ok.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -23,7 +23,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // TestRemake: links that another program deletes are recreated unchanged, also by the next run; a
-// link with a DEL is not.
+// link that a DEL removes is not.
 func TestRemake(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"mac": "02:11:22:33:44:55", "bandwidth": map[string]any{"ingressRate": 8000000}}})
@@ -32,7 +32,7 @@ func TestRemake(t *testing.T) {
 		all := n.links.Links()
 		for _, l := range all {
 			for i := range l.Routes {
-				l.Routes[i].Spare = false // counts at ADD alone
+				l.Routes[i].Spare = false // matters only at ADD
 			}
 		}
 		text, err := json.Marshal(all)
@@ -59,7 +59,8 @@ func TestRemake(t *testing.T) {
 	eventually(t, "after a restart both links are as before", again)
 	n.wantOnly("c1", "c2")
 
-	// Another device has the name meanwhile: the link gets the next one, and the Endpoint with it.
+	// Meanwhile, another device has the name: the link gets the next one, and its Endpoint is
+	// updated.
 	n.links.SetForeign("hs1")
 	remove("hs1")
 	eventually(t, "the link has another name", func() bool { _, ok := n.links.Links()["hs3"]; return ok && n.links.Links()["hs3"].Open })
@@ -94,7 +95,7 @@ func TestMissing(t *testing.T) {
 	if why("c1") != "" {
 		t.Errorf("its link exists, and %q", why("c1"))
 	}
-	gone := n.all()[0] // in no order
+	gone := n.all()[0] // in no particular order
 	netns := gone.Netns
 	if err := os.Remove(netns); err != nil {
 		t.Fatal(err)

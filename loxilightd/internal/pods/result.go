@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// result is the result of a plugin as of version 1.1.0 of the specification. Results of 0.3.1 and
-// 0.4.0 also contain the version of each address.
+// result is the result of a plugin, as of version 1.1.0 of the specification. Results of versions
+// 0.3.1 and 0.4.0 also contain the IP version of each address.
 type result struct {
 	CNIVersion string          `json:"cniVersion,omitempty"`
 	Interfaces []resultLink    `json:"interfaces,omitempty"`

@@ -78,7 +78,7 @@ func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 		err = r.opts.Table.Update(ctx, a.key, a.value)
 	}
 	switch {
-	case ctx.Err() != nil: // stopping: the row may be fine
+	case ctx.Err() != nil: // Run is stopping: the row may be intact
 	case err == nil && !complete:
 		r.again(a)
 	default:
@@ -86,7 +86,7 @@ func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 	}
 }
 
-// again queues a row that has begun after the rows that were changed with it.
+// again queues a row, after Begin was called for it, behind the rows that changed with it.
 func (r *Reconciler[K, V]) again(a attempt[K, V]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +96,8 @@ func (r *Reconciler[K, V]) again(a attempt[K, V]) {
 	}
 }
 
-// record stores the outcome of an attempt, unless the row was changed meanwhile: then it is
-// queued again, and the next attempt counts.
+// record stores the outcome of an attempt, unless the row was changed during the attempt: then the
+// row is already queued again, and the next attempt counts.
 func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	r.mu.Lock()
 	w := a.row
@@ -166,7 +166,7 @@ func (r *Reconciler[K, V]) markSynced() {
 	}
 }
 
-// idle returns how long no work is due.
+// idle returns the time until work is due.
 func (r *Reconciler[K, V]) idle() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// exclusiveTable is a table whose rows with odd values have something to release. It records its
+// exclusiveTable is a table in which rows with odd values have something to release. It records its
 // calls.
 type exclusiveTable struct {
 	*table
@@ -40,7 +40,7 @@ func (y *exclusiveTable) Delete(ctx context.Context, key string) error {
 }
 
 // TestExclusiveTable: a row releases resources after all rows that changed with it have been tried,
-// and is Done only then. Without other work it needs no second attempt.
+// and is Done only then. Without other work, one attempt is enough.
 func TestExclusiveTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := &exclusiveTable{table: newTable(map[string]int{})}
@@ -78,7 +78,7 @@ func TestExclusiveTable(t *testing.T) {
 		if s, _ := r.Status("a"); s.State != Failed {
 			t.Errorf("what cannot begin is %s, want failed", s.State)
 		}
-		time.Sleep(time.Second) // no other work: the retry needs no begin
+		time.Sleep(time.Second) // no other work: the retry does not call Begin
 		expect("a row that fails", "begin a11", "update b8", "update a11")
 		wantContent(t, y.table, map[string]int{"a": 11, "b": 8, "c": 3})
 	})

@@ -13,8 +13,8 @@ const (
 	logRefill = time.Second
 )
 
-// limitedLog is a logger with a limit of logBurst lines, and one more for each logRefill. It is
-// used by the goroutine of Run only.
+// limitedLog is a logger that allows logBurst lines, and one more per logRefill. It is used by the
+// goroutine of Run only.
 type limitedLog struct {
 	log        *slog.Logger
 	used       int

@@ -20,17 +20,17 @@ import (
 type Options[K comparable, V any] struct {
 	Table datapath.Table[K, V]
 	Log   *slog.Logger
-	// Notify is called with each outcome that differs from the status that Status
-	// returned before it, from the goroutine of Run and with no lock held. So it is
-	// called after each change and after each repair. A deleted row has State Removed.
+	// Notify is called with each outcome that differs from the status that Status returned before,
+	// from the goroutine of Run and with no lock held. It is thus called after each change and
+	// after each repair. A deleted row has State Removed.
 	Notify func(K, Status)
-	// Every has Notify called for every outcome, changed or not.
+	// If Every is set, Notify is called for every outcome, changed or not.
 	Every bool
 	// NoPrune are rows that are not pruned although they are not desired.
 	NoPrune map[K]bool
 
 	MinBackoff time.Duration // after the first failure of a row; default 50 ms
-	MaxBackoff time.Duration // after many; default 30 s
+	MaxBackoff time.Duration // after many failures; default 30 s
 	// AbsentBackoff limits the delay of a retry of a row that waits for something; default 5 s.
 	AbsentBackoff time.Duration
 	// VerifyInterval is the time between the starts of two rounds of
@@ -60,7 +60,7 @@ type Reconciler[K comparable, V any] struct {
 	waiters     map[*waiter[K]]struct{}
 	counts      [stateCount]int
 	initialized bool // all sources of desired state are complete
-	pruned      bool // rows that are not desired have been searched, once
+	pruned      bool // the table has been searched once for rows that are not desired
 	synced      chan struct{}
 	repairs     uint64
 	round       round[K]
@@ -81,7 +81,7 @@ type row[K comparable, V any] struct {
 	retryAt    time.Time
 	status     Status
 	notified   Status // the last outcome given to Notify
-	reset      bool   // the status was set to Pending since then
+	reset      bool   // the status was set to Pending after that outcome
 }
 
 // New returns a Reconciler that does nothing before Run.
@@ -186,8 +186,8 @@ func (r *Reconciler[K, V]) signal() {
 	}
 }
 
-// Synced is closed when the desired state is complete and every row of it, and every row that is
-// not desired, has been tried once.
+// Synced is closed when the desired state is complete and every row, whether desired or to be
+// deleted, has been tried once.
 func (r *Reconciler[K, V]) Synced() <-chan struct{} { return r.synced }
 
 // Repairs returns the number of external changes that were repaired.
@@ -197,7 +197,7 @@ func (r *Reconciler[K, V]) Repairs() uint64 {
 	return r.repairs
 }
 
-// Run works until ctx ends.
+// Run applies, retries and verifies rows until ctx ends.
 func (r *Reconciler[K, V]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if r.step(ctx) {

@@ -28,7 +28,7 @@ type table struct {
 	fail    map[string]error     // of Update and Delete, by key
 	random  *rand.Rand           // nil: no random faults
 	calls   map[string]int       // Updates by key
-	updated map[string]time.Time // the last Update that was done
+	updated map[string]time.Time // when a row was last updated successfully
 	busy    bool
 	delay   time.Duration // of each Update
 }
@@ -286,8 +286,8 @@ func TestRepairsExternalChange(t *testing.T) {
 	})
 }
 
-// TestNotifyEndsPending: after a status of Pending could be read, the outcome is reported, even
-// if it equals the previous outcome.
+// TestNotifyEndsPending: if a client could read the status Pending, the outcome is reported even if
+// it equals the previous outcome.
 func TestNotifyEndsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

@@ -79,12 +79,12 @@ func messageOf(err error) string {
 	return strings.Join(lines, "; ")
 }
 
-// sameOutcome reports whether two statuses are equal for a client.
+// sameOutcome reports whether two statuses look the same to a client.
 func sameOutcome(a, b Status) bool {
 	return a.State == b.State && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// backoff returns the delay of a retry after so many consecutive failures.
+// backoff returns the delay of a retry, which depends on the number of consecutive failures.
 func backoff(s Status, minimum, maximum, absent time.Duration) time.Duration {
 	if s.Reason == ReasonAbsent {
 		maximum = min(maximum, absent)
@@ -118,7 +118,7 @@ func (r *Reconciler[K, V]) Counts() map[State]int {
 	return m
 }
 
-// NotDone returns at most limit rows that are desired and not done, in no order. It is
+// NotDone returns at most limit rows that are desired and not done, in no particular order. It is
 // cheap if all rows are done.
 func (r *Reconciler[K, V]) NotDone(limit int) map[K]Status {
 	r.mu.Lock()

@@ -106,8 +106,8 @@ func (r *Reconciler[K, V]) beginRound(now time.Time) {
 	}
 }
 
-// verify verifies one row, and has it applied again if it was changed externally, is outdated or
-// cannot be verified.
+// verify verifies one row, and queues it to be applied again if it was changed externally, is
+// outdated or cannot be verified.
 func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 	r.mu.Lock()
 	w, ok := r.rows[key]

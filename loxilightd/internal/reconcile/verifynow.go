@@ -4,15 +4,15 @@ package reconcile
 
 import "context"
 
-// look is a row whose verification was requested.
+// request is a row for which a verification was requested.
 type request[K comparable] struct {
 	key  K
 	done chan struct{}
 }
 
-// VerifyNow has a row verified before all others, and returns after that. If the row is not intact,
-// its status is no longer Done until it has been repaired. If ctx ends first, VerifyNow returns
-// the error of ctx.
+// VerifyNow verifies a row before all others, and returns after the verification. If the row is not
+// intact, its status is no longer Done until it has been repaired. If ctx ends first, VerifyNow
+// returns the error of ctx.
 func (r *Reconciler[K, V]) VerifyNow(ctx context.Context, key K) error {
 	l := request[K]{key, make(chan struct{})}
 	r.mu.Lock()

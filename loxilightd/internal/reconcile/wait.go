@@ -11,10 +11,10 @@ type waiter[K comparable] struct {
 	tried bool // an attempt is enough
 }
 
-// WaitDone returns when every row that was last changed at revision or before is done, or
-// deleted if it was to be removed. With keys, only these rows count, at any revision: the caller
-// has called Apply before. For a row that is changed again meanwhile, the later change counts. If
-// ctx ends first, WaitDone returns the remaining keys and the error of ctx.
+// WaitDone returns when every row that was last changed at revision or before is done, or deleted
+// if it was to be deleted. With keys, only these rows count, at any revision: the caller must have
+// called Apply before. If a row is changed again during the wait, the later change counts. If ctx
+// ends first, WaitDone returns the remaining keys and the error of ctx.
 func (r *Reconciler[K, V]) WaitDone(ctx context.Context, revision uint64, keys ...K) ([]K, error) {
 	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{})}
 	r.mu.Lock()

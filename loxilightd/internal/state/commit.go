@@ -14,8 +14,8 @@ type Transaction struct {
 	Put     []*Object // created or updated; their revision does not matter
 	Delete  []Key
 	Replace *Scope
-	// Owner is the owner on whose behalf objects are deleted. Only [OwnerFile] matters: objects
-	// from files can be deleted by no other owner.
+	// Owner is the owner on whose behalf objects are deleted. It matters for [OwnerFile] only:
+	// no other owner can delete objects from files.
 	Owner string
 
 	IfRevision *uint64 // refuse with Conflict unless the store is at this revision; nil: any
@@ -26,7 +26,7 @@ type Transaction struct {
 	RequestID string
 	Answer    func(*Result) []byte
 
-	// Force takes Interfaces from devices that other objects need.
+	// Force allows Interfaces to be removed from devices that other objects need.
 	Force    bool
 	Observed Observed
 
@@ -63,10 +63,10 @@ type Result struct {
 	PendingLeft time.Duration
 	// Reverted is the unconfirmed change that this transaction rolled back; nil: none.
 	Reverted *Pending
-	// Left are the objects that a rollback did not restore although they differ from that
-	// revision: objects from files.
+	// Left are the objects that a rollback did not restore although they differ from the
+	// restored revision: objects from files, objects of pods, and objects that force skipped.
 	Left []Key
-	// Warnings report which objects no longer get the packets of which devices.
+	// Warnings report which objects no longer receive packets from which devices.
 	Warnings []string
 }
 
@@ -156,7 +156,8 @@ const maxTries = 3
 func (s *Store) commit(t *Transaction) (*Result, error) {
 	base := s.Snapshot()
 	p, err := s.plan(t)
-	// A concurrent commit may have mixed two states: plan again, up to maxTries times.
+	// A concurrent commit may have made the plan mix two states: plan again, up to maxTries
+	// times.
 	for tries := 0; t.DryRun && base != s.Snapshot() && tries < maxTries; tries++ {
 		base = s.Snapshot()
 		p, err = s.plan(t)
@@ -202,7 +203,7 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	return result, nil
 }
 
-// remember computes what the history must keep of a change.
+// remember computes what the history must record about a change.
 func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	w.entry = p.newEntry(t, result.Revision, s.clock.Now().Round(0).UTC())
 	sortFormers(p.formers)
@@ -230,7 +231,7 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	}
 }
 
-// noteWaiting updates which change waits for confirmation, if any.
+// noteWaiting updates the change that waits for confirmation, if any.
 func (s *Store) noteWaiting(p *plan, w *write) {
 	if w.pending == nil {
 		if w.clearsPending {

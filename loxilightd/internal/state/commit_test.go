@@ -126,7 +126,8 @@ func TestCommitRefusals(t *testing.T) {
 	}
 }
 
-// A frontend may change its owner within one transaction, in any order.
+// TestFrontendChangesHands: a frontend may move between Services within one transaction, in any
+// order.
 func TestFrontendChangesHands(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 1"), service(t, "b", "192.0.2.2:80 1")}})

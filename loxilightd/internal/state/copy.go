@@ -68,7 +68,7 @@ func (s *Store) Copy() error {
 		err = syncDir(filepath.Dir(path))
 	}
 	if err != nil {
-		_ = os.Remove(path + ".new") // of no use
+		_ = os.Remove(path + ".new") // unusable
 		return fmt.Errorf("copy the store to %s: %w", path, err)
 	}
 	s.writer.Lock()
@@ -106,7 +106,7 @@ func recreate(path string, damage *Damage, decode func(string, []byte) (Value, e
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		damage.Cause += fmt.Sprintf("; its copy could not be used: %v", err)
-		_ = os.Remove(path) // the copy under its name; the copy itself stays
+		_ = os.Remove(path) // the duplicate of the copy; the copy itself stays
 	}
 	damage.Restored = 0
 	if err := create(path, freshRevision(damage.At), damage); err != nil {

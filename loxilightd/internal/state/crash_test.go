@@ -29,7 +29,7 @@ func TestKilled(t *testing.T) {
 		}
 		var acknowledged uint64
 		for lines := bufio.NewScanner(out); acknowledged < uint64(20+round) && lines.Scan(); {
-			_, _ = fmt.Sscan(lines.Text(), &acknowledged) // another line is another line
+			_, _ = fmt.Sscan(lines.Text(), &acknowledged) // other lines are ignored
 		}
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)

@@ -21,13 +21,13 @@ const maxNamed = 5
 // maxUnderlays limits for how many Peers with a Tunnel the device towards them is looked up.
 const maxUnderlays = 256
 
-// Observed is what a transaction needs to know of the node. Fields may be nil: unknown.
+// Observed is what a transaction needs to know about the node. Fields may be nil: unknown.
 type Observed struct {
 	// DeviceOf returns the device of an Interface that is chosen by its address.
 	DeviceOf func(name string) string
 	// IsAttached reports whether the programs are attached to the device of an Interface.
 	IsAttached func(name string) bool
-	// DeviceTo returns the device of the host by which packets to an address leave.
+	// DeviceTo returns the device of the host through which packets to an address leave.
 	DeviceTo func(a netip.Addr) string
 	// Devices returns the devices of the host.
 	Devices func() map[string]datapath.Device
@@ -47,8 +47,8 @@ type detached struct {
 
 func isInterface(o *Object) bool { return o.Kind == KindInterface && !o.isOpaque() }
 
-// checkDetached refuses to take an Interface from a device that other objects need: packets of the
-// device would bypass rules, Services would accept no connection, and tunnels would receive
+// checkDetached refuses to remove an Interface from a device that other objects need: packets of
+// the device would bypass rules, Services would accept no connection, and tunnels would receive
 // nothing. With Force, in a rollback and for object files the change is made, with warnings.
 func (p *plan) checkDetached(t *Transaction) error {
 	i := slices.IndexFunc(p.replaced, isInterface)
@@ -76,7 +76,7 @@ func (p *plan) checkDetached(t *Transaction) error {
 	return nil
 }
 
-// detachCheck checks what a plan takes from devices.
+// detachCheck checks the consequences of a plan that removes programs from devices.
 type detachCheck struct {
 	*plan
 	t *Transaction
@@ -87,8 +87,8 @@ type detachCheck struct {
 	noneLeft  bool           // reported that no Interface is left
 }
 
-// refuse refuses the change for what would happen. If the change is made all the same, the warning
-// contains what happens.
+// refuse refuses the change because of would, its consequence. If the change is made nevertheless,
+// refuse adds the warning happens instead.
 func (u *detachCheck) refuse(was *Object, would, happens string) error {
 	if u.t.Force || u.t.isRollback || u.t.Owner == OwnerFile {
 		u.warn("%s: %s", was.Key, happens)
@@ -104,7 +104,8 @@ func (u *detachCheck) isCorrected(d detached) bool {
 	return u.after[other] && u.t.Observed.IsAttached != nil && !u.t.Observed.IsAttached(d.was.Name)
 }
 
-// checkRules is about rules that name the device.
+// checkRules refuses to detach a device that rules name, and otherwise warns that FirewallRules no
+// longer apply to it.
 func (u *detachCheck) checkRules(d detached) error {
 	count, first := 0, Key{}
 	for _, kind := range []string{KindFirewallRule, KindNAT} {
@@ -133,7 +134,7 @@ func (u *detachCheck) checkRules(d detached) error {
 }
 
 // checkServices refuses to leave Services without any Interface, and otherwise warns: the device
-// may have been one of several by which connections arrive.
+// may have been one of several on which connections arrive.
 func (u *detachCheck) checkServices(d detached) error {
 	services := u.named(KindService, func(*Object) bool { return true })
 	switch {
@@ -149,7 +150,7 @@ func (u *detachCheck) checkServices(d detached) error {
 	return nil
 }
 
-// checkAnnounced refuses to take the last Interface that announces addresses of Services.
+// checkAnnounced refuses to remove the last Interface that announces addresses of Services.
 func (u *detachCheck) checkAnnounced(was *Object) error {
 	isUplink := func(o *Object) bool { return o.Value.(*Interface).Role == datapath.RoleUplink }
 	if !isUplink(was) || u.counts[KindInterface] == 0 { // see checkServices
@@ -169,7 +170,7 @@ func (u *detachCheck) checkAnnounced(was *Object) error {
 		announced+": no address is announced any more, because no Interface of role uplink is left")
 }
 
-// checkUnderlays refuses to take the programs from the device by which packets of tunnels arrive.
+// checkUnderlays refuses to remove the programs from the device on which tunnel packets arrive.
 func (u *detachCheck) checkUnderlays(d detached) error {
 	known := &u.t.Observed
 	if d.inSwitch && !u.merged || known.DeviceTo == nil || known.Devices == nil {
@@ -250,7 +251,7 @@ func (p *plan) placeOf(o *Object, t *Transaction) place {
 	return p.place(device, v.Switch)
 }
 
-// place returns the place of a device. In one network namespace for host and switch, every device
+// place returns the place of a device. If host and switch are one network namespace, every device
 // counts as a device of the host.
 func (p *plan) place(device string, inSwitch bool) place {
 	return place{device, inSwitch && !p.merged}

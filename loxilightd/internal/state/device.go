@@ -33,7 +33,7 @@ func (t *Tunnel) makes(device string) bool {
 
 // NamesDevice reports whether an object refers to a device of that name, as an existing device or
 // as one to create. It considers the current state and the state after a rollback of the change
-// that waits for confirmation. Objects of the owner but are ignored.
+// that waits for confirmation. It ignores objects of the owner but.
 func (s *Store) NamesDevice(device, but string) bool {
 	w := s.waiting.Load()
 	return s.Snapshot().table.namesDevice(device, but) || w != nil && w.back.namesDevice(device, but)

@@ -170,7 +170,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 // and remapping waits for all readers of the history.
 const mapped = 1 << 30
 
-// growBy is by how much the file grows at least, in bytes.
+// growBy is the minimum by which the file grows, in bytes.
 const growBy = 32 << 10
 
 // finishOpen writes what a newly opened store needs before it can be used.
@@ -193,8 +193,8 @@ func (d *disk) finishOpen(c *content) error {
 	return nil
 }
 
-// isTransient reports whether err is a lack of permission or of a system resource, which may be
-// gone at the next start, rather than damage to the store.
+// isTransient reports whether err is a lack of permission or of a system resource, which may end
+// before the next start, rather than damage to the store.
 func isTransient(err error) bool {
 	for _, lack := range []error{
 		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EINTR,

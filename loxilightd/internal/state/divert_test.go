@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// diverting is a service that diverts clients to others.
+// diverting returns a service that diverts clients to others.
 func diverting(t *testing.T, name, frontend string, others ...datapath.ServiceName) *Object {
 	t.Helper()
 	o := service(t, name, frontend+" 1")
@@ -21,7 +21,7 @@ func diverting(t *testing.T, name, frontend string, others ...datapath.ServiceNa
 	return o
 }
 
-// TestDivertedServiceIsThere: the target of a diversion must exist, at the latest with the same
+// TestDivertedServiceIsThere: the target of a diversion must exist or be created by the same
 // change, and cannot be deleted while it is referenced.
 func TestDivertedServiceIsThere(t *testing.T) {
 	cfg := testConfig(t.TempDir())

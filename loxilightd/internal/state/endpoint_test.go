@@ -17,7 +17,7 @@ func endpoint(name, device string, mac byte, addrs ...string) *Object {
 	return &Object{Key: Key{KindEndpoint, name}, Owner: "cli", Spec: device, Value: v}
 }
 
-// TestEndpointsHaveTheirOwn: a device, a MAC and an address are one Endpoint's.
+// TestEndpointsHaveTheirOwn: a device, a MAC or an address belongs to one Endpoint only.
 func TestEndpointsHaveTheirOwn(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs1", 1, "10.1.0.5", "2001:db8::5")}})

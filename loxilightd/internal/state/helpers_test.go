@@ -12,7 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// A spec in these tests is "FRONTEND... COUNT": so many backends; or "dev NAME".
+// decodeForTest decodes the specs of these tests: "FRONTEND... COUNT", a Service with COUNT
+// backends, or "dev NAME", an Interface.
 func decodeForTest(kind string, spec []byte) (Value, error) {
 	words := strings.Fields(string(spec))
 	if kind == KindInterface && len(words) == 2 {
@@ -87,8 +88,8 @@ func dump(s *Snapshot) string {
 	return b.String()
 }
 
-// wantRefusal checks reason, object, field and a piece of the message, and that
-// the store is as it was.
+// wantRefusal checks reason, object, field and a piece of the message, and that the store is
+// unchanged.
 func wantRefusal(t *testing.T, s *Store, tr *Transaction, reason Reason, key, field, text string) {
 	t.Helper()
 	revision, before := s.Snapshot().Revision, dump(s.Snapshot())

@@ -28,7 +28,7 @@ func wanted(s *Store, files bool) string {
 	return b.String()
 }
 
-// mess makes random transactions of four owners with few names.
+// mess generates random transactions of four owners with few names.
 type mess struct {
 	t      *testing.T
 	random *rand.Rand
@@ -280,7 +280,7 @@ func TestOlderVersionInBetween(t *testing.T) {
 	}
 	o := service(t, "c", "192.0.2.3:80 1")
 	o.Revision = 3
-	if err := s.disk.write(&write{revision: 3, puts: []*Object{o}, count: 3}); err != nil { // all that it wrote
+	if err := s.disk.write(&write{revision: 3, puts: []*Object{o}, count: 3}); err != nil { // all that the older version wrote
 		t.Fatal(err)
 	}
 	s, report = reopen(t, s, cfg)

@@ -16,7 +16,8 @@ import (
 var bucketHistory = []byte("history")
 
 // loadHistory reads the entries. A history that is damaged, or that does not lead to the current
-// revision (an older version has changed the store since), is discarded; why then says so.
+// revision (an older version has changed the store since), is discarded; why then contains the
+// reason.
 func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	if b == nil {
 		return ""
@@ -51,7 +52,7 @@ func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	return ""
 }
 
-// beginHistory creates the bucket of the history. anew replaces an unusable one.
+// beginHistory creates the bucket of the history. With anew it replaces an unusable history.
 func (d *disk) beginHistory(anew bool) error {
 	return d.update(func(tx *bbolt.Tx) error {
 		if anew {

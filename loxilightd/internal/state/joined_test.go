@@ -93,7 +93,7 @@ func TestJoined(t *testing.T) {
 				if restarts {
 					s, _ = reopen(t, s, cfg)
 				}
-				// A rollback is one revision more, and the history keeps one.
+				// A rollback adds a revision, and the history keeps only one.
 				if got := confirmation(s, 5); x.want == Confirmed && got != Confirmed {
 					t.Errorf("revision 5 is %s", got)
 				}

@@ -29,7 +29,7 @@ func (b *Bridge) claims(each func(claim, func() string)) {
 // Route is the spec of a Route.
 type Route struct {
 	datapath.Route
-	Peer string // of a Route to a Peer: Prefix is another prefix of it; empty: none
+	Peer string // the Peer that has Prefix as an additional prefix; empty: not a Route to a Peer
 }
 
 func (*Route) cost() datapath.Cost { return datapath.Cost{} }
@@ -41,7 +41,7 @@ func (r *Route) claims(each func(claim, func() string)) {
 	field := func() string { return "spec.prefix" }
 	if r.Peer != "" {
 		each(claim{what: claimPeerPrefix, prefix: r.Prefix}, field)
-		each(claimOfRoute(r.Prefix, 0, true), field) // its namespace if the Peer has a tunnel
+		each(claimOfRoute(r.Prefix, 0, true), field) // in the switch, where the route is if the Peer has a tunnel
 		return
 	}
 	each(claimOfRoute(r.Prefix, r.Metric, r.Switch), field)

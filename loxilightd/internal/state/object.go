@@ -33,10 +33,10 @@ const (
 	KindPeer         = api.KindPeer
 )
 
-// Kinds lists them, in the order of [api.Kinds].
+// Kinds lists the kinds of objects, in the order of [api.Kinds].
 var Kinds = api.Kinds
 
-// Owners with a meaning.
+// Owners with a special meaning.
 const (
 	// OwnerFile owns the objects from files. Only a [Transaction] of that owner changes them.
 	OwnerFile = api.OwnerFile
@@ -72,7 +72,7 @@ type Object struct {
 	Owner    string
 	Labels   map[string]string
 	Spec     string // as JSON, as configured
-	Value    Value  // what Spec means
+	Value    Value  // the decoded Spec
 	Revision uint64 // of the commit that last changed it; set by the store
 
 	crc uint32 // of its record on disk
@@ -83,10 +83,10 @@ func (o *Object) same(p *Object) bool {
 	return o.Owner == p.Owner && o.Spec == p.Spec && maps.Equal(o.Labels, p.Labels)
 }
 
-// Value is the checked spec of an object: a pointer to one of the types of this
-// package that are named like a kind.
+// Value is the checked spec of an object: a pointer to one of the types of this package that are
+// named like a kind, or opaque.
 type Value interface {
-	// cost returns how many entries of each table it needs.
+	// cost returns how many entries of each table the object needs.
 	cost() datapath.Cost
 	// claims calls each for every resource that at most one object may own.
 	claims(each func(c claim, field func() string))
@@ -139,5 +139,5 @@ type HealthCheck struct {
 	Interval  time.Duration
 	Timeout   time.Duration
 	Healthy   int // successes in a row until the backend counts as healthy
-	Unhealthy int // failures in a row until it does not
+	Unhealthy int // failures in a row until it counts as unhealthy
 }

@@ -178,8 +178,8 @@ type waiting struct {
 	networks map[Key]*Object // pod networks that it created or changed, as they are now
 }
 
-// machineOwners are programs that cannot wait for users: their objects may change while a change
-// of another owner waits.
+// machineOwners are owners that cannot wait for users: their objects may change while a change of
+// another owner waits.
 var machineOwners = map[string]bool{OwnerFile: true, OwnerCNI: true, OwnerK8s: true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
@@ -273,7 +273,8 @@ func (p *plan) checkConfirmed() error {
 }
 
 // checkWaiting refuses a plan that would make a rollback of the waiting change impossible, or that
-// concerns its owner. A plan with confirmation joins the waiting change.
+// changes objects of the waiting change or of its owners. A plan with confirmation joins the
+// waiting change instead.
 func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	w := s.waiting.Load()
 	if w == nil {
@@ -318,8 +319,7 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	return err
 }
 
-// plan returns a plan as it applies to the state after a rollback of w. That state contains no
-// object of w.
+// plan returns p as applied to the state after a rollback of w. p changes no object that w changed.
 func (w *waiting) plan(p *plan) *plan {
 	back := &plan{
 		edit: w.back.edit(), puts: p.puts, replaced: p.replaced, dropped: p.dropped, formers: p.formers,

@@ -39,7 +39,7 @@ func clockConfig(t *testing.T) (Config, *fakeClock) {
 	return cfg, c
 }
 
-// change commits a base and a change of it that waits for a minute.
+// change commits a base state, and then a change that waits one minute for confirmation.
 func change(t *testing.T, s *Store) (before string) {
 	t.Helper()
 	commit(t, s, &Transaction{By: root, Put: []*Object{
@@ -147,7 +147,7 @@ func TestConfirmed(t *testing.T) {
 	if _, left := s.Pending(); left != time.Second {
 		t.Errorf("%s left, want 1s", left)
 	}
-	for range 2 { // again is no error
+	for range 2 { // confirming again is no error
 		if err := s.Confirm(2); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestPendingChangeReserves(t *testing.T) {
 	commit(t, s, file("file", "192.0.2.50:80 1"))
 	commit(t, s, &Transaction{By: root, Put: []*Object{object(t, "k8s", "Service/pod", "192.0.2.4:80 3")}})
 	commit(t, s, &Transaction{By: root, Delete: []Key{{KindService, "theirs"}}})
-	if _, err := s.Rollback(&Rollback{Revision: 3, By: root}); err != nil { // what came later only
+	if _, err := s.Rollback(&Rollback{Revision: 3, By: root}); err != nil { // only later changes are rolled back
 		t.Errorf("back to while it waited: %v", err)
 	}
 	if p, _ := s.Pending(); p == nil || confirmation(s, 2) != Waiting {
@@ -215,7 +215,7 @@ func TestPendingChangeReserves(t *testing.T) {
 	}
 }
 
-// TestUndoneByHand: three ways to roll it back at once.
+// TestUndoneByHand: a user rolls back the pending change, in each of four ways.
 func TestUndoneByHand(t *testing.T) {
 	for name, r := range map[string]*Rollback{
 		"undo":           {Undo: 2},
@@ -375,7 +375,8 @@ func TestUndoneInPart(t *testing.T) {
 	}
 }
 
-// TestExpireIsTriedAgain: a rollback that cannot be made durable is not made, and stays pending.
+// TestExpireIsTriedAgain: a change whose rollback cannot be made durable stays pending, and the
+// rollback is tried again.
 func TestExpireIsTriedAgain(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _ := open(t, cfg)

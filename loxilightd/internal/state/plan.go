@@ -32,7 +32,7 @@ type plan struct {
 }
 
 // plan evaluates t. It changes nothing. If s.writer is not held, the store may change meanwhile;
-// the plan is then based on a state between two revisions.
+// the plan may then mix two revisions.
 func (s *Store) plan(t *Transaction) (*plan, error) {
 	base := s.Snapshot()
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
@@ -257,7 +257,7 @@ func (s *Store) checkCapacity(p *plan) error {
 		return err
 	}
 	for _, t := range []struct {
-		name, field string // field: empty where it is not the same for all kinds
+		name, field string // field: empty if it is not the same for all kinds
 		of          func(datapath.Cost) int
 		size        uint32
 	}{
@@ -291,7 +291,7 @@ func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int)
 }
 
 // culprit returns the first object whose growth, added to the growth by all objects before it,
-// exceeds the free space. excess is by how many entries the whole plan exceeds it.
+// exceeds the free space. excess is the number of entries by which the whole plan exceeds it.
 func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
 	for _, o := range slices.Backward(p.puts) {
 		grown := of(o.Value.cost())

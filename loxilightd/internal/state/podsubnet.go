@@ -57,9 +57,9 @@ func peerPrefixes(o *Object) func(func(netip.Prefix, string) bool) {
 	}
 }
 
-// peerConflict returns why a prefix cannot be behind a Peer together with a subnet of this node's
-// pods; empty: it can. A wider prefix can, because the longest match wins, and so can an address
-// of a pod that moved there.
+// peerConflict returns why a prefix behind a Peer conflicts with a subnet of this node's pods;
+// empty: no conflict. A wider prefix does not conflict, because the longest match wins, and neither
+// does the address of a pod that moved there.
 func peerConflict(prefix, subnet netip.Prefix, of string) string {
 	if !subnet.Overlaps(prefix) || prefix.Bits() < subnet.Bits() {
 		return ""
@@ -133,8 +133,8 @@ func (p *plan) checkInhabited(was *Object) error {
 	return refuse(Conflict, was.Key, field, "%d Endpoints %s, the first is %s: %s", count, many, first, todo)
 }
 
-// livesIn reports whether an Endpoint is in the pod network was and cannot be in it any more as
-// it is after the plan (nil: deleted). address is the index of its first address outside all
+// livesIn reports whether an Endpoint is in the pod network was but cannot be in after, the same
+// network after the plan (nil: deleted). address is the index of its first address outside all
 // subnets; -1: none.
 func (e *Endpoint) livesIn(was, after *Object) (address int, ends bool) {
 	subnets := []netip.Prefix(nil)

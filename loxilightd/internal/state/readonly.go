@@ -77,7 +77,7 @@ func (s *Store) noteFailure(err error) {
 	s.failure.Store(&err)
 }
 
-// Problem returns a message why changes are or soon will be refused; empty: no problem.
+// Problem returns why changes are, or soon will be, refused; empty: no problem.
 func (s *Store) Problem() string {
 	dir := filepath.Dir(s.path)
 	failed := s.failure.Load()

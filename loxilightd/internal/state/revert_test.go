@@ -15,7 +15,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// small makes objects of all kinds with references, from so few values that they often conflict.
+// small generates objects of all kinds, with references, from so few values that they often
+// conflict.
 type small struct {
 	*rand.Rand
 	values map[string]Value // by kind and spec
@@ -34,7 +35,7 @@ func (m *small) decode(kind string, spec []byte) (Value, error) {
 
 func pick[T any](m *small, list ...T) T { return list[m.IntN(len(list))] }
 
-// some returns up to most of them, none twice.
+// some picks at most most different elements of list.
 func some[T comparable](m *small, most int, list ...T) (picked []T) {
 	for _, i := range m.Perm(len(list))[:m.IntN(most+1)] {
 		picked = append(picked, list[i])
@@ -203,8 +204,8 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 	}
 }
 
-// pend commits a transaction with confirmation. It adds the objects that it changes to was, as they
-// were before; those in was stay.
+// pend commits a transaction with confirmation. It adds the previous state of the objects that it
+// changes to was, unless was contains them already.
 func pend(s *Store, w *Transaction, was map[Key]*Object) error {
 	before := s.Snapshot()
 	r, err := s.Commit(w)
@@ -249,8 +250,8 @@ func refusalKey(err error) Key {
 	return Key{}
 }
 
-// wantNeedful requires that a refused change could not have stayed: it is invalid itself, or in a
-// network that the rollback deletes.
+// wantNeedful requires that a refusal was necessary: the state after the rollback would be invalid,
+// or an Endpoint would be in a pod network that the rollback deletes or changes.
 func wantNeedful(t *testing.T, oracle *Store, goal map[Key]*Object, w *Transaction, err error) {
 	t.Helper()
 	all := &Transaction{DryRun: true, Owner: OwnerFile}

@@ -92,8 +92,8 @@ func TestPodsGetNothingThatIsReverted(t *testing.T) {
 	}
 }
 
-// TestRestIsRevertedAllTheSame: if a daemon without this check let a pod have something that must
-// be rolled back, only that stays.
+// TestRestIsRevertedAllTheSame: if a daemon without this check gave a pod an address that the
+// rollback restores, only the object with that address is not rolled back.
 func TestRestIsRevertedAllTheSame(t *testing.T) {
 	lan, moved := bridgeWith("lan", "10.7.1.9/24"), bridgeWith("lan", "10.7.1.200/24")
 	other, changed := bridgeWith("other", "10.8.1.9/24"), bridgeWith("other", "10.8.1.200/24")
@@ -144,7 +144,7 @@ func TestPodsAreNotConfirmed(t *testing.T) {
 	commit(t, s, &Transaction{Delete: []Key{pod.Key}})
 }
 
-// manyServices returns count services, each with so many backends.
+// manyServices returns count services with the given number of backends each.
 func manyServices(t testing.TB, count, backends int) (list []*Object) {
 	t.Helper()
 	for i := range count {
@@ -153,7 +153,7 @@ func manyServices(t testing.TB, count, backends int) (list []*Object) {
 	return list
 }
 
-// waits is a store of many objects, most of which the waiting change modified, and the
+// waits returns a store of many objects, most of which the waiting change modified, and the
 // transaction that attaches a pod.
 func waits(t testing.TB, count int, confirm time.Duration) (*Store, *Transaction) {
 	t.Helper()
@@ -165,7 +165,8 @@ func waits(t testing.TB, count int, confirm time.Duration) (*Store, *Transaction
 	return s, &Transaction{DryRun: true, Put: []*Object{podWith("new", 9, "pods", "10.7.3.9")}}
 }
 
-// TestPodsAreQuickDuringAPendingChange: the size of the waiting change does not slow other changes.
+// TestPodsAreQuickDuringAPendingChange: the size of the waiting change does not slow down other
+// changes.
 func TestPodsAreQuickDuringAPendingChange(t *testing.T) {
 	allocs := func(count int) float64 {
 		s, add := waits(t, count, time.Minute)

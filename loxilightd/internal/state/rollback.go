@@ -31,8 +31,8 @@ type Rollback struct {
 	RequestID  string
 	Answer     func(*Result) []byte
 
-	// MaxBytes is the most bytes of history that may be read, otherwise the rollback is refused;
-	// 0: no limit.
+	// MaxBytes limits how many bytes of history may be read; a rollback that needs more is
+	// refused. 0: no limit.
 	MaxBytes int64
 
 	force bool // skip objects that cannot be restored, and do not fail for them
@@ -114,8 +114,8 @@ func (s *Store) rollbackTo(r *Rollback, read reading) (*Result, error) {
 	return s.restore(t, then, r.Owner)
 }
 
-// refuseJoined refuses to end a waiting change by a revision that was the last one when its author
-// saw it.
+// refuseJoined refuses to confirm or roll back the waiting change w by one of its earlier
+// revisions: the caller may not know of the changes that joined it since.
 func (s *Store) refuseJoined(w *waiting, field string, revision uint64) error {
 	later := w.Revisions()
 	later = later[slices.Index(later, revision)+1:]

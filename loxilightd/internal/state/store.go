@@ -83,7 +83,7 @@ type Store struct {
 	claims   map[claim]Key
 
 	path   string // of the file
-	copied uint64 // the revision of the copy; of writer
+	copied uint64 // the revision of the copy; guarded by writer
 	// failure is why the last change could not be made durable; nil: it was made durable.
 	failure  atomic.Pointer[error]
 	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none

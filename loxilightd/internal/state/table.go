@@ -12,10 +12,10 @@ import (
 const chunkMax = 128
 
 // table is an immutable ordered set of objects: a list of sorted chunks. Tables share the chunks
-// in which they do not differ.
+// that do not differ.
 type table struct {
 	chunks []*chunk // none empty
-	count  int      // of all objects, opaque ones among them
+	count  int      // of all objects, including opaque ones
 }
 
 type chunk struct {
@@ -63,7 +63,7 @@ func (t *table) from(k Key) iter.Seq[*Object] {
 	}
 }
 
-// whole yields the objects not before k, in order, opaque ones among them.
+// whole yields the objects not before k, in order, including opaque ones.
 func (t *table) whole(k Key) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		ci, oi, _ := t.seek(k)
@@ -88,7 +88,7 @@ func (t *table) each(kind string) iter.Seq[*Object] {
 	}
 }
 
-// editor makes a new table from an old one, which does not change. It copies each chunk once,
+// editor creates a new table from an old one, which does not change. It copies each chunk once,
 // before the first write to it.
 type editor struct{ table }
 

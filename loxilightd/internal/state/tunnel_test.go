@@ -43,7 +43,7 @@ func TestTunnelsThatPeersName(t *testing.T) {
 	commit(t, s, put(peerBy("mine", "cli", "overlay")))
 	wantRefusal(t, s, replace("k8s"), Conflict, "Tunnel/overlay", "", "1 Peer names it, Peer/mine")
 	commit(t, s, drop(Key{KindPeer, "mine"}))
-	commit(t, s, replace("k8s", peerBy("n2", "k8s", ""))) // the underlay routes from now on
+	commit(t, s, replace("k8s", peerBy("n2", "k8s", ""))) // from now on the underlay routes to the Peer
 	commit(t, s, replace("k8s", overlay, peerBy("n2", "k8s", "overlay")))
 	commit(t, s, replace("k8s"))
 

@@ -14,13 +14,13 @@ import (
 )
 
 // bbolt maps its file and follows the pointers in it: a damaged file makes it read outside the
-// mapping, loop or allocate all memory, and none of this can be caught. So the file is checked
+// mapping, loop or allocate all memory, which cannot be caught reliably. So the file is checked
 // before bbolt opens it. The layout is bbolt's file format 2, in native byte order.
 const (
 	headerLen  = 16 // of a page: id, flags, count, overflow
 	elementLen = 16
 	metaLen    = 64
-	metaSum    = 56 // offset of the checksum, FNV-1a of all before
+	metaSum    = 56 // offset of the checksum, FNV-1a of all preceding bytes
 	bucketLen  = 16 // of a bucket's value: root page, sequence
 
 	pageBranch   = 0x01
@@ -29,16 +29,16 @@ const (
 
 	magic    = 0xED0CDAED
 	layout   = 2
-	maxDepth = 64 // of pages; a sound tree of any size is far from it
+	maxDepth = 64 // of pages; a valid tree of any size stays far below
 	noList   = ^uint64(0)
 )
 
 var native = binary.NativeEndian
 
-// meta is the content of the newer valid one of the two meta pages.
+// meta is the content of the newer valid meta page; a store has two.
 type meta struct {
 	pageSize             int64
-	root, freelist, next uint64 // pages; next is behind the last
+	root, freelist, next uint64 // pages; next follows the last page
 	txid                 uint64
 }
 
@@ -46,7 +46,7 @@ type meta struct {
 type walker struct {
 	file *os.File
 	meta
-	used []bool // pages met so far
+	used []bool // pages visited so far
 }
 
 // verify checks the structure of the store at path, so that bbolt can open it safely. lost
@@ -57,7 +57,7 @@ func verify(path string) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close() // read only: nothing to lose; gives the lock back, too
+	defer f.Close() // read only: nothing to lose; this releases the lock, too
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return false, ErrLocked
 	} else if err != nil {

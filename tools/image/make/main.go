@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command make writes the image of loxilight out of programs that make build left in a
-// folder; its arguments name them.
+// Command make writes the image of loxilight from the programs that make build left in a folder;
+// its arguments name the programs.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/tools/image"
 )
 
-// places are where programs are in the image: as in the Debian package.
+// places are the folders of the programs in the image: the same as in the Debian package.
 var places = map[string]string{
 	"loxilightd":      "usr/sbin",
 	"loxilight-agent": "usr/sbin",
@@ -89,7 +89,7 @@ func write(bin, out, version, revision, licence string, programs []string) error
 		image.File{Path: "usr/share/doc/loxilight/copyright", Mode: 0o644, Source: licence},
 		image.File{Path: "etc/passwd", Mode: 0o644, Text: passwd},
 		image.File{Path: "etc/group", Mode: 0o644, Text: group},
-		// Runtimes name the namespaces of pods by /var/run.
+		// Runtimes refer to the namespaces of pods by /var/run.
 		image.File{Path: "var/run", Link: "../run"},
 	)
 	for _, dir := range []string{"dev", "proc", "sys", "run/netns", "run/loxilight", "var/lib/loxilight", "etc/loxilight/conf.d", "etc/cni/net.d", "opt/cni/bin"} {

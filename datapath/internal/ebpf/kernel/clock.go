@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NowTick returns the time on the clock of the programs, which use the machine's monotonic clock
-// even if the daemon is in a time namespace.
+// NowTick returns the time on the clock of the programs: the machine's monotonic clock, even if the
+// daemon is in a time namespace.
 func NowTick() uint32 {
 	var ts unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // cannot fail: every kernel has this clock

@@ -56,7 +56,7 @@ func Addr4(w uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Swap16 turns a port from host to network order and back.
+// Swap16 converts a port between host and network byte order.
 func Swap16(port uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], port)
@@ -99,7 +99,7 @@ func (k SourceRangeKey) Prefix() netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// ServiceNameOf encodes name, cut off to the length of the field.
+// ServiceNameOf encodes name, truncated to the length of the field.
 func ServiceNameOf(name datapath.ServiceName) (k ServiceName) {
 	for i := range min(len(name), len(k.Name)-1) {
 		k.Name[i] = int8(name[i])
@@ -150,7 +150,7 @@ func TicksOf(d time.Duration) uint32 {
 func DurationOf(ticks uint32) time.Duration { return time.Duration(int64(ticks) << TickShift) }
 
 // EnumNames reads the names of an enum from the program's BTF, so that they cannot differ from the
-// constants that it counts: DROP_NO_BACKEND becomes no_backend.
+// constants that the program uses: DROP_NO_BACKEND becomes no_backend.
 func EnumNames(types *btf.Spec, enum, prefix string) ([]string, error) {
 	var e *btf.Enum
 	if err := types.TypeByName(enum, &e); err != nil {

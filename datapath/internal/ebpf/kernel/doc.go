@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel is what the programs in the kernel and the daemon share: the compiled programs, the
-// types of keys and values of their maps, the maps as typed tables, and the encoding of addresses,
-// ports, names and times in them.
+// Package kernel contains what the programs in the kernel and the daemon share: the compiled
+// programs, the types of keys and values of their maps, the maps as typed tables, and the encoding
+// of addresses, ports, names and times in them.
 package kernel
 
 import "github.com/cilium/ebpf"

@@ -2,7 +2,8 @@
 
 package kernel
 
-// The flags of keys and values, of the types of their fields. The enums are in ebpf-src/types_….h.
+// The flags in keys and values, with the types of their fields. The enums are in
+// ebpf-src/types_….h.
 const (
 	AnnouncedNot = uint32(AnnouncedFlagANNOUNCED_F_NOT)
 	AnnouncedFor = uint32(AnnouncedFlagANNOUNCED_F_FOR)

@@ -13,10 +13,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// AtStep is called before each change that must not be left half-done; tests abort it there.
+// AtStep is called before each change that must not be left half-done; tests abort the change
+// there.
 var AtStep = func(string) error { return nil }
 
-// Step makes a change that has a name.
+// Step calls AtStep with the name of a change, then makes the change.
 func Step(name string, do func() error) error {
 	if err := AtStep(name); err != nil {
 		return err
@@ -27,12 +28,12 @@ func Step(name string, do func() error) error {
 // Grace is longer than the run time of any program.
 const Grace = 100 * time.Millisecond
 
-// Synchronize returns when no program that was detached before the call is still running, nor one
-// that has not seen the programs attached before the call.
+// Synchronize returns once no program that was detached before the call is still running, and every
+// running program has seen the programs attached before the call.
 func Synchronize() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL: waits for the kernel's RCU
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
-		time.Sleep(Grace) // not available on kernels with tickless processors
+		time.Sleep(Grace) // not available on kernels with tickless CPUs (nohz_full)
 	}
 }
 

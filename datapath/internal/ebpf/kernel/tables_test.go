@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// TestTables: each map of maps.h with one type of key and value is a field of tables, with the types
-// that the programs use.
+// TestTables: each map of maps.h with one type of key and value is a field of Tables, with the
+// types that the programs use.
 func TestTables(t *testing.T) {
 	spec, err := LoadKernel()
 	if err != nil {
@@ -70,8 +70,7 @@ func typesOf(t *testing.T, f reflect.StructField) (key, value reflect.Type) {
 // goName returns what cName returns for a type of the same name.
 func goName(x reflect.Type) string { return strings.ToLower(strings.TrimPrefix(x.Name(), "kernel")) }
 
-// cName returns the name of a type in C without the underscores, or the name of such an integer in
-// Go.
+// cName returns the C name of a struct without underscores, or the Go name of an integer.
 func cName(t *testing.T, x btf.Type) string {
 	t.Helper()
 	if s, ok := btf.As[*btf.Struct](x); ok {

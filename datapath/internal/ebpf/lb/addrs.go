@@ -23,13 +23,14 @@ type addrUse struct {
 	announce bool
 }
 
-// serviceAddrs are the addresses of frontends for which a service configures something, with these
+// serviceAddrs contains the addresses of frontends for which services configure something, these
 // services, and the entries in the kernel.
 type serviceAddrs struct {
 	users   map[netip.Addr]map[datapath.ServiceName]addrUse
 	byName  map[datapath.ServiceName]map[netip.Addr]bool
 	written map[netip.Addr]datapath.OtherPorts
-	// The entry is to be written, or unknown because a write failed: by the service to write it.
+	// Addresses whose entry must be written, or is unknown because a write failed, with the service
+	// that writes it.
 	failed map[netip.Addr]datapath.ServiceName
 }
 
@@ -69,7 +70,7 @@ func (a *serviceAddrs) take(name datapath.ServiceName, addrs map[netip.Addr]bool
 	return changed
 }
 
-// of returns the setting of an address: the strictest that any service configures.
+// of returns the setting for an address: the strictest that any service configures.
 func (a *serviceAddrs) of(addr netip.Addr) (use addrUse) {
 	for _, u := range a.users[addr] {
 		use.other = max(use.other, u.other)
@@ -97,7 +98,7 @@ func frontendAddrs(frontends []datapath.Frontend) map[netip.Addr]bool {
 	return addrs
 }
 
-// writeAddrs puts the settings of v for the addresses of its frontends in force.
+// writeAddrs makes the settings of v for the addresses of its frontends take effect.
 func (s *Table) writeAddrs(v *service, value *datapath.Service) error {
 	before := make(map[netip.Addr]bool)
 	for addr := range s.addrs.byName[v.name] {
@@ -111,7 +112,7 @@ func (s *Table) writeAddrs(v *service, value *datapath.Service) error {
 	for _, addr := range changed {
 		s.addrs.failed[addr] = v.name
 	}
-	if v.suspect || !v.current { // an earlier run may have failed to write one of them
+	if v.suspect || !v.current { // an earlier run may have failed to write one of the entries
 		for addr := range s.addrs.byName[v.name] {
 			if s.addrs.failed[addr] = v.name; v.suspect {
 				delete(s.addrs.written, addr)
@@ -153,8 +154,8 @@ func (s *Table) writeAddr(addr netip.Addr) error {
 	return nil
 }
 
-// adoptAddrs takes over the settings of an earlier run: until its service is updated, an address
-// keeps the setting in force.
+// adoptAddrs takes over the settings of an earlier run: an address keeps the setting in force until
+// its service is updated.
 func (s *Table) adoptAddrs() error {
 	err := s.tables.ServiceAddr.Batches(func(keys []kernel.Addr, values []uint32) error {
 		for i := range keys {

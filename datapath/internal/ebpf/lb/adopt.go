@@ -13,7 +13,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Adopt takes over the services that an earlier run wrote. Call [Table.Start] before the first update.
+// Adopt takes over the services that an earlier run wrote. Call [Table.Start] before the first
+// update.
 func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
 	s := &Table{
 		tables:    t,
@@ -35,7 +36,7 @@ func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
 	return s, nil
 }
 
-// Start sets what ends connections, and what is called after each update.
+// Start sets the sweep that ends connections, and the function that is called after each update.
 func (s *Table) Start(sweep Sweep, changedFrontends func()) {
 	s.sweep, s.changedFrontends = sweep, changedFrontends
 }
@@ -46,7 +47,7 @@ func (s *Table) adoptNames() error {
 		for i, id := range ids {
 			v := &service{name: names[i].Text(), id: id}
 			s.lastID = max(s.lastID, id)
-			// Of two entries with one name the younger is in use: the other is from a failed
+			// Of two entries with the same name, the newer is in use: the other is from a failed
 			// update.
 			if twin := s.byName[v.name]; twin != nil {
 				left = append(left, min(twin.id, id))
@@ -79,7 +80,8 @@ func (s *Table) adoptFrontends() error {
 			fam := kernel.FamilyOf(f.Addr.Addr())
 			v.frontends = append(v.frontends, f)
 			s.owner[f] = v
-			// A run that ended between two frontends of a service left them with different entries.
+			// A run that ended between writing two frontends of a service left them with different
+			// entries.
 			if last := v.entries[fam]; last.Id != 0 && last != e {
 				v.mixed = true
 			}
@@ -101,7 +103,7 @@ func (s *Table) adoptFrontends() error {
 	return err
 }
 
-// adoptStrays notes the tables and sets to which frontends of v refer besides the ones that v has
+// adoptStrays records the tables and sets to which frontends of v refer, except those that v has
 // now.
 func (v *service) adoptStrays(entries []kernel.Service) {
 	noted := map[uint32]bool{0: true, v.tables[0].id: true, v.tables[1].id: true, v.rangeSet: true, v.divertSet: true}
@@ -116,7 +118,7 @@ func (v *service) adoptStrays(entries []kernel.Service) {
 		if !noted[e.DivertSetId] {
 			v.strays(oldTable{divertSet: e.DivertSetId})
 		}
-		noted[e.TableId], noted[e.RangeSetId], noted[e.DivertSetId] = true, true, true // ids are unique among all
+		noted[e.TableId], noted[e.RangeSetId], noted[e.DivertSetId] = true, true, true // ids are unique across all
 	}
 }
 
@@ -140,7 +142,7 @@ func (s *Table) adoptBackends() error {
 	for _, v := range s.byID {
 		slices.SortFunc(v.backends, compareBackends)
 	}
-	// An id that was once in use has counters, even if it is free now.
+	// An id that was once in use has non-zero counters, even if it is free now.
 	last := uint32(0)
 	err = s.tables.BackendTotal.Batches(func(ids []uint32, totals []kernel.BackendTotal) error {
 		for i, id := range ids {
@@ -178,8 +180,8 @@ func (s *Table) adoptBackend(id uint32, e *kernel.Backend) {
 	v.backends = append(v.backends, b)
 }
 
-// adoptTables finds selection tables that no frontend refers to. Their run ended before it could
-// delete them, or before it could use them.
+// adoptTables finds selection tables to which no frontend refers, since an earlier run ended before
+// it could delete or use them, and schedules their deletion.
 func (s *Table) adoptTables() error {
 	referred := make(map[uint32]bool)
 	for _, v := range s.byID {

@@ -11,9 +11,9 @@ import (
 )
 
 // backendIDs allocates the ids of backends. The id of a deleted backend is dead: its connections
-// are deleted, and after a whole sweep has found none of them the id is free again. A backend that
-// is down is dead for UDP, which has no other way to detect the failure. The lock of [Table]
-// guards it.
+// are deleted, and once a complete sweep has found none of them, the id is free again. A backend
+// that is down is dead only for UDP, which has no other way to detect the failure. The lock of
+// [Table] guards it.
 type backendIDs struct {
 	tables *kernel.Tables
 	next   uint32 // this id and higher ones were never allocated
@@ -24,7 +24,7 @@ type backendIDs struct {
 
 type deadBackend struct {
 	service uint32 // service to whose totals its counters are added
-	pass    uint64 // the first sweep that counts
+	pass    uint64 // number of the first sweep that counts
 	gone    bool   // all its connections end, then the id is freed; else only UDP ones end
 }
 
@@ -67,7 +67,7 @@ func (b *backendIDs) zero(id uint32) error {
 	return b.tables.BackendTraffic.Put(id, kernel.Traffic{})
 }
 
-// end has the connections of backends that are down or deleted end.
+// end makes the connections of backends that are down or deleted end.
 func (s *Table) end(service uint32, c changes) {
 	if len(c.down)+len(c.gone) == 0 {
 		return
@@ -87,7 +87,7 @@ func (b *backendIDs) revive(id uint32) {
 	delete(b.dead, id)
 }
 
-// freeDead frees the dead ids for which sweep number pass, a whole one, found no connection.
+// freeDead frees the dead ids for which the complete sweep number pass found no connection.
 func (s *Table) freeDead(pass uint64, live func(id uint32) bool) error {
 	b := s.backends
 	for id, dead := range b.dead {
@@ -142,8 +142,8 @@ func (s *Table) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAddr]
 	}
 }
 
-// Reused returns the traffic of a backend's connections whose entries were since reused for other
-// connections.
+// Reused returns the traffic of a backend's connections whose entries have since been reused for
+// other connections.
 func Reused(t *kernel.Tables, id uint32) (kernel.Traffic, error) {
 	var total kernel.BackendTotal
 	if err := t.BackendTotal.Lookup(id, &total); err != nil {

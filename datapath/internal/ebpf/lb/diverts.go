@@ -34,9 +34,9 @@ func (d divert) entry() kernel.Divert {
 	return kernel.Divert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
 }
 
-// writeDiverts writes which clients are served by which other services, under a new id, if that has
-// changed. A service that does not exist yet gets its id here; until it exists its clients are
-// served by v.
+// writeDiverts writes which clients are served by which other services, under a new set id, if that
+// has changed. A service that does not exist yet gets its id here; until it exists, v serves its
+// clients.
 func (s *Table) writeDiverts(v *service, diverts []datapath.Divert) error {
 	var wanted []divert
 	for _, d := range diverts {
@@ -88,7 +88,7 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 	return names
 }
 
-// undivert records for each of names that one service less diverts to it.
+// undivert records for each of names that one service has stopped diverting to it.
 func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	for name := range names {
 		if s.diverted[name]--; s.diverted[name] > 0 {
@@ -101,7 +101,8 @@ func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	}
 }
 
-// forgetDiverts deletes the entries by id of v, which is being deleted, and then its diverts.
+// forgetDiverts deletes the entries under the id of v, which is being deleted, and then its
+// diverts.
 func (s *Table) forgetDiverts(v *service) error {
 	if err := s.deleteByID(v.id); err != nil {
 		return err
@@ -114,7 +115,7 @@ func (s *Table) forgetDiverts(v *service) error {
 
 var divertFamilies = [2]uint32{4, 6}
 
-// writeByID writes a service by its id, for services that divert clients to it.
+// writeByID writes the entries of a service under its id, for services that divert clients to it.
 func (s *Table) writeByID(v *service, entries [2]kernel.Service) error {
 	if s.diverted[v.name] == 0 {
 		return nil
@@ -122,7 +123,7 @@ func (s *Table) writeByID(v *service, entries [2]kernel.Service) error {
 	for f := range entries {
 		key := kernel.ServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		if err := s.tables.ServiceId.Put(key, entries[f]); err != nil {
-			v.suspect = true // all of it is written the next time
+			v.suspect = true // the next update writes everything
 			return kernel.TableError("services", err)
 		}
 	}
@@ -156,7 +157,7 @@ func (s *Table) adoptDiverts() error {
 		return err
 	}
 	for _, v := range s.byID {
-		v.diverts = sets[v.divertSet] // 0 is no set
+		v.diverts = sets[v.divertSet] // 0: no set
 		slices.SortFunc(v.diverts, compareDiverts)
 		delete(sets, v.divertSet)
 		for i := range v.stray {
@@ -175,7 +176,7 @@ func (s *Table) adoptDiverts() error {
 	return s.adoptByID()
 }
 
-// adoptByID removes entries that no service diverts to.
+// adoptByID removes entries under ids of services to which no other service diverts.
 func (s *Table) adoptByID() error {
 	var left []kernel.ServiceIdKey
 	err := s.tables.ServiceId.Batches(func(keys []kernel.ServiceIdKey, _ []kernel.Service) error {

@@ -40,7 +40,7 @@ type fakeSweep struct{ passes uint64 }
 func (w *fakeSweep) NextPass() uint64 { return w.passes + 1 }
 func (w *fakeSweep) Kick()            {}
 
-// faultySite has services on tables in memory, which fail at random.
+// faultySite has services in tables in memory, which fail at random.
 type faultySite struct {
 	*Table
 	t         *testing.T
@@ -48,7 +48,7 @@ type faultySite struct {
 	maps      map[string]*testmap.Map
 	announced *fakeAnnouncer
 	passes    *fakeSweep
-	fails     float64 // probability of a failure of each change
+	fails     float64 // probability that a change fails
 	failures  int
 	begins    bool // stop in the middle of some updates
 	desired   map[datapath.ServiceName]datapath.Service
@@ -80,7 +80,7 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 	return s
 }
 
-// restart replaces the services by the services of a new run, which takes over the tables.
+// restart replaces the Table by one of a new run, which takes over the tables.
 func (s *faultySite) restart() {
 	s.t.Helper()
 	next, err := Adopt(s.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -91,8 +91,8 @@ func (s *faultySite) restart() {
 	s.Table = next
 }
 
-// pass simulates a whole sweep that finds no connection, and the time after which old tables are
-// deleted.
+// pass simulates a complete sweep that finds no connection, and the passing of the time after which
+// old tables are deleted.
 func (s *faultySite) pass() {
 	for i := range s.old {
 		s.old[i].at = time.Time{}
@@ -167,7 +167,7 @@ func (s *faultySite) change() {
 	for _, v := range s.desired {
 		for _, d := range v.Diverts {
 			if d.Service == name {
-				return // refused by the store
+				return // the store would refuse that
 			}
 		}
 	}
@@ -175,7 +175,7 @@ func (s *faultySite) change() {
 }
 
 // reconcile applies the desired services once, in a random order, as the reconciler does. It may
-// stop in the middle of an update that gives up frontends.
+// stop in the middle of an update that releases frontends.
 func (s *faultySite) reconcile() {
 	names := map[datapath.ServiceName]bool{}
 	for name := range s.byName {
@@ -201,9 +201,9 @@ func (s *faultySite) reconcile() {
 	}
 }
 
-// TestServicesUnderFaults: whatever change of a table fails, and whenever the daemon restarts, a
-// packet finds only complete tables; after the retries the tables mean what a first run with the
-// desired services would have written, and no entry is left behind.
+// TestServicesUnderFaults: whichever change of a table fails, and whenever the daemon restarts, a
+// packet finds only complete tables; after the retries the tables are equivalent to those of a
+// first run with the desired services, and no entry is left behind.
 func TestServicesUnderFaults(t *testing.T) {
 	const rounds, changes = 20, 25
 	failures, restarts := 0, 0
@@ -238,7 +238,8 @@ func TestServicesUnderFaults(t *testing.T) {
 	t.Logf("%d failures, %d restarts", failures, restarts)
 }
 
-// wantDesired applies the desired services without faults, and compares the result with a first run.
+// wantDesired applies the desired services without faults, and compares the result with that of a
+// first run.
 func (s *faultySite) wantDesired(seed uint64) {
 	s.t.Helper()
 	for range 3 { // a frontend moves from its old owner to its new one

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// writeFrontends makes the frontends point to the tables that were written before them.
+// writeFrontends makes the frontends refer to the tables, which have been written before.
 func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 	var entries [2]kernel.Service
 	for f := range entries {
@@ -40,7 +40,7 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 		}
 		key := kernel.ServiceKeyOf(f)
 		if err := s.tables.Service.Put(key, entries[fam]); err != nil {
-			v.suspect = true // frontends are inconsistent: all is written the next time
+			v.suspect = true // frontends are inconsistent: the next update writes everything
 			return fmt.Errorf("frontend %s: %w", f, kernel.TableError("services", err))
 		}
 		s.takes(v, f)
@@ -52,14 +52,14 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 	return nil
 }
 
-// gives reports whether v has a frontend to give up that no other service has taken.
+// gives reports whether v has a frontend to release that no other service has taken.
 func (s *Table) gives(v *service, value *datapath.Service) bool {
 	return slices.ContainsFunc(v.frontends, func(f datapath.Frontend) bool {
 		return s.owner[f] == v && !slices.Contains(value.Frontends, f)
 	})
 }
 
-// giveUp removes the frontends that the service no longer has.
+// giveUp removes the frontends that value no longer contains.
 func (s *Table) giveUp(v *service, value *datapath.Service) (err error) {
 	v.frontends = slices.DeleteFunc(v.frontends, func(f datapath.Frontend) bool {
 		if slices.Contains(value.Frontends, f) {

@@ -8,8 +8,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// takes records that frontend f now belongs to v. UDP connections by f to another service are to
-// move to v, since their clients may never stop; the next sweep ends them. s.mu is held.
+// takes records that frontend f now belongs to v. UDP connections through f to another service must
+// move to v, since their clients may never stop sending; the next sweep ends these connections.
+// s.mu is held.
 func (s *Table) takes(v *service, f datapath.Frontend) {
 	before := s.owner[f]
 	s.owner[f] = v
@@ -22,20 +23,20 @@ func (s *Table) takes(v *service, f datapath.Frontend) {
 	}
 }
 
-// ForHandover returns the frontends whose connections a pass has to check.
+// ForHandover returns the frontends whose connections a pass must check.
 func (s *Table) ForHandover() map[datapath.Frontend]uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return maps.Clone(s.taken)
 }
 
-// handedOver removes the frontends that sweep number pass, a whole one, has checked. s.mu is held.
+// handedOver removes the frontends that the complete sweep number pass has checked. s.mu is held.
 func (s *Table) handedOver(pass uint64) {
 	maps.DeleteFunc(s.taken, func(_ datapath.Frontend, first uint64) bool { return pass >= first })
 }
 
-// Keeps reports whether connections by f to a backend of service may stay: f still leads to that
-// service or server, or has no owner.
+// Keeps reports whether connections through f to a backend of service may stay: f still leads to
+// that service or backend, or has no owner.
 func (s *Table) Keeps(f datapath.Frontend, service uint32, backend datapath.BackendAddr) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -4,14 +4,14 @@ package lb
 
 import "github.com/loxilight/loxilight/datapath"
 
-// Info is what identifies a service and its backends in the tables.
+// Info identifies a service and its backends in the tables.
 type Info struct {
 	Name     datapath.ServiceName
 	ID       uint32
 	Backends []BackendInfo
 }
 
-// BackendInfo is what identifies a backend in the tables.
+// BackendInfo identifies a backend in the tables.
 type BackendInfo struct {
 	ID   uint32
 	Addr datapath.BackendAddr
@@ -25,7 +25,7 @@ func (v *service) info() Info {
 	return i
 }
 
-// All returns all services, in no order.
+// All returns all services, in no particular order.
 func (s *Table) All() []Info {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -36,7 +36,7 @@ func (s *Table) All() []Info {
 	return all
 }
 
-// Get returns the service called name; false: there is none.
+// Get returns the service called name; false: it does not exist.
 func (s *Table) Get(name datapath.ServiceName) (Info, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -57,7 +57,7 @@ func (s *Table) Name(id uint32) datapath.ServiceName {
 	return ""
 }
 
-// FrontendPorts returns the ports that clients connect to.
+// FrontendPorts returns the ports of all frontends.
 func (s *Table) FrontendPorts() []uint16 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -75,7 +75,7 @@ func (s *Table) HasFrontends() bool {
 	return len(s.owner) > 0
 }
 
-// Usage adds to u how full the tables of services are. t has their sizes.
+// Usage adds to u how full the tables of services are. t contains their sizes.
 func (s *Table) Usage(u map[string]datapath.Usage, t datapath.Tables) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lb has the table of services: frontends, backends, and the tables by which the programs
-// select one.
+// Package lb maintains the table of services: frontends, backends, and the tables with which the
+// programs select a backend.
 package lb
 
 import (
@@ -22,7 +22,8 @@ import (
 
 // Table is the table of services. A service is written bottom-up: name and counters, backends,
 // selection tables and source ranges under unused ids, and then its frontends, each of which is
-// switched by one write. Entries that the frontends referred to before are deleted a moment later.
+// switched by a single write. Entries to which the frontends referred before are deleted a moment
+// later.
 type Table struct {
 	tables    *kernel.Tables
 	log       *slog.Logger
@@ -36,11 +37,11 @@ type Table struct {
 	byName map[datapath.ServiceName]*service
 	byID   map[uint32]*service
 	owner  map[datapath.Frontend]*service
-	lastID uint32 // of services, selection tables and sets of source ranges
+	lastID uint32 // highest id of services, selection tables and sets of source ranges
 	old    []oldTable
-	// diverted counts, for services that others divert clients to, the diverting services.
+	// diverted counts, for each service to which others divert clients, the diverting services.
 	diverted map[datapath.ServiceName]int
-	taken    map[datapath.Frontend]uint64 // moved to their owners: the first sweep that handles it
+	taken    map[datapath.Frontend]uint64 // moved to their owners, with the first sweep that handles the move
 	addrs    serviceAddrs
 }
 
@@ -48,7 +49,8 @@ type Table struct {
 type Announcer interface {
 	// Announce replaces the addresses that are announced.
 	Announce(addrs []netip.Addr) error
-	// Seed is as Announce at a start, for what an earlier run announced: it changes nothing yet.
+	// Seed records at a start the addresses that an earlier run announced, without changing
+	// anything.
 	Seed(addrs []netip.Addr)
 	// Announced returns the addresses that an earlier run announced.
 	Announced() map[netip.Addr]bool
@@ -56,7 +58,7 @@ type Announcer interface {
 
 // Sweep ends connections.
 type Sweep interface {
-	NextPass() uint64 // number of the first pass that handles marks of now
+	NextPass() uint64 // number of the first pass that handles what is marked now
 	Kick()            // requests a pass
 }
 
@@ -66,7 +68,7 @@ type service struct {
 	id        uint32
 	current   bool             // written by this run
 	suspect   bool             // the kernel may hold something else: write everything
-	mixed     bool             // frontends may have other entries than entries
+	mixed     bool             // the entries of frontends may differ from entries
 	value     datapath.Service // as written by this run
 	frontends []datapath.Frontend
 	entries   [2]kernel.Service // referred to by frontends, by family
@@ -76,8 +78,8 @@ type service struct {
 	rangeSet  uint32
 	diverts   []divert // sorted
 	divertSet uint32
-	// Entries that frontends may still refer to, and backends whose connections are to end. Both
-	// are handled after an update succeeds, possibly a later one, or a later run's.
+	// Entries to which frontends may still refer, and backends whose connections must end. Both are
+	// handled once an update succeeds, possibly a later one, or one of a later run.
 	stray   []oldTable
 	changed changes
 }
@@ -90,7 +92,7 @@ type backend struct {
 	flags  uint16
 }
 
-// newID returns a number that is not in use as an id in the kernel.
+// newID returns an id that is not in use in the kernel.
 func (s *Table) newID() uint32 {
 	s.lastID++
 	return s.lastID
@@ -104,13 +106,13 @@ func (s *Table) Update(_ context.Context, name datapath.ServiceName, value datap
 	return err
 }
 
-// Begin implements [datapath.ExclusiveTable]: a service gives up frontends.
+// Begin implements [datapath.ExclusiveTable]: a service is about to release frontends.
 func (s *Table) Begin(_ context.Context, name datapath.ServiceName, value datapath.Service) (whole bool, err error) {
 	return s.update(name, value, false)
 }
 
-// update is Update, or, without giveUp, Begin: a frontend to be removed still leads to its old
-// tables.
+// update implements Update, or without giveUp Begin, after which a frontend to be removed still
+// leads to its old tables.
 func (s *Table) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
 	s.DropOld()
 	if whole, err = s.write(name, value, giveUp); whole {
@@ -146,7 +148,7 @@ func (s *Table) write(name datapath.ServiceName, value datapath.Service, giveUp 
 		err = s.giveUp(v, &value)
 	}
 	if !whole || err != nil {
-		v.entries, v.mixed = before, true // entries of a frontend to be removed
+		v.entries, v.mixed = before, true // the entries of frontends to be removed
 		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
@@ -202,7 +204,7 @@ type changes struct{ down, gone []uint32 }
 
 // writeBackends writes the backends of value.
 func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
-	v.changed.down = nil // of this value, not of a failed one
+	v.changed.down = nil // only of this value, not of one that failed
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
 	serves, falls := servedFamilies(value), fallingBack(value)
@@ -236,7 +238,7 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 			continue
 		}
 		if err != nil {
-			wanted = append(wanted, b) // kept, so that the next attempt finds it
+			wanted = append(wanted, b) // kept for the next attempt
 			continue
 		}
 		v.changed.gone = append(v.changed.gone, b.id)
@@ -298,7 +300,8 @@ func rangeFamily(p netip.Prefix) uint8 {
 	return 6
 }
 
-// deleteRanges deletes the prefixes of a set from such a table; set 0 is no set.
+// deleteRanges deletes the prefixes of a set from a table of source ranges or diverts; set 0: no
+// set.
 func deleteRanges(table interface {
 	Delete(kernel.SourceRangeKey) error
 }, set uint32, ranges []netip.Prefix) error {

@@ -17,18 +17,18 @@ import (
 // table is one selection table in ll_slot: count backend ids, in chunks.
 type table struct {
 	id, count uint32
-	sum       uint64 // of the ids; 0: unknown, from an earlier run
+	sum       uint64 // hash of the ids; 0: unknown, from an earlier run
 }
 
-// oldTable is a table that no frontend refers to any more, but a packet in flight may. It is
-// deleted a moment later.
+// oldTable is a table (or a set, or entries) to which no frontend refers any more, but to which
+// packets being processed may. It is deleted a moment later.
 type oldTable struct {
 	at        time.Time
 	table     table
-	rangeSet  uint32 // or
+	rangeSet  uint32 // or one of these sets
 	divertSet uint32
 	ranges    []netip.Prefix // of rangeSet or divertSet
-	byID      uint32         // or: the service with this id, under its id
+	byID      uint32         // or: the entries of the service with this id under its id
 	service   uint32         // or: name and counters of the deleted service with this id
 }
 
@@ -115,7 +115,7 @@ func fallingBack(value *datapath.Service) (falls [2]bool) {
 }
 
 // shareOf returns the weight of b for new connections, given whether its family is falling back; 0:
-// it gets none.
+// b gets none.
 func shareOf(b datapath.Backend, falls bool) uint16 {
 	switch {
 	case b.State == datapath.BackendDown:
@@ -144,8 +144,8 @@ func usableOf(value *datapath.Service, f int) (usable []selection.Weighted, all 
 	return usable, all
 }
 
-// slotCount returns the best length of a table. Maglev's length depends on all backends, so that it
-// does not change when one of them stops taking connections.
+// slotCount returns the best length for a table. For Maglev the length depends on all backends, so
+// that it does not change when one of them stops getting new connections.
 func slotCount(a datapath.Algorithm, usable []selection.Weighted, all int) int {
 	size := datapath.SlotCount(all)
 	switch a {
@@ -157,7 +157,7 @@ func slotCount(a datapath.Algorithm, usable []selection.Weighted, all int) int {
 			sum += int(u.Weight)
 		}
 		if sum <= size {
-			return size - size%sum // each round gives each backend its exact share
+			return size - size%sum // every pass over the table gives each backend its exact share
 		}
 	}
 	return size
@@ -220,8 +220,8 @@ func (s *Table) readTable(t table) (uint64, error) {
 	return sumOf(ids[:t.count]), nil
 }
 
-// strays keeps a table that the frontends of v no longer need until they have been written. An
-// empty table is ignored.
+// strays keeps a table that the frontends of v will no longer need until these have been written.
+// An empty table is ignored.
 func (v *service) strays(o oldTable) {
 	if o.table.id != 0 || o.rangeSet != 0 || o.divertSet != 0 {
 		v.stray = append(v.stray, o)
@@ -233,14 +233,15 @@ func (s *Table) putAside(o oldTable) {
 	s.old = append(s.old, o)
 }
 
-// discard deletes a table that no frontend has referred to, or tries it again later.
+// discard deletes a table to which no frontend has ever referred; if that fails, it is retried
+// later.
 func (s *Table) discard(o oldTable) {
 	if s.deleteOld(o) != nil {
 		s.putAside(o)
 	}
 }
 
-// DropOld deletes tables that were put aside long enough ago.
+// DropOld deletes tables whose deletion was deferred for long enough.
 func (s *Table) DropOld() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +265,7 @@ func (s *Table) deleteOld(o oldTable) error {
 	}
 	err := errors.Join(s.deleteTable(o.table), deleteRanges(&s.tables.SourceRange, o.rangeSet, o.ranges), deleteRanges(&s.tables.Divert, o.divertSet, o.ranges))
 	if v := s.byID[o.byID]; o.byID == 0 || v != nil && s.diverted[v.name] > 0 {
-		return err // it is diverted to again
+		return err // a service diverts to it again
 	}
 	return errors.Join(err, s.deleteByID(o.byID))
 }

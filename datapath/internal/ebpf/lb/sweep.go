@@ -4,8 +4,8 @@ package lb
 
 import "github.com/loxilight/loxilight/datapath"
 
-// IdleTimes returns the idle times of the services by id, and the dead backends: of all protocols
-// (true), or of UDP only. A service that this run has not written yet has the zero value.
+// IdleTimes returns the idle times of the services by id, and the dead backends: for all protocols
+// (true), or only for UDP. A service that this run has not written yet has the zero value.
 func (s *Table) IdleTimes() (times map[uint32]datapath.IdleTimeout, dead map[uint32]bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -23,7 +23,7 @@ func (s *Table) IdleTimes() (times map[uint32]datapath.IdleTimeout, dead map[uin
 	return times, dead
 }
 
-// StillDead removes backends from dead that are alive again.
+// StillDead removes from dead the backends that are alive again.
 func (s *Table) StillDead(dead map[uint32]bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -34,7 +34,7 @@ func (s *Table) StillDead(dead map[uint32]bool) {
 	}
 }
 
-// PassEnded handles the end of sweep number pass, a whole one. live reports whether the sweep found
+// PassEnded handles the end of the complete sweep number pass. live reports whether the sweep found
 // live connections of a backend.
 func (s *Table) PassEnded(pass uint64, live func(id uint32) bool) error {
 	s.mu.Lock()

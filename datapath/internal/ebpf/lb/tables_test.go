@@ -61,8 +61,9 @@ func (r *tablesOfSite) nameOf(id uint32) datapath.ServiceName {
 	return name.Text()
 }
 
-// wrongReference returns what a packet that arrives now would find wrong: a frontend that refers to
-// a table, backend or set that does not exist, or to a backend of another service; empty: nothing.
+// wrongReference describes an error that a packet arriving now would encounter: a frontend that
+// refers to a table, backend or set that does not exist, or to a backend of another service; empty:
+// none.
 func wrongReference(r *tablesOfSite) string {
 	ranges, diverts := r.sets()
 	for f, e := range r.entries() {
@@ -89,7 +90,7 @@ func wrongReference(r *tablesOfSite) string {
 	return ""
 }
 
-// meaning returns what the tables mean for packets, without ids.
+// meaning returns the effect of the tables on packets, independently of ids.
 func (r *tablesOfSite) meaning() map[string]string {
 	out := map[string]string{}
 	ranges, diverts := r.sets()
@@ -131,7 +132,7 @@ func (r *tablesOfSite) meaning() map[string]string {
 	return out
 }
 
-// garbage returns an entry that no frontend refers to; empty: none exists.
+// garbage returns an entry to which no frontend refers; empty: none exists.
 func (r *tablesOfSite) garbage() string {
 	tables, sets, ids := map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	for _, e := range r.entries() {

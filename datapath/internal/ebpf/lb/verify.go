@@ -27,7 +27,7 @@ func (s *Table) Verify(_ context.Context, name datapath.ServiceName) (bool, erro
 func (s *Table) verify(v *service) (bool, error) {
 	for _, f := range v.frontends {
 		if s.owner[f] != v {
-			continue // it belongs to another service now, whose entry is right
+			continue // it now belongs to another service, whose entry is correct
 		}
 		key := kernel.ServiceKeyOf(f)
 		var entry kernel.Service

@@ -20,8 +20,8 @@ const (
 
 var natTypes = map[datapath.NATType]uint8{datapath.SNAT: 0, datapath.DNAT: 1, datapath.Masquerade: 2}
 
-// compileNAT returns the rules of a NAT by set: DNAT and SNAT. free are the source ports for a NAT
-// that names none.
+// compileNAT returns the rules of a NAT, indexed by set (DNAT, SNAT). free are the source ports for
+// a NAT that names none.
 func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapath.PortRange) (sets [2]*natRule, err error) {
 	r := &natRule{name: name, match: v.Match, natSlot: natSlot{slot: uint32(id) << 2}}
 	r.record = kernel.NatRule{Id: id, Type: natTypes[v.Type]}
@@ -51,7 +51,7 @@ func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapa
 	return sets, r.fillPorts(ranges, v.BlockSize)
 }
 
-// pairUp makes r translate prefixes one to one.
+// pairUp makes r translate prefixes one-to-one.
 func (r *natRule) pairUp(v *datapath.NAT) error {
 	from := v.Match.Source
 	if v.Type == datapath.DNAT {
@@ -87,7 +87,7 @@ func natPrefixOf(p netip.Prefix) kernel.NatPrefix {
 }
 
 // fillPool divides the addresses of each family into pieces of equal size, so that each piece is
-// chosen with the same probability.
+// selected with the same probability.
 func (r *natRule) fillPool(addresses []netip.Prefix) {
 	for family := range 2 {
 		var of []netip.Prefix
@@ -162,7 +162,7 @@ func (r *natRule) fillDestinationPorts(v *datapath.NAT) error {
 	return nil
 }
 
-// fillPorts sets the ranges from which source ports are chosen.
+// fillPorts sets the ranges from which source ports are selected.
 func (r *natRule) fillPorts(ranges []datapath.PortRange, block uint16) error {
 	ranges = mergeRanges(ranges)
 	if len(ranges) > natRanges {
@@ -187,7 +187,8 @@ func (r *natRule) fillPorts(ranges []datapath.PortRange, block uint16) error {
 		return fmt.Errorf("ports: none is left to be given out in blocks of %d", block)
 	}
 	r.record.PortCount, r.record.BlockSize = n, block
-	// A stride coprime to the count visits every port once, and successive ports are far apart.
+	// A stride that is coprime to the count visits every port once, with successive ports far
+	// apart.
 	r.record.PortStride = n*5/8 | 1
 	for gcd(n, r.record.PortStride) != 1 {
 		r.record.PortStride++

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// traffic is what live connections of a NAT have carried.
+// traffic is the traffic of a NAT's connections.
 type traffic struct{ packets, bytes uint64 }
 
 func trafficOf(m map[uint32]*traffic, id uint32) *traffic {
@@ -106,5 +106,5 @@ func (n *Table) Counters(name datapath.NATName) (c datapath.NATCounters, ok bool
 	return c, true, nil
 }
 
-// natDrops are the words for enum nat_drop.
+// natDrops are the names of enum nat_drop.
 var natDrops = [4]string{"no_port", "no_address", "no_connection", "other"}

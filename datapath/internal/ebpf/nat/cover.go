@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// cover is what a translation rule covers: inner addresses, protocols, and outer addresses.
+// cover is the set of inner addresses, protocols and outer addresses that a NAT rule covers.
 type cover struct {
 	ranges    []addrRange         // sorted, without overlaps; empty: all addresses
 	protocols []datapath.Protocol // empty: all
@@ -20,7 +20,7 @@ type cover struct {
 
 type addrRange struct{ first, last netip.Addr }
 
-// coverOf returns what a rule covers. groups has the groups that it refers to.
+// coverOf returns the cover of a rule. groups contains the groups to which the rule refers.
 func coverOf(m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGroup) cover {
 	c := cover{protocols: m.Protocols}
 	prefixes := slices.Clone(m.Source)
@@ -49,7 +49,7 @@ func (c *cover) has(a netip.Addr, protocol datapath.Protocol) bool {
 	return len(c.ranges) == 0 || found || i > 0 && a.Compare(c.ranges[i-1].last) <= 0
 }
 
-// gives reports whether the rule translates to an address in a namespace.
+// gives reports whether the rule may translate to an address in a namespace.
 func (n *Table) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
 	if len(c.outer) == 0 {
 		var is uint8
@@ -66,8 +66,8 @@ func (n *Table) gives(c *cover, a kernel.Addr, namespace uint8) (bool, error) {
 }
 
 // endUncovered ends the mappings that are open to any remote and whose rule no longer covers their
-// inner or outer address: they would admit packets that no rule admits. n.mu is held, the rules are
-// in force.
+// inner or outer address: they would admit packets that no rule admits. n.mu is held, and the rules
+// are in force.
 func (n *Table) endUncovered(groups map[datapath.GroupName]datapath.AddressGroup) error {
 	covers := map[uint16]cover{}
 	for _, r := range n.rules {

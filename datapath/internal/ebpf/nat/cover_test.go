@@ -17,7 +17,7 @@ func prefixes(list ...string) (all []netip.Prefix) {
 	return all
 }
 
-// TestCover: the inner addresses and protocols that a rule covers.
+// TestCover checks which inner addresses and protocols a rule covers.
 func TestCover(t *testing.T) {
 	groups := map[datapath.GroupName]datapath.AddressGroup{"some": {Prefixes: prefixes("10.0.0.0/8", "10.1.0.0/16", "2001:db8::/64", "2001:db8::7/128")}, "none": {}}
 	addrs := []string{"9.255.255.255", "10.0.0.0", "10.1.2.3", "10.255.255.255", "11.0.0.0", "192.0.2.1", "2001:db8::ffff", "2001:db8:0:1::"}

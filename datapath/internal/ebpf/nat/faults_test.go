@@ -21,18 +21,18 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// fakeImages has images in memory, which fail at random.
+// fakeImages holds images in memory, and fails at random.
 type fakeImages struct {
 	site  *natSite
 	image [kernel.RuleSetRULE_SET_MAX]*classify.Image
-	// what the slots of an image in force had in the tables when it was published
+	// translations of the slots of an image in force when the image was published
 	meant [kernel.RuleSetRULE_SET_MAX]map[uint32]string
 	own   [kernel.RuleSetRULE_SET_MAX]*classify.Image // published by this run
 }
 
 func (m *fakeImages) PublishAll(sets []kernel.RuleSet, images []*classify.Image) error {
 	if m.site.FailsAt(m.site.imageRate) {
-		return unix.ENOMEM // before the first one is in force
+		return unix.ENOMEM // before the first image is in force
 	}
 	for i, set := range sets {
 		if m.site.FailsAt(m.site.imageRate) {
@@ -50,7 +50,7 @@ func (m *fakeImages) PublishAll(sets []kernel.RuleSet, images []*classify.Image)
 		}
 		m.own[set] = m.image[set]
 		if m.site.FailsAt(m.site.imageRate) {
-			return unix.EIO // it is in force nevertheless
+			return unix.EIO // the image is in force nevertheless
 		}
 	}
 	return nil
@@ -63,16 +63,16 @@ func (m *fakeImages) Verify(set kernel.RuleSet) (bool, error) {
 	return m.image[set] != nil && m.image[set] == m.own[set], nil
 }
 
-// natSite has nats on tables in memory, which fail at random. It is the host of these nats.
+// natSite has a Table on maps in memory, which fail at random. It is the host of this Table.
 type natSite struct {
 	*Table
 	testtables.Failing
 	t         *testing.T
 	all       *kernel.Tables
 	images    *fakeImages
-	published map[uint32]string  // what slots had when an image with them was published last
-	announced []datapath.NATName // rules, in order
-	imageRate float64            // probability of a failure of each step of publishing
+	published map[uint32]string  // translations of slots when last published in an image
+	announced []datapath.NATName // names of announced rules, in order
+	imageRate float64            // probability that a step of publishing fails
 	desired   datapath.NATSet
 	uplinks   []string
 	foreign   bool   // another program has changed the tables
@@ -117,7 +117,7 @@ func newNATSite(t *testing.T, seed uint64) *natSite {
 	return s
 }
 
-// restart replaces the nats by the nats of a new run, which takes over the tables.
+// restart replaces the Table by one of a new run, which takes over the maps.
 func (s *natSite) restart() {
 	s.t.Helper()
 	s.Killed = false
@@ -131,7 +131,7 @@ func (s *natSite) restart() {
 	s.Table, s.Rate = next, rate
 }
 
-// translation describes what the tables have for a slot: packets see nothing else.
+// translation describes the content of the tables for a slot, which is all that affects packets.
 func (s *natSite) translation(slot uint32) string {
 	var r kernel.NatRule
 	if ok, err := s.all.NatRule.Find(slot, &r); !ok || err != nil {
@@ -168,9 +168,9 @@ func (s *natSite) pairs() map[kernel.NatPairKey]kernel.NatPrefix {
 	return all
 }
 
-// wrong describes an error that a packet which arrives now would meet: a rule of an image in force
-// that is incomplete, or has changed since the image was published; a rule that look-ups by id find
-// although it was never in force. Empty: none.
+// wrong describes an error that a packet arriving now would encounter: a rule of an image in force
+// that is incomplete, or has changed since the image was published; or a rule that look-ups by id
+// find although it was never in force. Empty: none.
 func (s *natSite) wrong() string {
 	for _, set := range natSets {
 		for slot, meant := range s.images.meant[set] {
@@ -187,7 +187,7 @@ func (s *natSite) wrong() string {
 	return ""
 }
 
-// byID returns the slot that the programs find by an id, as translate_slot does; 0: none.
+// byID returns the slot that the programs find by an id, like translate_slot; 0: none.
 func (s *natSite) byID(id uint16) uint32 {
 	for slot := uint32(id) << 2; slot < uint32(id)<<2+Variants; slot++ {
 		var r kernel.NatRule
@@ -213,7 +213,7 @@ func (s *natSite) reconcile() {
 	}
 }
 
-// change replaces, adds or deletes a rule, or several.
+// change replaces, adds or deletes one or more rules.
 func (s *natSite) change() {
 	for range 1 + s.Random.IntN(3) {
 		name := datapath.NATName([]string{"a", "b", "c", "d"}[s.Random.IntN(4)])
@@ -249,7 +249,7 @@ func (s *natSite) rule() datapath.NAT {
 	return v
 }
 
-// meaning describes the tables without ids, slots and indexes.
+// meaning describes the tables independently of ids, slots and indexes.
 func (s *natSite) meaning() map[string]string {
 	m := map[string]string{}
 	count := map[string]int{}
@@ -288,7 +288,8 @@ func (s *natSite) meaning() map[string]string {
 	return m
 }
 
-// wantDesired applies the desired rules without faults, and compares the result with a first run.
+// wantDesired applies the desired rules without faults, and compares the result with that of a
+// first run.
 func (s *natSite) wantDesired(seed uint64) {
 	s.t.Helper()
 	if s.Rate, s.imageRate = 0, 0; s.Killed {
@@ -362,17 +363,17 @@ func (s *natSite) interfere() {
 	s.reconcile()
 }
 
-// TestNATsUnderFaults: whatever change of a table fails, whichever image cannot be published, and
-// whenever the daemon is killed, a packet finds the whole translation of each rule in force, as it
-// was when its image was published; after the retries the tables mean what a first run with the
-// desired rules would have written, and no entry is left behind.
+// TestNATsUnderFaults: whichever change of a table fails, whichever image cannot be published, and
+// whenever the daemon is killed, a packet finds the complete translation of each rule in force, as
+// it was when its image was published; after the retries the tables are equivalent to those of a
+// first run with the desired rules, and no entry is left behind.
 func TestNATsUnderFaults(t *testing.T) {
 	const rounds, changes = 10, 20
 	failures := 0
 	for round := range rounds {
 		seed := rand.Uint64()
 		s := newNATSite(t, seed)
-		stubborn := float64(round%2) * 0.5 // many failures of publishing, one after the other
+		stubborn := float64(round%2) * 0.5 // many consecutive failures of publishing
 		for range changes {
 			s.change()
 			s.Rate = []float64{0, 0.02, 0.1, 0.3}[s.Random.IntN(4)]

@@ -12,7 +12,8 @@ import (
 )
 
 // lastUses are the times of the last packets of connections that a pass ended, by outer port.
-// Mappings and blocks are idle from then on; programs record only when connections begin.
+// Mappings and blocks are idle from then on; the programs record only the beginnings of
+// connections.
 type lastUses map[outerKey][]lastUse
 
 type lastUse struct {
@@ -53,14 +54,13 @@ func (p *Pass) Leave(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, name
 }
 
 // isInwards reports whether packets of a direction of a translated connection arrive at an outer
-// port: answers, and packets from remotes that use an open mapping.
+// port: replies, and packets from remotes that use an open mapping.
 func isInwards(m *kernel.CtMeta) bool {
 	return m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT || m.Flags&(kernel.CtReply|kernel.CtDNAT) == kernel.CtDNAT
 }
 
-// writeUsed records when mappings or blocks were last used. If a program concurrently records the
-// same for a new connection, its value is lost, but not the connection: when that ends, its last
-// packet is recorded.
+// writeUsed records when mappings or blocks were last used. If a program concurrently records a new
+// connection, its value is lost, but when the connection ends, its last packet is recorded.
 func writeUsed[K comparable, V any](table *bpfmap.Map[K, V], used map[K]V) error {
 	for k, v := range used {
 		if err := kernel.IfThere(table.Replace(k, v)); err != nil {

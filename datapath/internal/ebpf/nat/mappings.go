@@ -16,7 +16,7 @@ var (
 	blockTimeout   = kernel.TicksOf(datapath.BlockTimeout)
 )
 
-// outerKey is an outer address and protocol.
+// outerKey is an outer address and protocol in a namespace.
 type outerKey struct {
 	addr      kernel.Addr
 	proto     uint8
@@ -48,15 +48,15 @@ func (o outerPorts) used(k outerKey, first uint16, count int) bool {
 	return false
 }
 
-// translated is a mapping or block whose begin and end are reported.
+// translated is a mapping or block whose beginning and end are logged.
 type translated struct {
 	nat          uint16
 	proto        uint8
 	inner, outer netip.AddrPort
-	size         int // of a block: outer has its first port, inner has no port; else 0
+	size         int // of a block (outer contains its first port, inner no port), else 0
 }
 
-// Pass is what a pass over the connections collects about translation.
+// Pass is the information about NAT that a pass over the connections collects.
 type Pass struct {
 	outers     outerPorts
 	last       lastUses // of connections that the pass ended
@@ -91,8 +91,8 @@ func (n *Table) PassBegins() *Pass {
 	return p
 }
 
-// Ended reports whether the source of a connection was the address of a device that no longer has
-// it. comes and leaves are the tuples of its entry.
+// Ended reports whether a connection was translated to an address of a device, and the device no
+// longer has that address. comes and leaves are the tuples of the connection's entry.
 func (p *Pass) Ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
 	if m.Flags&kernel.CtDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.Began) > 0 {
 		return false
@@ -104,7 +104,7 @@ func (p *Pass) Ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace u
 	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
 }
 
-// Note records the outer ports at which answers to a connection arrive, or packets of any remote.
+// Note records the outer ports at which replies on a connection arrive, or packets from any remote.
 func (p *Pass) Note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
 	answers := m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT
 	switch {
@@ -120,13 +120,13 @@ func (p *Pass) Use(outer netip.AddrPort, proto, namespace uint8) {
 	p.outers.use(outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}, outer.Port())
 }
 
-// PassEnded ends unused mappings and blocks, and reports those that began or ended.
+// PassEnded ends unused mappings and blocks, and logs those that began or ended.
 func (n *Table) PassEnded(p *Pass) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.live = p.live
 	p.last.ordered()
-	for _, r := range n.rules { // rules that came into force since the pass began
+	for _, r := range n.rules { // including rules that took effect since the pass began
 		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
 			p.shared[r.record.Id] = true
 		}
@@ -160,8 +160,8 @@ func (n *Table) tell(what string, t translated) {
 	n.logger.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
 }
 
-// keeps reports whether a mapping or block without connections is kept: it was used within idle,
-// and its rule still has mappings or blocks. Mappings and blocks newer than the pass are kept.
+// keeps reports whether a mapping or block without connections is kept: it was last used no longer
+// than idle ago, and its rule still has mappings or blocks; or it is newer than the pass.
 func (p *Pass) keeps(id uint16, created, used, idle uint32) bool {
 	return int32(created-p.Began) >= 0 || kernel.TicksBetween(used, p.Began) <= idle && p.shared[id]
 }
@@ -284,7 +284,7 @@ func (n *Table) endBlocks(p *Pass) error {
 	if err != nil {
 		return err
 	}
-	// Owners whose block is gone, or was given to another owner at the same moment.
+	// Owners whose block is gone, or was assigned to another owner at the same moment.
 	var left []kernel.BlockOwnerKey
 	count := uint64(0)
 	err = owners.Batches(func(keys []kernel.BlockOwnerKey, values []kernel.BlockKey) error {

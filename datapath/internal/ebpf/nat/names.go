@@ -34,8 +34,8 @@ func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 	})
 }
 
-// adoptNames takes over the ids of an earlier run. If it was killed while it gave up a rule and
-// added one with the same name, the name has two ids: the one in force stays.
+// adoptNames takes over the ids of an earlier run. If it was killed while it replaced a rule by one
+// with the same name, the name has two ids: the id in force stays.
 func (n *Table) adoptNames() error {
 	used := make(map[uint16]bool)
 	for slot := range n.rules {
@@ -63,7 +63,7 @@ func (n *Table) adoptNames() error {
 		var each []kernel.NatStats
 		if ok, err := n.tables.NatStats.Find(uint32(id), &each); err != nil {
 			return err
-		} else if !ok { // it was killed before it wrote them
+		} else if !ok { // the earlier run was killed before it wrote them
 			if err := n.putStats(id); err != nil {
 				return fmt.Errorf("counters of NAT %s: %w", name, err)
 			}
@@ -72,7 +72,7 @@ func (n *Table) adoptNames() error {
 	return nil
 }
 
-// nameAll gives each rule an id, which its connections and counters refer to.
+// nameAll assigns an id to each rule, to which its connections and counters refer.
 func (n *Table) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 	for name := range rules {
 		if n.ids[name] != 0 {
@@ -89,7 +89,7 @@ func (n *Table) nameAll(rules map[datapath.NATName]datapath.NAT) error {
 		for i := range len(name) {
 			k.Name[i] = int8(name[i])
 		}
-		// The name first: entries with a name are found again, and removed.
+		// The name first: a later run finds and removes entries that have a name.
 		if err := n.tables.NatName.Put(uint32(id), k); err != nil {
 			return &datapath.RuleError{Rule: string(name), Err: kernel.TableError("rules", err)}
 		}
@@ -128,13 +128,13 @@ func (n *Table) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	for name, id := range n.ids {
 		if _, ok := rules[name]; !ok {
 			n.dead[id] = true
-			delete(n.ids, name) // one with this name gets another id
+			delete(n.ids, name) // a new rule with this name gets another id
 		}
 	}
 	for id := range n.dead {
 		e := errors.Join(n.tables.NatStats.Delete(uint32(id)), n.tables.NatTraffic.Delete(uint32(id)))
 		if e == nil {
-			e = n.tables.NatName.Delete(uint32(id)) // last: it leads to the others
+			e = n.tables.NatName.Delete(uint32(id)) // last: by the name the others are found
 		}
 		if err = errors.Join(err, e); e == nil {
 			delete(n.dead, id)

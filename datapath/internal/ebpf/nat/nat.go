@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nat has the table of address translation: its rules, and the mappings and blocks of ports
-// that the programs create.
+// Package nat maintains the table of address translation: its rules, and the mappings and blocks of
+// ports that the programs create.
 package nat
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Table is the table of translation, which has at most one row. Records of rules are written under
-// slots that no rule in force uses, then the images that refer to them are published. Unused slots
-// are removed a moment later.
+// Table is the table of address translation, which has at most one row. Records of rules are
+// written to slots that no rule in force uses, then the images that refer to these slots are
+// published. Unused slots are removed a moment later.
 type Table struct {
 	tables *kernel.Tables
 	images natImages
@@ -31,22 +31,22 @@ type Table struct {
 	names    map[uint16]datapath.NATName
 	lastPool uint32
 	lastID   uint16
-	dead     map[uint16]bool // ids whose entries are to be removed
+	dead     map[uint16]bool // ids whose entries must be removed
 	inForce  bool
-	rules    map[uint32]*natRule // by slot: all that an image in force may refer to
-	unclear  bool                // rules has others too, since publishing failed
+	rules    map[uint32]*natRule // by slot: all to which an image in force may refer
+	unclear  bool                // rules contains others too, since publishing failed
 	dirty    bool                // the tables may hold something else: write everything
 	referred map[uint32]bool     // slots in the images in force, if rules may lack some of them
-	old      []natSlot           // that no image in force refers to, to be removed
-	log      map[uint16]bool     // ids whose mappings are reported
-	reported map[translated]bool // reported as begun and not as ended
+	old      []natSlot           // to be removed: no image in force refers to them
+	log      map[uint16]bool     // ids whose mappings are logged
+	reported map[translated]bool // logged as begun but not as ended
 	live     map[uint32]*traffic // traffic of connections as of the last pass, by id
 	closed   map[uint32]*traffic // traffic of connections that passes ended, not in a table yet; used by passes only
 	mappings uint64              // entries as of the last pass
 	blocks   uint64
 }
 
-// natImages has the images of rules in force, as those of package rules.
+// natImages holds the images of rules in force, like Images in package rules.
 type natImages interface {
 	PublishAll(sets []kernel.RuleSet, images []*classify.Image) error
 	InForce(set kernel.RuleSet) (*classify.Image, error)
@@ -58,17 +58,18 @@ type natImages interface {
 type Host interface {
 	// DefaultPorts returns the source ports for rules that name none.
 	DefaultPorts() ([]datapath.PortRange, error)
-	// SetUplinkNames sets the devices by which the rules in force say that packets leave.
+	// SetUplinkNames sets the names of uplinks in the rules in force.
 	SetUplinkNames(names []string)
-	// SoonOnLoopback attaches the programs on the loopback, if they are needed now.
+	// SoonOnLoopback attaches the program to the loopback device if it is needed now.
 	SoonOnLoopback()
-	// LocalAddrs returns the addresses of the devices of the namespaces in use, and these namespaces.
+	// LocalAddrs returns the addresses of the devices of the namespaces in use, and these
+	// namespaces.
 	LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[uint8]bool)
 	// Announce replaces the addresses that are announced for the rules in force. ids are by name.
 	Announce(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) error
 }
 
-// natSlot is the entries of one rule in the tables.
+// natSlot identifies the entries of one rule in the tables.
 type natSlot struct {
 	slot  uint32
 	pools []uint32
@@ -83,14 +84,14 @@ type natRule struct {
 	match     datapath.Match
 	record    kernel.NatRule
 	pool      []kernel.NatPrefix // IPv4 first
-	pairAddrs []kernel.NatPrefix // by pairs
+	pairAddrs []kernel.NatPrefix // parallel to pairs
 	found     bool               // look-ups by id find it
 }
 
-// The rule sets of translation, in the order in which they are published.
+// The rule sets of NAT, in the order in which they are published.
 var natSets = [2]kernel.RuleSet{kernel.RulesDNAT, kernel.RulesSNAT}
 
-// Adopt takes over the translation that an earlier run wrote.
+// Adopt takes over the rules that an earlier run wrote.
 func Adopt(t *kernel.Tables, images natImages, host Host, logger *slog.Logger) (*Table, error) {
 	n := &Table{
 		tables: t, images: images, host: host, logger: logger,

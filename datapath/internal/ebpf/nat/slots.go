@@ -12,11 +12,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Variants is the number of slots that a rule can have: at most two of them are in force, one in
-// each set if publishing the second one failed.
+// Variants is the number of slots that a rule can have. At most two of them are in force: one in
+// each set, if publishing the second set failed.
 const Variants = 4
 
-// put writes the rules and puts them in force.
+// put writes the rules and makes them take effect.
 func (n *Table) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.AddressGroup) error {
 	wanted := make(map[uint32]*natRule)
 	var images [2]*classify.Image
@@ -50,7 +50,8 @@ func (n *Table) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.A
 	return errors.Join(err, n.endUncovered(groups))
 }
 
-// exchange has look-ups by id find the rules of the slots in force, and gives up the others.
+// exchange makes look-ups by id find the rules of the slots in force, and schedules the others for
+// removal.
 func (n *Table) exchange(inForce func(slot uint32) bool) (err error) {
 	for slot, r := range n.rules {
 		if !r.found && inForce(slot) {
@@ -73,7 +74,7 @@ func (n *Table) exchange(inForce func(slot uint32) bool) (err error) {
 	return err
 }
 
-// settle finds out which rules are in force after publishing failed, or in an earlier run.
+// settle determines which rules are in force after publishing failed, or after an earlier run.
 func (n *Table) settle() error {
 	if !n.unclear {
 		return nil
@@ -85,7 +86,7 @@ func (n *Table) settle() error {
 			return err
 		}
 		if image == nil {
-			continue // or no program can read it
+			continue // no rules, or no program can read them
 		}
 		for _, r := range image.Rules() {
 			n.referred[r.ID<<2|uint32(r.Flags)] = true
@@ -121,8 +122,8 @@ func (n *Table) adoptRules() error {
 	return n.adoptPrefixes()
 }
 
-// adoptPrefixes reads the prefixes of the rules. Prefixes of no rule are to be removed: an earlier
-// run was killed before it wrote the rule.
+// adoptPrefixes reads the prefixes of the rules. Prefixes without a rule are scheduled for removal:
+// an earlier run was killed before it wrote the rule.
 func (n *Table) adoptPrefixes() error {
 	prefixes, orphaned := make(map[uint32]kernel.NatPrefix), natSlot{}
 	err := n.tables.NatPool.Batches(func(indexes []uint32, values []kernel.NatPrefix) error {
@@ -159,7 +160,7 @@ func (n *Table) adoptPrefixes() error {
 	return pairs.Err()
 }
 
-// choose gives r a slot that no rule in force has, or its present slot if r has not changed.
+// choose assigns to r a slot that no rule in force has, or its current slot if r has not changed.
 func (n *Table) choose(r *natRule) {
 	for variant := range uint32(Variants) {
 		if have := n.rules[r.slot|variant]; have != nil && have.same(r) {
@@ -184,7 +185,7 @@ func (n *Table) choose(r *natRule) {
 	}
 }
 
-// same reports whether r and other translate equally.
+// same reports whether r and other translate in the same way.
 func (r *natRule) same(other *natRule) bool {
 	a, b := r.record, other.record
 	a.PoolFirst, b.PoolFirst = [2]uint32{}, [2]uint32{}
@@ -201,7 +202,7 @@ func (r *natRule) translations() map[kernel.NatPairKey]kernel.NatPrefix {
 	return pairs
 }
 
-// holds reports whether the tables have r.
+// holds reports whether the tables contain r as written.
 func (n *Table) holds(r *natRule) (bool, error) {
 	var have kernel.NatRule
 	if ok, err := n.tables.NatRule.Find(r.slot, &have); !ok || err != nil || have != r.record {
@@ -253,7 +254,7 @@ func (n *Table) write(r *natRule) error {
 	}
 	record := r.record
 	if !r.found {
-		record.Flags |= kernel.NATReplaced // look-ups by id find it only when it is in force
+		record.Flags |= kernel.NATReplaced // look-ups by id must not find it before it is in force
 	}
 	return kernel.TableError("rules", n.tables.NatRule.Put(r.slot, record))
 }
@@ -278,10 +279,10 @@ func (n *Table) remove(s natSlot) error {
 	if err != nil {
 		return err
 	}
-	return n.tables.NatRule.Delete(s.slot) // last: it leads to the others
+	return n.tables.NatRule.Delete(s.slot) // last: its fields refer to the others
 }
 
-// dropOld removes the slots of earlier rules after no program reads them any more.
+// dropOld removes the slots of earlier rules once no program reads them any more.
 func (n *Table) dropOld() error {
 	if len(n.old) == 0 {
 		return nil

@@ -21,11 +21,11 @@ type converter struct {
 type move struct {
 	from, to  field
 	unchanged bool
-	values    map[int64]int64 // of an enum, old to new
+	values    map[int64]int64 // values of an enum, old to new
 }
 
-// newConverter fails if the conversion would lose or confuse information. In a key no field may be
-// removed: two entries could become one.
+// newConverter fails if the conversion would lose or corrupt information. No field of a key may be
+// removed, since two entries could become one.
 func newConverter(from, to fields, key bool) (*converter, error) {
 	c := &converter{size: to.size}
 	for i := range to.list {
@@ -168,7 +168,7 @@ func setNumber(b []byte, size int, v int64) {
 	}
 }
 
-// entryConverter converts the entries of a map; a nil converter leaves its part unchanged.
+// entryConverter converts the entries of a map.
 type entryConverter struct{ key, value *converter }
 
 // newEntryConverter compares the current layout of a map with the wanted one.

@@ -27,7 +27,7 @@ type member struct {
 	of   btf.Type
 }
 
-// structOf lays out members one after the other.
+// structOf returns a struct with members one after the other.
 func structOf(t testing.TB, members ...member) *btf.Struct {
 	t.Helper()
 	s := &btf.Struct{Name: "x"}

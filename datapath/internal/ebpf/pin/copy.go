@@ -15,9 +15,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
-// follows reports whether programs may have added entries that have to be copied once more. Arrays
-// have all their entries from the start: packets that the old programs count in them during the
-// replacement are lost from the counters.
+// follows reports whether programs may have added entries since the copy, so that the copy must be
+// repeated. Arrays have all their entries from the start, so they are copied once: packets that the
+// old programs count in them during the replacement are missing from the counters.
 func follows(x *replacement) bool {
 	switch x.target.Type() {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:
@@ -26,8 +26,8 @@ func follows(x *replacement) bool {
 	return false
 }
 
-// cells are keys or values of one size, as a slice of arrays, which the library's batches require.
-// bytes is the same memory.
+// cells are keys or values of one size, as a slice of arrays, which the library requires for
+// batches. bytes is the same memory.
 type cells struct {
 	v     reflect.Value
 	size  int
@@ -43,8 +43,8 @@ func (c cells) at(i int) []byte { return c.bytes[i*c.size : (i+1)*c.size] }
 func (c cells) first(n int) any { return c.v.Slice(0, n).Interface() }
 func (c cells) all() any        { return c.v.Interface() }
 
-// eachEntry calls each for all entries of a map with one value for each key. The arguments of each
-// are valid only during the call.
+// eachEntry calls each for every entry of a map with one value per key. The arguments of each are
+// valid only during the call.
 func eachEntry(m *ebpf.Map, each func(key, value []byte) error) error {
 	if m.Type() != ebpf.LPMTrie {
 		return eachBatch(m, func(keys, values cells, n int) error {
@@ -69,7 +69,7 @@ func eachEntry(m *ebpf.Map, each func(key, value []byte) error) error {
 	return nil
 }
 
-// eachBatch reads a map in batches, and calls each with the number of entries read.
+// eachBatch reads a map in batches, and calls each with the entries of each batch and their number.
 func eachBatch(m *ebpf.Map, each func(keys, values cells, n int) error) error {
 	size := min(bpfmap.BatchSize, int(m.MaxEntries()))
 	keys, values := newCells(size, m.KeySize()), newCells(size, m.ValueSize())
@@ -126,7 +126,7 @@ func fill(m *ebpf.Map, from generation) (count int, err error) {
 	return count, tooFull(err, m)
 }
 
-// shareMaps puts the inner maps of from into m as well.
+// shareMaps inserts the inner maps of from into m as well.
 func shareMaps(m, from *ebpf.Map) (count int, err error) {
 	for i := range min(m.MaxEntries(), from.MaxEntries()) {
 		var inner *ebpf.Map
@@ -145,7 +145,7 @@ func shareMaps(m, from *ebpf.Map) (count int, err error) {
 	return count, nil
 }
 
-// tooFull explains an error that occurs if entries were added while they were counted.
+// tooFull explains the error that occurs if entries were added after they were counted.
 func tooFull(err error, m *ebpf.Map) error {
 	if errors.Is(err, unix.E2BIG) {
 		return fmt.Errorf("it holds more than the %d that it is to have room for: raise the tables in the configuration: %w", m.MaxEntries(), err)
@@ -166,7 +166,7 @@ func (g *generation) entry(toKey, toValue, key, value []byte) error {
 	return nil
 }
 
-// recencySlack is how many ticks an entry may be older than its time field.
+// recencySlack is the number of ticks by which an entry may be newer than its time field.
 const recencySlack = 15
 
 // ages lists the fields that hold the creation time of an entry, the most precise one first.
@@ -184,8 +184,8 @@ func (g *generation) age() *field {
 	return nil
 }
 
-// addMissing copies the entries that are in from and not in m. If since is not 0, and entries have
-// an age, entries that were certainly created before since are skipped.
+// addMissing copies the entries of from that are not in m. If since is not 0, and entries have an
+// age, entries that were certainly created before since are skipped.
 func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err error) {
 	if perCPUMap(m) {
 		return oneByOne(m, from, ebpf.UpdateNoExist)
@@ -204,7 +204,7 @@ func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err erro
 				}
 			}
 			if from.entry(key, value, keys.at(i), values.at(i)) != nil {
-				continue // it cannot be converted to the new layout; continue with the others
+				continue // cannot be converted to the new layout; continue with the others
 			}
 			switch err := m.Update(key, value, ebpf.UpdateNoExist); {
 			case err == nil:
@@ -218,7 +218,7 @@ func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err erro
 	return count, err
 }
 
-// oneByOne copies a map that has several values for each key, or that does not support batches.
+// oneByOne copies a map that has several values per key, or that does not support batches.
 func oneByOne(m *ebpf.Map, from generation, flags ebpf.MapUpdateFlags) (count int, err error) {
 	toKey, key := make([]byte, m.KeySize()), make([]byte, from.m.KeySize())
 	var value any = new([]byte)

@@ -31,7 +31,7 @@ type fields struct {
 	list []field
 }
 
-// padding reports whether f only fills a gap, named as in types.h.
+// padding reports whether f only fills a gap, by its name in types.h.
 func (f *field) padding() bool {
 	last := f.name[strings.LastIndexByte(f.name, '.')+1:]
 	return last == "pad"
@@ -145,8 +145,8 @@ func shapeOf(spec *ebpf.MapSpec) (s shape, err error) {
 
 var errNoTypes = errors.New("the kernel knows no description (BTF) of its fields")
 
-// shapeOfPinned returns the layout that a map was created with, as the kernel keeps it. This takes
-// CAP_SYS_ADMIN: without it the error wraps EPERM.
+// shapeOfPinned returns the layout with which a map was created, as stored by the kernel. Reading
+// it requires CAP_SYS_ADMIN: without it the error wraps EPERM.
 func shapeOfPinned(m *ebpf.Map) (s shape, err error) {
 	key, value, err := typeIDs(m)
 	if err != nil {
@@ -179,7 +179,8 @@ func shapeOfPinned(m *ebpf.Map) (s shape, err error) {
 	return s, nil
 }
 
-// typeIDs asks the kernel for the BTF types of key and value, which the library does not return.
+// typeIDs reads the BTF type ids of key and value from the kernel, which the library does not
+// return.
 func typeIDs(m *ebpf.Map) (key, value btf.TypeID, err error) {
 	var info struct { // bpf_map_info, up to the fields that are needed
 		_          [64]byte

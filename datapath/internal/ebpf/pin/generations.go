@@ -17,10 +17,10 @@ import (
 )
 
 // A map is pinned under its name. While its entries move to a map of another layout or size, the
-// new map is pinned beside it, under the name and its generation number: earlier programs use the
-// old map, programs of this run the new one. When all programs are this run's, the new map is
-// renamed to the plain name. A run that is interrupted leaves more than one map, and the next run,
-// of any version, continues with the newest that suits it.
+// new map is pinned beside it, under the name and a generation number: earlier programs use the old
+// map, programs of this run the new one. Once all programs are this run's, the new map is renamed
+// to the plain name. An interrupted run leaves several maps; the next run, of any version,
+// continues with the newest that it can use.
 const generationMark = "__"
 
 // generation is one of the maps pinned for a name, with its comparison.
@@ -75,8 +75,8 @@ func (all generations) close() {
 	}
 }
 
-// choose returns the newest generation that this run can continue with, or -1; and the comparison
-// for the name as a whole.
+// choose returns the index of the newest generation with which this run can continue, or -1, and
+// the comparison for the name as a whole.
 func (all generations) choose() (int, comparison) {
 	if i := slices.IndexFunc(all, func(g generation) bool { return g.shortage != nil }); i >= 0 {
 		return -1, all[i].comparison

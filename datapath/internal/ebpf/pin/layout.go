@@ -22,11 +22,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// LayoutVersion is LAYOUT_VERSION of types.h. It changes only if the meaning of pinned data does:
-// the layout of entries is described by the maps' BTF types, and entries are converted.
+// LayoutVersion is LAYOUT_VERSION of types.h. It changes only if the meaning of pinned data
+// changes: the layout of entries is described by the maps' BTF types, and entries are converted.
 const LayoutVersion = 1
 
-// DirPrefix begins the names of the folders of layouts, in the folder of the pins.
+// DirPrefix is the prefix of the names of the layouts' folders in the folder of pins.
 const DirPrefix = "layout-"
 
 // Dir returns the folder of this version's layout.
@@ -40,8 +40,8 @@ func Attached(pinDir string) bool {
 	return err == nil && len(ports) > 0
 }
 
-// otherLayout reports pins of another layout version, whose programs would run beside this
-// version's.
+// otherLayout describes pins of another layout version, if any: their programs would run beside
+// this version's.
 func otherLayout(pinDir string) (string, error) {
 	folders, err := os.ReadDir(pinDir)
 	if err != nil {
@@ -115,14 +115,14 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("it has room for %d, to have it for %d", old.MaxEntries(), spec.MaxEntries)}
 }
 
-// compareEntries returns the converter from entries of old to entries of spec; nil: they stay
+// compareEntries returns the converter from entries of old to entries of spec; nil: entries stay
 // unchanged.
 func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) {
 	if !sameFamily(old.Type(), spec.Type) {
 		return nil, fmt.Errorf("it is a %s, to be a %s", old.Type(), spec.Type)
 	}
 	if t := spec.Type; (t == ebpf.Queue || t == ebpf.RingBuf) && old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize {
-		return nil, nil // the kernel keeps no types for these
+		return nil, nil // the kernel stores no types for these
 	}
 	if spec.Type == ebpf.ArrayOfMaps {
 		return nil, nil // the inner maps describe their own format; see fw_classify.h
@@ -151,8 +151,7 @@ func sameFamily(a, b ebpf.MapType) bool {
 // Report reports what would be done with the pins in a folder.
 type Report struct{ datapath.PreflightPins }
 
-// Preflight reports what would be done with the pins in cfg.PinDir by a version that has the maps of
-// specs.
+// Preflight reports what a version with the maps of specs would do with the pins in cfg.PinDir.
 func Preflight(cfg datapath.Config, specs map[string]*ebpf.MapSpec) (p Report, err error) {
 	p.OK, p.Dir, p.Action = true, cfg.PinDir, datapath.PinsNone
 	if !OnBPFFS(cfg.PinDir) {
@@ -194,7 +193,7 @@ func worst(a, b string) string {
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
-// Refused returns why the pins cannot be taken over, and what to do.
+// Refused returns the reason why the pins cannot be taken over, and what to do.
 func (p *Report) Refused() error {
 	why := p.Error
 	for _, m := range p.Maps {

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// reshape returns a type as another version may have it: members in another order, with new members
-// between them, and 32-bit numbers in host order widened to 64 bits.
+// reshape returns a type as it may be in another version: members in another order, with new
+// members between them, and 32-bit numbers in host byte order widened to 64 bits.
 func reshape(t testing.TB, random *rand.Rand, of btf.Type, key bool) btf.Type {
 	t.Helper()
 	switch of := of.(type) {
@@ -59,7 +59,7 @@ func reshape(t testing.TB, random *rand.Rand, of btf.Type, key bool) btf.Type {
 	return of
 }
 
-// reshapeMap returns the specification of a map as another version may have it.
+// reshapeMap returns the specification of a map as it may be in another version.
 func reshapeMap(t testing.TB, random *rand.Rand, spec *ebpf.MapSpec) *ebpf.MapSpec {
 	t.Helper()
 	s := spec.Copy()
@@ -105,8 +105,8 @@ func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
 	return inA, inB
 }
 
-// TestEveryMapIsConverted: each map of this version is converted from another layout and to another
-// layout, field by name.
+// TestEveryMapIsConverted: each map of this version is converted from and to another layout, field
+// by name.
 func TestEveryMapIsConverted(t *testing.T) {
 	testnet.RequireRoot(t)
 	spec, err := kernel.LoadKernel()
@@ -124,8 +124,8 @@ func TestEveryMapIsConverted(t *testing.T) {
 	}
 }
 
-// TestLargeEntriesAreCopied: copying a map of one large entry takes memory for one, not for a whole
-// batch of such entries, which would be gigabytes.
+// TestLargeEntriesAreCopied: copying a map with one large entry takes memory for one entry, not for
+// a whole batch of such entries, which would be gigabytes.
 func TestLargeEntriesAreCopied(t *testing.T) {
 	testnet.RequireRoot(t)
 	spec, err := kernel.LoadKernel()

@@ -12,9 +12,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// sizeClass is how the number of entries of a map follows from the configuration.
+// sizeClass derives the number of entries of a map from the configuration.
 type sizeClass struct {
-	key     string // in the configuration, below tables
+	key     string // key in the configuration, below tables
 	table   func(t datapath.Tables) uint32
 	entries func(t datapath.Tables) uint32
 }
@@ -34,7 +34,7 @@ var sizeClasses = map[string]sizeClass{
 	}},
 	"affinity": byTable("affinity", func(t datapath.Tables) uint32 { return t.Affinity }),
 	"ranges": {"ranges", func(t datapath.Tables) uint32 { return t.Ranges }, func(t datapath.Tables) uint32 {
-		return 2 * t.Ranges // for a moment old and new ones
+		return 2 * t.Ranges // old and new ranges exist together for a moment
 	}},
 	"rules":         byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
 	"nats":          byRules(func(t datapath.Tables) uint32 { return t.MaxNATs() }),
@@ -65,9 +65,9 @@ func byRules(entries func(datapath.Tables) uint32) sizeClass {
 	return sizeClass{"rules", func(t datapath.Tables) uint32 { return t.Rules }, entries}
 }
 
-// mapClass is what maps.h says about a map by tags.
+// mapClass contains what the tags in maps.h specify for a map.
 type mapClass struct {
-	size            string // of sizeClasses; "": fixed
+	size            string // key of sizeClasses; "": fixed
 	createdByDaemon bool   // programs create no entries
 	notCopied       bool
 	copyOrder       int // 0: first

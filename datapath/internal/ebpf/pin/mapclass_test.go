@@ -10,7 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestMapClasses: the tags of maps.h are known, arrive here, and give each table its entries.
+// TestMapClasses: the tags of maps.h are known, are read, and determine the number of entries of
+// each table.
 func TestMapClasses(t *testing.T) {
 	spec, err := kernel.LoadKernel()
 	if err != nil {

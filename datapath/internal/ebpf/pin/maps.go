@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Wanted returns the maps of specs with the sizes for t.
+// Wanted returns the maps of specs with the sizes in t.
 func Wanted(specs map[string]*ebpf.MapSpec, t datapath.Tables) map[string]*ebpf.MapSpec {
 	wanted := make(map[string]*ebpf.MapSpec)
 	for name, spec := range specs {
@@ -23,7 +23,7 @@ func Wanted(specs map[string]*ebpf.MapSpec, t datapath.Tables) map[string]*ebpf.
 	return wanted
 }
 
-// CloseMaps closes file descriptors; pins stay.
+// CloseMaps closes the maps' file descriptors; pins stay.
 func CloseMaps(maps map[string]*ebpf.Map) {
 	for _, m := range maps {
 		if m != nil {
@@ -32,13 +32,13 @@ func CloseMaps(maps map[string]*ebpf.Map) {
 	}
 }
 
-// CountEntries returns how many entries of a map are in use; for an array, up to the last non-zero
-// one.
+// CountEntries returns how many entries of a map are in use; for an array, the entries up to the
+// last non-zero one.
 func CountEntries(m *ebpf.Map) (n uint32, err error) {
 	array := m.Type() == ebpf.Array
 	switch m.Type() {
 	case ebpf.Queue, ebpf.RingBuf, ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.ArrayOfMaps:
-		return 0, nil // of fixed size, or one for each service
+		return 0, nil // of fixed size, or with one entry for each service
 	}
 	i := uint32(0)
 	err = eachEntry(m, func(_, value []byte) error {

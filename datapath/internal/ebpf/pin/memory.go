@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Bytes that the kernel needs for each entry besides key and value, as of 6.18.
+// Bytes that the kernel needs for each entry in addition to key and value, as of Linux 6.18.
 const (
 	hashEntryBytes   = 48 // struct htab_elem
 	hashBucketBytes  = 16 // struct bucket; their number is a power of two
@@ -65,8 +65,8 @@ func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, f
 	return atStart, full
 }
 
-// noRoom explains that the kernel has no memory for a map: its size, and what to do. The map need
-// not be the largest of specs, which has all maps.
+// noRoom explains that the kernel has no memory for a map: its size, and what to do. specs contains
+// all maps; spec need not be the largest of them.
 func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t datapath.Tables) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) {
 		return err

@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestTablesFitTheMachine is H12: table sizes that depend on memory take no more of it than
-// promised, on any machine with 512 MB or more.
+// TestTablesFitTheMachine is H12: tables whose sizes depend on the machine's memory take no more of
+// it than documented, on any machine with 512 MB or more.
 func TestTablesFitTheMachine(t *testing.T) {
 	spec, err := kernel.LoadKernel()
 	if err != nil {
@@ -53,8 +53,8 @@ func TestTablesFitTheMachine(t *testing.T) {
 	}
 }
 
-// requireFigures skips the test on kernels before 6.4, which report the size of a full map instead
-// of its present memory.
+// requireFigures skips the test on kernels before 6.4, which report the memory of a full map
+// instead of its current memory.
 func requireFigures(t *testing.T) {
 	t.Helper()
 	empty, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 1000, Flags: unix.BPF_F_NO_PREALLOC})
@@ -108,8 +108,8 @@ func TestMemoryEstimate(t *testing.T) {
 	}
 }
 
-// TestNoMemoryForATable is H12: the error for a table without memory contains its name, size and
-// key, and nothing is left behind.
+// TestNoMemoryForATable is H12: if there is no memory for a table, the error contains its name,
+// size and configuration key, and no pin is left behind.
 func TestNoMemoryForATable(t *testing.T) {
 	testnet.New(t, "node") // skips without privileges
 	spec, err := kernel.LoadKernel()
@@ -119,7 +119,7 @@ func TestNoMemoryForATable(t *testing.T) {
 	dir := testnet.BPFFS(t)
 	tables := datapath.TablesFor(0)
 	tables.Connections = 1 << 27 // 34 GB in two billion buckets: the kernel refuses at once
-	for range 3 {                // in another order each time
+	for range 3 {                // in a different order each time
 		_, err := Open(dir, spec.Maps, tables, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.HasPrefix(err.Error(), "map ll_ct4: no memory for its 268435456 entries (tables.connections: 134217728), 36864 MiB; all") &&
 			!strings.HasPrefix(err.Error(), "map ll_ct6: no memory for its 268435456 entries (tables.connections: 134217728), 49152 MiB; all") ||

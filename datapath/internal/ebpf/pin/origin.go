@@ -20,7 +20,7 @@ const OriginName = "ll_origin"
 // Origin identifies the version of loxilight that pinned the maps beside it.
 type Origin struct {
 	Version string
-	Sum     uint64 // of the layouts of all maps; 0: a change of layouts is unfinished
+	Sum     uint64 // checksum of the layouts of all maps; 0: a change of layouts is unfinished
 }
 
 const (
@@ -33,7 +33,7 @@ func OpenOrigin(dir string) (*ebpf.Map, error) {
 	return ebpf.LoadPinnedMap(filepath.Join(dir, OriginName), nil)
 }
 
-// ReadOrigin returns the origin of the maps in dir; the zero value: none is recorded.
+// ReadOrigin returns the origin of the maps in dir; the zero value if none is recorded.
 func ReadOrigin(dir string) (o Origin) {
 	m, err := OpenOrigin(dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func WriteOrigin(dir string, o Origin) error {
 	m, err := OpenOrigin(dir)
 	if err != nil || m.ValueSize() != originSize {
 		if err == nil {
-			m.Close() // of a version with another format
+			m.Close() // written by a version with another format
 		}
 		if m, err = ebpf.NewMap(&ebpf.MapSpec{Name: OriginName, Type: ebpf.Array, KeySize: 4, ValueSize: originSize, MaxEntries: 1}); err != nil {
 			return fmt.Errorf("map %s: %w", OriginName, err)

@@ -26,15 +26,16 @@ type replacement struct {
 	pin     string // where target is, or will be, pinned
 	pinned  bool
 	sources generations
-	since   uint32 // entries since this tick may be missing; 0: any may
+	since   uint32 // entries added since this tick may be missing; 0: any entries
 }
 
-// Replacements are the maps of a run, and what is left to do at its start: to replace maps of an
-// earlier run. The order of the calls is Copy, PinNew, CatchUp as often as needed while programs are
-// replaced, Finish, Close. Half-open connections are first: a packet may need them at once.
+// Replacements are the maps of a run, and the work that remains at its start: replacing maps of an
+// earlier run. The order of calls is Copy, PinNew, CatchUp as often as needed while programs are
+// replaced, Finish, Close. Half-open connections are copied first, since a packet may need them at
+// once.
 type Replacements struct {
 	Maps      map[string]*ebpf.Map // of this run, by name
-	KeptSizes []string             // messages: which tables keep another size than the configured one
+	KeptSizes []string             // messages: tables that keep a size other than the configured one
 
 	dir  string
 	log  *slog.Logger
@@ -49,15 +50,15 @@ func (r *Replacements) Apart() bool {
 	return slices.ContainsFunc(r.list, func(x *replacement) bool { return len(x.sources) > 0 && follows(x) })
 }
 
-// Close closes the maps that were replaced; those of this run stay open.
+// Close closes the maps that were replaced; the maps of this run stay open.
 func (r *Replacements) Close() {
 	for _, x := range r.list {
 		x.sources.close()
 	}
 }
 
-// Open takes over the maps of specs that are pinned in dir, or creates new ones with the sizes of t.
-// It pins and changes nothing.
+// Open takes over the maps of specs that are pinned in dir, or creates new ones with the sizes of
+// t. It neither pins nor changes anything.
 func Open(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *slog.Logger) (_ *Replacements, err error) {
 	r := &Replacements{Maps: make(map[string]*ebpf.Map), dir: dir, log: log}
 	defer func() {
@@ -133,8 +134,8 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 	return x, nil
 }
 
-// keepSize keeps the size of a table that holds more entries than its new size: it sets the size in
-// spec, or returns the index of the map that stays.
+// keepSize keeps the size of a table that contains more entries than its new size has room for: it
+// sets the size in spec, or returns the index of the map that stays.
 func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error) {
 	old := all[0].m
 	if spec.MaxEntries >= old.MaxEntries() {
@@ -166,7 +167,7 @@ func (r *Replacements) Copy() error {
 		for i, g := range x.sources {
 			var n int
 			var err error
-			if fresh && i == 0 { // the newest has all that the daemon wrote
+			if fresh && i == 0 { // the newest contains everything that the daemon wrote
 				n, err = fill(x.target, g)
 			} else if follows(x) {
 				n, err = addMissing(x.target, g, 0)

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// asker evaluates rules for many packets at once, in the kernel.
+// asker evaluates rules in the kernel for many packets at once.
 type asker struct {
 	t       testing.TB
 	maps    map[string]*ebpf.Map
@@ -61,7 +61,7 @@ func (a *asker) ok(err error) {
 	}
 }
 
-// devices enters devices by name; their index is their position, from 1 on.
+// devices adds devices by name; their indexes are their positions, from 1 on.
 func (a *asker) devices(names []string) map[string]uint32 {
 	a.t.Helper()
 	indexes := make(map[string]uint32)
@@ -73,7 +73,7 @@ func (a *asker) devices(names []string) map[string]uint32 {
 	return indexes
 }
 
-// put enters packets to be evaluated.
+// put adds packets to be evaluated.
 func (a *asker) put(packets []classify.Packet, devices map[string]uint32) {
 	a.t.Helper()
 	ids, keys := make([]uint32, len(packets)), make([]askerTestKey, len(packets))

@@ -18,8 +18,8 @@ import (
 
 var rulesSeed = flag.Uint64("seed", uint64(time.Now().UnixNano()), "of random rules and packets")
 
-// compare compiles rules, evaluates packets in the kernel, and compares the results with an
-// evaluation rule by rule.
+// compare compiles rules, evaluates packets in the kernel, and compares the results with a
+// rule-by-rule evaluation.
 func (a *asker) compare(rules []classify.Rule, groups map[datapath.GroupName]datapath.AddressGroup, packets []classify.Packet, devices map[string]uint32) (matched int) {
 	a.t.Helper()
 	for i := range rules {
@@ -51,8 +51,8 @@ func (a *asker) compare(rules []classify.Rule, groups map[datapath.GroupName]dat
 	return matched
 }
 
-// TestClassifyRandomRules compares the results of the program in the kernel with an evaluation rule
-// by rule.
+// TestClassifyRandomRules compares the results of the program in the kernel with a rule-by-rule
+// evaluation.
 func TestClassifyRandomRules(t *testing.T) {
 	t.Logf("-seed %d", *rulesSeed)
 	a := newAsker(t)

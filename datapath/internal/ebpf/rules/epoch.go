@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Epoch is the number of the rule set in force. Connections that an older one allowed are evaluated
-// again.
+// Epoch is the number of the rule set in force. Connections that an older rule set allowed are
+// evaluated again.
 type Epoch struct {
 	table *bpfmap.Map[uint32, kernel.Epoch]
 	mu    sync.Mutex
@@ -20,7 +20,7 @@ type Epoch struct {
 // NewEpoch returns the epoch in the tables.
 func NewEpoch(t *kernel.Tables) *Epoch { return &Epoch{table: &t.Epoch} }
 
-// Raise has all existing connections evaluated again.
+// Raise makes all existing connections be evaluated again.
 func (e *Epoch) Raise() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rules puts compiled rule sets in force, each by replacing one entry of a map, and has the
-// table of the firewall's rules.
+// Package rules publishes compiled rule sets, each by replacing one entry of a map, and maintains
+// the table of the firewall's rules.
 package rules
 
 import (
@@ -26,12 +26,12 @@ import (
 
 // Firewall is the table of the firewall's rules, which has one row.
 //
-// Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule of
-// that name exists, across changes and restarts.
+// Rules have ids, by which they are counted and reported. A rule keeps its id as long as a rule
+// with that name exists, across changes and restarts.
 type Firewall struct {
 	tables     *kernel.Tables
 	images     ruleImages
-	raiseEpoch func() error // has connections evaluated again
+	raiseEpoch func() error // re-evaluates connections
 	logger     *slog.Logger
 
 	mu     sync.Mutex
@@ -44,7 +44,7 @@ type Firewall struct {
 	byID  map[uint32]ruleInForce
 }
 
-// ruleImages has the images of rules in force, as [Images] has.
+// ruleImages holds the images of rules in force, as [Images] does.
 type ruleImages interface {
 	Publish(set kernel.RuleSet, image *classify.Image) (changed bool, err error)
 	Settle(set kernel.RuleSet) error
@@ -52,15 +52,15 @@ type ruleImages interface {
 	Verify(set kernel.RuleSet) (bool, error)
 }
 
-// ruleInForce is the data of a rule that is reported with its decisions.
+// ruleInForce is the data of a rule that is reported with packets that match it.
 type ruleInForce struct {
 	name   datapath.RuleName
 	action datapath.FirewallAction
 	log    bool
 }
 
-// Rule returns the rule with an id, and whether its decisions are logged. A rule of an earlier run
-// has only its name until the rule set is put in force again.
+// Rule returns the rule with an id, and whether packets that match it are logged. A rule of an
+// earlier run has only its name until the rule set is written again.
 func (f *Firewall) Rule(id uint32) (name datapath.RuleName, action datapath.FirewallAction, logged bool) {
 	f.asked.RLock()
 	defer f.asked.RUnlock()
@@ -76,7 +76,7 @@ func (f *Firewall) ID(name datapath.RuleName) (uint32, bool) {
 	return id, ok
 }
 
-// know records the data of the rules in force.
+// know records the data of the rules in a set.
 func (f *Firewall) know(set *datapath.FirewallSet) {
 	f.asked.Lock()
 	defer f.asked.Unlock()
@@ -129,7 +129,7 @@ func (f *Firewall) Update(_ context.Context, _ datapath.SetName, set datapath.Fi
 	f.logger.Debug("rules compiled", "rules", len(rules), "bytes", len(image.Bytes()), "took", time.Since(begin))
 	gone := func(name datapath.RuleName) bool { _, ok := set.Rules[name]; return !ok }
 	if err := f.enter(set.Rules); errors.Is(err, unix.E2BIG) {
-		// The deleted rules make room; they are in force for a moment longer without being counted.
+		// Deleted rules make room; they remain in force for a moment without being counted.
 		err = errors.Join(f.remove(gone), f.enter(set.Rules))
 		if err != nil {
 			return err
@@ -202,7 +202,7 @@ func (f *Firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 		}
 		var k kernel.RuleName
 		copy(k.Name[:], name)
-		// First: it leads to the counters.
+		// First: the counters are found by the name.
 		if err := f.tables.RuleName.Put(id, k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
@@ -214,8 +214,8 @@ func (f *Firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 	return nil
 }
 
-// Publish puts a compiled rule set in force, then has connections that an earlier one allowed
-// evaluated again.
+// publish makes a compiled rule set take effect, then makes connections that an earlier one allowed
+// be evaluated again.
 func (f *Firewall) publish(image *classify.Image) error {
 	changed, err := f.images.Publish(kernel.RulesFirewall, image)
 	if changed {
@@ -236,7 +236,7 @@ func (f *Firewall) remove(gone func(datapath.RuleName) bool) (err error) {
 		delete(f.whole, id)
 		e := f.tables.RuleHits.Delete(id)
 		if e == nil {
-			e = f.tables.RuleName.Delete(id) // last: it leads to the counters
+			e = f.tables.RuleName.Delete(id) // last: the counters are found by the name
 		}
 		if e != nil {
 			err = errors.Join(err, fmt.Errorf("rule %s: %w", name, e))
@@ -319,8 +319,8 @@ func devicesOf(set *datapath.FirewallSet) map[string]bool {
 	return named
 }
 
-// DevicesChanged has connections evaluated again if a device that a rule names has a new ifindex or
-// is gone: the rules themselves hold names of devices.
+// DevicesChanged makes connections be evaluated again if a device that a rule names has a new
+// ifindex or is gone. The rules themselves contain names of devices, so they need no change.
 func (f *Firewall) DevicesChanged(names []string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// fakeRuleImages has the image of the firewall in memory, and fails at random.
+// fakeRuleImages holds the image of the firewall in memory, and fails at random.
 type fakeRuleImages struct {
 	site    *firewallSite
 	image   *classify.Image
@@ -56,17 +56,17 @@ func (m *fakeRuleImages) Verify(kernel.RuleSet) (bool, error) {
 	return m.image != nil && m.image == m.own, nil
 }
 
-// firewallSite has a firewall on tables in memory, which fail at random.
+// firewallSite has a firewall with tables in memory, which fail at random.
 type firewallSite struct {
 	*Firewall
 	testtables.Failing
 	t       *testing.T
 	all     *kernel.Tables
 	images  *fakeRuleImages
-	unseen  bool // the epoch was not raised since the rules changed
+	unseen  bool // the epoch has not been raised since the rules changed
 	desired datapath.FirewallSet
 	broken  string
-	hits    map[datapath.RuleName]uint64 // counted for rules that exist since then
+	hits    map[datapath.RuleName]uint64 // counted for rules that have existed since
 }
 
 // counts requires each rule in force to have a name and counters.
@@ -101,7 +101,7 @@ func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
 	return s
 }
 
-// restart replaces the firewall by the one of a new run, which takes over the tables.
+// restart replaces the firewall by one of a new run, which takes over the tables.
 func (s *firewallSite) restart() {
 	s.t.Helper()
 	rate := s.Rate
@@ -153,7 +153,7 @@ func (s *firewallSite) reconcile() {
 	}
 }
 
-// meaning describes names, counters and rules without ids.
+// meaning describes names, counters and rules independently of ids.
 func (s *firewallSite) meaning() string {
 	var names, inForce []string
 	hits := 0
@@ -222,10 +222,10 @@ func (s *firewallSite) wantDesired(seed uint64) {
 	}
 }
 
-// TestFirewallUnderFaults: whatever change fails, and whenever the daemon is killed, each rule in
-// force has a name and counters; after the retries the tables have what a first run with the
-// desired rules would have written and nothing else, and connections have been evaluated again
-// since the rules changed.
+// TestFirewallUnderFaults: whichever change fails, and whenever the daemon is killed, each rule in
+// force has a name and counters; after the retries the tables contain exactly what a first run with
+// the desired rules would have written, and connections have been evaluated again since the rules
+// changed.
 func TestFirewallUnderFaults(t *testing.T) {
 	failures := 0
 	for range 15 {

@@ -52,11 +52,11 @@ type stagedImage struct {
 	set   kernel.RuleSet
 	now   kernel.Rules // in force
 	entry kernel.Rules // to be in force
-	same  bool         // that is in force already
-	inner *ebpf.Map    // nil: the set has no rules, or the same ones
+	same  bool         // entry is already in force
+	inner *ebpf.Map    // nil: the set has no rules, or the same rules
 }
 
-// Publish atomically puts an image in force for a set; nil: the set has no rules. It returns
+// Publish atomically makes an image take effect for a set; nil: the set has no rules. It reports
 // whether anything has changed since Settle was last called.
 func (m *Images) Publish(set kernel.RuleSet, image *classify.Image) (changed bool, err error) {
 	m.mu.Lock()
@@ -68,8 +68,8 @@ func (m *Images) Publish(set kernel.RuleSet, image *classify.Image) (changed boo
 	return m.put(s)
 }
 
-// PublishAll puts the images of several sets in force, one after the other. If memory is short for
-// one of them, none is.
+// PublishAll makes the images of several sets take effect, one after the other. If there is no
+// memory for one of them, none does.
 func (m *Images) PublishAll(sets []kernel.RuleSet, images []*classify.Image) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -106,7 +106,7 @@ func (m *Images) stage(set kernel.RuleSet, image *classify.Image) (*stagedImage,
 	return s, err
 }
 
-// put puts a staged image in force. It returns as Publish.
+// put makes a staged image take effect. It returns what Publish returns.
 func (m *Images) put(s *stagedImage) (changed bool, err error) {
 	defer s.inner.Close() // the outer map holds it
 	if s.same {
@@ -121,8 +121,8 @@ func (m *Images) put(s *stagedImage) (changed bool, err error) {
 			return false, err
 		}
 	}
-	// Up to here programs use the old image, from here on the new one. If both are in the same map,
-	// insert has already replaced it.
+	// So far programs use the old image, from here on the new one. If both are in the same map,
+	// insert has already replaced the old one.
 	if err := kernel.Step("publish image", func() error { return m.rules.Put(uint32(s.set), s.entry) }); err != nil {
 		return true, err
 	}
@@ -164,8 +164,8 @@ func (m *Images) same(set kernel.RuleSet, now, entry kernel.Rules, image *classi
 	return true, m.remember(set, now.Image)
 }
 
-// prepare makes programs look up, while the old image is in force, what the new one needs. The
-// entry also shows a run that starts after this one was killed that the rules may have changed.
+// prepare makes programs look up what the new image needs while the old one is still in force. If
+// this run is killed, the entry also shows the next run that the rules may have changed.
 func (m *Images) prepare(set kernel.RuleSet, now kernel.Rules, flags uint32) error {
 	if now.Image == 0 || flags&^now.Flags == 0 {
 		return nil
@@ -174,7 +174,7 @@ func (m *Images) prepare(set kernel.RuleSet, now kernel.Rules, flags uint32) err
 	return kernel.Step("prepare image", func() error { return m.rules.Put(uint32(set), now) })
 }
 
-// Settle records that all consequences of a changed set are done.
+// Settle records that all consequences of a changed set have been carried out.
 func (m *Images) Settle(set kernel.RuleSet) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *Images) insert(set kernel.RuleSet, which uint32, inner *ebpf.Map) error
 	return nil
 }
 
-// mapped calls f with the memory of an array's only value, to read or write it.
+// mapped calls f with the memory of an array's only value, for reading or writing.
 func mapped(m *ebpf.Map, access int, f func([]byte) error) error {
 	b, err := unix.Mmap(m.FD(), 0, int(m.ValueSize()), access, unix.MAP_SHARED)
 	if err != nil {
