@@ -91,11 +91,11 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 			return err
 		}
 		if m.ByLabels() {
-			return fmt.Errorf("%.60s is no member", b)
+			return fmt.Errorf("%.60s is not a valid member", b)
 		}
 		return nil
 	}
-	return fmt.Errorf("%.60s is no member: want an address, a prefix or group:NAME in quotes", b)
+	return fmt.Errorf("%.60s is not a valid member: want an address, a prefix or group:NAME in quotes", b)
 }
 
 // ByLabels reports whether m selects endpoints.

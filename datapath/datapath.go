@@ -37,7 +37,7 @@ func (e *absentError) Is(target error) bool { return target == ErrAbsent }
 
 // ErrOutdated is wrapped by Verify if no other program changed the row, but the state of the node
 // on which it depends (the node's addresses, a route) has changed: the row must be rebuilt.
-var ErrOutdated = errors.New("is made for what the node was before")
+var ErrOutdated = errors.New("outdated: the state of the node has changed")
 
 // ErrCapacity is wrapped when a table is full.
 var ErrCapacity = errors.New("table full")

@@ -14,7 +14,7 @@ import (
 var ErrNetns = errors.New("no network namespace")
 
 // ErrExists is wrapped if the pod already has a device of that name.
-var ErrExists = errors.New("there already")
+var ErrExists = errors.New("already exists")
 
 // ErrMACTaken is wrapped if the wanted MAC of a pod belongs to the switch.
 var ErrMACTaken = errors.New("belongs to the switch")

@@ -87,9 +87,9 @@ func (p *Peer) MayHave(prefix netip.Prefix) error {
 	a := prefix.Addr()
 	switch {
 	case a.IsMulticast() || a.IsLoopback() || a.Is6() && a.IsLinkLocalUnicast():
-		return errors.New("is nothing that is reached through a node")
+		return errors.New("cannot be behind a Peer")
 	case slices.ContainsFunc(p.Underlay, prefix.Contains):
-		return errors.New("has the peer's own underlay address in it, which is not reached through the peer")
+		return errors.New("contains the Peer's own underlay address")
 	case p.Tunnel == "" && !slices.ContainsFunc(p.Underlay, func(u netip.Addr) bool { return u.Is4() == a.Is4() }):
 		return errors.New("is of another family than the underlay addresses: name a tunnel, or an address of its family")
 	}

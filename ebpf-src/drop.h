@@ -18,8 +18,8 @@ enum drop_reason {
 	 * be distinguished; or the table of a NAT's mappings or blocks of ports is full
 	 */
 	DROP_NO_PORT,
-	/* the client's address has to be translated, and the way out has no address to translate it
-	 * to
+	/* the client's address has to be translated, and the output device has no suitable
+	 * address
 	 */
 	DROP_NO_ADDRESS,
 	/* the connection fits no table */
@@ -63,15 +63,15 @@ enum drop_reason {
 	DROP_SPOOFED,
 	/* to an address that only NAT uses, and no connection, mapping or rule matches */
 	DROP_NO_MAPPING,
-	/* it came through a Tunnel from an address that no Peer has */
+	/* it arrived through a Tunnel from an address that no Peer has */
 	DROP_TUNNEL_UNKNOWN_PEER,
-	/* it came through a Tunnel with a source outside the prefixes of that Peer */
+	/* it arrived through a Tunnel with a source outside the prefixes of that Peer */
 	DROP_TUNNEL_SOURCE,
 	/* it was routed to a Tunnel, and no Peer has a prefix for its destination */
 	DROP_TUNNEL_NO_PEER,
 	/* the host has no route to the underlay address of the Peer */
 	DROP_TUNNEL_NO_ROUTE,
-	/* it came through a Tunnel without an IP packet in it, or with a critical option that is
+	/* it arrived through a Tunnel without an IP packet in it, or with a critical option that is
 	 * not supported
 	 */
 	DROP_TUNNEL_MALFORMED,
@@ -91,15 +91,15 @@ enum drop_reason {
 	 * another host sent it, or an ICMP error about such a packet
 	 */
 	DROP_TUNNEL_FORGED,
-	/* it came in by a Tunnel with the address of a Peer, on a device that is no uplink and does
-	 * not lead to that Peer
+	/* it arrived through a Tunnel with the address of a Peer, on a device that is not an uplink
+	 * and does not lead to that Peer
 	 */
 	DROP_TUNNEL_PORT,
-	/* it came in by an uplink outside of Tunnels, with an address of this node, of one of its
+	/* it arrived on an uplink outside of Tunnels, with an address of this node, of one of its
 	 * pods, or behind a Peer with a Tunnel
 	 */
 	DROP_UPLINK_SOURCE,
-	/* it came in by a device, from or to an address of the loopback */
+	/* it arrived on a device other than the loopback, from or to a loopback address */
 	DROP_LOOPBACK,
 	DROP_MAX,
 };

@@ -61,7 +61,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "`NAME` of this node in the cluster; default: $NODE_NAME, or the name of the host")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default: $KUBECONFIG, or as a pod of the cluster")
 	flags.StringVar(&o.socket, "socket", api.ControlSocket, "control socket of loxilightd, a `URL`")
-	flags.BoolVar(&o.controller, "controller", false, "give out addresses of pools for the whole cluster, and nothing else: no daemon is needed")
+	flags.BoolVar(&o.controller, "controller", false, "assign addresses from pools for the whole cluster, and nothing else: no daemon is needed")
 	flags.StringVar(&o.health, "health-listen", "", "answer probes at `ADDRESS` in place of health.listen of the configuration")
 	flags.BoolVar(&o.check, "check", false, "check the configuration, report its errors, and stop")
 	flags.BoolVar(&o.version, "version", false, "print the version and stop")

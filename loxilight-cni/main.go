@@ -175,7 +175,7 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 		return nil, failureOf(refused)
 	case p.Command == api.CNIDel:
 		if queueErr := enqueue(queueDir(cfg), p); queueErr != nil {
-			return nil, fail(api.CNIFailedIO, "%v; and it could not be put off: %v", err, queueErr)
+			return nil, fail(api.CNIFailedIO, "%v; and the DEL could not be queued: %v", err, queueErr)
 		}
 		return nil, nil
 	case refused != nil:

@@ -38,9 +38,9 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	case at < slices.Index(api.CNIVersions, since[command]):
 		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %s has no %s, which came with %s", cfg.CNIVersion, command, since[command])
 	case !isWord(cfg.Name):
-		return nil, fail(api.CNIConfigInvalid, "name: %q is no name of a network: letters, digits, and after the first of them _ . -", cfg.Name)
+		return nil, fail(api.CNIConfigInvalid, "name: %q is not a valid network name: letters, digits, and after the first of them _ . -", cfg.Name)
 	case cfg.StateDir != "" && !filepath.IsAbs(cfg.StateDir):
-		return nil, fail(api.CNIConfigInvalid, "stateDir: %q is no absolute path", cfg.StateDir)
+		return nil, fail(api.CNIConfigInvalid, "stateDir: %q is not an absolute path", cfg.StateDir)
 	}
 	var missing []string
 	for _, n := range needed {
@@ -58,11 +58,11 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	p.ContainerID, p.Netns, p.IfName, p.Args = env("CNI_CONTAINERID"), env("CNI_NETNS"), env("CNI_IFNAME"), env("CNI_ARGS")
 	switch {
 	case !isWord(p.ContainerID):
-		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is no id: letters, digits, and after the first of them _ . -", p.ContainerID)
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is not a valid container id: letters, digits, and after the first of them _ . -", p.ContainerID)
 	case len(p.ContainerID) > maxID && command != api.CNIDel: // for which nothing was ever created
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: has %d bytes, at most %d", len(p.ContainerID), maxID)
 	case !isDevice(p.IfName):
-		return nil, fail(api.CNIEnvironmentInvalid, "CNI_IFNAME: %q is no name of a device: at most 15 characters, none of them a space, / or :", p.IfName)
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_IFNAME: %q is not a valid device name: at most 15 characters, none of them a space, / or :", p.IfName)
 	}
 	return p, nil
 }

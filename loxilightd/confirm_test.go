@@ -188,7 +188,7 @@ func TestExemptionsOnReload(t *testing.T) {
 	p := s.run()
 	s.configure("datapath: {backend: fake}", "firewall: {exempt: [{in: eth0}, {source: 192.0.2.0/24, protocol: tcp, ports: 22}]}")
 	p.signal(syscall.SIGHUP)
-	p.wantLog("other exemptions from the firewall", "count=2")
+	p.wantLog("exemptions from the firewall changed", "count=2")
 	s.configure("datapath: {backend: fake}", "firewall: {exempt: [{inn: eth0}]}")
 	p.signal(syscall.SIGHUP)
 	p.wantLog("loxilightd.yaml:2: unknown key firewall.exempt[0].inn")

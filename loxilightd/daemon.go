@@ -150,7 +150,7 @@ func (d *loxilightd) tellReport() {
 	if x := d.report.Damage; x != nil {
 		message := "the desired state was lost: apply the objects again"
 		if x.Restored != 0 {
-			message = "the desired state was damaged, and begun again with its copy: see that all is as wanted"
+			message = "the desired state was damaged and restored from its copy: check that it is complete"
 		}
 		d.log.Error(message, slog.String("cause", x.Cause), slog.String("file", x.File), slog.Time("at", x.At), slog.Uint64("copy_revision", x.Restored))
 	}
@@ -164,7 +164,7 @@ func (d *loxilightd) tellReport() {
 		d.log.Error("an unconfirmed change cannot be rolled back: check the configuration", slog.Uint64("revision", p.Revision))
 	}
 	for _, u := range d.report.Unreadable {
-		d.log.Warn("a stored object means nothing to this version, and is left alone",
+		d.log.Warn("this version cannot decode a stored object; it stays in the store and has no effect",
 			slog.String("object", u.Key.String()), slog.Any("error", u.Err))
 	}
 }
@@ -323,7 +323,7 @@ func (d *loxilightd) reloadConfig() {
 	if !reflect.DeepEqual(d.cfg.Exempt, cfg.Exempt) {
 		d.cfg.Exempt = cfg.Exempt
 		d.node.SetExempt(cfg.Exempt)
-		d.log.Info("other exemptions from the firewall", slog.Int("count", len(cfg.Exempt)))
+		d.log.Info("exemptions from the firewall changed", slog.Int("count", len(cfg.Exempt)))
 	}
 	if keys := d.cfg.RestartNeeded(cfg); len(keys) > 0 {
 		d.log.Warn("changed configuration needs a restart", slog.Any("keys", keys))

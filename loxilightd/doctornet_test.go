@@ -71,7 +71,7 @@ func TestDoctorOfPaths(t *testing.T) {
 	p.ns.Run(t, "ip", "route", "add", "unreachable", "10.0.9.0/24")
 	p.apply(serviceObject("aside", 2, "10.0.3.2:8080"), serviceObject("lost", 3, "10.0.9.2:8080", "10.0.1.2:80"))
 	p.finds("note", "routes.aside device eth2 (IPv4)", "no Interface", "")
-	p.finds("warning", "routes.missing Service/lost", "10.0.9.2 (there is no route)", "")
+	p.finds("warning", "routes.missing Service/lost", "10.0.9.2 (no route exists)", "")
 }
 
 // TestDoctorOfUnattachedDevices: a device with an address but no Interface, to which rules do not
@@ -107,7 +107,7 @@ func TestDoctorOfFirewalls(t *testing.T) {
 		"add rule inet firewalld filter_FORWARD ct state established accept; add rule inet firewalld filter_FORWARD counter reject with icmpx admin-prohibited")
 	p.ns.Run(t, "nft", "add table inet fine; add chain inet fine onward { type filter hook forward priority 20; policy accept; }; add rule inet fine onward tcp dport 25 drop")
 	p.ns.Run(t, "nft", "add table netdev early; add chain netdev early first { type filter hook ingress device eth0 priority 0; policy accept; }")
-	p.finds("warning", "firewall.forward nftables chain inet guard onward", "drops what no rule", "")
+	p.finds("warning", "firewall.forward nftables chain inet guard onward", "drops packets that none of its rules", "")
 	p.finds("note", "firewall.netdev nftables chain netdev early first", "after our programs", "")
 	found, _ := p.doctor()
 	wantFinding(t, found, "firewall.forward nftables chain inet firewalld filter_FORWARD", "firewall-cmd")

@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	}
 	switch {
 	case datapath.IsShortage(err):
-		log.Error("loxilightd ends for want of resources; starting it again may help", slog.Any("error", err))
+		log.Error("loxilightd stops: out of resources; starting it again may help", slog.Any("error", err))
 		return exitFailed
 	case errors.Is(err, datapath.ErrRefused):
 		log.Error("loxilightd cannot adopt the data plane; starting it again does not help", slog.Any("error", err))

@@ -23,7 +23,7 @@ import (
 func preflight(cfg *config.Config, asJSON bool, stdout, stderr io.Writer) int {
 	r, err := backends.Preflight(cfg.Backend, planeConfig(cfg))
 	if err != nil {
-		fmt.Fprintf(stderr, "loxilightd: could not try: %v\n", err)
+		fmt.Fprintf(stderr, "loxilightd: preflight could not run: %v\n", err)
 		return exitUntried
 	}
 	if asJSON {
@@ -66,7 +66,7 @@ func printPreflight(w io.Writer, r datapath.Preflight) error {
 	for _, m := range r.Pins.Maps {
 		fmt.Fprintf(w, "    %s: %s: %s\n", m.Map, m.Action, m.Reason)
 	}
-	verdict := "a start would go well"
+	verdict := "a start would succeed"
 	if !r.OK {
 		verdict = "a start would FAIL; the attached programs would continue"
 	}

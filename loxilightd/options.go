@@ -28,11 +28,11 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.BoolVar(&o.check, "check", false, "check the configuration, report its errors, and stop")
 	flags.BoolVar(&o.version, "version", false, "print the version and stop")
 	flags.BoolVar(&o.preflight, "preflight", false, "load the programs on this kernel without attaching them, check whether the pinned maps can be adopted, and stop")
-	flags.BoolVar(&o.detach, "detach", false, "take the programs off all devices, remove all pins, and stop: nothing is forwarded until the next start")
+	flags.BoolVar(&o.detach, "detach", false, "detach the programs from all devices, remove all pins, and stop: nothing is forwarded until the next start")
 	flags.BoolVar(&o.makeSwitch, "make-switch", false, "create the network namespace of the switch if it does not exist, and stop; the daemon runs this when it needs it")
-	flags.BoolVar(&o.doctor, "doctor", false, "check this instance and the machine, and stop; llcli doctor shows the result in a better form")
+	flags.BoolVar(&o.doctor, "doctor", false, "check this instance and the machine, print the findings, and stop; llcli doctor prints them in a more readable form")
 	flags.BoolVar(&o.fix, "fix", false, "with --doctor: repair what belongs to loxilight")
-	flags.BoolVar(&o.objects, "objects", false, "with --doctor: the objects that are wanted, too")
+	flags.BoolVar(&o.objects, "objects", false, "with --doctor: the desired objects as well")
 	flags.BoolVar(&o.json, "json", false, "with --preflight and --doctor: the report as JSON")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
@@ -47,7 +47,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	case o.json && !o.preflight && !o.doctor:
 		fmt.Fprintln(stderr, "loxilightd: --json requires --preflight or --doctor")
 	case (o.fix || o.objects) && !o.doctor:
-		fmt.Fprintln(stderr, "loxilightd: --fix and --objects go with --doctor")
+		fmt.Fprintln(stderr, "loxilightd: --fix and --objects require --doctor")
 	default:
 		return o, 0, true
 	}

@@ -52,7 +52,7 @@ func switchMaker() func() error {
 func watchdog(ctx context.Context, log *slog.Logger, alive func()) {
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("watchdog not understood", slog.Any("error", err))
+		log.Warn("invalid watchdog settings from the service manager", slog.Any("error", err))
 		return
 	}
 	if timeout == 0 {

@@ -243,7 +243,7 @@ func encode(method string, params any) ([]byte, error) {
 func decode(method string, raw []byte, result any) error {
 	var reply api.Reply
 	if err := json.Unmarshal(raw, &reply); err != nil {
-		return fmt.Errorf("%s: the answer is no JSON-RPC reply, is the daemon older or newer than the client? %w", method, err)
+		return fmt.Errorf("%s: the answer is not a JSON-RPC reply; is the daemon older or newer than the client? %w", method, err)
 	}
 	if reply.Error != nil {
 		return reply.Error

@@ -118,7 +118,7 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	}
 }
 
-const backlogHint = "it does not take connections: look at its log"
+const backlogHint = "it does not accept connections; see its log"
 
 const permissionHint = "be root, or a member of group loxilight to read, and also of loxilight-admin to change"
 
@@ -151,7 +151,7 @@ func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.Proto
 	case !memberOf(path):
 		e.kinds, e.hint = []error{ErrPermission}, permissionHint
 	default:
-		e.hint = "it hung up: too many connections, or it is stopping; look at its log"
+		e.hint = "it closed the connection: too many connections, or it is stopping; look at its log"
 	}
 	return nil, e
 }

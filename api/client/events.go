@@ -124,7 +124,7 @@ func lastOf(m message) (map[string]uint64, error) {
 
 func (s *Subscription) ended() error {
 	return &Error{Socket: s.path, kinds: []error{ErrNotAnswering}, cause: errBroken,
-		hint: "it stopped, or hung up on a subscriber that did not read; what happened since is lost"}
+		hint: "it stopped, or disconnected a subscriber that did not read; later events are lost"}
 }
 
 func (s *Subscription) receive() (message, error) {

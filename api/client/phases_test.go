@@ -62,7 +62,7 @@ func TestPhases(t *testing.T) {
 		text    string
 	}{
 		"no handshake":        {hang, 200 * time.Millisecond, []error{ErrNotAnswering}, ErrOutcomeUnknown, "hangs"},
-		"hangs up":            {func(net.Conn) {}, 0, []error{ErrNotAnswering}, ErrOutcomeUnknown, "hung up"},
+		"hangs up":            {func(net.Conn) {}, 0, []error{ErrNotAnswering}, ErrOutcomeUnknown, "closed the connection"},
 		"garbage handshake":   {func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n")); hang(c) }, 0, []error{ErrNotAnswering}, ErrOutcomeUnknown, "handshake"},
 		"another protocol":    {func(c net.Conn) { _, _ = c.Write([]byte{0, 'S', 'P', 0, 0, 0x20, 0, 0}); hang(c) }, 0, []error{ErrNotAnswering}, ErrOutcomeUnknown, "handshake"},
 		"half a handshake":    {func(c net.Conn) { _, _ = c.Write([]byte{0, 'S', 'P'}); hang(c) }, 200 * time.Millisecond, []error{ErrNotAnswering}, ErrOutcomeUnknown, "hangs"},

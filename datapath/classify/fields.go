@@ -100,7 +100,7 @@ func (c *compiler) vlans() error {
 	for i := range c.rules {
 		for _, v := range c.rules[i].Match.VLANs {
 			if v.First < 1 || v.First > v.Last || v.Last > 4094 {
-				return c.errorf(i, "vlans", "%d-%d is no range of 1 to 4094", v.First, v.Last)
+				return c.errorf(i, "vlans", "%d-%d is not a valid range (1 to 4094)", v.First, v.Last)
 			}
 			spans = append(spans, span{uint64(v.First), uint64(v.Last), i})
 		}
@@ -123,7 +123,7 @@ func (c *compiler) devices() error {
 		for i := range c.rules {
 			for _, name := range d.of(c.rules[i].Match) {
 				if name == "" || len(name) > deviceNameMax {
-					return c.errorf(i, d.field, "%q is no name of a device", name)
+					return c.errorf(i, d.field, "%q is not a valid device name", name)
 				}
 				names = append(names, owned{start: keyOfDevice(name), bits: 128, rule: i})
 			}
@@ -148,7 +148,7 @@ func (c *compiler) sourcePorts() error {
 	for i := range c.rules {
 		for _, p := range c.rules[i].Match.SourcePorts {
 			if p.First > p.Last {
-				return c.errorf(i, "sourcePorts", "%d-%d is no range", p.First, p.Last)
+				return c.errorf(i, "sourcePorts", "%d-%d is not a valid range", p.First, p.Last)
 			}
 			spans = append(spans, span{uint64(p.First), uint64(p.Last), i})
 		}
@@ -174,7 +174,7 @@ func (c *compiler) layer4() error {
 		}
 		for _, p := range c.rules[i].Match.Ports {
 			if p.First > p.Last {
-				return c.errorf(i, "ports", "%d-%d is no range", p.First, p.Last)
+				return c.errorf(i, "ports", "%d-%d is not a valid range", p.First, p.Last)
 			}
 		}
 	}
@@ -266,7 +266,7 @@ type families [2][]owned
 
 func (f *families) add(p netip.Prefix, o owned) error {
 	if !p.IsValid() {
-		return fmt.Errorf("%v is no prefix", p)
+		return fmt.Errorf("%v is not a valid prefix", p)
 	}
 	family := 0
 	if p.Addr().Is6() {
@@ -292,7 +292,7 @@ func (c *compiler) prefixes(s *side) (all families, err error) {
 		}
 		for _, g := range s.groups(c.rules[i].Match) {
 			if _, ok := c.groups[g]; !ok {
-				return all, c.errorf(i, s.field+"Groups", "there is no group %s: %w", g, datapath.ErrAbsent)
+				return all, c.errorf(i, s.field+"Groups", "group %s: %w", g, datapath.ErrAbsent)
 			}
 			if members[g] == nil {
 				members[g] = c.vectors.changing()

@@ -48,11 +48,11 @@ type Image struct{ b []byte }
 // Open reads an image from the result of [Image.Bytes], which may be followed by further bytes.
 func Open(b []byte) (*Image, error) {
 	if len(b) < headerBytes || binary.LittleEndian.Uint32(b) != Magic {
-		return nil, fmt.Errorf("that is no image of rules of this version")
+		return nil, fmt.Errorf("not a compiled rule set of this version")
 	}
 	size := binary.LittleEndian.Uint32(b[headerSize:])
 	if int64(size) > int64(len(b)) {
-		return nil, fmt.Errorf("an image of rules of %d bytes has only %d", size, len(b))
+		return nil, fmt.Errorf("a compiled rule set of %d bytes has only %d", size, len(b))
 	}
 	return &Image{b[:size]}, nil
 }

@@ -109,7 +109,7 @@ func TestOverlayDeviceTaken(t *testing.T) {
 	n := m.nodes[0]
 	n.LLCLI("apply", "-f", n.File("kind: Tunnel\nname: taken\nspec: {device: p1, vni: 99}"))
 	testnet.Eventually(t, patience, "the Tunnel reports why it has no device", func() bool {
-		return strings.Contains(n.LLCLI("get", "tunnel", "taken", "-o", "json"), "already exists and is no device of a Tunnel")
+		return strings.Contains(n.LLCLI("get", "tunnel", "taken", "-o", "json"), "already exists and does not belong to a Tunnel")
 	})
 	m.allPairs()
 }

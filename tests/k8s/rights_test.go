@@ -94,11 +94,11 @@ func TestOwnNode(t *testing.T) {
 	}
 	const own, other = "/api/v1/nodes/node2/status", "/api/v1/nodes/node1/status"
 	try(t, api, "its own condition", own, condition("NetworkUnavailable", "False"), "")
-	try(t, api, "the condition of another node", other, condition("NetworkUnavailable", "True"), "its own node alone")
-	try(t, api, "another condition of its own", own, condition("Ready", "False"), "NetworkUnavailable alone")
-	try(t, api, "a new condition", own, condition("Mine", "True"), "NetworkUnavailable alone")
+	try(t, api, "the condition of another node", other, condition("NetworkUnavailable", "True"), "only the status of its own node")
+	try(t, api, "another condition of its own", own, condition("Ready", "False"), "only the condition NetworkUnavailable")
+	try(t, api, "a new condition", own, condition("Mine", "True"), "only the condition NetworkUnavailable")
 	try(t, api, "an address of its own", own, `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}`, "addresses")
-	try(t, api, "an address of another node", other, `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}`, "its own node alone")
+	try(t, api, "an address of another node", other, `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.66"}]}}`, "only the status of its own node")
 	try(t, api, "an annotation by the status", own, `{"metadata":{"annotations":{"loxilight.io/underlay":"192.0.2.66"}}}`, "annotations")
 	try(t, api, "a label by the status", own, `{"metadata":{"labels":{"mine":"1"}}}`, "labels")
 	try(t, api, "an annotation", "/api/v1/nodes/node2", `{"metadata":{"annotations":{"loxilight.io/underlay":"192.0.2.66"}}}`, "forbidden")
@@ -111,7 +111,7 @@ func TestOwnNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	try(t, p.API.As(strings.TrimSpace(unbound)), "a token of no node", own, condition("NetworkUnavailable", "False"), "its own node alone")
+	try(t, p.API.As(strings.TrimSpace(unbound)), "a token of no node", own, condition("NetworkUnavailable", "False"), "only the status of its own node")
 
 	kubelet := p.Kubeconfig(t, "node2-again", "system:node:node2", "system:nodes")
 	for annotation, want := range map[string]bool{"loxilight.io/underlay": false, "loxilight.io/uplink": false, "example.com/mine": true} {

@@ -57,7 +57,7 @@ func TestDoctorAndBundle(t *testing.T) {
 		out, _, _ := s.TryLLCLI(strings.Fields("doctor " + config)...)
 		return strings.Contains(out, "0 errors, 0 warnings") && strings.Contains(out, "runs since")
 	})
-	s.expect("preflight "+config, "a start would go well")
+	s.expect("preflight "+config, "a start would succeed")
 	s.refuse(1, "detach "+config, "already running")
 
 	s.node.Sysctl(t, "net.ipv4.ip_forward", "0")

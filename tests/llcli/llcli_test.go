@@ -213,7 +213,7 @@ spec:
 	s.ObjectFile("10-web.yaml", "kind: Service\nname: filed\nspec: {frontends: [\"198.51.100.30:80/tcp\"]}\n")
 	s.expect("reload", "10-web.yaml", "Service/filed created")
 	s.expect("get services --owner file", "filed")
-	s.refuse(1, "service set filed --algorithm random", "edit it there")
+	s.refuse(1, "service set filed --algorithm random", "edit that file")
 	s.refuse(1, "delete service filed", "object files")
 	s.ObjectFile("20-bad.yaml", "kind: Service\nname: bad\nspec:\n  frontends: 7\n")
 	s.refuse(1, "reload", "20-bad.yaml:4")

@@ -107,7 +107,7 @@ func (k *kubeNode) told(name string) {
 	k.t.Helper()
 	testnet.Eventually(k.t, time.Minute, "the daemon has Service/"+name, func() bool {
 		o, err := k.daemon.Client.Get(context.Background(), api.KindService, name)
-		return err == nil && (strings.Contains(string(o.Status), `"Ready"`) || strings.Contains(string(o.Status), "is not reached"))
+		return err == nil && (strings.Contains(string(o.Status), `"Ready"`) || strings.Contains(string(o.Status), "is unreachable"))
 	})
 }
 

@@ -130,7 +130,7 @@ func dig(args ...any) (any, error) {
 		m, isMap := value.(map[string]any)
 		name, isName := key.(string)
 		if !isMap || !isName {
-			return nil, fmt.Errorf("dig %v: %v is no map, or the key no string", key, value)
+			return nil, fmt.Errorf("dig %v: %v is not a map, or the key is not a string", key, value)
 		}
 		var there bool
 		if value, there = m[name]; !there {

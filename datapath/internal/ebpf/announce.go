@@ -111,7 +111,7 @@ func newAnnouncer(d *DataPlane) (*announcer, error) {
 		a.written[key] = value
 	}
 	if err := it.Err(); err != nil {
-		return nil, fmt.Errorf("take over what an earlier run announced: %w", err)
+		return nil, fmt.Errorf("adopt announcements of an earlier run: %w", err)
 	}
 	return a, nil
 }
@@ -361,7 +361,7 @@ func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 func (a *announcer) send(t *notice) {
 	err := t.namespace.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
 	if err != nil {
-		a.d.log.Warn("cannot tell the neighbours of addresses; those who ask are answered", "device", t.index, "error", err)
+		a.d.log.Warn("cannot announce addresses; ARP and NDP requests are still answered", "device", t.index, "error", err)
 	}
 }
 

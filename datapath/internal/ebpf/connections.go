@@ -91,7 +91,7 @@ func (c *connections) resume(cursor string) (*listing, error) {
 	defer c.mu.Unlock()
 	l := c.listings[cursor]
 	if l == nil {
-		return nil, fmt.Errorf("list of connections: its place %q is not known any more; begin anew: %w", cursor, datapath.ErrAbsent)
+		return nil, fmt.Errorf("list of connections: cursor %q is no longer valid; start again: %w", cursor, datapath.ErrAbsent)
 	}
 	delete(c.listings, cursor)
 	return l, nil

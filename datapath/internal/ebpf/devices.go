@@ -134,7 +134,7 @@ func (v *devices) subscribe() error {
 
 func (v *devices) report(err error) {
 	if err != nil {
-		v.d.log.Warn("cannot follow the devices of the node; trying again", "error", err)
+		v.d.log.Warn("cannot watch the devices of the node; retrying", "error", err)
 		v.lost()
 	}
 }

@@ -96,7 +96,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	// Connections hold only the lower 16 bits of an ifindex.
 	for name, other := range p.byName {
 		if other != t && other.namespace == t.namespace && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
-			return fmt.Errorf("device %q has index %d and the device of %s has %d, which the data plane cannot tell apart: delete the device and create it again",
+			return fmt.Errorf("device %q has index %d and the device of %s has index %d, whose lower 16 bits are equal: delete the device and create it again",
 				endpoint.Device, t.ifindex, name, other.ifindex)
 		}
 	}
@@ -159,7 +159,7 @@ func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 func (p *ports) detachGuarded(z *namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
 		if err := z.nl.LinkSetDown(link); err != nil {
-			return fmt.Errorf("device %q: set it down while it has no guard: %w", endpoint.Device, err)
+			return fmt.Errorf("device %q: set it down while it has no source guard: %w", endpoint.Device, err)
 		}
 	}
 	return p.detach(name, t)
@@ -182,7 +182,7 @@ func (p *ports) releaseFrom(namespace uint8, index int, name datapath.PortName, 
 		return p.rename(other, name)
 	}
 	if o.device == "" || o.device == device {
-		return fmt.Errorf("device %q is the device of %s already", device, describe(other))
+		return fmt.Errorf("device %q already belongs to %s", device, describe(other))
 	}
 	return p.detach(other, o)
 }

@@ -63,7 +63,7 @@ func (f *filter) removeFirst() error {
 	for _, x := range filters {
 		if b, ok := x.(*netlink.BpfFilter); ok && b.Priority == firstPriority && b.Name == firstName+f.side.name {
 			if err := f.namespace.nl.FilterDel(b); err != nil && !gone(err) {
-				return fmt.Errorf("remove the filter that took over: %w", err)
+				return fmt.Errorf("remove the shadow filter: %w", err)
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func (f *filter) vacant(want *netlink.BpfFilter) error {
 	for _, x := range filters {
 		a := x.Attrs()
 		if b, ok := x.(*netlink.BpfFilter); ok && a.Priority == want.Priority && a.Handle == want.Handle && b.Name != want.Name {
-			return fmt.Errorf("its priority %d is taken by filter %q, which is not ours: give that one another priority", a.Priority, b.Name)
+			return fmt.Errorf("priority %d is used by filter %q of another program: change that filter's priority", a.Priority, b.Name)
 		}
 	}
 	return err

@@ -279,7 +279,7 @@ func TestGuardOfAnIndex(t *testing.T) {
 		t.Errorf("verify: %t, %v", ok, err)
 	}
 	err := n.d.Endpoints().Update(ctx, "pod", n.endpointAt("other0"))
-	if err == nil || !strings.Contains(err.Error(), `is the device of interface "other0" already`) {
+	if err == nil || !strings.Contains(err.Error(), `already belongs to interface "other0"`) {
 		t.Errorf("the device of an Interface: %v", err)
 	}
 	n.ok(n.d.Ports().Delete(ctx, "other0"))

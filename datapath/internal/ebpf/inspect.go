@@ -348,7 +348,7 @@ func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
 		routes, err := z.nl.RouteGet(target.AsSlice())
 		if err != nil || len(routes) == 0 {
 			if r.Error == "" {
-				r.Error = "there is no route"
+				r.Error = "no route exists"
 				if err != nil && !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EHOSTUNREACH) {
 					r.Error = err.Error()
 				}

@@ -90,7 +90,7 @@ func TestInspect(t *testing.T) {
 			if r := i.Routes[netip.MustParseAddr("192.0.2.1")]; !r.Local {
 				t.Errorf("route to the node: %+v", r)
 			}
-			if r := i.Routes[netip.MustParseAddr("203.0.113.1")]; r.Device != "" || r.Error != "there is no route" {
+			if r := i.Routes[netip.MustParseAddr("203.0.113.1")]; r.Device != "" || r.Error != "no route exists" {
 				t.Errorf("route to nowhere: %+v", r)
 			}
 			if after := n.pins(); !slices.Equal(before, after) {

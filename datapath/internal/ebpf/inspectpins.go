@@ -119,7 +119,7 @@ func (x *inspector) siblings() {
 		if s.Attached == 0 {
 			s.Remove = func() error {
 				if n := attachedBelow(path); n > 0 {
-					return fmt.Errorf("%d programs are attached by it now", n)
+					return fmt.Errorf("it now has %d attached programs", n)
 				}
 				return Detach(datapath.Config{PinDir: path, SwitchNamespace: "host"}, slog.New(slog.DiscardHandler))
 			}

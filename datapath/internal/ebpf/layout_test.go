@@ -30,13 +30,13 @@ func TestWhatCannotBeConverted(t *testing.T) {
 		name, table, why string
 		change           func(*ebpf.MapSpec)
 	}{
-		{"key has a field more", kernel.MapLlService, `"vni" of the key is gone`, func(s *ebpf.MapSpec) {
+		{"key has a field more", kernel.MapLlService, `"vni" of the key is missing`, func(s *ebpf.MapSpec) {
 			k := *s.Key.(*btf.Struct)
 			k.Members = append(slices.Clone(k.Members), btf.Member{Name: "vni", Type: &btf.Int{Name: "unsigned int", Size: 4}, Offset: btf.Bits(8 * k.Size)})
 			k.Size += 4
 			s.Key, s.KeySize = &k, s.KeySize+4
 		}},
-		{"another type of map", kernel.MapLlBackend, "it is a Hash, to be a Array", func(s *ebpf.MapSpec) { s.Type = ebpf.Hash }},
+		{"another type of map", kernel.MapLlBackend, "type Hash, want Array", func(s *ebpf.MapSpec) { s.Type = ebpf.Hash }},
 		{"no types", kernel.MapLlCt4, "BTF", func(s *ebpf.MapSpec) { s.Key, s.Value = nil, nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func (d *DataPlane) followLoopback() error {
 	}
 	wanted := d.services.HasFrontends() || d.nats.HasDNAT()
 	if err := d.ports.holdLoopback(wanted); err != nil {
-		return fmt.Errorf("loopback, for what the host sends to its own addresses: %w", err)
+		return fmt.Errorf("loopback, for packets of the host to its own addresses: %w", err)
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
 	}
 	stop, err := netfilter.Watch(int(z.ns), r.changed, func(err error) {
-		d.log.Warn("the rules of netfilter cannot be read: taken as if there were some", "error", err, slog.String("netns", z.label()))
+		d.log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.label()))
 	})
 	r.stop = stop
 	return r, err
@@ -62,7 +62,7 @@ func (r *netfilterWatch) changed(s netfilter.State) {
 	r.state, r.bits = s, bits
 	r.mu.Unlock()
 	if more != 0 {
-		r.d.log.Info("netfilter has rules: connections that are no service's take the kernel's path", slog.String("why", s.Why), slog.String("netns", r.namespace.label()))
+		r.d.log.Info("netfilter has rules: connections without a Service take the slow path", slog.String("why", s.Why), slog.String("netns", r.namespace.label()))
 	}
 }
 
@@ -133,7 +133,7 @@ func (r *netfilterWatch) why() string {
 	case kernel.NetfilterBridged:
 		what = "bridged connections"
 	}
-	return fmt.Sprintf("%s that are no service's take the kernel's path%s: %s", what, r.namespace.where(), r.state.Why)
+	return fmt.Sprintf("%s without a Service take the slow path%s: %s", what, r.namespace.where(), r.state.Why)
 }
 
 func (r *netfilterWatch) Close() {

@@ -70,7 +70,7 @@ func TestRulesOfNetfilterHold(t *testing.T) {
 	n.nft("add table inet t", "add chain inet t c { type filter hook forward priority 0; }")
 	n.wantShortCut("a chain without rules", plain)
 	n.nft("add rule inet t c counter")
-	n.told("routed connections that are no service's take the kernel's path: nftables: chain inet t c (forward) has 1 rule")
+	n.told("routed connections without a Service take the slow path: nftables: chain inet t c (forward) has 1 rule")
 	n.wantSlow("a rule", plain)
 	n.wantShortCut("a rule, and a service", served)
 	if counted := n.node.Run(t, "nft", "list chain inet t c"); strings.Contains(counted, "packets 0 ") {

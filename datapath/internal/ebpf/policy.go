@@ -18,9 +18,9 @@ func (v *devices) followPolicy() error {
 	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
-		return fmt.Errorf("watch rules of routing: %w", err)
+		return fmt.Errorf("watch routing rules: %w", err)
 	}
-	v.listen(s, "rules of routing", v.lost, func([]syscall.NetlinkMessage) {
+	v.listen(s, "routing rules", v.lost, func([]syscall.NetlinkMessage) {
 		v.report(v.invalidateAll())
 		v.d.signal()
 	})

@@ -199,7 +199,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	}
 	index := link.Attrs().Index
 	if link.Attrs().Flags&net.FlagLoopback != 0 {
-		return fmt.Errorf("device %q is the loopback: what the node sends to its own addresses is balanced without that; attach to the devices that lead out: %w",
+		return fmt.Errorf("device %q is the loopback, which needs no Interface: packets of the node to its own addresses are balanced anyway; use the outgoing devices: %w",
 			value.Device, datapath.ErrUnsupported)
 	}
 	if other := p.sharer(id, index, name, &value); other != "" && endpoint == nil {

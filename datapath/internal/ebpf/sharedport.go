@@ -28,7 +28,7 @@ func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value
 func (p *ports) share(z *namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
 		if role := z.devices.role(index); role != roleOf(value.Role) || o.mode != value.XDP {
-			return fmt.Errorf("device %q, which has %s, is the device of %s already, with another role or xdp: one of them has to go", value.Device, value.Address, describe(other))
+			return fmt.Errorf("device %q, which has %s, already belongs to %s with another role or xdp: delete one of the two, or set the same role and xdp", value.Device, value.Address, describe(other))
 		}
 	}
 	if err := p.letGo(name); err != nil {

@@ -305,7 +305,7 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	n.ok(s.addQdisc())
 	s.filter(filterPriority, filterHandle)
 	err := n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0"})
-	if err == nil || !strings.Contains(err.Error(), `priority 19532 is taken by filter "external"`) {
+	if err == nil || !strings.Contains(err.Error(), `priority 19532 is used by filter "external"`) {
 		t.Errorf("error %v", err)
 	}
 	s.expect("refused", "filter external")

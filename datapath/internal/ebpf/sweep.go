@@ -111,7 +111,7 @@ func (w *sweeper) sweepWhenKicked() {
 		}
 		began := time.Now()
 		if err := w.whole(w.stop); err != nil {
-			w.d.log.Warn("cannot look through the connections; trying again", "error", err)
+			w.d.log.Warn("cannot sweep the connections; retrying", "error", err)
 		}
 		// Thousands of changes should cost an occasional sweep, not one each.
 		select {

@@ -50,7 +50,7 @@ func (p *ports) precedeHook(_ *port, h hook) error {
 		return err
 	}
 	if err := h.precede(); err != nil {
-		p.d.log.Warn("the programs of before are replaced without a transition; connections that are just being opened may be lost", "hook", h.name(), "error", err)
+		p.d.log.Warn("the programs of an earlier run are replaced without a transition; connections that are being opened may be lost", "hook", h.name(), "error", err)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func (d *DataPlane) announceFirst(there bool) error {
 		value = 1
 	}
 	if err := d.tables.Shadow.Put(uint32(0), value); err != nil {
-		return fmt.Errorf("announce what runs first: %w", err)
+		return fmt.Errorf("publish which programs run first: %w", err)
 	}
 	return nil
 }

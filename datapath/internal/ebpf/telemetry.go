@@ -91,7 +91,7 @@ func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 	err = errors.Join(t.d.tables.BackendTraffic.Lookup(uint32(0), &ended),
 		t.d.tables.BackendTotal.Lookup(uint32(0), &total))
 	if err != nil {
-		return fmt.Errorf("counters of connections that are no service's: %w", err)
+		return fmt.Errorf("counters of connections without a Service: %w", err)
 	}
 	c.Packets += live.packets + ended.PacketCount
 	c.Bytes += live.bytes + ended.ByteCount

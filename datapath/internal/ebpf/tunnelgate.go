@@ -27,7 +27,7 @@ func (o *overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error 
 		}
 	}
 	if delete(ports, 0); len(ports) > kernel.TunnelPorts {
-		return fmt.Errorf("tunnels use %d UDP ports, at most %d can be: %w", len(ports), kernel.TunnelPorts, datapath.ErrCapacity)
+		return fmt.Errorf("tunnels use %d UDP ports, at most %d are supported: %w", len(ports), kernel.TunnelPorts, datapath.ErrCapacity)
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tu
 // port.
 func (o *overlay) hold(ctx context.Context, namespace uint8, device string) (index int, err error) {
 	if device == "" {
-		return 0, fmt.Errorf("there is no link between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
+		return 0, fmt.Errorf("no link exists between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
 	}
 	if index, err = o.indexOf(namespace, device); err != nil {
 		return 0, err

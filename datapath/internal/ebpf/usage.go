@@ -23,7 +23,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("count remembered clients: %w", err)
+		return nil, fmt.Errorf("count affinity entries: %w", err)
 	}
 	// A map may have kept its old size.
 	of := func(name string, entries, each uint64) datapath.Usage {

@@ -17,8 +17,8 @@ const ctSlowpathShift = 12
 // whySlow describes the values of enum slowpath_reason.
 var whySlow = map[kernel.EgressSlowpathReason]string{
 	kernel.EgressSlowpathReasonSLOWPATH_NETFILTER: "netfilter has rules",
-	kernel.EgressSlowpathReasonSLOWPATH_MARK:      "it carries a mark",
-	kernel.EgressSlowpathReasonSLOWPATH_TAG:       "VLAN tag of a device of the kernel",
+	kernel.EgressSlowpathReasonSLOWPATH_MARK:      "packet has a mark (fwmark)",
+	kernel.EgressSlowpathReasonSLOWPATH_TAG:       "VLAN tag belongs to a VLAN device",
 	kernel.EgressSlowpathReasonSLOWPATH_ONE_WAY:   "no reply from that bridge port yet",
 	kernel.EgressSlowpathReasonSLOWPATH_ONE_WAY_1: "no reply from that bridge port yet",
 	kernel.EgressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
@@ -62,7 +62,7 @@ func newWays(d *DataPlane) (*ways, error) {
 // of returns the path of packets that match an entry.
 func (w *ways) of(m *kernel.CtMeta) datapath.Way {
 	if m.Flags&kernel.CtDenied != 0 {
-		return datapath.Way{Why: "rules do not allow it any more"}
+		return datapath.Way{Why: "the rules no longer allow it, or have not checked its output device yet"}
 	}
 	if why, known := whySlow[kernel.EgressSlowpathReason(m.Flags>>ctSlowpathShift)]; known && m.Nexthop == 0 {
 		return datapath.Way{Why: why}
@@ -72,10 +72,10 @@ func (w *ways) of(m *kernel.CtMeta) datapath.Way {
 		return datapath.Way{Why: "not established"}
 	}
 	if m.PacketCount == 0 {
-		return datapath.Way{Why: "nothing was sent yet"}
+		return datapath.Way{Why: "no packet seen yet"}
 	}
 	if m.Nexthop == 0 || int(m.Nexthop) >= len(w.nexthops) {
-		return datapath.Way{Why: "no packet has left by a port yet"}
+		return datapath.Way{Why: "no packet has been sent through a port yet"}
 	}
 	hop := &w.nexthops[m.Nexthop]
 	if hop.Ifindex == 0 {

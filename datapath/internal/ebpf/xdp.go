@@ -82,7 +82,7 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 	x := t.xdp()
 	if x != nil && (x.mode != mode || !x.attached()) {
 		if err := x.detach(); err != nil {
-			return fmt.Errorf("device %q: take %s off: %w", t.device, x.name(), err)
+			return fmt.Errorf("device %q: detach %s: %w", t.device, x.name(), err)
 		}
 		t.hooks = slices.DeleteFunc(t.hooks, func(h hook) bool { return h == x })
 		x = nil
@@ -233,7 +233,7 @@ func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err 
 	what := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
 	if l, e := z.nl.LinkByIndex(a.Index); e == nil {
 		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId != 0 {
-			return fmt.Errorf("%s: it has the XDP program %s (id %d), which is not ours, and takes one only: take that off (ip link set dev %s xdp off, or whoever put it there), or set spec.xdp to off: %w",
+			return fmt.Errorf("%s: another program's XDP program %s (id %d) is attached, and only one is possible: detach it (ip link set dev %s xdp off, or with the program that attached it), or set spec.xdp to off: %w",
 				what, programNameOf(ebpf.ProgramID(x.ProgId)), x.ProgId, a.Name, err)
 		}
 	}
@@ -241,10 +241,10 @@ func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err 
 	case errors.Is(err, unix.ENODEV):
 		return fmt.Errorf("%s: %w: %w", what, err, datapath.ErrAbsent) // the device is gone
 	case mode == datapath.XDPNative:
-		return fmt.Errorf("%s: its driver refuses, and packets take the tc path: perhaps its MTU of %d is too large for it, an offload is in the way (ethtool -k %s; the kernel's log may tell), or it has no native XDP: set generic or off then: %w",
+		return fmt.Errorf("%s: refused by the driver; packets take the tc path: perhaps the MTU of %d is too large for native XDP, an offload prevents it (see ethtool -k %s and the kernel log), or the driver does not support it: then set spec.xdp to generic or off: %w",
 			what, a.MTU, a.Name, err)
 	}
-	return fmt.Errorf("%s: the kernel refuses, and packets take the tc path: %w", what, err)
+	return fmt.Errorf("%s: refused by the kernel; packets take the tc path: %w", what, err)
 }
 
 func (x *xdp) name() string { return "xdp-" + x.mode.String() }

@@ -224,7 +224,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	if found, err := z.xdpTransmitters(); found == nil {
 		n.ok(err)
 		n.wantXDP("on a kernel that does not tell", false, word)
-		n.wantFallback("does not tell")
+		n.wantFallback("only from Linux 6.3 on")
 		return
 	}
 	transmitters(true)

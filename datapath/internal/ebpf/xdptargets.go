@@ -63,7 +63,7 @@ func (v *devices) whyNotXDP() string {
 		return ""
 	}
 	if v.xdpTargets.frames == nil {
-		return "the kernel reports only from Linux 6.3 on which devices accept frames of XDP: in native XDP packets leave only by their input device, others take the tc path"
+		return "the kernel reports XDP transmit support only from Linux 6.3 on: in native XDP packets leave only by their input device, others take the tc path"
 	}
 	var names []string
 	for index := range v.ports {
@@ -80,7 +80,7 @@ func (v *devices) whyNotXDP() string {
 	if len(names) > shown {
 		names, more = names[:shown], fmt.Sprintf(" and %d others", len(names)-shown)
 	}
-	return fmt.Sprintf("packets that leave by %s%s take the tc path: the driver accepts no frames of XDP (of a veth it does while GRO is on at the other end: ethtool -K DEVICE gro on), or the device is down, or has a qdisc that bounds what leaves",
+	return fmt.Sprintf("packets that leave by %s%s take the tc path: the driver cannot transmit XDP frames (a veth can while its other end has GRO on: ethtool -K DEVICE gro on), or the device is down or has a qdisc that limits or reorders packets",
 		strings.Join(names, ", "), more)
 }
 
@@ -185,7 +185,7 @@ func (z *namespace) xdpTransmitters() (map[int]bool, error) {
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("ask which devices take frames of XDP: %w", err)
+		return nil, fmt.Errorf("query XDP features of devices: %w", err)
 	}
 	return found, nil
 }
@@ -228,7 +228,7 @@ func (v *devices) followXDPFeatures() error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("follow which devices take frames of XDP: %w", err)
+		return fmt.Errorf("watch XDP features of devices: %w", err)
 	}
 	for _, g := range family.Groups {
 		if g.Name == netdevGroup {
@@ -237,7 +237,7 @@ func (v *devices) followXDPFeatures() error {
 	}
 	if err != nil {
 		s.Close()
-		return fmt.Errorf("follow which devices take frames of XDP: %w", err)
+		return fmt.Errorf("watch XDP features of devices: %w", err)
 	}
 	news := make(chan struct{}, 1) // notifications during a refresh are merged
 	v.whileSubscribed(func(done <-chan struct{}) {
@@ -256,6 +256,6 @@ func (v *devices) followXDPFeatures() error {
 		default:
 		}
 	}
-	v.listen(s, "follow which devices take frames of XDP", tell, func([]syscall.NetlinkMessage) { tell() })
+	v.listen(s, "watch XDP features of devices", tell, func([]syscall.NetlinkMessage) { tell() })
 	return nil
 }

@@ -216,7 +216,7 @@ func TestBridgeRefused(t *testing.T) {
 		b    datapath.Bridge
 	}{
 		{`device "p1" already exists with type veth, not bridge`, datapath.Bridge{Device: "p1"}},
-		{`device "p2" is part of another device`, datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p2"}}}},
+		{`device "p2" is already enslaved to another device`, datapath.Bridge{Device: "br0", Ports: []datapath.BridgePort{{Device: "p2"}}}},
 	} {
 		err := r.n.Bridges().Update(context.Background(), "lan", c.b)
 		if err == nil || !strings.Contains(err.Error(), c.what) || errors.Is(err, datapath.ErrAbsent) {

@@ -113,7 +113,7 @@ func (s *space) addConnected(wanted *netlink.Route) error {
 	list, e := s.routesTo(wanted)
 	for i := range list {
 		if list[i].Protocol != unix.RTPROT_KERNEL {
-			return fmt.Errorf("another program has a route to %s in its place: remove that (ip route del %s)", wanted.Dst, wanted.Dst)
+			return fmt.Errorf("a route of another program to %s is in the way: delete it (ip route del %s)", wanted.Dst, wanted.Dst)
 		}
 	}
 	if e != nil {

@@ -120,7 +120,7 @@ func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) er
 	}
 	if a.MasterIndex != index {
 		if a.MasterIndex != 0 && !ours {
-			return fmt.Errorf("device %q is part of another device: take it out (ip link set %s nomaster)", value.Device, value.Device)
+			return fmt.Errorf("device %q is already enslaved to another device: remove it (ip link set %s nomaster)", value.Device, value.Device)
 		}
 		if err := e.n.journal.note(line{Kind: kindEndpoint, Name: string(name), Endpoint: &endpointRecord{s.id, value.Device, a.Index, index}}); err != nil {
 			return err
@@ -163,7 +163,7 @@ func devicesOf(s *space, value datapath.Endpoint) (link, bridge netlink.Link, er
 	case bridge == nil:
 		return nil, nil, absent("bridge %q", value.Bridge)
 	case bridge.Type() != "bridge":
-		return nil, nil, fmt.Errorf("device %q is no bridge", value.Bridge)
+		return nil, nil, fmt.Errorf("device %q is not a bridge", value.Bridge)
 	}
 	return link, bridge, nil
 }
@@ -202,7 +202,7 @@ func (e *endpoints) release(record *endpointRecord) error {
 		return fmt.Errorf("device %q: set it down: %w", record.Device, err)
 	}
 	if err := s.nl.LinkSetNoMaster(link); err != nil && !isAbsent(err) {
-		return fmt.Errorf("device %q: take it out of its bridge: %w", record.Device, err)
+		return fmt.Errorf("device %q: detach it from its bridge: %w", record.Device, err)
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func (s *space) secure(port, bridge netlink.Link, before, mac net.HardwareAddr) 
 		return err
 	}
 	if err := s.nl.LinkSetLearning(port, false); err != nil {
-		return fmt.Errorf("switch learning off: %w", err)
+		return fmt.Errorf("disable MAC learning: %w", err)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func (n *Network) makeSwitch() error {
 		}
 	}
 	if _, there := namedID(n.cfg.SwitchNamespace); !there {
-		return absent("network namespace %q (switch.namespace) is being made", n.cfg.SwitchNamespace)
+		return absent("network namespace %q (switch.namespace) is being created", n.cfg.SwitchNamespace)
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func MakeSwitch(cfg datapath.Config) error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("make network namespace %q (switch.namespace): %w", cfg.SwitchNamespace, err)
+		return fmt.Errorf("create network namespace %q (switch.namespace): %w", cfg.SwitchNamespace, err)
 	}
 	return nil
 }

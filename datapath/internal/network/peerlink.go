@@ -20,7 +20,7 @@ func (n *Network) tendLink(s *space) error {
 		text = err.Error()
 	}
 	if text != n.linkError && err != nil {
-		n.log.Warn("the link between host and switch cannot be made", slog.Any("error", err))
+		n.log.Warn("cannot create or restore the link between host and switch", slog.Any("error", err))
 	}
 	n.linkError = text
 	return err

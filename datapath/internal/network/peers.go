@@ -40,7 +40,7 @@ func (p peers) routes(name datapath.PeerName, value datapath.Peer) (map[datapath
 		} else {
 			i := slices.IndexFunc(value.Underlay, func(a netip.Addr) bool { return a.Is4() == prefix.Addr().Is4() })
 			if i < 0 {
-				return nil, fmt.Errorf("prefix %s: no underlay address is of its family, and there is no tunnel: %w", prefix, datapath.ErrUnsupported)
+				return nil, fmt.Errorf("prefix %s: no underlay address of its family, and no tunnel: %w", prefix, datapath.ErrUnsupported)
 			}
 			r.NextHops = []datapath.NextHop{{Via: value.Underlay[i], Weight: 1}}
 		}

@@ -93,7 +93,7 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 			link = fresh
 		}
 	default:
-		return fmt.Errorf("bridge %q: device %q is part of another device: take it out (ip link set %s nomaster)",
+		return fmt.Errorf("bridge %q: device %q is already enslaved to another device: remove it (ip link set %s nomaster)",
 			u.value.Device, p.Device, p.Device)
 	}
 	if err := errors.Join(u.isolate(link, p, record), u.pinHost(link)); err != nil {
@@ -222,7 +222,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 		}
 		for _, v := range remove {
 			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isAbsent(err) {
-				return fmt.Errorf("leave VLAN %d: %w", v, err)
+				return fmt.Errorf("remove VLAN %d: %w", v, err)
 			}
 		}
 		return u.noteVLANs(record, ours)
@@ -257,7 +257,7 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 			err = u.s.nl.BridgeVlanAddRange(link, first, last, pvid, untagged, self, false)
 		}
 		if err != nil {
-			return fmt.Errorf("join VLANs %d to %d: %w", first, last, err)
+			return fmt.Errorf("add VLANs %d to %d: %w", first, last, err)
 		}
 	}
 	return nil
@@ -266,7 +266,7 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 // release removes our settings of a port, or the port itself if we attached it.
 func (u *bridgeUpdate) release(device string) error {
 	record := u.record.Ports[device]
-	err := u.change("let port "+device+" go", func() error {
+	err := u.change("release port "+device, func() error {
 		link, err := u.s.link(device)
 		if err != nil || link == nil {
 			return err
@@ -286,7 +286,7 @@ func (u *bridgeUpdate) release(device string) error {
 		}
 		for _, v := range record.VLANs {
 			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isAbsent(err) {
-				return fmt.Errorf("leave VLAN %d: %w", v, err)
+				return fmt.Errorf("remove VLAN %d: %w", v, err)
 			}
 		}
 		return nil

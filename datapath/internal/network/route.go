@@ -192,12 +192,12 @@ func (s *space) routeError(err error, v *datapath.Route) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
 		if down := s.downTo(v); down != "" {
-			return downError(fmt.Sprintf("%s is not reached: %s", nextHops(v), s.isDown(down)))
+			return downError(fmt.Sprintf("%s is unreachable: %s", nextHops(v), s.isDown(down)))
 		}
 		return datapath.Absentf("%s is not on a directly connected network: set the device that leads there up, or add an address of the network to it", nextHops(v))
 	case errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENODEV):
 		if down := s.downTo(v); down != "" {
-			return downError(fmt.Sprintf("%s is not reached: %s", nextHops(v), s.isDown(down)))
+			return downError(fmt.Sprintf("%s is unreachable: %s", nextHops(v), s.isDown(down)))
 		}
 		return datapath.Absentf("a device of its next hops is down or does not exist (%v)", err)
 	case errors.Is(err, unix.EINVAL) && v.Source.IsValid():
@@ -221,9 +221,9 @@ func (e downError) Is(target error) bool { return target == errDown || target ==
 // hopDown returns a message that a next hop is not reachable.
 func hopDown(h datapath.NextHop, why string) string {
 	if h.Via.IsValid() {
-		return fmt.Sprintf("next hop %s is not reached: %s", h.Via, why)
+		return fmt.Sprintf("next hop %s is unreachable: %s", h.Via, why)
 	}
-	return fmt.Sprintf("next hop %s is not reached: %s", h.Device, why)
+	return fmt.Sprintf("next hop %s is unreachable: %s", h.Device, why)
 }
 
 // isDown returns a message that a device is down, with the command that sets it up.

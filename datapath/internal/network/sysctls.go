@@ -47,7 +47,7 @@ func (n *Network) tendSysctls(s *space) error {
 		n.asked = time.Now()
 		err = errors.Join(err, n.cfg.MakeSwitch())
 	}
-	return fmt.Errorf("another program changed %s in network namespace %q, so that the switch may not forward: set it back (ip netns exec %s sysctl -w %s): %w",
+	return fmt.Errorf("another program changed %s in network namespace %q; the switch may fail to forward: restore the values (ip netns exec %s sysctl -w %s): %w",
 		list, n.cfg.SwitchNamespace, n.cfg.SwitchNamespace, strings.Join(changed, " "), err)
 }
 

@@ -144,7 +144,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 		// The MACs that make sets: our other devices, and other programs' devices, have other MACs.
 		mac := []net.HardwareAddr{tunnelMAC, macOf(t.n.cfg, device+endSuffix)}[i]
 		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) && end.Attrs().Alias != mark(t.n.cfg) {
-			return fmt.Errorf("%s already exists and is no device of a Tunnel: delete it, or configure another device for the Tunnel", end.Attrs().Name)
+			return fmt.Errorf("%s already exists and does not belong to a Tunnel: delete it, or configure another device for the Tunnel", end.Attrs().Name)
 		}
 	}
 	switch {

@@ -103,7 +103,7 @@ func (n *Network) watch(s *space) error {
 			case errors.Is(err, os.ErrClosed) || isClosed(s):
 				return
 			default:
-				n.log.Warn("cannot follow the devices of the node; trying again", slog.Any("error", err))
+				n.log.Warn("cannot watch the devices of the node; retrying", slog.Any("error", err))
 				time.Sleep(time.Second) // the error may persist
 			}
 		}

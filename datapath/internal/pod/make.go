@@ -67,14 +67,14 @@ func (l *Links) Make(ctx context.Context, p *datapath.PodLink) (err error) {
 // prepare checks that the link can be created, and determines its MTU and routes.
 func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	if sw.ns.Equal(pod.ns) || l.home.Equal(pod.ns) {
-		return fmt.Errorf("%s: %w of a pod: it is the node's or the switch's", p.Netns, datapath.ErrNetns)
+		return fmt.Errorf("%s: %w of a pod: it is the netns of the node or of the switch", p.Netns, datapath.ErrNetns)
 	}
 	there, err := pod.link(p.IfName)
 	if err != nil {
 		return err
 	}
 	if there != nil {
-		return fmt.Errorf("device %q of the pod: %w: DEL what made it first", p.IfName, datapath.ErrExists)
+		return fmt.Errorf("device %q of the pod: %w: run DEL for its owner first", p.IfName, datapath.ErrExists)
 	}
 	if p.MTU == 0 {
 		bridge, err := sw.link(p.Bridge)

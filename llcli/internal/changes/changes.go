@@ -37,7 +37,7 @@ the daemon knows. llcli events changes shows those to come.`,
 }
 
 // errExpired: the daemon no longer knows the changes since a revision.
-var errExpired = errors.New("the daemon does not know any more what changed since then; llcli get and llcli export show what there is")
+var errExpired = errors.New("the daemon no longer has the changes since then; llcli get and llcli export show the current objects")
 
 // recentChanges shows the changes as far back as the daemon knows, rounded to a power of four,
 // since the daemon does not report how far.

@@ -107,7 +107,7 @@ func applyEdited(ctx context.Context, a *command.App, d command.Daemon, ref api.
 		return err
 	}
 	if len(docs) != 1 || docs[0].ref() != ref {
-		return fmt.Errorf("%s: want %s alone: apply makes others, delete takes them away", path, ref)
+		return fmt.Errorf("%s: expected only %s; use llcli apply to create other objects, llcli delete to remove objects", path, ref)
 	}
 	t := Transaction{Method: api.MethodApply, Objects: objectsOf(docs), Change: change}
 	err = Attempt(ctx, a, d, t, func(*Transaction) error {

@@ -112,7 +112,7 @@ func exportObjects(ctx context.Context, a *command.App, d command.Daemon, kinds 
 	list.End()
 	last, err := currentRevision(ctx, a, d)
 	if err == nil && last != first {
-		a.Note("the objects changed meanwhile, from revision %d to %d: export again where they must be of one", first, last)
+		a.Note("the objects changed meanwhile, from revision %d to %d: export again if all objects must be of one revision", first, last)
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func historyCommand(a *command.App) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "history [REVISION]",
-		Short: "Show the revisions that can be gone back to, or what one of them changed",
+		Short: "Show the revisions available for rollback, or what one of them changed",
 		Long: `Show who changed what is wanted, when and how, the latest first: as far back as the
 daemon's configuration has it remember. With a REVISION, show line by line what that
 one changed.`,

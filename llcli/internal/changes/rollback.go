@@ -22,8 +22,8 @@ func rollbackCommand(a *command.App) *cobra.Command {
 		Use:   "rollback {REVISION | --last}",
 		Short: "Go back to an earlier revision",
 		Long: `Make the objects of all owners but file and cni, or of --owner, be as they were at a
-revision, as one new revision. What stands in the daemon's object files stays, and so does
-what goes with pods; it is named where it was different then. llcli diff --revision shows what it would change.
+revision, as one new revision. Objects from the daemon's object files stay, and so do
+objects of pods; each is named if it was different then. llcli diff --revision shows what it would change.
 
 --last rolls back the pending change, or else the latest change that is in force, whoever made
 it. Run again, it goes one change further back. To undo a rollback, name the revision before it.
@@ -34,7 +34,7 @@ The rollback of a change that was not confirmed is never rolled back.`,
 			case len(args) > 1:
 				return command.Usagef("unexpected %q: llcli rollback takes one REVISION", args[1])
 			case (len(args) == 1) == last:
-				return command.Usagef("where to? llcli rollback REVISION, or --last; llcli history lists revisions")
+				return command.Usagef("no revision given: use llcli rollback REVISION or --last; llcli history lists revisions")
 			case last && owner != "":
 				return command.Usagef("--last and --owner do not go together")
 			}
@@ -214,6 +214,6 @@ func diffRevision(ctx context.Context, a *command.App, d command.Daemon, revisio
 // printLeft names the objects that a rollback leaves as they are.
 func printLeft(a *command.App, result *api.ChangeResult) {
 	for _, ref := range result.Left {
-		a.Printf("%s stays: it stands in the daemon's object files\n", output.Clean(fmt.Sprint(ref)))
+		a.Printf("%s stays: it is defined in the daemon's object files, or belongs to a pod\n", output.Clean(fmt.Sprint(ref)))
 	}
 }

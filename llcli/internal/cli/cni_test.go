@@ -61,7 +61,7 @@ func TestCNIInstall(t *testing.T) {
 	}
 	s.daemon.stateDir = "/var/lib/loxilight-two"
 	code, _, errs = s.run(t.Context(), "cni", "install", "--dir", dir, "--network", "blue", "--force", "--instance", "two")
-	if code != ExitDone || !strings.Contains(errs, "05-other.conf comes before it") {
+	if code != ExitDone || !strings.Contains(errs, "05-other.conf sorts before it") {
 		t.Errorf("with force: exit code %d: %s", code, errs)
 	}
 	for _, want := range []string{`"network": "blue"`, `"socket": "/run/loxilight-two/control.sock"`, `"stateDir": "/var/lib/loxilight-two"`} {
@@ -128,7 +128,7 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 		code, out, errs := s.run(ctx, append([]string{"cni"}, args...)...)
 		stop()
-		if code != ExitUsage || out != "" || !strings.Contains(errs, "there is no folder "+filepath.Dir(filepath.Clean(args[len(args)-1]))) {
+		if code != ExitUsage || out != "" || !strings.Contains(errs, "folder "+filepath.Dir(filepath.Clean(args[len(args)-1]))+" does not exist") {
 			t.Errorf("%q: exit code %d: %s%s", args, code, out, errs)
 		}
 	}
@@ -140,7 +140,7 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 // TestCNIInstallTellsTheStateDir: the plugin queues a DEL in the folder that the daemon reads,
 // however that was configured.
 func TestCNIInstallTellsTheStateDir(t *testing.T) {
-	const guess, unknown = "is taken for it", "set stateDir in"
+	const guess, unknown = "the default of its instance", "set stateDir in"
 	for _, tt := range []struct {
 		name     string
 		stateDir string // as the daemon reports it

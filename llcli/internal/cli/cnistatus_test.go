@@ -87,15 +87,15 @@ func TestCNIStatusNotReady(t *testing.T) {
 	}{
 		{"nothing installed", func(*cniNode) {}, []string{"llcli cni install\n", "is not in ", "llcli cni install-plugin"}},
 		{"no plugin", func(n *cniNode) { _ = os.Remove(filepath.Join(n.installed().bin, "loxilight-cni")) }, []string{"loxilight-cni is not in ", "install-plugin"}},
-		{"a plugin that cannot be run", func(n *cniNode) { n.installed().program = "1\nno" }, []string{"says no version", "install-plugin"}},
+		{"a plugin that cannot be run", func(n *cniNode) { n.installed().program = "1\nno" }, []string{"reports no version", "install-plugin"}},
 		{"no configuration", func(n *cniNode) { _ = os.RemoveAll(n.installed().confs) }, []string{"no configuration in ", "llcli cni install"}},
 		{"another's configuration", func(n *cniNode) {
 			_ = os.Remove(filepath.Join(n.installed().confs, "10-loxilight.conflist"))
 			n.write(n.confs, "10-bridge.conf", `{"type":"bridge"}`)
 		}, []string{"10-bridge.conf", "does not name loxilight-cni", "llcli cni install"}},
 		{"a configuration of that name that is none", func(n *cniNode) { n.installed().write(n.confs, "10-loxilight.conflist", "{") },
-			[]string{"10-loxilight.conflist is no list of plugins", "llcli cni install --force"}},
-		{"another one before ours", func(n *cniNode) { n.installed().write(n.confs, "05-bridge.conf", `{"type":"bridge"}`) }, []string{"05-bridge.conf", "comes before", "rename it"}},
+			[]string{"10-loxilight.conflist is not a list of plugins", "llcli cni install --force"}},
+		{"another one before ours", func(n *cniNode) { n.installed().write(n.confs, "05-bridge.conf", `{"type":"bridge"}`) }, []string{"05-bridge.conf", "sorts before", "rename it"}},
 		{"of another daemon", func(n *cniNode) { n.installed().write(n.confs, "10-loxilight.conflist", blue) },
 			[]string{"its socket is /srv/blue/control.sock", "/run/loxilight/control.sock", "llcli cni install --force"}},
 		{"of another folder", func(n *cniNode) { n.installed().write(n.confs, "10-loxilight.conflist", lost) },

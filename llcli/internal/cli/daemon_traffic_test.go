@@ -99,7 +99,7 @@ func (d *testDaemon) counters(p api.CountersParams) (any, *api.Error) {
 			Backends: []api.BackendCounters{{Address: "10.0.1.2:8080", Connections: 41, Active: 1, Packets: 2000, Bytes: 3_000_000}},
 		}, nil
 	case p.Kind == api.KindPeer && p.Name == "routed":
-		return nil, api.Errorf(api.ReasonUnsupported, "it names no tunnel").At("Peer/routed", "")
+		return nil, api.Errorf(api.ReasonUnsupported, "a Peer without a tunnel has no counters").At("Peer/routed", "")
 	case p.Kind == api.KindPeer || p.Kind == api.KindTunnel:
 		return api.CountersResult{
 			Packets: 1500 + more, Bytes: 2_000_000, Sent: &api.Traffic{Packets: 1500, Bytes: 1_500_000},
@@ -108,7 +108,7 @@ func (d *testDaemon) counters(p api.CountersParams) (any, *api.Error) {
 	case p.Kind == api.KindRoute:
 		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters").At("Route/"+p.Name, "")
 	case p.Name == "shop/gone":
-		return nil, api.Errorf(api.ReasonNotFound, "there is no such object").At(p.Kind+"/"+p.Name, "")
+		return nil, api.Errorf(api.ReasonNotFound, "no such object").At(p.Kind+"/"+p.Name, "")
 	default:
 		return api.CountersResult{Packets: 9, Bytes: 900}, nil
 	}

@@ -93,7 +93,7 @@ func backendAdd(a *command.App) *cobra.Command {
 					case i < 0:
 						backends = append(slices.Clip(backends), b)
 					case !sameBackend(backends[i], b):
-						return fmt.Errorf("%s has backend %s already, and not the same; change it with llcli service backend set", kinds.ServiceRef(args[0]), b.Address)
+						return fmt.Errorf("%s already has backend %s with another weight or state; change it with llcli service backend set", kinds.ServiceRef(args[0]), b.Address)
 					}
 				}
 				spec["backends"] = backends

@@ -23,7 +23,7 @@ names does not make the change twice.`,
 		},
 		{
 			Use:   "environment",
-			Short: "Variables and files that llcli looks at",
+			Short: "Variables and files that llcli uses",
 			Long: `  LOXILIGHT_SOCKET    the daemon's control socket, as --socket
   LOXILIGHT_INSTANCE  the instance of the daemon, as --instance
   VISUAL, EDITOR      the editor of llcli edit

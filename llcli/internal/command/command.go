@@ -88,7 +88,7 @@ func (a *App) noteInstances() {
 		names = append(names, "--instance "+strings.TrimPrefix(s, head))
 	}
 	if len(names) > 0 {
-		a.Note("other instances have sockets: say %s", strings.Join(names, " or "))
+		a.Note("other instances have sockets; use %s", strings.Join(names, " or "))
 	}
 }
 

@@ -15,8 +15,8 @@ var ErrEnough = errors.New("enough")
 
 // BindWatch adds the flags of commands that can repeat their output.
 func (a *App) BindWatch(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&a.Repeated, "watch", "w", false, "show it again and again, until interrupted")
-	cmd.Flags().DurationVar(&a.Interval, "interval", 2*time.Second, "the `TIME` from one showing to the next")
+	cmd.Flags().BoolVarP(&a.Repeated, "watch", "w", false, "repeat the output until interrupted")
+	cmd.Flags().DurationVar(&a.Interval, "interval", 2*time.Second, "the `TIME` between two outputs")
 	Must(cmd.RegisterFlagCompletionFunc("interval", cobra.NoFileCompletions))
 }
 

@@ -55,8 +55,8 @@ func bridgeCells(o *api.Object, wide bool) []output.Cell {
 }
 
 var bridgeFields = []specField{
-	{flag: "device", path: "device", usage: "the name of the bridge `DEVICE`, which is made (default of add: NAME)"},
-	{flag: "vlan-filtering", path: "vlanFiltering", form: formTruth, usage: "keep frames apart by VLAN"},
+	{flag: "device", path: "device", usage: "the name of the bridge `DEVICE` to create (default of add: NAME)"},
+	{flag: "vlan-filtering", path: "vlanFiltering", form: formTruth, usage: "separate VLANs (VLAN filtering)"},
 	{flag: "address", path: "addresses", form: formWords, usage: "`ADDRESS/LENGTH` of the bridge device; may be repeated"},
 	{
 		flag: "port", path: "ports", form: formItems,
@@ -73,7 +73,7 @@ name: br0                     # a-z, 0-9 and - . / : inside; unique among Bridge
 labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
 spec:
   device: br0                 # made in the switch's network namespace
-  vlanFiltering: true         # keeps frames apart by VLAN; default false
+  vlanFiltering: true         # separates VLANs; default false
   addresses:                  # of the bridge device
     - 10.1.0.1/24
     - 2001:db8:1::1/64

@@ -123,7 +123,7 @@ spec:
     - 10.244.3.5              # link-local one of the MAC is among them by itself
     - 2001:db8:3::5
   mac: 0a:58:0a:f4:03:05      # of the pod's end, and of no other
-  mtu: 1450                   # of the device; default: as it is
+  mtu: 1450                   # of the device; default: unchanged
   labels: {app: web}          # for the members of AddressGroups
   namespace: shop             # of the pod, as its orchestrator has it
   pod: web-1
@@ -136,7 +136,7 @@ var endpointFields = []specField{
 	{flag: "device", path: "device", usage: "the switch's end of its link, a `DEVICE` in the switch's namespace"},
 	{flag: "address", path: "addresses", form: formWords, usage: "`ADDRESS` that it may send from; may be repeated"},
 	{flag: "mac", path: "mac", usage: "its hardware `ADDRESS`"},
-	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: as it is)"},
+	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: unchanged)"},
 	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of its PodNetwork or Bridge (default: the only one)"},
 	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod, as its orchestrator has it"},
 	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},

@@ -277,7 +277,7 @@ func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
 	for _, key := range gone {
 		i := at(key)
 		if i < 0 {
-			return fmt.Errorf("--%s %s: it is not among them; there are %s", remove, key, orNone(list, f.keyOf))
+			return fmt.Errorf("--%s %s: no such element; existing: %s", remove, key, orNone(list, f.keyOf))
 		}
 		list = slices.Delete(list, i, i+1)
 	}

@@ -71,7 +71,7 @@ var natFields = append([]specField{
 	{flag: "dnat", path: "type", form: formMeans, means: "dnat", usage: "translate the destination to an address of --to"},
 	{flag: "to", path: "to.addresses", form: formWords, usage: "`ADDRESS` to translate to, a prefix or a range; may be repeated"},
 	{flag: "to-port", path: "to.ports", form: formWords, usage: "`PORT` or range to translate to; may be repeated"},
-	{flag: "one-to-one", path: "oneToOne", form: formTruth, usage: "each address has one of its own"},
+	{flag: "one-to-one", path: "oneToOne", form: formTruth, usage: "translate addresses one-to-one"},
 	{flag: "mapping", path: "mapping", usage: "`HOW` far a mapping depends on the other side: " + AnyOf(withDefault(api.NATBehaviours)), values: api.NATBehaviours},
 	{flag: "filtering", path: "filtering", usage: "`WHO` may use a mapping: " + AnyOf(withDefault(api.NATBehaviours)), values: api.NATBehaviours},
 	{flag: "port-block", path: "portBlock", form: formNumber, usage: "`N` ports for each inner address at a time, 64 to 4096 (default: one by one)"},
@@ -136,7 +136,7 @@ func unbracketed(a *command.App, spec map[string]any, flag, text string) error {
 	_, err = netip.ParseAddr(text)
 	switch {
 	case err != nil:
-		return command.Usagef("--%s %s: an IPv6 address before a port stands in brackets: [%s]:%s", flag, text, ip, port)
+		return command.Usagef("--%s %s: an IPv6 address with a port needs brackets: [%s]:%s", flag, text, ip, port)
 	case spec["type"] == "dnat" && find(spec, []string{"to", "ports"}) == nil && isNumber(port):
 		a.Note("--%s %s is an address without a port; for port %s of %s write [%s]:%s", flag, text, port, ip, ip, port)
 	}

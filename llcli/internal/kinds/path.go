@@ -36,7 +36,7 @@ func put(spec map[string]any, path []string, value any) error {
 		}
 		inner, ok := spec[name].(map[string]any)
 		if !ok {
-			return fmt.Errorf("%s is not what this llcli knows; change it with llcli edit", name)
+			return fmt.Errorf("%s has a form unknown to this llcli; change it with llcli edit", name)
 		}
 		spec = inner
 	}

@@ -57,7 +57,7 @@ func podNetworkCells(o *api.Object, wide bool) []output.Cell {
 
 var podNetworkFields = []specField{
 	{flag: "subnet", path: "subnets", form: formWords, usage: "`PREFIX` that this node's pods are in, one of each family; may be repeated"},
-	{flag: "bridge", path: "bridge", usage: "the name of the pods' bridge `DEVICE`, which is made (default hsvlan110)"},
+	{flag: "bridge", path: "bridge", usage: "the name of the pods' bridge `DEVICE` to create (default hsvlan110)"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the pods in `BYTES` (default: what uplinks and tunnels carry)"},
 	{flag: "masquerade", path: "masquerade.enabled", form: formTruth, usage: "masquerade traffic to destinations outside the pod network"},
 	{flag: "except", path: "masquerade.except", form: formWords, usage: "`PREFIX` that sees the pods' own addresses; may be repeated"},

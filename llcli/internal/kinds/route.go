@@ -75,7 +75,7 @@ var routeFields = []specField{
 	{flag: "device", path: "device", usage: "`DEVICE` that leads to it"},
 	{flag: "peer", path: "peer", kind: api.KindPeer, usage: "`NAME` of the Peer that it leads to; no other field is needed"},
 	{
-		flag: "nexthop", path: "nexthops", form: formItems, usage: "one of several ways: `ADDRESS` of the router, with ,device=D and ,weight=N if need be; may be repeated",
+		flag: "nexthop", path: "nexthops", form: formItems, usage: "one of several next hops: `ADDRESS` of the router, with ,device=D and ,weight=N if need be; may be repeated",
 		item: itemOf("via", map[string]form{"via": formText, "device": formText, "weight": formNumber}),
 		key:  func(item map[string]any) string { return cmp.Or(textOf(item["via"]), textOf(item["device"])) },
 	},
@@ -124,7 +124,7 @@ kind: Route
 name: uplinks
 spec:
   prefix: ::/0
-  nexthops:                   # instead of via and device: several ways
+  nexthops:                   # instead of via and device: several next hops
     - via: 2001:db8:1::fe
       device: eth0
       weight: 3               # 1 (default) to 256

@@ -98,7 +98,7 @@ spec:
     timeout: 3h               # since the client's last new connection, 1s to 24h
   source: auto                # the client's address as backends see it: keep, snat, or
                               # auto: snat where the answers would not come back this way
-  sourceRanges:               # clients let in; empty: all
+  sourceRanges:               # permitted clients; empty: all
     - 203.0.113.0/24
   health:                     # absent: backends are not checked
     type: http                # {healthTypes}
@@ -112,13 +112,13 @@ spec:
     tcp: 2h
     udp: 30s
     sctp: 2h
-  noBackend: reject           # what new connections meet without a backend; or drop
+  noBackend: reject           # action for new connections without a backend; or drop
   divert:                     # clients that are served as another Service's
     - sources: [10.0.0.0/8]
       service: web-internal
-  announce: true              # answer neighbours, by the uplinks, for the frontends' addresses
-  otherPorts: pass            # what becomes of packets to these addresses that are no
-                              # Service's: or reject (default with announce), drop
+  announce: true              # the frontends' addresses, on the uplinks (ARP, neighbour discovery)
+  otherPorts: pass            # action for packets to these addresses on ports without a
+                              # Service: or reject (default with announce), drop
 `
 
 func showService(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) {

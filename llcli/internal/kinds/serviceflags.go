@@ -35,7 +35,7 @@ func (f *serviceFlags) Bind(cmd *cobra.Command) {
 	flags.StringVar(&f.algorithm, "algorithm", "", "the `ALGORITHM` that chooses a backend: "+AnyOf(withDefault(api.Algorithms)))
 	flags.DurationVar(&f.affinity, "affinity", 0, "send a client to the same backend for this `TIME` since its last new connection; 0: do not")
 	flags.StringVar(&f.source, "source", "", "`HOW` backends see the client's address: keep, snat or auto (default)")
-	flags.StringSliceVar(&f.sourceRanges, "source-range", nil, "`PREFIX` of clients let in; may be repeated (default: all)")
+	flags.StringSliceVar(&f.sourceRanges, "source-range", nil, "`PREFIX` of permitted clients; may be repeated (default: all)")
 	flags.StringVar(&f.health.Type, "health", "", "check backends by this `TYPE`: "+AnyOf(api.HealthTypes)+" (default: not)")
 	flags.StringVar(&f.health.Path, "health-path", "", "`PATH` that http and https checks ask for (default /)")
 	flags.IntVar(&f.health.Port, "health-port", 0, "`PORT` to check (default: the backend's)")
@@ -45,10 +45,10 @@ func (f *serviceFlags) Bind(cmd *cobra.Command) {
 	flags.IntVar(&f.health.Unhealthy, "health-unhealthy", 0, "`N` failures in a row make it unhealthy (default 3)")
 	flags.StringToStringVar(&f.idle, "idle-timeout", nil, "end idle connections after `PROTOCOL=TIME,...`; defaults: tcp=2h,udp=30s,sctp=2h")
 	command.HideDefault(flags, "idle-timeout")
-	flags.StringVar(&f.noBackend, "no-backend", "", "`WHAT` new connections meet while there is no backend for them: "+AnyOf(withDefault(api.NoBackends)))
+	flags.StringVar(&f.noBackend, "no-backend", "", "`ACTION` for new connections while there is no backend for them: "+AnyOf(withDefault(api.NoBackends)))
 	flags.StringArrayVar(&f.diverts, "divert", nil, "`SERVICE=PREFIX[,PREFIX…]`: balance connections of these clients as connections to that Service; may be repeated")
-	flags.BoolVar(&f.announce, "announce", false, "answer the neighbours, by the uplinks, for the frontends' addresses")
-	flags.StringVar(&f.otherPorts, "other-ports", "", "`WHAT` becomes of packets to the frontends' addresses that are no Service's: pass (default), reject (default with --announce) or drop")
+	flags.BoolVar(&f.announce, "announce", false, "announce the frontends' addresses on the uplinks (ARP and neighbour discovery)")
+	flags.StringVar(&f.otherPorts, "other-ports", "", "`ACTION` for packets to the frontends' addresses on ports without a Service: pass (default), reject (default with --announce) or drop")
 	fixed := map[string][]string{
 		"algorithm": api.Algorithms, "source": api.SourceModes, "health": api.HealthTypes,
 		"no-backend": api.NoBackends, "other-ports": api.OtherPorts,

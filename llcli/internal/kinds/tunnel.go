@@ -121,11 +121,11 @@ func trafficCells(o *api.Object, c *api.PeerCounters) []output.Cell {
 }
 
 var tunnelFields = []specField{
-	{flag: "device", path: "device", usage: "the name of the `DEVICE` that is made (default of add: NAME)"},
+	{flag: "device", path: "device", usage: "the name of the `DEVICE` to create (default of add: NAME)"},
 	{flag: "type", path: "type", values: api.TunnelTypes, usage: "`HOW` packets are encapsulated: " + strings.Join(withDefault(api.TunnelTypes), ", ")},
 	{flag: "vni", path: "vni", form: formNumber, usage: "the `NUMBER` of the virtual network; the key of gre"},
-	{flag: "local", path: "local", usage: "`ADDRESS` of this node that outer packets come from (default: by the route)"},
-	{flag: "port", path: "port", form: formNumber, usage: "UDP `PORT` (default: 4789 of vxlan, 6081 of geneve)"},
+	{flag: "local", path: "local", usage: "source `ADDRESS` of outer packets (default: by the route)"},
+	{flag: "port", path: "port", form: formNumber, usage: "UDP `PORT` (default: 4789 for vxlan, 6081 for geneve)"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: what fits the underlay)"},
 }
 
@@ -143,7 +143,7 @@ spec:
   type: vxlan                 # default; or {tunnelTypes}
   vni: 100                    # up to 16777215; gre: the key, of 32 bits, 0: none
   local: 192.0.2.1            # source of outer packets; default: as the route to each peer has it
-  port: 4789                  # UDP; default 4789, of geneve 6081
+  port: 4789                  # UDP; default 4789, for geneve 6081
   mtu: 1450                   # default: what fits the underlay, followed when that changes
 `
 

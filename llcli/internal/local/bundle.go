@@ -53,7 +53,7 @@ tells that it is one stays: look through the archive before it is passed on.`,
 		},
 	}
 	o.bind(cmd)
-	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "replace addresses and the name of the host, the same one by the same one throughout")
+	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "replace addresses and the name of the host, consistently throughout the archive")
 	return cmd
 }
 

@@ -44,7 +44,7 @@ func mayMake(flag, folder, usual string) error {
 	info, err := os.Stat(parent)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir():
-		return command.Usagef("--%s %s: there is no folder %s: see whether it is written right, or make it first", flag, folder, parent)
+		return command.Usagef("--%s %s: folder %s does not exist: check the spelling, or create it first", flag, folder, parent)
 	default:
 		return err
 	}
@@ -82,7 +82,7 @@ there and says something else stays, unless --force is given: it may have been
 adapted. --file installs a configuration of your own instead.
 
 Where the daemon is not the usual one, the configuration names its socket and its
-state directory, which the daemon tells.`,
+state directory, as the daemon reports them.`,
 		Example: "  llcli cni install --timeout 1m\n  llcli cni install --file /usr/share/loxilight/10-loxilight.conflist",
 		Args:    command.NoWords("install takes flags only"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
@@ -184,7 +184,7 @@ func warnOfOthers(a *command.App, dir, ours string) {
 	for _, e := range entries {
 		ext := filepath.Ext(e.Name())
 		if e.Name() < filepath.Base(ours) && (ext == ".conflist" || ext == ".conf" || ext == ".json") {
-			a.Note("%s comes before it: runtimes take the first one", filepath.Join(dir, e.Name()))
+			a.Note("%s sorts before it: runtimes use the first configuration", filepath.Join(dir, e.Name()))
 		}
 	}
 }
@@ -194,9 +194,9 @@ func cniUninstall(a *command.App) *cobra.Command {
 	var plugins string
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Take the configuration for container runtimes away",
-		Long: `Take the configuration 10-loxilight.conflist away, and with --plugin-dir the program
-loxilight-cni in that folder, too. Pods that are attached stay so; runtimes can then
+		Short: "Remove the configuration for container runtimes",
+		Long: `Remove the configuration 10-loxilight.conflist, and with --plugin-dir also the program
+loxilight-cni in that folder. Pods that are attached stay so; runtimes can then
 neither attach others nor, most of them, remove those: move the pods away first.`,
 		Args: command.NoWords("uninstall takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
@@ -214,7 +214,7 @@ neither attach others nor, most of them, remove those: move the pods away first.
 		}),
 	}
 	o.bind(a, cmd)
-	cmd.Flags().StringVar(&plugins, "plugin-dir", "", "take the plugin away, too, which is in this `FOLDER`")
+	cmd.Flags().StringVar(&plugins, "plugin-dir", "", "also remove the plugin, from this `FOLDER`")
 	command.Must(cmd.MarkFlagDirname("plugin-dir"))
 	return cmd
 }

@@ -62,7 +62,7 @@ func (t *cniTarget) complete(a *command.App, path string) {
 		return
 	}
 	t.stateDir = usualStateDir + "-" + instance
-	a.Note("the daemon does not tell its state directory (%s): %s is taken for it, as is usual for its instance; if its configuration has another stateDir, put that into %s", t.why, t.stateDir, path)
+	a.Note("the daemon does not report its state directory (%s); using %s, the default of its instance; if its configuration has another stateDir, put that into %s", t.why, t.stateDir, path)
 }
 
 // conflist is the configuration that is installed: a file of the user's, or the usual one.
@@ -70,7 +70,7 @@ func conflist(a *command.App, o *cniOptions, t *cniTarget) ([]byte, error) {
 	if o.file != "" {
 		text, err := os.ReadFile(o.file)
 		if err == nil && !names(text) {
-			err = fmt.Errorf("%s: no list of plugins in JSON with one of type %s", o.file, pluginName)
+			err = fmt.Errorf("%s: not a list of plugins in JSON with one of type %s", o.file, pluginName)
 		}
 		return text, err
 	}
@@ -145,7 +145,7 @@ func names(text []byte) bool {
 func (p *ourPlugin) strays(t *cniTarget) string {
 	switch {
 	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):
-		return fmt.Sprintf("its socket is %s, and the daemon's is %s: pods are another daemon's", p.Socket, t.socket)
+		return fmt.Sprintf("its socket is %s, and the daemon's is %s: pods are attached by another daemon", p.Socket, t.socket)
 	case t.stateDir != "" && p.StateDir != t.stateDir && !sameFile(p.StateDir, t.stateDir):
 		return fmt.Sprintf("its stateDir is %s, and the daemon's is %s: a DEL that is queued while the daemon is down is never carried out", p.StateDir, t.stateDir)
 	}

@@ -54,9 +54,9 @@ func cniKeep(a *command.App) *cobra.Command {
 	var o cniOptions
 	cmd := &cobra.Command{
 		Use:   "keep",
-		Short: "Have the configuration for container runtimes in its place for as long as this runs",
+		Short: "Keep the configuration for container runtimes in place while this runs",
 		Long: `Put the configuration 10-loxilight.conflist in its place as soon as pods can be
-attached, and put it back where somebody removes or changes it, until this is ended.
+attached, and restore it if it is removed or changed, until this is ended.
 It stays when this ends: pods can be removed meanwhile. With --file it follows that
 file. For the sidecar of the daemon in Kubernetes.`,
 		Args: command.NoWords("keep takes flags only"),

@@ -66,7 +66,7 @@ func prepareConfDir(dir string, user int) error {
 	case err != nil:
 		return err
 	case !file.Mode().IsRegular() || links(file) > 1: // it may be a hard link to another user's file
-		return fmt.Errorf("%s is not a regular file with one name: remove it", path)
+		return fmt.Errorf("%s is not a regular file, or has several hard links: remove it", path)
 	default:
 		if err := os.Lchown(path, user, user); err != nil {
 			return err

@@ -74,8 +74,8 @@ func cniStatusCommand(a *command.App) *cobra.Command {
 	s := &cniStatus{App: a}
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say whether pods can be attached, with the exit code",
-		Long: `Say whether the daemon can attach pods, whether the configuration that container
+		Short: "Report whether pods can be attached, also by the exit code",
+		Long: `Report whether the daemon can attach pods, whether the configuration that container
 runtimes use leads to this daemon, and whether the plugin is where they look for it;
 and if not, what to do. The exit code is 0 if pods can be attached, 1 if they cannot,
 and 3 if the daemon does not answer. Needs root.
@@ -157,13 +157,13 @@ func (s *cniStatus) findConfiguration() {
 		s.missing("no configuration in %s: llcli cni install", s.dir)
 		return
 	case s.conf == nil && c.Path == s.path():
-		s.missing("%s is no list of plugins with one of type %s: llcli cni install --force", c.Path, pluginName)
+		s.missing("%s is not a list of plugins with one of type %s: llcli cni install --force", c.Path, pluginName)
 		return
 	case s.conf == nil:
-		s.missing("%s, which runtimes take, does not name %s: llcli cni install, and rename or remove what comes before", c.Path, pluginName)
+		s.missing("%s, which runtimes use, does not name %s: llcli cni install, and rename or remove what sorts before it", c.Path, pluginName)
 		return
 	case later != c.Path && !bytes.Contains(first, []byte(filepath.Base(later))) && !bytes.Contains(first, []byte(pluginName)):
-		s.missing("%s comes before %s, and runtimes take the first one: rename it, or remove it", c.Path, later)
+		s.missing("%s sorts before %s, and runtimes use the first configuration: rename it, or remove it", c.Path, later)
 		return
 	}
 	s.Configuration.Ours = true
@@ -245,7 +245,7 @@ func (s *cniStatus) findPlugins(ctx context.Context) {
 		if m := pluginVersion.FindSubmatch(out.Bytes()); m != nil {
 			p.Version = string(m[1])
 		} else {
-			s.missing("%s says no version%s: llcli cni install-plugin --to %s", path, output.Prefixed(": ", errorText(err)), dir)
+			s.missing("%s reports no version%s: llcli cni install-plugin --to %s", path, output.Prefixed(": ", errorText(err)), dir)
 		}
 		s.Plugins = append(s.Plugins, p)
 	}
@@ -254,7 +254,7 @@ func (s *cniStatus) findPlugins(ctx context.Context) {
 	case len(s.plugins) == 1:
 		s.missing("%s is not in %s: install the package loxilight, or llcli cni install-plugin --from FILE --to %[2]s", pluginName, s.plugins[0])
 	default:
-		s.missing("%s is neither in %s: install the package loxilight, or llcli cni install-plugin --from FILE", pluginName, strings.Join(s.plugins, " nor in "))
+		s.missing("%s is not in %s: install the package loxilight, or llcli cni install-plugin --from FILE", pluginName, strings.Join(s.plugins, " or "))
 	}
 }
 

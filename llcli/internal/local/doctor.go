@@ -26,8 +26,8 @@ unit, files and groups, the kernel, what is pinned and attached, programs of
 others on the same hooks, routes, kernel parameters, firewalls, memory.
 
 It works whether the daemon runs, hangs or is stopped, is done within a minute,
-and says what it could not see: run it as root. --fix mends what is ours (modes,
-what was left behind, object files not read yet) and says what it did; what
+and says what it could not see: run it as root. --fix repairs what belongs to loxilight
+(modes, leftovers, object files not read yet) and reports what it did; what
 belongs to others is never touched.
 
 The exit code is 1 if errors are left; warnings and notes leave it at 0.`,

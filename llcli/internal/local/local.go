@@ -138,8 +138,8 @@ func preflightCommand(a *command.App) *cobra.Command {
 what an earlier version left pinned can be taken over: before an upgrade, or before
 a new kernel's first start. A running daemon is not disturbed. Needs root.
 
-The exit code is 0 if a start would go well, 1 if it would not, and 3 if it could
-not be tried: no privileges, or no BPF on this machine.`,
+The exit code is 0 if a start would succeed, 1 if it would not, and 3 if the check
+could not run: no privileges, or no BPF on this machine.`,
 		Example: "  llcli preflight\n  llcli preflight -o json",
 		Args:    command.NoWords("preflight takes flags only"),
 		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {

@@ -79,7 +79,7 @@ func eachCounters(ctx context.Context, a *command.App, d command.Daemon, kind st
 		}
 	}
 	if len(names) > maxTop {
-		return fmt.Errorf("there are %s objects of kind %s, and counters looks at %s at most: name those that matter", output.Count(uint64(len(names))), kind, output.Count(maxTop))
+		return fmt.Errorf("there are %s objects of kind %s, and counters shows at most %s; name the objects to show", output.Count(uint64(len(names))), kind, output.Count(maxTop))
 	}
 	figures := func(name string) (*api.CountersResult, error) {
 		if given {

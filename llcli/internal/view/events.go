@@ -270,7 +270,7 @@ func eventText(e *client.Event) (text, color string, err error) {
 		err = e.Decode(&v)
 		of := v.Kind + "/" + v.Name
 		if v.Kind == "" {
-			return fmt.Sprintf("the change of revision %d, which is to be confirmed, is %s%s", v.Revision, v.State, output.Prefixed(": ", v.Message)), output.ConfirmColor(v.State), err
+			return fmt.Sprintf("confirmation of revision %d: %s%s", v.Revision, v.State, output.Prefixed(": ", v.Message)), output.ConfirmColor(v.State), err
 		}
 		if v.Backend != "" {
 			of += " backend " + v.Backend

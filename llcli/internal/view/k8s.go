@@ -59,7 +59,7 @@ func qualified(args []string, namespace string) (string, string, error) {
 	case !slash:
 		return namespace, args[0], nil
 	case namespace != "" && namespace != before:
-		return "", "", command.Usagef("%s is not in namespace %s, which -n says", args[0], namespace)
+		return "", "", command.Usagef("%s is not in the namespace given with -n, %s", args[0], namespace)
 	}
 	return before, name, nil
 }

@@ -20,7 +20,7 @@ import (
 func statusCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how the daemon and its data plane are",
+		Short: "Show the state of the daemon and its data plane",
 		Long: `Show the daemon's health, what the data plane runs on (kernel, attached programs,
 features that fell back and why), how full its tables are, and which objects are
 not Ready.`,

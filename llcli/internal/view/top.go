@@ -50,7 +50,7 @@ func topCommand(a *command.App) *cobra.Command {
 		Short: "Show the traffic of Services and rules per second",
 		Long: `Show packets, bytes, new connections and drops per second of the node and of the
 Services, and packets, bytes and new connections of FirewallRules and NATs, the busiest
-first, again and again until interrupted. With names, only of these Services.`,
+first, repeatedly until interrupted. With names, only of these Services.`,
 		Example: "  llcli top\n  llcli top web dns --interval 1s\n  llcli top --count 1 -o json",
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, names []string) error {
 			if rounds < 0 || limit < 0 {
@@ -62,7 +62,7 @@ first, again and again until interrupted. With names, only of these Services.`,
 	}
 	cmd.Flags().IntVar(&rounds, "count", 0, "end after showing it `N` times; 0: when interrupted")
 	cmd.Flags().IntVar(&limit, "limit", 20, "show at most `N` Services and N rules; 0: all")
-	cmd.Flags().DurationVar(&a.Interval, "interval", 2*time.Second, "the `TIME` from one showing to the next")
+	cmd.Flags().DurationVar(&a.Interval, "interval", 2*time.Second, "the `TIME` between two outputs")
 	for _, flag := range []string{"count", "limit", "interval"} {
 		command.Must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}
@@ -112,7 +112,7 @@ func takeSample(ctx context.Context, a *command.App, d command.Daemon, names []s
 			return nil, err
 		}
 		if len(services) > maxTop {
-			return nil, fmt.Errorf("there are %s Services, and top looks at %s at most: name those that matter", output.Count(uint64(len(services))), output.Count(maxTop))
+			return nil, fmt.Errorf("there are %s Services, and top shows at most %s; name the Services to show", output.Count(uint64(len(services))), output.Count(maxTop))
 		}
 		refs = append(append(refs, services...), rules[:min(len(rules), maxTop)]...)
 	}

@@ -27,8 +27,8 @@ var (
 		{"fin-wait", "one side has closed", ""},
 		{"time-wait", "both sides have closed; late packets still find it", ""},
 		{"closed", "ended by a reset", ""},
-		{"unreplied", "packets went one way only so far (UDP, ICMP)", ""},
-		{"replied", "packets went both ways (UDP, ICMP)", ""},
+		{"unreplied", "packets seen in one direction only so far (UDP, ICMP)", ""},
+		{"replied", "packets seen in both directions (UDP, ICMP)", ""},
 	}}
 	objectWords = vocabulary{"OBJECT", []word{
 		{"Pending", "not applied by the data plane yet, or an object or device that it needs is missing; the message names it",

@@ -99,7 +99,7 @@ func (s *state) condition(now time.Time) (status corev1.ConditionStatus, reason,
 	case !s.daemon:
 		return corev1.ConditionTrue, reasonNoDaemon, "the agent is not in sync with loxilightd; the current configuration stays in force"
 	case s.pods == api.StateReady:
-		return corev1.ConditionFalse, reasonReady, "pods are carried"
+		return corev1.ConditionFalse, reasonReady, "the pod network is ready"
 	case s.pods == "", now.Sub(s.podsSince) < podsGrace:
 		return corev1.ConditionUnknown, "", ""
 	}

@@ -35,8 +35,8 @@ func (a *Agent) newMetrics() *agentMetrics {
 	f.apiFailures = r.Counter("loxilight_agent_api_server_errors_total", "Requests that the API server did not answer as expected.", "resource")
 	f.refusals = r.Counter("loxilight_agent_refusals_total", "Objects that the daemon refused.", "kind")
 	f.repairs = r.Counter("loxilight_agent_repairs_total", "Number of objects repaired after an external change.")
-	r.Gauge("loxilight_agent_objects", "Objects that the daemon is to have.", func() float64 { return float64(a.state.numbers().objects) })
-	r.Gauge("loxilight_agent_refused_objects", "Objects of them that the daemon does not take.", func() float64 { return float64(a.state.numbers().refused) })
+	r.Gauge("loxilight_agent_objects", "Objects desired in the daemon.", func() float64 { return float64(a.state.numbers().objects) })
+	r.Gauge("loxilight_agent_refused_objects", "Desired objects that the daemon refuses.", func() float64 { return float64(a.state.numbers().refused) })
 	r.Gauge("loxilight_agent_queue", "Changes of the cluster that the daemon has not applied yet.", func() float64 {
 		waiting, _ := a.queue.waiting()
 		return float64(waiting)

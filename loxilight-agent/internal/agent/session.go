@@ -202,7 +202,7 @@ func (a *Agent) lookAtNetwork(ctx context.Context) error {
 		why := "the node has no podCIDRs yet: does the controller manager allocate them (--allocate-node-cidrs)?"
 		if node := a.self(); node != nil {
 			if cidrs, err := nodes.PodCIDRs(node); err != nil || len(cidrs) > 0 {
-				why = "the daemon does not take it: see the events of the node"
+				why = "it is refused: see the events of the node"
 			}
 		}
 		a.state.network(api.StatePending, why)

@@ -127,14 +127,14 @@ func (a *Agent) Readiness() (ready bool, why string) {
 	defer s.mu.Unlock()
 	switch {
 	case !s.synced && s.failure != "":
-		return false, "not in step with the daemon yet: " + s.failure
+		return false, "not in sync with the daemon yet: " + s.failure
 	case !s.synced:
 		if missing := a.missing(); len(missing) > 0 {
 			return false, "the API server has not listed all " + strings.Join(missing, ", ") + " yet"
 		}
 		return false, "the daemon is being configured"
 	case !s.daemon:
-		return false, "out of step with the daemon: " + s.failure
+		return false, "out of sync with the daemon: " + s.failure
 	case s.pods != api.StateReady:
 		return false, "PodNetwork/default is " + s.pods + ": " + s.podsMessage
 	}

@@ -26,7 +26,7 @@ func TestOtherSubnetsWaitForPods(t *testing.T) {
 	subnet := func() string { return w.daemon.has()["PodNetwork/default"] }
 	w.kube.Set(node("n1", "192.0.2.1", "10.244.9.0/24"))
 	eventually(t, "the daemon has refused it", func() bool {
-		return strings.Contains(w.log.String(), "refuses an object") && strings.Contains(w.log.String(), "1 Endpoint has an address that is in none of them any more")
+		return strings.Contains(w.log.String(), "refuses an object") && strings.Contains(w.log.String(), "1 Endpoint would have an address outside all subnets")
 	})
 	w.kube.Set(node("n3", "192.0.2.3", "10.244.3.0/24"))
 	w.inStep(api.KindPeer, "n2 n3")

@@ -149,7 +149,7 @@ var devicePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,12}$`)
 
 func (c *Config) check() error {
 	if u, err := url.Parse(c.APIServer); c.APIServer != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
-		return fmt.Errorf("apiServer: %q is no URL, want https://ADDRESS:PORT", c.APIServer)
+		return fmt.Errorf("apiServer: %q is not a URL, want https://ADDRESS:PORT", c.APIServer)
 	}
 	for key, prefixes := range map[string][]string{"externalIPs.allowed": c.ExternalIPs.Allowed, "loadBalancer.allowed": c.LoadBalancer.Allowed} {
 		for i, p := range prefixes {
@@ -168,7 +168,7 @@ func (c *Config) check() error {
 	}
 	for i, a := range c.NodePorts.Addresses {
 		if !isPrefix(a) {
-			return fmt.Errorf("nodePorts.addresses[%d]: %q is no prefix, such as 192.0.2.0/24", i, a)
+			return fmt.Errorf("nodePorts.addresses[%d]: %q is not a prefix, such as 192.0.2.0/24", i, a)
 		}
 	}
 	if err := c.LoadBalancer.check(); err != nil {
@@ -179,7 +179,7 @@ func (c *Config) check() error {
 	}
 	for key, listen := range map[string]string{"health.listen": c.Health.Listen, "metrics.listen": c.Metrics.Listen} {
 		if _, _, err := net.SplitHostPort(listen); listen != "" && err != nil {
-			return fmt.Errorf("%s: %q is no host:port", key, listen)
+			return fmt.Errorf("%s: %q is not of the form host:port", key, listen)
 		}
 	}
 	if c.Log.Format != "text" && c.Log.Format != "json" {
@@ -202,7 +202,7 @@ func (t *Tunnel) check() error {
 		return fmt.Errorf("mtu: %d is not between 0 and 65535", t.MTU)
 	}
 	if t.Device != "" && !devicePattern.MatchString(t.Device) {
-		return fmt.Errorf("device: %q is no name of a device: at most 13 characters", t.Device)
+		return fmt.Errorf("device: %q is not a valid device name: at most 13 characters", t.Device)
 	}
 	return nil
 }
@@ -229,11 +229,11 @@ func (l *LoadBalancer) check() error {
 	seen := map[string]bool{}
 	for i, p := range l.Pools {
 		if p.Name == "" || seen[p.Name] {
-			return fmt.Errorf("pools[%d].name: %q is missing, or there twice", i, p.Name)
+			return fmt.Errorf("pools[%d].name: %q is empty or a duplicate", i, p.Name)
 		}
 		seen[p.Name] = true
 		if len(p.Addresses) == 0 {
-			return fmt.Errorf("pools[%d].addresses: are missing", i)
+			return fmt.Errorf("pools[%d].addresses: must not be empty", i)
 		}
 		for j, a := range p.Addresses {
 			if _, err := ParseRange(a); err != nil {

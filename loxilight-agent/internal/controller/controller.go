@@ -85,7 +85,7 @@ func (c *Controller) Run(ctx context.Context) {
 	defer cancel()
 	all.Go(func() { health.Serve(ctx, c.o.Log, "health", c.o.Config.Health.Listen, health.Handler(c)) })
 	if len(c.o.Config.LoadBalancer.Pools) == 0 {
-		c.o.Log.Info("no pools are configured: there are no addresses to give out")
+		c.o.Log.Info("no pools are configured: there are no addresses to assign")
 		<-ctx.Done()
 		return
 	}

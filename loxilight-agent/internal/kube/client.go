@@ -107,7 +107,7 @@ func load(o Options) (*rest.Config, error) {
 	}
 	cfg, err := inCluster(o.APIServer)
 	if err != nil {
-		return nil, fmt.Errorf("no kubeconfig is given, and as a pod: %w", err)
+		return nil, fmt.Errorf("no kubeconfig, and the in-cluster configuration is unusable: %w", err)
 	}
 	return cfg, nil
 }

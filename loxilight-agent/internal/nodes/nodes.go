@@ -100,7 +100,7 @@ func PodCIDRs(node *corev1.Node) ([]string, error) {
 	for i, text := range list {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("%s: spec.podCIDRs[%d]: %q is no prefix", ref(node), i, text)
+			return nil, fmt.Errorf("%s: spec.podCIDRs[%d]: %q is not a prefix", ref(node), i, text)
 		}
 		cidrs = append(cidrs, p.Masked().String())
 	}
@@ -130,7 +130,7 @@ func Underlay(node *corev1.Node) ([]string, error) {
 	for _, word := range list(text) {
 		ip, err := netip.ParseAddr(word)
 		if err != nil {
-			return nil, fmt.Errorf("%s: annotation %s: %q is no address", ref(node), AnnotationUnderlay, word)
+			return nil, fmt.Errorf("%s: annotation %s: %q is not an address", ref(node), AnnotationUnderlay, word)
 		}
 		addresses = append(addresses, ip.Unmap().String())
 	}
@@ -143,7 +143,7 @@ func Uplinks(node *corev1.Node) ([]api.Object, error) {
 	if text, ok := node.Annotations[AnnotationUplink]; ok {
 		devices := list(text)
 		if len(devices) == 0 {
-			return nil, fmt.Errorf("%s: annotation %s names no device: take it away, or name some", ref(node), AnnotationUplink)
+			return nil, fmt.Errorf("%s: annotation %s names no device: remove the annotation, or name at least one device", ref(node), AnnotationUplink)
 		}
 		if len(devices) > uplinksMax {
 			return nil, fmt.Errorf("%s: annotation %s names %d devices: at most %d", ref(node), AnnotationUplink, len(devices), uplinksMax)

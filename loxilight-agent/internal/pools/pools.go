@@ -223,11 +223,11 @@ func (p *Pools) read(s *corev1.Service) want {
 		a, err := netip.ParseAddr(word)
 		switch {
 		case err != nil:
-			w.tell("%q is no address", word)
+			w.tell("%q is not an address", word)
 		case !slices.Contains(w.families, a.Is4()):
 			w.tell("%s is of a family that the service does not have", a)
 		case !p.poolOf(a, w.pool):
-			w.tell("%s belongs to no pool that the service may have it from", a)
+			w.tell("%s is in no pool available to this service", a)
 		case w.asked[a.Is4()].IsValid():
 			w.tell("%s and %s are of one family: a service has one address of each", w.asked[a.Is4()], a)
 		default:

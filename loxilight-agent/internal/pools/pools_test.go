@@ -109,7 +109,7 @@ var assignments = map[string]struct {
 	},
 	"asks for what it may not have": {
 		[]*corev1.Service{balancer("a", 1, asks("192.0.2.1")), balancer("b", 2, annotated(AnnotationAddresses, "nowhere")), balancer("c", 3, asks("203.0.113.17"), annotated(AnnotationPool, "dmz"))},
-		`a - 192.0.2.1 belongs to no pool that the service may have it from, b - "nowhere" is no address, c - 203.0.113.17 belongs to no pool that the service may have it from`,
+		`a - 192.0.2.1 is in no pool available to this service, b - "nowhere" is not an address, c - 203.0.113.17 is in no pool available to this service`,
 	},
 	"two ask for the same": {
 		[]*corev1.Service{balancer("a", 2, asks("203.0.113.17"), has("203.0.113.17")), balancer("b", 1, asks("203.0.113.17"))},
@@ -127,8 +127,8 @@ var assignments = map[string]struct {
 			balancer("d", 4, annotated(AnnotationPool, "dmv"), has("203.0.113.19")),
 			balancer("e", 5, annotated(AnnotationPool, "dmv"), dual),
 		},
-		`a 203.0.113.18 - 203.0.113.1 belongs to no pool that the service may have it from; the service keeps 203.0.113.18, ` +
-			`b 203.0.113.17 - "203.0.113" is no address; "19" is no address; the service keeps 203.0.113.17, c 203.0.113.16 - "nowhere" is no address; the service keeps 203.0.113.16, ` +
+		`a 203.0.113.18 - 203.0.113.1 is in no pool available to this service; the service keeps 203.0.113.18, ` +
+			`b 203.0.113.17 - "203.0.113" is not an address; "19" is not an address; the service keeps 203.0.113.17, c 203.0.113.16 - "nowhere" is not an address; the service keeps 203.0.113.16, ` +
 			`d 203.0.113.19 - there is no pool "dmv"; the service keeps 203.0.113.19, e - there is no pool "dmv"`,
 	},
 	"a wish that is wrong in part": {
@@ -136,7 +136,7 @@ var assignments = map[string]struct {
 			balancer("a", 1, dual4, annotated(AnnotationAddresses, "203.0.113.19,2001:db8:113::zz"), has("203.0.113.18", "2001:db8:113::10")),
 			balancer("b", 2, dual4, annotated(AnnotationAddresses, "203.0.113.16,2001:db8:113::zz"), has("2001:db8:113::11")),
 		},
-		`a 203.0.113.18 2001:db8:113::10 - "2001:db8:113::zz" is no address; the service keeps 203.0.113.18, 2001:db8:113::10, b 203.0.113.16 2001:db8:113::11 - "2001:db8:113::zz" is no address; the service keeps 2001:db8:113::11`,
+		`a 203.0.113.18 2001:db8:113::10 - "2001:db8:113::zz" is not an address; the service keeps 203.0.113.18, 2001:db8:113::10, b 203.0.113.16 2001:db8:113::11 - "2001:db8:113::zz" is not an address; the service keeps 2001:db8:113::11`,
 	},
 	"asks for what another one has": {
 		[]*corev1.Service{balancer("a", 1, asks("203.0.113.17"), has("203.0.113.16")), balancer("b", 2, has("203.0.113.17"))},

@@ -113,13 +113,13 @@ func TestAddressesThatAreRefused(t *testing.T) {
 		{"169.254.169.254", "link-local", "link-local"},
 		{"fe80::1", "link-local", "link-local"},
 		{"::ffff:169.254.169.254", "link-local", "link-local"},
-		{"127.0.0.1", "no valid addresses", "no valid addresses"},
-		{"::1", "no valid addresses", "no valid addresses"},
-		{"0.0.0.0", "no valid addresses", "no valid addresses"},
+		{"127.0.0.1", "not valid addresses", "not valid addresses"},
+		{"::1", "not valid addresses", "not valid addresses"},
+		{"0.0.0.0", "not valid addresses", "not valid addresses"},
 		{"0.1.2.3", "this network", "this network"},
-		{"224.0.0.251", "no valid addresses", "no valid addresses"},
-		{"ff02::1", "no valid addresses", "no valid addresses"},
-		{"255.255.255.255", "no valid addresses", "no valid addresses"},
+		{"224.0.0.251", "not valid addresses", "not valid addresses"},
+		{"ff02::1", "not valid addresses", "not valid addresses"},
+		{"255.255.255.255", "not valid addresses", "not valid addresses"},
 	} {
 		for kind, why := range map[string]string{"external": tt.external, "loadbalancer": tt.ingress} {
 			n := withPool()

@@ -64,7 +64,7 @@ func (n *Node) refusesExternal(a netip.Addr) string {
 		return why
 	}
 	if !slices.ContainsFunc(n.Policy.ExternalIPs, func(p netip.Prefix) bool { return p.Contains(a) }) {
-		return "externalIPs.allowed in agent.yaml has no prefix that contains it"
+		return "no prefix in externalIPs.allowed (agent.yaml) contains it"
 	}
 	return ""
 }
@@ -75,7 +75,7 @@ func (n *Node) refusesIngress(s *corev1.Service, a netip.Addr) string {
 		return why
 	}
 	if n.Policy.Ingress != nil && !n.Policy.Ingress(s, a) {
-		return "it is in no pool, and loadBalancer.allowed in agent.yaml has no prefix that contains it"
+		return "it is in no pool, and no prefix in loadBalancer.allowed (agent.yaml) contains it"
 	}
 	return ""
 }

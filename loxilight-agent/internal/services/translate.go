@@ -64,7 +64,7 @@ func TranslateService(n *Node, s *corev1.Service, slices []*discoveryv1.Endpoint
 	}
 	t.sortObjects()
 	if len(t.bad) > 0 {
-		t.problems = append(t.problems, "left out, since they are no valid addresses: "+strings.Join(t.bad, ", "))
+		t.problems = append(t.problems, "ignored, not valid addresses: "+strings.Join(t.bad, ", "))
 	}
 	return Translation{Objects: t.objects, Health: t.health(), Problems: t.problems}
 }

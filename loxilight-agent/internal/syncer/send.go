@@ -165,7 +165,7 @@ func (s *Syncer) replaced(objects []api.Object, result *api.ChangeResult) {
 	for action, count := range result.Summary {
 		changes = append(changes, slog.Int(action, count))
 	}
-	s.o.Log.Info("in step with the daemon", changes...)
+	s.o.Log.Info("in sync with the daemon", changes...)
 }
 
 // markRefused marks the object of an error as refused, so that the rest can proceed. It returns the

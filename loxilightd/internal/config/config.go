@@ -128,7 +128,7 @@ const maxTable = 1 << 28
 
 func parseInstance(s string) (string, error) {
 	if !instancePattern.MatchString(s) {
-		return "", fmt.Errorf("%q is no name: at most 32 of a-z, 0-9 and - between them", s)
+		return "", fmt.Errorf("%q is not a valid name: use at most 32 of a-z, 0-9 and -, with no - at the start or end", s)
 	}
 	return s, nil
 }
@@ -137,7 +137,7 @@ func parseInstance(s string) (string, error) {
 // folder have the same name for the folder.
 func parseDir(s string) (string, error) {
 	if !filepath.IsAbs(s) || filepath.Clean(s) == "/" || strings.ContainsFunc(s, unicode.IsControl) {
-		return "", fmt.Errorf("%q is no folder: want an absolute path", s)
+		return "", fmt.Errorf("%q is not a valid folder: want an absolute path", s)
 	}
 	return filepath.Clean(s), nil
 }
@@ -172,7 +172,7 @@ var devicePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,14}$`)
 
 func parseDevice(s string) (string, error) {
 	if s != "" && !devicePattern.MatchString(s) {
-		return "", fmt.Errorf("%q is no name of a device: at most %d characters, or empty for no link between host and switch", s, longestDevice)
+		return "", fmt.Errorf("%q is not a valid device name: at most %d characters, or empty for no link between host and switch", s, longestDevice)
 	}
 	return s, nil
 }
@@ -181,7 +181,7 @@ var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9_][-.A-Za-z0-9_]{0,62}$`)
 
 func parseNamespace(s string) (string, error) {
 	if !namespacePattern.MatchString(s) {
-		return "", fmt.Errorf("%q is no name of a network namespace: want a name such as loxilight, or host", s)
+		return "", fmt.Errorf("%q is not a valid name of a network namespace: want a name such as loxilight, or host", s)
 	}
 	return s, nil
 }
@@ -197,7 +197,7 @@ func parseLevel(s string) (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, fmt.Errorf("%q is no level: want debug, info, warn or error", s)
+	return 0, fmt.Errorf("%q is not a valid level: want debug, info, warn or error", s)
 }
 
 // RestartNeeded returns the keys in which d differs from c and which a running daemon cannot

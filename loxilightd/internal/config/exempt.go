@@ -26,7 +26,7 @@ var exemptFields = map[string]func(m *datapath.Match, word string) error{
 	"protocol": func(m *datapath.Match, w string) error {
 		p, ok := datapath.ParseProtocol(w)
 		if !ok {
-			return fmt.Errorf("%q is no protocol: want tcp, udp, sctp, icmp or icmpv6", w)
+			return fmt.Errorf("%q is not a valid protocol: want tcp, udp, sctp, icmp or icmpv6", w)
 		}
 		return add(&m.Protocols, p, w)
 	},
@@ -39,7 +39,7 @@ var exemptFields = map[string]func(m *datapath.Match, word string) error{
 	},
 	"in": func(m *datapath.Match, w string) error {
 		if w == "" || len(w) > 15 || strings.ContainsFunc(w, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r == '/' }) {
-			return fmt.Errorf("%q is no name of a device", w)
+			return fmt.Errorf("%q is not a valid device name", w)
 		}
 		return add(&m.In, w, w)
 	},
@@ -61,11 +61,11 @@ func addPrefix(list *[]netip.Prefix, word string) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("%q is no address and no prefix", word)
+		return fmt.Errorf("%q is not a valid address or prefix", word)
 	case p.Addr().Is4In6():
 		return fmt.Errorf("%q is an IPv4 address in IPv6: write it as IPv4", word)
 	case p != p.Masked():
-		return fmt.Errorf("%q has bits behind its length: want %s", word, p.Masked())
+		return fmt.Errorf("%q has bits set beyond its prefix length; use %s", word, p.Masked())
 	}
 	return add(list, p, word)
 }
@@ -78,7 +78,7 @@ func parsePorts(word string) (r datapath.PortRange, err error) {
 	a, aerr := strconv.ParseUint(first, 10, 16)
 	b, berr := strconv.ParseUint(last, 10, 16)
 	if aerr != nil || berr != nil || a == 0 || a > b {
-		return r, fmt.Errorf("%q is no port: want 1 to 65535, or a range such as 8000-8010", word)
+		return r, fmt.Errorf("%q is not a valid port: want 1 to 65535, or a range such as 8000-8010", word)
 	}
 	return datapath.PortRange{First: uint16(a), Last: uint16(b)}, nil
 }
@@ -135,7 +135,7 @@ func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 		list = n.Content
 	}
 	if len(list) == 0 || len(list) > maxExempt {
-		r.failf(n.Line, "%s: want 1 to %d values; leave it out where all match", name, maxExempt)
+		r.failf(n.Line, "%s: want 1 to %d values, or omit the key", name, maxExempt)
 	}
 	for _, item := range list {
 		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {

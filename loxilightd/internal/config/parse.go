@@ -112,7 +112,7 @@ func list[T comparable](name string, at func(*Config) *[]T, parse func(string) (
 func parseSize(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || n < 1 || n > maxTable {
-		return 0, fmt.Errorf("%q is no size: want auto, or a number of entries from 1 to %d", s, maxTable)
+		return 0, fmt.Errorf("%q is not a valid size: want auto, or a number of entries from 1 to %d", s, maxTable)
 	}
 	return uint32(n), nil
 }
@@ -134,7 +134,7 @@ func oneOf(words ...string) func(string) (string, error) {
 func parseInterval(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 100*time.Millisecond || d > time.Hour {
-		return 0, fmt.Errorf("%q is no interval: want a duration from 100ms to 1h, such as 5s", s)
+		return 0, fmt.Errorf("%q is not a valid interval: want a duration from 100ms to 1h, such as 5s", s)
 	}
 	return d, nil
 }
@@ -142,7 +142,7 @@ func parseInterval(s string) (time.Duration, error) {
 func parseRevisions(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil || n < 1 || n > maxRevisions {
-		return 0, fmt.Errorf("%q is no number of revisions from 1 to %d", s, maxRevisions)
+		return 0, fmt.Errorf("%q is not a valid number of revisions: want 1 to %d", s, maxRevisions)
 	}
 	return int(n), nil
 }
@@ -157,7 +157,7 @@ func parseBytes(s string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(number, 10, 31)
 	if n <<= shift; err != nil || n < minHistory || n > maxHistory {
-		return 0, fmt.Errorf("%q is no size from 64KiB to 4GiB, such as 64MiB", s)
+		return 0, fmt.Errorf("%q is not a valid size: want 64KiB to 4GiB, such as 64MiB", s)
 	}
 	return int64(n), nil
 }
@@ -229,7 +229,7 @@ func (r *reader) read(data []byte) {
 	r.mapping("", doc.Content[0])
 	var more yaml.Node
 	if err := d.Decode(&more); err == nil {
-		r.failf(more.Line, "a second document: the configuration is one")
+		r.failf(more.Line, "only one YAML document is allowed")
 	} else if !errors.Is(err, io.EOF) {
 		r.errs = append(r.errs, syntaxError(r.file, err))
 	}

@@ -96,7 +96,7 @@ func parsePrefixes(text string) ([]netip.Prefix, error) {
 	case a.Is4() != b.Is4():
 		return nil, fmt.Errorf("begins in one address family and ends in the other")
 	case b.Less(a):
-		return nil, fmt.Errorf("runs backwards: write %s-%s", b, a)
+		return nil, fmt.Errorf("is reversed: write %s-%s", b, a)
 	}
 	return splitRange(a, b), nil
 }
@@ -179,7 +179,7 @@ func parseGroup(text string) (datapath.GroupName, bool, error) {
 		return "", false, nil
 	}
 	if name == "" || len(name) > maxName || !namePattern.MatchString(name) {
-		return "", true, fmt.Errorf("%q is no name of an AddressGroup", shorten(name))
+		return "", true, fmt.Errorf("%q is not a valid name of an AddressGroup", shorten(name))
 	}
 	return datapath.GroupName(name), true, nil
 }

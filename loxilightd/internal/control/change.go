@@ -78,7 +78,7 @@ func checkScope(p *api.ReplaceParams) *api.Error {
 	case p.Owner == api.OwnerFile:
 		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
 	case len(p.Owner) > maxOwner || !ownerPattern.MatchString(p.Owner):
-		return invalid("owner", "%q is no owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(p.Owner), maxOwner)
+		return invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(p.Owner), maxOwner)
 	case len(p.Kinds) == 0:
 		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
 	}
@@ -243,7 +243,7 @@ func checkChange(c *api.Change) *api.Error {
 	case len(c.Transaction) > maxID:
 		return invalid("transaction", "%d bytes long, at most %d", len(c.Transaction), maxID)
 	case c.More && c.Transaction == "":
-		return invalid("more", "needs a transaction to be more of")
+		return invalid("more", "requires a transaction")
 	case c.Wait < 0 || time.Duration(c.Wait) > maxWait:
 		return invalid("wait", "%s is not between 0s and %s", c.Wait, maxWait)
 	case c.Confirm != 0 && (time.Duration(c.Confirm) < minConfirm || time.Duration(c.Confirm) > maxConfirm):

@@ -56,7 +56,7 @@ func TestManyGoodOneBad(t *testing.T) {
 		{`{"kind":"Service","name":"s498"}`, "Service/s498", "spec", "is missing"},
 		{`{"kind":"Servise","name":"s498","spec":{}}`, "", "objects[498].kind", `"Servise" is not known`},
 		{`{"kind":"Service","spec":{}}`, "", "objects[498].name", "is missing"},
-		{`{"kind":"Service","name":"S498","spec":{}}`, "Service/S498", "name", "is no name"},
+		{`{"kind":"Service","name":"S498","spec":{}}`, "Service/S498", "name", "is not a valid name"},
 		{`null`, "", "objects[498]", "null in a list"},
 	} {
 		h.wantError("apply", objects(tt.bad), 1, tt.object, tt.field, tt.text)

@@ -26,7 +26,7 @@ func (s *Server) cni(ctx context.Context, c Caller, p *api.CNIParams) (any, *api
 		return nil, api.Errorf(api.ReasonDenied, "%s: user id %d is not root: only root may attach containers", api.MethodCNI, c.UID)
 	}
 	if s.CNI == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "%s: this daemon has no part for containers", api.MethodCNI)
+		return nil, api.Errorf(api.ReasonUnsupported, "%s: this daemon does not support containers", api.MethodCNI)
 	}
 	result, err := s.CNI(ctx, p)
 	if err != nil {

@@ -115,7 +115,7 @@ func (s *Server) Expire() {
 	s.Log.Warn("a change was not confirmed in time and was rolled back", slog.Uint64("revision", p.Revision),
 		slog.Uint64("by_revision", result.Revision), slog.Time("until", p.Until), slog.String("user", p.Author.String()))
 	for _, k := range result.Left {
-		s.Log.Error("an object could not go back with it", slog.String("object", k.String()))
+		s.Log.Error("an object could not be rolled back with the change", slog.String("object", k.String()))
 	}
 	s.confirmationChanged(p, state.RolledBack, "not confirmed in time")
 	s.retryFiles()

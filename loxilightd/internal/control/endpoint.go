@@ -41,7 +41,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 		return nil, invalid("spec.labels", "%s", strings.TrimPrefix(err.Message, "labels: "))
 	}
 	if s.Network != "" && (len(s.Network) > maxName || !namePattern.MatchString(s.Network)) {
-		return nil, invalid("spec.network", "%q is no name of a PodNetwork or a Bridge", shorten(s.Network))
+		return nil, invalid("spec.network", "%q is not a valid name of a PodNetwork or a Bridge", shorten(s.Network))
 	}
 	for _, f := range []struct {
 		name, text string
@@ -66,7 +66,7 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 	parsed, perr := net.ParseMAC(text)
 	switch {
 	case perr != nil || len(parsed) != len(mac):
-		return mac, invalid(field, "%q is no MAC: %s", shorten(text), want)
+		return mac, invalid(field, "%q is not a valid MAC: %s", shorten(text), want)
 	case parsed[0]&1 != 0:
 		return mac, invalid(field, "%s is a group address, not the MAC address of one host", parsed)
 	case datapath.IsTunnelMAC([6]byte(parsed)):
@@ -79,7 +79,7 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 
 func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) {
 	if len(texts) == 0 {
-		return nil, invalid("spec.addresses", "is missing: without an address nothing is let in from it")
+		return nil, invalid("spec.addresses", "is missing: without an address all its packets are dropped")
 	}
 	if len(texts) > mostEndpointAddresses {
 		return nil, invalid("spec.addresses", "%d of them: at most %d", len(texts), mostEndpointAddresses)
@@ -92,7 +92,7 @@ func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) 
 		}
 		a, perr := parseHost(text)
 		if perr == nil && a.IsLoopback() {
-			perr = fmt.Errorf("%s is the loopback", a)
+			perr = fmt.Errorf("is a loopback address")
 		}
 		if perr != nil {
 			return nil, invalid(field, "%q %v", shorten(text), perr)

@@ -170,7 +170,7 @@ func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) 
 		return nil, e
 	}
 	if o.Owner != "" && o.Owner != api.OwnerFile {
-		return nil, placed(d, invalid("", "%q is refused: what stands in a file belongs to owner %s: leave it out", shorten(o.Owner), api.OwnerFile).At(shorten(d.Ref()), "owner"))
+		return nil, placed(d, invalid("", "%q is refused: objects in files belong to owner %s: omit owner", shorten(o.Owner), api.OwnerFile).At(shorten(d.Ref()), "owner"))
 	}
 	object, err := parseObject(&o, api.OwnerFile, 0, b)
 	if err == nil {

@@ -68,7 +68,7 @@ func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
 		return nil, refusalError(serr)
 	}
 	if o == nil {
-		return nil, api.Errorf(api.ReasonNotFound, "there was no such object at revision %d", p.Revision).At(k.Kind+"/"+shorten(k.Name), "")
+		return nil, api.Errorf(api.ReasonNotFound, "no such object at revision %d", p.Revision).At(k.Kind+"/"+shorten(k.Name), "")
 	}
 	return objectOf(o, nil), nil
 }
@@ -90,7 +90,7 @@ func (s *Server) historyOf(_ context.Context, _ Caller, p *api.HistoryParams) (a
 	if p.Continue != "" {
 		var err error
 		if before, err = strconv.ParseUint(p.Continue, 10, 64); err != nil {
-			return nil, invalid("continue", "%q is not from an answer to this", shorten(p.Continue))
+			return nil, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
 		}
 	}
 	size := 512

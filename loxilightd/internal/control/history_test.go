@@ -149,7 +149,7 @@ func TestConfirmIsChecked(t *testing.T) {
 	h.wantError("rollback", `{"revision":-1}`, -32602, "", "revision", "")
 	h.wantError("history", `{"revision":99}`, 2, "", "revision", "99 does not exist")
 	h.wantError("history", `{"limit":-1}`, 1, "", "limit", "negative")
-	h.wantError("history", `{"continue":"x"}`, 1, "", "continue", "not from an answer")
+	h.wantError("history", `{"continue":"x"}`, 1, "", "continue", "not a continue value")
 	h.wantError("get", `{"kind":"Service","name":"web","revision":99}`, 2, "", "revision", "99 does not exist")
 	checkError(t, "a reader's rollback", h.ask(reader, "rollback", `{"revision":0}`), 5, "", "", "may only read")
 	if a := h.ask(reader, "rollback", `{"revision":0,"dryRun":true}`); !strings.Contains(a, `"deleted"`) {
@@ -189,7 +189,7 @@ func TestRollbackAndHistory(t *testing.T) {
 	if a := h.ask(reader, "get", `{"kind":"Service","name":"web","revision":3}`); !strings.Contains(a, spec(81)) || strings.Contains(a, "status") {
 		t.Errorf("at revision 3: %s", a)
 	}
-	h.wantError("get", `{"kind":"Service","name":"filed","revision":1}`, 2, "Service/filed", "", "there was no such object at revision 1")
+	h.wantError("get", `{"kind":"Service","name":"filed","revision":1}`, 2, "Service/filed", "", "no such object at revision 1")
 	if r := result[api.HistoryResult](h, "history", `{"revision":2}`).Objects; len(r) != 1 || r[0].Before != nil || r[0].After == nil || r[0].Action != "created" {
 		t.Errorf("revision 2: %+v", r)
 	}

@@ -44,7 +44,7 @@ func (s *Server) addressesList(_ context.Context, _ Caller, p *api.AddressesList
 	room, last := maxPage, ""
 	from := strings.Split(p.Continue, " ")
 	if p.Continue != "" && len(from) != 3 {
-		return nil, invalid("continue", "%q is not what an answer to this request said", shorten(p.Continue))
+		return nil, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
 	}
 	for _, l := range s.Leases.Leases() {
 		place := []string{l.Network, l.ContainerID, l.IfName}

@@ -68,7 +68,7 @@ func TestAddressesList(t *testing.T) {
 			t.Errorf("%s: %d leases, want %d", params, len(seen), want)
 		}
 	}
-	h.wantError("addresses.list", `{"continue":"elsewhere"}`, 1, "", "continue", "is not what an answer")
+	h.wantError("addresses.list", `{"continue":"elsewhere"}`, 1, "", "continue", "is not a continue value")
 	h.wantError("addresses.list", `{"limit":-1}`, 1, "", "limit", "negative")
 	f.leases = []ipam.Lease{{
 		Network: "default", Owner: ipam.Owner{ContainerID: "c1", IfName: "eth0"}, Addresses: []netip.Prefix{netip.MustParsePrefix("10.7.1.3/24"), netip.MustParsePrefix("2001:db8::3/64")},
@@ -117,13 +117,13 @@ func TestPodNetworkMeans(t *testing.T) {
 		`{"subnets":["0.0.0.0/8"]}`:                              "not addresses that hosts can have",
 		`{"subnets":["ff02::/64"]}`:                              "not addresses that hosts can have",
 		`{"subnets":["10.7.0.9/24"]}`:                            "write 10.7.0.0/24",
-		`{"subnets":["10.7.0.0"]}`:                               "is no prefix",
+		`{"subnets":["10.7.0.0"]}`:                               "is not a valid prefix",
 		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "is an IPv4-mapped IPv6 prefix: write 10.7.0.0/24",
-		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second one of IPv4",
+		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second IPv4 subnet",
 		`{"subnets":["10.7.0.0/24"],"bridge":"a/b"}`:             "spec.bridge",
 		`{"subnets":["10.7.0.0/24"],"mtu":67}`:                   "spec.mtu: 67 is not between 68 and 65535",
 		`{"subnets":["10.7.0.0/24","2001:db8::/64"],"mtu":1279}`: "between 1280",
-		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":false,"except":["10.0.0.1"]}}`:  "spec.masquerade.except: means nothing",
+		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":false,"except":["10.0.0.1"]}}`:  "spec.masquerade.except: has no effect",
 		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":true,"except":["10.0.0.1/8"]}}`: "spec.masquerade.except[0]",
 		`{"subnets":["10.7.0.0/24"],"gateway":"10.7.0.1"}`:                                  "spec.gateway",
 	} {

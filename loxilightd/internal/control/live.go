@@ -26,7 +26,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 		return nil, invalid("limit", "%d is negative", p.Limit)
 	}
 	if p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}) {
-		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
+		return nil, invalid("filter.all", "cannot be combined with other filter fields")
 	}
 	filter, err := s.parseFilter(&p.Filter)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Server) connectionsFlush(ctx context.Context, _ Caller, p *api.Connecti
 	case p.Filter == (api.ConnectionFilter{}):
 		return nil, invalid("filter", "is missing: specify which connections, or {\"all\": true} for all of them")
 	case p.Filter.All && p.Filter != (api.ConnectionFilter{All: true}):
-		return nil, invalid("filter.all", "leaves nothing for the rest of the filter to choose")
+		return nil, invalid("filter.all", "cannot be combined with other filter fields")
 	}
 	filter, err := s.parseFilter(&p.Filter)
 	if err != nil {
@@ -96,7 +96,7 @@ func planeError(err error) *api.Error {
 	case errors.Is(err, datapath.ErrCapacity):
 		return api.Errorf(api.ReasonCapacity, "%v", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return api.Errorf(api.ReasonUnavailable, "the daemon stops, or the client hung up")
+		return api.Errorf(api.ReasonUnavailable, "the daemon stops, or the client disconnected")
 	}
 	return api.FromError(err)
 }
@@ -124,7 +124,7 @@ func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilt
 	d.State = f.State
 	if f.Service != "" {
 		if err := parseName(api.KindService, f.Service, "filter.service"); err != nil {
-			return d, invalid("filter.service", "%q is no name of a service", shorten(f.Service))
+			return d, invalid("filter.service", "%q is not a valid name of a Service", shorten(f.Service))
 		}
 	}
 	d.Service = datapath.ServiceName(f.Service)
@@ -225,7 +225,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 		return s.serviceCounters(ctx, o.Name, v)
 	}
 	if v, ok := o.Value.(*state.Peer); ok && v.Tunnel == "" {
-		return nil, api.Errorf(api.ReasonUnsupported, "it names no tunnel, and what the underlay routes is not counted for it; the Interface that leads there has counters").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "a Peer without a tunnel has no counters, because the underlay routes its packets; see the counters of the Interface towards it").At(o.Key.String(), "")
 	}
 	result, derr := s.plainCounters(ctx, o)
 	if derr != nil {

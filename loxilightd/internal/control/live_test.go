@@ -23,7 +23,7 @@ func connection(i int) datapath.Connection {
 		Protocol: datapath.TCP,
 		Original: datapath.Tuple{Source: at(client), Destination: at("198.51.100.10:80")},
 		Reply:    datapath.Tuple{Source: at("10.0.1.2:8080"), Destination: at(client)},
-		Forth:    datapath.Way{Tracked: true, Device: "eth1", VLAN: 30}, Back: datapath.Way{Why: "it carries a mark"},
+		Forth:    datapath.Way{Tracked: true, Device: "eth1", VLAN: 30}, Back: datapath.Way{Why: "packet has a mark (fwmark)"},
 		State: "established", Tracked: true, Age: 90 * time.Second, Idle: time.Second, Expires: 2 * time.Hour,
 		Sent: datapath.Traffic{Packets: 5, Bytes: 600}, Received: datapath.Traffic{Packets: 4, Bytes: 7000},
 		DNAT: true, Service: "web", Backend: at("10.0.1.2:8080"),
@@ -34,7 +34,7 @@ func TestConnectionsList(t *testing.T) {
 	h := newHarness(t)
 	h.plane.connections = []datapath.Connection{connection(0)}
 	h.want("connections.list", `{}`, `{"items":[{"protocol":"tcp","original":{"source":"203.0.113.1:1024","destination":"198.51.100.10:80"},`+
-		`"reply":{"source":"10.0.1.2:8080","destination":"203.0.113.1:1024"},"state":"established","path":"fast","forth":{"path":"fast","device":"eth1","vlan":30},"back":{"path":"slow","why":"it carries a mark"},"age":"1m30s","idle":"1s","expires":"2h0m0s",`+
+		`"reply":{"source":"10.0.1.2:8080","destination":"203.0.113.1:1024"},"state":"established","path":"fast","forth":{"path":"fast","device":"eth1","vlan":30},"back":{"path":"slow","why":"packet has a mark (fwmark)"},"age":"1m30s","idle":"1s","expires":"2h0m0s",`+
 		`"sent":{"packets":5,"bytes":600},"received":{"packets":4,"bytes":7000},"nat":"dnat","service":"web","backend":"10.0.1.2:8080"}]}`)
 	long := strings.Repeat("n", 253)
 	for i := 1; i < 1000; i++ {
@@ -134,7 +134,7 @@ func TestCounters(t *testing.T) {
 	h.want("counters", `{"kind":"Tunnel","name":"known"}`,
 		`{"packets":110,"bytes":1200,"drops":{},"sent":{"packets":50,"bytes":500},"received":{"packets":60,"bytes":700},"dropped":2}`)
 	h.want("counters", `{"kind":"Peer","name":"waits"}`, `{"packets":0,"bytes":0,"drops":{},"sent":{"packets":0,"bytes":0},"received":{"packets":0,"bytes":0}}`)
-	h.wantError("counters", `{"kind":"Peer","name":"routed"}`, 6, "Peer/routed", "", "names no tunnel")
+	h.wantError("counters", `{"kind":"Peer","name":"routed"}`, 6, "Peer/routed", "", "a Peer without a tunnel")
 	h.wantError("counters", `{"kind":"Service","name":"mail"}`, 2, "Service/mail", "", "no such object")
 	h.wantError("counters", `{"name":"web"}`, 1, "", "kind", "missing")
 }
@@ -194,7 +194,7 @@ func TestStatusTellsOfLostState(t *testing.T) {
 	}{
 		{state.Report{Damage: &state.Damage{At: time.Now().Add(-time.Hour), File: "/var/old", Cause: "no head"}}, "was damaged (no head) and set aside as /var/old"},
 		{state.Report{RolledBack: true}, "last change before it may be lost"},
-		{state.Report{Unreadable: []state.Unreadable{{Key: state.Key{Kind: "NAT", Name: "x"}, Err: datapath.ErrAbsent}}}, "NAT/x was in the store and is not understood"},
+		{state.Report{Unreadable: []state.Unreadable{{Key: state.Key{Kind: "NAT", Name: "x"}, Err: datapath.ErrAbsent}}}, "this version cannot decode the stored NAT/x, so it has no effect"},
 		{state.Report{Damage: &state.Damage{At: time.Now().Add(-25 * time.Hour)}}, ""},
 	} {
 		h.Report = &tt.report

@@ -58,7 +58,7 @@ func (p *matchParser) protocols() *api.Error {
 			protocol, ok = datapath.Protocol(n), true
 		}
 		if !ok {
-			return invalid(element("protocol", i), "%q is no protocol: want tcp, udp, sctp, icmp, icmpv6, gre, esp, another name, or a number up to 255", shorten(string(w)))
+			return invalid(element("protocol", i), "%q is not a valid protocol: want tcp, udp, sctp, icmp, icmpv6, gre, esp, another name, or a number up to 255", shorten(string(w)))
 		}
 		if first := before(i, protocol); first >= 0 {
 			return invalid(element("protocol", i), "%s duplicates protocol[%d]", protocol, first)
@@ -195,7 +195,7 @@ func parseRange(text string, low, high uint16) (r [2]uint16, err error) {
 		r[i] = uint16(n)
 	}
 	if r[0] > r[1] {
-		return r, fmt.Errorf("%q runs backwards: want %d-%d", text, r[1], r[0])
+		return r, fmt.Errorf("%q is reversed: write %d-%d", text, r[1], r[0])
 	}
 	return r, nil
 }
@@ -238,7 +238,7 @@ func (p *matchParser) icmp() *api.Error {
 			m, ok = parseICMP(string(w))
 		}
 		if !ok {
-			return invalid(element("icmp", i), "%q is no type of %s: want a name such as echo-request, a type such as 3, or type/code such as 3/4", shorten(string(w)), list[0])
+			return invalid(element("icmp", i), "%q is not a valid type of %s: want a name such as echo-request, a type such as 3, or type/code such as 3/4", shorten(string(w)), list[0])
 		}
 		p.match.ICMP = append(p.match.ICMP, m)
 	}
@@ -275,7 +275,7 @@ func (p *matchParser) tcpFlags() *api.Error {
 		name, unset := strings.CutPrefix(strings.TrimSpace(word), "!")
 		bit, ok := tcpFlagBits[name]
 		if !ok {
-			return invalid(field, "%q is not one of fin, syn, rst, psh, ack, urg, ece, cwr; want such as syn,!ack", shorten(name))
+			return invalid(field, "%q is not one of fin, syn, rst, psh, ack, urg, ece, cwr; want for example syn,!ack", shorten(name))
 		}
 		if m.Mask&bit != 0 {
 			return invalid(field, "%s occurs twice", name)
@@ -355,7 +355,7 @@ func (p *matchParser) dscp() *api.Error {
 	for i, w := range p.spec.DSCP {
 		v, ok := parseDSCP(string(w))
 		if !ok {
-			return invalid(element("dscp", i), "%q is no DSCP: want 0 to 63, cs0 to cs7, af11 to af43 or ef", shorten(string(w)))
+			return invalid(element("dscp", i), "%q is not a valid DSCP: want 0 to 63, cs0 to cs7, af11 to af43 or ef", shorten(string(w)))
 		}
 		if first := before(i, v); first >= 0 {
 			return invalid(element("dscp", i), "%d duplicates dscp[%d]", v, first)

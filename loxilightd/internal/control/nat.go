@@ -91,7 +91,7 @@ func (p *natParser) addresses() *api.Error {
 			return invalid(field, "%s is %s, and what the rule matches is %s only; nothing is translated from one family to the other", shorten(string(w)), f, p.families)
 		}
 		if seen |= f; p.nat.OneToOne && len(list) > 1 {
-			return invalid(field, "%q is no prefix, as oneToOne needs it", shorten(string(w)))
+			return invalid(field, "%q is not a prefix, which oneToOne requires", shorten(string(w)))
 		}
 		if err := p.budget.take(list, field); err != nil {
 			return err
@@ -108,7 +108,7 @@ func checkTarget(list []netip.Prefix) error {
 			return err
 		}
 		if p.Addr().IsLoopback() {
-			return fmt.Errorf("%s is the loopback, which leads nowhere", p.Addr())
+			return fmt.Errorf("contains the loopback address %s", p.Addr())
 		}
 	}
 	return nil
@@ -128,15 +128,15 @@ func (p *natParser) oneToOne() *api.Error {
 	}
 	switch {
 	case len(groups) > 0:
-		return invalid(name, "the order of a group means nothing, as oneToOne needs it: name the prefixes")
+		return invalid(name, "oneToOne requires ordered prefixes and groups have no order: list the prefixes")
 	case len(p.to().Ports) > 0:
 		return invalid("spec.to.ports", "oneToOne keeps the ports: leave them out")
 	case len(from) != len(p.nat.Addresses):
-		return invalid("spec.to.addresses", "oneToOne needs as many as there are of %s: %d, not %d", name, len(from), len(p.nat.Addresses))
+		return invalid("spec.to.addresses", "oneToOne needs as many prefixes as %s has: %d, not %d", name, len(from), len(p.nat.Addresses))
 	}
 	for i, to := range p.nat.Addresses {
 		if from[i].Bits() != to.Bits() || from[i].Addr().Is4() != to.Addr().Is4() {
-			return invalid(fmt.Sprintf("spec.to.addresses[%d]", i), "%s is not as large as %s, which it stands for: oneToOne needs prefixes of the same length and family", to, from[i])
+			return invalid(fmt.Sprintf("spec.to.addresses[%d]", i), "%s and %s must have the same length and family, because oneToOne maps one to the other", to, from[i])
 		}
 	}
 	return nil
@@ -180,12 +180,12 @@ func (p *natParser) behaviour() *api.Error {
 			return err
 		}
 		if b.spec != "" && (p.nat.Type == datapath.DNAT || p.nat.OneToOne) {
-			return invalid("spec."+b.name, "is for snat and masquerade with ports of their own, and not for dnat or oneToOne")
+			return invalid("spec."+b.name, "applies to snat and masquerade with port allocation only, not to dnat or oneToOne")
 		}
 		*b.into = datapath.NATBehaviour(n)
 	}
 	if p.nat.Filtering == datapath.EndpointIndependent && p.nat.Mapping != datapath.EndpointIndependent {
-		return invalid("spec.filtering", "needs a mapping that everybody can use: set spec.mapping to endpoint-independent, too")
+		return invalid("spec.filtering", "endpoint-independent filtering requires endpoint-independent mapping: set spec.mapping to endpoint-independent")
 	}
 	return nil
 }
@@ -196,9 +196,9 @@ func (p *natParser) portBlock() *api.Error {
 	case n == 0:
 		return nil
 	case n < 64 || n > 4096 || bits.OnesCount(uint(n)) != 1:
-		return invalid("spec.portBlock", "%d is no power of two from 64 to 4096", n)
+		return invalid("spec.portBlock", "%d is not a power of two from 64 to 4096", n)
 	case p.nat.Type == datapath.DNAT || p.nat.OneToOne:
-		return invalid("spec.portBlock", "is for snat and masquerade with ports of their own, and not for dnat or oneToOne")
+		return invalid("spec.portBlock", "applies to snat and masquerade with port allocation only, not to dnat or oneToOne")
 	}
 	p.nat.BlockSize = uint16(n)
 	return nil

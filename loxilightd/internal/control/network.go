@@ -66,10 +66,10 @@ func parseAddresses(texts []string) (list []netip.Prefix, err *api.Error) {
 			return nil, invalid(field, "%q is not an address with a length; expected e.g. 10.1.0.1/24 or 2001:db8::1/64", shorten(text))
 		}
 		if perr = checkHost(p.Addr()); perr == nil && p.Addr().IsLoopback() {
-			perr = fmt.Errorf("%s is the loopback", p.Addr())
+			perr = fmt.Errorf("is a loopback address")
 		}
 		if perr == nil && p.Bits() == 0 {
-			perr = fmt.Errorf("a network of all addresses leaves none outside")
+			perr = fmt.Errorf("must not have the prefix length 0")
 		}
 		if perr == nil && p.Masked().Addr() == p.Addr() && p.Bits() < p.Addr().BitLen()-1 && p.Addr().Is4() {
 			perr = fmt.Errorf("%s is the address of the network, not of a host in it", p.Addr())
@@ -92,7 +92,7 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 		return p, err
 	}
 	if spec.Device == s.Device && (!s.VLANFiltering || spec.Isolated) {
-		return p, invalid(field("device"), "%s is the bridge itself: it stands among its ports for its VLANs only, with vlanFiltering", spec.Device)
+		return p, invalid(field("device"), "%s is the bridge itself: list it only to set its VLANs, with vlanFiltering and without isolated", spec.Device)
 	}
 	p.Device, p.Isolated = spec.Device, spec.Isolated
 	if !s.VLANFiltering {
@@ -101,7 +101,7 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 			said bool
 		}{{"pvid", spec.PVID != nil}, {"vlans", len(spec.VLANs) > 0}, {"untagged", len(spec.Untagged) > 0}} {
 			if f.said {
-				return p, invalid(field(f.name), "means nothing without VLAN filtering: set spec.vlanFiltering to true, or leave this out")
+				return p, invalid(field(f.name), "has no effect without VLAN filtering: set spec.vlanFiltering to true, or omit it")
 			}
 		}
 		return p, nil
@@ -120,11 +120,11 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 		pvid = 1 // the kernel's default
 	}
 	if pvid < 0 || pvid > 4094 {
-		return p, invalid(field("pvid"), "%d is no VLAN: want 1 to 4094, or 0 to refuse frames without a tag", pvid)
+		return p, invalid(field("pvid"), "%d is not a valid VLAN: want 1 to 4094, or 0 to refuse frames without a tag", pvid)
 	}
 	p.PVID = uint16(pvid)
 	if pvid == 0 && len(p.VLANs)+len(p.Untagged) == 0 {
-		return p, invalid(field("vlans"), "a port with pvid 0 and no VLANs lets nothing through: name some, or give it a pvid")
+		return p, invalid(field("vlans"), "a port with pvid 0 and no VLANs forwards nothing: set vlans or pvid")
 	}
 	if pvid != 0 && len(p.Untagged) == 0 {
 		p.Untagged = []datapath.VLANRange{{First: p.PVID, Last: p.PVID}}
@@ -152,7 +152,7 @@ func (p *routeParser) prefix() *api.Error {
 	prefix, err := netip.ParsePrefix(p.spec.Prefix)
 	switch {
 	case err != nil:
-		return invalid("spec.prefix", "%q is no prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", shorten(p.spec.Prefix))
+		return invalid("spec.prefix", "%q is not a valid prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", shorten(p.spec.Prefix))
 	case prefix.Addr().Is4In6():
 		return invalid("spec.prefix", "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(p.spec.Prefix))
 	case prefix.Masked() != prefix:
@@ -208,7 +208,7 @@ func (p *routeParser) nextHops() *api.Error {
 	one := p.spec.Via != "" || p.spec.Device != ""
 	switch {
 	case p.route.Type != datapath.RouteUnicast && (one || len(p.spec.NextHops) > 0):
-		return invalid("spec.type", "a route of type %s leads nowhere: leave via, device and nexthops out", p.spec.Type)
+		return invalid("spec.type", "a route of type %s has no next hop: omit via, device and nexthops", p.spec.Type)
 	case p.route.Type != datapath.RouteUnicast:
 		return nil
 	case one && len(p.spec.NextHops) > 0:
@@ -283,9 +283,9 @@ func (p *routeParser) rest() *api.Error {
 	}
 	switch {
 	case !unicast && p.spec.MTU != 0:
-		return invalid("spec.mtu", "a route of type %s carries nothing: leave it out", p.spec.Type)
+		return invalid("spec.mtu", "does not apply to a route of type %s: omit it", p.spec.Type)
 	case !unicast && p.spec.Source != "":
-		return invalid("spec.source", "a route of type %s carries nothing: leave it out", p.spec.Type)
+		return invalid("spec.source", "does not apply to a route of type %s: omit it", p.spec.Type)
 	}
 	p.route.MTU = uint32(p.spec.MTU)
 	if p.spec.Source == "" {

@@ -80,7 +80,7 @@ func parsePlace(p *api.NetworkListParams) (at networkPlace, err *api.Error) {
 	netns, number, _ := strings.Cut(p.Continue, "/")
 	skip, nerr := strconv.Atoi(number)
 	if nerr != nil || skip < 0 || netns != "host" && netns != "switch" || p.Netns != "" && p.Netns != netns {
-		return at, invalid("continue", "%q is not what an answer to this request said", shorten(p.Continue))
+		return at, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
 	}
 	return networkPlace{netns, skip}, nil
 }

@@ -52,7 +52,7 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 		o.Owner = owner
 	}
 	if len(o.Owner) > maxOwner || !ownerPattern.MatchString(o.Owner) {
-		return nil, at(invalid("owner", "%q is no owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(o.Owner), maxOwner))
+		return nil, at(invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(o.Owner), maxOwner))
 	}
 	if err := checkLabels(o.Labels); err != nil {
 		return nil, at(err)
@@ -157,7 +157,7 @@ func parseName(kind, name, field string) *api.Error {
 		return invalid(field, "is missing")
 	}
 	if len(name) > maxName || !namePattern.MatchString(name) {
-		return api.Errorf(api.ReasonInvalid, "%q is no name: want at most %d of a-z, 0-9 and -./: between them", shorten(name), maxName).
+		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d of a-z, 0-9 and -./: between them", shorten(name), maxName).
 			At(kind+"/"+shorten(name), "name")
 	}
 	return nil

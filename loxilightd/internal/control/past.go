@@ -125,7 +125,7 @@ func (s *Server) eventsList(_ context.Context, _ Caller, p *api.EventsListParams
 	}
 	if p.Continue != "" {
 		if behind, err = strconv.ParseUint(p.Continue, 10, 63); err != nil {
-			return nil, invalid("continue", "%q is not from an answer to this", shorten(p.Continue))
+			return nil, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
 		}
 	}
 	topics := p.Topics

@@ -40,7 +40,7 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 		}
 		family := familyOf(p.Addr())
 		if has&family != 0 {
-			return nil, invalid(field, "%s is a second one of %s: a PodNetwork has one of each family; make another PodNetwork for it", p, family)
+			return nil, invalid(field, "%s is a second %s subnet: a PodNetwork has at most one subnet per family; create another PodNetwork", p, family)
 		}
 		if has |= family; family == ipv6 {
 			least = leastMTU6
@@ -56,7 +56,7 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 	}
 	v.Masquerade = s.Masquerade.Enabled
 	if !v.Masquerade && len(s.Masquerade.Except) > 0 {
-		return nil, invalid("spec.masquerade.except", "means nothing while nothing is masqueraded: set spec.masquerade.enabled to true, or leave this out")
+		return nil, invalid("spec.masquerade.except", "has no effect without masquerading: set spec.masquerade.enabled to true, or omit it")
 	}
 	for i, text := range s.Masquerade.Except {
 		p, err := parsePrefix(text)
@@ -70,7 +70,7 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 
 func parsePodSubnet(text string) (p netip.Prefix, err error) {
 	if p, err = netip.ParsePrefix(text); err != nil {
-		return p, fmt.Errorf("is no prefix: want such as 10.244.3.0/24 or 2001:db8:3::/64")
+		return p, fmt.Errorf("is not a valid prefix: want for example 10.244.3.0/24 or 2001:db8:3::/64")
 	}
 	if err := checkPrefix(p); err != nil {
 		return p, err

@@ -29,7 +29,7 @@ func TestFilesWaitForPods(t *testing.T) {
 		}
 	}
 	h.write("pods.yaml", network("10.7.2.0/24"))
-	h.wantError("reload", `{}`, 3, "PodNetwork/default", "spec.subnets", "pods.yaml:3: PodNetwork/default: spec.subnets: 2 Endpoints have addresses that are in none of them any more, the first is Endpoint/a with 10.7.1.11")
+	h.wantError("reload", `{}`, 3, "PodNetwork/default", "spec.subnets", "pods.yaml:3: PodNetwork/default: spec.subnets: 2 Endpoints would have addresses outside all subnets, the first is Endpoint/a with 10.7.1.11")
 	subnet := func() string {
 		return string(result[api.Object](h, "get", `{"kind":"PodNetwork","name":"default"}`).Spec)
 	}

@@ -48,7 +48,7 @@ func notFound(kind, name string) *api.Error {
 	if kind == api.KindEndpoint {
 		todo += ", where a pod is called NAMESPACE/NAME"
 	}
-	return api.Errorf(api.ReasonNotFound, "there is no such object: %s", todo).At(kind+"/"+shorten(name), "")
+	return api.Errorf(api.ReasonNotFound, "no such object: %s", todo).At(kind+"/"+shorten(name), "")
 }
 
 func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *api.Error) {
@@ -66,7 +66,7 @@ func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *a
 				continue
 			}
 			if ctx.Err() != nil {
-				return nil, api.Errorf(api.ReasonUnavailable, "the client hung up")
+				return nil, api.Errorf(api.ReasonUnavailable, "the client disconnected")
 			}
 			text, err := json.Marshal(objectOf(o, s.objectStatus(o)))
 			if err != nil {
@@ -113,7 +113,7 @@ func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error)
 			return kinds[i:], name, nil
 		}
 	}
-	return nil, "", invalid("continue", "%q is not from an answer to this list", shorten(p.Continue))
+	return nil, "", invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
 }
 
 func hasLabels(o *state.Object, want map[string]string) bool {

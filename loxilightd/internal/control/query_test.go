@@ -60,7 +60,7 @@ func TestList(t *testing.T) {
 	h.wantError("get", `{"kind":"Service"}`, 1, "", "name", "is missing")
 	h.wantError("counters", `{"kind":"Service"}`, 1, "", "name", "is missing")
 	h.wantError("version", `{"verbose":true}`, -32602, "", "verbose", "want none")
-	h.wantError("list", `{"kind":"Service","continue":"Interface/eth0"}`, 1, "", "continue", "this list")
+	h.wantError("list", `{"kind":"Service","continue":"Interface/eth0"}`, 1, "", "continue", "not a continue value")
 	h.wantError("list", `{"kind":"Service","limit":-1}`, 1, "", "limit", "negative")
 }
 

@@ -20,10 +20,10 @@ func TestMalformedRequests(t *testing.T) {
 		code        int
 		text        string
 	}{
-		{``, "null", api.CodeParse, "it ends"},
+		{``, "null", api.CodeParse, "unexpected end"},
 		{`hello`, "null", api.CodeParse, "want a value"},
-		{`{"jsonrpc":"2.0","id":3,"method":"status"`, "null", api.CodeParse, "ends within"},
-		{`{"jsonrpc":"2.0","id":3,"method":"status"} x`, "null", api.CodeParse, "follows"},
+		{`{"jsonrpc":"2.0","id":3,"method":"status"`, "null", api.CodeParse, "unexpected end: want a comma or"},
+		{`{"jsonrpc":"2.0","id":3,"method":"status"} x`, "null", api.CodeParse, "unexpected text"},
 		{"{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"st\xffatus\"}", "3", api.CodeParse, "UTF-8"},
 		{`[{"jsonrpc":"2.0","id":3,"method":"status"}]`, "null", api.CodeInvalidRequest, "is not an object"},
 		{`{"jsonrpc":"1.0","id":3,"method":"status"}`, "3", api.CodeInvalidRequest, `version "1.0"`},
@@ -34,11 +34,11 @@ func TestMalformedRequests(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":"a","method":"status","version":9}`, `"a"`, api.CodeInvalidRequest, "version: unknown field"},
 		{`{"jsonrpc":"2.0","id":3,"method":"status","method":"list"}`, "3", api.CodeInvalidRequest, "method: given twice"},
 		{`{"jsonrpc":"2.0","id":3,"Method":"status"}`, "3", api.CodeInvalidRequest, "Method: unknown field"},
-		{`{"jsonrpc":"2.0","id":3,"method":"status","params":[]}`, "3", api.CodeInvalidParams, "params: [] is no object"},
+		{`{"jsonrpc":"2.0","id":3,"method":"status","params":[]}`, "3", api.CodeInvalidParams, "params: [] is not an object"},
 		{`{"jsonrpc":"2.0","id":3,"method":"status","params":{"all":true}}`, "3", api.CodeInvalidParams, "all: unknown field"},
 		{`{"jsonrpc":"2.0","id":3,"method":"fly","params":{}}`, "3", api.CodeMethodNotFound, `method "fly"`},
 		{`{"jsonrpc":"2.0","id":3,"method":"list","params":{"kind":"Service","limit":"5"}}`, "3", api.CodeInvalidParams, `limit: "5" is not a number`},
-		{`{"jsonrpc":"2.0","id":3,"method":"list","params":{"kind":"Service","limit":1.5}}`, "3", api.CodeInvalidParams, `limit: 1.5 is no whole number`},
+		{`{"jsonrpc":"2.0","id":3,"method":"list","params":{"kind":"Service","limit":1.5}}`, "3", api.CodeInvalidParams, `limit: 1.5 is not an integer`},
 		{strings.Repeat("[", 100000), "null", api.CodeParse, "deep"},
 		{`{"jsonrpc":"2.0","id":3,"method":"get","params":` + strings.Repeat(`{"a":`, 100) + `1` + strings.Repeat("}", 100) + `}`, "3", api.CodeParse, "deep"},
 	} {

@@ -79,9 +79,9 @@ func parseHooks(words api.Words, m *datapath.Match) (datapath.FirewallHook, *api
 		case hooks&hook != 0:
 			return 0, invalid(field, "%s occurs twice", w)
 		case hook == datapath.HookInput && known&hook == 0:
-			return 0, invalid("spec.match.out", "a packet for the node itself leaves by no device: take input out of spec.hooks, or leave this out")
+			return 0, invalid("spec.match.out", "packets to the node itself have no output device: remove input from spec.hooks, or omit this field")
 		case hook == datapath.HookOutput && known&hook == 0:
-			return 0, invalid("spec.match.in", "a packet of the node itself came in by no device: take output out of spec.hooks, or leave this out")
+			return 0, invalid("spec.match.in", "packets from the node itself have no input device: remove output from spec.hooks, or omit this field")
 		}
 		hooks |= hook
 	}

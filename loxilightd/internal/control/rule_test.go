@@ -174,8 +174,8 @@ func TestGroupsThatAreReferredTo(t *testing.T) {
 	h.wantError("apply", `{"objects":[{"kind":"FirewallRule","name":"r","spec":{"action":"deny","match":{"destination":["group:g"]}}}]}`,
 		1, "FirewallRule/r", "spec.match.destination", "there is no AddressGroup/g")
 	h.wantError("apply", `{"objects":[{"kind":"AddressGroup","name":"a","spec":{"members":["group:b"]}},{"kind":"AddressGroup","name":"b","spec":{"members":["group:a"]}}]}`,
-		1, "AddressGroup/a", "spec.members", "lead back")
-	h.wantError("apply", `{"objects":[{"kind":"AddressGroup","name":"a","spec":{"members":["group:a"]}}]}`, 1, "AddressGroup/a", "spec.members", "lead back")
+		1, "AddressGroup/a", "spec.members", "form a cycle")
+	h.wantError("apply", `{"objects":[{"kind":"AddressGroup","name":"a","spec":{"members":["group:a"]}}]}`, 1, "AddressGroup/a", "spec.members", "form a cycle")
 	h.want("apply", `{"objects":[{"kind":"FirewallRule","name":"r","spec":{"action":"deny","match":{"source":"group:g"}}},
 		{"kind":"AddressGroup","name":"g","spec":{"members":["group:in"]}},{"kind":"AddressGroup","name":"in","spec":{"members":["10.0.0.0/8"]}}]}`,
 		`{"revision":1,"changes":[{"kind":"FirewallRule","name":"r","action":"created"},{"kind":"AddressGroup","name":"g","action":"created"},{"kind":"AddressGroup","name":"in","action":"created"}],"summary":{"created":3}}`)

@@ -61,7 +61,7 @@ func (d *decoder) number() *fieldError {
 		return d.pos > start
 	}
 	if at() == 0 {
-		return d.syntax("it ends where a value should be")
+		return d.syntax("unexpected end: want a value")
 	}
 	if at() == '-' {
 		d.pos++
@@ -100,7 +100,7 @@ func (d *decoder) quoted() (escaped bool, err *fieldError) {
 				return false, d.syntax("a string that is not UTF-8")
 			}
 			if escaped && !json.Valid(d.data[start:d.pos]) {
-				return false, d.syntax("a string with a wrong escape")
+				return false, d.syntax("invalid escape in a string")
 			}
 			return escaped, nil
 		case c == '\\':

@@ -238,15 +238,15 @@ func parseRequest(text []byte) (*api.Request, *api.Error) {
 	id := r.ID
 	if !validID(id) {
 		r.ID = nil
-		return refuse(api.CodeInvalidRequest, "id", "%s is no string, no number and not null", shorten(string(id)))
+		return refuse(api.CodeInvalidRequest, "id", "must be a string, a number or null, not %s", shorten(string(id)))
 	}
 	switch {
 	case r.JSONRPC != "2.0":
-		return refuse(api.CodeInvalidRequest, "jsonrpc", "version %q is not spoken here: want \"2.0\"", shorten(r.JSONRPC))
+		return refuse(api.CodeInvalidRequest, "jsonrpc", "version %q is not supported: want \"2.0\"", shorten(r.JSONRPC))
 	case r.Method == "":
 		return refuse(api.CodeInvalidRequest, "method", "is missing")
 	case len(r.Params) > 0 && r.Params[0] != '{' && r.Params[0] != 'n':
-		return refuse(api.CodeInvalidParams, "params", "%s is no object", shorten(string(r.Params)))
+		return refuse(api.CodeInvalidParams, "params", "%s is not an object", shorten(string(r.Params)))
 	}
 	if len(r.Params) > 0 && r.Params[0] == 'n' {
 		r.Params = nil

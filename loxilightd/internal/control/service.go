@@ -144,7 +144,7 @@ func parseClients(texts []string, name string, before map[netip.Prefix]string) (
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			return nil, invalid(field, "%q is no prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
+			return nil, invalid(field, "%q is not a valid prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
 		case p.Addr().Is4In6():
 			return nil, invalid(field, "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(text))
 		case p.Masked() != p:
@@ -168,7 +168,7 @@ func parseDiverts(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 			return invalid(field("sources"), "is missing: set it to the prefixes of the clients, such as 10.0.0.0/8")
 		}
 		if len(spec.Service) > maxName || !namePattern.MatchString(spec.Service) {
-			return invalid(field("service"), "%q is no name of a Service", shorten(spec.Service))
+			return invalid(field("service"), "%q is not a valid name of a Service", shorten(spec.Service))
 		}
 		d := datapath.Divert{Service: datapath.ServiceName(spec.Service)}
 		if d.Sources, err = parseClients(spec.Sources, field("sources"), before); err != nil {
@@ -250,7 +250,7 @@ func healthPath(h *api.HealthCheck) (string, *api.Error) {
 	web := h.Type == "http" || h.Type == "https"
 	switch {
 	case !web && h.Path != "":
-		return "", invalid("spec.health.path", "%s asks for no path", h.Type)
+		return "", invalid("spec.health.path", "health checks of type %s have no path", h.Type)
 	case web && h.Path == "":
 		return "/", nil
 	case web && (h.Path[0] != '/' || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r == 0x7f })):

@@ -157,7 +157,7 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 		return datapath.Frontend{}, invalid(field, "%q: %v; %s", shorten(text), err, want)
 	}
 	if addr.Addr().IsLoopback() {
-		return datapath.Frontend{}, invalid(field, "%q: %s is the loopback, which no port leads to; want an address that clients send to from elsewhere", shorten(text), addr.Addr())
+		return datapath.Frontend{}, invalid(field, "%q: %s is a loopback address, which other hosts cannot reach: use an address that clients can reach", shorten(text), addr.Addr())
 	}
 	return datapath.Frontend{Addr: addr, Protocol: protocol}, nil
 }

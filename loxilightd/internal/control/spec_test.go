@@ -127,7 +127,7 @@ var badSpecs = []struct{ kind, spec, field, text string }{
 	{"Service", `{` + f + `,"affinity":{}}`, "affinity.timeout", "1s and 24h"},
 	{"Service", `{` + f + `,"affinity":{"timeout":"1500ms"}}`, "affinity.timeout", "whole seconds"},
 	{"Service", `{` + f + `,"affinity":{"timeout":"25h"}}`, "affinity.timeout", "24h"},
-	{"Service", `{` + f + `,"sourceRanges":["10.0.0.0"]}`, "sourceRanges[0]", "no prefix"},
+	{"Service", `{` + f + `,"sourceRanges":["10.0.0.0"]}`, "sourceRanges[0]", "not a valid prefix"},
 	{"Service", `{` + f + `,"sourceRanges":["10.0.0.1/8"]}`, "sourceRanges[0]", "write 10.0.0.0/8"},
 	{"Service", `{` + f + `,"sourceRanges":["10.0.0.0/8","10.0.0.0/8"]}`, "sourceRanges[1]", "duplicates"},
 	{"Service", `{` + f + `,"health":{}}`, "health.type", "missing"},

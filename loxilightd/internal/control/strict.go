@@ -71,7 +71,7 @@ func decodeWithin(data []byte, v any, b *budget) *fieldError {
 		return err
 	}
 	if d.space(); d.pos < len(data) {
-		return d.syntax("something follows the end")
+		return d.syntax("unexpected text after the end of the document")
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (d *decoder) members(end byte, each func(i int) *fieldError) *fieldError {
 			d.pos++
 			return nil
 		case 0:
-			return d.syntax("it ends within")
+			return d.syntax("unexpected end: want a comma or %q", end)
 		default:
 			return d.syntax("want a comma or %q", end)
 		}
@@ -349,7 +349,7 @@ func (d *decoder) integer(v reflect.Value, first byte) *fieldError {
 // notWhole returns the error for a number that is not an integer between least and most.
 func notWhole(raw json.RawMessage, least, most any) *fieldError {
 	if bytes.ContainsAny(raw, ".eE") {
-		return fieldErrorf("", "%s is no whole number", shorten(string(raw)))
+		return fieldErrorf("", "%s is not an integer", shorten(string(raw)))
 	}
 	return fieldErrorf("", "%s is not between %d and %d", shorten(string(raw)), least, most)
 }
@@ -357,7 +357,7 @@ func notWhole(raw json.RawMessage, least, most any) *fieldError {
 // wrong returns the error for a value of the wrong type.
 func (d *decoder) wrong(want string) *fieldError {
 	if d.peek() == 0 {
-		return d.syntax("it ends where %s should be", want)
+		return d.syntax("unexpected end: want %s", want)
 	}
 	raw, err := d.raw()
 	if err != nil {

@@ -56,14 +56,14 @@ func TestStrictPaths(t *testing.T) {
 		{`{"backends":[{"address":"x","weight":"7"}]}`, "backends[0].weight", `"7" is not a number: leave out the quotes`},
 		{`{"frontends":["a",5]}`, "frontends[1]", "5 is not a string"},
 		{`{"backends":[{},{"weight":true}]}`, "backends[1].weight", "true is not a number"},
-		{`{"backends":[{"weight":1e2}]}`, "backends[0].weight", "1e2 is no whole number"},
+		{`{"backends":[{"weight":1e2}]}`, "backends[0].weight", "1e2 is not an integer"},
 		{`{"backends":[{"Weight":1}]}`, "backends[0].Weight", "unknown field"},
 		{`{"affinity":{"timeout":"3 hours"}}`, "affinity.timeout", "3 hours"},
 		{`{"affinity":{"timeout":"3h","timeout":"3h"}}`, "affinity.timeout", "twice"},
 		{`{"affinity":[]}`, "affinity", "[] is not an object"},
 		{`{"sourceRanges":[null]}`, "sourceRanges[0]", "null in a list"},
 		{"{\n\"source\": \n\"keep\",,}", "", "line 3"},
-		{`{"source":"\q"}`, "", "wrong escape"},
+		{`{"source":"\q"}`, "", "invalid escape"},
 	} {
 		var s api.ServiceSpec
 		err := decodeStrict([]byte(tt.text), &s)

@@ -62,7 +62,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 	p := datapath.Peer{Tunnel: datapath.TunnelName(s.Tunnel)}
 	if s.Tunnel != "" && (len(s.Tunnel) > maxName || !namePattern.MatchString(s.Tunnel)) {
-		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; leave tunnel out if the underlay routes", shorten(s.Tunnel))
+		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; omit tunnel if the underlay routes the prefixes", shorten(s.Tunnel))
 	}
 	if len(s.Underlay) == 0 {
 		return nil, invalid("spec.underlay", "is missing: set it to the address by which the node is reached")
@@ -78,7 +78,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 			return nil, invalid(field, "%s is link-local: want an address that is routed", a)
 		}
 		if a.IsLoopback() {
-			return nil, invalid(field, "%s is the loopback: want an address by which other nodes reach it", a)
+			return nil, invalid(field, "%s is a loopback address: want an address by which other nodes reach it", a)
 		}
 		if first := before(i, a); first >= 0 {
 			return nil, invalid(field, "%s duplicates underlay[%d]", a, first)

@@ -13,7 +13,7 @@ import (
 // object.
 func TestCauses(t *testing.T) {
 	down := `device "eth0" is down: run ip link set eth0 up`
-	peer := "underlay address 192.0.2.2 is not reached: " + down
+	peer := "underlay address 192.0.2.2 is unreachable: " + down
 	all := []api.NotReady{
 		{Object: "Tunnel/mesh", State: api.StatePending, Message: "no Peer behind it is Ready; Peer/b: " + peer},
 		{Object: "Peer/b", State: api.StatePending, Message: peer},

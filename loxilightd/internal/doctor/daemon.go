@@ -96,7 +96,7 @@ func (x *examiner) describeDaemon() string {
 			text = "version " + d.version.Version + " " + text
 		}
 	case errors.Is(d.err, client.ErrPermission):
-		text = "is not for this user to ask"
+		text = "cannot be queried by this user"
 	case d.locked || errors.Is(d.err, client.ErrNotAnswering):
 		text = "does not answer"
 	}
@@ -178,7 +178,7 @@ func (x *examiner) checkSockets() {
 			do:   "nothing, or rm " + path,
 		}, func() (string, error) {
 			if !deadSocket(path) {
-				return "nothing: a process listens by now", nil
+				return "nothing: a process is listening now", nil
 			}
 			return "rm " + path, os.Remove(path)
 		})
@@ -226,7 +226,7 @@ func (x *examiner) checkRunning() {
 	for _, message := range s.Health.Messages {
 		if !reportedElsewhere(message) {
 			x.find("warning", "daemon.degraded", "loxilightd", words{
-				what: "says: " + message, why: "the daemon reports a problem", do: "see llcli status",
+				what: "reports: " + message, why: "the daemon reports a problem", do: "see llcli status",
 			}, nil)
 		}
 	}

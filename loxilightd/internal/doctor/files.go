@@ -154,7 +154,7 @@ func readOnly(path string, info fs.FileInfo) bool {
 	return st.Flags&unix.MS_RDONLY != 0 // ST_RDONLY has the same value
 }
 
-const membersCannot = "members of the group loxilight cannot speak with the daemon"
+const membersCannot = "members of the group loxilight cannot connect to the daemon"
 
 // findFile reports a fault that change repairs. The repair applies to the file that was examined:
 // if others can write to the folder, they may have replaced the file by a link.

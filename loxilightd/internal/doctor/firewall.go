@@ -37,7 +37,7 @@ func (x *examiner) checkFirewall() {
 		return // nothing requires the host to forward
 	}
 	for _, chain := range x.plane.ForwardDrops {
-		x.findForward(chain, "drops what no rule of it accepts, by its policy")
+		x.findForward(chain, "drops packets that none of its rules accepts, by its policy")
 	}
 	x.checkNFT()
 }
@@ -92,7 +92,7 @@ func (x *examiner) checkNFT() {
 		name := c.Family + " " + c.Table + " " + c.Name
 		switch {
 		case c.Hook == "forward" && c.Type == "filter" && c.Policy != "drop" && endsInDrop(last[name]):
-			x.findForward("nftables chain "+name, "drops what no rule of it accepts")
+			x.findForward("nftables chain "+name, "drops packets that none of its rules accepts")
 		case c.Family == "netdev" && x.isPort(string(c.Dev)):
 			x.find("note", "firewall.netdev", "nftables chain "+name, words{
 				what: "sees packets right at a device, after our programs",

@@ -203,9 +203,9 @@ func (x *examiner) checkGateway(family int) {
 		return
 	}
 	x.find("error", "sysctl.gateway", name, words{
-		what: "is 0, and " + of + " is about packets that the host forwards",
+		what: "is 0, and " + of + " applies to forwarded packets",
 		why:  fmt.Sprintf("the kernel routes no IPv%d packet from one device to another", family),
-		do:   fmt.Sprintf("sysctl -w %s=1, and for good in /etc/sysctl.d/", name),
+		do:   fmt.Sprintf("sysctl -w %s=1, and permanently in /etc/sysctl.d/", name),
 	}, nil)
 }
 

@@ -111,7 +111,7 @@ func (x *examiner) checkBPFFS() {
 	x.find(severity, "bpffs.missing", dir, words{
 		what: "is not on a BPF file system that is visible here",
 		why:  "llcli, bpftool and the next daemon do not see the pins; if only the daemon sees its mount, programs and connections end with it",
-		do:   "mount -t bpf bpf " + bpffs + ", for good by systemd's sys-fs-bpf.mount, then restart the daemon",
+		do:   "mount -t bpf bpf " + bpffs + ", permanently by systemd's sys-fs-bpf.mount, then restart the daemon",
 	}, fix)
 }
 

@@ -100,7 +100,7 @@ func (x *examiner) checkForwarding(family int, w *paths) {
 	x.find("error", "sysctl.forwarding", name, words{
 		what: "is 0, and backends of " + servicesOf(w.beyond) + " are on other hosts",
 		why:  "the kernel routes no packet from one device to another: the first packets of connections do not reach these backends",
-		do:   fmt.Sprintf("sysctl -w %s=1, and for good in /etc/sysctl.d/", name),
+		do:   fmt.Sprintf("sysctl -w %s=1, and permanently in /etc/sysctl.d/", name),
 	}, nil)
 }
 
@@ -144,7 +144,7 @@ func (x *examiner) checkPortSysctls(family int, w *paths) {
 			x.find("warning", "sysctl.disable_ipv6", conf+"disable_ipv6", words{
 				what: "is 1, and there are IPv6 Services with backends on other hosts",
 				why:  "the kernel neither routes IPv6 by " + d.Name + " nor resolves neighbours there",
-				do:   "sysctl -w " + conf + "disable_ipv6=0, unless no IPv6 is to go by this device",
+				do:   "sysctl -w " + conf + "disable_ipv6=0, unless this device must not carry IPv6",
 			}, nil)
 		}
 		if d.Name != "lo" && x.sysctl(conf+"accept_ra") == "1" && x.sysctl(conf+"forwarding") != "0" && x.sysctl(conf+"autoconf") == "1" {
@@ -249,6 +249,6 @@ func (x *examiner) checkSourcePorts(w *paths) {
 	x.find(severity, "sysctl.ports", name, words{
 		what: fmt.Sprintf("is %s to %s: %d ports are left for SNAT", f[0], f[1], left),
 		why:  "connections of clients that reach their backend by the same device, or from the node itself, need one each for a backend: without them they are dropped (no_port)",
-		do:   "leave some out of it, such as sysctl -w " + name + "=\"32768 60999\"",
+		do:   "make the range smaller, for example sysctl -w " + name + "=\"32768 60999\"",
 	}, nil)
 }

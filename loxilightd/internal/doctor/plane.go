@@ -184,7 +184,7 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 		if l.Maps > 0 || l.Ports > 0 {
 			x.find("error", "pins.layout", l.Path, words{
 				what: fmt.Sprintf("holds %d maps (%d MiB) and programs on %d devices of another layout than this version's", l.Maps, l.Bytes>>20, l.Ports),
-				why:  "they were pinned by another version of loxilight, and this one does not start beside them",
+				why:  "they were pinned by another version of loxilight, and this version does not start while they exist",
 				do:   "install that version again; or, ending forwarding and all connections, stop the daemon and run llcli detach",
 			}, nil)
 		}
@@ -259,14 +259,14 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 		}, nil)
 	case isWanted && port.Device != p.Device && !x.exists(&port):
 		x.find("warning", "hooks.elsewhere", object, words{
-			what: "is attached to the device " + p.Device + ", and no device has the name " + port.Device + ", which it wants: the device was renamed",
+			what: "is attached to the device " + p.Device + ", and device " + port.Device + ", which it names, does not exist: the device was renamed",
 			why:  "services continue on the device, and rules and NAT match its packets by the name " + port.Device + ", not by " + p.Device,
 			do: fmt.Sprintf("give the device its name again (ip link set %s name %s), or run llcli interface set %s --device %[1]s and change the rules that name %[2]s",
 				p.Device, port.Device, p.Name),
 		}, nil)
 	case isWanted && port.Device != p.Device:
 		x.find("warning", "hooks.elsewhere", object, words{
-			what: "is attached to the device " + p.Device + ", and wants " + port.Device,
+			what: "is attached to the device " + p.Device + ", but names " + port.Device,
 			why:  "packets of the other device are not balanced", do: "start the daemon; if it runs, see llcli status",
 		}, nil)
 	}
@@ -320,14 +320,14 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 	case !device.Exists && device.Switch && x.plane.NoSwitch && !x.daemon.running():
 		x.find("warning", "devices.no_switch", o.Key.String(), words{
 			what: "wants a device in the network namespace " + x.Config.SwitchNamespace + ", and there is no such namespace",
-			why:  "nothing is balanced by it", do: "start the daemon, which creates it; or set netns: host in the object",
+			why:  "no packets are load-balanced on that device", do: "start the daemon, which creates it; or set netns: host in the object",
 		}, nil)
 	case !device.Exists && port >= 0 && x.plane.Ports[port].Index != 0:
 		return // the device was renamed: reported by checkPort
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
 			what: "needs the device " + i.Device + ", which does not exist",
-			why:  "nothing is balanced by it", do: "create the device, or delete the object; a running daemon attaches to a new device within a second",
+			why:  "no packets are load-balanced on that device", do: "create the device, or delete the object; a running daemon attaches to a new device within a second",
 		}, nil)
 	case device.Exists && port < 0 && x.shares(i, &device):
 		return // reported for the Interface that has the programs

@@ -77,7 +77,7 @@ func (x *examiner) checkPodForwarding(family int) {
 				x.find("error", "sysctl.pod_forwarding", name, words{
 					what: "is 0, and " + o.Key.String() + " has " + subnet.String(),
 					why:  "the host routes nothing between pods and others: pods reach only each other and the host",
-					do:   fmt.Sprintf("sysctl -w %s=1, and for good in /etc/sysctl.d/", name),
+					do:   fmt.Sprintf("sysctl -w %s=1, and permanently in /etc/sysctl.d/", name),
 				}, nil)
 				return
 			}

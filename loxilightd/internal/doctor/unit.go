@@ -157,7 +157,7 @@ func (x *examiner) checkWatchdog(journal string) {
 	case err == nil && d == 0 && u.props["ActiveState"] == "active":
 		x.find("note", "unit.watchdog", u.name, words{
 			what: "has no watchdog", why: "a daemon that hangs is not restarted",
-			do: "set WatchdogSec= in the unit, as the one of the package does",
+			do: "set WatchdogSec= in the unit, as the packaged unit does",
 		}, nil)
 	}
 }

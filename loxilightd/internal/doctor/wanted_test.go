@@ -57,7 +57,7 @@ func TestWantedAndAttached(t *testing.T) {
 		},
 	})
 	found := r.examine(false)
-	r.expect(found, "warning", "hooks.elsewhere Interface/lan", "eth1, and wants eth0")
+	r.expect(found, "warning", "hooks.elsewhere Interface/lan", "eth1, but names eth0")
 	r.expect(found, "error", "hooks.twice eth0 ingress", "by tcx")
 	r.expect(found, "warning", "devices.no_switch Interface/pod", "no such namespace")
 	report := Run(t.Context(), Options{Config: r.o.Config, ConfigFile: r.o.ConfigFile, Root: r.o.Root, Run: r.run, Objects: true})

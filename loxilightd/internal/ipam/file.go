@@ -94,7 +94,7 @@ func (f *file) append(text []byte) error {
 	}
 	if err != nil {
 		f.broken = true
-		return fmt.Errorf("keep leases: %w", err)
+		return fmt.Errorf("store leases: %w", err)
 	}
 	f.size += len(text)
 	return nil
@@ -112,7 +112,7 @@ func (f *file) begin(text []byte) error {
 	}
 	if f.f, err = os.OpenFile(f.path, os.O_APPEND|os.O_WRONLY, 0); err != nil {
 		f.broken = true
-		return fmt.Errorf("keep leases: %w", err)
+		return fmt.Errorf("store leases: %w", err)
 	}
 	f.size = len(content)
 	return nil
@@ -146,7 +146,7 @@ func (f *file) rewrite(text []byte) error {
 		}
 		// The rename may have succeeded.
 		f.broken = true
-		return fmt.Errorf("keep leases: %w", err)
+		return fmt.Errorf("store leases: %w", err)
 	}
 	if f.f != nil {
 		_ = f.f.Close() // its content is durable or discarded
@@ -202,7 +202,7 @@ func (s *Store) load() {
 		aside = err.Error()
 	}
 	s.problem = fmt.Sprintf("the leases of addresses were damaged (%s), and the file set aside (%s): %d leases could be read", why, aside, len(s.leases))
-	s.opts.Log.Error("the leases of addresses were damaged: the file is set aside, what can be read of it is used",
+	s.opts.Log.Error("the leases of addresses were damaged: the file is set aside, and its readable records are used",
 		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
 }
 

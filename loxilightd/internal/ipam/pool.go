@@ -67,7 +67,7 @@ func (s *Store) allocate(r *Request, subnets []netip.Prefix) (*Lease, error) {
 		return nil, fmt.Errorf("PodNetwork/%s: %w with a subnet on this node: apply one, or name another", r.Network, ErrNetwork)
 	}
 	if r.Owner.ContainerID == "" || r.Owner.IfName == "" {
-		return nil, fmt.Errorf("owner %q: %w: the id of the container and the name of the interface are needed", r.Owner, ErrAddress)
+		return nil, fmt.Errorf("owner %q: %w: container ID and interface name are required", r.Owner, ErrAddress)
 	}
 	old := s.leases[r.Owner]
 	if old != nil && old.Network == r.Network && fits(old, subnets, r.Addresses) {
@@ -132,7 +132,7 @@ func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, pi
 			return nil, nil, fmt.Errorf("%s is %w: PodNetwork/%s has %v", a, ErrAddress, r.Network, subnets)
 		}
 		if first, last, ok := bounds(subnets[in]); !ok || a.Less(first) || last.Less(a) {
-			return nil, nil, fmt.Errorf("%s is %w: %s has those from %s to %s for them", a, ErrAddress, subnets[in], first, last)
+			return nil, nil, fmt.Errorf("%s is %w: pod addresses in %s are %s to %s", a, ErrAddress, subnets[in], first, last)
 		}
 		if holder, ok := s.taken[a]; ok && (old == nil || holder != old.Owner) {
 			return nil, nil, fmt.Errorf("%s is %w by %s", a, ErrTaken, s.name(holder))
@@ -141,7 +141,7 @@ func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, pi
 			return nil, nil, fmt.Errorf("%s is %w by %s", a, ErrTaken, who)
 		}
 		if slices.Contains(r.Addresses[:i], a) {
-			return nil, nil, fmt.Errorf("%s is %w: it is asked for twice", a, ErrAddress)
+			return nil, nil, fmt.Errorf("%s is %w: it is requested twice", a, ErrAddress)
 		}
 		served[in] = true
 		list = append(list, netip.PrefixFrom(a, subnets[in].Bits()))

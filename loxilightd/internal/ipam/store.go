@@ -57,7 +57,7 @@ func Open(o Options) (*Store, error) {
 	s.load()
 	s.adopt()
 	if s.failure = s.file.begin(s.whole()); s.failure != nil {
-		o.Log.Error("no address can be given out", slog.Any("error", s.failure)) // until a write succeeds
+		o.Log.Error("no address can be assigned", slog.Any("error", s.failure)) // until a write succeeds
 	}
 	return s, nil
 }
@@ -73,7 +73,7 @@ func (s *Store) adopt() {
 		}
 		adopted := l.clone()
 		s.grant(&adopted)
-		s.opts.Log.Warn("an address that is in use was not known to be: it is now", slog.String("owner", l.Owner.String()), slog.Any("addresses", l.Addresses))
+		s.opts.Log.Warn("adopted addresses in use that had no lease", slog.String("owner", l.Owner.String()), slog.Any("addresses", l.Addresses))
 	}
 }
 

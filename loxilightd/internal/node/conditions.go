@@ -151,7 +151,7 @@ func (c *conditions) current(s *state.Snapshot) *world {
 func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 	w := c.current(s)
 	if c.isUnchecked(o, w) {
-		return condition{message: "it has not been checked yet whether it is reached", quiet: true, untried: true}
+		return condition{message: "reachability has not been checked yet", quiet: true, untried: true}
 	}
 	switch v := o.Value.(type) {
 	case *state.FirewallRule:

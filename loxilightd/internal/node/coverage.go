@@ -110,12 +110,12 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 			return condition{}
 		}
 		if i == 0 {
-			first = condition{message: fmt.Sprintf("packets of device %q are seen only where they pass another attached device, because %s is not Ready: %s", device, a.object, s.Message)}
+			first = condition{message: fmt.Sprintf("the programs see packets of device %q only if they also pass another attached device, because %s is not Ready: %s", device, a.object, s.Message)}
 			first.untried = isUntried(s)
 		}
 	}
 	if len(list) == 0 {
-		first.message = fmt.Sprintf("packets of device %q are seen only where they pass another attached device, because no Interface attaches to it: %s", device, command)
+		first.message = fmt.Sprintf("the programs see packets of device %q only if they also pass another attached device, because no Interface attaches to it: %s", device, command)
 	}
 	return first
 }

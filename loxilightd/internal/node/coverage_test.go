@@ -228,7 +228,7 @@ func TestServiceOnTheNode(t *testing.T) {
 	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1), backend("127.0.0.1:80", datapath.BackendActive, 1))), true,
 		[]string{"backend 10.66.0.1:80", "no route"})
 	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1), backend("10.66.0.1:81", datapath.BackendActive, 1),
-		backend("127.0.0.1:80", datapath.BackendActive, 1))), true, []string{"2 of 3 backends are not reached", "backend 10.66.0.1:80", "no route"})
+		backend("127.0.0.1:80", datapath.BackendActive, 1))), true, []string{"2 of 3 backends are unreachable", "backend 10.66.0.1:80", "no route"})
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDraining, 1), backend("127.0.0.1:81", datapath.BackendActive, 0))), true,
 		[]string{"2 that are draining or of weight 0 get the connections"})
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDown, 1))), true, []string{"all 1 are down"})

@@ -112,7 +112,7 @@ func (r *ruleSet[V]) waitsFor() string {
 	if n := len(r.frozen.missing); n > 0 {
 		rest = fmt.Sprintf("%s is in force and was not configured again", ownerOf(r.kind, r.frozen.missing[0]))
 		if n > 1 {
-			rest += fmt.Sprintf(", nor were %d more", n-1)
+			rest += fmt.Sprintf(", and %d more were not", n-1)
 		}
 	}
 	return fmt.Sprintf("desired state was lost: the rules of %s that are in force stay until %s at the latest: %s", r.kind, r.frozen.until.Format(time.RFC3339), rest)

@@ -121,7 +121,7 @@ func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
 		switch {
 		case is.message != "" && (first.message == "" || first.untried && !is.untried):
 			first = is
-			first.message = fmt.Sprintf("target %s is not reached: %s", t.addr, is.message)
+			first.message = fmt.Sprintf("target %s is unreachable: %s", t.addr, is.message)
 		case partly != "" && some.message == "":
 			some = condition{message: partly, ready: true, quiet: true}
 		}

@@ -93,7 +93,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		}
 		c := check(datapath.Hop{Addr: remote}, every)
 		if c.message != "" {
-			c.message = fmt.Sprintf("underlay address %s is not reached: %s", remote, c.message)
+			c.message = fmt.Sprintf("underlay address %s is unreachable: %s", remote, c.message)
 		} else {
 			c = w.note(now)
 		}
@@ -204,7 +204,7 @@ func (r *reach) ofRoute(v *state.Route) condition {
 			continue
 		}
 		all.untried, all.quiet = all.untried && is.untried, all.quiet && is.quiet
-		dead = append(dead, fmt.Sprintf("next hop %s is not reached: %s", hopName(h), is.message))
+		dead = append(dead, fmt.Sprintf("next hop %s is unreachable: %s", hopName(h), is.message))
 	}
 	switch {
 	case len(dead) == 0:
@@ -212,7 +212,7 @@ func (r *reach) ofRoute(v *state.Route) condition {
 	case len(dead) < len(hops):
 		return condition{
 			ready: true, quiet: all.quiet, untried: all.untried,
-			message: fmt.Sprintf("%d of %d next hops are not reached, and the connections by them fail: %s", len(dead), len(hops), strings.Join(dead, "; ")),
+			message: fmt.Sprintf("%d of %d next hops are unreachable, so connections through them fail: %s", len(dead), len(hops), strings.Join(dead, "; ")),
 		}
 	}
 	all.message = strings.Join(dead, "; ")

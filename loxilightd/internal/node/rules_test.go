@@ -168,7 +168,7 @@ func TestOneBadRule(t *testing.T) {
 	fresh := []*state.Object{rule("bad", 2), rule("beside", 3, "g")}
 	revision := commit(t, store, fresh)
 	reports.want(t, "FirewallRule/bad failed", "FirewallRule/beside failed")
-	for name, text := range map[string]string{"bad": "too wide", "beside": "there is FirewallRule/bad: too wide"} {
+	for name, text := range map[string]string{"bad": "too wide", "beside": "FirewallRule/bad is faulty: too wide"} {
 		if s, ok := n.Status(state.Key{Kind: state.KindFirewallRule, Name: name}); !ok || s.State != reconcile.Failed || !strings.Contains(s.Message, text) {
 			t.Errorf("%s: %+v, want failed: …%s…", name, s, text)
 		}

@@ -220,7 +220,7 @@ func (r *ruleSet[V]) of(o *state.Object) Status {
 	}
 	if s.Failures > 0 && len(r.faults) > 0 {
 		k, fault := r.firstFault()
-		s.Message = fmt.Sprintf("not in force, since rules are put in force together, and there is %s: %s", k, fault)
+		s.Message = fmt.Sprintf("not in force, because rules take effect together and %s is faulty: %s", k, fault)
 	}
 	return s
 }

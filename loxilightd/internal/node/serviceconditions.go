@@ -156,12 +156,12 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 		return condition{message: fmt.Sprintf("no %s backend has been checked yet", what), quiet: true, untried: true}
 	case active > 0:
 	case s.unhealthy > 0 && fallback == 0:
-		return condition{message: fmt.Sprintf("no %s backend takes connections, %d unhealthy: see llcli describe service %s", what, s.unhealthy, o.Name), quiet: quiet}
+		return condition{message: fmt.Sprintf("no %s backend accepts connections (%d unhealthy): see llcli describe service %s", what, s.unhealthy, o.Name), quiet: quiet}
 	case fallback > 0:
 		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
 			"no %s backend is active, so %d that are draining or of weight 0 get the connections: see llcli describe service %s", what, fallback, o.Name)}
 	case s.total > 0:
-		return condition{message: fmt.Sprintf("no %s backend takes connections: all %d are down", what, s.total), ready: true, quiet: quiet}
+		return condition{message: fmt.Sprintf("no %s backend accepts connections: all %d are down", what, s.total), ready: true, quiet: quiet}
 	case len(v.Backends) > 0:
 		// Endpoints of one family are normal for a dual-stack Service of Kubernetes.
 		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
@@ -194,7 +194,7 @@ func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datap
 			if lost.message == "" || lost.untried && !is.untried {
 				lost = is
 				lost.quiet = is.quiet || o.Owner == state.OwnerK8s
-				lost.message = fmt.Sprintf("backend %s is not reached: %s", b, is.message)
+				lost.message = fmt.Sprintf("backend %s is unreachable: %s", b, is.message)
 			}
 			continue
 		}
@@ -224,7 +224,7 @@ func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datap
 	}
 	lost.ready = unreached < len(list)
 	if unreached > 1 {
-		lost.message = fmt.Sprintf("%d of %d backends are not reached; %s", unreached, len(list), lost.message)
+		lost.message = fmt.Sprintf("%d of %d backends are unreachable; %s", unreached, len(list), lost.message)
 	}
 	return joinConditions([]condition{lost, partly, routed, aside, nameless})
 }

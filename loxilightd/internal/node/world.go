@@ -276,7 +276,7 @@ func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 				if network.Bits() >= v.Subnets[i].Bits() {
 					return condition{message: message + ", so packets to pods leave by that device: choose another subnet, or remove the address from the device"}
 				}
-				is = condition{ready: true, quiet: true, message: message + ": hosts there with addresses of the subnet are not reached"}
+				is = condition{ready: true, quiet: true, message: message + ": hosts on that network with addresses in the subnet are unreachable"}
 			}
 		}
 	}

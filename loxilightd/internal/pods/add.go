@@ -316,7 +316,7 @@ func (s *Server) stillWithin(r *record) *api.Error {
 	for _, a := range r.Addresses {
 		in := func(subnet netip.Prefix) bool { return subnet.Contains(a.Addr()) }
 		if r.Plugin == nil && !slices.ContainsFunc(n.Subnets, in) {
-			return unavailable("PodNetwork/%s has other subnets now, without %s", r.Network, a.Addr())
+			return unavailable("PodNetwork/%s no longer has a subnet that contains %s", r.Network, a.Addr())
 		}
 	}
 	return nil

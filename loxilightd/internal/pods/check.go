@@ -26,7 +26,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 		return coded(api.ReasonNotFound, api.CNIContainerUnknown, "%s of container %s was not added, or was removed", o.IfName, o.ContainerID)
 	}
 	if p.Netns != r.Netns {
-		return badEnvironment("CNI_NETNS", "%s is not %s, which it was added in", p.Netns, r.Netns)
+		return badEnvironment("CNI_NETNS", "%s differs from %s, the netns of the ADD", p.Netns, r.Netns)
 	}
 	if err := r.agrees(c); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 	}
 	if s.VerifyEndpoint != nil {
 		if err := s.VerifyEndpoint(ctx, r.Object); err != nil {
-			return unavailable("%s/%s could not be looked at: %v", kindEndpoint, r.Object, err)
+			return unavailable("%s/%s could not be checked: %v", kindEndpoint, r.Object, err)
 		}
 	}
 	for _, o := range r.objects() {

@@ -116,7 +116,7 @@ func parseConf(p *api.CNIParams) (*conf, *api.Error) {
 		c.ipam.Type = ""
 	}
 	if strings.ContainsAny(c.ipam.Type, "/\x00") {
-		return nil, badConfig("ipam.type", "%q is no name of a plugin", c.ipam.Type)
+		return nil, badConfig("ipam.type", "%q is not a valid plugin name", c.ipam.Type)
 	}
 	if p.Command == api.CNIGC || p.Command == api.CNIStatus {
 		return c, nil
@@ -129,7 +129,7 @@ func parseConf(p *api.CNIParams) (*conf, *api.Error) {
 
 func checkOwner(p *api.CNIParams) *api.Error {
 	if p.ContainerID == "" || p.IfName == "" {
-		return badEnvironment("CNI_CONTAINERID", "it and CNI_IFNAME are needed by %s", p.Command)
+		return badEnvironment("CNI_CONTAINERID", "is required for %s, together with CNI_IFNAME", p.Command)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 		return badEnvironment("CNI_CONTAINERID", "has %d bytes, at most %d", len(p.ContainerID), maxContainerID)
 	}
 	if !strings.HasPrefix(p.Netns, "/") {
-		return badEnvironment("CNI_NETNS", "%q is no absolute path", p.Netns)
+		return badEnvironment("CNI_NETNS", "%q is not an absolute path", p.Netns)
 	}
 	if err := c.parseArgs(p.Args); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (c *conf) parseArgs(text string) *api.Error {
 		}
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok {
-			return badEnvironment("CNI_ARGS", "%q is no KEY=VALUE", pair)
+			return badEnvironment("CNI_ARGS", "%q is not of the form KEY=VALUE", pair)
 		}
 		args[key] = value
 	}
@@ -244,7 +244,7 @@ func (c *conf) parseIPs(arg string) *api.Error {
 			a, err = p.Addr(), nil
 		}
 		if err != nil {
-			return badConfig(c.ipsFrom, "%q is no address", text)
+			return badConfig(c.ipsFrom, "%q is not a valid address", text)
 		}
 		c.ips = append(c.ips, a.Unmap())
 	}
@@ -256,7 +256,7 @@ func (c *conf) checkLengths(n *Network) *api.Error {
 	for _, p := range c.lengths {
 		for _, subnet := range n.Subnets {
 			if subnet.Contains(p.Addr()) && subnet.Bits() != p.Bits() {
-				return badConfig(c.ipsFrom, "%s has another length than subnet %s of PodNetwork/%s: leave the length out", p, subnet, c.Network)
+				return badConfig(c.ipsFrom, "the prefix length of %s differs from subnet %s of PodNetwork/%s; omit it", p, subnet, c.Network)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func (b *bandwidth) check() *api.Error {
 	}
 	for field, rate := range map[string]uint64{"ingressRate": b.IngressRate, "egressRate": b.EgressRate} {
 		if rate > 0 && rate < leastRate {
-			return badConfig("runtimeConfig.bandwidth."+field, "%d bit/s is less than %d, with which a pod can do nothing; 0 is no limit", rate, leastRate)
+			return badConfig("runtimeConfig.bandwidth."+field, "%d bit/s is below the minimum of %d bit/s; use 0 for no limit", rate, leastRate)
 		}
 	}
 	return nil

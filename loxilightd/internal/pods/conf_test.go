@@ -14,7 +14,7 @@ import (
 func TestWrongTypes(t *testing.T) {
 	for _, c := range []struct{ config, message string }{
 		{`[]`, "config: want an object, not a list"},
-		{`{"mtu":`, "config: is no JSON: unexpected end of JSON input, at byte 7"},
+		{`{"mtu":`, "config: is not valid JSON: unexpected end of JSON input, at byte 7"},
 		{`{"name":7}`, "name: want a string, not a number"},
 		{`{"mtu":"1500"}`, "mtu: want a whole number, not a string"},
 		{`{"mtu":1.5}`, "mtu: want a whole number, not number 1.5"},
@@ -27,8 +27,8 @@ func TestWrongTypes(t *testing.T) {
 		{`{"ipam":{"type":7}}`, "ipam.type: want a string, not a number"},
 		{`{"ipam":{"routes":{}}}`, "ipam.routes: want a list, not an object"},
 		{`{"ipam":{"routes":[{"dst":7}]}}`, "ipam.routes.dst: want a string, not a number"},
-		{`{"ipam":{"routes":[{"dst":"10.9.0.0"}]}}`, `ipam: "10.9.0.0" is no address with a length`},
-		{`{"ipam":{"routes":[{"dst":"10.9.0.0/16","gw":"x"}]}}`, `ipam: "x" is no address`},
+		{`{"ipam":{"routes":[{"dst":"10.9.0.0"}]}}`, `ipam: "10.9.0.0" is not a valid address with a prefix length`},
+		{`{"ipam":{"routes":[{"dst":"10.9.0.0/16","gw":"x"}]}}`, `ipam: "x" is not a valid address`},
 		{`{"prevResult":{"ips":[{"interface":"0"}]}}`, "prevResult.ips.interface: want a whole number, not a string"},
 		{`{"cni.dev/valid-attachments":{}}`, "want a list, not an object"},
 	} {

@@ -36,16 +36,16 @@ func explain(err error) (field, what string) {
 		return wrong.Field, fmt.Sprintf("want %s, not %s", wantedBy(wrong.Type), is)
 	}
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return "", fmt.Sprintf("is no JSON: %v, at byte %d", syntax, syntax.Offset)
+		return "", fmt.Sprintf("is not valid JSON: %v, at byte %d", syntax, syntax.Offset)
 	}
 	// net/netip formats its errors as ParseAddr("x"): reason.
 	head, _, _ := strings.Cut(err.Error(), "): ")
 	if call, value, ok := strings.Cut(head, "("); ok {
 		switch strings.TrimPrefix(call, "netip.") {
 		case "ParseAddr":
-			return "", value + " is no address"
+			return "", value + " is not a valid address"
 		case "ParsePrefix":
-			return "", value + " is no address with a length, such as 10.244.3.0/24"
+			return "", value + " is not a valid address with a prefix length, such as 10.244.3.0/24"
 		}
 	}
 	return "", err.Error()

@@ -41,7 +41,7 @@ func (s *Server) delLocked(ctx context.Context, p *api.CNIParams, c *conf) *api.
 		}
 	}
 	if err := s.Addresses.Release(ctx, o); err != nil {
-		return failed("give back the addresses of %s: %v", o, err)
+		return failed("release the addresses of %s: %v", o, err)
 	}
 	if err := s.deleteKept(ctx, o); err != nil {
 		return linkError(err)
@@ -109,7 +109,7 @@ func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 			return err
 		}
 	} else if err := s.Addresses.Release(ctx, r.owner()); err != nil {
-		return failed("give back the addresses of %s: %v", r.owner(), err)
+		return failed("release the addresses of %s: %v", r.owner(), err)
 	}
 	return joined(s.forget(r))
 }
@@ -122,7 +122,7 @@ func (r *record) objects() []api.ObjectRef {
 // gc removes the interfaces of a network that the runtime no longer lists.
 func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	if !c.Valid.set {
-		return badConfig("cni.dev/valid-attachments", "is missing: without it everything would go")
+		return badConfig("cni.dev/valid-attachments", "is missing: without it, all interfaces of this network would be deleted")
 	}
 	valid := map[ipam.Owner]bool{}
 	for i, a := range c.Valid.list {

@@ -101,7 +101,7 @@ func TestNetworkTurns(t *testing.T) {
 	n.desired.set(func() {
 		n.desired.refuse = func(api.Object) bool { n.network.Store(&other); return false }
 	})
-	if err := n.command(api.CNIAdd, "c1", nil); err == nil || err.Data.CNICode != api.CNITryAgain || !strings.Contains(err.Message, "PodNetwork/default has other subnets now, without 10.201.3.3") {
+	if err := n.command(api.CNIAdd, "c1", nil); err == nil || err.Data.CNICode != api.CNITryAgain || !strings.Contains(err.Message, "PodNetwork/default no longer has a subnet that contains 10.201.3.3") {
 		t.Errorf("%v, want to try again", err)
 	}
 	n.wantOnly()

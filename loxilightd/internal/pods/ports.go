@@ -29,9 +29,9 @@ func (m *portMapping) check() *api.Error {
 	}
 	switch {
 	case m.HostPort < 0 || m.HostPort > 65535:
-		return badConfig("runtimeConfig.portMappings", "hostPort %d is no port", m.HostPort)
+		return badConfig("runtimeConfig.portMappings", "hostPort %d is not a valid port", m.HostPort)
 	case m.ContainerPort < 1 || m.ContainerPort > 65535:
-		return badConfig("runtimeConfig.portMappings", "containerPort %d is no port", m.ContainerPort)
+		return badConfig("runtimeConfig.portMappings", "containerPort %d is not a valid port", m.ContainerPort)
 	case !slices.Contains([]string{"tcp", "udp", "sctp"}, m.Protocol):
 		return badConfig("runtimeConfig.portMappings", "protocol %q is not one of tcp, udp, sctp", m.Protocol)
 	}
@@ -83,7 +83,7 @@ func checkApart(list []portMapping) *api.Error {
 	for _, m := range list {
 		for _, p := range m.places() {
 			if seen[p] {
-				return badConfig("runtimeConfig.portMappings", "hostPort %d/%s is mapped twice: it can lead to one port of the pod", m.HostPort, m.Protocol)
+				return badConfig("runtimeConfig.portMappings", "hostPort %d/%s is mapped twice; map it once, to a single port of the pod", m.HostPort, m.Protocol)
 			}
 			seen[p] = true
 		}
@@ -125,7 +125,7 @@ func portTaken(holder *record, port string) *api.Error {
 	if pod := podOf(holder); pod != "" {
 		who = "pod " + pod + " (" + who + ")"
 	}
-	return coded(api.ReasonConflict, api.CNITryAgain, "hostPort %s belongs to %s of %s: a port of the node leads to one pod; take another port, or remove that one first",
+	return coded(api.ReasonConflict, api.CNITryAgain, "hostPort %s belongs to %s of %s: a host port maps to one pod only; use another port, or delete that pod first",
 		port, holder.IfName, who).At("", "runtimeConfig.portMappings")
 }
 

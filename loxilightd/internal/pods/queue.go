@@ -133,14 +133,14 @@ func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 	if err == nil {
 		if err = json.Unmarshal(text, p); err != nil {
 			if o, ok := s.queuedOwner(path, text); ok {
-				s.Log.Warn("a queued DEL is damaged and carried out by its name", slog.String("file", path), slog.Any("error", err))
+				s.Log.Warn("a queued DEL is damaged; its interface was determined from the file name", slog.String("file", path), slog.Any("error", err))
 				p, err = &api.CNIParams{ContainerID: o.ContainerID, IfName: o.IfName}, nil
 			}
 		}
 	}
 	p.Command = api.CNIDel
 	if err == nil && filepath.Base(path) != sumOf(ownerOf(p))+".json" {
-		err = errors.New("its content and its file name are about different containers")
+		err = errors.New("its content and its file name refer to different interfaces")
 	}
 	if err == nil {
 		c, refused := parseConf(p)

@@ -311,7 +311,7 @@ func (s *Server) Problems() (list []string) {
 	}
 	if len(rebuilt) > 0 {
 		list = append(list, "the records in "+filepath.Join(s.StateDir, recordDir)+" were damaged or lost for "+some(rebuilt)+
-			": they continue with their Endpoints and leases; recreate them at a time of your choice")
+			": they keep running with their Endpoints and leases; recreate them when convenient")
 	}
 	s.mu.Lock()
 	kept := slices.Collect(maps.Keys(s.kept))

@@ -173,7 +173,7 @@ func (s *Server) save(r *record) error {
 	}
 	if err != nil {
 		_ = os.Remove(f.Name()) // useless
-		return fmt.Errorf("remember %s: %w", r.owner(), err)
+		return fmt.Errorf("save record of %s: %w", r.owner(), err)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (s *Server) save(r *record) error {
 func (s *Server) forget(r *record) error {
 	err := os.Remove(s.recordPath(r.owner()))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget %s: %w", r.owner(), err)
+		return fmt.Errorf("delete record of %s: %w", r.owner(), err)
 	}
 	s.dropDamaged(r.owner())
 	s.mu.Lock()
@@ -238,7 +238,7 @@ func readRecord(path string) (*record, error) {
 		return nil, err
 	}
 	if filepath.Base(path) != sumOf(r.owner())+".json" || r.Device == "" || r.Object == "" || len(r.Gateways) != len(r.Addresses) {
-		return nil, errors.New("it is not whole")
+		return nil, errors.New("the record is incomplete or does not match its file name")
 	}
 	return r, nil
 }

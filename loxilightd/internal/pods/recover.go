@@ -18,7 +18,7 @@ import (
 // whether it succeeded; otherwise it must be repeated.
 func (s *Server) recover(ctx context.Context) bool {
 	if err := s.takeOver(ctx); err != nil {
-		s.Log.Error("what an earlier run left of pods is not cleared away yet; ADD waits for that", slog.Any("error", err))
+		s.Log.Error("leftovers of pods from an earlier run are not removed yet; ADD waits until they are", slog.Any("error", err))
 		return false
 	}
 	s.drain(ctx)
@@ -120,7 +120,7 @@ func (s *Server) clearLeases(ctx context.Context) error {
 		if r != nil || l.Boot == s.Addresses.Boot() && s.isDamaged(l.Owner) {
 			continue
 		}
-		s.Log.Info("addresses that no pod has are given back", slog.String("container", l.ContainerID), slog.Any("addresses", l.Addresses))
+		s.Log.Info("releasing addresses without a pod", slog.String("container", l.ContainerID), slog.Any("addresses", l.Addresses))
 		if err := s.Addresses.Release(ctx, l.Owner); err != nil {
 			return err
 		}

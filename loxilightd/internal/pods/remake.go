@@ -123,7 +123,7 @@ func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	defer cancel()
 	if s.VerifyEndpoint != nil {
 		if err := s.VerifyEndpoint(bounded, r.Object); err != nil {
-			return unavailable("%s/%s could not be looked at: %v", kindEndpoint, r.Object, err)
+			return unavailable("%s/%s could not be checked: %v", kindEndpoint, r.Object, err)
 		}
 	}
 	if err := s.Objects.Ready(bounded, revision, refsOf([]api.Object{endpoint})); err != nil {

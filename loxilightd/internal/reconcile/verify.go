@@ -127,7 +127,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 		r.mu.Unlock()
 		return
 	}
-	message, outdated := "changed by something other than loxilight; being repaired", errors.Is(err, datapath.ErrOutdated)
+	message, outdated := "changed externally; being repaired", errors.Is(err, datapath.ErrOutdated)
 	switch {
 	case outdated:
 		message = err.Error()
@@ -144,7 +144,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 		r.log.info("recreated", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
 		return
 	}
-	r.log.warn("not as it was left, applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
+	r.log.warn("row failed its verification; applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
 }
 
 // prune deletes the rows of the table that are not desired.

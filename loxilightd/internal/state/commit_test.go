@@ -161,11 +161,11 @@ func TestMoreRulesThanCanBe(t *testing.T) {
 	wantRefusal(t, s, several(datapath.MaxFirewallRules+1, rule), Capacity, "FirewallRule/r16000", "",
 		"a node has at most 16000 FirewallRules: 0 now, 16001 with this change; delete or join some")
 	commit(t, s, several(datapath.MaxFirewallRules, rule))
-	wantRefusal(t, s, several(2001, nat), Capacity, "NAT/r02000", "", "a node has at most 2000 rules of NAT: 0 now, 2001 with this change")
+	wantRefusal(t, s, several(2001, nat), Capacity, "NAT/r02000", "", "a node has at most 2000 NAT rules: 0 now, 2001 with this change")
 	commit(t, s, several(2000, nat))
 	wantRefusal(t, s, &Transaction{Put: []*Object{{
 		Key: Key{KindPodNetwork, "p"}, Value: &PodNetwork{Masquerade: true, Subnets: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
-	}}}, Capacity, "PodNetwork/p", "", "a node has at most 2000 rules of NAT: 2000 now, 2001 with this change")
+	}}}, Capacity, "PodNetwork/p", "", "a node has at most 2000 NAT rules: 2000 now, 2001 with this change")
 	commit(t, s, &Transaction{Put: []*Object{rule("s")}, Delete: []Key{{KindFirewallRule, "r00000"}}})
 }
 

@@ -125,10 +125,10 @@ func (u *detachCheck) checkRules(d detached) error {
 	switch {
 	case count > 0:
 		return u.refuse(d.was,
-			what+", and would see no packet of it: delete or change what names the device first",
-			fmt.Sprintf("%s, and sees no packet of it any more: %s is not filtered or translated", what, d.device))
+			what+", but its packets would no longer match: delete or change the rules first",
+			fmt.Sprintf("%s, but packets of %s no longer match: they are not filtered or translated", what, d.device))
 	case u.counts[KindFirewallRule] > 0:
-		u.warn("%s: FirewallRules see no packet of device %q any more", d.was.Key, d.device)
+		u.warn("%s: FirewallRules no longer apply to device %q", d.was.Key, d.device)
 	}
 	return nil
 }

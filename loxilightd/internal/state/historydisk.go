@@ -43,7 +43,7 @@ func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	})
 	n := len(c.history)
 	if err == nil && n > 0 && c.history[n-1].Revision != c.revision {
-		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version went on with it", c.history[n-1].Revision, c.revision)
+		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.revision)
 	}
 	if err != nil {
 		c.history = nil

@@ -347,9 +347,9 @@ func (p *plan) checkStays(w *waiting) error {
 			switch i, ends := e.livesIn(was, p.edit.get(was.Key)); {
 			case !ends:
 			case i < 0:
-				return refuse(Conflict, o.Key, "spec.network", "%s does not exist then", was.Key)
+				return refuse(Conflict, o.Key, "spec.network", "%s would not exist", was.Key)
 			default:
-				return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is in no subnet of %s then", e.Addresses[i], was.Key)
+				return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s would not be in a subnet of %s", e.Addresses[i], was.Key)
 			}
 		}
 	}

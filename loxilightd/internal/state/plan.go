@@ -80,7 +80,7 @@ func (s *Store) plan(t *Transaction) (*plan, error) {
 
 func name(k Key, named map[Key]struct{}) error {
 	if _, twice := named[k]; twice {
-		return refuse(Invalid, k, "", "named twice in one transaction")
+		return refuse(Invalid, k, "", "appears twice in one transaction")
 	}
 	named[k] = struct{}{}
 	return nil
@@ -252,7 +252,7 @@ func (s *Store) checkCapacity(p *plan) error {
 		func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
 		return err
 	}
-	if err := p.checkMost("rules of NAT", "delete some, or raise tables.rules in the configuration: a 16th of it is the limit",
+	if err := p.checkMost("NAT rules", "delete some, or raise tables.rules in the configuration: a 16th of it is the limit",
 		int(s.tables.MaxNATs()), func(c datapath.Cost) int { return c.NATs }); err != nil {
 		return err
 	}

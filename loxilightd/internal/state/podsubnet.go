@@ -16,7 +16,7 @@ func (p *plan) checkSubnets() error {
 			for n := range p.each(KindPodNetwork) {
 				for i, subnet := range n.Value.(*PodNetwork).Subnets {
 					if why := peerConflict(prefix, subnet, fmt.Sprintf("spec.subnets[%d] of %s", i, n.Key)); why != "" {
-						return refuse(Conflict, o.Key, field, "%s: this node's own pods are not reached through another node: remove it, or change that first", why)
+						return refuse(Conflict, o.Key, field, "%s: pods of this node cannot be behind a Peer: remove the prefix here, or change the subnet first", why)
 					}
 				}
 			}
@@ -90,7 +90,7 @@ func (p *plan) checkPeerPrefixes(network *Object) error {
 						what = fmt.Sprintf("%s, %s of %s, is part of %s", prefix, field, o.Key, subnet)
 					}
 					return refuse(Conflict, network.Key, fmt.Sprintf("spec.subnets[%d]", i),
-						"%s: this node's own pods are not reached through another node: remove it there first, or give this node another subnet", what)
+						"%s: pods of this node cannot be behind a Peer: remove the prefix there first, or choose another subnet for this node", what)
 				}
 			}
 		}
@@ -122,7 +122,7 @@ func (p *plan) checkInhabited(was *Object) error {
 	if count == 0 {
 		return nil
 	}
-	field, one, many := "spec.subnets", "has an address that is in none of them any more", "have addresses that are in none of them any more"
+	field, one, many := "spec.subnets", "would have an address outside all subnets", "would have addresses outside all subnets"
 	todo := "remove these pods first, or keep their subnets"
 	if o == nil {
 		field, one, many, todo = "", "is in it", "are in it", "remove these pods first"

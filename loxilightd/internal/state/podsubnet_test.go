@@ -80,8 +80,8 @@ func TestPodsKeepTheirNetwork(t *testing.T) {
 		return &Transaction{Put: []*Object{podNetwork("pods", subnets...)}}
 	}
 	drop := &Transaction{Delete: []Key{{KindPodNetwork, "pods"}}}
-	wantRefusal(t, s, change("10.7.2.0/24"), Conflict, "PodNetwork/pods", "spec.subnets", "3 Endpoints have addresses that are in none of them any more, the first is Endpoint/a with 10.7.1.9: ")
-	wantRefusal(t, s, change("10.7.1.0/25"), Conflict, "PodNetwork/pods", "spec.subnets", "1 Endpoint has an address that is in none of them any more, Endpoint/b with 10.7.1.200: ")
+	wantRefusal(t, s, change("10.7.2.0/24"), Conflict, "PodNetwork/pods", "spec.subnets", "3 Endpoints would have addresses outside all subnets, the first is Endpoint/a with 10.7.1.9: ")
+	wantRefusal(t, s, change("10.7.1.0/25"), Conflict, "PodNetwork/pods", "spec.subnets", "1 Endpoint would have an address outside all subnets, Endpoint/b with 10.7.1.200: ")
 	wantRefusal(t, s, change("2001:db8:7::/64"), Conflict, "PodNetwork/pods", "spec.subnets", "3 Endpoints")
 	wantRefusal(t, s, drop, Conflict, "PodNetwork/pods", "", "4 Endpoints are in it, the first is Endpoint/a: ")
 	wantRefusal(t, s, &Transaction{Replace: &Scope{Owner: "k8s", Kinds: []string{KindPodNetwork}}, Put: []*Object{podNetwork("other", "10.9.1.0/24")}},

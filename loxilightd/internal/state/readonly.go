@@ -41,7 +41,7 @@ func (d *disk) needWritable() error {
 	if d.readOnly == nil {
 		return nil
 	}
-	refused := fmt.Errorf("%s could only be read when the daemon started (%w): see to its file system, then try again", d.path, d.readOnly)
+	refused := fmt.Errorf("%s could only be read when the daemon started (%w): repair or remount its file system, then try again", d.path, d.readOnly)
 	if err := unix.Access(d.path, unix.W_OK); err != nil {
 		return refused
 	}

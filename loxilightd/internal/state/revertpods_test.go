@@ -60,9 +60,9 @@ func TestPodsGetNothingThatIsReverted(t *testing.T) {
 		}{
 			{gone, "spec.addresses[0]", "waits to be confirmed until 2026-03-04T05:07:07Z (for 1m0s), and this object conflicts with the state after the rollback: 10.7.1.9 is the switch's or the node's own, by Bridge/lan: confirm it"},
 			{gateway, "spec.addresses[0]", "10.7.1.1 is the switch's or the node's own, by PodNetwork/pods"},
-			{outside, "spec.addresses[0]", "10.7.2.8 is in no subnet of PodNetwork/pods then"},
-			{none, "spec.addresses[0]", "10.9.1.8 is in no subnet of PodNetwork/more then"},
-			{elsewhere, "spec.network", "PodNetwork/more does not exist then"},
+			{outside, "spec.addresses[0]", "10.7.2.8 would not be in a subnet of PodNetwork/pods"},
+			{none, "spec.addresses[0]", "10.9.1.8 would not be in a subnet of PodNetwork/more"},
+			{elsewhere, "spec.network", "PodNetwork/more would not exist"},
 		} {
 			wantRefusal(t, s, &Transaction{Put: []*Object{x.o}}, Conflict, x.o.Key.String(), x.field, x.text)
 		}

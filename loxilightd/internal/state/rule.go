@@ -156,8 +156,8 @@ func (p *plan) checkCircles() error {
 func (p *plan) refuseCircle(circle map[string]bool) error {
 	for _, o := range p.puts {
 		if o.Kind == KindAddressGroup && circle[o.Name] {
-			return refuse(Invalid, o.Key, "spec.members", "the groups among them lead back to this one: take one of them out")
+			return refuse(Invalid, o.Key, "spec.members", "the groups in this list form a cycle with this group: remove one of them")
 		}
 	}
-	return refuse(Invalid, Key{}, "", "the members of the groups %v are each other", slices.Sorted(maps.Keys(circle)))
+	return refuse(Invalid, Key{}, "", "the groups %v form a cycle: remove one of their members", slices.Sorted(maps.Keys(circle)))
 }

@@ -61,9 +61,9 @@ func (p *plan) checkTunnels() error {
 		switch count {
 		case 0:
 		case 1:
-			return refuse(Conflict, was.Key, "", "1 Peer names it, %s: delete it first, or in the same change, or have it name another one", first)
+			return refuse(Conflict, was.Key, "", "1 Peer names it, %s: delete it first, or in the same change, or set its tunnel to another Tunnel", first)
 		default:
-			return refuse(Conflict, was.Key, "", "%d Peers name it, the first is %s: delete them first, or in the same change, or have them name another one", count, first)
+			return refuse(Conflict, was.Key, "", "%d Peers name it, the first is %s: delete them first, or in the same change, or set their tunnel to another Tunnel", count, first)
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func write(bin, out, version, revision, licence string, programs []string) error
 	for _, p := range programs {
 		place, known := places[p]
 		if !known {
-			return fmt.Errorf("%s: no place in the image is known for it", p)
+			return fmt.Errorf("%s: its folder in the image is unknown", p)
 		}
 		i.Files = append(i.Files, image.File{Path: path.Join(place, p), Mode: 0o755, Source: filepath.Join(bin, p)})
 	}

@@ -58,12 +58,12 @@ func (r *natRule) pairUp(v *datapath.NAT) error {
 		from = v.Match.Destination
 	}
 	if len(from) != len(v.Addresses) {
-		return fmt.Errorf("addresses: %d prefixes for %d that are translated", len(v.Addresses), len(from))
+		return fmt.Errorf("addresses: %d prefixes, want %d as in the match", len(v.Addresses), len(from))
 	}
 	for i, p := range from {
 		to := v.Addresses[i]
 		if p.Bits() != to.Bits() || p.Addr().Is4() != to.Addr().Is4() {
-			return fmt.Errorf("addresses: %s is not as long as %s", to, p)
+			return fmt.Errorf("addresses: %s and %s differ in prefix length or address family", to, p)
 		}
 		r.pair(p, to)
 	}
@@ -147,7 +147,7 @@ func (r *natRule) fillDestinationPorts(v *datapath.NAT) error {
 	}
 	to := v.Ports[0]
 	if len(v.Ports) > 1 {
-		return fmt.Errorf("ports: one range for a destination, not %d", len(v.Ports))
+		return fmt.Errorf("ports: DNAT takes one range, not %d", len(v.Ports))
 	}
 	r.record.RangeFirst[0], r.record.RangeSize[0] = to.First, to.Last-to.First+1
 	r.record.PortCount = uint32(to.Last-to.First) + 1
@@ -184,7 +184,7 @@ func (r *natRule) fillPorts(ranges []datapath.PortRange, block uint16) error {
 		n += size
 	}
 	if n == 0 {
-		return fmt.Errorf("ports: none is left to be given out in blocks of %d", block)
+		return fmt.Errorf("ports: no ports are left to assign (blockSize %d)", block)
 	}
 	r.record.PortCount, r.record.BlockSize = n, block
 	// A stride that is coprime to the count visits every port once, with successive ports far

@@ -44,7 +44,7 @@ func newConverter(from, to fields, key bool) (*converter, error) {
 		f := &from.list[i]
 		t := to.find(f.name)
 		if key && !f.padding() && (t == nil || t.count < f.count) {
-			return nil, fmt.Errorf("field %q of the key is gone or shorter", f.name)
+			return nil, fmt.Errorf("field %q of the key is missing or shorter", f.name)
 		}
 	}
 	c.merge()

@@ -122,7 +122,7 @@ func TestKeysThatWouldCollide(t *testing.T) {
 		from, to []member
 		why      string
 	}{
-		{"gone", []member{{"a", typeU32}, {"b", typeU32}}, []member{{"a", typeU32}}, `"b" of the key is gone`},
+		{"gone", []member{{"a", typeU32}, {"b", typeU32}}, []member{{"a", typeU32}}, `"b" of the key is missing`},
 		{"new", []member{{"a", typeU32}}, []member{{"a", typeU32}, {"b", typeU32}}, ""},
 		{"padding gone", []member{{"a", typeU32}, {"pad", typeU32}}, []member{{"a", typeU32}}, ""},
 		{"shorter", []member{{"a", &btf.Array{Index: typeU32, Type: typeU8, Nelems: 4}}}, []member{{"a", &btf.Array{Index: typeU32, Type: typeU8, Nelems: 3}}}, "shorter"},

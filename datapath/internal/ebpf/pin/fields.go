@@ -143,7 +143,7 @@ func shapeOf(spec *ebpf.MapSpec) (s shape, err error) {
 	return s, err
 }
 
-var errNoTypes = errors.New("the kernel knows no description (BTF) of its fields")
+var errNoTypes = errors.New("the kernel has no BTF for its fields")
 
 // shapeOfPinned returns the layout with which a map was created, as stored by the kernel. Reading
 // it requires CAP_SYS_ADMIN: without it the error wraps EPERM.

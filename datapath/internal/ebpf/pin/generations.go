@@ -86,7 +86,7 @@ func (all generations) choose() (int, comparison) {
 	case i < 0:
 		return i, all[0].comparison
 	case len(all) > 1:
-		return i, comparison{action: datapath.PinsConvert, reason: "an earlier change of it was not finished"}
+		return i, comparison{action: datapath.PinsConvert, reason: "an earlier conversion is incomplete"}
 	}
 	return i, all[i].comparison
 }

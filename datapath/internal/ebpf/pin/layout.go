@@ -51,7 +51,7 @@ func otherLayout(pinDir string) (string, error) {
 		number, ok := strings.CutPrefix(f.Name(), DirPrefix)
 		dir := filepath.Join(pinDir, f.Name())
 		if ok && dir != Dir(pinDir) && !IsEmpty(dir) {
-			return fmt.Sprintf("they are of layout %s%s, this version has %d", number, by(ReadOrigin(dir).Version), LayoutVersion), nil
+			return fmt.Sprintf("they have layout %s%s, this version uses %d", number, by(ReadOrigin(dir).Version), LayoutVersion), nil
 		}
 	}
 	return "", nil
@@ -102,7 +102,7 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	case err != nil && datapath.IsShortage(err):
 		return comparison{action: datapath.PinsRefuse, reason: err.Error(), shortage: err}
 	case err != nil && classOf(spec).notCopied:
-		return comparison{action: datapath.PinsConvert, reason: "begins anew: " + err.Error()}
+		return comparison{action: datapath.PinsConvert, reason: "is recreated empty: " + err.Error()}
 	case err != nil:
 		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
 	case convert != nil:
@@ -112,14 +112,14 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	case old.MaxEntries() == spec.MaxEntries:
 		return comparison{action: datapath.PinsConvert, reason: "it was made with other options"}
 	}
-	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("it has room for %d, to have it for %d", old.MaxEntries(), spec.MaxEntries)}
+	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", old.MaxEntries(), spec.MaxEntries)}
 }
 
 // compareEntries returns the converter from entries of old to entries of spec; nil: entries stay
 // unchanged.
 func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) {
 	if !sameFamily(old.Type(), spec.Type) {
-		return nil, fmt.Errorf("it is a %s, to be a %s", old.Type(), spec.Type)
+		return nil, fmt.Errorf("type %s, want %s", old.Type(), spec.Type)
 	}
 	if t := spec.Type; (t == ebpf.Queue || t == ebpf.RingBuf) && old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize {
 		return nil, nil // the kernel stores no types for these

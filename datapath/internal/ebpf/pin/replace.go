@@ -127,7 +127,7 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 		if g.action != datapath.PinsRefuse {
 			return false
 		}
-		log.Warn("what another version began to copy is left behind: this one cannot read it", "pin", g.path, "reason", g.reason)
+		log.Warn("unfinished copy of another version is kept: this version cannot read it", "pin", g.path, "reason", g.reason)
 		g.m.Close()
 		return true
 	})
@@ -145,7 +145,7 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 	if err != nil || held <= spec.MaxEntries {
 		return -1, err
 	}
-	log.Warn("table keeps its size: it holds more than it is to have room for; raise the tables in the configuration, or let connections end and restart",
+	log.Warn("table keeps its size: it holds more entries than the configured size; raise the tables in the configuration, or let connections end and restart",
 		"table", spec.Name, "entries", held, "wanted", spec.MaxEntries, "size", old.MaxEntries())
 	spec.MaxEntries = old.MaxEntries()
 	if all[0].convert == nil && spec.Compatible(old) == nil {
@@ -257,7 +257,7 @@ func (r *Replacements) removeUnknown() error {
 		if err := Remove(filepath.Join(r.dir, p.Name())); err != nil {
 			return err
 		}
-		r.log.Info("table removed that this version does not have", "table", p.Name())
+		r.log.Info("removed a table that this version does not use", "table", p.Name())
 	}
 	return nil
 }

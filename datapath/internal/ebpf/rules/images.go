@@ -195,7 +195,7 @@ func (m *Images) write(which uint32, image *classify.Image) (*ebpf.Map, error) {
 	spec := m.inner[imageSizes[which-1].name]
 	inner, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, fmt.Errorf("no memory for the %d KiB of an image of rules; "+
+		return nil, fmt.Errorf("no memory for the %d KiB of a compiled rule set; "+
 			"allow more (MemoryMax of the unit counts maps), or use fewer rules and addresses: %w", spec.ValueSize>>10, err)
 	}
 	err = mapped(inner, unix.PROT_READ|unix.PROT_WRITE, func(b []byte) error {
@@ -227,7 +227,7 @@ func (m *Images) insert(set kernel.RuleSet, which uint32, inner *ebpf.Map) error
 func mapped(m *ebpf.Map, access int, f func([]byte) error) error {
 	b, err := unix.Mmap(m.FD(), 0, int(m.ValueSize()), access, unix.MAP_SHARED)
 	if err != nil {
-		return fmt.Errorf("map the memory of an image of rules: %w", err)
+		return fmt.Errorf("map the memory of a compiled rule set: %w", err)
 	}
 	return errors.Join(f(b), unix.Munmap(b))
 }
