@@ -206,7 +206,7 @@ func TestRouteConfiguredTwice(t *testing.T) {
 		inForce("a was configured", "a", "up0")
 		for range 2 {
 			err := x.n.Routes().Update(ctx, "b", b)
-			if err == nil || !strings.Contains(err.Error(), "Route a has it") {
+			if err == nil || !strings.Contains(err.Error(), "already configured by Route a") {
 				t.Errorf("%s: b once more: %v, want an error that names a", f.prefix, err)
 			}
 			inForce("b was configured again", "a", "up0")
