@@ -55,7 +55,7 @@ static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p
 		__be32 id;
 	} ext;
 
-	for (int i = 0; i < IPV6_EXT_MAX; i++) {
+	for (int i = 0; i <= IPV6_EXT_MAX; i++) {
 		switch (next) {
 		case IPPROTO_HOPOPTS:
 		case IPPROTO_ROUTING:

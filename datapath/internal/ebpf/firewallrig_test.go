@@ -270,12 +270,14 @@ func TestRulesOfTheRest(t *testing.T) {
 			parts := testpkt.Fragments(build(testpkt.UDP{Source: f.client.Port(), Destination: f.far.Port()},
 				testpkt.Payload(strings.Repeat("long enough for two. ", 20))), 300, 77)
 			first, later := parts[0], parts[1]
-			shot := map[string][]byte{"later fragment": later}
+			shot, passed := map[string][]byte{"later fragment": later}, map[string][]byte{}
 			if f.name == "IPv6" {
 				var nine []testpkt.Extension
 				for range 9 {
 					nine = append(nine, hops(testpkt.Destination, 8))
 				}
+				passed["eight extension headers"] = testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: f.far.Addr(), Extensions: nine[1:]},
+					testpkt.UDP{Source: f.client.Port(), Destination: f.far.Port()}, testpkt.Payload("eight"))
 				shot["nine extension headers"] = testpkt.Build(eth, testpkt.IPv6{Source: f.client.Addr(), Destination: f.far.Addr(),
 					Extensions: nine, Protocol: 17}, testpkt.Raw("12345678"))
 				r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.inAddr)}, uint8(1))
@@ -302,6 +304,9 @@ func TestRulesOfTheRest(t *testing.T) {
 			r.step("ESP", r.in, esp, actShot, esp)
 			for what, frame := range shot {
 				r.step(what, r.in, frame, actShot, frame)
+			}
+			for what, frame := range passed {
+				r.step(what, r.in, frame, actUnspec, frame)
 			}
 			r.step("first fragment", r.in, first, actUnspec, first)
 			r.step("the later one, after it", r.in, later, actUnspec, later)
