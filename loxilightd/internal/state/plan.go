@@ -101,7 +101,7 @@ func (p *plan) put(o *Object, named map[Key]struct{}) error {
 	change := Change{Key: o.Key, Action: Created}
 	switch {
 	case old == nil:
-	case old.same(o) && old.isOpaque() == o.isOpaque():
+	case old.same(o) && (o.isOpaque() || !old.isOpaque()):
 		change.Action = Unchanged
 		p.changes = append(p.changes, change)
 		return nil
