@@ -460,8 +460,8 @@ func (v *devices) networks() (all []onLink) {
 
 // natAnnouncements returns the announcements of NAT rules: the addresses to which SNAT translates,
 // and the destinations of DNAT that are single addresses or mapped one to one. The addresses of a
-// rule that is limited to some devices are announced only there, those of an Unannounced rule not
-// at all.
+// rule that is limited to some devices are announced only there, and the addresses of an Unannounced
+// rule not at all.
 func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) (list []announcement) {
 	for name, v := range rules {
 		if v.Unannounced {

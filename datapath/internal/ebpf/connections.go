@@ -157,5 +157,5 @@ func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
 
 // since returns the time from tick to now, or 0 if tick is later.
 func since(now, tick uint32) time.Duration {
-	return kernel.DurationOf(uint32(max(0, int32(now-tick))))
+	return kernel.DurationOf(kernel.TicksBetween(tick, now))
 }

@@ -151,7 +151,9 @@ func tuplesOf[K comparable, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP
 }
 
 // idleSince returns the number of ticks since a direction last carried a packet.
-func idleSince(now uint32, m *kernel.CtMeta) uint32 { return uint32(max(0, int32(now-m.LastSeenTick))) }
+func idleSince(now uint32, m *kernel.CtMeta) uint32 {
+	return kernel.TicksBetween(m.LastSeenTick, now)
+}
 
 // twinMeta returns the common part of the entry at k in either table, or nil.
 func (t *connMap[K, V, KP, VP]) twinMeta(k K) (*kernel.CtMeta, error) {

@@ -44,7 +44,7 @@ func (f *filter) replace() error {
 	return f.namespace.nl.FilterReplace(f.entry(f.side.of(&f.namespace.pair)))
 }
 
-// precede attaches the shadow program, and replaces one that an interrupted run left.
+// precede attaches the shadow program, and replaces the shadow program of an interrupted run.
 func (f *filter) precede() error {
 	if !f.found {
 		return nil

@@ -84,8 +84,8 @@ func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 	return t.of(datapath.Protocol(proto))
 }
 
-// translatedIdle returns the idle time after which a translated connection ends, if it differs from
-// that of other connections; else 0.
+// translatedIdle returns the idle time after which a translated connection ends, if other
+// connections have another one; else 0.
 func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 	switch state {
 	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED, kernel.CtStateCT_FIN:

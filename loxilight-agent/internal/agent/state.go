@@ -17,13 +17,13 @@ type state struct {
 	mu          sync.Mutex
 	begun       bool      // all input for the daemon is known
 	synced      bool      // the daemon has received everything once
-	daemon      bool      // the daemon is in step now
+	daemon      bool      // the daemon is in sync now
 	since       time.Time // since when it is, or is not
 	pods        string    // state of the PodNetwork; empty: unknown
 	podsMessage string
 	podsSince   time.Time
 	podsLooked  time.Time // time of the last read from the daemon
-	failure     string    // why the daemon is not in step
+	failure     string    // why the daemon is not in sync
 	objects     int       // that the daemon should have
 	refused     int       // that the daemon refuses
 	updated     time.Time // when the daemon last had everything
@@ -68,7 +68,7 @@ func (s *state) inStep() {
 	s.poke()
 }
 
-// lost records that the daemon is not in step.
+// lost records that the daemon is not in sync.
 func (s *state) lost(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

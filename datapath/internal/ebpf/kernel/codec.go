@@ -83,11 +83,7 @@ func (k Backend) BackendAddr() datapath.BackendAddr {
 
 // SourceRangeKeyOf encodes p; the id of the set is part of the prefix.
 func SourceRangeKeyOf(setID uint32, p netip.Prefix) SourceRangeKey {
-	bits := 32 + p.Bits()
-	if p.Addr().Is4() {
-		bits += 96
-	}
-	return SourceRangeKey{PrefixLen: uint32(bits), SetId: setID, Addr: AddrOf(p.Masked().Addr())}
+	return SourceRangeKey{PrefixLen: uint32(32 + Bits128(p)), SetId: setID, Addr: AddrOf(p.Masked().Addr())}
 }
 
 // Prefix returns the prefix, without the id of the set.

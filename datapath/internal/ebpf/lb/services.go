@@ -204,7 +204,7 @@ type changes struct{ down, gone []uint32 }
 
 // writeBackends writes the backends of value.
 func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
-	v.changed.down = nil // only of this value, not of one that failed
+	v.changed.down = nil // only of this value, not of a failed update
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
 	serves, falls := servedFamilies(value), fallingBack(value)
