@@ -102,7 +102,7 @@ that one of its ports leads to, or *behind another port*, on another machine as 
 lead to other machines there is nobody in another namespace whom a packet could be handed to without a
 device: they are like NICs.
 
-How the kernel's own short cut, a flowtable of nftables, compares is in [benchmarks-qemu.md](benchmarks-qemu.md).
+How the kernel's own fast path, a flowtable of nftables, compares is in [benchmarks-qemu.md](benchmarks-qemu.md).
 `
 
 const emulatedHead = `# Benchmarks on an emulated machine
