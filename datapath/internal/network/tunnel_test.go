@@ -78,6 +78,42 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
+// TestTunnelMTUChangesUnderVerification: while a tunnel is verified, changes of a peer set the MTU of
+// its device. That never counts as an external change.
+func TestTunnelMTUChangesUnderVerification(t *testing.T) {
+	testnet.RequireRoot(t)
+	r := newRig(t, true)
+	lan := testnet.New(t, "lan")
+	testnet.Veth(t, testnet.Port{NS: r.host, Name: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8::1/64"}}, testnet.Port{NS: lan, Name: "h"})
+	ctx := t.Context()
+	tunnel := datapath.Tunnel{Device: "hstunnel", Type: datapath.TunnelVXLAN, VNI: 7, Port: 4789}
+	if err := r.n.Tunnels().Update(ctx, "mesh", tunnel); err != nil {
+		t.Fatal(err)
+	}
+	peers, ended := r.n.Peers(), make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < 300 && err == nil; i++ {
+			underlay := netip.MustParseAddr([]string{"192.0.2.2", "2001:db8::2"}[i%2]) // an MTU of 1450, of 1430
+			err = peers.Update(ctx, "two", datapath.Peer{Underlay: []netip.Addr{underlay}, Tunnel: "mesh"})
+		}
+		ended <- err
+	}()
+	for i := 0; ; i++ {
+		select {
+		case err := <-ended:
+			if err != nil || i < 100 {
+				t.Errorf("%d verifications, %v", i, err)
+			}
+			return
+		default:
+		}
+		if intact, err := r.n.Tunnels().Verify(ctx, "mesh"); !intact && !errors.Is(err, datapath.ErrOutdated) {
+			t.Fatalf("verification %d: %v, %v", i, intact, err)
+		}
+	}
+}
+
 // TestTunnelConfiguredMTU: a tunnel has its configured MTU, but no more than fits the paths to its
 // peers.
 func TestTunnelConfiguredMTU(t *testing.T) {

@@ -45,7 +45,7 @@ func (t *tunnels) isKept(name datapath.TunnelName) bool {
 }
 
 // setMTU sets the MTU of the device, or (dry) reports whether it is right; if only the path to the
-// peers has changed since it was set, the error wraps [datapath.ErrOutdated].
+// peers has changed since it was set, the error wraps [datapath.ErrOutdated]. t.devices is held.
 func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
 	mtu, err := t.mtu(name, value)
 	if err != nil || t.isKept(name) {
@@ -145,6 +145,8 @@ func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
 
 // peerChanged updates the MTU of a tunnel after a change of its peers.
 func (t *tunnels) peerChanged(name datapath.TunnelName) error {
+	t.devices.Lock()
+	defer t.devices.Unlock()
 	value, ok := t.get(name)
 	record := t.n.journal.tunnel(string(name))
 	if !ok || record == nil {

@@ -36,6 +36,10 @@ const addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 type tunnels struct {
 	n *Network
 
+	// devices is held while a device is changed or verified: peers and tunnels are reconciled at the
+	// same time, and half of a change would be taken for another program's. It is taken before mu.
+	devices sync.Mutex
+
 	mu     sync.Mutex
 	wanted map[datapath.TunnelName]datapath.Tunnel
 	peers  map[datapath.PeerName]datapath.Peer
@@ -93,6 +97,8 @@ func (t *tunnels) get(name datapath.TunnelName) (datapath.Tunnel, bool) {
 
 // Update implements [datapath.Table].
 func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value datapath.Tunnel) error {
+	t.devices.Lock()
+	defer t.devices.Unlock()
 	t.mu.Lock()
 	if old := t.wanted[name]; old != value {
 		clear(t.fits) // another encapsulation may have another overhead
@@ -242,6 +248,8 @@ func (t *tunnels) make(s *space, device string) (outer, inner netlink.Link, err 
 
 // Delete implements [datapath.Table].
 func (t *tunnels) Delete(_ context.Context, name datapath.TunnelName) error {
+	t.devices.Lock()
+	defer t.devices.Unlock()
 	t.mu.Lock()
 	delete(t.wanted, name)
 	delete(t.mtus, name)
@@ -280,6 +288,8 @@ func (t *tunnels) Keys(context.Context) iter.Seq2[datapath.TunnelName, error] {
 
 // Verify implements [datapath.Table].
 func (t *tunnels) Verify(_ context.Context, name datapath.TunnelName) (bool, error) {
+	t.devices.Lock()
+	defer t.devices.Unlock()
 	value, ok := t.get(name)
 	record := t.n.journal.tunnel(string(name))
 	if !ok || record == nil {
