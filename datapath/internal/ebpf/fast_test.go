@@ -23,8 +23,8 @@ import (
 // fastNot is what the program with fastpath.h returns for a packet that it does not handle.
 const fastNot = -2
 
-// fastRig is a rig with the full ingress program, with a program that has only the fast path of
-// fastpath_full.h, and with a program that has only fastpath.h; all on the same maps.
+// fastRig is a rig with three programs on the same maps: the full ingress program, the same with
+// only the fast path of fastpath_full.h (slow), and a program that has only fastpath.h (alone).
 type fastRig struct {
 	*rig
 	slow, alone     *ebpf.Program
@@ -90,7 +90,7 @@ type fastCase struct {
 type fastResult struct {
 	action  int32
 	frame   []byte
-	entry   []byte // ticks show only whether they are new
+	entry   []byte // ticks that have changed are 0
 	nexthop kernel.Nexthop
 	counted map[string]uint64
 }
@@ -114,7 +114,7 @@ func (a fastResult) diff(t *testing.T, what string, b fastResult) {
 	}
 }
 
-// fastTicksAgo is the age of all last-seen times, so that runs change them.
+// fastTicksAgo is the age of all ticks before a run, so that the run changes them.
 const fastTicksAgo = 20
 
 // prepare writes the tables for c.
@@ -156,7 +156,7 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 	var action uint32
 	f.ns.Do(f.t, func() (err error) {
 		if action, err = p.Run(&opts); errors.Is(err, unix.EINVAL) && len(c.frame) < 14+40 {
-			// Recent kernels accept no frame with a truncated IP header.
+			// BPF_PROG_RUN of recent kernels refuses frames with a truncated IP header.
 			opts.DataOut, action, err = c.frame, 1<<32+fastNot, nil
 		}
 		return err
@@ -243,7 +243,7 @@ func TestFastIsAsSlow(t *testing.T) {
 func TestFastIsAsSlowAtRandom(t *testing.T) {
 	f := newFastRig(t)
 	const seed = 43
-	packets := brief(400, 60)
+	packets, least := brief(400, 60), brief(20, 1)
 	rnd := rand.New(rand.NewPCG(seed, seed))
 	for _, base := range f.bases() {
 		taken := 0
@@ -259,7 +259,7 @@ func TestFastIsAsSlowAtRandom(t *testing.T) {
 				taken++
 			}
 		}
-		if t.Logf("%s: %d of %d taken", base.name, taken, packets); taken < packets/20 || t.Failed() {
+		if t.Logf("%s: %d of %d taken", base.name, taken, packets); taken < least || t.Failed() {
 			t.Fatalf("%s: %d taken", base.name, taken)
 		}
 	}
