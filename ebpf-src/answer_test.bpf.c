@@ -13,7 +13,7 @@
 volatile const __u8 config_egress = 0;
 volatile const __u16 config_too_big = 0; /* reported MTU; 0: refused for another reason */
 volatile const __u16 config_port = 0;	 /* of the packets to answer; 0: all */
-volatile const __u32 config_larger = 0;	 /* only packets of more bytes */
+volatile const __u32 config_larger = 0;	 /* answer only packets of more bytes */
 
 SEC("tc")
 int ll_answer_test(struct __sk_buff *skb)

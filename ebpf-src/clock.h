@@ -5,9 +5,9 @@
 #include "maps.h"
 
 /* Returns the current tick. The kernel advances its coarse clock once per jiffy, so each CPU reads
- * it once per jiffy: a read costs as much as a hash look-up, and more on processors with safe
- * returns (SRSO). A program that interrupts between the two stores leaves a tick that is valid for
- * no longer than the jiffy.
+ * it once per jiffy: a read costs as much as a hash look-up, and more with the SRSO mitigation
+ * (safe returns). If another program interrupts this one between the two stores, the tick remains
+ * valid for at most that jiffy.
  */
 static __always_inline __u32 clock_tick(void)
 {

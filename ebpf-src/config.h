@@ -10,8 +10,8 @@
 volatile const __u8 config_netns = 0;
 
 /* Returns the first of count entries of the netns that this copy serves, in an array that has count
- * entries for each netns. The compiler does not know the value: it would turn the addition of an
- * index into an OR, whose result the verifier of Linux 6.1 does not bound.
+ * entries for each netns. The value is hidden from the compiler, which would turn the addition of
+ * an index into an OR, whose result the verifier of Linux 6.1 does not bound.
  */
 static __always_inline __u32 config_first_entry(__u32 count)
 {
@@ -24,13 +24,13 @@ static __always_inline __u32 config_first_entry(__u32 count)
 /* Ticks after which the kernel confirms a next hop again. */
 volatile const __u32 config_confirm_ticks = 37;
 
-/* Set in a shadow program, which runs before another of our programs on the same hook while one
- * replaces the other. It marks packets that it has handled, so that the other one ignores them, and
- * passes packets that only the other one may know.
+/* Set in a shadow program, which runs before an old program on the same hook until the old program
+ * is replaced. It marks packets that it has handled, so that the old program ignores them, and
+ * passes packets whose connections only the old program may know.
  */
 volatile const __u8 config_shadow = 0;
 
 /* A hash of all instructions of the program. A loaded program with the same hash, constants and
- * maps is this program, and need not be loaded again. The programs do not read it.
+ * maps is identical, and need not be loaded again. The programs do not read it.
  */
 volatile const __u64 config_build = 0;

@@ -13,7 +13,7 @@ static __always_inline void count_verdict(__u32 verdict)
 		*n += 1;
 }
 
-/* Counts the traffic of a connection whose entry is restarted or evicted, for its backend and its
+/* Counts the traffic of a connection whose entry is reused or replaced, for its backend and its
  * NAT.
  */
 static __always_inline void count_reused(const struct ct_meta *meta)
@@ -32,7 +32,7 @@ static __always_inline void count_reused(const struct ct_meta *meta)
 	__sync_fetch_and_add(&t->reused.byte_count, meta->byte_count);
 }
 
-/* Reports whether one more event is allowed, of at most limit for each tick and CPU. */
+/* Reports whether another event is allowed: at most limit events per tick and CPU. */
 static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 {
 	struct rate_bucket *b = bpf_map_lookup_elem(&ll_rate, &which);

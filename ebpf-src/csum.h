@@ -50,7 +50,7 @@ static __always_inline int csum_is_zero(__u64 sum)
 	return sum * 0xfffefffefffeffff <= ~0ull / 0xffff;
 }
 
-/* Returns the offset in the frame of the checksum of TCP or UDP. */
+/* Returns the offset of the TCP or UDP checksum in the frame. */
 static __always_inline __u32 csum_offset(__u8 proto, __u32 l4_off)
 {
 	return l4_off + (proto == IPPROTO_UDP ? offsetof(struct udphdr, check)
@@ -58,8 +58,8 @@ static __always_inline __u32 csum_offset(__u8 proto, __u32 l4_off)
 }
 
 /* Reports whether the layer-4 checksum may be incomplete (CHECKSUM_PARTIAL): it is then the sum of
- * the pseudo header, not inverted, and a device is to complete it. One of 65535 complete checksums
- * looks the same. end: end of the IP packet.
+ * the pseudo header, not inverted, and a device must complete it. One in 65535 complete checksums
+ * looks the same. end: the end of the IP packet.
  */
 static __always_inline int csum_may_be_begun(const void *data, __u8 proto, __u32 l4_off, __u32 end)
 {
@@ -84,8 +84,8 @@ static __always_inline __u16 csum_apply(__u16 csum, __u64 diff)
 	return csum_fold16(diff + (__u16)~csum);
 }
 
-/* Updates the checksum of TCP or UDP after the data that it covers has changed by diff. A UDP
- * checksum of 0 means "none": it stays, and none is produced.
+/* Updates the TCP or UDP checksum after the data that it covers has changed by diff. A UDP checksum
+ * of 0 means "none": it stays 0, and no other becomes 0.
  */
 static __always_inline void csum_change(__u16 *check, __u8 proto, __u64 diff)
 {

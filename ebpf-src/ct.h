@@ -36,15 +36,15 @@ struct rewrite {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u8 dec_ttl;	/* we forward it, so we are a hop */
-	__u8 translate; /* addresses and ports differ from the arriving ones */
+	__u8 dec_ttl;	/* decrement the TTL: the node is a hop */
+	__u8 translate; /* addresses or ports differ from those on arrival */
 	__u8 pad[2];
 };
 
 /* The parts of a packet on which the state of its connection depends. */
 struct segment {
 	__u32 now_tick;
-	__u32 end;  /* TCP: the sequence number; of a FIN, the number of the FIN */
+	__u32 end;  /* TCP: the sequence number; with FIN, the sequence number of the FIN */
 	__u32 ack;  /* TCP: the acknowledgement; SCTP: the verification tag */
 	__u8 event; /* enum ct_event */
 	__u8 proto;
@@ -54,8 +54,8 @@ struct segment {
 
 #define NEXTHOP_HINTS 32
 
-/* State of the slow path for which the stack (512 bytes for all nested calls) has no room. One for
- * each CPU; only the hints outlive a run.
+/* State of the slow path that does not fit on the stack (512 bytes for all nested calls). One for
+ * each CPU; only the hints stay valid from one run of a program to the next.
  */
 struct work {
 	struct tuple tuple;
@@ -67,26 +67,26 @@ struct work {
 	struct tuple old_tuple;
 	__u32 reopen;	/* old is valid */
 	__u32 fresh;	/* the new connection has no entry yet */
-	__u32 lost;	/* another connection has the entry of its replies */
+	__u32 lost;	/* another connection has the tuple of its replies */
 	__u32 resolved; /* its next hop was looked up */
-	/* fib is valid for w->conn, and leads out of this device; 0: it is not valid. */
+	/* The output device according to fib, which is valid for w->conn; 0: fib is not valid. */
 	__u32 routed;
 	__u16 nexthop; /* of a new connection, if known; and of its replies */
 	__u16 twin_nexthop;
 	struct bpf_fib_lookup fib;
-	struct bpf_redir_neigh gateway; /* of route_redirect */
+	struct bpf_redir_neigh gateway; /* for route_redirect */
 	struct rewrite rewrite;
 	struct service service;
 	struct snat_target snat_target;
-	__u32 now_tick;	     /* of the packet, for functions without it */
+	__u32 now_tick;	     /* of the packet, for functions that do not get the packet */
 	__u32 echo;	     /* ICMP: a new port replaces both ports */
 	__u32 source_nat_id; /* of a new connection, if another NAT translates its source */
 	__u32 spare_tick;
 	__be16 spare_port; /* of an ended translated connection; 0: none was seen */
 	__u16 pad;
 	struct tuple spare_tuple;
-	__u32 port_source; /* of nat_port_share.h: 0x10000 and 16 bits of a hash; 0: no shares */
-	__u32 port_holder; /* the same, of the holder of the last port tried; 0: unknown */
+	__u32 port_source; /* for nat_port_share.h: 0x10000 plus 16 bits of a hash; 0: no shares */
+	__u32 port_holder; /* the same for the holder of the last port tried; 0: unknown */
 	struct nat_pair_key pair_key;
 	struct mapping_key mapping_key; /* the inner side */
 	struct mapping_key mapping_outer_key;
@@ -106,10 +106,10 @@ struct work {
 	struct local_key local_key;
 	struct affinity_key affinity_key;
 	struct classify_key classify_key;
-	/* Next hops of the last connections, by netns. Only they outlive a run. */
+	/* Next hops of the most recent connections, by netns. They stay valid for later runs. */
 	__u16 nexthop_hint[2][NEXTHOP_HINTS];
-	__u32 tcp_at;	      /* not in a register, of which the verifier would track each value */
-	__u8 tcp_options[72]; /* 40, and the range of a 6-bit offset beyond */
+	__u32 tcp_at;	      /* in memory: the verifier would track each value of a register */
+	__u8 tcp_options[72]; /* 40 are used; a 6-bit offset stays in bounds */
 };
 
 struct {
@@ -148,7 +148,9 @@ static __always_inline void tuple_of(struct tuple *t, const struct pkt *p)
 	t->domain = p->domain;
 }
 
-/* Returns the tuple of the replies to packets that arrive as of and leave as c. */
+/* Stores in *t the tuple of the replies to packets with the arriving tuple *of and the leaving
+ * tuple in *c.
+ */
 static __always_inline void tuple_reply(struct tuple *t, const struct conn *c,
 					const struct tuple *of)
 {
@@ -173,8 +175,8 @@ static __always_inline void tuple_turn(struct tuple *t)
 	t->dport = port;
 }
 
-/* Finds the entry of t in either table and copies it to c; half_first: the half-open table is more
- * likely. Returns its common part in the map, or NULL.
+/* Finds the entry of t in either table and copies it to c; half_first: searches the half-open table
+ * first. Returns the common part of the entry in the map, or NULL.
  */
 static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c,
 					    int half_first)

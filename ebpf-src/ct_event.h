@@ -50,9 +50,9 @@ static __always_inline enum ct_event ct_event_of(const struct pkt *p)
 	return ct_event(p->proto, p->tcp_flags, p->sctp_chunk);
 }
 
-/* Returns the state after event in the direction of flags; twin_flags are of the other direction.
- * Pure: the whole table of transitions is here. A global function, so that the verifier walks it
- * once.
+/* Returns the state after event. flags are the flags of the direction of event, twin_flags of the
+ * other direction. A pure function, which contains the whole table of transitions. A global
+ * function, so that the verifier walks it once.
  */
 __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u32 flags,
 				 __u32 twin_flags)
@@ -79,7 +79,7 @@ __noinline enum ct_state ct_next(enum ct_state state, enum ct_event event, __u32
 		return CT_ANSWERED;
 	if (state == CT_ANSWERED && !reply)
 		return CT_ESTABLISHED;
-	/* A side that resets a connection does not continue it: the reset was forged. */
+	/* A side that has reset a connection sends nothing more, so the reset was forged. */
 	if (state == CT_CLOSED && flags & CT_F_RST)
 		return CT_ESTABLISHED;
 	return state;

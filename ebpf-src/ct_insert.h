@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ct_insert.h - enters both directions of a new connection. */
+/* ct_insert.h - inserts both directions of a new connection. */
 #pragma once
 
 #include "ct_state.h"
@@ -13,9 +13,10 @@ static __always_inline int open_same_way(const struct conn *a, const struct conn
 	       a->sport == b->sport && a->dport == b->dport;
 }
 
-/* Restarts w->old, an ended connection, as w->conn if both leave with the same tuple: both entries
- * stay and start again, with their next hops. Returns whether it did; if not, the old entries are
- * deleted. Their traffic is counted. A global function, so that the verifier walks it once.
+/* Restarts w->old, an ended connection, as w->conn if both have the same leaving tuple: the entries
+ * are reset and keep their next hops. Else deletes the old entries. Reports whether the connection
+ * was restarted. The traffic of the old entries is counted in both cases. A global function, so
+ * that the verifier walks it once.
  */
 __noinline int open_reopen(void)
 {
@@ -48,9 +49,9 @@ __noinline int open_reopen(void)
 	return 0;
 }
 
-/* Inserts both directions of w->conn. Replies to a translated source never replace another
- * connection; if another CPU inserts the same connection at this moment, w->conn becomes that one.
- * A global function, so that the verifier walks it once.
+/* Inserts both directions of w->conn. The entry of replies to a translated source never replaces
+ * another connection; if another CPU has just inserted the same connection, w->conn becomes that
+ * one. A global function, so that the verifier walks it once.
  */
 __noinline int open_put(void)
 {
@@ -75,7 +76,7 @@ __noinline int open_put(void)
 	return conn_find(w, &w->tuple, &w->conn, 1) ? LL_NEXT : -DROP_TABLE_FULL;
 }
 
-/* Enters both directions of w->conn as half-open. */
+/* Inserts both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
 	int scale = TCP_SCALE_MAX; /* unknown if no SYN was seen */
@@ -117,8 +118,9 @@ static __always_inline int open_may(struct pkt *p)
 	       (p->proto != IPPROTO_ICMPV6 || p->icmp_type == ICMPV6_ECHO);
 }
 
-/* Reports whether we track the connection that p opens without a service: any forwarded one; if
- * rules exist, any evaluated one, for the sake of its replies.
+/* Reports whether the connection that p opens without a service is tracked: any forwarded
+ * connection; if rules exist, any connection for which they are evaluated, so that its replies are
+ * allowed.
  */
 static __always_inline int open_follows(struct pkt *p)
 {
@@ -137,7 +139,7 @@ static __always_inline __u16 open_from_node(const struct pkt *p)
 	return p->egress && !p->skb->ingress_ifindex ? CT_F_FROM_NODE : 0;
 }
 
-/* Begins w->conn, untranslated. */
+/* Initialises w->conn as an untranslated connection. */
 static __always_inline void open_begin(struct pkt *p, struct work *w)
 {
 	tuple_of(&w->tuple, p);
@@ -154,8 +156,8 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 }
 
 /* Separates the replies of w->conn, which is untranslated, from the replies of another connection
- * with the same leaving tuple: its client uses a backend both by a frontend and directly. Only
- * another source port distinguishes them. LL_PASS: the connection is not tracked.
+ * with the same leaving tuple: the client uses a backend both through a frontend and directly. Only
+ * a different source port distinguishes them. LL_PASS: w->conn is not tracked.
  */
 static __noinline int open_apart(struct pkt *p, struct work *w)
 {
@@ -166,12 +168,12 @@ static __noinline int open_apart(struct pkt *p, struct work *w)
 		return LL_NEXT;
 	rules = bpf_map_lookup_elem(&ll_rules, &snat);
 	if (p->egress || (rules && rules->image))
-		return LL_PASS; /* the egress hook chooses a port, if a rule translates it */
+		return LL_PASS; /* the egress hook chooses a port if a rule translates p */
 	w->conn.meta.flags |= CT_F_SNAT;
 	return snat_port() == LL_NEXT ? LL_NEXT : LL_PASS;
 }
 
-/* Opens a connection without a service: it is entered unchanged, and the kernel forwards it.
+/* Opens a connection without a service: it is inserted untranslated, and the kernel forwards it.
  * LL_PASS: not tracked.
  */
 static __always_inline int open_plain(struct pkt *p, struct work *w)
@@ -189,6 +191,6 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 	if (ret != LL_NEXT)
 		return ret;
 	ret = open_enter(p, w);
-	/* If no table has room, the kernel forwards it, like any untracked packet. */
+	/* If no table has room, the kernel forwards p like any untracked packet. */
 	return ret == -DROP_TABLE_FULL && !(w->conn.meta.flags & CT_F_SNAT) ? LL_PASS : ret;
 }

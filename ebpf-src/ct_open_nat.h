@@ -9,8 +9,8 @@
 #include "nat_rules.h"
 
 /* Translates the source of w->conn, whose destination was translated, if a rule for the output
- * device says so; the kernel's routes determine that device. backend: rules see the translated
- * destination, not the original one of p.
+ * device matches; the kernel's routes determine that device. backend: rules match the translated
+ * destination, not the original destination of p.
  */
 static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
 {
@@ -19,7 +19,7 @@ static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
 
 	if (w->conn.meta.flags & CT_F_SNAT || p->egress || !translate_has(RULES_SNAT))
 		return LL_NEXT;
-	if (!out && w->reopen) /* it was taken over from the ended connection */
+	if (!out && w->reopen) /* the device was taken over from the ended connection */
 		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
 	if (!out)
 		return LL_NEXT;
@@ -34,7 +34,7 @@ static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
 	p->nat_id = slot >> 2;
 	w->source_nat_id = slot >> 2;
 	ret = translate_source(slot, out);
-	w->routed = 0; /* it is for another source */
+	w->routed = 0; /* the route is for another source */
 	if (ret == LL_PASS)
 		return LL_NEXT;
 	if (ret == LL_NEXT)
@@ -43,7 +43,7 @@ static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
 }
 
 /* Chooses the source of a connection whose destination, w->conn.daddr, was translated: an address
- * of the node if replies would not return otherwise, or according to a rule.
+ * of the node if replies would otherwise bypass the node, else according to a rule.
  */
 static __always_inline int open_second(struct pkt *p, struct work *w)
 {
@@ -56,7 +56,7 @@ static __always_inline int open_second(struct pkt *p, struct work *w)
 	return ret == LL_NEXT ? open_by_rule(p, w, 0) : ret;
 }
 
-/* Opens a connection whose destination a rule may translate. LL_OPEN: it does not. */
+/* Opens a connection whose destination a rule may translate. LL_OPEN: the rule does not. */
 static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot)
 {
 	int ret;
@@ -75,8 +75,8 @@ static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot
 	return open_translated(p, w, ret, slot >> 2);
 }
 
-/* Opens an inbound connection by a mapping that is open to all remotes. A client behind the same
- * outer address gets its own mapping as source (RFC 4787, REQ-9).
+/* Opens an inbound connection through a mapping that is open to all remotes. A client behind the
+ * same outer address gets its own mapping as source (RFC 4787, REQ-9).
  */
 static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping *mapping)
 {
@@ -103,8 +103,8 @@ static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping 
 	return open_translated(p, w, ret, p->nat_id);
 }
 
-/* Opens a connection that arrived on a device that is not a port and is about to leave, if a rule
- * translates its source. LL_OPEN: no rule does.
+/* Opens the connection of a packet that arrived on a device that is not a port and is about to
+ * leave, if a rule translates its source. LL_OPEN: no rule does.
  */
 static __noinline int open_leaving(struct pkt *p, struct work *w)
 {

@@ -5,9 +5,9 @@
 #include "lb.h"
 #include "ct_open_nat.h"
 
-/* Enters the connection that p opens, including p in its counters. w->conn: the form in which p
+/* Inserts the connection that p opens, and counts p in it. Sets w->conn to the form in which p
  * leaves. w->reopen: p has the tuple of an ended connection, w->old. LL_PASS: not tracked.
- * LL_REFUSE: no backend, or the address is only for services.
+ * LL_REFUSE: no backend, or an address that only services use.
  */
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ct_open_share.h - limits the half-open connections of one source. Their table evicts the oldest
- * entries of all sources: a source that opens connections without end would evict the new
- * connections of others. So if a source has its share, each of its new connections replaces an
- * earlier one of its own. Nothing is refused, and connections that are answered soon are hardly
- * affected.
+/* ct_open_share.h - limits the half-open connections of one source. The half-open table evicts the
+ * oldest entries of all sources: a source that opens connections endlessly would evict the new
+ * connections of others. So if a source has used up its share, each of its new connections replaces
+ * an earlier one of its crowd. Nothing is refused, and connections that are answered soon are
+ * hardly affected.
  *
- * Sources that have their share belong to a crowd, by netns and the hash of ct_share.h. Each crowd
- * remembers the last connections that they opened in a ring, and a new one replaces the oldest of
- * them. The table has an extra quarter of its shared size for these.
+ * A source that has used up its share belongs to a crowd, selected by netns and the hash of
+ * ct_share.h. Each crowd stores the last connections that its sources opened in a ring, and a new
+ * connection replaces the oldest in the ring. A quarter of the table is for the crowds; the other
+ * three quarters are the shared size.
  */
 #pragma once
 
@@ -17,11 +18,11 @@
 
 #define HALF_FACTOR	 32   /* as SHARE_FACTOR: a single source gets 84 % of the shared size */
 #define HALF_LEAST	 16   /* half-open connections that a source may always have */
-#define HALF_STALE_TICKS 2236 /* 5 minutes without loxilightd: the oldest are evicted */
+#define HALF_STALE_TICKS 2236 /* after 5 minutes without loxilightd, shares do not apply */
 
-/* Reports whether the source counted at index has its share of the half-open connections. If many
- * sources share the whole table, so that none has many more than the others, the oldest are
- * evicted, as without shares.
+/* Reports whether the source counted at index has used up its share of the half-open connections.
+ * If many sources fill the table, and none has many more connections than the others, the oldest
+ * entries are evicted, as without shares.
  */
 static __always_inline int half_is_crowd(const struct shares *s, __u32 index, int six)
 {
@@ -32,7 +33,7 @@ static __always_inline int half_is_crowd(const struct shares *s, __u32 index, in
 	return share_is_taken(count, total, s->half_capacity, HALF_FACTOR);
 }
 
-/* Returns the crowd of the source counted at index; a tuple belongs to one netns. */
+/* Returns the crowd of the source counted at index. Each netns has its own crowds. */
 static __always_inline __u32 half_crowd(const struct shares *s, __u32 index)
 {
 	__u32 crowds = s->half_crowds ? s->half_crowds : 1;
@@ -40,7 +41,7 @@ static __always_inline __u32 half_crowd(const struct shares *s, __u32 index)
 	return config_first_entry(CROWD_COUNT / 2) + index % crowds % (CROWD_COUNT / 2);
 }
 
-/* Removes the half-open connection w->old_tuple of a client, unless it has changed since. */
+/* Removes the half-open connection of the client's tuple w->old_tuple, unless it has changed. */
 static __always_inline void half_remove(struct work *w)
 {
 	if (!conn_find(w, &w->old_tuple, &w->old, 1) || !w->old.half_open ||
@@ -55,8 +56,8 @@ static __always_inline void half_remove(struct work *w)
 		conn_remove(&w->spare_tuple, 1);
 }
 
-/* Counts the new connection w->tuple; if its source has its share, it replaces another one. A
- * global function, so that the verifier walks it once.
+/* Counts the new connection w->tuple; if its source has used up its share, the connection replaces
+ * another one. A global function, so that the verifier walks it once.
  */
 __noinline int half_opened(void)
 {
@@ -83,13 +84,13 @@ __noinline int half_opened(void)
 	slot += crowd * CROWD_SLOTS;
 	__builtin_memcpy(&w->old_tuple, &s->crowd[slot * CROWD_WORDS], sizeof(w->old_tuple));
 	__builtin_memcpy(&s->crowd[slot * CROWD_WORDS], &w->tuple, sizeof(w->tuple));
-	/* Two CPUs may have written it at once: then it may be of another crowd. */
+	/* Two CPUs may have written the slot at once: then the tuple may be of another crowd. */
 	if (w->old_tuple.family && half_crowd(s, share_index(s, &w->old_tuple.saddr)) == crowd)
 		half_remove(w);
 	return 0;
 }
 
-/* Counts a half-open connection of the source at index as established. */
+/* Counts a connection of the source at index, now established, as no longer half-open. */
 static __always_inline void half_established(struct shares *s, __u32 index, int six)
 {
 	if (s->half_count[index])

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ct_share.h - limits the established connections of one source: the limit shrinks as the table fills.
- * If a fraction f of the table is free, a source may have SHARE_FACTOR * f^2 of it. So a single
- * source gets 95 %, and after n sources, each of which took all that it could get, about 1/(512 n)
- * of the table is free for sources with few connections. Thresholds that depend on the free space
- * are known from switches with shared memory (Choudhury and Hahne, "Dynamic queue length
- * thresholds", IEEE/ACM Transactions on Networking 6(2), 1998).
+/* ct_share.h - limits the established connections of one source: the limit shrinks as the table
+ * fills. If a fraction f of the table is free, a source may have SHARE_FACTOR * f^2 of the table.
+ * So a single source gets at most 95 %, and after n sources have each taken all that they can get,
+ * about 1/(512 n) of the table is free for sources with few connections. Thresholds that depend on
+ * the free space are known from packet switches (Choudhury and Hahne, "Dynamic queue length
+ * thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998).
  *
  * Sources are counted by a hash of their addresses. A connection above the share of its source
- * stays half-open: it works, but is evicted if others need the room.
+ * stays half-open: it works, but is evicted if other connections need the room.
  */
 #pragma once
 
@@ -27,20 +27,20 @@ static __always_inline __u32 share_index(const struct shares *s, const struct ad
 		h *= 0xc2b2ae35;
 		h ^= h >> 16;
 	}
-	asm volatile("" : "+r"(h)); /* a mask comes last: Linux 6.1 does not bound h before it */
+	asm volatile("" : "+r"(h)); /* keeps the mask last: only then does Linux 6.1 bound h */
 	return h % SHARE_SOURCES;
 }
 
-/* Returns a count; 0 if it is negative, which it may be until loxilightd corrects it: connections
- * that were not counted have ended or moved.
+/* Returns a count; 0 if it is negative. It may be negative until loxilightd corrects it, since
+ * connections that were not counted have ended or moved.
  */
 static __always_inline __u32 share_count(__u32 n)
 {
 	return (__s32)n < 0 ? 0 : n;
 }
 
-/* Reports whether one user of a table has its share: count of total entries, in a table of size
- * capacity.
+/* Reports whether one user of a table has its share: it has count of the total entries, in a table
+ * of size capacity.
  */
 static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capacity, __u32 factor)
 {

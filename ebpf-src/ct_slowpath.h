@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ct_slowpath.h - the slow path: packets whose connection is not established, or may change its state. */
+/* ct_slowpath.h - the slow path: for packets whose connection is not established, or that may
+ * change its state.
+ */
 #pragma once
 
 #include "fw.h"
@@ -12,11 +14,12 @@
 #include "ct_open_service.h"
 #include "nh_resolve.h"
 
-/* gso_size of a packet whose segments are in a list, for example of SCTP (GSO_BY_FRAGS). */
+/* gso_size of a packet whose segments are in a fragment list, such as SCTP (GSO_BY_FRAGS). */
 #define LL_GSO_BY_FRAGS 0xffff
 
-/* Reports whether the packet fits an MTU. A GSO packet is segmented before it leaves. Only the
- * kernel knows the lengths of segments in a list, and compares them itself.
+/* Reports whether the packet fits an MTU. A GSO packet is segmented before it leaves, so its
+ * segments must fit. Only the kernel knows the lengths of segments in a fragment list, and checks
+ * them itself.
  */
 static __always_inline int track_fits(struct pkt *p, __u32 mtu_bytes)
 {
@@ -29,10 +32,10 @@ static __always_inline int track_fits(struct pkt *p, __u32 mtu_bytes)
 }
 
 #define IP_DONT_FRAGMENT 0x4000
-#define MTU_LEAST	 576 /* smaller MTUs are ignored */
+#define MTU_LEAST	 576 /* packets up to this size are never too big */
 
-/* Reports whether p, rewritten by r, exceeds the MTU of its path and must not be fragmented;
- * p->mtu_bytes is that MTU then.
+/* Reports whether p, rewritten by r, exceeds the MTU of its path and must not be fragmented; if so,
+ * p->mtu_bytes is that MTU.
  */
 static __noinline int track_too_big(struct pkt *p, const struct rewrite *r)
 {
@@ -57,9 +60,9 @@ static __noinline int track_too_big(struct pkt *p, const struct rewrite *r)
 	return !track_fits(p, p->mtu_bytes);
 }
 
-/* Reports whether the unanswered connection w->conn must be opened again: it has no service, and
- * one may exist by now; or it has a service without a backend, since an earlier version entered
- * refused connections.
+/* Reports whether the connection w->conn must be opened again: it is unanswered, has no service,
+ * and a service exists by now; or it has a service but no backend, since an earlier version
+ * inserted entries for refused connections.
  */
 static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 {
@@ -72,8 +75,8 @@ static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 	return meta->state == CT_NEW && lb_service(p, &w->service_key);
 }
 
-/* Reports whether p, a reply, arrives on another bridge port than earlier replies: if rules match
- * output ports, its connection was not evaluated for this port.
+/* Reports whether p is a reply that arrives on another bridge port than earlier replies, and rules
+ * match output ports: its connection was not evaluated for this port.
  */
 static __always_inline int track_answers_elsewhere(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -90,8 +93,8 @@ static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_
 	return !p->egress && in_port != p->in_port && guard_may_be_on(in_port);
 }
 
-/* Reports whether to look up the next hop of a service's connection: p is the first packet in its
- * direction, and does not open another connection.
+/* Reports whether to look up the next hop for p: its connection belongs to a service and has no
+ * next hop in this direction, and p does not open another connection.
  */
 static __always_inline int track_may_resolve(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -100,8 +103,8 @@ static __always_inline int track_may_resolve(const struct pkt *p, const struct c
 }
 
 /* The slow path for connections that are half-open or change state. LL_NEXT: p is counted, and
- * w->conn has its leaving tuple. LL_OPEN: no connection, or an ended one. open_connection
- * is not called from here, since nested calls share 512 bytes of stack.
+ * w->conn contains its leaving tuple. LL_OPEN: p has no connection, or one that must be opened
+ * again. The caller calls open_connection, since nested calls share 512 bytes of stack.
  */
 static __noinline int track_lookup(struct pkt *p, struct work *w)
 {
@@ -140,8 +143,8 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 }
 
 /* Reports whether a shadow program may treat p as the first packet of a connection, although the
- * other program may know its connection: with TCP and SCTP if p opens a connection, with other
- * protocols if no rules exist. Else the other program decides.
+ * other program may know its connection: for TCP and SCTP if p opens a connection, for other
+ * protocols if no rules exist. Otherwise the other program decides.
  */
 static __always_inline int track_may_open_first(const struct pkt *p)
 {
@@ -150,7 +153,7 @@ static __always_inline int track_may_open_first(const struct pkt *p)
 	return !firewall_rules();
 }
 
-/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn has the leaving
+/* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn contains the leaving
  * tuple of p.
  */
 static __always_inline int track_find(struct pkt *p, struct work *w)
@@ -174,8 +177,8 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 	return open_connection(p, w);
 }
 
-/* As track_find, and drops packets of connections to the tunnel ends of peers. The entry of a
- * connection that was just opened stays half-open, since it is never answered.
+/* As track_find, and drops forged packets of connections to the tunnel ends of peers. If such a
+ * packet has just opened its connection, the entry stays half-open, since it is never answered.
  */
 static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
 {
@@ -191,7 +194,7 @@ static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
 
 /* Returns the result for a packet that no stage could track; ret: the result of the last stage.
  * Fragments of protocols with ports or a type are evaluated with the ports or type of their first
- * fragment, all others by addresses and protocol.
+ * fragment, other fragments by addresses and protocol.
  */
 static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
 {

@@ -4,7 +4,7 @@
  *
  * A connection moves from the half-open table to the established one when the client sends again
  * after the answer: a FIN counts, a SYN or SYN-ACK does not. A TCP client must acknowledge the
- * SYN-ACK, whose sequence number a forged source does not learn.
+ * SYN-ACK, whose sequence number a sender with a forged source address does not learn.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 
 /* Reports whether a packet that resets or closes its connection in the direction of meta can be
  * genuine. TCP: the sequence number of the reset or FIN lies in the window that the other side,
- * twin, last announced (RFC 5961, section 3.2). SCTP: the packet has the verification tag of its
+ * twin, last advertised (RFC 5961, section 3.2). SCTP: the packet has the verification tag of its
  * direction or, reflected, of the other direction (RFC 9260, section 8.5.1).
  */
 static __always_inline int ct_is_genuine(const struct segment *s, const struct ct_meta *meta,
@@ -36,7 +36,7 @@ static __always_inline int ct_is_genuine(const struct segment *s, const struct c
 	return s->end - twin->tcp_ack <= (window ? window : 1);
 }
 
-/* Reports whether a packet proves that the client has received the answer to its first one. */
+/* Reports whether a packet proves that the client has received the answer to its first packet. */
 static __always_inline int ct_is_proof(const struct segment *s, const struct ct_meta *meta)
 {
 	if (s->proto != IPPROTO_TCP || !meta->tcp_ack)
@@ -45,7 +45,7 @@ static __always_inline int ct_is_proof(const struct segment *s, const struct ct_
 }
 
 /* Stores the window scale of the answer to a SYN: windows are scaled only if both sides offered
- * it.
+ * scaling.
  */
 static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struct ct_meta *twin)
 {
@@ -60,7 +60,7 @@ static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struc
 
 /* Reports whether a half-open connection must move to the established table, now that event, in the
  * direction of meta, has changed its state. One side may close before the client sends again, or
- * with that packet: the other side may still send for any time.
+ * with that packet; the other side may then still send indefinitely.
  */
 static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event event,
 					 const struct ct_meta *meta, const struct ct_meta *twin)
@@ -71,8 +71,8 @@ static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event even
 	       (event == EVENT_DATA || event == EVENT_CLOSE);
 }
 
-/* Moves both entries to the established table. If that table is full, or their source has its share
- * of it, they stay half-open: usable, but evicted when they are the oldest.
+/* Moves both entries to the established table. If that table is full, or their source has used up
+ * its share of it, they stay half-open: usable, but evicted when they are the oldest.
  */
 static __always_inline void ct_promote(struct work *w)
 {
@@ -117,8 +117,8 @@ static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 		meta->tcp_ack = p->tcp_ack;
 }
 
-/* Reports whether neither entry of a connection is being deleted, after p was seen in the direction
- * of meta; as ct_seen.
+/* Records p in the direction of meta, as ct_seen does, and reports whether neither entry of the
+ * connection is being deleted.
  */
 static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const struct ct_meta *twin)
 {
@@ -127,9 +127,9 @@ static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const s
 	       (!twin || *(const volatile __u8 *)&twin->state != CT_ENDING);
 }
 
-/* Records a reset in the direction of meta that can be genuine. Endpoints challenge a reset whose
- * sequence number is not exactly the expected one, and continue (RFC 5961, section 3.2): then
- * traffic of either side revives the connection.
+/* Records a reset in the direction of meta that can be genuine. An endpoint challenges a reset
+ * whose sequence number is not exactly the expected one, and keeps the connection (RFC 5961,
+ * section 3.2): after such a reset, traffic from either side revives the connection.
  */
 static __always_inline void ct_reset(const struct segment *s, struct ct_meta *meta,
 				     struct ct_meta *twin)
@@ -139,8 +139,8 @@ static __always_inline void ct_reset(const struct segment *s, struct ct_meta *me
 		twin->flags |= CT_F_RST;
 }
 
-/* Records that p arrives on another device than before. Packets to its sender must learn the new
- * next hop too.
+/* Records that p arrives on a different device than before. Packets to its sender must learn the
+ * new next hop too.
  */
 static __always_inline void ct_move(const struct pkt *p, struct work *w, struct ct_meta *meta,
 				    struct ct_meta *twin)
@@ -201,8 +201,8 @@ __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
 	}
 	ct_set_state(s, meta, twin, state);
-	/* Another generation may use the same half-open table, on hooks that this copy has not
-	 * taken over yet; the established table may differ.
+	/* On hooks that this copy has not taken over yet, another generation may use the same
+	 * half-open table but a different established table.
 	 */
 	if (!config_shadow && w->conn.half_open && ct_is_lasting(state, s->event, meta, twin)) {
 		w->conn.meta = *meta;
@@ -227,9 +227,9 @@ static __always_inline void ct_segment(const struct pkt *p, struct work *w, enum
 		s->end += p->l4_len - p->l4_header_len; /* the FIN follows the data */
 }
 
-/* Counts packet p of connection w->conn, found under w->tuple with its common part in the map at
- * meta, and applies it to the state. LL_OPEN: it opens a new connection; with w->reopen, that
- * connection has the tuple of this one, which ended: w->old.
+/* Counts packet p of connection w->conn, found under w->tuple, and applies p to the state; meta is
+ * the common part of the entry in the map. LL_OPEN: p opens a new connection; with w->reopen, it
+ * has the tuple of this connection, which has ended and is in w->old.
  */
 static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *meta)
 {
@@ -242,7 +242,7 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 		return -DROP_ENDING;
 	w->conn.meta.state = *(const volatile __u8 *)&meta->state;
 	if (w->conn.meta.state == CT_ENDING)
-		return -DROP_ENDING; /* marked since then */
+		return -DROP_ENDING; /* marked in the meantime */
 	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
 	    w->conn.meta.state >= CT_TIME_WAIT) {
 		w->old = w->conn;

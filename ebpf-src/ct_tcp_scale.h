@@ -11,8 +11,8 @@
 #define TCP_OPTION_SCALE 3 /* RFC 7323, section 2.2 */
 #define TCP_SCALE_MAX	 14
 
-/* Returns the window shift that a SYN announces, whose TCP header of header_len bytes is at off;
- * -1: none. A global function, so that the verifier walks it once.
+/* Returns the window scale that a SYN announces; -1: none. The TCP header of the SYN has header_len
+ * bytes and is at off. A global function, so that the verifier walks it once.
  */
 __noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off, __u32 header_len)
 {
@@ -21,7 +21,7 @@ __noinline int tcp_scale_of(struct __sk_buff *skb, __u32 off, __u32 header_len)
 
 	if (!w || off > L4_OFF_MAX || len > TCP_OPTIONS_MAX)
 		return -1;
-	asm volatile("" : "+r"(len)); /* two comparisons: the verifier follows no single one */
+	asm volatile("" : "+r"(len)); /* two comparisons: the verifier cannot use a merged one */
 	if (len < 4 || bpf_skb_load_bytes(skb, off + sizeof(struct tcphdr), w->tcp_options, len))
 		return -1;
 	w->tcp_at = 0;

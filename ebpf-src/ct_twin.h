@@ -6,7 +6,7 @@
 #include "ct_tcp_scale.h"
 
 /* Reports whether w->twin, found under w->twin_tuple, is the other direction of the connection of
- * w->tuple: its packets leave as replies to it.
+ * w->tuple: its packets leave as replies to packets with w->tuple.
  */
 static __always_inline int ct_is_twin(const struct work *w)
 {
@@ -15,7 +15,7 @@ static __always_inline int ct_is_twin(const struct work *w)
 	       addr_equal(&w->twin.daddr, &w->tuple.saddr);
 }
 
-/* Begins the missing entry of the other direction of w->conn. */
+/* Initialises the missing entry of the other direction of w->conn. */
 static __always_inline void ct_twin_begin(struct work *w)
 {
 	w->twin = w->conn;
@@ -33,10 +33,10 @@ static __always_inline void ct_twin_begin(struct work *w)
 	w->twin.meta.tcp_scale = TCP_SCALE_MAX;
 }
 
-/* Finds the entry of the other direction of w->conn, or restores it if it was evicted alone.
+/* Finds the entry of the other direction of w->conn, or restores it if only that entry was evicted.
  * Returns its common part in the map, or NULL; w->lost is then set if another connection has taken
- * its place. An unanswered connection is replaced: a reply opens one if the entry of the replies is
- * missing.
+ * its place. An unanswered connection in its place is removed: a reply opens such a connection if
+ * the entry of the replies is missing.
  */
 static __noinline struct ct_meta *ct_twin(struct work *w)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* drop.h - why a packet was dropped, and what else the programs did with a packet. The only list
- * of both: the daemon reads the names from BTF, and llcli the sentences from this file, which
- * describe the packet to a user. Append only; the numbers are in pinned counters. A reason that is
- * answered is followed by the same reason above the rate of answers (_LIMITED).
+/* drop.h - drop reasons and verdicts: why a packet was dropped, and what else the programs did with
+ * a packet. This is the only list of both: the daemon reads the names from BTF, and llcli the
+ * sentences, which describe the packet to a user, from this file. Append only, since pinned
+ * counters use the numbers. A reason whose packets are answered is followed by its _LIMITED
+ * counterpart, for packets above the rate of answers.
  */
 #pragma once
 
@@ -22,7 +23,7 @@ enum drop_reason {
 	 * address
 	 */
 	DROP_NO_ADDRESS,
-	/* the connection fits no table */
+	/* the tables of connections are full */
 	DROP_TABLE_FULL,
 	/* a client on this node was sent to a backend that it has no route to */
 	DROP_NO_ROUTE,
@@ -61,7 +62,9 @@ enum drop_reason {
 	 * have, or is of a type that pods may not send
 	 */
 	DROP_SPOOFED,
-	/* to an address that only NAT uses, and no connection, mapping or rule matches */
+	/* it was sent to an address that only NAT uses, and no connection, mapping or rule matches
+	 * it
+	 */
 	DROP_NO_MAPPING,
 	/* it arrived through a Tunnel from an address that no Peer has */
 	DROP_TUNNEL_UNKNOWN_PEER,
@@ -71,11 +74,11 @@ enum drop_reason {
 	DROP_TUNNEL_NO_PEER,
 	/* the host has no route to the underlay address of the Peer */
 	DROP_TUNNEL_NO_ROUTE,
-	/* it arrived through a Tunnel without an IP packet in it, or with a critical option that is
+	/* it arrived through a Tunnel and contains no IP packet, or has a critical option that is
 	 * not supported
 	 */
 	DROP_TUNNEL_MALFORMED,
-	/* it has a mark of congestion, and its sender does not support ECN (RFC 6040) */
+	/* it was marked as congested on the way, and its sender does not support ECN (RFC 6040) */
 	DROP_TUNNEL_ECN,
 	/* the Service has no backend that takes new connections, and noBackend: drop; the client
 	 * gets no answer
@@ -87,7 +90,7 @@ enum drop_reason {
 	DROP_NO_SERVICE_LIMITED,
 	/* its connection had expired and was just being deleted */
 	DROP_ENDING,
-	/* it was for the tunnel end of a Peer, and this node did not encapsulate it: a pod or
+	/* it was addressed to the tunnel end of a Peer, and this node did not encapsulate it: a pod or
 	 * another host sent it, or an ICMP error about such a packet
 	 */
 	DROP_TUNNEL_FORGED,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* expire.bpf.c - deletes both directions of connections at once. loxilightd selects them, writes
- * them into ll_expire and runs this program, which checks their present state. With a system call
- * for each entry, one direction would be missing for a while: the other direction would continue,
- * and its replies would open connections of their own.
+/* expire.bpf.c - deletes both directions of connections at once. loxilightd selects the
+ * connections, writes them into ll_expire and runs this program, which checks their current state.
+ * If each entry were deleted by its own system call, one direction would be missing for a while:
+ * packets in the other direction would continue, and replies to them would open new connections.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -68,8 +68,8 @@ static __always_inline int entry_mark(struct ct_meta *meta, __u8 state)
 	return state == CT_ENDING || state_swap(meta, state, CT_ENDING);
 }
 
-/* Marks both entries of a connection as being deleted, unless it has to stay. Packets check the
- * mark of their own entry (ct_seen, ct_stays).
+/* Marks both entries of a connection as being deleted, unless the connection must stay. Packets
+ * check the mark of their own entry (ct_seen, ct_stays).
  */
 static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, struct ct_meta *twin)
 {
@@ -93,8 +93,8 @@ static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, s
 	return 0;
 }
 
-/* Reports whether the entry under the key of the other direction is that direction, and not another
- * connection.
+/* Reports whether twin, found under the key of the other direction, belongs to the connection of
+ * key, and not to another connection.
  */
 static __always_inline int is_twin4(const struct ct4_key *key, const struct ct4_val *twin)
 {
@@ -133,9 +133,9 @@ static __always_inline void remove6(const struct ct6_key *key, int half_open)
 		v = bpf_map_lookup_elem(&ll_half##family, key); \
 	}
 
-/* Deletes the connection at index of ll_expire. The entry of the replies is deleted first: packets
- * of the client meanwhile find their own entry, and the mark. Global functions, so that the
- * verifier walks each once.
+/* Deletes the connection at index of ll_expire. The entry of the replies is deleted first, so that
+ * packets of the client meanwhile still find their own entry, with the mark. Global functions, so
+ * that the verifier walks each once.
  */
 #define EXPIRE(family)                                                      \
 	__noinline int expire##family(__u32 index)                          \

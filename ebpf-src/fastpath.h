@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fastpath.h - the fast path for the most common packets: routed TCP or UDP, without IP options,
- * extension headers, tags and fragments. All others take the fast path of fastpath_full.h, which has the
- * same effect but keeps its data in memory. This code is compiled for tc and for XDP; the
- * differences are in fastpath_skb.h and fastpath_xdp.h, one of which is included before it.
+/* fastpath.h - the fast path for the most common packets: routed TCP or UDP packets without IP
+ * options, extension headers, tags or fragmentation. All others take the fast path of
+ * fastpath_full.h, which has the same effect but keeps its data in memory. This code is compiled
+ * for tc and for XDP; the differences are in fastpath_skb.h and fastpath_xdp.h, one of which is
+ * included before this file.
  */
 #pragma once
 
@@ -11,13 +12,13 @@
 #include "parse.h"
 #include "fastpath_checks.h"
 
-#define FAST_NOT  (-2) /* not such a packet; it is unchanged */
-#define FAST_MISS (-1) /* the same, and it has no established connection */
+#define FAST_NOT  (-2) /* not a packet for this fast path; it is unchanged */
+#define FAST_MISS (-1) /* as FAST_NOT, and it has no established connection */
 #define FAST_L3	  14
 #define FAST_L44  34
 #define FAST_L46  54
 
-/* 0: disabled. For tests, which compare it with fastpath_full.h. */
+/* 0: this fast path is disabled, for tests that compare it with fastpath_full.h. */
 volatile const __u8 config_fast = 1;
 
 /* Returns the size of a layer-4 header in bytes; TCP: without options. */
@@ -26,7 +27,7 @@ static __always_inline __u32 fast_header_len(__u8 proto)
 	return proto == IPPROTO_UDP ? 8 : sizeof(struct tcphdr);
 }
 
-/* Reports whether the header of TCP or UDP is readable and no TCP event. */
+/* Reports whether the header is readable and, for TCP, has ACK but none of TCP_EVENTS set. */
 static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *end)
 {
 	if (proto == IPPROTO_UDP)
@@ -35,7 +36,7 @@ static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *
 	       (((const __u8 *)l4)[13] & (TCP_EVENTS | TCP_ACK)) == TCP_ACK;
 }
 
-/* Returns the next hop of the fast path for a packet of a connection; NULL: none at present. */
+/* Returns the next hop for a packet of a connection; NULL: it cannot take this fast path. */
 static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 						    const struct ct_meta *meta, __u32 now_tick)
 {
@@ -224,8 +225,8 @@ static __noinline int fast_is_routed(FRAME *f)
 	       mac[1] == *(__u16 *)&s->mac[2] && mac[2] == *(__u16 *)&s->mac[4];
 }
 
-/* Forwards a packet. Returns a TC or XDP action, or FAST_NOT, FAST_MISS, -DROP_REWRITE. Each kind
- * of packet has a function of its own, in which the protocol is a constant.
+/* Forwards a packet. Returns a TC or XDP action, or FAST_NOT, FAST_MISS or -DROP_REWRITE. Each kind
+ * of packet has its own function, in which the protocol is a constant.
  */
 static __always_inline int fast_forward(FRAME *f)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fastpath_checks.h - the fast-path checks: made for each packet of an established connection, on every
- * hook.
+/* fastpath_checks.h - the fast-path checks, made for each packet of an established connection on
+ * every hook.
  */
 #pragma once
 
 #include "maps.h"
 #include "pkt.h"
 
-/* Reports whether a device, or the port in in_port, is a port of role uplink. */
+/* Reports whether a device, given by its index or as in in_port, is a port of role uplink. */
 static __always_inline int port_is_uplink(__u32 ifindex)
 {
 	__u32 low = ifindex & 0xffff, word = (config_netns + 2) * GUARDED_WORDS + (low >> 6);
@@ -32,16 +32,16 @@ static __always_inline struct bridge_port *bridge_port_find(__u32 ifindex, __u16
 	return bpf_map_lookup_elem(&ll_bridge_port, &key);
 }
 
-/* Returns the output device of a next hop; 0: invalid. Callers read it once, since it may become 0
- * at any moment. The other fields of a next hop do not change while an entry refers to it.
+/* Returns the output device of a next hop; 0: invalid. Callers read it only once, since it may
+ * become 0 at any moment. The other fields of a next hop do not change while an entry refers to it.
  */
 static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 {
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
-/* Reports whether the rules have changed since a direction of a connection was last seen, or deny
- * it since they did.
+/* Reports whether the rules have changed since the last packet in the direction of meta, or deny
+ * the connection since they changed.
  */
 static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 {
@@ -53,10 +53,10 @@ static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
 }
 
-/* Reports whether a packet arrives on another port than before, and must leave the fast path for
- * that. Without translation it always must, since the kernel decides again; with translation only
- * if the former port is unknown, one of both ports has a source guard, or just one of them is an
- * uplink.
+/* Reports whether a packet arrives on another port than before and therefore must leave the fast
+ * path. An untranslated packet always must, since the kernel decides again; a translated packet
+ * only if the former port is unknown, one of the two ports has a source guard, or exactly one of
+ * them is an uplink.
  */
 static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *meta)
 {
@@ -67,9 +67,9 @@ static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *
 	       port_is_uplink(ifindex) != port_is_uplink(meta->in_port);
 }
 
-/* Stores the acknowledgement of a packet and the window that it announces, unscaled. The other side
- * sends at most one window, so a later acknowledgement is ahead by at most that: any other is
- * forged, or late.
+/* Stores the acknowledgement number of a packet and the unscaled window that it announces. The
+ * other side sends at most one window, so the next acknowledgement is ahead by at most one window:
+ * any other is forged or late.
  */
 static __always_inline void ct_note_ack(struct ct_meta *meta, __u32 ack, __u16 window)
 {
@@ -103,7 +103,7 @@ static __always_inline int ct_seen(struct ct_meta *meta, __u32 now_tick)
 	return *(const volatile __u8 *)&meta->state != CT_ENDING;
 }
 
-/* Ticks (8.6 s) in which the kernel's bridge sees at least one packet of each connection, so that
- * it does not forget its MACs.
+/* In 2^6 ticks (8.6 s) the kernel's bridge sees at least one packet of each connection, so that it
+ * does not forget the MACs.
  */
 #define BRIDGE_SEES_SHIFT 6

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fastpath_full.h - the fast path for packets of established connections that fastpath.h leaves. */
+/* fastpath_full.h - the fast path for packets of established connections that fastpath.h does not
+ * handle.
+ */
 #pragma once
 
 #include "l2_domain.h"
@@ -17,7 +19,7 @@ static __noinline int nexthop_tag(struct pkt *p, __u16 vid)
 	return LL_NEXT;
 }
 
-/* Sends a packet, already rewritten, on the fast path by the device out. */
+/* Sends a rewritten packet on the fast path through the device out. */
 static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nexthop, __u32 out)
 {
 	int ret = LL_NEXT;
@@ -40,8 +42,8 @@ static __always_inline int nexthop_send(struct pkt *p, const struct nexthop *nex
 }
 
 /* Reports whether packets of this direction leave with an IPv4 address of the node itself as
- * source: of SNAT or of the frontend. The stack drops such an arriving packet as a martian. Replies
- * to a client on the node itself are excluded, since they end at its stack.
+ * source, from SNAT or a frontend. The stack would drop such a packet on arrival as a martian.
+ * Replies to a client on the node itself are excluded, since they are not forwarded.
  */
 static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 {
@@ -54,14 +56,14 @@ static __noinline int track_is_martian(struct pkt *p, __u16 flags, __be32 saddr)
 	return route_is_local4(p->skb, saddr);
 }
 
-/* Returns the word for a packet rewritten by r from which the egress hook must learn. */
+/* Returns the tc_index word for a packet rewritten by r, from which the egress hook must learn. */
 static __always_inline __u32 learn_word(const struct rewrite *r)
 {
 	return TC_INDEX_LEARN | (r->translate ? TC_INDEX_TRANSLATED : 0);
 }
 
-/* Sends a martian packet, rewritten and with its TTL decremented, by the kernel's routes and
- * neighbours, but not through the stack.
+/* Sends a martian packet, already rewritten and with its TTL decremented, according to the kernel's
+ * routes and neighbours, but not through the stack.
  */
 static __noinline int track_send_routed(struct pkt *p)
 {
@@ -75,7 +77,7 @@ static __noinline int track_send_routed(struct pkt *p)
 	return LL_REDIRECT;
 }
 
-/* Rewrites p by r and sends it to the node by the loopback. */
+/* Rewrites p according to r and sends it to the node itself through the loopback. */
 static __noinline int loopback_send(struct pkt *p, struct rewrite *r)
 {
 	int ret;
@@ -98,9 +100,9 @@ static __always_inline int track_may_short_cut(struct pkt *p, const struct nexth
 	return frame_is_for(p, nexthop->dmac);
 }
 
-/* Reports whether the kernel's routes lead p, rewritten by r, out of another device than nexthop
- * does, or nowhere. Then the next hop becomes invalid, since other connections may be concerned as
- * well. Without a daemon nothing else detects that. If not, work's fib contains the route, for
+/* Reports whether the kernel would now route p, rewritten by r, to a device other than nexthop's,
+ * or nowhere. If so, the next hop is invalidated, since other connections may be affected as well
+ * and nothing else detects that without a daemon. If not, work's fib contains the route, for
  * route_redirect.
  */
 static __noinline int track_is_rerouted(struct pkt *p, const struct rewrite *r,
@@ -114,8 +116,8 @@ static __noinline int track_is_rerouted(struct pkt *p, const struct rewrite *r,
 	return 1;
 }
 
-/* Rewrites a packet by r and forwards it: on the fast path if its next hop is known and no check
- * fails, else by the kernel.
+/* Rewrites a packet according to r and forwards it: on the fast path if its next hop is known and
+ * no check fails, else through the kernel.
  */
 static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags, struct rewrite *r)
 {
@@ -128,8 +130,8 @@ static __always_inline int track_forward(struct pkt *p, __u32 index, __u16 flags
 	if (!nexthop || !out || !track_may_short_cut(p, nexthop))
 		goto slow;
 	if (ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks) {
-		/* One packet takes the kernel's neighbour table, which so sees that the neighbour
-		 * is in use, and verifies that it is reachable.
+		/* One packet goes through the kernel's neighbour table, so that the kernel sees
+		 * that the neighbour is in use, and verifies that it is reachable.
 		 */
 		nexthop->checked_tick = p->now_tick;
 		if (nexthop->flags & (NEXTHOP_F_BRIDGED | NEXTHOP_F_MEMBER))
@@ -155,9 +157,9 @@ slow:
 	if (loopback_answers(p, flags, r))
 		return loopback_send(p, r);
 	if ((flags & (CT_F_SNAT_AT_EGRESS | CT_F_REPLY)) == CT_F_SNAT_AT_EGRESS)
-		r->translate = 0; /* on the egress hook */
-	/* The ICMP error of the stack would quote the translated packet, which the sender does not
-	 * know, and from which icmp_translate could not tell whose it is.
+		r->translate = 0; /* the egress hook translates */
+	/* The stack's ICMP error would quote the translated packet, which the sender does not know,
+	 * and from which icmp_translate could not determine the connection.
 	 */
 	if (r->translate && p->ttl <= 1 && !firewall_is_local(&r->daddr)) {
 		p->refused = DROP_TTL;
@@ -191,7 +193,7 @@ slow:
 }
 
 /* Reports whether the packet can change the state of its connection. Data cannot, except before
- * both sides have sent, and after a reset. Not for events of TCP, TCP_EVENTS.
+ * both sides have sent, and after a reset. TCP_EVENTS are not checked here.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -206,9 +208,9 @@ static __always_inline __u32 track_nexthop(const struct pkt *p, const struct ct_
 	return meta->nexthop;
 }
 
-/* Reports whether a packet that is just decapsulated has to go through the tunnel's device: unless
- * it can be forwarded at once, or if it comes from another peer than the one behind which its
- * source was found.
+/* Reports whether a packet that was just decapsulated must go through the tunnel's device: if it
+ * cannot be forwarded at once, or if it comes from a peer other than the one behind which its
+ * source is known to be.
  */
 static __always_inline int track_is_early(struct pkt *p, const struct ct_meta *meta, __u32 index)
 {

@@ -27,7 +27,9 @@ static __always_inline int frame_tagged(FRAME *f)
 	return f->vlan_present;
 }
 
-/* Reports whether the frame is for the MAC of the device of arrival; of another host. */
+/* Reports whether the frame is for the MAC of the device of arrival; frame_is_others: for the MAC
+ * of another host.
+ */
 static __always_inline int frame_is_own(FRAME *f)
 {
 	return f->pkt_type == PACKET_HOST;
@@ -44,7 +46,7 @@ static __always_inline int frame_is_whole(FRAME *f, __u8 proto, __u32 l4_off, __
 	return 1;
 }
 
-/* Reports whether the packet fits the MTU, or consists of segments that do; as track_fits. */
+/* Reports whether the packet, or each of its segments, fits the MTU; as track_fits. */
 static __always_inline int frame_fits(FRAME *f, __u8 proto, const void *l4, __u32 l3_len,
 				      __u32 mtu_bytes)
 {
@@ -55,14 +57,14 @@ static __always_inline int frame_fits(FRAME *f, __u8 proto, const void *l4, __u3
 	return f->gso_size && f->gso_size + l3_len + l4_len <= mtu_bytes;
 }
 
-/* Reports whether the packet can be sent by the device out of nexthop. */
+/* Reports whether the packet can be sent through out, the device of nexthop. */
 static __always_inline int frame_may_leave(FRAME *f, const struct nexthop *nexthop, __u32 out)
 {
 	return 1;
 }
 
-/* Reports whether the layer-4 checksum may be incomplete, to be completed by a device. Must be
- * called before the addresses change. The sum of a GSO packet may lack the length.
+/* Reports whether the layer-4 checksum may be incomplete, so that a device must complete it. Must
+ * be called before the addresses change. The sum of a GSO packet may not include the length.
  */
 static __always_inline int frame_csum_is_begun(FRAME *f, void *data, __u8 proto, __u32 l4_off,
 					       __u32 end)
@@ -83,7 +85,8 @@ static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32
 	if (!begun) {
 		csum_change(data + off, proto, addr_diff + port_diff);
 		/* A device's checksum over the whole packet (CHECKSUM_COMPLETE). In IPv6, whose
-		 * header has no checksum, the changes of addresses and of this checksum cancel out.
+		 * header has no checksum, the changes to the addresses and to the layer-4 checksum
+		 * cancel out.
 		 */
 		if (l4_off == sizeof(struct ethhdr) + sizeof(struct iphdr))
 			bpf_csum_update(f, ~csum_fold32(addr_diff));
@@ -98,7 +101,7 @@ static __always_inline int frame_l4_csum(FRAME *f, void *data, __u8 proto, __u32
 	return 0;
 }
 
-/* Sends the first len bytes of the packet by the device out. */
+/* Sends the first len bytes of the packet through the device out. */
 static __always_inline int frame_send(FRAME *f, __u32 len, __u32 nexthop_flags, __u32 out)
 {
 	/* As nat_trim. */

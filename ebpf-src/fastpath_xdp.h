@@ -10,7 +10,7 @@
 
 #define FRAME struct xdp_md
 
-/* The device for which this copy of the program is: connections contain its index. A program
+/* The device that this copy of the program serves: connections contain its index. A program
  * attached to a bond runs on the devices of the bond.
  */
 volatile const __u32 config_ifindex = 0;
@@ -20,10 +20,10 @@ volatile const __u16 config_mac_low = 0;
 /* The flag of next hops that permits sending by XDP: NEXTHOP_F_XDP_XMIT or NEXTHOP_F_NO_QDISC. */
 volatile const __u32 config_leave = NEXTHOP_F_XDP_XMIT;
 
-/* The device can send packets back, whatever the flags of its next hops. */
+/* The device can send packets back (XDP_TX), whatever the flags of its next hops. */
 volatile const __u8 config_turn = 0;
 
-/* Generic XDP: kernel packets pass here, not only frames. */
+/* Generic XDP: packets are those of the kernel (sk_buff), not necessarily single frames. */
 volatile const __u8 config_generic = 0;
 
 static __always_inline __u32 frame_in(FRAME *f)
@@ -56,10 +56,10 @@ static __always_inline int frame_is_others(FRAME *f)
 	return data + 6 <= (void *)(long)f->data_end && !(*(__u8 *)data & 1);
 }
 
-/* Reports whether the layer-4 checksum is complete. A packet of a socket behind a veth, of a
- * virtual machine, or joined by GRO may have the sum of its pseudo header only; metadata outside
- * the frame tell the kernel to complete it. XDP would send it wrongly. One of 65535 complete
- * checksums looks the same: such packets are left to tc.
+/* Reports whether the layer-4 checksum is complete. A packet that comes from a socket behind a veth
+ * or from a virtual machine, or was joined by GRO, may contain only the sum of its pseudo header,
+ * which the kernel completes because of metadata outside the frame. XDP would send it incomplete.
+ * One of 65535 complete checksums looks the same: such packets are left to tc.
  */
 static __always_inline int frame_is_whole(FRAME *f, __u8 proto, __u32 l4_off, __u32 end)
 {

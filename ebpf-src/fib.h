@@ -20,8 +20,8 @@ static __always_inline struct device *device_find(__u32 ifindex)
 #define ROUTE_IPV4	 0x100
 #define ROUTE_EGRESS	 0x200
 
-/* As route_out, for a packet that arrived on the device in; the result is in work's fib. A global
- * function, so that the verifier walks it once.
+/* As route_out, for a packet that arrived on the device in; stores the result in work's fib. A
+ * global function, so that the verifier walks it once.
  */
 __noinline __u32 route_find(struct __sk_buff *skb, const struct addr *saddr,
 			    const struct addr *daddr, __u32 how, __u32 in)
@@ -87,13 +87,13 @@ static __noinline __u32 route_out(struct pkt *p, const struct addr *saddr, const
 			  route_in(p));
 }
 
-/* Redirects a packet to the next hop in work's fib, a result of route_find, and its device out: as
- * bpf_redirect_neigh, which without a next hop would look up the route again, without the device of
- * arrival. A global function, so that the verifier walks it once.
+/* Redirects a packet through the device out to the next hop in work's fib, both results of
+ * route_find. Without a next hop, bpf_redirect_neigh would look up the route again, and ignore the
+ * device of arrival. A global function, so that the verifier walks it once.
  *
- * For the ingress hook only. On the egress hook a packet has a route already, the one by which it
- * was sent, and the kernel sends it to the next hop of that route if it has to wait for the
- * neighbour.
+ * For the ingress hook only. On the egress hook, a packet already has the route by which it was
+ * sent: if the kernel has to wait for the neighbour, it sends the packet to the next hop of that
+ * route.
  */
 __noinline int route_redirect(__u32 out)
 {
@@ -123,8 +123,8 @@ __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 }
 
 /* Sends p back to the node itself, by the ingress hook of the same device. That hook must not
- * evaluate p again: the rewritten p is not a connection of its own. The loopback has no ingress
- * hook of ours. A mark set by the sender is lost.
+ * evaluate p again: the rewritten p does not belong to another connection. The loopback has none of
+ * our programs on its ingress hook. A mark set by the sender is lost.
  */
 static __always_inline int route_back(struct pkt *p)
 {

@@ -17,7 +17,7 @@ static __always_inline void fragment_key_of(struct fragment_key *key, const stru
 	key->pad = 0;
 }
 
-/* Returns all ones for ICMP, else 0. Without a comparison, of which the verifier would walk both
+/* Returns all ones for ICMP, else 0. Avoids a comparison, since the verifier would walk both of its
  * results.
  */
 static __always_inline __u16 fragment_mask(const struct pkt *p)
@@ -48,7 +48,7 @@ static __noinline void fragment_teach(struct pkt *p)
  */
 __noinline __u64 fragment_ports(const struct fragment_key *key, __u32 now_tick)
 {
-	struct fragment_key own; /* Linux 6.1 accepts no argument of a global function as a key */
+	struct fragment_key own; /* Linux 6.1 rejects arguments of global functions as keys */
 	struct fragment *known;
 
 	if (!key)
@@ -60,7 +60,7 @@ __noinline __u64 fragment_ports(const struct fragment_key *key, __u32 now_tick)
 	return (__u64)FRAGMENT_FOUND << 32 | ports_word(known->sport, known->dport);
 }
 
-/* Gives p, a later fragment, the ports or type of its first fragment. LL_UNTRACKED: the first
+/* Sets the ports or type of p, a later fragment, from its first fragment. LL_UNTRACKED: the first
  * fragment is not stored, or has not arrived.
  */
 static __noinline int fragment_learn(struct pkt *p)

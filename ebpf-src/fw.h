@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fw.h - evaluates the firewall's rules: for the first packet of a connection, for the next
- * one after the rules have changed, and for every packet without a connection.
+/* fw.h - evaluates the firewall rules for the first packet of a connection, for its next packet
+ * after the rules have changed, and for every packet without a connection.
  *
  * Rules are evaluated for packets as they arrive, before any translation. If rules exist, packets
  * that cannot be classified are dropped.
@@ -12,7 +12,7 @@
 #include "fib.h"
 #include "fastpath_checks.h"
 
-/* Returns the rule set, or NULL without rules. */
+/* Returns the rule set, or NULL if there are no rules. */
 static __always_inline const struct rules *firewall_rules(void)
 {
 	__u32 set = RULES_FIREWALL;
@@ -29,7 +29,7 @@ static __always_inline int firewall_is_local(const struct addr *addr)
 	return bpf_map_lookup_elem(&ll_local, &key) != NULL;
 }
 
-/* Returns the index of the device of arrival of p; 0: the node itself sends it. */
+/* Returns the index of the device on which p arrived; 0: the node itself sends p. */
 static __always_inline __u32 firewall_in(struct pkt *p)
 {
 	__u32 in = p->skb->ifindex;
@@ -40,7 +40,7 @@ static __always_inline __u32 firewall_in(struct pkt *p)
 	return in;
 }
 
-/* Fills the classification key for a packet like p with tuple t. */
+/* Fills the classification key from tuple t and the other fields of p. */
 static __always_inline void firewall_key(struct pkt *p, struct work *w, const struct tuple *t)
 {
 	struct classify_key *key = &w->classify_key;
@@ -85,8 +85,8 @@ static __always_inline int firewall_asks_leaving(const struct pkt *p)
 	return rules && rules->flags & RULES_F_OUT;
 }
 
-/* Fills hook and input device, and the output device if a rule matches it: for a bridged packet it
- * is unknown until the packet leaves.
+/* Fills the hook and the input device, and the output device if a rule matches output devices: for
+ * a bridged packet it is unknown until the packet leaves.
  */
 static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hook, __u32 in,
 					 const struct rules *rules)
@@ -102,8 +102,8 @@ static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hoo
 }
 
 /* Evaluates the rules for w->classify_key. LL_NEXT: p is allowed; LL_PASS: p is allowed by a
- * stateless rule, so replies are evaluated too. Else the result of the stage. again: it was allowed
- * before, so it is not counted again.
+ * stateless rule, so replies are evaluated too. Otherwise returns the verdict on p. again: the
+ * connection or packet was evaluated before, so if p is allowed, it is not counted again.
  */
 static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
 {
@@ -131,10 +131,10 @@ static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
 	return -DROP_FIREWALL;
 }
 
-/* Reports whether p is exempt from rules: neighbour discovery and group membership on their own
- * link, which every link needs (RFC 4890, section 4.4.1). Their hop limits prove that they come
- * from this link (RFC 4861, section 7.1; RFC 3810, section 5), and they are never forwarded to
- * another one.
+/* Reports whether p is exempt from rules: neighbour discovery or group membership within one link,
+ * which every link needs (RFC 4890, section 4.4.1). The hop limits of these packets prove that they
+ * come from this link (RFC 4861, section 7.1; RFC 3810, section 5), and they are never forwarded to
+ * another link.
  */
 static __always_inline int firewall_is_exempt(const struct pkt *p)
 {
@@ -167,7 +167,9 @@ static __always_inline __u8 firewall_hook(struct pkt *p)
 	return device && device->flags & DEVICE_F_PORT ? 0 : HOOK_FORWARD;
 }
 
-/* Evaluates the first packet of a connection, or a packet without one; as firewall_ask. */
+/* Evaluates the rules for the first packet of a connection, or for a packet without one. Returns
+ * the results of firewall_ask.
+ */
 static __noinline int firewall_packet(struct pkt *p, struct work *w)
 {
 	const struct rules *rules = firewall_rules();
@@ -190,9 +192,9 @@ static __noinline int firewall_packet(struct pkt *p, struct work *w)
 	return ret;
 }
 
-/* Returns the index of the device of arrival of the connection w->twin, of which w->conn is the
- * reply direction. The entry contains its lower half, the next hop of the replies all of it. 0:
- * unknown.
+/* Returns the index of the device on which packets of w->twin arrive; 0: unknown. w->conn is the
+ * reply direction of that connection. The entry contains only the lower half of the index, the next
+ * hop of the replies all of it.
  */
 static __always_inline __u32 firewall_port(struct work *w)
 {
@@ -225,9 +227,9 @@ __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick
 	return 0;
 }
 
-/* Evaluates connection w->conn of p, found under w->tuple, again, as if its first packet arrived
- * now. A denied connection stays as long as its packets arrive, so that packets of the other side
- * do not open a connection of their own.
+/* Evaluates the rules again for w->conn, the connection of p found under w->tuple, as if its first
+ * packet arrived now. A denied connection stays in its table while its packets arrive, so that
+ * packets of the other side do not open a connection of their own.
  */
 static __noinline int firewall_again(struct pkt *p, struct work *w)
 {
@@ -246,13 +248,13 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		goto out;
 	}
 	if (flags & CT_F_REPLY) {
-		/* A reply may lack these facts of the first packet; then the client's next one
-		 * decides.
+		/* A reply may lack the properties of the first packet that these rules match; then
+		 * the next packet of the client decides.
 		 */
 		if (rules->flags & RULES_F_FRAME ||
 		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
 			return unknown;
-		/* The key of the other direction is the arriving tuple. */
+		/* The key of the other direction is the tuple with which its packets arrive. */
 		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
 			return unknown;
 		in = firewall_port(w);
@@ -281,7 +283,7 @@ out:
 	denied = ret == LL_NEXT ? 0 : CT_F_DENIED;
 	if (!(flags & CT_F_REPLY) && firewall_asks_leaving(p)) {
 		p->slow = 1;
-		denied = CT_F_DENIED; /* until it has left */
+		denied = CT_F_DENIED; /* until the egress hook has evaluated it */
 	}
 	if (!denied && !(flags & CT_F_DENIED))
 		return LL_NEXT;

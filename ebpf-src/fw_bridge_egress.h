@@ -5,9 +5,9 @@
 #include "fw.h"
 #include "fragment.h"
 
-/* Egress hook: evaluates p, which was allowed on arrival, for the bridge port by which it leaves.
- * Replies are not evaluated. LL_NEXT: p is allowed. Refused frames are dropped silently, since the
- * bridge may have sent them to other ports as well.
+/* Egress hook: evaluates p, which was allowed on arrival, for the bridge port through which it
+ * leaves. Replies are not evaluated. LL_NEXT: p is allowed. Refused frames are dropped silently,
+ * since the bridge may have sent them to other ports as well.
  */
 static __noinline int leaving_ask(struct pkt *p, struct work *w)
 {
@@ -17,7 +17,7 @@ static __noinline int leaving_ask(struct pkt *p, struct work *w)
 	if (!rules)
 		return LL_NEXT;
 	if (p->fragment == FRAGMENT_LATER)
-		fragment_learn(p); /* if that fails, it is evaluated without ports */
+		fragment_learn(p); /* if that fails, p is evaluated without ports */
 	tuple_of(&w->tuple, p);
 	if (!p->icmp_error && conn_find(w, &w->tuple, &w->conn, 0)) {
 		if (w->conn.meta.flags & CT_F_REPLY)

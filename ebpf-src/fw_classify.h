@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* fw_classify.h - evaluates compiled rule sets: which rule decides about a packet.
+/* fw_classify.h - evaluates compiled rule sets: finds the rule that applies to a packet.
  *
- * The rules of a set are compiled into an image, which datapath/classify makes and describes: each
+ * The rules of a set are compiled into an image, which datapath/classify builds and describes: each
  * field is looked up in a trie of bytes, the resulting classes are folded, and the first rule whose
- * bit is set in all vectors decides. The time is bounded by the widths of the fields and, if
- * several vectors remain, by a 64th of the number of rules. Rules are grouped into regions, so that
- * usually one word of each vector is read.
+ * bit is set in all vectors applies. The time is bounded by the widths of the fields and, if
+ * several vectors remain, by 1/64 of the number of rules. Rules are grouped into regions, so that
+ * usually only one word of each vector is read.
  *
- * An image is the only value of an array, so that reading it costs no look-ups. It has one of four
- * sizes, since the verifier needs a constant size of the value: ll_rules names the map of a set.
+ * An image is the only value of an array map, so that reads within it need no further look-ups. It
+ * has one of four sizes, since the verifier requires a constant value size; ll_rules contains the
+ * number of the map that a rule set uses.
  */
 #pragma once
 
@@ -17,10 +18,10 @@
 
 #define RULES_MAGIC 0x4c4c4302
 
-/* Kinds of trie entries; without either bit it refers to a node. */
+/* Kinds of trie entries; an entry with neither bit refers to a node. */
 #define ENTRY_LEAF  0x80000000
 #define ENTRY_SKIP  0x40000000
-#define ENTRY_VALUE 0x3fffffff /* of a leaf its value, else an offset in units of 4 bytes */
+#define ENTRY_VALUE 0x3fffffff /* leaf: its value; else an offset in units of 4 bytes */
 
 #define TRIE_DEPTH_MAX 16 /* bytes of a key */
 #define WORDS_MAX      320
@@ -29,11 +30,11 @@
 /* A bit for each byte value at which a run of equal entries begins, and the entries of the runs. */
 struct trie_node {
 	__u64 begins[4];
-	__u8 count[4]; /* of bits in the words before */
+	__u8 count[4]; /* of set bits in the preceding words */
 	__u32 entry[256];
 };
 
-/* A few bytes that all keys have in common, except the ones that continue at other. */
+/* A few bytes: keys that begin with them continue at same, all others at other. */
 struct trie_skip {
 	__u64 value;
 	__u32 bit_count; /* of value; at most 56 */
@@ -42,8 +43,8 @@ struct trie_skip {
 	__u32 pad;
 };
 
-/* Returns a pointer to offset at of an image. The mask keeps reads of less than IMAGE_SLACK bytes
- * within the value, for any offset.
+/* Returns a pointer to the byte at offset at of an image. For any offset, the mask keeps reads of
+ * fewer than IMAGE_SLACK bytes within the value.
  */
 #define IMAGE_AT(image, mask, at)                                          \
 	({                                                                 \
@@ -60,13 +61,13 @@ static __always_inline __u32 bit_count(__u64 v)
 	return v * 0x0101010101010101 >> 56;
 }
 
-/* Returns the number of the lowest bit of v, which is not 0. */
+/* Returns the index of the lowest set bit of v, which must not be 0. */
 static __always_inline __u32 first_bit(__u64 v)
 {
 	return bit_count((v & -v) - 1);
 }
 
-/* Looks up a key, whose first byte is the highest of hi, in a trie. */
+/* Looks up a key in a trie. The first byte of the key is the most significant byte of hi. */
 static __always_inline __u32 trie_walk(const void *image, __u32 mask, __u32 entry, __u64 hi,
 				       __u64 lo)
 {
@@ -148,7 +149,7 @@ static __always_inline void search_addr(const void *image, struct classify_key *
 		search_field(image, key, mask, walk, field, root4 + 1, hi, lo);
 }
 
-/* Looks up all fields, one after the other. Fields that no rule uses are leaves. */
+/* Looks up all fields, one after the other. The root of a field that no rule uses is a leaf. */
 static __always_inline void search_fields(const void *image, struct classify_key *key, __u32 mask,
 					  walk_fn *walk)
 {
@@ -179,7 +180,7 @@ struct search {
 
 typedef long word_fn(__u32 i, struct search *s);
 
-/* Returns the record of the rule with an index in the vectors. */
+/* Returns the record of the rule at a place: its bit index in the vectors. */
 static __always_inline const struct rule_record *search_record(const void *image, __u32 mask,
 							       __u64 place)
 {
@@ -188,7 +189,7 @@ static __always_inline const struct rule_record *search_record(const void *image
 	return IMAGE_AT(image, mask, header->rules + place * sizeof(struct rule_record));
 }
 
-/* Skips the remaining words of the region that contains a word. */
+/* Skips the remaining words of the region that contains word. */
 static __always_inline void search_leave(struct search *s, __u32 mask, __u32 word)
 {
 	const struct rules_header *header = s->image;
@@ -199,7 +200,7 @@ static __always_inline void search_leave(struct search *s, __u32 mask, __u32 wor
 		s->key->words[i] &= behind[i];
 }
 
-/* Searches the next word in which all vectors may have a bit. Returns 1 at the end. */
+/* Searches the next word in which all vectors may have a set bit. Returns 1 to end the search. */
 static __always_inline int search_word(struct search *s, __u32 mask)
 {
 	const struct rules_header *header = s->image;
@@ -242,7 +243,7 @@ static __always_inline int search_word(struct search *s, __u32 mask)
 	return 0;
 }
 
-/* Evaluates the rules of an image; as classify. */
+/* Evaluates the rules of an image. Returns the same as classify. */
 static __always_inline int search_image(const void *image, struct classify_key *key, __u32 mask,
 					walk_fn *walk, word_fn *next_word)
 {
@@ -296,7 +297,7 @@ IMAGE_FUNCTIONS(1m, (1 << 20) - 1)
 IMAGE_FUNCTIONS(8m, (1 << 23) - 1)
 IMAGE_FUNCTIONS(64m, (1 << 26) - 1)
 
-/* Evaluates a rule set (enum rule_set). 1: key->rule decides. 0: no rule matches. -1: the rule set
+/* Evaluates a rule set (enum rule_set). 1: key->rule applies. 0: no rule matches. -1: the rule set
  * cannot be read.
  */
 __noinline int classify(__u32 set, struct classify_key *key)
@@ -320,7 +321,7 @@ __noinline int classify(__u32 set, struct classify_key *key)
 	return -1;
 }
 
-/* Counts a packet for the rule that it matched; opened: it is the first of a connection. */
+/* Counts a packet for the rule that it matched; opened: the packet opens a connection. */
 static __always_inline void count_rule(__u32 id, __u32 len_bytes, int opened)
 {
 	struct rule_hits *hits = id ? bpf_map_lookup_elem(&ll_rule_hits, &id) : NULL;

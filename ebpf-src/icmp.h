@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* icmp.h - translates ICMP errors about connections (RFC 5508, section 4): the quoted tuple and the
- * addresses of the error become the ones that the receiver knows. The quoted layer-4 checksum
- * stays: receivers cannot verify it, since most of the data that it covers is cut off.
+ * addresses of the error become the ones that the receiver knows. The quoted layer-4 checksum stays
+ * unchanged: receivers cannot verify it, since most of the data that it covers is cut off.
  */
 #pragma once
 
@@ -36,7 +36,7 @@ static __always_inline int icmp_parse_echo(struct pkt *p, struct pkt *inner)
 }
 
 /* Reads the headers of the quoted packet into w->inner, with offsets from the start of the frame.
- * LL_PASS: of a kind that we do not translate.
+ * LL_PASS: a quoted packet that we do not translate.
  */
 static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 {
@@ -87,7 +87,7 @@ static __noinline int icmp_parse_inner(struct pkt *p, struct work *w)
 	return LL_NEXT;
 }
 
-/* Writes the addresses of the IP header at off, and updates the checksum of IPv4. */
+/* Writes the addresses of the IP header at off, and updates the IPv4 checksum. */
 static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 family,
 				       const struct addr *saddr, const struct addr *daddr)
 {
@@ -112,7 +112,7 @@ static __noinline int icmp_write_addrs(struct __sk_buff *skb, __u32 off, __u32 f
 	return bpf_skb_store_bytes(skb, off, &ip, sizeof(ip), 0) ? -DROP_REWRITE : LL_NEXT;
 }
 
-/* Decrements the TTL of IPv4. */
+/* Decrements the IPv4 TTL. */
 static __always_inline int icmp_hop(struct pkt *p)
 {
 	__u8 ttl = p->ttl - 1;
@@ -122,8 +122,8 @@ static __always_inline int icmp_hop(struct pkt *p)
 	       bpf_skb_store_bytes(p->skb, p->l3_off + offsetof(struct iphdr, ttl), &ttl, 1, 0);
 }
 
-/* Reports whether p says that the stack, as a router, ended a packet's TTL. The stack sends that only
- * about packets that were not translated: track_forward answers the others.
+/* Reports whether p is the stack's own report, as a router, that the TTL of a packet has expired.
+ * The stack sends it only about packets that were not translated: track_forward answers the others.
  */
 static __always_inline int icmp_is_own_ttl(const struct pkt *p)
 {
@@ -131,8 +131,8 @@ static __always_inline int icmp_is_own_ttl(const struct pkt *p)
 	       p->icmp_type == (p->family == 4 ? ICMP_TIME_EXCEEDED : ICMPV6_TIME_EXCEEDED);
 }
 
-/* Translates the ICMP error p. The quoted packet was sent, before we rewrote it, with the reversed
- * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: about no connection.
+/* Translates the ICMP error p. Before we rewrote it, the quoted packet had the reversed leaving
+ * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: not about a connection.
  */
 static __noinline int icmp_translate(struct pkt *p, struct work *w)
 {
@@ -147,15 +147,15 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 
 	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
 		return LL_UNTRACKED;
-	/* It must be addressed to the source of the quoted packet; else rules are evaluated for
-	 * it.
+	/* The error must be addressed to the source of the quoted packet; otherwise the rules are
+	 * evaluated for it.
 	 */
 	if (!addr_equal(&p->daddr, &w->inner.saddr))
 		return LL_UNTRACKED;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
 	if (!conn_find(w, &w->tuple, &w->conn, 0)) {
-		/* From the node, about a packet before the SNAT at egress. */
+		/* From the node, about a packet that SNAT at egress has not translated yet. */
 		tuple_turn(&w->tuple);
 		if (conn_find(w, &w->tuple, &w->conn, 0) &&
 		    (w->conn.meta.flags & (CT_F_SNAT_AT_EGRESS | CT_F_REPLY)) ==
@@ -184,14 +184,18 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		diff = csum_diff32(0, w->inner.sport | (__u32)w->inner.dport << 16,
 				   ports.sport | (__u32)ports.dport << 16);
 	}
-	/* In IPv4 the checksum of the quoted header compensates for its addresses. */
+	/* In IPv4, the changes of the quoted addresses and of the quoted header checksum cancel
+	 * out.
+	 */
 	if (p->family == 6) {
 		diff = csum_diff_addr(diff, &w->inner.saddr, &w->conn.daddr);
 		diff = csum_diff_addr(diff, &w->inner.daddr, &w->conn.saddr);
 		diff = csum_diff_addr(diff, &p->saddr, &outer->saddr);
 		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
 	}
-	/* The stack drops a packet with the node's address as source: it is forwarded here. */
+	/* The stack drops packets that arrive with the node's address as source, so p is forwarded
+	 * here.
+	 */
 	answers = !p->egress && loopback_answers(p, w->conn.meta.flags, outer);
 	if (!p->egress && !answers && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
 	    firewall_is_local(&outer->saddr))
@@ -225,6 +229,6 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		return LL_REDIRECT;
 	}
 	if (p->egress)
-		p->skb->tc_index = 0; /* it leaves */
+		p->skb->tc_index = 0; /* the packet leaves without the word */
 	return LL_STACK;
 }

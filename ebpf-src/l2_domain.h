@@ -32,7 +32,7 @@ static __noinline int domain_of_port(struct pkt *p)
 		p->tunnel = 1;
 		return LL_NEXT;
 	}
-	/* A group as source MAC: a bridge does not forward such frames. */
+	/* A bridge does not forward frames with a group address as source MAC. */
 	if (!s->domain || data + 12 > end || ((__u8 *)data)[6] & 1)
 		return LL_PASS;
 	if (s->flags & BRIDGE_PORT_F_GUARDED &&
@@ -51,7 +51,7 @@ static __noinline int domain_of_port(struct pkt *p)
 	return LL_NEXT;
 }
 
-/* Fills the bridge domain of an arriving packet. LL_PASS: we cannot forward it. */
+/* Sets the bridge domain of an arriving packet. LL_PASS: we cannot forward it. */
 static __always_inline int domain_ingress(struct pkt *p)
 {
 	if (domain_may_bridge(p->skb->ifindex))

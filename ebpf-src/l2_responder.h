@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* l2_responder.h - announced addresses, which the node answers for although no device has them. ARP
- * requests and neighbour solicitations for them are answered (RFC 826, RFC 5227; RFC 4861, section
- * 7.2), and packets to unassigned ones are dropped or refused.
+/* l2_responder.h - answers ARP requests and neighbour solicitations for announced addresses, which
+ * no device has (RFC 826, RFC 5227; RFC 4861, section 7.2). Packets that belong to no connection
+ * are dropped or refused if only services or NAT use their destination.
  */
 #pragma once
 
@@ -45,11 +45,9 @@ _Static_assert(sizeof(struct announce_nd) == 32, "as on the wire");
 #define ND_TARGET_MAC	 2
 #define ND_HOP_LIMIT	 255
 #define ND_MIN		 24 /* bytes of a solicitation without options */
-#define ND_MAX		 64 /* with as many options as we verify */
+#define ND_MAX		 64 /* with options; longer ones are not answered */
 
-/* Returns the announced address that contains addr on a device, or NULL. ifindex 0: on any
- * device.
- */
+/* Returns the announced prefix that contains addr on a device, or NULL; ifindex 0: any device. */
 static __always_inline struct announced *announce_find(__u32 ifindex, const struct addr *addr)
 {
 	struct announce_key key = {
@@ -63,9 +61,9 @@ static __always_inline struct announced *announce_find(__u32 ifindex, const stru
 	return found && !(found->flags & ANNOUNCED_F_NOT) ? found : NULL;
 }
 
-/* Returns the device that has the network of an untagged packet on-link, or NULL if it does not
- * answer for addr. own: the node itself asks; it is answered only for addresses that services alone
- * have, since no other host answers for them.
+/* Returns the device that answers an untagged request for addr (for a bridge port, the bridge), or
+ * NULL if there is none. own: the node itself sent the request; it gets an answer only for
+ * addresses that only services have, since no other host answers for them.
  */
 static __always_inline struct device *announce_device(struct __sk_buff *skb,
 						      const struct addr *addr, __u32 own)
@@ -88,7 +86,7 @@ static __always_inline struct device *announce_device(struct __sk_buff *skb,
 	return device_find(in);
 }
 
-/* Sends the frame, now an answer, back. */
+/* Sends the frame, which now contains the answer, back. */
 static __always_inline int announce_send(struct __sk_buff *skb, __u32 own)
 {
 	skb->tc_index = own ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
@@ -104,8 +102,8 @@ static __always_inline int announce_is(const __u8 *a, const __u8 *b)
 	       a[5] == b[5];
 }
 
-/* Answers an ARP request for an announced address. An ARP announcement, with the same address as
- * sender and target, is not a request. A global function, so that the verifier walks it once.
+/* Answers an ARP request for an announced address. An ARP announcement, which has the same sender
+ * and target address, is not answered. A global function, so that the verifier walks it once.
  */
 __noinline int announce_arp(struct __sk_buff *skb, __u32 own)
 {
@@ -145,8 +143,8 @@ __noinline int announce_arp(struct __sk_buff *skb, __u32 own)
 	return announce_send(skb, own);
 }
 
-/* Returns the sum of len bytes of layer 4 and of their pseudo header, in a->bytes after the IPv6
- * header; 0xffff if the checksum is correct.
+/* Returns the sum of the pseudo header and of the len bytes of layer 4 that follow the IPv6 header
+ * in a->bytes. It folds to 0xffff if the checksum is correct.
  */
 static __always_inline __u32 announce_sum(struct answer *a, __u32 len)
 {
@@ -156,8 +154,8 @@ static __always_inline __u32 announce_sum(struct answer *a, __u32 len)
 	return bpf_csum_diff(NULL, 0, (void *)&a->bytes[ANSWER_L4], len, sum);
 }
 
-/* Reads a neighbour solicitation into a->bytes. Reports whether it is a valid one (RFC 4861,
- * section 7.1.1).
+/* Reads a neighbour solicitation into a->bytes. Reports whether it is valid (RFC 4861, section
+ * 7.1.1).
  */
 static __always_inline int announce_read(struct __sk_buff *skb, struct answer *a)
 {
@@ -184,10 +182,10 @@ static __always_inline int announce_read(struct __sk_buff *skb, struct answer *a
 	return csum_fold16(announce_sum(a, len)) == 0;
 }
 
-/* In addition to the flags of an advertisement: it is for the node itself. */
+/* Passed with the flags of an advertisement: the advertisement is for the node itself. */
 #define ANNOUNCE_OWN 0x1
 
-/* Replaces the packet by an advertisement of addr to the address to, and sends it back. A global
+/* Replaces the packet with an advertisement of addr, addressed to *to, and sends it back. A global
  * function, so that the verifier walks it once.
  */
 __noinline int announce_advertise(struct __sk_buff *skb, const struct device *device,
@@ -200,7 +198,7 @@ __noinline int announce_advertise(struct __sk_buff *skb, const struct device *de
 
 	if (!a || !device || !addr || !to || bpf_skb_load_bytes(skb, 6, macs, 6))
 		return TC_ACT_UNSPEC;
-	if (!(flags & ND_SOLICITED)) { /* to all nodes of the link */
+	if (!(flags & ND_SOLICITED)) { /* to all nodes on the link */
 		macs[0] = macs[1] = 0x33;
 		macs[2] = macs[3] = macs[4] = 0;
 		macs[5] = 1;
@@ -230,8 +228,8 @@ __noinline int announce_advertise(struct __sk_buff *skb, const struct device *de
 	return announce_send(skb, flags & ANNOUNCE_OWN);
 }
 
-/* Answers a neighbour solicitation for an announced address. A sender without an address, which
- * only checks that the address is free, gets an answer to all nodes (RFC 4861, section 7.2.4). A
+/* Answers a neighbour solicitation for an announced address. If the sender has no address yet and
+ * only checks whether the target is free, the answer goes to all nodes (RFC 4861, section 7.2.4). A
  * global function, so that the verifier walks it once.
  */
 __noinline int announce_nd(struct __sk_buff *skb, __u32 own)
@@ -272,8 +270,8 @@ static __always_inline int announce_answer(struct __sk_buff *skb, int to_group)
 	return TC_ACT_UNSPEC;
 }
 
-/* Drops or refuses p, which belongs to no connection, if it is for an address that only services or
- * NAT use: the kernel's routes would send it back, or to the default gateway. LL_NEXT: it is not.
+/* Drops or refuses p, which belongs to no connection, if only services or NAT use its destination:
+ * the kernel would route p back, or to the default gateway. LL_NEXT: p is not such a packet.
  */
 static __always_inline int announce_lost(struct pkt *p)
 {

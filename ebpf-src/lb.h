@@ -68,9 +68,9 @@ __noinline __u64 lb_load(__u32 table_id, __u32 slot)
 	return share << 32 | id;
 }
 
-/* Returns the backend with the fewest connections per unit of weight, of the first
- * LEAST_CONNECTIONS_MAX from a random slot on. A global function, so that the verifier walks it
- * once.
+/* Returns the id of the backend with the fewest connections per unit of weight among at most
+ * LEAST_CONNECTIONS_MAX slots, from a random slot on; 0: none. A global function, so that the
+ * verifier walks it once.
  */
 __noinline __u32 lb_least(__u32 table_id, __u32 slot_count)
 {
@@ -96,7 +96,7 @@ static __always_inline __u32 lb_turn(const struct service *s)
 	return turn ? __sync_fetch_and_add(turn, 1) : 0;
 }
 
-/* Selects a backend for a new connection: its id, or 0. */
+/* Selects a backend for a new connection. Returns its id, or 0. */
 static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 {
 	const struct service *s = &w->service;
@@ -112,7 +112,7 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 		if (known && ticks_since(p->now_tick, known->used_tick) <= s->affinity_ticks) {
 			id = known->backend_id;
 			backend = bpf_map_lookup_elem(&ll_backend, &id);
-			/* Ids are reused: it may belong to another service by now. */
+			/* Ids are reused: the backend may belong to another service by now. */
 			if (backend && backend->service_id == s->id &&
 			    addr_is4(&backend->addr) == (p->family == 4) &&
 			    backend->flags & BACKEND_F_USABLE) {
@@ -164,8 +164,9 @@ static __always_inline int lb_client_allowed(const struct pkt *p, const struct s
 	return family && *family == p->family;
 }
 
-/* Replaces w->service by the service to which the client of w->tuple is diverted, if any. If that
- * service does not exist, w->service stays. A global function, so that the verifier walks it once.
+/* Replaces w->service with the service to which the client of w->tuple is diverted, if any. If that
+ * service does not exist, w->service stays unchanged. A global function, so that the verifier walks
+ * it once.
  */
 __noinline int lb_divert(void)
 {
@@ -189,9 +190,9 @@ __noinline int lb_divert(void)
 	return 0;
 }
 
-/* Returns the treatment of packets to addr on ports of no service: SERVICE_ADDR_; 0: not
- * restricted. Addresses of the node itself, in host or switch, never are. A global function, so
- * that the verifier walks it once.
+/* Returns how packets to addr are treated on ports that no service has: SERVICE_ADDR_; 0: not
+ * restricted. Addresses of the node itself, in the host or switch netns, are never restricted. A
+ * global function, so that the verifier walks it once.
  */
 __noinline __u32 lb_other_ports(const struct addr *addr)
 {

@@ -11,9 +11,9 @@
 
 #define SNAT_TRIES 64 /* source ports tried for one connection */
 
-/* Tries the next source port towards the backend for w->conn; i: how many were tried. 1: w->conn has
- * it; 0: not this one; negative: no port exists. A global function, so that the verifier walks it
- * once.
+/* Tries the next source port towards the backend for w->conn; i: the number of earlier tries. 1:
+ * w->conn has the port; 0: the port cannot be used; negative: no port exists. A global function, so
+ * that the verifier walks it once.
  */
 __noinline int snat_attempt(__u32 i)
 {
@@ -42,9 +42,9 @@ __noinline int snat_attempt(__u32 i)
 	return 0;
 }
 
-/* Takes a source port towards the backend for w->conn. Ports are assigned in order, for each target
- * from a random start, so that a port is reused as late as possible; the first free port is taken.
- * A global function, so that the verifier walks it once.
+/* Allocates a source port towards the backend for w->conn. Ports are tried in order, from a random
+ * start for each target, so that a port is reused as late as possible; the first free port is
+ * taken. A global function, so that the verifier walks it once.
  */
 __noinline int snat_port(void)
 {
@@ -57,7 +57,7 @@ __noinline int snat_port(void)
 	if (w->reopen && w->old.meta.flags & CT_F_SNAT && w->old.dport == w->conn.dport &&
 	    addr_equal(&w->old.daddr, &w->conn.daddr) &&
 	    addr_equal(&w->old.saddr, &w->conn.saddr)) {
-		/* For the backend it is the same client, opening the connection again. */
+		/* For the backend, the same client opens the connection again. */
 		w->conn.sport = w->old.sport;
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 		return LL_NEXT;
@@ -76,8 +76,8 @@ __noinline int snat_port(void)
 	return -DROP_NO_PORT;
 }
 
-/* Returns the index of the device by which packets to w->conn's destination leave: the device of
- * the ended connection, if that had the same destination, else by the kernel's routes.
+/* Returns the index of the device through which packets to w->conn's destination leave: the device
+ * of the ended connection if it had the same destination, else the device of the kernel's route.
  */
 static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 {
@@ -95,9 +95,8 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 	return w->routed;
 }
 
-/* Reports whether replies that the bridge of this port delivers directly to the sender of p are
- * translated on their way, as on a flat bridge. A global function, so that the verifier walks it
- * once.
+/* Reports whether the bridge of this port is flat: replies that it delivers directly to the sender
+ * of the packet are translated. A global function, so that the verifier walks it once.
  */
 __noinline int source_is_flat(struct __sk_buff *skb, __u32 bridge_port, __u32 vid)
 {
@@ -106,9 +105,9 @@ __noinline int source_is_flat(struct __sk_buff *skb, __u32 bridge_port, __u32 vi
 	return s && s->flags & BRIDGE_PORT_F_FLAT;
 }
 
-/* Reports whether a client, which arrived on the device in, is neither on this node nor behind a
- * peer, but the backend is behind one: its node would send replies by its own route. A global
- * function, so that the verifier walks it once.
+/* Reports whether the backend is behind a peer, and the client, which arrived on the device in, is
+ * neither on this node nor behind a peer: the backend's node would send replies by its own route. A
+ * global function, so that the verifier walks it once.
  */
 __noinline int source_is_strange(const struct addr *client, const struct addr *backend, __u32 in)
 {
@@ -119,7 +118,7 @@ __noinline int source_is_strange(const struct addr *client, const struct addr *b
 	return tunnel_peer_of(backend) && !tunnel_peer_of(client);
 }
 
-/* Reports whether replies of w->conn's destination, behind the device out, would bypass this
+/* Reports whether replies from w->conn's destination, behind the device out, would bypass this
  * node.
  */
 static __always_inline int source_turns(struct pkt *p, struct work *w, __u32 out)
@@ -145,12 +144,12 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 		out = open_route(p, w);
 		if (s->source == SOURCE_AUTO && source_turns(p, w, out))
 			snat = 1;
-		/* The replies of a backend on the node pass our hook in any case. */
+		/* Replies from a backend on the node pass our hook in any case. */
 		if (!snat || (!out && !p->egress))
 			goto keep;
 		if (!out && p->egress) {
-			/* From the node to itself: the source is the frontend's address, since
-			 * packets to it return to our hook and it is not an address of the node.
+			/* From the node to itself: the source is the frontend's address, which the
+			 * node does not have, so that replies return to our hook.
 			 */
 			w->conn.saddr = p->daddr;
 			w->conn.meta.flags |= CT_F_LOCAL;
@@ -161,12 +160,12 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 			w->conn.saddr = p->family == 4 ? device->addr4 : device->addr6;
 			if (!addr_is_set(&w->conn.saddr))
 				return -DROP_NO_ADDRESS;
-			/* It is the node's own address already, with a port of the node. */
+			/* The source is the node's own address already, with a port of the node. */
 			if (p->egress && addr_equal(&w->conn.saddr, &p->saddr))
 				goto keep;
 		}
 		w->conn.meta.flags |= CT_F_SNAT;
-		w->routed = 0; /* it is for another source */
+		w->routed = 0; /* that route is for another source */
 		return snat_port();
 	}
 keep:
@@ -181,7 +180,7 @@ keep:
 			conn_remove(&w->twin_tuple, 0);
 		return LL_NEXT;
 	}
-	/* The client already has this connection by another frontend: only another port
+	/* The client already has this connection through another frontend: only another source port
 	 * distinguishes the replies.
 	 */
 	w->conn.meta.flags |= CT_F_SNAT;

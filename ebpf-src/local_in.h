@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* local_in.h - local in: replies to the node itself from one of its own addresses, see local_out.h. */
+/* local_in.h - local in: replies to the node from one of its own addresses; see local_out.h. */
 #pragma once
 
 #include "local_out.h"
 
-/* Reports whether p, rewritten by r, is a reply to a client on the node that the node accepts only
- * on the loopback.
+/* Reports whether p, rewritten by r, is a reply to a client on the node with a source that the node
+ * accepts only on the loopback.
  */
 static __always_inline int loopback_answers(const struct pkt *p, __u16 flags,
 					    const struct rewrite *r)
@@ -15,7 +15,7 @@ static __always_inline int loopback_answers(const struct pkt *p, __u16 flags,
 	return (flags & both) == both && r->translate && !p->vid && firewall_is_local(&r->saddr);
 }
 
-/* Sends p, rewritten, to the node by the loopback. */
+/* Sends p, already rewritten, to the node through the loopback. */
 static __always_inline int loopback_redirect(struct pkt *p)
 {
 	__u8 none[6] = {};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* local_out.h - local out: packets of the node to its own addresses, for services and DNAT rules.
- * They never leave by a port, so our egress program is attached to the loopback for them. Replies
- * have an address of the node as source, which the kernel accepts only on the loopback
- * (net.ipv4.conf.lo.accept_local, and route_localnet for a loopback address, which a rule may
- * have).
+/* local_out.h - local out: packets that the node sends to its own addresses, for services and DNAT
+ * rules. They never leave through a port, so our egress program is attached to the loopback for
+ * them. Replies have an address of the node as source, which the kernel accepts only on the
+ * loopback (net.ipv4.conf.lo.accept_local, and route_localnet for a loopback address, which a rule
+ * may match).
  */
 #pragma once
 
@@ -22,7 +22,7 @@ static __always_inline int loopback_ip6(const __be32 *addr)
 }
 
 /* Reports whether a packet on the loopback may be for a frontend or a rule: most packets there are
- * between two loopback addresses, and cannot leave.
+ * between two loopback addresses, and cannot leave the node.
  */
 static __always_inline int loopback_may(struct __sk_buff *skb)
 {
@@ -39,7 +39,7 @@ static __always_inline int loopback_may(struct __sk_buff *skb)
 		 loopback_ip6(ip6->saddr.in6_u.u6_addr32));
 }
 
-/* Reports whether a packet with this result of parse_packet can be translated. */
+/* Reports whether p can be translated; ret: the result of parse_packet. */
 static __always_inline int loopback_follows(const struct pkt *p, int ret)
 {
 	return ret == LL_NEXT && p->fragment == FRAGMENT_NONE && !p->icmp_error &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* maps.h - every map of the data plane, and its writer ("here": the programs). loxilightd
+/* maps.h - every pinned map of the data plane, and its writer ("here": the programs). loxilightd
  * reads the tags of the maps from the BTF of this file.
  */
 #pragma once
@@ -31,9 +31,9 @@
 /* Programs change entries of this map, but only loxilightd creates them. */
 #define CREATED_BY_DAEMON __attribute__((btf_decl_tag("creator:daemon")))
 
-/* If a start has to copy entries to a new map: those without a tag are copied last. Packets may
- * need half-open connections at once. What lives for a short time, or is invalid after each start,
- * is not copied.
+/* The order in which entries are copied if loxilightd has to replace maps when it starts. Half-open
+ * connections are first, since packets may need them at once; maps without a tag are last. Entries
+ * that are short-lived, or invalid after each start, are not copied.
  */
 #define COPIED_FIRST  __attribute__((btf_decl_tag("copy:first")))
 #define COPIED_SECOND __attribute__((btf_decl_tag("copy:second")))
@@ -52,11 +52,11 @@ MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0)
 SIZED_BY("halfOpen") COPIED_FIRST;
 
 /* Number of connections by source, and of next hops by device. Incremented here, corrected by
- * loxilightd. A single entry: a program may use 64 maps, and ours use that many.
+ * loxilightd. A single entry, since a program may use at most 64 maps, and ours reach that limit.
  */
 MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE);
 
-/* Neighbours learnt from the slow path, by index; index 0 is not used. Entered here, invalidated
+/* Neighbours learnt from the slow path, by index; index 0 is not used. Inserted here, invalidated
  * and freed by loxilightd.
  */
 MAP(ll_nexthop, BPF_MAP_TYPE_ARRAY, __u32, struct nexthop, NEXTHOP_COUNT, 0) NOT_COPIED;
@@ -79,8 +79,8 @@ CREATED_BY_DAEMON;
 /* Addresses of the node itself, including broadcast addresses. Written by loxilightd. */
 MAP(ll_local, BPF_MAP_TYPE_HASH, struct local_key, __u8, 16384, BPF_F_NO_PREALLOC);
 
-/* Bridge ports, by VLAN; and a bit for each, which saves the look-up for other devices. Written by
- * loxilightd, the bit last.
+/* Bridge ports, by device and VLAN; and a bit for each such device, which saves the look-up for all
+ * other devices. Written by loxilightd, the bit last.
  */
 MAP(ll_bridge_port, BPF_MAP_TYPE_HASH, struct bridge_port_key, struct bridge_port, 65536,
     BPF_F_NO_PREALLOC)
@@ -89,26 +89,29 @@ MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
 /* Permitted source addresses of devices with a source guard, and a bit for each device, as in
  * ll_bridged. Written by loxilightd: the bit is set before the programs are attached, and cleared
- * after they are detached. After the bits of both netns: a bit for each port of role uplink.
+ * after they are detached. The bits of both netns are followed by a bit for each port of role
+ * uplink.
  */
 MAP(ll_guard, BPF_MAP_TYPE_HASH, struct guard_key, struct guard, 8192, BPF_F_NO_PREALLOC)
 SIZED_BY("guards");
 MAP(ll_guarded, BPF_MAP_TYPE_ARRAY, __u32, __u64, 4 * GUARDED_WORDS, 0);
 
-/* A bit for each ifindex that a port has had: connections may contain it. For loxilightd. */
+/* A bit for each ifindex that a port has had, since connections may still contain it. Used only by
+ * loxilightd.
+ */
 MAP(ll_port_used, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * GUARDED_WORDS, 0);
 
-/* NETFILTER_F_ by netns: netfilter or IPsec may decide about forwarded packets, so connections that
- * we do not translate take the slow path. Written by loxilightd.
+/* NETFILTER_F_ flags, by netns: netfilter or IPsec may process forwarded packets, so connections
+ * that we do not translate take the slow path. Written by loxilightd.
  */
 MAP(ll_netfilter, BPF_MAP_TYPE_ARRAY, __u32, __u32, 2, 0);
 
-/* Frontend -> service. Written by loxilightd, last. */
+/* Frontend -> service. Written by loxilightd, after the maps that it refers to. */
 MAP(ll_service, BPF_MAP_TYPE_HASH, struct service_key, struct service, 4096, BPF_F_NO_PREALLOC)
 SIZED_BY("services") CREATED_BY_DAEMON;
 
-/* Services to which others divert clients, and these clients. Written by loxilightd: the services
- * before the clients, the clients before the frontends.
+/* Services to which other services divert clients, and those clients. Written by loxilightd: the
+ * services before the clients, the clients before the frontends.
  */
 MAP(ll_service_id, BPF_MAP_TYPE_HASH, struct service_id_key, struct service, 4096,
     BPF_F_NO_PREALLOC)
@@ -117,7 +120,7 @@ MAP(ll_divert, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, struct divert, 81
     BPF_F_NO_PREALLOC)
 SIZED_BY("ranges") CREATED_BY_DAEMON;
 
-/* Frontend addresses that only services use: SERVICE_ADDR_. Written by loxilightd. */
+/* Frontend addresses that only services use -> SERVICE_ADDR_. Written by loxilightd. */
 MAP(ll_service_addr, BPF_MAP_TYPE_HASH, struct addr, __u32, 4096, BPF_F_NO_PREALLOC)
 SIZED_BY("services") CREATED_BY_DAEMON;
 
@@ -133,9 +136,9 @@ MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0) SIZED_BY("ba
 /* Connections of each backend, for least-connections. Incremented here, corrected by loxilightd. */
 MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0) SIZED_BY("backends");
 
-/* Connections assigned to each backend so far, and the counters of those whose tuple a new one has
- * taken over; at index 0, of connections without a service, whose number is in ll_verdicts.
- * Incremented here, reset by loxilightd when the id is reused.
+/* Number of connections assigned to each backend so far, and the traffic of connections whose tuple
+ * a new connection has taken over; at index 0, of connections without a service, whose number is in
+ * ll_verdicts. Incremented here, reset by loxilightd when the id is reused.
  */
 MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0)
 SIZED_BY("backends");
@@ -151,20 +154,22 @@ SIZED_BY("services") CREATED_BY_DAEMON;
 MAP(ll_service_name, BPF_MAP_TYPE_HASH, __u32, struct service_name, 4096, BPF_F_NO_PREALLOC)
 SIZED_BY("services") CREATED_BY_DAEMON;
 
-/* Next slot of round-robin, by selection table modulo the size. Written here. */
+/* Next round-robin slot, by id of the selection table modulo the size of this map. Written here. */
 MAP(ll_turn, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0);
 
 /* (client, service) -> backend. Written here; the oldest are evicted. */
 MAP(ll_affinity, BPF_MAP_TYPE_LRU_HASH, struct affinity_key, struct affinity, 8192, 0)
 SIZED_BY("affinity");
 
-/* Permitted clients -> 4 or 6, the family: ::/0 does not permit IPv4 clients. Written by
+/* Permitted clients -> their family, 4 or 6, so that ::/0 does not permit IPv4 clients. Written by
  * loxilightd.
  */
 MAP(ll_source_range, BPF_MAP_TYPE_LPM_TRIE, struct source_range_key, __u8, 8192, BPF_F_NO_PREALLOC)
 SIZED_BY("ranges") CREATED_BY_DAEMON;
 
-/* Events that no connection counts, by service id. Created by loxilightd, incremented here. */
+/* Events that are not counted in connections, by service id. Created by loxilightd, incremented
+ * here.
+ */
 MAP(ll_service_stats, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct service_stats, 4096,
     BPF_F_NO_PREALLOC)
 SIZED_BY("services") CREATED_BY_DAEMON;
@@ -173,9 +178,9 @@ SIZED_BY("services") CREATED_BY_DAEMON;
 MAP(ll_fragment, BPF_MAP_TYPE_LRU_HASH, struct fragment_key, struct fragment, 16384, 0)
 SIZED_BY("remotes");
 
-/* The image of each rule set, and the images: an image is in force once ll_rules contains its
- * number. Images of another size are in maps of other names, images of another format version have
- * another RULES_MAGIC. Written by loxilightd.
+/* The number of the image of each rule set, and the images: an image is in force once ll_rules
+ * contains its number. Images of other sizes are in maps with other names; images of other format
+ * versions have another RULES_MAGIC. Written by loxilightd.
  */
 MAP(ll_rules, BPF_MAP_TYPE_ARRAY, __u32, struct rules, RULE_SET_COUNT, 0);
 
@@ -200,12 +205,12 @@ IMAGES(ll_image_1m, struct image_1m);
 IMAGES(ll_image_8m, struct image_8m);
 IMAGES(ll_image_64m, struct image_64m);
 
-/* Not 0 while a shadow program is attached to some hook (config_shadow). Written by loxilightd. A
+/* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
  * single entry.
  */
 MAP(ll_shadow, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 
-/* Raised by loxilightd after the rules have changed: connections that were allowed before are
+/* Incremented by loxilightd after the rules have changed: connections that were allowed before are
  * evaluated again. A single entry.
  */
 MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, 1, 0);
@@ -218,20 +223,20 @@ SIZED_BY("rules") CREATED_BY_DAEMON;
 MAP(ll_rule_name, BPF_MAP_TYPE_HASH, __u32, struct rule_name, 32768, BPF_F_NO_PREALLOC)
 SIZED_BY("rules") CREATED_BY_DAEMON;
 
-/* Source ports for assignment, shuffled, from index 1 on; their number is at index 0. Written by
+/* Source ports to assign, shuffled, from index 1 on; index 0 contains their number. Written by
  * loxilightd.
  */
 MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
 
-/* Index of the next source port towards a target. Written here. */
+/* Index of the next source port to try towards a target. Written here. */
 MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0) SIZED_BY("remotes");
 
 /* A bit for each port that sockets of the node, or services, use. Written by loxilightd. */
 MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 1024, 0);
 
-/* NAT rules; the addresses to which they translate; and for rules that translate prefix to prefix,
- * for each prefix the other one. Written by loxilightd before rule sets that contain them are in
- * force.
+/* NAT rules; the addresses to which they translate; and, for rules that translate prefix to prefix,
+ * the counterpart of each prefix. Written by loxilightd before rule sets that contain these rules
+ * are in force.
  */
 MAP(ll_nat_rule, BPF_MAP_TYPE_HASH, __u32, struct nat_rule, 4096, BPF_F_NO_PREALLOC)
 SIZED_BY("natRules");
@@ -241,8 +246,8 @@ MAP(ll_nat_pair, BPF_MAP_TYPE_LPM_TRIE, struct nat_pair_key, struct nat_prefix, 
     BPF_F_NO_PREALLOC)
 SIZED_BY("natPrefixes");
 
-/* Names of NATs, and events that no connection counts, by id. Written by loxilightd; the counters
- * are incremented here.
+/* Names of NATs, and events that are not counted in connections, by id. Written by loxilightd; the
+ * counters are incremented here.
  */
 MAP(ll_nat_name, BPF_MAP_TYPE_HASH, __u32, struct nat_name, 4096, BPF_F_NO_PREALLOC)
 SIZED_BY("nats");
@@ -258,7 +263,7 @@ MAP(ll_announced, BPF_MAP_TYPE_LPM_TRIE, struct announce_key, struct announced, 
     BPF_F_NO_PREALLOC)
 SIZED_BY("natPrefixes");
 
-/* Endpoint-independent mappings, by inner and by outer address. Entered here, expired by
+/* Endpoint-independent mappings, by inner and by outer address. Inserted here, expired by
  * loxilightd.
  */
 MAP(ll_mapping, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 8192, BPF_F_NO_PREALLOC)
@@ -267,7 +272,7 @@ MAP(ll_mapping_outer, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 819
     BPF_F_NO_PREALLOC)
 SIZED_BY("mappings");
 
-/* Blocks of ports of inner addresses, and the owner of each. Entered here, expired by
+/* Blocks of ports of inner addresses, and the owner of each block. Inserted here, expired by
  * loxilightd.
  */
 MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_PREALLOC)
@@ -276,8 +281,8 @@ MAP(ll_block_owner, BPF_MAP_TYPE_HASH, struct block_owner_key, struct block_key,
     BPF_F_NO_PREALLOC)
 SIZED_BY("blocks");
 
-/* The first check for tunnels, the tunnels, and the peers: by index, by underlay address (with
- * tunnel_id 0: of any tunnel) and by the prefixes behind them. Written by loxilightd.
+/* The first check for tunnel packets; the tunnels; and the peers: by index, by underlay address
+ * (tunnel_id 0: of any tunnel), and by the prefixes behind them. Written by loxilightd.
  */
 MAP(ll_tunnel_gate, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel_gate, 1, 0);
 MAP(ll_tunnel, BPF_MAP_TYPE_HASH, struct tunnel_key, struct tunnel, 8192, BPF_F_NO_PREALLOC);
@@ -293,10 +298,10 @@ MAP(ll_tunnel_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, 256, BPF_F_NO_PR
 MAP(ll_peer_name, BPF_MAP_TYPE_HASH, __u32, struct peer_name, PEER_COUNT, BPF_F_NO_PREALLOC)
 SIZED_BY("peers");
 
-/* For each peer the next hop in the underlay: an index of ll_nexthop. Learnt here. */
+/* The next hop to each peer in the underlay: an index into ll_nexthop. Learnt here. */
 MAP(ll_peer_nexthop, BPF_MAP_TYPE_ARRAY, __u32, __u32, PEER_COUNT, 0) SIZED_BY("peers");
 
-/* For each peer the path MTU. Written here; deleted by loxilightd. */
+/* The path MTU to each peer. Written here; deleted by loxilightd. */
 MAP(ll_peer_pmtu, BPF_MAP_TYPE_ARRAY, __u32, struct peer_pmtu, PEER_COUNT, 0) SIZED_BY("peers");
 
 /* Counters of peers. Incremented here, reset by loxilightd when the index is reused. */
@@ -320,7 +325,7 @@ struct {
 /* One bucket for each rate limit. Written here. */
 struct rate_bucket {
 	__u64 tick;
-	__u64 used; /* of RATE_CLOCK: when tick was read, in jiffies */
+	__u64 used; /* RATE_CLOCK: the time at which tick was read, in jiffies */
 };
 enum rate_limit {
 	RATE_ICMP,

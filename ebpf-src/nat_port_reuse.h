@@ -7,11 +7,11 @@
 #include "nat_port_share.h"
 #include "ct_twin.h"
 
-/* Ports tried for a free one before the port of an ended connection is reused. */
+/* Number of ports tried before the port of an ended connection is reused. */
 #define PORTS_FREE_TRIES 8
 
 /* Records the holder of the outer port that was tried for w->conn, and the port itself if the
- * connection of the holder has ended and is the oldest one seen.
+ * connection of the holder has ended and is the oldest such connection seen.
  */
 static __always_inline void ports_note_ended(struct work *w)
 {
@@ -29,8 +29,8 @@ static __always_inline void ports_note_ended(struct work *w)
 	w->spare_tick = w->twin.meta.last_seen_tick;
 }
 
-/* Gives w->conn the port w->spare_port of an ended connection, and removes that connection. If the
- * remote still remembers it, it accepts a new one by sequence number or timestamp (RFC 9293,
+/* Gives w->conn the port w->spare_port of an ended connection, and removes that connection. A
+ * remote that still remembers it accepts the new one by its sequence number or timestamp (RFC 9293,
  * section 3.10.7.4; RFC 6191). A global function, so that the verifier walks it once.
  */
 __noinline int ports_take_spare(void)
@@ -45,7 +45,7 @@ __noinline int ports_take_spare(void)
 	meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
 	if (!meta)
 		return LL_NEXT;
-	/* It was revived, or another CPU has taken it. */
+	/* The ended connection was revived, or another CPU has taken its port. */
 	if (meta->state < CT_TIME_WAIT || conn_remove(&w->twin_tuple, w->twin.half_open))
 		return -DROP_NO_PORT;
 	count_reused(&w->twin.meta);

@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* nat_port_share.h - outer ports that a source may not use, so that others find a free one: a source
- * with as many connections as it can open has at most 15 of 16 ports towards a remote. The
- * forbidden ports follow from the source's address alone, so nothing is counted. If many ports are
- * taken, other sources try the ports that the holder of the taken ones may not use.
+/* nat_port_share.h - outer ports that a source may not use, so that other sources find a free one:
+ * however many connections a source opens, it gets at most 15 of 16 ports towards a remote. The
+ * forbidden ports depend only on the source's address, so nothing is counted. If many ports are
+ * taken, other sources try the ports that are forbidden to the holder of the taken ones.
  */
 #pragma once
 
 #include "ct.h"
 
-/* One of so many ports is forbidden to a source: 4096 of all. */
+/* One of this many ports is forbidden to a source: 4096 ports in all. */
 #define SHARE_PARTS 16
 #define SHARE_PORTS (65536 / SHARE_PARTS)
 
-/* Ports that are tried in order, before the ones that their holder may not use. */
+/* The number of ports tried in order, before ports forbidden to the holder of a taken port. */
 #define SHARE_TRIES 8
 
-/* With fewer ports, every source may use each of them. */
+/* If there are fewer ports, none is forbidden. */
 #define SHARE_MIN 4096
 
-/* An odd number and its inverse modulo 2^16: multiplication by them permutes ports, and back. */
+/* An odd number and its inverse modulo 2^16: multiplying by the first permutes the ports, and
+ * multiplying by the second reverses that.
+ */
 #define SHARE_MULTIPLIER 0x9e37
 #define SHARE_INVERSE	 0x7787
 
-/* Returns the next number for w->snat_target: they are assigned one after the other, from a random
- * one on.
+/* Returns the next number for w->snat_target: numbers are assigned consecutively, from a random
+ * start.
  */
 static __always_inline __u32 ports_turn(struct work *w)
 {
@@ -55,7 +57,7 @@ static __always_inline __u32 ports_hash(const struct addr *a)
 	return h;
 }
 
-/* Begins the choice of a port for w->conn, out of port_count. */
+/* Begins the choice of a port for w->conn, out of port_count ports. */
 static __always_inline void share_begin(struct work *w, __u32 port_count)
 {
 	w->port_source = port_count < SHARE_MIN ? 0 : 1 << 16 | (ports_hash(&w->tuple.saddr) >> 16);
@@ -68,7 +70,7 @@ static __always_inline int share_forbids(const struct work *w, __u16 port)
 	return w->port_source && (__u16)((port ^ w->port_source) * SHARE_MULTIPLIER) < SHARE_PORTS;
 }
 
-/* Reports whether the next port to try must be forbidden to the holder of the last one. */
+/* Reports whether the next port to try must be one forbidden to the holder of the last port. */
 static __always_inline int share_turns(const struct work *w, __u32 tries)
 {
 	return tries >= SHARE_TRIES && w->port_source && w->port_holder &&

@@ -25,8 +25,9 @@ static __always_inline int ports_taken(__u16 port)
 	return !bits || *bits >> (port & 63) & 1;
 }
 
-/* Takes the next block of the outer address w->conn.saddr as the block of w->block_key. 1: taken; 0:
- * another has it; negative: no more. A global function, so that the verifier walks it once.
+/* Takes the next block of the outer address w->conn.saddr as the block of w->block_key. 1: taken;
+ * 0: another inner address has that block; negative: none is available. A global function, so that
+ * the verifier walks it once.
  */
 __noinline int ports_try_block(const struct nat_rule *rule)
 {
@@ -48,7 +49,7 @@ __noinline int ports_try_block(const struct nat_rule *rule)
 	w->block.next = bpf_get_prandom_u32();
 	w->block.created_tick = w->now_tick;
 	w->block.used_tick = w->now_tick;
-	/* Another CPU may have been first; the sweep frees unused blocks. */
+	/* Another CPU may have inserted one first; the sweep frees the block that is not used. */
 	return bpf_map_update_elem(&ll_block, &w->block_key, &w->block, BPF_NOEXIST) ? -DROP_NO_PORT
 										     : 1;
 }
@@ -71,8 +72,8 @@ static __always_inline int ports_take_block(struct work *w, const struct nat_rul
 	return -DROP_NO_PORT;
 }
 
-/* Returns a port of the nth block of the inner address; 0: try again, negative: no such block can
- * be taken.
+/* Returns a port of the nth block of the inner address. 0: try again; negative: the block does not
+ * exist, and none is available.
  */
 static __noinline int ports_of_block(struct work *w, const struct nat_rule *rule, __u32 nth)
 {
@@ -92,7 +93,7 @@ static __noinline int ports_of_block(struct work *w, const struct nat_rule *rule
 			return -DROP_NO_PORT;
 	}
 	if (!addr_equal(&block->outer, &w->conn.saddr))
-		return 0; /* of an address that has changed: it ends soon */
+		return 0; /* its outer address has changed since: the sweep will free it */
 	block->used_tick = w->now_tick;
 	port = block->first + (__sync_fetch_and_add(&block->next, 1) & (block->size - 1));
 	return ports_taken(port) ? 0 : port;
@@ -107,7 +108,7 @@ static __always_inline int ports_has(const struct nat_rule *rule, __u16 port)
 	return 0;
 }
 
-/* Returns the i-th port to try for w->conn; 0: not this one; negative: no more. */
+/* Returns the i-th port to try for w->conn. 0: try the next i; negative: no more ports. */
 static __always_inline int ports_candidate(struct work *w, const struct nat_rule *rule, __u32 i)
 {
 	__u32 index;
@@ -148,7 +149,7 @@ static __always_inline void ports_use(struct work *w, __be16 port)
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
 }
 
-/* Keeps the outer port that a reopened connection had towards the same remote: for the remote it is
+/* Keeps the outer port that a reopened connection had towards the same remote: to the remote it is
  * the same connection, opened again.
  */
 static __always_inline int ports_keep(struct work *w, const struct nat_rule *rule)
@@ -165,7 +166,7 @@ static __always_inline int ports_keep(struct work *w, const struct nat_rule *rul
 	return 1;
 }
 
-/* Reports whether the outer address and port of a mapping are still the ones of w->conn's rule. */
+/* Reports whether a mapping still has w->conn's outer address and a port in the rule's ranges. */
 static __always_inline int ports_is_usable(const struct work *w, const struct nat_rule *rule,
 					   const struct mapping *mapping)
 {
@@ -173,7 +174,7 @@ static __always_inline int ports_is_usable(const struct work *w, const struct na
 	       ports_has(rule, bpf_ntohs(mapping->port));
 }
 
-/* Takes an outer port for w->conn if it is free. */
+/* Takes port as the outer port of w->conn if it is free. */
 static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
 {
 	struct mapping *mapping;
@@ -211,14 +212,14 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 	mapping = bpf_map_lookup_elem(&ll_mapping, &w->mapping_key);
 	if (!mapping || !ports_is_usable(w, rule, mapping))
 		return !bpf_map_update_elem(&ll_mapping, &w->mapping_key, &w->mapping, BPF_ANY);
-	/* Another CPU has inserted one at this moment: one is valid for all remotes. */
+	/* Another CPU has just inserted a mapping: use it, since all remotes share one mapping. */
 	bpf_map_delete_elem(&ll_mapping_outer, &w->mapping_outer_key);
 	ports_use(w, mapping->port);
 	return 1;
 }
 
 /* Uses the mapping of w->conn's inner address and port if it exists and its outer address and port
- * are still in the rule; else w->mapping_key is the key for a new one.
+ * are still valid for the rule; else w->mapping_key is the key for a new mapping.
  */
 static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 {
@@ -234,12 +235,12 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 		return 0;
 	mapping->used_tick = w->now_tick;
 	ports_use(w, mapping->port);
-	twin_is_free(); /* if it is not free, open_put detects it */
+	twin_is_free(); /* if w->twin_tuple is not free, open_put detects that */
 	return 1;
 }
 
-/* Tries the i-th port of a rule. 1: w->conn has it; 0: not this one; negative: no more. A global
- * function, so that the verifier walks it once.
+/* Tries the i-th port of a rule. 1: w->conn has it; 0: try the next i; negative: no more ports. A
+ * global function, so that the verifier walks it once.
  */
 __noinline int ports_attempt(const struct nat_rule *rule, __u32 i)
 {
@@ -252,7 +253,8 @@ __noinline int ports_attempt(const struct nat_rule *rule, __u32 i)
 	return port > 0 ? ports_try(w, rule, port) : port;
 }
 
-/* Gives w->conn, which leaves with w->conn.saddr, a port, and fills w->twin_tuple. */
+/* Assigns an outer port to w->conn, whose outer address is w->conn.saddr, and fills w->twin_tuple.
+ */
 static __always_inline int ports_choose(struct work *w, __u32 slot, const struct nat_rule *rule)
 {
 	if (rule->flags & NAT_F_MAPPING ? ports_mapped(w, rule) : ports_keep(w, rule))

@@ -2,9 +2,10 @@
 /* nat_rules.h - evaluates NAT rules: which rule translates a connection's source or destination,
  * and to what address and port.
  *
- * The destination is decided on the ingress hook. The source of a connection without DNAT is
- * decided on the egress hook, after the kernel has chosen the output device, and netfilter has seen
- * the original packet.
+ * The destination is decided on the ingress hook, for packets of the node itself on the egress
+ * hook. The source of a connection without DNAT is decided on the egress hook, after the kernel has
+ * chosen the output device and netfilter has seen the original packet, unless nat_snat_ingress.h
+ * decides it on arrival.
  */
 #pragma once
 
@@ -58,8 +59,8 @@ static __always_inline __u32 translate_ask(struct pkt *p, struct work *w, __u32 
 	return translate_slot_of(w, set);
 }
 
-/* Replaces the bits of addr outside prefix->host by prefix, and the others by the hash if it is not
- * 0.
+/* Replaces the bits of addr outside prefix->host with the bits of prefix, and the other bits with
+ * the hash unless it is 0.
  */
 static __always_inline void translate_bits(struct addr *addr, const struct nat_prefix *prefix,
 					   __u32 hash)
@@ -73,7 +74,7 @@ static __always_inline void translate_bits(struct addr *addr, const struct nat_p
 	}
 }
 
-/* Chooses an address of the pool of a rule by a hash. LL_PASS: the pool lacks this family. */
+/* Chooses an address from the pool of a rule by a hash. LL_PASS: the pool lacks this family. */
 static __always_inline int translate_pool(const struct nat_rule *rule, __u32 family, __u32 hash,
 					  struct addr *addr)
 {
@@ -90,7 +91,7 @@ static __always_inline int translate_pool(const struct nat_rule *rule, __u32 fam
 	return LL_NEXT;
 }
 
-/* Translates addr to the same host bits in the other prefix. */
+/* Translates addr to the address with the same host bits in the other prefix of the pair. */
 static __always_inline int translate_pair(struct work *w, __u32 slot, struct addr *addr)
 {
 	struct nat_prefix *prefix;
@@ -105,10 +106,10 @@ static __always_inline int translate_pair(struct work *w, __u32 slot, struct add
 	return LL_NEXT;
 }
 
-/* Chooses the source of w->conn, which arrives as w->tuple and leaves by the device out, according
- * to a rule, and fills w->twin_tuple. out 0: it returns to another client behind the same outer
- * address. LL_PASS: it has that source already. A global function, so that the verifier walks it
- * once.
+/* Chooses the source of w->conn according to a rule, and fills w->twin_tuple. The connection
+ * arrives as w->tuple and leaves through the device out; out 0: it returns to another client behind
+ * the same outer address. LL_PASS: the source stays unchanged. A global function, so that the
+ * verifier walks it once.
  */
 __noinline int translate_source(__u32 slot, __u32 out)
 {
@@ -148,14 +149,14 @@ __noinline int translate_source(__u32 slot, __u32 out)
 		if (w->reopen && addr_equal(&w->old.saddr, &w->conn.saddr) &&
 		    addr_equal(&w->old.daddr, &w->conn.daddr) && w->old.sport == w->conn.sport &&
 		    w->old.dport == w->conn.dport)
-			return LL_NEXT; /* the ended connection */
+			return LL_NEXT; /* the ended connection has that tuple */
 		return twin_is_free() ? LL_NEXT : -DROP_NO_PORT;
 	}
 	return ports_choose(w, slot, rule);
 }
 
-/* Chooses the destination of w->conn, which arrives as w->tuple, according to a rule. LL_PASS: it
- * is unchanged. A global function, so that the verifier walks it once.
+/* Chooses the destination of w->conn, which arrives as w->tuple, according to a rule. LL_PASS: the
+ * destination stays unchanged. A global function, so that the verifier walks it once.
  */
 __noinline int translate_destination(__u32 slot)
 {
@@ -190,7 +191,7 @@ static __always_inline int translate_in_force(__u32 slot)
 	return rule && !(rule->flags & NAT_F_REPLACED);
 }
 
-/* Returns the key in ll_nat_rule of the rule for the mappings of id; 0: none is in force. */
+/* Returns the key in ll_nat_rule of the rule in force for the mappings of NAT id; 0: none. */
 static __always_inline __u32 translate_slot(__u32 id)
 {
 	for (__u32 slot = id << 2, i = 0; i < NAT_VARIANTS; slot++, i++)
@@ -199,8 +200,8 @@ static __always_inline __u32 translate_slot(__u32 id)
 	return 0;
 }
 
-/* Returns the mapping by which p connects inwards, if it is open to all remotes by its present
- * rule; or NULL.
+/* Returns the mapping through which p connects inwards if its present rule opens it to all remotes,
+ * else NULL.
  */
 static __always_inline struct mapping *translate_mapping(struct pkt *p, struct work *w)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* nat_snat_egress.h - SNAT at egress: translates the source of a connection on the egress hook, after the
- * kernel has forwarded the packet untranslated.
+/* nat_snat_egress.h - SNAT at egress: translates the source of a connection on the egress hook,
+ * after the kernel has forwarded the packet untranslated.
  */
 #pragma once
 
@@ -8,15 +8,16 @@
 #include "rewrite.h"
 #include "nat_rules.h"
 
-/* Decides about the source of w->conn, which the ingress hook entered untranslated under w->tuple.
- * LL_NEXT: it is translated from now on, and so is its entry. LL_PASS: it stays untranslated.
+/* Decides whether to translate the source of w->conn, which the ingress hook inserted untranslated
+ * under w->tuple. LL_NEXT: it is translated from now on, in its entries too. LL_PASS: it stays
+ * untranslated.
  */
 static __noinline int late_decide(struct pkt *p, struct work *w)
 {
 	__u32 slot = translate_ask(p, w, RULES_SNAT, p->skb->ifindex);
 	int ret;
 
-	w->reopen = 0; /* left from an earlier packet: track_lookup was not called for this one */
+	w->reopen = 0; /* set by an earlier packet: track_lookup was not called for this one */
 	if (!slot)
 		return LL_PASS;
 	p->nat_id = slot >> 2;
@@ -48,8 +49,8 @@ static __noinline int late_decide(struct pkt *p, struct work *w)
 	return LL_NEXT;
 }
 
-/* Translates the source of p, which the ingress hook saw and the kernel forwarded, if a rule says
- * so. LL_NEXT: p is in its final form.
+/* Translates the source of p, which the ingress hook saw and the kernel forwarded, if a rule
+ * matches. LL_NEXT: p is in its final form.
  */
 static __noinline int late_translate(struct pkt *p, struct work *w)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* nat_snat_ingress.h - SNAT at ingress: translates the source of a connection when its first packet arrives,
- * if the kernel's path would do nothing but route it, and its routes and neighbours are known. The
+/* nat_snat_ingress.h - SNAT at ingress: translates the source of a connection when its first packet
+ * arrives, if the kernel would only route the packet and its routes and neighbours are known. The
  * packet then takes the fast path. All other packets pass unchanged, and nat_snat_egress.h decides.
  */
 #pragma once
@@ -32,7 +32,7 @@ static __always_inline int early_may(struct pkt *p)
 
 	if (!rules || !rules->image || !netfilter || *netfilter & NETFILTER_F_ROUTED)
 		return 0;
-	/* Periodically the kernel's bridge must see a MAC, or it would forget it. */
+	/* The kernel's bridge must see a MAC periodically, or it would forget it. */
 	if (p->bridge_port && !(p->now_tick & EARLY_BRIDGE_TICKS))
 		return 0;
 	if (event != EVENT_OPEN &&

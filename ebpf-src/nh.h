@@ -11,9 +11,9 @@
 #define NEXTHOP_SHARE 8
 
 /* Returns the counter of the next hops of a device, or NULL if the device has its share of them: if
- * a fraction f of all is free, one device may have NEXTHOP_SHARE * f^2 of them, as sources in
- * ct_share.h. So a single device gets 70 %, and after n devices, each of which took all that it could
- * get, about 1/(8 n) is free for the others. total: the counter of all next hops.
+ * a fraction f of all next hops is free, one device may have NEXTHOP_SHARE * f^2 of them, as
+ * sources in ct_share.h. So a single device gets at most 70 %, and after n devices have each taken
+ * all that they can get, about 1/(8 n) is free for the others. total: the counter of all next hops.
  */
 static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
 {
@@ -27,8 +27,9 @@ static __always_inline __u32 *nexthop_share(__u32 ifindex, __u32 **total)
 	return &use->nexthop_count[at];
 }
 
-/* Returns the index of a neighbour behind device, and inserts it if it is unknown; 0 if the table
- * is full or the device has its share. checked_tick: when the kernel last used it.
+/* Returns the index of the next hop for a neighbour behind device, and inserts it if it is unknown;
+ * 0 if the table is full or the device has its share. checked_tick: when the kernel last used the
+ * neighbour.
  */
 static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struct device *device,
 				      __u32 checked_tick)
@@ -71,12 +72,12 @@ static __noinline __u32 nexthop_enter(const struct nexthop_key *key, const struc
 		nexthop->peer = key->dmac[4] << 8 | key->dmac[5];
 	}
 	nexthop->checked_tick = checked_tick;
-	nexthop->ifindex = key->ifindex; /* last: now it is valid */
+	nexthop->ifindex = key->ifindex; /* written last: now the entry is valid */
 	return index;
 }
 
-/* Fills the key of the next hop to a peer by a tunnel's device: the index of the peer replaces the
- * neighbour's MAC.
+/* Fills the key of the next hop to a peer through a tunnel's device: the index of the peer replaces
+ * the neighbour's MAC.
  */
 static __always_inline void nexthop_key_of_peer(struct nexthop_key *key, __u32 index)
 {

@@ -27,8 +27,8 @@ static __noinline void domain_egress(struct pkt *p)
 	p->domain = out->flags & BRIDGE_PORT_F_FLAT ? 0 : out->domain;
 }
 
-/* Reports whether a MAC can be behind a bridge port: a pod has one MAC, whatever destinations other
- * hosts use.
+/* Reports whether a MAC can be behind a bridge port: a pod has one MAC, whatever destination MACs
+ * other hosts use.
  */
 static __always_inline int domain_has_station(__u32 ifindex, const __u8 *mac)
 {
@@ -53,8 +53,8 @@ static __noinline __u32 route_mtu(struct pkt *p, __u32 mtu_bytes)
 	return w->fib.mtu_result;
 }
 
-/* Returns the reason why a bridged packet of meta is not learnt: it alternates with the packet
- * count, so that nexthop_of_frame detects the same packet on a second port.
+/* Returns the reason why no next hop is learnt from a bridged packet of meta. It alternates with
+ * the packet count, so that nexthop_of_frame detects the same packet on a second port.
  */
 static __always_inline enum slowpath_reason nexthop_one_way(const struct ct_meta *meta)
 {
@@ -62,8 +62,8 @@ static __always_inline enum slowpath_reason nexthop_one_way(const struct ct_meta
 }
 
 /* Egress hook, when a frame of meta is about to be sent: returns the index of its next hop, which
- * the kernel has just used; 0, and the reason in why, if none is learnt. twin is the entry of the
- * replies.
+ * the kernel has just used. If none is learnt, returns 0 and the reason in why. twin is the entry
+ * of the replies.
  */
 static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *meta,
 					 const struct ct_meta *twin, enum slowpath_reason *why)
@@ -81,8 +81,8 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *me
 	if (!device || !meta || !twin || !why || data + 12 > end)
 		return 0;
 	/* A bridge floods frames to a MAC that it has not learnt, or has forgotten. So only the
-	 * port on which replies arrived is the right one, and not even that port if the same packet
-	 * was seen on another one.
+	 * port on which replies arrived is correct, and not even that port if the same packet was
+	 * seen on another port.
 	 */
 	*why = nexthop_one_way(meta);
 	if (device->flags & DEVICE_F_MEMBER &&
@@ -109,9 +109,9 @@ static __noinline __u32 nexthop_of_frame(struct pkt *p, const struct ct_meta *me
 	return nexthop_enter(&key, device, p->now_tick);
 }
 
-/* Returns the slow-path reason of a connection; SLOWPATH_UNKNOWN: the fast path is allowed. A connection
- * without a service is excluded if netfilter may decide otherwise about its next packet, or if the
- * packet has a mark that another program may evaluate.
+/* Returns the slow-path reason of a connection; SLOWPATH_UNKNOWN: the fast path is allowed. A
+ * connection without a service is excluded if netfilter may decide differently about its next
+ * packet, or if the packet has a mark that another program may evaluate.
  */
 static __always_inline enum slowpath_reason nexthop_why_not(struct pkt *p,
 							    const struct ct_meta *meta)
@@ -130,8 +130,8 @@ static __always_inline enum slowpath_reason nexthop_why_not(struct pkt *p,
 }
 
 /* Invalidates the next hop at index when one of its connections is sent elsewhere. Its other
- * connections may have moved too; without a daemon only the next confirmation of the next
- * hop would detect it. So all of them learn again.
+ * connections may have moved too, and without a daemon only its next confirmation would detect
+ * that. So all of them learn their next hop again.
  */
 static __always_inline void nexthop_doubt(__u32 index)
 {
@@ -142,9 +142,9 @@ static __always_inline void nexthop_doubt(__u32 index)
 }
 
 /* Egress hook, for a packet that our ingress hook saw and the kernel forwarded: learns its next
- * hop. p has the leaving tuple; the key of the entry of the replies is that tuple, reversed, and
- * its leaving tuple, reversed, is the key of our entry. Returns whether p has a connection: if not,
- * it is not a packet that the ingress hook saw.
+ * hop. p has the leaving tuple. That tuple, reversed, is the key of the entry of the replies, whose
+ * leaving tuple, reversed, is the key of the entry of p. Reports whether p has a connection; if
+ * not, the ingress hook did not see p.
  */
 static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* nh_resolve.h - finds the next hop of a new connection by the kernel's routes and neighbours. */
+/* nh_resolve.h - finds the next hop of a new connection from the kernel's routes and neighbours. */
 #pragma once
 
 #include "nh.h"
 #include "fib.h"
 #include "tun_encap.h"
 
-/* Returns the place of the hint for the neighbour in work's fib: its index. */
+/* Returns the place of the hint, an index of a next hop, for the neighbour in work's fib. */
 static __always_inline __u16 *nexthop_hint(struct work *w, __u32 out)
 {
 	const __u8 *dmac = w->fib.dmac;
@@ -14,7 +14,7 @@ static __always_inline __u16 *nexthop_hint(struct work *w, __u32 out)
 	return &w->nexthop_hint[config_netns & 1][(out ^ dmac[4] ^ dmac[5]) % NEXTHOP_HINTS];
 }
 
-/* Reports whether a hint is correct: the entry is valid, and the same as a new one would be. */
+/* Reports whether a hint is correct: the entry is valid, and the same as a new entry would be. */
 static __always_inline int nexthop_is_of_route(const struct nexthop *nexthop,
 					       const struct bpf_fib_lookup *fib, __u32 out)
 {
@@ -28,8 +28,8 @@ static __always_inline int nexthop_is_of_route(const struct nexthop *nexthop,
 }
 
 /* Returns the index of the next hop to which the kernel would send; out and work's fib are results
- * of route_find for a packet to daddr. 0: the kernel has to resolve it, or the route leads out of
- * no port. A global function, so that the verifier walks it once.
+ * of route_find for a packet to daddr. 0: the kernel has to resolve it, or the output device is not
+ * a port. A global function, so that the verifier walks it once.
  */
 __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now_tick)
 {
@@ -67,7 +67,7 @@ __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now
 	if (!(key.dmac[0] | key.dmac[1] | key.dmac[2] | key.dmac[3] | key.dmac[4] | key.dmac[5]))
 		return 0; /* not resolved */
 	known = bpf_map_lookup_elem(&ll_nexthop_id, &key);
-	if (!known) /* its first packet takes the kernel's neighbour table */
+	if (!known) /* not confirmed: the first packet uses the kernel's neighbour table */
 		return nexthop_enter(&key, device, now_tick - config_confirm_ticks - 1);
 	nexthop = bpf_map_lookup_elem(&ll_nexthop, known);
 	if (!nexthop || !nexthop->ifindex)
@@ -76,8 +76,9 @@ __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now
 	return *known;
 }
 
-/* Finds the next hop of w->conn, which belongs to a service, by the kernel's routes, once for each
- * packet; out: the output device, if known. Returns its index; 0: the kernel has to resolve it.
+/* Finds the next hop of w->conn, which belongs to a service, from the kernel's routes, once for
+ * each packet; out: the output device, if known. Returns the index of the next hop; 0: the kernel
+ * has to resolve it.
  */
 static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u32 out)
 {

@@ -17,9 +17,9 @@
 #define IP_OFFSET_MASK	  0x1fff
 #define IPV6_EXT_MAX	  8   /* extension headers that are walked */
 #define HEADERS_MAX	  128 /* bytes to make directly readable */
-#define L4_OFF_MAX	  511 /* a layer-4 header further in is left to the kernel */
+#define L4_OFF_MAX	  511 /* packets whose layer 4 begins later are not parsed */
 
-/* RFC 792 and RFC 4443; linux/icmp.h needs all of libc. */
+/* An ICMP header (RFC 792, RFC 4443); linux/icmp.h cannot be used, since it needs libc headers. */
 struct icmp_header {
 	__u8 type;
 	__u8 code;
@@ -41,8 +41,8 @@ struct vlan_tag {
 	__be16 proto;
 };
 
-/* Walks IPv6 extension headers from p->l4_off on. LL_NEXT: p->l4_off and p->proto are of the upper
- * layer. Chains that cannot be walked are left to the kernel.
+/* Walks the IPv6 extension headers that begin at p->l4_off. LL_NEXT: p->l4_off and p->proto
+ * describe the upper layer. LL_PASS: the headers cannot be walked.
  */
 static __noinline int parse_ipv6_extensions(struct __sk_buff *skb, struct pkt *p)
 {
@@ -94,8 +94,8 @@ out:
 	return LL_NEXT;
 }
 
-/* Reads an ICMP header: the identifier of an echo message is both ports; errors quote another
- * packet; other messages are left to the kernel.
+/* Reads an ICMP header. The identifier of an echo message serves as both ports, an error has
+ * p->icmp_error set, and other messages are not tracked.
  */
 static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, void *end)
 {
@@ -121,8 +121,9 @@ static __always_inline int parse_icmp(struct pkt *p, struct icmp_header *icmp, v
 	return echo || p->icmp_error ? LL_NEXT : LL_UNTRACKED;
 }
 
-/* Reports whether a later fragment of p's protocol can only be tracked and evaluated with the ports
- * or type of its first fragment. After an extension header, any protocol may follow.
+/* Returns what a later fragment of p's protocol needs from its first fragment to be tracked and
+ * evaluated: FRAGMENT_PORTS, FRAGMENT_TYPE or 0. After an extension header, any protocol may
+ * follow.
  */
 static __always_inline __u8 parse_needs_first(const struct pkt *p)
 {
@@ -144,8 +145,9 @@ static __always_inline __u8 parse_needs_first(const struct pkt *p)
 	return 0;
 }
 
-/* Reports whether the IP packet ends within the first len bytes of layer 4: bytes after it in the
- * frame are not part of it. A GSO packet may have no length (BIG TCP).
+/* Reports whether the IP packet ends within the first len bytes of layer 4; bytes after its end are
+ * not part of it, even if the frame contains them. The length field of a GSO packet may be 0 (BIG
+ * TCP).
  */
 static __always_inline int parse_ends_before(const struct __sk_buff *skb, const struct pkt *p,
 					     __u32 len)
@@ -153,7 +155,7 @@ static __always_inline int parse_ends_before(const struct __sk_buff *skb, const 
 	return p->l4_len < len && !skb->gso_size;
 }
 
-/* Reads the ports, and the fields of TCP that connection tracking needs. */
+/* Reads the ports, and the TCP fields that connection tracking needs. */
 static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *data, void *end)
 {
 	void *l4 = data + (p->l4_off & L4_OFF_MAX);
@@ -182,7 +184,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		return LL_NEXT;
 	}
 	if (p->proto == IPPROTO_UDP || p->proto == IPPROTO_SCTP) {
-		/* SCTP has its ports at the offsets of UDP, and 12 bytes of header. */
+		/* SCTP has its ports at the same offsets as UDP, and a header of 12 bytes. */
 		p->l4_header_len = p->proto == IPPROTO_UDP ? 8 : 12;
 		if (parse_ends_before(skb, p, p->l4_header_len))
 			return LL_PASS;
@@ -193,7 +195,7 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 		p->sctp_chunk = 0xff;
 		if (p->proto == IPPROTO_SCTP)
 			p->tcp_ack = bpf_ntohl(((__be32 *)l4)[1]);
-		/* A GSO packet has its chunks in a list, which no pull reaches. */
+		/* The chunks of a GSO packet are in its fragment list, which is never pulled. */
 		if (p->proto == IPPROTO_SCTP && p->l4_len > 12 &&
 		    bpf_skb_load_bytes(skb, p->l4_off + 12, &p->sctp_chunk, 1))
 			return LL_PASS;
@@ -204,8 +206,8 @@ static __always_inline int parse_l4(struct __sk_buff *skb, struct pkt *p, void *
 	return LL_UNTRACKED;
 }
 
-/* Reports whether a header of 20 bytes has a correct checksum: a router does not forward others
- * (RFC 1812, section 5.2.2).
+/* Reports whether an IPv4 header of 20 bytes has a correct checksum: a router must not forward
+ * packets with a wrong one (RFC 1812, section 5.2.2).
  */
 static __always_inline int parse_ipv4_sum(const struct iphdr *ip)
 {
@@ -231,7 +233,7 @@ static __always_inline int parse_ipv4(struct __sk_buff *skb, struct pkt *p, void
 	addr_from4(&p->daddr, ip->daddr);
 	p->l4_off = p->l3_off + ip->ihl * 4;
 	p->l4_len = bpf_ntohs(ip->tot_len) < ip->ihl * 4 ? 0 : bpf_ntohs(ip->tot_len) - ip->ihl * 4;
-	/* The length of BIG TCP is 0. */
+	/* The length field of a BIG TCP packet is 0. */
 	p->slow = ip->ihl != 5 || !parse_ipv4_sum(ip) ||
 		  p->l3_off + bpf_ntohs(ip->tot_len) > skb->len ||
 		  (bpf_ntohs(ip->tot_len) < sizeof(*ip) && !skb->gso_size);
@@ -261,13 +263,13 @@ static __always_inline int parse_ipv6(struct __sk_buff *skb, struct pkt *p, void
 	p->l4_len = bpf_ntohs(ip->payload_len);
 	p->slow = p->l4_off + p->l4_len > skb->len;
 	if (addr_is4(&p->saddr) || addr_is4(&p->daddr))
-		return LL_PASS; /* IPv4-mapped: the form of IPv4 addresses in tables */
+		return LL_PASS; /* IPv4-mapped: tables use this form for IPv4 addresses */
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_UDP)
 		return LL_NEXT;
 	return parse_ipv6_extensions(skb, p);
 }
 
-/* Fills p from an Ethernet frame. LL_PASS: never handled by us. */
+/* Fills p from an Ethernet frame. LL_PASS: not an IP packet, or it cannot be parsed. */
 static __always_inline int parse_linear(struct __sk_buff *skb, struct pkt *p)
 {
 	void *data = (void *)(long)skb->data;
@@ -309,9 +311,9 @@ static __always_inline int parse_linear(struct __sk_buff *skb, struct pkt *p)
 	return parse_l4(skb, p, data, end);
 }
 
-/* Makes the headers directly readable, and parses them again. Only if necessary: pulling payload
- * costs a copy, prevents TCP from coalescing packets on receipt, and would break the fragment list
- * of a UDP GSO packet.
+/* Makes the headers directly readable, and parses them again. Called only if necessary: pulling
+ * payload costs a copy, prevents TCP from coalescing packets on receipt, and would break the
+ * fragment list of a UDP GSO packet.
  */
 static __noinline int parse_pulled(struct __sk_buff *skb, struct pkt *p)
 {
@@ -322,9 +324,9 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct pkt *p)
 	return parse_linear(skb, p);
 }
 
-/* Fills p from a frame, wherever its headers are. LL_PASS: not an IP packet. A global function, so
- * that the verifier walks it once, and the code after it once, not for each kind of packet. The
- * caller must set p->skb again.
+/* Fills p from a frame, even if its headers are not directly readable. LL_PASS: not an IP packet. A
+ * global function, so that the verifier walks it and the code after it once, not for each kind of
+ * packet. The caller must set p->skb again.
  */
 __noinline int parse_packet(struct __sk_buff *skb, struct pkt *p)
 {

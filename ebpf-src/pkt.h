@@ -4,17 +4,17 @@
 
 #include "maps.h"
 
-/* What a stage returns: LL_NEXT, or a verdict above it, or -DROP_*. */
+/* The result of a stage: one of these, or -DROP_*. */
 enum ll_verdict {
 	LL_NEXT,      /* nothing decided: run the next stage */
 	LL_PASS,      /* not handled: passes unchanged to the next program and the kernel */
 	LL_STACK,     /* handled and rewritten: the kernel continues with it */
 	LL_REDIRECT,  /* a redirect helper was called: its result is p->action */
 	LL_SHORT,     /* the headers are not all directly readable */
-	LL_OPEN,      /* no connection matches: it may open one */
+	LL_OPEN,      /* no connection matches: the packet may open one */
 	LL_REFUSE,    /* to be refused and answered, for the reason p->refused */
 	LL_UNTRACKED, /* not part of a connection */
-	LL_UNCLEAR,   /* cannot be classified: too many headers, or cut off */
+	LL_UNCLEAR,   /* cannot be classified: too many headers, or truncated */
 	LL_INNER,     /* decapsulated: to be parsed again */
 };
 
@@ -27,7 +27,7 @@ struct pkt {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u8 proto;	/* of layer 4; 0: a later fragment whose first is unknown */
+	__u8 proto;	/* of layer 4; in later IPv6 fragments possibly an extension header */
 	__u8 family;	/* 4 or 6 */
 	__u8 tcp_flags; /* as in the header; 0 if not TCP */
 	__u8 fragment;	/* FRAGMENT_ */
@@ -44,25 +44,25 @@ struct pkt {
 	__u8 sctp_chunk;    /* type of the first chunk; 0xff: none */
 	__u8 opened;	    /* it is the first packet of a connection */
 	__u8 refused;	    /* for LL_REFUSE: enum drop_reason */
-	__u8 martian;	    /* leaves with the node's own IPv4 address: must bypass the stack */
+	__u8 martian;	    /* leaves with the node's IPv4 address as source: bypasses the stack */
 	__u8 half_open;	    /* no established connection matches it */
-	__u8 slow;	    /* only the kernel can forward it: options, or a wrong length */
+	__u8 slow;	    /* only the kernel can forward it, for example because of IP options */
 	__u8 bridge_port;   /* it arrived on a bridge port */
 	__u8 bridged;	    /* it goes from one port of a bridge to another */
 	__u8 icmp_type;	    /* ICMP and ICMPv6 only */
 	__u8 l4_header_len; /* bytes; 0: unknown */
 	__u8 icmp_code;
 	__u8 dscp;
-	__u8 to_group;	 /* its frame is for several hosts */
-	__u8 stateless;	 /* rules must be evaluated for each packet of its kind */
+	__u8 to_group;	 /* broadcast or multicast frame */
+	__u8 stateless;	 /* allowed by a stateless rule: replies are evaluated too */
 	__u16 vid;	 /* of the VLAN tag; 0: none */
-	__u16 vlan;	 /* VLAN of the frame: by its tag, or by the bridge port */
+	__u16 vlan;	 /* VLAN of the frame: from its tag, or from the bridge port */
 	__u16 domain;	 /* as in ct4_key */
 	__u16 l4_len;	 /* bytes from l4_off to the end of the IP packet */
 	__u16 mtu_bytes; /* of its path; for DROP_TOO_BIG */
 	__u16 in_port;	 /* as in ct_meta: where it arrived */
-	__u16 peer;	 /* the peer from whose tunnel it came; 0: none */
-	__u8 early;	 /* just decapsulated: for the fast path, else the tunnel's device */
+	__u16 peer;	 /* index of the peer whose tunnel it came from; 0: none */
+	__u8 early;	 /* just decapsulated: fast path, or else to the tunnel's device */
 	__u8 tunnel;	 /* sent by the device of a tunnel: to be encapsulated */
 	__u8 loopback;	 /* from the node to itself */
 	__u8 action;	 /* for LL_REDIRECT: TC_ACT_ */
@@ -76,8 +76,8 @@ struct pkt {
 
 #define LOOPBACK_IFINDEX 1 /* in every netns */
 
-/* Returns the ticks from then to now, modulo the wrap; 0 if then is later than now: another CPU,
- * which began its packet later, wrote it.
+/* Returns the ticks from then to now, allowing for wraparound; 0 if then is later than now, as
+ * written by another CPU that began its packet later.
  */
 static __always_inline __u32 ticks_since(__u32 now, __u32 then)
 {
@@ -127,8 +127,8 @@ static __always_inline int addr_is_set(const struct addr *a)
 	return a->word[0] | a->word[1] | a->word[2] | a->word[3];
 }
 
-/* Keys are written in whole words, as they are read next: a processor forwards a recent store only
- * to a load that lies within it.
+/* Keys are written in the whole words in which they are read next: a processor forwards a recent
+ * store only to a load that lies entirely within it.
  */
 typedef __u64 __attribute__((may_alias)) key_word;
 
@@ -206,24 +206,25 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 #define TC_INDEX_TRACKED 0x4c01 /* redirected: nothing left to do */
 #define TC_INDEX_LEARN	 0x4c02 /* the egress hook learns the next hop */
 #define TC_INDEX_ASK	 0x4c03 /* bridged: the egress hook evaluates rules, then learns */
-#define TC_INDEX_OURS	 0x4c00 /* with the lower half of one of them */
+#define TC_INDEX_OURS	 0x4c00 /* with the lower byte of one of the above */
 
-/* Added to TC_INDEX_LEARN or TC_INDEX_ASK: the packet is translated already. The egress hook must
- * not translate it again, although its present tuple may be the arriving tuple of another
- * connection.
+/* Added to TC_INDEX_LEARN or TC_INDEX_ASK: the packet is already translated. The egress hook must
+ * not translate it again, even if its current tuple is the arriving tuple of another connection.
  */
 #define TC_INDEX_TRANSLATED 0x0004
 
-/* With the index of a peer: encapsulated, and to be sent to that peer (UNDERLAY), or decapsulated
- * from its tunnel (INNER). Trusted only on devices that such packets cross.
+/* Combined with the index of a peer: the packet is encapsulated, to be sent to that peer
+ * (UNDERLAY), or was decapsulated from its tunnel (INNER). Trusted only on devices that such
+ * packets cross.
  */
 #define TC_INDEX_UNDERLAY 0x8000
 #define TC_INDEX_INNER	  0xc000
 #define TC_INDEX_PEER	  0x3fff
 
-/* From a shadow program to the program after it on the same hook: the packet is handled. On the
- * ingress hook the lower half is taken from the word for the egress hook. A veth keeps the word, so
- * anything behind one can set it: it is honoured only while a shadow program is attached.
+/* From a shadow program to the program after it on the same hook: the packet has been handled. On
+ * the ingress hook, the lower byte is copied from the word for the egress hook. A veth preserves
+ * the word, so any sender behind a veth can set it: it is honoured only while a shadow program is
+ * attached.
  */
 #define TC_INDEX_DONE_INGRESS 0x4d00
 #define TC_INDEX_DONE_EGRESS  0x4e00
@@ -233,8 +234,8 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
  */
 #define MARK_OURS 0x4c4c4d00
 
-/* Reports whether one of our programs marked a packet as handled. The mark is always proof, the
- * word only if no pod can have set it: guarded is 0.
+/* Reports whether one of our programs marked a packet as handled. The mark is always proof; the
+ * word is proof only if no pod can have set it (guarded is 0).
  */
 static __always_inline int handled_before(struct __sk_buff *skb, int guarded)
 {
@@ -257,7 +258,7 @@ static __always_inline void tracked_word(struct __sk_buff *skb)
 		skb->mark = MARK_OURS;
 }
 
-/* Returns the action of a hook for a packet that it has handled and that continues. */
+/* Returns the TC action for a packet that this hook has handled and that continues. */
 static __always_inline int handled(struct __sk_buff *skb, int egress)
 {
 	if (config_shadow) {

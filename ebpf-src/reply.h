@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* reply.h - answers that replace a packet. The answer leaves by the device of arrival; on the
- * egress hook, where the node itself sent the packet, it goes to the node's stack. No connection is
- * entered, no other stage sees it.
+/* reply.h - answers that replace a packet. An answer leaves through the device of arrival; on the
+ * egress hook, where the node itself sent the packet, the answer goes to the node's stack. No
+ * connection is inserted, and no other stage sees the answer.
  *
  * The code is split into global functions, which the verifier walks once. They share the answer
  * under construction in ll_answer, one for each CPU.
@@ -15,14 +15,14 @@
 #include "parse.h"
 #include "fib.h"
 
-#define ANSWER_L4     40   /* where layer 4 begins in the bytes of an answer */
-#define ANSWER_QUOTE4 548  /* of the packet, in an ICMP error: 576 bytes with both headers */
-#define ANSWER_QUOTE6 1232 /* in an ICMPv6 error: 1280 bytes */
+#define ANSWER_L4     40   /* offset of layer 4 in the bytes of an answer */
+#define ANSWER_QUOTE4 548  /* bytes that an ICMP error quotes: 576 with both headers */
+#define ANSWER_QUOTE6 1232 /* bytes that an ICMPv6 error quotes: 1280 with both headers */
 #define ANSWER_ICMP   8	   /* bytes of an ICMP header */
-#define ANSWER_CHUNK  512  /* maximum for one call of bpf_csum_diff */
+#define ANSWER_CHUNK  512  /* maximum bytes for one call of bpf_csum_diff */
 #define ANSWER_TTL    64
 
-/* The data of an answered packet, and the answer under construction. */
+/* The data of the packet to answer, and the answer under construction. */
 struct answer {
 	struct addr saddr; /* of the answer */
 	struct addr daddr;
@@ -40,11 +40,11 @@ struct answer {
 	__u8 tcp_flags;
 	__u8 sctp_chunk;
 	__u8 tos;
-	__u8 tag_count; /* VLAN tags, the outer one first */
+	__u8 tag_count; /* VLAN tags, outermost first */
 	__u8 pad;
 	struct vlan_tag tag[2];
-	/* An IP header right before ANSWER_L4, and layer 4. A checksum may read up to a whole word
-	 * beyond it.
+	/* An IP header, which ends at ANSWER_L4, and layer 4. The checksum is computed over whole
+	 * words, and may read beyond the end of layer 4.
 	 */
 	__u8 bytes[ANSWER_L4 + 3 * ANSWER_CHUNK];
 };
@@ -88,7 +88,7 @@ static __always_inline __u32 answer_header_len(const struct answer *a)
 	return a->family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* Returns the sum of the answer's layer 4, with the pseudo header if there is one. */
+/* Returns the sum of the answer's layer 4; pseudo: including the pseudo header. */
 __noinline __u32 answer_sum(int pseudo)
 {
 	struct answer *a = answer_get();
@@ -125,7 +125,7 @@ static __always_inline void answer_ip(struct answer *a)
 		ip->ihl = 5;
 		ip->tos = a->tos;
 		ip->tot_len = bpf_htons(sizeof(*ip) + a->len);
-		ip->frag_off = bpf_htons(0x4000); /* DF: it is small enough for any path */
+		ip->frag_off = bpf_htons(0x4000); /* DF: the answer fits any path */
 		ip->ttl = ANSWER_TTL;
 		ip->protocol = a->proto;
 		ip->saddr = a->saddr.word[3];
@@ -144,8 +144,8 @@ static __always_inline void answer_ip(struct answer *a)
 	}
 }
 
-/* Removes VLAN tags from the frame, since the kernel changes no lengths behind them, and stores
- * them. A single tag outside the frame may stay.
+/* Removes the VLAN tags from the frame and stores them, since the kernel cannot resize a packet
+ * behind them. A single tag outside the frame data may stay.
  */
 static __always_inline int answer_untag(struct __sk_buff *skb, struct answer *a)
 {
@@ -189,12 +189,12 @@ static __always_inline int answer_retag(struct __sk_buff *skb, const struct answ
 	return LL_NEXT;
 }
 
-/* Sets the length of the packet after its Ethernet header to len, and cancels pending offloads: no
- * segmentation, no checksum.
+/* Sets the length of the packet after its Ethernet header to len, and cancels pending offloads:
+ * segmentation and checksum.
  *
- * The kernel has no helper for that. But a change of the tail cancels GSO and the checksum state of
- * the device, and removing bytes at the front cancels a checksum that begins within them. If it
- * begins further in, in a tunnel, a probe detects it and the packet is dropped.
+ * The kernel has no helper for this. But changing the tail cancels GSO and the checksum state of
+ * the device, and removing bytes at the front cancels a checksum that begins within them. If the
+ * checksum begins further in, as in a tunnel, a probe detects it and the packet is dropped.
  */
 static __always_inline int answer_blank(struct __sk_buff *skb, const struct answer *a, __u32 len)
 {
@@ -202,11 +202,11 @@ static __always_inline int answer_blank(struct __sk_buff *skb, const struct answ
 	__u16 before, after;
 
 	if (skb->len == ETH_HLEN + cut + len)
-		cut += 4; /* so that the length does change */
+		cut += 4; /* so that the length changes in any case */
 	if (bpf_skb_change_tail(skb, ETH_HLEN + cut + len, 0) ||
 	    bpf_skb_adjust_room(skb, -(__s32)cut, BPF_ADJ_ROOM_MAC, 0))
 		return -DROP_REWRITE;
-	/* Without BPF_F_PSEUDO_HDR this changes a checksum that is complete. */
+	/* The probe: without BPF_F_PSEUDO_HDR, only a complete checksum is changed. */
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &before, sizeof(before)) ||
 	    bpf_l4_csum_replace(skb, ETH_HLEN, 0, 1, 0) ||
 	    bpf_skb_load_bytes(skb, ETH_HLEN, &after, sizeof(after)) || before == after)
@@ -214,7 +214,7 @@ static __always_inline int answer_blank(struct __sk_buff *skb, const struct answ
 	return LL_NEXT;
 }
 
-/* Replaces the packet by the answer, whose layer 4 is complete, and sends it back. */
+/* Replaces the packet with the answer, whose layer 4 is complete, and sends it back. */
 __noinline int answer_send(struct __sk_buff *skb)
 {
 	struct answer *a = answer_get();
@@ -241,10 +241,10 @@ __noinline int answer_send(struct __sk_buff *skb)
 				len, 0) ||
 	    answer_retag(skb, a) != LL_NEXT)
 		return -DROP_REWRITE;
-	if (skb->ifindex == 1) /* the loopback, on which no hook sees it */
+	if (skb->ifindex == 1) /* the loopback, on which no hook sees the answer */
 		return bpf_redirect(1, BPF_F_INGRESS) == TC_ACT_REDIRECT ? LL_REDIRECT
 									 : -DROP_REWRITE;
-	/* The hook that sees it next ignores it. */
+	/* The next hook that sees the answer ignores it. */
 	skb->tc_index = a->egress ? TC_INDEX_DONE_INGRESS : TC_INDEX_TRACKED;
 	skb->mark = MARK_OURS;
 	return bpf_redirect(skb->ifindex, a->egress ? BPF_F_INGRESS : 0) == TC_ACT_REDIRECT

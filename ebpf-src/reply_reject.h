@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* reply_reject.h - answers refused packets with a TCP reset (RFC 9293, section 3.10.7.1), an SCTP ABORT
- * (RFC 9260, section 8.4), or an ICMP error (RFC 1812, section 4.3.2; RFC 4443, section 2.4).
+/* reply_reject.h - answers refused packets with a TCP reset (RFC 9293, section 3.10.7.1), an SCTP
+ * ABORT (RFC 9260, section 8.4), or an ICMP error (RFC 1812, section 4.3.2; RFC 4443, section 2.4).
  * reply.h sends the answer.
  */
 #pragma once
 
 #include "reply_sctp.h"
 
-/* A tick is 134 ms: a thousand ICMP errors a second, as many as Linux sends, and ten thousand
- * resets, which are no larger than the packets that they answer.
+/* A tick is 134 ms, so these limits allow a thousand ICMP errors a second, as many as Linux sends,
+ * and ten thousand resets, which are no larger than the packets that they answer.
  */
 #define ANSWER_ERRORS_PER_TICK 134
 #define ANSWER_RESETS_PER_TICK 1340
@@ -66,7 +66,7 @@ static __always_inline int answer_may_error(struct pkt *p)
 	return type >= ICMPV6_INFO_MIN && type != ICMPV6_INFO_REDIRECT;
 }
 
-/* Resets the TCP connection of a packet. LL_NEXT: no answer must be sent. */
+/* Resets the TCP connection of a packet. LL_NEXT: the packet must not be answered. */
 __noinline int answer_reset(struct __sk_buff *skb)
 {
 	struct answer *a = answer_get();
@@ -100,8 +100,8 @@ __noinline int answer_reset(struct __sk_buff *skb)
 	return answer_send(skb);
 }
 
-/* Sends an ICMP error about a packet: type is ANSWER_TYPE, rest the second word of its header. It
- * quotes the packet in its present form.
+/* Sends an ICMP error about a packet: type is an ANSWER_TYPE, rest the second word of the ICMP
+ * header. The error quotes the packet in its present form.
  */
 __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 {
@@ -113,7 +113,7 @@ __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 	if (!a)
 		return -DROP_REWRITE;
 	if (a->family == 4) {
-		/* Precedence 6, network control, and the packet's type of service. */
+		/* Precedence 6, internetwork control, and the packet's type of service. */
 		if (bpf_skb_load_bytes(skb, a->l3_off + 1, &tos, 1))
 			return -DROP_REWRITE;
 		a->tos = (tos & 0x1e) | 0xc0;
@@ -124,10 +124,10 @@ __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 		len = a->packet_len; /* without the padding of its frame */
 	if (len > max)
 		len = max;
-	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
+	asm volatile("" : "+r"(len)); /* keeps the check in the next line, for the verifier */
 	if (len < ANSWER_ICMP || len > ANSWER_QUOTE6)
 		return -DROP_REWRITE;
-	/* The sum is computed over whole words. */
+	/* The checksum is computed over whole words. */
 	*(__u32 *)&a->bytes[ANSWER_L4 + ANSWER_ICMP + (len & (2047 & ~3))] = 0;
 	icmp = (void *)&a->bytes[ANSWER_L4];
 	if (bpf_skb_load_bytes(skb, a->l3_off, icmp + 1, len))
@@ -142,8 +142,8 @@ __noinline int answer_error(struct __sk_buff *skb, __u32 type, __u32 rest)
 	return answer_send(skb);
 }
 
-/* Counts p as dropped for reason, or for the reason above the rate of answers if this CPU has
- * answered too much. Returns the answer to p, begun; NULL: no answer must be sent.
+/* Counts p as dropped for reason, or for its _LIMITED counterpart if this CPU has reached the rate
+ * of answers. Returns the answer to p, to be completed; NULL: p must not be answered.
  */
 static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 reason)
 {
@@ -163,11 +163,11 @@ static __noinline struct answer *answer_begin(struct pkt *p, __u32 rate, __u32 r
 	return a;
 }
 
-/* Drops p, which is unchanged, and sends its sender the ICMP error of type, an ANSWER_TYPE. Returns
- * LL_REDIRECT if the error is sent. The source of the error is the address of the device of
- * arrival, so that it shows where the packet was dropped. The source is the destination of p if the
- * device has no address, or if the node itself sent p, since the node accepts no packet from its
- * own address.
+/* Drops p, which is unchanged, and sends an ICMP error to its sender; type is an ANSWER_TYPE.
+ * Returns LL_REDIRECT if the error is sent. The source of the error is the address of the device on
+ * which p arrived, so that it shows where p was dropped. If that device has no address, or if the
+ * node itself sent p, the source is the destination of p: the node accepts no packet from its own
+ * address.
  */
 static __noinline int answer_icmp(struct pkt *p, __u32 type, __u32 rest, __u32 reason)
 {
@@ -184,7 +184,7 @@ static __noinline int answer_icmp(struct pkt *p, __u32 type, __u32 rest, __u32 r
 	return answer_error(p->skb, type, rest);
 }
 
-/* As answer_icmp: p is larger than p->mtu_bytes. */
+/* As answer_icmp, for a packet that is larger than p->mtu_bytes. */
 static __always_inline int answer_too_big(struct pkt *p)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED)
@@ -193,7 +193,7 @@ static __always_inline int answer_too_big(struct pkt *p)
 	return answer_icmp(p, type, p->mtu_bytes, DROP_TOO_BIG);
 }
 
-/* As answer_icmp: the TTL of p ends. */
+/* As answer_icmp, for a packet whose TTL expires on this node. */
 static __always_inline int answer_ttl(struct pkt *p)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_TIME_EXCEEDED, 0)
@@ -202,7 +202,9 @@ static __always_inline int answer_ttl(struct pkt *p)
 	return answer_icmp(p, type, 0, DROP_TTL);
 }
 
-/* As answer_icmp, in the form of its protocol: the destination of p does not accept it. */
+/* As answer_icmp, for a packet that its destination does not accept: depending on the protocol of
+ * p, the answer is a TCP reset, an SCTP ABORT or an ICMP error.
+ */
 static __noinline int answer_unwanted(struct pkt *p, __u32 reason)
 {
 	__u32 type = p->family == 4 ? ANSWER_TYPE(ICMP_DEST_UNREACH, ICMP_PROHIBITED)
@@ -219,7 +221,7 @@ static __noinline int answer_unwanted(struct pkt *p, __u32 reason)
 }
 
 /* Returns the action of a hook for p, after its last stage returned ret. LL_REFUSE: p, which is
- * unchanged, is dropped, counted for the reason p->refused, and answered.
+ * unchanged, is dropped, counted under the reason p->refused, and answered.
  */
 static __always_inline int refuse_or_finish(struct pkt *p, int ret)
 {

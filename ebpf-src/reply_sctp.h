@@ -35,7 +35,7 @@ static __always_inline int answer_sctp_aborts(struct __sk_buff *skb, const struc
 	return 0;
 }
 
-/* Answers a packet of an unknown SCTP association. LL_NEXT: no answer must be sent. */
+/* Answers a packet of an unknown SCTP association. LL_NEXT: it must not be answered. */
 __noinline int answer_abort(struct __sk_buff *skb)
 {
 	struct answer *a = answer_get();

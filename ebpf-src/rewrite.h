@@ -25,12 +25,12 @@ static __always_inline int nat_l4_csum(struct pkt *p, __u64 addr_diff, __u64 por
 		off = p->l4_off + offsetof(struct tcphdr, check);
 	} else {
 		off = p->l4_off + offsetof(struct udphdr, check);
-		/* A UDP checksum of 0 means "none": it stays, and none is produced. */
+		/* A UDP checksum of 0 means "none": it stays 0, and no other becomes 0. */
 		flags = BPF_F_MARK_MANGLED_0;
 	}
 	if (bpf_l4_csum_replace(p->skb, off, 0, csum_fold32(addr_diff), flags | BPF_F_PSEUDO_HDR))
 		return -DROP_REWRITE;
-	/* In IPv6, whose header has no checksum, the changes of addresses and of this checksum
+	/* In IPv6, whose header has no checksum, the changes to the addresses and to this checksum
 	 * cancel out. So a device's checksum over the whole packet (CHECKSUM_COMPLETE) has not
 	 * changed: undo what the helper subtracted from it.
 	 */
@@ -68,7 +68,7 @@ static __noinline int nat_echo(struct pkt *p, __u64 addr_diff, __be16 old_id, __
 	return LL_NEXT;
 }
 
-/* Decrements the TTL if we are a hop; the rest stays. */
+/* Decrements the TTL if this node is a hop; nothing else changes. */
 static __always_inline int nat_hop(struct pkt *p, const struct rewrite *r)
 {
 	void *data = (void *)(long)p->skb->data;

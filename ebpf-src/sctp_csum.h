@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* sctp_csum.h - updates SCTP's CRC32c (RFC 9260, appendix A) after a change of the ports.
  *
- * A CRC is linear: the CRC of the whole packet changes by the CRC of the change, followed by as
- * many zeros as there are bytes after it. Appending 2^n zero bytes is one multiplication modulo the
- * polynomial, as in zlib's crc32_combine. Addresses are not covered: SCTP has no pseudo header.
+ * A CRC is linear: the CRC of the whole packet changes by the CRC of the changed bits, followed by
+ * as many zero bytes as the packet has after them. Appending 2^n zero bytes is one multiplication
+ * modulo the polynomial, as in zlib's crc32_combine. Addresses are not covered: SCTP has no pseudo
+ * header.
  */
 #pragma once
 
@@ -20,8 +21,8 @@ static const __u32 crc32c_power[CRC32C_POWERS] = {
 	0x35d73a62, 0x28461564, 0xbf455269, 0xe2ea32dc,
 };
 
-/* Multiplies two polynomials. Without branches, which the verifier would follow; a global function,
- * so that it walks it once.
+/* Multiplies two polynomials modulo the CRC polynomial, without branches, which the verifier would
+ * follow. A global function, so that the verifier walks it once.
  */
 __noinline __u32 crc32c_multiply(__u32 a, __u32 b)
 {
@@ -35,9 +36,9 @@ __noinline __u32 crc32c_multiply(__u32 a, __u32 b)
 	return product;
 }
 
-/* Updates the checksum after the ports, at l4_off, have changed by changed_bits (their exclusive
- * or, as in memory). The l4_len bytes exclude padding of the link. A global function, so that the
- * verifier walks it once.
+/* Updates the checksum after the ports, at l4_off, have changed by changed_bits (the exclusive or
+ * of the old and new ports, as in memory). l4_len excludes link-layer padding. A global function,
+ * so that the verifier walks it once.
  */
 __noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u32 changed_bits)
 {
@@ -45,8 +46,9 @@ __noinline int sctp_csum(struct __sk_buff *skb, __u32 l4_off, __u32 l4_len, __u3
 
 	if (bpf_skb_load_bytes(skb, off, &csum, sizeof(csum)))
 		return -DROP_REWRITE;
-	/* The output device has yet to compute the checksum (or, once in 2^32 packets, it is zero).
-	 * The device includes the present value in its sum, so it must stay zero.
+	/* The output device has yet to compute the checksum (or, once in 2^32 packets, the checksum
+	 * is zero). The device includes the present value in its computation, so that value must
+	 * stay zero.
 	 */
 	if (!csum)
 		return LL_NEXT;

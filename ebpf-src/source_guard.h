@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* source_guard.h - the source guard: which frames may arrive from the device of a pod. They must have the
- * pod's MAC and addresses as source, and must not claim other addresses or announce a router. It
- * checks packets without an established connection; established ones continue only on their port of
- * arrival.
+/* source_guard.h - the source guard: decides which frames are accepted from the device of a pod.
+ * They must have the pod's MAC and one of its addresses as source, and must not claim other
+ * addresses or announce a router. The guard checks packets without an established connection;
+ * established connections continue only on their port of arrival.
  */
 #pragma once
 
@@ -39,7 +39,7 @@ static __noinline int guard_arp(struct __sk_buff *skb, struct guarded *g)
 	if (arp.hardware != bpf_htons(1) || arp.protocol != bpf_htons(ETH_P_IP) ||
 	    arp.hardware_len != 6 || arp.protocol_len != 4 || !guard_is_mac(g, arp.sender_mac))
 		return -DROP_SPOOFED;
-	/* A probe asks for an address that its sender wants to use (RFC 5227). */
+	/* An ARP probe asks for an address that its sender wants to use (RFC 5227). */
 	addr_from4(&g->key.addr, sender ? sender : target);
 	if (arp.operation != bpf_htons(ARP_REQUEST) &&
 	    (arp.operation != bpf_htons(ARP_REPLY) || !sender))
@@ -79,7 +79,7 @@ __noinline int guard_refuses(struct __sk_buff *skb, struct pkt *p)
 		return 1;
 	guard = bpf_map_lookup_elem(&ll_guard, &g.key);
 	if (!guard)
-		return 0; /* another device, whose index has the same lower half */
+		return 0; /* no guard: a guarded device has the same lower half of the index */
 	if (!(guard->flags & GUARD_F_OPEN) || skb->vlan_present ||
 	    bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
 		return 1;

@@ -26,8 +26,8 @@ struct guard_ipv6 {
 #define ND_OPTION_SOURCE     1
 #define ND_OPTION_TARGET     2
 
-/* Checks the options of neighbour discovery from off on: link-layer addresses must be the sender's
- * MAC.
+/* Checks the neighbour discovery options that begin at off: link-layer addresses must be the
+ * sender's MAC.
  */
 static __noinline int guard_options(struct __sk_buff *skb, const struct guarded *g, __u32 off,
 				    __u32 end, int unspecified)
@@ -59,9 +59,9 @@ static __always_inline int guard_solicits(const struct addr *daddr, const struct
 	       daddr->word[3] == (bpf_htonl(0xff000000) | (target->word[3] & bpf_htonl(0xffffff)));
 }
 
-/* Checks neighbour discovery (RFC 4861). Receivers ignore it in fragments (RFC 6980). From :: only
- * duplicate address detection is allowed (RFC 4862, section 5.4), and the listener reports that it
- * needs (RFC 3590).
+/* Checks neighbour discovery (RFC 4861). Receivers ignore it in fragments (RFC 6980). Only
+ * duplicate address detection (RFC 4862, section 5.4) and the multicast listener reports that it
+ * needs (RFC 3590) may have :: as source.
  */
 static __noinline int guard_icmpv6(struct __sk_buff *skb, struct guarded *g,
 				   const struct guard_ipv6 *ip)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* source_guard_addr.h - the permitted sender on the device of a pod. */
+/* source_guard_addr.h - the permitted source addresses of packets from a pod's device. */
 #pragma once
 
 #include "maps.h"
 #include "parse.h"
 #include "fastpath_checks.h"
 
-/* The addresses of a packet under check, and the MAC of the pod. */
+/* The addresses of a packet that is being checked, and the MAC of the pod. */
 struct guarded {
 	struct guard_key key; /* of the address to check next */
 	struct addr saddr;    /* of the packet */

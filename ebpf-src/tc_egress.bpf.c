@@ -20,8 +20,8 @@
 #include "reply_reject.h"
 #include "ct_slowpath.h"
 
-/* Reports whether the word of a redirected packet was set by one of our programs: a packet that
- * arrived on a device that is not a port may have brought it along.
+/* Reports whether the word of a redirected packet was set by one of our programs: a packet from a
+ * device that is not a port may have arrived with it.
  */
 static __always_inline int egress_tracked(struct __sk_buff *skb)
 {
@@ -39,8 +39,8 @@ static __always_inline int egress_tracked(struct __sk_buff *skb)
 	return device && device->flags & DEVICE_F_PORT;
 }
 
-/* Sends a rewritten packet, of the node itself or of a client behind a device that is not a port,
- * to its new destination.
+/* Sends a rewritten packet, from the node itself or from a client behind a device that is not a
+ * port, to its new destination.
  */
 static __always_inline int send_routed(struct pkt *p, struct work *w, __u32 index)
 {
@@ -74,7 +74,7 @@ static __noinline int send(struct pkt *p, struct work *w)
 	int ret;
 
 	track_prepare(p, w);
-	/* The packet was made for another path. */
+	/* The packet was sized for the path to its original destination. */
 	if (!(w->conn.meta.flags & CT_F_LOCAL) && !addr_equal(&daddr, &w->rewrite.daddr) &&
 	    track_too_big(p, &w->rewrite)) {
 		p->refused = DROP_TOO_BIG;
@@ -91,8 +91,8 @@ static __noinline int send(struct pkt *p, struct work *w)
 	return send_routed(p, w, w->conn.meta.nexthop);
 }
 
-/* Handles a packet with the word of a peer: to the peer, by the route that the kernel chose, or to
- * the other netns, with the word for the other end.
+/* Handles a packet whose word contains the index of a peer. It leaves either to the peer, by the
+ * route that the kernel chose, or to the other netns, with the word for the hook at the other end.
  */
 static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
 {
@@ -110,7 +110,9 @@ static __always_inline int underlay_leaves(struct __sk_buff *skb, __u32 word)
 	return handled(skb, 1);
 }
 
-/* Answers the node's own ARP request or solicitation for an address that only services have. */
+/* Answers the node's own ARP request or neighbour solicitation for an address that only services
+ * use.
+ */
 static __always_inline int announce_to_self(struct __sk_buff *skb, struct pkt *p, int ret)
 {
 	if (ret == LL_PASS && skb->protocol == bpf_htons(ETH_P_ARP))
@@ -141,7 +143,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 		return underlay_leaves(skb, word);
 	if (skb->ifindex == LOOPBACK_IFINDEX && !loopback_may(skb))
 		return TC_ACT_UNSPEC;
-	__builtin_memset(&p, 0, sizeof(p)); /* not before: most packets end here */
+	__builtin_memset(&p, 0, sizeof(p)); /* not earlier: most packets return above */
 	p.egress = 1;
 	p.loopback = skb->ifindex == LOOPBACK_IFINDEX;
 	ret = parse_packet(skb, &p);

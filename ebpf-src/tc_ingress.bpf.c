@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* tc_ingress.bpf.c - the program on the ingress hook of every port.
  *
- * Reads top to bottom in packet order; each stage is one header.
+ * The code reads top to bottom in packet order; each stage is one header file.
  */
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -22,8 +22,8 @@
 #include "tun_decap.h"
 #include "tun_pmtu.h"
 
-/* Never read. Enums that are the type of no variable would be missing from BTF, from which
- * loxilightd has its constants.
+/* Never read. An enum without a variable of its type would be missing from BTF, from which
+ * loxilightd takes its constants.
  */
 volatile const struct {
 	enum announced_flag announced;
@@ -69,8 +69,9 @@ static __always_inline int is_spoofed(struct __sk_buff *skb, struct pkt *p)
 	return refused;
 }
 
-/* Does nothing, but the verifier does not know that: it discards its knowledge about p, and walks
- * the code after it once, not for each path that leads here. The caller must set p->skb again.
+/* Does nothing, but the verifier does not know that: the verifier discards its knowledge about p,
+ * and walks the code after the call once, not for each path that leads here. The caller must set
+ * p->skb again.
  */
 __noinline int forget(struct pkt *p)
 {
@@ -121,7 +122,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 			return finish(&p, ret);
 		}
 	}
-	/* To a group: for the kernel, if the rules allow it. */
+	/* Frames to a group are left to the kernel if the rules allow them. */
 	p.to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
 	p.skb = skb;
 	p.now_tick = clock_tick();

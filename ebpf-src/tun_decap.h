@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* tun_decap.h - decapsulation: packets from tunnels, their peer, and where they continue. */
+/* tun_decap.h - decapsulation: packets from tunnels, their peer, and where they are processed. */
 #pragma once
 
 #include "clock.h"
@@ -9,7 +9,7 @@
 #define GENEVE_CRITICAL 0x40
 #define VXLAN_HAS_VNI	0x08
 #define GRE_HAS_KEY	0x2000
-#define ETH_P_INNER	0x6558 /* Ethernet, in Geneve */
+#define ETH_P_INNER	0x6558 /* Ethernet, as the payload of Geneve */
 
 /* The parts of the outer packet that are still needed. */
 struct decap {
@@ -20,9 +20,9 @@ struct decap {
 	__u16 pad;
 };
 
-/* Ingress hook, for a packet with the word of a peer. Returns whether it is encapsulated and must
- * be sent to that peer. Else p->peer is the peer from whose tunnel it came; 0 if the word is not
- * trusted on this device.
+/* Ingress hook, for a packet whose word contains a peer. Reports whether the packet is encapsulated
+ * and must be sent to that peer. Otherwise p->peer becomes the peer from whose tunnel the packet
+ * came, or stays 0 if the word is not trusted on this device.
  */
 static __always_inline int decap_crosses(struct pkt *p, __u32 word)
 {
@@ -40,8 +40,8 @@ static __always_inline int decap_crosses(struct pkt *p, __u32 word)
 	return 0;
 }
 
-/* Finds the start of the inner packet. LL_NEXT: found; LL_PASS: a format that we leave to the
- * kernel.
+/* Finds the start of the inner packet. LL_NEXT: found; LL_PASS: not a packet of a tunnel, or in
+ * a format that is left to the kernel.
  */
 static __always_inline int decap_look(struct __sk_buff *skb, struct pkt *p, struct decap *d)
 {
@@ -79,7 +79,9 @@ static __always_inline int decap_look(struct __sk_buff *skb, struct pkt *p, stru
 	return LL_NEXT;
 }
 
-/* Skips the header of VXLAN or Geneve, according to type. LL_PASS as in decap_look. */
+/* Skips the VXLAN or Geneve header, according to type, and the inner Ethernet header. LL_PASS: as
+ * in decap_look.
+ */
 static __always_inline int decap_ethernet(struct __sk_buff *skb, struct decap *d, __u32 type)
 {
 	__u8 flags = d->head[9];
@@ -103,7 +105,7 @@ static __always_inline int decap_ethernet(struct __sk_buff *skb, struct decap *d
 	return LL_NEXT;
 }
 
-/* Reports whether the inner packet is IP, and has at least the fixed part of its header. */
+/* Reports whether the inner packet is IP and contains at least the fixed part of the header. */
 static __always_inline int decap_inner_is_ip(const struct __sk_buff *skb, const struct decap *d)
 {
 	if (d->inner == bpf_htons(ETH_P_IP))
@@ -112,7 +114,7 @@ static __always_inline int decap_inner_is_ip(const struct __sk_buff *skb, const 
 	       skb->len >= d->inner_off + sizeof(struct ipv6hdr);
 }
 
-/* Applies the congestion mark of the outer packet to the inner one (RFC 6040, figure 4). */
+/* Applies the ECN field of the outer packet to the inner packet (RFC 6040, figure 4). */
 static __always_inline int decap_ecn(struct __sk_buff *skb, const struct pkt *p,
 				     const struct decap *d)
 {
@@ -145,8 +147,8 @@ static __always_inline int decap_ecn(struct __sk_buff *skb, const struct pkt *p,
 									       : LL_NEXT;
 }
 
-/* Removes the outer headers. LL_STACK: the kernel does not know the family of the packet yet; it
- * detects it when the packet arrives on a device again.
+/* Removes the outer headers. LL_STACK: the kernel does not know the family of the inner packet yet;
+ * it determines the family when the packet arrives on a device again.
  */
 static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *p,
 				       const struct decap *d)
@@ -164,8 +166,8 @@ static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *
 
 	if (same ||
 	    bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO | flags)) {
-		/* Kernels before 6.3 do not have these flags. They leave no less than the length of
-		 * an IPv6 header, so a shorter IPv4 packet is padded.
+		/* Kernels before 6.3 do not have these flags, and do not shrink a packet below the
+		 * length of an IPv6 header, so a shorter IPv4 packet is padded for the call.
 		 */
 		int is_short = !same && p->family == 6 && len < least;
 
@@ -174,7 +176,7 @@ static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *
 		if (bpf_skb_adjust_room(skb, -room, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 			return -DROP_REWRITE;
 		if (is_short)
-			bpf_skb_change_tail(skb, len, 0); /* else the padding stays */
+			bpf_skb_change_tail(skb, len, 0); /* if this fails, the padding stays */
 		ret = same ? LL_NEXT : LL_STACK;
 	}
 	if (bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0))
@@ -182,7 +184,7 @@ static __always_inline int decap_strip(struct __sk_buff *skb, const struct pkt *
 	return ret;
 }
 
-/* Sends a decapsulated packet to the device on which it is handled. */
+/* Sends a decapsulated packet to the device on which it is processed. */
 static __always_inline int decap_send(struct __sk_buff *skb, struct pkt *p, const struct peer *peer,
 				      int known)
 {
@@ -206,9 +208,9 @@ static __always_inline __u32 decap_peer(const struct pkt *p, __u32 tunnel_id)
 	return index ? *index : 0;
 }
 
-/* Ingress hook, in the host netns: decapsulates p. LL_NEXT: not a packet of a tunnel. LL_INNER:
- * decapsulated, and p contains only its peer. A global function, so that the verifier walks it
- * once.
+/* Ingress hook, in the host netns: decapsulates p. LL_NEXT: p is not a tunnel packet. LL_INNER: p
+ * is decapsulated; it contains only the peer, and must be parsed again. A global function, so that
+ * the verifier walks it once.
  */
 __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 {
@@ -218,7 +220,7 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	__u32 index;
 	int ret;
 
-	/* Fragments are left to the kernel, and end there: outer packets are sent with DF. */
+	/* Fragments are left to the kernel and not decapsulated: outer packets are sent with DF. */
 	if (!p || p->fragment || p->slow || p->tagged || p->vid || p->to_group)
 		return LL_NEXT;
 	if (decap_look(skb, p, &d) != LL_NEXT)
@@ -230,8 +232,8 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	peer = index ? bpf_map_lookup_elem(&ll_peer, &index) : NULL;
 	if (!peer)
 		return -DROP_TUNNEL_UNKNOWN_PEER;
-	/* The address alone is no proof on ports where others than underlay routers may forge
-	 * it.
+	/* The source address proves nothing on a port on which hosts other than underlay routers
+	 * may forge it.
 	 */
 	if (!port_is_uplink(skb->ifindex) && skb->ifindex != peer->out_ifindex) {
 		tunnel_count_drop(index);
@@ -258,8 +260,8 @@ __noinline int decap_underlay(struct __sk_buff *skb, struct pkt *p)
 	return decap_send(skb, p, peer, ret == LL_NEXT);
 }
 
-/* Handles a parsed packet from the tunnel of p->peer. LL_NEXT: if just decapsulated, only the fast
- * path may forward it; if it arrived on the tunnel's device, all stages.
+/* Handles a parsed packet from the tunnel of p->peer. LL_NEXT: if p was just decapsulated, only
+ * the fast path may forward it; if it arrived on the tunnel's device, all stages run.
  */
 static __always_inline int decap_inner(struct pkt *p)
 {
@@ -278,8 +280,8 @@ static __always_inline int decap_inner(struct pkt *p)
 	return LL_NEXT;
 }
 
-/* Sends p, just decapsulated and without a connection on the fast path, through the tunnel's
- * device, where it passes the whole pipeline as on any port.
+/* Redirects p, which was just decapsulated and cannot take the fast path, to the ingress hook of
+ * the tunnel's device, where it passes through all stages as on any other port.
  */
 static __always_inline int decap_to_device(struct pkt *p)
 {

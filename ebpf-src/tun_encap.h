@@ -4,7 +4,7 @@
 
 #include "tun_underlay.h"
 
-#define TUNNEL_IP4_TOS	15 /* offsets in frames */
+#define TUNNEL_IP4_TOS	15 /* offsets in the frame */
 #define TUNNEL_IP4_LEN	16
 #define TUNNEL_IP4_SUM	24
 #define TUNNEL_IP6_LEN	18
@@ -17,7 +17,7 @@
 #define ECN_ECT0 2
 #define ECN_CE	 3
 
-/* In linux/bpf.h from 6.3 on. */
+/* In linux/bpf.h since Linux 6.3. */
 #define LL_ROOM_DECAP_IPV4 (1ULL << 7)
 #define LL_ROOM_DECAP_IPV6 (1ULL << 8)
 
@@ -30,7 +30,7 @@ static __noinline __u32 tunnel_peer_of(const struct addr *addr)
 	return index && !(*index & (PREFIX_F_HERE | PREFIX_F_ROUTED)) ? *index : 0;
 }
 
-/* Reports whether addr belongs to a pod, of this node or behind a peer; routed: include prefixes
+/* Reports whether addr belongs to a pod on this node or behind a peer; routed: includes prefixes
  * that the underlay routes.
  */
 static __always_inline int tunnel_is_inside(const struct addr *addr, int routed)
@@ -42,9 +42,9 @@ static __always_inline int tunnel_is_inside(const struct addr *addr, int routed)
 }
 
 /* Returns the hash of the addresses for tunnel_flow_port, which returns the outer source port: the
- * same for all packets of a flow, and in the range of RFC 7348. Its argument ports has the source
- * port in the upper half and the destination port in the lower one; 0 for all fragments, including
- * the first.
+ * same for all packets of a flow, and in the range of RFC 7348. The argument ports of
+ * tunnel_flow_port has the source port in the upper half and the destination port in the lower
+ * half; it is 0 for all fragments, including the first.
  */
 static __always_inline __u32 tunnel_hash(const struct addr *saddr, const struct addr *daddr)
 {
@@ -59,7 +59,7 @@ static __always_inline __be16 tunnel_flow_port(__u32 hash, __u32 ports, __u8 pro
 {
 	hash ^= ports;
 	hash = (hash ^ proto ^ hash >> 15 ^ seed) * 0x85ebca6b;
-	hash = (hash ^ hash >> 13) * 0xc2b2ae35; /* so that all of the seed is in the upper bits */
+	hash = (hash ^ hash >> 13) * 0xc2b2ae35; /* makes the upper bits depend on the whole seed */
 	return bpf_htons(0xc000 | hash >> 18);
 }
 
@@ -84,8 +84,8 @@ static __always_inline int tunnel_class(struct __sk_buff *skb, __u32 off, int fa
 }
 
 /* Fills in the fields of the prepended header that depend on the packet. The UDP checksum stays
- * zero (RFC 6935): the inner packet has its own, and it cannot be computed for segments that a
- * device cuts later.
+ * zero (RFC 6935): the inner packet has its own, and the outer one cannot be computed for segments
+ * that a device creates later.
  */
 static __always_inline int tunnel_header(struct __sk_buff *skb, const struct peer *peer,
 					 __u32 class, __be16 source_port, __be16 inner)
@@ -101,7 +101,7 @@ static __always_inline int tunnel_header(struct __sk_buff *skb, const struct pee
 		if (data + 42 > end)
 			return -DROP_REWRITE;
 		l4_len = len - sizeof(struct iphdr);
-		wire_len = len > 0xffff ? 0 : bpf_htons(len); /* of segments together */
+		wire_len = len > 0xffff ? 0 : bpf_htons(len); /* GSO: of all segments together */
 		*(__u8 *)(data + TUNNEL_IP4_TOS) = class;
 		*(__be16 *)(data + TUNNEL_IP4_LEN) = wire_len;
 		*sum = csum_apply(*sum, (__u64)wire_len + bpf_htons(class));
@@ -133,8 +133,8 @@ static __always_inline __u64 tunnel_room_flags(const struct peer *peer)
 					 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 	if (peer->type == TUNNEL_GRE)
 		return flags | BPF_F_ADJ_ROOM_ENCAP_L4_GRE;
-	/* Only the inner Ethernet header: if it included the tunnel's header, segments would be
-	 * lost.
+	/* Only the length of the inner Ethernet header: if it included the tunnel's header,
+	 * segments would be lost.
 	 */
 	return flags | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 	       BPF_F_ADJ_ROOM_ENCAP_L2((__u64)ETH_HLEN);
@@ -180,7 +180,7 @@ static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt 
 	}
 	if (p->l3_off != ETH_HLEN || len < ETH_HLEN)
 		return -DROP_REWRITE;
-	p->sport = tunnel_source_port(p, peer->seed); /* of the outer packet, as p is now */
+	p->sport = tunnel_source_port(p, peer->seed); /* from here on, of the outer packet */
 	class = tunnel_class(skb, ETH_HLEN, p->family);
 	if (class < 0 ||
 	    bpf_skb_adjust_room(skb, len - ETH_HLEN, BPF_ADJ_ROOM_MAC, tunnel_room_flags(peer)))
@@ -193,8 +193,8 @@ static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt 
 	return tunnel_header(skb, peer, class, p->sport, inner);
 }
 
-/* Sends a rewritten packet by the tunnel to the peer index. p->skb is not used: a global function,
- * so that the verifier walks it once.
+/* Sends a rewritten packet through the tunnel to the peer at index. p->skb is not used: this is a
+ * global function, so that the verifier walks it once.
  */
 __noinline int tunnel_emit(struct __sk_buff *skb, struct pkt *p, __u32 index)
 {
@@ -226,7 +226,7 @@ static __always_inline int tunnel_send(struct pkt *p, __u32 index)
 	return ret;
 }
 
-/* Encapsulates a packet that the kernel sent by the device of a tunnel. */
+/* Encapsulates a packet that the kernel sent through the device of a tunnel. */
 static __always_inline int tunnel_send_routed(struct pkt *p)
 {
 	__u32 index = p->family ? tunnel_peer_of(&p->daddr) : 0;

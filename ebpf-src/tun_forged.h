@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* tun_forged.h - drops forged packets: to tunnel ends, with sources of pods or of the node itself
- * outside of tunnels, and with loopback addresses. Checks packets without an established connection; a forged packet never
- * opens one.
+/* tun_forged.h - drops forged packets: packets to tunnel ends, packets outside of tunnels with a
+ * source address of a pod or of the node itself, and packets with loopback addresses. Only packets
+ * without an established connection are checked; a forged packet never opens one.
  */
 #pragma once
 
@@ -62,7 +62,7 @@ __noinline int forged_sends(struct __sk_buff *skb, struct pkt *p)
 }
 
 /* Reports whether w->conn, a direction of a connection, leads to an address that became a tunnel
- * end after the connection was opened. As forged_sends.
+ * end after the connection was opened. As with forged_sends, the caller must set p->skb again.
  */
 __noinline int forged_before(struct __sk_buff *skb, struct pkt *p)
 {
@@ -75,7 +75,8 @@ __noinline int forged_before(struct __sk_buff *skb, struct pkt *p)
 }
 
 /* Egress hook: reports whether p, as it leaves, goes to a tunnel end with an address of this node
- * as source although the node only forwards it. As forged_sends.
+ * as source although the node only forwards it. As with forged_sends, the caller must set p->skb
+ * again.
  */
 __noinline int forged_leaves(struct __sk_buff *skb, struct pkt *p)
 {
@@ -83,8 +84,8 @@ __noinline int forged_leaves(struct __sk_buff *skb, struct pkt *p)
 	       firewall_is_local(&p->saddr);
 }
 
-/* Reports whether an ICMP error quotes a packet between tunnel ends: its sender has never seen such
- * a packet.
+/* Reports whether an ICMP error quotes a packet between tunnel ends, which its sender cannot have
+ * seen.
  */
 static __noinline int forged_quotes(struct __sk_buff *skb, const struct pkt *p)
 {
@@ -117,8 +118,8 @@ static __noinline int forged_quotes(struct __sk_buff *skb, const struct pkt *p)
 }
 
 /* Reports whether p, from an uplink, has the source address of a pod or of this node. The kernel
- * refuses its own addresses for IPv4 only. Frames to a group are left to the kernel: it needs them
- * for duplicate address detection, and does not forward them.
+ * refuses its own addresses as source for IPv4 only. Frames to a group are left to the kernel,
+ * which needs them for duplicate address detection and does not forward them.
  */
 static __always_inline int forged_on_uplink(const struct pkt *p, const struct tunnel_gate *gate)
 {
@@ -134,8 +135,8 @@ static __always_inline int forged_is_loopback(const struct addr *a)
 	return !(a->word[0] | a->word[1] | a->word[2]) && a->word[3] == bpf_htonl(1);
 }
 
-/* Ingress hook, for a packet without an established connection: returns 0, or why it is dropped. A
- * global function, so that the verifier walks it once. The caller must set p->skb again.
+/* Ingress hook, for a packet without an established connection: returns 0, or the negated drop
+ * reason. A global function, so that the verifier walks it once. The caller must set p->skb again.
  */
 __noinline int forged_comes(struct __sk_buff *skb, struct pkt *p)
 {

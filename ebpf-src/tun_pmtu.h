@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* tun_pmtu.h - path MTU discovery towards peers: packet-too-big errors of underlay routers (RFC
+/* tun_pmtu.h - path MTU discovery towards peers: packet-too-big errors from underlay routers (RFC
  * 1191, RFC 8201).
  */
 #pragma once
@@ -9,12 +9,12 @@
 #include "parse.h"
 #include "reply_reject.h"
 
-/* No underlay carries less (IPv6 requires it, RFC 8200), and a router that reports less intends to
- * slow us down.
+/* No underlay has a smaller MTU (RFC 8200 requires at least 1280 for IPv6). A smaller reported MTU
+ * is an attempt to slow us down.
  */
 #define PATH_MTU_LEAST 1280
 
-/* The packet that an ICMP error quotes, up to the data that identify it. */
+/* The packet that an ICMP error quotes, up to the fields that identify it. */
 struct quote {
 	struct addr remote;
 	struct tunnel_key key;
@@ -41,7 +41,7 @@ static __always_inline __u32 path_told(struct __sk_buff *skb, const struct pkt *
 	return p->icmp_type != ICMPV6_TOO_BIG || mtu < PATH_MTU_LEAST ? 0 : mtu;
 }
 
-/* Reads the quoted IP header at off: ours have neither options nor extension headers. */
+/* Reads the quoted IP header at off. Our headers have neither options nor extension headers. */
 static __always_inline int path_quote(struct __sk_buff *skb, const struct pkt *p, __u32 off,
 				      struct quote *q)
 {
@@ -67,7 +67,7 @@ static __always_inline int path_quote(struct __sk_buff *skb, const struct pkt *p
 	return addr_equal(&q->key.local, &p->daddr) ? LL_NEXT : LL_PASS;
 }
 
-/* Reads the quoted tunnel header: port or key, and VNI. Shorter quotes are ignored. */
+/* Reads the quoted tunnel header: port or key, and VNI. Quotes that are too short are ignored. */
 static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote *q)
 {
 	__u8 head[16] = {};
@@ -75,7 +75,7 @@ static __always_inline int path_quote_tunnel(struct __sk_buff *skb, struct quote
 	if (q->key.proto == IPPROTO_UDP) {
 		if (bpf_skb_load_bytes(skb, q->off, head, sizeof(head)))
 			return LL_PASS;
-		if (head[0] < 0xc0) /* not a source port of ours: tunnel_source_port */
+		if (head[0] < 0xc0) /* not one of our source ports, see tunnel_source_port */
 			return LL_PASS;
 		if (bpf_skb_load_bytes(skb, q->off + 16 + 12, &q->inner, sizeof(q->inner)))
 			return LL_PASS;
@@ -119,9 +119,9 @@ static __always_inline int path_ports(struct __sk_buff *skb, __u32 off, __u8 pro
 	return 0;
 }
 
-/* Reports whether the quoted source port is the one of its flow. It depends on a secret seed, so
- * the sender of the error has seen a packet of the flow. A global function, so that the verifier
- * walks it once.
+/* Reports whether the quoted source port is correct for the quoted flow. It depends on a secret
+ * seed, so the sender of the error has seen a packet of the flow. A global function, so that the
+ * verifier walks it once.
  */
 __noinline int path_is_sent(struct __sk_buff *skb, const struct quote *q, __u32 seed)
 {
@@ -158,8 +158,8 @@ __noinline int path_is_sent(struct __sk_buff *skb, const struct quote *q, __u32 
 }
 
 /* Ingress hook, in the host netns, for an ICMP error: stores the path MTU to a peer if the error
- * quotes a packet that we sent there. loxilightd applies it to routes, and deletes it. A global
- * function, so that the verifier walks it once.
+ * quotes a packet that we sent to that peer. loxilightd applies the path MTU to routes, and deletes
+ * it when it expires. A global function, so that the verifier walks it once.
  */
 __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 {
@@ -183,7 +183,7 @@ __noinline int path_heard(struct __sk_buff *skb, struct pkt *p)
 	id.tunnel_id = tunnel->id;
 	index = bpf_map_lookup_elem(&ll_peer_id, &id);
 	peer = index ? bpf_map_lookup_elem(&ll_peer, index) : NULL;
-	/* Not from a pod: routers of the underlay are not behind the switch. */
+	/* Errors from pods are ignored: routers of the underlay are not behind the switch. */
 	if (!peer || !addr_equal(&peer->remote, &q.remote) ||
 	    skb->ifindex == peer->link_host_ifindex || tunnel_is_inside(&p->saddr, 1))
 		return 0;

@@ -6,9 +6,9 @@
 #include "nh.h"
 #include "fib.h"
 
-/* Sends an encapsulated packet to the peer index: by its learnt next hop, or by the kernel's routes
- * and neighbours, from which the egress hook learns. p->skb is not used: a global function, so that
- * the verifier walks it once.
+/* Sends an encapsulated packet to the peer at index: by its learnt next hop, or by the kernel's
+ * routes and neighbours, from which the egress hook learns. Does not use p->skb, since it is a
+ * global function, so that the verifier walks it once.
  */
 __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 {
@@ -40,7 +40,7 @@ __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 		return LL_REDIRECT;
 	}
 	if (nexthop && out)
-		nexthop->checked_tick = p->now_tick; /* one packet is enough */
+		nexthop->checked_tick = p->now_tick; /* one packet is enough to confirm it */
 	out = route_find(skb, &peer->local, &peer->remote,
 			 (peer->type == TUNNEL_GRE ? IPPROTO_GRE : IPPROTO_UDP) |
 				 (addr_is4(&peer->remote) ? ROUTE_IPV4 : 0),
@@ -55,7 +55,7 @@ __noinline int underlay_send(struct __sk_buff *skb, struct pkt *p, __u32 index)
 	return LL_REDIRECT;
 }
 
-/* Returns the peer of a word, or NULL. */
+/* Returns the peer at index, or NULL. */
 static __always_inline struct peer *underlay_peer(struct __sk_buff *skb, __u32 index)
 {
 	struct peer *peer = bpf_map_lookup_elem(&ll_peer, &index);
@@ -63,8 +63,8 @@ static __always_inline struct peer *underlay_peer(struct __sk_buff *skb, __u32 i
 	return peer && peer->tunnel_id ? peer : NULL;
 }
 
-/* Egress hook, when the kernel is about to send an encapsulated packet to the peer index: stores
- * its next hop for later packets. A global function, so that the verifier walks it once.
+/* Egress hook, when the kernel is about to send an encapsulated packet to the peer at index: stores
+ * the next hop for later packets. A global function, so that the verifier walks it once.
  */
 __noinline int underlay_learn(struct __sk_buff *skb, __u32 index)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* types.h - keys and values of maps, shared with Go by bpf2go: common parts, fragments, drops and
- * samples. All others are in types_*.h.
+ * samples. The others are in types_*.h.
  *
  * All fields have fixed width and natural alignment; padding is explicit and zeroed; no bitfields,
  * no unions. __be16 and __be32 are in network byte order, __u16 and __u32 in host order.
- * These layouts are pinned. The next version copies entries field by name: a name never gets
- * another meaning, enums get new values at their end, and any other change needs a new
+ * These layouts are pinned. The next version copies entries by field name: a name never gets
+ * another meaning, new enum values are appended, and any other change requires a new
  * LAYOUT_VERSION.
  */
 #pragma once

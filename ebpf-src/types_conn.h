@@ -29,7 +29,7 @@ struct ct6_key {
 };
 _Static_assert(sizeof(struct ct6_key) == 40, "layout is pinned");
 
-/* States of a connection; both entries have the same. */
+/* States of a connection; both entries have the same state. */
 enum ct_state {
 	CT_NEW,	     /* TCP: SYN seen; others: unanswered */
 	CT_ANSWERED, /* TCP: SYN-ACK seen */
@@ -53,7 +53,7 @@ enum ct_flag {
 	CT_F_DENIED = 0x80,	     /* denied by changed rules: evaluated again for each packet */
 	CT_F_SNAT_AT_EGRESS = 0x100, /* on the slow path the egress hook translates the source */
 	CT_F_NAT_ASKED = 0x200,	     /* the SNAT rules were evaluated */
-	CT_F_DEVICE = 0x400,	     /* the source is the address of a device: ends with it */
+	CT_F_DEVICE = 0x400,	     /* SNAT to an address of a device: ends with that address */
 };
 
 /* The slow-path reason: why the kernel forwards packets of an entry. In the upper bits of
@@ -64,7 +64,7 @@ enum slowpath_reason {
 	SLOWPATH_NETFILTER, /* netfilter has rules */
 	SLOWPATH_MARK,	    /* another program has set a mark */
 	SLOWPATH_TAG,	    /* only the kernel can handle its VLAN tag */
-	SLOWPATH_ONE_WAY,   /* no reply from that bridge port, so the bridge may flood it */
+	SLOWPATH_ONE_WAY,   /* no reply from its output bridge port: the bridge may flood it */
 	SLOWPATH_FULL,	    /* no room for another next hop */
 	SLOWPATH_ONE_WAY_1, /* as SLOWPATH_ONE_WAY, for odd packet counts */
 	SLOWPATH_MAX,
@@ -80,7 +80,7 @@ struct ct_meta {
 	__u32 last_seen_tick;
 	__u32 created_tick;
 	__u16 nexthop; /* index into ll_nexthop; 0: not learnt, the kernel forwards */
-	/* Lower half of the ifindex of arrival, or IN_PORT_PEER with a peer; 0: unknown. */
+	/* Lower half of the arrival ifindex, or IN_PORT_PEER plus a peer's index; 0: unknown. */
 	__u16 in_port;
 	__u32 service_id;
 	__u32 backend_id;
@@ -92,8 +92,8 @@ struct ct_meta {
 	__u8 tcp_scale;	  /* shift of tcp_window */
 	__u8 state;	  /* enum ct_state */
 	__u16 flags;	  /* CT_F_ */
-	/* The NAT that translates it. If there are two, the entry of the replies has the one of the
-	 * source. 0: none.
+	/* The NAT that translates the connection. If two NATs do, the entry of the replies contains
+	 * the one that translates the source. 0: none.
 	 */
 	__u16 nat_id;
 };
@@ -126,29 +126,29 @@ _Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
 
 #define NEXTHOP_DEVICES 2048 /* for each netns: devices are counted by ifindex modulo this */
 
-#define CROWD_COUNT 16	/* groups of sources that have their share of half-open connections */
-#define CROWD_SLOTS 256 /* remembered connections of each: a ring */
-#define CROWD_WORDS 5	/* of a struct tuple */
+#define CROWD_COUNT 16	/* groups of sources that have their full share of half-open connections */
+#define CROWD_SLOTS 256 /* connections that each crowd remembers, in a ring */
+#define CROWD_WORDS 5	/* size of a struct tuple, in 64-bit words */
 
-/* Use of shared tables: connections by source, see ct_share.h and ct_open_share.h; next hops by device,
- * see nh.h.
+/* Use of shared tables: connections by source, see ct_share.h and ct_open_share.h; next hops by
+ * device, see nh.h.
  */
 struct shares {
-	__u32 seed;	/* of the hash of sources */
-	__u32 capacity; /* connections that fit for each family; 0: no shares */
+	__u32 seed;	/* for the hash of sources */
+	__u32 capacity; /* connections of each family that the table can hold; 0: no shares */
 	__u32 total[2]; /* by family, IPv4 first */
 	__u32 count[SHARE_SOURCES];
-	__u32 nexthop_total; /* in use, or not free yet */
+	__u32 nexthop_total; /* in use, or not freed yet */
 	__u32 nexthop_count[2 * NEXTHOP_DEVICES];
 
-	__u32 half_capacity; /* half-open connections that are shared; 0: no shares */
+	__u32 half_capacity; /* half-open connections that all sources share; 0: no shares */
 	__u32 half_slots;    /* CROWD_SLOTS, or fewer if the table is small */
 	__u32 half_crowds;   /* of each netns: CROWD_COUNT / 2, or fewer if the table is small */
-	__u32 half_tick;     /* when loxilightd last saw all of them */
+	__u32 half_tick;     /* when loxilightd last counted all half-open connections */
 	__u32 half_total[2];
 	__u32 half_count[SHARE_SOURCES];
 	__u32 pad;
 	__u32 crowd_next[CROWD_COUNT]; /* the next slot, modulo half_slots */
 	__u64 crowd[CROWD_COUNT * CROWD_SLOTS *
-		    CROWD_WORDS]; /* words, not structs: compared at start */
+		    CROWD_WORDS]; /* words, not structs: layouts are compared at start */
 };

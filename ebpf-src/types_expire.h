@@ -4,7 +4,7 @@
 
 #include "types_conn.h"
 
-#define EXPIRE_COUNT 64 /* connections that one run deletes at most */
+#define EXPIRE_COUNT 64 /* maximum number of connections that one run deletes */
 
 enum expire_result {
 	EXPIRE_ABSENT, /* no such entry */

@@ -15,13 +15,13 @@ enum nat_type {
 enum nat_flag {
 	NAT_F_ONE_TO_ONE = 0x1, /* prefix to prefix, by ll_nat_pair; ports are kept */
 	NAT_F_MAPPING = 0x2,	/* endpoint-independent: one outer port for all remotes */
-	NAT_F_OPEN = 0x4,	/* any remote may connect by a mapping */
-	NAT_F_EACH_PORT = 0x8,	/* DNAT: port by port from match_port to range_first[0] */
+	NAT_F_OPEN = 0x4,	/* any remote may connect through a mapping */
+	NAT_F_EACH_PORT = 0x8,	/* DNAT: port match_port + n becomes range_first[0] + n */
 	NAT_F_REPLACED = 0x10,	/* not in force yet, or no longer: look-ups by id skip it */
 };
 
 #define NAT_RANGES     8
-#define NAT_PORT_TRIES 64 /* ports tried in all, or in each block */
+#define NAT_PORT_TRIES 64 /* ports tried in total, or in each block */
 #define NAT_BLOCKS_MAX 4  /* of one inner address */
 #define NAT_VARIANTS   4  /* of one rule: the old version and the new one, in each rule set */
 
@@ -43,8 +43,8 @@ struct nat_rule {
 };
 _Static_assert(sizeof(struct nat_rule) == 64, "one cache line");
 
-/* A prefix to translate to: the bits of addr, and the bits set in host from the translated address
- * or from a hash.
+/* A prefix to translate to. The bits set in host come from the original address or from a hash, the
+ * others from addr.
  */
 struct nat_prefix {
 	struct addr addr;
@@ -63,12 +63,12 @@ struct mapping_key {
 	__be16 port;
 	__u8 proto;
 	__u8 netns;
-	__u32 nat_id; /* inner: and a hash of the outer address in the upper half; outer: 0 */
+	__u32 nat_id; /* inner: also a hash of the outer address, in the upper half; outer: 0 */
 };
 _Static_assert(sizeof(struct mapping_key) == 24, "layout is pinned");
 
 struct mapping {
-	struct addr addr; /* the other side: outer of an inner one, inner of an outer one */
+	struct addr addr; /* the other side: outer for an inner key, inner for an outer key */
 	__be16 port;
 	__u16 nat_id;
 	__u32 pad;
@@ -77,7 +77,7 @@ struct mapping {
 };
 _Static_assert(sizeof(struct mapping) == 32, "layout is pinned");
 
-/* A block of ports of an outer address that one inner address has. */
+/* A block of ports of an outer address that belongs to one inner address. */
 struct block_key {
 	struct addr inner;
 	__u16 nat_id;
@@ -102,8 +102,8 @@ struct block_owner_key {
 	__u8 pad;
 };
 
-/* Addresses that the node announces although no device has them: by the device that has their
- * network on-link, and all of them with ifindex 0. The longest prefix decides.
+/* Addresses that the node announces although no device has them: under the device that answers for
+ * them, and under ifindex 0 if NAT uses them. The longest prefix decides.
  */
 struct announce_key {
 	__u32 prefix_len; /* bits, including the 64 of ifindex and netns */
@@ -114,8 +114,8 @@ struct announce_key {
 _Static_assert(sizeof(struct announce_key) == 28, "layout is pinned");
 
 enum announced_flag {
-	ANNOUNCED_F_NOT = 0x1, /* excluded: part of an announced prefix, of other hosts */
-	ANNOUNCED_F_FOR = 0x2, /* of a pod behind a peer; for user space */
+	ANNOUNCED_F_NOT = 0x1, /* excluded: an address in an announced prefix that a host has */
+	ANNOUNCED_F_FOR = 0x2, /* of a pod behind a peer; only for user space */
 };
 
 struct announced {
@@ -127,7 +127,7 @@ struct announced {
 struct nat_stats {
 	__u64 connection_count;
 	__u64 drop_count[4];	   /* by enum nat_drop */
-	__u64 reused_packet_count; /* of connections whose tuple or port a new one has taken over */
+	__u64 reused_packet_count; /* of connections whose tuple or port a new one took over */
 	__u64 reused_byte_count;
 };
 
@@ -140,7 +140,7 @@ enum nat_drop {
 
 #define NAT_NAME_MAX 256
 
-/* By which loxilightd finds the ids of its NATs again. */
+/* The name by which loxilightd finds the id of a NAT again. */
 struct nat_name {
 	char name[NAT_NAME_MAX]; /* padded with zeros */
 };
@@ -149,7 +149,7 @@ struct nat_name {
 
 #define SNAT_PORT_MAX 65536
 
-/* Ports are assigned to each target one after the other. */
+/* A target of SNAT; ports are assigned one after the other for each target. */
 struct snat_target {
 	struct addr saddr;
 	struct addr daddr;

@@ -12,15 +12,15 @@
 
 enum nexthop_flag {
 	NEXTHOP_F_PEER = 0x1,	   /* a veth whose other end is in another netns */
-	NEXTHOP_F_BRIDGED = 0x2,   /* frames are sent unchanged, and only those to dmac */
-	NEXTHOP_F_MEMBER = 0x4,	   /* of a bridge or bond: confirmed by the slow path */
-	NEXTHOP_F_TUNNEL = 0x8,	   /* the device of a tunnel: encapsulated for a peer */
+	NEXTHOP_F_BRIDGED = 0x2,   /* only frames to dmac are sent, unchanged */
+	NEXTHOP_F_MEMBER = 0x4,	   /* port of a bridge or bond: confirmed by the slow path */
+	NEXTHOP_F_TUNNEL = 0x8,	   /* a tunnel's device: packets are encapsulated for a peer */
 	NEXTHOP_F_NO_QDISC = 0x10, /* no qdisc limits or orders its packets */
 	NEXTHOP_F_XDP_XMIT = 0x20, /* as NEXTHOP_F_NO_QDISC, and its driver transmits XDP frames */
 };
 
-/* A neighbour as the kernel's slow path used it. ifindex 0: invalid, to be learnt again; the other
- * fields stay, for programs that are just sending to it.
+/* A neighbour as the kernel's slow path last used it. ifindex 0: invalid, to be learnt again; the
+ * other fields stay, for programs that are sending to it at that moment.
  */
 struct nexthop {
 	__u32 ifindex;
@@ -61,17 +61,17 @@ enum bridge_port_flag {
 	BRIDGE_PORT_F_GUARDED = 0x1, /* only bridge_port.guard may be the source MAC */
 	/* Not a bridge port: packets sent by the device of a tunnel arrive here. */
 	BRIDGE_PORT_F_TUNNEL = 0x2,
-	/* Of a bridge of pods, on which no address occurs twice: a connection is the same whether
-	 * its packets are bridged or routed. So replies that the bridge delivers directly to a pod
-	 * are translated, although the request was routed.
+	/* A port of a bridge of pods, on which no address occurs twice: a connection has the same
+	 * entries whether its packets are bridged or routed. So replies that the bridge delivers
+	 * directly to a pod are translated, although the request was routed.
 	 */
 	BRIDGE_PORT_F_FLAT = 0x4,
 };
 
-/* The bridge port by which a frame arrives, in a VLAN: every bridge port has an entry for vid 0. */
+/* The bridge port on which a frame arrives, in a VLAN. Every bridge port has an entry for vid 0. */
 struct bridge_port {
 	__u32 bridge; /* ifindex */
-	__u16 domain; /* 0: such frames are refused, or the domain is not known */
+	__u16 domain; /* 0: the bridge refuses such frames, or their domain is unknown */
 	__u16 vid;
 	__u8 mac[6];   /* of the bridge: frames to it are routed */
 	__u16 flags;   /* BRIDGE_PORT_F_ */
@@ -84,7 +84,7 @@ _Static_assert(sizeof(struct bridge_port) == 24, "layout is pinned");
 
 #define GUARDED_WORDS 1024 /* as BRIDGED_WORDS */
 
-/* A permitted source address of a device; all zero: the device itself. */
+/* A permitted source address of a device; all zero: the entry of the device itself. */
 struct guard_key {
 	struct addr addr;
 	__u32 ifindex;
@@ -93,16 +93,13 @@ struct guard_key {
 _Static_assert(sizeof(struct guard_key) == 24, "layout is pinned");
 
 enum guard_flag {
-	GUARD_F_OPEN = 0x1, /* of the device: all its addresses are entered */
+	GUARD_F_OPEN = 0x1, /* entry of the device: all its addresses are inserted */
 };
 
 struct guard {
 	__u8 mac[6]; /* the only permitted source MAC */
 	__u16 flags; /* GUARD_F_ */
 };
-
-#define BRIDGE_PORT_F_TUNNEL \
-	0x2 /* not a bridge port: packets sent by a tunnel's device arrive here */
 
 struct local_key {
 	struct addr addr;
@@ -123,10 +120,10 @@ struct device_key {
 enum device_flag {
 	DEVICE_F_PEER = 0x1,	       /* as NEXTHOP_F_PEER */
 	DEVICE_F_PORT = 0x2,	       /* our programs are attached */
-	DEVICE_F_MEMBER = 0x4,	       /* of a bridge or bond, to which the neighbours belong */
+	DEVICE_F_MEMBER = 0x4,	       /* port of a bridge or bond, which has the neighbours */
 	DEVICE_F_BORROWED_ADDR4 = 0x8, /* addr4 belongs to another device */
 	DEVICE_F_BORROWED_ADDR6 = 0x10,
-	DEVICE_F_TUNNEL = 0x20,	  /* of a tunnel: packets that leave by it are encapsulated */
+	DEVICE_F_TUNNEL = 0x20,	  /* a tunnel's device: packets sent by it are encapsulated */
 	DEVICE_F_NO_QDISC = 0x40, /* as NEXTHOP_F_NO_QDISC; only if XDP is used */
 	DEVICE_F_XDP_XMIT = 0x80, /* as NEXTHOP_F_XDP_XMIT; likewise */
 	DEVICE_F_UPLINK = 0x100,  /* port of role uplink */

@@ -4,7 +4,7 @@
 
 #include "types.h"
 
-/* The rule sets; each is in force as a whole. */
+/* The rule sets; each takes effect as a whole. */
 enum rule_set {
 	RULES_FIREWALL,
 	RULES_DNAT,
@@ -14,19 +14,19 @@ enum rule_set {
 
 #define RULE_SET_COUNT 8 /* with room for more */
 
-/* The compiled rule set (image) of a set. */
+/* The compiled form (image) of a rule set. */
 struct rules {
-	__u32 image; /* number of the ll_image_ map that holds it, from 1 on; 0: no rules */
+	__u32 image; /* number of the ll_image_ map that contains it, from 1; 0: no rules */
 	__u32 flags; /* RULES_F_ */
 };
 
 enum rules_flag {
 	RULES_F_OUT = 0x1,     /* a rule matches the output device */
 	RULES_F_FRAME = 0x4,   /* a rule matches VLAN or DSCP, which may differ in replies */
-	RULES_F_PENDING = 0x2, /* the epoch was not raised since it changed; for loxilightd */
+	RULES_F_PENDING = 0x2, /* the epoch was not increased since the change; for loxilightd */
 };
 
-/* rule_record.action and flags of the firewall. */
+/* rule_record.action and rule_record.flags for the firewall. */
 #define ACTION_ALLOW  0
 #define ACTION_DENY   1
 #define ACTION_REJECT 2
@@ -36,8 +36,8 @@ enum rule_flag {
 	RULE_F_LOG = 0x2,
 };
 
-/* A connection that was allowed in an older epoch is evaluated again: each direction that was last
- * seen in changed_tick or before.
+/* A connection that was allowed in an older epoch is evaluated again, in each direction that was
+ * last seen in changed_tick or earlier.
  */
 struct epoch {
 	__u32 count; /* number of changes so far */
@@ -49,7 +49,7 @@ struct rule_record {
 	__u8 action;
 	__u8 flags;
 	__u16 pad;
-	__u32 rank; /* of two matching rules, the one with the lower rank decides */
+	__u32 rank; /* of several matching rules, the one with the lowest rank applies */
 };
 
 /* The fields of packets that rules match, in the order in which they are folded, and the tries in
@@ -90,20 +90,20 @@ enum rules_root {
 
 #define AGGREGATE_WORDS 5
 
-/* The start of an image. Offsets are in bytes from there. */
+/* The header of an image. Offsets are in bytes from its start. */
 struct rules_header {
 	__u32 magic;
 	__u32 rule_count;
 	__u32 size_bytes;
-	__u32 rules;   /* offset of the struct rule_record */
+	__u32 rules;   /* offset of the array of struct rule_record */
 	__u32 chunks;  /* in a vector, the offset of its chunks: after the aggregate */
-	__u32 direct;  /* 1: the only table has indexes of rules, plus one, in place of vectors */
-	__u32 regions; /* for each word, offset of the words behind its region; 0: no regions */
+	__u32 direct;  /* 1: the only table has rule indexes plus one instead of vectors */
+	__u32 regions; /* offset of a table: for each word, the words after its region; 0: none */
 	__u32 pad;
 	__u64 words[AGGREGATE_WORDS]; /* a bit for each word of a vector */
-	__u32 root[16];		      /* by enum rules_root: entries of tries */
-	/* By enum rules_field: offset of the table, indexed by the sum of the leaves so far; 0:
-	 * none, the sum continues.
+	__u32 root[16];		      /* by enum rules_root: trie entries */
+	/* By enum rules_field: offset of the table that is indexed by the sum of the leaves so far;
+	 * 0: no table, the sum continues.
 	 */
 	__u32 table[12];
 };
@@ -168,7 +168,7 @@ struct rule_hits {
 
 #define RULE_NAME_MAX 256
 
-/* By which loxilightd finds the ids of its rules again. */
+/* The name of a rule, by which loxilightd finds the id of the rule again. */
 struct rule_name {
 	__u8 name[RULE_NAME_MAX]; /* padded with zeros */
 };

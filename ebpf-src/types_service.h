@@ -43,13 +43,13 @@ enum service_flag {
 	SERVICE_F_SILENT = 0x1, /* without a backend, new connections are dropped silently */
 };
 
-/* A service to which others divert clients, by its id. */
+/* A service to which other services divert clients, by its id. */
 struct service_id_key {
 	__u32 id;
 	__u32 family; /* 4 or 6 */
 };
 
-/* Treatment of packets to an address of a frontend on ports of no service. */
+/* Treatment of packets to the address of a frontend on ports that no service uses. */
 enum service_addr_flag {
 	SERVICE_ADDR_DROP = 0x1,
 	SERVICE_ADDR_REJECT = 0x2,
@@ -102,7 +102,7 @@ struct divert {
 	__u32 family; /* of the clients: 4 or 6; ::/0 contains no IPv4 clients */
 };
 
-/* Counters of a service, per CPU, of events outside of connections. */
+/* Counters of a service, per CPU, for events that no connection counts. */
 struct service_stats {
 	__u64 connection_count;
 	__u64 drop_count[4]; /* by enum service_drop */
@@ -124,12 +124,12 @@ struct traffic {
 /* Counters of a backend since it got its id. */
 struct backend_total {
 	__u64 connection_count; /* connections assigned to it */
-	struct traffic reused;	/* of connections whose tuple a new one has taken over */
+	struct traffic reused;	/* of connections whose tuple a new one took over */
 };
 
 #define SERVICE_NAME_MAX 256
 
-/* By which loxilightd finds the ids of its services again. */
+/* The name by which loxilightd finds the id of a service again. */
 struct service_name {
 	char name[SERVICE_NAME_MAX]; /* padded with zeros */
 };

@@ -16,7 +16,7 @@ enum tunnel_type {
 	TUNNEL_GRE,    /* RFC 2784, RFC 2890: the key, if present, is the VNI */
 };
 
-/* The first check of arriving packets: which may belong to tunnels. All zero: none. */
+/* The first check of arriving packets: which of them may belong to tunnels. All zero: none. */
 struct tunnel_gate {
 	__be16 port[TUNNEL_PORTS]; /* UDP ports; 0: none */
 	__u32 gre;
@@ -34,7 +34,7 @@ struct tunnel_key {
 _Static_assert(sizeof(struct tunnel_key) == 24, "layout is pinned");
 
 struct tunnel {
-	__u32 id; /* from 1 on */
+	__u32 id; /* starts at 1 */
 	enum tunnel_type type;
 };
 
@@ -56,11 +56,12 @@ enum prefix_flag {
 	PREFIX_F_ROUTED = 0x20000, /* the underlay routes it */
 };
 
-/* ct_meta.in_port of packets from a tunnel, with the index of the peer. */
+/* Set in ct_meta.in_port of packets from a tunnel, together with the index of the peer. */
 #define IN_PORT_PEER 0x8000
 
-/* A node behind a tunnel. In the prepared header the fields that differ by packet are zero:
- * lengths, source port, traffic class, inner EtherType. The IPv4 checksum does not include them.
+/* A node behind a tunnel. In the prepared header the fields that differ from packet to packet are
+ * zero: lengths, source port, traffic class, inner EtherType. The IPv4 checksum does not include
+ * them.
  */
 struct peer {
 	struct addr local; /* underlay addresses */
@@ -73,7 +74,7 @@ struct peer {
 	 */
 	__u32 link_switch_ifindex;
 	__u32 link_host_ifindex; /* its other end, in the host netns */
-	__u32 out_ifindex;	 /* by which the host reaches the peer if it does not forward */
+	__u32 out_ifindex;	 /* the device through which the host reaches the peer */
 	__u32 header_len;	 /* bytes, including Ethernet */
 	__u32 seed; /* of source ports: random, so that other hosts cannot predict them */
 	__u8 header[TUNNEL_HEADER_MAX];
@@ -91,13 +92,13 @@ struct peer_pmtu {
 
 #define PEER_NAME_MAX 256
 
-/* By which loxilightd finds the ids of its tunnels and peers again. */
+/* The name by which loxilightd finds the id of a tunnel or the index of a peer again. */
 struct peer_name {
 	__u8 name[PEER_NAME_MAX]; /* padded with zeros */
 	__u8 device[16];	  /* of a tunnel; padded with zeros */
 };
 
-/* Counters of a peer, per CPU. Bytes are counted of inner packets, with an Ethernet header. */
+/* Counters of a peer, per CPU. Bytes are counted for inner packets, with an Ethernet header. */
 struct peer_stats {
 	__u64 sent_packet_count;
 	__u64 sent_byte_count;

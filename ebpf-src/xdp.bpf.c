@@ -11,7 +11,7 @@
 #include "fastpath_xdp.h"
 #include "fastpath.h"
 
-/* Frames may consist of several buffers, since the MTU exceeds one. */
+/* Frames may consist of several buffers, since the MTU exceeds the size of one buffer. */
 volatile const __u8 config_pieces = 0;
 
 /* Reports whether a frame is in one buffer. */
