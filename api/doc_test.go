@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// documented are the types of which docs/api.md has an example, by the word behind the fence; the
-// page must name all of their fields.
+// documented contains the types with an example in docs/api.md, by the word after the code fence;
+// the page must name all of their fields.
 var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
@@ -77,7 +77,7 @@ func TestDocumentedExamples(t *testing.T) {
 			t.Errorf("%s: %v in\n%s", name, err, text)
 			continue
 		}
-		// To Object, the contents of spec and status are raw JSON.
+		// Object keeps spec and status as raw JSON, so the specs of Services are decoded here.
 		var objects struct{ Objects, Items []Object }
 		if json.Unmarshal([]byte(text), &objects) == nil {
 			for _, o := range append(objects.Objects, objects.Items...) {
@@ -96,7 +96,7 @@ func TestDocumentedExamples(t *testing.T) {
 	}
 }
 
-// fields returns the names on the wire of v's fields, including nested ones.
+// fields adds the names on the wire of v's fields, including nested ones, to into.
 func fields(v reflect.Type, into map[string]string) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
@@ -113,8 +113,8 @@ func fields(v reflect.Type, into map[string]string) {
 	}
 }
 
-// TestEverythingIsDocumented checks that the page has every name on the wire, as a word of code or
-// of an example.
+// TestEverythingIsDocumented checks that the page contains every name on the wire, in inline code
+// or in an example.
 func TestEverythingIsDocumented(t *testing.T) {
 	text := page(t)
 	names := map[string]string{}

@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/cli"
 )
 
-// TestMain makes the test binary llcli itself if a test requests it.
+// TestMain runs the test binary as llcli if a test requests it.
 func TestMain(m *testing.M) {
 	if os.Getenv("LLCLI_TEST_RUN") == "" {
 		os.Exit(m.Run())
@@ -55,8 +55,8 @@ func start(t *testing.T, env []string, args ...string) *llcli {
 	return l
 }
 
-// check waits for the end, which must be within a second or so, with an exit code and all of words
-// on its standard error.
+// check waits until llcli ends, which must take at most 5 s, and requires the exit code, and all of
+// words on standard error.
 func (l *llcli) check(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if err := l.cmd.Wait(); err != nil && l.cmd.ProcessState == nil {
@@ -75,7 +75,7 @@ func (l *llcli) check(t *testing.T, code int, words ...string) {
 	}
 }
 
-// socketPath returns a path short enough for a socket, in a folder of its own.
+// socketPath returns a path that is short enough for a Unix socket, in a folder of its own.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "llcli")
@@ -143,7 +143,7 @@ func TestDenied(t *testing.T) {
 	start(t, nil, "apply", "-f", "-", "--socket", path).check(t, cli.ExitFailed, "llcli: user 1000 may read and not change\n")
 }
 
-// TestHungDaemon: the connection is not accepted, as with a stopped daemon.
+// TestHungDaemon: the connection is not accepted, as if the daemon had received SIGSTOP.
 func TestHungDaemon(t *testing.T) {
 	path := socketPath(t)
 	listener, err := net.Listen("unix", path)
@@ -163,7 +163,7 @@ func TestNoAnswer(t *testing.T) {
 		check(t, cli.ExitUnreachable, "outcome unknown", "no answer in time", "may or may not have been made", "--request-id mine-1")
 }
 
-// TestDaemonDies: the daemon receives a change, and ends before it answers.
+// TestDaemonDies: the daemon receives a change, and terminates before it answers.
 func TestDaemonDies(t *testing.T) {
 	ids := make(chan string, 1)
 	path := listen(t, func(sock mangos.Socket, request map[string]any) any {

@@ -95,8 +95,8 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	p.stop()
 }
 
-// TestJoinedAndKilled: a correction of a pending change joins it. After kill -9, both are rolled back
-// at the deadline of the first, or confirmed together.
+// TestJoinedAndKilled: a correction of a pending change joins it. After kill -9, both are rolled
+// back at the deadline of the first, or confirmed together.
 func TestJoinedAndKilled(t *testing.T) {
 	s := newSite(t)
 	p := s.run()

@@ -128,8 +128,8 @@ func TestDoctorOfAKilledDaemon(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAWrongConfiguration: the file does not name the instance, and the default instance is
-// not examined instead.
+// TestDoctorOfAWrongConfiguration: if the configuration is invalid and its path names no instance,
+// the default instance is not examined instead.
 func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	s := newSite(t, "tabels: {}")
 	found, code := s.doctor()

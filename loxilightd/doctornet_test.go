@@ -74,9 +74,9 @@ func TestDoctorOfPaths(t *testing.T) {
 	p.finds("warning", "routes.missing Service/lost", "10.0.9.2 (no route exists)", "")
 }
 
-// TestDoctorOfUnattachedDevices: a device with an address but no Interface, to which rules do not
-// apply, and a device from which the kernel does not forward packets, so that NATs do not translate
-// them.
+// TestDoctorOfUnattachedDevices: the doctor reports a device with an address but no Interface, to
+// which rules do not apply, and a device from which the kernel does not forward packets, so that
+// NATs do not translate them.
 func TestDoctorOfUnattachedDevices(t *testing.T) {
 	p := newPatient(t, "tcx")
 	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2"})

@@ -355,7 +355,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 		if found, _ = p.doctor(); found["hooks.before eth0 ingress"].What != before.What {
 			t.Errorf("--fix touched what belongs to others: %+v", found)
 		}
-		p.ns.Do(t, func() error { // by its name, a program of another loxilight
+		p.ns.Do(t, func() error { // its name marks it as a program of another loxilight
 			l, err := attachTCX("eth1", link.Head(), "ll_tc_ingress")
 			if err == nil {
 				t.Cleanup(func() { _ = l.Close() }) // likewise

@@ -30,8 +30,8 @@ func newKernelSite(t *testing.T) (s *site, pins string) {
 	return s, pins
 }
 
-// node creates a network namespace for the daemon, which is not started yet, with the device in0.
-// It returns the Interface of that device, without which no Service is Ready.
+// node creates a network namespace with the device in0 for the daemon, which is not started yet. It
+// returns the Interface of that device, without which no Service is Ready.
 func (s *site) node() api.Object {
 	s.ns = testnet.New(s.t, "node")
 	peer := testnet.New(s.t, "peer")

@@ -10,7 +10,7 @@ import (
 )
 
 // TestPruningIsDelayed is R12 and H11: after a loss of the desired state, pruning is delayed by ten
-// minutes and no longer, whatever the date was then or becomes.
+// minutes and no longer, whatever date the clock showed then or shows later.
 func TestPruningIsDelayed(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {

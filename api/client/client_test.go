@@ -21,7 +21,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// socketIn returns a path short enough for a socket.
+// socketIn returns a path that is short enough for a Unix socket.
 func socketIn(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ll")
@@ -32,8 +32,8 @@ func socketIn(t *testing.T) string {
 	return filepath.Join(dir, "control.sock")
 }
 
-// daemon answers each request with the result of handle, on stock mangos. The test stops it early
-// with the returned function.
+// daemon answers each request with the result of handle, using unmodified mangos. The returned
+// function stops it before the end of the test.
 func daemon(t *testing.T, path string, handle func(request []byte) []byte) (stop func()) {
 	t.Helper()
 	sock, err := rep.NewSocket()
@@ -111,15 +111,15 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestStarting: a daemon that holds the lock but has no socket yet is starting, which is the same
-// kind of error as a daemon that does not run.
+// TestStarting: if a daemon holds the lock but has no socket yet, the error reports that it is
+// starting, and is of the same kind as for a daemon that is not running.
 func TestStarting(t *testing.T) {
 	path := socketIn(t)
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Skip(err)
 	}
-	program := filepath.Join(filepath.Dir(path), "loxilightd") // the name of its process
+	program := filepath.Join(filepath.Dir(path), "loxilightd") // becomes the name of the process
 	if err := os.Symlink(sleep, program); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestStarting(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // it ends by the signal
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // killed, so it always fails
 	killed := exec.Command(program, "60")                       // a process that has not been waited for remains as a zombie
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestStarting(t *testing.T) {
 	if err := killed.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = killed.Wait() }) // it ended by the signal
+	t.Cleanup(func() { _ = killed.Wait() }) // killed, so it always fails
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_PID, killed.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)

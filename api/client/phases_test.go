@@ -38,7 +38,7 @@ func listener(t *testing.T, path string, serve func(net.Conn)) {
 	}()
 }
 
-// greet performs the handshake as a REP and reads a request.
+// greet performs the handshake as a REP socket and reads a request.
 func greet(c net.Conn) error {
 	if _, err := c.Write([]byte{0, 'S', 'P', 0, 0, 0x31, 0, 0}); err != nil {
 		return err
@@ -51,7 +51,7 @@ func greet(c net.Conn) error {
 	return err
 }
 
-// TestPhases runs a daemon that fails in each phase of a call.
+// TestPhases lets the daemon fail in each phase of a call in turn.
 func TestPhases(t *testing.T) {
 	hang := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // until the client hangs up
 	for name, test := range map[string]struct {
@@ -128,7 +128,8 @@ func TestFullBacklog(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNone: answers of another version of the daemon are not valid replies.
+// TestAnswersThatAreNone: an invalid reply, for example from another version of the daemon, is an
+// error.
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, answer := range []string{``, `hello`, `[]`, `{"jsonrpc":"2.0","id":1}`, `{"jsonrpc":"2.0","id":1,"result":7}`} {
 		path := socketIn(t)
@@ -140,7 +141,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		if v, err := c.Version(t.Context()); err == nil {
 			t.Errorf("%q was taken for %+v", answer, v)
 		}
-		_ = c.Close() // has nothing unsent
+		_ = c.Close() // nothing is left to send
 	}
 }
 
@@ -163,7 +164,7 @@ func TestRestart(t *testing.T) {
 			t.Fatalf("run %d: %v", i, err)
 		}
 		stop()
-		for { // the end of its connections takes a moment
+		for { // its connections take a moment to close
 			_, err := c.Apply(t.Context(), api.ApplyParams{})
 			if errors.Is(err, ErrNotRunning) {
 				break
@@ -197,7 +198,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestCanceled: a caller gives up, which implies nothing about the daemon.
+// TestCanceled: if a caller cancels a call, its outcome is unknown only if the request was sent.
 func TestCanceled(t *testing.T) {
 	for name, answer := range map[string]func(net.Conn) error{
 		"in the handshake": func(net.Conn) error { return nil },

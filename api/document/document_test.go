@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestForms: an object is the same in each form of a file.
+// TestForms: an object decodes to the same value from each form of a file.
 func TestForms(t *testing.T) {
 	const want = `Service/web map[tier:front] {"n":18446744073709551615,"list":["a",null,true],"hex":16}`
 	for name, text := range map[string]string{

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskIsRepaired: a repaired disk works and has its files, also while another mount namespace
-// keeps the failed file system mounted.
+// TestDiskIsRepaired: a repaired disk works and still has its files, even while another mount
+// namespace keeps the failed file system mounted.
 func TestDiskIsRepaired(t *testing.T) {
 	dir := t.TempDir()
 	d := NewDisk(t, dir)

@@ -179,7 +179,7 @@ func TestProcess(t *testing.T) {
 	if code, err := p.Wait(5 * time.Second); code != 3 || err != nil {
 		t.Errorf("exit code %d, %v", code, err)
 	}
-	p.Kill() // once more is harmless
+	p.Kill() // a second Kill is harmless
 	if !strings.HasSuffix(p.Output(), "bye\n") {
 		t.Errorf("output %q", p.Output())
 	}
@@ -188,7 +188,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// Nothing is left of a test: namespace, mount, program.
+// TestNothingIsLeft: a test leaves no namespace, mount or program behind.
 func TestNothingIsLeft(t *testing.T) {
 	var ns *NS
 	var p *Process
@@ -219,7 +219,7 @@ func mounts(t *testing.T) string {
 	return string(b)
 }
 
-// TestClearLeftovers: leftovers of a killed test are removed; those of a running test stay.
+// TestClearLeftovers: leftovers of a killed test are removed; resources of a running test stay.
 func TestClearLeftovers(t *testing.T) {
 	RequireRoot(t)
 	done := exec.Command("true")
@@ -251,8 +251,8 @@ func TestClearLeftovers(t *testing.T) {
 	}
 }
 
-// TestBeforeTheFirstIPNetns: a namespace made before the first use of ip netns is removed
-// properly, in a machine whose /run is empty as after a boot.
+// TestBeforeTheFirstIPNetns: a namespace created before the first use of ip netns is removed
+// properly on a machine whose /run is empty, as it is after a boot.
 func TestBeforeTheFirstIPNetns(t *testing.T) {
 	const inside = "TESTNET_NEW_MACHINE"
 	RequireRoot(t)

@@ -30,7 +30,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// Bytes computed by another program.
+// TestBuildKnownBytes compares Build with bytes computed by another program.
 func TestBuildKnownBytes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		layers []Layer
@@ -93,7 +93,8 @@ func drawLayers(t *rapid.T) []Layer {
 	return append(layers, FragmentationNeeded(1400), Raw(Build(ip4, tcp, data)[:28]))
 }
 
-// TestBuildParseRoundTrip: Parse finds no fault in packets from Build, which can be built again.
+// TestBuildParseRoundTrip: packets from Build are parsed without errors, and Build makes the same
+// packets from the result.
 func TestBuildParseRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		frame := Build(drawLayers(t)...)
@@ -108,7 +109,7 @@ func TestBuildParseRoundTrip(t *testing.T) {
 	})
 }
 
-// layers is Build's argument for the packet.
+// layers returns the arguments with which Build makes the packet.
 func (p *Packet) layers() []Layer {
 	out := []Layer{*p.Ethernet}
 	for _, v := range p.VLANs {
@@ -140,7 +141,7 @@ func (p *Packet) layers() []Layer {
 	return append(out, Payload(p.Payload))
 }
 
-// TestCheckFindsEveryBit: any flipped bit that a checksum covers is found.
+// TestCheckFindsEveryBit: any flipped bit that a checksum covers is detected.
 func TestCheckFindsEveryBit(t *testing.T) {
 	for _, layers := range [][]Layer{
 		{eth, ip4, tcp, Payload("odd")},
@@ -164,7 +165,7 @@ func TestCheckFindsEveryBit(t *testing.T) {
 	}
 }
 
-// TestCheckEmbedded: the present part of an embedded packet is checked.
+// TestCheckEmbedded: the part of an embedded packet that is present is checked.
 func TestCheckEmbedded(t *testing.T) {
 	inner := Build(ip4, udp, Payload("whole"))
 	for _, length := range []int{len(inner), 28} {
@@ -243,7 +244,7 @@ func TestParsePadding(t *testing.T) {
 	}
 }
 
-// No bytes make Parse or Check panic.
+// FuzzParse: no input makes Parse or Check panic.
 func FuzzParse(f *testing.F) {
 	f.Add(Build(eth, VLAN{ID: 3}, ip4, tcp, Payload("x")))
 	f.Add(Build(eth, ip6, PacketTooBig(1280), Raw(Build(ip6, udp))))

@@ -74,7 +74,7 @@ func objects(t *testing.T, text string) (all []map[string]any) {
 	}
 }
 
-// at walks into an object.
+// at returns the element of o at path.
 func at(t *testing.T, o any, path ...any) any {
 	t.Helper()
 	for i, step := range path {
@@ -185,7 +185,7 @@ func TestProbesFollowTheConfiguration(t *testing.T) {
 }
 
 // TestLeaving: the pod that removes loxilight from a node has the same mounts as the DaemonSet's
-// containers, and runs only on nodes without the DaemonSet.
+// containers, and the DaemonSet does not run on a node with the label loxilight.io/leave.
 func TestLeaving(t *testing.T) {
 	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{
 		"leave": "n1", "cni": map[string]any{"binDir": "/usr/lib/cni", "confDir": "/etc/rke2/net.d"},

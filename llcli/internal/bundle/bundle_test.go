@@ -164,7 +164,7 @@ func TestNoSecretLeaves(t *testing.T) {
 	}
 }
 
-// TestBounds: a stopped daemon, a program that hangs, a program that prints without end, and
+// TestBounds: a stopped daemon, a program that hangs, a program that never stops printing, and
 // missing files are reported, and do not stop the collection.
 func TestBounds(t *testing.T) {
 	m := newMachine(t)

@@ -73,7 +73,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestNoSecrets: text that an operator needs stays.
+// TestNoSecrets: text that an operator needs is kept.
 func TestNoSecrets(t *testing.T) {
 	for _, text := range []string{
 		"pinDir: /sys/fs/bpf/loxilight", "tables: {connections: 1048576}", "net.ipv4.ip_forward = 1",

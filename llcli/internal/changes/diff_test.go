@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDiffLines compares with the texts made from the lines: the lines without + are the text
-// before, those without - the text after.
+// TestDiffLines restores both texts from the diff: the lines without + are the text before, the
+// lines without - are the text after.
 func TestDiffLines(t *testing.T) {
 	for _, texts := range [][2]string{
 		{"", "a\n"}, {"a\n", ""}, {"a\n", "b\n"}, {"a\nb\nc\n", "a\nc\n"}, {"a\nc\n", "a\nb\nc\n"},

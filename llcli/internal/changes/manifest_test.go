@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
 )
 
-// FuzzManifest: the contents of any file are refused, or become objects whose specs are JSON, and
-// that are unchanged after a conversion to YAML.
+// FuzzManifest: a file is either refused, or decoded to objects whose specs are valid JSON and
+// survive a conversion to YAML and back unchanged.
 func FuzzManifest(f *testing.F) {
 	for i := range kinds.All {
 		f.Add(kinds.All[i].Schema)

@@ -87,8 +87,8 @@ func TestCNIInstall(t *testing.T) {
 	}
 }
 
-// TestCNIUninstallWithThePlugin: plugin and configuration are removed, if they exist, and nothing
-// else.
+// TestCNIUninstallWithThePlugin: the plugin and the configuration are removed if they exist, and
+// nothing else is.
 func TestCNIUninstallWithThePlugin(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	conf, bin := t.TempDir(), t.TempDir()
@@ -138,7 +138,7 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 }
 
 // TestCNIInstallTellsTheStateDir: the plugin queues a DEL in the folder that the daemon reads,
-// however that was configured.
+// however that folder was configured.
 func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	const guess, unknown = "the default of its instance", "set stateDir in"
 	for _, tt := range []struct {
@@ -182,7 +182,7 @@ func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	}
 }
 
-// TestCNIInstallOfAFile warns if the file names the folder of another daemon.
+// TestCNIInstallOfAFile: llcli warns if the file names the socket or the folder of another daemon.
 func TestCNIInstallOfAFile(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	s.daemon.stateDir = "/srv/blue/state"
@@ -202,8 +202,8 @@ func TestCNIInstallOfAFile(t *testing.T) {
 	}
 }
 
-// TestCNIKeep: the configuration is written when pods can be attached, is restored after a
-// deletion, follows its source and stays at the end.
+// TestCNIKeep: the configuration is written once pods can be attached, is restored after a
+// deletion, is updated if its source changes, and stays when llcli ends.
 func TestCNIKeep(t *testing.T) {
 	d := newTestDaemon(t)
 	d.fail[api.MethodCNI] = api.Errorf(api.ReasonUnavailable, "PodNetwork/default: there is none")
@@ -251,7 +251,7 @@ func TestCNIKeep(t *testing.T) {
 	is("ended", `{"name":"other","plugins":[{"type":"loxilight-cni"}]}`)
 }
 
-// TestCNIKeepOfAnotherDaemon warns of a source that belongs to another daemon.
+// TestCNIKeepOfAnotherDaemon: llcli warns if the source belongs to another daemon.
 func TestCNIKeepOfAnotherDaemon(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	s.daemon.stateDir = "/srv/blue/state"

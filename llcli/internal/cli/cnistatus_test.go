@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/local"
 )
 
-// cniNode is a machine with its files for runtimes.
+// cniNode is a node with its files for container runtimes.
 type cniNode struct {
 	*session
 	t          *testing.T
@@ -37,7 +37,7 @@ func (n *cniNode) write(dir, name, text string) string {
 	return path
 }
 
-// installed puts everything in its place.
+// installed installs the plugin and its configuration.
 func (n *cniNode) installed() *cniNode {
 	n.t.Helper()
 	n.write(n.bin, "loxilight-cni", "")
@@ -123,8 +123,8 @@ func TestCNIStatusNotReady(t *testing.T) {
 	}
 }
 
-// TestCNIStatusOtherwiseWritten: a configuration with the contents of the usual one counts as
-// usual, such as one that llcli cni keep takes from a ConfigMap, with another order of fields.
+// TestCNIStatusOtherwiseWritten: a configuration with the contents of the usual one counts as usual
+// even if its fields are in another order, as when llcli cni keep takes it from a ConfigMap.
 func TestCNIStatusOtherwiseWritten(t *testing.T) {
 	n := newCNINode(t).installed()
 	const text = `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"loxilight","plugins":[
@@ -156,7 +156,7 @@ func TestCNIStatusAsks(t *testing.T) {
 	}
 }
 
-// TestCNIStatusLeadsToOurs: a configuration before ours may delegate to it.
+// TestCNIStatusLeadsToOurs: a configuration that sorts before ours may delegate to ours.
 func TestCNIStatusLeadsToOurs(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.write(n.confs, "00-many.conf", `{"type":"many","clusterNetwork":"/etc/cni/net.d/10-loxilight.conflist"}`)
@@ -190,8 +190,8 @@ func TestCNIStatusWithoutADaemon(t *testing.T) {
 	}
 }
 
-// TestCNIStatusOtherVersion: another version is reported, but is not a failure: the contract is the
-// same.
+// TestCNIStatusOtherVersion: another version of the plugin is reported, but is not a failure,
+// because the contract is the same.
 func TestCNIStatusOtherVersion(t *testing.T) {
 	n := newCNINode(t).installed()
 	n.program = "0\nloxilight-cni 1.1.0: CNI plugin of loxilight\n"

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
-// testEvents are the events of the test daemon, before it ends.
+// testEvents returns the events that the test daemon sends before the user interrupts llcli.
 func testEvents(t *testing.T) []client.Event {
 	t.Helper()
 	connection := testConnections()[0]
@@ -62,8 +62,8 @@ func (d *testDaemon) Events(_ context.Context, topics ...string) (command.Events
 	return s, nil
 }
 
-// eventsList returns one event per page. The second event of topic status is also the second one of
-// the subscription.
+// eventsList returns one event per page. The second status event is also the second event of the
+// subscription.
 func (d *testDaemon) eventsList(p api.EventsListParams) (any, *api.Error) {
 	past := []api.PastEvent{
 		{Time: "2026-03-03T23:59:59Z", Topic: "status", Event: []byte(`{"seq":0,"kind":"Service","name":"old","state":"Ready"}`)},
@@ -141,7 +141,7 @@ func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2
 	}
 }
 
-// changes knows the last four revisions, and returns three changes per page.
+// changes keeps the last four revisions, and returns three changes per page.
 func (d *testDaemon) changes(p api.ChangesParams) (any, *api.Error) {
 	if p.Since+4 < d.revision {
 		return api.ChangesResult{Revision: d.revision, Expired: true}, nil

@@ -38,7 +38,7 @@ type testDaemon struct {
 	past        []pastRevision
 	restored    uint64 // by the last rollback
 	waits       *api.PendingConfirm
-	asked       string // configuration of the last command for containers
+	asked       string // configuration of the last CNI command
 	stateDir    string // as status reports it; empty: an older daemon
 }
 
@@ -212,7 +212,7 @@ func (d *testDaemon) delete(p api.DeleteParams) (any, *api.Error) {
 	return d.commit(result, after, p.Change, nil)
 }
 
-// replace deletes before it applies, which is invisible: it is one transaction.
+// replace deletes before it applies, which is invisible because both are one transaction.
 func (d *testDaemon) replace(p api.ReplaceParams) (any, *api.Error) {
 	before := d.objects
 	given := map[api.ObjectRef]bool{}

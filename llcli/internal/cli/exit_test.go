@@ -132,8 +132,8 @@ func TestErrorsAsJSON(t *testing.T) {
 	}
 }
 
-// TestNames: -o name prints only the objects, in the form that delete takes, which also chooses by
-// label.
+// TestNames: -o name prints only the names of objects, in the form that delete accepts; delete also
+// selects by label.
 func TestNames(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	run := func(command, want string) {

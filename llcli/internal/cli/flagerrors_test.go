@@ -10,7 +10,7 @@ import (
 )
 
 // TestFlagErrors checks that an error of the daemon about a field names the flag of the field, and
-// that only an invalid value is a mistake on the command line.
+// that only an invalid value counts as a usage error.
 func TestFlagErrors(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	if code, _, errs := s.run(t.Context(), "service", "add", "web", "--frontend", "192.0.2.1:80/tcp"); code != ExitDone {

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestConnectionsOfKubernetes: a service of Kubernetes stands for all of its objects, and for no
+// TestConnectionsOfKubernetes: the name of a Kubernetes service selects all of its objects, and no
 // object with a similar name.
 func TestConnectionsOfKubernetes(t *testing.T) {
 	d := newTestDaemon(t)
@@ -63,8 +63,8 @@ func TestConnectionsOfKubernetes(t *testing.T) {
 	}
 }
 
-// TestEndpointsOfPolicies: an endpoint that some of a service's frontends keep for existing
-// connections only is shown with its state in the frontends that use it.
+// TestEndpointsOfPolicies: if some frontends of a service keep an endpoint only for existing
+// connections, the endpoint is shown with its state in the frontends that use it.
 func TestEndpointsOfPolicies(t *testing.T) {
 	d := newTestDaemon(t)
 	for name, state := range map[string]string{"shop/web": "draining", "shop/web/inside": "active"} {

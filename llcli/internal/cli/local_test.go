@@ -43,7 +43,7 @@ func (s *session) exec(_ context.Context, stdout, stderr io.Writer, name string,
 }
 
 // TestRunningConfig: the configuration is the file with which the daemon behind the socket was
-// started, and existing instances are named if the default one does not run.
+// started, and existing instances are named if the default one is not running.
 func TestRunningConfig(t *testing.T) {
 	root := t.TempDir()
 	files := map[string]string{

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestManualPages checks the parts of every page, and that roff takes no text for a request.
+// TestManualPages checks the parts of every page, and that roff interprets no text as a request.
 func TestManualPages(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{"SOURCE_DATE_EPOCH": "86400"}}
 	dir := filepath.Join(t.TempDir(), "man1")

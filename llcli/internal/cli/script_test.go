@@ -71,9 +71,9 @@ func (s *session) run(ctx context.Context, args ...string) (int, string, string)
 	return code, out.String(), errs.String()
 }
 
-// TestScripts runs the scripts in testdata. A line "$ llcli …" is a command; the lines after it
-// are its output: lines of stderr after "! ", blank lines as "~", and its exit code in brackets if
-// it is not 0. "$ write FILE" makes a file of the following lines that begin with "| ", "$ width
+// TestScripts runs the scripts in testdata. A line "$ llcli …" is a command; the lines after it are
+// its output: lines of stderr after "! ", blank lines as "~", and its exit code in brackets if it
+// is not 0. "$ write FILE" creates a file from the following lines that begin with "| ", "$ width
 // N" sets the width of the terminal, "$ edit OLD NEW" is the user's edit in the editor.
 func TestScripts(t *testing.T) {
 	dir, err := filepath.Abs("testdata") // the scripts run elsewhere
@@ -129,7 +129,7 @@ func runScript(t *testing.T, script string) string {
 	return got.String()
 }
 
-// edited is the folder of a text that edit keeps.
+// edited matches the folder of a text that llcli edit keeps.
 var edited = regexp.MustCompile(`DIR/llcli-\d+`)
 
 // words splits a command at its spaces; "" is an empty word.

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestForeignWords: words of other tools have the same meaning here.
+// TestForeignWords: llcli accepts words of other tools with the same meaning.
 func TestForeignWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for _, tt := range []struct{ command, kind, name, want string }{
@@ -49,7 +49,7 @@ func TestForeignWords(t *testing.T) {
 		}
 		o := s.daemon.objects[api.ObjectRef{Kind: tt.kind, Name: tt.name}]
 		var spec any
-		_ = json.Unmarshal(o.Spec, &spec) // in alphabetical order
+		_ = json.Unmarshal(o.Spec, &spec) // json.Marshal then sorts the fields
 		if got, _ := json.Marshal(spec); string(got) != tt.want {
 			t.Errorf("%s: spec %s, want %s", tt.command, got, tt.want)
 		}
@@ -108,7 +108,7 @@ func TestForeignWords(t *testing.T) {
 	for command, want := range map[string]string{
 		"firewall add x --action deny --port 80": "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n",
 		"firewall set a --add-port 80":           "llcli: --add-port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall set --help\n",
-		"firewall add x --action deny":           "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n", // no flag was given
+		"firewall add x --action deny":           "llcli: --port: only tcp has ports: set --protocol to it\nllcli: see llcli firewall add --help\n", // the flag was not given
 	} {
 		if code, _, errs := s.run(t.Context(), strings.Fields(command)...); code != ExitUsage || errs != want {
 			t.Errorf("%s: exit code %d: %q, want %q", command, code, errs, want)
@@ -182,7 +182,7 @@ func TestForeignWordsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestOtherErrors: every refused object is named with its place in its file.
+// TestOtherErrors: every refused object is named with its position in its file.
 func TestOtherErrors(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	t.Chdir(t.TempDir())

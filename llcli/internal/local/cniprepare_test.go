@@ -33,7 +33,7 @@ func TestPrepareConfDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // again with the container's next start
+	for range 2 { // the second time as at the next start of the container
 		if err := prepareConfDir(dir, user); err != nil {
 			t.Fatal(err)
 		}

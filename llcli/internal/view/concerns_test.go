@@ -64,8 +64,8 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// TestConcernsDeleted: events of a deleted object are found by its name, and for a pod or a service
-// of Kubernetes by the names of the objects that it consisted of.
+// TestConcernsDeleted: events of a deleted object are found by its name, and events of a deleted
+// pod or Kubernetes service by the names of the objects that it consisted of.
 func TestConcernsDeleted(t *testing.T) {
 	for _, tt := range []struct {
 		data, of string
@@ -106,8 +106,8 @@ func topicOf(data string) string {
 	}
 }
 
-// TestTopicsAbout: a topic whose events cannot name the object is refused, and for a newer
-// daemon's kind the changes are shown.
+// TestTopicsAbout: a topic whose events cannot name the object is refused, and for a kind that only
+// a newer daemon has, changes and status are shown.
 func TestTopicsAbout(t *testing.T) {
 	for _, tt := range []struct{ of, topics, want, refused string }{
 		{"service/web", "", "changes status drops connections", ""},

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestReasonsAreExplained: every reason of the C source has a sentence, and every advice a reason.
+// TestReasonsAreExplained: every reason and verdict in the C source has an explanation, and all
+// advice belongs to one of them.
 func TestReasonsAreExplained(t *testing.T) {
 	source, err := os.ReadFile("../../../ebpf-src/drop.h")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	_ "go.nanomsg.org/mangos/v3/transport/ipc"
 )
 
-// runDir returns a run directory with a path short enough for a socket.
+// runDir returns a run directory whose path is short enough for a Unix socket.
 func runDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ll")

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// TestChurn runs well and badly behaved clients at random, and then checks for leaks:
+// TestChurn runs well-behaved and misbehaving clients at random, and then checks for leaks:
 // connections, file descriptors, goroutines, quota.
 func TestChurn(t *testing.T) {
 	seed := rand.Uint64()

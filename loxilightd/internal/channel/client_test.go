@@ -21,7 +21,7 @@ func newClient(t *testing.T, runDir string) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // has nothing unsent
+	t.Cleanup(func() { _ = c.Close() }) // nothing is left to send
 	return c
 }
 
@@ -198,7 +198,7 @@ func TestWatchManyChanges(t *testing.T) {
 	}
 }
 
-// TestWatchOverLoss: other events push out the event of a change while the caller is busy.
+// TestWatchOverLoss: other events displace the event of a change while the caller is busy.
 func TestWatchOverLoss(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})
 	apply(t, c, service("a", 1), service("b", 1))
@@ -248,7 +248,8 @@ func TestWatchOverRestart(t *testing.T) {
 	})
 }
 
-// TestSkippedEventsAreSeen: subscribers detect events that the daemon cannot send.
+// TestSkippedEventsAreSeen: subscribers detect that the daemon skipped events that it could not
+// send.
 func TestSkippedEventsAreSeen(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})
 	s, err := c.Subscribe(t.Context(), api.TopicChanges)

@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// served fails the test unless an honest client gets its answer soon. The bound allows for a busy
-// machine, but is shorter than a peer's timeout.
+// served fails the test unless an honest client gets its answer within a time that allows for a
+// busy machine, but is shorter than a peer's timeout.
 func served(t *testing.T, c *Channel, within time.Duration) {
 	t.Helper()
 	begin := time.Now()

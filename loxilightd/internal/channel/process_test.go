@@ -25,7 +25,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Some tests need another process: with other credentials or limits, or to be stopped or killed.
+// Some tests need another process, which has other credentials or limits, or is stopped or killed.
 // The test binary itself plays that role.
 
 const roleVar = "LOXILIGHT_TEST_ROLE"
@@ -216,7 +216,8 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 }
 
-// playDaemonWithoutFiles may open 64 files, but is configured for more connections.
+// playDaemonWithoutFiles plays a daemon that may open 64 files, but is configured for more
+// connections.
 func playDaemonWithoutFiles(dir string) error {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
 		return err
@@ -253,8 +254,8 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestNoFilesAndNoIdleClient is D03 when all accepted connections wait for an answer: the daemon
-// neither spins nor forgets the others.
+// TestNoFilesAndNoIdleClient is D03 while all accepted connections wait for an answer: the daemon
+// neither spins nor forgets the other connections.
 func TestNoFilesAndNoIdleClient(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	d := start(t, "daemon-fds "+dir, nil)

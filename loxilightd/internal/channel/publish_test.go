@@ -124,7 +124,7 @@ func TestHelloMeetsNumbers(t *testing.T) {
 		if event.Seq > next {
 			t.Fatalf("hello said %d, and the first event is %d: those between are lost unseen", next-1, event.Seq)
 		}
-		_ = r.Close() // has been read from
+		_ = r.Close() // only read from
 	}
 }
 
@@ -212,13 +212,13 @@ func TestOtherSubscribers(t *testing.T) {
 				}
 				close(got)
 			}()
-			for { // it is counted a moment before mangos attaches it
+			for { // a subscriber is counted a moment before mangos attaches it
 				if err := c.Publish(api.TopicChanges, changeEvent(43)); err != nil {
 					t.Fatal(err)
 				}
 				select {
 				case line := <-got:
-					line = strings.Trim(strings.ReplaceAll(line, `\"`, `"`), `"`) // nngcat quotes: without --quoted it does not end lines
+					line = strings.Trim(strings.ReplaceAll(line, `\"`, `"`), `"`) // nngcat prints quoted text: without --quoted it does not terminate lines
 					if !strings.HasPrefix(line, `changes {"seq":`) || !strings.HasSuffix(line, `"revision":43,"kind":"Service","name":"web","action":"updated"}`) {
 						t.Errorf("%s printed %q", name, line)
 					}

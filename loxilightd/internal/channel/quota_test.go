@@ -4,8 +4,8 @@ package channel
 
 import "testing"
 
-// TestUnreadReplies: a user's large unread replies have a common limit, whatever the number of
-// connections. Small ones are limited by the number of connections.
+// TestUnreadReplies: all connections of a user share one limit for large unread replies. Small
+// replies are limited by the number of connections.
 func TestUnreadReplies(t *testing.T) {
 	var limits Limits
 	limits.setDefaults()

@@ -57,7 +57,7 @@ func frame(body []byte) []byte {
 	return append(binary.BigEndian.AppendUint64([]byte{1}, uint64(len(body))), body...)
 }
 
-// requestFrame is a request with its id, as REQ sends it.
+// requestFrame returns a request with its id, in the form in which REQ sends it.
 func requestFrame(id uint32, body string) []byte {
 	return frame(append(binary.BigEndian.AppendUint32(nil, id|0x80000000), body...))
 }

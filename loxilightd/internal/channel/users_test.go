@@ -24,7 +24,7 @@ func playClient(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.Close() }() // has nothing unsent
+	defer func() { _ = c.Close() }() // nothing is left to send
 	_, read := c.Version(context.Background())
 	_, write := c.Apply(context.Background(), api.ApplyParams{Objects: services(1, 1)})
 	s, subscribe := c.Subscribe(context.Background())
@@ -92,7 +92,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// manyGroups returns more groups than the first buffer for SO_PEERGROUPS has room for.
+// manyGroups returns more groups than fit into the first buffer for SO_PEERGROUPS.
 func manyGroups(last uint32) []uint32 {
 	var groups []uint32
 	for i := range uint32(100) {

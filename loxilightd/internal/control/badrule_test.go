@@ -9,7 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// badRules contains one error of each kind: the spec, or the match within one.
+// badRules contains one error of each kind. If kind is match, spec is only the match of a
+// FirewallRule.
 var badRules = []struct{ kind, spec, field, text string }{
 	{"FirewallRule", `{}`, "action", "one of allow, deny, reject"},
 	{"FirewallRule", `{"action":"drop"}`, "action", "\"drop\" is called deny here"},

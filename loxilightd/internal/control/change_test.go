@@ -25,7 +25,7 @@ func TestApplyGetDelete(t *testing.T) {
 	h.want("get", `{"kind":"Service","name":"web"}`,
 		`{"kind":"Service","name":"web","owner":"cli","spec":{"frontends":["198.51.100.10:80/tcp"],"backends":[{"address":"10.0.1.2:8080"}]},`+
 			`"status":{"state":"Ready","backends":[{"address":"10.0.1.2:8080","state":"active"}]},"revision":1}`)
-	// An equal spec in another notation, or with ignored fields, is no change.
+	// An equal spec in another notation, or with ignored fields, changes nothing.
 	h.want("apply", `{"objects":[{"spec":{"backends":[{"address":"10.0.1.2:8080"}],"frontends":["198.51.100.10:80\/tcp"],"affinity":null},
 		"owner":"cli","status":{"state":"Error"},"revision":99,"name":"web","kind":"Service"}]}`,
 		`{"revision":1,"changes":[{"kind":"Service","name":"web","action":"unchanged"}],"summary":{"unchanged":1}}`)
@@ -182,7 +182,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheDaemon: a waiting client receives the reply that the change is durable.
+// TestWaitEndsWithTheDaemon: if the daemon stops, a waiting client is informed that the change is
+// durable.
 func TestWaitEndsWithTheDaemon(t *testing.T) {
 	h := newHarness(t)
 	h.progress.not[state.Key{Kind: "Service", Name: "web"}] = api.Status{State: api.StatePending}
@@ -195,8 +196,8 @@ func TestWaitEndsWithTheDaemon(t *testing.T) {
 	}
 }
 
-// TestTruncated: a list of changes that does not fit a reply is marked as truncated, and the rest
-// can be requested.
+// TestTruncated: a list of changes that does not fit into a reply is marked as truncated, and the
+// rest can be requested.
 func TestTruncated(t *testing.T) {
 	h := newHarness(t)
 	const count = 1500

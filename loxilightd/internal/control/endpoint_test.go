@@ -86,7 +86,7 @@ func TestGroupByLabels(t *testing.T) {
 	}
 }
 
-// TestNamesOfPods: connections contain the Endpoints of both sides, and can be filtered by them.
+// TestNamesOfPods: connections name the Endpoints of both sides, and can be filtered by Endpoint.
 func TestNamesOfPods(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"Endpoint","name":"shop/web-1","spec":`+endpointSpec+`}]}`)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGateTurns: many requests of one user wait when another user sends one: the other user's
-// request is the second to be admitted.
+// TestGateTurns: if another user sends a request while many requests of one user wait, the other
+// user's request is admitted second.
 func TestGateTurns(t *testing.T) {
 	g := newGate(1)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// harness is a server with its own store, and with small maps as data plane and progress.
+// harness is a server with its own store, a fake data plane and fake progress.
 type harness struct {
 	*Server
 	t        testing.TB

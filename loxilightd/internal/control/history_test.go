@@ -236,7 +236,8 @@ func TestLargeHistory(t *testing.T) {
 	}
 }
 
-// TestNotRolledBackYet: the status reports an unconfirmed change that is still in force.
+// TestNotRolledBackYet: the status reports an unconfirmed change that could not be rolled back and
+// is still in force.
 func TestNotRolledBackYet(t *testing.T) {
 	h, c := newClockHarness(t)
 	h.applyWeb(80, "")

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestHundredThousandObjects collects a transaction of 100,000 objects and commits it: the memory
-// limits allow that. A reader does a dry run that deletes all of them.
+// TestHundredThousandObjects stages a transaction of 100,000 objects and commits it, which the
+// memory limits must allow. A reader does a dry run that deletes all of them.
 func TestHundredThousandObjects(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

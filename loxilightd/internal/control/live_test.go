@@ -185,7 +185,7 @@ func TestStatusOfObjects(t *testing.T) {
 	}
 }
 
-// TestStatusTellsOfLostState: the status contains the findings of opening the store.
+// TestStatusTellsOfLostState: the status reports what was found when the store was opened.
 func TestStatusTellsOfLostState(t *testing.T) {
 	h := newHarness(t)
 	for _, tt := range []struct {

@@ -71,8 +71,8 @@ func TestPastEvents(t *testing.T) {
 	}
 }
 
-// TestPastEventsAreBounded: old events are removed, which the answer reports, and of a flood of
-// samples only some of each second are kept.
+// TestPastEventsAreBounded: old events are removed, which the reply reports, and only a limited
+// number of samples per second is kept.
 func TestPastEventsAreBounded(t *testing.T) {
 	h := newHarness(t)
 	at := time.Now().Add(-time.Hour)

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestFilesWaitForPods: a PodNetwork of the object files that conflicts with pods is applied as
-// soon as they are deleted, such as after a reboot.
+// TestFilesWaitForPods: a PodNetwork in the object files that conflicts with pods is applied as
+// soon as the pods are deleted, for example after a reboot.
 func TestFilesWaitForPods(t *testing.T) {
 	h := newHarness(t)
 	network := func(subnet string) string {

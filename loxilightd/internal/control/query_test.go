@@ -77,7 +77,7 @@ func TestChanges(t *testing.T) {
 	h.want("changes", `{"since":2}`, `{"revision":3,"changes":[`+change(3, "b", "deleted")+`]}`)
 	h.want("changes", `{"since":3}`, `{"revision":3,"changes":[]}`)
 	h.want("changes", `{"since":4}`, `{"revision":3,"changes":[],"expired":true}`)
-	// A revision is sent as a whole, even if limit is less.
+	// A revision is sent as a whole, even if limit is smaller.
 	h.want("changes", `{"since":0,"limit":1}`, `{"revision":1,"changes":[`+change(1, "a", "created")+","+change(1, "b", "created")+`],"more":true}`)
 	h.want("changes", `{"since":1,"limit":1}`, `{"revision":2,"changes":[`+change(2, "a", "updated")+`],"more":true}`)
 	h.want("changes", `{"since":2,"limit":1}`, `{"revision":3,"changes":[`+change(3, "b", "deleted")+`]}`)

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestReservedNames: no object creates a device with a name of pods' devices or of the link to
-// the host; existing external devices may have such names.
+// TestReservedNames: no object can create a device with a name that is reserved for pods' devices
+// or for the link to the host; existing external devices may have such names.
 func TestReservedNames(t *testing.T) {
 	h := newHarness(t)
 	h.SwitchDevice = "hs_host"

@@ -49,7 +49,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	for i := p.Bits(); i < p.Addr().BitLen(); i++ {
 		bytes[i/8] |= 1 << (7 - i%8)
 	}
-	last, _ := netip.AddrFromSlice(bytes) // as long as an address
+	last, _ := netip.AddrFromSlice(bytes) // bytes has the length of an address
 	return last
 }
 
@@ -63,7 +63,7 @@ func TestSplitRange(t *testing.T) {
 		for i := range bytes {
 			bytes[i] = [...]byte{0, 255, byte(random.Uint32()), 1}[random.IntN(4)]
 		}
-		a, _ := netip.AddrFromSlice(bytes) // as long as an address
+		a, _ := netip.AddrFromSlice(bytes) // bytes has the length of an address
 		return a
 	}
 	for range 5000 {

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestClusterServiceMeans: the meaning of the options of a service for its addresses, for diverted
-// clients, and for connections without a backend.
+// TestClusterServiceMeans checks how the options of a service for its addresses, for diverted
+// clients, and for connections without a backend are decoded.
 func TestClusterServiceMeans(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	type meaning struct {
@@ -53,7 +53,7 @@ func TestClusterServiceMeans(t *testing.T) {
 	}
 }
 
-// TestBadClusterService: refused specs, with the faulty field.
+// TestBadClusterService: invalid specs are refused, with the faulty field.
 func TestBadClusterService(t *testing.T) {
 	for spec, field := range map[string]string{
 		`"noBackend": "ignore"`: "spec.noBackend", `"otherPorts": "accept"`: "spec.otherPorts",

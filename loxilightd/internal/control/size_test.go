@@ -33,8 +33,8 @@ func longAddress(i int) string {
 
 func longPrefix(i int) string { return `"` + longAddress(i) + `/128"` }
 
-// longService returns a Service with these numbers of backends and frontends, each with the longest
-// text.
+// longService returns a Service with the given numbers of backends and frontends, each with the
+// longest text.
 func longService(backends, frontends int) string {
 	return `{"kind":"Service","name":"big","spec":{"health":{"type":"tcp"},"frontends":[` +
 		listOf(frontends, func(i int) string { return `"[` + longAddress(1<<20+i) + `]:65535/sctp"` }) + `],"backends":[` +
@@ -50,8 +50,8 @@ func shortService(backends int) string {
 		listOf(backends, func(i int) string { return fmt.Sprintf(`{"address":"9.%d.%d.%d:1"}`, i>>16, i>>8&255, i&255) }) + `]}}`
 }
 
-// growing contains the objects that can be large: how many elements docs/api.md promises, and the
-// object with n elements.
+// growing contains, for each object that can be large, the number of elements that docs/api.md
+// promises, and a function that returns the object with n elements.
 var growing = map[string]struct {
 	kind     string
 	promised int
@@ -142,7 +142,8 @@ func (h *harness) longest() {
 	h.plane.services = map[datapath.ServiceName]datapath.ServiceCounters{"big": {Backends: backends}}
 }
 
-// TestMessagesOfManyBackends: if there is no room for all messages, the first backends have theirs.
+// TestMessagesOfManyBackends: if there is no room for the messages of all backends, the first
+// backends keep theirs.
 func TestMessagesOfManyBackends(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[`+shortService(1000)+`]}`)

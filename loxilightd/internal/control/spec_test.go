@@ -166,7 +166,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNearestKind: an unknown kind is refused with the kind that it resembles.
+// TestNearestKind: the error for an unknown kind suggests the kind that it resembles.
 func TestNearestKind(t *testing.T) {
 	for word, want := range map[string]string{
 		"service": "Service", "sevice": "Service", "Services": "Service", "Podnetwork": "PodNetwork", "firewall": "FirewallRule",

@@ -69,7 +69,7 @@ func TestStagedFaults(t *testing.T) {
 		`{"revision":1,"changes":[{"kind":"Service","name":"a","action":"created"},{"kind":"Service","name":"b","action":"created"}],"summary":{"created":2}}`)
 }
 
-// TestStagesAreBounded: unfinished transactions use a bounded share for a bounded time.
+// TestStagesAreBounded: unfinished transactions are limited in number, objects and lifetime.
 func TestStagesAreBounded(t *testing.T) {
 	h := newHarness(t)
 	for i := range maxStages {

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// FuzzDecodeStrict compares with encoding/json: an accepted document is accepted there with the
-// same result, and a document that is invalid JSON there is refused here.
+// FuzzDecodeStrict compares decodeStrict with encoding/json: a document that it accepts gives the
+// same result there, and a document that it refuses as invalid JSON is invalid there, too.
 func FuzzDecodeStrict(f *testing.F) {
 	for _, seed := range []string{
 		`{"objects":[` + webObject + `],"wait":"5s","ifRevision":7}`,
@@ -41,7 +41,7 @@ func FuzzDecodeStrict(f *testing.F) {
 // validText reports whether text has no bytes that encoding/json would replace.
 func validText(text []byte) bool { return strings.ToValidUTF8(string(text), "") == string(text) }
 
-// normal makes values comparable that differ only in irrelevant ways.
+// normal returns the same text for values that differ only in irrelevant ways.
 func normal(p api.ApplyParams) string {
 	text, err := json.Marshal(p)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestWordsOfFields: the lists of words have the order of the constants that the words mean.
+// TestWordsOfFields: each list of words is in the order of the constants that the words stand for.
 func TestWordsOfFields(t *testing.T) {
 	for _, list := range []struct {
 		words []string

@@ -67,7 +67,7 @@ func (r *rig) write(name, text string) {
 	r.ok(os.WriteFile(r.path(name), []byte(text), 0o644))
 }
 
-// machine sets a file of the machine, such as a sysctl.
+// machine writes a file of the machine, such as a sysctl.
 func (r *rig) machine(name, text string) {
 	r.t.Helper()
 	r.write("root"+name, text+"\n")
@@ -120,7 +120,8 @@ func keys(found map[string]api.Finding) (k []string) {
 	return k
 }
 
-// repaired runs without and with fix: the finding is repaired, reported as repaired, and then gone.
+// repaired requires that a finding is reported without fix, is reported as repaired with fix, and
+// does not occur afterwards.
 func (r *rig) repaired(severity, key, word, did string) {
 	r.t.Helper()
 	r.expect(r.examine(false), severity, key, word)

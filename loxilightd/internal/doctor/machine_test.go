@@ -34,7 +34,7 @@ func TestNetworkd(t *testing.T) {
 			t.Errorf("found with the package's drop-in: %s", key)
 		}
 	}
-	// A file of that name in /etc hides the package's.
+	// A file of the same name in /etc overrides the package's drop-in.
 	r.machine("/etc/systemd/networkd.conf.d/loxilight.conf", "[Network]\n#ManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no")
 	found = r.examine(false)
 	r.expect(found, "warning", "networkd.foreign systemd-networkd ManageForeignRoutes", "is on")
@@ -83,7 +83,8 @@ func TestForwardDrops(t *testing.T) {
 	}
 }
 
-// TestLayouts: findings that require a kernel, or a state of the pins, that a test cannot create.
+// TestLayouts checks findings that require a kernel, or a state of the pins, that a test cannot
+// create.
 func TestLayouts(t *testing.T) {
 	r := newRig(t)
 	r.inspection(&datapath.Inspection{Layout: 1, Layouts: []datapath.InspectedLayout{{
@@ -148,7 +149,7 @@ func TestInspectionFails(t *testing.T) {
 	}
 }
 
-// TestTables: problems that a daemon reports about itself.
+// TestTables checks problems that a daemon reports about itself.
 func TestTables(t *testing.T) {
 	r := newRig(t)
 	x := &examiner{Options: r.o, ctx: t.Context()}

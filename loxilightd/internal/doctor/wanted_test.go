@@ -224,8 +224,8 @@ func TestReadOnlyMount(t *testing.T) {
 	}
 }
 
-// TestReadOnlyMountLetsRead: modes that permit too much reading are reported on a read-only mount,
-// too.
+// TestReadOnlyMountLetsRead: modes that grant too much read access are reported on a read-only
+// mount, too.
 func TestReadOnlyMountLetsRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -305,8 +305,8 @@ func difference(a, b map[string]bool) (keys []string) {
 	return keys
 }
 
-// TestOurXDP: findings about packets that our XDP program does not see, and about its cost on a
-// veth.
+// TestOurXDP checks findings about packets that our XDP program does not see, and about its cost on
+// a veth.
 func TestOurXDP(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"

@@ -191,7 +191,7 @@ func TestLeftOutOfUse(t *testing.T) {
 	})
 }
 
-// TestManyDeadBackends: backends that do not answer delay other probes by their timeout at most.
+// TestManyDeadBackends: backends that do not answer delay other probes by at most their timeout.
 func TestManyDeadBackends(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		var mute []netip.AddrPort

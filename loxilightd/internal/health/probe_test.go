@@ -91,7 +91,7 @@ func TestPing(t *testing.T) {
 			}
 		}
 	}
-	// Without a zone, the kernel does not know the link.
+	// Without a zone, the kernel does not know which link to use.
 	wantProbe(t, c, netip.MustParseAddrPort("[fe80::5]:80"), "ping: ")
 }
 

@@ -175,8 +175,8 @@ func (r *rig) noneTwice() {
 	}
 }
 
-// TestAgainstModel runs random operations, with restarts and changes of the clock, and compares
-// with an oracle that only has a list.
+// TestAgainstModel runs random operations, with restarts and changes of the clock, and compares the
+// results with a simple model in memory.
 func TestAgainstModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -320,8 +320,8 @@ func churn(path string) error {
 	return <-failed
 }
 
-// TestCutOff: a process that is killed while it writes leaves an incomplete line at the end,
-// whose request was not answered. That is no damage: the lines before it are valid.
+// TestCutOff: a process that is killed while it writes leaves an incomplete line at the end, whose
+// request was not answered. This is not damage: the lines before it are valid.
 func TestCutOff(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24")
 	for _, name := range []string{"a", "b"} {

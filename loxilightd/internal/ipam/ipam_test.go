@@ -99,7 +99,7 @@ func TestBothFamilies(t *testing.T) {
 	r.release("a")
 	r.release("a")
 	r.release("unknown")
-	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // in turn, not the address that became free
+	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // the next address in turn, not the released one
 	r.reopen()
 	r.want("b", "[10.7.1.4/28 2001:db8:7::4/64]")
 	r.want("d", "[10.7.1.6/28 2001:db8:7::6/64]")
@@ -323,7 +323,7 @@ func TestManyAtOnce(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	r := newRig(t, "10.7.1.0/29")
 	r.want("a", "[10.7.1.3/29]")
-	// A folder prevents a file of that name.
+	// A folder of that name prevents the creation of the file.
 	if err := errors.Join(r.file.f.Close(), os.Mkdir(r.o.Path+".new", 0o700)); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestUsedWithoutLease(t *testing.T) {
 		t.Errorf("asked for a used address: %v", err)
 	}
 	given := map[netip.Addr]string{}
-	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // 12 less 4
+	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // 12 minus 4 in use
 		l, err := give(id)
 		if err != nil {
 			t.Fatalf("%s: %v", id, err)

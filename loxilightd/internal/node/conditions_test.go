@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestServiceWithoutBackends: every owner gets the message; it affects the health only for owners
+// TestServiceWithoutBackends: every owner gets the message; the health is affected only for owners
 // for which a Service without backends is not normal.
 func TestServiceWithoutBackends(t *testing.T) {
 	store := attachedStore(t)
@@ -36,8 +36,9 @@ func TestServiceWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestSilentPeer: silence counts once several reads over some time have shown sent packets, ends
-// with the first received packet, and is ignored long after the last packet was sent.
+// TestSilentPeer: a Peer counts as silent once several reads over some time have shown sent but no
+// received packets. This ends with the first received packet, or some time after the last sent
+// packet.
 func TestSilentPeer(t *testing.T) {
 	var w peerWatch
 	now := time.Unix(1000, 0)

@@ -79,8 +79,8 @@ func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string
 }
 
 // TestRulesOfDevices: the message of a rule without devices names the devices to which the rule
-// does not apply; a rule that names a device needs it attached wherever it exists, and under the
-// name by which packets match.
+// does not apply; a device that a rule names must be attached in every namespace in which it
+// exists, and the rule must use the name by which packets match.
 func TestRulesOfDevices(t *testing.T) {
 	bridge := map[string]datapath.Device{"br0": {Kind: "bridge", Ports: []string{"wan"}}}
 	for name, c := range map[string]struct {
@@ -162,8 +162,8 @@ func TestSourcesAndTargets(t *testing.T) {
 	}
 }
 
-// TestNATWithoutDevices: packets that a NAT is to translate leave or arrive by devices without the
-// programs.
+// TestNATWithoutDevices: packets that a NAT is to translate leave or arrive through devices to
+// which the programs are not attached.
 func TestNATWithoutDevices(t *testing.T) {
 	snat := func(m datapath.Match) datapath.NAT {
 		return datapath.NAT{Type: datapath.SNAT, Addresses: prefixes("198.51.100.9/32"), Match: m}
@@ -209,8 +209,9 @@ func TestInnerDeviceWithoutForwarding(t *testing.T) {
 	wantCondition(t, of("10.9.0.0/24"), true, nil)
 }
 
-// TestServiceOnTheNode: a Service is Ready only if packets to it are seen, its address is announced
-// if so configured, and its backends are reached. The messages of both families are kept.
+// TestServiceOnTheNode: a Service is Ready only if the programs see packets to it, its address is
+// announced if so configured, and its backends are reachable. The messages of both families are
+// kept.
 func TestServiceOnTheNode(t *testing.T) {
 	of := func(w *world, v datapath.Service) condition {
 		v.Frontends = []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Protocol: datapath.TCP}}
@@ -249,7 +250,7 @@ func TestServiceOnTheNode(t *testing.T) {
 }
 
 // TestAnnouncedOffLink: the message names an announced address that is in no network of an uplink,
-// and these networks.
+// and the networks of the uplinks.
 func TestAnnouncedOffLink(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24", "fd01::1/64")})
 	w.devices["lan"] = []attachment{{object: state.Key{Kind: state.KindInterface, Name: "lan"}}}
@@ -305,8 +306,8 @@ func TestNATWithoutALink(t *testing.T) {
 	}
 }
 
-// TestRoutingRules: if routing rules exist, the routes of forwarded packets decide, not the routes
-// of the node's own packets.
+// TestRoutingRules: if routing rules exist, the routes of forwarded packets are decisive, not the
+// routes of the node's own packets.
 func TestRoutingRules(t *testing.T) {
 	to := netip.MustParseAddr("198.51.100.66")
 	dropped := map[string]bool{} // by device of arrival; empty: packets of the node
@@ -336,7 +337,7 @@ func TestRoutingRules(t *testing.T) {
 	}
 	arriving := []string{"lan", "lan2", "wan"}
 	for _, is := range all(arriving...) {
-		wantCondition(t, is, true, nil) // without rules, the arrival does not matter
+		wantCondition(t, is, true, nil) // without rules, the device of arrival does not matter
 	}
 	w.forwarding[0].Rules4 = true
 	for _, is := range all(arriving...) {
@@ -407,8 +408,8 @@ func TestServiceWithALostBackend(t *testing.T) {
 	}
 }
 
-// TestRuleOutOfAPort: if a rule names a port of a bridge as out, its message says that routed
-// packets leave by the bridge.
+// TestRuleOutOfAPort: if a rule names a bridge port as out, its message says that routed packets
+// leave by the bridge.
 func TestRuleOutOfAPort(t *testing.T) {
 	bridge := device("10.8.0.1/24")
 	bridge.Kind, bridge.Ports = "bridge", []string{"wan"}
@@ -442,7 +443,7 @@ func TestRulesOfARenamedDevice(t *testing.T) {
 	}
 	nat := &state.NAT{NAT: datapath.NAT{Type: datapath.Masquerade, Match: datapath.Match{Out: []string{"in0"}, Source: prefixes("10.1.0.0/24")}}}
 	wantCondition(t, w.ofNAT(nat, 0), true, renamed)
-	// The name of an uplink that NATs use is changed only after the NATs.
+	// Rules match an uplink by its former name until the NAT rules in force contain the new name.
 	w.devices = map[string][]attachment{"in0": {a}, "wan7": {a}}
 	wantCondition(t, of(datapath.Match{In: []string{"wan7"}}), false, []string{`former name "in0"`})
 }

@@ -39,7 +39,7 @@ func TestChangedDevicesAreReported(t *testing.T) {
 		default:
 		}
 	}})
-	_ = network.DamageRoute("none") // signals, though there is no such route
+	_ = network.DamageRoute("none") // signals a change, although there is no such route
 	select {
 	case <-changed:
 	case <-time.After(10 * time.Second):

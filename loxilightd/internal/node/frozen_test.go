@@ -16,8 +16,8 @@ import (
 // farAway is a grace period that no test waits for.
 func farAway() time.Time { return time.Now().Add(time.Hour) }
 
-// TestLostRulesConfiguredAgain: the set is released once each rule in force is desired again. Until
-// then the problem names a missing rule.
+// TestLostRulesConfiguredAgain: the rule set stays frozen until each rule in force is configured
+// again. Until then, the message names a missing rule.
 func TestLostRulesConfiguredAgain(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)
@@ -63,8 +63,8 @@ func lostRig(t *testing.T, names ...datapath.NATName) (*Node, *state.Store, *bac
 	}), store, plane
 }
 
-// TestLostPodNetwork: pods can be attached again once their network is configured again: the old
-// rules masquerade for them.
+// TestLostPodNetwork: pods can be attached again once their network is configured again, because
+// the old rules still masquerade for them.
 func TestLostPodNetwork(t *testing.T) {
 	const masquerades = "PodNetwork/one#ipv4"
 	one := masqueraded("one", "10.7.1.0/24")

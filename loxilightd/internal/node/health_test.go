@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestDeadBackendIsTakenOut starts with a live and a dead backend, before the first round, and then
-// exchanges their roles.
+// TestDeadBackendIsTakenOut starts with a live and a dead backend, requires that the dead one is
+// down from the start, and then exchanges their roles.
 func TestDeadBackendIsTakenOut(t *testing.T) {
 	l1, err := net.Listen("tcp", "127.0.1.1:0")
 	if err != nil {
@@ -65,8 +65,8 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 }
 
 // TestDeadBackendOverARestart: an unhealthy backend stays out of use after a restart until it
-// answers, however long its first probe takes; a new backend is used until its own probe fails. The
-// first answer is enough.
+// answers, however long its first probe takes; one answer is enough. A new backend is used until
+// its own probe fails.
 func TestDeadBackendOverARestart(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.1.1:0") // accepts connections, and sends nothing
 	if err != nil {
@@ -124,8 +124,8 @@ func TestDeadBackendOverARestart(t *testing.T) {
 	eventually(t, func() bool { return states()[0] == datapath.BackendActive })
 }
 
-// TestDrainingIsNotUnhealthy: a backend that an earlier run put out of use because of its
-// service's spec, or of a deleted service, does not count as unhealthy.
+// TestDrainingIsNotUnhealthy: a backend that an earlier run took out of use because of its
+// service's spec, or whose service was deleted, does not count as unhealthy.
 func TestDrainingIsNotUnhealthy(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	for _, name := range []string{"web", "late"} {

@@ -42,7 +42,7 @@ func openStore(t *testing.T) *state.Store {
 	return s
 }
 
-// attachedStore is openStore with one attached device, without which no Service and no rule is Ready.
+// attachedStore is openStore with one attached device, without which no Service or rule is Ready.
 func attachedStore(t *testing.T) *state.Store {
 	t.Helper()
 	s := openStore(t)
@@ -149,7 +149,7 @@ func TestFollowsThroughFaults(t *testing.T) {
 	}
 }
 
-// TestPendingBeforeTheFirstPass: an object that no reconciler has yet is not Ready.
+// TestPendingBeforeTheFirstPass: an object that has not reached a reconciler yet is not Ready.
 func TestPendingBeforeTheFirstPass(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	commit(t, store, []*state.Object{service("a", 1, 1, 1), service("b", 2, 1, 1)})

@@ -62,8 +62,8 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	up.Store(1400)
 	want(n, "with a pod, and less again", 1500, 1400)
 
-	// Another daemon finds the pod as this one left it. This one still runs, on a data plane of
-	// its own.
+	// Another daemon finds the pod as this daemon left it. This daemon still runs, on a data plane
+	// of its own.
 	again := backends.NewFakeNetwork(backends.FakeOptions{})
 	plane = backends.NewFake(planes)
 	options.Network, options.Plane, network = again, plane, again

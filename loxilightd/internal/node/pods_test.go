@@ -162,8 +162,8 @@ func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
 	return set.Rules
 }
 
-// TestStatusWhileMadeAnew: while rows of an object are applied again, its status is the last
-// reported one, because no other report may follow; this does not apply to another revision.
+// TestStatusWhileMadeAnew: while rows of an object are applied again, it keeps the status that was
+// reported last, because there may be no further report; another revision of the object is Pending.
 func TestStatusWhileMadeAnew(t *testing.T) {
 	r := newPodRig(t)
 	one := podNetwork("one", "10.7.1.0/24")
@@ -272,7 +272,7 @@ func TestPodNetworkAndPeers(t *testing.T) {
 	eventually(t, func() bool { _, routes := r.network.Content(); return len(routes) == 1 })
 }
 
-// TestWithout checks for each address whether it is covered.
+// TestWithout checks for each address that it is covered unless an excluded prefix contains it.
 func TestWithout(t *testing.T) {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))
 	for range 300 {
@@ -357,8 +357,8 @@ func TestPodNetworkIsKept(t *testing.T) {
 	}
 }
 
-// TestUplinkNames: pods are masqueraded on an uplink by its present name and by the name by which
-// rules still match it.
+// TestUplinkNames: the masquerade of pods matches an uplink by its current name and by the name by
+// which rules still match it.
 func TestUplinkNames(t *testing.T) {
 	store := openStore(t)
 	plane := backends.NewFake(backends.FakeOptions{Device: func(p datapath.Port) (datapath.PortState, bool) {

@@ -126,7 +126,7 @@ func TestRulesAreOneSet(t *testing.T) {
 	}
 	reports.want(t, "AddressGroup/inner done", "AddressGroup/outer done", "AddressGroup/idle done", "FirewallRule/a done", "FirewallRule/b done")
 
-	// Exempt packets change without an object.
+	// The exemptions change without a change of an object.
 	n.SetExempt([]datapath.Match{{In: []string{"eth7"}}})
 	eventually(t, func() bool {
 		f, _, _, _ = plane.Rules()
@@ -254,7 +254,7 @@ func TestLostRules(t *testing.T) {
 	}
 	n := start(t, Options{Store: store, Plane: plane, PruneNotBefore: time.Now().Add(400 * time.Millisecond)})
 	revision := commit(t, store, []*state.Object{rule("a", 1), nat("out")})
-	waitFor(t, n, revision, nat("out")) // there was none
+	waitFor(t, n, revision, nat("out")) // no NAT rules were in force before
 	left, err := n.Wait(within(t, 50*time.Millisecond), revision, []state.Key{rule("a", 1).Key})
 	if time.Now().Before(n.opts.PruneNotBefore) {
 		if f, _, _, _ := plane.Rules(); err == nil || len(left) != 1 || len(f.Rules) != 2 {
@@ -270,8 +270,8 @@ func TestLostRules(t *testing.T) {
 	}
 }
 
-// TestWhatIsStillInForce: a rule is not done if the change of its group is refused; another rule is
-// done, until an external change of the set in force.
+// TestWhatIsStillInForce: a rule is not done if the change of its group is refused; another rule
+// stays done until the rule set in force is changed externally.
 func TestWhatIsStillInForce(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)

@@ -12,7 +12,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// wayOf returns a neighbour on the device lan. Its state depends on the last group of its address.
+// wayOf returns the state of a neighbour on the device lan, which depends on the last group of its
+// address.
 func wayOf(h datapath.Hop) datapath.HopState {
 	a := h.Addr
 	is := datapath.HopState{Device: "lan", Link: datapath.LinkUp, Neighbour: a}
@@ -29,7 +30,7 @@ func wayOf(h datapath.Hop) datapath.HopState {
 		return datapath.HopState{Device: "lan", Link: datapath.LinkDown, Err: errors.New("no route leads there")}
 	case 6:
 		return datapath.HopState{Err: errors.New("it is a broadcast address")}
-	case 7: // unknown, until it is asked
+	case 7: // unknown until the kernel asks it
 	default:
 		is.Resolved = true
 	}
@@ -119,8 +120,8 @@ func TestSilentNeighbours(t *testing.T) {
 	}
 }
 
-// TestUnaskedNeighbours: a target does not count as reached while its neighbour is not known yet.
-// The neighbours of a Service with a health check are not asked.
+// TestUnaskedNeighbours: a target does not count as reached while the state of its neighbour is
+// unknown. The kernel is not made to ask the neighbours of a Service with a health check.
 func TestUnaskedNeighbours(t *testing.T) {
 	for _, net := range []string{"10.1.0.", "fd01::"} {
 		w := newTargetWorld(t)

@@ -31,7 +31,7 @@ func (s *slow) Change(puts []api.Object, _ []api.ObjectRef) (uint64, *api.Error)
 }
 
 // TestCallerGivesUp: if a caller gives up before its change has begun, the change is not made, and
-// the caller gets an error. After that, the caller gets the result.
+// the caller gets an error. Once the change has begun, the caller gets the result.
 func TestCallerGivesUp(t *testing.T) {
 	s := &slow{begun: make(chan struct{}, 3), proceed: make(chan struct{})}
 	b := newBatch(s)
@@ -77,7 +77,7 @@ func TestCallerGivesUp(t *testing.T) {
 	if a := <-first; a.err != nil || a.revision != 1 {
 		t.Errorf("answered %v although the change was made", a)
 	}
-	cancel, last := do("last") // once it ends, run has seen the withdrawn change
+	cancel, last := do("last") // once it is answered, run has seen the withdrawn change
 	defer cancel()
 	<-last
 	s.mu.Lock()

@@ -43,8 +43,8 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// TestLongContainerID: an id that is too long for an Endpoint is refused at once; a DEL of it
-// succeeds.
+// TestLongContainerID: an id that is too long for an Endpoint is refused at once; a DEL with that
+// id succeeds.
 func TestLongContainerID(t *testing.T) {
 	n := newNode(t)
 	long := strings.Repeat("c", 254)

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestNamesOfOthers: pods take the next number if an external device has a name, or an object of
-// another owner names it. External devices stay.
+// TestNamesOfOthers: the devices of pods skip a name that an external device has or an object of
+// another owner names. External devices stay.
 func TestNamesOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.links.SetForeign("hs1", "hs3", "hs4")
@@ -55,8 +55,8 @@ func TestNamesOfOthers(t *testing.T) {
 	}
 }
 
-// TestFurtherInterface: an interface without configured routes gets no route that the pod has by
-// another interface.
+// TestFurtherInterface: an interface without configured routes gets no route that the pod has
+// through another interface.
 func TestFurtherInterface(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct {
@@ -93,7 +93,7 @@ func TestFurtherInterface(t *testing.T) {
 	}
 }
 
-// TestNetworkTurns: the network gets other subnets after a pod has an address, and before an
+// TestNetworkTurns: the network gets other subnets after a pod got its address, but before the
 // Endpoint exists that would have prevented this.
 func TestNetworkTurns(t *testing.T) {
 	n := newNode(t)

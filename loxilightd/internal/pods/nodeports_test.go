@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestNodePorts: ADD refuses host ports at addresses that are not the node's, reserved ports, and
-// ports on which the node listens.
+// TestNodePorts: ADD refuses host ports at addresses that do not belong to the node, reserved
+// ports, and ports on which the node listens.
 func TestNodePorts(t *testing.T) {
 	n := newNode(t)
 	n.Reserved = []datapath.PortRange{{First: 22, Last: 22}, {First: 10248, Last: 10259}}

@@ -55,8 +55,8 @@ func TestEndpointIsAsTheLink(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft makes each step fail, at random or because of the desired state, and gives up
-// ADDs before they end.
+// TestNothingIsLeft makes each step fail, at random or because of the desired state, and lets ADDs
+// time out.
 func TestNothingIsLeft(t *testing.T) {
 	n := newNode(t)
 	n.desired.set(func() { n.desired.refuse = func(o api.Object) bool { return true } })

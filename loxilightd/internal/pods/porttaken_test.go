@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// hostPorts is a configuration that maps port 8080 of the node at each of the addresses.
+// hostPorts returns a configuration that maps port 8080 of the node at each of the addresses.
 func hostPorts(protocol string, addresses ...string) map[string]any {
 	var list []map[string]any
 	for _, ip := range addresses {
@@ -29,7 +29,7 @@ func wantTaken(t *testing.T, err *api.Error, port, pod string) {
 	}
 }
 
-// TestHostPortOfAnother: a port of the node maps to the pod that had it first, until that pod is
+// TestHostPortOfAnother: a host port maps to the first pod that requested it until that pod is
 // removed, even across restarts.
 func TestHostPortOfAnother(t *testing.T) {
 	n := newNode(t)

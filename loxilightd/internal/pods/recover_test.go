@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// TestStartClearsWhatWasNotFinished has all possible remains of a daemon that was killed at any
-// moment, together with an intact interface.
+// TestStartClearsWhatWasNotFinished creates all possible leftovers of a daemon that was killed at
+// any moment, together with an intact interface.
 func TestStartClearsWhatWasNotFinished(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("good", nil)

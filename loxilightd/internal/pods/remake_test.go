@@ -59,8 +59,8 @@ func TestRemake(t *testing.T) {
 	eventually(t, "after a restart both links are as before", again)
 	n.wantOnly("c1", "c2")
 
-	// Meanwhile, another device has the name: the link gets the next one, and its Endpoint is
-	// updated.
+	// Another device takes the name in the meantime: the link gets the next name, and its Endpoint
+	// is updated.
 	n.links.SetForeign("hs1")
 	remove("hs1")
 	eventually(t, "the link has another name", func() bool { _, ok := n.links.Links()["hs3"]; return ok && n.links.Links()["hs3"].Open })

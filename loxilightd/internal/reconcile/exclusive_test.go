@@ -40,7 +40,7 @@ func (y *exclusiveTable) Delete(ctx context.Context, key string) error {
 }
 
 // TestExclusiveTable: a row releases resources after all rows that changed with it have been tried,
-// and is Done only then. Without other work, one attempt is enough.
+// and is Done only then. Without other work, Begin is not called.
 func TestExclusiveTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := &exclusiveTable{table: newTable(map[string]int{})}

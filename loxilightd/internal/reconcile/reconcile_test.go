@@ -195,7 +195,8 @@ func TestRetriesBackOff(t *testing.T) {
 		r.Apply(7, []Change[string, int]{put("bad", 1), put("never", 2)})
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		// 50 ms doubled ten times are 51 s, then one each 30 s: about 29.
+		// Ten delays that double from 50 ms add up to 51 s; then there is one attempt every 30 s:
+		// about 29.
 		if n := f.calls["bad"]; n < 25 || n > 32 {
 			t.Errorf("%d attempts in ten minutes, want about 29", n)
 		}
@@ -286,8 +287,8 @@ func TestRepairsExternalChange(t *testing.T) {
 	})
 }
 
-// TestNotifyEndsPending: if a client could read the status Pending, the outcome is reported even if
-// it equals the previous outcome.
+// TestNotifyEndsPending: if a client could have read the status Pending, the outcome is reported
+// even if it equals the previous outcome.
 func TestNotifyEndsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestNeededInterfaces: an Interface can be removed from a device that other objects need only with
-// Force, whether by a deletion, a replacement or an update.
+// TestNeededInterfaces: only with Force can an Interface be removed from a device that other
+// objects need, whether by a deletion, a replacement or an update.
 func TestNeededInterfaces(t *testing.T) {
 	on := func(name, device string, inSwitch bool, role datapath.Role) *Object {
 		return &Object{Key: Key{KindInterface, name}, Owner: "cli", Spec: fmt.Sprint(device, role, inSwitch),

@@ -88,8 +88,8 @@ func TestDryRunsBesideCommits(t *testing.T) {
 	all.Wait()
 }
 
-// TestCirclesOfManyGroups puts so many groups that refer to one large group that visiting it for
-// each of them would take minutes.
+// TestCirclesOfManyGroups applies so many groups that refer to one large group that it would take
+// minutes to visit the large group once for each of them.
 func TestCirclesOfManyGroups(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	named := func(name string, groups ...datapath.GroupName) *Object {

@@ -232,7 +232,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestLargeRevision: former objects in many rows are found one by one.
+// TestLargeRevision: each object of a revision whose history takes many rows is found.
 func TestLargeRevision(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _ := open(t, cfg)

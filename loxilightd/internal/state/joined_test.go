@@ -33,8 +33,8 @@ func join(t *testing.T, s *Store, c *fakeClock) {
 	}
 }
 
-// joinedBefore returns the state that a rollback restores: the state before the pending change, with
-// the change of the other owner.
+// joinedBefore returns the state that a rollback restores: the state before the pending change,
+// with the change of the other owner.
 func joinedBefore(t *testing.T) string {
 	s, _ := open(t, testConfig(t.TempDir()))
 	change(t, s)
@@ -130,8 +130,8 @@ func TestJoinedConfirmations(t *testing.T) {
 	}
 }
 
-// TestJoinedReserves: the objects of a change stay reserved when other changes join it, and the objects
-// of these changes are reserved too.
+// TestJoinedReserves: the objects of a change stay reserved when other changes join it, and the
+// objects of these changes are reserved as well.
 func TestJoinedReserves(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _, err := Open(cfg)

@@ -255,8 +255,8 @@ func TestUndoneByHand(t *testing.T) {
 	}
 }
 
-// TestRestoreUndecodable: a change by a version that cannot decode an object, and deletes
-// it, can still be rolled back.
+// TestRestoreUndecodable: if a version that cannot decode an object deletes or replaces it, the
+// change can still be rolled back.
 func TestRestoreUndecodable(t *testing.T) {
 	cfg, c := clockConfig(t)
 	s, _, err := Open(cfg)
@@ -318,7 +318,7 @@ func TestRequestIDOfRollback(t *testing.T) {
 	}
 }
 
-// rule is a firewall rule of owner for the addresses of groups.
+// rule returns a firewall rule of owner for the addresses of groups.
 func rule(owner, name string, groups ...datapath.GroupName) *Object {
 	return &Object{Key: Key{KindFirewallRule, name}, Owner: owner, Spec: fmt.Sprint(groups), Value: &FirewallRule{
 		datapath.FirewallRule{Hooks: datapath.HookAll, Match: datapath.Match{SourceGroups: groups}},

@@ -30,8 +30,8 @@ func routeTo(peer, prefix string) *Object {
 }
 
 // TestPodsAreHereOrThere: a local pod subnet cannot be behind a Peer, whichever was configured
-// first. Exceptions are single addresses, which moved, and wider prefixes, because the longest
-// match wins.
+// first. Exceptions are the single addresses of pods that moved, and wider prefixes, because the
+// longest match wins.
 func TestPodsAreHereOrThere(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	one := func(o ...*Object) *Transaction { return &Transaction{Put: o} }

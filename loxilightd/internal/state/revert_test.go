@@ -35,7 +35,7 @@ func (m *small) decode(kind string, spec []byte) (Value, error) {
 
 func pick[T any](m *small, list ...T) T { return list[m.IntN(len(list))] }
 
-// some picks at most most different elements of list.
+// some picks up to most distinct elements of list.
 func some[T comparable](m *small, most int, list ...T) (picked []T) {
 	for _, i := range m.Perm(len(list))[:m.IntN(most+1)] {
 		picked = append(picked, list[i])
@@ -204,8 +204,8 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 	}
 }
 
-// pend commits a transaction with confirmation. It adds the previous state of the objects that it
-// changes to was, unless was contains them already.
+// pend commits a transaction with confirmation. It records in was the previous state of each object
+// that it changes, unless was already contains the object.
 func pend(s *Store, w *Transaction, was map[Key]*Object) error {
 	before := s.Snapshot()
 	r, err := s.Commit(w)
@@ -221,7 +221,7 @@ func pend(s *Store, w *Transaction, was map[Key]*Object) error {
 }
 
 // goal returns the expected state after a rollback of the pending change, which changed the objects
-// of was, with other applied.
+// in was, if other is applied before the rollback.
 func goal(s *Store, was map[Key]*Object, other *Transaction) map[Key]*Object {
 	all := map[Key]*Object{}
 	for o := range s.Snapshot().All() {

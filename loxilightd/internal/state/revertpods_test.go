@@ -116,7 +116,8 @@ func TestRestIsRevertedAllTheSame(t *testing.T) {
 	}
 }
 
-// TestEndpointOfPendingChangeReservesItsAddress: an address that a rollback would restore is held.
+// TestEndpointOfPendingChangeReservesItsAddress: an address that a rollback would restore stays
+// reserved.
 func TestEndpointOfPendingChangeReservesItsAddress(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs1", 1, "10.1.0.5")}})

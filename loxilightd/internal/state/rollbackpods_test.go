@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRollbackLeavesPods: pods that were attached since then stay, and deleted ones do not
-// return.
+// TestRollbackLeavesPods: pods that were attached after the restored revision stay, and pods that
+// were deleted after it do not return.
 func TestRollbackLeavesPods(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	pod := func(name, spec string) *Object { return object(t, OwnerCNI, "Service/"+name, spec) }
@@ -33,7 +33,7 @@ func TestRollbackLeavesPods(t *testing.T) {
 }
 
 // TestRollbackOfOwnerLeavesPods: a rollback for one owner does not change objects of pods either,
-// whether the owner had them then, has them now, or is the pods' own.
+// whether the owner owned them then, owns them now, or is the owner of all pods.
 func TestRollbackOfOwnerLeavesPods(t *testing.T) {
 	for _, owner := range []string{"", "cli", OwnerCNI} {
 		t.Run("owner "+owner, func(t *testing.T) {

@@ -17,8 +17,8 @@ func peerBy(name, owner, tunnel string) *Object {
 	return &Object{Key: Key{KindPeer, name}, Owner: owner, Spec: tunnel, Value: &Peer{datapath.Peer{Tunnel: datapath.TunnelName(tunnel)}}}
 }
 
-// TestTunnelsThatPeersName: a Tunnel that Peers name cannot be deleted alone, by any owner,
-// except by a rollback.
+// TestTunnelsThatPeersName: no owner can delete a Tunnel without the Peers that name it; only a
+// rollback can.
 func TestTunnelsThatPeersName(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	put := func(o ...*Object) *Transaction { return &Transaction{Put: o} }
