@@ -74,7 +74,7 @@ func describe(rules []classify.Rule, i int) string {
 	return fmt.Sprintf(": hooks %d, %+v", rules[i].Hooks, *rules[i].Match)
 }
 
-// TestManyRules does the same with hard sets of 10,000 rules.
+// TestManyRules does the same with sets of 10,000 rules that are hard to search.
 func TestManyRules(t *testing.T) {
 	t.Logf("-seed %d", *seed)
 	for name, rules := range testrules.HardSets(10_000) {
@@ -105,7 +105,7 @@ func TestMostRules(t *testing.T) {
 		rules := make([]classify.Rule, n)
 		for i := range rules {
 			rules[i] = w.Rule()
-			if i%2 == 0 { // a few each of many shapes
+			if i%2 == 0 { // many shapes, with a few rules each
 				rules[i].Match.TCPFlags = datapath.TCPFlagsMatch{Mask: 0xff, Flags: uint8(i)}
 			}
 		}
@@ -211,10 +211,10 @@ func refused(t *testing.T, rules []classify.Rule, groups map[datapath.GroupName]
 	}
 }
 
-// TestTooMuch compiles rules that need more memory than permitted.
+// TestTooMuch: rules that need more memory than permitted are refused.
 func TestTooMuch(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
-	// Each address is in about three of a thousand groups, each of which many rules use.
+	// Each address is in about three of the thousand groups, and many rules use each group.
 	groups := make(map[datapath.GroupName]datapath.AddressGroup)
 	name := func() datapath.GroupName { return datapath.GroupName(fmt.Sprint(r.IntN(1000))) }
 	for i := range 1000 {

@@ -40,7 +40,7 @@ func counts(table []uint32, n int) []int {
 	return c
 }
 
-// moved counts slots whose backend changed, except slots whose old or new backend is the one in
+// moved counts slots whose backend changed, except changes from or to the backend with address
 // gone.
 func moved(before, after []uint32, was, is []Weighted, gone netip.AddrPort) int {
 	n := 0
@@ -55,8 +55,8 @@ func moved(before, after []uint32, was, is []Weighted, gone netip.AddrPort) int 
 
 var fillers = map[string]func([]uint32, []Weighted){"maglev": Maglev, "proportional": Proportional}
 
-// TestSharesFollowWeights: every backend's share is its quota to within two slots, for any
-// weights.
+// TestSharesFollowWeights: the share of each backend differs from its quota by at most two slots,
+// for any weights.
 func TestSharesFollowWeights(t *testing.T) {
 	for name, fillTable := range fillers {
 		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
@@ -120,7 +120,7 @@ func TestMaglevIsEven(t *testing.T) {
 	}
 }
 
-// TestMaglevDisruptsLittle: as in figure 12 of the paper, few per cent of the slots of other
+// TestMaglevDisruptsLittle: as in figure 12 of the paper, only a few per cent of the slots of other
 // backends move when one backend of many is removed or added.
 func TestMaglevDisruptsLittle(t *testing.T) {
 	for _, tt := range []struct {

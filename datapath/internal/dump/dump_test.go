@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestListingsAreRetried checks H10: dumps that changes may interrupt use [Retry], because the
-// kernel reports an incomplete dump and the library returns that error.
+// TestListingsAreRetried checks H10: dumps that concurrent changes may interrupt use [Retry],
+// because the kernel then reports the dump as incomplete and the library returns an error.
 func TestListingsAreRetried(t *testing.T) {
 	lists := regexp.MustCompile(`\.(Link|Addr|Neigh|Route|Rule|Filter|Qdisc|Class|Chain)List(Filtered)?\b`)
 	found := 0

@@ -21,7 +21,7 @@ func arpFrame(eth testpkt.Ethernet, op uint16, senderMAC [6]byte, sender netip.A
 	return append(append(f, targetMAC[:]...), target.AsSlice()...)
 }
 
-// neighbourMessage builds a message of neighbour discovery about target.
+// neighbourMessage builds a neighbour discovery message about target.
 func neighbourMessage(eth testpkt.Ethernet, kind uint8, flags uint32, from, to, target netip.Addr, options ...byte) []byte {
 	body := binary.BigEndian.AppendUint32([]byte{kind, 0, 0, 0}, flags)
 	body = append(append(body, target.AsSlice()...), options...)
@@ -40,8 +40,8 @@ func neighbourMessage(eth testpkt.Ethernet, kind uint8, flags uint32, from, to, 
 	return append(append(append(f, from.AsSlice()...), to.AsSlice()...), body...)
 }
 
-// announces makes the device with index answer requests for prefix; 0: only the node has the
-// prefix.
+// announces makes the device with index answer requests for prefix; 0: the node owns prefix, but no
+// device answers.
 func (r *rig) announces(index uint32, prefix string, flags uint32) {
 	r.t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -144,7 +144,7 @@ func TestAnsweredND(t *testing.T) {
 }
 
 // TestNobodys: packets to an address that only NAT rules use are dropped unless they belong to a
-// connection; replies on connections pass.
+// connection, as replies do.
 func TestNobodys(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {
@@ -167,7 +167,7 @@ func TestNobodys(t *testing.T) {
 			}
 			frame = testpkt.Build(r.out.arrives(), ipHeader(stranger.Addr(), outer.Addr(), 61), untracked)
 			r.step("of no connection", r.out, frame, actShot, frame)
-			// So is a packet from a client, whose source would be translated.
+			// A packet from a client, whose source would be translated, is dropped as well.
 			r.knowNeighbours(f)
 			r.ns.Run(t, "ip", "route", "replace", pool, "via", f.far.Addr().String())
 			frame = message(r.in.arrives(), proto, f.client, netip.AddrPortFrom(outer.Addr(), 9), stageOpen, 61)

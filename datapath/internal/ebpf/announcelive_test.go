@@ -15,9 +15,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestPoolOnLink: pool addresses in the network to which connections leave need no route there, and
-// need not be on a device: they are announced to neighbours, and requests for them are answered.
-// Packets to them that belong to no connection are dropped, and do not loop.
+// TestPoolOnLink: pool addresses in the network of the output device need no route to the node, and
+// need not be assigned to a device: the node announces them to neighbours, and answers requests for
+// them. Packets to them that belong to no connection are dropped, and do not loop.
 func TestPoolOnLink(t *testing.T) {
 	for _, tt := range []struct{ server, pool, one string }{
 		{"10.0.1.11", "10.0.1.192/28", "10.0.1.200"},
@@ -77,7 +77,7 @@ func TestAnnounced(t *testing.T) {
 		"redirect": {Type: datapath.DNAT, Match: datapath.Match{Destination: prefixes("10.0.1.96/28")}, Addresses: prefixes("192.0.2.10/32")},
 	})
 	for _, tt := range []struct {
-		dev, addr string // no device: only the node has the address
+		dev, addr string // no device: the entry of the node itself
 		want      bool
 	}{
 		{"out0", "10.0.1.200", true}, {"in0", "10.0.1.200", false}, {"", "10.0.1.200", true},

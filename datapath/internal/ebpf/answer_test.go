@@ -17,8 +17,8 @@ import (
 
 //go:generate go tool bpf2go -cc clang-19 -go-package ebpf -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" answerer ../../../ebpf-src/answer_test.bpf.c
 
-// answerer loads the program that answers every packet, with these settings, on the maps of r (nil:
-// its own maps).
+// answerer loads the test program that answers packets, with these settings, on the maps of r; r
+// nil: on its own maps.
 func answerer(t testing.TB, r *rig, settings map[string]any) *ebpf.Program {
 	t.Helper()
 	spec, err := loadAnswerer()
@@ -149,8 +149,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// noWindow sets the window of a TCP segment without data to 0 from 1, since testpkt takes 0 for the
-// default.
+// noWindow changes the window of a TCP segment without data from 1 to 0, since testpkt replaces 0
+// by its default.
 func noWindow(frame []byte) []byte {
 	tcp := frame[len(frame)-20:]
 	tcp[15] = 0
@@ -195,7 +195,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// sizes returns sizes of datagrams around the number of bytes that an error quotes at most.
+// sizes returns datagram sizes, some of them around the maximum that an error quotes.
 func sizes(family string) map[int]bool {
 	all := map[int]bool{0: true, 1: true, 2: true, 3: true, 15: true, 200: true, 484: true, 485: true, 1400: true}
 	edge := 548 - 28
@@ -218,7 +218,7 @@ func datagram(eth testpkt.Ethernet, from, to netip.AddrPort, size int) []byte {
 		testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Raw(data))
 }
 
-// TestNotAnswered: packets in response to which no error may be sent (RFC 1812, section 4.3.2.7;
+// TestNotAnswered: packets that must not be answered by an ICMP error (RFC 1812, section 4.3.2.7;
 // RFC 4443, section 2.4) are dropped and counted.
 func TestNotAnswered(t *testing.T) {
 	base := newRig(t)
@@ -263,7 +263,7 @@ func TestNotAnswered(t *testing.T) {
 }
 
 // TestEchoIsProhibited: protocols without a rejection of their own get the ICMP error "prohibited".
-// If the ingress device has no address, the source is the packet's destination.
+// If the ingress device has no address, the error's source is the packet's destination.
 func TestEchoIsProhibited(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)
@@ -282,8 +282,8 @@ func TestEchoIsProhibited(t *testing.T) {
 	}
 }
 
-// TestAnswersAreLimited: one CPU sends a limited number of answers in a tick of 134 ms; errors are
-// limited before resets. Packets beyond the limit are dropped and counted as such.
+// TestAnswersAreLimited: each CPU sends a limited number of answers in a tick of 134 ms, fewer
+// errors than resets. Packets beyond the limit are dropped and counted as such.
 func TestAnswersAreLimited(t *testing.T) {
 	base := newRig(t)
 	p := answerer(t, base, nil)

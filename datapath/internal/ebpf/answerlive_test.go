@@ -21,7 +21,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// refusing is two hosts, one of which has a program on its hooks that refuses the packets that it
+// refusing is a client and a node; a program on a hook of the node refuses packets that the node
 // receives or sends.
 //
 //	[client] eth0 192.0.2.10 ── 192.0.2.1 in0 [node]
@@ -70,7 +70,7 @@ func (n *refusing) eachFamily(t *testing.T, run func(t *testing.T, client, node 
 func TestRefusedSockets(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook         ebpf.AttachType
-		client, node bool // fill in checksums in software
+		client, node bool // compute checksums in software
 	}{
 		"on the way in":                          {ebpf.AttachTCXIngress, false, false},
 		"on the way in, checksums of the client": {ebpf.AttachTCXIngress, true, false},
@@ -107,7 +107,7 @@ func TestRefusedSockets(t *testing.T) {
 	}
 }
 
-// refusals send packets that are to be refused.
+// refusals contains, by protocol, functions that send packets and return the error of the socket.
 var refusals = map[string]func(t *testing.T, from *testnet.NS, to string) error{
 	"TCP": refusedTCP, "UDP": refusedUDP, "SCTP": refusedSCTP,
 }

@@ -22,7 +22,7 @@ func BenchmarkTracked(b *testing.B) {
 		proto    uint8
 		src, dst string
 		flags    uint16
-		bridge   bool // it arrives on a bridge port
+		bridge   bool // the packet arrives on a bridge port
 	}{
 		{"udp4", testpkt.ProtoUDP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
 		{"tcp4", testpkt.ProtoTCP, "192.0.2.10:40000", "10.0.1.11:80", 0, false},
@@ -35,13 +35,13 @@ func BenchmarkTracked(b *testing.B) {
 		b.Run(bench.name, func(b *testing.B) {
 			r := newRig(b)
 			src, dst := netip.MustParseAddrPort(bench.src), netip.MustParseAddrPort(bench.dst)
-			// Without a context the device is lo, whose address is all zero.
+			// Without a context the device is lo, whose MAC is all zeros.
 			frame := packet(testpkt.Ethernet{}, bench.proto, src, dst, stageData, 255)
 			r.put(kernel.MapLlNexthop, uint32(7), kernel.Nexthop{
 				Ifindex: r.out.index, MtuBytes: 1500, CheckedTick: rigTick() + 20,
 			})
 			if bench.bridge {
-				r.put(kernel.MapLlBridged, uint32(0), uint64(1<<1)) // of lo
+				r.put(kernel.MapLlBridged, uint32(0), uint64(1<<1)) // the bit of lo
 				r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: 1}, kernel.BridgePort{Bridge: 99, Domain: 3})
 			}
 			meta := kernel.CtMeta{Nexthop: 7, State: uint8(kernel.CtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
@@ -74,5 +74,5 @@ func BenchmarkTracked(b *testing.B) {
 	}
 }
 
-// repeats is how often a packet is used before its TTL ends.
+// repeats is the number of runs with one packet, each of which decrements its TTL.
 const repeats = 250

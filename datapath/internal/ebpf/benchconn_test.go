@@ -70,7 +70,7 @@ func BenchmarkConnection(b *testing.B) {
 	}
 }
 
-// live sends the packets of a connection's life and adds up the time of each.
+// live sends the packets of a connection's life, and adds the run time of each to total.
 func (r *rig) live(client, frontend, backend netip.AddrPort, total []time.Duration) {
 	r.t.Helper()
 	r.ns.Do(r.t, func() error {
@@ -93,7 +93,7 @@ func (r *rig) live(client, frontend, backend netip.AddrPort, total []time.Durati
 	})
 }
 
-// timeOne sends one frame in by dev and returns the run time of the program, which
+// timeOne runs p on a frame that arrives on dev, and returns the run time of the program, which
 // [ebpf.Program.Run] does not return.
 func timeOne(p *ebpf.Program, frame []byte, dev rigPort) (d time.Duration, action uint32, err error) {
 	var ctx [44]uint32 // struct __sk_buff

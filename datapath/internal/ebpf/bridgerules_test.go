@@ -31,7 +31,7 @@ func (b *bridged) put(rules ...datapath.FirewallRule) {
 	b.putRules(set)
 }
 
-// reaches reports whether a TCP connection from a host is established in time.
+// reaches reports whether a TCP connection from a host is established within wait.
 func (b *bridged) reaches(station int, addr string, wait time.Duration) bool {
 	b.t.Helper()
 	c, err := b.stations[station].Dial("tcp", "", addr, wait)
@@ -41,13 +41,13 @@ func (b *bridged) reaches(station int, addr string, wait time.Duration) bool {
 	return err == nil
 }
 
-// wantNothing sends words that must not be answered.
+// wantNothing sends words, none of which may be answered.
 func (b *bridged) wantNothing(what string, c *conversation) {
 	b.t.Helper()
 	for range 3 {
 		_, err := c.Write([]byte("unheard"))
 		b.ok(err)
-		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // the read reports it
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond)) // the read reports an error
 		var got [64]byte
 		if n, err := c.Read(got[:]); !errors.Is(err, os.ErrDeadlineExceeded) {
 			b.t.Errorf("%s: %q, %v", what, got[:n], err)
@@ -94,7 +94,7 @@ func TestRulesOfBridgePorts(t *testing.T) {
 	}
 }
 
-// TestRulesOfBridgePortsForGroups: multicast packets are evaluated at each port.
+// TestRulesOfBridgePortsForGroups: broadcast packets are evaluated at each output port.
 func TestRulesOfBridgePortsForGroups(t *testing.T) {
 	b := newBridged(t, false)
 	b.bridgesAlone()

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// TestNumbersAreThoseOfTheHeaders compares constants that have no type in the programs' BTF.
+// TestNumbersAreThoseOfTheHeaders compares constants with #defines, which are not in BTF.
 func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 	if brief(0, 1) == 1 {
 		t.Skip("the headers are not on an emulated machine")

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestPortsStayPorts: during a start the programs still know on which devices a program at the
+// TestPortsStayPorts: throughout a start devices keep DevicePort, the flag that a program at their
 // ingress hook has evaluated the packets. A device without a program is not a port.
 func TestPortsStayPorts(t *testing.T) {
 	n := newNetwork(t)
@@ -59,7 +59,7 @@ func TestPortsStayPorts(t *testing.T) {
 }
 
 // TestUplinkKeepsItsName: after an uplink was renamed, rules match it by the old name until the NAT
-// rules in force contain the new one, so that no packet leaves untranslated.
+// rules in force contain the new name, so that no packet leaves untranslated.
 func TestUplinkKeepsItsName(t *testing.T) {
 	ctx := context.Background()
 	for _, address := range []string{"10.0.1.1", "2001:db8:2::1"} {

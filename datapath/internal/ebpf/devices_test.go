@@ -38,8 +38,8 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// flap creates, changes and deletes devices of the node with several workers until stop is closed,
-// and returns the number of changes.
+// flap creates, changes and deletes devices of the node with several workers until stop is closed.
+// wait waits for the workers, and returns the number of changes.
 func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
 	n.t.Helper()
 	var wg sync.WaitGroup
@@ -89,7 +89,7 @@ func TestDevicesFlap(t *testing.T) {
 	})
 	ctx := context.Background()
 	n.attach()
-	many := make([]testnet.Port, 60) // a listing takes several messages
+	many := make([]testnet.Port, 60) // so that a dump takes several messages
 	for i := range many {
 		many[i] = testnet.Port{NS: n.node, Name: fmt.Sprintf("more%d", i), Addrs: []string{fmt.Sprintf("203.0.113.%d/32", 100+i)}}
 		testnet.Veth(t, many[i], testnet.Port{NS: n.node, Name: fmt.Sprintf("erom%d", i)})

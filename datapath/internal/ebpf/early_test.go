@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// knowNeighbours enters sender and receiver into the kernel's neighbour table.
+// knowNeighbours enters client and server as the kernel's neighbours, and adds free next hops.
 func (r *rig) knowNeighbours(f family) {
 	r.t.Helper()
 	r.ns.Run(r.t, "ip", "neigh", "replace", f.client.Addr().String(), "lladdr", "02:00:5e:10:01:17", "dev", "in0", "nud", "permanent")
@@ -21,13 +21,13 @@ func (r *rig) knowNeighbours(f family) {
 	}
 }
 
-// begins sends the first packet of a connection, and returns what the program does with it.
+// begins sends the first packet of a connection, and returns the action and the resulting packet.
 func (r *rig) begins(f family, proto uint8, from netip.AddrPort) (int32, []byte) {
 	r.t.Helper()
 	return r.run(r.ingress, r.in, message(r.in.arrives(), proto, from, f.server(proto, from), stageOpen, 61))
 }
 
-// server returns the destination for packets of from. For echo messages the identifier is both the
+// server returns the destination to which from sends. For echo messages the identifier is both the
 // source and the destination port.
 func (f family) server(proto uint8, from netip.AddrPort) netip.AddrPort {
 	if proto == testpkt.ProtoICMP || proto == testpkt.ProtoICMPv6 {
@@ -58,7 +58,7 @@ func TestTranslatedAtOnce(t *testing.T) {
 func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) {
 	r.t.Helper()
 	server := f.server(proto, f.client)
-	// If the neighbour were unknown, the kernel would resolve it for the first packet.
+	// If the neighbour were unknown, the first packet would go to the kernel, which resolves it.
 	action, out := r.begins(f, proto, f.client)
 	outer := netip.AddrPortFrom(addressOf(out), sourcePort(out, proto))
 	if action != actRedirect || !want.Contains(outer.Addr()) || (outer.Port() == f.client.Port()) != keep {
@@ -78,7 +78,7 @@ func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) 
 	if n := r.count(half); n != 2 {
 		r.t.Errorf("%d entries, want one for each direction", n)
 	}
-	_, _ = r.run(r.ingress, r.out, message(r.out.arrives(), proto, far, outer, stageAnswer, 61)) // as above
+	_, _ = r.run(r.ingress, r.out, message(r.out.arrives(), proto, far, outer, stageAnswer, 61)) // the next packets check the result
 	r.step("confirmation", r.in, message(r.in.arrives(), proto, f.client, server, stageConfirm, 61),
 		actRedirect, message(r.out.leaves(), proto, outer, far, stageConfirm, 60))
 	r.step("data back", r.out, message(r.out.arrives(), proto, far, outer, stageAnswer, 61),

@@ -57,7 +57,7 @@ func (c *racer) restore(tick uint32) {
 	}
 }
 
-// send sends all replies, and returns which the programs forwarded.
+// send sends all replies, and returns which of them the programs forwarded.
 func (c *racer) send(start <-chan struct{}) (forwarded [expireBatch]bool) {
 	c.ns.Do(c.t, func() error {
 		var ctx [46]uint32 // struct __sk_buff

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// spread opens times connections, one after the other, and counts the answers of each server.
+// spread opens connections, one after the other, and counts the answers of each server.
 func (n *network) spread(times int) map[string]int {
 	n.t.Helper()
 	seen := make(map[string]int)
@@ -23,7 +23,7 @@ func (n *network) spread(times int) map[string]int {
 	return seen
 }
 
-// all returns web with its three backends in this state, with these weights.
+// all returns web(3) with all backends in this state, and with these weights.
 func all(state datapath.BackendState, weights ...uint16) datapath.Service {
 	s := web(3)
 	for i := range s.Backends {
@@ -32,8 +32,8 @@ func all(state datapath.BackendState, weights ...uint16) datapath.Service {
 	return s
 }
 
-// TestAffinityInTheFallback: while draining backends or backends of weight 0 get new connections
-// because no other exists, a client stays with its backend, but no longer than that.
+// TestAffinityInTheFallback: a client stays with its backend as long as draining backends, or
+// backends of weight 0, get new connections because no other exists.
 func TestAffinityInTheFallback(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

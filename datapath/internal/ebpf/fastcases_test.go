@@ -82,7 +82,7 @@ func (c *fastCase) value(t testing.TB) []byte {
 	return append(b, 0, 0, 0, 0)
 }
 
-// fastChange is one change.
+// fastChange is one change to a fastCase.
 type fastChange struct {
 	name  string
 	do    func(*fastCase)
@@ -184,7 +184,7 @@ func left(version byte, change fastChange) fastChange {
 	return change
 }
 
-// longer changes the length in the IP header, but not that of the packet.
+// longer changes the length in the IP header, but not the length of the packet.
 func longer(name string, bytes int) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) {
 		if len(c.frame) < 34 {

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// ruleFor returns a rule about packets to one address.
+// ruleFor returns a rule for packets to one address.
 func ruleFor(priority int32, addr string, action datapath.FirewallAction) datapath.FirewallRule {
 	p, err := netip.MustParseAddr(addr).Prefix(32)
 	if err != nil {
@@ -62,8 +62,8 @@ func (n *network) hit(id uint32, packets uint64) {
 	n.ok(n.d.maps[kernel.MapLlRuleHits].Update(id, hits, ebpf.UpdateExist))
 }
 
-// wantInForce fails the test unless these rules match packets to three addresses (0: no rule) and
-// the epoch is epoch.
+// wantInForce fails the test unless want are the rules in force for packets to three addresses (0:
+// no rule), and the epoch is epoch.
 func (n *network) wantInForce(what string, epoch uint32, want ...uint32) {
 	n.t.Helper()
 	if got := n.rulesInForce("10.0.1.11", "10.0.1.12", "10.0.1.13"); !slices.Equal(got, want) {
@@ -299,7 +299,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	}
 }
 
-// manyRules returns so many rules, and one for 10.0.1.11 that may name a device.
+// manyRules returns this number of rules, and one for 10.0.1.11 that may name a device.
 func manyRules(action datapath.FirewallAction, rules int, out ...string) datapath.FirewallSet {
 	set := datapath.FirewallSet{Rules: make(map[datapath.RuleName]datapath.FirewallRule)}
 	for i := range rules {
@@ -330,14 +330,14 @@ func (n *network) action() datapath.FirewallAction {
 // imageMaps are the maps of images, the smallest first.
 var imageMaps = []string{kernel.MapLlImage128k, kernel.MapLlImage1m, kernel.MapLlImage8m, kernel.MapLlImage64m}
 
-// ruleID returns the id of a rule; 0: there is none.
+// ruleID returns the id of a rule; 0: the rule does not exist.
 func (n *network) ruleID(name datapath.RuleName) uint32 {
 	id, _ := n.d.firewall.ID(name)
 	return id
 }
 
 // interrupt changes the rules, and aborts before step number at, as if the daemon were killed. It
-// returns the name of the step; "": there are fewer steps.
+// returns the name of that step; "": there are fewer steps.
 func (n *network) interrupt(from, to datapath.FirewallSet, at int) (last string) {
 	n.t.Helper()
 	defer func() { kernel.AtStep = func(string) error { return nil } }()
@@ -378,7 +378,7 @@ func TestFirewallSetInterrupted(t *testing.T) {
 			}
 			seen[last] = true
 			in, epoch := n.action(), n.epoch()
-			n.ok(n.d.adoptRules()) // as the next run
+			n.ok(n.d.adoptRules()) // as the next run does
 			n.ok(n.d.firewall.Update(context.Background(), datapath.NodeSet, change.to))
 			if n.action() != datapath.ActionReject {
 				t.Errorf("before %s: the next run does not put the rules in force", last)

@@ -30,7 +30,7 @@ type rigRule struct {
 	flags  uint8
 }
 
-// rules puts rules in force now.
+// rules puts rules in force, and records the current tick as the time of the change.
 func (r *rig) rules(list ...rigRule) {
 	r.t.Helper()
 	compiled := make([]classify.Rule, len(list))
@@ -188,8 +188,8 @@ func TestAnswersAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestAnswersToTheNode: replies on the node's own connection may arrive on a device other than the
-// one by which its packets leave.
+// TestAnswersToTheNode: a rule that allows the node's own connections by their output device allows
+// their replies as well, which have no output device.
 func TestAnswersToTheNode(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -327,7 +327,7 @@ func TestRulesOfTheRest(t *testing.T) {
 	}
 }
 
-// withProtocol returns an IP header with the protocol of a layer that testpkt does not build.
+// withProtocol sets the protocol of an IP header, for protocols that testpkt does not build.
 func withProtocol(l testpkt.Layer, protocol uint8) testpkt.Layer {
 	switch h := l.(type) {
 	case testpkt.IPv4:
@@ -340,7 +340,7 @@ func withProtocol(l testpkt.Layer, protocol uint8) testpkt.Layer {
 	return l
 }
 
-// TestRulesReject: the sender gets a rejection, and its reason is counted.
+// TestRulesReject: the sender gets a rejection, and the drop reason is counted.
 func TestRulesReject(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

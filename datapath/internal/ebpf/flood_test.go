@@ -54,7 +54,7 @@ type flood struct {
 	sent        int
 }
 
-// say sends a numbered datagram, in either direction, into a port.
+// say sends a numbered datagram into a port: from here to there if forth, else back.
 func (f *flood) say(port int, forth bool) (text string) {
 	f.t.Helper()
 	a, b := netip.MustParseAddrPort("10.9.0.1:4660"), netip.MustParseAddrPort("10.9.0.2:22136")
@@ -70,7 +70,7 @@ func (f *flood) say(port int, forth bool) (text string) {
 	return text
 }
 
-// comes reports whether a datagram comes out of a port.
+// comes reports whether a datagram with text leaves by a port within a time.
 func (f *flood) comes(port int, text string, within time.Duration) (seen bool) {
 	f.t.Helper()
 	for end := time.Now().Add(within); !seen && time.Now().Before(end); time.Sleep(time.Millisecond) {

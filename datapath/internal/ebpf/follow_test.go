@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestMessagesAreLost is H10: so many changes happen at once that messages are lost. The data plane
-// reads the current state instead, and is notified of the next change at once.
+// TestMessagesAreLost is H10: so many changes happen at once that netlink messages are lost. The
+// data plane reads the current state instead, and is notified of the next change at once.
 func TestMessagesAreLost(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -88,7 +88,7 @@ func TestReceivingFails(t *testing.T) {
 		return v.xdpTargets.frames[out0]
 	}
 	testnet.Eventually(t, 5*time.Second, "out0 transmits XDP frames", sends)
-	// Each change is reported to another subscription.
+	// Each change is reported to a different subscription.
 	changes := []struct {
 		name string
 		once func(on bool)

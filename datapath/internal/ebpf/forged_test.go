@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// skbTCIndex is the index of tc_index in struct __sk_buff.
+// skbTCIndex is the offset of tc_index in struct __sk_buff.
 const skbTCIndex = 44
 
 // forge sets skb->tc_index of all packets that leave by a device to a word, which the peer of a

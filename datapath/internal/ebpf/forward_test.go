@@ -134,11 +134,11 @@ func (r *rig) connect(f family, proto uint8, m natMode) path {
 	return p
 }
 
-// forth is the tuple of the client's packets as they arrive, back that of the backend's.
+// forth and back return the tuples of the client's and the backend's packets as they arrive.
 func (p path) forth() rigTuple { return rigTuple{p.proto, p.client, p.vip} }
 func (p path) back() rigTuple  { return rigTuple{p.proto, p.backend, p.source} }
 
-// slow sends a packet of the client, or the backend, on the slow path.
+// slow sends a packet of the client or, for stageAnswer, of the backend on the slow path.
 func (r *rig) slow(what string, p path, s stage) {
 	r.t.Helper()
 	if s == stageAnswer {
@@ -152,8 +152,8 @@ func (r *rig) slow(what string, p path, s stage) {
 }
 
 // outcome returns what the programs do with a packet of the client on the slow path, and its TTL
-// afterwards. The stack forwards the packet, unless its source is the node's own IPv4 address: the
-// stack would drop it as a martian.
+// afterwards. The stack forwards the packet, unless its source is now the node's own IPv4 address:
+// the stack would drop it as a martian, so the programs redirect it.
 func (p path) outcome(ttl uint8) (int32, uint8) {
 	if p.source.Addr().Is4() && p.source.Addr() != p.client.Addr() {
 		return actRedirect, ttl - 1
@@ -228,8 +228,8 @@ func (r *rig) entry(t rigTuple, want rigConn) {
 	}
 }
 
-// TestChecksumCarries: the difference of frontend and backend causes a carry in the checksum, on
-// the fast path, which changes the TTL as well.
+// TestChecksumCarries: the difference between frontend and backend causes a carry in the checksum,
+// on the fast path, which changes the TTL as well.
 func TestChecksumCarries(t *testing.T) {
 	r := newRig(t)
 	f := families[0]

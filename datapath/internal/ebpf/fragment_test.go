@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// big builds a UDP or TCP packet that needs fragments.
+// big builds a UDP or TCP packet that must be fragmented.
 func big(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, ttl uint8) []byte {
 	ip := ipHeader(from.Addr(), to.Addr(), ttl)
 	if four, ok := ip.(testpkt.IPv4); ok {

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// wideDatagram builds a datagram with size bytes of payload, no two words of which are equal.
+// wideDatagram builds a datagram with size bytes of payload, in which no two words are equal.
 func wideDatagram(eth testpkt.Ethernet, from, to netip.AddrPort, ttl uint8, size int) []byte {
 	ip := ipHeader(from.Addr(), to.Addr(), ttl)
 	if four, ok := ip.(testpkt.IPv4); ok {
@@ -32,7 +32,7 @@ func wideDatagram(eth testpkt.Ethernet, from, to netip.AddrPort, ttl uint8, size
 	return testpkt.Build(eth, ip, testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload(text.String()[:size]))
 }
 
-// fragmentSizes are the sizes of F01.
+// fragmentSizes are the datagram sizes of F01.
 var fragmentSizes = []int{4000, 60000}
 
 // TestFragmentOrders is F01: fragments that arrive after their first one are handled like it,
@@ -101,8 +101,9 @@ func (r *rig) fragmentOrders(p path, size int, rules bool) {
 }
 
 // TestManyFragmentedDatagrams is F02: if there are more concurrent datagrams than the table has
-// room for, the oldest are evicted, no more than necessary, and their lost fragments are counted.
-// The table is small, so that an emulated CPU finishes before first fragments expire, after 30 s.
+// room for, about as many of the oldest as necessary are evicted, and their lost fragments are
+// counted. The table is small, so that an emulated CPU finishes before first fragments expire,
+// after 30 s.
 func TestManyFragmentedDatagrams(t *testing.T) {
 	r := newRig(t, func(spec *ebpf.CollectionSpec) { spec.Maps[kernel.MapLlFragment].MaxEntries = 2048 })
 	f := families[0]
@@ -130,7 +131,7 @@ func TestManyFragmentedDatagrams(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d lost, of which %d are among the last %d", lost, count, recent, room/2)
-	// The map evicts many entries at once.
+	// The map evicts entries in batches.
 	if slack := room / 8; lost < count-room || lost > count-room+slack || recent > 0 {
 		t.Errorf("%d of %d were lost, want %d to %d; %d of the last %d", lost, count, count-room, count-room+slack, recent, room/2)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// raw builds an IP packet of a protocol, 3000 bytes long, that may be cut into fragments.
+// raw builds an IP packet of a protocol that may be fragmented, with 3000 bytes of payload.
 func raw(eth testpkt.Ethernet, from, to netip.Addr, proto uint8, layers ...testpkt.Layer) []byte {
 	body := make([]byte, 3000)
 	for i := range body {

@@ -254,7 +254,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestLinkLocal compares the result with a manually built address.
+// TestLinkLocal compares LinkLocal with an address that was computed by hand.
 func TestLinkLocal(t *testing.T) {
 	if got := datapath.LinkLocal(podMAC); got != podLocal {
 		t.Errorf("got %s, want %s", got, podLocal)

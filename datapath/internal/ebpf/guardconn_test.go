@@ -64,7 +64,7 @@ func (r *rig) intrude(p path) {
 	if n := r.counters()["DROP_SPOOFED"]; n != 2 {
 		r.t.Errorf("%d counted as spoofed, want 2", n)
 	}
-	// The client's address belongs to another endpoint now, as guards.open records it.
+	// From here on another endpoint has the client's address, as guards.open records it.
 	key := kernel.GuardKey{Ifindex: r.in.index}
 	key.Addr.Word = rigWords(p.client.Addr().String())
 	r.ok(r.maps[kernel.MapLlGuard].Delete(key))
@@ -104,7 +104,7 @@ func TestGuardedFrames(t *testing.T) {
 	}
 }
 
-// endpoint returns the client as an endpoint, behind in0.
+// endpoint returns an endpoint for the client, with device in0 and these addresses.
 func (n *network) endpoint(addrs ...string) datapath.Endpoint {
 	e := datapath.Endpoint{Device: "in0", MAC: n.client.MAC(n.t, "eth0")}
 	for _, a := range addrs {
@@ -294,8 +294,7 @@ func (n *network) endpointAt(device string) datapath.Endpoint {
 	return datapath.Endpoint{Device: device, MAC: podMAC, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.10")}}
 }
 
-// TestGuardIsClosed: no packet passes after the programs are attached and before addresses are
-// configured.
+// TestGuardIsClosed: no packet passes between attaching the programs and configuring the addresses.
 func TestGuardIsClosed(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
@@ -370,9 +369,9 @@ func TestDeparted(t *testing.T) {
 	})
 }
 
-// TestReleasedInBothNamespaces: a connection to the address of a pod may be translated in one
-// namespace and continue in the other. Equal link-local addresses in the two namespaces are
-// unrelated.
+// TestReleasedInBothNamespaces: a released pod address affects connections in both namespaces,
+// since a connection may be translated in one and continue in the other. A released link-local
+// address affects only connections in its own namespace.
 func TestReleasedInBothNamespaces(t *testing.T) {
 	pod, local, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fe80::5"), netip.MustParseAddr("203.0.113.9")
 	d := &departed{}
@@ -397,8 +396,8 @@ func TestReleasedInBothNamespaces(t *testing.T) {
 	}
 }
 
-// TestGuardIsRepaired: if another program detached one of the programs, the device is down while
-// the other is attached again.
+// TestGuardIsRepaired: if another program detached one of our programs, the device is down while
+// that program is attached again.
 func TestGuardIsRepaired(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

@@ -32,7 +32,7 @@ func TestGuardsUnderFaults(t *testing.T) {
 		return nil
 	}})
 	g := newGuards(&DataPlane{tables: all, epoch: rules.NewEpoch(all)})
-	devices := []guardedDevice{{0, 5}, {0, 5 + 1<<16}, {1, 5}} // two share a bit
+	devices := []guardedDevice{{0, 5}, {0, 5 + 1<<16}, {1, 5}} // the first two share a bit
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:244::2")}
 	desired := map[guardedDevice][]netip.Addr{} // no key: no guard
 	epoch := func() uint32 {

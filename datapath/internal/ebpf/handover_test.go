@@ -41,7 +41,7 @@ func newHandover(t *testing.T) *handover {
 }
 
 // give moves the frontends with port 80 to the new service; later: the old service releases them
-// first.
+// before the new one gets them.
 func (h *handover) give(later bool) {
 	h.t.Helper()
 	passed := h.old.Frontends[:2]
@@ -83,7 +83,7 @@ func TestFrontendIsHandedOver(t *testing.T) {
 			h.answer("by another frontend", other, "udp-0")
 			h.tcp.echo(t, "with the old service")
 			list, _, err := h.d.Connections().List(context.Background(), datapath.ConnectionFilter{Protocol: datapath.UDP}, "", 10)
-			// A reply that the old server sent meanwhile may have its own connection.
+			// A reply that the old server sent meanwhile may have opened a connection of its own.
 			list = slices.DeleteFunc(list, func(c datapath.Connection) bool { return c.Service == "" })
 			if err != nil || len(list) != 2 {
 				t.Errorf("connections %+v, %v; want one by each frontend", list, err)
@@ -126,8 +126,8 @@ func TestFrontendIsHandedOverWithItsServer(t *testing.T) {
 	})
 }
 
-// TestFrontendStaysAfterAll: a frontend that was to be removed, but is configured again before
-// that, leads to the current tables like the others, not to the old ones.
+// TestFrontendStaysAfterAll: a frontend that is configured again while its removal is pending uses
+// the current tables like the other frontends, not the old tables.
 func TestFrontendStaysAfterAll(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

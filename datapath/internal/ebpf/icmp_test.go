@@ -23,8 +23,8 @@ var icmpErrors = map[string][]testpkt.ICMP{
 	},
 }
 
-// about builds an ICMP error from router to whom about the packet inner, of which it quotes
-// bytesOfL4 bytes after the IP header.
+// about builds the ICMP error e from router to whom about the packet inner. The error quotes the IP
+// header and bytesOfL4 bytes after it.
 func about(eth testpkt.Ethernet, e testpkt.ICMP, router, whom netip.Addr, inner []byte, bytesOfL4 int) []byte {
 	header := 20 + 14
 	if e.V6 {
@@ -34,7 +34,7 @@ func about(eth testpkt.Ethernet, e testpkt.ICMP, router, whom netip.Addr, inner 
 }
 
 // seen returns the expected quoted packet in a translated error: want with the layer 4 checksum of
-// got, since that cannot be recomputed.
+// got, which the programs leave unchanged.
 func seen(proto uint8, got, want []byte) []byte {
 	header := 14 + 20
 	if got[14]>>4 == 6 {
@@ -121,8 +121,8 @@ func TestICMPErrorsAboutFragments(t *testing.T) {
 	})
 }
 
-// TestICMPErrorsOfNobody: errors about connections that are not ours, and ICMP messages other than
-// errors, go to the kernel unchanged.
+// TestICMPErrorsOfNobody: errors about unknown connections, and ICMP messages other than errors, go
+// to the kernel unchanged.
 func TestICMPErrorsOfNobody(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -33,7 +33,7 @@ func (n *network) inspect(ports map[datapath.PortName]datapath.Port) (i *datapat
 	return i
 }
 
-// strangerFilter puts another program's filter before ours on the ingress side of in0.
+// strangerFilter puts another program's filter before any filter of ours at the ingress of in0.
 func (n *network) strangerFilter() {
 	n.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{

@@ -18,15 +18,16 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// With largeNode ports the keeper may use the fraction keeperCPU of a core, averaged over many
-// rounds. The test measures it with fewer ports. It uses about 0.01; a busy machine doubles that.
+// keeperCPU is the fraction of a core that the keeper may use with largeNode ports, averaged over
+// many rounds. The test measures it with keeperPorts, and extrapolates. About 0.01 is normal; a
+// busy machine doubles that.
 const (
 	keeperPorts = 40
 	largeNode   = 500
 	keeperCPU   = 0.05
 )
 
-// TestKeeperCost measures what one round costs with many ports, each of which has two links.
+// TestKeeperCost measures the CPU time of a round with many ports, each of which has two links.
 func TestKeeperCost(t *testing.T) {
 	requireTCX(t)
 	if testing.Short() || brief(0, 1) == 1 {
@@ -92,8 +93,8 @@ func TestForeignPinReplaced(t *testing.T) {
 	}
 }
 
-// TestDetachedLinkReported: a link that another program detached is reported at once, and
-// signalled, so that it is attached again.
+// TestDetachedLinkReported: a link that another program detached is reported and signalled at once,
+// so that it is attached again.
 func TestDetachedLinkReported(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)

@@ -20,7 +20,7 @@ import (
 )
 
 // TestWhatCannotBeConverted: maps that cannot be converted are refused and not changed; the error
-// names map and field.
+// names the map and the field.
 func TestWhatCannotBeConverted(t *testing.T) {
 	spec, err := kernel.LoadKernel()
 	if err != nil {
@@ -85,13 +85,13 @@ func (n *network) tryOpen() (err error) {
 	return err
 }
 
-// pinnedMaps returns the pins with the ids of their maps.
+// pinnedMaps returns the pins with the ids and sizes of their maps.
 func (n *network) pinnedMaps() (list string) {
 	n.t.Helper()
 	for _, name := range n.pins() {
 		m, err := ebpf.LoadPinnedMap(filepath.Join(n.d.dir, name), nil)
 		if err != nil {
-			continue // the folder of the ports
+			continue // the ports folder
 		}
 		info, err := m.Info()
 		n.ok(err)

@@ -25,7 +25,7 @@ var bothHooks = map[string]struct{ attach, hook string }{
 	"cls_bpf": {"tc", "tc-ingress"},
 }
 
-// web returns a service with so many backends.
+// web returns a service with this number of backends.
 func web(backends int) datapath.Service {
 	return datapath.Service{
 		Frontends:   []datapath.Frontend{frontend("198.51.100.10:80", datapath.TCP), frontend("198.51.100.10:80", datapath.UDP)},
@@ -229,7 +229,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	n.ok(n.d.Services().Update(ctx, "web", web(2)))
 	c := n.asker("198.51.100.10:80")
 	first := n.datagram(c)
-	// Its backend is deleted; the next datagram goes to another backend.
+	// The client's backend is deleted; the next datagram goes to another backend.
 	s := web(2)
 	at := slices.IndexFunc(s.Backends, func(b datapath.Backend) bool {
 		return first == map[string]string{"10.0.1.11": "udp-0", "10.0.1.12": "udp-1"}[b.Addr.Addr().String()]

@@ -119,8 +119,8 @@ func TestServiceBeforePorts(t *testing.T) {
 	}
 }
 
-// A run that was killed while it attached to the loopback device leaves pins for the settings to be
-// restored, but no hook: the next run uses these pins.
+// TestLoopbackKilledWhileAttaching: a run that was killed while it attached to the loopback device
+// leaves pins for the settings to be restored, but no hook; the next run uses these pins.
 func TestLoopbackKilledWhileAttaching(t *testing.T) {
 	requireTCX(t)
 	n := newNetwork(t)

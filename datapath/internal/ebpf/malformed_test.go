@@ -122,7 +122,7 @@ func TestNoRoomForPlain(t *testing.T) {
 }
 
 // TestSCTPFragmentsWithOtherPorts: if the ports of an SCTP packet change, its checksum cannot be
-// corrected from the first fragment alone. No packet is delivered with a wrong checksum.
+// corrected from the first fragment alone, so the fragment is dropped.
 func TestSCTPFragmentsWithOtherPorts(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

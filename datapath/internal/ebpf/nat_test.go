@@ -251,8 +251,8 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 
 // innerError sends an error from a router beside the client about a reply that arrived with tuple
 // outside and left with tuple inside. The server does not see the router's address (RFC 5508,
-// REQ-5). An error with the node's own IPv4 address as source bypasses the stack, but is changed
-// like a forwarded packet.
+// REQ-5). An error that gets the node's own IPv4 address as source bypasses the stack, and its TTL
+// is decremented as for a forwarded packet.
 func (r *rig) innerError(f family, proto uint8, inside, outside rigTuple) {
 	r.t.Helper()
 	e := icmpErrors[f.name][1]
@@ -361,7 +361,7 @@ func TestDestinationTranslated(t *testing.T) {
 }
 
 // TestHairpinTranslated: client and new destination are behind the same device, so replies return
-// through the node only if it replaces the source by its own address.
+// through the node only if the node replaces the source by its own address.
 func TestHairpinTranslated(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -38,7 +38,7 @@ func (r *rig) syn(client, server netip.AddrPort) uint16 {
 	return sourcePort(out, testpkt.ProtoTCP)
 }
 
-// end closes an open connection: both sides close, or the server resets it.
+// end completes the handshake of a connection; then both sides close it, or the server resets it.
 func (r *rig) end(client, server, outer netip.AddrPort, reset bool) {
 	r.t.Helper()
 	back := func(flags uint8) {

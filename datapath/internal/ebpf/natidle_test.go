@@ -12,8 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// heldLong moves the times of creation and last use of mappings and blocks so many ticks into the
-// past.
+// heldLong moves the times of creation and last use of mappings and blocks into the past by ticks.
 func (n *network) heldLong(ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*bpfmap.Map[kernel.MappingKey, kernel.Mapping]{&n.d.tables.Mapping, &n.d.tables.MappingOuter} {
@@ -42,7 +41,7 @@ func (n *network) heldLong(ticks uint32) {
 	}
 }
 
-// silent makes one direction of the only (IPv4) connection idle for so many ticks.
+// silent makes one direction of the only (IPv4) connection idle for ticks; answers: the replies.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*bpfmap.Map[kernel.Ct4Key, kernel.Ct4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {
@@ -62,7 +61,7 @@ func (n *network) silent(answers bool, ticks uint32) {
 	}
 }
 
-// passLater sweeps as if so many ticks had passed for mappings and blocks.
+// passLater sweeps with the clock for mappings and blocks set forward by ticks.
 func (n *network) passLater(ticks uint32) {
 	n.t.Helper()
 	w := n.d.sweeper
@@ -102,7 +101,7 @@ func TestIdleSinceLastPacket(t *testing.T) {
 		{"mapping", kernel.MapLlMappingOuter, kernel.TicksOf(datapath.MappingTimeout), func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent }},
 		{"block", kernel.MapLlBlock, kernel.TicksOf(datapath.BlockTimeout), func(v *datapath.NAT) { v.BlockSize = 64 }},
 	} {
-		// answers: the direction of the replies fell silent.
+		// answers: the replies fell silent, not the client.
 		for spoke, answers := range map[string]bool{"client": true, "server": false} {
 			t.Run(tt.name+", the "+spoke+" spoke last", func(t *testing.T) {
 				n := newNetwork(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestNATsInterrupted stops an exchange of SNAT and DNAT rules at each step of publishing. The next
+// TestNATsInterrupted stops a change of SNAT and DNAT rules at each step of publishing. The next
 // attempt puts all rules in force, also after a restart, and the previous images are deleted.
 func TestNATsInterrupted(t *testing.T) {
 	base := newRig(t)
@@ -65,7 +65,7 @@ func TestNATsInterrupted(t *testing.T) {
 	}
 }
 
-// natRulesInForce returns the number of rules of NAT that look-ups by id find.
+// natRulesInForce returns the number of NAT rules that look-ups by id find.
 func (r *rig) natRulesInForce() (n int) {
 	r.t.Helper()
 	r.ok(r.tables.NatRule.Batches(func(_ []uint32, rules []kernel.NatRule) error {

@@ -126,7 +126,7 @@ func clientOf(backend string) string {
 	return "2001:db8:1::10"
 }
 
-// TestMappingsSurvive: the data plane is closed and opened again, as after a kill. Its connections
+// TestMappingsSurvive: the data plane is closed and opened again, as after a kill. Old connections
 // continue with their ports, and new ones are translated even before the rules are written again.
 func TestMappingsSurvive(t *testing.T) {
 	n := newNetwork(t)

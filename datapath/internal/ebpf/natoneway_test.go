@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestOneWay: one-to-one rules apply only to connections in their own direction; one rule of each
-// type covers both directions.
+// TestOneWay: a one-to-one rule applies only to connections in its own direction; an SNAT rule and
+// a DNAT rule together cover both directions.
 func TestOneWay(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {

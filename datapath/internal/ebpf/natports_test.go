@@ -48,9 +48,9 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 	return ports
 }
 
-// TestPortsRunOut is F10: towards one server 15 of 16 ports, the share of one client, are assigned
-// once each, except taken ports. Then connections are refused, and counted for the NAT. Towards
-// another server all ports are still free.
+// TestPortsRunOut is F10: towards one server, one client gets its share of 15 in 16 free ports,
+// each port once. Further connections are refused, and counted for the NAT. Towards another server
+// all ports are still free.
 func TestPortsRunOut(t *testing.T) {
 	r := newRig(t, sized(8, 300_000))
 	n := r.adoptNAT(slog.DiscardHandler, datapath.PortRange{First: 1024, Last: 29999}, datapath.PortRange{First: 40000, Last: 65535})
@@ -145,7 +145,7 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	rule.Ports = []datapath.PortRange{{First: 5000, Last: 5003}}
 	for _, at := range []string{"0.0.0.0:5001", "10.0.1.1:5002"} {
 		c := n.node.ListenUDP(t, at)
-		t.Cleanup(func() { c.Close() }) // keeps it open until then
+		t.Cleanup(func() { c.Close() }) // keeps the port in use
 	}
 	testnet.Eventually(t, 10*time.Second, "the node's sockets are known", func() bool {
 		n.d.snat.mu.Lock()

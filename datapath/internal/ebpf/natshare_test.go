@@ -13,7 +13,7 @@ import (
 
 // TestPortsForOthers: a client that opens connections to a remote until it is refused leaves source
 // ports towards that remote for other clients: with a NAT, with endpoint-independent mapping, and
-// with a service. The client itself gets at least 14 of 16 ports.
+// with a service. The client itself gets at least 14 in 16 ports.
 func TestPortsForOthers(t *testing.T) {
 	const size, first = 6000, 20000
 	base := newRig(t, sized(8, 32768))

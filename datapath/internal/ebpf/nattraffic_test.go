@@ -82,7 +82,7 @@ func hears(t *testing.T, c net.PacketConn, ns *testnet.NS, from string, to netip
 	return false
 }
 
-// TestEndpointIndependence makes the checks of a STUN client (RFC 5780): whether its mapping
+// TestEndpointIndependence performs the checks of a STUN client (RFC 5780): whether its mapping
 // depends on the remote, and which remotes may use the mapping.
 func TestEndpointIndependence(t *testing.T) {
 	for _, tt := range []struct {
@@ -120,7 +120,7 @@ func TestEndpointIndependence(t *testing.T) {
 			if tt.filtering != datapath.EndpointIndependent {
 				return
 			}
-			// Hairpin: between two clients behind the same outer address, by the outer address.
+			// Hairpin: two clients behind the same outer address reach each other by that address.
 			n.client.Addr(t, "eth0", "192.0.2.20/24")
 			other := n.client.ListenUDP(t, "192.0.2.20:5000")
 			outer := seenBy(t, other, "10.0.1.11:3478")

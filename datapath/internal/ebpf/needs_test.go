@@ -35,7 +35,7 @@ func TestKernelLacks(t *testing.T) {
 	}
 }
 
-// TestOldestKernelIsNamed: the programs call bpf_loop, so that no kernel before 5.17 loads them.
+// TestOldestKernelIsNamed: the programs call bpf_loop, so kernels before 5.17 cannot load them.
 func TestOldestKernelIsNamed(t *testing.T) {
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){"kernel": kernel.LoadKernel, "egress": kernel.LoadEgress} {
 		spec, err := load()

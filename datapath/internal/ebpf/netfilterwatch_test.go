@@ -38,8 +38,8 @@ func (n *network) bridgesAlone() {
 	}
 }
 
-// told waits until the data plane reports the reason why connections of the host do not take the
-// fast path.
+// told waits until the data plane reports why as the reason for which connections of the host do
+// not take the fast path; "": no reason.
 func (n *network) told(why string) {
 	n.t.Helper()
 	testnet.Eventually(n.t, 2*time.Second, "the fallback says "+why, func() bool {
@@ -99,10 +99,10 @@ func TestRulesOfNetfilterHold(t *testing.T) {
 	}
 }
 
-// TestTrackingTakesUpAgain: a connection that took the fast path while the kernel tracked it
-// continues when a rule that drops invalid packets makes it take the kernel's path: the kernel must
-// not treat its packets as invalid because it has not seen earlier ones. The kernel tracks a
-// connection with SNAT by its original tuple.
+// TestTrackingTakesUpAgain: a connection on the fast path, which the kernel tracks as well,
+// continues when a rule that drops invalid packets moves it to the slow path: the kernel must not
+// treat the packets as invalid because it missed earlier ones. The kernel tracks a connection with
+// SNAT by its original tuple.
 func TestTrackingTakesUpAgain(t *testing.T) {
 	for name, rules := range map[string]map[datapath.NATName]datapath.NAT{
 		"plain": nil, "masqueraded": {"away": masquerade("out0")},

@@ -104,7 +104,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 	neighbour("02:00:5e:10:02:34")
 	first := open()
-	neighbour("02:00:5e:10:02:54") // in the same slot of cached next hops
+	neighbour("02:00:5e:10:02:54") // uses the same slot of the next hop cache
 	second := open()
 	if second == first {
 		t.Errorf("the neighbour has another address, and the next hop is %d as before", first)
@@ -121,8 +121,8 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 	}
 }
 
-// TestShareOfNextHops: a device that has used up its share of next hops gets no more; other devices
-// do.
+// TestShareOfNextHops: a device that has used up its share of next hops gets no more, but other
+// devices do.
 func TestShareOfNextHops(t *testing.T) {
 	r := newRig(t)
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")
@@ -159,7 +159,7 @@ func TestShareOfNextHops(t *testing.T) {
 	}
 }
 
-// TestNextHopsAreCounted: passes set each device's counter to the actual number.
+// TestNextHopsAreCounted: sweeps set each device's counter to the actual number of next hops.
 func TestNextHopsAreCounted(t *testing.T) {
 	h := newHandover(t)
 	n := h.d.nexthops

@@ -131,8 +131,8 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// TestShortCutGivesWay: packets that exceed the MTU or whose TTL ends are left to the kernel, which
-// sends the right error; so are packets with a VLAN tag.
+// TestShortCutGivesWay: packets that exceed the MTU are left to the kernel, which sends the error;
+// so are packets with a VLAN tag.
 func TestShortCutGivesWay(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -164,8 +164,8 @@ func TestNodeIsItsOwnBackend(t *testing.T) {
 	}
 }
 
-// TestRulesChangeForClientBehindNoPort: after a change the rules evaluate the connection of such a
-// client as forwarded, not as a connection of the node.
+// TestRulesChangeForClientBehindNoPort: after a change the rules evaluate the connection of a
+// client behind a device without our programs as forwarded, not as a connection of the node.
 func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	n := newNetwork(t)
 	n.ok(n.d.Ports().Update(t.Context(), "out0", datapath.Port{Device: "out0"}))
@@ -190,9 +190,9 @@ func TestRulesChangeForClientBehindNoPort(t *testing.T) {
 	}
 }
 
-// TestLateAfterReopened: a connection gets SNAT at egress right after the egress hook, on the same
-// CPU, was about to reopen a connection of a client behind a device that is not a port, and rules
-// then denied that. Both connections have the same remote, and different outer ports.
+// TestLateAfterReopened: the egress hook is about to reopen a connection of a client behind a
+// device that is not a port, and rules deny it. The next connection on that CPU, which has the same
+// remote and gets SNAT at egress, must get an outer port of its own.
 //
 //	client ─ eth0 ══ in0 (port)    node (port) out0 ══ eth0 ─ backends
 //	aside  ─ eth0 ══ side0 (no port) ┘

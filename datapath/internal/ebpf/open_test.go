@@ -23,8 +23,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// network is a node with the data plane on it, a client on one side and three
-// backends on the other.
+// network is a node with the data plane on it, a client on one side and three backends on the
+// other.
 //
 //	client 192.0.2.10 ── 192.0.2.1 in0 [node] out0 10.0.1.1 ── 10.0.1.11 to .13 backends
 //	    2001:db8:1::10   2001:db8:1::1              2001:db8:2::1   2001:db8:2::11 to ::13

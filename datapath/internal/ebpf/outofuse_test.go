@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestOutOfUse: the next run knows which backends are out of use.
+// TestOutOfUse: the next run knows which backends are draining or down.
 func TestOutOfUse(t *testing.T) {
 	n := newNetwork(t)
 	s := web(3)

@@ -185,7 +185,7 @@ func TestDecapsulated(t *testing.T) {
 					elsewhere := other.wrap(arrives, c.remote, c.local, 50001, 0, inner)
 					r.step("of another network", r.out, elsewhere, actUnspec, elsewhere)
 					if c.spec.Type != datapath.TunnelGRE {
-						want["VERDICT_SLOW"] = 1 // like any packet
+						want["VERDICT_SLOW"] = 1 // counted like any packet
 					}
 				}
 				r.counted(want)
@@ -194,8 +194,8 @@ func TestDecapsulated(t *testing.T) {
 	}
 }
 
-// TestCongestion checks that the congestion mark of the outer packet is copied to the inner packet,
-// whose checksum is corrected, if its sender is ECN-capable (RFC 6040, figure 4).
+// TestCongestion: if the sender of the inner packet is ECN-capable, that packet gets the congestion
+// mark of the outer packet, and its checksum is corrected (RFC 6040, figure 4).
 func TestCongestion(t *testing.T) {
 	r := newRig(t)
 	c := tunnelCases()[0]

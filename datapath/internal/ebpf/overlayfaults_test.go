@@ -45,7 +45,7 @@ func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
 	return nil
 }
 
-// faultyOverlay has peers in tables in memory, which fail at random.
+// faultyOverlay has peers in tables in memory, whose changes fail at random.
 type faultyOverlay struct {
 	*overlay
 	t        *testing.T
@@ -81,9 +81,9 @@ func newFaultyOverlay(t *testing.T, seed uint64) *faultyOverlay {
 	return o
 }
 
-// restart replaces the overlay by one of a new run, which takes over the tables. The new run does
-// not know which connections and next hops must still be checked again after a failed change of the
-// former run.
+// restart replaces the overlay by a new one, which adopts the tables as a new run does. The new run
+// does not know which connections and next hops must still be checked again after a failed change
+// of the previous run.
 func (o *faultyOverlay) restart() {
 	o.t.Helper()
 	o.admission = o.clock
@@ -204,8 +204,8 @@ func (o *faultyOverlay) meaning() map[string]string {
 
 var faultyPeers = []datapath.PeerName{"n1", "n2", "n3"}
 
-// change makes a random change of the desired peers. A prefix and an underlay address belong to one
-// peer.
+// change makes a random change of the desired peers. Each prefix and each underlay address belongs
+// to at most one peer.
 func (o *faultyOverlay) change() {
 	r := o.random
 	name := faultyPeers[r.IntN(len(faultyPeers))]
@@ -263,8 +263,8 @@ func (o *faultyOverlay) reconcile() {
 	}
 }
 
-// wantDesired applies the desired peers without faults, and compares the result with that of a
-// first run.
+// wantDesired applies the desired peers without faults, and compares the tables with the tables of
+// a first run.
 func (o *faultyOverlay) wantDesired(seed uint64) {
 	o.t.Helper()
 	o.fails = 0
@@ -305,9 +305,9 @@ func (o *faultyOverlay) wantDesired(seed uint64) {
 }
 
 // TestPeersUnderFaults: whichever change of a table fails, and whenever the daemon restarts, after
-// the retries the tables are equivalent to those of a first run with the desired peers. Connections
-// are evaluated again after the last change of which peer may send from which address, and no next
-// hop leads to a former entry.
+// the retries the tables are equivalent to the tables of a first run with the desired peers.
+// Connections are evaluated again after the last change to the addresses from which peers may send,
+// and no next hop refers to the entry of a deleted peer.
 func TestPeersUnderFaults(t *testing.T) {
 	const rounds, changes = 30, 25
 	failures := 0

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// expireEntry requests at tick now that the connection of tuple be deleted if it had no packet for
-// more than idle ticks.
+// expireEntry returns a request to delete the connection of tuple at tick now if it had no packet
+// for more than idle ticks.
 func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 	key := func(addr netip.Addr, port uint16) (words [4]uint32, wire uint16) {
 		return rigWords(addr.String()), kernel.Swap16(port)
@@ -30,8 +30,8 @@ func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 	return e
 }
 
-// expire deletes the connection of tuple at tick now if it had no packet for more than idle ticks,
-// or by force.
+// expire deletes the connection of tuple at tick now if it had no packet for more than idle ticks;
+// force: in any case.
 func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
 	r.t.Helper()
 	e := append(make([]kernel.ExpirerExpire, 0, expireBatch), expireEntry(tuple, now, idle))
@@ -100,7 +100,7 @@ func (r *rig) entries() (n int) {
 }
 
 // TestEndingIsSeen: packets of both directions of a connection that is marked for deletion are
-// dropped with that reason, both shortly after the last packet and after a silence.
+// dropped and counted for that reason, whether the last packet was recent or long ago.
 func TestEndingIsSeen(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -212,11 +212,11 @@ func TestTwinOfAnother(t *testing.T) {
 		r := base.fresh(t)
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		r.play(p, "cSYN", "sSYNA", "cACK")
-		// The replies of another connection leave from another frontend.
+		// This makes it the entry of another connection, whose replies leave from another frontend.
 		other := p.back()
 		raw, _ := r.raw(other)
 		size := len(f.client.Addr().AsSlice())
-		raw[rigMetaSize+2*size+1]++ // the port with which they leave
+		raw[rigMetaSize+2*size+1]++ // the source port of packets that leave
 		r.put(map[bool]string{true: kernel.MapLlCt4, false: kernel.MapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
 		before, _ := r.conn(other)
 		for _, flags := range []uint8{testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK, testpkt.SYN} {

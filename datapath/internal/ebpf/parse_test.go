@@ -99,7 +99,7 @@ func TestTCPHeaderLengths(t *testing.T) {
 }
 
 // TestUDPWithoutChecksum: IPv4 allows packets without a checksum, which must be forwarded without
-// one; a checksum whose value is 0 is sent as 0xffff.
+// one; a computed checksum of 0 is sent as 0xffff.
 func TestUDPWithoutChecksum(t *testing.T) {
 	r := newRig(t)
 	p := r.connect(families[0], testpkt.ProtoUDP, natModes[0])

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tooBig builds a router's error about a packet; quoted is the number of bytes that it quotes.
+// tooBig builds a router's "packet too big" error, which quotes at most quoted bytes of about.
 func (r *rig) tooBig(to netip.Addr, mtu uint16, code uint8, about []byte, quoted int) []byte {
 	if to.Is6() {
 		return r.tooBigFrom(netip.MustParseAddr("2001:db8:99::99"), to, mtu, code, about, quoted)
@@ -46,7 +46,7 @@ func (r *rig) tooBigFrom(router, to netip.Addr, mtu uint16, code uint8, about []
 }
 
 // TestUnderlayMTU: a router's error about a packet to a peer is honoured only if the quoted packet
-// must be one of ours.
+// is certainly one of ours.
 func TestUnderlayMTU(t *testing.T) {
 	const whole = 1 << 16
 	base := newRig(t)
@@ -109,7 +109,7 @@ func TestUnderlayMTU(t *testing.T) {
 			r.put(kernel.MapLlPeerPmtu, uint32(tunnelPeer), old)
 			say("more, when that is old", r.tooBig(c.local, 1350, code, ours, whole), 1350)
 
-			// A pod sends through the link between switch and host.
+			// Errors by the link between switch and host are ignored: pods can send them.
 			var entry kernel.Peer
 			r.ok(r.maps[kernel.MapLlPeer].Lookup(uint32(tunnelPeer), &entry))
 			entry.LinkHostIfindex = r.out.index

@@ -110,8 +110,8 @@ func TestRouted(t *testing.T) {
 			n.node.Do(t, func() error { return flushNeighbours("out0") })
 			n.wantShortCut("after a move", c)
 
-			// A blackhole route, and back: meanwhile packets are dropped, and none takes the fast
-			// path.
+			// A blackhole route is added and deleted: meanwhile packets are dropped, and none takes
+			// the fast path.
 			to := netip.MustParseAddrPort(addr).Addr()
 			n.node.Do(t, func() error { return blackhole(to, netlink.RouteReplace) })
 			_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
@@ -135,7 +135,7 @@ func flushNeighbours(device string) error {
 	}
 	all, err := netlink.NeighList(l.Attrs().Index, netlink.FAMILY_ALL)
 	for i := range all {
-		_ = netlink.NeighDel(&all[i]) // already gone is fine
+		_ = netlink.NeighDel(&all[i]) // it may already be deleted
 	}
 	return err
 }
@@ -230,7 +230,7 @@ func requireVLANs(t *testing.T) {
 	}
 }
 
-// talk connects the first host of a pair to the second, from a port that all pairs use.
+// talk connects the first host of a pair to the second, from the address and port in local.
 func (b *bridged) talk(pair int, addr, local string) *conversation {
 	b.t.Helper()
 	var c net.Conn

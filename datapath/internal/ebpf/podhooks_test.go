@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// hookOf returns the kind of hook of both programs of a port.
+// hookOf returns the kind of hook that both programs of a port have.
 func (n *network) hookOf(port string) string {
 	n.t.Helper()
 	f, err := n.d.Telemetry().Features(context.Background())
@@ -35,8 +35,8 @@ func (n *network) hookOf(port string) string {
 	return ""
 }
 
-// TestEndpointsHaveFilters: endpoints get filters, since attaching a link would make the kernel
-// wait with the RTNL lock held, once for each hook. Existing hooks stay, whatever kind is
+// TestEndpointsHaveFilters: endpoints get cls_bpf filters, since the kernel would wait with the
+// RTNL lock held for each tcx link that is attached. Existing hooks stay, whatever kind is
 // configured.
 func TestEndpointsHaveFilters(t *testing.T) {
 	requireTCX(t)
@@ -74,8 +74,8 @@ func TestEndpointsHaveFilters(t *testing.T) {
 	}
 }
 
-// TestHookTakenOff: if another program detaches our programs from a device, this is signalled at
-// once; if we detach them ourselves, it is not.
+// TestHookTakenOff: a signal follows at once if another program detaches our programs from a
+// device, and no signal if we detach them ourselves.
 func TestHookTakenOff(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

@@ -28,7 +28,7 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 		for round := range 3 {
 			outside := testnet.New(t, "outside")
 			testnet.MakeNamed(t, n.config.SwitchNamespace)
-			t.Run("plug in", func(t *testing.T) { // the subtest holds the namespace only meanwhile
+			t.Run("plug in", func(t *testing.T) { // the subtest releases the namespace when it ends
 				testnet.Veth(t, testnet.Port{NS: testnet.Named(t, n.config.SwitchNamespace), Name: "p1"}, testnet.Port{NS: outside, Name: "eth0"})
 			})
 			testnet.Eventually(t, 5*time.Second, "the port is attached", func() bool {

@@ -19,9 +19,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// become turns this package into another version of loxilight: most values have a field called
-// future in place of padding, another value has an additional field, there is an additional map,
-// and the programs are of another build. "" is the version of the repository.
+// become turns this package into another version of loxilight: in most values the padding becomes a
+// field whose name is future, one value has an additional field, there is an additional map, and
+// the programs are of another build. "" is the version of the repository.
 func become(t testing.TB, future string) {
 	t.Helper()
 	restore := versionOf(t)
@@ -160,8 +160,8 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// dieAt makes the next start end at its step number k, counted from 0; it returns a function that
-// returns the name of the step, "" if there are fewer steps.
+// dieAt makes the next start fail at its step number k, counted from 0; died returns the name of
+// the step, "" if there are fewer steps.
 func dieAt(t testing.TB, k int) (died func() string) {
 	t.Helper()
 	steps := countSteps(t, func(n int) error {
@@ -178,7 +178,7 @@ func dieAt(t testing.TB, k int) (died func() string) {
 	}
 }
 
-// countSteps calls each before every step of the following starts, until done is called, which
+// countSteps calls each before every step of the following starts until done is called, which
 // returns the steps.
 func countSteps(t testing.TB, each func(n int) error) (done func() []string) {
 	t.Helper()
@@ -210,7 +210,7 @@ func somePerKind(steps []string) (chosen []int) {
 }
 
 // TestKilledWhileReplacing is R08 for layouts: the daemon dies in the middle of an upgrade; then
-// the same version, the old one or a third one starts and completes the upgrade.
+// the same version, the old one or a third one starts, and completes its upgrade.
 func TestKilledWhileReplacing(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

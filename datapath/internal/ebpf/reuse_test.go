@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// spare holds the (empty) maps and the programs of the host's netns with which all networks begin,
-// as if left by an ended daemon: otherwise the verifier would take most of the time of a test. They
+// spare holds empty maps, and programs of the host's netns, with which all networks begin as if an
+// earlier daemon had left them: otherwise the verifier would take most of the time of a test. They
 // are never closed.
 var spare struct {
 	maps     map[string]*ebpf.Map
@@ -50,7 +50,7 @@ func (n *network) reuse() {
 	}
 }
 
-// keep keeps the maps and programs of the first network for the next ones.
+// keep saves the maps and programs of the first network in spare.
 func (n *network) keep() {
 	n.t.Helper()
 	if spare.maps != nil {
@@ -79,7 +79,7 @@ func (n *network) end() {
 	n.node.Do(n.t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
 }
 
-// wipe empties a map, an array only up to an index.
+// wipe deletes all entries of a map, or zeroes an array up to an index.
 func wipe(m *ebpf.Map, indexes uint32) error {
 	switch m.Type() {
 	case ebpf.RingBuf:

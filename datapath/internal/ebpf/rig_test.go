@@ -309,7 +309,7 @@ func rigMAC(s string) [6]byte {
 	return [6]byte(mac)
 }
 
-// rigWords is struct addr; an IPv4 address is ::ffff:a.b.c.d.
+// rigWords encodes an address as struct addr; an IPv4 address becomes ::ffff:a.b.c.d.
 func rigWords(addr string) (words [4]uint32) {
 	b := netip.MustParseAddr(addr).As16()
 	for i := range words {

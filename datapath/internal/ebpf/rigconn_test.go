@@ -42,7 +42,7 @@ type rigConn struct {
 	leaves rigTuple // tuple with which packets that match the key leave
 }
 
-// tables returns the names of the two tables that may hold tuple.
+// tables returns the names of the two tables that may hold the entry of t.
 func (t rigTuple) tables() (established, half string) {
 	if t.src.Addr().Is4() {
 		return kernel.MapLlCt4, kernel.MapLlHalf4
@@ -128,7 +128,7 @@ func (r *rig) count(name string) (n int) {
 	return n
 }
 
-// rigTick is the clock of the programs, in units of 2^27 ns.
+// rigTick returns the time of the programs' clock, in units of 2^27 ns.
 func rigTick() uint32 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts) // every kernel has this clock
@@ -139,7 +139,7 @@ func rigTick() uint32 {
 type rigBackend struct {
 	id     uint32
 	addr   netip.AddrPort
-	weight uint32 // 0: 1
+	weight uint32 // 0 means 1
 }
 
 // rigService is a service as in the tables: backends are assigned to slots in turn.

@@ -54,7 +54,7 @@ func altered(t *testing.T, f func()) {
 	f()
 }
 
-// programs returns the programs of the host's namespace.
+// programs returns the ids of the programs of the host's namespace.
 func (n *network) programs() (ids [2]ebpf.ProgramID) {
 	n.t.Helper()
 	z, err := n.d.namespace(netnsHost)

@@ -162,7 +162,7 @@ func (n *network) socketSCTP(ns *testnet.NS, local netip.AddrPort) (f *os.File) 
 	return f
 }
 
-// wait runs try on the socket each time it is ready, until it is done or fails.
+// wait runs try on the socket each time it is ready, until try is done or fails.
 func wait(f *os.File, forWrite bool, try func(fd int) (done bool, err error)) error {
 	raw, err := f.SyscallConn()
 	if err != nil {

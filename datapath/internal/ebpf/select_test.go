@@ -54,7 +54,7 @@ func TestAlgorithms(t *testing.T) {
 				}
 				low, high := clients/5, clients/2
 				if algorithm == kernel.AlgorithmALG_ROUND_ROBIN || algorithm == kernel.AlgorithmALG_LEAST_CONNECTIONS {
-					// Every second connection is not counted here.
+					// got contains only every second connection.
 					low, high = clients/3-clients/10, clients/3+clients/10
 				}
 				for _, b := range s.backends {

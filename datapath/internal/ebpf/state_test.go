@@ -88,8 +88,9 @@ func (r *rig) stateOf(p path) string {
 // transitions lists the state of a connection after each possible next segment; a row begins with
 // the segments that lead to the current state. T04: a SYN, or a SYN-ACK alone, does not establish a
 // connection; a FIN of the client after both does. A connection that was established and then ended
-// is reopened in the same table. T06: a reset is a state, and a side that continues after a reset
-// has not sent it; a half-open connection then becomes half-open again.
+// is reopened in the same table. T06: a reset leads to a state of its own, which ends if the side
+// that seems to have sent the reset continues: the connection is established again, or half-open
+// again.
 const transitions = `
                       cSYN         cSYNA        cACK         cFIN       cRST     sSYN         sSYNA        sACK         sFIN       sRST
 cSYN                  NEW          NEW          NEW          FIN        CLOSED   NEW          ANSWERED     ANSWERED     FIN        CLOSED
@@ -129,7 +130,7 @@ func TestTCPStates(t *testing.T) {
 }
 
 // TestResetsOutOfTheWindow is T06: a reset that cannot be genuine changes nothing. The windows are
-// those that both sides announce, with the negotiated scale.
+// as announced by both sides, with the negotiated scale.
 func TestResetsOutOfTheWindow(t *testing.T) {
 	base := newRig(t)
 	scaled := map[string]segment{

@@ -127,7 +127,7 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 }
 
 // seenOn lists the programs on one side of in0 in execution order: tcx programs by name, then
-// classifiers by name and priority.
+// cls_bpf filters by name.
 func (s *strangerSet) seenOn(side side) (names []string) {
 	s.n.t.Helper()
 	dev := s.device()

@@ -24,7 +24,7 @@ func brief(many, few int) int {
 	return many
 }
 
-// busy is a node that balances steady traffic.
+// busy returns a node that balances steady traffic.
 func busy(t *testing.T, attach string, load testtraffic.Load) (*network, *testtraffic.Traffic) {
 	t.Helper()
 	n := newNetwork(t)
@@ -80,8 +80,8 @@ func TestReplacedUnderTraffic(t *testing.T) {
 	}
 }
 
-// slowOpens opens connections steadily, and counts those that took so long that a packet must have
-// been retransmitted.
+// slowOpens opens connections steadily, and counts the connections that took so long that a packet
+// must have been retransmitted.
 type slowOpens struct {
 	stop         chan struct{}
 	wg           sync.WaitGroup

@@ -85,7 +85,7 @@ func l4Sum(frame []byte) (at int, pseudo uint16) {
 	return at, uint16(sum)
 }
 
-// unfinish gives a frame a partial checksum, for the device to complete, plus more.
+// unfinish replaces a frame's checksum by a partial one, which a device completes, plus more.
 func unfinish(frame []byte, more uint16) {
 	if at, pseudo := l4Sum(frame); at != 0 {
 		binary.BigEndian.PutUint16(frame[at:], pseudo+more)
@@ -98,8 +98,8 @@ func (c *fastCase) leftByXDP(in uint32, generic bool) bool {
 	if generic {
 		wanted = kernel.NexthopNoQdisc
 	}
-	// In the test the generic program may send packets back to the input device, whatever the next
-	// hop.
+	// In the test the generic program may send packets back to the input device, whatever the flags
+	// of the next hop.
 	if c.next.Flags&wanted == 0 && !(generic && c.next.Ifindex == in) {
 		return true
 	}

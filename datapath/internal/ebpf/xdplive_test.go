@@ -263,7 +263,7 @@ func (n *network) wantFallback(want string) {
 	}
 }
 
-// bound gives a device of the node a limiting qdisc.
+// bound gives a device of the node a limiting qdisc, and reports whether the kernel has it.
 func (n *network) bound(device string) bool {
 	n.t.Helper()
 	return n.node.Try(func() error {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// watched is a namespace and what Watch reported about it.
+// watched is a namespace and the states that Watch has reported for it.
 type watched struct {
 	t  *testing.T
 	ns *testnet.NS
@@ -75,7 +75,7 @@ func (w *watched) now() State {
 	return w.states[len(w.states)-1]
 }
 
-// expect waits for the state with the reasons.
+// expect waits until the reported state has these values, and its Why contains all of why.
 func (w *watched) expect(what string, routed, bridged bool, why ...string) {
 	w.t.Helper()
 	begin := time.Now()
@@ -163,7 +163,7 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// TestIPTables: rules and policies of iptables, by either of its implementations.
+// TestIPTables: rules and policies of iptables are reported, for both of its implementations.
 func TestIPTables(t *testing.T) {
 	for name, why := range map[string][2]string{
 		"iptables-legacy":  {"iptables: chain FORWARD of table filter has rules", "iptables: chain FORWARD of table filter has the policy DROP"},

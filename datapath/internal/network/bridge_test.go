@@ -49,7 +49,7 @@ func TestBridge(t *testing.T) {
 	r.reach(a, "[fd71::3]:4660")
 	r.reach(a, "10.71.0.1:4661")
 
-	// The MAC differs from those of the ports, and stays the same when the bridge is recreated.
+	// The MAC differs from the MACs of the ports, and stays the same when the bridge is recreated.
 	mac := sw.MAC(t, "br0")
 	if mac == sw.MAC(t, "p1") || mac == sw.MAC(t, "p2") {
 		t.Error("the bridge has the MAC of a port")

@@ -73,7 +73,7 @@ func TestJournalSurvivesWhatIsCutOff(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutRoom opens a journal on a full file system, unchanged and after a reboot.
+// TestJournalWithoutRoom opens a journal on a full file system: unchanged, then after a reboot.
 func TestJournalWithoutRoom(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN to mount")

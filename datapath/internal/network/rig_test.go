@@ -136,12 +136,12 @@ func haveIP() bool {
 	return err == nil
 }
 
-// has requires the output of a command to contain all of want and nothing of lacks.
+// has requires the output of a command to contain all of want and none of lacks.
 func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string) {
 	r.t.Helper()
 	words := strings.Fields(command)
 	if words[0] != "cat" && !haveIP() {
-		return // emulated machines check the rest
+		return // emulated machines check only the rest
 	}
 	out := ns.Run(r.t, words[0], words[1:]...)
 	for _, w := range want {

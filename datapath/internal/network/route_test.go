@@ -152,7 +152,7 @@ func TestRouteReplaced(t *testing.T) {
 	}
 }
 
-// TestRouteConflict finds another program's route at the same place, which stays.
+// TestRouteConflict finds another program's route with the same prefix and metric, which stays.
 func TestRouteConflict(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)
@@ -181,8 +181,8 @@ func TestRouteConflict(t *testing.T) {
 }
 
 // TestRouteConfiguredTwice: if host and switch become one network namespace, a Route of each may
-// already be configured for the same place. The first by name is in force, and the other one
-// reports the conflict: they do not alternate.
+// already be configured with the same prefix and metric. The first by name is in force, and the
+// other one reports the conflict: they do not alternate.
 func TestRouteConfiguredTwice(t *testing.T) {
 	x := newRouted(t)
 	ctx := context.Background()
@@ -224,8 +224,8 @@ func TestRouteConfiguredTwice(t *testing.T) {
 	}
 }
 
-// TestRouteRepair removes and replaces routes of ours by external changes, which are detected
-// immediately, and finds routes of an earlier run.
+// TestRouteRepair deletes and replaces our routes externally, which is detected immediately, and
+// finds routes of an earlier run.
 func TestRouteRepair(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)

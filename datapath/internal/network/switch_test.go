@@ -244,7 +244,7 @@ func TestSwitchDeletedAtWork(t *testing.T) {
 	ctx := context.Background()
 	stop, done := make(chan struct{}), make(chan int, 2)
 	work := func(update func(i int)) {
-		// On threads in the host's namespace, on which a request with a closed handle would act.
+		// On threads in the host's namespace, in which a request by a closed handle would act.
 		_ = r.host.Try(func() error {
 			for i := 0; ; i++ {
 				select {
@@ -303,8 +303,8 @@ func TestSwitchAsksAtOnce(t *testing.T) {
 	}
 }
 
-// TestDeletedSwitchIsSignalled: the kernel sends no notification for a deleted name, and the links
-// of pods wait for this signal.
+// TestDeletedSwitchIsSignalled: the kernel sends no notification when the name of a namespace is
+// deleted, but the links of pods depend on this signal.
 func TestDeletedSwitchIsSignalled(t *testing.T) {
 	r := newRig(t, false)
 	if err := r.n.NeedSwitch("p1"); err != nil {

@@ -78,8 +78,8 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
-// TestTunnelMTUChangesUnderVerification: while a tunnel is verified, changes of a peer set the MTU of
-// its device. That never counts as an external change.
+// TestTunnelMTUChangesUnderVerification: while a tunnel is verified, changes of a peer set the MTU
+// of its device. That never counts as an external change.
 func TestTunnelMTUChangesUnderVerification(t *testing.T) {
 	testnet.RequireRoot(t)
 	r := newRig(t, true)
@@ -94,7 +94,7 @@ func TestTunnelMTUChangesUnderVerification(t *testing.T) {
 	go func() {
 		var err error
 		for i := 0; i < 300 && err == nil; i++ {
-			underlay := netip.MustParseAddr([]string{"192.0.2.2", "2001:db8::2"}[i%2]) // an MTU of 1450, of 1430
+			underlay := netip.MustParseAddr([]string{"192.0.2.2", "2001:db8::2"}[i%2]) // MTUs of 1450 and 1430
 			err = peers.Update(ctx, "two", datapath.Peer{Underlay: []netip.Addr{underlay}, Tunnel: "mesh"})
 		}
 		ended <- err

@@ -19,7 +19,7 @@ import (
 )
 
 // requireVLANs skips the test on kernels without VLAN filtering, after checking that a bridge with
-// filtering is refused there.
+// filtering is refused and not left behind there.
 func requireVLANs(t *testing.T, r *rig) {
 	t.Helper()
 	err := r.n.Bridges().Update(context.Background(), "probe", datapath.Bridge{Device: "br0", VLANFiltering: true})
@@ -90,7 +90,7 @@ func (r *rig) tagged(ns *testnet.NS, vlan int, addr string) {
 	ns.Addr(r.t, name, addr)
 }
 
-// silent requires that no datagram arrives.
+// silent requires that a datagram is not answered.
 func (r *rig) silent(from *testnet.NS, target string) {
 	r.t.Helper()
 	c, err := from.Dial("udp", "", target, time.Second)

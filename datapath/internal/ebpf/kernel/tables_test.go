@@ -29,7 +29,7 @@ func TestTables(t *testing.T) {
 		case m.Pinning != ebpf.PinByName:
 			continue
 		case m.Type == ebpf.Queue, m.Type == ebpf.RingBuf, m.Type == ebpf.ArrayOfMaps:
-			continue // without keys, or with maps for values
+			continue // without keys, or with maps as values
 		}
 		f, ok := fields[name]
 		delete(fields, name)

@@ -57,7 +57,7 @@ func TestBackendIDIsFreedOnce(t *testing.T) {
 			t.Errorf("after pass %d: %d dead ids and %v free, want %d and %d", pass, len(ids), s.backends.free, dead, free)
 		}
 	}
-	want(s.passes.NextPass()-1, false, 1, 0) // it began before the change
+	want(s.passes.NextPass()-1, false, 1, 0) // this pass began before the change
 	want(s.passes.NextPass(), true, 1, 0)
 	want(s.passes.NextPass()+1, false, 0, 1)
 	want(s.passes.NextPass()+2, false, 0, 1)

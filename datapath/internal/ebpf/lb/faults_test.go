@@ -40,7 +40,7 @@ type fakeSweep struct{ passes uint64 }
 func (w *fakeSweep) NextPass() uint64 { return w.passes + 1 }
 func (w *fakeSweep) Kick()            {}
 
-// faultySite has services in tables in memory, which fail at random.
+// faultySite has services in tables in memory, whose changes fail at random.
 type faultySite struct {
 	*Table
 	t         *testing.T
@@ -80,7 +80,7 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 	return s
 }
 
-// restart replaces the Table by one of a new run, which takes over the tables.
+// restart replaces the Table by a new one, which adopts the tables as a new run does.
 func (s *faultySite) restart() {
 	s.t.Helper()
 	next, err := Adopt(s.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -202,7 +202,7 @@ func (s *faultySite) reconcile() {
 }
 
 // TestServicesUnderFaults: whichever change of a table fails, and whenever the daemon restarts, a
-// packet finds only complete tables; after the retries the tables are equivalent to those of a
+// packet finds only complete tables; after the retries the tables are equivalent to the tables of a
 // first run with the desired services, and no entry is left behind.
 func TestServicesUnderFaults(t *testing.T) {
 	const rounds, changes = 20, 25
@@ -238,11 +238,11 @@ func TestServicesUnderFaults(t *testing.T) {
 	t.Logf("%d failures, %d restarts", failures, restarts)
 }
 
-// wantDesired applies the desired services without faults, and compares the result with that of a
-// first run.
+// wantDesired applies the desired services without faults, and compares the tables with the tables
+// of a first run.
 func (s *faultySite) wantDesired(seed uint64) {
 	s.t.Helper()
-	for range 3 { // a frontend moves from its old owner to its new one
+	for range 3 { // frontends move from their old owner to their new one
 		s.reconcile()
 	}
 	s.pass()

@@ -21,11 +21,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// fakeImages holds images in memory, and fails at random.
+// fakeImages holds images in memory; publishing them fails at random.
 type fakeImages struct {
 	site  *natSite
 	image [kernel.RuleSetRULE_SET_MAX]*classify.Image
-	// translations of the slots of an image in force when the image was published
+	// translations of the slots of each image in force, as they were when it was published
 	meant [kernel.RuleSetRULE_SET_MAX]map[uint32]string
 	own   [kernel.RuleSetRULE_SET_MAX]*classify.Image // published by this run
 }
@@ -63,7 +63,7 @@ func (m *fakeImages) Verify(set kernel.RuleSet) (bool, error) {
 	return m.image[set] != nil && m.image[set] == m.own[set], nil
 }
 
-// natSite has a Table on maps in memory, which fail at random. It is the host of this Table.
+// natSite has a Table, and is its host, on maps in memory whose changes fail at random.
 type natSite struct {
 	*Table
 	testtables.Failing
@@ -117,7 +117,7 @@ func newNATSite(t *testing.T, seed uint64) *natSite {
 	return s
 }
 
-// restart replaces the Table by one of a new run, which takes over the maps.
+// restart replaces the Table by a new one, which adopts the maps as a new run does.
 func (s *natSite) restart() {
 	s.t.Helper()
 	s.Killed = false
@@ -131,7 +131,7 @@ func (s *natSite) restart() {
 	s.Table, s.Rate = next, rate
 }
 
-// translation describes the content of the tables for a slot, which is all that affects packets.
+// translation describes all entries that affect packets for a slot.
 func (s *natSite) translation(slot uint32) string {
 	var r kernel.NatRule
 	if ok, err := s.all.NatRule.Find(slot, &r); !ok || err != nil {
@@ -187,7 +187,7 @@ func (s *natSite) wrong() string {
 	return ""
 }
 
-// byID returns the slot that the programs find by an id, like translate_slot; 0: none.
+// byID returns the slot that the programs find by an id, as translate_slot does; 0: none.
 func (s *natSite) byID(id uint16) uint32 {
 	for slot := uint32(id) << 2; slot < uint32(id)<<2+Variants; slot++ {
 		var r kernel.NatRule
@@ -288,8 +288,8 @@ func (s *natSite) meaning() map[string]string {
 	return m
 }
 
-// wantDesired applies the desired rules without faults, and compares the result with that of a
-// first run.
+// wantDesired applies the desired rules without faults, and compares the tables with the tables of
+// a first run.
 func (s *natSite) wantDesired(seed uint64) {
 	s.t.Helper()
 	if s.Rate, s.imageRate = 0, 0; s.Killed {
@@ -337,7 +337,7 @@ func (s *natSite) interfere() {
 	s.foreign = true
 	defer func() { s.foreign = false }()
 	var rules, pool []uint32
-	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernel.NatRule) error { rules = append(rules, k...); return nil }) // in memory
+	_ = s.all.NatRule.Batches(func(k []uint32, _ []kernel.NatRule) error { rules = append(rules, k...); return nil }) // cannot fail in memory
 	_ = s.all.NatPool.Batches(func(k []uint32, _ []kernel.NatPrefix) error { pool = append(pool, k...); return nil }) // likewise
 	pairs := slices.Collect(maps.Keys(s.pairs()))
 	set := natSets[s.Random.IntN(2)]
@@ -365,8 +365,8 @@ func (s *natSite) interfere() {
 
 // TestNATsUnderFaults: whichever change of a table fails, whichever image cannot be published, and
 // whenever the daemon is killed, a packet finds the complete translation of each rule in force, as
-// it was when its image was published; after the retries the tables are equivalent to those of a
-// first run with the desired rules, and no entry is left behind.
+// it was when its image was published; after the retries the tables are equivalent to the tables of
+// a first run with the desired rules, and no entry is left behind.
 func TestNATsUnderFaults(t *testing.T) {
 	const rounds, changes = 10, 20
 	failures := 0

@@ -57,7 +57,7 @@ func TestConvert(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		from, to []member
-		in, out  string // hex; out "" is an error
+		in, out  string // hex; out "": an error is expected
 		why      string
 	}{
 		{"the same", []member{{"a", typeU32}, {"b", wire16}}, []member{{"a", typeU32}, {"b", wire16}}, "010203040506", "010203040506", ""},

@@ -105,8 +105,8 @@ func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
 	return inA, inB
 }
 
-// TestEveryMapIsConverted: each map of this version is converted from and to another layout, field
-// by name.
+// TestEveryMapIsConverted: each map of this version is converted from and to another layout, with
+// fields matched by name.
 func TestEveryMapIsConverted(t *testing.T) {
 	testnet.RequireRoot(t)
 	spec, err := kernel.LoadKernel()

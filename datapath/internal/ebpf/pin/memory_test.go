@@ -71,7 +71,7 @@ func requireFigures(t *testing.T) {
 	}
 }
 
-// TestMemoryEstimate compares the estimate with what the kernel accounts.
+// TestMemoryEstimate compares the estimate with the memory that the kernel accounts.
 func TestMemoryEstimate(t *testing.T) {
 	testnet.New(t, "node") // skips without privileges
 	requireFigures(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// fakeRuleImages holds the image of the firewall in memory, and fails at random.
+// fakeRuleImages holds the image of the firewall in memory; publishing it fails at random.
 type fakeRuleImages struct {
 	site    *firewallSite
 	image   *classify.Image
@@ -56,7 +56,7 @@ func (m *fakeRuleImages) Verify(kernel.RuleSet) (bool, error) {
 	return m.image != nil && m.image == m.own, nil
 }
 
-// firewallSite has a firewall with tables in memory, which fail at random.
+// firewallSite has a firewall with tables in memory, whose changes fail at random.
 type firewallSite struct {
 	*Firewall
 	testtables.Failing
@@ -66,7 +66,7 @@ type firewallSite struct {
 	unseen  bool // the epoch has not been raised since the rules changed
 	desired datapath.FirewallSet
 	broken  string
-	hits    map[datapath.RuleName]uint64 // counted for rules that have existed since
+	hits    map[datapath.RuleName]uint64 // minimum count of each rule since it was created
 }
 
 // counts requires each rule in force to have a name and counters.
@@ -101,7 +101,7 @@ func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
 	return s
 }
 
-// restart replaces the firewall by one of a new run, which takes over the tables.
+// restart replaces the firewall by a new one, which adopts the tables as a new run does.
 func (s *firewallSite) restart() {
 	s.t.Helper()
 	rate := s.Rate
