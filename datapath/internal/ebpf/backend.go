@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
@@ -46,8 +47,8 @@ type DataPlane struct {
 	uplinkNames uplinkNames
 	shared      *shared[kernel.Shares]
 	nexthops    *nexthops
-	sweeper     *sweeper
-	conns       *connections
+	sweeper     *conn.Sweeper
+	conns       *conn.Connections
 	counters    *telemetry
 	keeper      *keeper
 	snat        snatPorts
@@ -152,11 +153,11 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 		return err
 	}
 	d.guards = newGuards(d)
-	if d.sweeper, err = newSweeper(d); err != nil {
+	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
 	d.services.Start(d.sweeper, d.soonOnLoopback)
-	d.conns, d.counters = newConnections(d), &telemetry{d: d}
+	d.conns, d.counters = conn.NewConnections(d.sweeper), &telemetry{d: d}
 	d.ports = newPorts(d)
 	d.overlay = newOverlay(d)
 	if err := d.overlay.adopt(); err != nil {
@@ -183,6 +184,15 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	}
 	d.keeper = newKeeper(d, o)
 	return nil
+}
+
+func (d *DataPlane) sweepOptions() conn.Options {
+	return conn.Options{
+		Tables: d.tables, Maps: d.maps, Shares: d.shared.value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
+		// Services are asked first: most connections that end are to dead backends.
+		Judges:    []conn.Judge{d.services, &d.guards.departed, nexthopJudge{d}, d.nats},
+		IdleTimes: d.services.IdleTimes, Paths: d.paths, ServiceName: d.services.Name, NATName: d.nats.Name,
+	}
 }
 
 // adoptRules takes over the rule sets that an earlier run put in force.
@@ -307,7 +317,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.maintain(ctx), d.nats.Maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
+	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}
@@ -322,7 +332,7 @@ func (d *DataPlane) Close() (err error) {
 			d.keeper.close()
 		}
 		if d.sweeper != nil {
-			err = errors.Join(err, d.sweeper.close())
+			err = errors.Join(err, d.sweeper.Close())
 		}
 		for _, z := range d.openNamespaces() {
 			err = errors.Join(err, z.Close())

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -60,8 +60,14 @@ func (d *departed) back(namespace uint8, a netip.Addr) {
 	}
 }
 
-// passBegins returns the addresses whose connections a pass is to end.
-func (d *departed) passBegins() map[netnsAddr]departure {
+// departedPass is the part of the released addresses in a pass: those whose connections end.
+type departedPass struct {
+	*departed
+	due map[netnsAddr]departure
+}
+
+// PassBegins implements [conn.Judge].
+func (d *departed) PassBegins(uint64) conn.Part {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	due := make(map[netnsAddr]departure)
@@ -70,30 +76,45 @@ func (d *departed) passBegins() map[netnsAddr]departure {
 			due[a] = left
 		}
 	}
-	return due
+	return departedPass{d, due}
 }
 
-func (d *departed) passEnded(due map[netnsAddr]departure) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for a, left := range due {
-		if d.left[a] == left {
-			delete(d.left, a)
-		}
+// Resumed implements [conn.Part].
+func (p departedPass) Resumed() {}
+
+// Seen implements [conn.Part].
+func (p departedPass) Seen(conn.Entry) {}
+
+// Ends implements [conn.Part].
+func (p departedPass) Ends(e conn.Entry) bool {
+	if len(p.due) == 0 {
+		return false
 	}
-}
-
-// departs reports whether a direction belongs to a connection of a released address. comes is the
-// tuple of this direction, back the tuple of the other.
-func (p *pass) departs(m *kernel.CtMeta, namespace uint8, comes, back datapath.Tuple) bool {
+	m := e.Meta()
 	switch kernel.CtState(m.State) {
 	case kernel.CtStateCT_FIN, kernel.CtStateCT_TIME_WAIT, kernel.CtStateCT_CLOSED:
 		return false
 	}
-	for _, a := range []netip.AddrPort{comes.Source, comes.Destination, back.Source, back.Destination} {
-		if left, ok := p.departed[departedAt(namespace, a.Addr())]; ok && int32(m.CreatedTick-left.tick) <= 0 {
+	comes, leaves := e.Tuples()
+	for _, a := range []netip.AddrPort{comes.Source, comes.Destination, leaves.Source, leaves.Destination} {
+		if left, ok := p.due[departedAt(e.Namespace(), a.Addr())]; ok && int32(m.CreatedTick-left.tick) <= 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// Deleted implements [conn.Part].
+func (p departedPass) Deleted(conn.Entry) {}
+
+// PassEnded implements [conn.Part].
+func (p departedPass) PassEnded() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a, left := range p.due {
+		if p.left[a] == left {
+			delete(p.left, a)
+		}
+	}
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -17,13 +18,13 @@ import (
 // being deleted.
 type racer struct {
 	*rig
-	x     *expirer
-	paths [expireBatch]path
-	raw   [expireBatch][2][]byte // entries of both directions: the client's, and the replies'
-	reply [expireBatch][]byte
+	x     *conn.Expirer
+	paths [conn.ExpireBatch]path
+	raw   [conn.ExpireBatch][2][]byte // entries of both directions: the client's, and the replies'
+	reply [conn.ExpireBatch][]byte
 }
 
-func newRacer(r *rig, x *expirer, f family) *racer {
+func newRacer(r *rig, x *conn.Expirer, f family) *racer {
 	c := &racer{rig: r, x: x}
 	p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 	for i := range c.paths {
@@ -58,7 +59,7 @@ func (c *racer) restore(tick uint32) {
 }
 
 // send sends all replies, and returns which of them the programs forwarded.
-func (c *racer) send(start <-chan struct{}) (forwarded [expireBatch]bool) {
+func (c *racer) send(start <-chan struct{}) (forwarded [conn.ExpireBatch]bool) {
 	c.ns.Do(c.t, func() error {
 		var ctx [46]uint32 // struct __sk_buff
 		ctx[10] = c.paths[0].beport.index
@@ -81,7 +82,7 @@ func (c *racer) send(start <-chan struct{}) (forwarded [expireBatch]bool) {
 func TestSeenWhileExpiring(t *testing.T) {
 	const rounds, silent, idle = 1500, 20, 10
 	base := newRig(t)
-	x, err := newExpirer(base.maps)
+	x, err := conn.NewExpirer(base.maps)
 	base.ok(err)
 	defer func() { base.ok(x.Close()) }()
 	for _, f := range families {
@@ -91,14 +92,14 @@ func TestSeenWhileExpiring(t *testing.T) {
 			for range rounds {
 				now := rigTick()
 				c.restore(now - silent)
-				start, done := make(chan struct{}), make(chan [expireBatch]bool)
+				start, done := make(chan struct{}), make(chan [conn.ExpireBatch]bool)
 				go func() { done <- c.send(start) }()
-				all := make([]kernel.ExpirerExpire, expireBatch)
+				all := make([]kernel.ExpirerExpire, conn.ExpireBatch)
 				for i, p := range c.paths {
 					all[i] = expireEntry(p.forth(), now, idle)
 				}
 				close(start)
-				c.ok(x.run(all))
+				c.ok(x.Run(all))
 				for i, forwarded := range <-done {
 					switch stays := all[i].Result == kernel.ExpirerExpireResultEXPIRE_STAYS; {
 					case forwarded && !stays:

@@ -369,6 +369,18 @@ func TestDeparted(t *testing.T) {
 	})
 }
 
+// entryOf is an entry of UDP.
+type entryOf struct {
+	meta          *kernel.CtMeta
+	namespace     uint8
+	comes, leaves datapath.Tuple
+}
+
+func (e entryOf) Meta() *kernel.CtMeta                   { return e.meta }
+func (e entryOf) Protocol() datapath.Protocol            { return datapath.UDP }
+func (e entryOf) Namespace() uint8                       { return e.namespace }
+func (e entryOf) Tuples() (comes, leaves datapath.Tuple) { return e.comes, e.leaves }
+
 // TestReleasedInBothNamespaces: a released pod address affects connections in both namespaces,
 // since a connection may be translated in one and continue in the other. A released link-local
 // address affects only connections in its own namespace.
@@ -381,16 +393,16 @@ func TestReleasedInBothNamespaces(t *testing.T) {
 		left.at = left.at.Add(-departedGrace)
 		d.left[a] = left
 	}
-	p := &pass{departed: d.passBegins()}
+	p := d.PassBegins(1)
 	for _, test := range []struct {
 		namespace uint8
 		addr      netip.Addr
 		want      bool
 	}{{netnsSwitch, pod, true}, {netnsHost, pod, true}, {netnsSwitch, local, true}, {netnsHost, local, false}, {netnsHost, outside, false}} {
 		comes := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.MustParseAddrPort("192.0.2.1:514")}
-		back := datapath.Tuple{Source: netip.AddrPortFrom(test.addr, 514), Destination: netip.AddrPortFrom(outside, 514)}
+		leaves := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.AddrPortFrom(test.addr, 514)}
 		m := kernel.CtMeta{State: uint8(kernel.CtStateCT_ESTABLISHED)}
-		if got := p.departs(&m, test.namespace, comes, back); got != test.want {
+		if got := p.Ends(entryOf{&m, test.namespace, comes, leaves}); got != test.want {
 			t.Errorf("namespace %d, %s: %t, want %t", test.namespace, test.addr, got, test.want)
 		}
 	}

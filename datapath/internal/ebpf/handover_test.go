@@ -49,7 +49,7 @@ func (h *handover) give(later bool) {
 	h.new.Frontends = append(h.new.Frontends, passed...)
 	if later {
 		h.put("old", h.old)
-		h.ok(h.d.sweeper.whole(nil))
+		h.ok(h.d.sweeper.Whole())
 		h.answer("while no Service has the frontend", h.udp, "udp-0")
 	}
 	h.put("new", h.new)
@@ -79,7 +79,7 @@ func TestFrontendIsHandedOver(t *testing.T) {
 				h.ok(h.d.Maintain(context.Background()))
 				return h.udp() == "udp-1"
 			})
-			h.ok(h.d.sweeper.whole(nil))
+			h.ok(h.d.sweeper.Whole())
 			h.answer("by another frontend", other, "udp-0")
 			h.tcp.echo(t, "with the old service")
 			list, _, err := h.d.Connections().List(context.Background(), datapath.ConnectionFilter{Protocol: datapath.UDP}, "", 10)
@@ -88,7 +88,7 @@ func TestFrontendIsHandedOver(t *testing.T) {
 			if err != nil || len(list) != 2 {
 				t.Errorf("connections %+v, %v; want one by each frontend", list, err)
 			}
-			if left := len(h.d.services.ForHandover()); left != 0 {
+			if left := len(h.d.services.Taken()); left != 0 {
 				t.Errorf("%d frontends are looked for still", left)
 			}
 		})
@@ -109,7 +109,7 @@ func TestFrontendIsHandedOverWithItsServer(t *testing.T) {
 			h := newHandover(t)
 			change(&h.new)
 			h.give(false)
-			h.ok(h.d.sweeper.whole(nil))
+			h.ok(h.d.sweeper.Whole())
 			list, _, err := h.d.Connections().List(context.Background(), datapath.ConnectionFilter{Protocol: datapath.UDP, Service: "old"}, "", 10)
 			if err != nil || len(list) != 1 || list[0].Sent.Packets != 2 {
 				t.Errorf("connections %+v, %v; want the existing one", list, err)

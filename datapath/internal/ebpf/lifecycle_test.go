@@ -242,7 +242,7 @@ func TestRemovedBackendEndsItsConnections(t *testing.T) {
 	testnet.Eventually(t, 2*time.Second, "another backend answers", func() bool { return n.datagram(c) != first })
 	testnet.Eventually(t, 5*time.Second, "the backend's id is free again", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		_, dead := n.d.services.IdleTimes()
+		dead := n.d.services.Dead()
 		return len(dead) == 0
 	})
 }
@@ -292,7 +292,7 @@ func TestFlushEndsWhatTheFilterChooses(t *testing.T) {
 	if err != nil || count != 0 {
 		t.Errorf("flushed %d of another source (%v)", count, err)
 	}
-	n.ok(n.d.sweeper.whole(nil))
+	n.ok(n.d.sweeper.Whole())
 	before, _, _ := n.d.Telemetry().ServiceCounters(ctx, "web")
 	count, err = n.d.Connections().Flush(ctx, datapath.ConnectionFilter{Source: netip.MustParsePrefix("192.0.2.0/24"), Protocol: datapath.TCP})
 	if err != nil || count != 5 {

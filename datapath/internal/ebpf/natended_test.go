@@ -141,7 +141,7 @@ func TestNATCounters(t *testing.T) {
 	var packets, bytes uint64
 	want := func(what string, connections uint64) {
 		t.Helper()
-		n.ok(n.d.sweeper.whole(nil))
+		n.ok(n.d.sweeper.Whole())
 		c, ok, err := n.d.Telemetry().NATCounters(context.Background(), "away")
 		if err != nil || !ok || c.Connections != connections || c.Packets != packets || c.Bytes != bytes {
 			t.Errorf("%s: %+v, %t, %v; want %d connections, %d packets, %d bytes", what, c, ok, err, connections, packets, bytes)
@@ -190,9 +190,7 @@ func TestMappingByAddress(t *testing.T) {
 			if again := leaves(r.out, r.in, netip.AddrPortFrom(f.far.Addr().Next(), 1)); again != far {
 				t.Errorf("by the first device again as %s, before %s", again, far)
 			}
-			p := n.PassBegins()
-			p.Began += kernel.TicksOf(datapath.MappingTimeout) + 10
-			r.ok(n.PassEnded(p))
+			r.ok(passLater(n, kernel.TicksOf(datapath.MappingTimeout)+10).PassEnded())
 			if inner, outer := r.count(kernel.MapLlMapping), r.count(kernel.MapLlMappingOuter); inner != 0 || outer != 0 {
 				t.Errorf("%d and %d unused mappings are left", inner, outer)
 			}
@@ -211,12 +209,12 @@ func TestMappingOfNewRule(t *testing.T) {
 			f := families[0]
 			r := newRig(t)
 			n := r.translate(nil)
-			p := n.PassBegins()
+			p := n.NewPass()
 			rule := masquerade("out0")
 			change(&rule)
 			r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": rule}}))
 			r.leave(r.in, r.out, packet(r.out.leaves(), testpkt.ProtoUDP, f.client, f.far, stageOpen, 60))
-			r.ok(n.PassEnded(p))
+			r.ok(p.PassEnded())
 			if got := r.count(kernel.MapLlMapping) + r.count(kernel.MapLlBlock); got != 1 {
 				t.Errorf("%d mappings and blocks are left, want 1", got)
 			}

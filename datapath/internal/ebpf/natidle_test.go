@@ -10,6 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 )
 
 // heldLong moves the times of creation and last use of mappings and blocks into the past by ticks.
@@ -64,16 +65,16 @@ func (n *network) silent(answers bool, ticks uint32) {
 // passLater sweeps with the clock for mappings and blocks set forward by ticks.
 func (n *network) passLater(ticks uint32) {
 	n.t.Helper()
-	w := n.d.sweeper
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.begin()
-	w.pass.nat.Began += ticks
-	for done := false; !done; {
-		var err error
-		done, err = w.step(time.Now().Add(sweepBudget))
-		n.ok(err)
-	}
+	n.d.nats.Now = func() uint32 { return kernel.NowTick() + ticks }
+	defer func() { n.d.nats.Now = kernel.NowTick }()
+	n.ok(n.d.sweeper.Whole())
+}
+
+// passLater returns the part of NAT in a pass that begins as many ticks later.
+func passLater(n *nat.Table, ticks uint32) *nat.Pass {
+	n.Now = func() uint32 { return kernel.NowTick() + ticks }
+	defer func() { n.Now = kernel.NowTick }()
+	return n.NewPass()
 }
 
 // count returns the number of entries of a map.

@@ -117,14 +117,13 @@ func TestPortBlocks(t *testing.T) {
 			t.Errorf("%s has blocks %v, and %d connections were refused", inner, blocks, refused)
 		}
 	}
-	r.ok(n.PassEnded(n.PassBegins()))
+	r.ok(n.NewPass().PassEnded())
 	if got := strings.Count(log.String(), `msg="mapping of NAT begins" nat=away inner=192.0.2.1`); got != 8 {
 		t.Errorf("%d blocks were logged, want 8:\n%s", got, log.String())
 	}
-	p := n.PassBegins()
+	p := passLater(n, kernel.TicksOf(datapath.BlockTimeout)+10)
 	p.Use(netip.AddrPortFrom(f.outAddr, 61000+64*firstOf(owner)), testpkt.ProtoUDP, 0)
-	p.Began += kernel.TicksOf(datapath.BlockTimeout) + 10
-	r.ok(n.PassEnded(p))
+	r.ok(p.PassEnded())
 	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernel.MapLlBlock) != 1 || r.count(kernel.MapLlBlockOwner) != 1 {
 		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernel.MapLlBlock), r.count(kernel.MapLlBlockOwner))
 	}
@@ -174,47 +173,5 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 	got, _, err := n.d.Telemetry().NATCounters(context.Background(), "away")
 	if err != nil || got.Connections != 2 || got.Drops["no_port"] != 1 {
 		t.Errorf("counters %+v, %v; want two connections and one drop", got, err)
-	}
-}
-
-// TestHalfClosedIdle: a client that has closed its side can receive data for the service's idle
-// timeout, but at most for an hour; connections without a service end sooner.
-func TestHalfClosedIdle(t *testing.T) {
-	idle := idleTimeouts{0: plainIdle, 1: {tcp: kernel.TicksOf(24 * time.Hour), sctp: kernel.TicksOf(10 * time.Minute)}, 2: {tcp: kernel.TicksOf(30 * time.Second)}}
-	for _, tt := range []struct {
-		service  uint32
-		protocol datapath.Protocol
-		want     uint32
-	}{
-		{0, datapath.TCP, finTimeout}, {1, datapath.TCP, kernel.TicksOf(time.Hour)}, {1, datapath.SCTP, kernel.TicksOf(10 * time.Minute)},
-		{2, datapath.TCP, finTimeout}, {3, datapath.TCP, finTimeout},
-	} {
-		m := &kernel.CtMeta{State: uint8(kernel.CtStateCT_FIN), ServiceId: tt.service}
-		if got := idle.idleFor(m, uint8(tt.protocol)); got != tt.want {
-			t.Errorf("%s of service %d ends after %s, want %s", tt.protocol, tt.service, kernel.DurationOf(got), kernel.DurationOf(tt.want))
-		}
-	}
-}
-
-// TestTranslatedIdle compares the timeouts with RFC 4787, 5382 and 5508.
-func TestTranslatedIdle(t *testing.T) {
-	idle := idleTimeouts{0: plainIdle}
-	for _, tt := range []struct {
-		state    kernel.CtState
-		protocol datapath.Protocol
-		least    time.Duration
-	}{
-		{kernel.CtStateCT_NEW, datapath.TCP, 4 * time.Minute},
-		{kernel.CtStateCT_ANSWERED, datapath.TCP, 4 * time.Minute},
-		{kernel.CtStateCT_FIN, datapath.TCP, 4 * time.Minute},
-		{kernel.CtStateCT_ESTABLISHED, datapath.TCP, 2*time.Hour + 4*time.Minute},
-		{kernel.CtStateCT_NEW, datapath.UDP, 2 * time.Minute},
-		{kernel.CtStateCT_ESTABLISHED, datapath.UDP, 5 * time.Minute},
-		{kernel.CtStateCT_ESTABLISHED, datapath.ICMP, time.Minute},
-	} {
-		m := &kernel.CtMeta{State: uint8(tt.state), NatId: 1}
-		if got := kernel.DurationOf(idle.idleFor(m, uint8(tt.protocol))); got < tt.least {
-			t.Errorf("%s in state %d ends after %s, want %s at least", tt.protocol, tt.state, got, tt.least)
-		}
 	}
 }

@@ -154,16 +154,7 @@ func TestMappingOfStrangers(t *testing.T) {
 	}
 	later := func(what string, want int) {
 		t.Helper()
-		w := n.d.sweeper
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.begin()
-		w.pass.nat.Began += kernel.TicksOf(datapath.MappingTimeout) + 10
-		for done := false; !done; {
-			var err error
-			done, err = w.step(time.Now().Add(sweepBudget))
-			n.ok(err)
-		}
+		n.passLater(kernel.TicksOf(datapath.MappingTimeout) + 10)
 		left := 0
 		n.ok(n.d.tables.MappingOuter.Batches(func(keys []kernel.MappingKey, _ []kernel.Mapping) error {
 			left += len(keys)
@@ -304,12 +295,8 @@ func TestAddressGoesOfService(t *testing.T) {
 	n.node.Run(t, "ip", "addr", "del", "10.0.1.1/24", "dev", "out0")
 	n.node.Addr(t, "out0", "10.0.1.99/24")
 	testnet.Eventually(t, time.Second, "the connection has ended, both directions of it", func() bool {
-		n.ok(n.d.sweeper.whole(nil))
-		entries := uint64(0)
-		for i := range n.d.sweeper.tables {
-			entries += n.d.sweeper.entries(i)
-		}
-		return entries == 0
+		n.ok(n.d.sweeper.Whole())
+		return n.d.sweeper.Entries() == [4]uint64{}
 	})
 	// Removing the old address also removed the new one, which has just been added again.
 	testnet.Eventually(t, 2500*time.Millisecond, "there is an answer after the change", func() bool { return n.datagram(c) != "" })

@@ -196,9 +196,9 @@ func TestNextHopsAreCounted(t *testing.T) {
 	want("when they are learnt")
 	n.use.NexthopTotal, n.use.NexthopCount = 9, [len(n.use.NexthopCount)]uint32{}
 	n.use.NexthopCount[7] = 5
-	h.ok(h.d.sweeper.whole(nil))
+	h.ok(h.d.sweeper.Whole())
 	want("after the counts were lost")
 	h.ok(n.invalidate(func(kernel.NexthopKey) bool { return true }))
-	h.ok(h.d.sweeper.whole(nil))
+	h.ok(h.d.sweeper.Whole())
 	want("after all were taken away")
 }

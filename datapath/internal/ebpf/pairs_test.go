@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
@@ -32,13 +33,13 @@ func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 
 // expire deletes the connection of tuple at tick now if it had no packet for more than idle ticks;
 // force: in any case.
-func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
+func (r *rig) expire(x *conn.Expirer, tuple rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
 	r.t.Helper()
-	e := append(make([]kernel.ExpirerExpire, 0, expireBatch), expireEntry(tuple, now, idle))
+	e := append(make([]kernel.ExpirerExpire, 0, conn.ExpireBatch), expireEntry(tuple, now, idle))
 	if force {
 		e[0].Force = 1
 	}
-	r.ok(x.run(e))
+	r.ok(x.Run(e))
 	return e[0].Result
 }
 
@@ -46,7 +47,7 @@ func (r *rig) expire(x *expirer, tuple rigTuple, now, idle uint32, force bool) k
 // unless one of its directions was seen within the idle time.
 func TestBothDirectionsEnd(t *testing.T) {
 	base := newRig(t)
-	x, err := newExpirer(base.maps)
+	x, err := conn.NewExpirer(base.maps)
 	base.ok(err)
 	defer func() { base.ok(x.Close()) }()
 	const idle = 100

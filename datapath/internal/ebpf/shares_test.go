@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -113,19 +114,6 @@ func TestShareOfHalfOpen(t *testing.T) {
 	}
 }
 
-// TestCrowds: all crowds together may use a quarter of the table of half-open connections, and a
-// crowd has room for the connections that it is opening, however small the table is.
-func TestCrowds(t *testing.T) {
-	for _, c := range []struct{ halfOpen, crowds, slots uint32 }{
-		{1, 1, 1}, {64, 1, 8}, {256, 1, 32}, {1024, 4, 32}, {2048, 8, 32}, {16384, 8, 256}, {1 << 20, 8, 256},
-	} {
-		if crowds, slots := crowdsFor(c.halfOpen); crowds != c.crowds || slots != c.slots {
-			t.Errorf("tables.halfOpen %d: %d crowds with %d slots, want %d with %d",
-				c.halfOpen, crowds, slots, c.crowds, c.slots)
-		}
-	}
-}
-
 // TestSharesAreCounted: the programs count established connections, and passes count all existing
 // ones, also across restarts and after the counts were lost.
 func TestSharesAreCounted(t *testing.T) {
@@ -133,12 +121,12 @@ func TestSharesAreCounted(t *testing.T) {
 	client := netip.MustParseAddr("192.0.2.10")
 	want := func(when string, count uint32) {
 		t.Helper()
-		s := h.d.sweeper.shares
-		if n, all := s.kernel.Count[s.index(client)], s.kernel.Total[0]; n != count || all != count {
+		s := h.d.shared.value
+		if n, all := s.Count[conn.ShareIndex(s, client)], s.Total[0]; n != count || all != count {
 			t.Errorf("%s: %d of %d connections are counted for %s, want %d", when, n, all, client, count)
 		}
 	}
-	whole := func() { h.ok(h.d.sweeper.whole(nil)) }
+	whole := func() { h.ok(h.d.sweeper.Whole()) }
 	want("when they are established", 2)
 	whole()
 	want("after a pass", 2)
@@ -147,8 +135,8 @@ func TestSharesAreCounted(t *testing.T) {
 	want("with another one", 3)
 	h.restart("tcx")
 	want("after a restart", 3)
-	h.d.sweeper.shares.kernel.Total = [2]uint32{}
-	h.d.sweeper.shares.kernel.Count = [65536]uint32{}
+	h.d.shared.value.Total = [2]uint32{}
+	h.d.shared.value.Count = [65536]uint32{}
 	whole()
 	want("after the counts were lost", 3)
 	_, err := h.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{Protocol: datapath.TCP})

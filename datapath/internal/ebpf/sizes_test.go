@@ -36,7 +36,7 @@ func TestTablesThatAreFullRefuse(t *testing.T) {
 	n.ok(n.d.Services().Delete(ctx, "big"))
 	testnet.Eventually(t, 5*time.Second, "the backends are given back", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		_, dead := n.d.services.IdleTimes()
+		dead := n.d.services.Dead()
 		return len(dead) == 0
 	})
 	big.Backends = big.Backends[:200]

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -52,16 +53,16 @@ func TestSweepIsCheap(t *testing.T) {
 	const connections = 1 << 17
 	n := newNetwork(t)
 	n.config.Tables.Connections = 2 * connections
-	n.config.SweepInterval = time.Hour
+	n.config.SweepInterval = time.Nanosecond // each pass follows the one before
 	n.restart("tcx")
 	n.fill(connections, uint8(kernel.CtStateCT_FIN), kernel.NowTick())
 	best := time.Hour
 	for range 5 {
 		begin := cpuTime()
-		n.ok(n.d.sweeper.whole(nil))
+		n.ok(n.d.sweeper.Whole())
 		best = min(best, cpuTime()-begin)
 	}
-	if got := n.d.sweeper.entries(1); got != 2*connections {
+	if got := n.d.sweeper.Entries()[conn.Established4]; got != 2*connections {
 		t.Fatalf("%d entries were seen, want %d", got, 2*connections)
 	}
 	t.Logf("%d entries are looked through in %s of a processor", 2*connections, best)
@@ -73,17 +74,13 @@ func TestSweepIsCheap(t *testing.T) {
 		t.Errorf("that is more than 150 ms, and reading alone takes %s", bare)
 	}
 
-	n.fill(connections, uint8(kernel.CtStateCT_FIN), kernel.NowTick()-finTimeout-10)
-	n.d.sweeper.begins = time.Time{}
+	n.fill(connections, uint8(kernel.CtStateCT_FIN), kernel.NowTick()-kernel.TicksOf(datapath.FINTimeout)-10)
 	calls, longest := 0, time.Duration(0)
 	for left := uint64(1); left > 0 && calls < 1000; calls++ {
 		begin := cpuTime()
-		n.ok(n.d.sweeper.maintain(t.Context()))
+		n.ok(n.d.sweeper.Maintain(t.Context()))
 		longest = max(longest, cpuTime()-begin)
-		if n.d.sweeper.pass == nil {
-			left = n.d.sweeper.entries(1)
-			n.d.sweeper.begins = time.Time{}
-		}
+		left = n.d.sweeper.Entries()[conn.Established4]
 	}
 	t.Logf("all ended in %d pieces, the longest of %s", calls, longest)
 	if calls < 3 || calls >= 1000 {
@@ -91,24 +88,12 @@ func TestSweepIsCheap(t *testing.T) {
 	}
 }
 
-// TestSweepHurries is T03: the fuller the tables, the longer the parts of maintenance may be,
-// within limits.
-func TestSweepHurries(t *testing.T) {
-	last := time.Duration(0)
-	for used := -1.0; used < 3; used += 0.01 {
-		got := budgetFor(used)
-		if got < last || got < sweepBudget || got > sweepHurry {
-			t.Errorf("%.2f of the table: %s, and %s before", used, got, last)
-		}
-		last = got
-	}
-	if budgetFor(0.5) != sweepBudget || budgetFor(0.9) != sweepHurry {
-		t.Errorf("half: %s, nine tenths: %s; want %s and %s", budgetFor(0.5), budgetFor(0.9), sweepBudget, sweepHurry)
-	}
+// TestUsedFraction: passes determine how full the tables are.
+func TestUsedFraction(t *testing.T) {
 	n := newNetwork(t)
 	n.fill(3300, uint8(kernel.CtStateCT_FIN), kernel.NowTick()) // of 4096
-	n.ok(n.d.sweeper.whole(nil))
-	if used := n.d.sweeper.used(); used < 0.8 || used > 0.82 {
+	n.ok(n.d.sweeper.Whole())
+	if used := n.d.sweeper.Used(); used < 0.8 || used > 0.82 {
 		t.Errorf("%.2f of the table is in use, want 0.81", used)
 	}
 }

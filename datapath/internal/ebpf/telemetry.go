@@ -64,7 +64,7 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 		return c, fmt.Errorf("counters of verdicts: %w", err)
 	}
 	c.Drops, c.Verdicts = byReason(drops, t.d.reasons), byReason(verdicts, t.d.verdicts)
-	if err := t.d.sweeper.refresh(); err != nil {
+	if err := t.d.sweeper.Refresh(); err != nil {
 		return c, err
 	}
 	for _, v := range t.d.services.All() {
@@ -82,19 +82,13 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 // addPlain adds the traffic of connections without a service, live and ended. opened is the number
 // of these connections; earlier versions counted them with the backends' connections.
 func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
-	live, err := t.d.sweeper.backend(0)
-	if err != nil {
-		return err
-	}
-	var ended kernel.Traffic
 	var total kernel.BackendTotal
-	err = errors.Join(t.d.tables.BackendTraffic.Lookup(uint32(0), &ended),
-		t.d.tables.BackendTotal.Lookup(uint32(0), &total))
-	if err != nil {
+	_, traffic, err := t.d.services.Traffic(0)
+	if err = errors.Join(err, t.d.tables.BackendTotal.Lookup(0, &total)); err != nil {
 		return fmt.Errorf("counters of connections without a Service: %w", err)
 	}
-	c.Packets += live.packets + ended.PacketCount
-	c.Bytes += live.bytes + ended.ByteCount
+	c.Packets += traffic.PacketCount
+	c.Bytes += traffic.ByteCount
 	c.Connections += opened + total.ConnectionCount
 	return nil
 }
@@ -106,7 +100,7 @@ func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName
 	if !ok {
 		return datapath.ServiceCounters{}, false, nil
 	}
-	if err := t.d.sweeper.refresh(); err != nil {
+	if err := t.d.sweeper.Refresh(); err != nil {
 		return datapath.ServiceCounters{}, false, err
 	}
 	c, err := t.service(v)
@@ -147,20 +141,16 @@ var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
 
 func (t *telemetry) backend(b lb.BackendInfo) (datapath.BackendCounters, error) {
 	var total kernel.BackendTotal
-	var closed kernel.Traffic
-	live, err := t.d.sweeper.backend(b.ID)
-	err = errors.Join(err,
-		t.d.tables.BackendTotal.Lookup(b.ID, &total),
-		t.d.tables.BackendTraffic.Lookup(b.ID, &closed))
-	if err != nil {
+	active, traffic, err := t.d.services.Traffic(b.ID)
+	if err = errors.Join(err, t.d.tables.BackendTotal.Lookup(b.ID, &total)); err != nil {
 		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.Addr, err)
 	}
 	return datapath.BackendCounters{
 		Backend:     b.Addr,
 		Connections: total.ConnectionCount,
-		Active:      live.active,
-		Packets:     closed.PacketCount + live.packets,
-		Bytes:       closed.ByteCount + live.bytes,
+		Active:      active,
+		Packets:     traffic.PacketCount,
+		Bytes:       traffic.ByteCount,
 	}, nil
 }
 
@@ -198,7 +188,7 @@ func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (dat
 
 // NATCounters implements [datapath.Telemetry].
 func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datapath.NATCounters, bool, error) {
-	if err := t.d.sweeper.refresh(); err != nil {
+	if err := t.d.sweeper.Refresh(); err != nil {
 		return datapath.NATCounters{}, false, err
 	}
 	return t.d.nats.Counters(name)

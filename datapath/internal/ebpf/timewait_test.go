@@ -50,7 +50,6 @@ func (n *network) waiting() (count int) {
 // last connection may be in TIME_WAIT, not even after a restart; later it is reused, and works at
 // the first attempt.
 func TestSourcePortsRest(t *testing.T) {
-	defer func(d uint32) { timeWaitTimeout = d }(timeWaitTimeout)
 	n := newNetwork(t)
 	n.node.Sysctl(t, "net.ipv4.ip_local_port_range", "1034 65535") // ten are left: 1024 to 1033
 	n.restart("tcx")
@@ -81,7 +80,7 @@ func TestSourcePortsRest(t *testing.T) {
 	n.restart("tcx")
 	n.attach()
 	for range 5 { // these sweeps find no expired connection
-		n.ok(n.d.sweeper.whole(nil))
+		n.ok(n.d.sweeper.Whole())
 	}
 	refused("after a restart")
 	counters, err := n.d.Telemetry().NodeCounters(ctx)
@@ -89,9 +88,11 @@ func TestSourcePortsRest(t *testing.T) {
 	if counters.Drops["no_port"] == 0 {
 		t.Errorf("drops %v, want some of no_port", counters.Drops)
 	}
-	timeWaitTimeout = kernel.TicksOf(500 * time.Millisecond)
+	for _, answers := range []bool{false, true} {
+		n.silent(answers, kernel.TicksOf(datapath.TimeWaitTimeout)+10)
+	}
 	testnet.Eventually(t, 5*time.Second, "the ports have rested", func() bool {
-		n.ok(n.d.sweeper.whole(nil))
+		n.ok(n.d.sweeper.Whole())
 		list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 20)
 		n.ok(err)
 		return len(list) == 0

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -13,10 +14,10 @@ import (
 // connections, which have one table per family, it returns the fuller one. The numbers for
 // connections and NAT are as of the last sweep.
 func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
-	if err := d.sweeper.refresh(); err != nil {
+	if err := d.sweeper.Refresh(); err != nil {
 		return nil, err
 	}
-	half4, est4, half6, est6 := d.sweeper.entries(0), d.sweeper.entries(1), d.sweeper.entries(2), d.sweeper.entries(3)
+	conns := d.sweeper.Entries()
 	affinity := uint64(0)
 	err := d.tables.Affinity.Batches(func(keys []kernel.AffinityKey, _ []kernel.Affinity) error {
 		affinity += uint64(len(keys))
@@ -30,8 +31,8 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		return datapath.Usage{Used: entries / each, Size: uint64(d.maps[name].MaxEntries()) / each}
 	}
 	u := map[string]datapath.Usage{
-		"connections": fuller(of(kernel.MapLlCt4, est4, 2), of(kernel.MapLlCt6, est6, 2)),
-		"halfOpen":    fuller(of(kernel.MapLlHalf4, half4, 2), of(kernel.MapLlHalf6, half6, 2)),
+		"connections": fuller(of(kernel.MapLlCt4, conns[conn.Established4], 2), of(kernel.MapLlCt6, conns[conn.Established6], 2)),
+		"halfOpen":    fuller(of(kernel.MapLlHalf4, conns[conn.HalfOpen4], 2), of(kernel.MapLlHalf6, conns[conn.HalfOpen6], 2)),
 		"affinity":    of(kernel.MapLlAffinity, affinity, 1),
 	}
 	// The outer side always has at least as many entries as the inner side.

@@ -27,7 +27,7 @@ func TestUsageOfTranslation(t *testing.T) {
 	// Entries without a rule are not counted.
 	n.ok(n.d.maps[kernel.MapLlMappingOuter].Put(&kernel.MappingKey{Port: 1}, &kernel.Mapping{}))
 	n.ok(n.d.maps[kernel.MapLlBlockOwner].Put(&kernel.BlockOwnerKey{First: 9}, &kernel.BlockKey{Nth: 9}))
-	n.ok(n.d.sweeper.whole(nil))
+	n.ok(n.d.sweeper.Whole())
 	u, err := n.d.Telemetry().Usage(context.Background())
 	n.ok(err)
 	for name, want := range map[string]datapath.Usage{

@@ -38,6 +38,15 @@ type peerName struct {
 	tunnel datapath.TunnelName
 }
 
+// paths returns a function that describes the paths of entries, as of now.
+func (d *DataPlane) paths() (func(*kernel.CtMeta) datapath.Way, error) {
+	w, err := newWays(d)
+	if err != nil {
+		return nil, err
+	}
+	return w.of, nil
+}
+
 func newWays(d *DataPlane) (*ways, error) {
 	w := &ways{d: d, nexthops: make([]kernel.Nexthop, kernel.NexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.names()}
 	keys := make([]uint32, kernel.NexthopCount)

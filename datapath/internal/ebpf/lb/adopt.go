@@ -27,6 +27,7 @@ func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
 		taken:     make(map[datapath.Frontend]uint64),
 		diverted:  make(map[datapath.ServiceName]int),
 		addrs:     newServiceAddrs(),
+		closed:    make(map[uint32]*traffic),
 	}
 	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
 		if err := adopt(); err != nil {

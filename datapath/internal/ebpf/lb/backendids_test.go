@@ -50,10 +50,10 @@ func TestBackendIDIsFreedOnce(t *testing.T) {
 	update()
 	want := func(pass uint64, live bool, dead, free int) {
 		t.Helper()
-		if err := s.PassEnded(pass, func(uint32) bool { return live }); err != nil {
+		if err := s.passEnded(pass, func(uint32) bool { return live }); err != nil {
 			t.Fatal(err)
 		}
-		if _, ids := s.IdleTimes(); len(ids) != dead || len(s.backends.free) != free {
+		if ids := s.Dead(); len(ids) != dead || len(s.backends.free) != free {
 			t.Errorf("after pass %d: %d dead ids and %v free, want %d and %d", pass, len(ids), s.backends.free, dead, free)
 		}
 	}

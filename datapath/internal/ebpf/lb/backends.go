@@ -88,10 +88,10 @@ func (b *backendIDs) revive(id uint32) {
 }
 
 // freeDead frees the dead ids for which the complete sweep number pass found no connection.
-func (s *Table) freeDead(pass uint64, live func(id uint32) bool) error {
+func (s *Table) freeDead(pass uint64, used func(id uint32) bool) error {
 	b := s.backends
 	for id, dead := range b.dead {
-		if !dead.gone || pass < dead.pass || live(id) {
+		if !dead.gone || pass < dead.pass || used(id) {
 			continue
 		}
 		if err := s.bury(id, dead.service); err != nil {
@@ -118,7 +118,7 @@ func (s *Table) bury(id, service uint32) error {
 	if _, err := s.tables.ServiceTraffic.Find(service, &total); err != nil {
 		return err
 	}
-	reused, err := Reused(s.tables, id)
+	reused, err := s.reused(id)
 	if err != nil {
 		return err
 	}
@@ -140,14 +140,4 @@ func (s *Table) OutOfUse() iter.Seq2[datapath.ServiceName, datapath.BackendAddr]
 			}
 		}
 	}
-}
-
-// Reused returns the traffic of a backend's connections whose entries have since been reused for
-// other connections.
-func Reused(t *kernel.Tables, id uint32) (kernel.Traffic, error) {
-	var total kernel.BackendTotal
-	if err := t.BackendTotal.Lookup(id, &total); err != nil {
-		return kernel.Traffic{}, fmt.Errorf("totals of backend %d: %w", id, err)
-	}
-	return kernel.Traffic(total.Reused), nil
 }

@@ -99,7 +99,7 @@ func (s *faultySite) pass() {
 	}
 	s.DropOld()
 	s.passes.passes++
-	if err := s.PassEnded(s.passes.passes, func(uint32) bool { return false }); err != nil && s.fails == 0 {
+	if err := s.passEnded(s.passes.passes, func(uint32) bool { return false }); err != nil && s.fails == 0 {
 		s.t.Fatal(err)
 	}
 }

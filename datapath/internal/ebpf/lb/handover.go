@@ -23,8 +23,8 @@ func (s *Table) takes(v *service, f datapath.Frontend) {
 	}
 }
 
-// ForHandover returns the frontends whose connections a pass must check.
-func (s *Table) ForHandover() map[datapath.Frontend]uint64 {
+// Taken returns the frontends whose connections a pass must check.
+func (s *Table) Taken() map[datapath.Frontend]uint64 {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return maps.Clone(s.taken)

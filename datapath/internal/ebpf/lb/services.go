@@ -43,6 +43,10 @@ type Table struct {
 	diverted map[datapath.ServiceName]int
 	taken    map[datapath.Frontend]uint64 // moved to their owners, with the first sweep that handles the move
 	addrs    serviceAddrs
+
+	closed map[uint32]*traffic // of deleted connections, not in a table yet; used by passes only
+	liveMu sync.Mutex
+	live   map[uint32]traffic // of backends, as of the last pass
 }
 
 // Announcer announces addresses of services.

@@ -24,9 +24,7 @@ func trafficOf(m map[uint32]*traffic, id uint32) *traffic {
 	return t
 }
 
-// Carry adds the traffic of one direction of a live connection to the totals of its NAT.
-func (p *Pass) Carry(m *kernel.CtMeta) { carry(p.live, m) }
-
+// carry adds the traffic of one direction of a connection to the totals of its NAT.
 func carry(totals map[uint32]*traffic, m *kernel.CtMeta) {
 	if m.NatId == 0 {
 		return
@@ -36,8 +34,8 @@ func carry(totals map[uint32]*traffic, m *kernel.CtMeta) {
 	t.bytes += m.ByteCount
 }
 
-// Drop moves the traffic of a deleted direction from the live to the closed totals.
-func (p *Pass) Drop(m *kernel.CtMeta) {
+// drop moves the traffic of a deleted direction from the live to the closed totals.
+func (p *Pass) drop(m *kernel.CtMeta) {
 	if m.NatId == 0 {
 		return
 	}
@@ -47,12 +45,14 @@ func (p *Pass) Drop(m *kernel.CtMeta) {
 	t.bytes -= m.ByteCount
 }
 
-// addClosed adds the traffic of ended connections to the totals of their NATs.
-func (n *Table) addClosed(p *Pass) error {
+// addClosed adds the traffic of ended connections to the totals of their NATs. What could not be
+// added stays for the next pass.
+func (n *Table) addClosed() error {
 	table := &n.tables.NatTraffic
-	for id, c := range p.closed {
+	for id, c := range n.closed {
 		if n.names[uint16(id)] == "" {
-			continue // the NAT is gone
+			delete(n.closed, id) // the NAT is gone
+			continue
 		}
 		var t kernel.Traffic
 		if _, err := table.Find(id, &t); err != nil {
@@ -63,6 +63,7 @@ func (n *Table) addClosed(p *Pass) error {
 		if err := table.Put(id, t); err != nil {
 			return kernel.TableError("rules", err)
 		}
+		delete(n.closed, id)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -40,16 +40,18 @@ func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32
 	return then
 }
 
-// Leave records the last packet of one direction of a connection that the pass ended.
-func (p *Pass) Leave(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
-	if !p.shared[m.NatId] || kernel.TicksBetween(m.LastSeenTick, p.Began) > max(mappingTimeout, blockTimeout) {
+// leave records the last packet of one direction of a connection that the pass ended.
+func (p *Pass) leave(e conn.Entry) {
+	m := e.Meta()
+	if !p.shared[m.NatId] || kernel.TicksBetween(m.LastSeenTick, p.began) > max(mappingTimeout, blockTimeout) {
 		return
 	}
+	comes, leaves := e.Tuples()
 	outer := leaves.Source
 	if isInwards(m) {
 		outer = comes.Destination
 	}
-	k := outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}
+	k := outerKey{kernel.AddrOf(outer.Addr()), uint8(e.Protocol()), e.Namespace()}
 	p.last[k] = append(p.last[k], lastUse{outer.Port(), m.LastSeenTick})
 }
 

@@ -56,100 +56,6 @@ type translated struct {
 	size         int // of a block (outer contains its first port, inner no port), else 0
 }
 
-// Pass is the information about NAT that a pass over the connections collects.
-type Pass struct {
-	outers     outerPorts
-	last       lastUses // of connections that the pass ended
-	local      map[kernel.LocalKey]bool
-	namespaces map[uint8]bool // namespaces whose addresses are in local
-	Began      uint32         // tick
-	log        map[uint16]bool
-	shared     map[uint16]bool // ids with mappings or blocks
-	reported   map[translated]bool
-	live       map[uint32]*traffic // traffic of live connections, by id
-	closed     map[uint32]*traffic // traffic of connections that the pass ended
-}
-
-// PassBegins returns an empty result for a pass.
-func (n *Table) PassBegins() *Pass {
-	p := &Pass{
-		outers: make(outerPorts), last: make(lastUses), Began: kernel.NowTick(),
-		log: make(map[uint16]bool), shared: make(map[uint16]bool), reported: make(map[translated]bool),
-		live: make(map[uint32]*traffic), closed: n.closed,
-	}
-	p.local, p.namespaces = n.host.LocalAddrs()
-	n.mu.RLock()
-	for _, r := range n.rules {
-		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
-			p.shared[r.record.Id] = true
-		}
-	}
-	for id, log := range n.log {
-		p.log[id] = log
-	}
-	n.mu.RUnlock()
-	return p
-}
-
-// Ended reports whether a connection was translated to an address of a device, and the device no
-// longer has that address. comes and leaves are the tuples of the connection's entry.
-func (p *Pass) Ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
-	if m.Flags&kernel.CtDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.Began) > 0 {
-		return false
-	}
-	outer := leaves.Source.Addr()
-	if m.Flags&kernel.CtReply != 0 {
-		outer = comes.Destination.Addr()
-	}
-	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
-}
-
-// Note records the outer ports at which replies on a connection arrive, or packets from any remote.
-func (p *Pass) Note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
-	answers := m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT
-	switch {
-	case p.shared[m.NatId] && isInwards(m):
-		p.Use(comes.Destination, proto, namespace)
-	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
-		p.reported[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
-	}
-}
-
-// Use records that an outer address and port is in use.
-func (p *Pass) Use(outer netip.AddrPort, proto, namespace uint8) {
-	p.outers.use(outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}, outer.Port())
-}
-
-// PassEnded ends unused mappings and blocks, and logs those that began or ended.
-func (n *Table) PassEnded(p *Pass) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.live = p.live
-	p.last.ordered()
-	for _, r := range n.rules { // including rules that took effect since the pass began
-		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
-			p.shared[r.record.Id] = true
-		}
-	}
-	err := errors.Join(n.addClosed(p), n.endMappings(p), n.endBlocks(p))
-	n.closed = make(map[uint32]*traffic)
-	if err != nil {
-		return fmt.Errorf("end mappings of NAT: %w", err)
-	}
-	for t := range p.reported {
-		if !n.reported[t] {
-			n.tell("mapping of NAT begins", t)
-		}
-	}
-	for t := range n.reported {
-		if !p.reported[t] {
-			n.tell("mapping of NAT ends", t)
-		}
-	}
-	n.reported = p.reported
-	return nil
-}
-
 func (n *Table) tell(what string, t translated) {
 	name := n.names[t.nat]
 	if t.size > 0 {
@@ -163,7 +69,7 @@ func (n *Table) tell(what string, t translated) {
 // keeps reports whether a mapping or block without connections is kept: it was last used no longer
 // than idle ago, and its rule still has mappings or blocks; or it is newer than the pass.
 func (p *Pass) keeps(id uint16, created, used, idle uint32) bool {
-	return int32(created-p.Began) >= 0 || kernel.TicksBetween(used, p.Began) <= idle && p.shared[id]
+	return int32(created-p.began) >= 0 || kernel.TicksBetween(used, p.began) <= idle && p.shared[id]
 }
 
 func (n *Table) endMappings(p *Pass) error {

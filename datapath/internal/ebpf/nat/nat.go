@@ -24,6 +24,8 @@ type Table struct {
 	tables *kernel.Tables
 	images natImages
 	host   Host
+	// Now returns the current tick; tests replace it.
+	Now    func() uint32
 	logger *slog.Logger
 
 	mu       sync.RWMutex
@@ -41,7 +43,7 @@ type Table struct {
 	log      map[uint16]bool     // ids whose mappings are logged
 	reported map[translated]bool // logged as begun but not as ended
 	live     map[uint32]*traffic // traffic of connections as of the last pass, by id
-	closed   map[uint32]*traffic // traffic of connections that passes ended, not in a table yet; used by passes only
+	closed   map[uint32]*traffic // traffic of deleted connections, not in a table yet; used by passes only
 	mappings uint64              // entries as of the last pass
 	blocks   uint64
 }
@@ -94,7 +96,7 @@ var natSets = [2]kernel.RuleSet{kernel.RulesDNAT, kernel.RulesSNAT}
 // Adopt takes over the rules that an earlier run wrote.
 func Adopt(t *kernel.Tables, images natImages, host Host, logger *slog.Logger) (*Table, error) {
 	n := &Table{
-		tables: t, images: images, host: host, logger: logger,
+		tables: t, images: images, host: host, logger: logger, Now: kernel.NowTick,
 		ids: make(map[datapath.NATName]uint16), names: make(map[uint16]datapath.NATName), dead: make(map[uint16]bool),
 		rules: make(map[uint32]*natRule), log: make(map[uint16]bool), closed: make(map[uint32]*traffic),
 	}

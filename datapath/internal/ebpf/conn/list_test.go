@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package conn
 
 import (
 	"testing"
@@ -15,8 +15,8 @@ func TestStateNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &DataPlane{}
-	if err := d.readNames(spec); err != nil {
+	states, err := kernel.EnumNames(spec.Types, "ct_state", "CT_")
+	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[datapath.Protocol][]string{
@@ -26,16 +26,16 @@ func TestStateNames(t *testing.T) {
 		datapath.ICMPv6: {"unreplied", "replied", "replied", "replied", "replied", "replied", "replied"},
 	}
 	for protocol, words := range want {
-		if len(d.states) != len(words) {
-			t.Fatalf("states of the C source: %q, want %d", d.states, len(words))
+		if len(states) != len(words) {
+			t.Fatalf("states of the C source: %q, want %d", states, len(words))
 		}
 		for state, word := range words {
-			if got := d.stateName(uint8(state), protocol); got != word {
-				t.Errorf("protocol %d, state %s: %q, want %q", protocol, d.states[state], got, word)
+			if got := stateName(states, uint8(state), protocol); got != word {
+				t.Errorf("protocol %d, state %s: %q, want %q", protocol, states[state], got, word)
 			}
 		}
 	}
-	if got := d.stateName(17, datapath.TCP); got != "17" {
+	if got := stateName(states, 17, datapath.TCP); got != "17" {
 		t.Errorf("an unknown state: %q, want 17", got)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package conn
 
 import (
 	"math/rand/v2"
@@ -84,7 +84,7 @@ func (s *shares) add(kind int, client netip.Addr, n int32) {
 		family = 1
 	}
 	s.seen[kind].total[family] += uint32(n)
-	s.seen[kind].count[s.index(client)] += uint32(n)
+	s.seen[kind].count[ShareIndex(s.kernel, client)] += uint32(n)
 }
 
 // passEnded corrects the counts to the numbers that the pass has seen. A connection that was
@@ -107,9 +107,9 @@ func (s *shares) passEnded() {
 	atomic.StoreUint32(&s.kernel.HalfTick, kernel.NowTick())
 }
 
-// index is share_index of ct_share.h.
-func (s *shares) index(source netip.Addr) uint32 {
-	h := s.kernel.Seed
+// ShareIndex is share_index of ct_share.h: the index of the counts of a source.
+func ShareIndex(shares *kernel.Shares, source netip.Addr) uint32 {
+	h := shares.Seed
 	for _, word := range kernel.AddrOf(source).Word {
 		h ^= word
 		h *= 0x85ebca6b
@@ -117,14 +117,5 @@ func (s *shares) index(source netip.Addr) uint32 {
 		h *= 0xc2b2ae35
 		h ^= h >> 16
 	}
-	return h % uint32(len(s.kernel.Count))
-}
-
-// clientAddr returns the client's address for the connection of an entry.
-func clientAddr[K, V any, KP connKey[K], VP connValue[K, V]](k KP, v VP) netip.Addr {
-	if v.Common().Flags&kernel.CtReply == 0 {
-		return k.Tuple().Source.Addr()
-	}
-	other := v.Twin((*K)(k))
-	return KP(&other).Tuple().Source.Addr()
+	return h % uint32(len(shares.Count))
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package conn
 
 import (
 	"github.com/loxilight/loxilight/datapath"
-
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -48,11 +47,11 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	}
 }
 
-// idleFor returns the idle ticks after which a connection ends; 0: never, since its service is not
+// ticksFor returns the idle ticks after which a connection ends; 0: never, since its service is not
 // configured yet in this run.
-func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
+func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) uint32 {
 	if m.NatId != 0 && m.ServiceId == 0 {
-		if t := translatedIdle(kernel.CtState(m.State), datapath.Protocol(proto)); t != 0 {
+		if t := translatedIdle(kernel.CtState(m.State), protocol); t != 0 {
 			return t
 		}
 	}
@@ -60,7 +59,7 @@ func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 	case kernel.CtStateCT_NEW:
 		return unansweredTimeout
 	case kernel.CtStateCT_ANSWERED:
-		if datapath.Protocol(proto) == datapath.UDP {
+		if protocol == datapath.UDP {
 			if t, ok := idle[m.ServiceId]; ok { // 0: unknown
 				return min(exchangeTimeout, t.udp)
 			}
@@ -71,7 +70,7 @@ func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 		if m.ServiceId == 0 {
 			return finTimeout
 		}
-		return max(finTimeout, min(finLongest, idle[m.ServiceId].of(datapath.Protocol(proto))))
+		return max(finTimeout, min(finLongest, idle[m.ServiceId].of(protocol)))
 	case kernel.CtStateCT_TIME_WAIT:
 		return timeWaitTimeout
 	case kernel.CtStateCT_CLOSED, kernel.CtStateCT_ENDING:
@@ -81,7 +80,7 @@ func (idle idleTimeouts) idleFor(m *kernel.CtMeta, proto uint8) uint32 {
 	if !ok {
 		return closedTimeout // its service was deleted
 	}
-	return t.of(datapath.Protocol(proto))
+	return t.of(protocol)
 }
 
 // translatedIdle returns the idle time after which a translated connection ends, if other
@@ -99,13 +98,13 @@ func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 	return 0
 }
 
-// idleTimes returns the idle times of the services, and the dead backends.
-func (d *DataPlane) idleTimes() (idleTimeouts, map[uint32]bool) {
-	times, dead := d.services.IdleTimes()
+// idleTimeouts returns the idle times that are in force.
+func (o *Options) idleTimeouts() idleTimeouts {
+	times := o.IdleTimes()
 	idle := make(idleTimeouts, len(times)+1)
 	for id, t := range times {
 		idle[id] = idleTicksOf(t)
 	}
 	idle[0] = plainIdle
-	return idle, dead
+	return idle
 }

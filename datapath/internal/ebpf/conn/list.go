@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package conn
 
 import (
 	"context"
@@ -30,26 +30,29 @@ type listing struct {
 	table  int
 	cursor *bpfmap.Cursor
 	idle   idleTimeouts
-	ways   *ways
+	path   func(*kernel.CtMeta) datapath.Way
 	rest   []datapath.Connection // read, and not yet returned
 	used   time.Time
 }
 
-type connections struct {
-	d      *DataPlane
-	tables []connTable
+// Connections implements [datapath.Connections].
+type Connections struct {
+	options *Options
+	sweeper *Sweeper
+	tables  []table
 
 	mu       sync.Mutex
 	listings map[string]*listing
 }
 
-func newConnections(d *DataPlane) *connections {
-	return &connections{d: d, tables: newConnTables(d), listings: make(map[string]*listing)}
+// NewConnections returns the connections that s sweeps.
+func NewConnections(s *Sweeper) *Connections {
+	return &Connections{options: &s.Options, sweeper: s, tables: s.newTables(), listings: make(map[string]*listing)}
 }
 
 // List implements [datapath.Connections]. A connection that exists during the whole listing is
 // listed once.
-func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
+func (c *Connections) List(ctx context.Context, f datapath.ConnectionFilter, cursor string, limit int) ([]datapath.Connection, string, error) {
 	l, err := c.resume(cursor)
 	if err != nil {
 		return nil, "", err
@@ -78,14 +81,13 @@ func (c *connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 }
 
 // resume removes and returns the listing of a cursor, or begins one.
-func (c *connections) resume(cursor string) (*listing, error) {
+func (c *Connections) resume(cursor string) (*listing, error) {
 	if cursor == "" {
-		idle, _ := c.d.idleTimes()
-		ways, err := newWays(c.d)
+		path, err := c.options.Paths()
 		if err != nil {
 			return nil, err
 		}
-		return &listing{cursor: new(bpfmap.Cursor), idle: idle, ways: ways}, nil
+		return &listing{cursor: new(bpfmap.Cursor), idle: c.options.idleTimeouts(), path: path}, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +100,7 @@ func (c *connections) resume(cursor string) (*listing, error) {
 }
 
 // keep stores l until its next page is requested.
-func (c *connections) keep(l *listing) (cursor string) {
+func (c *Connections) keep(l *listing) (cursor string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.used = time.Now()
@@ -122,8 +124,8 @@ func (c *connections) keep(l *listing) (cursor string) {
 }
 
 // Flush implements [datapath.Connections].
-func (c *connections) Flush(ctx context.Context, f datapath.ConnectionFilter) (uint64, error) {
-	return c.d.sweeper.flush(ctx, f.Match)
+func (c *Connections) Flush(ctx context.Context, f datapath.ConnectionFilter) (uint64, error) {
+	return c.sweeper.flush(ctx, f.Match)
 }
 
 // stateWords maps the state names of the C source to the API's: for TCP and SCTP, and for protocols
@@ -140,11 +142,11 @@ var stateWords = map[string][2]string{
 
 // stateName returns the API's name of a state, or its number if the state is unknown: another
 // version of the programs may have other states.
-func (d *DataPlane) stateName(state uint8, protocol datapath.Protocol) string {
-	if int(state) >= len(d.states) {
+func stateName(states []string, state uint8, protocol datapath.Protocol) string {
+	if int(state) >= len(states) {
 		return fmt.Sprint(state)
 	}
-	words, known := stateWords[d.states[state]]
+	words, known := stateWords[states[state]]
 	switch {
 	case !known:
 		return fmt.Sprint(state)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package conn
 
 import (
 	"errors"
@@ -9,25 +9,24 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// expireBatch is EXPIRE_COUNT: the maximum number of connections that one run of the program
+// ExpireBatch is EXPIRE_COUNT: the maximum number of connections that one run of the program
 // deletes.
-const expireBatch = 64
+const ExpireBatch = 64
 
-// expirer deletes connections, both directions together, with a program in the kernel
+// Expirer deletes connections, both directions together, with a program in the kernel
 // (expire.bpf.c). It is not safe for concurrent use.
-type expirer struct {
+type Expirer struct {
 	program *ebpf.Program
 	list    *ebpf.Map
 	indexes []uint32
 	frame   []byte // packet for the test run of the program
 }
 
-// newExpirer loads the program with these maps.
-func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
+// NewExpirer loads the program with these maps.
+func NewExpirer(maps map[string]*ebpf.Map) (*Expirer, error) {
 	spec, err := kernel.LoadExpirer()
 	if err != nil {
 		return nil, err
@@ -48,12 +47,12 @@ func newExpirer(maps map[string]*ebpf.Map) (*expirer, error) {
 		return nil, fmt.Errorf("load program %s: %w", kernel.ExpirerProgLlExpireRun, err)
 	}
 	defer c.Close()
-	x := &expirer{
+	x := &Expirer{
 		program: c.DetachProgram(kernel.ExpirerProgLlExpireRun),
 		list:    c.DetachMap(kernel.ExpirerMapLlExpire),
 		frame:   make([]byte, 64),
 	}
-	for i := range uint32(expireBatch) {
+	for i := range uint32(ExpireBatch) {
 		x.indexes = append(x.indexes, i)
 	}
 	return x, nil
@@ -70,15 +69,16 @@ func mapsUsed(p *ebpf.ProgramSpec) map[string]bool {
 	return used
 }
 
-func (x *expirer) Close() error { return errors.Join(x.program.Close(), x.list.Close()) }
+// Close unloads the program.
+func (x *Expirer) Close() error { return errors.Join(x.program.Close(), x.list.Close()) }
 
-// run deletes up to expireBatch connections and fills in the result of each.
-func (x *expirer) run(all []kernel.ExpirerExpire) error {
+// Run deletes up to ExpireBatch connections and fills in the result of each.
+func (x *Expirer) Run(all []kernel.ExpirerExpire) error {
 	if len(all) == 0 {
 		return nil
 	}
 	n := len(all)
-	if n < expireBatch {
+	if n < ExpireBatch {
 		all = append(all, kernel.ExpirerExpire{}) // end of the list
 	}
 	if _, err := x.list.BatchUpdate(x.indexes[:len(all)], all, nil); err != nil {
@@ -110,19 +110,19 @@ type doomed[K, V any] struct {
 }
 
 // doom selects the connection of an entry for deletion.
-func (t *connMap[K, V, KP, VP]) doom(k KP, v VP, idle uint32, force, matched bool) {
-	t.doomed = append(t.doomed, doomed[K, V]{*(*K)(k), *(*V)(v), idle, force, matched})
+func (t *entries[K, V, KP, VP]) doom(e *entry[K, V, KP, VP], idle uint32, force, matched bool) {
+	t.doomed = append(t.doomed, doomed[K, V]{*e.k, *e.v, idle, force, matched})
 }
 
 // spare discards the list of connections to be deleted.
-func (t *connMap[K, V, KP, VP]) spare() { t.doomed = nil }
+func (t *entries[K, V, KP, VP]) spare() { t.doomed = nil }
 
 // expire deletes the next batch of the connections that the pass selected, and reports whether
 // there are more.
-func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
-	n := min(expireBatch, len(t.doomed))
+func (t *entries[K, V, KP, VP]) expire(p *pass) (bool, error) {
+	n := min(ExpireBatch, len(t.doomed))
 	batch := t.doomed[:n]
-	all := make([]kernel.ExpirerExpire, n, expireBatch)
+	all := make([]kernel.ExpirerExpire, n, ExpireBatch)
 	for i := range batch {
 		KP(&batch[i].key).Expire(&all[i])
 		all[i].NowTick, all[i].IdleTicks = p.now, batch[i].idle
@@ -130,7 +130,7 @@ func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 			all[i].Force = 1
 		}
 	}
-	if err := t.d.sweeper.expirer.run(all); err != nil {
+	if err := p.expirer.Run(all); err != nil {
 		return false, err
 	}
 	for i := range batch {
@@ -143,7 +143,7 @@ func (t *connMap[K, V, KP, VP]) expire(p *pass) (bool, error) {
 }
 
 // expired records the result for a connection that was to be deleted.
-func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.ExpirerExpire) {
+func (t *entries[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.ExpirerExpire) {
 	result := e.Result
 	if result != kernel.ExpirerExpireResultEXPIRE_ALONE && result != kernel.ExpirerExpireResultEXPIRE_BOTH {
 		return
@@ -151,21 +151,16 @@ func (t *connMap[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 	if x.matched {
 		p.matched++
 	}
-	k, v := KP(&x.key), VP(&x.value)
+	k, v := x.key, x.value
+	seen := &entry[K, V, KP, VP]{&k, &v}
+	if both := result == kernel.ExpirerExpireResultEXPIRE_BOTH; both || seen.v.Common().Flags&kernel.CtReply == 0 { // the client's entry was seen
+		p.shares.add(t.kind(), seen.client(), -1)
+	}
 	m, twin := kernel.CtMeta(e.Meta), kernel.CtMeta(e.Twin)
 	m.State, twin.State = uint8(e.State), uint8(e.State)
-	comes, leaves := tuplesOf[K, V](k, v)
-	if result == kernel.ExpirerExpireResultEXPIRE_BOTH || m.Flags&kernel.CtReply == 0 { // the client's entry was seen
-		t.d.sweeper.shares.add(t.kind(), clientAddr[K, V](k, v), -1)
-	}
-	p.close(&m)
-	p.nat.Leave(&m, comes, leaves, k.Protocol(), k.Namespace())
+	*seen.v.Common() = m
+	p.deleted(seen)
 	if result == kernel.ExpirerExpireResultEXPIRE_BOTH {
-		p.close(&twin)
-		p.nat.Leave(&twin, turned(leaves), turned(comes), k.Protocol(), k.Namespace())
+		p.deleted(twinEntry{seen, &twin})
 	}
-}
-
-func turned(t datapath.Tuple) datapath.Tuple {
-	return datapath.Tuple{Source: t.Destination, Destination: t.Source}
 }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conn
+
+import (
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// TestHalfClosedIdle: a client that has closed its side can receive data for the service's idle
+// timeout, but at most for an hour; connections without a service end sooner.
+func TestHalfClosedIdle(t *testing.T) {
+	idle := idleTimeouts{0: plainIdle, 1: {tcp: kernel.TicksOf(24 * time.Hour), sctp: kernel.TicksOf(10 * time.Minute)}, 2: {tcp: kernel.TicksOf(30 * time.Second)}}
+	for _, tt := range []struct {
+		service  uint32
+		protocol datapath.Protocol
+		want     uint32
+	}{
+		{0, datapath.TCP, finTimeout}, {1, datapath.TCP, kernel.TicksOf(time.Hour)}, {1, datapath.SCTP, kernel.TicksOf(10 * time.Minute)},
+		{2, datapath.TCP, finTimeout}, {3, datapath.TCP, finTimeout},
+	} {
+		m := &kernel.CtMeta{State: uint8(kernel.CtStateCT_FIN), ServiceId: tt.service}
+		if got := idle.ticksFor(m, tt.protocol); got != tt.want {
+			t.Errorf("%s of service %d ends after %s, want %s", tt.protocol, tt.service, kernel.DurationOf(got), kernel.DurationOf(tt.want))
+		}
+	}
+}
+
+// TestTranslatedIdle compares the timeouts with RFC 4787, 5382 and 5508.
+func TestTranslatedIdle(t *testing.T) {
+	idle := idleTimeouts{0: plainIdle}
+	for _, tt := range []struct {
+		state    kernel.CtState
+		protocol datapath.Protocol
+		least    time.Duration
+	}{
+		{kernel.CtStateCT_NEW, datapath.TCP, 4 * time.Minute},
+		{kernel.CtStateCT_ANSWERED, datapath.TCP, 4 * time.Minute},
+		{kernel.CtStateCT_FIN, datapath.TCP, 4 * time.Minute},
+		{kernel.CtStateCT_ESTABLISHED, datapath.TCP, 2*time.Hour + 4*time.Minute},
+		{kernel.CtStateCT_NEW, datapath.UDP, 2 * time.Minute},
+		{kernel.CtStateCT_ESTABLISHED, datapath.UDP, 5 * time.Minute},
+		{kernel.CtStateCT_ESTABLISHED, datapath.ICMP, time.Minute},
+	} {
+		m := &kernel.CtMeta{State: uint8(tt.state), NatId: 1}
+		if got := kernel.DurationOf(idle.ticksFor(m, tt.protocol)); got < tt.least {
+			t.Errorf("%s in state %d ends after %s, want %s at least", tt.protocol, tt.state, got, tt.least)
+		}
+	}
+}

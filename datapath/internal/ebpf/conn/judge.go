@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conn
+
+import (
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// Entry is one direction of a connection, as its table holds it. It is valid during a call only.
+type Entry interface {
+	Meta() *kernel.CtMeta
+	Protocol() datapath.Protocol
+	Namespace() uint8
+	// Tuples returns the tuple with which packets of this direction arrive, and the tuple with
+	// which they leave.
+	Tuples() (comes, leaves datapath.Tuple)
+}
+
+// Judge ends connections, or needs to know which exist.
+type Judge interface {
+	// PassBegins returns the judge's part in a new pass over all connections. Passes are numbered in
+	// order; a pass may be given up.
+	PassBegins(number uint64) Part
+}
+
+// Part is the part of a judge in one pass. No two of its methods are called at the same time.
+type Part interface {
+	// Resumed is called before each step of the pass: the one before may have been seconds ago.
+	Resumed()
+	// Seen is called for each entry.
+	Seen(e Entry)
+	// Ends reports whether the connection of an entry ends now, even if it is not idle. It is not
+	// called if a judge before this one ends it.
+	Ends(e Entry) bool
+	// Deleted is called for each direction of a connection that the pass has deleted, with the
+	// counters and the state that it had last. Seen may have been called for it.
+	Deleted(e Entry)
+	// PassEnded is called after all entries were seen, and all that ended are deleted.
+	PassEnded() error
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conn
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// Options are what a [Sweeper] and [Connections] use.
+type Options struct {
+	Tables   *kernel.Tables
+	Maps     map[string]*ebpf.Map // the same, for the program that deletes connections
+	Shares   *kernel.Shares       // which the programs write as well
+	States   []string             // names of enum ct_state
+	Interval time.Duration        // between the beginnings of two periodic passes
+	Log      *slog.Logger
+	Judges   []Judge // in the order in which they are asked
+
+	// IdleTimes returns the idle times of the services by id; a service that this run has not
+	// written yet has the zero value.
+	IdleTimes func() map[uint32]datapath.IdleTimeout
+	// Paths returns a function that describes the paths of entries, as of now.
+	Paths func() (func(*kernel.CtMeta) datapath.Way, error)
+
+	ServiceName func(id uint32) datapath.ServiceName
+	NATName     func(id uint16) datapath.NATName
+}

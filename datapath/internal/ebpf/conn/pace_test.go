@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conn
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSweepHurries is T03: the fuller the tables, the longer the parts of maintenance may be,
+// within limits.
+func TestSweepHurries(t *testing.T) {
+	last := time.Duration(0)
+	for used := -1.0; used < 3; used += 0.01 {
+		got := budgetFor(used)
+		if got < last || got < Budget || got > Hurry {
+			t.Errorf("%.2f of the table: %s, and %s before", used, got, last)
+		}
+		last = got
+	}
+	if budgetFor(0.5) != Budget || budgetFor(0.9) != Hurry {
+		t.Errorf("half: %s, nine tenths: %s; want %s and %s", budgetFor(0.5), budgetFor(0.9), Budget, Hurry)
+	}
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conn
+
+import (
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/testmap"
+	"github.com/loxilight/loxilight/datapath/internal/testtables"
+)
+
+// site is a sweeper over tables in memory, with a judge that ends connections to dead backends.
+type site struct {
+	*Sweeper
+	t      *testing.T
+	random *rand.Rand
+	fails  float64 // probability that a deletion fails
+	dead   map[uint32]bool
+	last   *recorder // of the last pass that began
+	port   uint16
+}
+
+func newSite(t *testing.T, seed uint64) *site {
+	t.Helper()
+	s := &site{t: t, random: rand.New(rand.NewPCG(seed, 7)), dead: map[uint32]bool{}}
+	tables, _ := testtables.New(t, datapath.Tables{
+		Connections: 1024, HalfOpen: 1024, Services: 64, Backends: 64, Slots: 4096, Affinity: 16, Ranges: 16, Rules: 16, Prefixes: 16,
+	}, &testmap.Faults{})
+	s.Sweeper = newSweeper(Options{
+		Tables: tables, Shares: new(kernel.Shares), Interval: time.Hour, Log: slog.New(slog.DiscardHandler), Judges: []Judge{s},
+		IdleTimes:   func() map[uint32]datapath.IdleTimeout { return nil },
+		ServiceName: func(uint32) datapath.ServiceName { return "" },
+		NATName:     func(uint16) datapath.NATName { return "" },
+	}, s)
+	t.Cleanup(func() { _ = s.Sweeper.Close() })
+	return s
+}
+
+// recorder is the part of the judge in a pass.
+type recorder struct {
+	*site
+	seen, deleted map[datapath.Tuple]int // by arriving tuple
+	ended         int
+	complete      bool
+}
+
+func (s *site) PassBegins(uint64) Part {
+	s.last = &recorder{site: s, seen: map[datapath.Tuple]int{}, deleted: map[datapath.Tuple]int{}}
+	return s.last
+}
+
+func (r *recorder) Resumed() {}
+
+func (r *recorder) Seen(e Entry) {
+	comes, _ := e.Tuples()
+	r.seen[comes]++
+}
+
+func (r *recorder) Ends(e Entry) bool {
+	ends := r.dead[e.Meta().BackendId]
+	if ends {
+		r.ended++
+	}
+	return ends
+}
+
+func (r *recorder) Deleted(e Entry) {
+	comes, leaves := e.Tuples()
+	r.deleted[comes]++
+	if m := e.Meta(); m.PacketCount != uint64(comes.Source.Port()) || comes.Source.Addr().Is4() != leaves.Source.Addr().Is4() {
+		r.t.Errorf("%v: deleted with %d packets", comes, m.PacketCount)
+	}
+}
+
+func (r *recorder) PassEnded() error {
+	r.complete = true
+	return nil
+}
+
+// Close implements deleter.
+func (s *site) Close() error { return nil }
+
+// Run deletes connections as expire.bpf.c does.
+func (s *site) Run(all []kernel.ExpirerExpire) error {
+	if s.random.Float64() < s.fails {
+		return errors.New("cannot run")
+	}
+	for i := range all {
+		e := &all[i]
+		e.Result = kernel.ExpirerExpireResultEXPIRE_ABSENT
+		if e.Family == 4 {
+			k := kernel.Ct4Key{Saddr: e.Key4.Saddr, Daddr: e.Key4.Daddr, Sport: e.Key4.Sport, Dport: e.Key4.Dport, Proto: e.Key4.Proto}
+			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](e, k, &s.Tables.Ct4, &s.Tables.Half4)
+		} else {
+			k := kernel.Ct6Key{Sport: e.Key6.Sport, Dport: e.Key6.Dport, Proto: e.Key6.Proto}
+			k.Saddr.Word, k.Daddr.Word = e.Key6.Saddr.Word, e.Key6.Daddr.Word
+			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](e, k, &s.Tables.Ct6, &s.Tables.Half6)
+		}
+	}
+	return nil
+}
+
+func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.ExpirerExpire, k K, tables ...*bpfmap.Map[K, V]) {
+	find := func(k K) (table *bpfmap.Map[K, V], v V) {
+		for _, m := range tables {
+			if ok, _ := m.Find(k, &v); ok {
+				return m, v
+			}
+		}
+		return nil, v
+	}
+	table, v := find(k)
+	if table == nil {
+		return
+	}
+	twinKey := VP(&v).Twin(&k)
+	twinTable, twin := find(twinKey)
+	idle := func(m *kernel.CtMeta) bool { return idleSince(e.NowTick, m) > e.IdleTicks }
+	if e.Force == 0 && (!idle(VP(&v).Common()) || twinTable != nil && !idle(VP(&twin).Common())) {
+		e.Result = kernel.ExpirerExpireResultEXPIRE_STAYS
+		return
+	}
+	e.Result, e.State = kernel.ExpirerExpireResultEXPIRE_ALONE, uint32(VP(&v).Common().State)
+	*(*kernel.CtMeta)(&e.Meta) = *VP(&v).Common()
+	_ = table.Delete(k)
+	if twinTable != nil {
+		e.Result = kernel.ExpirerExpireResultEXPIRE_BOTH
+		*(*kernel.CtMeta)(&e.Twin) = *VP(&twin).Common()
+		_ = twinTable.Delete(twinKey)
+	}
+}
+
+// want is a connection that was opened: what a pass must do with it.
+type want struct {
+	forth, back datapath.Tuple
+	backend     uint32
+	idle        [2]bool // by direction
+	is4         bool
+}
+
+func (w *want) ends(dead map[uint32]bool) bool { return dead[w.backend] || w.idle[0] && w.idle[1] }
+
+// open inserts both entries of a new connection. The source port of each entry is the number of its
+// packets.
+func (s *site) open() want {
+	s.port++
+	is4 := s.random.IntN(2) == 0
+	client, backend := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("10.0.0.9")
+	if !is4 {
+		client, backend = netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("2001:db8:1::9")
+	}
+	w := want{backend: 1 + uint32(s.random.IntN(9)), is4: is4,
+		forth: datapath.Tuple{Source: netip.AddrPortFrom(client, 1024+s.port), Destination: netip.AddrPortFrom(backend, 20000+s.port)}}
+	w.back = turned(w.forth)
+	half := s.random.IntN(2) == 0
+	for direction, tuple := range []datapath.Tuple{w.forth, w.back} {
+		w.idle[direction] = s.random.IntN(2) == 0
+		m := kernel.CtMeta{PacketCount: uint64(tuple.Source.Port()), BackendId: w.backend, State: uint8(kernel.CtStateCT_ESTABLISHED)}
+		if half {
+			m.State = uint8(kernel.CtStateCT_NEW)
+		}
+		if direction == 1 {
+			m.Flags = kernel.CtReply
+		}
+		m.LastSeenTick = kernel.NowTick()
+		if w.idle[direction] {
+			m.LastSeenTick -= plainIdle.udp + unansweredTimeout + 100
+		}
+		s.insert(tuple, m, half)
+	}
+	return w
+}
+
+func (s *site) insert(tuple datapath.Tuple, m kernel.CtMeta, half bool) {
+	src, dst := kernel.AddrOf(tuple.Source.Addr()), kernel.AddrOf(tuple.Destination.Addr())
+	sport, dport := kernel.Swap16(tuple.Source.Port()), kernel.Swap16(tuple.Destination.Port())
+	var err error
+	if tuple.Source.Addr().Is4() {
+		table := &s.Tables.Ct4
+		if half {
+			table = &s.Tables.Half4
+		}
+		k := kernel.Ct4Key{Saddr: src.Word[3], Daddr: dst.Word[3], Sport: sport, Dport: dport, Proto: uint8(datapath.UDP)}
+		err = table.Put(k, kernel.Ct4Val{Meta: m, Saddr: k.Saddr, Daddr: k.Daddr, Sport: sport, Dport: dport})
+	} else {
+		table := &s.Tables.Ct6
+		if half {
+			table = &s.Tables.Half6
+		}
+		k := kernel.Ct6Key{Saddr: src, Daddr: dst, Sport: sport, Dport: dport, Proto: uint8(datapath.UDP)}
+		err = table.Put(k, kernel.Ct6Val{Meta: m, Saddr: src, Daddr: dst, Sport: sport, Dport: dport})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// TestPasses: a complete pass shows each entry to the judges once, and deletes exactly the
+// connections that are idle in both directions or that a judge or a filter ends, both directions of
+// each. A failed deletion gives the pass up, and the next one continues. The shares are the number
+// of connections.
+func TestPasses(t *testing.T) {
+	for seed := range uint64(20) {
+		s := newSite(t, seed)
+		var all []want
+		for round := range 12 {
+			for range s.random.IntN(60) {
+				all = append(all, s.open())
+			}
+			s.fails = []float64{0, 0, 0.3}[round%3]
+			s.dead = map[uint32]bool{1 + uint32(s.random.IntN(9)): true}
+			var flushed map[datapath.Tuple]bool
+			deleted := map[datapath.Tuple]int{}
+			for !s.passOnce(all, &flushed, deleted) {
+			}
+			var left []want
+			for _, w := range all {
+				gone := deleted[w.forth] == 1 && deleted[w.back] == 1
+				if ends := w.ends(s.dead) || flushed[w.forth]; ends != gone || !ends && deleted[w.forth]+deleted[w.back] > 0 {
+					t.Fatalf("seed %d, round %d: %+v: ends %t; deleted %d and %d times", seed, round, w, ends, deleted[w.forth], deleted[w.back])
+				}
+				if !gone {
+					left = append(left, w)
+				}
+			}
+			all = left
+			s.check(all)
+		}
+	}
+}
+
+// passOnce runs a pass, of which some end the connections with an even port. It adds the directions
+// that were deleted, and reports whether the pass is complete.
+func (s *site) passOnce(all []want, flushed *map[datapath.Tuple]bool, deleted map[datapath.Tuple]int) bool {
+	s.t.Helper()
+	var err error
+	if *flushed != nil || s.random.IntN(3) == 0 {
+		*flushed = map[datapath.Tuple]bool{}
+		for _, w := range all {
+			if isEven(w.forth) {
+				(*flushed)[w.forth] = true
+			}
+		}
+		_, err = s.flush(s.t.Context(), func(c *datapath.Connection) bool { return isEven(c.Original) })
+	} else {
+		err = s.Whole()
+	}
+	if failed := err != nil; failed == s.last.complete {
+		s.t.Fatalf("complete %t: %v", s.last.complete, err)
+	}
+	for tuple, n := range s.last.deleted {
+		deleted[tuple] += n
+	}
+	for tuple, n := range s.last.seen {
+		if n != 1 {
+			s.t.Errorf("%v was seen %d times", tuple, n)
+		}
+	}
+	return s.last.complete
+}
+
+func isEven(t datapath.Tuple) bool { return t.Source.Port()%2 == 0 }
+
+// check compares the shares and the tables with the connections that are left after a pass.
+func (s *site) check(left []want) {
+	s.t.Helper()
+	var count [2]uint32
+	for _, w := range left {
+		if w.is4 {
+			count[0]++
+		} else {
+			count[1]++
+		}
+	}
+	for family := range count {
+		if got := s.Shares.Total[family] + s.Shares.HalfTotal[family]; got != count[family] {
+			s.t.Errorf("%d connections of family %d are counted, want %d", got, family, count[family])
+		}
+	}
+	s.fails = 0
+	if err := s.Whole(); err != nil || len(s.last.seen) != 2*len(left) {
+		s.t.Fatalf("%d entries are left of %d connections, %v", len(s.last.seen), len(left), err)
+	}
+	if n := s.Entries(); n[HalfOpen4]+n[Established4] != 2*uint64(count[0]) || n[HalfOpen6]+n[Established6] != 2*uint64(count[1]) {
+		s.t.Errorf("entries %v, want twice %v", n, count)
+	}
+}

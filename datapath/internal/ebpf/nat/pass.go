@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nat
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// Pass is the part of NAT in a pass over all connections: it ends connections that were translated
+// to an address that its device no longer has, determines which mappings and blocks are used, and
+// adds up the traffic of NATs.
+type Pass struct {
+	table      *Table
+	outers     outerPorts
+	last       lastUses // of connections that the pass ended
+	local      map[kernel.LocalKey]bool
+	namespaces map[uint8]bool // namespaces whose addresses are in local
+	began      uint32         // tick
+	log        map[uint16]bool
+	shared     map[uint16]bool // ids with mappings or blocks
+	reported   map[translated]bool
+	live       map[uint32]*traffic // traffic of live connections, by id
+	closed     map[uint32]*traffic // traffic of deleted connections, not in a table yet
+}
+
+// PassBegins implements [conn.Judge].
+func (n *Table) PassBegins(uint64) conn.Part { return n.NewPass() }
+
+// NewPass returns the part of NAT in a pass that begins now.
+func (n *Table) NewPass() *Pass {
+	p := &Pass{
+		table: n, outers: make(outerPorts), last: make(lastUses), began: n.Now(),
+		log: make(map[uint16]bool), shared: make(map[uint16]bool), reported: make(map[translated]bool),
+		live: make(map[uint32]*traffic), closed: n.closed,
+	}
+	p.local, p.namespaces = n.host.LocalAddrs()
+	n.mu.RLock()
+	for _, r := range n.rules {
+		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
+			p.shared[r.record.Id] = true
+		}
+	}
+	for id, log := range n.log {
+		p.log[id] = log
+	}
+	n.mu.RUnlock()
+	return p
+}
+
+// Resumed implements [conn.Part].
+func (p *Pass) Resumed() {}
+
+// Seen implements [conn.Part].
+func (p *Pass) Seen(e conn.Entry) { carry(p.live, e.Meta()) }
+
+// Ends implements [conn.Part]. Connections that stay use their outer ports.
+func (p *Pass) Ends(e conn.Entry) bool {
+	m := e.Meta()
+	if m.NatId == 0 && m.Flags&kernel.CtDevice == 0 {
+		return false
+	}
+	comes, leaves := e.Tuples()
+	if p.ended(m, comes, leaves, e.Namespace()) {
+		return true
+	}
+	p.note(m, comes, leaves, uint8(e.Protocol()), e.Namespace())
+	return false
+}
+
+// ended reports whether a connection was translated to an address of a device, and the device no
+// longer has that address. comes and leaves are the tuples of the connection's entry.
+func (p *Pass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace uint8) bool {
+	if m.Flags&kernel.CtDevice == 0 || !p.namespaces[namespace] || int32(m.CreatedTick-p.began) > 0 {
+		return false
+	}
+	outer := leaves.Source.Addr()
+	if m.Flags&kernel.CtReply != 0 {
+		outer = comes.Destination.Addr()
+	}
+	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
+}
+
+// note records the outer ports at which replies on a connection arrive, or packets from any remote.
+func (p *Pass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
+	answers := m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT
+	switch {
+	case p.shared[m.NatId] && isInwards(m):
+		p.Use(comes.Destination, proto, namespace)
+	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
+		p.reported[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
+	}
+}
+
+// Use records that an outer address and port is in use.
+func (p *Pass) Use(outer netip.AddrPort, proto, namespace uint8) {
+	p.outers.use(outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}, outer.Port())
+}
+
+// Deleted implements [conn.Part].
+func (p *Pass) Deleted(e conn.Entry) {
+	p.drop(e.Meta())
+	p.leave(e)
+}
+
+// PassEnded implements [conn.Part]: it ends unused mappings and blocks, and logs those that began
+// or ended.
+func (p *Pass) PassEnded() error {
+	n := p.table
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.live = p.live
+	p.last.ordered()
+	for _, r := range n.rules { // including rules that took effect since the pass began
+		if r.record.BlockSize != 0 || r.record.Flags&kernel.NATMapping != 0 {
+			p.shared[r.record.Id] = true
+		}
+	}
+	if err := errors.Join(n.addClosed(), n.endMappings(p), n.endBlocks(p)); err != nil {
+		return fmt.Errorf("end mappings of NAT: %w", err)
+	}
+	for t := range p.reported {
+		if !n.reported[t] {
+			n.tell("mapping of NAT begins", t)
+		}
+	}
+	for t := range n.reported {
+		if !p.reported[t] {
+			n.tell("mapping of NAT ends", t)
+		}
+	}
+	n.reported = p.reported
+	return nil
+}
