@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// bareWay is the program on a port that sends everything the same way.
+// bareWay is the program on a port that redirects all packets to one destination.
 type bareWay struct {
 	objects trafficObjects
 }
@@ -36,7 +36,7 @@ func (r *rig) attachBare() error {
 	return nil
 }
 
-// aimBare sends packets from the client to the backends at a place.
+// aimBare redirects packets from the client to the backends at a place.
 func (r *rig) aimBare(p place) error {
 	if r.bare == nil {
 		return nil
@@ -47,7 +47,7 @@ func (r *rig) aimBare(p place) error {
 	return r.send("up0", "up1", r.server, false)
 }
 
-// send makes packets that arrive on one port leave by another one, to the host there: directly
+// send redirects packets that arrive on one port to another port and the host behind it: directly
 // into its namespace if peer is set.
 func (r *rig) send(from, to string, station *namespace, peer bool) error {
 	link, err := r.node.links.LinkByName(to)

@@ -18,21 +18,20 @@ const (
 	pathNftables = "nftables"
 	pathOurs     = "loxilight"
 	pathXDP      = "loxilight, XDP" // on the client's port
-	// Of traffic that no service takes.
+	// For traffic without services.
 	pathBridge    = "kernel bridge"
 	pathBare      = "bare redirect"
 	pathFlowtable = "nftables flowtable"
 	pathOther     = "other build"
 	pathOtherXDP  = "other build, XDP"
-	// Of translation, and of rules; the others of those are pathRules.
+	// For translation, and for rules; the other paths for rules are named by pathRules.
 	pathMasquerade = "nftables masquerade"
 	pathUnruled    = "no rules"
 )
 
 // balancer turns the node of a rig from a router into a load balancer.
 type balancer interface {
-	// set makes the node's services those given and nothing else, and returns when
-	// packets are handled so.
+	// set configures exactly the given services, and returns when packets are handled accordingly.
 	set(ctx context.Context, services []service) error
 	// alter updates one service.
 	alter(ctx context.Context, s service) error
@@ -42,14 +41,14 @@ type balancer interface {
 // bench is one run.
 type bench struct {
 	daemon string   // path of loxilightd
-	other  string   // another build of it, with which plain traffic is compared; empty: none
-	paths  []string // of services
+	other  string   // path of another build, compared for plain traffic; empty: none
+	paths  []string // measured with services
 	report *report
-	// How much of it.
+	// The size of the run.
 	rounds         int
 	packetCount    int // packets of one measurement
 	connectionsMax int // UDP connections of the largest case
-	tableSize      int // connections that our tables have room for, at least
+	tableSize      int // minimum room for connections in our tables
 	serviceCount   int // services of the largest case
 	rulesMax       int // rules of the largest case
 	tcpConnections int
@@ -59,7 +58,7 @@ type bench struct {
 	bulkStreams    []int
 }
 
-// shorten makes a run that only shows that all works.
+// shorten reduces a run to a check that everything works.
 func (b *bench) shorten() {
 	b.rounds = 3
 	b.packetCount = 300_000
@@ -91,14 +90,14 @@ type lineup struct {
 	paths   []string
 	bridged bool // nodes are bridges
 	direct  bool // clients connect to the backends directly
-	two     bool // nodes, one of which the client is behind, and the server behind the other
+	two     bool // two nodes: the client is behind one of them, the server behind the other
 }
 
-// services is the line-up where services are measured.
+// services is the line-up for the measurement of services.
 func (b *bench) services() lineup { return lineup{paths: b.paths} }
 
-// withRigs builds a rig for each path, ours with room for so many connections, and
-// takes them down when fn is done.
+// withRigs builds a rig for each path, ours with room for the given number of connections, and
+// removes the rigs when fn returns.
 func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func([]*rig) error) (err error) {
 	restore, err := raiseConntrack(connections)
 	if err != nil {

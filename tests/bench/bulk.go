@@ -14,8 +14,8 @@ import (
 
 const bulkChunk = 128 << 10 // bytes of one write and one read
 
-// bulkRun sends as much as it can by so many streams for so long, each with a
-// thread for either end, and returns bytes per second as received.
+// bulkRun sends as much as possible over the given number of streams for a duration, with a thread
+// for each end of a stream, and returns the bytes received per second.
 func bulkRun(r *rig, p place, target string, port, streams int, duration time.Duration) (float64, error) {
 	listener, err := listen(r.backend(p))
 	if err != nil {

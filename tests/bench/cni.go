@@ -24,13 +24,13 @@ const (
 	pathPlugin    = "bridge"
 )
 
-// How many pods are added, one after the other and at once, and how many when a node starts.
+// cniPods are added one after the other, then at once; cniMany at once, as when a node starts.
 const (
 	cniPods = 50
 	cniMany = 200
 )
 
-// attacher adds pods by one plugin.
+// attacher adds pods with one plugin.
 type attacher struct {
 	node    *namespace
 	plugin  string // path
@@ -55,7 +55,7 @@ func (a *attacher) command(command, id string, pod *namespace) error {
 	})
 }
 
-// add adds pods, so many at a time, and returns how long each took, in order.
+// add adds count pods, atOnce at a time, and returns the sorted durations.
 func (a *attacher) add(ctx context.Context, count, atOnce int) ([]time.Duration, error) {
 	pods := make([]*namespace, count)
 	for i := range pods {
@@ -89,7 +89,7 @@ func (a *attacher) add(ctx context.Context, count, atOnce int) ([]time.Duration,
 	return took, nil
 }
 
-// cni measures how long it takes to add a pod, beside Debian's bridge plugin.
+// cni compares the time to add a pod with Debian's bridge plugin.
 func (b *bench) cni(ctx context.Context) error {
 	if !b.measures(pathOurs) {
 		return nil
@@ -124,7 +124,7 @@ func (b *bench) cni(ctx context.Context) error {
 	})
 }
 
-// attached fills the tables.
+// attached compares the two attachers, and adds the tables to the report.
 func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 	defer func() {
 		for _, pod := range append(ours.pods, theirs.pods...) {

@@ -32,8 +32,9 @@ func spreadOf(values []float64) spread {
 	return spread{at(0.25), at(0.5), at(0.75)}
 }
 
-// compare measures every rig once a round, in a new order each time: a disturbance of the machine
-// for longer than a round affects all alike. The first round warms up and does not count.
+// compare measures every rig once per round, in a new order each time: a disturbance of the machine
+// that lasts longer than a round affects all rigs alike. The first round warms up and does not
+// count.
 func compare(ctx context.Context, rigs []*rig, rounds int, measure func(*rig) (float64, error)) (comparison, error) {
 	var c comparison
 	for round := range rounds + 1 {
@@ -55,7 +56,7 @@ func compare(ctx context.Context, rigs []*rig, rounds int, measure func(*rig) (f
 	return c, nil
 }
 
-// of returns the figures of one rig.
+// of returns the results of one rig.
 func (c comparison) of(name string) spread {
 	var values []float64
 	for _, figures := range c.rounds {
@@ -64,7 +65,7 @@ func (c comparison) of(name string) spread {
 	return spreadOf(values)
 }
 
-// ratio returns a to b, taken within each round; false if one was not measured.
+// ratio returns the ratio of a to b, computed within each round; false if one was not measured.
 func (c comparison) ratio(a, b string) (spread, bool) {
 	var values []float64
 	for _, figures := range c.rounds {

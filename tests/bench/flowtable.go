@@ -24,12 +24,12 @@ table inet bench {
 }
 `
 
-// flowtableText describes it.
+// flowtableText describes this path.
 const flowtableText = "\n**nftables flowtable** is kernel routing with connection tracking, and a flowtable on all ports of the node that takes\n" +
 	"every connection once it is established. In the run all were listed as `[OFFLOAD]` by conntrack, and the chain `forward`\n" +
 	"counted none of the packets measured but the first and last ones of TCP connections."
 
-// attachFlowtable gives the node a flowtable.
+// attachFlowtable adds a flowtable to the node.
 func (r *rig) attachFlowtable() error {
 	if err := (&nftables{rig: r}).keepUDP(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (r *rig) attachFlowtable() error {
 	return r.node.run(flowtableRules, "nft", "-f", "-")
 }
 
-// flowtableIn reports whether this kernel has flowtables in a family of nftables.
+// flowtableIn reports whether this kernel supports flowtables in a family of nftables.
 func flowtableIn(family string) bool {
 	ns, err := newNamespace()
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *rig) slowPackets() (uint64, error) {
 	return 0, errors.New("the counter of the flowtable's chain is not listed")
 }
 
-// wantOffloaded fails if the flowtable has fewer connections.
+// wantOffloaded fails if a flowtable has offloaded fewer connections than given.
 func wantOffloaded(rigs []*rig, connections int) error {
 	for _, r := range rigs {
 		if r.name != pathFlowtable {

@@ -14,7 +14,7 @@ func TestFlowtable(t *testing.T) {
 		t.Skip("needs a kernel with flowtables, and root")
 	}
 	const connections, packets = 100, 5000
-	b := &bench{rounds: 0, packetCount: packets} // but for the round that warms up
+	b := &bench{rounds: 0, packetCount: packets} // only the warm-up round
 	for _, works := range []bool{true, false} {
 		r, err := newRig(pathFlowtable)
 		if err != nil {

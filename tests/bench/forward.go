@@ -9,15 +9,15 @@ import (
 	"slices"
 )
 
-// forwarding is one way in which a node forwards traffic without services: plain traffic between
-// the client and the backends is measured.
+// forwarding is one way in which a node forwards plain traffic between the client and the backends,
+// without services.
 type forwarding struct {
 	title   string
 	about   string   // additional text
 	base    string   // the path that the others are compared to
-	paths   []string // beside it
+	paths   []string // compared with base
 	bridged bool
-	want    map[place]float64 // of small packets with 1,024 connections, to base
+	want    map[place]float64 // minimum ratio to base: small packets, 1,024 connections
 }
 
 // routed measures a router.
@@ -47,7 +47,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 	f.paths = columns[1:]
 	l := lineup{paths: columns, bridged: f.bridged, direct: true}
 	withXDP, text := l, f.about
-	if !f.bridged { // bridged packets take the path of tc
+	if !f.bridged { // bridged packets are handled in tc
 		withXDP, text = b.withXDP(l), xdpText
 	}
 	if slices.Contains(columns, pathFlowtable) {
@@ -72,7 +72,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 	})
 }
 
-// forwardConnections are how many connections the small packets belong to.
+// forwardConnections are the numbers of connections that the small packets belong to.
 var forwardConnections = []int{1024, 65536, 1_000_000}
 
 func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forwarding, paths []string, s *section) error {
@@ -110,9 +110,8 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 	return nil
 }
 
-// trackedShare is the minimum share of packets that take our fast path. A bridge must see a packet
-// of each connection every few seconds, which is about as often as each of a million connections
-// has one.
+// trackedShare is the minimum share of packets that take our fast path. With a million connections,
+// each has a packet every few seconds only, which is about as often as a bridge must see one.
 func (f *forwarding) trackedShare(connections int) float64 {
 	if f.bridged && connections >= 1_000_000 {
 		return 0.5
@@ -120,7 +119,8 @@ func (f *forwarding) trackedShare(connections int) float64 {
 	return trackedShare
 }
 
-// as returns b as it measures packets of so many connections: not longer than need be.
+// as returns b for measurements of this many connections, with no more rounds or packets than
+// necessary.
 func (b *bench) as(connections int) *bench {
 	brief := *b
 	if connections >= 1_000_000 {
@@ -159,8 +159,8 @@ func (b *bench) forwardRequests(ctx context.Context, rigs []*rig, f forwarding, 
 	return nil
 }
 
-// forwardRounds is how often bulk traffic, and traffic of a million connections, is measured:
-// these take most of the time, and their rounds are long.
+// forwardRounds is the maximum number of rounds for bulk traffic and for a million connections,
+// whose rounds take longest.
 const forwardRounds = 5
 
 func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {
@@ -209,7 +209,7 @@ func (f *forwarding) header(paths []string, about ...string) []string {
 	return columns
 }
 
-// cells returns the row under such a header.
+// cells returns a row of a table with that header.
 func (f *forwarding) cells(c comparison, paths []string, unit float64, format string, about ...string) []string {
 	cells := append(about, c.cellsTo(f.base, unit, format, paths...)...)
 	if slices.Contains(paths, pathFlowtable) && slices.Contains(paths, pathOurs) {

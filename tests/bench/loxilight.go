@@ -36,8 +36,8 @@ const tempPrefix = "loxilight-bench-"
 // daemonPatience bounds the start of the daemon and each of its changes.
 const daemonPatience = time.Minute
 
-// startLoxilight starts a daemon with room for so many connections and attaches it
-// to devices of a node.
+// startLoxilight starts a daemon with room for the given number of connections and attaches it to
+// devices of a node.
 func startLoxilight(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary string, connections int) (*loxilight, error) {
 	dir, err := os.MkdirTemp("", tempPrefix)
 	if err != nil {
@@ -88,12 +88,12 @@ tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
 }
 
 // spawn starts the process in the namespace of the node and in a mount namespace of its own, which
-// contains its BPF file system: it and all pins in it vanish with the process. The process ends
-// with us.
+// contains its BPF file system: the file system and all its pins vanish with the process. The
+// process ends when the bench ends.
 func (d *loxilight) spawn(node *namespace, binary string) error {
 	started := make(chan error, 1)
 	go func() {
-		_ = node.do(func() error { // the error went through started
+		_ = node.do(func() error { // the error is sent to started
 			log, err := os.OpenFile(d.path("log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 			if err != nil {
 				started <- err
@@ -122,7 +122,7 @@ func (d *loxilight) spawn(node *namespace, binary string) error {
 	return nil
 }
 
-// mount gives the calling thread mounts of its own, with a BPF file system among them.
+// mount gives the calling thread a mount namespace of its own, with a BPF file system.
 func (d *loxilight) mount() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("new mount namespace: %w", err)
@@ -160,10 +160,10 @@ func (d *loxilight) dial(ctx context.Context) error {
 // close ends the daemon and removes its leftovers.
 func (d *loxilight) close() error {
 	if d.client != nil {
-		d.client.Close() // only hangs up
+		d.client.Close() // only closes the connection
 	}
 	if d.pid != 0 {
-		// Ours still: it is not reaped before ended has its end.
+		// Only cmd.Wait in spawn reaps the process, so until then the pid belongs to it.
 		if err := unix.Kill(d.pid, unix.SIGTERM); err != nil {
 			return fmt.Errorf("end the daemon: %w", err)
 		}
@@ -206,7 +206,7 @@ func objectOf(s service) (api.Object, error) {
 // replaceChunk is how many services go into one request, which is limited to 1 MiB.
 const replaceChunk = 1000
 
-// set makes the services those given and nothing else.
+// set configures exactly the given services.
 func (d *loxilight) set(ctx context.Context, services []service) error {
 	params := api.ReplaceParams{Owner: "bench", Kinds: []string{api.KindService}}
 	if len(services) > replaceChunk {
@@ -284,7 +284,7 @@ func lastLines(text []byte) string {
 	return strings.TrimSpace(string(text[max(0, len(text)-limit):]))
 }
 
-// verdicts returns how many packets were handled how.
+// verdicts returns the number of packets by verdict.
 func (d *loxilight) verdicts(ctx context.Context) (map[string]uint64, error) {
 	var result api.CountersResult
 	err := d.client.Call(ctx, api.MethodCounters, nil, &result)

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testdaemon"
 )
 
-// Every part of a run works with our own daemon, gives all its rows, and leaves
-// nothing behind.
+// TestRun: every part of a run works with our own daemon, reports all its rows, and leaves nothing
+// behind.
 func TestRun(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_BPF")

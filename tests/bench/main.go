@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures loxilight beside plain kernel routing and beside the nftables rules of
-// kube-proxy, in network namespaces that it makes itself, and writes docs/benchmarks.md. It needs
-// root. It enforces nothing: missed targets are reported, and the run succeeds.
+// Command bench compares loxilight with plain kernel routing and with the nftables rules of
+// kube-proxy, in network namespaces that it creates, and writes docs/benchmarks.md. It needs root.
+// Missed targets are reported, but do not fail the run.
 package main
 
 import (
@@ -107,7 +107,7 @@ func command() error {
 	return errors.Join(err, b.write(*output))
 }
 
-// sweep removes the folders of a killed run; nothing else of it is left.
+// sweep removes the folders of a killed run, which leaves nothing else behind.
 func sweep() error {
 	stale, err := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*"))
 	for _, dir := range stale {
@@ -116,7 +116,7 @@ func sweep() error {
 	return err
 }
 
-// all runs the requested groups, by default every one. A group that fails stops no other.
+// all runs the requested groups, by default every one. A failed group does not stop the others.
 func (b *bench) all(ctx context.Context, names []string) (err error) {
 	if b.report.machine, err = testreport.Machine(); err != nil {
 		return err
@@ -128,7 +128,7 @@ func (b *bench) all(ctx context.Context, names []string) (err error) {
 		}
 		begin := time.Now()
 		failed := g.run(b, ctx)
-		if failed != nil && isUnsupported(failed) { // not yet, or no more: no fault of the run
+		if failed != nil && isUnsupported(failed) { // not supported (any more): no failure
 			b.report.failures = append(b.report.failures, fmt.Sprintf("%s: %v", g.name, failed))
 		} else if failed != nil {
 			failed = fmt.Errorf("%s: %w", g.name, failed)
@@ -160,7 +160,7 @@ func (b *bench) write(path string) error {
 	return nil
 }
 
-// carryParts returns a report with the parts that others wrote into the one of before.
+// carryParts returns a report with the parts that other programs added to the previous report.
 func carryParts(path, report string) (string, error) {
 	old, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// pathControl is ours with a single service, in the same rounds as ours with many.
+// pathControl is our path with a single service, measured in the same rounds as with many.
 const pathControl = pathOurs + ", 1 service"
 
 // many measures the cost of many services: adding them, changing one, and the cost for a packet.
@@ -39,7 +39,7 @@ func (b *bench) many(ctx context.Context) error {
 	})
 }
 
-// entering measures how long it takes until changes are in force for packets.
+// entering measures the time until changes are in force for packets.
 func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) error {
 	count := grouped(len(services))
 	s := b.report.section(count+" services of 10 backends",
@@ -82,8 +82,7 @@ func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) e
 	return nil
 }
 
-// alterOne gives a service other backends again and again and returns how long each
-// time took, shortest first.
+// alterOne changes the backends of a service repeatedly and returns the durations, shortest first.
 func alterOne(ctx context.Context, r *rig, s service) ([]time.Duration, error) {
 	var times []time.Duration
 	for i := range 10 {

@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// outside is the destination of the masqueraded connections: behind a host, with so many addresses
+// outside is the destination of the masqueraded connections: behind a host, with enough addresses
 // that one source address has ports for all of them.
 type outside struct {
-	device        string // that they leave by
+	device        string // by which they leave
 	first, prefix string
 }
 
@@ -59,7 +59,7 @@ func (b *bench) translation(ctx context.Context) error {
 			if err := b.translatedPackets(ctx, rigs, p, s); err != nil || p == onNode {
 				return err
 			}
-			// New connections are not for XDP.
+			// XDP does not handle new connections.
 			rigs = slices.DeleteFunc(slices.Clone(rigs), func(r *rig) bool { return r.inXDP() })
 			return b.translatedConnections(ctx, rigs, p, s)
 		})
@@ -70,7 +70,7 @@ func (b *bench) translation(ctx context.Context) error {
 	return nil
 }
 
-// masqueradeBy makes the rigs route connections to the outside through a station.
+// masqueradeBy makes the rigs route connections to the outside through the host at a place.
 func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
 	for _, r := range rigs {
 		if err := errors.Join(r.node.route(outsides[p].prefix, backendFirst[p]), r.aimBare(p)); err != nil {
@@ -85,7 +85,7 @@ func masqueradeBy(ctx context.Context, rigs []*rig, p place) error {
 	return nil
 }
 
-// translatedRow adds a row, and its ratio to twice the result of nftables.
+// translatedRow adds a row, and its ratio to the result of nftables, with a target of 2.
 func (b *bench) translatedRow(s *section, what string, p place, c comparison, unit float64, format string) {
 	cells := append([]string{what, string(p)}, c.cellsTo(pathKernel, unit, format, slices.Concat(b.available(translators), b.available(pathsInXDP))...)...)
 	s.row(append(cells, c.cell(pathOurs, pathMasquerade))...)
@@ -131,7 +131,8 @@ func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, p place,
 	b.translatedRow(s, "new UDP connections", p, c, 1e3, "%.0f")
 	times := map[string]int{}
 	c, err = compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
-		// Each time another backend: the ports towards one are as many as connections are in a minute.
+		// Another backend each time: the ports towards one backend suffice for a minute of
+		// connections.
 		target := addressAt(backendFirst[p], times[r.name]%backendCount)
 		times[r.name]++
 		cpu, err := tcpRun(ctx, r, p, target, backendPort, b.tcpConnections, false)
@@ -144,7 +145,7 @@ func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, p place,
 	return nil
 }
 
-// sources are the first unused source addresses of connections, by rig.
+// sources contains the first unused source address of each rig.
 type sources struct {
 	first int
 	next  map[string]int
@@ -152,16 +153,17 @@ type sources struct {
 
 func newSources(first int) *sources { return &sources{first, map[string]int{}} }
 
-// of returns the offset of the next one, which leaves room for 65,536 connections.
+// of returns the offset of the next unused source address, and reserves room for 65,536
+// connections.
 func (s *sources) of(r *rig) int {
 	offset := s.next[r.name]
 	s.next[r.name] = offset + 2
 	return s.first + offset
 }
 
-// connectionRate opens connections, each with a packet and its answer, and returns how
-// many a second of CPU time. It tries again where packets were lost: on a busy machine
-// the kernel's queues overflow.
+// connectionRate opens connections, each with a packet and its answer, and returns their number per
+// second of CPU time. It retries if packets were lost: on a busy machine the kernel's queues
+// overflow.
 func connectionRate(r *rig, p place, f flows, fresh *sources) (float64, error) {
 	const tries = 5
 	var answered uint64

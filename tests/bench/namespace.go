@@ -61,8 +61,8 @@ func (ns *namespace) do(fn func() error) error {
 	})
 }
 
-// onThread runs fn on an OS thread of its own, which ends with it: a namespace
-// and a CPU affinity belong to a thread.
+// onThread runs fn on an OS thread of its own, which ends with fn: a network namespace and a CPU
+// affinity belong to a thread.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -115,7 +115,7 @@ func (ns *namespace) up(device string) error {
 	return nil
 }
 
-// veth connects two namespaces by a pair of devices, both up.
+// veth connects two namespaces by a veth pair, with both devices up.
 func veth(a *namespace, nameA string, b *namespace, nameB string) error {
 	err := a.links.LinkAdd(&netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: nameA},
@@ -131,9 +131,8 @@ func veth(a *namespace, nameA string, b *namespace, nameB string) error {
 	return b.up(nameB)
 }
 
-// remote connects another machine to the port of a node, by a wire between them: a
-// pair of devices that both stay in the node's namespace, its own being a macvlan on
-// the far end.
+// remote connects another machine to a port of a node by a wire: a veth pair with both ends in the
+// node's namespace. The machine's own device is a macvlan on the far end.
 func remote(node *namespace, port, wire string, machine *namespace, name string) error {
 	if err := veth(node, port, node, wire); err != nil {
 		return err
@@ -152,7 +151,7 @@ func remote(node *namespace, port, wire string, machine *namespace, name string)
 	return machine.up(name)
 }
 
-// bridge makes a bridge that is up.
+// bridge creates a bridge that is up.
 func (ns *namespace) bridge(name string) error {
 	if err := ns.links.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}}); err != nil {
 		return fmt.Errorf("create bridge %s: %w", name, err)
@@ -160,7 +159,7 @@ func (ns *namespace) bridge(name string) error {
 	return ns.up(name)
 }
 
-// enslave makes a device a port of a bridge.
+// enslave attaches a device to a bridge.
 func (ns *namespace) enslave(device, bridge string) error {
 	port, err := ns.links.LinkByName(device)
 	if err != nil {
@@ -176,7 +175,7 @@ func (ns *namespace) enslave(device, bridge string) error {
 	return nil
 }
 
-// mac returns the address of a device.
+// mac returns the MAC address of a device.
 func (ns *namespace) mac(device string) (net.HardwareAddr, error) {
 	link, err := ns.links.LinkByName(device)
 	if err != nil {
@@ -185,7 +184,7 @@ func (ns *namespace) mac(device string) (net.HardwareAddr, error) {
 	return link.Attrs().HardwareAddr, nil
 }
 
-// address gives addresses, each with its prefix length, to a device.
+// address assigns addresses, each with its prefix length, to a device.
 func (ns *namespace) address(device string, addresses ...string) error {
 	link, err := ns.links.LinkByName(device)
 	if err != nil {
@@ -215,7 +214,7 @@ func (ns *namespace) mtu(device string, bytes int) error {
 	return nil
 }
 
-// route sends prefix by a gateway.
+// route adds a route to prefix via a gateway.
 func (ns *namespace) route(prefix, gateway string) error {
 	_, dst, err := net.ParseCIDR(prefix)
 	if err != nil {
@@ -227,7 +226,7 @@ func (ns *namespace) route(prefix, gateway string) error {
 	return nil
 }
 
-// neighbour enters a neighbour for good, so that no packet waits for ARP.
+// neighbour adds a permanent neighbour entry, so that no packet waits for ARP.
 func (ns *namespace) neighbour(device, address string, mac net.HardwareAddr) error {
 	link, err := ns.links.LinkByName(device)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 // nftables writes the same rules as kube-proxy in nftables mode (Kubernetes 1.33,
 // pkg/proxy/nftables): base chains, sets, a verdict map from address, protocol and port to a chain
 // for each service, and from there by a random number to a chain for each endpoint. Comments, node
-// ports and firewall ranges, of which there are none here, are left out; the look-ups that all
-// packets pay for are not.
+// ports and firewall ranges are left out, since there are none here; the look-ups that all packets
+// pay for are kept.
 
 const nftablesBase = `
 table ip kube-proxy
@@ -86,8 +86,8 @@ func nftablesServices(services []service) string {
 		chains.String(), strings.TrimSuffix(clusterIPs.String(), ", "), strings.TrimSuffix(serviceIPs.String(), ", "))
 }
 
-// nftablesChange returns the update that kube-proxy writes when a service gets another set of
-// backends: new endpoint chains, and new contents of its chain.
+// nftablesChange returns the update that kube-proxy writes when the backends of a service change:
+// new endpoint chains, and a new content of the service's chain.
 func nftablesChange(s service, protocol string, generation int) string {
 	var b, endpoints strings.Builder
 	b.WriteString("table ip kube-proxy {\n")
@@ -117,7 +117,7 @@ func (n *nftables) set(_ context.Context, services []service) error {
 	return n.rig.node.run(nftablesBase+nftablesServices(services), "nft", "-f", "-")
 }
 
-// keepUDP makes the kernel remember connections for longer than a measurement takes.
+// keepUDP makes the kernel keep UDP connections for longer than a measurement takes.
 func (n *nftables) keepUDP() error {
 	for _, sysctl := range []string{"nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"} {
 		if err := n.rig.node.sysctl("netfilter/"+sysctl, "3600"); err != nil {

@@ -18,7 +18,7 @@ func object(kind, name string, spec any) (api.Object, error) {
 	return api.Object{Kind: kind, Name: name, Owner: "bench", Spec: raw}, err
 }
 
-// requestBytes is how large the objects of one request may get, which is limited to 1 MiB.
+// requestBytes is the maximum size of the objects of one request; requests are limited to 1 MiB.
 const requestBytes = 900 << 10
 
 // apply sends objects to the daemon, as one change, and returns when it is in force for packets.
@@ -74,9 +74,9 @@ const (
 	groupPart  = 10_000  // of them in one object
 )
 
-// firewall makes the daemon have so many rules: none of them is for the client's
-// packets to the backends but the last, which allows them; yet each matches some of
-// their fields. With groups, a part of the rules is about groups of prefixes.
+// firewall configures the given number of rules: only the last one, which allows, matches the
+// client's packets to the backends, but each of the others matches some of their fields. With
+// groups, some of the rules match groups of prefixes.
 func (d *loxilight) firewall(ctx context.Context, rules int, groups bool) error {
 	var objects []api.Object
 	var err error

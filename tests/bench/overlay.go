@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// The ways from one node to another, beside the kernel's routing.
+// The paths from one node to another, in addition to the kernel's routing.
 const (
 	pathVXLAN      = "kernel VXLAN"
 	pathOursRouted = "loxilight, routed"
@@ -25,7 +25,7 @@ const (
 const (
 	overlayUplink      = "up1" // of either node
 	overlayVNI         = 100
-	overlayMTU         = 1400    // of client and server on every path: packets are alike inside
+	overlayMTU         = 1400    // of client and server on every path: inner packets are equal
 	overlayRoom        = 1 << 17 // connections that each node has room for, at most
 	overlayConnections = 1024    // that the small packets belong to
 )
@@ -33,12 +33,12 @@ const (
 // tunnelTypes are the tunnel types of our paths; empty: no tunnel.
 var tunnelTypes = map[string]string{pathOursRouted: "", pathOursVXLAN: "vxlan", pathOursGeneve: "geneve", pathOursGRE: "gre"}
 
-// side is a node of two.
+// side is one of two nodes.
 type side struct {
 	node       *namespace
-	port       string // that its pods are behind
+	port       string // leads to its pods
 	underlay   string
-	vxlan, mac string   // of the kernel's device
+	vxlan, mac string   // of the kernel's VXLAN device
 	pods       []string // prefixes
 }
 
@@ -69,7 +69,7 @@ func (r *rig) connectNodes() error {
 	return errors.Join(r.client.mtu("eth0", overlayMTU), r.server.mtu("eth0", overlayMTU))
 }
 
-// attachNodes gives the two nodes of a rig the way to each other that the rig is named for.
+// attachNodes configures the path between the two nodes that the rig is named after.
 func (b *bench) attachNodes(ctx context.Context, r *rig, connections int) (err error) {
 	near, far := r.sides()
 	switch r.name {
@@ -85,7 +85,7 @@ func (b *bench) attachNodes(ctx context.Context, r *rig, connections int) (err e
 	return err
 }
 
-// route routes packets for the pods of another node through an address of it.
+// route adds routes to the pods of another node via one of its addresses.
 func (s side) route(other side, gateway string) (err error) {
 	for _, prefix := range other.pods {
 		err = errors.Join(err, s.node.route(prefix, gateway))
@@ -93,7 +93,7 @@ func (s side) route(other side, gateway string) (err error) {
 	return err
 }
 
-// encapsulate does so by a VXLAN device of the kernel.
+// encapsulate does the same through a VXLAN device of the kernel.
 func (s side) encapsulate(other side) error {
 	commands := fmt.Sprintf(`link add vx0 address %s type vxlan id %d local %s remote %s dstport 4789 dev %s nolearning
 link set vx0 up
@@ -106,8 +106,8 @@ neighbour add %s lladdr %s dev vx0 nud permanent
 	return s.route(other, other.vxlan)
 }
 
-// attachSide starts a daemon of ours on a node, with another one as its peer, behind a
-// tunnel of that type if one is given.
+// attachSide starts a daemon of ours on a node, with the other node as its Peer, through a tunnel
+// of the given type if there is one.
 func (b *bench) attachSide(ctx context.Context, s, other side, tunnel string, connections int) (balancer, error) {
 	devices := []api.InterfaceSpec{{Device: s.port, Role: "port"}, {Device: overlayUplink}}
 	d, err := startLoxilight(ctx, s.node, devices, b.daemon, connections)
@@ -177,7 +177,7 @@ func (b *bench) overlay(ctx context.Context) error {
 }
 
 // packetsBetween measures small packets, and fails if they did not take our fast path on both
-// nodes: then the kernel would be measured.
+// nodes: it would have measured the kernel.
 func (b *bench) packetsBetween(ctx context.Context, rigs []*rig) (comparison, error) {
 	var daemons []*loxilight
 	var before []uint64
@@ -209,7 +209,7 @@ func (b *bench) packetsBetween(ctx context.Context, rigs []*rig) (comparison, er
 }
 
 // introduce opens the connections of the measured packets, and leaves the generator aimed at them.
-// A socket answers: the kernel marks a packet that was encapsulated, so that the same packet
+// A socket answers, because the kernel marks a packet that was encapsulated, and a marked packet
 // cannot be sent back into a tunnel.
 func (r *rig) introduce() (err error) {
 	f := flows{connections: overlayConnections, target: backendFirst[elsewhere], targets: 1, port: backendPort}
@@ -234,7 +234,7 @@ func (r *rig) introduce() (err error) {
 	return err
 }
 
-// answerUDP answers one packet of each connection, which send makes.
+// answerUDP answers one packet of each connection; send sends these packets.
 func answerUDP(f flows, send func() error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -15,7 +15,7 @@ type report struct {
 	machine, version string
 	at               time.Time
 	rounds           int
-	emulated         bool // the machine, by QEMU: docs/benchmarks-qemu.md
+	emulated         bool // the machine is emulated by QEMU: docs/benchmarks-qemu.md
 	sections         []*section
 	targets          []string
 	missed           int
@@ -62,13 +62,13 @@ func (r *report) target(what, got, want string, met bool) {
 	r.targets = append(r.targets, fmt.Sprintf("| %s | %s | %s | %s |\n", what, want, got, verdict))
 }
 
-// cells returns the columns of a comparison of services: kernel routing as it is,
-// divided by unit, the others as ratios.
+// cells returns the columns of a comparison of services: the value of kernel routing, divided by
+// unit, and the others as ratios.
 func (c comparison) cells(unit float64, format string) []string {
 	return append(c.cellsTo(pathKernel, unit, format, pathNftables, pathOurs), c.cell(pathOurs, pathNftables))
 }
 
-// cellsTo returns base as it is, divided by unit, and the others as their ratios to it.
+// cellsTo returns the value of base, divided by unit, and the others as their ratios to it.
 func (c comparison) cellsTo(base string, unit float64, format string, others ...string) []string {
 	cells := []string{fmt.Sprintf(format, c.of(base).median/unit)}
 	for _, other := range others {

@@ -26,7 +26,8 @@ func TestSpreadIsTheQuartiles(t *testing.T) {
 	}
 }
 
-// A machine that becomes ten times slower half way must not show in the ratios.
+// TestRatiosAreTakenWithinARound: a machine that becomes ten times slower halfway does not change
+// the ratios.
 func TestRatiosAreTakenWithinARound(t *testing.T) {
 	rigs := []*rig{{name: pathKernel}, {name: pathOurs}}
 	calls := 0
@@ -94,7 +95,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportCarriesParts: the part from make scale-k8s stays when the rest is written anew.
+// TestReportCarriesParts: the part from make scale-k8s is kept when the rest is rewritten.
 func TestReportCarriesParts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "benchmarks.md")
 	const part = "<!-- part kubernetes -->\n## Kubernetes at scale\n| 37 ms |\n<!-- end of part kubernetes -->\n"

@@ -8,19 +8,18 @@ import (
 	"net"
 )
 
-// A rig is one node with a client, a backend in a namespace of the node and
-// another machine that has backends too. Every path that is compared has a rig of
-// its own, alike to the last address:
+// A rig is one node with a client, a pod with backends in a namespace of the node, and another
+// machine with backends. Every compared path has a rig of its own, with the same addresses:
 //
 //	client                                   node                                pod
 //	eth0 10.0.0.1-8/16 ─ wire0 ═ veth ═ up0 10.0.0.254  pod0 ═ veth ═ eth0 10.1.0.1-10/24
 //	     generator 10.2.0.0/16                          up1  ═ veth ═ wire1 ─ eth0 10.3.0.1-10/24
 //	                                                                          server
 //
-// The other machines, client and server, are macvlans on wires whose far end is in the node's
-// namespace, too: the ends of up0 and up1 have no peer in another namespace to which packets could
-// be handed without a device, so they are like NICs. If the node is a bridge, all hosts are in one
-// subnet.
+// The other machines, client and server, are macvlans on wires, whose far ends are also in the
+// node's namespace: the ends of up0 and up1 have no peer in another namespace to which packets
+// could be redirected without a device, so they are like NICs. If the node is a bridge, all hosts
+// are in one subnet.
 type rig struct {
 	name                      string
 	bridged                   bool // the node is a bridge
@@ -32,7 +31,7 @@ type rig struct {
 	direct                    bool                       // the client bypasses services
 	bare                      map[string]*bareWay
 	two                       bool       // the server is behind a second node, to which up1 leads
-	far                       *namespace // that one
+	far                       *namespace // the second node
 	farBalancer               balancer
 }
 
@@ -54,7 +53,7 @@ const (
 	backendPort   = 6000
 )
 
-// first address of the backends, and of the services' frontends.
+// The first addresses of the backends, and of the services' frontends.
 var (
 	backendFirst  = map[place]string{onNode: "10.1.0.1", elsewhere: "10.3.0.1"}
 	frontendFirst = map[place]string{onNode: "10.96.0.1", elsewhere: "10.98.0.1"}
@@ -121,7 +120,7 @@ func addresses(first string, count, bits int) []string {
 	return list
 }
 
-// address returns the i-th address from first on.
+// addressAt returns the i-th address from first on.
 func addressAt(first string, i int) string {
 	ip := net.ParseIP(first).To4()
 	n := uint32(ip[0])<<24 | uint32(ip[1])<<16 | uint32(ip[2])<<8 | uint32(ip[3])
@@ -203,7 +202,7 @@ func (r *rig) connect() error {
 	)
 }
 
-// bridgeName is the bridge of a node that is one.
+// bridgeName is the bridge of a bridged node.
 const bridgeName = "br0"
 
 // connectRouted makes the node the router of the station.
@@ -231,7 +230,7 @@ func (s station) connectRouted() error {
 	return nil
 }
 
-// acquaint makes hosts behind a bridge neighbours of each other.
+// acquaint adds neighbour entries for each other to the hosts behind a bridge.
 func (r *rig) acquaint() error {
 	for _, s := range r.stations() {
 		mac, err := s.ns.mac("eth0")
@@ -266,7 +265,7 @@ func (r *rig) equip() (err error) {
 	if r.receivers[onNode], err = newReceiver(r.pod, "eth0"); err != nil {
 		return err
 	}
-	if !r.two { // of two nodes, the wire is the underlay
+	if !r.two { // with two nodes, the wire is the underlay
 		r.receivers[elsewhere], err = newReceiver(r.node, serverWire)
 	}
 	return err
@@ -278,9 +277,9 @@ func (r *rig) injection(on bool) error {
 	return r.node.offload("up0", offloadGRO, on)
 }
 
-// segmentation switches segmentation offload of every device of the rig on or
-// off. Off, packets cross the node as large as they would be behind a plain NIC; those
-// of other machines are cut into pieces on the wire.
+// segmentation switches segmentation offload of every device of the rig on or off. If it is off,
+// packets cross the node as large as behind a plain NIC; packets of other machines are segmented on
+// the wire.
 func (r *rig) segmentation(on bool) error {
 	errs := []error{r.pod.offload("eth0", offloadTSO, on), r.pod.offload("eth0", offloadGSO, on)}
 	for _, device := range []string{clientWire, serverWire, "up0", "up1", "pod0"} {

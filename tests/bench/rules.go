@@ -7,8 +7,7 @@ import (
 	"fmt"
 )
 
-// ruleCounts are how many rules the firewall has in each case; the last has groups of
-// prefixes, too.
+// ruleCounts returns the number of rules in each case; the last case has groups of prefixes, too.
 func (b *bench) ruleCounts() []int { return []int{10, b.rulesMax / 10, b.rulesMax} }
 
 func pathRules(count int) string { return grouped(count) + " rules" }

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The actions of a program, by linux/pkt_cls.h.
+// The actions that a program returns, from linux/pkt_cls.h.
 const (
-	actUnspec   = 1<<32 - 1 // on to the kernel
+	actUnspec   = 1<<32 - 1 // pass to the kernel
 	actRedirect = 7
 )
 
@@ -24,7 +24,7 @@ type skbContext struct {
 	Ifindex uint32
 }
 
-// errAction means that a program did something else with packets than expected.
+// errAction means that a program returned an unexpected action for packets.
 var errAction = errors.New("action")
 
 // replayer runs a program of ours by BPF_PROG_RUN on the packets of a generator.
@@ -120,7 +120,7 @@ type runCase struct {
 	action uint32
 	flows  flows
 	place  place
-	opened bool // the connections exist before
+	opened bool // the connections are opened before
 	most   float64
 }
 
@@ -199,7 +199,7 @@ func (b *bench) run(ctx context.Context) error {
 	return err
 }
 
-// runOne measures one case as often as there are rounds.
+// runOne measures one case once per round.
 func (b *bench) runOne(ctx context.Context, p *replayer, c runCase) (spread, error) {
 	f, count := c.flows, max(b.packetCount, c.flows.connections)
 	if c.opened {
@@ -222,7 +222,7 @@ func (b *bench) runOne(ctx context.Context, p *replayer, c runCase) (spread, err
 		}
 		ns, err := p.cost(p.program[c.side], c.action, count, aim)
 		for try := 0; try < 5 && c.opened && errors.Is(err, errAction); try++ {
-			// The network has changed: next hops are learnt anew, but only from packets that the
+			// The network has changed: next hops are learnt again, but only from packets that the
 			// kernel has sent.
 			if err := establish(p.rig, c.place, f); err != nil {
 				return spread{}, err

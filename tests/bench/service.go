@@ -13,8 +13,8 @@ type service struct {
 	port      int      // of the backends
 }
 
-// servicesFor returns count services with so many backends each. Their addresses
-// are in a row; all have the same backend addresses, each a port of its own.
+// servicesFor returns count services with the given number of backends each. Their addresses are
+// consecutive; all have the same backend addresses, and each has its own backend port.
 func servicesFor(p place, count, backends int, protocols ...string) []service {
 	list := make([]service, count)
 	for i := range list {

@@ -7,14 +7,15 @@ import (
 	"fmt"
 )
 
-// shortcut is how many packets the ports of a node got so far, and how many of them took the fast
-// path under test.
+// shortcut contains the number of packets that the ports of a node received so far, and how many of
+// them took the fast path under test.
 type shortcut struct{ all, taken uint64 }
 
 // shortcuts are the counts of the rigs that have a fast path, by name.
 type shortcuts map[string]shortcut
 
-// trackedShare is the share of all packets but the few that refresh the kernel's tables.
+// trackedShare is the required share of packets on the fast path: all but the few that refresh the
+// kernel's tables.
 const trackedShare = 0.9
 
 func shortcutsOf(ctx context.Context, rigs []*rig) (shortcuts, error) {
@@ -46,7 +47,7 @@ func shortcutsOf(ctx context.Context, rigs []*rig) (shortcuts, error) {
 	return list, nil
 }
 
-// received returns how many packets came in by the ports of the rig's node.
+// received returns the number of packets received on the ports of the rig's node.
 func (r *rig) received() (count uint64, err error) {
 	for _, port := range []string{"up0", "up1", "pod0"} {
 		link, err := r.node.links.LinkByName(port)
@@ -58,9 +59,9 @@ func (r *rig) received() (count uint64, err error) {
 	return count, nil
 }
 
-// wantTaken fails if less than a share of the packets of so many connections took the fast path
-// since before: then the slow path would be measured. A flowtable must have taken all packets,
-// including the round that warms up.
+// wantTaken fails if less than a share of the packets of the connections took the fast path since
+// before: the slow path would have been measured. A flowtable must have taken all packets,
+// including those of the warm-up round.
 func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, connections int, share float64) error {
 	now, err := shortcutsOf(ctx, rigs)
 	if err != nil {
@@ -79,12 +80,12 @@ func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, co
 	return nil
 }
 
-// handshakePackets is how many packets of a TCP connection no fast path takes, at most: at its
-// beginning and at its end.
+// handshakePackets is the maximum number of packets of a TCP connection that take no fast path: at
+// its beginning and at its end.
 const handshakePackets = 8
 
-// wantShare fails where less than trackedShare of all packets took it since before, or of a
-// flowtable not all, but for those that begin and end so many connections.
+// wantShare fails if less than trackedShare of all packets took the fast path since before, or if a
+// flowtable did not take all of them. The first and last packets of the connections do not count.
 func (before shortcuts) wantShare(ctx context.Context, rigs []*rig, connections int) error {
 	now, err := shortcutsOf(ctx, rigs)
 	if err != nil {

@@ -18,9 +18,9 @@ const (
 	tcpPatience = 5   // seconds that a call on a socket may block
 )
 
-// tcpLoad is both ends of many connections in one thread, a batch of them step by step: the kernel
-// processes each packet on the CPU that sends it, completely before the call returns, so that
-// hardly a call ever waits. The CPU time of the thread is the cost of the connections, on every
+// tcpLoad drives both ends of many connections in one thread, a batch at a time, step by step: the
+// kernel processes each packet on the CPU that sends it, completely before the call returns, so
+// that calls hardly ever block. The CPU time of the thread is the cost of the connections, on every
 // path and independent of other programs.
 type tcpLoad struct {
 	target   unix.SockaddrInet4
@@ -30,8 +30,8 @@ type tcpLoad struct {
 	buffer   [requestSize]byte
 }
 
-// tcpRun makes total connections, or requests on kept ones, from the rig's client
-// to target and returns the CPU time that they took.
+// tcpRun opens total connections from the rig's client to target, or sends total requests on
+// persistent ones, and returns the CPU time that they took.
 func tcpRun(ctx context.Context, r *rig, p place, target string, port, total int, keep bool) (cpu time.Duration, err error) {
 	l := &tcpLoad{target: unix.SockaddrInet4{Port: port}}
 	copy(l.target.Addr[:], net.ParseIP(target).To4())
@@ -84,7 +84,7 @@ func listen(ns *namespace) (fd int, err error) {
 			return err
 		}
 		err = errors.Join(
-			patience(fd), // of the connections, too
+			patience(fd), // applies to the connections, too
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 			unix.Bind(fd, &unix.SockaddrInet4{Port: backendPort}),
 			unix.Listen(fd, 4096),
@@ -107,7 +107,7 @@ func patience(fd int) error {
 	)
 }
 
-// connect connects, however often a signal interrupts it.
+// connect connects, and retries if a signal interrupts it.
 func connect(fd int, to unix.Sockaddr) error {
 	err := error(unix.EINTR)
 	for errors.Is(err, unix.EINTR) {
@@ -119,7 +119,7 @@ func connect(fd int, to unix.Sockaddr) error {
 	return nil
 }
 
-// accept takes a connection, however often a signal interrupts it.
+// accept accepts a connection, and retries if a signal interrupts it.
 func accept(listener int) (fd int, err error) {
 	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC)
@@ -130,7 +130,7 @@ func accept(listener int) (fd int, err error) {
 	return fd, nil
 }
 
-// connections makes so many connections, each with one request, and ends them.
+// connections opens count connections, each with one request, and closes them.
 func (l *tcpLoad) connections(count int) error {
 	if err := l.connect(count); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (l *tcpLoad) connections(count int) error {
 	return nil
 }
 
-// connect makes so many connections.
+// connect opens count connections.
 func (l *tcpLoad) connect(count int) error {
 	for range count {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -182,7 +182,7 @@ func (l *tcpLoad) connect(count int) error {
 	return nil
 }
 
-// requests sends a request on so many connections and answers them.
+// requests sends a request on each of count connections and answers it.
 func (l *tcpLoad) requests(count int) error {
 	for _, step := range []struct {
 		what string
@@ -203,7 +203,7 @@ func (l *tcpLoad) requests(count int) error {
 	return nil
 }
 
-// again makes a call as often as a signal interrupts it.
+// again makes a call, and retries if a signal interrupts it.
 func again(call func(int, []byte) (int, error), fd int, buffer []byte) (n int, err error) {
 	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		n, err = call(fd, buffer)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	frameSize = 60 // bytes, without the checksum of the wire: the smallest there is
+	frameSize = 60 // bytes, without the FCS: the smallest Ethernet frame
 	ipSize    = frameSize - 14
 	udpSize   = ipSize - 20
 )
@@ -24,15 +24,15 @@ const (
 // flows describes the packets of the generator.
 type flows struct {
 	connections  int
-	sourceOffset int    // to the first source address
+	sourceOffset int    // relative to the first source address
 	target       string // first destination address
-	targets      int    // addresses that the connections are spread over
+	targets      int    // number of destination addresses of the connections
 	port         uint16
-	hop          net.HardwareAddr // where frames go; nil: to the node
+	hop          net.HardwareAddr // destination of frames; nil: the node
 }
 
-// generator makes UDP packets of the client without a socket: XDP live frames, which
-// the kernel sends down the client's wire.
+// generator generates UDP packets of the client without a socket: XDP live frames, which the kernel
+// sends on the client's wire.
 type generator struct {
 	objects  trafficObjects
 	node     *namespace // the wire is in it
@@ -70,10 +70,10 @@ func (g *generator) close() {
 	g.objects.Close() // harmless if it fails: the process is about to end
 }
 
-// aim makes the generator send f from its first connection on.
+// aim makes the generator send f, beginning with its first connection.
 func (g *generator) aim(f flows) error { return g.aimAt(f, 0) }
 
-// aimAt makes the generator send f from the connection on that is sent as number first.
+// aimAt makes the generator send f, beginning at position first in the order of its connections.
 func (g *generator) aimAt(f flows, first int) error {
 	leap := leapOf(f.connections)
 	flow := trafficFlow{
@@ -101,8 +101,8 @@ func (g *generator) aimAt(f flows, first int) error {
 	return nil
 }
 
-// leapOf returns the distance between one connection and the next: about 0.618
-// of count, and with no divisor in common with it, so that all have their turn.
+// leapOf returns the distance between one connection and the next: about 0.618 of count, and
+// coprime to it, so that every connection has its turn.
 func leapOf(count int) int {
 	for leap := max(1, count*618/1000); leap < count; leap++ {
 		if gcd(leap, count) == 1 {
@@ -119,7 +119,7 @@ func gcd(a, b int) int {
 	return a
 }
 
-// wireSum adds 16-bit words as they lie on the wire, as the checksum does.
+// wireSum adds 16-bit words in network byte order, as the checksum does.
 func wireSum(words []uint16) (sum uint32) {
 	for _, w := range words {
 		sum += uint32(w>>8 | w<<8)
@@ -129,8 +129,8 @@ func wireSum(words []uint16) (sum uint32) {
 
 func hostOrder(ip string) uint32 { return binary.BigEndian.Uint32(net.ParseIP(ip).To4()) }
 
-// send makes count packets and returns the CPU time that it took to make them, to
-// carry them through the node and to swallow them, all on one CPU.
+// send makes count packets and returns the CPU time of generating them, forwarding them through the
+// node and swallowing them, all on one CPU.
 func (g *generator) send(count int) (cpu time.Duration, err error) {
 	err = g.node.do(func() error {
 		options := &ebpf.RunOptions{
@@ -159,7 +159,7 @@ type xdpContext struct {
 }
 
 // receiver counts the UDP packets that arrive on a device, and swallows them or sends them back.
-// Other packets are passed up.
+// Other packets are passed to the stack.
 type receiver struct {
 	objects trafficObjects
 	inXDP   link.Link // before the program that swallows packets; nil: none
@@ -183,7 +183,8 @@ func (rcv *receiver) close() {
 	rcv.objects.Close() // harmless if it fails: the process is about to end
 }
 
-// attach attaches a program to the ingress hook of a device, by cls_bpf, which every kernel has.
+// attach attaches a program to the ingress hook of a device by a cls_bpf filter, which every kernel
+// has.
 func attach(ns *namespace, device string, program *ebpf.Program) error {
 	dev, err := ns.links.LinkByName(device)
 	if err != nil {
@@ -209,7 +210,7 @@ func attach(ns *namespace, device string, program *ebpf.Program) error {
 	return nil
 }
 
-// echo sets whether packets are sent back, and begins to count anew.
+// echo sets whether packets are sent back, and resets the count.
 func (rcv *receiver) echo(on bool) error {
 	var sink trafficSink
 	if on {

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Every connection has its turn, and neighbours in time are far from each other.
+// TestLeapVisitsAll: every connection has its turn, and consecutive connections are far apart.
 func TestLeapVisitsAll(t *testing.T) {
 	for _, count := range []int{1, 2, 3, 10, 1000, 1024, 65536, 100000} {
 		leap := leapOf(count)
@@ -88,7 +88,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// wireCheck is the ones' complement sum of b: 0xffff where its checksum is right.
+// wireCheck is the ones' complement sum of b: 0xffff if its checksum is right.
 func wireCheck(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {
@@ -98,7 +98,7 @@ func wireCheck(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// Packets cross the node and are answered, none lost, none counted twice.
+// TestPacketsArrive: packets cross the node and are answered; none is lost or counted twice.
 func TestPacketsArrive(t *testing.T) {
 	r := testRig(t)
 	const connections, packets = 3000, 20000
@@ -118,7 +118,7 @@ func TestPacketsArrive(t *testing.T) {
 		if err != nil || arrived != packets {
 			t.Errorf("%s: %d packets arrived, %v, want %d", p, arrived, err, packets)
 		}
-		const least, most = 1e4, 1e8 // every machine is within
+		const least, most = 1e4, 1e8 // on any machine
 		if rate < least || rate > most {
 			t.Errorf("%s: %g packets a second", p, rate)
 		}

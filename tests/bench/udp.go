@@ -18,7 +18,7 @@ func (r *rig) flowsTo(p place, connections, services int) flows {
 	return flows{connections: connections, target: frontendFirst[p], targets: services, port: frontendPort}
 }
 
-// hop returns where frames to backends at a place are addressed; nil: to the node.
+// hop returns the destination of frames to backends at a place; nil: the node.
 func (r *rig) hop(p place) net.HardwareAddr {
 	if !r.bridged {
 		return nil
@@ -29,8 +29,8 @@ func (r *rig) hop(p place) net.HardwareAddr {
 // establishBatch is how many connections are half-open at once: far fewer than a source may have.
 const establishBatch = 4096
 
-// establish opens connections, each with a packet, its answer and another packet: UDP is established
-// when its client speaks again after the answer. It leaves the generator aimed at them.
+// establish opens connections, each with a packet, its answer and another packet: UDP is
+// established when its client sends again after the answer. It leaves the generator aimed at them.
 func establish(r *rig, p place, f flows) error {
 	if err := errors.Join(r.injection(true), r.receivers[p].echo(true)); err != nil {
 		return err
@@ -74,8 +74,8 @@ func establishSome(r *rig, f flows, first, count int) error {
 // lossMax is the share of packets that may be lost in a measurement.
 const lossMax = 0.01
 
-// packetRate sends packets of the connections that the generator is aimed at and
-// returns how many a second of CPU time arrived.
+// packetRate sends packets of the connections that the generator is aimed at, and returns how many
+// arrived per second of CPU time.
 func packetRate(r *rig, p place, packets int) (float64, error) {
 	if err := r.receivers[p].echo(false); err != nil {
 		return 0, err
@@ -94,8 +94,8 @@ func packetRate(r *rig, p place, packets int) (float64, error) {
 	return float64(arrived) / cpu.Seconds(), nil
 }
 
-// packetCases are the numbers of connections of the packets, and our target there relative to
-// kernel routing.
+// packetCases are the numbers of connections that the packets belong to, each with our target
+// relative to kernel routing.
 var packetCases = []struct {
 	connections int
 	want        map[place]float64
@@ -171,12 +171,12 @@ func (b *bench) ceiling(ctx context.Context) (float64, error) {
 	return c.of(name).median, nil
 }
 
-// packets compares the rigs with so many connections over so many services.
+// packets compares the rigs with the given numbers of connections and services.
 func (b *bench) packets(ctx context.Context, rigs []*rig, p place, connections, services int) (comparison, error) {
 	return b.packetsOf(ctx, rigs, p, func(r *rig) flows { return r.flowsTo(p, connections, services) })
 }
 
-// packetsOf compares the rigs with packets of connections that are opened before.
+// packetsOf compares the rigs with packets of connections that were opened before.
 func (b *bench) packetsOf(ctx context.Context, rigs []*rig, p place, of func(*rig) flows) (comparison, error) {
 	packets := b.packetCount
 	for _, r := range rigs {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withXDP returns l with our programs in XDP beside the others.
+// withXDP returns l with the paths of our programs in XDP added.
 func (b *bench) withXDP(l lineup) lineup {
 	l.paths = slices.Concat(l.paths, b.available(pathsInXDP))
 	return l
@@ -29,8 +29,8 @@ const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. Th
 	"end of the veth takes no frames; and packets to another port are swallowed in XDP on the wire, since what leaves by\n" +
 	"a NIC in XDP is a frame without an sk_buff."
 
-// takeFrames makes the receivers of packets take frames that the node sends in XDP. A pod makes
-// packets of them; a wire swallows them as they are, as a NIC would send them.
+// takeFrames makes the receivers accept frames that the node sends in XDP. A pod converts them to
+// packets; a wire swallows them as they are, as a NIC would send them.
 func (r *rig) takeFrames() error {
 	if err := r.pod.offload("eth0", offloadGRO, true); err != nil {
 		return err
@@ -46,11 +46,11 @@ func (r *rig) takeFrames() error {
 	})
 }
 
-// xdpProbe is how many packets show which way they go.
+// xdpProbe is the number of packets that show which path they take.
 const xdpProbe = 10_000
 
-// wantXDP fails if packets of the generator, which is aimed, do not go through our program in XDP:
-// then another program would be measured.
+// wantXDP fails if packets of the generator, which must be aimed, do not take our program in XDP:
+// another program would have been measured.
 func wantXDP(ctx context.Context, r *rig) error {
 	d, ok := r.balancer.(*loxilight)
 	if !ok || !r.inXDP() {

@@ -44,8 +44,8 @@ type handNode struct {
 	prelude string
 }
 
-// newHandNode has a daemon that knows nothing yet, and folders of its own where operators
-// and runtimes have plugins, configurations and results.
+// newHandNode starts a daemon with an empty configuration, with folders of its own for the plugins,
+// configurations and results of operators and runtimes.
 func newHandNode(t *testing.T, ns *testnet.NS, cnitool string) *handNode {
 	t.Helper()
 	name := testnet.UniqueName("switch")
@@ -66,7 +66,7 @@ export PATH=%[3]s:%[4]s:$PATH LOXILIGHT_SOCKET=%[5]s
 	return n
 }
 
-// types runs commands as one session of a shell.
+// types runs commands in one shell session.
 func (n *handNode) types(commands ...string) {
 	n.t.Helper()
 	out, err := n.ns.TryRun("unshare", "-m", "sh", "-c", n.prelude+"set -x\n"+strings.Join(commands, "\n"))
@@ -88,7 +88,7 @@ func TestByHand(t *testing.T) {
 	ns := [2]*testnet.NS{testnet.New(t, "hand1"), testnet.New(t, "hand2")}
 	testnet.Veth(t, testnet.Port{NS: ns[0], Name: "eth0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: ns[1], Name: "eth0", Addrs: []string{"192.0.2.2/24"}})
 	commands := documented(t, "A node with pods, by hand")
-	pod := testnet.New(t, "pod").Name() // ip netns add would make it in the shell's mount namespace only
+	pod := testnet.New(t, "pod").Name() // ip netns add would create it in the shell's mount namespace only
 	var here, there []string
 	exchange := strings.NewReplacer("192.0.2.2", "192.0.2.1", "10.244.1.", "10.244.2.", "10.244.2.", "10.244.1.", "8:244:1:", "8:244:2:", "8:244:2:", "8:244:1:", "node2", "node1")
 	attached := false
@@ -115,7 +115,7 @@ func TestByHand(t *testing.T) {
 		t.Errorf("the commands count as %d external changes:\n%s", repairs, n.Process().Output())
 	}
 
-	// A DEL while the daemon is down is found by it, wherever its state is.
+	// After a restart the daemon finds a DEL that came while it was down, wherever its state is.
 	const attach = "CNI_PATH=/opt/cni/bin NETCONFPATH=/etc/cni/net.d cnitool %s loxilight /run/netns/%s"
 	n.types("llcli podnetwork add default --subnet 10.244.1.0/24", "llcli cni install", fmt.Sprintf(attach, "add", pod))
 	if got := n.LLCLI("get", "pods"); !strings.Contains(got, "10.244.1.") {

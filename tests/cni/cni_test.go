@@ -60,8 +60,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestShippedConfiguration: of the installed configuration newer runtimes take the version with
-// STATUS and GC; a restart of the daemon is no reason for STATUS to call the node not ready.
+// TestShippedConfiguration: newer runtimes select the version with STATUS and GC from the installed
+// configuration; STATUS does not report the node as not ready while the daemon restarts.
 func TestShippedConfiguration(t *testing.T) {
 	s := newSite(t)
 	list, err := libcni.NetworkConfFromBytes(s.shipped())
@@ -93,7 +93,7 @@ func TestShippedConfiguration(t *testing.T) {
 func TestDeviceNamesOfOthers(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
-	t.Run("look", func(t *testing.T) { // which holds the namespace as long as it takes
+	t.Run("look", func(t *testing.T) { // closes the namespace at the end
 		testnet.Named(t, s.name).Run(t, "ip", "link", "add", "hs1", "type", "bridge")
 	})
 	s.LLCLI("apply", "-f", s.File("kind: Bridge\nname: lan\nspec: {device: br0, ports: [{device: hs2}]}"))
@@ -166,7 +166,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	// A DEL that takes the daemon longer than the plugin waits is queued, and executed again.
+	// If a DEL takes the daemon longer than the plugin waits, it is queued, and executed again.
 	testnet.Eventually(t, 40*time.Second, "all DELs are done", func() bool {
 		for _, folder := range []string{"pods", "cni-queue"} {
 			if files, err := filepath.Glob(filepath.Join(s.StateDir(), folder, "*")); err != nil || len(files) > 0 {
@@ -195,8 +195,8 @@ func TestOneAfterTheOther(t *testing.T) {
 	t.Logf("ADD: half within %s, 99%% within %s, all within %s", took[50], took[98], took[99])
 }
 
-// TestDaemonKilled kills the daemon in the middle of 50 ADDs, again and again: pods that the
-// runtime knows exist, and GC removes the rest.
+// TestDaemonKilled kills the daemon in the middle of 50 ADDs, again and again: all pods whose ADD
+// succeeded exist, and GC removes the rest.
 func TestDaemonKilled(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -255,7 +255,7 @@ func TestDaemonKilled(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestPluginKilled kills the plugin in the middle of ADDs: an ADD whose client is gone is undone.
+// TestPluginKilled kills the plugin in the middle of ADDs: the ADD of a killed client is undone.
 func TestPluginKilled(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -283,7 +283,7 @@ func TestPluginKilled(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestDelWhileDown is C04.
+// TestDelWhileDown is C04: a DEL while the daemon is down is queued, and executed when it starts.
 func TestDelWhileDown(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -313,7 +313,7 @@ func TestDelWhileDown(t *testing.T) {
 	again.reaches(t, stays.address(false))
 }
 
-// TestHungDaemon has a daemon that is stopped in its tracks.
+// TestHungDaemon: a DEL does not wait long for a daemon that is stopped by SIGSTOP.
 func TestHungDaemon(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// containerdScript runs a container by a containerd of its own, in a mount namespace
-// where only our plugin and our configuration are. DIR is the folder of the test.
+// containerdScript runs a container with a containerd of its own, in a mount namespace that
+// contains only our plugin and our configuration. DIR is the folder of the test.
 const containerdScript = `
 set -e
 mount --make-rprivate /
@@ -42,9 +42,9 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 address = "DIR/sock"
 `
 
-// TestContainerd has a real containerd run a real container with the plugin: it names
-// the network namespace by a process, reaches the gateway and the machine outside, and
-// leaves nothing.
+// TestContainerd: a real containerd, which names the network namespace by a process, runs a real
+// container with the plugin. The container reaches the gateway and the machine outside, and leaves
+// nothing behind.
 func TestContainerd(t *testing.T) {
 	for _, program := range []string{"containerd", "ctr", "runc", "busybox"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cni runs loxilight-cni as container runtimes do, by the library of the
-// specification (libcni, which cnitool and containerd are made with), beside Debian's
-// plugins, with a real daemon and real pods' namespaces.
+// Package cni runs loxilight-cni as container runtimes do, through the library of the specification
+// (libcni, which cnitool and containerd use), together with Debian's plugins, with a real daemon
+// and real network namespaces of pods.
 package cni

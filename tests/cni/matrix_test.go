@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// cluster is three nodes with pods, each with a daemon of its own, and a machine outside
-// that knows the ways to the pods.
+// cluster is three nodes with pods, each with a daemon of its own, and a machine outside that has
+// routes to the pods.
 //
 //	pods 10.76.1.3 … ── [switch 1] ══ loxi_test 10.76.1.2 [node 1] eth0 192.0.2.1 ─┐
 //	pods 10.76.2.3 … ── [switch 2] ══ loxi_test 10.76.2.2 [node 2] eth0 192.0.2.2 ─┼─ lan ── 192.0.2.77 outside
@@ -63,7 +63,7 @@ const (
 	aPod    kindOf = iota
 	aNode          // by its address in the underlay
 	ofPods         // a node by its address in the network of its pods
-	outside        // a machine that is no node
+	outside        // a machine that is not a node
 )
 
 // station is a client and server with an address of each family.
@@ -213,7 +213,7 @@ func (c *cluster) expected(from, to *station, seen netip.Addr) bool {
 	}
 	switch {
 	case from.kind == aNode || from.kind == ofPods:
-		for _, s := range c.stations { // any of its own
+		for _, s := range c.stations { // any address of the node
 			if (s.kind == aNode || s.kind == ofPods) && s.node == from.node && s.addr[family] == seen {
 				return true
 			}
@@ -273,8 +273,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// roomForNeighbours enlarges the kernel's neighbour tables for so many pods that all know each
-// other: the limits count all namespaces together.
+// roomForNeighbours enlarges the kernel's neighbour tables for pods that all resolve each other:
+// the limits apply to all namespaces together.
 func roomForNeighbours(t *testing.T) {
 	t.Helper()
 	for _, family := range []string{"ipv4", "ipv6"} {

@@ -120,7 +120,7 @@ func (c *cluster) talkAll() *matrix {
 	return m
 }
 
-// talkMuch sends datagrams that just fit, and such that take fragments, and a lot of TCP,
+// talkMuch sends datagrams that just fit, datagrams that are fragmented, and a lot of TCP data,
 // between pods of different nodes, and from pods to the outside and the nodes.
 func (c *cluster) talkMuch() {
 	c.t.Helper()
@@ -164,8 +164,8 @@ func talkUDP(from *station, to netip.AddrPort) (netip.Addr, error) {
 	return seen, nil
 }
 
-// exchange sends a datagram up to so many times, until the answer arrives: the first one to a
-// station may be lost during neighbour resolution.
+// exchange sends a datagram up to the given number of times, until the answer arrives: the first
+// one to a station may be lost during neighbour resolution.
 func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error) {
 	b := make([]byte, 1<<16)
 	for range times {
@@ -187,7 +187,7 @@ func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error
 	return seen, err
 }
 
-// ask exchanges one datagram of a size.
+// ask exchanges one datagram of the given size.
 func ask(from *station, to netip.Addr, size, times int) error {
 	conn, err := from.Dial("udp", "", netip.AddrPortFrom(to, matrixPort).String(), time.Second)
 	if err != nil {
@@ -244,7 +244,7 @@ const (
 	clientTag, serverTag = 0x01010101, 0x02020202
 )
 
-// sctpPacket is one with one chunk.
+// sctpPacket is an SCTP packet with one chunk.
 func sctpPacket(source, destination uint16, tag uint32, kind byte, value []byte) []byte {
 	return testpkt.Build(testpkt.SCTP{Source: source, Destination: destination, Tag: tag, Chunks: []testpkt.Chunk{{Type: kind, Flags: 3, Value: value}}})
 }
@@ -265,7 +265,7 @@ func sctpSound(b []byte) bool {
 	return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) == want
 }
 
-// listenSCTP opens a raw socket: the kernel may have no SCTP of its own.
+// listenSCTP opens a raw socket: the kernel may not support SCTP.
 func (c *cluster) listenSCTP(s *station, family int, at string) net.PacketConn {
 	c.t.Helper()
 	return c.listenRaw(s, []string{"ip4:132", "ip6:132"}[family], at)

@@ -20,17 +20,17 @@ import (
 // moveAddrs are the addresses of the pod that moves, in the subnets of node 2.
 var moveAddrs = [2]netip.Addr{netip.MustParseAddr("10.76.2.100"), netip.MustParseAddr("fd76:2::100")}
 
-// movePatience is how long it may take until all reach a pod that has moved: a second, plus a
+// movePatience is the maximum time until all stations reach a pod that has moved: a second, plus a
 // margin for a busy machine.
 const movePatience = 1500 * time.Millisecond
 
 // mover is a pod that moves between the nodes of a cluster with its addresses.
 type mover struct {
 	*cluster
-	pod   *pod // nil: it is nowhere
+	pod   *pod // nil: not attached
 	list  *libcni.NetworkConfigList
 	on    int // number of its node
-	count int // of pods that there were
+	count int // number of pods so far
 	asked map[*station]*[2]net.Conn
 }
 
@@ -41,7 +41,7 @@ func TestMove(t *testing.T) {
 	testnet.RequireRoot(t)
 	debian(t, "static")
 	kinds := map[clusterKind]bool{{tunnel: "vxlan", pods: 1}: false, {tunnel: "geneve", over6: true, pods: 1}: true}
-	if os.Getenv("LOXILIGHT_PODS") != "" { // make matrix: the others take long
+	if os.Getenv("LOXILIGHT_PODS") != "" { // make matrix: the other kinds take long
 		kinds[clusterKind{pods: 1}] = false
 		kinds[clusterKind{tunnel: "vxlan", merged: true, pods: 1}] = true
 	}
@@ -49,7 +49,7 @@ func TestMove(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			m := &mover{cluster: newCluster(t, kind), asked: map[*station]*[2]net.Conn{}}
 			for _, n := range m.nodes {
-				if kind.merged { // else the kernel sends packets for the roaming pod past the switch
+				if kind.merged { // else packets for the roaming pod bypass the switch
 					n.node.Sysctl(t, "net.ipv4.conf.all.send_redirects", "0")
 					n.node.Sysctl(t, "net.ipv4.conf.hsvlan110.send_redirects", "0")
 				}
@@ -160,7 +160,7 @@ func (m *mover) detach() {
 	m.pod = nil
 }
 
-// peers configures on the other nodes that the addresses are on node 3, or no longer.
+// peers adds the addresses to the Peer of node 3 on the other nodes, or removes them.
 func (m *mover) peers(flag string) {
 	m.t.Helper()
 	for _, n := range m.nodes[:2] {
@@ -168,7 +168,7 @@ func (m *mover) peers(flag string) {
 	}
 }
 
-// connect makes the sockets by which a station sends requests all the time.
+// connect opens the sockets with which a station sends requests to the pod, one for each family.
 func (m *mover) connect(s *station) *[2]net.Conn {
 	m.t.Helper()
 	var conns [2]net.Conn
@@ -183,8 +183,8 @@ func (m *mover) connect(s *station) *[2]net.Conn {
 	return &conns
 }
 
-// reached requires that all stations reach the pod at its present location, by an earlier socket
-// and by a new one.
+// reached requires that all stations reach the pod at its present location, through an earlier
+// socket and through a new one.
 func (m *mover) reached(what string) {
 	m.t.Helper()
 	begin := time.Now()
@@ -210,8 +210,8 @@ func (m *mover) reached(what string) {
 	m.t.Logf("%s: %d stations reach it after %s", what, len(m.stations), longest.Round(time.Millisecond))
 }
 
-// until asks until the named server answers, and returns the time since begin and the result of
-// the last attempt before.
+// until sends requests until the named server answers, and returns the time since begin and the
+// result of the last attempt before.
 func until(c net.Conn, name string, begin time.Time) (took time.Duration, last string) {
 	answer := make([]byte, 256)
 	last = "at once"
@@ -236,7 +236,7 @@ func until(c net.Conn, name string, begin time.Time) (took time.Duration, last s
 func (m *mover) nothingLeft() {
 	m.t.Helper()
 	for i, n := range m.nodes {
-		m.t.Run("look", func(t *testing.T) { // which holds the namespace as long as it takes
+		m.t.Run("look", func(t *testing.T) { // closes the namespaces at the end
 			spaces := []*testnet.NS{n.node}
 			if !m.merged {
 				spaces = append(spaces, testnet.Named(t, n.name))
@@ -256,7 +256,7 @@ func (m *mover) nothingLeft() {
 		}
 		c := m.connect(s)
 		for family := range moveAddrs {
-			_, _ = c[family].Write([]byte("anybody there?")) // the neighbours tell
+			_, _ = c[family].Write([]byte("anybody there?")) // triggers neighbour resolution
 		}
 		m.t.Cleanup(func() {
 			if m.t.Failed() {

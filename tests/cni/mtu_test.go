@@ -44,7 +44,8 @@ func TestMTUShrinks(t *testing.T) {
 	}
 }
 
-// setMTU gives all machines another one, and waits until the nodes tell theirs pods' from it.
+// setMTU changes the MTU of all machines, and waits until the nodes derive the MTU of their pods
+// from it.
 func (c *cluster) setMTU(mtu, pods int) {
 	c.t.Helper()
 	for _, s := range c.stations {
@@ -61,7 +62,7 @@ func (c *cluster) setMTU(mtu, pods int) {
 	}
 }
 
-// wantDevices wants the nodes' own devices among their pods to have an MTU.
+// wantDevices checks the MTU of the nodes' own devices in the pod networks.
 func (c *cluster) wantDevices(mtu int) {
 	c.t.Helper()
 	device := "loxi_test"

@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestPodNetworkIsDeleted: deleting the PodNetwork is no external change to the Tunnels, which need
-// the programs on the link between host and switch, too.
+// TestPodNetworkIsDeleted: deleting the PodNetwork is not an external change to the Tunnels, which
+// also need the programs on the link between host and switch.
 func TestPodNetworkIsDeleted(t *testing.T) {
 	const verifiedWithin = 6 * time.Second // each row is verified every 5 s, and at once after a signal
 	s := newSite(t)

@@ -17,10 +17,10 @@ import (
 // repairedWithin is how long an external change may last on an idle machine.
 const repairedWithin = 3 * time.Second
 
-// change is an external change to an object that is ours by ownership.md. look prints the object;
-// it must print the same again soon after do.
+// change is an external change to an object that is ours according to ownership.md. look prints the
+// object; soon after do, it must print the same as before.
 type change struct {
-	row  string // the row of the document, by how its first cell begins
+	row  string // the row of the document: the beginning of its first cell
 	name string
 	in   string // where do and look run: host or switch
 	do   string
@@ -32,7 +32,7 @@ func localRoute6(address, device string) string {
 	return "ip -6 route show table local type local dev " + device + " " + address + " | sed 's/metric [0-9]*//'"
 }
 
-// ownedObjects are the objects of a node with everything.
+// ownedObjects are the objects of a node that uses all features.
 const ownedObjects = `
 kind: Tunnel
 name: mesh
@@ -59,7 +59,7 @@ name: web
 spec: {frontends: ["198.51.100.10:80/tcp"], backends: [{address: "10.73.3.3:80"}]}
 `
 
-// changes are one or more for each row of ownership.md.
+// changes has one or more entries for each tested row of ownership.md.
 var changes = []change{
 	{row: "tcx links, ingress and egress", name: "tcx", in: "host", do: "true", look: "true"}, // tests/e2e: TestDetachedLinks
 	{row: "cls_bpf filters", name: "filter deleted", in: "switch", do: "tc filter del dev hs1 ingress", look: "tc filter show dev hs1 ingress"},
@@ -115,7 +115,7 @@ var changes = []change{
 	{row: "addresses and MTU of `switch.hostDevice`", name: "MTU of the other end", in: "switch", do: "ip link set hs_host mtu 1300", look: "ip -o link show hs_host | grep -o 'mtu [0-9]*'"},
 }
 
-// elsewhere are the rows that other tests change, or that are files.
+// elsewhere are the rows that other tests change, or that are about files.
 var elsewhere = map[string]string{
 	"folder `pinDir/layout-N`": "tests/e2e: TestPinsRestored",
 	"BPF file system":          "tests/e2e: TestPinsRestored",
@@ -131,8 +131,8 @@ var elsewhere = map[string]string{
 	"file `stateDir/network.journal`":         "files",
 }
 
-// TestOwned changes and deletes each object of ownership.md in turn, under traffic between pods,
-// to the gateway and to the host. Each must be as before soon.
+// TestOwned changes and deletes each object of ownership.md in turn, under traffic between pods, to
+// the gateway and to the host. Each must soon be as before.
 func TestOwned(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -187,7 +187,7 @@ func (s *site) looks(ns *testnet.NS, command string) (string, error) {
 	return volatile.ReplaceAllString(out, ""), err
 }
 
-// settled waits until the daemon has nothing to do, and returns the output of a command then.
+// settled waits until all objects are Ready, and returns the output of a command.
 func (s *site) settled(t *testing.T, at *testnet.NS, command string) (out string) {
 	t.Helper()
 	testnet.Eventually(t, remakePatience, command+": the object exists, and all is Ready", func() bool {

@@ -24,7 +24,7 @@ func debian(t *testing.T, plugins ...string) {
 	}
 }
 
-// TestChained has Debian's tuning behind our plugin.
+// TestChained runs Debian's tuning plugin after ours.
 func TestChained(t *testing.T) {
 	debian(t, "tuning")
 	s := newSite(t)
@@ -43,7 +43,7 @@ func TestChained(t *testing.T) {
 		t.Errorf("result %+v", p.result)
 	}
 	for _, gateway := range gateways {
-		// The other plugin has set the interface down meanwhile, which takes its neighbours.
+		// The other plugin has set the interface down in between, which removes its neighbours.
 		testnet.Eventually(t, remakePatience, "the pod reaches "+gateway.String(), func() bool {
 			return p.pingWithin(gateway, testnet.OnThisMachine(soon)) == nil
 		})
@@ -55,7 +55,7 @@ func TestChained(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestBehindOthers has our plugin make a second interface, behind Debian's ptp.
+// TestBehindOthers creates a second interface with our plugin, after Debian's ptp.
 func TestBehindOthers(t *testing.T) {
 	debian(t, "ptp", "host-local")
 	s := newSite(t)
@@ -67,7 +67,7 @@ func TestBehindOthers(t *testing.T) {
 	one.IfName = "net1"
 	other := s.parse(first)
 	var err error
-	s.node.Do(t, func() error { // the plugin makes its end in its current namespace
+	s.node.Do(t, func() error { // the plugin creates its end in its current namespace
 		_, err = s.cni.AddNetworkList(context.Background(), other, &one)
 		return nil
 	})
@@ -84,7 +84,7 @@ func TestBehindOthers(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestHostLocal has Debian's host-local give the addresses, of the network's subnets.
+// TestHostLocal: Debian's host-local assigns the addresses, from the network's subnets.
 func TestHostLocal(t *testing.T) {
 	debian(t, "host-local")
 	s := newSite(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestHostPorts reaches pods by ports of the node: from outside, from the node, and from pods
-// themselves, the very one included.
+// TestHostPorts reaches pods through ports of the node: from outside, from the node, and from pods,
+// including the pod itself.
 func TestHostPorts(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -52,8 +52,8 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestHostPortOfAnother: a second pod with the same host port does not get it, not even by
-// restarts, and gets it when the first is deleted.
+// TestHostPortOfAnother: a second pod with the same host port does not get it, not even after
+// restarts, and gets it when the first pod is deleted.
 func TestHostPortOfAnother(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -68,7 +68,7 @@ func TestHostPortOfAnother(t *testing.T) {
 		if err := s.tryAdd(list, second); !errors.As(err, &told) || told.Code != types.ErrTryAgainLater || !strings.Contains(err.Error(), "hostPort 8080/tcp belongs to eth0 of pod shop/first") {
 			t.Errorf("a second one: %v", err)
 		}
-		s.del(list, second) // as runtimes do after an ADD that failed
+		s.del(list, second) // as runtimes do after a failed ADD
 		s.Stop()
 		s.Start()
 	}
@@ -90,8 +90,8 @@ func TestHostPortOfAnother(t *testing.T) {
 	reaches("second")
 }
 
-// TestHostPortOfAnAddress: of a port that a pod has at all addresses, and at one of them for
-// another of its ports, the one counts there.
+// TestHostPortOfAnAddress: a pod has a host port at all addresses, and the same host port at one
+// address for another port of the pod. At that address, the latter takes precedence.
 func TestHostPortOfAnAddress(t *testing.T) {
 	s := newSite(t)
 	p := s.newPod("server")
@@ -110,8 +110,8 @@ func TestHostPortOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestHostPortsOfTheLoopback reaches a pod by ports that only the node itself has, at addresses
-// of the loopback, while another pod has the same ports at the node's other addresses.
+// TestHostPortsOfTheLoopback reaches a pod through host ports at loopback addresses, which only the
+// node itself can use, while another pod has the same ports at the node's other addresses.
 func TestHostPortsOfTheLoopback(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -145,7 +145,7 @@ func TestHostPortsOfTheLoopback(t *testing.T) {
 	}
 }
 
-// TestBandwidth sends as fast as it can to a pod that may receive and send 8 Mbit/s.
+// TestBandwidth sends as fast as possible to and from a pod that is limited to 8 Mbit/s each way.
 func TestBandwidth(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)

@@ -17,10 +17,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// remakePatience is how long it may take on an idle machine until pods have their links again.
+// remakePatience is the maximum time, on an idle machine, until pods have their links again.
 const remakePatience = 20 * time.Second
 
-// soon is how long a packet is waited for that may be lost.
+// soon is how long to wait for a packet that may be lost.
 const soon = 300 * time.Millisecond
 
 // look returns the settings of a pod's interface, without those that differ in a new device.
@@ -39,9 +39,9 @@ func (p *pod) look(t *testing.T) string {
 	return out
 }
 
-// TestLinksMadeAnew: another program deletes the switch's namespace, or the link of one pod by
-// either end. The pods that run get their links back with the same names,
-// addresses, routes and MACs, and reach all that they reached; their host ports work again.
+// TestLinksMadeAnew: another program deletes the switch's namespace, or the link of one pod at
+// either end. Running pods get their links back with the same names, addresses, routes and MACs,
+// and reach everything that they reached before; their host ports work again.
 func TestLinksMadeAnew(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -61,12 +61,12 @@ func TestLinksMadeAnew(t *testing.T) {
 		before = append(before, p.look(t))
 	}
 
-	// Traffic between two pods continues all the time.
+	// Traffic between two pods continues throughout.
 	ctx, stop := context.WithCancel(context.Background())
 	var traffic sync.WaitGroup
 	traffic.Go(func() {
 		for ctx.Err() == nil {
-			_ = pods[1].ping(pods[2].address(true)) // is lost while there is no link
+			_ = pods[1].ping(pods[2].address(true)) // lost while there is no link
 		}
 	})
 	defer traffic.Wait()
@@ -127,14 +127,14 @@ func TestLinksMadeAnew(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestLinkOfAPodThatIsGone: the namespaces of the switch and of a pod are both deleted. The
-// Endpoint reports that until it is collected.
+// TestLinkOfAPodThatIsGone: the namespace of a pod is gone, and its link is deleted. The Endpoint
+// reports that until it is garbage-collected.
 func TestLinkOfAPodThatIsGone(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
 	s.addPod(list, "stays")
 	gone := s.newPod("gone")
-	// A path whose namespace has ended, but that stays as a file, is not collected.
+	// A path that remains as a file after the end of its namespace is not garbage-collected.
 	path := t.TempDir() + "/netns"
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestUplinkOfPodsChanges renames the uplink and takes an address from it under new connections
-// of a pod. None may reach the machine outside untranslated, however the Interface names the
+// TestUplinkOfPodsChanges renames the uplink and removes an address from it while a pod opens new
+// connections. None may reach the machine outside untranslated, however the Interface names the
 // uplink.
 func TestUplinkOfPodsChanges(t *testing.T) {
 	for name, by := range map[string]string{"device": "device: eth0", "address": "address: 192.0.2.1", "IPv6 address": `address: "2001:db8:2::1"`} {
@@ -65,7 +65,7 @@ func TestUplinkOfPodsChanges(t *testing.T) {
 				s.node.Run(t, "ip", "link", "set", from, "down")
 				s.node.Run(t, "ip", "link", "set", from, "name", to, "up")
 				try()
-				s.node.Addr(t, to, "2001:db8:2::1/64") // which the kernel removed with the link down
+				s.node.Addr(t, to, "2001:db8:2::1/64") // removed when the link went down
 			}
 			more("at first", 0, 1)
 			rename("eth0", "wan7")

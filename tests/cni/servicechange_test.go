@@ -27,7 +27,7 @@ func (c *cluster) named(name string) *station {
 	return nil
 }
 
-// service is a document for one with an IPv4 and an IPv6 frontend, of each protocol.
+// service returns the document of a Service with IPv4 and IPv6 frontends, each for TCP and UDP.
 func (c *cluster) service(name, more string, port uint16, addrs [2]netip.Addr, backends ...*station) string {
 	var fronts, backs []string
 	for family, a := range addrs {
@@ -48,10 +48,10 @@ func (c *cluster) apply(node int, docs ...string) {
 	n.LLCLI("apply", "--wait", "30s", "-f", n.File(strings.Join(docs, "\n---\n")))
 }
 
-// TestServicePolicies: clients keep their address with backends on their node; without such
-// backends, connections from outside are dropped, and pods use the cluster's backends; packets to
-// other ports of a service are refused, from pods and nodes; and one client port reaches a pod
-// through two node ports at once.
+// TestServicePolicies: at a node with backends, clients keep their address; at a node without,
+// connections from outside are dropped, and pods use the cluster's backends. Packets to other ports
+// of a service are refused, from pods and nodes. One client port reaches a pod through two node
+// ports at once.
 func TestServicePolicies(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []clusterKind{{tunnel: "vxlan", pods: 1}, {tunnel: "geneve", over6: true, merged: true, pods: 1}} {
@@ -112,7 +112,7 @@ func (c *cluster) wantSeen(what string, from *station, to netip.AddrPort, want n
 	}
 }
 
-// twoAtOnce has one client port reach the same pod by two ports of a node at once (F10).
+// twoAtOnce: one client port reaches the same pod through two ports of a node at once (F10).
 func (c *cluster) twoAtOnce(from *station, family int) {
 	c.t.Helper()
 	u := from.ListenUDP(c.t, netip.AddrPortFrom(from.addr[family], 45678).String())
@@ -139,8 +139,8 @@ func (c *cluster) twoAtOnce(from *station, family int) {
 	}
 }
 
-// TestServiceBackendGoes: datagrams of one client port go to another backend within a second after
-// their backend is deleted (T09), and its TCP connections end.
+// TestServiceBackendGoes: datagrams of one client port go to another backend within about a second
+// after their backend is deleted (T09), and TCP connections to that backend end.
 func TestServiceBackendGoes(t *testing.T) {
 	testnet.RequireRoot(t)
 	c := newCluster(t, clusterKind{tunnel: "vxlan", pods: 2})

@@ -13,13 +13,13 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// target is a station behind services, which every node has, as in a cluster.
+// target is a station behind services that are configured on every node, as in a cluster.
 type target struct {
 	*station
 	number int
 }
 
-// address of a kind of service of the target: 10.96.0.N, fd96::N.
+// vip returns the address of the target for one kind of service: 10.96.0.N, fd96::N.
 func (g *target) vip(format4, format6 string, family int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf([]string{format4, format6}[family], g.number))
 }
@@ -33,12 +33,12 @@ func (g *target) balancerIP(family int) netip.Addr {
 }
 func (g *target) nodePort() uint16 { return uint16(30000 + g.number) }
 
-const clusterPort = 8080 // of all services, but for node ports
+const clusterPort = 8080 // of all services except node ports
 
-// announcer is the node that answers for the addresses of balancers.
+// announcer is the node that answers for the addresses of load balancers.
 const announcer = 3
 
-// serviceObjects are the objects of node i for a target, as from an agent.
+// serviceObjects returns the objects of node i for a target, as an agent would apply them.
 func (c *cluster) serviceObjects(i int, g *target) string {
 	var docs []string
 	put := func(name, more string, frontends ...netip.AddrPort) {
@@ -62,8 +62,8 @@ func (c *cluster) serviceObjects(i int, g *target) string {
 	return strings.Join(docs, "\n---\n")
 }
 
-// withServices puts services before a pod and a node of the first two nodes, and returns
-// these.
+// withServices configures services for the first two nodes and one pod of each, and returns these
+// targets.
 func (c *cluster) withServices() (targets []*target) {
 	c.t.Helper()
 	for _, s := range c.stations {
@@ -95,10 +95,10 @@ func (c *cluster) withServices() (targets []*target) {
 type door struct {
 	name string
 	at   netip.AddrPort
-	snat bool // the backend sees a node
+	snat bool // the backend sees a node as its client
 }
 
-// doors are the frontends through which a station may reach a target.
+// doors returns the frontends through which a station may reach a target.
 func (c *cluster) doors(from *station, g *target, family int) (list []door) {
 	if from.kind != outside {
 		list = append(list, door{"cluster IP", netip.AddrPortFrom(g.clusterIP(family), clusterPort), false})
@@ -117,8 +117,8 @@ func (c *cluster) doors(from *station, g *target, family int) (list []door) {
 	return list
 }
 
-// isNode reports whether an address belongs to a node: in the underlay, or one of the two
-// addresses of node and switch in the pods' subnet.
+// isNode reports whether an address belongs to a node: in the underlay, or in the pods' subnet as
+// the address of node or switch.
 func (c *cluster) isNode(a netip.Addr) bool {
 	for _, s := range c.stations {
 		if s.kind == aNode && (s.addr[0] == a || s.addr[1] == a) {
@@ -135,12 +135,12 @@ func (c *cluster) isNode(a netip.Addr) bool {
 	return false
 }
 
-// seenRight reports whether a target may see from as the address seen, through a door.
+// seenRight reports whether a target may see from as the address seen, through the door d.
 func (c *cluster) seenRight(from *station, g *target, d door, seen netip.Addr) bool {
 	switch {
-	case from == g.station && from.kind == aPod: // hairpin: reaches other backends only
+	case from == g.station && from.kind == aPod: // hairpin: the source is translated
 		return seen != from.addr[0] && seen != from.addr[1]
-	case from == g.station && seen == d.at.Addr(): // the node from itself: by the frontend
+	case from == g.station && seen == d.at.Addr(): // the node to itself: from the frontend
 		return true
 	case from.kind == aNode || d.snat && c.isNode(seen):
 		return c.isNode(seen)
@@ -151,8 +151,8 @@ func (c *cluster) seenRight(from *station, g *target, d door, seen netip.Addr) b
 	}
 }
 
-// TestServices has pods, nodes and a machine outside reach pods and host-network servers here
-// and there by every kind of address of a service.
+// TestServices: pods, nodes and a machine outside reach pods and host-network servers, on the same
+// and on other nodes, through every kind of service address.
 func TestServices(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []clusterKind{{tunnel: "vxlan"}, {}, {tunnel: "geneve", over6: true, merged: true}, {merged: true}} {
@@ -165,7 +165,8 @@ func TestServices(t *testing.T) {
 			c.talkServices(c.withServices()).print(t)
 			for i, n := range c.nodes {
 				for reason, count := range n.Counters("", "").Drops {
-					// Kernels tell the address of a balancer of better ways (ICMPv6 redirects).
+					// Kernels send ICMPv6 redirects to load balancer addresses, which count as
+					// no_service.
 					if count > 0 && reason != "no_service" {
 						t.Errorf("node %d, drops %s: %d", i+1, reason, count)
 					}
@@ -175,7 +176,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// talkServices connects every station with every target by each door.
+// talkServices connects every station with every target through each door.
 func (c *cluster) talkServices(targets []*target) *matrix {
 	c.t.Helper()
 	m := &matrix{cells: map[[2]string][2]int{}}

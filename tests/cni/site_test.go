@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// site is a node with pods, and a machine outside that knows the way to them.
+// site is a node with pods, and a machine outside that has routes to them.
 //
 //	outside 192.0.2.77 ── eth0 192.0.2.1 [node] loxi_test 10.73.3.2 ══ hs_host ┐
 //	                                        pods 10.73.3.3 … ── hs1, hs2, … ───┴ hsvlan110 10.73.3.1 [switch]
@@ -73,10 +73,10 @@ name: default
 spec: {subnets: [10.73.3.0/24, "2001:db8:73::/64"], masquerade: {enabled: true}}
 `
 
-// siteTables keeps starts short: without it the sizes follow the memory of the machine.
+// siteTables keeps starts short: without it the sizes depend on the memory of the machine.
 const siteTables = "tables: {connections: 65536, halfOpen: 16384, services: 1024, backends: 4096, slots: 262144, affinity: 4096, ranges: 1024}"
 
-// newSite has a daemon that serves pods.
+// newSite starts a daemon that serves pods.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -104,8 +104,8 @@ func (s *site) hasSwitch() bool {
 	return unix.Statfs(filepath.Join("/run/netns", s.name), &at) == nil && at.Type == nsfs
 }
 
-// list is a configuration with our plugin, of which more are further keys, and others
-// behind it.
+// list is a configuration with our plugin, which gets the additional keys in more, and others after
+// it.
 func (s *site) list(version string, more map[string]any, others ...map[string]any) *libcni.NetworkConfigList {
 	s.t.Helper()
 	ours := map[string]any{
@@ -126,7 +126,7 @@ func (s *site) list(version string, more map[string]any, others ...map[string]an
 	return list
 }
 
-// shipped is the configuration that is installed, for this daemon.
+// shipped is the installed configuration, adapted to this daemon.
 func (s *site) shipped() []byte {
 	s.t.Helper()
 	text, err := os.ReadFile("../../configs/10-loxilight.conflist")
@@ -147,7 +147,7 @@ type pod struct {
 	result *types100.Result
 }
 
-// newPod makes the namespace of a pod that is not attached.
+// newPod creates the namespace of a pod that is not attached.
 func (s *site) newPod(id string) *pod {
 	s.t.Helper()
 	p := &pod{NS: testnet.New(s.t, "pod")}
@@ -169,7 +169,7 @@ func (s *site) tryAdd(list *libcni.NetworkConfigList, p *pod) error {
 	return err
 }
 
-// addPod makes a pod and attaches it.
+// addPod creates a pod and attaches it.
 func (s *site) addPod(list *libcni.NetworkConfigList, id string) *pod {
 	s.t.Helper()
 	p := s.newPod(id)
@@ -208,7 +208,7 @@ func (p *pod) address(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// wantPods fails the test unless there is exactly so much of pods.
+// wantPods fails the test unless there is state of exactly count pods.
 func (s *site) wantPods(count int) {
 	s.t.Helper()
 	if got := s.devices(); len(got) != count {
@@ -228,10 +228,10 @@ func (s *site) wantPods(count int) {
 	}
 }
 
-// devices are the switch's ends of links of pods.
+// devices returns the switch's ends of the links of pods.
 func (s *site) devices() (names []string) {
 	s.t.Helper()
-	s.t.Run("look", func(t *testing.T) { // which holds the namespace as long as it takes
+	s.t.Run("look", func(t *testing.T) { // closes the namespace at the end
 		for line := range strings.Lines(testnet.Named(t, s.name).Run(t, "ip", "-o", "link", "show", "type", "veth")) {
 			_, name, _ := strings.Cut(line, ": ")
 			if name, _, _ = strings.Cut(name, "@"); name != "hs_host" {
@@ -242,7 +242,7 @@ func (s *site) devices() (names []string) {
 	return names
 }
 
-// reaches has a pod ping an address.
+// reaches checks that a pod can ping an address.
 func (p *pod) reaches(t *testing.T, a netip.Addr) {
 	t.Helper()
 	if err := p.ping(a); err != nil {
@@ -281,7 +281,7 @@ func (p *pod) pingWithin(a netip.Addr, patience time.Duration) error {
 		}
 		text := got[:n]
 		if a.Is4() && n > 20 {
-			text = text[20:] // includes the IP header
+			text = text[20:] // the socket returns the IP header, too
 		}
 		if len(text) == len(b) && text[0] == reply && bytes.Equal(text[4:], b[4:]) {
 			return nil
@@ -289,7 +289,7 @@ func (p *pod) pingWithin(a netip.Addr, patience time.Duration) error {
 	}
 }
 
-// endpoints are the objects that guard pods.
+// endpoints returns the names of the Endpoints, which guard pods.
 func (s *site) endpoints() (names []string) {
 	s.t.Helper()
 	for o, err := range s.Client.List(context.Background(), api.ListParams{Kind: api.KindEndpoint}) {
@@ -301,7 +301,7 @@ func (s *site) endpoints() (names []string) {
 	return names
 }
 
-// parse reads a list of plugins.
+// parse parses a list of plugins.
 func (s *site) parse(text string) *libcni.NetworkConfigList {
 	s.t.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(text))

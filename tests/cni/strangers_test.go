@@ -48,8 +48,8 @@ func TestNoStranger(t *testing.T) {
 	}
 }
 
-// TestStrangersAtADevice: external changes at the switch's end of a pod's link are found by CHECK
-// until they are repaired, which happens at once.
+// TestStrangersAtADevice: CHECK reports external changes at the switch's end of a pod's link until
+// they are repaired, which happens at once.
 func TestStrangersAtADevice(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPodToPod connects each of four pods with each other one, both families, by TCP, UDP, SCTP
+// TestPodToPod connects each of four pods with every other one, in both families, by TCP, UDP, SCTP
 // and ICMP, and prints the results.
 func TestPodToPod(t *testing.T) {
 	s := newSite(t)
@@ -67,7 +67,7 @@ func TestPodToPod(t *testing.T) {
 	}
 }
 
-// named wants the answer to be of a pod.
+// named checks that the answer is from a pod.
 func named(to *pod) func(string, error) error {
 	return func(name string, err error) error {
 		if err == nil && name != to.rt.ContainerID {
@@ -160,8 +160,8 @@ func TestGuardedFromTheFirstMoment(t *testing.T) {
 
 var lieText = []byte("this address is another's")
 
-// lie sends frames with an address that is not the pod's by eth0, as soon as there is
-// one, until stop is closed.
+// lie sends frames with an address that is not the pod's through eth0, from the moment that eth0
+// exists until stop is closed.
 func lie(stop chan struct{}, sent *atomic.Uint64) error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -48,7 +48,7 @@ func expectNothingLeft(t *testing.T, pid int, dir, tmp string) {
 	t.Helper()
 	mine := fmt.Sprintf("llt-%d-", pid)
 	for _, pattern := range []string{"/run/netns/" + mine + "*", "/run/" + mine + "*", tmp + "/*"} {
-		if left, _ := filepath.Glob(pattern); len(left) > 0 { // the pattern is right
+		if left, _ := filepath.Glob(pattern); len(left) > 0 { // the pattern is valid
 			t.Errorf("left behind: %v", left)
 		}
 	}
@@ -79,7 +79,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestReaderGoes: as in make demo | head.
+// TestReaderGoes: the reader of the output ends early, as in make demo | head.
 func TestReaderGoes(t *testing.T) {
 	dir := build(t)
 	r, w, err := os.Pipe()
@@ -115,7 +115,7 @@ func TestInterrupted(t *testing.T) {
 		}
 		begin := time.Now()
 		err := cmd.Wait()
-		// Before it can catch a signal it has built nothing, and prints nothing.
+		// Before it can catch a signal, it has built and printed nothing.
 		if code := cmd.ProcessState.ExitCode(); code != 130 && output.Len() > 0 {
 			t.Errorf("interrupted after %d ms: exit code %d, %v\n%s", after, code, err, output)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// load is requests to both frontends all the time, each on a new connection.
+// load sends requests to both frontends continuously, each on a new connection.
 type load struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -88,7 +88,7 @@ func (l *load) end() {
 	l.wg.Wait()
 }
 
-// take returns the answers since it was last called, and for how long that was.
+// take returns the answers since its last call, and how long ago that was.
 func (l *load) take() (map[string]uint64, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *load) total() uint64 {
 	return l.count
 }
 
-// show prints the answers since take.
+// show prints the answers since the last call of take.
 func (l *load) show(what string) {
 	answers, took := l.take()
 	var parts []string

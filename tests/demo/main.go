@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows loxilight at work on a network that it makes itself: the real daemon, real
+// Command demo shows loxilight at work on a network that it creates itself: the real daemon, real
 // HTTP, nothing left behind. Its exit code is 0 only if every step succeeded.
 package main
 
@@ -36,7 +36,7 @@ const network = `
 func main() {
 	bin := flag.String("bin", "bin", "folder of loxilightd and llcli")
 	flag.Parse()
-	// SIGPIPE as well: a reader that had enough must not leave the network standing.
+	// SIGPIPE, too: if the reader of the output ends, the network must still be removed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	s := &stage{ctx: ctx}
@@ -102,7 +102,7 @@ func (d *demo) run() {
 	d.llcli("get", "services", "-o", "wide")
 }
 
-// build makes the machines and starts the web servers.
+// build creates the machines and starts the web servers.
 func (d *demo) build() {
 	d.client, d.node = testnet.New(d, "client"), testnet.New(d, "node")
 	testnet.Veth(d,
@@ -154,7 +154,7 @@ func (d *demo) takeOut() {
 	l.show("all three serve")
 	d.llcli("service", "drain", "web", "10.0.2.2:8080", "[2001:db8:2::2]:8080", "--wait", "5s")
 	l.take()
-	// Pending requests end; then no client uses it any more.
+	// Pending requests end; then no client uses the server any more.
 	seen := d.servers[out].Seen.Load()
 	for quiet := 0; quiet < 5; quiet++ {
 		d.pause(100 * time.Millisecond)

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// stage is the ground of the demonstration. It is a testnet.T: cleanups run when the demonstration
-// ends, however it ends.
+// stage runs the demonstration. It is a testnet.T: cleanups run when the demonstration ends,
+// however it ends.
 type stage struct {
-	ctx context.Context // ends with an interruption
+	ctx context.Context // cancelled by an interruption
 
 	mu       sync.Mutex
 	cleanups []func()
-	down     bool // being taken down: nothing stops that
+	down     bool // being taken down, which is not interrupted
 	failed   bool
 }
 
-// curtain is panicked with to leave the demonstration from wherever it is.
+// curtain is the value of the panic that leaves the demonstration from any place.
 type curtain struct{}
 
-// Helper is called by testnet all the time: the place to notice an interruption.
+// Helper is called by testnet frequently, so it checks for an interruption.
 func (s *stage) Helper() { s.check() }
 
 // check leaves the demonstration if it was interrupted.
@@ -35,7 +35,7 @@ func (s *stage) check() {
 	}
 }
 
-// Cleanup registers fn to be called in the end; the last one is called first.
+// Cleanup registers fn to be called at the end; the last one is called first.
 func (s *stage) Cleanup(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *stage) Logf(format string, args ...any) {
 // Skipf is Fatalf: the demonstration cannot continue without the missing part.
 func (s *stage) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
 
-// Failed reports whether something was wrong.
+// Failed reports whether there was an error.
 func (s *stage) Failed() bool { return s.failed }
 
 // play runs the demonstration and takes everything down. It returns the exit code.

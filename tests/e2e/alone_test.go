@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// confirmed bounds how long the data plane sends to the old place of a neighbour: it queries the
-// kernel every 5 s.
+// confirmed bounds how long the data plane sends to the old MAC address of a neighbour: it queries
+// the kernel every 5 s.
 const confirmed = 5*time.Second + 500*time.Millisecond
 
 // TestAlone is R10: without the daemon for a long time, connections continue and new ones are
@@ -103,7 +103,7 @@ func (s *site) neighbours(t *testing.T) (known []netlink.Neigh) {
 	return known
 }
 
-// forgetNeighbours makes the kernel of the node forget them all, as age does.
+// forgetNeighbours deletes these entries from the kernel of the node, as ageing does.
 func (s *site) forgetNeighbours(t *testing.T) {
 	t.Helper()
 	all := s.neighbours(t)
@@ -117,8 +117,8 @@ func (s *site) forgetNeighbours(t *testing.T) {
 	})
 }
 
-// expectMovesFollowed gives the client and the backend other hardware addresses,
-// which they announce, and wants their connections to find them, all of them at once.
+// expectMovesFollowed changes the MAC addresses of the client and the backend, which announce them,
+// and checks that all of their connections find the new addresses.
 func (s *site) expectMovesFollowed(t *testing.T, fronts []string) {
 	t.Helper()
 	const flows = 6

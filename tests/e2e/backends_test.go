@@ -48,7 +48,7 @@ type asker struct {
 	first string // the server that answered first
 }
 
-// asker sends its first request to a service.
+// asker returns a client that has sent its first request to a service.
 func (s *site) asker(front string) *asker {
 	s.t.Helper()
 	conn, err := s.client.Dial("udp", "", front, patience)
@@ -65,7 +65,7 @@ func (s *site) asker(front string) *asker {
 
 func (c *asker) ask() (string, error) { return exchangeUDP(c.conn, []byte("query")) }
 
-// leaves waits until another than the first answers.
+// leaves waits until a server other than the first one answers.
 func (c *asker) leaves() {
 	c.t.Helper()
 	testnet.Eventually(c.t, time.Second, "another backend than "+c.first+" answers", func() bool {
@@ -117,7 +117,7 @@ func (s *site) quickUDP(c net.Conn) (string, error) {
 	return string(b[:n]), err
 }
 
-// greeted is a TCP connection of the client, and the name of the backend that it is to.
+// greeted opens a TCP connection of the client, and returns it with the name of its backend.
 func (s *site) greeted(front string) (net.Conn, string) {
 	s.t.Helper()
 	c, err := s.client.Dial("tcp", "", front, patience)
@@ -141,8 +141,8 @@ func echo(c net.Conn) error {
 	return errors.Join(err, testtraffic.ReadFull(c, make([]byte, 4)))
 }
 
-// TestDraining is T10: a draining backend keeps its connections and gets no new
-// ones, unless all drain; a removed one's connections end.
+// TestDraining is T10: a draining backend keeps its connections and gets no new ones, unless all
+// drain.
 func TestDraining(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -180,7 +180,7 @@ func TestSpread(t *testing.T) {
 		s.Apply(serviceYAML(algorithm, []string{front + "/udp"}, weighted, "algorithm: "+algorithm))
 		got := make(map[string]int)
 		for n := range 300 {
-			// A port of its own for each: the kernel would use some twice.
+			// Each has its own source port: the kernel would use some twice.
 			name, err := talkUDP(s.client, fmt.Sprintf("192.0.2.17:%d", 20000+n), front, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -238,8 +238,8 @@ func TestAffinityAndRanges(t *testing.T) {
 	})
 }
 
-// TestOnePortAgainAndAgain is T07: a client that uses one source port for one connection after the
-// other, while backends are added and removed, is never reset.
+// TestOnePortAgainAndAgain is T07: a client that uses one source port for one connection after
+// another, while backends are added and removed, is never reset.
 func TestOnePortAgainAndAgain(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()
@@ -257,7 +257,7 @@ func TestOnePortAgainAndAgain(t *testing.T) {
 			}
 			var name string
 			var err error
-			// The last acknowledgement of the connection before may still be on its way; a lost
+			// The last acknowledgement of the previous connection may still be in flight; a lost
 			// one would be repeated after 200 ms.
 			testnet.Eventually(t, 150*time.Millisecond, "the client's port is free again", func() bool {
 				name, err = serverEnds(s.client, local, front)
@@ -274,8 +274,8 @@ func TestOnePortAgainAndAgain(t *testing.T) {
 	})
 }
 
-// serverEnds has an HTTP server answer and close the connection: the client's port is
-// free at once, while the server's side is in TIME_WAIT.
+// serverEnds lets an HTTP server answer and close the connection: the client's port is free at
+// once, while the server's side is in TIME_WAIT.
 func serverEnds(ns *testnet.NS, local, target string) (string, error) {
 	c, err := ns.Dial("tcp", local, target, patience)
 	if err != nil {
@@ -295,8 +295,8 @@ func serverEnds(ns *testnet.NS, local, target string) (string, error) {
 	return name, err
 }
 
-// TestIdleTooLong is T05: a connection that was idle for longer than its timeout continues, or
-// ends by a reset: it never hangs.
+// TestIdleTooLong is T05: a connection that was idle for longer than its timeout continues or is
+// reset: it never hangs.
 func TestIdleTooLong(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family, "datapath: {sweepInterval: 100ms}")
@@ -347,8 +347,8 @@ func TestTwoFrontendsOnePort(t *testing.T) {
 	})
 }
 
-// TestSourcePorts is F10: connections with the node's address have ports of their
-// own, and none that the node itself uses or may use.
+// TestSourcePorts is F10: connections that are translated to the node's address have different
+// ports, and none that the node itself uses or may use.
 func TestSourcePorts(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t)

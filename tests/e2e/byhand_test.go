@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestByHand sends the requests of docs/api.md with nanocat: a service is created, and its
-// connections are listed, by nothing else.
+// TestByHand sends the requests of docs/api.md with nanocat: nothing else is needed to create a
+// service and to list its connections.
 func TestByHand(t *testing.T) {
 	s := newSite(t)
 	if _, err := exec.LookPath("nanocat"); err != nil {
@@ -66,7 +66,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// typed runs the example and returns the three answers.
+// typed runs the example and returns its three answers.
 func (s *site) typed(script string) (replies []api.Reply) {
 	s.t.Helper()
 	out := s.node.Run(s.t, "sh", "-euc", script)

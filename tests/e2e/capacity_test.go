@@ -20,7 +20,7 @@ import (
 )
 
 // TestSYNFlood is T01: connections in use survive a flood of new ones that is many times the size
-// of the tables, and the daemon reports the flood.
+// of the tables, and new connections are opened afterwards.
 func TestSYNFlood(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t)
@@ -107,8 +107,8 @@ func TestOneBadOfFiveHundred(t *testing.T) {
 	}
 }
 
-// replaceServices gives owner so many services of one generation, which is the
-// number of their backends' port.
+// replaceServices replaces the services of owner by count services of one generation, which is part
+// of the port of their backends.
 func (s *site) replaceServices(ctx context.Context, owner string, index, count, generation int, wait time.Duration) error {
 	p := api.ReplaceParams{Owner: owner, Kinds: []string{api.KindService}, Change: api.Change{Wait: api.Duration(wait)}}
 	for i := range count {
@@ -125,8 +125,8 @@ func (s *site) replaceServices(ctx context.Context, owner string, index, count, 
 	return err
 }
 
-// TestReplaceIsQuick is T12: a thousand services change within a second, the best
-// time of three, for the machine may have other things to do.
+// TestReplaceIsQuick is T12: a thousand services change within a second. The best time of three
+// counts, since the machine may be busy.
 func TestReplaceIsQuick(t *testing.T) {
 	s := newSite(t).start()
 	best := time.Hour
@@ -183,8 +183,8 @@ func TestKilledWhileWriting(t *testing.T) {
 	}
 }
 
-// expectGeneration looks at the services of a writer, as objects and by packets,
-// and returns of which generation they are.
+// expectGeneration checks the services of a writer, both the objects and where packets go, and
+// returns their generation.
 func (s *site) expectGeneration(t *testing.T, w, services, done int) (generation int) {
 	t.Helper()
 	found := make(map[string]int)

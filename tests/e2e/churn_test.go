@@ -97,7 +97,7 @@ func weight(t *testing.T, pid int) (fds, mib int) {
 	return len(all), mib
 }
 
-// expectEntries waits until the maps hold as much as before, save for connections.
+// expectEntries waits until the maps have as many entries as before, except for connections.
 func (s *site) expectEntries(t *testing.T, before map[string]int) {
 	t.Helper()
 	var more map[string]int
@@ -116,7 +116,7 @@ func (s *site) expectEntries(t *testing.T, before map[string]int) {
 }
 
 // TestChurn is T14: ten thousand services are added and removed five times. Afterwards the maps
-// have their original contents, and the daemon is as large as after the second time.
+// have their original contents, and the daemon is no larger than after the second time.
 func TestChurn(t *testing.T) {
 	const owners, each, rounds = 10, 1000, 5
 	t.Setenv("GOGC", "10") // so that the daemon's memory is close to its live data
@@ -138,7 +138,7 @@ func TestChurn(t *testing.T) {
 		wg.Wait()
 	}
 	before := s.entries(t)
-	var fdsFirst, mibFirst int // the most of the first two rounds
+	var fdsFirst, mibFirst int // the maximum of the first two rounds
 	begin := time.Now()
 	for round := range rounds {
 		replace(each, round)

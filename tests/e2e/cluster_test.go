@@ -17,15 +17,15 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// cluster is nodes with pod networks and pods, tunnels between them, and a machine outside
-// that knows nothing of pods.
+// cluster is nodes with pod networks and pods, tunnels between them, and a machine outside without
+// routes to pods.
 //
 //	pods 10.76.1.3, .4 ── [switch 1] ══ [node1 10.76.1.2] eth0 192.0.2.1 ─┐
 //	pods 10.76.2.3, .4 ── [switch 2] ══ [node2 10.76.2.2] eth0 192.0.2.2 ─┼─ lan ── outside 192.0.2.99
 //	pods 10.76.3.3, .4 ── [switch 3] ══ [node3 10.76.3.2] eth0 192.0.2.3 ─┘
 //
-// IPv6 likewise: fd76:1::3, 2001:db8:76::1. If the switch is the host, its address is the
-// gateway's: 10.76.1.1.
+// IPv6 likewise: fd76:1::3, 2001:db8:76::1. If the switch is the host, the node has the address of
+// the gateway: 10.76.1.1.
 type cluster struct {
 	t       *testing.T
 	lan     *testnet.NS
@@ -48,7 +48,7 @@ type clusterNode struct {
 type clusterStation struct {
 	name    string
 	node    int  // its node; 0: outside
-	isNode  bool // no pod
+	isNode  bool // not a pod
 	ns      *testnet.NS
 	addrs   [2]netip.Addr // by family
 	seen    [2]netip.Addr // as seen from outside
@@ -142,7 +142,7 @@ func (c *cluster) plugIn(n *clusterNode) {
 	for _, p := range n.pods {
 		p.ns = testnet.New(c.t, p.name)
 	}
-	c.t.Run(fmt.Sprintf("plug in %d", n.id), func(t *testing.T) { // which holds the namespace as long as it takes
+	c.t.Run(fmt.Sprintf("plug in %d", n.id), func(t *testing.T) { // closes the namespace at the end
 		ns := n.ns
 		if n.sw != "" {
 			testnet.Eventually(t, patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
@@ -175,7 +175,7 @@ func (c *cluster) plugIn(n *clusterNode) {
 	n.host.serve(c.t)
 }
 
-// stations are all that talk to each other by addresses of pod networks.
+// stations returns all stations with addresses of pod networks.
 func (c *cluster) stations() (all []*clusterStation) {
 	for _, n := range c.nodes {
 		all = append(append(all, n.host), n.pods...)
@@ -183,7 +183,7 @@ func (c *cluster) stations() (all []*clusterStation) {
 	return all
 }
 
-// everyPair connects each station with each other one, which must see the station's own address,
+// everyPair connects each station with every other one, which must see the station's own address,
 // and with the outside, which must see the node's.
 func (c *cluster) everyPair() {
 	c.t.Helper()
@@ -202,7 +202,7 @@ func (c *cluster) everyPair() {
 				}
 				large := bytes.Repeat(data, 5)
 				name, err := testtraffic.TalkUDP(from.ns, "", target, large)
-				if err != nil && to == c.outside && a.Is6() { // it learns the path MTU from the first one
+				if err != nil && to == c.outside && a.Is6() { // it makes the path MTU known
 					name, err = testtraffic.TalkUDP(from.ns, "", target, large)
 				}
 				if err != nil || name != to.name {
@@ -215,7 +215,7 @@ func (c *cluster) everyPair() {
 				if seen[server] == nil {
 					seen[server] = map[netip.Addr]bool{}
 				}
-				if to == c.outside || c.tunnel == "" && from.isNode && from.node != to.node { // a node is routed as itself
+				if to == c.outside || c.tunnel == "" && from.isNode && from.node != to.node { // with its underlay address
 					seen[server][from.seen[family]] = true
 				} else {
 					seen[server][from.addrs[family]] = true
@@ -237,7 +237,7 @@ func (c *cluster) everyPair() {
 	c.t.Logf("%d pairs by UDP and TCP", pairs)
 }
 
-// TestCluster connects pods, nodes and the outside, in all places.
+// TestCluster connects pods, nodes and the outside, in all combinations.
 func TestCluster(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, k := range []struct {

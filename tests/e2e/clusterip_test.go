@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// frontends of the service that TestClusterFromOutside makes, by family.
+// outsideFrontends are the frontends of the service of TestClusterFromOutside, by family.
 var outsideFrontends = [2]string{"10.96.7.8:4660", "[fd96::7]:4660"}
 
 // TestClusterFromOutside: a machine outside that uses a node as its route to a service reaches

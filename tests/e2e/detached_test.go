@@ -24,14 +24,14 @@ const (
 )
 
 // TestDetachedLinks detaches our links of all ports under traffic. They are attached again and
-// counted as repairs, and flows of before continue.
+// counted as repairs, and existing flows continue.
 func TestDetachedLinks(t *testing.T) {
 	requireAttach(t, "tcx")
 	s, fronts := balanced(t, "tcx")
 	traffic := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 8, Packets: 1000, Lasting: 8})
 	for range 3 {
 		before := s.Repairs()
-		// All are opened before the first is detached: the daemon pins others then.
+		// All links are opened before the first is detached, because the daemon then pins new ones.
 		var links []link.Link
 		testnet.Eventually(t, patience, "all links are pinned", func() bool {
 			pins, err := filepath.Glob(filepath.Join(s.PinDir, "layout-*", "ports", "0", "*", "*gress"))
@@ -99,9 +99,9 @@ func detach(t *testing.T, pin string) {
 	}
 }
 
-// TestForeignTCX attaches tcx programs of another program before and after ours, before the
-// daemon attaches and later. All of them see packets that the kernel handles, ours works, and a
-// repair of ours changes none of theirs.
+// TestForeignTCX attaches another program's tcx programs before and after ours, both before the
+// daemon attaches and later. All of them see packets that the kernel handles, our program works,
+// and the repair of its link changes none of the others.
 func TestForeignTCX(t *testing.T) {
 	requireAttach(t, "tcx")
 	s := newSite(t)

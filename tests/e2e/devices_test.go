@@ -33,7 +33,7 @@ func (s *site) rename(from, to string) {
 	s.node.Up(s.t, to)
 }
 
-// within waits a second at most for the programs of a device, on either hook.
+// within waits at most a second until each hook of a device has the wanted number of programs.
 func within(t *testing.T, ns *testnet.NS, device string, want int, what string) {
 	t.Helper()
 	begin := time.Now()
@@ -48,8 +48,8 @@ func (s *site) pinned(port string) bool {
 	return slices.ContainsFunc(s.pins(), func(path string) bool { return strings.HasSuffix(path, "/"+port) })
 }
 
-// expectServed has patience: the kernel lets nothing through a device that has just
-// got its carrier for up to a second.
+// expectServed waits: the kernel lets nothing through a device for up to a second after it got its
+// carrier.
 func (s *site) expectServed(when string) {
 	s.t.Helper()
 	testnet.Eventually(s.t, patience, when+": the service is served", func() bool {
@@ -59,9 +59,9 @@ func (s *site) expectServed(when string) {
 }
 
 // TestDeviceComesAndGoes is H06: programs stay on a device that goes down, and on a renamed device
-// until its interface names another device; a device that is made anew under the same name gets
-// programs within a second; on a device that is deleted, or moved to another namespace, nothing of
-// ours is left, nor a pin.
+// until its interface names another device; a device that is recreated under the same name gets
+// programs within a second; on a device that is deleted, or moved to another namespace, no programs
+// or pins of ours are left.
 func TestDeviceComesAndGoes(t *testing.T) {
 	for _, attach := range []string{"tcx", "tc"} {
 		t.Run(attach, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestDeviceComesAndGoes(t *testing.T) {
 	}
 }
 
-// renew makes the pair of p3 anew: its other end went with it.
+// renew recreates the veth pair of p3, whose other end was deleted, too.
 func (s *site) renew(t *testing.T) {
 	t.Helper()
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "p3", Addrs: []string{"10.0.3.1/24"}},

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// endpointPatience is how long pods may take to be ready, on a machine that has much to do.
+// endpointPatience is how long pods may take to be ready, on a busy machine.
 const endpointPatience = 20 * time.Second
 
 func (s *endpointSite) stateOf(name string) string {
@@ -94,7 +94,7 @@ func TestEndpoint(t *testing.T) {
 		t.Errorf("stations:\n%s", fdb)
 	}
 
-	// A connection of two pods on the fast path: no other pod takes part in it.
+	// A connection of two pods on the fast path: no other pod can send on it.
 	c, err := a.ns.Dial("tcp", "10.72.0.2:40404", "10.72.0.3:4660", patience)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestEndpoint(t *testing.T) {
 	}
 	s.converse(c, "on")
 
-	// Nor does one of its own have it send with another's MAC.
+	// x cannot send with another pod's MAC on its own connection either.
 	x := s.pods["x"]
 	testnet.Eventually(t, patience, "a flow of x takes the short cut", func() bool {
 		_, err := testtraffic.TalkUDP(x.ns, "10.72.0.4:5001", "10.72.0.3:4660", []byte("own"))
@@ -164,8 +164,8 @@ func (s *endpointSite) converse(c net.Conn, word string) {
 	}
 }
 
-// TestEndpointDevices: a device is deleted and made again, while a daemon runs and while none
-// does; a deleted Endpoint leaves its device without anything of ours.
+// TestEndpointDevices: a device is deleted and created again, while a daemon runs and while none
+// does; a deleted Endpoint leaves nothing of ours on its device.
 func TestEndpointDevices(t *testing.T) {
 	s := newEndpoints(t)
 	forged := s.forged()
@@ -186,7 +186,7 @@ func TestEndpointDevices(t *testing.T) {
 	s.wantState("shop/x", api.StateReady)
 	s.attack("plugged in while no daemon ran", forged)
 
-	// Another address of its own, and none of that it had.
+	// x gets another address, and can no longer use the one before.
 	s.pods["x"].addr = s.pods["x"].addr.Next()
 	s.pods["x"].ns.Addr(t, "eth0", s.pods["x"].addr.String()+"/24")
 	s.LLCLI("apply", "--wait", "10s", "-f", s.File(s.pods["x"].endpoint()))
@@ -208,9 +208,9 @@ func TestEndpointDevices(t *testing.T) {
 	}
 }
 
-// TestEndpointFromTheFirst is C01, without policies: a pod that sends from the moment that its
-// link exists gets only its own addresses through, and once its Endpoint is Ready these get
-// through.
+// TestEndpointFromTheFirst is C01, without policies: of the packets that a pod sends from the
+// moment that its link exists, only those with its own addresses get through, which they do once
+// its Endpoint is Ready.
 func TestEndpointFromTheFirst(t *testing.T) {
 	s := newEndpoints(t)
 	forged := s.forged()
@@ -294,8 +294,8 @@ func TestEndpointsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestEndpointsByLabels: rules about a group by labels apply to the pods that have them, from the
-// commit of the change on.
+// TestEndpointsByLabels: rules for a group by labels apply to the pods that have these labels, from
+// the commit of the change on.
 func TestEndpointsByLabels(t *testing.T) {
 	s := newEndpoints(t)
 	talk := func(from string) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// endpointSite is a node with three pods on its switch, one of which is up to no good.
+// endpointSite is a node with three pods on its switch, one of which, x, is hostile.
 //
 //	a 10.72.0.2 ── hs1 ┐
 //	b 10.72.0.3 ── hs2 ├ pods 10.72.0.1 [switch]
@@ -23,7 +23,7 @@ import (
 type endpointSite struct {
 	*switchSite
 	pods  map[string]*endpointPod
-	x     *testnet.Wire // of the pod that is up to no good
+	x     *testnet.Wire // of the hostile pod
 	heard *testnet.Wire // packets that b receives
 	marks int
 }
@@ -53,7 +53,7 @@ func newEndpointSite(t *testing.T) *endpointSite {
 	return s
 }
 
-// macText is how people write its MAC.
+// macText returns the MAC address as text.
 func (p *endpointPod) macText() string { return net.HardwareAddr(p.mac[:]).String() }
 
 // endpoint is the object of a pod.
@@ -78,7 +78,7 @@ spec: {device: br0, addresses: [10.72.0.1/24, "fd72::1/64"]}
 	return all
 }
 
-// plugIn makes a pod, and its link to the switch.
+// plugIn creates a pod, and its link to the switch.
 func (s *endpointSite) plugIn(name string) {
 	s.t.Helper()
 	p := s.pods[name]
@@ -101,7 +101,7 @@ func (s *endpointSite) plugIn(name string) {
 	}
 }
 
-// from is the frame of a pod to b.
+// from returns a frame from a pod to b.
 func (s *endpointSite) from(mac [6]byte, layers ...testpkt.Layer) []byte {
 	return testpkt.Build(append([]testpkt.Layer{testpkt.Ethernet{Source: mac, Destination: s.pods["b"].mac}}, layers...)...)
 }
@@ -172,7 +172,7 @@ func (s *endpointSite) attack(when string, frames map[string][]byte) {
 	}
 }
 
-// flood sends as x with many sources, and returns how many frames.
+// flood returns frames of x with many source MAC addresses.
 func (s *endpointSite) flood() map[string][]byte {
 	frames := map[string][]byte{}
 	b := s.pods["b"]

@@ -31,7 +31,7 @@ func try(from *testnet.NS, network, to string, wait time.Duration) string {
 	if err == nil {
 		defer c.Close()
 		if _, err = c.Write([]byte("hello")); err == nil {
-			_ = c.SetReadDeadline(time.Now().Add(wait)) // the next line notices an error
+			_ = c.SetReadDeadline(time.Now().Add(wait)) // if this fails, the read fails, too
 			_, err = c.Read(make([]byte, 100))
 		}
 	}
@@ -57,7 +57,7 @@ type way struct {
 	before, with string
 }
 
-// firewallWays starts servers on the node and behind it, and returns ways to them.
+// firewallWays starts servers on the node and behind it, and returns attempted connections to them.
 func firewallWays(s *site) (ways []way) {
 	for _, f := range []struct{ name, node, far string }{
 		{"IPv4", "192.0.2.1", "10.0.1.2"}, {"IPv6", "[2001:db8:0:2::1]", "[2001:db8:1::2]"},
@@ -107,8 +107,8 @@ func firewallRules() (yaml string, names []string) {
 	return yaml + rule("friends", 5, "allow", "forward", `source: "group:friends"`), append(names, "friends")
 }
 
-// TestFirewall has rules for traffic through the node, to it and from it, in both families, with
-// real sockets; without a daemon and with the next one.
+// TestFirewall: rules apply to traffic through the node, to it and from it, in both families, with
+// real sockets, without a daemon and with the next one.
 func TestFirewall(t *testing.T) {
 	s := newSite(t).start()
 	ways := firewallWays(s)
@@ -149,8 +149,8 @@ func TestFirewall(t *testing.T) {
 }
 
 // TestFirewallChangesUnderConnections changes rules while connections run: a connection that is no
-// longer allowed ends, others are unaffected. Their answers need no rule, unless the rule is
-// stateless.
+// longer allowed ends, others are unaffected. Answers need no rule, unless the rule that allows the
+// connection is stateless.
 func TestFirewallChangesUnderConnections(t *testing.T) {
 	s := newSite(t).start()
 	for _, addr := range []string{"10.0.1.2", "[2001:db8:1::2]"} {
@@ -196,7 +196,7 @@ func TestFirewallChangesUnderConnections(t *testing.T) {
 
 var said int
 
-// echoes sends a line of its own and waits for its echo.
+// echoes sends a unique line and waits for its echo.
 func echoes(t *testing.T, c net.Conn, answered bool) {
 	t.Helper()
 	wait := patience
@@ -208,7 +208,7 @@ func echoes(t *testing.T, c net.Conn, answered bool) {
 	if _, err := c.Write([]byte(line)); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(wait)) // the read notices an error
+	_ = c.SetReadDeadline(time.Now().Add(wait)) // if this fails, the read fails, too
 	heard, more := "", make([]byte, 100)
 	for !strings.Contains(heard, line) {
 		n, err := c.Read(more)

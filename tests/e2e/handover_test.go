@@ -13,7 +13,7 @@ import (
 )
 
 // TestFrontendsChangeHands: while frontends move between Services, three in each transaction, each
-// frontend has an owner all the time, and afterwards its new owner.
+// frontend always has an owner, and afterwards its new owner.
 func TestFrontendsChangeHands(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
@@ -61,9 +61,9 @@ func TestFrontendsChangeHands(t *testing.T) {
 	})
 }
 
-// newUDP sends a request as a new UDP client: once more if no answer arrives, because the first
-// one may have been on its way when the frontend moved to another Service, which ends the
-// frontend's connections. A frontend without an owner is an error at once.
+// newUDP sends a request as a new UDP client, and repeats it if no answer arrives: a request may be
+// in flight when the frontend moves to another Service, which ends the frontend's connections. A
+// frontend without an owner is an error at once.
 func (s *site) newUDP(front string) error {
 	conn, err := s.client.Dial("udp", "", front, patience)
 	if err != nil {

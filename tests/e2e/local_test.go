@@ -11,7 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// greeting is the name of the server that answers a connection of the client; empty: none does.
+// greeting returns the name of the server that answers a connection of the client; empty: none
+// does.
 func (s *site) greeting(to string) string {
 	c, err := s.client.Dial("tcp", "", to, silence)
 	if err != nil {
@@ -25,8 +26,8 @@ func (s *site) greeting(to string) string {
 	return strings.TrimSpace(name)
 }
 
-// TestLocalDestination: a port forward and a rule about local apply to the addresses of the node,
-// including later ones, and not to traffic through the node.
+// TestLocalDestination: a port forward and a rule with destination local apply to the addresses of
+// the node, including later ones, and not to traffic through the node.
 func TestLocalDestination(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, _ string) {
 		s := newSite(t).start()

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// denyAll shuts everything, in every way that rules have.
+// denyAll blocks everything, by stateful and by stateless rules.
 const denyAll = `
 kind: FirewallRule
 name: shut
@@ -52,7 +52,7 @@ func TestNeverLockedOut(t *testing.T) {
 				}
 			}
 		}
-		_ = session.SetDeadline(time.Now().Add(patience)) // the next line notices an error
+		_ = session.SetDeadline(time.Now().Add(patience)) // if this fails, the write fails, too
 		if _, err := session.Write([]byte("ping\n")); err != nil {
 			t.Fatalf("%s: the session: %v", when, err)
 		}
@@ -76,5 +76,5 @@ func TestNeverLockedOut(t *testing.T) {
 	all("not confirmed", let, let)
 }
 
-// startPatience is how long an unconfirmed change may stay.
+// startPatience is the maximum time that an unconfirmed change may stay in force.
 const startPatience = 30 * time.Second

@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// manyPeers are as many nodes as a cluster of a common size has.
+// manyPeers is the number of nodes in a cluster of a common size.
 const manyPeers = 500
 
-// peersYAML are that many peers, each with prefixes of its own in both families.
+// peersYAML returns Peers, each with prefixes of its own in both families.
 func peersYAML(from, to int) string {
 	var b strings.Builder
 	for i := from; i < to; i++ {
@@ -26,7 +26,7 @@ func peersYAML(from, to int) string {
 	return b.String()
 }
 
-// resident is the memory of a process in MiB.
+// resident returns the resident memory of a process in MiB.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

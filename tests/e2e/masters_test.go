@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// enslave puts in0 into a new bridge br0 of the node, which takes its addresses over.
+// enslave attaches in0 to a new bridge br0 of the node, which takes over its addresses.
 func (s *site) enslave(t *testing.T) {
 	t.Helper()
 	s.node.Bridge(t, "br0")
@@ -25,7 +25,7 @@ func (s *site) enslave(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Before the port is in it, so that the bridge never has another one.
+		// Before the port is attached, so that the bridge never has another MAC address.
 		if err := netlink.LinkSetHardwareAddr(br0, dev.Attrs().HardwareAddr); err != nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func (s *site) enslave(t *testing.T) {
 	s.node.Addr(t, "br0", "192.0.2.1/24", "2001:db8:0:2::1/64")
 }
 
-// TestPortOfABridge is H07: a port that becomes a bridge port keeps working; nothing is lost, for
-// longer than neighbours are confirmed; and the bridge can be the interface in its place.
+// TestPortOfABridge is H07: a port that becomes a bridge port keeps working; nothing is lost, even
+// after the next confirmation of neighbours; and the bridge can replace it as the Interface.
 func TestPortOfABridge(t *testing.T) {
 	s := newSite(t).start()
 	fronts := []string{vip4 + ":9000", vip6 + ":9000"}
@@ -84,8 +84,8 @@ func TestPortOfABridge(t *testing.T) {
 	under("by the bridge", time.Second)
 }
 
-// TestRulesByBridge: the first packet of a connection to a service follows a routing rule that names
-// the bridge of its port, as the kernel's packets do.
+// TestRulesByBridge: the first packet of a connection to a service follows a routing rule that
+// names the bridge of its port, as the kernel's packets do.
 func TestRulesByBridge(t *testing.T) {
 	s := newSite(t).start()
 	s.enslave(t)
@@ -96,7 +96,7 @@ func TestRulesByBridge(t *testing.T) {
 	} {
 		for i, b := range s.backends[:2] {
 			b.Run(t, "ip", f.ip, "address", "add", f.far, "dev", "lo", "nodad")
-			s.node.Run(t, "ping", "-c", "1", "-W", "5", fmt.Sprintf(f.via, i+1)) // a neighbour of the node
+			s.node.Run(t, "ping", "-c", "1", "-W", "5", fmt.Sprintf(f.via, i+1)) // adds a neighbour entry
 			s.serve(b, netip.AddrPortFrom(netip.MustParseAddr(f.far), 8080).String(), fmt.Sprintf("b%d", i+1))
 		}
 		s.node.Run(t, "ip", f.ip, "route", "add", f.far, "via", fmt.Sprintf(f.via, 1))
@@ -120,7 +120,7 @@ func TestRulesByBridge(t *testing.T) {
 	}
 }
 
-// macvlan makes a machine whose eth0 is a macvlan on a device of ns.
+// macvlan creates a machine whose eth0 is a macvlan on a device of ns.
 func macvlan(t *testing.T, name string, ns *testnet.NS, device string) *testnet.NS {
 	t.Helper()
 	box := testnet.New(t, name)
@@ -181,8 +181,8 @@ func TestRulesToGateways(t *testing.T) {
 	}
 }
 
-// TestMacvlanOnAPort is H07: a device of another namespace on top of a port takes
-// nothing from the port, and is reached as ever.
+// TestMacvlanOnAPort is H07: a macvlan of another namespace on a port takes nothing from the port,
+// and is reached as usual.
 func TestMacvlanOnAPort(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[0], "10.0.1.2:8080", "b1")

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// switchSite is a node whose switch has a namespace of its own, which the daemon makes, with two
+// switchSite is a node whose switch has a namespace of its own, which the daemon creates, with two
 // hosts on it.
 //
 //	node: loxi_test 10.71.0.9 ══ hs_host ┐
@@ -43,7 +43,7 @@ func newSwitchSite(t *testing.T) *switchSite {
 	return s
 }
 
-// there reports whether the namespace has its name, which is an empty file first.
+// there reports whether the namespace is mounted at its name, which is an empty file before that.
 func (s *switchSite) there() bool { return namespaceThere(s.name) }
 
 func namespaceThere(name string) bool {
@@ -52,11 +52,11 @@ func namespaceThere(name string) bool {
 	return unix.Statfs(filepath.Join("/run/netns", name), &at) == nil && at.Type == nsfs
 }
 
-// plugIn connects new hosts to the present switch.
+// plugIn connects new hosts to the current switch.
 func (s *switchSite) plugIn() {
 	s.t.Helper()
 	s.a, s.b = testnet.New(s.t, "a"), testnet.New(s.t, "b")
-	s.t.Run("plug in", func(t *testing.T) { // which holds the namespace as long as it takes
+	s.t.Run("plug in", func(t *testing.T) { // closes the namespace at the end
 		sw := testnet.Named(t, s.name)
 		testnet.Veth(t, testnet.Port{NS: s.a, Name: "eth0", Addrs: []string{"10.71.0.2/24", "fd71::2/64"}}, testnet.Port{NS: sw, Name: "p1"})
 		testnet.Veth(t, testnet.Port{NS: s.b, Name: "eth0", Addrs: []string{"10.71.0.3/24", "fd71::3/64"}}, testnet.Port{NS: sw, Name: "p2"})
@@ -106,7 +106,7 @@ func (s *switchSite) reach(from *testnet.NS, target string) {
 	})
 }
 
-// TestSwitch: the daemon makes the switch when it is first needed, keeps traffic up when it is
+// TestSwitch: the daemon creates the switch when it is first needed, keeps traffic up when it is
 // killed and started again, restores everything when the namespace is deleted externally, and
 // leaves nothing when it is detached.
 func TestSwitch(t *testing.T) {
@@ -183,7 +183,8 @@ func TestSwitch(t *testing.T) {
 }
 
 // TestBridgeUnderTraffic changes a bridge and its routes in the daemon's own namespace while its
-// stations talk. The bridge was made by another program, and is adopted without interruption.
+// hosts communicate. The bridge was created by another program, and is adopted without
+// interruption.
 func TestBridgeUnderTraffic(t *testing.T) {
 	node := testnet.New(t, "node")
 	d := testdaemon.New(t, node, programs)

@@ -22,7 +22,7 @@ func networkOf(t *testing.T, ns *testnet.NS) string {
 		words := strings.Fields(command)
 		for line := range strings.Lines(ns.Run(t, words[0], words[1:]...)) {
 			if strings.Contains(command, "-o") {
-				_, line, _ = strings.Cut(line, ": ") // the index
+				_, line, _ = strings.Cut(line, ": ") // without the index
 			}
 			lines = append(lines, strings.TrimSpace(line))
 		}
@@ -30,8 +30,8 @@ func networkOf(t *testing.T, ns *testnet.NS) string {
 	return strings.Join(lines, "\n")
 }
 
-// carriers waits until every device in a namespace has its carrier: the kernel reports that of a
-// new device with a delay, which changes networkOf.
+// carriers waits until every device in a namespace has its carrier: the kernel reports the carrier
+// of a new device with a delay, which changes networkOf.
 func carriers(t *testing.T, ns *testnet.NS) {
 	t.Helper()
 	testnet.Eventually(t, patience, "every device has its carrier", func() bool {
@@ -42,11 +42,11 @@ func carriers(t *testing.T, ns *testnet.NS) {
 
 // TestNetworkKilled kills a daemon again and again while it changes a bridge of its own, a bridge
 // of another program and routes. The final state is the desired one, and when all objects are
-// deleted, nothing of ours is left and everything of the other program's is.
+// deleted, nothing of ours is left and nothing of the other program is missing.
 func TestNetworkKilled(t *testing.T) {
 	node := testnet.New(t, "node")
 	d := testdaemon.New(t, node, programs)
-	var hops []string // of the Routes; behind the port that the last objects have for sure
+	var hops []string // of the Routes; behind the port that the last objects always have
 	for i := range 4 {
 		hops = append(hops, fmt.Sprintf("10.91.0.%d/24", 2+i))
 	}
@@ -93,11 +93,11 @@ spec: {device: theirs, addresses: [10.93.%d.1/24], ports: [%s]}
 	for range 12 {
 		d.LLCLI("apply", "-f", d.File(objects(random.IntN(1<<22))))
 		pause := time.NewTimer(time.Duration(random.IntN(25)) * time.Millisecond)
-		<-pause.C // when it is killed is left to chance
+		<-pause.C // the daemon is killed at a random moment
 		d.Kill()
 		d.Start()
 	}
-	bits := random.IntN(1<<22) | 1 // br0 has a port with carrier, or its Routes are not Ready
+	bits := random.IntN(1<<22) | 1 // br0 needs a port with carrier, or its Routes are not Ready
 	d.Apply(objects(bits))
 	got := networkOf(t, node)
 	for _, want := range []string{fmt.Sprintf("10.92.%d.1/24", bits&7), fmt.Sprintf("10.93.%d.1/24", bits>>3&7), "10.91.0.1/24", "10.90.0.1/24"} {

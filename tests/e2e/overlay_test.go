@@ -36,8 +36,8 @@ type meshKind struct {
 	split  bool   // the switch has a namespace of its own
 	tunnel string // type; empty: routed
 	over6  bool   // the underlay is IPv6
-	// The uplink is a bridge with eth0 in it: packets leave by a queue, as of a NIC, and
-	// not right into the namespace of a veth's other end.
+	// The uplink is a bridge with eth0 as its port: packets leave through a queue, as with a NIC,
+	// and not directly into the namespace of a veth's other end.
 	queued bool
 	// The namespace of the switch exists before the daemon starts, so it is not the daemon's.
 	foreign bool
@@ -113,7 +113,7 @@ func newMesh(t *testing.T, count int, kind meshKind) *mesh {
 // plugIn connects the pod of a node.
 func (m *mesh) plugIn(n *meshNode) {
 	m.t.Helper()
-	m.t.Run(fmt.Sprintf("plug in pod %d", n.id), func(t *testing.T) { // which holds the namespace as long as it takes
+	m.t.Run(fmt.Sprintf("plug in pod %d", n.id), func(t *testing.T) { // closes the namespace at the end
 		ns := n.ns
 		if n.sw != "" {
 			testnet.Eventually(t, 4*patience, "the switch is there", func() bool { return namespaceThere(n.sw) })
@@ -134,7 +134,7 @@ func (m *mesh) plugIn(n *meshNode) {
 func (n *meshNode) pod4() string { return fmt.Sprintf("10.74.%d.2", n.id) }
 func (n *meshNode) pod6() string { return fmt.Sprintf("fd74:%d::2", n.id) }
 
-// underlay is the address of a node that its peers know.
+// underlay returns the addresses of a node that its Peers have.
 func (m *mesh) underlay(n *meshNode) string {
 	switch {
 	case m.tunnel == "":
@@ -220,7 +220,7 @@ func (m *mesh) allPairs() {
 	}
 }
 
-// TestOverlay connects pods of several nodes by each kind of tunnel.
+// TestOverlay connects pods of several nodes through each kind of tunnel.
 func TestOverlay(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{
@@ -237,7 +237,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// counted requires the counters to show the traffic, and that it took the fast path.
+// counted requires that the counters show the traffic, and that it took the fast path.
 func (m *mesh) counted() {
 	m.t.Helper()
 	for _, n := range m.nodes {

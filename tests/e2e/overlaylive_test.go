@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// bulk sends much between pod1 and pod2, there and back, in both families.
+// bulk sends a lot of data between pod1 and pod2, in both directions and in both families.
 func (m *mesh) bulk(what string) {
 	m.t.Helper()
 	data := bytes.Repeat([]byte("sixteen bytes ok"), 1<<18) // 4 MiB
@@ -28,8 +28,8 @@ func (m *mesh) bulk(what string) {
 	}
 }
 
-// TestOverlayBulk: much TCP, with and without offloads, and all checksums are right
-// that are seen in the underlay.
+// TestOverlayBulk: bulk TCP passes with and without offloads, and all checksums that are seen in
+// the underlay are right.
 func TestOverlayBulk(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{
@@ -44,7 +44,7 @@ func TestOverlayBulk(t *testing.T) {
 				n.ns.Offload(t, "eth0", false, testnet.GRO)
 			}
 			m.bulk("cut before the underlay")
-			if kind.queued { // else nothing finishes checksums before it is seen
+			if kind.queued { // else checksums are not completed before they are seen
 				wire := m.lan.Wire(t, "n1")
 				m.bulk("cut before the underlay, seen")
 				m.checked(wire.Frames())
@@ -58,7 +58,7 @@ func TestOverlayBulk(t *testing.T) {
 	}
 }
 
-// checked verifies the packets seen in the underlay, inside and outside.
+// checked verifies the inner and outer packets that are seen in the underlay.
 func (m *mesh) checked(frames [][]byte) {
 	m.t.Helper()
 	outer := map[bool]int{false: 34, true: 54}[m.over6]
@@ -142,7 +142,7 @@ func (m *mesh) datagrams(mtu int) {
 		if header == 48 {
 			target = "[" + addr + "]:4660"
 		}
-		if _, err := testtraffic.TalkUDP(from.pod, "", target, make([]byte, mtu-header-8)); err != nil { // the answer is longer by a name
+		if _, err := testtraffic.TalkUDP(from.pod, "", target, make([]byte, mtu-header-8)); err != nil { // the answer has a name, too
 			m.t.Errorf("%s: a datagram that fits %d: %v", m, mtu, err)
 		}
 		testnet.Eventually(m.t, patience, fmt.Sprintf("a datagram to %s that does not fit %d passes in pieces", target, mtu), func() bool {
@@ -244,8 +244,8 @@ spec: {underlay: 192.0.2.3, prefixes: [10.74.3.0/24, "fd74:3::/64", ` + moving +
 	}
 }
 
-// TestOverlayKernel: a node without loxilight, with a vxlan device of the kernel, is a
-// peer as any.
+// TestOverlayKernel: a node without loxilight, with a vxlan device of the kernel, is a Peer like
+// any other.
 func TestOverlayKernel(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan", split: true})
@@ -278,7 +278,7 @@ func TestOverlayKernel(t *testing.T) {
 	if name, err := testtraffic.TalkTCP(other, "", first.pod4()+":4660", data); err != nil || name != "pod1" {
 		t.Errorf("from the kernel's: %s %v", name, err)
 	}
-	// Packets from no Peer, or from outside the Peer's prefixes, are dropped.
+	// Packets that are from no Peer, or from outside the Peer's prefixes, are dropped.
 	first.LLCLI("peer", "set", "kernel", "--remove-prefix", "10.74.9.0/24", "--wait", "10s")
 	if name, err := testtraffic.TalkTCP(other, "", first.pod4()+":4660", nil); err == nil {
 		t.Errorf("a source that is not the peer's is let in: %s", name)

@@ -17,9 +17,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestOverlayOwnFrontend: a node that asks a frontend at one of its own addresses, whose backend is
-// a pod of another node. The pod sees the node's address in its pod subnet, so that replies return
-// through the tunnel: TCP, UDP, fragments, and ICMP errors about them.
+// TestOverlayOwnFrontend: a node connects to a frontend at one of its own addresses, whose backend
+// is a pod of another node. The pod sees the node's address in its pod subnet, so that replies
+// return through the tunnel: TCP, UDP, fragments, and ICMP errors about them.
 func TestOverlayOwnFrontend(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{{tunnel: "vxlan", split: true}, {tunnel: "gre", split: true, over6: true}} {
@@ -34,7 +34,7 @@ func ownFrontend(t *testing.T, kind meshKind) {
 	if kind.over6 {
 		own, pod, link = "[2001:db8:74::1]", "["+second.pod6()+"]", "fd74:1::fc"
 	}
-	// As the link of a PodNetwork.
+	// Like the addresses of a PodNetwork's link.
 	first.ns.Addr(t, "loxi_test", "10.74.1.252/31", "fd74:1::fc/127")
 	testnet.Named(t, first.sw).Addr(t, "hs_host", "10.74.1.253/31", "fd74:1::fd/127")
 	first.ns.Route(t, "10.74.2.0/24", "10.74.1.253")
@@ -94,8 +94,8 @@ func refusedAt(ns *testnet.NS, to string) error {
 	return nil
 }
 
-// fragments starts a server at the address at, which answers a datagram to the address to by three
-// fragments.
+// fragments starts a server at the address at, and sends a datagram to the address to, which must
+// be answered in three fragments.
 func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
 	t.Helper()
 	want := bytes.Repeat([]byte("sixteen bytes ok"), 200)
@@ -103,7 +103,7 @@ func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
 	defer l.Close()
 	go func() {
 		if _, from, err := l.ReadFrom(make([]byte, 16)); err == nil {
-			_, _ = l.WriteTo(want, from) // the reader sees if it fails
+			_, _ = l.WriteTo(want, from) // if this fails, the reader fails, too
 		}
 	}()
 	c, err := ns.Dial("udp", "", to, testtraffic.Patience)
@@ -125,9 +125,9 @@ func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
 	return err
 }
 
-// TestOverlayNoSource: without a netns of the switch nothing gives the tunnel's device an address to
-// which the source of the node's own clients, and of clients of the LAN, could be translated. The
-// Service says so, and what to do; afterwards they are served.
+// TestOverlayNoSource: without a netns of the switch, the tunnel's device has no address to which
+// the source of the node's own clients, and of clients of the LAN, could be translated. The Service
+// reports that, and what to do; afterwards they are served.
 func TestOverlayNoSource(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "geneve"})

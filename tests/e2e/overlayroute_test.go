@@ -101,8 +101,8 @@ func TestOverlayLocal(t *testing.T) {
 	state(`"state": "Pending"`, "address 192.0.2.91 of the host (spec.local): does not exist")
 }
 
-// TestOverlayDeviceTaken: a Tunnel whose device belongs to another Tunnel reports that, and does
-// no harm.
+// TestOverlayDeviceTaken: a Tunnel whose device already exists, and belongs to no Tunnel, reports
+// that, and does no harm.
 func TestOverlayDeviceTaken(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan"})

@@ -19,8 +19,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// upload sends so many bytes to a server that echoes them and returns how long it took; the echo
-// must equal the sent bytes.
+// upload sends size bytes to a server that echoes them and returns how long it took; the echo must
+// equal the sent bytes.
 func upload(ns *testnet.NS, target string, size int) (time.Duration, error) {
 	c, err := ns.Dial("tcp", "", target, patience)
 	if err != nil {
@@ -58,14 +58,14 @@ func upload(ns *testnet.NS, target string, size int) (time.Duration, error) {
 	return time.Since(begin), nil
 }
 
-// TestPathMTU is F04: with a narrow link behind the node, the errors that it sends
-// reach the client as the frontend's, and a large transfer gets through.
+// TestPathMTU is F04: with a narrow link behind the node, the ICMP errors about it reach the client
+// as the frontend's, and a large transfer gets through.
 func TestPathMTU(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		for _, source := range []string{"keep", "snat"} {
 			t.Run(source, func(t *testing.T) {
 				s := newSite(t).start()
-				// b1 becomes a router to the backend, over a link of 1280 bytes.
+				// b1 becomes a router to the backend, over a link with an MTU of 1280 bytes.
 				far := testnet.New(t, "far")
 				testnet.Veth(t,
 					testnet.Port{NS: s.backends[0], Name: "narrow", Addrs: []string{"10.0.9.1/24", "2001:db8:9::1/64"}, MTU: 1280},
@@ -73,7 +73,7 @@ func TestPathMTU(t *testing.T) {
 				s.backends[0].Forward(t)
 				s.node.Route(t, "10.0.9.0/24", "10.0.1.2")
 				s.node.Route(t, "2001:db8:9::/64", "2001:db8:1::2")
-				// The backend's MSS does not reflect it.
+				// The backend's MSS does not reflect the narrow link.
 				for _, via := range []string{"10.0.9.1", "2001:db8:9::1"} {
 					far.Run(t, "ip", "route", "add", "default", "via", via, "advmss", "1420")
 				}
@@ -94,7 +94,7 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// TestChecksums is F07: packets that leave the node have right checksums, whether the sender's
+// TestChecksums is F07: packets that leave the node have correct checksums, whether the sender's
 // device completes them or not.
 func TestChecksums(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -110,7 +110,7 @@ func TestChecksums(t *testing.T) {
 					for _, ns := range []*testnet.NS{s.client, s.backends[0]} {
 						ns.Offload(t, "eth0", offload, testnet.TxChecksum)
 					}
-					// Behind the node no device trusts another's unfinished work.
+					// The node's devices complete checksums before packets leave.
 					s.node.Offload(t, "p1", false, testnet.TxChecksum)
 					s.node.Offload(t, "in0", false, testnet.TxChecksum)
 					there, back := s.backends[0].Wire(t, "eth0"), s.client.Wire(t, "eth0")
@@ -142,7 +142,7 @@ func talkOn(t *testing.T, s *site, source, front string) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(patience)) // the next read notices an error
+		_ = c.SetDeadline(time.Now().Add(patience)) // if this fails, the next read fails, too
 		if _, err := io.ReadFull(c, make([]byte, len(greeting))); err != nil {
 			t.Errorf("%s %s, its greeting: %v", source, protocol, err)
 		}
@@ -173,7 +173,7 @@ func TestNarrowPort(t *testing.T) {
 				s.node.MTU(t, "p1", 1280)
 				s.backends[0].MTU(t, "eth0", 1280)
 				s.backends[0].Run(t, "ip", "route", "replace", "default", "via", nodeAddr(family, 0).String(), "advmss", "1420")
-				near := map[string]string{"IPv4": "10.0.1.0/24 metric 0", "IPv6": "2001:db8:1::/64 metric 256"}[family] // the node's address there
+				near := map[string]string{"IPv4": "10.0.1.0/24 metric 0", "IPv6": "2001:db8:1::/64 metric 256"}[family] // route to the node
 				s.backends[0].Run(t, "ip", append([]string{"route", "replace", "dev", "eth0", "advmss", "1420"}, strings.Fields(near)...)...)
 				front := vip + ":9000"
 				s.Apply(serviceYAML("web", []string{front + "/tcp"}, backends[:1], "source: "+source))
@@ -273,7 +273,7 @@ func TestSCTP(t *testing.T) {
 		backend := netip.MustParseAddrPort(backends[0])
 		client := netip.MustParseAddrPort(map[string]string{"IPv4": "192.0.2.17:40123", "IPv6": "[2001:db8:0:2::17]:40123"}[family])
 		s.Apply(serviceYAML("sctp", []string{front.String() + "/sctp"}, backends[:1]))
-		// The kernels resolve each other first: frames by hand do not.
+		// The kernels resolve each other first, since frames by hand do not cause that.
 		for _, talk := range talk {
 			s.Apply(serviceYAML("warm", []string{vip + ":9001/tcp", vip + ":9001/udp"}, backends[:1]))
 			if _, err := talk(s.client, "", vip+":9001", nil); err != nil {
@@ -370,7 +370,7 @@ func ping(ns *testnet.NS, target string) error {
 		return err
 	}
 	defer c.Close()
-	message := testpkt.Build(request, testpkt.Payload("echo")) // the kernel does ICMPv6's checksum
+	message := testpkt.Build(request, testpkt.Payload("echo")) // the kernel sets ICMPv6 checksums
 	if _, err := c.Write(message); err != nil {
 		return err
 	}

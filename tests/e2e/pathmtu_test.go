@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPathBetweenNodes: between two nodes is a router with a smaller MTU behind it than the nodes'
-// devices. Pods are notified, as without a tunnel.
+// TestPathBetweenNodes: behind a router between two nodes, the MTU is smaller than that of the
+// nodes' devices. Pods are notified, as without a tunnel.
 //
 //	node1 ─ lan ─ router (then no more than 1400) ─ lan ─ node2
 func TestPathBetweenNodes(t *testing.T) {
@@ -50,7 +50,7 @@ func TestPathBetweenNodes(t *testing.T) {
 			if out := one.LLCLI("get", "peers", "-o", "wide"); !strings.Contains(out, "1400") {
 				t.Errorf("llcli does not tell it:\n%s", out)
 			}
-			// The pod knows, by ICMP.
+			// The pod has learnt the MTU by ICMP.
 			for addr, want := range map[string]int{two.pod4(): mtu, two.pod6(): max(mtu, 1280)} {
 				if out := one.pod.Run(t, "ip", "route", "get", addr); !strings.Contains(out, fmt.Sprintf("mtu %d", want)) {
 					t.Errorf("to %s the pod knows no MTU of %d:\n%s", addr, want, out)

@@ -22,7 +22,7 @@ const patience = testtraffic.Patience
 
 var talkTCP, talkUDP, exchangeUDP = testtraffic.TalkTCP, testtraffic.TalkUDP, testtraffic.ExchangeUDP
 
-// serve answers TCP and UDP at addr by the name of the server.
+// serve answers TCP and UDP at addr with the name of the server.
 func (s *site) serve(ns *testnet.NS, addr, name string) (tcp, udp *testnet.Server) {
 	s.t.Helper()
 	return ns.ServeTCP(s.t, addr, name), ns.ServeUDP(s.t, addr, name)
@@ -30,8 +30,8 @@ func (s *site) serve(ns *testnet.NS, addr, name string) (tcp, udp *testnet.Serve
 
 var talk = map[string]func(ns *testnet.NS, local, target string, data []byte) (string, error){"tcp": talkTCP, "udp": talkUDP}
 
-// TestPaths: clients and backends elsewhere, on the client's side of a node with
-// one arm, on the node, and the same machine.
+// TestPaths: clients and backends are elsewhere, on the client's side of a node with one arm, on
+// the node, or the same machine.
 func TestPaths(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()

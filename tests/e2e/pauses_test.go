@@ -92,7 +92,7 @@ func TestPauses(t *testing.T) {
 
 const (
 	serviceIdle = 10 * time.Second
-	natIdle     = 30 * time.Second // of a question and its answers
+	natIdle     = 30 * time.Second // of a request and its answers
 )
 
 // pausingKinds are the kinds of flows.
@@ -123,7 +123,7 @@ func pausingKinds() []testtraffic.Pauses {
 	return all
 }
 
-// anyAddress makes all addresses of prefixes a machine's own.
+// anyAddress makes all addresses of prefixes local to a machine.
 func (s *site) anyAddress(ns *testnet.NS, prefixes ...string) {
 	s.t.Helper()
 	ns.Sysctl(s.t, "net.ipv6.ip_nonlocal_bind", "1")

@@ -49,7 +49,7 @@ func restorePins(t *testing.T, attach string) {
 			if err != nil {
 				return false
 			}
-			// Read after the check of the pins, so that it can only be newer.
+			// The status is read after the check of the pins, so it can only be newer.
 			if missing && !t.Failed() && status.Health.State == "ok" && len(without(want, s.existingPins())) > 0 {
 				t.Errorf("%s: health is ok while pins are missing", delete.what)
 			}
@@ -73,8 +73,8 @@ func restorePins(t *testing.T, attach string) {
 	}
 }
 
-// unmountPins unmounts the BPF file system lazily (the daemon has it open), which health must report, and mounts it again: then
-// the pins are restored.
+// unmountPins unmounts the BPF file system lazily (the daemon has it open), which health must
+// report, and mounts it again: then the pins are restored.
 func (s *site) unmountPins(want []string) {
 	s.t.Helper()
 	at := filepath.Dir(s.PinDir)

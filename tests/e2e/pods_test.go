@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// podSite is a node with one pod, made by hand, and a machine outside that knows the
-// way to pods for one of its addresses only.
+// podSite is a node with one pod, made by hand, and a machine outside that has a route to pods for
+// only one of its addresses.
 //
 //	outside 192.0.2.77 ── eth0 192.0.2.1 [node] loxi_test 10.73.3.2 ══ hs_host ┐
 //	        198.51.100.9                             pod 10.73.3.3 ── hs1 ─────┴ hsvlan110 10.73.3.1 [switch]
@@ -69,11 +69,11 @@ func (s *podSite) there() bool {
 	return unix.Statfs(filepath.Join("/run/netns", s.name), &at) == nil && at.Type == nsfs
 }
 
-// plugIn makes the pod, on the switch as it is now.
+// plugIn creates the pod, on the current switch.
 func (s *podSite) plugIn() {
 	s.t.Helper()
 	s.pod = testnet.New(s.t, "pod")
-	s.t.Run("plug in", func(t *testing.T) { // which holds the namespace as long as it takes
+	s.t.Run("plug in", func(t *testing.T) { // closes the namespace at the end
 		sw := testnet.Named(t, s.name)
 		testnet.Veth(t, testnet.Port{NS: s.pod, Name: "eth0", Addrs: []string{"10.73.3.3/24", "2001:db8:73::3/64"}}, testnet.Port{NS: sw, Name: "hs1"})
 		sw.Run(t, "ip", "link", "set", "hs1", "master", "hsvlan110")
@@ -83,7 +83,7 @@ func (s *podSite) plugIn() {
 	s.Apply("kind: Interface\nname: hs1\nspec: {device: hs1, netns: switch, role: port}\n")
 }
 
-// reach connects to a server and requires it to see an address of the client.
+// reach connects to a server and requires that it sees the client with a given address.
 func (s *podSite) reach(from *testnet.NS, at *testnet.Server, target, seen string) {
 	s.t.Helper()
 	before := len(at.Clients())
@@ -97,7 +97,7 @@ func (s *podSite) reach(from *testnet.NS, at *testnet.Server, target, seen strin
 	}
 }
 
-// everyWay is all that a pod and its node have to do with each other and with others.
+// everyWay connects a pod and its node with each other, and the pod with the outside.
 func (s *podSite) everyWay() {
 	s.t.Helper()
 	for _, a := range []struct{ pod, host, node, outside, excepted, outsideNode string }{
@@ -245,7 +245,7 @@ func TestPodNetworkSays(t *testing.T) {
 	s.LLCLI("delete", "interface", "eth0")
 	said("Pending", "no uplink has our programs")
 
-	// Its remains do not block a second network, and objects in conflict are named.
+	// The pending network does not block a second one, and objects in conflict are named.
 	for objects, want := range map[string]string{
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.73.3.128/25]}\n":                    "overlaps 10.73.3.0/24 of PodNetwork/default",
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24], bridge: br7}\n":         "share one bridge",
@@ -333,8 +333,8 @@ func TestPodNetworkKilled(t *testing.T) {
 	}
 }
 
-// TestPodNetworkMerged: without a namespace for the switch the bridge is the host's, and
-// its gateway address is the host's way to pods.
+// TestPodNetworkMerged: without a namespace for the switch, the bridge is the host's, and the host
+// reaches pods from the bridge's gateway address.
 func TestPodNetworkMerged(t *testing.T) {
 	s := newPodSite(t)
 	s.Configure("switch: {namespace: host}", "tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}")

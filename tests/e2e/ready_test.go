@@ -73,7 +73,7 @@ func TestRulesOnDevicesWithoutPrograms(t *testing.T) {
 	wantState(t, s, "firewall", "any", "Ready")
 	wantPending(t, s, "firewall", "typo", "llcli interface add typo0")
 
-	// Packets agree.
+	// Packets are handled accordingly.
 	s.LLCLI("firewall", "add", "deny8080", "--in", "in0", "--protocol", "tcp", "--port", "8080", "--action", "deny", "--wait", "10s")
 	s.node.ServeTCP(t, "192.0.2.1:8080", "node")
 	if got := try(s.client, "tcp4", "192.0.2.1:8080", silence); got != silent {
@@ -97,8 +97,8 @@ func TestRulesOnDevicesWithoutPrograms(t *testing.T) {
 	wantPending(t, s, "firewall", "deny8080", "llcli interface add in0")
 }
 
-// TestRulesOnABridgeOfAnotherProgram: packets match rules by the attached port of the bridge, and
-// never by the bridge.
+// TestRulesOnABridgeOfAnotherProgram: packets match rules by the attached port of the bridge, not
+// by the bridge. Without an Interface for the port, they match by the bridge.
 func TestRulesOnABridgeOfAnotherProgram(t *testing.T) {
 	s := newSite(t)
 	s.enslave(t)

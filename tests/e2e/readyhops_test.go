@@ -29,8 +29,8 @@ name: two6
 spec: {prefix: "2001:db8:e::/64", nexthops: [{via: "2001:db8:1::2"}, {via: "2001:db8:2::2", device: p2}]}
 `
 
-// TestReadyAndNextHops: a next hop that stops answering is noticed although the kernel still has
-// its link-layer address, and a Route of several next hops names the ones that are not reached.
+// TestReadyAndNextHops: a next hop that stops answering is detected although the kernel still has
+// its link-layer address, and a Route with several next hops names the unreachable ones.
 func TestReadyAndNextHops(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)
@@ -43,7 +43,7 @@ func TestReadyAndNextHops(t *testing.T) {
 	testnet.Eventually(t, patience, "health is ok", func() bool { _, code, _ := s.TryLLCLI("health"); return code == 0 })
 
 	arp := func(to string) { s.backends[1].Run(t, "ip", "link", "set", "eth0", "arp", to) }
-	arp("off") // it answers no request any more; the neighbour entries of the node stay
+	arp("off") // it no longer answers requests; the neighbour entries of the node stay
 	for hop, names := range map[string][]string{"10.0.2.2": {"one4", "two4"}, "2001:db8:2::2": {"one6", "two6"}} {
 		wantPending(t, s, "Route", names[0], hop, "does not answer", "p2")
 		wantState(t, s, "Route", names[1], "Ready", "1 of 2 next hops", hop, "does not answer")
@@ -74,7 +74,8 @@ func TestReadyAndNextHops(t *testing.T) {
 	}
 }
 
-// TestStaticNeighbours: neighbour entries that an operator made are not asked, and stay as they are.
+// TestStaticNeighbours: static neighbour entries of an operator are not probed, and stay as they
+// are.
 func TestStaticNeighbours(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)
@@ -85,9 +86,9 @@ func TestStaticNeighbours(t *testing.T) {
 		s.node.Run(t, "ip", "neigh", "replace", hop, "lladdr", mac, "dev", "p2", "nud", "permanent")
 	}
 	s.Apply(readyHops)
-	s.node.Run(t, "ip", "neigh", "replace", "10.0.1.2", "lladdr", "02:00:00:00:00:03", "dev", "p1", "nud", "permanent") // until now dynamic
+	s.node.Run(t, "ip", "neigh", "replace", "10.0.1.2", "lladdr", "02:00:00:00:00:03", "dev", "p1", "nud", "permanent") // was dynamic
 	static["10.0.1.2"] = "02:00:00:00:00:03"
-	<-time.After(5 * time.Second) // neighbours are asked every 2 s
+	<-time.After(5 * time.Second) // neighbours are probed every 2 s
 	for hop, mac := range static {
 		if out := s.node.Run(t, "ip", "neigh", "show", hop); !strings.Contains(out, mac) || !strings.Contains(out, "PERMANENT") {
 			t.Errorf("static neighbour %s became %q", hop, out)
@@ -116,7 +117,7 @@ func TestNewRouteWithoutItsNextHop(t *testing.T) {
 }
 
 // TestPodNetworkOverlaps: the subnet of a PodNetwork must not contain the network of another
-// device, which packets to pods would leave by.
+// device, by which packets to pods would leave.
 func TestPodNetworkOverlaps(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// readySwitch is a node whose switch has a namespace that an operator made, with a Bridge, an
+// readySwitch is a node whose switch has a namespace that an operator created, with a Bridge, an
 // Endpoint, and a Tunnel to another node.
 //
 //	a 10.72.0.2 ── hs1 ┐
@@ -78,7 +78,7 @@ func newReadySwitch(t *testing.T, over6 bool) *readySwitch {
 	return s
 }
 
-// gateways gives a and x their routes, which go with their links.
+// gateways gives a and x their routes, which are lost with their links.
 func (s *readySwitch) gateways() {
 	for _, ns := range []*testnet.NS{s.a, s.x} {
 		ns.Run(s.site.t, "ip", "route", "replace", "default", "via", "10.72.0.1")

@@ -18,15 +18,15 @@ type readyCase struct {
 	name         string
 	kind, object string
 	lose, mend   func()
-	words        []string // of the message while the thing is missing
+	words        []string // in the message while the requirement is missing
 	network, to  string   // the packet
 	from         *testnet.NS
 	ready, lost  string // the result of the packet
-	// state of the object while the thing is missing; empty: Pending
+	// state of the object while the requirement is missing; empty: Pending
 	state string
 }
 
-// readyObjects has an object of each kind on the site.
+// readyObjects contains an object of each kind on the site.
 const readyObjects = interfaces + `---
 kind: AddressGroup
 name: clients
@@ -166,8 +166,8 @@ func (s *readySite) serve6() {
 	s.servers[1] = s.backends[2].ServeTCP(s.t, "[2001:db8:3::2]:9000", "b3")
 }
 
-// serveTranslated gives b3 a second address, with a server whose replies to the network of the client
-// have no route.
+// serveTranslated gives b3 a second address, with a server whose replies to the network of the
+// client have no route.
 func (s *readySite) serveTranslated(address, length, client string) {
 	b3, family := s.backends[2], "-4"
 	if strings.Contains(address, ":") {
@@ -185,8 +185,8 @@ func (s *readySite) address6(n int) {
 	s.backends[n-1].Run(s.t, "ip", "-6", "route", "replace", "default", "via", fmt.Sprintf("2001:db8:%d::1", n))
 }
 
-// mute makes b1 or b2 answer neither ARP nor neighbour solicitations, with another hardware address
-// than the node knows, and unmute ends that.
+// mute gives b1 or b2 a MAC address that the node does not know, and makes it answer neither ARP
+// nor neighbour solicitations; unmute makes it answer again.
 func (s *readySite) mute(n int) func() {
 	return func() {
 		s.backends[n-1].Run(s.t, "ip", "link", "set", "eth0", "arp", "off", "address", fmt.Sprintf("02:00:00:00:77:%02x", s.muted))
@@ -204,7 +204,7 @@ func (s *readySite) unmute(n int) func() {
 	}
 }
 
-// unplug takes the carrier from the link to b1 or b2, and plug returns it.
+// unplug removes the carrier of the link to b1 or b2, and plug restores it.
 func (s *readySite) unplug(n int) func() { return s.link(s.backends[n-1], "eth0", "down") }
 
 func (s *readySite) plug(n int) func() {
@@ -228,7 +228,7 @@ func (s *readySite) route(verb string, args ...string) func() {
 	return func() { s.node.Run(s.t, "ip", append([]string{"route", verb}, args...)...) }
 }
 
-// unaddressed returns functions that take the addresses of a family from device pN, which still
+// unaddressed returns functions that remove the addresses of a family from device pN, which still
 // leads to its backend, and restore them.
 func (s *readySite) unaddressed(n int) (ip4, ip6 [2]func()) {
 	device := fmt.Sprintf("p%d", n)
@@ -245,8 +245,8 @@ func (s *readySite) unaddressed(n int) (ip4, ip6 [2]func()) {
 	return both(fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.2", n)), both(fmt.Sprintf("2001:db8:%d::1/64", n), fmt.Sprintf("2001:db8:%d::2", n))
 }
 
-// blackholed returns functions that add and delete a routing rule by which packets to a prefix take a
-// blackhole route; more selects packets.
+// blackholed returns functions that add and delete a routing rule by which packets to a prefix take
+// a blackhole route; more selects packets.
 func (s *readySite) blackholed(family, prefix string, more ...string) (lose, mend func()) {
 	lose = func() {
 		s.node.Run(s.t, "ip", family, "route", "add", "blackhole", "default", "table", "100")
@@ -259,18 +259,18 @@ func (s *readySite) blackholed(family, prefix string, more ...string) (lose, men
 	return lose, mend
 }
 
-// prefixLength replaces an address of in0 by the same one in another network.
+// prefixLength replaces an address of in0 by the same address in another network.
 func (s *readySite) prefixLength(address, from, to string) func() {
 	add := func() { s.node.Run(s.t, "ip", "address", "add", address+to, "dev", "in0", "nodad") }
 	del := func() { s.node.Run(s.t, "ip", "address", "del", address+from, "dev", "in0") }
-	if strings.Contains(address, ":") { // a device has an IPv6 address once
+	if strings.Contains(address, ":") { // a device cannot have an IPv6 address twice
 		return func() { del(); add() }
 	}
 	return func() { add(); del() } // the kernel deletes routes with the last IPv4 address
 
 }
 
-// moreCases are requirements that other programs take away: links, routing rules, bridge ports.
+// moreCases are requirements that other programs remove: links, routing rules, bridge ports.
 func (s *readySite) moreCases() []readyCase {
 	down, up := s.link(s.node, "p1", "down"), s.link(s.node, "p1", "up")
 	cut, plugged := s.link(s.backends[0], "eth0", "down"), func() {
@@ -310,7 +310,7 @@ func (s *readySite) moreCases() []readyCase {
 	}
 }
 
-// role gives in0 a role. The client forgets who has an address.
+// role gives in0 a role, and deletes the client's neighbour entries.
 func (s *readySite) role(role string) func() {
 	return func() {
 		s.LLCLI("interface", "set", "in0", "--role", role, "--force") // it is the only uplink

@@ -12,9 +12,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestRenamedUplink renames the uplink, by whose name a NAT masquerades, under new connections.
-// No packet may reach the other machine untranslated: the rule holds for the device as long as
-// our programs are attached to it, also after a restart of the daemon.
+// TestRenamedUplink renames the uplink, by whose name a NAT masquerades, while new connections are
+// opened. No packet may reach the other machine untranslated: the rule holds for the device as long
+// as our programs are attached to it, also after a restart of the daemon.
 func TestRenamedUplink(t *testing.T) {
 	s := newSite(t).start()
 	s.Apply(`
@@ -75,7 +75,7 @@ spec: {type: masquerade, match: {source: [10.0.0.0/16, "2001:db8:1::/64"], out: 
 	more("at first")
 	talk("at first")
 	s.rename("in0", "wan7")
-	s.node.Addr(t, "wan7", "2001:db8:0:2::1/64") // which the kernel removed with the link down
+	s.node.Addr(t, "wan7", "2001:db8:0:2::1/64") // removed when the link went down
 	more("renamed")
 	talk("renamed")
 	s.Kill()

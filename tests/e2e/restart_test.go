@@ -68,13 +68,13 @@ func hooksOf(ns *testnet.NS, device string) (counts [2]int, err error) {
 	return counts, err
 }
 
-// hasTCX reports whether the kernel knows tcx: from 6.6 on.
+// hasTCX reports whether the kernel supports tcx: from 6.6 on.
 func hasTCX() bool {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // the loopback
 	return err == nil
 }
 
-// requireAttach skips the test on kernels that cannot attach so.
+// requireAttach skips the test on kernels that do not support an attach mode.
 func requireAttach(t *testing.T, attach string) {
 	t.Helper()
 	if attach == "tcx" && !hasTCX() {
@@ -109,8 +109,7 @@ func classifiers(index int, parent uint32) (count int, err error) {
 	}
 }
 
-// watchHooks watches the hooks all the time and reports every state other than one program on
-// each.
+// watchHooks watches the hooks continuously and reports every state other than one program on each.
 func (s *site) watchHooks(t *testing.T) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	looks := 0
@@ -144,7 +143,7 @@ func (s *site) pins() (paths []string) {
 	s.t.Helper()
 	err := filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path != s.PinDir {
-			return nil // it went while its folder was read
+			return nil // removed while its folder was read
 		}
 		paths = append(paths, strings.TrimPrefix(path, s.PinDir))
 		return err
@@ -155,8 +154,8 @@ func (s *site) pins() (paths []string) {
 	return paths
 }
 
-// balanced starts a site, whose programs are attached in one way or the other, with a service of both families and three backends, whose
-// objects are in files, and returns its frontends.
+// balanced starts a site with a service of both families and three backends, whose objects are in
+// files, and returns its frontends. The programs are attached as attach requests.
 func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 	t.Helper()
 	s = newSite(t, fmt.Sprintf("datapath: {sweepInterval: 200ms, attach: %q}", attach))
@@ -180,7 +179,8 @@ func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 	return s, fronts
 }
 
-// followsItself waits until the node's packets to itself are tracked, for which no object waits.
+// followsItself waits until the node's packets to itself are tracked, which no object's state
+// shows.
 func (s *site) followsItself() {
 	s.t.Helper()
 	testnet.Eventually(s.t, patience, "the program is on the loopback", func() bool {
@@ -263,7 +263,7 @@ func killUnderTraffic(t *testing.T, attach string) {
 	}
 }
 
-// lasting returns the established connections of traffic that last, by their tuple.
+// lasting returns the established long-lived connections of traffic, by their tuple.
 func (s *site) lasting(traffic ...*testtraffic.Traffic) map[string]api.Connection {
 	s.t.Helper()
 	all := make(map[string]api.Connection)
@@ -377,8 +377,8 @@ func without(all, others []string) (left []string) {
 	return left
 }
 
-// TestKilledOnOwnAddress: the same for a service on the node's own address, whose answers the
-// stack treats as martians, so that they must never need the stack.
+// TestKilledOnOwnAddress kills the daemon with a service on the node's own address. The stack
+// treats its answers as martians, so they must never need the stack.
 func TestKilledOnOwnAddress(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[0], backendAddr("IPv4", 0, 8080), "b1")

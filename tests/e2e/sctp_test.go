@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// sctpSocket makes a socket in a namespace, of which each call takes so long at most.
+// sctpSocket opens a socket in a namespace; each call on it takes 20 s at most.
 func sctpSocket(ns *testnet.NS, t *testing.T, family int) (fd int) {
 	ns.Do(t, func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err != nil {
@@ -36,8 +36,8 @@ func sctpAddr(a netip.Addr, port int) (unix.Sockaddr, int) {
 	return &unix.SockaddrInet6{Port: port, Addr: a.As16()}, unix.AF_INET6
 }
 
-// sctpSend sends so many bytes from one namespace to an address of another, as messages that
-// the kernel cuts into many packets late, and waits until the other end has all.
+// sctpSend sends size bytes from one namespace to an address of another, as messages that the
+// kernel segments late into many packets, and waits until the other end has received all.
 func sctpSend(t *testing.T, from, to *testnet.NS, addr string, size int) error {
 	t.Helper()
 	sa, family := sctpAddr(netip.MustParseAddr(addr), 4661)
@@ -109,7 +109,7 @@ func TestOverlaySCTP(t *testing.T) {
 	}
 }
 
-// TestTunnelCutsSCTP is the substitute of the test above on kernels without SCTP.
+// TestTunnelCutsSCTP replaces the test above on kernels without SCTP.
 func TestTunnelCutsSCTP(t *testing.T) {
 	testnet.RequireRoot(t)
 	if _, err := exec.LookPath("ethtool"); err != nil {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e has the end-to-end tests: the real loxilightd and llcli, real sockets
-// and packets, namespaces as machines. They need root, and take nothing from the
-// machine but its kernel.
+// Package e2e has the end-to-end tests: the real loxilightd and llcli, real sockets and packets,
+// namespaces as machines. They need root, and use nothing of the machine but its kernel.
 package e2e
 
 import (
@@ -42,11 +41,11 @@ const (
 	vip6 = "[2001:db8:c633:6400::10]"
 )
 
-// vips are the frontends' addresses, by family, as they stand before a port.
+// vips are the frontends' addresses, by family, as written before a port.
 var vips = map[string]string{"IPv4": vip4, "IPv6": vip6}
 
-// newSite makes the machines. The daemon is configured, with more lines, and not
-// started.
+// newSite creates the machines. The daemon is configured, with the additional lines in more, but
+// not started.
 func newSite(t *testing.T, more ...string) *site {
 	t.Helper()
 	s := &site{t: t, client: testnet.New(t, "client"), lan: testnet.New(t, "lan"), near: testnet.New(t, "near"), node: testnet.New(t, "node")}
@@ -112,7 +111,7 @@ name: p3
 spec: {device: p3, role: port}
 `
 
-// backendAddr is where backend i (0 to 2) listens in a family.
+// backendAddr returns the address and port at which backend i (0 to 2) listens.
 func backendAddr(family string, i, port int) string {
 	if family == "IPv6" {
 		return fmt.Sprintf("[2001:db8:%d::2]:%d", i+1, port)
@@ -120,7 +119,7 @@ func backendAddr(family string, i, port int) string {
 	return fmt.Sprintf("10.0.%d.2:%d", i+1, port)
 }
 
-// nodeAddr is the node's address on the device that backend i is behind.
+// nodeAddr returns the node's address on the device that leads to backend i.
 func nodeAddr(family string, i int) netip.Addr {
 	if family == "IPv6" {
 		return netip.MustParseAddr(fmt.Sprintf("2001:db8:%d::1", i+1))

@@ -14,7 +14,7 @@ import (
 )
 
 // TestTimeNamespace runs the daemon in a time namespace that is a day ahead, while the programs
-// have the time of the machine. Connections do not expire by that.
+// have the time of the machine. This does not make connections expire.
 func TestTimeNamespace(t *testing.T) {
 	s := newSite(t)
 	ahead := programs
@@ -32,7 +32,7 @@ func TestTimeNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close() // has nothing unsent
-	for range 30 {  // some ten times as long as all connections are looked through
+	for range 30 {  // the time of some ten sweeps
 		_ = c.SetDeadline(time.Now().Add(patience)) // a later call fails otherwise
 		_, err := c.Write([]byte("x"))
 		if err == nil {
@@ -44,6 +44,6 @@ func TestTimeNamespace(t *testing.T) {
 		if n := len(s.Connections(api.ConnectionFilter{Protocol: "tcp"})); n != 1 {
 			t.Fatalf("%d connections, want 1", n)
 		}
-		time.Sleep(100 * time.Millisecond) // for the next look
+		time.Sleep(100 * time.Millisecond) // until the next check
 	}
 }

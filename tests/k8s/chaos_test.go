@@ -20,13 +20,13 @@ import (
 )
 
 // chaos is a cluster with continuous changes, and the required final state: how many servers each
-// Deployment has, and which of them a Service leads to.
+// Deployment has, and to which Deployment each Service leads.
 type chaos struct {
 	*space
 	rnd      *rand.Rand
 	replicas map[string]int    // of Deployments
 	services map[string]string // to Deployments
-	killed   time.Time         // the API server, the last time
+	killed   time.Time         // when the API server was last killed
 	lost     int               // requests of kubectl that the API server did not answer
 }
 
@@ -34,7 +34,7 @@ const crowds, doors = 4, 6 // Deployments, and Services at most
 
 // TestChaos changes Deployments and Services at random while daemons, agents, kubelets, pods of
 // loxilight and the API server are killed. In the end the last configuration is in force on every
-// node. LOXILIGHT_K8S_CHAOS=10m is for longer.
+// node. LOXILIGHT_K8S_CHAOS=10m makes it run for longer.
 func TestChaos(t *testing.T) {
 	c := &chaos{space: newSpace(t), replicas: map[string]int{}, services: map[string]string{}}
 	lasts := 45 * time.Second
@@ -57,7 +57,7 @@ func TestChaos(t *testing.T) {
 	c.settle()
 }
 
-// step makes a change, and describes it.
+// step makes a change, and returns its description.
 func (c *chaos) step() string {
 	n := c.Nodes[c.rnd.IntN(len(c.Nodes))]
 	crowd := fmt.Sprint("crowd", c.rnd.IntN(crowds))
@@ -90,7 +90,7 @@ func (c *chaos) step() string {
 			c.lost++
 		}
 		return "pod of loxilight deleted"
-	case time.Since(c.killed) < time.Minute: // controllers and schedulers wait longer and longer
+	case time.Since(c.killed) < time.Minute: // controllers and schedulers back off
 		return "nothing"
 	default:
 		c.killed = time.Now()
@@ -100,7 +100,7 @@ func (c *chaos) step() string {
 	}
 }
 
-// changeService makes, changes or deletes a Service.
+// changeService creates, changes or deletes a Service.
 func (c *chaos) changeService(crowd string) string {
 	name := fmt.Sprint("door", c.rnd.IntN(doors))
 	if _, there := c.services[name]; there && c.rnd.IntN(3) == 0 {
@@ -119,7 +119,7 @@ func (c *chaos) changeService(crowd string) string {
 	return "service applied"
 }
 
-// try runs kubectl, which an API server that is away does not answer.
+// try runs kubectl, and reports its success: while the API server is down, it fails.
 func (c *chaos) try(args ...string) bool {
 	_, err := c.Kubectl("", append([]string{"-n", c.name}, args...)...)
 	if err != nil {
@@ -202,8 +202,8 @@ func (c *chaos) holds(n *testk8s.Node, want map[string][]string) {
 	})
 }
 
-// model are the frontends that a node should have for the test's Services, and the
-// servers behind each.
+// model returns the frontends that a node should have for the test's Services, and the servers
+// behind each.
 func (c *chaos) model(n *testk8s.Node, backends map[string][]netip.Addr) map[string][]string {
 	want := map[string][]string{}
 	for name, crowd := range c.services {
@@ -253,7 +253,7 @@ func (c *chaos) held(n *testk8s.Node) map[string][]string {
 	return got
 }
 
-// counted is how many pods of the test a node's daemon has.
+// counted returns how many pods of the test a node's daemon has.
 func (c *chaos) counted(n *testk8s.Node) (count int) {
 	for line := range strings.Lines(c.llcli(n, "k8s", "pods")) {
 		if strings.HasPrefix(line, c.name+" ") && strings.Contains(line, " crowd") {

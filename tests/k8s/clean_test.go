@@ -24,7 +24,7 @@ type dirty struct {
 	ns   *testnet.NS
 	bpf  string // its BPF file system
 	conf string // its configurations of the runtime
-	bin  string // programs that are not on each machine, made up; only is the PATH where it is not empty
+	bin  string // fakes of programs that not every machine has; only, if not empty, is PATH
 	only string
 }
 
@@ -107,8 +107,8 @@ func (d *dirty) check(says, gone, stays []string) {
 	}
 }
 
-// TestCleanNode has a namespace with leftovers of kube-proxy and other plugins, beside state of
-// other programs.
+// TestCleanNode cleans a namespace with leftovers of kube-proxy and other plugins, and with state
+// of other programs.
 func TestCleanNode(t *testing.T) {
 	d := newDirty(t)
 	d.write(d.conf, 0o644, map[string]string{
@@ -150,7 +150,8 @@ case $1 in list) cat "$0.state" ;; destroy) sed -i "/^$2\$/d" "$0.state" ;; esac
 	)
 }
 
-// TestCleanNodeOfCilium has programs at devices, by links and as filters, and the rules.
+// TestCleanNodeOfCilium removes cilium's programs on devices, attached by links and as filters, and
+// its rules.
 func TestCleanNodeOfCilium(t *testing.T) {
 	d := newDirty(t)
 	d.do("ip link add br0 type bridge", "ip link set br0 addrgenmode none", "ip link set br0 up", "ip link set lo up")
@@ -183,9 +184,8 @@ esac
 	}
 }
 
-// pinnedProgram attaches a program of cilium's to a device, by a link that is pinned as cilium
-// does it, and pinned by itself, and a program of another owner; it returns a function that counts
-// the device's links.
+// pinnedProgram attaches a program of cilium to a device by a link, pins both as cilium does, and
+// pins a program of another owner. It returns a function that counts the programs on the device.
 func (d *dirty) pinnedProgram(device string) func() int {
 	d.t.Helper()
 	for _, dir := range []string{"cilium/devices/" + device + "/links", "tc/globals"} {

@@ -36,7 +36,7 @@ func TestExternal(t *testing.T) {
 	}
 }
 
-// TestSourceRanges: a load balancer for some only; pods may as ever.
+// TestSourceRanges: a load balancer serves only clients in its source ranges.
 func TestSourceRanges(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 1, "")
@@ -53,7 +53,7 @@ func TestSourceRanges(t *testing.T) {
 	}
 }
 
-// balancers waits for the addresses of a load balancer: one of each family, from the pool.
+// balancers waits for the addresses of a load balancer, one of each family, from the pool.
 func (p *space) balancers(name string) (all []netip.AddrPort) {
 	p.t.Helper()
 	soon(p.t, "the load balancer has addresses of the pool", func() bool {
@@ -70,7 +70,7 @@ func (p *space) balancers(name string) (all []netip.AddrPort) {
 	return all
 }
 
-// TestLocalBalancer: with policy Local the server sees the client of a load balancer.
+// TestLocalBalancer: with policy Local the server sees the address of a load balancer's client.
 func TestLocalBalancer(t *testing.T) {
 	p := newSpace(t)
 	p.pod("web", "node2", "app: web", "")

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestHostPortsApart: three pods of one node share one port number, at the loopback, at the node's
-// address, and there by UDP; the node itself is the client.
+// TestHostPortsApart: three pods of one node have the same host port: at the loopback, at the
+// node's address, and at the node's address by UDP. The node itself is the client.
 func TestHostPortsApart(t *testing.T) {
 	for _, f := range need(t).Families {
 		t.Run(f.Name, func(t *testing.T) { hostPortsApart(t, f) })
@@ -23,8 +23,8 @@ func hostPortsApart(t *testing.T, f *testk8s.Family) {
 	p := newSpace(t)
 	n := p.Nodes[1]
 	self := client{name: n.Name, ns: n.NS, from: n.IPLike(f.Loopback)}
-	// The kubelet's own rule drops packets to the loopback that do not come from it, unless the
-	// kubelet is configured to make no such rules.
+	// The kubelet's own rule drops packets to the loopback that do not come from the loopback,
+	// unless the kubelet is configured not to create such rules.
 	iptables, rule := "iptables", []string{"OUTPUT", "-o", "lo", "-p", "tcp", "--dport", fmt.Sprint(port), "-j", "ACCEPT"}
 	if f.Six {
 		iptables = "ip6tables"

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// loads are requests from a pod and a node to a Service, and from outside by node ports.
+// loads starts requests from a pod and a node to a Service, and from outside through node ports.
 func (p *space) loads(svc *testk8s.Object, from *testk8s.Object) []*load {
 	p.t.Helper()
 	var doors []netip.AddrPort
@@ -39,7 +39,7 @@ func endAll(t *testing.T, loads []*load) {
 	}
 }
 
-// more waits until every load has made so many further requests.
+// more waits until every load has made the given number of further requests.
 func more(t *testing.T, loads []*load, requests int) {
 	t.Helper()
 	for _, l := range loads {
@@ -48,7 +48,7 @@ func more(t *testing.T, loads []*load, requests int) {
 	}
 }
 
-// TestRollingUpdate: all servers are exchanged, and no request is lost.
+// TestRollingUpdate: all servers are replaced, and no request is lost.
 func TestRollingUpdate(t *testing.T) {
 	p := newSpace(t)
 	before := p.web("web", 3, "")
@@ -72,7 +72,7 @@ func TestRollingUpdate(t *testing.T) {
 	}
 }
 
-// longLived is a connection that sends requests over and over again.
+// longLived is a connection that sends requests repeatedly.
 type longLived struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -88,7 +88,7 @@ func openLongLived(t *testing.T, c client, server netip.AddrPort) *longLived {
 	return &longLived{conn, bufio.NewReader(conn)}
 }
 
-// ask returns the server that answers.
+// ask returns the name of the server that answers.
 func (l *longLived) ask() (string, error) {
 	if err := l.conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return "", err
@@ -105,7 +105,7 @@ func (l *longLived) ask() (string, error) {
 		if line = strings.TrimSpace(line); line == "" {
 			break
 		}
-		_, _ = fmt.Sscanf(line, "Content-Length: %d", &length) // of another line: nothing
+		_, _ = fmt.Sscanf(line, "Content-Length: %d", &length) // no match in other lines
 	}
 	b := make([]byte, length)
 	for n := 0; n < length; {
@@ -118,7 +118,7 @@ func (l *longLived) ask() (string, error) {
 	return string(b), nil
 }
 
-// disturb runs load and a connection that lasts while something happens to the cluster.
+// disturb runs load and long-lived connections while something happens to the cluster.
 func disturb(t *testing.T, happens func(p *space)) {
 	p := newSpace(t)
 	p.web("web", 3, "")
@@ -141,7 +141,7 @@ func disturb(t *testing.T, happens func(p *space)) {
 			t.Errorf("a connection of before: %q, %v; want %s", name, err, names[i])
 		}
 	}
-	// It works: changes from now on take effect.
+	// The cluster works: later changes take effect.
 	p.pod("later", "node1", "app: later", "")
 	later := p.service("later", "selector: {app: later}, ports: [{port: 80, targetPort: 8080}]")
 	serves(t, p.inside(from), clusterIP(later, 0), 1)
@@ -164,7 +164,7 @@ func (s *site) processes(t *testing.T, n *testk8s.Node, program string) (pids []
 	return pids
 }
 
-// kill ends a program on nodes as kill -9 does, and waits until others run.
+// kill kills a program on nodes by SIGKILL, and waits until it runs again.
 func (s *site) kill(t *testing.T, program string, nodes ...*testk8s.Node) {
 	t.Helper()
 	for _, n := range nodes {
@@ -189,7 +189,7 @@ func TestAgentKilled(t *testing.T) {
 	disturb(t, func(p *space) { p.kill(t, "/usr/sbin/loxilight-agent", p.Nodes...) })
 }
 
-// TestUpgrade exchanges all of loxilight, node by node.
+// TestUpgrade replaces all of loxilight, node by node.
 func TestUpgrade(t *testing.T) {
 	disturb(t, func(p *space) {
 		if _, err := p.Kubectl("", "-n", "kube-system", "rollout", "restart", "daemonset/loxilight"); err != nil {
@@ -201,16 +201,16 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// TestAPIServerRestarts: it stops, and returns; agents follow within 30 s.
+// TestAPIServerRestarts: the API server stops, and starts again; agents follow within 30 s.
 func TestAPIServerRestarts(t *testing.T) {
 	disturb(t, func(p *space) {
 		p.Kill("kube-apiserver")
-		time.Sleep(5 * time.Second) // it is away for so long
+		time.Sleep(5 * time.Second) // the time without an API server
 		p.StartAPIServer(t)
 	})
 }
 
-// TestNodeDrained: its pods go elsewhere, and no request is lost.
+// TestNodeDrained: the pods of a drained node move elsewhere, and no request is lost.
 func TestNodeDrained(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 3, "")
@@ -235,8 +235,8 @@ func TestNodeDrained(t *testing.T) {
 	endAll(t, loads)
 }
 
-// TestTerminating: a terminating server keeps its connections, gets no new ones as long as there
-// is another, and serves if it is the last.
+// TestTerminating: a terminating server keeps its connections, gets no new ones as long as there is
+// another server, and serves if it is the last.
 func TestTerminating(t *testing.T) {
 	p := newSpace(t)
 	slow := "  terminationGracePeriodSeconds: 30\n"
@@ -278,7 +278,7 @@ spec:
 		all, err := p.List("/api/v1/namespaces/" + p.name + "/pods?labelSelector=app%3Dweb")
 		return err == nil && len(all) == 2 && all[0].Metadata.DeletionTimestamp != "" && all[1].Metadata.DeletionTimestamp != ""
 	})
-	serves(t, c, clusterIP(svc, 0), 2) // without other clients, both serve
+	serves(t, c, clusterIP(svc, 0), 2) // without other servers, both serve
 	for _, name := range []string{"first", "second"} {
 		if _, err := p.Kubectl("", "-n", p.name, "delete", "pod", name, "--wait=false", "--force", "--grace-period=0"); err != nil {
 			t.Fatal(err)
@@ -286,8 +286,8 @@ spec:
 	}
 }
 
-// TestPodTakenOut: a pod that is no longer a server of a Service, but lives, keeps its
-// connections, also if no server is left for new ones, and when the agents and the daemons are
+// TestPodTakenOut: a pod that is no longer a server of a Service, but still runs, keeps its
+// connections, even if no server is left for new ones, and when the agents and the daemons are
 // killed.
 func TestPodTakenOut(t *testing.T) {
 	p := newSpace(t)
@@ -317,7 +317,7 @@ func TestPodTakenOut(t *testing.T) {
 	soon(t, "nobody is left", func() bool {
 		conn, err := c.connect(clusterIP(svc, 0))
 		if err == nil {
-			conn.Close() // it was only tried
+			conn.Close() // only the attempt counts
 		}
 		return errors.Is(err, syscall.ECONNREFUSED)
 	})
@@ -338,8 +338,8 @@ func TestPodTakenOut(t *testing.T) {
 	}
 }
 
-// TestConfigurationStays: without loxilight's pod a node keeps its network, its
-// configuration for the runtime, and lets pods go (C05).
+// TestConfigurationStays: without loxilight's pod, a node keeps its network and its configuration
+// for the runtime, and pods can be deleted (C05).
 func TestConfigurationStays(t *testing.T) {
 	p := newSpace(t)
 	victim := p.pod("victim", "node2", "role: victim", "")

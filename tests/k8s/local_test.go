@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestLocal: policies that keep to the node: the client's address is kept, and a node without
-// servers reports that to the load balancer.
+// TestLocal: with policy Local the client's address is kept, and a node without servers reports
+// that to the load balancer.
 func TestLocal(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node2", "app: web", "")
@@ -30,7 +30,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("a node without a server serves at %s", at)
 		}
 	}
-	for _, n := range p.Nodes { // pods have all servers by their own node
+	for _, n := range p.Nodes { // pods reach all servers through their own node
 		pod := p.pod("client-"+n.Name, n.Name, "role: client", "")
 		for _, at := range nodePorts(n, svc, 0) {
 			serves(t, p.inside(pod), at, 1)

@@ -55,7 +55,7 @@ func (a *all) Skipf(format string, args ...any) {
 
 func (a *all) Failed() bool { return a.failed }
 
-// end removes everything in the end, also after failures.
+// end removes everything at the end, also after failures.
 func (a *all) end() {
 	for _, fn := range slices.Backward(a.cleanups) {
 		fn()

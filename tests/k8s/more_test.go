@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestHostPort: a pod by a port of its node, from outside, other nodes and pods.
+// TestHostPort: a pod is reached through a port of its node, from outside, other nodes and pods.
 func TestHostPort(t *testing.T) {
 	p := newSpace(t)
 	for i, node := range []string{"node1", "node2"} {
@@ -50,7 +50,7 @@ spec:
 	}
 }
 
-// TestHostNetwork: a server in the network of its node, by a Service.
+// TestHostNetwork: a server in the network of its node is reached through a Service.
 func TestHostNetwork(t *testing.T) {
 	p := newSpace(t)
 	p.apply(fmt.Sprintf(`
@@ -143,7 +143,7 @@ func TestOtherProxy(t *testing.T) {
 	serves(t, on(p.Nodes[0]), clusterIP(other, 0), 1)
 }
 
-// TestTypeChanges: a Service becomes one with node ports, and one without again.
+// TestTypeChanges: a Service gets node ports, and loses them again.
 func TestTypeChanges(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 1, "")
@@ -159,8 +159,8 @@ func TestTypeChanges(t *testing.T) {
 	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
 }
 
-// TestHealth: the health checks of load balancers for a node, and for a node that is about to be
-// deleted.
+// TestHealth: the health checks of load balancers succeed for a node, and fail for a node that is
+// about to be deleted.
 func TestHealth(t *testing.T) {
 	s := need(t)
 	n := s.Nodes[2]
@@ -189,7 +189,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestManyPods: pods that are made and deleted together have unique addresses, and leave none
+// TestManyPods: pods that are created and deleted together have unique addresses, and leave none
 // behind.
 func TestManyPods(t *testing.T) {
 	p := newSpace(t)

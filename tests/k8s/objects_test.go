@@ -20,16 +20,16 @@ type space struct {
 	name string
 }
 
-// spaces are how many each test has had.
+// spaces counts the namespaces of each test.
 var spaces = map[string]int{}
 
-// newSpace makes a namespace that is deleted with the test.
+// newSpace creates a namespace that is deleted with the test.
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	s := need(t)
 	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
 	if spaces[name]++; spaces[name] > 1 {
-		name = fmt.Sprint(name, "-", spaces[name]) // go test -count: the one before may still be going
+		name = fmt.Sprint(name, "-", spaces[name]) // go test -count: the previous one may exist
 	}
 	p := &space{site: s, t: t, name: name}
 	s.Apply(t, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name))
@@ -47,7 +47,7 @@ func newSpace(t *testing.T) *space {
 	return p
 }
 
-// web is a Deployment of servers that tell their names: HTTP on 8080, UDP on 8081.
+// web creates a Deployment of servers that answer with their names: HTTP on 8080, UDP on 8081.
 func (p *space) web(name string, replicas int, more string) []testk8s.Object {
 	p.t.Helper()
 	p.apply(fmt.Sprintf(`
@@ -102,7 +102,7 @@ func (p *space) apply(objects string) {
 	}
 }
 
-// service makes a Service and returns it as it is then.
+// service applies a Service and returns the resulting object.
 func (p *space) service(name, spec string) *testk8s.Object {
 	p.t.Helper()
 	p.apply(fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {name: %s}, spec: {ipFamilyPolicy: PreferDualStack, %s}}", name, spec))
@@ -121,7 +121,7 @@ func (p *space) getService(name string) *testk8s.Object {
 // clusterIP is the address of a Service inside the cluster, with its n-th port.
 func clusterIP(o *testk8s.Object, n int) netip.AddrPort { return clusterIPs(o, n)[0] }
 
-// clusterIPs returns the cluster IPs of all its families.
+// clusterIPs returns the addresses of a Service inside the cluster, in all its families.
 func clusterIPs(o *testk8s.Object, n int) (all []netip.AddrPort) {
 	for _, ip := range o.Spec.ClusterIPs {
 		all = append(all, netip.AddrPortFrom(netip.MustParseAddr(ip), o.Spec.Ports[n].Port))
@@ -134,7 +134,7 @@ func nodePort(node *testk8s.Node, o *testk8s.Object, n int) netip.AddrPort {
 	return nodePorts(node, o, n)[0]
 }
 
-// nodePorts returns the node ports of all its families.
+// nodePorts returns the n-th ports of a Service on a node, in all its families.
 func nodePorts(node *testk8s.Node, o *testk8s.Object, n int) (all []netip.AddrPort) {
 	for _, cluster := range clusterIPs(o, n) {
 		all = append(all, netip.AddrPortFrom(node.IPLike(cluster.Addr()), o.Spec.Ports[n].NodePort))
@@ -151,7 +151,7 @@ func (p *space) inside(pod *testk8s.Object) client {
 // outside is a client on the machine behind the router.
 func (s *site) outside() client { return client{name: "outside", ns: s.Outside} }
 
-// on is a client on a node, which is as a pod in its network.
+// on is a client on a node, in the same network namespace.
 func on(n *testk8s.Node) client { return client{name: n.Name, ns: n.NS} }
 
 // clients are a pod on each node, and each node.
@@ -170,7 +170,7 @@ func soon(t *testing.T, what string, ok func() bool) {
 	testnet.Eventually(t, 15*time.Second, what, ok)
 }
 
-// serves waits until a service answers by so many servers.
+// serves waits until count servers of a service have answered.
 func serves(t *testing.T, c client, server netip.AddrPort, count int) {
 	t.Helper()
 	seen := map[string]int{}

@@ -30,8 +30,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestPods: pods of all nodes reach each other with their own addresses, the nodes, and
-// the machine outside with their node's.
+// TestPods: pods of all nodes reach each other with their own addresses, and the machine outside
+// with their node's; nodes reach pods.
 func TestPods(t *testing.T) {
 	p := newSpace(t)
 	var pods []*testk8s.Object
@@ -72,7 +72,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// leaveBy has pods speak with the machine outside, which sees their nodes.
+// leaveBy checks that the machine outside sees packets of pods with the addresses of their nodes.
 func (p *space) leaveBy(f *testk8s.Family, pods []*testk8s.Object) {
 	p.t.Helper()
 	far := netip.AddrPortFrom(f.Outside, 4711)

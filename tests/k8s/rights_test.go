@@ -48,7 +48,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// tokenOf returns a token that a pod of the DaemonSet on a node has.
+// tokenOf returns a token that belongs to a pod of the DaemonSet on a node.
 func (p *space) tokenOf(node string) string {
 	t := p.t
 	t.Helper()
@@ -70,7 +70,7 @@ func (p *space) tokenOf(node string) string {
 	return ""
 }
 
-// try patches, and compares the outcome with want: a part of the error, or empty for success.
+// try sends a patch, and compares the outcome with want: a part of the error, or empty for success.
 func try(t *testing.T, api *testk8s.API, what, path, patch, want string) {
 	t.Helper()
 	_, err := api.Raw("PATCH", path, "application/strategic-merge-patch+json", patch)
@@ -84,8 +84,8 @@ func try(t *testing.T, api *testk8s.API, what, path, patch, want string) {
 	}
 }
 
-// TestOwnNode: a token of the DaemonSet changes one condition of its own Node, and nothing
-// else (S11); a kubelet does not write our annotations.
+// TestOwnNode: a token of the DaemonSet changes one condition of its own Node, and nothing else
+// (S11); a kubelet cannot write our annotations.
 func TestOwnNode(t *testing.T) {
 	p := newSpace(t)
 	api := p.API.As(p.tokenOf("node2"))
@@ -105,7 +105,7 @@ func TestOwnNode(t *testing.T) {
 	p.service("web", "type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]")
 	status := fmt.Sprintf("/api/v1/namespaces/%s/services/web/status", p.name)
 	try(t, api, "the status of a Service", status, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.222.0.11"}]}}}`, "forbidden")
-	p.balancers("web") // the controller gives them
+	p.balancers("web") // the controller assigns them
 
 	unbound, err := p.Kubectl("", "-n", "kube-system", "create", "token", "loxilight")
 	if err != nil {
@@ -150,7 +150,8 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestExternalIPsAreRefused: external IPs that are not allowed, or of the cluster itself (S4).
+// TestExternalIPsAreRefused: external IPs are refused if not allowed, or of the cluster itself
+// (S4).
 func TestExternalIPsAreRefused(t *testing.T) {
 	p := newSpace(t)
 	p.pod("thief", "node3", "app: thief", "")

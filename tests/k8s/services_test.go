@@ -30,7 +30,7 @@ func TestClusterIP(t *testing.T) {
 		}
 		nobody := netip.AddrPortFrom(clusterIP(svc, 0).Addr(), 82)
 		if conn, err := c.connect(nobody); err == nil {
-			_ = conn.Close() // it should not be there
+			_ = conn.Close() // it should not exist
 			t.Errorf("%s reaches port 82 of the Service, which it does not have", c.name)
 		}
 	}
@@ -44,7 +44,7 @@ func TestClusterIP(t *testing.T) {
 	})
 }
 
-// TestSource: a server sees a pod by the pod's own address, wherever either is.
+// TestSource: a server sees a pod with the pod's own address, wherever the two are.
 func TestSource(t *testing.T) {
 	p := newSpace(t)
 	p.pod("web", "node2", "app: web", "")
@@ -61,7 +61,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestAPIServer: the Service of the API server itself, from pods and nodes.
+// TestAPIServer: the Service of the API server itself is reached from pods and nodes.
 func TestAPIServer(t *testing.T) {
 	p := newSpace(t)
 	at := netip.AddrPortFrom(p.Families[0].APIService, 443)
@@ -71,11 +71,12 @@ func TestAPIServer(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		_ = conn.Close() // it was there
+		_ = conn.Close() // only the connection counts
 	}
 }
 
-// TestNodePort: from outside, nodes and pods, by each node; also by the node itself.
+// TestNodePort: a node port is reached from outside, nodes and pods, on each node, also from the
+// node itself.
 func TestNodePort(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 2, "")
@@ -94,7 +95,7 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// TestAffinity: a client stays with its server, whichever connection.
+// TestAffinity: a client stays with its server in all connections.
 func TestAffinity(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 3, "")
@@ -153,7 +154,7 @@ func TestNoServers(t *testing.T) {
 	})
 }
 
-// TestHairpin: a server reaches itself by its own Service, also with its node port.
+// TestHairpin: a server reaches itself through its own Service, also through its node port.
 func TestHairpin(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node3", "app: web", "")

@@ -32,8 +32,8 @@ type site struct {
 	t        testnet.T
 }
 
-// newSite brings the cluster up, installs loxilight by its chart, and waits until all
-// works together.
+// newSite starts the cluster, installs loxilight by its chart, and waits until everything works
+// together.
 func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	begin := time.Now()
 	dir, err := os.MkdirTemp("", fmt.Sprintf("llk8s-%d-programs-", os.Getpid()))
@@ -61,7 +61,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 			s.describe()
 		}
 	}()
-	// The holder of a pool address is resolved in the nodes' network.
+	// The node that answers for a pool address is resolved in the nodes' network.
 	for _, f := range s.Families {
 		s.Switch.Run(t, "ip", "route", "add", pools[f], "dev", "br0")
 	}
@@ -76,7 +76,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	return s
 }
 
-// manifest returns the manifest of a user, with the settings of this cluster.
+// manifest returns the manifest as a user renders it, with the settings of this cluster.
 func (s *site) manifest(t testnet.T) string {
 	t.Helper()
 	var addresses []any
@@ -116,7 +116,7 @@ func (s *site) nodesReady(t testnet.T) {
 	})
 }
 
-// rolledOut waits until a Deployment or DaemonSet is as it is wanted.
+// rolledOut waits until the rollout of a Deployment or DaemonSet is complete.
 func (s *site) rolledOut(t testnet.T, namespace, name string) {
 	t.Helper()
 	if _, err := s.Kubectl("", "-n", namespace, "rollout", "status", name, "--timeout=110s"); err != nil {

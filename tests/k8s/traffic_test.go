@@ -22,7 +22,7 @@ import (
 type client struct {
 	name string
 	ns   *testnet.NS
-	from netip.Addr // with a port by the kernel; zero: by the kernel as well
+	from netip.Addr // the kernel selects the port; zero: and the address
 }
 
 // get sends a request over a connection of its own, and returns the answer's body.
@@ -58,7 +58,7 @@ func (c client) dial(timeout time.Duration) func(context.Context, string, string
 	}
 }
 
-// connect opens a connection and leaves it to the caller.
+// connect opens a connection, which the caller closes.
 func (c client) connect(server netip.AddrPort) (net.Conn, error) {
 	return c.dial(3*time.Second)(context.Background(), "tcp", server.String())
 }
@@ -108,14 +108,14 @@ func (c client) refused(t testing.TB, server netip.AddrPort) {
 	conn, err := c.connect(server)
 	switch {
 	case err == nil:
-		_ = conn.Close() // it should not be there
+		_ = conn.Close() // it should not exist
 		t.Errorf("%s reaches %s, want that it is refused", c.name, server)
 	case !strings.Contains(err.Error(), "refused") || time.Since(begin) > time.Second:
 		t.Errorf("%s asks %s: %v after %s, want that it is refused at once", c.name, server, err, time.Since(begin))
 	}
 }
 
-// load sends requests all the time, over a new connection each, until it is stopped.
+// load sends requests continuously, over a new connection each, until it is stopped.
 type load struct {
 	stop   chan struct{}
 	done   sync.WaitGroup
@@ -150,7 +150,7 @@ func startLoad(c client, servers ...netip.AddrPort) *load {
 	return l
 }
 
-// count is how many requests there were so far.
+// count returns the number of requests so far.
 func (l *load) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *load) end(t testing.TB) {
 	}
 }
 
-// keysOf are the names that were seen.
+// keysOf returns the names that were seen.
 func keysOf(seen map[string]int) []string {
 	var all []string
 	for name := range seen {

@@ -20,7 +20,7 @@ import (
 // leaving is the label of nodes that loxilight leaves.
 const leaving = "loxilight.io/leave"
 
-// without takes the DaemonSet's pod away from a node until the end of the test.
+// without removes the DaemonSet's pod from a node until the end of the test.
 func (p *space) without(node string) {
 	p.t.Helper()
 	label := func(value string) error {
@@ -40,8 +40,8 @@ func (p *space) without(node string) {
 	})
 }
 
-// TestAgentAlone: on a node that has the daemon by itself, as the Debian package brings
-// it, loxilight-agent.yaml is all that the cluster needs.
+// TestAgentAlone: on a node that runs the daemon by itself, as with the Debian package,
+// loxilight-agent.yaml is all that the cluster needs.
 func TestAgentAlone(t *testing.T) {
 	p := newSpace(t)
 	n := p.Nodes[2]
@@ -60,7 +60,7 @@ func TestAgentAlone(t *testing.T) {
 	if err := os.WriteFile(config, []byte("tables: {connections: 65536, halfOpen: 16384, services: 4096, backends: 16384, slots: 1048576, rules: 4096, prefixes: 65536}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// The groups that the Debian package makes.
+	// The groups that the Debian package creates.
 	n.MustRun(t, "sh", "-c", "cp /etc/group /run/alone.group; echo loxilight:x:64250: >>/run/alone.group; echo loxilight-admin:x:64251: >>/run/alone.group; mount --bind /run/alone.group /etc/group")
 	t.Cleanup(func() { n.MustRun(t, "sh", "-c", "umount /etc/group; rm /run/alone.group") })
 	if _, err := n.Run("sh", "-c", "setsid "+filepath.Join(p.programs, "loxilightd")+" --config "+config+" > /run/alone.log 2>&1 < /dev/null & echo $! > /run/alone.pid"); err != nil {
@@ -89,8 +89,8 @@ func TestAgentAlone(t *testing.T) {
 }
 
 // TestStateLost: a node whose daemon has lost its desired state forwards as before, gets its
-// configuration again, and attaches pods. It deletes nothing for ten minutes then, so this test is
-// late.
+// configuration again, and attaches pods. After that, the daemon deletes nothing for ten minutes,
+// so this test runs late.
 func TestStateLost(t *testing.T) {
 	disturb(t, func(p *space) {
 		n := p.Nodes[1]
@@ -110,8 +110,8 @@ func TestStateLost(t *testing.T) {
 	})
 }
 
-// TestLeaving: a node is left, and nothing of ours is left on it; then the pods of loxilight are
-// removed everywhere without an effect on forwarding; then all are started again.
+// TestLeaving: loxilight leaves a node, and nothing of ours remains on it; then the pods of
+// loxilight are removed everywhere without an effect on forwarding; then all are started again.
 func TestLeaving(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node2", "app: web", "")

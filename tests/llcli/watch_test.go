@@ -39,7 +39,7 @@ func TestWatchEndsAtTheStateOfGet(t *testing.T) {
 		watches[kind] = s.node.Start(t, programs.CLI, "--socket", s.Socket, "get", kind, "--watch", "-o", "json")
 	}
 	flip := func(i int) string {
-		// A backend that does not exist and is checked often: its health turns, too.
+		// The backend does not exist and is checked often, so that its health changes, too.
 		health, port := "", 9000+i%7
 		if i%2 == 0 {
 			health = fmt.Sprintf(", health: {type: tcp, interval: 100ms, timeout: 100ms, unhealthy: 1, port: %d}", port)
@@ -112,7 +112,7 @@ func TestEventsOf(t *testing.T) {
 		}
 		silent.Kill()
 	}
-	// The same packets are shown later, and the changes before them.
+	// The same packets are shown later, too, as are earlier changes.
 	s.expect("events drops --since 5m --of firewall/rest --follow=false", "firewall: tcp 192.0.2.17:", "rule rest")
 	s.expect("events changes --since 5m --count 2", "Interface/in0 created", "FirewallRule/rest created")
 	s.refuse(2, "events drops --of route/default", "do not name objects of kind Route")

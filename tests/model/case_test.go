@@ -28,7 +28,7 @@ type op struct {
 	about  *icmpError // instead of a packet, about the last forwarded packet
 	// back is a packet from the host that the flow's last packet reached, to that packet's source.
 	back         bool
-	stranger     bool // with back: from another host beside it
+	stranger     bool // with back: from another host of the same network
 	flags, chunk uint8
 	blind        bool // with a guessed sequence number or verification tag
 	ttl, tos     uint8
@@ -51,8 +51,8 @@ type reached struct {
 	frame []byte
 }
 
-// play makes a scenario happen and compares it with the model. It returns how many
-// packets were judged, and the story if something differs.
+// play executes a scenario and compares the result with the model. It returns how many packets were
+// judged, and the story if something differs.
 func (s *site) play(sc *scenario) (judged int, story string, err error) {
 	o := newOracle()
 	last := make([]reached, len(sc.flows))
@@ -78,8 +78,8 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 			}
 			o.told(op.config)
 			if op.config.asksPackets() {
-				// At a change, connections are evaluated again by their next packet, as if it, a
-				// SYN, had opened them.
+				// After a change, connections are evaluated again by their next packet, as if it
+				// were the SYN that opened them.
 				time.Sleep(200 * time.Millisecond)
 			}
 			continue
@@ -291,7 +291,7 @@ func isEcho(frame []byte, p *pkt) bool {
 		q.Source() == p.dst && q.Destination() == p.src
 }
 
-// isReset reports whether a frame answers p by the end of its connection.
+// isReset reports whether a frame answers p by ending its connection.
 func isReset(frame []byte, p *pkt) bool {
 	q := testpkt.Parse(frame)
 	if q.Destination() != p.src || q.Source() != p.dst {

@@ -86,7 +86,7 @@ type nat struct {
 	block     int
 }
 
-// objects are the configuration as the channel takes it, in the order of its kinds.
+// objects returns the configuration as objects of the control channel, in the order of kinds.
 func (c *config) objects() (all []api.Object) {
 	for _, g := range c.groups {
 		var members []api.Member
@@ -198,7 +198,7 @@ func words[V any](values []V) (all api.Words) {
 	return all
 }
 
-// String is the configuration as an operator would write it, an object a line.
+// String returns the configuration as an operator would write it, one object per line.
 func (c *config) String() string {
 	var b strings.Builder
 	for _, o := range c.objects() {

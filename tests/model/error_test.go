@@ -17,7 +17,7 @@ import (
 // are left out, because later packets depend on them.
 type icmpError struct {
 	kind testpkt.ICMP
-	from int // host beside the host that was reached; 0: the host itself
+	from int // another host of the same network; 0: the host that was reached
 	// elsewhere is a host that gets the error instead of the sender of the quoted packet; nil: the
 	// sender.
 	elsewhere func(v6 bool) netip.Addr
@@ -37,7 +37,7 @@ func randomError(rng *rand.Rand) *icmpError {
 	return e
 }
 
-// of is e in the family of the packet that it is about.
+// of returns e in the family of the packet that it is about.
 func (e *icmpError) of(v6 bool) testpkt.ICMP {
 	k := e.kind
 	if k.V6 = v6; v6 {
@@ -81,7 +81,7 @@ func (o *oracle) judgeError(in int, src, dst netip.Addr, quoted tuple) (e expect
 		switch {
 		case src == quoted.dst.Addr() || hidden && o.config.translatesSource(d.nat):
 			e.src = d.out.src.Addr()
-		case hidden: // whether the service or a rule of NAT has translated it is free
+		case hidden: // the service or a rule of NAT may have translated it
 			e.perhaps = d.out.src.Addr()
 		}
 		e.port, _, _ = route(e.dst)
@@ -174,7 +174,7 @@ func (s *site) sendError(port int, frame []byte, expected bool) (out []output, e
 	}
 }
 
-// differs reports how the output differs from the expected one.
+// differs returns how the output differs from the expected one.
 func (e *expectedError) differs(kind testpkt.ICMP, out []output) error {
 	switch {
 	case e.port < 0 && len(out) == 0:

@@ -20,7 +20,7 @@ func vip(i int, v6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
 }
 
-// generate makes a scenario of a random configuration and random packets.
+// generate creates a scenario of a random configuration and random packets.
 func generate(rng *rand.Rand, carries map[string]bool) *scenario {
 	sc := &scenario{}
 	c := randomConfig(rng, carries)
@@ -110,7 +110,7 @@ func randomService(rng *rand.Rand, i int, taken map[frontend]bool) *service {
 	return s
 }
 
-// changed is a configuration that differs in something.
+// changed returns a configuration that differs from c in something.
 func changed(rng *rand.Rand, c *config) *config {
 	d := *c
 	d.services = nil
@@ -183,7 +183,7 @@ func randomFlow(rng *rand.Rand, c *config) flow {
 	return flow{tuple{proto, src, dst}, port, tos}
 }
 
-// nextOp is the next packet of a flow, mostly as it should be.
+// nextOp returns the next packet of a flow, usually a valid one.
 func nextOp(rng *rand.Rand, f flow, index, step int) op {
 	o := op{flow: index, ttl: 64, tos: f.tos, size: pick(rng, 20, 30, 100, 1200)}
 	o.back = rng.IntN(2) == 0

@@ -59,7 +59,7 @@ func randomNATs(rng *rand.Rand) (all []*nat) {
 	return all
 }
 
-// outer adds the further fields of rules about sources.
+// outer adds optional fields to a rule that translates sources.
 func (n *nat) outer(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		n.match.out = []int{pick(rng, 3, 3, rng.IntN(portCount))}
@@ -75,7 +75,7 @@ func (n *nat) outer(rng *rand.Rand) {
 	}
 }
 
-// dnat makes a rule about destinations: port forwarding, or all of an address.
+// dnat completes a rule that translates destinations: port forwarding, or all of an address.
 func (n *nat) dnat(rng *rand.Rand, v6 bool) {
 	n.kind = "dnat"
 	bits := map[bool]int{false: 32, true: 128}[v6]

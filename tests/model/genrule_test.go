@@ -55,7 +55,7 @@ func randomPrefix(rng *rand.Rand, v6 bool) netip.Prefix {
 	return p
 }
 
-// randomMatch has few fields, so that it matches now and then.
+// randomMatch returns a match with few fields, so that it matches now and then.
 func randomMatch(rng *rand.Rand, groups []*group, in bool) (m match) {
 	v6 := rng.IntN(2) == 0
 	for range 1 + rng.IntN(2) {
@@ -90,7 +90,7 @@ func randomMatch(rng *rand.Rand, groups []*group, in bool) (m match) {
 	return m
 }
 
-// addPrefix adds one of a family, that no other of the list is equal to.
+// addPrefix adds a random prefix of a family, unless the list already contains it.
 func addPrefix(rng *rand.Rand, all []netip.Prefix, v6 bool) []netip.Prefix {
 	p := randomPrefix(rng, v6)
 	for _, q := range all {

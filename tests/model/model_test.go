@@ -50,8 +50,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// small leaves out objects and packets that a scenario does not need to differ, as long as there
-// is time, and returns the story of the rest.
+// small removes objects and packets without which a scenario still differs from the model, as long
+// as there is time, and returns the story of the rest.
 func (s *site) small(sc *scenario, story string) string {
 	end := time.Now().Add(*shrinkFlag)
 	try := func(c *scenario) bool {

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// mapping is an inner address and port that a rule maps to the same outer one for all destinations
-// behind one outer address.
+// mapping is an inner address and port that a rule maps to the same port of one outer address, for
+// all destinations.
 type mapping struct {
 	rule  string
 	proto uint8
@@ -19,8 +19,8 @@ type mapping struct {
 	outer netip.Addr
 }
 
-// natRule returns the rule of some kinds that applies to the first packet of a connection; nil: no
-// rule does.
+// natRule returns the rule of the given kinds that applies to the first packet of a connection;
+// nil: no rule does.
 func (c *config) natRule(in, out int, p *pkt, kinds ...string) *nat {
 	var best *nat
 	for _, n := range c.nats {
@@ -61,7 +61,7 @@ func (o *oracle) translate(in int, p *pkt, untracked bool) verdict {
 	return o.translateSource(in, p, plain)
 }
 
-// translateSource judges a packet whose destination stays.
+// translateSource judges a packet whose destination is not translated.
 func (o *oracle) translateSource(in int, p *pkt, plain func() verdict) verdict {
 	out, _, local := route(p.dst.Addr())
 	if local {
@@ -81,7 +81,7 @@ func (o *oracle) translateSource(in int, p *pkt, plain func() verdict) verdict {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
-		// Of ICMP echo both have the identifier, which is translated.
+		// For ICMP echo, both ports are the identifier, which is translated.
 		if got.dst.Addr() != p.dst.Addr() || got.dst != p.dst && !isICMP(p.proto) {
 			return fmt.Errorf("its destination became %s", got.dst)
 		}
@@ -143,7 +143,7 @@ func (o *oracle) turnedSource(in, out int, p *pkt, got tuple) error {
 	return o.source(in, out, p, &service{source: "auto"}, got)
 }
 
-// hasFamily reports whether a rule has something to translate addresses of p's family to.
+// hasFamily reports whether a rule can translate addresses of p's family.
 func (n *nat) hasFamily(p *pkt) bool {
 	if len(n.addresses) == 0 || n.oneToOne {
 		return true
@@ -178,7 +178,7 @@ func (n *nat) target(p *pkt, got netip.AddrPort) error {
 	return nil
 }
 
-// counterpart is the address that stands for a one to one.
+// counterpart returns the address to which a is translated one to one.
 func (n *nat) counterpart(from []netip.Prefix, a netip.Addr) netip.Addr {
 	for i, p := range from {
 		if !p.Contains(a) {
@@ -242,7 +242,7 @@ func (o *oracle) outer(out int, p *pkt, s *nat, got tuple) error {
 	return nil
 }
 
-// ownBlock checks that a port is in a block of the inner address alone.
+// ownBlock checks that a port is in a block that belongs only to the inner address.
 func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRange) error {
 	if s.block == 0 {
 		return nil

@@ -16,14 +16,14 @@ type oracle struct {
 	config *config
 	rules  int // counts how often they changed
 	conns  map[tuple]*direction
-	sticky map[string]netip.AddrPort  // choices that must be the same again
+	sticky map[string]netip.AddrPort  // choices that must be repeated
 	maps   map[mapping]netip.AddrPort // outer address and port
 	// strangers holds the inner addresses of mappings that are open to all, by the outer ones.
 	strangers map[mapping]netip.AddrPort
-	blocks    map[string]netip.Addr // of ports: their inner address
+	blocks    map[string]netip.Addr // blocks of ports, with their inner address
 	// ghosts are connections whose translation is unknown: their packet's TTL expired.
 	ghosts map[tuple]bool
-	// dead are connections that a rule ended. They may be held to it for a while.
+	// dead are connections that a rule ended. Their packets may be dropped for a while.
 	dead map[tuple]bool
 }
 
@@ -35,14 +35,14 @@ type direction struct {
 	told  bool // TCP: it has acknowledged something; SCTP: its verification tag is known
 }
 
-// conn is a connection, as it was decided.
+// conn is a connection, with the decision about it.
 type conn struct {
 	service string
 	nat     string // rule
 	backend netip.AddrPort
 	ended   bool // perhaps: a FIN or RST was seen
 	config  *config
-	rules   int   // that allowed it
+	rules   int   // version that allowed it
 	began   tuple // of its first packet, as it came in
 	in      int   // by this port
 }
@@ -66,7 +66,7 @@ const (
 	perhapsTold answer = iota
 	notTold
 	surelyTold
-	ratedTold // if not too many were
+	ratedTold // unless the rate limit is exceeded
 )
 
 func newOracle() *oracle {
@@ -126,7 +126,7 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 	return v
 }
 
-// way is judge without the end of the packet's TTL.
+// way predicts the result without the effect of the packet's TTL.
 func (o *oracle) way(in int, p *pkt) verdict {
 	if o.ghosts[p.tuple] {
 		return verdict{why: "as it was decided when nobody saw it, or anew", silent: true, accept: func(out int, got tuple) error {
@@ -162,11 +162,11 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	if !o.mayChange(p, d) {
 		return goesOn
 	}
-	// A new connection in the place of a connection that may be over, or that lost its backend.
+	// A new connection in place of a connection that may have ended, or that lost its backend.
 	anew := o.open(in, p)
 	return verdict{
 		why: "continues as " + d.out.String() + ", or anew: " + anew.why,
-		// A packet that meets the deletion of its connection is dropped.
+		// A packet that arrives while its connection is deleted is dropped.
 		silent: anew.accept == nil || anew.silent || d.service != "" && !d.reopens(p),
 		accept: func(out int, got tuple) error {
 			if err := goesOn.accept(out, got); err == nil || anew.accept == nil {
@@ -177,8 +177,8 @@ func (o *oracle) way(in int, p *pkt) verdict {
 	}
 }
 
-// mayChange reports whether the packet may be decided anew although its connection is
-// known.
+// mayChange reports whether the packet may be judged as the first of a connection although its
+// connection is known.
 func (o *oracle) mayChange(p *pkt, d *direction) bool {
 	if d.reopens(p) {
 		return true
@@ -199,12 +199,12 @@ func (o *oracle) mayChange(p *pkt, d *direction) bool {
 	return true
 }
 
-// reopens reports whether the packet begins a connection that has perhaps ended anew.
+// reopens reports whether the packet opens a connection again that has perhaps ended.
 func (d *direction) reopens(p *pkt) bool {
 	return d.ended && !d.reply && (p.proto == testpkt.ProtoTCP && p.flags&testpkt.SYN != 0 || p.proto == testpkt.ProtoSCTP && p.chunk == 1)
 }
 
-// leaves checks that a packet leaves by the port in the routes.
+// leaves checks that a packet leaves by the port of its route.
 func leaves(out int, got tuple) error {
 	if port, _, local := route(got.dst.Addr()); local || port != out {
 		return fmt.Errorf("%s left by %s, and the route says %s", got, device(out), device(port))
@@ -212,7 +212,7 @@ func leaves(out int, got tuple) error {
 	return nil
 }
 
-// note lets the packet have its effect on the connection.
+// note updates the connection by the packet.
 func (o *oracle) note(p *pkt, d *direction) {
 	over := p.proto == testpkt.ProtoTCP && p.flags&(testpkt.FIN|testpkt.RST) != 0 ||
 		p.proto == testpkt.ProtoSCTP && slices.Contains([]uint8{6, 7, 8, 14}, p.chunk)
@@ -228,7 +228,7 @@ func (o *oracle) note(p *pkt, d *direction) {
 	}
 }
 
-// enter takes up a connection that was seen to leave as got.
+// enter records a connection whose first packet left as got.
 func (o *oracle) enter(in int, p *pkt, got tuple, c *conn) {
 	if old := o.conns[p.tuple]; old != nil {
 		delete(o.conns, old.out.turned())
@@ -239,7 +239,7 @@ func (o *oracle) enter(in int, p *pkt, got tuple, c *conn) {
 	o.note(p, o.conns[p.tuple])
 }
 
-// open decides about the first packet of a connection.
+// open judges the first packet of a connection.
 func (o *oracle) open(in int, p *pkt) verdict {
 	v, untracked, over := o.filtered(in, p)
 	switch s := o.serviceOf(p); {
@@ -251,7 +251,7 @@ func (o *oracle) open(in int, p *pkt) verdict {
 	return o.translate(in, p, untracked)
 }
 
-// untracked is a packet that a stateless rule allowed: it is routed, and begins nothing.
+// untracked judges a packet that a stateless rule allowed: it is routed, and opens no connection.
 func (o *oracle) untracked(p *pkt) verdict {
 	v := o.plain(-1, p)
 	v.why += ", by a stateless rule"
@@ -267,7 +267,7 @@ func (o *oracle) plain(in int, p *pkt) verdict {
 		if err := leaves(out, got); err != nil {
 			return err
 		}
-		// If its answers are packets of another connection, only a port distinguishes the two.
+		// If its answers have the tuple of another connection, only a port distinguishes the two.
 		apart := hasPorts(p.proto) && o.conns[p.turned()] != nil &&
 			got.dst == p.dst && got.src.Addr() == p.src.Addr()
 		if got != p.tuple && !apart {
@@ -276,7 +276,7 @@ func (o *oracle) plain(in int, p *pkt) verdict {
 		switch {
 		case in < 0 || !opens(p):
 		case o.conns[p.turned()] != nil && got == p.tuple:
-			// Its answers are packets of another connection: this one is not followed.
+			// Its answers have the tuple of another connection: this one is not tracked.
 			o.ghosts[p.tuple] = true
 		default:
 			o.enter(in, p, got, &conn{})
@@ -285,7 +285,7 @@ func (o *oracle) plain(in int, p *pkt) verdict {
 	}}
 }
 
-// opens reports whether a packet that nothing translates begins a connection.
+// opens reports whether a packet that nothing translates opens a connection.
 func opens(p *pkt) bool {
 	switch {
 	case p.proto == testpkt.ProtoTCP:

@@ -84,8 +84,8 @@ func (p *pkt) frame(from, to [6]byte) []byte {
 	return testpkt.Build(layers...)
 }
 
-// echoID is in both ports; if a translation changed one port, the identifier is in the port of the
-// other end.
+// echoID returns the identifier, which is in both ports; if a translation changed one port, it is
+// in the port of the end that replies.
 func (p *pkt) echoID() uint16 {
 	if p.reply {
 		return p.src.Port()

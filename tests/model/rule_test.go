@@ -58,8 +58,8 @@ func inRanges(all []portRange, proto uint8, port uint16) bool {
 	return len(all) == 0 || hasPorts(proto) && slices.ContainsFunc(all, func(r portRange) bool { return r.has(port) })
 }
 
-// filtered applies the firewall to a packet that belongs to no connection. false: the packet is
-// allowed. untracked: by a stateless rule, so it opens no connection.
+// filtered applies the firewall to a packet that belongs to no connection. over: false if the
+// packet is allowed. untracked: by a stateless rule, so it opens no connection.
 func (o *oracle) filtered(in int, p *pkt) (v verdict, untracked, over bool) {
 	r := o.config.ask(in, p)
 	switch {
@@ -104,7 +104,7 @@ func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
 	delete(o.conns, p.tuple)
 	delete(o.conns, d.out.turned())
 	if o.mayChange(p, d) {
-		// It may have ended by itself before, and this be another packet to the node.
+		// The connection may have ended before, so that this is another packet to the node.
 		o.ghosts[p.tuple], o.ghosts[p.turned()], o.ghosts[d.out.turned()] = true, true, true
 		return verdict{why: "asked again or anew: " + v.why, silent: true, accept: func(_ int, got tuple) error {
 			o.ghosts[got.turned()] = true

@@ -20,7 +20,7 @@ func (o *oracle) serviceOf(p *pkt) *service {
 	return nil
 }
 
-// eligible are the backends that a new connection may get.
+// eligible returns the backends that a new connection may get.
 func (s *service) eligible(v6 bool) (all []netip.AddrPort) {
 	for _, pass := range []func(b backend) bool{
 		func(b backend) bool { return b.state == "active" && b.weight > 0 },
@@ -38,7 +38,7 @@ func (s *service) eligible(v6 bool) (all []netip.AddrPort) {
 	return nil
 }
 
-// balance decides about the first packet to a service.
+// balance judges the first packet to a service.
 func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 	client := p.src.Addr()
 	if len(s.ranges) > 0 && !slices.ContainsFunc(s.ranges, func(r netip.Prefix) bool { return r.Contains(client) }) {
@@ -66,7 +66,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 	}}
 }
 
-// sameAgain requires a service to repeat its earlier choice, if it must choose the same.
+// sameAgain requires that a service repeats its earlier choice, if it must choose the same.
 func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []netip.AddrPort) error {
 	what := ""
 	// A backend that gets connections only because there is no better one is not kept.
@@ -95,8 +95,8 @@ func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []ne
 	return nil
 }
 
-// sourceOrRule is source if rules of NAT may translate it, too: the service leaves the source
-// open, and the connection continues to the backend.
+// sourceOrRule checks the source as source does, but accepts that rules of NAT translate it, if the
+// service leaves the source open.
 func (o *oracle) sourceOrRule(in, out int, p *pkt, s *service, got tuple) error {
 	if s.source == "auto" && in != out {
 		toBackend := *p
@@ -128,7 +128,7 @@ func (o *oracle) source(in, out int, p *pkt, s *service, got tuple) error {
 	return ownPort(got.src.Port())
 }
 
-// ownPort checks that the node may use a port for other than its own connections.
+// ownPort checks that a port is not one that the node's own connections may use.
 func ownPort(port uint16) error {
 	if port < 1024 || port >= 32768 && port <= 60999 { // net.ipv4.ip_local_port_range
 		return fmt.Errorf("source port %d is one that the node's own connections use", port)

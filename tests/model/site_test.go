@@ -3,12 +3,12 @@
 // Package model compares the daemon with a small model of what the node must do with packets:
 // random objects go into a real loxilightd, random packets through it, and the forwarded packets
 // must match the model. The model shares no code with the daemon or the data plane. If something
-// may be chosen freely (a backend, a source port) the model accepts every permitted choice, and
+// may be chosen freely (a backend, a source port), the model accepts every permitted choice, and
 // then requires the daemon to keep it.
 //
 // A failing scenario is reduced, by leaving out objects and packets while it still fails, and
 // reported as a story with its seed. -seed repeats it; -cases makes the run longer (make model).
-// They need root.
+// The tests need root.
 package model
 
 import (
@@ -73,9 +73,9 @@ type site struct {
 	marks  int             // given so far
 	// refusals are the times of the node's recent reports to senders.
 	refusals []time.Time
-	// carries contains the kinds that the daemon supports, of those that the model knows.
+	// carries contains the kinds that the daemon supports, of those in the model.
 	carries map[string]bool
-	refused int // configurations that the daemon found contradictory
+	refused int // configurations that the daemon refused as invalid
 }
 
 const (
@@ -121,21 +121,21 @@ func newSite(t *testing.T) *site {
 	s.node.Forward(t)
 	for key, value := range map[string]string{
 		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0", "ipv4/icmp_msgs_per_sec": "1000000", "ipv4/icmp_msgs_burst": "1000000",
-	} { // some kernels have some of them for all namespaces together
+	} { // on some kernels, some of these are global
 		_ = s.node.Try(func() error { return os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o644) })
 	}
 	s.daemon = testdaemon.New(t, s.node, programs,
 		"tables: {connections: 65536, halfOpen: 65536, services: 256, backends: 1024, slots: 262144, affinity: 4096, ranges: 256}")
 	s.daemon.Start()
 	for p := range portCount {
-		xdp := [2]string{"off", "generic"}[p%2] // every other one has the fast path in XDP
+		xdp := [2]string{"off", "generic"}[p%2] // every other port has the fast path in XDP
 		s.daemon.Apply(fmt.Sprintf("kind: Interface\nname: %s\nspec: {device: %s, xdp: %s}\n", device(p), device(p), xdp))
 	}
 	s.probe()
 	return s
 }
 
-// probe finds out which kinds the daemon carries.
+// probe finds out which kinds the daemon supports.
 func (s *site) probe() {
 	s.carries = map[string]bool{api.KindService: true}
 	for kind, spec := range map[string]any{
@@ -156,7 +156,8 @@ func (s *site) probe() {
 	}
 }
 
-// configure makes objects be all that the daemon holds besides its interfaces, in force.
+// configure replaces all objects of the daemon except its interfaces, and waits until they are in
+// force.
 func (s *site) configure(objects []api.Object) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()

@@ -13,11 +13,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// verifierBudget is how many instructions the verifier looks at before it gives up.
+// verifierBudget is how many instructions the verifier processes before it gives up.
 const verifierBudget = 1_000_000
 
-// TestPreflight is H08: the package's daemon loads every program on this kernel, within
-// half of the verifier's budget, and attaches them in the best way that there is.
+// TestPreflight is H08: the package's daemon loads every program on this kernel, within half of the
+// verifier's budget, and uses the best available attach mode.
 func TestPreflight(t *testing.T) {
 	fresh(t)
 	install(t, deb)
@@ -41,7 +41,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// hookOf is tcx from Linux 6.6 on.
+// hookOf returns the expected attach mode: tcx from Linux 6.6 on.
 func hookOf(release string) string {
 	version := regexp.MustCompile(`^(\d+)\.(\d+)`).FindStringSubmatch(release)
 	major, _ := strconv.Atoi(version[1]) // digits

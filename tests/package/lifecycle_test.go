@@ -51,8 +51,8 @@ func TestNothingHappensByItself(t *testing.T) {
 	s.expectServed(t, "after the purge", "node")
 }
 
-// TestPurgeInService: a purge in the middle of service takes everything along; the
-// package can be installed again afterwards, and begins anew.
+// TestPurgeInService: a purge while the service is in use removes everything; afterwards the
+// package can be installed again, and starts anew.
 func TestPurgeInService(t *testing.T) {
 	fresh(t)
 	s := newSite(t)
@@ -79,7 +79,7 @@ func TestPurgeInService(t *testing.T) {
 		expectSame(t, "files after the purge", beforeFiles, files(t))
 		s.expectServed(t, "after the purge", "node")
 		if _, err := try("systemd-detect-virt", "--container"); err == nil {
-			continue // there are the objects of others as well
+			continue // the kernel has objects of other machines, too
 		}
 		testnet.Eventually(t, patience(), "the kernel has freed what was the daemon's", func() bool {
 			return len(objectsOfOurs(t)) == 0
@@ -102,7 +102,7 @@ func TestStopLeavesForwarding(t *testing.T) {
 	s.expectServed(t, "after a detach that was refused", "b1", "b2")
 	run(t, "systemctl", "stop", unit)
 	run(t, "llcli", "detach")
-	run(t, "llcli", "detach") // once more is no error
+	run(t, "llcli", "detach") // not an error the second time
 	s.expectServed(t, "detached", "node")
 	start(t)
 	ready(t)
@@ -110,7 +110,7 @@ func TestStopLeavesForwarding(t *testing.T) {
 	run(t, "systemctl", "stop", unit)
 	run(t, "dpkg", "--remove", "loxilight")
 	s.expectServed(t, "removed", "node")
-	install(t, deb) // after remove, without purge: configuration and state are still there
+	install(t, deb) // after remove, without purge: configuration and state still exist
 	start(t)
 	ready(t)
 	s.expectServed(t, "installed again", "b1", "b2")
@@ -144,7 +144,7 @@ func TestWatchdog(t *testing.T) {
 	if property(t, "WatchdogUSec") == "0" {
 		t.Fatal("the unit has no watchdog")
 	}
-	// As by an administrator with a shorter timeout than the package.
+	// An administrator may set a shorter timeout than the package.
 	dropIn := "/etc/systemd/system/loxilightd.service.d/test.conf"
 	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
 		t.Fatal(err)
@@ -172,8 +172,8 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestWrongConfiguration: a daemon with an invalid configuration reports the location of the
-// error, and is not restarted over and over again; the data plane keeps forwarding.
+// TestWrongConfiguration: a daemon with an invalid configuration reports the location of the error,
+// and is not restarted repeatedly; the data plane keeps forwarding.
 func TestWrongConfiguration(t *testing.T) {
 	s := balanced(t, deb)
 	whole := read(t, conffile)

@@ -21,10 +21,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// share is the folder that the machine was given: the packages and programs.
+// share is the folder with packages and programs that the host shares with the machine.
 const share = "/mnt"
 
-// machineVariable is set in the machines that this is for.
+// machineVariable is set in the environment of machines for these tests.
 const machineVariable = "LOXILIGHT_MACHINE"
 
 const (
@@ -34,16 +34,16 @@ const (
 	unit     = "loxilightd.service"
 )
 
-// The packages: three versions that differ in nothing but their version, and in a
-// comment of the configuration.
+// The packages: three versions that differ only in their version, and in a comment of the
+// configuration.
 const (
 	older = "older.deb"
 	deb   = "this.deb"
 	newer = "newer.deb"
 )
 
-// number returns a number that the machine was given for its tests; a slow one has
-// smaller ones.
+// number returns a number that is configured for the tests of this machine; slow machines have
+// smaller numbers.
 func number(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv("LOXILIGHT_" + name)); err == nil {
 		return n
@@ -71,7 +71,7 @@ func fresh(t *testing.T) {
 	})
 }
 
-// try runs a program, for twice as long at most, and returns all that it wrote.
+// try runs a program, for at most twice the patience, and returns its output.
 func try(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience())
 	defer cancel()
@@ -122,13 +122,13 @@ func start(t *testing.T) {
 	run(t, "systemctl", "start", unit)
 }
 
-// active reports whether systemd takes the daemon for running.
+// active reports whether systemd considers the daemon running.
 func active() bool {
 	out, _ := try("systemctl", "is-active", unit)
 	return strings.TrimSpace(out) == "active"
 }
 
-// property returns one of the unit.
+// property returns a property of the unit.
 func property(t *testing.T, name string) string {
 	t.Helper()
 	return strings.TrimSpace(run(t, "systemctl", "show", "--property", name, "--value", unit))

@@ -18,9 +18,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// The state that outlives the machine, which is started with it and cut off three times.
+// The state that outlives the machine, which is started with it and loses power three times.
 const (
-	bootVariable = "LOXILIGHT_BOOT" // which time it is, from 1 on
+	bootVariable = "LOXILIGHT_BOOT" // number of this boot, from 1 on
 	disk         = share + "/disk"
 	stateDir     = "/var/lib/loxilight"
 )
@@ -33,9 +33,9 @@ name: default
 spec: {subnets: [10.78.0.0/24, "fd78::/64"]}
 `
 
-// TestHardReboot is C06: a machine with fifty pods is cut off and starts again, three times. No
-// pod that has ended keeps an address, a device or anything else, and the runtime's list
-// determines which pods live.
+// TestHardReboot is C06: a machine with fifty pods loses power and boots again, three times. No pod
+// that has ended keeps an address, a device or anything else, and the runtime's list determines
+// which pods live.
 func TestHardReboot(t *testing.T) {
 	boot := number("BOOT", 0)
 	if os.Getenv(machineVariable) == "" || boot == 0 {

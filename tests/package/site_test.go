@@ -64,7 +64,7 @@ spec:
   sourceRanges: ["192.0.2.17/32", "2001:db8:0:2::17/128"]
 `
 
-// newSite makes the machines around the node, and the node's devices.
+// newSite creates the machines around the node, and the node's devices.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	node, lan := testnet.Here(t), testnet.New(t, "lan")
@@ -99,7 +99,7 @@ func newSite(t *testing.T) *site {
 		s.serve(t, b, "["+net6+"2]:8080", fmt.Sprintf("b%d", i))
 	}
 	t.Cleanup(func() { removeDevices(t) })
-	// The kernel adds its own settings of the devices bit by bit.
+	// The kernel adds its own settings of the devices gradually.
 	before := network(t)
 	testnet.Eventually(t, patience(), "the node's devices, addresses and routes stay as they are", func() bool {
 		last := before
@@ -141,8 +141,8 @@ func (s *site) expectServed(t *testing.T, when string, by ...string) {
 	}
 }
 
-// apply writes the objects as a file, as an administrator would, and waits until they
-// are Ready. The daemon runs since the installation.
+// apply writes the objects as a file, as an administrator would, and waits until they are Ready.
+// The daemon has been running since the installation.
 func apply(t *testing.T) {
 	t.Helper()
 	write(t, objectFile, objects)
@@ -173,10 +173,10 @@ type burden struct {
 	stop    chan struct{}
 	wg      sync.WaitGroup
 	denied  atomic.Uint64 // datagrams and connections that the excluded host sent
-	passed  atomic.Uint64 // and had an answer to
+	passed  atomic.Uint64 // and that got an answer
 }
 
-// startBurden starts it, as fast as the machine is made for.
+// startBurden starts the traffic, at the rate that is configured for the machine.
 func (s *site) startBurden(t *testing.T) *burden {
 	t.Helper()
 	b := &burden{site: s, stop: make(chan struct{})}
@@ -256,8 +256,8 @@ func (b *burden) end() {
 	b.wg.Wait()
 }
 
-// expectUnharmed ends the traffic, prints the counts, and fails the test unless those
-// are zero that should be.
+// expectUnharmed ends the traffic, prints the counts, and fails the test unless all counts are zero
+// that must be.
 func (b *burden) expectUnharmed(t *testing.T, what string) {
 	t.Helper()
 	defer func() {

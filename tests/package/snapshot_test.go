@@ -22,8 +22,8 @@ import (
 // state is a snapshot of the machine: a line of text for each item, by its name.
 type state map[string]string
 
-// network returns all state that decides on the fate of packets: devices, addresses, routes,
-// rules, qdiscs, filters, programs, sysctls, other programs' tables, namespaces.
+// network returns all state that affects packets: devices, addresses, routes, rules, qdiscs,
+// filters, programs, sysctls, other programs' tables, namespaces.
 func network(t *testing.T) state {
 	t.Helper()
 	s := make(state)
@@ -78,7 +78,7 @@ func (s state) programs(hook string, o link.QueryOptions) {
 	}
 }
 
-// objectsOfOurs are the BPF programs and maps with our names, of the whole kernel.
+// objectsOfOurs returns the BPF programs and maps with our names, of the whole kernel.
 func objectsOfOurs(t *testing.T) state {
 	t.Helper()
 	s := make(state)

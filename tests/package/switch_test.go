@@ -21,9 +21,9 @@ name: far
 spec: {prefix: 203.0.113.0/24, netns: switch, type: blackhole}
 `
 
-// TestSwitchNamespace: although the daemon's sandbox forbids mounts, the switch's netns has a name
-// that all processes see once an object needs it, and again after an external deletion. A purge
-// deletes it.
+// TestSwitchNamespace: although the daemon's sandbox forbids mounts, all processes see the switch's
+// netns by its name once an object needs it, and again after an external deletion. A purge deletes
+// it.
 func TestSwitchNamespace(t *testing.T) {
 	const namespace = "/run/netns/loxilight"
 	fresh(t)

@@ -15,12 +15,11 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestOtherServices is H01, H02 and H03: others of the system that manage networks are
-// restarted beside a daemon in service, and neither our objects nor the fate of a
-// packet change.
+// TestOtherServices is H01, H02 and H03: other services that manage networks are restarted while
+// the daemon is in service. Neither our objects nor the handling of packets changes.
 func TestOtherServices(t *testing.T) {
 	s := balanced(t, deb)
-	// systemd-networkd deletes state that it has not made itself, except for the package's
+	// systemd-networkd deletes state that it has not created itself, except for the package's
 	// drop-in.
 	for _, what := range []string{"rule add from 203.0.113.77 lookup 4242 pref 4242", "-6 rule add from 2001:db8:77::1 lookup 4242 pref 4242",
 		"route add 203.0.113.0/24 via 10.0.1.2 proto 77"} {
@@ -67,7 +66,7 @@ func TestOtherServices(t *testing.T) {
 func TestNoBPFFileSystem(t *testing.T) {
 	fresh(t)
 	s := newSite(t)
-	for unix.Unmount("/sys/fs/bpf", 0) == nil { // as many as there are
+	for unix.Unmount("/sys/fs/bpf", 0) == nil { // until none is mounted
 	}
 	t.Cleanup(func() {
 		if exec.Command("mountpoint", "--quiet", "/sys/fs/bpf").Run() != nil {
@@ -78,7 +77,7 @@ func TestNoBPFFileSystem(t *testing.T) {
 	apply(t)
 	s.expectServed(t, "with the service", "b1", "b2")
 	pins := func() []string {
-		found, _ := filepath.Glob(pinDir + "/*") // the pattern is right
+		found, _ := filepath.Glob(pinDir + "/*") // the pattern is valid
 		return found
 	}
 	if len(pins()) == 0 {

@@ -17,9 +17,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestUnderTraffic is R01, R02, R03, R08 and R16 with the package: restarts, kills at
-// random moments of the start, upgrades and a downgrade harm no packet that the
-// service is for, and let none pass that it is not for.
+// TestUnderTraffic is R01, R02, R03, R08 and R16 with the package: restarts, kills at random
+// moments of the start, upgrades and a downgrade harm no packet that the service allows, and let
+// none pass that it denies.
 func TestUnderTraffic(t *testing.T) {
 	s := balanced(t, older)
 	want := pins(t)
@@ -37,7 +37,7 @@ func TestUnderTraffic(t *testing.T) {
 	}
 }
 
-// pins are the pins, by path.
+// pins returns the pins, by path.
 func pins(t *testing.T) state {
 	t.Helper()
 	s := make(state)
@@ -60,8 +60,8 @@ func expectWhole(t *testing.T, want state) {
 	}
 }
 
-// TestConfigurationUnderTraffic is R06 and R09: other sizes of tables, and the other attach mode
-// and back, take a restart, which copies the entries.
+// TestConfigurationUnderTraffic is R06 and R09: other table sizes, and the other attach mode and
+// back, take effect by a restart, which copies the entries.
 func TestConfigurationUnderTraffic(t *testing.T) {
 	s := balanced(t, deb)
 	plain := read(t, conffile)
@@ -81,7 +81,7 @@ func TestConfigurationUnderTraffic(t *testing.T) {
 	expectWhole(t, pins(t))
 }
 
-// TestDamagedState is C07: a daemon with a damaged store sets it aside and begins with the object
+// TestDamagedState is C07: a daemon with a damaged store sets it aside and starts with the object
 // files; the data plane keeps forwarding.
 func TestDamagedState(t *testing.T) {
 	s := balanced(t, deb)
@@ -92,7 +92,7 @@ func TestDamagedState(t *testing.T) {
 	}
 	start(t)
 	ready(t)
-	if found, _ := filepath.Glob("/var/lib/loxilight/state.db.damaged-*"); len(found) != 1 { // the pattern is right
+	if found, _ := filepath.Glob("/var/lib/loxilight/state.db.damaged-*"); len(found) != 1 { // the pattern is valid
 		t.Errorf("the damaged store was not set aside: %v", found)
 	}
 	b.expectUnharmed(t, "a damaged store")
@@ -129,7 +129,7 @@ func kills(t *testing.T) {
 	t.Logf("COUNT kills: %d at random moments of a start that takes %s; starts that systemd counts: %s", n, whole.Round(time.Millisecond), property(t, "NRestarts"))
 }
 
-// upgrades are two, with a downgrade between.
+// upgrades does two upgrades, with a downgrade in between.
 func upgrades(t *testing.T) {
 	for _, version := range []string{deb, older, newer} {
 		was := mainPID(t)

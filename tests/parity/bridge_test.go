@@ -53,7 +53,7 @@ func (b *bridge) moves() {
 
 var vlans = []uint16{10, 20, 30}
 
-// vlanPort is how a port of the bridge is set up.
+// vlanPort is the configuration of a bridge port.
 type vlanPort struct {
 	pvid     uint16 // 0: none
 	member   []uint16
@@ -73,7 +73,7 @@ type station struct {
 type bridge struct {
 	*rig
 	filtering bool
-	jumbo     int // so many ports take jumbo frames
+	jumbo     int // number of ports that accept jumbo frames
 	protocol  string
 	ports     [portCount]vlanPort
 	stations  []*station
@@ -115,7 +115,7 @@ func newBridge(t *testing.T, rng *rand.Rand) *bridge {
 	if b.filtering {
 		setup.WriteString("bridge vlan add dev br0 vid 10 pvid untagged self\n")
 	}
-	if rng.IntN(3) == 0 { // jumbo frames, and a port that takes none
+	if rng.IntN(3) == 0 { // jumbo frames, and perhaps a port that accepts none
 		b.jumbo = portCount - rng.IntN(2)
 		for i := range b.jumbo {
 			fmt.Fprintf(&setup, "ip link set %s mtu 9000\n", port(i))
@@ -171,7 +171,7 @@ func filteringKnown(t *testing.T) bool {
 	return err == nil
 }
 
-// commands sets a port up, from any state.
+// commands returns the commands that configure a port, from any state.
 func (p vlanPort) commands(device string, filtering bool) string {
 	var b strings.Builder
 	if filtering {
@@ -205,7 +205,7 @@ func (b *bridge) newStation(i int) *station {
 	return s
 }
 
-// place attaches a host to a port of its VLAN, mostly.
+// place attaches a host to a port, usually of its VLAN.
 func (b *bridge) place(s *station) {
 	s.port = b.rng.IntN(portCount)
 	p := b.ports[s.port]
@@ -221,7 +221,7 @@ func (b *bridge) place(s *station) {
 func (b *bridge) newTalk() *bridgedTalk {
 	from := b.stations[b.rng.IntN(len(b.stations))]
 	to := b.stations[b.rng.IntN(len(b.stations))]
-	for range 20 { // mostly within a VLAN
+	for range 20 { // usually within a VLAN
 		if to != from && to.vlan == from.vlan {
 			break
 		}
@@ -231,7 +231,7 @@ func (b *bridge) newTalk() *bridgedTalk {
 	return &bridgedTalk{talk: newTalk(b.rng, from.addr[family], to.addr[family]), from: from, to: to}
 }
 
-// traffic sends so many frames: conversations and odd frames.
+// traffic sends the given number of frames: conversations and odd frames.
 func (b *bridge) traffic(frames int) {
 	b.t.Helper()
 	for end := b.sent + frames; b.sent < end; {
@@ -246,7 +246,7 @@ func (b *bridge) traffic(frames int) {
 	}
 }
 
-// shot is the next frame of some conversation, or an odd one.
+// shot returns the next frame of some conversation, or an odd one.
 func (b *bridge) shot() shot {
 	k := b.talks[b.rng.IntN(len(b.talks))]
 	b.next++

@@ -14,11 +14,11 @@ type change struct {
 	needs    string // a command that fails if the kernel cannot do this; empty: none
 }
 
-// settling is how long a change may take to end fast paths: until then each frame that the kernel
-// forwards must leave on our side by any port, then by the same one.
+// settling is how long a change may take to reach the fast path: until then each frame that the
+// kernel forwards must leave on our side by any port, then by the same one.
 const settling = time.Second
 
-// changes does and undoes changes under traffic, so many of them.
+// changes makes and undoes the given number of changes under traffic.
 func (r *rig) changes(all []change, steps int, traffic func(frames int)) {
 	r.t.Helper()
 	active := map[int]bool{}
@@ -33,7 +33,7 @@ func (r *rig) changes(all []change, steps int, traffic func(frames int)) {
 			}
 		}
 		if skipped[i] {
-			done++ // of few changes none may be possible
+			done++ // perhaps none of the changes is possible
 			continue
 		}
 		command, name := c.do, c.name
@@ -137,7 +137,7 @@ func (b *bridge) bridgeChanges() []change {
 		ip("port leaves", "link set "+port(q)+" nomaster", "link set "+port(q)+" master br0"),
 		{name: "hairpin", do: "bridge link set dev " + port(p) + " hairpin on", undo: "bridge link set dev " + port(p) + " hairpin off"},
 	}
-	if b.jumbo == 0 { // which the kernel's rules do not recognise while they are in pieces
+	if b.jumbo == 0 { // the kernel's rules do not recognise jumbo frames that are in pieces
 		all = append(all, change{
 			name: "nft drop", do: "nft 'add table bridge t; add chain bridge t f { type filter hook forward priority 0; }; add rule bridge t f meta l4proto udp drop'",
 			undo: "nft delete table bridge t", needs: "nft 'add table bridge x; delete table bridge x'",

@@ -36,7 +36,7 @@ func (r *rig) compare() {
 	}
 }
 
-// await waits until nothing differs, and returns the differences after limit.
+// await waits until nothing differs, at most for limit, and returns the remaining differences.
 func (r *rig) await(limit time.Duration, differences func() string) string {
 	deadline := time.Now().Add(limit)
 	for {
@@ -45,7 +45,7 @@ func (r *rig) await(limit time.Duration, differences func() string) string {
 		if differ == "" || time.Now().After(deadline) {
 			return differ
 		}
-		time.Sleep(time.Millisecond) // the kernel is not done yet
+		time.Sleep(time.Millisecond) // the kernel has not finished yet
 	}
 }
 
@@ -104,7 +104,7 @@ func (r *rig) lost() string {
 	return b.String()
 }
 
-// without returns the frames of all that are not in others, each counted.
+// without returns the frames of all that are not in others, counting duplicates.
 func without(all, others [][]byte) (left [][]byte) {
 	count := map[string]int{}
 	for _, frame := range others {
@@ -152,7 +152,7 @@ func flowOf(frame []byte) string {
 	return fmt.Sprintf("%d %s %s", p.Protocol(), p.Source(), p.Destination())
 }
 
-// alike returns the frame among others that came of the same one.
+// alike returns the frame among others that results from the same sent frame.
 func (r *rig) alike(frame []byte, others [][]byte) []byte {
 	for _, other := range others {
 		if id := identity(frame); id != "" && id == identity(other) {
@@ -165,7 +165,7 @@ func (r *rig) alike(frame []byte, others [][]byte) []byte {
 // describe writes the history of a frame, with all earlier frames of its flow.
 func (r *rig) describe(b *strings.Builder, what string, frame, instead []byte) {
 	if b.Len() > 20000 {
-		return // the first ones tell
+		return // the first ones suffice
 	}
 	fmt.Fprintf(b, "%s:\n%s\n", what, testpkt.Parse(frame))
 	if instead != nil {
@@ -191,8 +191,7 @@ func (r *rig) describe(b *strings.Builder, what string, frame, instead []byte) {
 // mark is in the payload of frames, before their number.
 const mark = "<frame "
 
-// identity is the mark and number in a frame, the last one if an error quotes another;
-// empty: none.
+// identity returns the number after the first mark in a frame; empty: none.
 func identity(frame []byte) string {
 	_, rest, found := bytes.Cut(frame, []byte(mark))
 	id, _, closed := bytes.Cut(rest, []byte(">"))
@@ -217,8 +216,8 @@ func (r *rig) causeOf(frame []byte) *shot {
 
 // ownWords normalises a frame of the node's own: it removes fields that two kernels choose
 // differently, the identification of IPv4 packets and fragments, and the flow label of IPv6
-// packets. Messages that the node sends at times of its own (neighbour discovery, ARP, group
-// membership) are left out: nil. own are the node's addresses.
+// packets. It returns nil for messages that the node sends at times of its own choice (neighbour
+// discovery, ARP, group membership). own are the node's addresses.
 func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	p := testpkt.Parse(frame)
 	switch {
@@ -249,8 +248,8 @@ func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	return frame
 }
 
-// rationed reports whether p is an ICMP message of which the kernel sends so many in a
-// time, and no sysctl of a namespace changes that: redirects, and that there is no route.
+// rationed reports whether p is an ICMP message whose rate the kernel limits, regardless of the
+// sysctls of a namespace: redirects, and errors about missing routes.
 func rationed(p *testpkt.Packet) bool {
 	if p.ICMP == nil || p.ICMP.V6 {
 		return false

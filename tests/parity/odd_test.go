@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// packet is one of a conversation, before it is bytes.
+// packet is a packet of a conversation, before its bytes are built.
 type packet struct {
 	port int
 	eth  testpkt.Ethernet
@@ -32,7 +32,7 @@ func (p packet) shot(k *talk) shot {
 	return shot{port: p.port, frame: p.bytes(), flow: k.String(), what: p.what}
 }
 
-// odd is the packet with something wrong, rare or hostile about it.
+// odd returns the packet with something wrong, rare or hostile about it.
 func (p packet) odd(r *router, k *talk) []shot {
 	rng := r.rng
 	pick := []func(packet, *rand.Rand) packet{
@@ -51,7 +51,7 @@ func (p packet) odd(r *router, k *talk) []shot {
 	}
 }
 
-// shortLived has a TTL at or near its end.
+// shortLived returns the packet with a TTL that expires here or soon.
 func (p packet) shortLived(rng *rand.Rand) packet {
 	ttl := uint8(1 + rng.IntN(3))
 	switch ip := p.ip.(type) {
@@ -66,7 +66,7 @@ func (p packet) shortLived(rng *rand.Rand) packet {
 	return p
 }
 
-// otherFlags has any combination of TCP flags; of other protocols it stays as it is.
+// otherFlags returns the packet with random TCP flags; other protocols are unchanged.
 func (p packet) otherFlags(rng *rand.Rand) packet {
 	if h, ok := p.rest[0].(testpkt.TCP); ok {
 		h.Flags = uint8(rng.Uint32())
@@ -86,7 +86,7 @@ var strange6 = []string{
 	"2001:db8:0:1::", "2001:db8:0:1::1", "2001:db8:0:2::1", "2001:db8:ffff::1", "fc00::1",
 }
 
-// strangeAddress has a source or destination that a router treats in its own way.
+// strangeAddress returns the packet with a source or destination that a router treats specially.
 func (p packet) strangeAddress(rng *rand.Rand) packet {
 	source := rng.IntN(2) == 0
 	p.what = "strange destination"
@@ -114,7 +114,7 @@ func (p packet) strangeAddress(rng *rand.Rand) packet {
 	return p
 }
 
-// options has IP options, or extension headers.
+// options returns the packet with IP options, or extension headers.
 func (p packet) options(rng *rand.Rand) packet {
 	switch ip := p.ip.(type) {
 	case testpkt.IPv4:
@@ -156,7 +156,7 @@ func anyKey[V any](rng *rand.Rand, m map[string]V) string {
 	return keys[rng.IntN(len(keys))]
 }
 
-// otherEthernet is addressed to another host, to all, or comes from an unknown one.
+// otherEthernet returns the packet as addressed to another host or to all, or from an unknown host.
 func (p packet) otherEthernet(rng *rand.Rand) packet {
 	switch rng.IntN(5) {
 	case 0:
@@ -173,7 +173,7 @@ func (p packet) otherEthernet(rng *rand.Rand) packet {
 	return p
 }
 
-// tagged has VLAN tags, of which the router knows nothing.
+// tagged returns the packet with VLAN tags, which the router is not configured for.
 func (p packet) tagged(rng *rand.Rand) packet {
 	p.what = "VLAN tag"
 	id := []uint16{0, 0x2000, 10, 4095}[rng.IntN(4)]
@@ -185,7 +185,7 @@ func (p packet) tagged(rng *rand.Rand) packet {
 	return p
 }
 
-// icmp is an ICMP message, often an error about the packet, from its destination.
+// icmp returns an ICMP message, often an error about the packet, from its destination.
 func (p packet) icmp(rng *rand.Rand) packet {
 	quoted := p.bytes()[14:]
 	quoted = quoted[:min(len(quoted), 28+rng.IntN(100))]
@@ -207,14 +207,14 @@ func (p packet) icmp(rng *rand.Rand) packet {
 	return p
 }
 
-// from is the packet as it arrives from the network of src.
+// from returns the packet as it arrives from the network of src.
 func (p packet) from(src netip.Addr) packet {
 	n, mac := network(src)
 	p.port, p.eth.Source, p.eth.Destination = n, mac, nodeMAC(n)
 	return p
 }
 
-// damage changes bytes: of headers more often than of the payload.
+// damage changes bytes, more often of headers than of the payload.
 func damage(rng *rand.Rand, frame []byte) ([]byte, string) {
 	frame = append([]byte(nil), frame...)
 	v6 := frame[12] == 0x86
@@ -274,7 +274,7 @@ func fixHeader(frame []byte) []byte {
 	return frame
 }
 
-// fragments is the packet in pieces: in order or not, some of them twice or missing.
+// fragments returns the packet in fragments: in order or not, some of them twice or missing.
 func (p packet) fragments(r *router, k *talk) (all []shot) {
 	k.frames++
 	if ip, ok := p.ip.(testpkt.IPv4); ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// odd is a frame of a conversation with something rare about it: its destination, its tags, or its
+// odd returns a frame of a conversation with something unusual: its destination, its tags, or its
 // contents.
 func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 	rng := b.rng
@@ -28,8 +28,8 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 			p.eth.Source, p.what = [6]byte{1, 2, 3, 4, 5, 6}, "from a group"
 			break
 		}
-		// Not by a station's own addresses: if another station opened the connection, the bridge
-		// notices late what this station sends on the fast path.
+		// Not with a station's own addresses: if another station opened the connection, the bridge
+		// sees only later what this station sends on the fast path.
 		p = p.stranger(byte(rng.IntN(4)))
 	case 4:
 		p = p.shortLived(rng) // irrelevant to a bridge
@@ -47,7 +47,7 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 	return p.shot(k.talk)
 }
 
-// stranger is the packet as sent by another host.
+// stranger returns the packet as sent by another host.
 func (p packet) stranger(i byte) packet {
 	p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, i}, "from another host"
 	switch ip := p.ip.(type) {
@@ -61,7 +61,7 @@ func (p packet) stranger(i byte) packet {
 	return p
 }
 
-// echo pings the bridge itself.
+// echo turns the packet into an echo request to the bridge itself.
 func (p packet) echo() packet {
 	switch ip := p.ip.(type) {
 	case testpkt.IPv4:

@@ -20,8 +20,8 @@ import (
 
 const portCount = 4
 
-// side is one of the two topologies. Every port of the node ends in the world, where
-// only the test sends and listens.
+// side is one of the two topologies. Every port of the node leads to the world, where only the test
+// sends and listens.
 //
 //	      ┌── p1 ══ p1 ── tap
 //	node ─┼── p2 ══ p2 ── tap      world: no addresses, no stack
@@ -48,9 +48,9 @@ type rig struct {
 	// our side as well, by any port.
 	lenient   bool
 	unequal   time.Time     // when the sides differed last, while lenient
-	slowest   time.Duration // it took them to be alike again
+	slowest   time.Duration // until they were equal again
 	last      string        // change
-	overtaken int           // ports and moments with frames of a flow in another order
+	overtaken int           // how often frames of a flow left a port in another order
 	carried   int           // frames that came out
 	normalise func(frame []byte) []byte
 }
@@ -108,8 +108,8 @@ func (r *rig) newSide(name string) *side {
 	return s
 }
 
-// unlimited lets the node send as many ICMP errors as there is reason to: limits
-// depend on time. Some kernels have some of them for all namespaces together.
+// unlimited removes the node's limits of ICMP errors, because limits depend on time. On some
+// kernels, some of them are global.
 func (s *side) unlimited(t *testing.T) {
 	for key, value := range map[string]string{
 		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0", "ipv4/icmp_msgs_per_sec": "1000000", "ipv4/icmp_msgs_burst": "1000000",
@@ -121,13 +121,13 @@ func (s *side) unlimited(t *testing.T) {
 	}
 }
 
-// each does something on both sides, as closely together as can be.
+// each calls do for both sides, one right after the other.
 func (r *rig) each(do func(s *side)) {
 	do(r.kernel)
 	do(r.ours)
 }
 
-// script is commands for a shell that must not use applets of its own for them.
+// script returns commands for a shell that must not use its own applets for them.
 func script(commands string) string {
 	var b strings.Builder
 	for _, tool := range []string{"ip", "bridge"} {
@@ -138,7 +138,7 @@ func script(commands string) string {
 	return b.String() + commands
 }
 
-// run runs a command on both sides; a failure on one only is a difference.
+// run runs a command on both sides, where it must succeed.
 func (r *rig) run(command string) {
 	r.t.Helper()
 	r.each(func(s *side) { s.node.Run(r.t, "sh", "-ec", script(command)) })
@@ -152,7 +152,7 @@ func (r *rig) start() {
 	r.daemon.Start()
 	var objects strings.Builder
 	for i, p := range r.ports {
-		xdp := [2]string{"off", "generic"}[i%2] // every other one has the fast path in XDP
+		xdp := [2]string{"off", "generic"}[i%2] // every other port has the fast path in XDP
 		fmt.Fprintf(&objects, "---\nkind: Interface\nname: %s\nspec: {device: %s, xdp: %s}\n", p, p, xdp)
 	}
 	r.daemon.Apply(objects.String())
@@ -174,8 +174,8 @@ func (r *rig) report(t *testing.T) {
 		r.sent, r.carried, r.tracked(), r.slowest.Round(time.Millisecond), r.overtaken)
 }
 
-// patience is how long the sides may take to be equal; they are at once unless the
-// kernel works off its packets later.
+// patience is the maximum time until the sides are equal; they are equal at once unless the kernel
+// processes its packets later.
 const patience = 2 * time.Second
 
 const storyLength = 4000 // frames
@@ -204,10 +204,10 @@ func send(t *testing.T, s *side, shot shot) {
 		case err == nil:
 			return
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
-		case errors.Is(err, unix.ENOBUFS): // larger than the far end takes
+		case errors.Is(err, unix.ENOBUFS): // larger than the far end accepts
 			return
 		case errors.Is(err, unix.EMSGSIZE), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENXIO):
-			return // no such frame, or no way: the same on both sides
+			return // invalid frame, or no link: the same on both sides
 		default:
 			t.Fatalf("%s: %s: %v", s.name, shot, err)
 		}

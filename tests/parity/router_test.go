@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestRouter puts a router of four networks beside the kernel's.
+// TestRouter compares a router of four networks with the kernel's.
 //
 //	p1 192.0.2.1/26   2001:db8:0:1::1/64     hosts .2 to .7, ::2 to ::7
 //	p2 192.0.2.65/26  2001:db8:0:2::1/64     behind .2 of each: 198.18.N.0/24, 2001:db8:N00::/48
@@ -92,13 +92,12 @@ func newRouter(t *testing.T, rng *rand.Rand) *router {
 	return r
 }
 
-// linkLocal is the address that the kernel makes of a MAC address (RFC 4291, appendix A).
+// linkLocal is the address that the kernel derives from a MAC address (RFC 4291, appendix A).
 func linkLocal(mac [6]byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
-// newTalk is a conversation between two networks, or sometimes within one or with the
-// node.
+// newTalk returns a conversation between two networks, or sometimes within one or with the node.
 func (r *router) newTalk() *talk {
 	v6 := r.rng.IntN(2) == 0
 	return newTalk(r.rng, r.someone(v6), r.someone(v6))
@@ -136,8 +135,8 @@ func network(a netip.Addr) (n int, mac [6]byte) {
 	return n, hostMAC(n, int(b[15]))
 }
 
-// traffic sends so many frames: conversations, and now and then a frame of one of them
-// that is odd.
+// traffic sends the given number of frames: conversations, and now and then an odd frame of one of
+// them.
 func (r *router) traffic(frames int) {
 	r.t.Helper()
 	for end := r.sent + frames; r.sent < end; {
@@ -152,13 +151,13 @@ func (r *router) traffic(frames int) {
 	}
 }
 
-// shots is the next packet of some conversation, in one frame or in fragments.
+// shots returns the next packet of some conversation, in one frame or in fragments.
 func (r *router) shots() []shot {
 	k := r.talks[r.rng.IntN(len(r.talks))]
 	r.next++
 	size := 20 + r.rng.IntN(80)
 	if r.rng.IntN(10) == 0 {
-		size = 1200 + r.rng.IntN(260) // around the narrow MTU, and the other
+		size = 1200 + r.rng.IntN(260) // around the narrow MTU, and the usual one
 	}
 	forth, layers := k.next(r.rng, marked(r.next, size))
 	src := k.to.Addr()
@@ -175,7 +174,8 @@ func (r *router) shots() []shot {
 }
 
 // fromNode reports whether a frame has an IPv6 address of the node as source. Known: the kernel
-// refuses the node's own addresses from outside for IPv4 only, an uplink for both (uplink_source).
+// refuses packets from outside with its own addresses for IPv4 only, an uplink for both
+// (uplink_source).
 func (r *router) fromNode(frame []byte) bool {
 	p := testpkt.Parse(frame)
 	return p.IPv6 != nil && r.own[p.IPv6.Source]

@@ -52,7 +52,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// rounds runs test with seed after seed. A seed that fails is the last.
+// rounds runs test with seed after seed, until one fails.
 func rounds(t *testing.T, few int, test func(t *testing.T, rng *rand.Rand)) {
 	t.Helper()
 	testnet.RequireRoot(t)

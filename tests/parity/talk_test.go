@@ -24,7 +24,7 @@ type talk struct {
 	proto    uint8
 	from, to netip.AddrPort // initiator and responder
 	steps    int            // packets so far
-	end      int            // after so many it begins anew
+	end      int            // number of packets after which it starts again
 	seq      [2]uint32      // next of each direction
 	id       uint16         // ICMP echo
 	frames   int            // numbers of fragments
@@ -54,8 +54,8 @@ func (k *talk) String() string {
 	return fmt.Sprintf("%d %s>%s", k.proto, k.from, k.to)
 }
 
-// next returns the next packet from its transport header on, and whether the host that
-// began sends it. text is its payload.
+// next returns the next packet from its transport header on, and whether the initiator sends it.
+// text is its payload.
 func (k *talk) next(rng *rand.Rand, text string) (forth bool, layers []testpkt.Layer) {
 	if k.steps >= k.end {
 		k.steps, k.seq = 0, [2]uint32{rng.Uint32(), rng.Uint32()}
@@ -80,7 +80,7 @@ func (k *talk) next(rng *rand.Rand, text string) (forth bool, layers []testpkt.L
 			{true, true}: testpkt.V6EchoRequest, {true, false}: testpkt.V6EchoReply}[[2]bool{v6, forth}]
 		return forth, []testpkt.Layer{testpkt.ICMP{V6: v6, Type: kind, ID: k.id, Seq: uint16(step)}, testpkt.Payload(text)}
 	default:
-		header := []byte{0, 0, 8, 0} // GRE of IPv4, which it is not
+		header := []byte{0, 0, 8, 0} // GRE that claims to contain IPv4
 		if k.proto == protoESP {
 			header = []byte{0, 0, byte(k.id >> 8), byte(k.id), 0, 0, 0, byte(step)}
 		}

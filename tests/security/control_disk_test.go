@@ -34,7 +34,7 @@ func (s *controlSite) smallDisk() {
 	})
 }
 
-// diskObjects are a bridge and a rule, so that the network has something to remember.
+// diskObjects are a bridge, so that the network has state to store, and a group.
 const diskObjects = `
 kind: Bridge
 name: br
@@ -177,8 +177,7 @@ func TestR8TooFewFiles(t *testing.T) {
 	s.Start()
 }
 
-// TestR10DamagedStore damages the store of a daemon that was stopped: the copy beside it takes
-// its place.
+// TestR10DamagedStore damages the store of a stopped daemon: the copy beside it takes its place.
 func TestR10DamagedStore(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// mostMemory is how much more memory users with read access can make the daemon use.
+// mostMemory is how much additional memory users with read access can make the daemon use.
 const mostMemory = 64 << 20
 
 // slowest is how long a commit of root may take on a busy machine: before the fix it was 42 s.
@@ -25,7 +25,7 @@ func repeated(word string) string {
 	return strings.TrimSuffix(strings.Repeat(word+",", n), ",")
 }
 
-// numbered is repeated with a number in place of %d or %x, for so many bytes.
+// numbered is like repeated, with a number in place of %d or %x, and for the given number of bytes.
 func numbered(word string, bytes int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < bytes-64; i++ {
@@ -34,9 +34,9 @@ func numbered(word string, bytes int) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-// manyPrefixes are objects of one megabyte that would become hundreds of megabytes.
+// manyPrefixes are objects of one megabyte that would expand to hundreds of megabytes.
 func manyPrefixes() map[string]string {
-	// Each range is another one, 127 prefixes.
+	// The ranges differ, and each consists of 127 prefixes.
 	ranges := numbered(`"::1:%x-8000::"`, api.MaxRequest-4096)
 	return map[string]string{
 		"match":   `{"kind":"FirewallRule","name":"a","spec":{"action":"deny","match":{"source":[` + ranges + `]}}}`,
@@ -51,8 +51,8 @@ func manyPrefixes() map[string]string {
 	}
 }
 
-// TestS3MemoryOfDryRuns has a member of the group send seven requests at once, each of one
-// megabyte, of which each would become hundreds of megabytes.
+// TestS3MemoryOfDryRuns: a member of the group sends seven requests of one megabyte at once, each
+// of which would expand to hundreds of megabytes.
 func TestS3MemoryOfDryRuns(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()
@@ -85,8 +85,8 @@ func TestS3MemoryOfDryRuns(t *testing.T) {
 	}
 }
 
-// TestS3UnreadReplies has a member of the group request the largest object over all connections that
-// it may have, and read none of the replies, while another member reads them.
+// TestS3UnreadReplies: a member of the group requests the largest object over all connections that
+// it may have, and reads none of the replies, while another member reads them.
 func TestS3UnreadReplies(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()
@@ -133,7 +133,7 @@ func TestS3UnreadReplies(t *testing.T) {
 	}
 }
 
-// groupPatterns are changes of one megabyte that take long to be looked through.
+// groupPatterns are changes of one megabyte that take long to evaluate.
 func groupPatterns() map[string]string {
 	user := `{"kind":"AddressGroup","name":"u%d","spec":{"members":["group:a"]}}`
 	leaf := `{"kind":"AddressGroup","name":"l%d","spec":{"members":[]}}`
@@ -148,8 +148,8 @@ func groupPatterns() map[string]string {
 	}
 }
 
-// TestS3CommitsBesideDryRuns has a member of the group plan changes of groups that refer to
-// each other, seven at a time, while root commits.
+// TestS3CommitsBesideDryRuns: a member of the group requests dry runs of groups that refer to each
+// other, seven at a time, while root commits.
 func TestS3CommitsBesideDryRuns(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()

@@ -20,7 +20,7 @@ import (
 // bounds of the contract; see make hostile.
 const hostileEnv = "LOXILIGHT_HOSTILE"
 
-// fuzzer makes requests of users with read access, of all methods, most of them wrong.
+// fuzzer generates requests of users with read access, of all methods, most of them wrong.
 type fuzzer struct{ *rand.Rand }
 
 func (f fuzzer) pick(words ...string) string { return words[f.IntN(len(words))] }
@@ -30,7 +30,7 @@ func (f fuzzer) word() string {
 		strings.Repeat("<", f.IntN(300)), "Service", "AddressGroup", "FirewallRule", "9223372036854775808")
 }
 
-// value is any JSON.
+// value returns random JSON.
 func (f fuzzer) value(depth int) string {
 	switch n := f.IntN(9); {
 	case n < 3 || depth > 5:
@@ -55,7 +55,7 @@ func (f fuzzer) list(each func() string) string {
 	return strings.Join(words, ",")
 }
 
-// object is an object that is right, or nearly.
+// object returns an object that is valid, or nearly so.
 func (f fuzzer) object() string {
 	name := fmt.Sprintf(`"name":"n%d"`, f.IntN(50))
 	ranges := numbered(`"::1:%x-8000::"`, 64+f.IntN(3000))
@@ -70,7 +70,7 @@ func (f fuzzer) object() string {
 	) + "}"
 }
 
-// large are requests of a megabyte, ready made.
+// large returns prepared requests of a megabyte.
 var large = sync.OnceValue(func() []string {
 	var all []string
 	for _, patterns := range []map[string]string{manyPrefixes(), groupPatterns()} {
@@ -87,7 +87,7 @@ var hostileMethods = []string{
 	api.MethodCounters, api.MethodNetworkList, api.MethodCNI, api.MethodAddressesList, api.MethodEventsList, "nothing",
 }
 
-// request returns one request with the id, and whether it may be answered with a result.
+// request returns one request with the id.
 func (f fuzzer) request(id int) string {
 	method := hostileMethods[f.IntN(len(hostileMethods))]
 	params := f.value(0)
@@ -109,7 +109,7 @@ func (f fuzzer) request(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}`, id, method, params)
 }
 
-// changing are the methods that a reader is never answered with a result, without dryRun.
+// changing are the methods without dryRun that never return a result to a reader.
 var changing = []string{api.MethodConfirm, api.MethodReload, api.MethodConnectionsFlush, api.MethodCNI}
 
 // wrong returns the error of the reply to a request; empty: no error.
@@ -131,7 +131,8 @@ func wrong(request string, id int, r api.Reply, size int) string {
 	return ""
 }
 
-// hostile sends requests over one connection, several at a time without reading, until stop.
+// hostile sends requests, over one connection after another, until stop. Some connections end
+// within a request.
 func (s *controlSite) hostile(f fuzzer, uid int, stop <-chan struct{}, count, bad *atomic.Int64) {
 	for {
 		p, err := s.dialAs(uid)
@@ -143,14 +144,14 @@ func (s *controlSite) hostile(f fuzzer, uid int, stop <-chan struct{}, count, ba
 			default:
 			}
 			request := f.request(id)
-			if f.IntN(30) == 0 { // half a request, and away
+			if f.IntN(30) == 0 { // half a request, then disconnect
 				_ = p.send([]byte(request)[:len(request)/2])
 				break
 			}
 			var r api.Reply
 			var size int
 			if r, size, err = p.call([]byte(request)); err != nil {
-				break // hung up on: there are too many
+				break // disconnected: too many connections
 			}
 			count.Add(1)
 			if why := wrong(request, id, r, size); why != "" && bad.Add(1) < 10 {

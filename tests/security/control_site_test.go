@@ -84,8 +84,8 @@ func (s *controlSite) limited(command string) {
 	}
 }
 
-// dialAs connects to the control socket as another user of the group loxilight, by a thread
-// that takes that user's ids meanwhile, and shakes hands.
+// dialAs connects to the control socket as another user of the group loxilight, from a thread that
+// temporarily has that user's ids, and performs the handshake.
 func (s *controlSite) dialAs(uid int) (*peer, error) {
 	c, err := dialAs(uid, s.Socket)
 	if err != nil {
@@ -124,7 +124,7 @@ func dialAs(uid int, path string) (c net.Conn, err error) {
 	return c, err
 }
 
-// connect connects without giving the thread away, as net.Dial may.
+// connect connects without leaving its thread, as net.Dial may.
 func connect(path string) (net.Conn, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -182,7 +182,7 @@ func (p *peer) call(body []byte) (r api.Reply, size int, err error) {
 	return p.receive()
 }
 
-// dryRun is an apply of objects with dryRun.
+// dryRun returns an apply request for objects with dryRun.
 func dryRun(objects string) []byte {
 	return []byte(`{"jsonrpc":"2.0","id":1,"method":"apply","params":{"dryRun":true,"objects":[` + objects + `]}}`)
 }
@@ -208,7 +208,7 @@ func (s *controlSite) memory() (now, peak int) {
 	return now, peak
 }
 
-// forgetPeak begins the daemon's peak memory anew.
+// forgetPeak resets the daemon's peak memory.
 func (s *controlSite) forgetPeak() {
 	s.t.Helper()
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.Process().PID()), []byte("5"), 0); err != nil {
@@ -220,8 +220,8 @@ func (s *controlSite) forgetPeak() {
 const commitsEnv = "LOXILIGHT_COMMITS"
 
 // commits changes an object until standard input ends, and writes how long each commit took, in ns.
-// It is a process of its own, as an operator's llcli is: in the attackers' process it would measure
-// how long it waits for them.
+// It is a process of its own, as an operator's llcli is: in the attackers' process it would also
+// measure how long it waits for them.
 func commits(socket string) (code int) {
 	c, err := client.New(client.Options{Socket: socket, Timeout: patience})
 	if err != nil {
@@ -272,7 +272,7 @@ func (s *controlSite) beside(attack func()) (took []time.Duration) {
 		s.t.Fatal(err)
 	}
 	attack()
-	_ = stop.Close() // as it ends
+	_ = stop.Close() // the commits end then
 	if err := root.Wait(); err != nil {
 		s.t.Errorf("commits of root: %v: %s", err, errors.String())
 	}

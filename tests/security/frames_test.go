@@ -23,8 +23,8 @@ type frameSite struct {
 	family              int // 0: IPv4, 1: IPv6
 }
 
-// hostile is a frame that must not reach the victim. Counted is the reason by which node 1 counts
-// it; empty: the kernel drops it, or nothing is counted.
+// hostile is a frame that must not reach the victim. counted is the drop reason by which node 1
+// counts it; empty: the kernel drops it, or nothing is counted.
 type hostile struct {
 	name, counted string
 	frame         []byte
@@ -34,7 +34,7 @@ type hostile struct {
 // frameList collects the frames of one sender.
 type frameList []hostile
 
-// add adds a frame of these layers. Its mark is its payload; a message that must not be longer is
+// add adds a frame of these layers. Its mark is its payload; a message that must not be extended is
 // its own mark.
 func (l *frameList) add(name, counted string, layers ...testpkt.Layer) {
 	if _, ok := layers[len(layers)-1].(testpkt.Raw); ok {
@@ -122,7 +122,7 @@ func (s *frameSite) wantNone(t *testing.T, who string, from *testnet.NS, list fr
 	}
 }
 
-// of returns the one of two values for the family.
+// of returns the value for the family.
 func of[T any](s *frameSite, four, six T) T {
 	if s.family == 0 {
 		return four
@@ -153,7 +153,7 @@ func (s *frameSite) routed(t *testing.T, ns *testnet.NS) testpkt.Ethernet {
 	return testpkt.Ethernet{Source: ns.MAC(t, "eth0"), Destination: s.nodes[0].ns.MAC(t, "eth0")}
 }
 
-// fragment is the IP header of the first or of a later fragment.
+// fragment returns the IP header of the first or of a later fragment.
 func (s *frameSite) fragment(from netip.Addr, later bool, protocol uint8) testpkt.Layer {
 	offset := 0
 	if later {
@@ -168,7 +168,7 @@ func (s *frameSite) fragment(from netip.Addr, later bool, protocol uint8) testpk
 // filler is an extension header without a meaning.
 var filler = testpkt.Extension{Type: testpkt.Destination, Data: []byte{1, 4, 0, 0, 0, 0}}
 
-// options is an IP header with options, or with an extension header.
+// options returns an IP header with options, or with an extension header.
 func (s *frameSite) options(from netip.Addr) testpkt.Layer {
 	if s.family == 0 {
 		return testpkt.IPv4{Source: from, Destination: s.victim.addr[0], Options: []byte{148, 4, 0, 0}}
@@ -185,7 +185,7 @@ func (s *frameSite) foreign() map[string]netip.Addr {
 	}
 }
 
-// invalid are sources that no packet from elsewhere has.
+// invalid are sources that no packet from another host can have.
 func (s *frameSite) invalid() map[string]netip.Addr {
 	return map[string]netip.Addr{
 		"no address": s.addr("0.0.0.0", "::"), "a group": s.addr("224.0.0.5", "ff02::5"),
@@ -236,7 +236,7 @@ func (s *frameSite) ofPod(t *testing.T) (l frameList) {
 	return l
 }
 
-// tunnel is an IP header before another one.
+// tunnel returns an IP header that precedes another one.
 func (s *frameSite) tunnel(from netip.Addr, protocol uint8) testpkt.Layer {
 	if s.family == 0 {
 		return testpkt.IPv4{Source: from, Destination: s.victim.addr[0], Protocol: protocol}

@@ -62,7 +62,7 @@ func (s *frameSite) malformed(l *frameList, eth testpkt.Ethernet, from netip.Add
 	l.changed("a wrong checksum", "", func(ip []byte) []byte { ip[10] ^= 0x55; return ip }, eth, s.ip(from), s.udp())
 }
 
-// wrapped returns the header of a VXLAN or Geneve tunnel, after UDP's, and a frame.
+// wrapped returns the VXLAN or Geneve header that follows the UDP header, and a frame.
 func (k overlayKind) wrapped(frame []byte) []byte {
 	header := []byte{8, 0, 0, 0}
 	if k.tunnel == "geneve" {
@@ -71,8 +71,8 @@ func (k overlayKind) wrapped(frame []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(header, overlayVNI<<8), frame...)
 }
 
-// ofUnderlay returns the frames of node 3, a Peer, and of a host that is none. Their inner packets
-// are for the victim.
+// ofUnderlay returns the frames of node 3, a Peer, and of a host that is not a Peer. Their inner
+// packets are for the victim.
 func (s *frameSite) ofUnderlay(t *testing.T) (l frameList) {
 	eth, inside := s.routed(t, s.third), testpkt.Ethernet{Source: [6]byte{2, 9, 8, 7, 6, 5}, Destination: [6]byte{2, 1, 2, 3, 4, 5}}
 	genuine, other := s.inPods(3, 9, s.family), s.other.addr[s.family]
@@ -82,7 +82,7 @@ func (s *frameSite) ofUnderlay(t *testing.T) (l frameList) {
 		l.raw(name, counted, outer(s.wrapped(testpkt.Build(append(append([]testpkt.Layer{inside}, layers...), testpkt.Payload(mark))...))), mark)
 	}
 	sources := s.foreign()
-	delete(sources, "a pod of node 3") // is right
+	delete(sources, "a pod of node 3") // permitted
 	for who, a := range sources {
 		inner("inner source of "+who, "tunnel_source", s.ip(a), s.udp())
 	}
@@ -105,7 +105,7 @@ func (s *frameSite) ofUnderlay(t *testing.T) (l frameList) {
 	return l
 }
 
-// innerFrames adds tunnelled frames that are no packets for pods.
+// innerFrames adds tunnelled frames that are not packets for pods.
 func (s *frameSite) innerFrames(l *frameList, inside testpkt.Ethernet, outer func([]byte) []byte, genuine netip.Addr) {
 	frame := func(layers ...testpkt.Layer) ([]byte, string) {
 		mark := fmt.Sprintf("HOSTILE %03d", len(*l))
@@ -127,14 +127,14 @@ func (s *frameSite) innerFrames(l *frameList, inside testpkt.Ethernet, outer fun
 	flags := s.wrapped(b)
 	flags[0] ^= 0x48 // VXLAN: no VNI; Geneve: another version
 	l.raw("a header of another tunnel", "", outer(flags), mark)
-	// A packet for the node's address among its pods, which has a tunnel's packet itself.
+	// A packet for the node's address among its pods, which itself contains a tunnel packet.
 	b, mark = frame(s.ip(s.inPods(2, 9, s.family)), s.udp())
 	nested := testpkt.Build(inside, ipHeader(genuine, s.inPods(1, 2, s.family)),
 		testpkt.UDP{Source: 50001, Destination: s.port()}, testpkt.Payload(s.wrapped(b)))
 	l.raw("a tunnel in the tunnel", map[bool]string{false: "tunnel_unknown_peer"}[s.merged], outer(s.wrapped(nested)), mark)
 }
 
-// outerHeaders adds packets whose inner packet is right.
+// outerHeaders adds packets whose inner packet is valid.
 func (s *frameSite) outerHeaders(t *testing.T, l *frameList, genuine netip.Addr) {
 	payload := func() ([]byte, string) {
 		mark := fmt.Sprintf("HOSTILE %03d", len(*l))
@@ -172,7 +172,7 @@ func (s *frameSite) outerHeaders(t *testing.T, l *frameList, genuine netip.Addr)
 	}
 }
 
-// tunnelIP is an outer IP header.
+// tunnelIP returns an outer IP header.
 func (s *frameSite) tunnelIP(from, to netip.Addr, protocol uint8) testpkt.Layer {
 	if from.Is4() {
 		return testpkt.IPv4{Source: from, Destination: to, Protocol: protocol}

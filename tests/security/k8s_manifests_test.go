@@ -132,8 +132,8 @@ func rightsOf(all []manifest, account string) (rights []string) {
 	return rights
 }
 
-// TestS11Accounts: the rights of the account on each node, and of the Deployment's account. The
-// rights are evaluated here, and tried with tokens of pods in tests/k8s.
+// TestS11Accounts: the account on each node, and the Deployment's account, have exactly the
+// required rights. The rights are evaluated here, and tried with tokens of pods in tests/k8s.
 func TestS11Accounts(t *testing.T) {
 	for _, file := range []string{"loxilight.yaml", "loxilight-agent.yaml"} {
 		all := readManifests(t, file)
@@ -165,9 +165,9 @@ func TestS11Accounts(t *testing.T) {
 	}
 }
 
-// checkPolicy: the patches of nodes/status by an account are bound to the node of its token, and
-// are refused if the policy cannot be evaluated. Its expressions are tested in tests/k8s, by a
-// real API server.
+// checkPolicy: the patches of nodes/status by an account are restricted to the node of its token,
+// and are refused if the policy cannot be evaluated. Its expressions are tested in tests/k8s, with
+// a real API server.
 func checkPolicy(t *testing.T, file string, all []manifest, user string) {
 	t.Helper()
 	for _, p := range all {
@@ -203,7 +203,7 @@ func checkPolicy(t *testing.T, file string, all []manifest, user string) {
 }
 
 // TestS10Containers: containers are root only if they prepare the node or run the daemon itself,
-// and the numbers of users are the same in all files.
+// and the ids of groups are the same in all files.
 func TestS10Containers(t *testing.T) {
 	root := map[string][]string{"install-plugin": nil, "prepare-cni": {"CHOWN"}, "uninstall": nil} // with the capabilities that they keep
 	for _, file := range []string{"loxilight.yaml", "loxilight-agent.yaml", "loxilight-leave.yaml"} {

@@ -17,9 +17,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestS17ProbesDoNotPileUp: clients that send one request and keep their connections, at the port
-// of the agent's probes and at the health check port of a Service. Each connection ends with its
-// answer, and probes are answered throughout.
+// TestS17ProbesDoNotPileUp: clients send one request and keep their connections, at the port of the
+// agent's probes and at the health check port of a Service. Each connection ends with its answer,
+// and probes are answered throughout.
 func TestS17ProbesDoNotPileUp(t *testing.T) {
 	probes, balancer := freePort(t), freePort(t)
 	k := newKubeNode(t, fmt.Sprintf("health: {listen: \"127.0.0.1:%d\"}\n", probes))

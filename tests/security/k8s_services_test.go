@@ -70,8 +70,8 @@ func testTheft(t *testing.T, config, why string) {
 	}
 }
 
-// TestS4ForeignAddresses: addresses of nodes and pods, of metadata services and of anything
-// else on the internet in externalIPs (CVE-2020-8554), and in a status.
+// TestS4ForeignAddresses: addresses of nodes and pods, of metadata services and of other hosts on
+// the internet are refused in externalIPs (CVE-2020-8554), and all but the last in a status.
 func TestS4ForeignAddresses(t *testing.T) {
 	k := newKubeNode(t, "health: {listen: \"\"}\n")
 	k.lan.ServeTCP(t, "192.0.2.51:8080", "EVIL")

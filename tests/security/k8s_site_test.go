@@ -24,8 +24,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// kubeNode is a node of Kubernetes with a real daemon and a real agent, and a LAN with
-// clients and servers. The API server accepts all that it is sent, as the attacker writes it.
+// kubeNode is a node of Kubernetes with a real daemon and a real agent, and a LAN with clients and
+// servers. The API server accepts everything, as the attacker writes it.
 //
 //	lan                                     node
 //	192.0.2.77  clients ──────── eth0  192.0.2.1, fd00:2::1
@@ -52,7 +52,7 @@ var agentProgram = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// newKubeNode starts all of it; config is agent.yaml.
+// newKubeNode starts all of it; config is added to agent.yaml.
 func newKubeNode(t *testing.T, config string) *kubeNode {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -151,7 +151,7 @@ func (k *kubeNode) eventOf(service, text string) {
 	})
 }
 
-// kubeNodeObject is the Node of number i.
+// kubeNodeObject returns the Node with number i.
 func kubeNodeObject(name string, i int) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{
 		PodCIDRs: []string{fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:244:%d::/64", i)},
@@ -163,7 +163,7 @@ func kubeNodeObject(name string, i int) *corev1.Node {
 	return n
 }
 
-// kubeService is a Service of port 443, as old as age says.
+// kubeService returns a Service with port 443, of the given age.
 func kubeService(namespace, name string, age time.Duration, clusterIPs ...string) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))},
@@ -175,7 +175,7 @@ func kubeService(namespace, name string, age time.Duration, clusterIPs ...string
 	return s
 }
 
-// kubeSlices are a slice of each family with one endpoint, at port 8080.
+// kubeSlices returns a slice of each family with one endpoint, at port 8080.
 func kubeSlices(namespace, service string, addresses ...string) (all []*discoveryv1.EndpointSlice) {
 	for i, a := range addresses {
 		ready, port, protocol, unnamed := true, int32(8080), corev1.ProtocolTCP, ""

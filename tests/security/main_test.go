@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package security has the attacks that loxilight must withstand, against the real daemon
-// and the real data plane, in network namespaces. Each test names the finding that it
-// closes: TestS1… to TestS19….
+// Package security contains the attacks that loxilight must withstand, against the real daemon and
+// the real data plane, in network namespaces. Each test names the finding that it closes: TestS1…
+// to TestS19….
 package security
 
 import (

@@ -77,7 +77,7 @@ func (p *podsPod) addressOf(other netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// newDialogue is the connection of a pod, whose outer port is not known yet.
+// newDialogue returns the connection of a pod, whose outer port is not known yet.
 func (s *podsSite) newDialogue(p *podsPod, protocol string, inner, remote netip.AddrPort) *dialogue {
 	return &dialogue{
 		s: s, protocol: protocol, pod: p.Wire(s.t, "eth0"), lan: s.lan.Wire(s.t, "eth0"), inner: inner, remote: remote,
@@ -86,9 +86,9 @@ func (s *podsSite) newDialogue(p *podsPod, protocol string, inner, remote netip.
 	}
 }
 
-// TestS12Closing: a host of the LAN sends packets that close a masqueraded connection, in the name
-// of the remote and with a guessed sequence number or verification tag. The connection stays
-// established, and a genuine packet closes it.
+// TestS12Closing: a host of the LAN sends packets that close a masqueraded connection, with the
+// address of the remote and with a guessed sequence number or verification tag. The connection
+// stays established, and a genuine packet closes it.
 func TestS12Closing(t *testing.T) {
 	s := newPodsSite(t, "tables: {connections: 8192, halfOpen: 4096}")
 	p := s.addPod(nil)

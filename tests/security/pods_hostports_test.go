@@ -15,9 +15,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestS2ForeignHostIP: a pod asks for host ports at addresses that are not the node's. ADD
-// fails with code 7 and names the port mapping, packets to the address are not redirected,
-// and the address is not announced on the LAN.
+// TestS2ForeignHostIP: a pod requests host ports at addresses that are not the node's. ADD fails
+// with code 7 and names the port mapping, packets to the address are not redirected, and the
+// address is not announced on the LAN.
 func TestS2ForeignHostIP(t *testing.T) {
 	s := newPodsSite(t)
 	victim := s.addPod(nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// macText is the MAC of a device.
+// macText returns the MAC of a device as text.
 func macText(t *testing.T, ns *testnet.NS, device string) string {
 	mac := ns.MAC(t, device)
 	return net.HardwareAddr(mac[:]).String()
@@ -48,7 +48,7 @@ func TestS5MACOfTheSwitch(t *testing.T) {
 			}
 			if err == nil {
 				for i, host := range []string{"192.0.2.77", "2001:db8:2::77"} {
-					answers(evil.NS, host, 7001) // has the bridge learn
+					answers(evil.NS, host, 7001) // makes the bridge learn
 					if got := answers(victim.NS, host, 7000); len(got) == 0 {
 						t.Errorf("a pod with the MAC of %s cuts off others (IPv%d)", of, 4+2*i)
 					}

@@ -26,8 +26,8 @@ type bridged struct {
 	addr [2]netip.Addr // IPv4, IPv6
 }
 
-// talk makes a establish count connections with b, each with a MAC of its own for b: in a's frames
-// as their destination, and, if answersToo, as the source of b's.
+// talk makes a establish count connections with b. Each has a different MAC for b: as the
+// destination of a's frames, and, if answersToo, as the source of b's.
 func talk(t *testing.T, a, b bridged, first, count int, answersToo bool) {
 	t.Helper()
 	for i := first; i < first+count; i++ {
@@ -68,7 +68,8 @@ func (s *podsSite) taken() (count int) {
 }
 
 // expectTracked sends a request from a pod to the LAN host right after each attack, and expects
-// that its connections take the fast path, and that the attack has taken at most so many next hops.
+// that its connections take the fast path, and that the attack has not taken more next hops than
+// most.
 func (s *podsSite) expectTracked(victim *podsPod, what string, most int, attack func()) {
 	s.t.Helper()
 	for family, host := range hosts {
@@ -109,7 +110,7 @@ func (s *podsSite) expectTracked(victim *podsPod, what string, most int, attack 
 	}
 }
 
-// newNextHopsSite is a site whose LAN host answers expectTracked.
+// newNextHopsSite returns a site whose LAN host answers expectTracked.
 func newNextHopsSite(t *testing.T) *podsSite {
 	t.Helper()
 	s := newPodsSite(t, "tables: {connections: 131072, halfOpen: 131072}")

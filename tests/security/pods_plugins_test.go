@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestS10PluginOfTheCaller: a caller of the method cni, as root without capabilities may be, names
-// a folder of its own as CNI_PATH and an IPAM plugin in it. The daemon, which has capabilities,
-// does not run the plugin by ADD, CHECK or DEL, regardless of links and ".." in the names, and
-// runs a plugin of its configuration.
+// TestS10PluginOfTheCaller: a caller of the method cni, such as root without capabilities, names a
+// folder of its own as CNI_PATH and an IPAM plugin in it. The daemon, which has capabilities, does
+// not run the plugin for ADD, CHECK or DEL, regardless of links and ".." in the names, and runs a
+// plugin of its configuration.
 func TestS10PluginOfTheCaller(t *testing.T) {
 	dir := t.TempDir()
 	folder := func(name string) string {

@@ -55,8 +55,8 @@ func flood(t *testing.T, from *testnet.NS, to netip.AddrPort, first, last int) {
 	})
 }
 
-// TestS7SourcePorts: a pod sends datagrams to one address and port outside from all of its
-// ports, again and again. Another pod still reaches that address and port.
+// TestS7SourcePorts: a pod repeatedly sends datagrams to one address and port outside from all of
+// its ports. Another pod still reaches that address and port.
 func TestS7SourcePorts(t *testing.T) {
 	s := newPodsSite(t, "tables: {connections: 131072, halfOpen: 131072}")
 	evil, victim := s.addPod(nil), s.addPod(nil)
@@ -98,7 +98,7 @@ func TestS8Connections(t *testing.T) {
 	}
 }
 
-// outliveFlood has two new pods fill the table of connections, and the victim use a connection
+// outliveFlood lets two new pods fill the table of connections, and the victim use a connection
 // across a flood of opening packets.
 func outliveFlood(t *testing.T, s *podsSite, victim *podsPod, host netip.Addr) {
 	s.lan.ServeUDP(t, netip.AddrPortFrom(host, 7000).String(), "lan")

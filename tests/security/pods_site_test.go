@@ -72,7 +72,7 @@ func newPodsSite(t *testing.T, more ...string) *podsSite {
 	return s
 }
 
-// list returns a network configuration with the plugin; more contains further keys of it.
+// list returns a network configuration with the plugin; more contains its additional keys.
 func (s *podsSite) list(more map[string]any) *libcni.NetworkConfigList {
 	s.t.Helper()
 	ours := map[string]any{
@@ -101,7 +101,7 @@ type podsPod struct {
 	ips  []string // IPv4 first
 }
 
-// newPod makes the netns of a pod that is not attached yet. args are capability arguments.
+// newPod creates the netns of a pod that is not attached yet. args are capability arguments.
 func (s *podsSite) newPod(args map[string]any) *podsPod {
 	s.t.Helper()
 	s.pods++
@@ -140,7 +140,7 @@ func (s *podsSite) del(p *podsPod) {
 	}
 }
 
-// addPod makes a pod and attaches it.
+// addPod creates a pod and attaches it.
 func (s *podsSite) addPod(args map[string]any) *podsPod {
 	s.t.Helper()
 	p := s.newPod(args)
@@ -150,8 +150,8 @@ func (s *podsSite) addPod(args map[string]any) *podsPod {
 	return p
 }
 
-// hostPort is the capability argument for one host port, which leads to the same port of
-// the pod.
+// hostPort returns the capability argument for one host port, which leads to the same port of the
+// pod.
 func hostPort(hostIP string, port int, protocol string) map[string]any {
 	return map[string]any{"portMappings": []map[string]any{
 		{"hostIP": hostIP, "hostPort": port, "containerPort": port, "protocol": protocol},

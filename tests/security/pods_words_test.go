@@ -55,9 +55,9 @@ func sendsWords(t *testing.T, ns *testnet.NS, device string) (set func(word uint
 	}
 }
 
-// TestS19Words: a pod with NET_ADMIN sets on its packets the words by which our programs mark a
-// packet as handled, while a copy of the programs takes over from another, and otherwise. Its
-// packets with the addresses of another pod are dropped.
+// TestS19Words: a pod with NET_ADMIN sets the words on its packets by which our programs mark a
+// packet as handled, both while one copy of the programs takes over from another, and otherwise.
+// Its packets with the addresses of another pod are dropped.
 func TestS19Words(t *testing.T) {
 	s := newPodsSite(t)
 	evil, victim, other := s.addPod(nil), s.addPod(nil), s.addPod(nil)

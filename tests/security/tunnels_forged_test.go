@@ -15,13 +15,13 @@ import (
 // forgedPort is the port on which pods listen for packets that must not arrive.
 const forgedPort = 5300
 
-// forgery is one tunnelled packet whose sender is no node: how it is sent, and its claimed source.
+// forgery is one tunnelled packet whose sender is not a node: how it is sent, and its description.
 type forgery struct {
 	name string
 	send func(payload []byte)
 }
 
-// TestS1Forged has a pod and a host of the LAN send the packets of another node's tunnel: from
+// TestS1Forged: a pod and a host of the LAN send the packets of another node's tunnel: from
 // sockets, by masquerade, by a Service, and by a NAT, with every kind of inner source.
 func TestS1Forged(t *testing.T) {
 	for _, kind := range []overlayKind{
@@ -69,7 +69,7 @@ func (s *overlaySite) forgeries(t *testing.T, a *overlayPod) []forgery {
 	port := s.port()
 	all := []forgery{{"by a socket", func(b []byte) { s.sendOuter(t, a.NS, s.underlay(2), b) }}}
 	if port == 0 {
-		// Masquerade is not ours for GRE; of netfilter it is.
+		// We do not masquerade GRE, but netfilter does.
 		s.nodes[0].ns.Run(t, "nft", fmt.Sprintf("add table %[1]s nat; add chain %[1]s nat post { type nat hook postrouting priority 100; };"+
 			" add rule %[1]s nat post oifname eth0 masquerade", map[bool]string{true: "ip6", false: "ip"}[s.over6]))
 		return append(all, forgery{"by the host", func(b []byte) { s.sendOuter(t, s.host, s.underlay(2), b) }})
@@ -91,9 +91,9 @@ func (s *overlaySite) forgeries(t *testing.T, a *overlayPod) []forgery {
 	return append(all, forgery{"by the host", func(b []byte) { s.sendOuter(t, s.host, s.underlay(2), b) }})
 }
 
-// TestS1Established: node 1 sends, by its tunnel, a packet of a connection between a pod of node 2
-// and a pod of node 3: the source of a tunnelled packet must be behind its Peer, whether or not
-// there is a connection.
+// TestS1Established: node 1 sends, through its tunnel, a packet of a connection between a pod of
+// node 2 and a pod of node 3: the source of a tunnelled packet must be behind its Peer, whether or
+// not the packet belongs to a connection.
 func TestS1Established(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true, merged: true}} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestS1Established(t *testing.T) {
 	}
 }
 
-// TestS1OtherPort has a machine behind another port of node 2, which is no uplink, send with the
+// TestS1OtherPort: a machine behind another port of node 2, which is not an uplink, sends with the
 // underlay address of node 1.
 func TestS1OtherPort(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true}, {tunnel: "gre"}} {
@@ -154,7 +154,7 @@ func TestS1OtherPort(t *testing.T) {
 	}
 }
 
-// outer is the whole frame of a tunnel's packet.
+// outer returns the whole frame of a tunnel packet.
 func (k overlayKind) outer(eth testpkt.Ethernet, from, to netip.Addr, payload []byte) []byte {
 	layers := []testpkt.Layer{eth, testpkt.IPv4{Source: from, Destination: to, DontFragment: true, Protocol: 47}}
 	if from.Is6() {

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// frame builds a UDP datagram as a frame.
+// udpFrame builds a UDP datagram as a frame.
 func udpFrame(eth testpkt.Ethernet, from, to netip.AddrPort, text string) []byte {
 	var ip testpkt.Layer = testpkt.IPv4{Source: from.Addr(), Destination: to.Addr()}
 	if from.Addr().Is6() {
@@ -26,8 +26,8 @@ func udpFrame(eth testpkt.Ethernet, from, to netip.AddrPort, text string) []byte
 	return testpkt.Build(eth, ip, testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload(text))
 }
 
-// TestS13UplinkSources has a host of the LAN send with the addresses of pods, of their gateway and
-// of pods behind tunnels.
+// TestS13UplinkSources: a host of the LAN sends with the addresses of pods, of their gateway and of
+// pods behind tunnels.
 func TestS13UplinkSources(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "gre", over6: true, merged: true}} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestS13UplinkSources(t *testing.T) {
 }
 
 // TestS14Loopback: a host of the LAN, and a pod, send to a host port of the loopback, and from
-// addresses of it.
+// loopback addresses.
 func TestS14Loopback(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
 	a, b := s.pod(1, "a1"), s.pod(1, "b1")
@@ -93,7 +93,7 @@ func TestS14Loopback(t *testing.T) {
 	}
 }
 
-// gatewayMAC is the address of a pod's gateway on its link.
+// gatewayMAC returns the MAC of a pod's gateway on its link.
 func (s *overlaySite) gatewayMAC(t *testing.T, p *overlayPod) (mac [6]byte) {
 	t.Helper()
 	sendUDP(t, p.NS, netip.MustParseAddrPort("192.0.2.77:9"), []byte("who is the gateway?"))
@@ -108,8 +108,8 @@ func (s *overlaySite) gatewayMAC(t *testing.T, p *overlayPod) (mac [6]byte) {
 	return mac
 }
 
-// TestS6ICMPErrors has a host of the LAN, which rules let speak to one pod, send ICMP errors about
-// that to another one.
+// TestS6ICMPErrors: a host of the LAN, which rules allow to reach one pod, sends ICMP errors about
+// that connection to another pod.
 func TestS6ICMPErrors(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
 	a, b := s.pod(1, "a1"), s.pod(1, "b1")
@@ -169,8 +169,8 @@ func isForgedError(frame []byte) bool {
 	return (proto == 1 || proto == 58) && strings.Contains(string(frame), "FORGED in an error")
 }
 
-// TestS6Translated has a host of the LAN send ICMP errors about a masqueraded connection to another
-// address than the translated one: they are not translated, and reach no pod.
+// TestS6Translated: a host of the LAN sends ICMP errors about a masqueraded connection to an
+// address other than the translated one: they are not translated, and reach no pod.
 func TestS6Translated(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
 	a, b := s.pod(1, "a1"), s.pod(1, "b1")
@@ -222,7 +222,7 @@ func TestS9PathMTU(t *testing.T) {
 				network, e = "ip6:ipv6-icmp", testpkt.Build(testpkt.ICMP{V6: true, Type: 2, Seq: 1300}, testpkt.Payload(quoted))
 			}
 			senders := map[string]*testnet.NS{"a pod": a.NS}
-			if kind.port() != 0 { // GRE has nothing that only the path knows
+			if kind.port() != 0 { // GRE has no field that only the path knows
 				senders["a host of the LAN"] = s.host
 			}
 			h := a.listen(t, to)

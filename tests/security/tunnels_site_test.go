@@ -23,7 +23,7 @@ import (
 )
 
 // overlaySite is two nodes with pods behind tunnels, a third Peer whose node is simulated by the
-// test, and a host of the LAN that is no node.
+// test, and a host of the LAN that is not a node.
 //
 //	pods 10.76.1.3 … ── [switch 1] ══ loxi_test 10.76.1.2 [node 1] eth0 192.0.2.1 ─┐
 //	pods 10.76.2.3 … ── [switch 2] ══ loxi_test 10.76.2.2 [node 2] eth0 192.0.2.2 ─┼─ lan
@@ -76,7 +76,7 @@ type overlayPod struct {
 	addr [2]netip.Addr // IPv4, IPv6
 }
 
-// underlay returns the address of a node, 77 of the host.
+// underlay returns the underlay address of node i; 77: of the host.
 func (k overlayKind) underlay(i int) netip.Addr {
 	if k.over6 {
 		return netip.MustParseAddr(fmt.Sprintf("2001:db8:2::%d", i))
@@ -184,8 +184,8 @@ func (s *overlaySite) pod(i int, id string) *overlayPod {
 	return p
 }
 
-// encapsulated returns the payload of a tunnel's IP and UDP header for a datagram from one address
-// to another.
+// encapsulated returns the payload that follows a tunnel's IP and UDP headers, for a datagram from
+// one address to another.
 func (k overlayKind) encapsulated(from, to netip.AddrPort, text string) []byte {
 	var ip testpkt.Layer = testpkt.IPv4{Source: from.Addr(), Destination: to.Addr()}
 	eth, etherType := testpkt.Ethernet{Source: [6]byte{2, 9, 8, 7, 6, 5}, Destination: [6]byte{2, 1, 2, 3, 4, 5}}, uint16(0x0800)
@@ -245,7 +245,7 @@ type heard struct {
 	texts map[string]netip.AddrPort // and their senders
 }
 
-// listen has a pod receive datagrams at a port, of the family of addr.
+// listen lets a pod receive datagrams at an address and port.
 func (p *overlayPod) listen(t *testing.T, at netip.AddrPort) *heard {
 	t.Helper()
 	return &heard{p.ListenUDP(t, at.String()), map[string]netip.AddrPort{}}

@@ -79,7 +79,7 @@ func rounded(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// report puts a part in its place.
+// report inserts a part into the document.
 func report(t *testing.T, path, text string) {
 	t.Helper()
 	old, err := os.ReadFile(path)

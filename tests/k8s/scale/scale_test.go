@@ -30,7 +30,7 @@ const (
 	server    = "10.222.0.1:9000"
 )
 
-// number is how many there are to be of something.
+// number returns a number from the environment, or else the usual one.
 func number(name string, usual int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -46,11 +46,11 @@ type contestant struct {
 	began     time.Time
 	inStep    time.Duration
 	waits     []time.Duration
-	before    []cost // the changes of EndpointSlices
+	before    []cost // costs before the changes of EndpointSlices
 	after     []cost
 }
 
-// cost is the memory and the processor time of a process.
+// cost is the memory and the CPU time of a process.
 type cost struct {
 	name     string
 	resident int // MB
@@ -119,11 +119,11 @@ func answer(l net.Listener) {
 		if err != nil {
 			return
 		}
-		_ = conn.Close() // it was there, which is all
+		_ = conn.Close() // only the connection counts
 	}
 }
 
-// fill makes all objects, and returns the addresses of the probes.
+// fill creates all objects, and returns the addresses of the probes.
 func fill(t *testing.T, c *testk8s.Cluster, services, nodes int) []netip.AddrPort {
 	t.Helper()
 	const space = "/api/v1/namespaces/default"
@@ -201,7 +201,7 @@ func parallel(t *testing.T, count int, f func(i int) error) {
 	}
 }
 
-// node makes the Node that a contestant is.
+// node creates the Node of a contestant.
 func node(t *testing.T, c *testk8s.Cluster, name, ip, podCIDR string) {
 	t.Helper()
 	if err := post(c, "/api/v1/nodes", fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"spec":{"podCIDRs":[%q],"podCIDR":%[2]q}}`, name, podCIDR)); err != nil {
@@ -260,7 +260,7 @@ func (one *contestant) await(t *testing.T, ips []netip.AddrPort) {
 	one.inStep = time.Since(one.began)
 }
 
-// connects reports whether a connection is accepted, or refused.
+// connects reports whether a connection is accepted.
 func (one *contestant) connects(ip netip.AddrPort) bool {
 	err := one.ns.Try(func() error {
 		conn, err := net.DialTimeout("tcp4", ip.String(), 500*time.Millisecond)
@@ -276,8 +276,8 @@ func (one *contestant) connects(ip netip.AddrPort) bool {
 	return err == nil
 }
 
-// sample takes the server of a probe away from both, gives it back, and measures how
-// long each takes.
+// sample removes the server of a probe, adds it again, and measures how long each contestant takes
+// to serve it.
 func sample(t *testing.T, c *testk8s.Cluster, all []*contestant, i int, ip netip.AddrPort) {
 	t.Helper()
 	path := fmt.Sprintf("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/s%d", i)
@@ -313,14 +313,14 @@ func (one *contestant) costs(t *testing.T) (all []cost) {
 		}
 		rss := 0
 		for line := range strings.Lines(string(status)) {
-			_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &rss) // of another line: nothing
+			_, _ = fmt.Sscanf(line, "VmRSS: %d kB", &rss) // no match in other lines
 		}
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		fields := strings.Fields(string(stat)[strings.LastIndex(string(stat), ")")+1:])
-		ticks := 0 // its own and of the programs that it ran, as nft
+		ticks := 0 // of the process, and of programs that it ran, such as nft
 		for _, field := range fields[11:15] {
 			n, _ := strconv.Atoi(field) // the kernel writes numbers
 			ticks += n
