@@ -101,7 +101,7 @@ func (b *bench) services() lineup { return lineup{paths: b.paths} }
 func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func([]*rig) error) (err error) {
 	restore, err := raiseConntrack(connections)
 	if err != nil {
-		return fmt.Errorf("room for connections of nftables: %w", err)
+		return fmt.Errorf("raise the conntrack limit: %w", err)
 	}
 	defer func() { err = errors.Join(err, restore()) }()
 	var rigs []*rig

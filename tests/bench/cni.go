@@ -133,8 +133,8 @@ func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 	}()
 	count, many := min(cniPods, max(10, b.rounds*10)), min(cniMany, max(20, b.rounds*40))
 	s := b.report.section("Pods",
-		"ADD of the CNI plugins by namespaces that exist, from the start of the plugin to its end, in ms: loxilight-cni with\n"+
-			"its daemon, and Debian's `bridge` with `host-local`, which has no policy, and no guard against other addresses, to put in force.",
+		"Duration of ADD, from the start to the end of the plugin, for existing namespaces, in ms: loxilight-cni with its\n"+
+			"daemon, and Debian's `bridge` with `host-local`, which applies neither a policy nor a source guard.",
 		"what", pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	for _, c := range []struct {
 		name          string

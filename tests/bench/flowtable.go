@@ -94,10 +94,10 @@ func wantOffloaded(rigs []*rig, connections int) error {
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("what is offloaded: %w", err)
+			return fmt.Errorf("read the offloaded connections: %w", err)
 		}
 		if has := bytes.Count(listed, []byte("[OFFLOAD]")); has < connections {
-			return fmt.Errorf("%s: it has %d connections of %d", r.name, has, connections)
+			return fmt.Errorf("%s: %d of %d connections are offloaded", r.name, has, connections)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 		text += flowtableText
 	}
 	packets := b.report.section(f.title+": small UDP packets", forwardText+"\n"+
-		"Millions of 64-byte packets a second of one core, which does it all; each belongs to another connection than\nthe one before it."+text,
+		"Millions of 64-byte packets a second of one core that does all the work; each belongs to another connection than\nthe one before it."+text,
 		f.header(withXDP.paths, "to", "connections")...)
 	for _, p := range places {
 		err := b.withRigs(ctx, withXDP, b.connectionsMax, func(rigs []*rig) error {

@@ -117,7 +117,7 @@ func (d *loxilight) spawn(node *namespace, binary string) error {
 		})
 	}()
 	if err := <-started; err != nil {
-		return fmt.Errorf("start %s (make build makes it): %w", binary, err)
+		return fmt.Errorf("start %s (built by make build): %w", binary, err)
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func (d *loxilight) resident() (bytes int64, err error) {
 			return kib << 10, err
 		}
 	}
-	return 0, errors.New("the daemon's memory is not told by the kernel")
+	return 0, errors.New("the kernel does not report the daemon's memory")
 }
 
 // version returns the daemon's version.

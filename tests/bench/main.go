@@ -57,7 +57,7 @@ func command() error {
 	daemon := flag.String("daemon", "bin/loxilightd", "path of loxilightd; empty: measure the other paths only")
 	other := flag.String("other", "", "path of another build of loxilightd, to measure plain traffic beside")
 	output := flag.String("o", "", "file to write the report to; without it, standard output")
-	short := flag.Bool("short", false, "only show that all works; the figures mean little")
+	short := flag.Bool("short", false, "only check that everything works; the results are not meaningful")
 	emulated := flag.Bool("emulated", false, "the machine is one of make bench-kernels; measures less, and reports so")
 	limit := flag.Duration("limit", time.Hour, "longest time the run may take")
 	flag.Usage = func() {
@@ -102,7 +102,7 @@ func command() error {
 	}
 	err = b.all(ctx, flag.Args())
 	if ctx.Err() != nil && *output != "" { // write the results so far
-		return errors.Join(fmt.Errorf("%s stays as it was, the run was cut off: %w", *output, context.Cause(ctx)), err, b.write(""))
+		return errors.Join(fmt.Errorf("%s is unchanged: the run was interrupted: %w", *output, context.Cause(ctx)), err, b.write(""))
 	}
 	return errors.Join(err, b.write(*output))
 }
@@ -174,7 +174,7 @@ func carryParts(path, report string) (string, error) {
 		report, err = testreport.Put(report, testreport.Kubernetes, part)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s stays as it was: %w", path, err)
+		return "", fmt.Errorf("%s is unchanged: %w", path, err)
 	}
 	return report, nil
 }

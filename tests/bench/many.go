@@ -43,8 +43,8 @@ func (b *bench) many(ctx context.Context) error {
 func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) error {
 	count := grouped(len(services))
 	s := b.report.section(count+" services of 10 backends",
-		"Until packets are handled as told: all of them at once, where there was none; and one of them\n"+
-			"given other backends, the median and the longest of ten times. Memory is the daemon's own.",
+		"Time until a change is in force for packets: all services at once, from none; and one service given\n"+
+			"other backends, the median and the longest of ten changes. Memory is the daemon's own.",
 		"path", "all", "one change", "longest", "memory")
 	for _, r := range rigs {
 		if r.balancer == nil {

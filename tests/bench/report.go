@@ -98,8 +98,8 @@ the median of %d rounds, and in brackets the quartiles. Ratios from 0.9 to 1.1 c
 of different machines, or of different days, do not compare.
 
 The node, its client and the backends are network namespaces. Backends are *on the node*, in a namespace
-that one of its ports leads to, or *behind another port*, on another machine as the client is. To ports that
-lead to other machines there is nobody in another namespace whom a packet could be handed to without a
+that one of its ports leads to, or *behind another port*, on another machine as the client is. Ports that
+lead to other machines have no peer in another namespace to which packets could be redirected without a
 device: they are like NICs.
 
 How the kernel's own fast path, a flowtable of nftables, compares is in [benchmarks-qemu.md](benchmarks-qemu.md).

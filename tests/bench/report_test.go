@@ -120,7 +120,7 @@ func TestReportCarriesParts(t *testing.T) {
 	if err := os.WriteFile(path, []byte("<!-- part kubernetes -->\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.write(path); err == nil || !strings.Contains(err.Error(), "stays as it was") {
+	if err := b.write(path); err == nil || !strings.Contains(err.Error(), "is unchanged") {
 		t.Errorf("a part that was damaged is overwritten: %v", err)
 	}
 }

@@ -111,7 +111,7 @@ var packetCases = []struct {
 func (b *bench) udp(ctx context.Context) error {
 	s := b.report.section("Small UDP packets",
 		"Millions of 64-byte packets a second of one core, through one service with ten backends. Every\n"+
-			"packet belongs to another connection than the one before it. The core does it all: it makes the\n"+
+			"packet belongs to another connection than the one before it. The core does all the work: it makes the\n"+
 			"packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and swallows it. The last row\n"+
 			"is without a node, swallowed where it begins: no path can be faster."+xdpText,
 		"backends", "connections", pathKernel, pathNftables, pathOurs, pathXDP, pathOurs+" to nftables")
@@ -166,7 +166,7 @@ func (b *bench) ceiling(ctx context.Context) (float64, error) {
 	}
 	c, err := compare(ctx, []*rig{r}, b.rounds, func(r *rig) (float64, error) { return packetRate(r, name, b.packetCount) })
 	if err != nil {
-		return 0, fmt.Errorf("packets that stay out of the node: %w", err)
+		return 0, fmt.Errorf("packets swallowed on arrival: %w", err)
 	}
 	return c.of(name).median, nil
 }

@@ -25,9 +25,9 @@ var pathsInXDP = []string{pathXDP, pathOtherXDP}
 func (r *rig) inXDP() bool { return slices.Contains(pathsInXDP, r.name) }
 
 // xdpText describes the setup for our programs in XDP.
-const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. There alone the pod has GRO switched on, without which its\n" +
-	"end of the veth takes no frames; and packets to another port are swallowed in XDP on the wire, since what leaves by\n" +
-	"a NIC in XDP is a frame without an sk_buff."
+const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. Only on this path is GRO enabled in the pod, whose\n" +
+	"end of the veth needs it to accept frames; and packets to another port are swallowed in XDP on the wire, since a NIC\n" +
+	"sends XDP frames without an sk_buff."
 
 // takeFrames makes the receivers accept frames that the node sends in XDP. A pod converts them to
 // packets; a wire swallows them as they are, as a NIC would send them.
@@ -79,7 +79,7 @@ func wantXDP(ctx context.Context, r *rig) error {
 	}
 	after, err := program.Stats()
 	if err == nil && after.RunCount-before.RunCount > xdpProbe/10 {
-		err = errors.New("packets do not go by XDP")
+		err = errors.New("packets are not handled in XDP")
 	}
 	return err
 }

@@ -68,17 +68,17 @@ func TestStrangersAtADevice(t *testing.T) {
 				return err == nil && strings.Contains(out, tt.want)
 			}
 			if !mended() {
-				t.Fatal("it is not as it should be before that")
+				t.Fatal("not in the expected state before the change")
 			}
 			for range 5 {
 				words := strings.Fields(tt.stranger)
 				sw.Run(t, words[0], words[1:]...)
 				if err := s.check(list, p); err == nil && !mended() {
-					t.Error("CHECK is content, and it is not mended")
+					t.Error("CHECK succeeds although the change is not repaired")
 				}
-				testnet.Eventually(t, time.Second, "it is mended", mended)
+				testnet.Eventually(t, time.Second, "it is repaired", mended)
 			}
-			testnet.Eventually(t, 5*time.Second, "CHECK is content", func() bool { return s.check(list, p) == nil })
+			testnet.Eventually(t, 5*time.Second, "CHECK succeeds", func() bool { return s.check(list, p) == nil })
 			for _, a := range gateways {
 				testnet.Eventually(t, 5*time.Second, "the pod reaches "+a.String(), func() bool { return p.ping(a) == nil })
 			}

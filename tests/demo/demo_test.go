@@ -99,7 +99,7 @@ func TestReaderGoes(t *testing.T) {
 	}
 	r.Close()
 	if err := cmd.Wait(); err == nil {
-		t.Error("it says that all went well, and nobody heard it")
+		t.Error("it reports success although its output had no reader")
 	}
 	expectNothingLeft(t, cmd.Process.Pid, dir, tmp)
 }

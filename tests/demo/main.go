@@ -49,9 +49,9 @@ func main() {
 	code := s.play(d.run)
 	switch {
 	case code == 130:
-		fmt.Println("\nInterrupted. Everything was taken down.")
+		fmt.Println("\nInterrupted. Everything was removed.")
 	case code == 0:
-		fmt.Println("\nAll as it should be. Everything was taken down: nothing is left on this machine.")
+		fmt.Println("\nAll steps succeeded. Everything was removed; nothing is left on this machine.")
 	}
 	os.Exit(code)
 }
@@ -75,7 +75,7 @@ func (d *demo) run() {
 	d.build()
 	fmt.Print(network)
 
-	d.chapter("The daemon starts, and is told what to do")
+	d.chapter("The daemon starts and is configured")
 	d.daemon = testdaemon.New(d, d.node, d.programs,
 		"tables: {connections: 65536, halfOpen: 16384, services: 1024, backends: 1024, slots: 65536, affinity: 1024, ranges: 1024}")
 	d.daemon.Start()
@@ -87,7 +87,7 @@ func (d *demo) run() {
 		d.spread(address, 300)
 	}
 
-	d.chapter("What the daemon knows of it")
+	d.chapter("The daemon's view of the traffic")
 	d.llcli("connections", "--service", "web", "--limit", "6")
 	d.llcli("counters", "service", "web")
 
@@ -97,7 +97,7 @@ func (d *demo) run() {
 	d.chapter("The daemon is killed and started again while requests come in")
 	d.restart()
 
-	d.chapter("How it stands in the end")
+	d.chapter("Final state")
 	d.llcli("status")
 	d.llcli("get", "services", "-o", "wide")
 }

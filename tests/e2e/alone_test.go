@@ -151,12 +151,12 @@ func (s *site) expectMovesFollowed(t *testing.T, fronts []string) {
 	}
 	begin := time.Now()
 	for i, c := range conns {
-		testnet.Eventually(t, time.Until(begin.Add(2*confirmed)), fmt.Sprintf("flow %d finds who moved", i), func() bool {
+		testnet.Eventually(t, time.Until(begin.Add(2*confirmed)), fmt.Sprintf("flow %d reaches the moved hosts", i), func() bool {
 			_, err := s.quickUDP(c)
 			return err == nil
 		})
 	}
-	t.Logf("all flows found who moved after %s", time.Since(begin).Round(10*time.Millisecond))
+	t.Logf("all flows reached the moved hosts after %s", time.Since(begin).Round(10*time.Millisecond))
 	for _, n := range s.neighbours(t) {
 		if a, _ := netip.AddrFromSlice(n.IP); n.HardwareAddr[3] != 0x4c && a.Unmap() != netip.MustParseAddr("192.0.2.77") {
 			t.Errorf("the kernel did not hear that %s moved: the test shows nothing", a)

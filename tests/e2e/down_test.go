@@ -74,7 +74,7 @@ func TestDownKeepsTCP(t *testing.T) {
 		time.Sleep(settles)
 		for _, c := range conns {
 			if err := echo(c); err != nil {
-				t.Errorf("a connection of before: %v", err)
+				t.Errorf("an existing connection: %v", err)
 			}
 		}
 	})

@@ -101,7 +101,7 @@ func TestEndpoint(t *testing.T) {
 	}
 	defer c.Close()
 	s.converse(c, "first")
-	testnet.Eventually(t, patience, "the connection takes the short cut", func() bool {
+	testnet.Eventually(t, patience, "the connection takes the fast path", func() bool {
 		s.converse(c, "again")
 		list := s.Connections(api.ConnectionFilter{Endpoint: "shop/a", Protocol: "tcp"})
 		return len(list) == 1 && list[0].Path == "fast" && list[0].From != nil && list[0].From.Pod == "a" && list[0].To != nil && list[0].To.Endpoint == "shop/b"
@@ -124,7 +124,7 @@ func TestEndpoint(t *testing.T) {
 
 	// x cannot send with another pod's MAC on its own connection either.
 	x := s.pods["x"]
-	testnet.Eventually(t, patience, "a flow of x takes the short cut", func() bool {
+	testnet.Eventually(t, patience, "a flow of x takes the fast path", func() bool {
 		_, err := testtraffic.TalkUDP(x.ns, "10.72.0.4:5001", "10.72.0.3:4660", []byte("own"))
 		list := s.Connections(api.ConnectionFilter{Source: "10.72.0.4:5001"})
 		return err == nil && len(list) == 1 && list[0].Path == "fast"
@@ -190,7 +190,7 @@ func TestEndpointDevices(t *testing.T) {
 	s.pods["x"].addr = s.pods["x"].addr.Next()
 	s.pods["x"].ns.Addr(t, "eth0", s.pods["x"].addr.String()+"/24")
 	s.LLCLI("apply", "--wait", "10s", "-f", s.File(s.pods["x"].endpoint()))
-	s.attack("with another address", map[string][]byte{"its address of before": s.from(s.pods["x"].mac,
+	s.attack("with another address", map[string][]byte{"its previous address": s.from(s.pods["x"].mac,
 		testpkt.IPv4{Source: s.pods["x"].addr.Prev(), Destination: s.pods["b"].addr}, testpkt.UDP{Source: 4661, Destination: 4660}, testpkt.Payload("former"))})
 
 	out, code, err := s.TryLLCLI("apply", "-f", s.File(strings.Replace(strings.Replace(s.pods["a"].endpoint(), "shop/a", "shop/other", 1), "hs1", "hs9", 1)))

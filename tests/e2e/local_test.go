@@ -75,6 +75,6 @@ func TestLocalDestination(t *testing.T) {
 		s.node.Route(t, single, nodeAddr(family, 2).Next().String())
 		s.client.Route(t, single, strings.Trim(node, "[]"))
 		s.serve(s.backends[2], later+":9000", "moved")
-		testnet.Eventually(t, 10*time.Second, "the address that is gone is open", func() bool { return s.greeting(later+":9000") == "moved" })
+		testnet.Eventually(t, 10*time.Second, "the removed address is reachable on the other machine", func() bool { return s.greeting(later+":9000") == "moved" })
 	})
 }

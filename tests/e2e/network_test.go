@@ -113,7 +113,7 @@ func TestSwitch(t *testing.T) {
 	s := newSwitchSite(t)
 	s.Start()
 	if s.there() {
-		t.Error("a namespace was made that nobody needs")
+		t.Error("a namespace was created although no object needs it")
 	}
 	s.LLCLI("apply", "-f", s.File(switchObjects))
 	testnet.Eventually(t, patience, "the namespace is there", s.there)

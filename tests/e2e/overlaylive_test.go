@@ -159,7 +159,7 @@ func (m *mesh) datagrams(mtu int) {
 			return err == nil
 		})
 		if out := from.pod.Run(m.t, "ip", "route", "get", addr); !strings.Contains(out, fmt.Sprintf("mtu %d", mtu)) {
-			m.t.Errorf("%s: the pod was not told that %d is the most:\n%s", m, mtu, out)
+			m.t.Errorf("%s: the pod did not learn the MTU %d:\n%s", m, mtu, out)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func routeToPeer(m *mesh) {
 		testnet.Eventually(t, patience, target+" is reached", func() bool { return ask(target) == "behind" })
 	}
 	if out := near.LLCLI("route", "list"); !strings.Contains(out, "peer node2") {
-		t.Errorf("where the routes lead is not told:\n%s", out)
+		t.Errorf("the Peer of the routes is not shown:\n%s", out)
 	}
 	// A prefix is behind one Peer only.
 	for _, doc := range []string{

@@ -48,7 +48,7 @@ func TestPathBetweenNodes(t *testing.T) {
 				t.Errorf("node 1 does not know the path:\n%s", out)
 			}
 			if out := one.LLCLI("get", "peers", "-o", "wide"); !strings.Contains(out, "1400") {
-				t.Errorf("llcli does not tell it:\n%s", out)
+				t.Errorf("llcli does not show the path MTU:\n%s", out)
 			}
 			// The pod has learnt the MTU by ICMP.
 			for addr, want := range map[string]int{two.pod4(): mtu, two.pod6(): max(mtu, 1280)} {
@@ -58,7 +58,7 @@ func TestPathBetweenNodes(t *testing.T) {
 			}
 			m.allPairs()
 			if out := two.LLCLI("get", "peer", "node1", "-o", "json"); strings.Contains(out, "pathMTU") {
-				t.Errorf("node 2 has heard of something:\n%s", out)
+				t.Errorf("node 2 has a path MTU:\n%s", out)
 			}
 		})
 	}
@@ -87,7 +87,7 @@ func TestTunnelToldTooMuch(t *testing.T) {
 	}
 	for _, addr := range []string{two.pod4(), two.pod6()} {
 		if out := one.pod.Run(t, "ip", "route", "get", addr); !strings.Contains(out, "mtu 1450") {
-			t.Errorf("to %s the pod was told no MTU:\n%s", addr, out)
+			t.Errorf("to %s the pod learnt no MTU:\n%s", addr, out)
 		}
 	}
 	m.allPairs()

@@ -40,7 +40,7 @@ func (s *site) inXDP(device string) (name string) {
 func (s *site) expectTold(name string, words ...string) {
 	s.t.Helper()
 	var told string
-	testnet.Eventually(s.t, patience, name+" is told to be "+strings.Join(words, ", "), func() bool {
+	testnet.Eventually(s.t, patience, name+" reports "+strings.Join(words, ", "), func() bool {
 		told = s.LLCLI("get", "Interface", name, "-o", "yaml")
 		for _, word := range words {
 			if !strings.Contains(told, word) {
@@ -67,7 +67,7 @@ func TestXDP(t *testing.T) {
 	s.expectTold("in0", "state: Ready", "xdp-native", "tc")
 	s.expectServed("by native XDP")
 	if hooks := s.LLCLI("status", "-o", "yaml"); !strings.Contains(hooks, "xdp-native") {
-		t.Errorf("status does not tell the hook:\n%s", hooks)
+		t.Errorf("status does not show the hook:\n%s", hooks)
 	}
 	s.Kill()
 	if got := s.inXDP("in0"); got != "ll_xdp" {

@@ -138,7 +138,7 @@ func disturb(t *testing.T, happens func(p *space)) {
 	endAll(t, loads)
 	for i, l := range kept {
 		if name, err := l.ask(); err != nil || name != names[i] {
-			t.Errorf("a connection of before: %q, %v; want %s", name, err, names[i])
+			t.Errorf("an existing connection: %q, %v; want %s", name, err, names[i])
 		}
 	}
 	// The cluster works: later changes take effect.
@@ -270,7 +270,7 @@ spec:
 				return seen["second"] == 10
 			})
 			if name, err := kept.ask(); err != nil || name != "first" {
-				t.Errorf("the connection of before: %q, %v", name, err)
+				t.Errorf("the existing connection: %q, %v", name, err)
 			}
 		}
 	}
@@ -311,10 +311,10 @@ func TestPodTakenOut(t *testing.T) {
 	takeOut(who)
 	soon(t, "new connections go to the other one", func() bool { return c.names(t, clusterIP(svc, 0), 10)[other] == 10 })
 	if name, err := kept.ask(); err != nil || name != who {
-		t.Errorf("the connection of before: %q, %v, want %q", name, err, who)
+		t.Errorf("the existing connection: %q, %v, want %q", name, err, who)
 	}
 	takeOut(other)
-	soon(t, "nobody is left", func() bool {
+	soon(t, "no server is left", func() bool {
 		conn, err := c.connect(clusterIP(svc, 0))
 		if err == nil {
 			conn.Close() // only the attempt counts
@@ -322,7 +322,7 @@ func TestPodTakenOut(t *testing.T) {
 		return errors.Is(err, syscall.ECONNREFUSED)
 	})
 	if name, err := kept.ask(); err != nil || name != who {
-		t.Errorf("the connection of before, with nobody left: %q, %v, want %q", name, err, who)
+		t.Errorf("the existing connection, with no server left: %q, %v, want %q", name, err, who)
 	}
 	last := p.pod("last", p.Nodes[0].Name, "app: web", "")
 	for _, program := range []string{"/usr/sbin/loxilight-agent", "/usr/sbin/loxilightd"} {
@@ -330,7 +330,7 @@ func TestPodTakenOut(t *testing.T) {
 		serves(t, c, clusterIP(svc, 0), 1)
 		p.rolledOut(t, "kube-system", "daemonset/loxilight")
 		if name, err := kept.ask(); err != nil || name != who {
-			t.Errorf("the connection of before, after kill -9 of %s: %q, %v, want %q", program, name, err, who)
+			t.Errorf("the existing connection, after kill -9 of %s: %q, %v, want %q", program, name, err, who)
 		}
 	}
 	if seen := c.names(t, clusterIP(svc, 0), 10); seen[last.Metadata.Name] != 10 {

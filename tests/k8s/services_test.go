@@ -38,7 +38,7 @@ func TestClusterIP(t *testing.T) {
 	p.service("web", "selector: {app: web}, ports: [{name: http, port: 8088, targetPort: http}]")
 	c := on(p.Nodes[2])
 	serves(t, c, netip.AddrPortFrom(clusterIP(svc, 0).Addr(), 8088), 3)
-	soon(t, "the port of before serves no more", func() bool {
+	soon(t, "the previous port serves no more", func() bool {
 		_, err := c.get(clusterIP(svc, 0), "/hostname")
 		return err != nil
 	})

@@ -84,7 +84,7 @@ func TestAgentAlone(t *testing.T) {
 		serves(t, c, clusterIP(svc, 0), 2)
 	}
 	if name, err := p.inside(later).get(netip.AddrPortFrom(server.Status.PodIP, 8080), "/hostname"); err != nil || name != "web" {
-		t.Errorf("the pod of before: %q, %v", name, err)
+		t.Errorf("the existing pod: %q, %v", name, err)
 	}
 }
 

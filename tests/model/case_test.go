@@ -204,9 +204,9 @@ func (s *site) compare(o *oracle, p *pkt, port int, v verdict, out, told []outpu
 	case len(out) == 0 && v.accept != nil && !v.silent:
 		return fmt.Errorf("nothing came out")
 	case len(told) == 0 && v.told == surelyTold:
-		return fmt.Errorf("its sender was not told")
+		return fmt.Errorf("its sender was not notified")
 	case len(told) > 0 && v.told == notTold:
-		return fmt.Errorf("its sender was told")
+		return fmt.Errorf("its sender was notified")
 	}
 	for _, t := range told {
 		if err := s.checkReply(p, port, t, v.about); err != nil {
@@ -239,11 +239,11 @@ func (s *site) checkReply(p *pkt, port int, reply output, about tuple) error {
 		return fmt.Errorf("the reply is to %s by %s, and the sender is %s behind %s", q.Destination(), device(reply.port), p.src, device(port))
 	}
 	if err := q.CheckOuter(); err != nil {
-		return fmt.Errorf("what its sender was told is broken: %w", err)
+		return fmt.Errorf("the reply to its sender is broken: %w", err)
 	}
 	isOf := func(t tuple) bool { return q.Embedded.Source() == t.src && q.Embedded.Destination() == t.dst }
 	if q.Embedded != nil && !isOf(p.tuple) && !isOf(about) {
-		return fmt.Errorf("what its sender was told is about %s > %s", q.Embedded.Source(), q.Embedded.Destination())
+		return fmt.Errorf("the reply to its sender is about %s > %s", q.Embedded.Source(), q.Embedded.Destination())
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func (o *oracle) judge(in int, p *pkt) verdict {
 // way predicts the result without the effect of the packet's TTL.
 func (o *oracle) way(in int, p *pkt) verdict {
 	if o.ghosts[p.tuple] {
-		return verdict{why: "as it was decided when nobody saw it, or anew", silent: true, accept: func(out int, got tuple) error {
+		return verdict{why: "as decided for an earlier unobserved packet, or as a new connection", silent: true, accept: func(out int, got tuple) error {
 			o.ghosts[got.turned()] = true
 			if s := o.config.natRule(in, out, p, "snat", "masquerade"); s != nil && s.filtering && got.src != p.src {
 				// It has a mapping that other hosts may use: this one, or another by now.

@@ -168,7 +168,7 @@ func TestWatchdog(t *testing.T) {
 	ready(t)
 	s.expectServed(t, "after the watchdog", "b1", "b2")
 	if out := run(t, "journalctl", "--no-pager", "-u", unit); !strings.Contains(strings.ToLower(out), "watchdog") {
-		t.Errorf("the journal does not tell of the watchdog:\n%s", out)
+		t.Errorf("the journal does not mention the watchdog:\n%s", out)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestConfigurationIsKept(t *testing.T) {
 	}
 	install(t, newer)
 	if !strings.Contains(read(t, conffile), "newer") {
-		t.Error("an upgrade keeps a configuration that nobody touched")
+		t.Error("an upgrade does not replace an unmodified configuration")
 	}
 	purge(t)
 	install(t, deb)

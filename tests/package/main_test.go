@@ -97,7 +97,7 @@ func refused(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := try(name, args...)
 	if err == nil {
-		t.Fatalf("%s %s went well:\n%s", name, strings.Join(args, " "), out)
+		t.Fatalf("%s %s succeeded:\n%s", name, strings.Join(args, " "), out)
 	}
 	return out
 }

@@ -53,7 +53,7 @@ func TestHardReboot(t *testing.T) {
 	write(t, "/etc/loxilight/conf.d/50-pods.yaml", podObjects)
 	left, err := filepath.Glob(disk + "/pods/*.json")
 	if want := min(boot-1, 1) * rebootPods; err != nil || len(left) != want {
-		t.Fatalf("the disk has %d records of pods of before, %v; want %d", len(left), err, want)
+		t.Fatalf("the disk has %d records of previous pods, %v; want %d", len(left), err, want)
 	}
 	install(t, deb)
 	start(t)

@@ -157,7 +157,7 @@ func balanced(t *testing.T, version string) *site {
 	fresh(t)
 	s := newSite(t)
 	if _, err := testtraffic.TalkUDP(s.stranger, "", strings.Replace(frontends[0], "9000", "9001", 1), nil); err == nil {
-		t.Fatal("somebody answers where nobody should")
+		t.Fatal("an answer where no server should be")
 	}
 	install(t, version)
 	apply(t)

@@ -32,7 +32,7 @@ func TestSwitchNamespace(t *testing.T) {
 	start(t)
 	ready(t)
 	if _, err := os.Stat(namespace); err == nil {
-		t.Error("a namespace was made that nobody needs")
+		t.Error("a namespace was created although no object needs it")
 	}
 	write(t, "/root/switch.yaml", switchObjects)
 	t.Cleanup(func() { _ = os.Remove("/root/switch.yaml") })

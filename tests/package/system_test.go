@@ -81,7 +81,7 @@ func TestNoBPFFileSystem(t *testing.T) {
 		return found
 	}
 	if len(pins()) == 0 {
-		t.Fatalf("nothing of the daemon's is to be seen in %s", pinDir)
+		t.Fatalf("no pin of the daemon in %s", pinDir)
 	}
 	run(t, "systemctl", "stop", unit)
 	s.expectServed(t, "stopped", "b1", "b2")

@@ -139,7 +139,7 @@ func upgrades(t *testing.T) {
 			t.Errorf("installed is %q, want version %s", is, want)
 		}
 		if !active() || mainPID(t) == was {
-			t.Errorf("after the installation of %s daemon %d of before runs, or none", want, was)
+			t.Errorf("after the installation of %s, the previous daemon %d runs, or none", want, was)
 		}
 		t.Logf("COUNT upgrades: to %s", want)
 	}
@@ -173,7 +173,7 @@ func TestRefusedUpgrade(t *testing.T) {
 		t.Errorf("after an upgrade that was refused %q is installed, want %s", is, want)
 	}
 	if now := mainPID(t); now != pid || !active() {
-		t.Errorf("the daemon %d of before does not run any more, but %d", pid, now)
+		t.Errorf("the existing daemon %d no longer runs; the main process is %d", pid, now)
 	}
 	b.expectUnharmed(t, "an upgrade that was refused")
 	// A manual start is refused as well, with the reason, and is not repeated for ever.

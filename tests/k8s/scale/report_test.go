@@ -88,7 +88,7 @@ func report(t *testing.T, path, text string) {
 	}
 	whole, err := testreport.Put(string(old), testreport.Kubernetes, text)
 	if err != nil {
-		t.Fatalf("%s stays as it was: %v", path, err)
+		t.Fatalf("%s is unchanged: %v", path, err)
 	}
 	if err := os.WriteFile(path, []byte(whole), 0o644); err != nil {
 		t.Fatal(err)
