@@ -68,7 +68,7 @@ func TestSecondDaemonKeepsOut(t *testing.T) {
 
 // TestSharedFolders: another instance cannot use the state and the pins of this one.
 func TestSharedFolders(t *testing.T) {
-	for key, want := range map[string]string{"stateDir": "another process has it open", "pinDir": "already running"} {
+	for key, want := range map[string]string{"stateDir": "another process has the store open", "pinDir": "already running"} {
 		a, b := newSite(t), newSite(t)
 		shared := a.path("shared")
 		if err := os.Mkdir(shared, 0o700); err != nil {

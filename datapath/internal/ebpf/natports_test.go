@@ -118,13 +118,13 @@ func TestPortBlocks(t *testing.T) {
 		}
 	}
 	r.ok(n.NewPass().PassEnded())
-	if got := strings.Count(log.String(), `msg="mapping of NAT begins" nat=away inner=192.0.2.1`); got != 8 {
+	if got := strings.Count(log.String(), `msg="NAT mapping created" nat=away inner=192.0.2.1`); got != 8 {
 		t.Errorf("%d blocks were logged, want 8:\n%s", got, log.String())
 	}
 	p := passLater(n, kernel.TicksOf(datapath.BlockTimeout)+10)
 	p.Use(netip.AddrPortFrom(f.outAddr, 61000+64*firstOf(owner)), testpkt.ProtoUDP, 0)
 	r.ok(p.PassEnded())
-	if got := strings.Count(log.String(), "mapping of NAT ends"); got != 7 || r.count(kernel.MapLlBlock) != 1 || r.count(kernel.MapLlBlockOwner) != 1 {
+	if got := strings.Count(log.String(), "NAT mapping deleted"); got != 7 || r.count(kernel.MapLlBlock) != 1 || r.count(kernel.MapLlBlockOwner) != 1 {
 		t.Errorf("%d blocks have ended, want 7; %d are left, with %d owners", got, r.count(kernel.MapLlBlock), r.count(kernel.MapLlBlockOwner))
 	}
 }

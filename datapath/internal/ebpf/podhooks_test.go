@@ -17,7 +17,7 @@ func (n *network) hookOf(port string) string {
 	n.t.Helper()
 	f, err := n.d.Telemetry().Features(context.Background())
 	n.ok(err)
-	if strings.Contains(f.Fallbacks["tcx"], "this kernel does not have it") {
+	if strings.Contains(f.Fallbacks["tcx"], "this kernel lacks tcx") {
 		n.t.Errorf("fallback %q, though the kernel has tcx", f.Fallbacks["tcx"])
 	}
 	kinds := map[string]bool{}

@@ -272,7 +272,7 @@ func withoutTCX(configured string) string {
 	case configured == "tc":
 		return "cls_bpf is used as configured"
 	case errors.Is(queryTCX(), ebpf.ErrNotSupported):
-		return "this kernel does not have it (6.6 and later do): cls_bpf is used"
+		return "this kernel lacks tcx (Linux 6.6 or later has it); using cls_bpf"
 	default:
 		return "ports that an earlier run attached keep cls_bpf until llcli detach"
 	}

@@ -189,8 +189,8 @@ func TestCNIInstallOfAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.conflist")
 	for text, want := range map[string]string{
 		`{"plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock","stateDir":"/srv/blue/state"}]}`: "",
-		`{"plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock"}]}`:                              `stateDir is /var/lib/loxilight, and the daemon's is /srv/blue/state`,
-		`{"plugins":[{"type":"loxilight-cni","stateDir":"/srv/blue/state"}]}`:                                   `socket is /run/loxilight/control.sock, and the daemon's is /srv/blue/control.sock`,
+		`{"plugins":[{"type":"loxilight-cni","socket":"/srv/blue/control.sock"}]}`:                              `stateDir /var/lib/loxilight differs from the daemon's stateDir /srv/blue/state`,
+		`{"plugins":[{"type":"loxilight-cni","stateDir":"/srv/blue/state"}]}`:                                   `socket /run/loxilight/control.sock differs from the daemon's socket /srv/blue/control.sock`,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -270,7 +270,7 @@ func TestCNIKeepOfAnotherDaemon(t *testing.T) {
 		return err == nil
 	})
 	stop()
-	if errs := <-done; !strings.Contains(errs, "mine.conflist: its stateDir is /var/lib/loxilight, and the daemon's is /srv/blue/state") {
+	if errs := <-done; !strings.Contains(errs, "mine.conflist: stateDir /var/lib/loxilight differs from the daemon's stateDir /srv/blue/state") {
 		t.Errorf("it says %q", errs)
 	}
 }

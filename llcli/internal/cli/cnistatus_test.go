@@ -97,9 +97,9 @@ func TestCNIStatusNotReady(t *testing.T) {
 			[]string{"10-loxilight.conflist is not a list of plugins", "llcli cni install --force"}},
 		{"another one before ours", func(n *cniNode) { n.installed().write(n.confs, "05-bridge.conf", `{"type":"bridge"}`) }, []string{"05-bridge.conf", "sorts before", "rename it"}},
 		{"of another daemon", func(n *cniNode) { n.installed().write(n.confs, "10-loxilight.conflist", blue) },
-			[]string{"its socket is /srv/blue/control.sock", "/run/loxilight/control.sock", "llcli cni install --force"}},
+			[]string{"socket /srv/blue/control.sock differs from", "/run/loxilight/control.sock", "llcli cni install --force"}},
 		{"of another folder", func(n *cniNode) { n.installed().write(n.confs, "10-loxilight.conflist", lost) },
-			[]string{"its stateDir is /srv/elsewhere", "/var/lib/loxilight", "llcli cni install --force"}},
+			[]string{"stateDir /srv/elsewhere differs from", "/var/lib/loxilight", "llcli cni install --force"}},
 		{"the daemon cannot", func(n *cniNode) {
 			n.installed().daemon.fail[api.MethodCNI] = api.Errorf(api.ReasonUnavailable, "PodNetwork/default: there is none")
 		}, []string{"PodNetwork/default: there is none"}},

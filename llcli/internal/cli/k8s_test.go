@@ -44,8 +44,8 @@ func TestConnectionsOfKubernetes(t *testing.T) {
 		{"3041", "--service shop/web"}, // in the order of the objects' names
 		{"04", "--service shop/web:http"},
 		{"2", "--service shop/webshop"},
-		{"30llcli: there are more than 2; --limit 0 shows all", "--service shop/web --limit 2"},
-		{"3llcli: there are more than 1; --limit 0 shows all", "--service shop/web --limit 1"},
+		{"30llcli: more than 2 connections match; use --limit 0 to show all", "--service shop/web --limit 2"},
+		{"3llcli: more than 1 connection matches; use --limit 0 to show all", "--service shop/web --limit 1"},
 		{"3041", "--service shop/web --limit 4"},
 	} {
 		if got := sources(strings.Fields(c.args)...); got != c.want {

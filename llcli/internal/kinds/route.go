@@ -118,7 +118,7 @@ spec:
   device: br0
   metric: 50                  # lower first; default: the kernel's
   source: 10.1.0.1            # address of the node's own packets
-  mtu: 1400                   # default: that of the device
+  mtu: 1400                   # default: the MTU of the device
 ---
 kind: Route
 name: uplinks
@@ -135,5 +135,5 @@ kind: Route
 name: behind-node2
 spec:
   prefix: 10.99.2.0/24
-  peer: node2                 # one more prefix of that Peer; says all the rest
+  peer: node2                 # one more prefix behind that Peer, which determines all other fields
 `

@@ -145,9 +145,9 @@ func names(text []byte) bool {
 func (p *ourPlugin) strays(t *cniTarget) string {
 	switch {
 	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):
-		return fmt.Sprintf("its socket is %s, and the daemon's is %s: pods are attached by another daemon", p.Socket, t.socket)
+		return fmt.Sprintf("socket %s differs from the daemon's socket %s: another daemon attaches the pods", p.Socket, t.socket)
 	case t.stateDir != "" && p.StateDir != t.stateDir && !sameFile(p.StateDir, t.stateDir):
-		return fmt.Sprintf("its stateDir is %s, and the daemon's is %s: a DEL that is queued while the daemon is down is never carried out", p.StateDir, t.stateDir)
+		return fmt.Sprintf("stateDir %s differs from the daemon's stateDir %s: a DEL that is queued while the daemon is down is never carried out", p.StateDir, t.stateDir)
 	}
 	return ""
 }

@@ -132,7 +132,11 @@ func showConnections(ctx context.Context, a *command.App, d command.Daemon, filt
 		a.NoneFound("connections")
 	}
 	if w.more {
-		a.Note("there are more than %d; --limit 0 shows all", w.shown)
+		match := "match"
+		if w.shown == 1 {
+			match = "matches"
+		}
+		a.Note("more than %s %s; use --limit 0 to show all", output.Plural(uint64(w.shown), "connection"), match)
 	}
 	return nil
 }

@@ -248,7 +248,7 @@ func TestNotRolledBackYet(t *testing.T) {
 	}
 	h.Expire()
 	r := result[api.StatusResult](h, "status", "{}")
-	if m := strings.Join(r.Health.Messages, "\n"); !strings.Contains(m, "could not be rolled back yet; it is retried") || r.Confirm == nil || r.Confirm.Left != 0 {
+	if m := strings.Join(r.Health.Messages, "\n"); !strings.Contains(m, "could not be rolled back yet; the rollback is retried") || r.Confirm == nil || r.Confirm.Left != 0 {
 		t.Errorf("health %q, %+v waits", m, r.Confirm)
 	}
 }

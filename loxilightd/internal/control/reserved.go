@@ -33,7 +33,7 @@ func (s *Server) notReserved(o *state.Object) *api.Error {
 	}
 	switch {
 	case podDevice.MatchString(device):
-		return refused("%s is reserved for devices of pods: choose a name that is not %s and a number", device, datapath.PodDevicePrefix)
+		return refused("%s is reserved for devices of pods: choose a name other than %s followed by a number", device, datapath.PodDevicePrefix)
 	case device != "" && device == s.SwitchDevice:
 		return refused("%s is the switch's end of the link to the host (switch.switchDevice): take another name", device)
 	}

@@ -22,7 +22,7 @@ func TestReservedNames(t *testing.T) {
 		{"Tunnel", `{"device":"%s","vni":7}`, "spec.device"}, {"Bridge", `{"device":"%s"}`, "spec.device"},
 		{"PodNetwork", `{"subnets":["10.7.1.0/24"],"bridge":"%s"}`, "spec.bridge"},
 	} {
-		for device, says := range map[string]string{"hs0": "hs0 is reserved for devices of pods", "hs17": "choose a name that is not hs and a number", "hs_host": "(switch.switchDevice): take another name"} {
+		for device, says := range map[string]string{"hs0": "hs0 is reserved for devices of pods", "hs17": "choose a name other than hs followed by a number", "hs_host": "(switch.switchDevice): take another name"} {
 			h.wantError("apply", object(c.kind, c.spec, device), 1, c.kind+"/a", c.field, says)
 		}
 		for _, device := range []string{"hs", "hs1a", "ahs1", "hsvx100", "loxi_host"} {

@@ -139,7 +139,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	}
 	s.mu.Lock()
 	if s.expireFail != nil {
-		m = append(m, fmt.Sprintf("an unconfirmed change could not be rolled back yet; it is retried: %v", s.expireFail))
+		m = append(m, fmt.Sprintf("an unconfirmed change could not be rolled back yet; the rollback is retried: %v", s.expireFail))
 	}
 	if s.fileFail != nil {
 		m = append(m, fmt.Sprintf("the object files were not applied; their previous objects stay in force: %v", s.fileFail))

@@ -125,7 +125,7 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 func (w *world) byOtherName(device string, a *attachment) condition {
 	if device != a.matches {
 		return condition{message: fmt.Sprintf(
-			"packets of device %q match rules by its former name %q: name %[2]q here, or remove it from all NATs", device, a.matches)}
+			"packets of device %q match rules by its former name %q: use the name %[2]q in this rule, or remove that name from all NATs", device, a.matches)}
 	}
 	return condition{ready: true, quiet: true, message: fmt.Sprintf(
 		"device %q is named %q now, and its packets still match rules by the name %[1]q: run %[3]s set %[2]s name %[1]s, or change %[4]s and its rules to the new name",

@@ -231,8 +231,11 @@ func TestServiceOnTheNode(t *testing.T) {
 	wantCondition(t, of(w, with(backend("10.66.0.1:80", datapath.BackendActive, 1), backend("10.66.0.1:81", datapath.BackendActive, 1),
 		backend("127.0.0.1:80", datapath.BackendActive, 1))), true, []string{"2 of 3 backends are unreachable", "backend 10.66.0.1:80", "no route"})
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDraining, 1), backend("127.0.0.1:81", datapath.BackendActive, 0))), true,
-		[]string{"2 that are draining or of weight 0 get the connections"})
-	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDown, 1))), true, []string{"all 1 are down"})
+		[]string{"; 2 draining or weight-0 backends get the new connections: see"})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDraining, 1))), true,
+		[]string{"; 1 draining or weight-0 backend gets the new connections: see"})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDown, 1))), true, []string{"no IPv4 backend accepts connections: the only one is down"})
+	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendDown, 1), backend("127.0.0.1:81", datapath.BackendDown, 1))), true, []string{"all 2 are down"})
 	announced := with(backend("127.0.0.1:80", datapath.BackendActive, 1))
 	announced.Announce = true
 	wantCondition(t, of(w, announced), false, []string{"192.0.2.200 is not announced", "llcli interface add"})

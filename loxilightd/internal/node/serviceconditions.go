@@ -158,8 +158,14 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 	case s.unhealthy > 0 && fallback == 0:
 		return condition{message: fmt.Sprintf("no %s backend accepts connections (%d unhealthy): see llcli describe service %s", what, s.unhealthy, o.Name), quiet: quiet}
 	case fallback > 0:
+		get := "backends get"
+		if fallback == 1 {
+			get = "backend gets"
+		}
 		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
-			"no %s backend is active, so %d that are draining or of weight 0 get the connections: see llcli describe service %s", what, fallback, o.Name)}
+			"no %s backend is active; %d draining or weight-0 %s the new connections: see llcli describe service %s", what, fallback, get, o.Name)}
+	case s.total == 1:
+		return condition{message: fmt.Sprintf("no %s backend accepts connections: the only one is down", what), ready: true, quiet: quiet}
 	case s.total > 0:
 		return condition{message: fmt.Sprintf("no %s backend accepts connections: all %d are down", what, s.total), ready: true, quiet: quiet}
 	case len(v.Backends) > 0:

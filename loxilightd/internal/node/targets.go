@@ -94,7 +94,7 @@ func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c 
 		return condition{}, partly
 	}
 	if _, asked := w.reach.asked[h]; !asked && !is.Resolved && revision > w.reach.revision {
-		return condition{message: fmt.Sprintf("%s has not been asked on device %q yet", h.Addr, h.Device), quiet: true, untried: true}, partly
+		return condition{message: fmt.Sprintf("neighbour %s on device %q has not been probed yet", h.Addr, h.Device), quiet: true, untried: true}, partly
 	}
 	return w.reach.hops[h], partly
 }

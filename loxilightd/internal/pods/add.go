@@ -88,7 +88,7 @@ func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 		return nil
 	}
 	if old.Done {
-		return coded(api.ReasonConflict, api.CNIEnvironmentInvalid, "CNI_CONTAINERID, CNI_IFNAME: %s of container %s already exists, as %s: DEL is required first", o.IfName, o.ContainerID, old.Device)
+		return coded(api.ReasonConflict, api.CNIEnvironmentInvalid, "CNI_CONTAINERID, CNI_IFNAME: %s of container %s already exists, as %s: run DEL first", o.IfName, o.ContainerID, old.Device)
 	}
 	return s.remove(ctx, old)
 }

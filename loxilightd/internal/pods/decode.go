@@ -31,7 +31,7 @@ func explain(err error) (field, what string) {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		is := map[string]string{"object": "an object", "array": "a list", "string": "a string", "number": "a number", "bool": "true or false"}[wrong.Value]
 		if is == "" {
-			is = wrong.Value // includes the number
+			is = strings.TrimPrefix(wrong.Value, "number ") // leaves the number itself
 		}
 		return wrong.Field, fmt.Sprintf("want %s, not %s", wantedBy(wrong.Type), is)
 	}

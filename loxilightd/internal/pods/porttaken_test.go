@@ -36,7 +36,7 @@ func TestHostPortOfAnother(t *testing.T) {
 	n.mustAdd("first", hostPorts("tcp", ""))
 	wantTaken(t, n.command(api.CNIAdd, "second", hostPorts("tcp", "")), "8080/tcp", "first")
 	n.wantOnly("first")
-	if err := n.command(api.CNIAdd, "first", hostPorts("tcp", "")); err == nil || !strings.Contains(err.Message, "DEL is required first") {
+	if err := n.command(api.CNIAdd, "first", hostPorts("tcp", "")); err == nil || !strings.Contains(err.Message, "run DEL first") {
 		t.Errorf("ADD twice: %v", err)
 	}
 	n.restart()

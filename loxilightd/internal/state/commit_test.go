@@ -159,7 +159,7 @@ func TestMoreRulesThanCanBe(t *testing.T) {
 		return &Object{Key: Key{KindNAT, name}, Value: &NAT{datapath.NAT{}}}
 	}
 	wantRefusal(t, s, several(datapath.MaxFirewallRules+1, rule), Capacity, "FirewallRule/r16000", "",
-		"a node has at most 16000 FirewallRules: 0 now, 16001 with this change; delete or join some")
+		"a node has at most 16000 FirewallRules: 0 now, 16001 with this change; delete or merge some")
 	commit(t, s, several(datapath.MaxFirewallRules, rule))
 	wantRefusal(t, s, several(2001, nat), Capacity, "NAT/r02000", "", "a node has at most 2000 NAT rules: 0 now, 2001 with this change")
 	commit(t, s, several(2000, nat))

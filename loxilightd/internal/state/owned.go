@@ -23,7 +23,7 @@ func (p *plan) checkOwned() error {
 			}
 			for i, a := range v.Addresses {
 				if holder, ok := owned[a]; ok {
-					return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is the switch's or the node's own, by %s", a, holder)
+					return refuse(Conflict, o.Key, fmt.Sprintf("spec.addresses[%d]", i), "%s is an address of the switch or the node (%s)", a, holder)
 				}
 			}
 		}

@@ -266,7 +266,7 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 func (p *plan) checkConfirmed() error {
 	for _, f := range p.formers {
 		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.find(f.Key), OwnerCNI) {
-			return refuse(Conflict, f.Key, "owner", "belongs to a pod, and pods do not wait for confirmation: exclude it, or change it without confirm")
+			return refuse(Conflict, f.Key, "owner", "belongs to a pod, and objects of pods cannot be part of a change with confirmation: leave it out, or change it without confirm")
 		}
 	}
 	return nil

@@ -248,7 +248,7 @@ func (p *plan) holds(k Key, c claim) (held bool) {
 // checkCapacity refuses a plan that overfills a table. Objects above a limit that was lowered
 // later may stay and may shrink.
 func (s *Store) checkCapacity(p *plan) error {
-	if err := p.checkMost("FirewallRules", "delete or join some", datapath.MaxFirewallRules,
+	if err := p.checkMost("FirewallRules", "delete or merge some", datapath.MaxFirewallRules,
 		func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func peerConflict(prefix, subnet netip.Prefix, of string) string {
 	case !prefix.IsSingleIP():
 		return fmt.Sprintf("%s is part of %s, %s", prefix, subnet, of)
 	case a == gateway || a == gateway.Next():
-		return fmt.Sprintf("%s is the switch's or the node's own in %s, %s", prefix, subnet, of)
+		return fmt.Sprintf("%s is reserved for the switch or the node in %s, %s", prefix, subnet, of)
 	}
 	return ""
 }

@@ -43,7 +43,7 @@ func TestPodsAreHereOrThere(t *testing.T) {
 		{peer("a", "10.9.0.0/24", "10.7.1.0/24"), "Peer/a", "spec.prefixes[1]", "10.7.1.0/24 is spec.subnets[0] of PodNetwork/pods"},
 		{peer("a", "10.7.1.128/25"), "Peer/a", "spec.prefixes[0]", "10.7.1.128/25 is part of 10.7.1.0/24, spec.subnets[0] of PodNetwork/pods"},
 		{peer("a", "2001:db8:7::/64"), "Peer/a", "spec.prefixes[0]", "spec.subnets[1] of PodNetwork/pods"},
-		{peer("a", "10.7.1.1/32"), "Peer/a", "spec.prefixes[0]", "10.7.1.1/32 is the switch's or the node's own in 10.7.1.0/24, spec.subnets[0] of PodNetwork/pods"},
+		{peer("a", "10.7.1.1/32"), "Peer/a", "spec.prefixes[0]", "10.7.1.1/32 is reserved for the switch or the node in 10.7.1.0/24, spec.subnets[0] of PodNetwork/pods"},
 		{peer("a", "2001:db8:7::2/128"), "Peer/a", "spec.prefixes[0]", "spec.subnets[1] of PodNetwork/pods"},
 		{routeTo("far", "10.7.1.0/25"), "Route/r", "spec.prefix", "spec.subnets[0] of PodNetwork/pods"},
 		{podNetwork("more", "10.9.0.0/24", "2001:db8:8::/64"), "", "", ""},

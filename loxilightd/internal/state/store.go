@@ -96,7 +96,7 @@ type Store struct {
 }
 
 // ErrLocked is wrapped when another process has the store open.
-var ErrLocked = errors.New("another process has it open")
+var ErrLocked = errors.New("another process has the store open")
 
 // Open opens the store in cfg.Dir and creates it if it does not exist. A damaged store is renamed
 // and replaced, and the report describes the damage. An error means that the directory cannot be

@@ -41,7 +41,7 @@ type Table struct {
 	referred map[uint32]bool     // slots in the images in force, if rules may lack some of them
 	old      []natSlot           // to be removed: no image in force refers to them
 	log      map[uint16]bool     // ids whose mappings are logged
-	reported map[translated]bool // logged as begun but not as ended
+	reported map[translated]bool // logged as created but not as deleted
 	live     map[uint32]*traffic // traffic of connections as of the last pass, by id
 	closed   map[uint32]*traffic // traffic of deleted connections, not in a table yet; used by passes only
 	mappings uint64              // entries as of the last pass

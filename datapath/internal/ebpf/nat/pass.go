@@ -126,12 +126,12 @@ func (p *Pass) PassEnded() error {
 	}
 	for t := range p.reported {
 		if !n.reported[t] {
-			n.tell("mapping of NAT begins", t)
+			n.tell("NAT mapping created", t)
 		}
 	}
 	for t := range n.reported {
 		if !p.reported[t] {
-			n.tell("mapping of NAT ends", t)
+			n.tell("NAT mapping deleted", t)
 		}
 	}
 	n.reported = p.reported

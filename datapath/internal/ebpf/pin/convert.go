@@ -57,7 +57,7 @@ func newMove(f, t *field) (m move, err error) {
 		return m, fmt.Errorf("field %q has another byte order or size on the wire", f.name)
 	}
 	if (f.enum == nil) != (t.enum == nil) {
-		return m, fmt.Errorf("field %q is an enum in one of them only", f.name)
+		return m, fmt.Errorf("field %q is an enum in only one of the two layouts", f.name)
 	}
 	for name, v := range f.enum {
 		if w, ok := t.enum[name]; !ok || w != v {
@@ -117,7 +117,7 @@ func (m *move) convert(to, from []byte) error {
 		if m.values != nil {
 			w, ok := m.values[v]
 			if !ok {
-				return fmt.Errorf("field %q: value %d has no name any more", m.from.name, v)
+				return fmt.Errorf("field %q: value %d is not in the new enum", m.from.name, v)
 			}
 			v = w
 		}
