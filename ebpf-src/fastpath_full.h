@@ -158,14 +158,16 @@ slow:
 		return loopback_send(p, r);
 	if ((flags & (CT_F_SNAT_AT_EGRESS | CT_F_REPLY)) == CT_F_SNAT_AT_EGRESS)
 		r->translate = 0; /* the egress hook translates */
+	p->martian = r->translate && track_is_martian(p, flags, r->saddr.word[3]);
 	/* The stack's ICMP error would quote the translated packet, which the sender does not know,
-	 * and from which icmp_translate could not determine the connection.
+	 * and from which icmp_translate could not determine the connection. The kernel's bridge
+	 * forwards packets with any TTL.
 	 */
-	if (r->translate && p->ttl <= 1 && !firewall_is_local(&r->daddr)) {
+	if (r->translate && p->ttl <= 1 && (p->martian || !p->bridged) &&
+	    !firewall_is_local(&r->daddr)) {
 		p->refused = DROP_TTL;
 		return LL_REFUSE;
 	}
-	p->martian = r->translate && track_is_martian(p, flags, r->saddr.word[3]);
 	if (p->martian) {
 		if (p->ttl <= 1)
 			return LL_STACK;

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -47,6 +48,33 @@ func testLastHop(t *testing.T, r *rig, f family, m natMode, proto uint8) {
 	tell("data back", p.beport, packet(p.beport.arrives(), p.proto, p.backend, p.source, stageData, 1))
 	if got := r.counters()["DROP_TTL"]; got != 3 {
 		t.Errorf("%d packets were dropped for their TTL, want 3", got)
+	}
+}
+
+// TestLastHopOnABridge: a reply that the kernel's bridge delivers, and that is translated on the way,
+// may have a TTL of 1, like any bridged packet.
+func TestLastHopOnABridge(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for _, name := range []string{"TCP", "UDP"} {
+			t.Run(f.name+"/"+name, func(t *testing.T) {
+				r := base.fresh(t)
+				p := r.connect(f, protocols[name], natModes[0])
+				for _, s := range []stage{stageOpen, stageAnswer, stageConfirm} {
+					r.slow("opening", p, s)
+				}
+				low := r.out.index & 0xffff
+				r.put(kernel.MapLlBridged, low>>6, uint64(1)<<(low&63))
+				r.put(kernel.MapLlBridgePort, kernel.BridgePortKey{Ifindex: r.out.index},
+					kernel.BridgePort{Bridge: 99, Domain: 3, Mac: r.out.mac, Flags: kernel.BridgePortFlat})
+				eth := testpkt.Ethernet{Source: r.out.other, Destination: r.in.other}
+				r.step("bridged", r.out, packet(eth, p.proto, p.backend, p.source, stageData, 1),
+					actUnspec, packet(eth, p.proto, p.vip, p.client, stageData, 1))
+				if got := r.counters()["DROP_TTL"]; got != 0 {
+					t.Errorf("%d packets were dropped for their TTL", got)
+				}
+			})
+		}
 	}
 }
 
