@@ -185,7 +185,7 @@ static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
 	struct __sk_buff *skb = p->skb;
 	int ret = track_find(p, w), forged;
 
-	if (ret != LL_NEXT || p->proto != IPPROTO_UDP)
+	if (ret != LL_NEXT || p->proto != IPPROTO_UDP || !forged_has_ends(IPPROTO_UDP))
 		return ret;
 	forged = forged_sends(skb, p);
 	p->skb = skb;

@@ -181,7 +181,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 		if (ret != LL_NEXT)
 			return finish(&p, ret);
 	}
-	forged = forged_leaves(skb, &p);
+	forged = forged_has_ends(p.proto) && forged_leaves(skb, &p);
 	p.skb = skb;
 	if (forged)
 		return finish(&p, -DROP_TUNNEL_FORGED);

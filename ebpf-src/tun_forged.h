@@ -9,6 +9,19 @@
 #include "parse.h"
 #include "tun_encap.h"
 
+/* Reports whether packets of proto may be for a tunnel end at all; saves calls on nodes without
+ * tunnels.
+ */
+static __always_inline int forged_has_ends(__u32 proto)
+{
+	__u32 zero = 0;
+	const struct tunnel_gate *gate = bpf_map_lookup_elem(&ll_tunnel_gate, &zero);
+
+	if (!gate)
+		return 0;
+	return proto == IPPROTO_UDP ? gate->port[0] : proto == IPPROTO_GRE && gate->gre;
+}
+
 /* Reports whether addr, with proto and dport, is the tunnel end of another node. A global function,
  * so that the verifier walks it once.
  */

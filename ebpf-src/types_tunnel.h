@@ -18,7 +18,7 @@ enum tunnel_type {
 
 /* The first check of arriving packets: which of them may belong to tunnels. All zero: none. */
 struct tunnel_gate {
-	__be16 port[TUNNEL_PORTS]; /* UDP ports; 0: none */
+	__be16 port[TUNNEL_PORTS]; /* UDP ports, from the first element on; 0: none */
 	__u32 gre;
 	__u32 inside; /* ll_peer_prefix has prefixes of pods, of this node or behind tunnels */
 	__u32 seed;   /* random, for loxilightd: the seed of all peers */
