@@ -247,7 +247,7 @@ func (f *filter) detach() error {
 		return err
 	}
 	if b != nil {
-		if err := f.namespace.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := f.namespace.nl.FilterDel(b); err != nil && !gone(err) {
 			return fmt.Errorf("remove filter: %w", err)
 		}
 		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
