@@ -42,7 +42,7 @@ func (n *network) heldLong(ticks uint32) {
 	}
 }
 
-// silent makes one direction of the only (IPv4) connection idle for ticks; answers: the replies.
+// silent makes one direction of all IPv4 connections idle for ticks; answers: the replies.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
 	for _, m := range []*bpfmap.Map[kernel.Ct4Key, kernel.Ct4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {

@@ -130,7 +130,7 @@ func (t *entries[K, V, KP, VP]) expire(p *pass) (bool, error) {
 			all[i].Force = 1
 		}
 	}
-	if err := p.expirer.Run(all); err != nil {
+	if err := p.s.expirer.Run(all); err != nil {
 		return false, err
 	}
 	for i := range batch {
@@ -151,16 +151,16 @@ func (t *entries[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 	if x.matched {
 		p.matched++
 	}
-	k, v := x.key, x.value
-	seen := &entry[K, V, KP, VP]{&k, &v}
-	if both := result == kernel.ExpirerExpireResultEXPIRE_BOTH; both || seen.v.Common().Flags&kernel.CtReply == 0 { // the client's entry was seen
-		p.shares.add(t.kind(), seen.client(), -1)
+	both := result == kernel.ExpirerExpireResultEXPIRE_BOTH
+	seen := &entry[K, V, KP, VP]{&x.key, &x.value}         // x is not used any more
+	if both || seen.v.Common().Flags&kernel.CtReply == 0 { // the client's entry was seen
+		p.s.shares.add(t.kind(), seen.client(), -1)
 	}
 	m, twin := kernel.CtMeta(e.Meta), kernel.CtMeta(e.Twin)
 	m.State, twin.State = uint8(e.State), uint8(e.State)
 	*seen.v.Common() = m
 	p.deleted(seen)
-	if result == kernel.ExpirerExpireResultEXPIRE_BOTH {
+	if both {
 		p.deleted(twinEntry{seen, &twin})
 	}
 }

@@ -20,7 +20,8 @@ type Entry interface {
 // Judge ends connections, or needs to know which exist.
 type Judge interface {
 	// PassBegins returns the judge's part in a new pass over all connections. Passes are numbered in
-	// order; a pass may be given up.
+	// order. A pass may be given up: then PassEnded is never called, and what Deleted has learnt must
+	// not be lost.
 	PassBegins(number uint64) Part
 }
 
@@ -31,7 +32,7 @@ type Part interface {
 	// Seen is called for each entry.
 	Seen(e Entry)
 	// Ends reports whether the connection of an entry ends now, even if it is not idle. It is not
-	// called if a judge before this one ends it.
+	// called if a judge before this one ends it; judges after it may still end it.
 	Ends(e Entry) bool
 	// Deleted is called for each direction of a connection that the pass has deleted, with the
 	// counters and the state that it had last. Seen may have been called for it.

@@ -47,7 +47,7 @@ type Connections struct {
 
 // NewConnections returns the connections that s sweeps.
 func NewConnections(s *Sweeper) *Connections {
-	return &Connections{options: &s.Options, sweeper: s, tables: s.newTables(), listings: make(map[string]*listing)}
+	return &Connections{options: &s.options, sweeper: s, tables: s.options.newTables(), listings: make(map[string]*listing)}
 }
 
 // List implements [datapath.Connections]. A connection that exists during the whole listing is

@@ -20,11 +20,11 @@ const kickPause = 100 * time.Millisecond
 // Sweeper reads all connections in batches, shows them to the judges, and deletes those that are
 // idle or that a judge ends.
 type Sweeper struct {
-	Options
-	tables []table
-	stop   chan struct{}
-	kicked chan struct{}
-	wg     sync.WaitGroup
+	options Options
+	tables  []table
+	stop    chan struct{}
+	kicked  chan struct{}
+	wg      sync.WaitGroup
 
 	expirer deleter
 	shares  *shares
@@ -42,7 +42,7 @@ type Sweeper struct {
 
 // pass is one sweep over all connections.
 type pass struct {
-	*Sweeper
+	s        *Sweeper
 	began    time.Time
 	table    int // index into tables of the table being swept
 	expiring int // index of the table whose entries are being deleted
@@ -74,19 +74,20 @@ func NewSweeper(o Options) (*Sweeper, error) {
 
 func newSweeper(o Options, x deleter) *Sweeper {
 	s := &Sweeper{
-		Options: o,
+		options: o,
 		stop:    make(chan struct{}),
 		kicked:  make(chan struct{}, 1),
 		expirer: x,
 		shares:  newShares(o.Shares, o.Tables.Ct4.MaxEntries()/2, o.Tables.Half4.MaxEntries()/2),
 	}
-	s.tables = s.newTables()
+	s.tables = s.options.newTables()
 	s.wg.Add(1)
 	go s.sweepWhenKicked()
 	return s
 }
 
-// Close ends the current pass.
+// Close waits for a requested pass, which it ends, and unloads the program. Nothing else may use the
+// sweeper any more.
 func (s *Sweeper) Close() error {
 	close(s.stop)
 	s.wg.Wait()
@@ -111,7 +112,7 @@ func (s *Sweeper) sweepWhenKicked() {
 		}
 		began := time.Now()
 		if err := s.Whole(); err != nil {
-			s.Log.Warn("cannot sweep the connections; retrying", "error", err)
+			s.options.Log.Warn("cannot sweep the connections; retrying", "error", err)
 		}
 		// Thousands of changes should cost an occasional pass, not one each.
 		select {
@@ -143,7 +144,7 @@ func (s *Sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) boo
 	p := s.pass
 	p.match = match
 	for {
-		done, err := s.step(time.Now().Add(Budget))
+		done, err := s.step(time.Now().Add(budget))
 		if done || err != nil {
 			return p, err
 		}
@@ -159,7 +160,7 @@ func (s *Sweeper) run(stop <-chan struct{}, match func(*datapath.Connection) boo
 // Refresh runs a pass if the counters are outdated and a pass is cheap.
 func (s *Sweeper) Refresh() error {
 	s.numbers.Lock()
-	fresh := time.Since(s.ended) < 10*s.took || s.took > Budget
+	fresh := time.Since(s.ended) < 10*s.took || s.took > budget
 	s.numbers.Unlock()
 	if fresh {
 		return nil
@@ -219,8 +220,8 @@ func (s *Sweeper) step(until time.Time) (done bool, err error) {
 
 // advance sweeps and expires tables until it is done or the time is up.
 func (p *pass) advance(until time.Time) (done bool, err error) {
-	for p.table < len(p.tables) {
-		more, err := p.tables[p.table].sweep(p)
+	for p.table < len(p.s.tables) {
+		more, err := p.s.tables[p.table].sweep(p)
 		if err != nil {
 			return false, err
 		}
@@ -232,18 +233,18 @@ func (p *pass) advance(until time.Time) (done bool, err error) {
 			break
 		}
 	}
-	if p.table < len(p.tables) {
+	if p.table < len(p.s.tables) {
 		return false, nil
 	}
-	for p.expiring < len(p.tables) {
-		more, err := p.tables[p.expiring].expire(p)
+	for p.expiring < len(p.s.tables) {
+		more, err := p.s.tables[p.expiring].expire(p)
 		if err != nil {
 			return false, err
 		}
 		if !more {
 			p.expiring++
 		}
-		if p.expiring < len(p.tables) && time.Now().After(until) {
+		if p.expiring < len(p.s.tables) && time.Now().After(until) {
 			return false, nil
 		}
 	}
@@ -255,31 +256,32 @@ func (s *Sweeper) begin() {
 	s.number++
 	number := s.number
 	s.numbers.Unlock()
-	s.begins = time.Now().Add(s.Interval)
+	s.begins = time.Now().Add(s.options.Interval)
 	s.shares.passBegins()
 	for _, t := range s.tables {
 		t.spare()
 	}
 	s.pass = &pass{
-		Sweeper: s,
-		began:   time.Now(),
-		cursor:  new(bpfmap.Cursor),
-		idle:    s.idleTimeouts(),
+		s:      s,
+		began:  time.Now(),
+		cursor: new(bpfmap.Cursor),
+		idle:   s.options.idleTimeouts(),
 	}
-	for _, j := range s.Judges {
+	for _, j := range s.options.Judges {
 		s.pass.parts = append(s.pass.parts, j.PassBegins(number))
 	}
 }
 
 // end stores the results of a pass.
 func (s *Sweeper) end(p *pass) (err error) {
-	s.numbers.Lock()
-	s.ended, s.took, s.seen = time.Now(), time.Since(p.began), p.counts
-	s.numbers.Unlock()
 	s.shares.passEnded()
 	for _, part := range p.parts {
 		err = errors.Join(err, part.PassEnded())
 	}
+	// Last: whoever sees that counters are fresh finds them at the judges.
+	s.numbers.Lock()
+	s.ended, s.took, s.seen = time.Now(), time.Since(p.began), p.counts
+	s.numbers.Unlock()
 	return err
 }
 

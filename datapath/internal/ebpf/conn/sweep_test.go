@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,22 +21,24 @@ import (
 // site is a sweeper over tables in memory, with a judge that ends connections to dead backends.
 type site struct {
 	*Sweeper
-	t      *testing.T
-	random *rand.Rand
-	fails  float64 // probability that a deletion fails
-	dead   map[uint32]bool
-	last   *recorder // of the last pass that began
-	port   uint16
+	t       *testing.T
+	random  *rand.Rand
+	fails   float64 // probability that a deletion fails
+	dead    map[uint32]bool
+	leaves  map[datapath.Tuple]datapath.Tuple // of every entry, by arriving tuple
+	last    *recorder                         // of the last pass that began
+	resumed int
+	port    uint16
 }
 
 func newSite(t *testing.T, seed uint64) *site {
 	t.Helper()
-	s := &site{t: t, random: rand.New(rand.NewPCG(seed, 7)), dead: map[uint32]bool{}}
+	s := &site{t: t, random: rand.New(rand.NewPCG(seed, 7)), dead: map[uint32]bool{}, leaves: map[datapath.Tuple]datapath.Tuple{}}
 	tables, _ := testtables.New(t, datapath.Tables{
 		Connections: 1024, HalfOpen: 1024, Services: 64, Backends: 64, Slots: 4096, Affinity: 16, Ranges: 16, Rules: 16, Prefixes: 16,
 	}, &testmap.Faults{})
 	s.Sweeper = newSweeper(Options{
-		Tables: tables, Shares: new(kernel.Shares), Interval: time.Hour, Log: slog.New(slog.DiscardHandler), Judges: []Judge{s},
+		Tables: tables, Shares: new(kernel.Shares), Interval: time.Hour, Log: slog.New(slog.DiscardHandler), Judges: []Judge{s, second{s}},
 		IdleTimes:   func() map[uint32]datapath.IdleTimeout { return nil },
 		ServiceName: func(uint32) datapath.ServiceName { return "" },
 		NATName:     func(uint16) datapath.NATName { return "" },
@@ -48,7 +51,6 @@ func newSite(t *testing.T, seed uint64) *site {
 type recorder struct {
 	*site
 	seen, deleted map[datapath.Tuple]int // by arriving tuple
-	ended         int
 	complete      bool
 }
 
@@ -65,18 +67,33 @@ func (r *recorder) Seen(e Entry) {
 }
 
 func (r *recorder) Ends(e Entry) bool {
-	ends := r.dead[e.Meta().BackendId]
-	if ends {
-		r.ended++
+	return r.dead[e.Meta().BackendId]
+}
+
+// second is a judge that ends nothing.
+type second struct{ *site }
+
+func (j second) PassBegins(uint64) Part { return secondPart{j.site} }
+
+type secondPart struct{ *site }
+
+func (p secondPart) Resumed()         { p.resumed++ }
+func (p secondPart) Seen(Entry)       {}
+func (p secondPart) Deleted(Entry)    {}
+func (p secondPart) PassEnded() error { return nil }
+
+func (p secondPart) Ends(e Entry) bool {
+	if p.dead[e.Meta().BackendId] {
+		p.t.Errorf("a judge is asked about a connection that a judge before it ends")
 	}
-	return ends
+	return false
 }
 
 func (r *recorder) Deleted(e Entry) {
 	comes, leaves := e.Tuples()
 	r.deleted[comes]++
-	if m := e.Meta(); m.PacketCount != uint64(comes.Source.Port()) || comes.Source.Addr().Is4() != leaves.Source.Addr().Is4() {
-		r.t.Errorf("%v: deleted with %d packets", comes, m.PacketCount)
+	if m := e.Meta(); m.PacketCount != uint64(comes.Source.Port()) || leaves != r.leaves[comes] || e.Protocol() != datapath.UDP || e.Namespace() != 0 {
+		r.t.Errorf("%v: deleted with %d packets as %v, want %v", comes, m.PacketCount, leaves, r.leaves[comes])
 	}
 }
 
@@ -98,11 +115,11 @@ func (s *site) Run(all []kernel.ExpirerExpire) error {
 		e.Result = kernel.ExpirerExpireResultEXPIRE_ABSENT
 		if e.Family == 4 {
 			k := kernel.Ct4Key{Saddr: e.Key4.Saddr, Daddr: e.Key4.Daddr, Sport: e.Key4.Sport, Dport: e.Key4.Dport, Proto: e.Key4.Proto}
-			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](e, k, &s.Tables.Ct4, &s.Tables.Half4)
+			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](e, k, &s.options.Tables.Ct4, &s.options.Tables.Half4)
 		} else {
 			k := kernel.Ct6Key{Sport: e.Key6.Sport, Dport: e.Key6.Dport, Proto: e.Key6.Proto}
 			k.Saddr.Word, k.Daddr.Word = e.Key6.Saddr.Word, e.Key6.Daddr.Word
-			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](e, k, &s.Tables.Ct6, &s.Tables.Half6)
+			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](e, k, &s.options.Tables.Ct6, &s.options.Tables.Half6)
 		}
 	}
 	return nil
@@ -140,29 +157,37 @@ func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.Expire
 
 // want is a connection that was opened: what a pass must do with it.
 type want struct {
-	forth, back datapath.Tuple
-	backend     uint32
-	idle        [2]bool // by direction
-	is4         bool
+	arrives []datapath.Tuple // of the entries: the client's first; one of them may be missing
+	backend uint32
+	idle    []bool // by entry
+	reply   bool   // the only entry is that of the replies
 }
 
-func (w *want) ends(dead map[uint32]bool) bool { return dead[w.backend] || w.idle[0] && w.idle[1] }
+func (w *want) ends(dead map[uint32]bool) bool {
+	return dead[w.backend] || !slices.Contains(w.idle, false)
+}
 
-// open inserts both entries of a new connection. The source port of each entry is the number of its
-// packets.
+// open inserts the entries of a new connection through a service. The source port of each entry is
+// the number of its packets.
 func (s *site) open() want {
 	s.port++
-	is4 := s.random.IntN(2) == 0
-	client, backend := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("10.0.0.9")
-	if !is4 {
-		client, backend = netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("2001:db8:1::9")
+	client, frontend, backend := "192.0.2.7", "198.51.100.1", "10.0.0.9"
+	if s.random.IntN(2) == 0 {
+		client, frontend, backend = "2001:db8::7", "2001:db8:2::1", "2001:db8:1::9"
 	}
-	w := want{backend: 1 + uint32(s.random.IntN(9)), is4: is4,
-		forth: datapath.Tuple{Source: netip.AddrPortFrom(client, 1024+s.port), Destination: netip.AddrPortFrom(backend, 20000+s.port)}}
-	w.back = turned(w.forth)
-	half := s.random.IntN(2) == 0
-	for direction, tuple := range []datapath.Tuple{w.forth, w.back} {
-		w.idle[direction] = s.random.IntN(2) == 0
+	at := func(addr string, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+	}
+	w := want{backend: 1 + uint32(s.random.IntN(9))}
+	forth := datapath.Tuple{Source: at(client, 1024+s.port), Destination: at(frontend, 53)}
+	back := datapath.Tuple{Source: at(backend, 20000+s.port), Destination: forth.Source}
+	s.leaves[forth], s.leaves[back] = turned(back), turned(forth)
+	half, missing := s.random.IntN(2) == 0, s.random.IntN(16) // 0, 1: the entry that is missing
+	for direction, tuple := range []datapath.Tuple{forth, back} {
+		if direction == missing {
+			w.reply = direction == 0
+			continue
+		}
 		m := kernel.CtMeta{PacketCount: uint64(tuple.Source.Port()), BackendId: w.backend, State: uint8(kernel.CtStateCT_ESTABLISHED)}
 		if half {
 			m.State = uint8(kernel.CtStateCT_NEW)
@@ -171,32 +196,36 @@ func (s *site) open() want {
 			m.Flags = kernel.CtReply
 		}
 		m.LastSeenTick = kernel.NowTick()
-		if w.idle[direction] {
+		idle := s.random.IntN(2) == 0
+		if idle {
 			m.LastSeenTick -= plainIdle.udp + unansweredTimeout + 100
 		}
-		s.insert(tuple, m, half)
+		w.arrives, w.idle = append(w.arrives, tuple), append(w.idle, idle)
+		s.insert(tuple, s.leaves[tuple], m, half)
 	}
 	return w
 }
 
-func (s *site) insert(tuple datapath.Tuple, m kernel.CtMeta, half bool) {
+func (s *site) insert(tuple, leaves datapath.Tuple, m kernel.CtMeta, half bool) {
 	src, dst := kernel.AddrOf(tuple.Source.Addr()), kernel.AddrOf(tuple.Destination.Addr())
 	sport, dport := kernel.Swap16(tuple.Source.Port()), kernel.Swap16(tuple.Destination.Port())
+	to, from := kernel.AddrOf(leaves.Destination.Addr()), kernel.AddrOf(leaves.Source.Addr())
+	toPort, fromPort := kernel.Swap16(leaves.Destination.Port()), kernel.Swap16(leaves.Source.Port())
 	var err error
 	if tuple.Source.Addr().Is4() {
-		table := &s.Tables.Ct4
+		table := &s.options.Tables.Ct4
 		if half {
-			table = &s.Tables.Half4
+			table = &s.options.Tables.Half4
 		}
 		k := kernel.Ct4Key{Saddr: src.Word[3], Daddr: dst.Word[3], Sport: sport, Dport: dport, Proto: uint8(datapath.UDP)}
-		err = table.Put(k, kernel.Ct4Val{Meta: m, Saddr: k.Saddr, Daddr: k.Daddr, Sport: sport, Dport: dport})
+		err = table.Put(k, kernel.Ct4Val{Meta: m, Saddr: from.Word[3], Daddr: to.Word[3], Sport: fromPort, Dport: toPort})
 	} else {
-		table := &s.Tables.Ct6
+		table := &s.options.Tables.Ct6
 		if half {
-			table = &s.Tables.Half6
+			table = &s.options.Tables.Half6
 		}
 		k := kernel.Ct6Key{Saddr: src, Daddr: dst, Sport: sport, Dport: dport, Proto: uint8(datapath.UDP)}
-		err = table.Put(k, kernel.Ct6Val{Meta: m, Saddr: src, Daddr: dst, Sport: sport, Dport: dport})
+		err = table.Put(k, kernel.Ct6Val{Meta: m, Saddr: from, Daddr: to, Sport: fromPort, Dport: toPort})
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -223,9 +252,10 @@ func TestPasses(t *testing.T) {
 			}
 			var left []want
 			for _, w := range all {
-				gone := deleted[w.forth] == 1 && deleted[w.back] == 1
-				if ends := w.ends(s.dead) || flushed[w.forth]; ends != gone || !ends && deleted[w.forth]+deleted[w.back] > 0 {
-					t.Fatalf("seed %d, round %d: %+v: ends %t; deleted %d and %d times", seed, round, w, ends, deleted[w.forth], deleted[w.back])
+				ends := w.ends(s.dead) || flushed[w.arrives[0]]
+				gone := !slices.ContainsFunc(w.arrives, func(tuple datapath.Tuple) bool { return deleted[tuple] != 1 })
+				if ends != gone || !gone && slices.ContainsFunc(w.arrives, func(tuple datapath.Tuple) bool { return deleted[tuple] > 0 }) {
+					t.Fatalf("seed %d, round %d: %+v: ends %t; deleted %v", seed, round, w, ends, deleted)
 				}
 				if !gone {
 					left = append(left, w)
@@ -237,20 +267,33 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// passOnce runs a pass, of which some end the connections with an even port. It adds the directions
-// that were deleted, and reports whether the pass is complete.
+// passOnce runs a pass, of which some end the connections of clients with an even port, and some are
+// done in many steps. It adds the directions that were deleted, and reports whether the pass is
+// complete.
 func (s *site) passOnce(all []want, flushed *map[datapath.Tuple]bool, deleted map[datapath.Tuple]int) bool {
 	s.t.Helper()
 	var err error
-	if *flushed != nil || s.random.IntN(3) == 0 {
+	switch {
+	case *flushed != nil || s.random.IntN(3) == 0:
 		*flushed = map[datapath.Tuple]bool{}
 		for _, w := range all {
-			if isEven(w.forth) {
-				(*flushed)[w.forth] = true
+			if isEven(w.client()) {
+				(*flushed)[w.arrives[0]] = true
 			}
 		}
-		_, err = s.flush(s.t.Context(), func(c *datapath.Connection) bool { return isEven(c.Original) })
-	} else {
+		_, err = s.flush(s.t.Context(), func(c *datapath.Connection) bool { return isEven(c.Original.Source) })
+	case s.random.IntN(2) == 0:
+		s.resumed = 0
+		s.mu.Lock()
+		steps := 0
+		for done := false; !done && err == nil; steps++ {
+			done, err = s.step(time.Now())
+		}
+		s.mu.Unlock()
+		if s.resumed != steps || err == nil && steps < tableCount {
+			s.t.Errorf("resumed %d times in %d steps", s.resumed, steps)
+		}
+	default:
 		err = s.Whole()
 	}
 	if failed := err != nil; failed == s.last.complete {
@@ -267,29 +310,41 @@ func (s *site) passOnce(all []want, flushed *map[datapath.Tuple]bool, deleted ma
 	return s.last.complete
 }
 
-func isEven(t datapath.Tuple) bool { return t.Source.Port()%2 == 0 }
+// client returns the client's address and port.
+func (w *want) client() netip.AddrPort {
+	if w.reply {
+		return w.arrives[0].Destination
+	}
+	return w.arrives[0].Source
+}
+
+func isEven(client netip.AddrPort) bool { return client.Port()%2 == 0 }
 
 // check compares the shares and the tables with the connections that are left after a pass.
 func (s *site) check(left []want) {
 	s.t.Helper()
-	var count [2]uint32
+	var count [2]uint32   // connections whose client's entry exists, by family
+	var entries [2]uint64 // of both directions
 	for _, w := range left {
-		if w.is4 {
-			count[0]++
-		} else {
-			count[1]++
+		family := 0
+		if w.client().Addr().Is6() {
+			family = 1
+		}
+		entries[family] += uint64(len(w.arrives))
+		if !w.reply {
+			count[family]++
 		}
 	}
 	for family := range count {
-		if got := s.Shares.Total[family] + s.Shares.HalfTotal[family]; got != count[family] {
+		if got := s.options.Shares.Total[family] + s.options.Shares.HalfTotal[family]; got != count[family] {
 			s.t.Errorf("%d connections of family %d are counted, want %d", got, family, count[family])
 		}
 	}
 	s.fails = 0
-	if err := s.Whole(); err != nil || len(s.last.seen) != 2*len(left) {
-		s.t.Fatalf("%d entries are left of %d connections, %v", len(s.last.seen), len(left), err)
+	if err := s.Whole(); err != nil {
+		s.t.Fatal(err)
 	}
-	if n := s.Entries(); n[HalfOpen4]+n[Established4] != 2*uint64(count[0]) || n[HalfOpen6]+n[Established6] != 2*uint64(count[1]) {
-		s.t.Errorf("entries %v, want twice %v", n, count)
+	if n := s.Entries(); n[HalfOpen4]+n[Established4] != entries[0] || n[HalfOpen6]+n[Established6] != entries[1] {
+		s.t.Errorf("entries %v, want %v", n, entries)
 	}
 }

@@ -87,7 +87,7 @@ func (b *backendIDs) revive(id uint32) {
 	delete(b.dead, id)
 }
 
-// freeDead frees the dead ids for which the complete sweep number pass found no connection.
+// freeDead frees the dead ids that are not used, after the complete sweep with this number.
 func (s *Table) freeDead(pass uint64, used func(id uint32) bool) error {
 	b := s.backends
 	for id, dead := range b.dead {

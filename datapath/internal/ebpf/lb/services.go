@@ -33,6 +33,10 @@ type Table struct {
 	changedFrontends func()
 	backends         *backendIDs
 
+	closed map[uint32]*traffic // of deleted connections, not in a table yet; used by passes only
+	liveMu sync.Mutex
+	live   map[uint32]traffic // of backends, as of the last pass
+
 	mu     sync.RWMutex // of the fields below; written by Update and Delete only
 	byName map[datapath.ServiceName]*service
 	byID   map[uint32]*service
@@ -43,10 +47,6 @@ type Table struct {
 	diverted map[datapath.ServiceName]int
 	taken    map[datapath.Frontend]uint64 // moved to their owners, with the first sweep that handles the move
 	addrs    serviceAddrs
-
-	closed map[uint32]*traffic // of deleted connections, not in a table yet; used by passes only
-	liveMu sync.Mutex
-	live   map[uint32]traffic // of backends, as of the last pass
 }
 
 // Announcer announces addresses of services.

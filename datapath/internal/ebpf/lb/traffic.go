@@ -3,13 +3,16 @@
 package lb
 
 import (
+	"errors"
 	"fmt"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// traffic is the traffic of a backend's live connections. Connections without a service are counted
-// for backend 0.
+// traffic is the traffic of a backend's connections, and how many of them it still serves.
+// Connections without a service are counted for backend 0.
 type traffic struct{ active, packets, bytes uint64 }
 
 func trafficOf(m map[uint32]*traffic, id uint32) *traffic {
@@ -58,20 +61,29 @@ func (p *Pass) isUsed(id uint32) bool {
 
 // addClosed adds the traffic of ended connections to the totals of their backends. What could not
 // be added stays for the next pass.
-func (s *Table) addClosed() error {
+func (s *Table) addClosed() (err error) {
 	for id, c := range s.closed {
-		var t kernel.Traffic
-		if err := s.tables.BackendTraffic.Lookup(id, &t); err != nil {
-			return fmt.Errorf("totals of backend %d: %w", id, err)
-		}
-		t.PacketCount += c.packets
-		t.ByteCount += c.bytes
-		if err := s.tables.BackendTraffic.Replace(id, t); err != nil {
-			return fmt.Errorf("totals of backend %d: %w", id, err)
+		if e := s.addTraffic(id, c); e != nil {
+			err = errors.Join(err, fmt.Errorf("totals of backend %d: %w", id, e))
+			continue
 		}
 		delete(s.closed, id)
 	}
-	return nil
+	return err
+}
+
+func (s *Table) addTraffic(id uint32, c *traffic) error {
+	var t kernel.Traffic
+	err := s.tables.BackendTraffic.Lookup(id, &t)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil // an id of an earlier run with a larger table
+	}
+	if err != nil {
+		return err
+	}
+	t.PacketCount += c.packets
+	t.ByteCount += c.bytes
+	return s.tables.BackendTraffic.Replace(id, t)
 }
 
 // writeLoads sets the number of connections of each backend, which the programs only increase.

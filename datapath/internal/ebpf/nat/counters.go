@@ -47,7 +47,7 @@ func (p *Pass) drop(m *kernel.CtMeta) {
 
 // addClosed adds the traffic of ended connections to the totals of their NATs. What could not be
 // added stays for the next pass.
-func (n *Table) addClosed() error {
+func (n *Table) addClosed() (err error) {
 	table := &n.tables.NatTraffic
 	for id, c := range n.closed {
 		if n.names[uint16(id)] == "" {
@@ -55,17 +55,19 @@ func (n *Table) addClosed() error {
 			continue
 		}
 		var t kernel.Traffic
-		if _, err := table.Find(id, &t); err != nil {
-			return err
+		if _, e := table.Find(id, &t); e != nil {
+			err = errors.Join(err, e)
+			continue
 		}
 		t.PacketCount += c.packets
 		t.ByteCount += c.bytes
-		if err := table.Put(id, t); err != nil {
-			return kernel.TableError("rules", err)
+		if e := table.Put(id, t); e != nil {
+			err = errors.Join(err, kernel.TableError("rules", e))
+			continue
 		}
 		delete(n.closed, id)
 	}
-	return nil
+	return err
 }
 
 // Counters returns the counters of one NAT; false if it is not in force. Traffic of live

@@ -44,6 +44,7 @@ type Table struct {
 	reported map[translated]bool // logged as created but not as deleted
 	live     map[uint32]*traffic // traffic of connections as of the last pass, by id
 	closed   map[uint32]*traffic // traffic of deleted connections, not in a table yet; used by passes only
+	last     lastUses            // likewise: uses of mappings that are not in a table yet
 	mappings uint64              // entries as of the last pass
 	blocks   uint64
 }
@@ -98,7 +99,7 @@ func Adopt(t *kernel.Tables, images natImages, host Host, logger *slog.Logger) (
 	n := &Table{
 		tables: t, images: images, host: host, logger: logger, Now: kernel.NowTick,
 		ids: make(map[datapath.NATName]uint16), names: make(map[uint16]datapath.NATName), dead: make(map[uint16]bool),
-		rules: make(map[uint32]*natRule), log: make(map[uint16]bool), closed: make(map[uint32]*traffic),
+		rules: make(map[uint32]*natRule), log: make(map[uint16]bool), closed: make(map[uint32]*traffic), last: make(lastUses),
 	}
 	if err := n.adopt(); err != nil {
 		return nil, fmt.Errorf("take over the translation of an earlier run: %w", err)

@@ -18,7 +18,7 @@ import (
 type Pass struct {
 	table      *Table
 	outers     outerPorts
-	last       lastUses // of connections that the pass ended
+	last       lastUses // of connections that this pass and given-up ones before it ended
 	local      map[kernel.LocalKey]bool
 	namespaces map[uint8]bool // namespaces whose addresses are in local
 	began      uint32         // tick
@@ -35,7 +35,7 @@ func (n *Table) PassBegins(uint64) conn.Part { return n.NewPass() }
 // NewPass returns the part of NAT in a pass that begins now.
 func (n *Table) NewPass() *Pass {
 	p := &Pass{
-		table: n, outers: make(outerPorts), last: make(lastUses), began: n.Now(),
+		table: n, outers: make(outerPorts), last: n.last, began: n.Now(),
 		log: make(map[uint16]bool), shared: make(map[uint16]bool), reported: make(map[translated]bool),
 		live: make(map[uint32]*traffic), closed: n.closed,
 	}
@@ -121,9 +121,11 @@ func (p *Pass) PassEnded() error {
 			p.shared[r.record.Id] = true
 		}
 	}
-	if err := errors.Join(n.addClosed(), n.endMappings(p), n.endBlocks(p)); err != nil {
-		return fmt.Errorf("end mappings of NAT: %w", err)
+	closed := n.addClosed()
+	if err := errors.Join(n.endMappings(p), n.endBlocks(p)); err != nil {
+		return errors.Join(closed, fmt.Errorf("end mappings of NAT: %w", err))
 	}
+	n.last = make(lastUses)
 	for t := range p.reported {
 		if !n.reported[t] {
 			n.tell("NAT mapping created", t)
@@ -135,5 +137,5 @@ func (p *Pass) PassEnded() error {
 		}
 	}
 	n.reported = p.reported
-	return nil
+	return closed
 }
