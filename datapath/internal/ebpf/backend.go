@@ -102,7 +102,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	} else if !pins.OK {
 		return nil, pins.Refused()
 	}
-	if err := preparePinDir(d.dir); err != nil {
+	if err := pin.PrepareDir(d.dir); err != nil {
 		return nil, err
 	}
 	if err := d.readNames(spec); err != nil {

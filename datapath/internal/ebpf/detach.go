@@ -71,9 +71,9 @@ func detachNamespace(folder string, id uint8, name string, log *slog.Logger) err
 	}
 	for _, port := range ports {
 		if err := detachPort(z, filepath.Join(folder, port.Name())); err != nil {
-			return fmt.Errorf("detach port %q: %w", portName(port.Name()), err)
+			return fmt.Errorf("detach port %q: %w", pin.PortOf(port.Name()), err)
 		}
-		log.Info("programs taken off", "port", portName(port.Name()), "namespace", netnsNames[id])
+		log.Info("programs taken off", "port", pin.PortOf(port.Name()), "namespace", netnsNames[id])
 	}
 	return nil
 }

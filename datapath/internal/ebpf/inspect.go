@@ -220,7 +220,7 @@ func (x *inspector) portFolders(id uint8, current bool, dir string) int {
 	}
 	for _, f := range folders {
 		path := filepath.Join(dir, f.Name())
-		p := datapath.InspectedPort{Name: portName(f.Name()), Path: path, Current: current, Switch: id == netnsSwitch}
+		p := datapath.InspectedPort{Name: pin.PortOf(f.Name()), Path: path, Current: current, Switch: id == netnsSwitch}
 		x.portHooks(id, &p)
 		if z := x.namespaces[id]; z != nil && p.Index != 0 {
 			l, err := z.nl.LinkByIndex(p.Index)

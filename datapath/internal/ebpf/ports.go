@@ -53,17 +53,8 @@ func newPorts(d *DataPlane) *ports {
 	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guardedDevice)}
 }
 
-var pinEscapes = strings.NewReplacer("%", "%25", ".", "%2e", "/", "%2f")
-
-// pinName escapes name for a BPF file system, which does not allow dots.
-func pinName(name datapath.PortName) string { return pinEscapes.Replace(string(name)) }
-
-func portName(pin string) datapath.PortName {
-	return datapath.PortName(strings.NewReplacer("%25", "%", "%2e", ".", "%2f", "/").Replace(pin))
-}
-
 func (p *ports) folder(namespace uint8, name datapath.PortName) string {
-	return filepath.Join(p.dir, strconv.Itoa(int(namespace)), pinName(name))
+	return filepath.Join(p.dir, strconv.Itoa(int(namespace)), pin.FolderOf(name))
 }
 
 // adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
@@ -78,8 +69,8 @@ func (p *ports) adopt(r *pin.Replacements) error {
 			return err
 		}
 		for _, f := range folders {
-			if err := p.openOne(uint8(namespace), portName(f.Name())); err != nil {
-				return fmt.Errorf("take over port %q of an earlier run: %w", portName(f.Name()), err)
+			if err := p.openOne(uint8(namespace), pin.PortOf(f.Name())); err != nil {
+				return fmt.Errorf("take over port %q of an earlier run: %w", pin.PortOf(f.Name()), err)
 			}
 		}
 	}

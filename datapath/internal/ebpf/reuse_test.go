@@ -33,7 +33,7 @@ func (n *network) reuse() {
 		return
 	}
 	dir := pin.Dir(n.config.PinDir)
-	n.ok(preparePinDir(dir))
+	n.ok(pin.PrepareDir(dir))
 	for name, m := range spare.maps {
 		if err := wipe(m, math.MaxUint32); err != nil {
 			n.t.Fatalf("%s: %v", name, err)

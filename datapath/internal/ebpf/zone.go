@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 
@@ -223,33 +222,6 @@ func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.
 	}
 	defer c.Close()
 	return c.DetachProgram(p.name), nil
-}
-
-// preparePinDir creates dir on a BPF file system, and mounts one if necessary.
-func preparePinDir(dir string) error {
-	const root = "/sys/fs/bpf"
-	parent := dir
-	for {
-		var st unix.Statfs_t
-		err := unix.Statfs(parent, &st)
-		if err == nil && st.Type == unix.BPF_FS_MAGIC {
-			return os.MkdirAll(dir, 0o700)
-		}
-		if err == nil {
-			break
-		}
-		parent = filepath.Dir(parent)
-	}
-	target := dir
-	if rel, err := filepath.Rel(root, dir); err == nil && filepath.IsLocal(rel) {
-		target = root
-	} else if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := unix.Mount("bpf", target, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700"); err != nil {
-		return fmt.Errorf("mount a BPF file system on %s for pinDir %s: %w", target, dir, err)
-	}
-	return os.MkdirAll(dir, 0o700)
 }
 
 // namespaceOf returns the id of the switch's namespace, or of the host's.
