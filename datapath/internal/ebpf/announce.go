@@ -251,7 +251,7 @@ func (a *announcer) alone(wanted map[kernel.AnnounceKey]kernel.Announced) {
 }
 
 func announceKey(z *namespace, index int, p netip.Prefix) kernel.AnnounceKey {
-	return kernel.AnnounceKey{PrefixLen: uint32(64 + kernel.Bits128(p)), Ifindex: uint32(index), Netns: uint32(z.id), Addr: kernel.AddrOf(p.Masked().Addr())}
+	return kernel.AnnounceKey{PrefixLen: uint32(64 + kernel.Bits128(p)), Ifindex: uint32(index), Netns: uint32(z.ID), Addr: kernel.AddrOf(p.Masked().Addr())}
 }
 
 // byNetwork adds the entries of x for network n and returns the new addresses. A prefix that covers
@@ -359,7 +359,7 @@ func (a *announcer) stillAnnounced(list []notice) (rest []notice) {
 // send transmits unsolicited announcements. Neighbours that miss them send requests later, which
 // are answered.
 func (a *announcer) send(t *notice) {
-	err := t.namespace.do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
+	err := t.namespace.Do(func() error { return gratuitous.Send(t.index, t.mac[:], t.addrs) })
 	if err != nil {
 		a.d.log.Warn("cannot announce addresses; ARP and NDP requests are still answered", "device", t.index, "error", err)
 	}

@@ -59,7 +59,7 @@ func wantedBy(value kernel.Announced) announcers {
 // byBridge adds the entry of an address behind a peer, and returns the address if it is new.
 func (a *announcer) byBridge(wanted map[kernel.AnnounceKey]kernel.Announced, z *namespace, n *onLink, x *announcement) (news []netip.Addr) {
 	addr := x.prefix.Addr()
-	if z.id != a.d.overlay.switchNamespace() || !n.bridge || n.role == roleUplink || !n.prefix.Contains(addr) || n.local[addr] {
+	if z.ID != a.d.overlay.switchNamespace() || !n.bridge || n.role == roleUplink || !n.prefix.Contains(addr) || n.local[addr] {
 		return nil
 	}
 	key := announceKey(z, n.index, x.prefix)
@@ -75,7 +75,7 @@ func (a *announcer) byBridge(wanted map[kernel.AnnounceKey]kernel.Announced, z *
 func (a *announcer) announces(t *notice, addr netip.Addr) bool {
 	for key, value := range a.written {
 		p := netip.PrefixFrom(netip.AddrFrom16(key.Addr.Addr().As16()), int(key.PrefixLen)-64)
-		if value.Flags&kernel.AnnouncedNot == 0 && int(key.Ifindex) == t.index && key.Netns == uint32(t.namespace.id) && p.Contains(netip.AddrFrom16(addr.As16())) {
+		if value.Flags&kernel.AnnouncedNot == 0 && int(key.Ifindex) == t.index && key.Netns == uint32(t.namespace.ID) && p.Contains(netip.AddrFrom16(addr.As16())) {
 			return true
 		}
 	}

@@ -49,7 +49,7 @@ func TestAnnouncingFails(t *testing.T) {
 		t.Error("maintenance reports no failure")
 	}
 	exchange(table)
-	out0, err := n.d.namespaces[netnsHost].nl.LinkByName("out0")
+	out0, err := n.d.namespaces[netnsHost].Netlink.LinkByName("out0")
 	n.ok(err)
 	testnet.Eventually(t, 3*announceRetryMax, "the addresses are announced", func() bool {
 		_ = n.d.Maintain(ctx) // fails until the next attempt

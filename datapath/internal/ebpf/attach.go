@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,71 +16,93 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// hook is one program on one hook of one device.
-type hook interface {
-	name() string // such as tcx-ingress
-	program() ebpf.ProgramID
-	attached() bool
-	// precede attaches this run's program as a shadow program before an earlier run's. replace
-	// atomically replaces the earlier run's program. settle does the remaining work and removes the
-	// shadow program.
-	precede() error
-	replace() error
-	settle() error
-	// mend restores the pin of an attached program if it is missing, and reports whether it did.
-	mend() (bool, error)
-	// detach detaches the program and removes its pins.
-	detach() error
-	// moved records that the pins have moved to another folder.
-	moved(folder string)
-	// close closes the handle; the program stays attached.
-	close()
+// Attachment is a program on one hook of one device, with its pin. Name, Program and Attached are
+// safe for concurrent use; the other methods are not.
+type Attachment interface {
+	// Name returns the kind and the side, such as tcx-ingress.
+	Name() string
+	// Program returns the id of the attached program; 0: none, or it cannot be read.
+	Program() ebpf.ProgramID
+	// Attached reports whether the program is attached and pinned.
+	Attached() bool
+	// AttachShadow attaches this run's shadow program before an earlier run's program. Replace
+	// atomically replaces the earlier run's program by this run's. Finish does the remaining work
+	// and removes the shadow program. All do nothing if the device is gone.
+	AttachShadow() error
+	Replace() error
+	Finish() error
+	// Repin restores the pin of an attached program if it is missing, and reports whether it did.
+	Repin() (bool, error)
+	// Detach detaches the program and removes its pins.
+	Detach() error
+	// Moved records that the pins have been moved to another folder.
+	Moved(folder string)
+	// Close closes the handles; the program stays attached.
+	Close()
 }
 
-// side is one of the two hooks of a device.
-type side struct {
-	name   string
-	attach ebpf.AttachType
-	parent uint32
-	of     func(*pair) *ebpf.Program
+// Side is one of the two tc hooks of a device.
+type Side struct {
+	Name       string          // "ingress" or "egress"; also the name of the pin of a tcx link
+	AttachType ebpf.AttachType // of tcx links
+	Parent     uint32          // of filters: the handle of the qdisc
+	of         func(*Pair) *ebpf.Program
 }
 
-var sides = []side{
-	{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(p *pair) *ebpf.Program { return p.egress }},
-	// Last: processing begins once ingress is attached, so egress must be ready.
-	{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *pair) *ebpf.Program { return p.ingress }},
+// Sides returns the tc hooks of a device in the order in which programs are attached: egress, then
+// ingress, since processing begins once ingress is attached.
+func Sides() [2]Side {
+	return [2]Side{
+		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(p *Pair) *ebpf.Program { return p.Egress }},
+		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *Pair) *ebpf.Program { return p.Ingress }},
+	}
+}
+
+// CutFilterPin returns the ifindex, as text, in the name of the pin of a filter on this side. found
+// is false if name is not the name of such a pin.
+func (s Side) CutFilterPin(name string) (index string, found bool) {
+	return strings.CutPrefix(name, "tc_"+s.Name+"_")
+}
+
+// Owns reports whether a filter on this side has our priority and name.
+func (s Side) Owns(b *netlink.BpfFilter) bool {
+	return b.Priority == filterPriority && b.Name == filterName+s.Name
 }
 
 // sidesOf returns the hooks of a device to which programs are attached: only egress on the loopback
 // device.
-func sidesOf(index int) []side {
-	if index == loopbackIndex {
+func sidesOf(index int) []Side {
+	sides := Sides()
+	if index == LoopbackIndex {
 		return sides[:1]
 	}
-	return sides
+	return sides[:]
 }
 
-// attachHooks attaches the programs to the device and pins them in folder.
-func attachHooks(z *namespace, how, folder string, index int) ([]hook, error) {
+// Attach attaches the programs to both tc hooks of a device, or only to egress of the loopback
+// device, and pins them in folder. index is the ifindex of the device. how is "tcx", "tc" for
+// cls_bpf filters, or empty for tcx if the kernel has it. After an error nothing is attached. The
+// error wraps [unix.ENODEV] if the device is gone.
+func (z *Netns) Attach(how, folder string, index int) ([]Attachment, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
-	var hooks []hook
+	var hooks []Attachment
 	for _, s := range sidesOf(index) {
 		h, err := attachHook(z, s, how, folder, index)
 		if err != nil {
 			for _, h := range hooks {
-				err = errors.Join(err, h.detach())
+				err = errors.Join(err, h.Detach())
 			}
-			return nil, errors.Join(fmt.Errorf("attach to %s: %w", s.name, err), os.RemoveAll(folder))
+			return nil, errors.Join(fmt.Errorf("attach to %s: %w", s.Name, err), os.RemoveAll(folder))
 		}
 		hooks = append(hooks, h)
 	}
 	return hooks, nil
 }
 
-func attachHook(z *namespace, s side, how, folder string, index int) (hook, error) {
-	f := &filter{namespace: z, side: s, index: index, folder: folder}
+func attachHook(z *Netns, s Side, how, folder string, index int) (Attachment, error) {
+	f := NewFilter(z, s, index, folder)
 	if how == "tc" {
 		return f, f.attach()
 	}
@@ -94,48 +117,48 @@ func attachHook(z *namespace, s side, how, folder string, index int) (hook, erro
 }
 
 // attachTCX attaches the program of a side and pins it in folder.
-func attachTCX(z *namespace, s side, folder string, index int) (*tcx, error) {
-	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.pair), Attach: s.attach})
+func attachTCX(z *Netns, s Side, folder string, index int) (*tcx, error) {
+	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.Pair), Attach: s.AttachType})
 	if err != nil {
 		return nil, err
 	}
-	t := &tcx{pinnedLink: pinnedLink{l, index, filepath.Join(folder, s.name)}, namespace: z, side: s}
-	if err := l.Pin(t.pin); err != nil {
+	t := &tcx{pinnedLink: pinnedLink{l, index, filepath.Join(folder, s.Name)}, namespace: z, side: s}
+	if err := l.Pin(t.path); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return t, nil
 }
 
-func linkTCX(z *namespace, o link.TCXOptions) (l link.Link, err error) {
-	err = z.do(func() (err error) {
+func linkTCX(z *Netns, o link.TCXOptions) (l link.Link, err error) {
+	err = z.Do(func() (err error) {
 		l, err = link.AttachTCX(o)
 		return err
 	})
 	return l, err
 }
 
-// openHooks opens the hooks that are pinned in folder, to which an earlier run attached its
-// programs.
-func openHooks(z *namespace, folder string) (hooks []hook, index int, err error) {
+// OpenAttachments opens the attachments that an earlier run pinned in folder, and returns the
+// ifindex of their device; 0: the device is gone. It changes nothing.
+func (z *Netns) OpenAttachments(folder string) (found []Attachment, index int, err error) {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, s := range sides {
+	for _, s := range Sides() {
 		for _, entry := range pins {
-			var h hook
-			switch rest, tc := strings.CutPrefix(entry.Name(), "tc_"+s.name+"_"); {
+			var h Attachment
+			switch rest, tc := s.CutFilterPin(entry.Name()); {
 			case tc:
-				f := &filter{namespace: z, side: s, folder: folder}
+				f := NewFilter(z, s, 0, folder)
 				if f.index, err = strconv.Atoi(rest); err != nil {
 					return nil, 0, err
 				}
 				// If not attached, the device is gone, and another device may have its index.
-				if f.found = f.attached(); f.found {
+				if f.found = f.Attached(); f.found {
 					index = f.index
 				}
 				h = f
-			case entry.Name() == s.name:
+			case entry.Name() == s.Name:
 				h, index, err = openTCX(z, s, filepath.Join(folder, entry.Name()))
 			default:
 				continue
@@ -143,7 +166,7 @@ func openHooks(z *namespace, folder string) (hooks []hook, index int, err error)
 			if err != nil {
 				return nil, 0, err
 			}
-			hooks = append(hooks, h)
+			found = append(found, h)
 		}
 	}
 	x, err := openXDP(z, folder, pins)
@@ -151,81 +174,85 @@ func openHooks(z *namespace, folder string) (hooks []hook, index int, err error)
 		return nil, 0, err
 	}
 	for _, x := range x {
-		hooks, index = append(hooks, x), max(index, x.index)
+		found, index = append(found, x), max(index, x.index)
 	}
-	return hooks, index, nil
+	return found, index, nil
 }
 
 // tcx is a program attached by a tcx link.
 type tcx struct {
 	pinnedLink
-	namespace *namespace
-	side      side
-	first     link.Link // the shadow program; detached when the process ends
+	namespace *Netns
+	side      Side
+	shadow    link.Link // the shadow program; detached when the process ends
 }
 
-func openTCX(z *namespace, s side, pin string) (hook, int, error) {
-	p, err := openLink(pin)
+func openTCX(z *Netns, s Side, path string) (Attachment, int, error) {
+	p, err := openLink(path)
 	if err != nil {
 		return nil, 0, err
 	}
 	return &tcx{pinnedLink: p, namespace: z, side: s}, p.index, nil
 }
 
-func (t *tcx) precede() (err error) {
+func (t *tcx) AttachShadow() (err error) {
 	if t.index != 0 { // else the device is gone
-		t.first, err = linkTCX(t.namespace, link.TCXOptions{
-			Interface: t.index, Program: t.side.of(&t.namespace.first), Attach: t.side.attach, Anchor: link.BeforeLink(t.link),
+		t.shadow, err = linkTCX(t.namespace, link.TCXOptions{
+			Interface: t.index, Program: t.side.of(&t.namespace.shadow), Attach: t.side.AttachType, Anchor: link.BeforeLink(t.link),
 		})
 	}
 	return err
 }
 
-func (t *tcx) replace() error { return t.update(t.side.of(&t.namespace.pair)) }
+func (t *tcx) Replace() error { return t.update(t.side.of(&t.namespace.Pair)) }
 
-func (t *tcx) settle() error {
-	if t.first == nil {
+func (t *tcx) Finish() error {
+	if t.shadow == nil {
 		return nil
 	}
-	l := t.first
-	t.first = nil
+	l := t.shadow
+	t.shadow = nil
 	return l.Close()
 }
 
-func (t *tcx) name() string { return "tcx-" + t.side.name }
+func (t *tcx) Name() string { return "tcx-" + t.side.Name }
 
-func (t *tcx) close() {
-	if t.first != nil {
-		t.first.Close()
+func (t *tcx) Close() {
+	if t.shadow != nil {
+		t.shadow.Close()
 	}
-	t.pinnedLink.close()
+	t.pinnedLink.Close()
 }
 
-// mend restores pins that another program removed, so that no hook has to be detached. p.mu is
-// held.
-func (p *ports) mend(z *namespace, t *port, folder string) error {
-	if k := p.d.keeper; k != nil {
-		return k.mend(t, folder)
-	}
-	err := os.MkdirAll(folder, 0o700)
-	for _, h := range t.hooks {
-		_, e := h.mend()
-		err = errors.Join(err, e)
-	}
-	return err
-}
-
-// attached reports whether both tc programs are still attached.
-func (z *namespace) attached(t *port) bool {
+// AllAttached reports whether the tc programs of the device with an ifindex are all still attached.
+// XDP programs are ignored.
+func AllAttached(attachments []Attachment, index int) bool {
 	there := 0
-	for _, h := range t.hooks {
-		if _, is := h.(*xdp); is {
+	for _, h := range attachments {
+		if _, is := h.(*XDP); is {
 			continue
 		}
-		if !h.attached() {
+		if !h.Attached() {
 			return false
 		}
 		there++
 	}
-	return there == len(sidesOf(t.ifindex))
+	return there == len(sidesOf(index))
+}
+
+// IsPinned reports whether a has its pin.
+func IsPinned(a Attachment) bool {
+	p, ok := a.(interface{ pinPath() string })
+	if !ok {
+		return true
+	}
+	_, err := os.Lstat(p.pinPath())
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// IsSevered reports whether a is a link that is no longer attached: another program detached it, or
+// its device is gone. It is false for a filter: the kernel reports the removal of filters.
+func IsSevered(a Attachment) bool {
+	l, ok := a.(interface{ inPlace() bool })
+	return ok && !l.inPlace()
 }

@@ -65,11 +65,11 @@ type DataPlane struct {
 
 var _ datapath.DataPlane = (*DataPlane)(nil)
 
-// loadMapSpecs returns the specifications of all maps; tests replace it.
-var loadMapSpecs = kernel.LoadKernel
-
-// Attached reports whether an earlier run left programs attached.
-func Attached(pinDir string) bool { return pin.Attached(pinDir) }
+// loadMapSpecs returns the specifications of all maps; tests replace it, and the programs.
+var (
+	loadMapSpecs = kernel.LoadKernel
+	programs     = Programs()
+)
 
 // Open loads the programs and takes over the pins that an earlier run left in cfg.PinDir: maps with
 // their entries, and programs, which are replaced in place. It attaches programs only to devices
@@ -89,7 +89,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	if err := kernelLacks(features.HaveProgramHelper); err != nil {
+	if err := CheckKernel(features.HaveProgramHelper); err != nil {
 		return nil, err
 	}
 	spec, err := loadMapSpecs()
@@ -240,15 +240,15 @@ func (d *DataPlane) loadNamespace(id uint8) (*namespace, error) {
 	if id == netnsSwitch {
 		name = d.config.SwitchNamespace
 	}
-	z, err := openNamespace(id, name)
+	z, err := OpenNetns(id, name)
 	if err != nil {
 		return nil, err
 	}
-	if err := z.load(d.maps); err != nil {
+	if err := z.Load(programs, d.maps); err != nil {
 		return nil, errors.Join(err, z.Close())
 	}
-	d.namespaces[id] = z
-	return z, nil
+	d.namespaces[id] = &namespace{Netns: z}
+	return d.namespaces[id], nil
 }
 
 // namespace returns the namespace with id, opening it on first use.

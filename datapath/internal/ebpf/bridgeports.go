@@ -71,7 +71,7 @@ func (p *bridgePort) eachVLAN(each func(vid uint16, pvid bool)) {
 
 // bridgePorts returns the ports of all bridges of the namespace by ifindex.
 func (z *namespace) bridgePorts() (map[int]bridgePort, error) {
-	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
@@ -145,7 +145,7 @@ func (p *bridgePort) setFlag(number uint16, value []byte) {
 
 // vlanProtocol returns the EtherType of the VLAN tags that a bridge uses.
 func (z *namespace) vlanProtocol(bridge int) (uint16, error) {
-	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, fmt.Errorf("netlink: %w", err)
 	}

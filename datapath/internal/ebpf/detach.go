@@ -9,8 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -19,9 +19,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
+// detachAll detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
 // the pins, and the folder if it is then empty. A missing object is not an error.
-func Detach(cfg datapath.Config, log *slog.Logger) error {
+func detachAll(cfg datapath.Config, log *slog.Logger) error {
 	if !pin.OnBPFFS(cfg.PinDir) {
 		return nil
 	}
@@ -30,7 +30,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 		return err
 	}
 	for _, layout := range layouts {
-		for id, name := range [2]string{netnsHost: "", netnsSwitch: cfg.SwitchNamespace} {
+		for id, name := range [2]string{Host: "", Switch: cfg.SwitchNamespace} {
 			if err := detachNamespace(filepath.Join(layout, "ports", strconv.Itoa(id)), uint8(id), name, log); err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ func detachNamespace(folder string, id uint8, name string, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	z, err := openNamespace(id, name)
+	z, err := OpenNetns(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
 		z, err = nil, nil // its devices were deleted with it
 	}
@@ -73,14 +73,14 @@ func detachNamespace(folder string, id uint8, name string, log *slog.Logger) err
 		if err := detachPort(z, filepath.Join(folder, port.Name())); err != nil {
 			return fmt.Errorf("detach port %q: %w", pin.PortOf(port.Name()), err)
 		}
-		log.Info("programs taken off", "port", pin.PortOf(port.Name()), "namespace", netnsNames[id])
+		log.Info("programs taken off", "port", pin.PortOf(port.Name()), "namespace", labels[id])
 	}
 	return nil
 }
 
 // detachPort detaches the programs that are pinned in folder. If the namespace does not exist, its
 // devices and their filters do not exist either.
-func detachPort(z *namespace, folder string) error {
+func detachPort(z *Netns, folder string) error {
 	pins, err := os.ReadDir(folder)
 	if err != nil {
 		return err
@@ -90,38 +90,38 @@ func detachPort(z *namespace, folder string) error {
 		return err
 	}
 	for _, x := range x {
-		if err := x.detach(); err != nil {
+		if err := x.Detach(); err != nil {
 			return err
 		}
 	}
 	// In the reverse order of attaching: ingress first.
-	for i := len(sides) - 1; i >= 0; i-- {
-		s := sides[i]
+	sides := Sides()
+	for _, s := range slices.Backward(sides[:]) {
 		for _, entry := range pins {
 			path := filepath.Join(folder, entry.Name())
-			rest, tc := strings.CutPrefix(entry.Name(), "tc_"+s.name+"_")
+			rest, tc := s.CutFilterPin(entry.Name())
 			switch {
 			case tc && z != nil:
 				index, err := strconv.Atoi(rest)
 				if err != nil {
 					return err
 				}
-				if err := (&filter{namespace: z, side: s, index: index, folder: folder}).detach(); err != nil {
+				if err := NewFilter(z, s, index, folder).Detach(); err != nil {
 					return err
 				}
-			case entry.Name() == s.name:
+			case entry.Name() == s.Name:
 				l, err := link.LoadPinnedLink(path, nil)
 				if err != nil {
 					return err
 				}
-				if err := (&pinnedLink{link: l, pin: path}).detach(); err != nil {
+				if err := (&pinnedLink{link: l, path: path}).Detach(); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	if z != nil {
-		if err := refuseOwn(z, folder); err != nil {
+		if err := z.RestoreLocalSources(folder); err != nil {
 			return err
 		}
 	}

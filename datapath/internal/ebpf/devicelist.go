@@ -58,7 +58,7 @@ func listDevices(
 	}
 	all := make(map[string]datapath.Device, len(links))
 	for index, l := range links {
-		d := datapath.Device{Kind: l.Type(), Loopback: index == loopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
+		d := datapath.Device{Kind: l.Type(), Loopback: index == LoopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
 		slices.Sort(d.Ports)
 		if p, ok := bridged[index]; ok {
 			d.Bridging = p.bridging()
@@ -73,12 +73,12 @@ func listDevices(
 
 // found reads the devices of the host.
 func (x *inspector) found() (map[string]datapath.Device, error) {
-	z := x.namespaces[netnsHost]
-	list, err := retry(z.nl.LinkList)
+	z := x.namespaces[Host]
+	list, err := retry(z.Netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return z.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := retry(func() ([]netlink.Addr, error) { return z.Netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func (v *devices) isOther(name string) bool {
 func (v *devices) ruleNameInForce(index int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	old := v.written[kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}]
+	old := v.written[kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.ID)}]
 	return old.Text()
 }
 
@@ -164,7 +164,7 @@ func (v *devices) addPort(index int) error {
 func (v *devices) addFresh(index int) (ok bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	l, err := v.namespace.nl.LinkByIndex(index) // an earlier result may be older than the last scan
+	l, err := v.namespace.Netlink.LinkByIndex(index) // an earlier result may be older than the last scan
 	if err != nil || l.Attrs().Flags&net.FlagUp != 0 || l.Attrs().MasterIndex != 0 {
 		return false, nil
 	}
@@ -183,7 +183,7 @@ func (v *devices) dropPort(index int) error {
 	delete(v.roles, index)
 	delete(v.uplinks, index)
 	wanted := maps.Clone(v.written)
-	key := kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.id)}
+	key := kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.ID)}
 	if device, ok := wanted[key]; ok {
 		device.Flags &^= kernel.DevicePort
 		wanted[key] = device
@@ -234,12 +234,12 @@ func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
 		if device.Flags&kernel.DeviceUplink != 0 && !v.isLink(device.Text()) {
-			at, bit := guardedDevice{v.namespace.id, int(key.Ifindex)}.word()
+			at, bit := guardedDevice{v.namespace.ID, int(key.Ifindex)}.word()
 			words[netnsCount*guardedWords+at] |= bit
 		}
 	}
 	for i := range uint32(guardedWords) {
-		at := uint32(netnsCount+v.namespace.id)*guardedWords + i
+		at := uint32(netnsCount+v.namespace.ID)*guardedWords + i
 		if words[at] == v.uplinkWords[at] && v.uplinksKnown {
 			continue
 		}
@@ -255,6 +255,6 @@ func (v *devices) writeUplinks() error {
 // this node's own, so it is not treated as an uplink even if its Interface has that role.
 func (v *devices) isLink(device string) bool {
 	c := v.d.config
-	return device != "" && (v.namespace.id == netnsHost && device == c.HostDevice ||
-		v.namespace.id == netnsSwitch && device == c.SwitchDevice)
+	return device != "" && (v.namespace.ID == netnsHost && device == c.HostDevice ||
+		v.namespace.ID == netnsSwitch && device == c.SwitchDevice)
 }

@@ -70,11 +70,11 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 		neighbours: make(map[neighbour][6]byte),
 		failed:     make(map[neighbour]bool),
 		xdp:        make(map[int]datapath.XDPMode),
-		ports:      devicesOfBefore(d, z.id, kernel.DevicePort),
-		uplinks:    devicesOfBefore(d, z.id, kernel.DeviceUplink),
+		ports:      devicesOfBefore(d, z.ID, kernel.DevicePort),
+		uplinks:    devicesOfBefore(d, z.ID, kernel.DeviceUplink),
 		roles:      make(map[int]deviceRole),
 		named:      make(map[int]string),
-		bridges:    newBridgeTables(d, z.id),
+		bridges:    newBridgeTables(d, z.ID),
 	}
 }
 
@@ -109,10 +109,10 @@ func (v *devices) subscribe() error {
 	routes := make(chan netlink.RouteUpdate, 256)
 	lost := func(error) { v.lost() }
 	err := errors.Join(
-		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost}),
-		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost}),
-		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost, ListExisting: true}),
-		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.namespace.ns, ErrorCallback: lost}),
+		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
+		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
+		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost, ListExisting: true}),
+		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
 	)
 	if err == nil {
 		err = errors.Join(v.followPolicy(), v.followHooks(), v.followXDPFeaturesAgain())
@@ -150,11 +150,11 @@ func (v *devices) refresh() {
 func (v *devices) scan() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	links, err := retry(v.namespace.nl.LinkList)
+	links, err := retry(v.namespace.Netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return v.namespace.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := retry(func() ([]netlink.Addr, error) { return v.namespace.Netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -162,7 +162,7 @@ func (v *devices) scan() error {
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
-	if v.queued, err = v.namespace.queued(); err != nil {
+	if v.queued, err = v.namespace.QueuedDevices(); err != nil {
 		return err
 	}
 	if err := v.findXDPTargets(); err != nil {
@@ -199,11 +199,11 @@ func (v *devices) scan() error {
 
 // invalidateAll invalidates all next hops of the namespace.
 func (v *devices) invalidateAll() error {
-	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.id })
+	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
 }
 
 func (v *devices) key(l netlink.Link) kernel.DeviceKey {
-	return kernel.DeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.id)}
+	return kernel.DeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.ID)}
 }
 
 // write makes ll_device equal wanted, starting from v.written, and invalidates next hops through
@@ -247,7 +247,7 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	if err := v.d.firewall.DevicesChanged(names); err != nil {
 		return err
 	}
-	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.id && changed[k.Ifindex] })
+	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
 }
 
 // before returns the entry of a device in ll_device, possibly an earlier run's.
@@ -286,7 +286,7 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 		k.Flags |= kernel.DeviceUplink
 	}
 	k.Flags |= v.xdpTargets.flags(a)
-	if v.d.overlay.has(v.namespace.id, a.Name) {
+	if v.d.overlay.has(v.namespace.ID, a.Name) {
 		k.Flags |= kernel.DeviceTunnel
 	}
 	// Routes point to a device of a VRF itself, not to the VRF.
@@ -326,7 +326,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 		return
 	}
 	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
-		return k.Netns == v.namespace.id && k.Dmac == old && k.Bridged == 0
+		return k.Netns == v.namespace.ID && k.Dmac == old && k.Bridged == 0
 	}))
 }
 
@@ -339,7 +339,7 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 	}
 	gone := u.Type == unix.RTM_DELNEIGH
 	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
-		return k.Netns == v.namespace.id && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
+		return k.Netns == v.namespace.ID && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
 }
 
@@ -356,7 +356,7 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 
 // underlayChanged records that the paths to peers may have changed.
 func (v *devices) underlayChanged() {
-	if v.namespace.id == netnsHost {
+	if v.namespace.ID == netnsHost {
 		v.d.overlay.changes.Add(1)
 	}
 }
@@ -395,7 +395,7 @@ func (v *devices) connected() map[string][]netip.Prefix {
 	all := map[string][]netip.Prefix{}
 	for index, list := range v.addrs {
 		l := v.links[index]
-		if l == nil || index == loopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
+		if l == nil || index == LoopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 			continue
 		}
 		var of []netip.Prefix

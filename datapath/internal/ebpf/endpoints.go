@@ -158,7 +158,7 @@ func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
 // endpoint is set down first, since it has no guard until then; package network sets it up again.
 func (p *ports) detachGuarded(z *namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
-		if err := z.nl.LinkSetDown(link); err != nil {
+		if err := z.Netlink.LinkSetDown(link); err != nil {
 			return fmt.Errorf("device %q: set it down while it has no source guard: %w", endpoint.Device, err)
 		}
 	}

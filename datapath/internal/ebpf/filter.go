@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -20,49 +21,58 @@ import (
 const (
 	filterPriority = 0x4c4c
 	filterHandle   = 1
+	qdiscNote      = "clsact"     // exists only if we created the qdisc
 	filterName     = "loxilight_" // and the name of the side
-	firstName      = "loxilight_first_"
-	firstPriority  = filterPriority - 1 // of the shadow program during a takeover
+	shadowName     = "loxilight_first_"
+	shadowPriority = filterPriority - 1 // of the shadow program during a takeover
 )
 
-// filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels before 6.6. The
+// Filter is a program attached as a cls_bpf filter to a clsact qdisc, for kernels before 6.6. The
 // name of its pin contains the index of its device.
-type filter struct {
-	namespace *namespace
-	side      side
+type Filter struct {
+	namespace *Netns
+	side      Side
 	index     int
 	folder    string
 	found     bool // an earlier run's filter is still attached
 }
 
-func (f *filter) moved(folder string) { f.folder = folder }
+// NewFilter returns the filter on one side of the device with an ifindex; its pins are in folder.
+// It may or may not be attached. If z is nil, only Name may be called.
+func NewFilter(z *Netns, s Side, index int, folder string) *Filter {
+	return &Filter{namespace: z, side: s, index: index, folder: folder}
+}
 
-func (f *filter) replace() error {
+// Moved implements [Attachment].
+func (f *Filter) Moved(folder string) { f.folder = folder }
+
+// Replace implements [Attachment].
+func (f *Filter) Replace() error {
 	if !f.found {
 		return nil // the device is gone, or another program removed the filter
 	}
-	return f.namespace.nl.FilterReplace(f.entry(f.side.of(&f.namespace.pair)))
+	return f.namespace.Netlink.FilterReplace(f.entry(f.side.of(&f.namespace.Pair)))
 }
 
-// precede attaches the shadow program, and replaces the shadow program of an interrupted run.
-func (f *filter) precede() error {
+// AttachShadow implements [Attachment]. It replaces the shadow program of an interrupted run.
+func (f *Filter) AttachShadow() error {
 	if !f.found {
 		return nil
 	}
-	b := f.entry(f.side.of(&f.namespace.first))
-	b.Priority, b.Name = firstPriority, firstName+f.side.name
+	b := f.entry(f.side.of(&f.namespace.shadow))
+	b.Priority, b.Name = shadowPriority, shadowName+f.side.Name
 	if err := f.vacant(b); err != nil {
 		return err
 	}
-	return f.namespace.nl.FilterReplace(b)
+	return f.namespace.Netlink.FilterReplace(b)
 }
 
-// removeFirst removes the shadow program of this run or an earlier one.
-func (f *filter) removeFirst() error {
-	filters, err := f.list(f.side.parent)
+// removeShadow removes the shadow program of this run or an earlier one.
+func (f *Filter) removeShadow() error {
+	filters, err := f.list(f.side.Parent)
 	for _, x := range filters {
-		if b, ok := x.(*netlink.BpfFilter); ok && b.Priority == firstPriority && b.Name == firstName+f.side.name {
-			if err := f.namespace.nl.FilterDel(b); err != nil && !gone(err) {
+		if b, ok := x.(*netlink.BpfFilter); ok && b.Priority == shadowPriority && b.Name == shadowName+f.side.Name {
+			if err := f.namespace.Netlink.FilterDel(b); err != nil && !gone(err) {
 				return fmt.Errorf("remove the shadow filter: %w", err)
 			}
 		}
@@ -70,36 +80,37 @@ func (f *filter) removeFirst() error {
 	return err
 }
 
-func (f *filter) settle() error {
+// Finish implements [Attachment].
+func (f *Filter) Finish() error {
 	if !f.found {
 		return nil
 	}
-	return errors.Join(f.removeFirst(), pinClone(f.side.of(&f.namespace.pair), f.pin()))
+	return errors.Join(f.removeShadow(), pinClone(f.side.of(&f.namespace.Pair), f.pinPath()))
 }
 
-func (f *filter) entry(program *ebpf.Program) *netlink.BpfFilter {
+func (f *Filter) entry(program *ebpf.Program) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: f.index,
-			Parent:    f.side.parent,
+			Parent:    f.side.Parent,
 			Handle:    filterHandle,
 			Priority:  filterPriority,
 			Protocol:  unix.ETH_P_ALL,
 		},
 		Fd:           program.FD(),
-		Name:         filterName + f.side.name,
+		Name:         filterName + f.side.Name,
 		DirectAction: true,
 	}
 }
 
-func (f *filter) pin() string {
-	return filepath.Join(f.folder, "tc_"+f.side.name+"_"+strconv.Itoa(f.index))
+func (f *Filter) pinPath() string {
+	return filepath.Join(f.folder, "tc_"+f.side.Name+"_"+strconv.Itoa(f.index))
 }
 
 // qdiscPin is the path of a pin that exists only if we created the qdisc.
-func (f *filter) qdiscPin() string { return filepath.Join(f.folder, "clsact") }
+func (f *Filter) qdiscPin() string { return filepath.Join(f.folder, qdiscNote) }
 
-func (f *filter) qdisc() netlink.Qdisc {
+func (f *Filter) qdisc() netlink.Qdisc {
 	return &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: f.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
 		QdiscType:  "clsact",
@@ -107,13 +118,13 @@ func (f *filter) qdisc() netlink.Qdisc {
 }
 
 // attach pins the program, then adds the filter or replaces the existing one.
-func (f *filter) attach() error {
-	program := f.side.of(&f.namespace.pair)
-	if err := pinClone(program, f.pin()); err != nil {
+func (f *Filter) attach() error {
+	program := f.side.of(&f.namespace.Pair)
+	if err := pinClone(program, f.pinPath()); err != nil {
 		return err
 	}
 	added := false
-	switch err := f.namespace.nl.QdiscAdd(f.qdisc()); {
+	switch err := f.namespace.Netlink.QdiscAdd(f.qdisc()); {
 	case errors.Is(err, unix.EEXIST):
 	case err != nil:
 		return fmt.Errorf("add clsact: %w", err)
@@ -126,12 +137,12 @@ func (f *filter) attach() error {
 	entry := f.entry(program)
 	err := f.vacant(entry)
 	if err == nil {
-		err = f.namespace.nl.FilterReplace(entry)
+		err = f.namespace.Netlink.FilterReplace(entry)
 	}
 	if err == nil {
 		return nil
 	}
-	err = errors.Join(fmt.Errorf("add filter: %w", err), f.detach())
+	err = errors.Join(fmt.Errorf("add filter: %w", err), f.Detach())
 	if added {
 		err = errors.Join(err, f.removeQdisc())
 	}
@@ -140,8 +151,8 @@ func (f *filter) attach() error {
 
 // vacant returns an error if another program's filter has the priority and handle of want, since it
 // would be replaced.
-func (f *filter) vacant(want *netlink.BpfFilter) error {
-	filters, err := f.list(f.side.parent)
+func (f *Filter) vacant(want *netlink.BpfFilter) error {
+	filters, err := f.list(f.side.Parent)
 	for _, x := range filters {
 		a := x.Attrs()
 		if b, ok := x.(*netlink.BpfFilter); ok && a.Priority == want.Priority && a.Handle == want.Handle && b.Name != want.Name {
@@ -151,24 +162,11 @@ func (f *filter) vacant(want *netlink.BpfFilter) error {
 	return err
 }
 
-// pinClone pins a clone of program at path, replacing an existing pin. The program itself can still
-// be pinned elsewhere.
-func pinClone(program *ebpf.Program, path string) error {
-	if err := pin.Remove(path); err != nil {
-		return err
-	}
-	clone, err := program.Clone()
-	if err != nil {
-		return err
-	}
-	return errors.Join(clone.Pin(path), clone.Close())
-}
-
 // list returns the filters on one side of the device; none if the device or the qdisc does not
 // exist.
-func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
+func (f *Filter) list(parent uint32) ([]netlink.Filter, error) {
 	device := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: f.index}}
-	filters, err := retry(func() ([]netlink.Filter, error) { return f.namespace.nl.FilterList(device, parent) })
+	filters, err := dump.Retry(func() ([]netlink.Filter, error) { return f.namespace.Netlink.FilterList(device, parent) })
 	if gone(err) {
 		return nil, nil
 	}
@@ -176,27 +174,27 @@ func (f *filter) list(parent uint32) ([]netlink.Filter, error) {
 }
 
 // mine returns our filter on its own side, or nil.
-func (f *filter) mine() (*netlink.BpfFilter, error) {
-	filters, err := f.list(f.side.parent)
+func (f *Filter) mine() (*netlink.BpfFilter, error) {
+	filters, err := f.list(f.side.Parent)
 	for _, x := range filters {
-		if b, ok := x.(*netlink.BpfFilter); ok && x.Attrs().Priority == filterPriority && b.Name == filterName+f.side.name {
+		if b, ok := x.(*netlink.BpfFilter); ok && f.side.Owns(b) {
 			return b, err
 		}
 	}
 	return nil, err
 }
 
-// find returns our filter, or nil, and the number of other filters on the device.
-func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
-	for _, s := range sides {
-		filters, err := f.list(s.parent)
+// Find returns our filter, or nil, and the number of other filters on the device.
+func (f *Filter) Find() (found *netlink.BpfFilter, others int, err error) {
+	for _, s := range Sides() {
+		filters, err := f.list(s.Parent)
 		if err != nil {
 			return nil, 0, fmt.Errorf("list filters: %w", err)
 		}
 		for _, x := range filters {
 			b, ok := x.(*netlink.BpfFilter)
-			ours := ok && x.Attrs().Priority == filterPriority && b.Name == filterName+s.name
-			if ours && s.parent == f.side.parent {
+			ours := ok && s.Owns(b)
+			if ours && s.Parent == f.side.Parent {
 				found = b
 			} else {
 				others++
@@ -206,48 +204,52 @@ func (f *filter) find() (found *netlink.BpfFilter, others int, err error) {
 	return found, others, nil
 }
 
-func (f *filter) name() string { return "tc-" + f.side.name }
+// Name implements [Attachment].
+func (f *Filter) Name() string { return "tc-" + f.side.Name }
 
-func (f *filter) program() ebpf.ProgramID {
+// Program implements [Attachment].
+func (f *Filter) Program() ebpf.ProgramID {
 	if b, _ := f.mine(); b != nil {
 		return ebpf.ProgramID(b.Id)
 	}
 	return 0
 }
 
-func (f *filter) attached() bool {
+// Attached implements [Attachment].
+func (f *Filter) Attached() bool {
 	b, err := f.mine()
 	if b == nil || err != nil {
 		return false
 	}
-	_, err = os.Stat(f.pin())
+	_, err = os.Stat(f.pinPath())
 	return err == nil
 }
 
-func (f *filter) mend() (bool, error) {
+// Repin implements [Attachment].
+func (f *Filter) Repin() (bool, error) {
 	b, err := f.mine()
 	if b == nil || err != nil {
 		return false, nil // the filter is not attached
 	}
-	if _, err := os.Stat(f.pin()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(f.pinPath()); !errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	err = pinClone(f.side.of(&f.namespace.pair), f.pin())
+	err = pinClone(f.side.of(&f.namespace.Pair), f.pinPath())
 	return err == nil, err
 }
 
-// detach removes the filter, and the qdisc if we created it and no other filter is on it. If our
-// filter is already gone, the current qdisc is not ours.
-func (f *filter) detach() error {
-	if err := f.removeFirst(); err != nil {
+// Detach implements [Attachment]. It removes the filter, and the qdisc if we created it and no
+// other filter is on it. If our filter is already gone, the current qdisc is not ours.
+func (f *Filter) Detach() error {
+	if err := f.removeShadow(); err != nil {
 		return err
 	}
-	b, others, err := f.find()
+	b, others, err := f.Find()
 	if err != nil {
 		return err
 	}
 	if b != nil {
-		if err := f.namespace.nl.FilterDel(b); err != nil && !gone(err) {
+		if err := f.namespace.Netlink.FilterDel(b); err != nil && !gone(err) {
 			return fmt.Errorf("remove filter: %w", err)
 		}
 		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
@@ -256,11 +258,11 @@ func (f *filter) detach() error {
 			}
 		}
 	}
-	return pin.Remove(f.pin())
+	return pin.Remove(f.pinPath())
 }
 
-func (f *filter) removeQdisc() error {
-	if err := f.namespace.nl.QdiscDel(f.qdisc()); err != nil && !gone(err) {
+func (f *Filter) removeQdisc() error {
+	if err := f.namespace.Netlink.QdiscDel(f.qdisc()); err != nil && !gone(err) {
 		return fmt.Errorf("remove clsact: %w", err)
 	}
 	return pin.Remove(f.qdiscPin())
@@ -271,4 +273,5 @@ func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV)
 }
 
-func (f *filter) close() {}
+// Close implements [Attachment].
+func (f *Filter) Close() {}

@@ -57,7 +57,7 @@ func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 // hasRoutingRules reports whether there are routing rules besides the kernel's own.
 func (z *namespace) hasRoutingRules(family int) bool {
 	own := map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT} // by priority
-	list, err := retry(func() ([]netlink.Rule, error) { return z.nl.RuleList(family) })
+	list, err := retry(func() ([]netlink.Rule, error) { return z.Netlink.RuleList(family) })
 	return err == nil && slices.ContainsFunc(list, func(r netlink.Rule) bool {
 		table, known := own[max(r.Priority, 0)] // the library returns -1 if the kernel reports none
 		return !known || r.Table != table
@@ -67,7 +67,7 @@ func (z *namespace) hasRoutingRules(family int) bool {
 // notForwarding returns whether the namespace forwards packets of a family, and the sorted names of
 // devices that do not forward although the namespace does.
 func (z *namespace) notForwarding(family uint8) (all bool, off []string, err error) {
-	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return false, nil, fmt.Errorf("netlink: %w", err)
 	}
@@ -90,7 +90,7 @@ func (z *namespace) notForwarding(family uint8) (all bool, off []string, err err
 			return false, nil, err
 		case index == netconfAll:
 			all = on
-		case index > loopbackIndex && !on:
+		case index > LoopbackIndex && !on:
 			off = append(off, z.devices.nameOf(index))
 		}
 	}
@@ -212,7 +212,7 @@ func (z *namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.
 	if from.Source.IsValid() {
 		options.SrcAddr = from.Source.AsSlice()
 	}
-	return z.nl.RouteGetWithOptions(addr.AsSlice(), options)
+	return z.Netlink.RouteGetWithOptions(addr.AsSlice(), options)
 }
 
 // accepts reports whether the kernel accepts the packets' source address. It refuses a source with
@@ -245,9 +245,9 @@ func (z *namespace) askNeighbour(index int, addr netip.Addr) (state int, err err
 		return state, nil // from Linux 5.16 on NTF_USE makes a static entry a dynamic one
 	case err == nil && state&(unix.NUD_REACHABLE|unix.NUD_STALE|unix.NUD_DELAY) != 0:
 		request.Flags, request.State = 0, netlink.NUD_PROBE
-		return state, z.nl.NeighSet(request)
+		return state, z.Netlink.NeighSet(request)
 	}
-	if err := z.nl.NeighSet(request); err != nil {
+	if err := z.Netlink.NeighSet(request); err != nil {
 		return 0, err
 	}
 	return z.neighbourNow(index, addr)
@@ -255,7 +255,7 @@ func (z *namespace) askNeighbour(index int, addr netip.Addr) (state int, err err
 
 // neighbourNow returns the current state of a neighbour's entry.
 func (z *namespace) neighbourNow(index int, addr netip.Addr) (state int, err error) {
-	socket, err := nl.GetNetlinkSocketAt(z.ns, netns.None(), unix.NETLINK_ROUTE)
+	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, fmt.Errorf("netlink: %w", err)
 	}
@@ -305,7 +305,7 @@ func (v *devices) downTo(addr netip.Addr) string {
 	defer v.mu.Unlock()
 	var candidates []string
 	for index, l := range v.links {
-		if linkState(l.Attrs()) != datapath.LinkDown || index == loopbackIndex {
+		if linkState(l.Attrs()) != datapath.LinkDown || index == LoopbackIndex {
 			continue
 		}
 		if slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Contains(addr) }) {

@@ -426,7 +426,7 @@ func TestGuardIsRepaired(t *testing.T) {
 	if !up() {
 		t.Error("the device is down where nothing is wrong")
 	}
-	n.ok(n.d.ports.byName["Endpoint/pod"].hooks[0].detach())
+	n.ok(n.d.ports.byName["Endpoint/pod"].hooks[0].Detach())
 	if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 		t.Errorf("verify: %t, %v", ok, err)
 	}

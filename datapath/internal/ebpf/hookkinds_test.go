@@ -85,10 +85,10 @@ func (s *countedStream) end() (sent, handled uint64) {
 func (n *network) kinds(device string) (kinds []string) {
 	n.t.Helper()
 	for _, h := range n.d.ports.byName[datapath.PortName(device)].hooks {
-		if !h.attached() {
-			n.t.Errorf("%s of %s is not attached", h.name(), device)
+		if !h.Attached() {
+			n.t.Errorf("%s of %s is not attached", h.Name(), device)
 		}
-		kinds = append(kinds, h.name())
+		kinds = append(kinds, h.Name())
 	}
 	pins, err := filepath.Glob(filepath.Join(n.d.dir, "ports", "0", device, "*"))
 	n.ok(err)

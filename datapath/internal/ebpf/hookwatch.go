@@ -16,7 +16,7 @@ import (
 // from then on packets bypass our program. The kernel does not report the removal of other kinds of
 // hooks.
 func (v *devices) followHooks() error {
-	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+	s, err := nl.SubscribeAt(v.namespace.Handle, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return fmt.Errorf("watch filters of devices: %w", err)
 	}
@@ -48,8 +48,8 @@ func (v *devices) hookWent(message []byte) {
 			return
 		}
 	}
-	t := p.byName[p.holder(v.namespace.id, index)]
-	lacks := t != nil && !v.namespace.attached(t)
+	t := p.byName[p.holder(v.namespace.ID, index)]
+	lacks := t != nil && !t.attached()
 	p.mu.RUnlock()
 	if lacks {
 		v.d.signal()

@@ -27,7 +27,7 @@ import (
 type inspector struct {
 	datapath.InspectOptions
 	out        *datapath.Inspection
-	namespaces [2]*namespace // nil: does not exist
+	namespaces [2]*Netns // nil: does not exist
 	// links are the pinned links, filters the cls_bpf filters that pins name.
 	links   map[link.ID]bool
 	filters map[filterKey]bool
@@ -87,13 +87,13 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 }
 
 func (x *inspector) openNamespaces() (err error) {
-	if x.namespaces[netnsHost], err = openNamespace(netnsHost, ""); err != nil {
+	if x.namespaces[Host], err = OpenNetns(Host, ""); err != nil {
 		return err
 	}
 	if x.SwitchNamespace == "" || x.SwitchNamespace == "host" {
 		return nil
 	}
-	x.namespaces[netnsSwitch], err = openNamespace(netnsSwitch, x.SwitchNamespace)
+	x.namespaces[Switch], err = OpenNetns(Switch, x.SwitchNamespace)
 	if x.out.NoSwitch = errors.Is(err, datapath.ErrAbsent); err != nil && !x.out.NoSwitch {
 		x.unseen("network namespace "+x.SwitchNamespace, err)
 	}
@@ -220,10 +220,10 @@ func (x *inspector) portFolders(id uint8, current bool, dir string) int {
 	}
 	for _, f := range folders {
 		path := filepath.Join(dir, f.Name())
-		p := datapath.InspectedPort{Name: pin.PortOf(f.Name()), Path: path, Current: current, Switch: id == netnsSwitch}
+		p := datapath.InspectedPort{Name: pin.PortOf(f.Name()), Path: path, Current: current, Switch: id == Switch}
 		x.portHooks(id, &p)
 		if z := x.namespaces[id]; z != nil && p.Index != 0 {
-			l, err := z.nl.LinkByIndex(p.Index)
+			l, err := z.Netlink.LinkByIndex(p.Index)
 			if err == nil {
 				p.Device = l.Attrs().Name
 			} else if !errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -248,11 +248,11 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Unknown = true
 		return
 	}
-	for _, mode := range xdpModes {
-		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == xdpPin(mode) }) {
+	for _, mode := range XDPModes() {
+		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == XDPPin(mode) }) {
 			continue
 		}
-		h, path := datapath.InspectedHook{Name: "xdp-" + mode.String()}, filepath.Join(p.Path, xdpPin(mode))
+		h, path := datapath.InspectedHook{Name: "xdp-" + mode.String()}, filepath.Join(p.Path, XDPPin(mode))
 		index, err := x.pinnedLink(path, &h)
 		if err != nil {
 			x.unseen(path, err)
@@ -262,22 +262,22 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Index = max(p.Index, index)
 		p.Hooks = append(p.Hooks, h)
 	}
-	for _, s := range sides {
+	for _, s := range Sides() {
 		for _, entry := range pins {
-			h := datapath.InspectedHook{Name: "tcx-" + s.name}
+			h := datapath.InspectedHook{Name: "tcx-" + s.Name}
 			index := 0
-			switch rest, tc := strings.CutPrefix(entry.Name(), "tc_"+s.name+"_"); {
+			switch rest, tc := s.CutFilterPin(entry.Name()); {
 			case tc:
 				if index, err = strconv.Atoi(rest); err != nil {
 					continue
 				}
-				f := &filter{namespace: x.namespaces[id], side: s, index: index, folder: p.Path}
-				h.Name = f.name()
-				if f.namespace != nil {
-					h.Attached, h.Program = f.attached(), uint32(f.program())
+				f := NewFilter(x.namespaces[id], s, index, p.Path)
+				h.Name = f.Name()
+				if x.namespaces[id] != nil {
+					h.Attached, h.Program = f.Attached(), uint32(f.Program())
 				}
-				x.filters[filterKey{id, index, s.parent}] = true
-			case entry.Name() == s.name:
+				x.filters[filterKey{id, index, s.Parent}] = true
+			case entry.Name() == s.Name:
 				if index, err = x.pinnedLink(filepath.Join(p.Path, entry.Name()), &h); err != nil {
 					x.unseen(filepath.Join(p.Path, entry.Name()), err)
 					p.Unknown = true
@@ -305,7 +305,7 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 		return 0, err
 	}
 	x.links[info.ID] = true
-	index = deviceOf(info)
+	index = DeviceIndex(info)
 	h.Attached, h.Program = index != 0, uint32(info.Program)
 	return index, nil
 }
@@ -313,10 +313,10 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 // removePort removes the folder of a port whose device is gone, if the device still does not exist.
 func (x *inspector) removePort(id uint8, path string) error {
 	name := ""
-	if id == netnsSwitch {
+	if id == Switch {
 		name = x.SwitchNamespace
 	}
-	z, err := openNamespace(id, name)
+	z, err := OpenNetns(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return os.RemoveAll(path)
 	}
@@ -332,7 +332,7 @@ func (x *inspector) removePort(id uint8, path string) error {
 		return errors.New("its pins cannot be read")
 	}
 	if p.Index != 0 {
-		if _, err := z.nl.LinkByIndex(p.Index); err == nil {
+		if _, err := z.Netlink.LinkByIndex(p.Index); err == nil {
 			return errors.New("its device exists again")
 		}
 	}
@@ -345,7 +345,7 @@ func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
 		if z == nil {
 			continue
 		}
-		routes, err := z.nl.RouteGet(target.AsSlice())
+		routes, err := z.Netlink.RouteGet(target.AsSlice())
 		if err != nil || len(routes) == 0 {
 			if r.Error == "" {
 				r.Error = "no route exists"
@@ -356,7 +356,7 @@ func (x *inspector) route(target netip.Addr) (r datapath.InspectedRoute) {
 			continue
 		}
 		r = datapath.InspectedRoute{Local: routes[0].Type == unix.RTN_LOCAL}
-		if l, err := z.nl.LinkByIndex(routes[0].LinkIndex); err == nil {
+		if l, err := z.Netlink.LinkByIndex(routes[0].LinkIndex); err == nil {
 			r.Device = l.Attrs().Name
 		}
 		return r

@@ -46,8 +46,7 @@ func (n *network) strangerFilter() {
 		if err != nil {
 			return err
 		}
-		qdisc := (&filter{index: l.Attrs().Index}).qdisc()
-		if err := netlink.QdiscReplace(qdisc); err != nil {
+		if err := netlink.QdiscReplace(clsact(l.Attrs().Index)); err != nil {
 			return err
 		}
 		return netlink.FilterReplace(&netlink.BpfFilter{

@@ -23,21 +23,21 @@ import (
 
 // devices reads the hooks of all devices of a namespace to which our programs are or should be
 // attached.
-func (x *inspector) devices(id uint8, z *namespace) {
+func (x *inspector) devices(id uint8, z *Netns) {
 	wanted := make(map[string]bool)
 	for _, p := range x.Ports {
-		if (x.namespaceOf(p) == netnsSwitch) == (id == netnsSwitch) {
+		if (x.namespaceOf(p) == Switch) == (id == Switch) {
 			wanted[p.Device] = true
 		}
 	}
 	for _, p := range x.out.Ports {
-		if p.Switch == (id == netnsSwitch) && p.Device != "" {
+		if p.Switch == (id == Switch) && p.Device != "" {
 			wanted[p.Device] = true
 		}
 	}
 	links, err := linkAttrs(z)
 	if err != nil {
-		x.unseen("devices of namespace "+netnsNames[id], err)
+		x.unseen("devices of namespace "+z.Label(), err)
 		return
 	}
 	for _, l := range links {
@@ -51,15 +51,15 @@ func (x *inspector) devices(id uint8, z *namespace) {
 
 func (x *inspector) namespaceOf(p datapath.Port) uint8 {
 	if p.Switch && x.SwitchNamespace != "" && x.SwitchNamespace != "host" {
-		return netnsSwitch
+		return Switch
 	}
-	return netnsHost
+	return Host
 }
 
 // missingDevices adds the wanted devices that do not exist.
 func (x *inspector) missingDevices() {
 	for _, p := range x.Ports {
-		inSwitch := x.namespaceOf(p) == netnsSwitch
+		inSwitch := x.namespaceOf(p) == Switch
 		there := slices.ContainsFunc(x.out.Devices, func(d datapath.InspectedDevice) bool { return d.Name == p.Device && d.Switch == inSwitch })
 		if !there {
 			x.out.Devices = append(x.out.Devices, datapath.InspectedDevice{Name: p.Device, Switch: inSwitch})
@@ -68,25 +68,25 @@ func (x *inspector) missingDevices() {
 	slices.SortFunc(x.out.Devices, func(a, b datapath.InspectedDevice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-func (x *inspector) device(id uint8, z *namespace, l netlink.Link) datapath.InspectedDevice {
+func (x *inspector) device(id uint8, z *Netns, l netlink.Link) datapath.InspectedDevice {
 	a := l.Attrs()
 	d := datapath.InspectedDevice{
-		Name: a.Name, Switch: id == netnsSwitch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
+		Name: a.Name, Switch: id == Switch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
 	}
 	if a.Xdp != nil && a.Xdp.Attached {
 		mode := map[uint32]string{nl.XDP_ATTACHED_DRV: "native", nl.XDP_ATTACHED_SKB: "generic", nl.XDP_ATTACHED_HW: "on the device"}[a.Xdp.AttachMode]
-		d.XDP = &datapath.ChainProgram{Hook: "xdp", Program: programNameOf(ebpf.ProgramID(a.Xdp.ProgId)), ID: a.Xdp.ProgId, Detail: mode}
+		d.XDP = &datapath.ChainProgram{Hook: "xdp", Program: ProgramName(ebpf.ProgramID(a.Xdp.ProgId)), ID: a.Xdp.ProgId, Detail: mode}
 		d.XDP.Ours = x.inXDP[xdpKey{id, a.Index, a.Xdp.ProgId}]
 	}
-	for _, s := range sides {
+	for _, s := range Sides() {
 		chain := slices.Concat(x.tcxChain(z, a, s), x.filterChain(id, z, l, s))
-		if s.parent == netlink.HANDLE_MIN_INGRESS {
+		if s.Parent == netlink.HANDLE_MIN_INGRESS {
 			d.Ingress = chain
 		} else {
 			d.Egress = chain
 		}
 	}
-	qdiscs, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(l) })
+	qdiscs, err := retry(func() ([]netlink.Qdisc, error) { return z.Netlink.QdiscList(l) })
 	if err != nil {
 		x.unseen("qdiscs of "+a.Name, err)
 	}
@@ -95,9 +95,9 @@ func (x *inspector) device(id uint8, z *namespace, l netlink.Link) datapath.Insp
 }
 
 // tcxChain returns the tcx programs on one side of a device, in order.
-func (x *inspector) tcxChain(z *namespace, a *netlink.LinkAttrs, s side) (chain []datapath.ChainProgram) {
-	err := z.do(func() error {
-		r, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: s.attach})
+func (x *inspector) tcxChain(z *Netns, a *netlink.LinkAttrs, s Side) (chain []datapath.ChainProgram) {
+	err := z.Do(func() error {
+		r, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: s.AttachType})
 		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
 			return nil // this kernel has no tcx
 		}
@@ -105,7 +105,7 @@ func (x *inspector) tcxChain(z *namespace, a *netlink.LinkAttrs, s side) (chain 
 			return err
 		}
 		for _, p := range r.Programs {
-			c := datapath.ChainProgram{Hook: "tcx", ID: uint32(p.ID), Program: programNameOf(p.ID)}
+			c := datapath.ChainProgram{Hook: "tcx", ID: uint32(p.ID), Program: ProgramName(p.ID)}
 			if id, ok := p.LinkID(); ok {
 				c.Ours = x.links[id]
 			}
@@ -114,14 +114,14 @@ func (x *inspector) tcxChain(z *namespace, a *netlink.LinkAttrs, s side) (chain 
 		return nil
 	})
 	if err != nil {
-		x.unseen("tcx "+s.name+" of "+a.Name, err)
+		x.unseen("tcx "+s.Name+" of "+a.Name, err)
 	}
 	return chain
 }
 
 // filterChain returns the filters on one side of a device, in order.
-func (x *inspector) filterChain(id uint8, z *namespace, l netlink.Link, s side) (chain []datapath.ChainProgram) {
-	filters, err := retry(func() ([]netlink.Filter, error) { return z.nl.FilterList(l, s.parent) })
+func (x *inspector) filterChain(id uint8, z *Netns, l netlink.Link, s Side) (chain []datapath.ChainProgram) {
+	filters, err := retry(func() ([]netlink.Filter, error) { return z.Netlink.FilterList(l, s.Parent) })
 	if err != nil {
 		return nil // no clsact
 	}
@@ -130,43 +130,30 @@ func (x *inspector) filterChain(id uint8, z *namespace, l netlink.Link, s side) 
 		c := datapath.ChainProgram{Hook: "tc", Program: f.Type(), Detail: fmt.Sprintf("priority %d", a.Priority)}
 		if b, ok := f.(*netlink.BpfFilter); ok {
 			c.ID, c.Program = uint32(b.Id), b.Name
-			c.Ours = a.Priority == filterPriority && b.Name == filterName+s.name && x.filters[filterKey{id, a.LinkIndex, s.parent}]
+			c.Ours = s.Owns(b) && x.filters[filterKey{id, a.LinkIndex, s.Parent}]
 		}
 		chain = append(chain, c)
 	}
 	return chain
 }
 
-func programNameOf(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return "?"
-	}
-	defer p.Close() // only closes a file descriptor
-	info, err := p.Info()
-	if err != nil {
-		return "?"
-	}
-	return info.Name
-}
-
 // strayFilters searches all devices of a namespace for filters with our name but without a pin.
-func (x *inspector) strayFilters(id uint8, z *namespace) {
+func (x *inspector) strayFilters(id uint8, z *Netns) {
 	links, err := linkAttrs(z)
 	if err != nil {
 		return // reported by devices
 	}
 	for _, l := range links {
-		for _, s := range sides {
+		for _, s := range Sides() {
 			index := l.Attrs().Index
-			b, _, err := (&filter{namespace: z, side: s, index: index}).find()
+			b, _, err := NewFilter(z, s, index, "").Find()
 			if err != nil {
 				x.unseen("filters of "+l.Attrs().Name, err)
 			}
-			if b == nil || x.filters[filterKey{id, index, s.parent}] {
+			if b == nil || x.filters[filterKey{id, index, s.Parent}] {
 				continue
 			}
-			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == netnsSwitch, Hook: "tc-" + s.name, Program: uint32(b.Id)}
+			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == Switch, Hook: "tc-" + s.Name, Program: uint32(b.Id)}
 			if f.Holder = x.holder(ebpf.ProgramID(b.Id)); f.Holder == "" {
 				f.Remove = func() error { return x.removeFilter(id, s, index, b.Id) }
 			}
@@ -264,24 +251,24 @@ func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 }
 
 // removeFilter removes a filter, if it is still the same one.
-func (x *inspector) removeFilter(id uint8, s side, index, program int) error {
+func (x *inspector) removeFilter(id uint8, s Side, index, program int) error {
 	name := ""
-	if id == netnsSwitch {
+	if id == Switch {
 		name = x.SwitchNamespace
 	}
-	z, err := openNamespace(id, name)
+	z, err := OpenNetns(id, name)
 	if err != nil {
 		return err
 	}
 	defer z.Close() // nothing to flush
-	b, _, err := (&filter{namespace: z, side: s, index: index}).find()
+	b, _, err := NewFilter(z, s, index, "").Find()
 	if b == nil || err != nil {
 		return err
 	}
 	if b.Id != program {
 		return errors.New("there is another program in it by now")
 	}
-	if err := z.nl.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := z.Netlink.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove filter: %w", err)
 	}
 	return nil

@@ -154,4 +154,4 @@ func attachedBelow(dir string) (n int) {
 }
 
 // linkAttrs returns the attributes of all devices of a namespace.
-func linkAttrs(z *namespace) ([]netlink.Link, error) { return retry(z.nl.LinkList) }
+func linkAttrs(z *Netns) ([]netlink.Link, error) { return retry(z.Netlink.LinkList) }

@@ -13,7 +13,7 @@ import (
 
 // tags finds the VLAN devices on top of a device, and whether the device strips VLAN tags from
 // frames.
-func (x *inspector) tags(z *namespace, d *datapath.InspectedDevice, links []netlink.Link) {
+func (x *inspector) tags(z *Netns, d *datapath.InspectedDevice, links []netlink.Link) {
 	for _, l := range links {
 		if l.Type() == "vlan" && l.Attrs().ParentIndex == d.Index {
 			d.VLANs = append(d.VLANs, l.Attrs().Name)
@@ -22,7 +22,7 @@ func (x *inspector) tags(z *namespace, d *datapath.InspectedDevice, links []netl
 	if len(d.VLANs) == 0 {
 		return
 	}
-	err := z.do(func() (err error) {
+	err := z.Do(func() (err error) {
 		d.TagsHidden, err = takesTagsOut(d.Name)
 		return err
 	})

@@ -235,6 +235,20 @@ func (k *keeper) mend(t *port, folder string) error {
 	return err
 }
 
+// mend restores pins that another program removed, so that no hook has to be detached. p.mu is
+// held.
+func (p *ports) mend(t *port, folder string) error {
+	if k := p.d.keeper; k != nil {
+		return k.mend(t, folder)
+	}
+	err := os.MkdirAll(folder, 0o700)
+	for _, h := range t.hooks {
+		_, e := h.Repin()
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
 // pinHooks restores the missing pins in a port's folder, and returns the number of restored pins.
 // k.mu is held.
 func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
@@ -245,7 +259,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 		return 0, err
 	}
 	for _, h := range t.hooks {
-		done, e := h.mend()
+		done, e := h.Repin()
 		if done {
 			restored++
 		}
@@ -256,7 +270,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 		return restored, errors.Join(err, e)
 	}
 	for _, path := range k.lacking(folder) {
-		if e := pinClone(z.egress, path); e != nil {
+		if e := z.PinNote(path); e != nil {
 			err = errors.Join(err, e)
 			continue
 		}
@@ -281,15 +295,15 @@ func (k *keeper) noted(folder string) {
 	if k == nil {
 		return // not started yet
 	}
-	var notes []string
-	for _, name := range []string{"clsact", ownSettings[0].name, ownSettings[1].name} {
+	var found []string
+	for _, name := range Notes() {
 		if _, err := os.Lstat(filepath.Join(folder, name)); err == nil {
-			notes = append(notes, name)
+			found = append(found, name)
 		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, name := range notes {
+	for _, name := range found {
 		if !slices.Contains(k.notes[folder], name) {
 			k.notes[folder] = append(k.notes[folder], name)
 		}

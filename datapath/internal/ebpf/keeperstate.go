@@ -3,10 +3,7 @@
 package ebpf
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 )
@@ -25,9 +22,9 @@ func (k *keeper) detached() bool {
 }
 
 // lost returns a hook whose link another program detached, or nil.
-func (t *port) lost() hook {
+func (t *port) lost() Attachment {
 	for _, h := range t.hooks {
-		if l, ok := h.(interface{ inPlace() bool }); ok && !l.inPlace() {
+		if IsSevered(h) {
 			return h
 		}
 	}
@@ -37,16 +34,7 @@ func (t *port) lost() hook {
 // pinned reports whether all hooks of a port have their pins.
 func (t *port) pinned() bool {
 	for _, h := range t.hooks {
-		pin := ""
-		switch h := h.(type) {
-		case *tcx:
-			pin = h.pin
-		case *xdp:
-			pin = h.pin
-		case *filter:
-			pin = h.pin()
-		}
-		if _, err := os.Lstat(pin); errors.Is(err, fs.ErrNotExist) {
+		if !IsPinned(h) {
 			return false
 		}
 	}
@@ -68,7 +56,7 @@ func (k *keeper) problems() (found []string) {
 			continue
 		}
 		if h := t.lost(); h != nil {
-			detached = append(detached, fmt.Sprintf("%s of %s", h.name(), describe(name)))
+			detached = append(detached, fmt.Sprintf("%s of %s", h.Name(), describe(name)))
 		} else if !t.pinned() || len(k.lacking(p.folder(t.namespace, name))) > 0 {
 			unpinned = append(unpinned, describe(name))
 		}

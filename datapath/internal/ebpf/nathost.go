@@ -40,7 +40,7 @@ func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[ui
 		z.devices.mu.Lock()
 		maps.Copy(addrs, z.devices.bridges.local)
 		z.devices.mu.Unlock()
-		namespaces[z.id] = true
+		namespaces[z.ID] = true
 	}
 	return addrs, namespaces
 }

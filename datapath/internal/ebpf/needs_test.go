@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestKernelLacks: the error for a kernel without bpf_loop names the kernel and what to do; a probe
+// TestCheckKernel: the error for a kernel without bpf_loop names the kernel and what to do; a probe
 // that fails for another reason proves nothing.
-func TestKernelLacks(t *testing.T) {
+func TestCheckKernel(t *testing.T) {
 	probe := func(result error) func(ebpf.ProgramType, asm.BuiltinFunc) error {
 		return func(kind ebpf.ProgramType, helper asm.BuiltinFunc) error {
 			if kind != ebpf.SchedCLS || helper != asm.FnLoop {
@@ -24,12 +24,12 @@ func TestKernelLacks(t *testing.T) {
 			return result
 		}
 	}
-	err := kernelLacks(probe(ebpf.ErrNotSupported))
+	err := CheckKernel(probe(ebpf.ErrNotSupported))
 	if err == nil || !strings.Contains(err.Error(), "bpf_loop") || !strings.Contains(err.Error(), "6.1 or later") {
 		t.Errorf("without bpf_loop: %v", err)
 	}
 	for _, result := range []error{nil, errors.New("operation not permitted")} {
-		if err := kernelLacks(probe(result)); err != nil {
+		if err := CheckKernel(probe(result)); err != nil {
 			t.Errorf("probe returned %v: %v", result, err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestOldestKernelIsNamed(t *testing.T) {
 			}
 		}
 		if calls == 0 {
-			t.Errorf("%s does not call bpf_loop any more: kernel.Lacks and the doctor name 5.17 for it", name)
+			t.Errorf("%s does not call bpf_loop any more: CheckKernel and the doctor name 5.17 for it", name)
 		}
 	}
 }

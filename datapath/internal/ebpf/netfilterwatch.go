@@ -32,11 +32,11 @@ type netfilterWatch struct {
 func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
 	r := &netfilterWatch{d: d, namespace: z}
 	// Written by an earlier run; 0 in a new map.
-	if err := d.tables.Netfilter.Lookup(uint32(z.id), &r.bits); err != nil {
+	if err := d.tables.Netfilter.Lookup(uint32(z.ID), &r.bits); err != nil {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
 	}
-	stop, err := netfilter.Watch(int(z.ns), r.changed, func(err error) {
-		d.log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.label()))
+	stop, err := netfilter.Watch(int(z.Handle), r.changed, func(err error) {
+		d.log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.Label()))
 	})
 	r.stop = stop
 	return r, err
@@ -56,13 +56,13 @@ func (r *netfilterWatch) changed(s netfilter.State) {
 	}
 	more := bits &^ r.bits // r.bits has no other writer
 	if err := r.enforce(bits, more != 0); err != nil {
-		r.d.log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.namespace.label()))
+		r.d.log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.namespace.Label()))
 	}
 	r.mu.Lock()
 	r.state, r.bits = s, bits
 	r.mu.Unlock()
 	if more != 0 {
-		r.d.log.Info("netfilter has rules: connections without a Service take the slow path", slog.String("why", s.Why), slog.String("netns", r.namespace.label()))
+		r.d.log.Info("netfilter has rules: connections without a Service take the slow path", slog.String("why", s.Why), slog.String("netns", r.namespace.Label()))
 	}
 }
 
@@ -71,7 +71,7 @@ const relaxTime = 500 * time.Millisecond
 
 // enforce is called on a thread that is in the network namespace.
 func (r *netfilterWatch) enforce(bits uint32, more bool) error {
-	if err := r.d.tables.Netfilter.Put(uint32(r.namespace.id), bits); err != nil {
+	if err := r.d.tables.Netfilter.Put(uint32(r.namespace.ID), bits); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
 	}
 	if !more {
@@ -81,7 +81,7 @@ func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 	passed, errs := r.passed()
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
-	every := func(k kernel.NexthopKey) bool { return k.Netns == r.namespace.id }
+	every := func(k kernel.NexthopKey) bool { return k.Netns == r.namespace.ID }
 	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
 	time.Sleep(racing)
 	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
@@ -112,7 +112,7 @@ func (r *netfilterWatch) passed() (all []netfilter.Connection, err error) {
 // connection is not translated, or its source is translated at egress, after netfilter.
 func (r *netfilterWatch) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
 	translated := m.Flags&(kernel.CtDNAT|kernel.CtSNAT) != 0 && m.Flags&kernel.CtSNATAtEgress == 0
-	if namespace != r.namespace.id || proto != unix.IPPROTO_TCP || m.Flags&kernel.CtReply != 0 || translated {
+	if namespace != r.namespace.ID || proto != unix.IPPROTO_TCP || m.Flags&kernel.CtReply != 0 || translated {
 		return all
 	}
 	t := tuple()

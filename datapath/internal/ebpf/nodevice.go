@@ -53,10 +53,10 @@ func (d *DataPlane) hasDevice(id uint8, device string) bool {
 	if id == netnsSwitch {
 		name = d.config.SwitchNamespace
 	}
-	z, err := openNamespace(id, name)
+	z, err := OpenNetns(id, name)
 	if err != nil {
 		return false
 	}
-	_, err = z.nl.LinkByName(device)
+	_, err = z.Netlink.LinkByName(device)
 	return z.Close() == nil && err == nil
 }

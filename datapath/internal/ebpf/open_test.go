@@ -107,8 +107,8 @@ func (n *network) hooked(device string) (names []string) {
 				names = append(names, q.Type())
 			}
 		}
-		for _, side := range sides {
-			programs, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.attach})
+		for _, side := range Sides() {
+			programs, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.AttachType})
 			if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
 				continue // before Linux 6.6
 			}
@@ -116,7 +116,7 @@ func (n *network) hooked(device string) (names []string) {
 				return err
 			}
 			for range programs.Programs {
-				names = append(names, "tcx "+side.name)
+				names = append(names, "tcx "+side.Name)
 			}
 		}
 		return nil

@@ -225,7 +225,7 @@ func (o *overlay) has(namespace uint8, device string) bool {
 func (v *devices) tunnelEnds() (ends []int) {
 	for index, l := range v.links {
 		device, ok := strings.CutSuffix(l.Attrs().Name, endSuffix)
-		if ok && v.d.overlay.has(v.namespace.id, device) && l.Type() == "veth" {
+		if ok && v.d.overlay.has(v.namespace.ID, device) && l.Type() == "veth" {
 			ends = append(ends, index)
 		}
 	}

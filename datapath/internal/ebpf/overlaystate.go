@@ -22,7 +22,7 @@ func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelStat
 	}
 	s.Traffic = o.counters(indexes...)
 	if z, err := t.d.namespace(o.switchNamespace()); err == nil {
-		if link, err := z.nl.LinkByName(x.spec.Device); err == nil {
+		if link, err := z.Netlink.LinkByName(x.spec.Device); err == nil {
 			s.MTU = link.Attrs().MTU
 		}
 	}

@@ -103,7 +103,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link
 
 // wayTo returns the source address and the device with which the namespace reaches an address.
 func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
-	routes, err := z.nl.RouteGet(remote.AsSlice())
+	routes, err := z.Netlink.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return local, nil, datapath.Absentf("no route to %s: see ip route get %s", remote, remote)
 	}
@@ -115,7 +115,7 @@ func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link
 	case !local.IsValid():
 		return local, nil, datapath.Absentf("this node has no source address towards %s: see ip route get %s", remote, remote)
 	}
-	out, err = z.nl.LinkByIndex(r.LinkIndex)
+	out, err = z.Netlink.LinkByIndex(r.LinkIndex)
 	return local, out, err
 }
 

@@ -17,26 +17,28 @@ import (
 // pinnedLink is a program that is attached to a device by a pinned link.
 type pinnedLink struct {
 	link  link.Link
-	index int // of the device; 0: it is gone
-	pin   string
+	index int    // of the device; 0: it is gone
+	path  string // of the pin
 }
 
+func (p *pinnedLink) pinPath() string { return p.path }
+
 // openLink opens a link of an earlier run.
-func openLink(pin string) (p pinnedLink, err error) {
-	p.pin = pin
-	if p.link, err = link.LoadPinnedLink(pin, nil); err != nil {
+func openLink(path string) (p pinnedLink, err error) {
+	p.path = path
+	if p.link, err = link.LoadPinnedLink(path, nil); err != nil {
 		return p, err
 	}
 	info, err := p.link.Info()
 	if err != nil {
 		return p, errors.Join(err, p.link.Close())
 	}
-	p.index = deviceOf(info)
+	p.index = DeviceIndex(info)
 	return p, nil
 }
 
-// deviceOf returns the index of the device that a link is attached to; 0: it is severed.
-func deviceOf(info *link.Info) int {
+// DeviceIndex returns the ifindex of the device to which a link is attached; 0: it is severed.
+func DeviceIndex(info *link.Info) int {
 	if x := info.TCX(); x != nil {
 		return int(x.Ifindex)
 	}
@@ -56,7 +58,7 @@ func (p *pinnedLink) update(program *ebpf.Program) error {
 	return nil
 }
 
-func (p *pinnedLink) program() ebpf.ProgramID {
+func (p *pinnedLink) Program() ebpf.ProgramID {
 	info, err := p.link.Info()
 	if err != nil {
 		return 0
@@ -91,26 +93,26 @@ type linkInfo struct {
 	ifindex, _           uint32 // 0: the link is detached
 }
 
-func (p *pinnedLink) attached() bool {
-	_, err := os.Stat(p.pin)
+func (p *pinnedLink) Attached() bool {
+	_, err := os.Stat(p.path)
 	return err == nil && p.inPlace()
 }
 
-func (p *pinnedLink) mend() (bool, error) {
+func (p *pinnedLink) Repin() (bool, error) {
 	if !p.inPlace() {
 		return false, nil
 	}
-	if _, err := os.Stat(p.pin); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(p.path); !errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
 	if err := p.link.Unpin(); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
-	err := p.link.Pin(p.pin)
+	err := p.link.Pin(p.path)
 	return err == nil, err
 }
 
-func (p *pinnedLink) detach() error {
+func (p *pinnedLink) Detach() error {
 	err := p.link.Unpin()
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
@@ -118,14 +120,14 @@ func (p *pinnedLink) detach() error {
 	return errors.Join(err, p.link.Close())
 }
 
-// moved records that the pin is in another folder now. The library would otherwise keep the old
+// Moved records that the pin is in another folder now. The library would otherwise keep the old
 // path of the pin, which may belong to another link by the time the pin is removed.
-func (p *pinnedLink) moved(folder string) {
-	p.pin = filepath.Join(folder, filepath.Base(p.pin))
-	if known, err := link.LoadPinnedLink(p.pin, nil); err == nil {
+func (p *pinnedLink) Moved(folder string) {
+	p.path = filepath.Join(folder, filepath.Base(p.path))
+	if known, err := link.LoadPinnedLink(p.path, nil); err == nil {
 		p.link.Close() // only closes a file descriptor
 		p.link = known
 	}
 }
 
-func (p *pinnedLink) close() { p.link.Close() } // only closes a file descriptor
+func (p *pinnedLink) Close() { p.link.Close() } // only closes a file descriptor

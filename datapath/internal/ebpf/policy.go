@@ -15,7 +15,7 @@ import (
 // enabled or disabled on any device. No table here depends on these settings, so the content of the
 // kernel's messages is not used.
 func (v *devices) followPolicy() error {
-	s, err := nl.SubscribeAt(v.namespace.ns, netns.None(), unix.NETLINK_ROUTE,
+	s, err := nl.SubscribeAt(v.namespace.Handle, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return fmt.Errorf("watch routing rules: %w", err)

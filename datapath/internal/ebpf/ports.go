@@ -45,7 +45,7 @@ type port struct {
 	address   netip.Addr
 	of        datapath.PortName // the port that has the device and the programs; empty: this one
 	ifindex   int
-	hooks     []hook
+	hooks     []Attachment
 	mode      datapath.XDPMode // wanted mode
 }
 
@@ -78,8 +78,8 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		return err
 	}
 	attached := make(map[uint8]map[int]bool)
-	err := p.each(func(t *port, h hook) error {
-		if err := kernel.Step("settle "+h.name(), h.settle); err != nil || t.ifindex == 0 || t.ifindex == loopbackIndex {
+	err := p.each(func(t *port, h Attachment) error {
+		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == LoopbackIndex {
 			return err
 		}
 		z, err := p.d.namespace(t.namespace)
@@ -91,13 +91,13 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		}
 		attached[t.namespace][t.ifindex] = true
 		if x := t.xdp(); x != nil {
-			z.devices.setXDP(t.ifindex, x.mode)
+			z.devices.setXDP(t.ifindex, x.Mode())
 		}
 		return nil
 	})
 	for _, z := range p.d.openNamespaces() {
 		if err == nil && z.devices != nil {
-			err = z.devices.keepPorts(attached[z.id])
+			err = z.devices.keepPorts(attached[z.ID])
 		}
 	}
 	if err != nil {
@@ -115,9 +115,9 @@ func (p *ports) warnOfOtherHooks() {
 	}
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
-			if !strings.HasPrefix(h.name(), want+"-") && !strings.HasPrefix(h.name(), "xdp") {
+			if !strings.HasPrefix(h.Name(), want+"-") && !strings.HasPrefix(h.Name(), "xdp") {
 				p.d.log.Warn("a port keeps the hooks of an earlier run instead of the configured datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
-					"port", string(name), "hook", h.name(), "configured", want)
+					"port", string(name), "hook", h.Name(), "configured", want)
 				break
 			}
 		}
@@ -125,11 +125,11 @@ func (p *ports) warnOfOtherHooks() {
 }
 
 // each calls f for every hook of every port.
-func (p *ports) each(f func(*port, hook) error) error {
+func (p *ports) each(f func(*port, Attachment) error) error {
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
 			if err := f(t, h); err != nil {
-				return fmt.Errorf("take over port %q of an earlier run, %s: %w", name, h.name(), err)
+				return fmt.Errorf("take over port %q of an earlier run, %s: %w", name, h.Name(), err)
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	if err != nil {
 		return err
 	}
-	t.hooks, t.ifindex, err = openHooks(z, p.folder(id, name))
+	t.hooks, t.ifindex, err = z.OpenAttachments(p.folder(id, name))
 	return err
 }
 
@@ -179,7 +179,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 			return fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
 		}
 	}
-	link, err := z.nl.LinkByName(value.Device)
+	link, err := z.Netlink.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		if err = p.forgetGone(name, t); err == nil {
 			return p.d.noDevice(id, name, value.Device)
@@ -206,11 +206,11 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	}
 	t = p.byName[name]
 	if t != nil && t.namespace == id && t.ifindex == index {
-		if err := p.mend(z, t, p.folder(id, name)); err != nil {
+		if err := p.mend(t, p.folder(id, name)); err != nil {
 			return fmt.Errorf("device %q: pin again: %w", value.Device, err)
 		}
 	}
-	if t != nil && (t.namespace != id || t.ifindex != index || !z.attached(t)) {
+	if t != nil && (t.namespace != id || t.ifindex != index || !t.attached()) {
 		if err := p.detachGuarded(z, name, t, link, endpoint); err != nil {
 			return err
 		}
@@ -235,10 +235,10 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 
 // attach attaches both programs to a device.
 func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
-	t = &port{namespace: z.id, ifindex: index}
+	t = &port{namespace: z.ID, ifindex: index}
 	p.byName[name] = t
 	if err = p.prepare(t, endpoint); err == nil {
-		t.hooks, err = attachHooks(z, p.attachedHow(endpoint), p.folder(z.id, name), index)
+		t.hooks, err = z.Attach(p.attachedHow(endpoint), p.folder(z.ID, name), index)
 	}
 	if errors.Is(err, unix.ENODEV) {
 		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
@@ -246,7 +246,7 @@ func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint
 	if err != nil {
 		return nil, errors.Join(err, p.d.guards.remove(t.guarded()))
 	}
-	p.d.keeper.noted(p.folder(z.id, name))
+	p.d.keeper.noted(p.folder(z.ID, name))
 	return t, nil
 }
 
@@ -262,7 +262,7 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 		if err != nil {
 			return err
 		}
-		if _, err := z.nl.LinkByIndex(t.ifindex); !errors.As(err, new(netlink.LinkNotFoundError)) {
+		if _, err := z.Netlink.LinkByIndex(t.ifindex); !errors.As(err, new(netlink.LinkNotFoundError)) {
 			return err
 		}
 	}
@@ -294,13 +294,13 @@ func (p *ports) remove(name datapath.PortName) error {
 
 func (p *ports) detach(name datapath.PortName, t *port) error {
 	for _, h := range slices.Backward(t.hooks) {
-		if err := h.detach(); err != nil {
+		if err := h.Detach(); err != nil {
 			return err
 		}
 	}
 	t.hooks = nil
 	if z, err := p.d.namespace(t.namespace); err == nil {
-		if err := refuseOwn(z, p.folder(t.namespace, name)); err != nil {
+		if err := z.RestoreLocalSources(p.folder(t.namespace, name)); err != nil {
 			return err
 		}
 		if t.ifindex != 0 {
@@ -327,7 +327,7 @@ func (p *ports) abandon(namespace uint8) (err error) {
 			continue
 		}
 		for _, h := range t.hooks {
-			h.close()
+			h.Close()
 		}
 		if t.ifindex != 0 {
 			err = errors.Join(err, p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded()))
@@ -383,8 +383,8 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t.address.IsValid() && z.devices.nameByAddr(t.address) != t.device {
 		return false, nil
 	}
-	link, err := z.nl.LinkByName(t.device)
-	return err == nil && link.Attrs().Index == t.ifindex && z.attached(t) && z.fitsXDP(t, link), nil
+	link, err := z.Netlink.LinkByName(t.device)
+	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && t.fitsXDP(link), nil
 }
 
 func (p *ports) close() {
@@ -392,7 +392,7 @@ func (p *ports) close() {
 	defer p.mu.Unlock()
 	for _, t := range p.byName {
 		for _, h := range t.hooks {
-			h.close()
+			h.Close()
 		}
 	}
 }

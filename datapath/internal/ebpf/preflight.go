@@ -13,24 +13,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
-	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
-
-// netnsNames are the names of the namespaces in messages.
-var netnsNames = [2]string{netnsHost: "host", netnsSwitch: "switch"}
-
-// programs lists the programs that are loaded once for each namespace.
-var programs = []struct {
-	name string
-	load func() (*ebpf.CollectionSpec, error)
-}{
-	{kernel.ProgLlTcIngress, kernel.LoadKernel},
-	{kernel.EgressProgLlTcEgress, kernel.LoadEgress},
-}
 
 // preflightEntries is the size of the hash maps with which the programs are loaded.
 const preflightEntries = 64
@@ -38,57 +25,47 @@ const preflightEntries = 64
 // verifierLines is the number of lines of the verifier's log that are reported.
 const verifierLines = 12
 
-// Preflight loads the programs of both namespaces with maps of its own, attaches them in a
-// namespace of its own, and inspects the pins. It leaves nothing behind. An error means that it
-// could not run.
-func Preflight(cfg datapath.Config) (r datapath.Preflight, err error) {
-	r.Kernel = kernelRelease()
-	if err := kernelLacks(features.HaveProgramHelper); err != nil {
+// preflightPrograms loads the programs of both namespaces with maps of its own, and attaches the ingress
+// program in a namespace of its own; how is as for [Netns.Attach]. It leaves nothing behind. It
+// does not set Pins in the report. An error means that it could not run.
+func preflightPrograms(programs [2]Program, how string) (r datapath.Preflight, err error) {
+	r.Kernel = kernel.Release()
+	if err := CheckKernel(features.HaveProgramHelper); err != nil {
 		return r, err
 	}
-	maps, err := preflightMaps()
+	maps, err := preflightMaps(programs)
 	defer pin.CloseMaps(maps)
 	if err != nil {
 		return r, err
 	}
 	r.OK = true
-	copies := preflightCopies()
+	copies := preflightCopies(programs)
 	results, loaded := preflightLoad(copies, maps)
 	r.Programs = results
 	for i, c := range copies {
 		// The XDP program is optional: without it packets take the tc path.
-		r.OK = r.OK && (results[i].OK || c.name == kernel.ShortestProgLlXdp)
+		r.OK = r.OK && (results[i].OK || c.Name == kernel.ShortestProgLlXdp)
 		if loaded[i] == nil {
 			continue
 		}
-		if c.namespace == netnsHost && !c.first && c.name == kernel.ProgLlTcIngress {
-			r.Hooks = preflightHooks(loaded[i], cfg.Attach)
+		if c.namespace == Host && !c.shadow && c.Name == kernel.ProgLlTcIngress {
+			r.Hooks = preflightHooks(loaded[i], how)
 			r.OK = r.OK && r.Hooks.OK
 		}
 		loaded[i].Close() // only closes a file descriptor
 	}
-	spec, err := loadMapSpecs()
-	if err != nil {
-		return r, err
-	}
-	pins, err := pin.Preflight(cfg, spec.Maps)
-	if err != nil {
-		return r, err
-	}
-	r.Pins = pins.PreflightPins
-	r.OK = r.OK && r.Pins.OK
 	return r, nil
 }
 
 // preflightCopies returns all programs that a daemon may load.
-func preflightCopies() (copies []copyOf) {
-	for namespace := range netnsNames {
+func preflightCopies(programs [2]Program) (copies []copyOf) {
+	for namespace := range labels {
 		for _, p := range programs {
-			for _, first := range []bool{false, true} {
-				copies = append(copies, copyOf{p.load, p.name, uint8(namespace), first})
+			for _, shadow := range []bool{false, true} {
+				copies = append(copies, copyOf{p, uint8(namespace), shadow})
 			}
 		}
-		copies = append(copies, copyOf{kernel.LoadShortest, kernel.ShortestProgLlXdp, uint8(namespace), false})
+		copies = append(copies, copyOf{Program{kernel.ShortestProgLlXdp, kernel.LoadShortest}, uint8(namespace), false})
 	}
 	return copies
 }
@@ -111,10 +88,10 @@ func preflightLoad(copies []copyOf, maps map[string]*ebpf.Map) ([]datapath.Prefl
 }
 
 // preflightMaps creates every map, small and not pinned.
-func preflightMaps() (map[string]*ebpf.Map, error) {
+func preflightMaps(programs [2]Program) (map[string]*ebpf.Map, error) {
 	maps := make(map[string]*ebpf.Map)
 	for _, p := range programs {
-		spec, err := p.load()
+		spec, err := p.Load()
 		if err != nil {
 			return maps, err
 		}
@@ -141,9 +118,9 @@ var (
 )
 
 func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
-	result := datapath.PreflightProgram{Program: c.name, Netns: netnsNames[c.namespace], TakingOver: c.first}
-	if spec, err := c.load(); err == nil {
-		result.Instructions = len(spec.Programs[c.name].Instructions)
+	result := datapath.PreflightProgram{Program: c.Name, Netns: labels[c.namespace], TakingOver: c.shadow}
+	if spec, err := c.Load(); err == nil {
+		result.Instructions = len(spec.Programs[c.Name].Instructions)
 	}
 	p, err := loadProgram(c, maps, ebpf.LogLevelStats)
 	if err != nil {
@@ -153,7 +130,7 @@ func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightPr
 		result.Error = err.Error()
 		var refused *ebpf.VerifierError
 		if errors.As(err, &refused) {
-			result.Error = fmt.Sprintf("load %s: %v", c.name, refused.Cause)
+			result.Error = fmt.Sprintf("load %s: %v", c.Name, refused.Cause)
 			result.Verifier = lastLines(refused)
 		}
 		return result, nil
@@ -185,7 +162,7 @@ func lastLines(refused *ebpf.VerifierError) []string {
 
 // refusedProgram returns the error for a program that the kernel rejects.
 func refusedProgram(name string, namespace uint8, err error) error {
-	what := fmt.Sprintf("kernel %s does not load program %s of namespace %s", kernelRelease(), name, netnsNames[namespace])
+	what := fmt.Sprintf("kernel %s does not load program %s of namespace %s", kernel.Release(), name, labels[namespace])
 	if datapath.IsShortage(err) {
 		return fmt.Errorf("%s: %w", what, err) // may succeed later
 	}
@@ -195,12 +172,4 @@ func refusedProgram(name string, namespace uint8, err error) error {
 			what, refused.Cause, datapath.ErrRefused, strings.Join(lastLines(refused), "\n"))
 	}
 	return fmt.Errorf("%s: %w (%w)", what, err, datapath.ErrRefused)
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

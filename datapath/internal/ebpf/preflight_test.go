@@ -4,7 +4,6 @@ package ebpf
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -24,12 +22,12 @@ import (
 func refuse(t *testing.T, name string) {
 	t.Helper()
 	for i := range programs {
-		if programs[i].name != name {
+		if programs[i].Name != name {
 			continue
 		}
-		load := programs[i].load
-		t.Cleanup(func() { programs[i].load = load })
-		programs[i].load = func() (*ebpf.CollectionSpec, error) {
+		load := programs[i].Load
+		t.Cleanup(func() { programs[i].Load = load })
+		programs[i].Load = func() (*ebpf.CollectionSpec, error) {
 			spec, err := load()
 			if err != nil {
 				return nil, err
@@ -68,7 +66,7 @@ func TestRefusedProgram(t *testing.T) {
 	if !errors.Is(err, datapath.ErrRefused) {
 		t.Fatalf("error %v, want an error that wraps ErrRefused", err)
 	}
-	for _, want := range []string{kernel.EgressProgLlTcEgress, kernelRelease(), "R5 !read_ok"} {
+	for _, want := range []string{kernel.EgressProgLlTcEgress, kernel.Release(), "R5 !read_ok"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
@@ -146,7 +144,7 @@ func TestDetachLeavesStrangersAlone(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return netlink.QdiscAdd((&filter{index: dev.Attrs().Index}).qdisc())
+		return netlink.QdiscAdd(clsact(dev.Attrs().Index))
 	})
 	n.attach()
 	n.ok(n.d.Close())
@@ -158,14 +156,5 @@ func TestDetachLeavesStrangersAlone(t *testing.T) {
 	entries, err := os.ReadDir(n.config.PinDir)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("in the folder of pins: %v (%v), want the other program's pin", entries, err)
-	}
-}
-
-// TestMemoryMayComeBack: a start that failed for lack of memory may be repeated.
-func TestMemoryMayComeBack(t *testing.T) {
-	for err, refused := range map[error]bool{unix.ENOMEM: false, unix.EAGAIN: false, unix.EINVAL: true, unix.E2BIG: true} {
-		if got := refusedProgram("ll_x", netnsHost, fmt.Errorf("load program: %w", err)); errors.Is(got, datapath.ErrRefused) != refused || !errors.Is(got, err) {
-			t.Errorf("%v became %v", err, got)
-		}
 	}
 }

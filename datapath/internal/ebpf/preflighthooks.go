@@ -13,10 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
-
-// loopback is the ifindex of lo, the first device of each namespace.
-const loopback = 1
 
 // preflightHooks reports the kinds of hook to which program can be attached. It tries them in a
 // temporary network namespace, which is removed when the thread exits.
@@ -35,7 +33,7 @@ func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.Preflig
 	if attach == "tc" {
 		h.Use, h.Fallback = "tc", "configured (datapath.attach)"
 	} else if err := tryTCX(program, alone); errors.Is(err, ebpf.ErrNotSupported) && attach == "" {
-		h.Use, h.Fallback = "tc", fmt.Sprintf("kernel %s has no tcx, which is in 6.6 and later", kernelRelease())
+		h.Use, h.Fallback = "tc", fmt.Sprintf("kernel %s has no tcx, which is in 6.6 and later", kernel.Release())
 	} else if err != nil {
 		h.OK, h.Error = false, fmt.Sprintf("attach by tcx: %v", err)
 	}
@@ -50,18 +48,18 @@ func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.Preflig
 // tryTCX attaches to the loopback device if alone in a namespace of its own; else it only queries.
 func tryTCX(program *ebpf.Program, alone bool) error {
 	if !alone {
-		return queryTCX()
+		return HaveTCX()
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: loopback, Program: program, Attach: ebpf.AttachTCXIngress})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: LoopbackIndex, Program: program, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return err
 	}
 	return l.Close()
 }
 
-// queryTCX returns [ebpf.ErrNotSupported] if the kernel has no tcx.
-func queryTCX() error {
-	_, err := link.QueryPrograms(link.QueryOptions{Target: loopback, Attach: ebpf.AttachTCXIngress})
+// HaveTCX returns [ebpf.ErrNotSupported] if the kernel has no tcx.
+func HaveTCX() error {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: LoopbackIndex, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.EINVAL) { // this hook does not exist
 		err = ebpf.ErrNotSupported
 	}
@@ -74,7 +72,7 @@ func tryFilter(program *ebpf.Program) error {
 		return err
 	}
 	defer nl.Close()
-	f := &filter{namespace: &namespace{nl: nl}, side: sides[len(sides)-1], index: loopback}
+	f := NewFilter(&Netns{Netlink: nl}, Sides()[1], LoopbackIndex, "")
 	if err := nl.QdiscAdd(f.qdisc()); err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
 // plainQueues are the qdiscs that do not limit or reorder the packets of a device more than the
@@ -15,10 +17,10 @@ var plainQueues = map[string]bool{
 	"clsact": true, "ingress": true,
 }
 
-// bounded returns the devices of a namespace whose qdisc limits or reorders packets: XDP frames
-// would bypass it.
-func (z *namespace) bounded() (map[int]bool, error) {
-	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
+// BoundedDevices returns the devices, by ifindex, whose qdisc limits or reorders packets: XDP
+// frames would bypass it.
+func (z *Netns) BoundedDevices() (map[int]bool, error) {
+	list, err := dump.Retry(func() ([]netlink.Qdisc, error) { return z.Netlink.QdiscList(nil) })
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
 	}
@@ -31,10 +33,10 @@ func (z *namespace) bounded() (map[int]bool, error) {
 	return bounded, nil
 }
 
-// queued returns the devices of a namespace with a qdisc that queues packets, which may limit them.
-// Packets that are redirected to the peer of a veth would bypass the qdisc.
-func (z *namespace) queued() (map[int]bool, error) {
-	list, err := retry(func() ([]netlink.Qdisc, error) { return z.nl.QdiscList(nil) })
+// QueuedDevices returns the devices, by ifindex, with a qdisc that queues packets, which may limit
+// them. Packets that are redirected to the peer of a veth would bypass the qdisc.
+func (z *Netns) QueuedDevices() (map[int]bool, error) {
+	list, err := dump.Retry(func() ([]netlink.Qdisc, error) { return z.Netlink.QdiscList(nil) })
 	if err != nil {
 		return nil, fmt.Errorf("list queues: %w", err)
 	}

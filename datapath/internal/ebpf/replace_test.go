@@ -58,14 +58,14 @@ func become(t testing.TB, future string) {
 		return spec, err
 	}
 	for i := range programs {
-		programs[i].load = alter(programs[i].load)
+		programs[i].Load = alter(programs[i].Load)
 	}
 }
 
 // versionOf returns a function that restores the current version.
 func versionOf(testing.TB) func() {
-	maps, ingress, egress := loadMapSpecs, programs[0].load, programs[1].load
-	return func() { loadMapSpecs, programs[0].load, programs[1].load = maps, ingress, egress }
+	maps, ingress, egress := loadMapSpecs, programs[0].Load, programs[1].Load
+	return func() { loadMapSpecs, programs[0].Load, programs[1].Load = maps, ingress, egress }
 }
 
 // rename returns a type whose padding is called future.

@@ -23,7 +23,7 @@ import (
 // are never closed.
 var spare struct {
 	maps     map[string]*ebpf.Map
-	programs pair
+	programs Pair
 }
 
 // reuse empties the maps, and pins them where the data plane will look for them.
@@ -63,9 +63,9 @@ func (n *network) keep() {
 		n.ok(err)
 	}
 	var err error
-	spare.programs.ingress, err = n.d.namespaces[netnsHost].ingress.Clone()
+	spare.programs.Ingress, err = n.d.namespaces[netnsHost].Ingress.Clone()
 	n.ok(err)
-	spare.programs.egress, err = n.d.namespaces[netnsHost].egress.Clone()
+	spare.programs.Egress, err = n.d.namespaces[netnsHost].Egress.Clone()
 	n.ok(err)
 	spare.maps = maps
 }

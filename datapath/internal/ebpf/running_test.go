@@ -39,12 +39,12 @@ func altered(t *testing.T, f func()) {
 	restore := versionOf(t)
 	defer restore()
 	for i, p := range programs {
-		programs[i].load = func() (*ebpf.CollectionSpec, error) {
-			s, err := p.load()
+		programs[i].Load = func() (*ebpf.CollectionSpec, error) {
+			s, err := p.Load()
 			if err != nil {
 				return nil, err
 			}
-			program := s.Programs[p.name]
+			program := s.Programs[p.Name]
 			first := asm.Mov.Reg(asm.R6, asm.R1).WithMetadata(program.Instructions[0].Metadata)
 			program.Instructions[0].Metadata = asm.Metadata{}
 			program.Instructions = append(asm.Instructions{first}, program.Instructions...)
@@ -59,7 +59,7 @@ func (n *network) programs() (ids [2]ebpf.ProgramID) {
 	n.t.Helper()
 	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	for i, p := range []*ebpf.Program{z.ingress, z.egress} {
+	for i, p := range []*ebpf.Program{z.Ingress, z.Egress} {
 		info, err := p.Info()
 		n.ok(err)
 		ids[i], _ = info.ID()

@@ -77,7 +77,7 @@ func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 
 func (d *DataPlane) deviceName(namespace uint8, index int) string {
 	for _, z := range d.openNamespaces() {
-		if z.id == namespace {
+		if z.ID == namespace {
 			return z.devices.nameOf(index)
 		}
 	}

@@ -34,7 +34,7 @@ func (p *ports) share(z *namespace, index int, name, other datapath.PortName, va
 	if err := p.letGo(name); err != nil {
 		return err
 	}
-	p.byName[name] = &port{namespace: z.id, device: value.Device, address: value.Address, of: other}
+	p.byName[name] = &port{namespace: z.ID, device: value.Device, address: value.Address, of: other}
 	return nil
 }
 
@@ -118,7 +118,7 @@ func (p *ports) unneed(inner datapath.PortName) {
 // sharesStill reports whether a port is still on the same device as the port that has the programs.
 func (p *ports) sharesStill(z *namespace, t *port) bool {
 	o := p.byName[t.of]
-	if o == nil || o.of != "" || o.namespace != t.namespace || !z.attached(o) {
+	if o == nil || o.of != "" || o.namespace != t.namespace || !o.attached() {
 		return false
 	}
 	link := z.devices.byName(t.device)

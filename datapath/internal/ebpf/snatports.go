@@ -113,7 +113,7 @@ func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
 	for _, z := range d.openNamespaces() {
-		err := z.do(func() error { return portsInUse(taken, own) })
+		err := z.Do(func() error { return portsInUse(taken, own) })
 		if err != nil {
 			return nil, nil, err
 		}

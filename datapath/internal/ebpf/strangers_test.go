@@ -19,6 +19,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
+// The priority and handle of our filters.
+const (
+	ourPriority = 19532
+	ourHandle   = 1
+)
+
 // strangerSet is a set of another application's programs on in0 of a network. They pass and count
 // all packets.
 type strangerSet struct {
@@ -79,8 +85,8 @@ func (s *strangerSet) attach() {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
 	s.n.node.Do(s.n.t, func() error {
-		for _, side := range sides {
-			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: s.program(), Attach: side.attach})
+		for _, side := range Sides() {
+			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: s.program(), Attach: side.AttachType})
 			if err != nil {
 				return err
 			}
@@ -90,9 +96,12 @@ func (s *strangerSet) attach() {
 	})
 }
 
-func (s *strangerSet) clsact() netlink.Qdisc {
+func (s *strangerSet) clsact() netlink.Qdisc { return clsact(s.device().Attrs().Index) }
+
+// clsact is the qdisc of a device to which filters are attached.
+func clsact(index int) netlink.Qdisc {
 	return &netlink.GenericQdisc{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: s.device().Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
 		QdiscType:  "clsact",
 	}
 }
@@ -113,9 +122,9 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
 	s.n.node.Do(s.n.t, func() error {
-		for _, side := range sides {
+		for _, side := range Sides() {
 			err := netlink.FilterAdd(&netlink.BpfFilter{
-				FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: side.parent, Handle: handle, Priority: priority, Protocol: unix.ETH_P_ALL},
+				FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: side.Parent, Handle: handle, Priority: priority, Protocol: unix.ETH_P_ALL},
 				Fd:          s.program().FD(), Name: "external", DirectAction: true,
 			})
 			if err != nil {
@@ -128,11 +137,11 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 
 // seenOn lists the programs on one side of in0 in execution order: tcx programs by name, then
 // cls_bpf filters by name.
-func (s *strangerSet) seenOn(side side) (names []string) {
+func (s *strangerSet) seenOn(side Side) (names []string) {
 	s.n.t.Helper()
 	dev := s.device()
 	s.n.node.Do(s.n.t, func() error {
-		r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.attach})
+		r, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.AttachType})
 		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
 			return err
 		}
@@ -146,14 +155,14 @@ func (s *strangerSet) seenOn(side side) (names []string) {
 			if err != nil {
 				return err
 			}
-			names = append(names, "tcx "+strings.TrimSuffix(info.Name, side.name))
+			names = append(names, "tcx "+strings.TrimSuffix(info.Name, side.Name))
 		}
-		filters, err := retry(func() ([]netlink.Filter, error) { return netlink.FilterList(dev, side.parent) })
+		filters, err := retry(func() ([]netlink.Filter, error) { return netlink.FilterList(dev, side.Parent) })
 		for _, f := range filters {
-			names = append(names, "filter "+strings.TrimSuffix(f.(*netlink.BpfFilter).Name, side.name))
+			names = append(names, "filter "+strings.TrimSuffix(f.(*netlink.BpfFilter).Name, side.Name))
 		}
-		if gone(err) {
-			return nil
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			return nil // no qdisc
 		}
 		return err
 	})
@@ -162,9 +171,9 @@ func (s *strangerSet) seenOn(side side) (names []string) {
 
 func (s *strangerSet) expect(when string, want ...string) {
 	s.n.t.Helper()
-	for _, side := range sides {
+	for _, side := range Sides() {
 		if got := s.seenOn(side); !slices.Equal(got, want) {
-			s.n.t.Errorf("%s: on %s %q, want %q", when, side.name, got, want)
+			s.n.t.Errorf("%s: on %s %q, want %q", when, side.Name, got, want)
 		}
 	}
 }
@@ -200,7 +209,7 @@ func TestStrangersAtTCX(t *testing.T) {
 
 	n.ok(s.addQdisc())
 	s.filter(1, 1)
-	s.filter(filterPriority, filterHandle) // where our filter would be, if it existed
+	s.filter(ourPriority, ourHandle) // where our filter would be, if it existed
 	filters := append(slices.Clone(all), "filter external", "filter external")
 	s.expect("with a qdisc of theirs", filters...)
 	n.restart("tcx")
@@ -245,7 +254,7 @@ func TestStrangersAtClsact(t *testing.T) {
 			if qdisc == "ours" {
 				s.filter(1, 1)
 			}
-			s.filter(filterPriority, 2)
+			s.filter(ourPriority, 2)
 			s.filter(0xf000, 1)
 			// With equal priority, the filter that was added last runs first.
 			all := []string{"filter external", "filter external", "filter loxilight_", "filter external"}
@@ -303,7 +312,7 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	n.restart("tc")
 	s := newStrangers(n)
 	n.ok(s.addQdisc())
-	s.filter(filterPriority, filterHandle)
+	s.filter(ourPriority, ourHandle)
 	err := n.d.Ports().Update(context.Background(), "in0", datapath.Port{Device: "in0"})
 	if err == nil || !strings.Contains(err.Error(), `priority 19532 is used by filter "external"`) {
 		t.Errorf("error %v", err)

@@ -41,16 +41,18 @@ func (p *ports) takeOver(r *pin.Replacements) error {
 	return r.CatchUp()
 }
 
-func replaceHook(_ *port, h hook) error { return kernel.Step("replace "+h.name(), h.replace) }
+func replaceHook(_ *port, h Attachment) error {
+	return kernel.Step("replace "+h.Name(), h.Replace)
+}
 
 // precedeHook attaches the shadow program to a hook. It skips a hook before which no program can
 // run: there the exchange loses connections that are just being opened.
-func (p *ports) precedeHook(_ *port, h hook) error {
-	if err := kernel.AtStep("precede " + h.name()); err != nil {
+func (p *ports) precedeHook(_ *port, h Attachment) error {
+	if err := kernel.AtStep("precede " + h.Name()); err != nil {
 		return err
 	}
-	if err := h.precede(); err != nil {
-		p.d.log.Warn("the programs of an earlier run are replaced without a transition; connections that are being opened may be lost", "hook", h.name(), "error", err)
+	if err := h.AttachShadow(); err != nil {
+		p.d.log.Warn("the programs of an earlier run are replaced without a transition; connections that are being opened may be lost", "hook", h.Name(), "error", err)
 	}
 	return nil
 }
@@ -70,12 +72,12 @@ func (d *DataPlane) announceFirst(there bool) error {
 
 // loadFirst loads and announces the shadow programs in all namespaces that have hooks.
 func (p *ports) loadFirst() error {
-	return p.each(func(t *port, _ hook) error {
+	return p.each(func(t *port, _ Attachment) error {
 		z, err := p.d.namespace(t.namespace)
 		if err != nil {
 			return err
 		}
-		if err := z.loadFirst(p.d.maps); err != nil {
+		if err := z.LoadShadow(programs, p.d.maps); err != nil {
 			return err
 		}
 		return p.d.announceFirst(true)

@@ -161,7 +161,7 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c d
 	if !ok {
 		return c, false, nil
 	}
-	if link, err := z.nl.LinkByIndex(p.ifindex); err == nil && link.Attrs().Statistics != nil {
+	if link, err := z.Netlink.LinkByIndex(p.ifindex); err == nil && link.Attrs().Statistics != nil {
 		s := link.Attrs().Statistics
 		c.Packets, c.Bytes = s.RxPackets+s.TxPackets, s.RxBytes+s.TxBytes
 	}
@@ -229,8 +229,8 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 	a := link.Attrs()
 	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: linkState(a)}
 	for _, h := range p.hooks {
-		if p.ifindex == a.Index && h.attached() {
-			s.Hooks = append(s.Hooks, h.name())
+		if p.ifindex == a.Index && h.Attached() {
+			s.Hooks = append(s.Hooks, h.Name())
 		}
 	}
 	return s, true
@@ -271,7 +271,7 @@ func withoutTCX(configured string) string {
 	switch {
 	case configured == "tc":
 		return "cls_bpf is used as configured"
-	case errors.Is(queryTCX(), ebpf.ErrNotSupported):
+	case errors.Is(HaveTCX(), ebpf.ErrNotSupported):
 		return "this kernel lacks tcx (Linux 6.6 or later has it); using cls_bpf"
 	default:
 		return "ports that an earlier run attached keep cls_bpf until llcli detach"
@@ -301,12 +301,12 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 			}
 		}
 		for _, h := range p.hooks {
-			x := datapath.Hook{Device: device, Netns: "host", Hook: h.name(), Program: programName(h.name()), ID: uint32(h.program())}
+			x := datapath.Hook{Device: device, Netns: "host", Hook: h.Name(), Program: programName(h.Name()), ID: uint32(h.Program())}
 			if p.namespace == netnsSwitch {
 				x.Netns = "switch"
 			}
 			f.Hooks = append(f.Hooks, x)
-			if strings.HasPrefix(h.name(), "tc-") && !(guarded && t.d.config.Attach == "") {
+			if strings.HasPrefix(h.Name(), "tc-") && !(guarded && t.d.config.Attach == "") {
 				f.Fallbacks["tcx"] = withoutTCX(t.d.config.Attach)
 			}
 		}
@@ -317,14 +317,14 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	for _, z := range t.d.openNamespaces() {
 		if z.devices != nil {
 			if why := z.devices.whyNotXDP(); why != "" {
-				f.Fallbacks["xdp "+z.label()] = why
+				f.Fallbacks["xdp "+z.Label()] = why
 			}
 		}
 		if z.netfilter == nil {
 			continue
 		}
 		if why := z.netfilter.why(); why != "" {
-			f.Fallbacks["netfilter "+z.label()] = why
+			f.Fallbacks["netfilter "+z.Label()] = why
 		}
 	}
 	f.Warnings = append(t.d.keeper.problems(), t.d.keptSizes...)
@@ -342,10 +342,10 @@ func programName(hook string) string {
 }
 
 func (z *namespace) where() string {
-	if z.own {
+	if z.Name == "" {
 		return ""
 	}
-	return " in network namespace " + z.name
+	return " in network namespace " + z.Name
 }
 
 // Usage implements [datapath.Telemetry].

@@ -42,8 +42,8 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 	restore := versionOf(t)
 	defer restore()
 	for i := range programs {
-		load := programs[i].load
-		programs[i].load = func() (*ebpf.CollectionSpec, error) {
+		load := programs[i].Load
+		programs[i].Load = func() (*ebpf.CollectionSpec, error) {
 			spec, err := load()
 			if err != nil {
 				return nil, err
@@ -62,13 +62,13 @@ func TestReplacedUnderTraffic(t *testing.T) {
 		build(t, uint32(36+i%2), func() { n.restart("") })
 	}
 	z := n.d.namespaces[netnsHost]
-	var other namespace
-	build(t, 38, func() { n.ok(other.load(n.d.maps)) })
-	t.Cleanup(func() { other.ingress.Close(); other.egress.Close() })
+	var other Netns
+	build(t, 38, func() { n.ok(other.Load(programs, n.d.maps)) })
+	t.Cleanup(func() { other.Ingress.Close(); other.Egress.Close() })
 	for range 200 {
-		z.ingress, other.ingress = other.ingress, z.ingress
-		z.egress, other.egress = other.egress, z.egress
-		n.ok(n.d.ports.each(func(_ *port, h hook) error { return h.replace() }))
+		z.Ingress, other.Ingress = other.Ingress, z.Ingress
+		z.Egress, other.Egress = other.Egress, z.Egress
+		n.ok(n.d.ports.each(func(_ *port, h Attachment) error { return h.Replace() }))
 	}
 	traffic.ExpectUnharmed(t)
 	drops, err := n.d.Telemetry().NodeCounters(context.Background())

@@ -49,7 +49,7 @@ func (p *ports) rename(from, to datapath.PortName) error {
 	p.d.keeper.forget(folder)
 	p.d.keeper.noted(folder)
 	for _, h := range t.hooks {
-		h.moved(folder)
+		h.Moved(folder)
 	}
 	p.byName[to] = t
 	delete(p.byName, from)
@@ -169,7 +169,7 @@ func (o *overlay) indexOf(namespace uint8, device string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	link, err := z.nl.LinkByName(device)
+	link, err := z.Netlink.LinkByName(device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		err = datapath.ErrAbsent
 	}
@@ -201,7 +201,7 @@ func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return z.nl.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := retry(func() ([]netlink.Addr, error) { return z.Netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

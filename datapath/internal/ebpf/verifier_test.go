@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,6 +59,12 @@ func everyProgram() map[string]verified {
 	return all
 }
 
+// Lines of the verifier's log.
+var (
+	verifierStack     = regexp.MustCompile(`stack depth ([0-9+]+)`)
+	verifierProcessed = regexp.MustCompile(`processed (\d+) insns`)
+)
+
 // TestOldVerifiersAccept checks the programs against the limits of kernels older than the running
 // one. The limit of processed instructions leaves a margin for other verifiers.
 func TestOldVerifiersAccept(t *testing.T) {
@@ -90,8 +97,8 @@ func TestOldVerifiersAccept(t *testing.T) {
 			}
 			defer c.Close()
 			log := c.Programs[name].VerifierLog
-			processed := processedLine.FindStringSubmatch(log)
-			depths := stackLine.FindStringSubmatch(log)
+			processed := verifierProcessed.FindStringSubmatch(log)
+			depths := verifierStack.FindStringSubmatch(log)
 			if processed == nil || depths == nil {
 				t.Fatalf("the verifier's log has changed: %s", log)
 			}

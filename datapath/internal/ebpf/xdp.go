@@ -19,11 +19,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// xdp is the XDP program on a device: the fast path, and nothing else. All other packets take the
+// XDP is the XDP program on a device: the fast path, and nothing else. All other packets take the
 // tc hooks, so the program can be attached and detached at any time.
-type xdp struct {
+type XDP struct {
 	pinnedLink
-	namespace *namespace
+	namespace *Netns
 	mode      datapath.XDPMode
 	made      xdpConstants // constants of this run's program; zero: an earlier run's program
 }
@@ -45,80 +45,61 @@ func (c xdpConstants) inPieces() xdpConstants {
 	return c
 }
 
-// xdpPin returns the name of the pin, which contains the mode.
-func xdpPin(mode datapath.XDPMode) string { return "xdp_" + mode.String() }
+// XDPPin returns the name of the pin of a program in a mode.
+func XDPPin(mode datapath.XDPMode) string { return "xdp_" + mode.String() }
 
-// xdpModes are the modes with a program.
-var xdpModes = []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative}
+// XDPModes returns the modes with a program.
+func XDPModes() []datapath.XDPMode {
+	return []datapath.XDPMode{datapath.XDPGeneric, datapath.XDPNative}
+}
 
 // openXDP opens the XDP pins in a folder: one, or none during a change of mode.
-func openXDP(z *namespace, folder string, pins []fs.DirEntry) (found []*xdp, err error) {
-	for _, mode := range xdpModes {
-		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == xdpPin(mode) }) {
+func openXDP(z *Netns, folder string, pins []fs.DirEntry) (found []*XDP, err error) {
+	for _, mode := range XDPModes() {
+		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == XDPPin(mode) }) {
 			continue
 		}
-		p, err := openLink(filepath.Join(folder, xdpPin(mode)))
+		p, err := openLink(filepath.Join(folder, XDPPin(mode)))
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, &xdp{pinnedLink: p, namespace: z, mode: mode})
+		found = append(found, &XDP{pinnedLink: p, namespace: z, mode: mode})
 	}
 	return found, nil
 }
 
-// xdp returns the XDP hook, or nil.
-func (t *port) xdp() *xdp {
-	for _, h := range t.hooks {
-		if x, ok := h.(*xdp); ok {
-			return x
-		}
-	}
-	return nil
+// Mode returns the mode in which the program is attached.
+func (x *XDP) Mode() datapath.XDPMode { return x.mode }
+
+// Frags reports whether the program handles frames that consist of several buffers. It is false if
+// an earlier run attached the program.
+func (x *XDP) Frags() bool { return x.made.pieces != 0 }
+
+// Fits reports whether the program is attached, and has the constants that the state of its device
+// requires.
+func (x *XDP) Fits(l netlink.Link) bool {
+	want, err := x.namespace.xdpConstants(l, x.mode)
+	return err == nil && x.Attached() && x.isMade(want)
 }
 
-// fitXDP adapts the XDP program to the wanted mode and the current state of the device.
-func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) error {
-	t.mode = mode
-	x := t.xdp()
-	if x != nil && (x.mode != mode || !x.attached()) {
-		if err := x.detach(); err != nil {
-			return fmt.Errorf("device %q: detach %s: %w", t.device, x.name(), err)
-		}
-		t.hooks = slices.DeleteFunc(t.hooks, func(h hook) bool { return h == x })
-		x = nil
-	}
-	z.devices.setXDP(t.ifindex, mode)
-	if mode == datapath.XDPOff {
-		return nil
-	}
-	want, err := z.xdpConstants(l, mode)
-	if err != nil || x != nil && x.isMade(want) {
+// Fit replaces the program if the state of its device requires other constants.
+func (x *XDP) Fit(l netlink.Link) error {
+	want, err := x.namespace.xdpConstants(l, x.mode)
+	if err != nil || x.isMade(want) {
 		return err
 	}
-	if x != nil {
-		return x.exchange(want)
-	}
-	made, err := z.installXDP(want, func(program *ebpf.Program) (err error) {
-		x, err = z.attachXDP(l, mode, program, p.folder(z.id, name))
-		return err
-	})
-	if err != nil {
-		return z.refusedXDP(l.Attrs(), mode, err)
-	}
-	x.made = made
-	t.hooks = append(t.hooks, x)
-	return nil
+	return x.exchange(want)
 }
 
 // isMade reports whether the program was loaded with these constants.
-func (x *xdp) isMade(want xdpConstants) bool {
+func (x *XDP) isMade(want xdpConstants) bool {
 	want.pieces = x.made.pieces
 	return x.made == want
 }
 
 // installXDP loads the program with constants, and attaches it with put. If that fails, it tries
 // the program for frames in several buffers.
-func (z *namespace) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdpConstants, error) {
+func (z *Netns) installXDP(want xdpConstants, put func(*ebpf.Program) error) (xdpConstants, error) {
 	err := z.putXDP(want, put)
 	if err == nil || want.generic != 0 || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENODEV) {
 		return want, err
@@ -130,7 +111,7 @@ func (z *namespace) installXDP(want xdpConstants, put func(*ebpf.Program) error)
 	return want, err // of the first attempt
 }
 
-func (z *namespace) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
+func (z *Netns) putXDP(c xdpConstants, put func(*ebpf.Program) error) error {
 	program, err := z.loadXDP(c)
 	if err != nil {
 		return err
@@ -140,7 +121,7 @@ func (z *namespace) putXDP(c xdpConstants, put func(*ebpf.Program) error) error 
 }
 
 // exchange replaces the program by a copy with other constants.
-func (x *xdp) exchange(want xdpConstants) error {
+func (x *XDP) exchange(want xdpConstants) error {
 	made, err := x.namespace.installXDP(want, x.update)
 	if err == nil {
 		x.made = made
@@ -148,18 +129,8 @@ func (x *xdp) exchange(want xdpConstants) error {
 	return err
 }
 
-// fitsXDP reports whether fitXDP has nothing to do.
-func (z *namespace) fitsXDP(t *port, l netlink.Link) bool {
-	x := t.xdp()
-	if x == nil || t.mode == datapath.XDPOff {
-		return x == nil && t.mode == datapath.XDPOff
-	}
-	want, err := z.xdpConstants(l, t.mode)
-	return err == nil && x.mode == t.mode && x.attached() && x.isMade(want)
-}
-
-func (z *namespace) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstants, err error) {
-	bounded, err := z.bounded()
+func (z *Netns) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpConstants, err error) {
+	bounded, err := z.BoundedDevices()
 	if err != nil {
 		return c, err
 	}
@@ -180,7 +151,7 @@ func (z *namespace) xdpConstants(l netlink.Link, mode datapath.XDPMode) (c xdpCo
 }
 
 // loadXDP loads the program for a device.
-func (z *namespace) loadXDP(c xdpConstants) (*ebpf.Program, error) {
+func (z *Netns) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 	load := func() (*ebpf.CollectionSpec, error) {
 		s, err := kernel.LoadShortest()
 		if err != nil {
@@ -199,42 +170,61 @@ func (z *namespace) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 		}
 		return s, nil
 	}
-	program, err := loadProgram(copyOf{load, kernel.ShortestProgLlXdp, z.id, false}, z.maps, 0)
+	program, err := loadProgram(copyOf{Program{kernel.ShortestProgLlXdp, load}, z.ID, false}, z.maps, 0)
 	if err != nil {
-		return nil, refusedProgram(kernel.ShortestProgLlXdp, z.id, err)
+		return nil, refusedProgram(kernel.ShortestProgLlXdp, z.ID, err)
 	}
 	return program, nil
 }
 
-// attachXDP attaches the program if no other program is attached, and pins it.
-func (z *namespace) attachXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Program, folder string) (*xdp, error) {
+// AttachXDP loads the program for a device, attaches it and pins it in folder. An XDP program that
+// is already attached is not replaced. The error contains the reason and what to do; it wraps
+// [datapath.ErrAbsent] if the device is gone.
+func (z *Netns) AttachXDP(l netlink.Link, mode datapath.XDPMode, folder string) (x *XDP, err error) {
+	want, err := z.xdpConstants(l, mode)
+	if err != nil {
+		return nil, err
+	}
+	made, err := z.installXDP(want, func(program *ebpf.Program) (err error) {
+		x, err = z.linkXDP(l, mode, program, folder)
+		return err
+	})
+	if err != nil {
+		return nil, z.refusedXDP(l.Attrs(), mode, err)
+	}
+	x.made = made
+	return x, nil
+}
+
+// linkXDP attaches the program if no other program is attached, and pins it.
+func (z *Netns) linkXDP(l netlink.Link, mode datapath.XDPMode, program *ebpf.Program, folder string) (*XDP, error) {
 	a := l.Attrs()
 	flags := link.XDPDriverMode
 	if mode == datapath.XDPGeneric {
 		flags = link.XDPGenericMode
 	}
 	var raw link.Link
-	err := z.do(func() (err error) {
+	err := z.Do(func() (err error) {
 		raw, err = link.AttachXDP(link.XDPOptions{Program: program, Interface: a.Index, Flags: flags})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	x := &xdp{pinnedLink: pinnedLink{raw, a.Index, filepath.Join(folder, xdpPin(mode))}, namespace: z, mode: mode}
-	if err := raw.Pin(x.pin); err != nil {
+	x := &XDP{pinnedLink: pinnedLink{raw, a.Index, filepath.Join(folder, XDPPin(mode))}, namespace: z, mode: mode}
+	if err := raw.Pin(x.path); err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
 	return x, nil
 }
 
 // refusedXDP returns the error for a failed attachment: the reason, and what to do.
-func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
+func (z *Netns) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err error) error {
 	what := fmt.Sprintf("device %q: spec.xdp: %s", a.Name, mode)
-	if l, e := z.nl.LinkByIndex(a.Index); e == nil {
+	if l, e := z.Netlink.LinkByIndex(a.Index); e == nil {
 		if x := l.Attrs().Xdp; x != nil && x.Attached && x.ProgId != 0 {
 			return fmt.Errorf("%s: another program's XDP program %s (id %d) is attached, and only one is possible: detach it (ip link set dev %s xdp off, or with the program that attached it), or set spec.xdp to off: %w",
-				what, programNameOf(ebpf.ProgramID(x.ProgId)), x.ProgId, a.Name, err)
+				what, ProgramName(ebpf.ProgramID(x.ProgId)), x.ProgId, a.Name, err)
 		}
 	}
 	switch {
@@ -247,19 +237,23 @@ func (z *namespace) refusedXDP(a *netlink.LinkAttrs, mode datapath.XDPMode, err 
 	return fmt.Errorf("%s: refused by the kernel; packets take the tc path: %w", what, err)
 }
 
-func (x *xdp) name() string { return "xdp-" + x.mode.String() }
+// Name implements [Attachment].
+func (x *XDP) Name() string { return "xdp-" + x.mode.String() }
 
-// precede does nothing: an earlier run's program continues to handle the connections that it knows,
-// and passes all other packets to the shadow programs.
-func (x *xdp) precede() error { return nil }
-func (x *xdp) settle() error  { return nil }
+// AttachShadow implements [Attachment]. It does nothing: an earlier run's program continues to
+// handle the connections that it knows, and passes all other packets to the shadow programs.
+func (x *XDP) AttachShadow() error { return nil }
 
-// replace exchanges the program for one with the current constants of the device.
-func (x *xdp) replace() error {
+// Finish implements [Attachment].
+func (x *XDP) Finish() error { return nil }
+
+// Replace implements [Attachment]. It exchanges the program for one with the current constants
+// of the device.
+func (x *XDP) Replace() error {
 	if !x.inPlace() {
 		return nil
 	}
-	l, err := x.namespace.nl.LinkByIndex(x.index)
+	l, err := x.namespace.Netlink.LinkByIndex(x.index)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		return nil
 	}

@@ -57,11 +57,11 @@ func (n *xdpNetwork) update(mode datapath.XDPMode) {
 // runs returns how often programs have run on the tc ingress hooks, and in XDP.
 func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	n.t.Helper()
-	n.ok(n.d.ports.each(func(_ *port, h hook) error {
-		if strings.HasSuffix(h.name(), "egress") {
+	n.ok(n.d.ports.each(func(_ *port, h Attachment) error {
+		if strings.HasSuffix(h.Name(), "egress") {
 			return nil
 		}
-		p, err := ebpf.NewProgramFromID(h.program())
+		p, err := ebpf.NewProgramFromID(h.Program())
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 		if err != nil {
 			return err
 		}
-		if strings.HasPrefix(h.name(), "xdp-") {
+		if strings.HasPrefix(h.Name(), "xdp-") {
 			inXDP += s.RunCount
 		} else {
 			tc += s.RunCount
@@ -313,19 +313,19 @@ func TestXDPComesAndGoes(t *testing.T) {
 	n.update(datapath.XDPNative)
 	n.wantXDP("native", native, word)
 	n.wantMode("native", "in0", "out0")
-	program := n.d.ports.byName["in0"].xdp().program()
+	program := n.d.ports.byName["in0"].xdp().Program()
 
 	n.ok(n.d.Close())
 	c.echo(t, "without a daemon")
 	n.open()
 	n.wantMode("native", "in0", "out0")
-	if now := n.d.ports.byName["in0"].xdp().program(); now != program {
+	if now := n.d.ports.byName["in0"].xdp().Program(); now != program {
 		t.Error("a start replaced the program by the same program")
 	}
 	c.echo(t, "after a start")
 	n.wantXDP("after a start, before it is asked for", native, word)
 	n.update(datapath.XDPNative)
-	if now := n.d.ports.byName["in0"].xdp().program(); now != program {
+	if now := n.d.ports.byName["in0"].xdp().Program(); now != program {
 		t.Error("the program was replaced by the same program")
 	}
 	n.wantXDP("after the first round", native, word)
@@ -389,7 +389,7 @@ func (n *network) wantMode(want string, devices ...string) {
 		p := n.d.ports.byName[datapath.PortName(device)]
 		var hooks []string
 		for _, h := range p.hooks {
-			hooks = append(hooks, h.name())
+			hooks = append(hooks, h.Name())
 		}
 		if got := slices.Contains(hooks, "xdp-"+want); got != (want != "") {
 			n.t.Errorf("hooks of %s: %v, want %s", device, hooks, want)

@@ -47,7 +47,7 @@ func (v *devices) findXDPTargets() (err error) {
 	if !v.xdpTargets.wanted {
 		return nil
 	}
-	if v.xdpTargets.bounded, err = v.namespace.bounded(); err != nil {
+	if v.xdpTargets.bounded, err = v.namespace.BoundedDevices(); err != nil {
 		return err
 	}
 	v.xdpTargets.frames, err = v.namespace.xdpTransmitters()
@@ -134,7 +134,7 @@ func (h genericHeader) Serialize() []byte { return h[:] }
 
 // netdev returns the netdev family; nil if the kernel lacks it.
 func (z *namespace) netdev() (*netlink.GenlFamily, error) {
-	h, err := netlink.NewHandleAt(z.ns, unix.NETLINK_GENERIC)
+	h, err := netlink.NewHandleAt(z.Handle, unix.NETLINK_GENERIC)
 	if err != nil {
 		return nil, fmt.Errorf("generic netlink: %w", err)
 	}
@@ -154,7 +154,7 @@ func (z *namespace) xdpTransmitters() (map[int]bool, error) {
 		return nil, err
 	}
 	found := map[int]bool{}
-	err = z.do(func() error {
+	err = z.Do(func() error {
 		s, err := nl.Subscribe(unix.NETLINK_GENERIC) // no multicast group
 		if err != nil {
 			return err
@@ -223,7 +223,7 @@ func (v *devices) followXDPFeatures() error {
 		return err
 	}
 	var s *nl.NetlinkSocket
-	err = v.namespace.do(func() (err error) {
+	err = v.namespace.Do(func() (err error) {
 		s, err = nl.Subscribe(unix.NETLINK_GENERIC)
 		return err
 	})

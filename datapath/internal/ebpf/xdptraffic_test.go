@@ -22,8 +22,8 @@ func TestXDPOfJumboFrames(t *testing.T) {
 		n.node.MTU(t, device, 9000)
 	}
 	n.update(datapath.XDPNative)
-	if got := n.d.ports.byName["in0"].xdp().made.pieces; got != 1 {
-		t.Errorf("pieces: %d", got)
+	if !n.d.ports.byName["in0"].xdp().Frags() {
+		t.Error("the program does not accept frames in several buffers")
 	}
 	n.serve()
 	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))
@@ -57,7 +57,7 @@ func TestXDPUnderTraffic(t *testing.T) {
 	n.config.Tables.Connections = 1 << 17 // tables are replaced, too
 	n.restartIn(datapath.XDPNative)
 	for range brief(50, 5) {
-		n.ok(n.d.ports.each(func(_ *port, h hook) error { return h.replace() }))
+		n.ok(n.d.ports.each(func(_ *port, h Attachment) error { return h.Replace() }))
 	}
 	if _, after := n.runs(); after <= before {
 		t.Errorf("%d runs in XDP before, %d after", before, after)

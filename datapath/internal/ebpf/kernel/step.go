@@ -53,3 +53,13 @@ func IfThere(err error) error {
 	}
 	return err
 }
+
+// Release returns the release of the running kernel, as uname -r prints it; "unknown" if that is
+// not possible.
+func Release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"cmp"
+	"errors"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// Program is a compiled program.
+type Program struct {
+	Name string
+	Load func() (*ebpf.CollectionSpec, error) // returns its specification, which includes its maps
+}
+
+// Programs returns the programs that are loaded once for each namespace: ingress, then egress.
+func Programs() [2]Program {
+	return [2]Program{{kernel.ProgLlTcIngress, kernel.LoadKernel}, {kernel.EgressProgLlTcEgress, kernel.LoadEgress}}
+}
+
+// Pair holds the programs of both tc hooks; nil: not loaded.
+type Pair struct{ Ingress, Egress *ebpf.Program }
+
+// Close closes the handles of the programs; attached programs stay attached.
+func (p *Pair) Close() (err error) {
+	for _, x := range []*ebpf.Program{p.Ingress, p.Egress} {
+		if x != nil {
+			err = errors.Join(err, x.Close())
+		}
+	}
+	return err
+}
+
+// Load loads the programs of the namespace with these maps, by name. Programs that an earlier run
+// loaded are reused if they are identical. The error wraps [datapath.ErrRefused] if the kernel
+// rejects a program.
+func (z *Netns) Load(programs [2]Program, maps map[string]*ebpf.Map) error {
+	z.maps = maps
+	return z.Pair.load(programs, z.ID, false, maps)
+}
+
+// LoadShadow loads the shadow programs, which run before an earlier run's programs, unless already
+// done. Its parameters and errors are as for [Netns.Load].
+func (z *Netns) LoadShadow(programs [2]Program, maps map[string]*ebpf.Map) error {
+	if z.shadow.Ingress != nil {
+		return nil
+	}
+	return z.shadow.load(programs, z.ID, true, maps)
+}
+
+// load loads both programs in parallel, since the kernel verifies each for about a second.
+func (p *Pair) load(programs [2]Program, id uint8, shadow bool, maps map[string]*ebpf.Map) error {
+	var both sync.WaitGroup
+	var errs [2]error
+	for i, to := range []**ebpf.Program{&p.Ingress, &p.Egress} {
+		both.Go(func() {
+			x, err := loadProgram(copyOf{programs[i], id, shadow}, maps, 0)
+			if err != nil {
+				errs[i] = refusedProgram(programs[i].Name, id, err)
+			}
+			*to = x
+		})
+	}
+	both.Wait()
+	return cmp.Or(errs[0], errs[1])
+}
+
+// copyOf identifies a program and its constants.
+type copyOf struct {
+	Program
+	namespace uint8
+	shadow    bool // config_shadow
+}
+
+// loadProgram loads a program, or reuses an earlier run's identical one. A non-zero log level
+// requests the verifier's log, so the program is always loaded.
+func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
+	s, err := p.Load()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Variables[kernel.VarConfigNetns].Set(p.namespace); err != nil {
+		return nil, err
+	}
+	if p.shadow {
+		if err := s.Variables[kernel.VarConfigShadow].Set(uint8(1)); err != nil {
+			return nil, err
+		}
+	}
+	replace := make(map[string]*ebpf.Map)
+	if err := s.Variables[kernel.VarConfigBuild].Set(buildOf(s.Programs[p.Name])); err != nil {
+		return nil, err
+	}
+	for n, m := range s.Maps {
+		m.Pinning = ebpf.PinNone
+		if shared := maps[n]; shared != nil {
+			replace[n] = shared
+			m.MaxEntries = shared.MaxEntries()
+		}
+	}
+	if log == 0 {
+		if running := runningProgram(s, p.Name, replace); running != nil {
+			return running, nil
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{
+		MapReplacements: replace, Programs: ebpf.ProgramOptions{LogLevel: log},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.DetachProgram(p.Name), nil
+}
+
+// ProgramName returns the name of a loaded program; "?" if it cannot be read.
+func ProgramName(id ebpf.ProgramID) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return "?"
+	}
+	defer p.Close() // only closes a file descriptor
+	info, err := p.Info()
+	if err != nil {
+		return "?"
+	}
+	return info.Name
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"log/slog"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+)
+
+// Attached reports whether an earlier run left programs attached.
+func Attached(pinDir string) bool { return pin.Attached(pinDir) }
+
+// Preflight loads the programs of both namespaces with maps of its own, attaches them in a
+// namespace of its own, and inspects the pins. It leaves nothing behind. An error means that it
+// could not run.
+func Preflight(cfg datapath.Config) (datapath.Preflight, error) {
+	r, err := preflightPrograms(programs, cfg.Attach)
+	if err != nil {
+		return r, err
+	}
+	spec, err := loadMapSpecs()
+	if err != nil {
+		return r, err
+	}
+	pins, err := pin.Preflight(cfg, spec.Maps)
+	if err != nil {
+		return r, err
+	}
+	r.Pins = pins.PreflightPins
+	r.OK = r.OK && r.Pins.OK
+	return r, nil
+}
+
+// Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
+// the pins, and the folder if it is then empty. A missing object is not an error.
+func Detach(cfg datapath.Config, log *slog.Logger) error { return detachAll(cfg, log) }

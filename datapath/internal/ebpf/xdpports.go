@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// xdp returns the XDP program on the device of a port, or nil.
+func (t *port) xdp() *XDP {
+	for _, h := range t.hooks {
+		if x, ok := h.(*XDP); ok {
+			return x
+		}
+	}
+	return nil
+}
+
+// fitXDP adapts the XDP program to the wanted mode and the current state of the device.
+func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
+	t.mode = mode
+	x := t.xdp()
+	if x != nil && (x.Mode() != mode || !x.Attached()) {
+		if err := x.Detach(); err != nil {
+			return fmt.Errorf("device %q: detach %s: %w", t.device, x.Name(), err)
+		}
+		t.hooks = slices.DeleteFunc(t.hooks, func(h Attachment) bool { return h == x })
+		x = nil
+	}
+	z.devices.setXDP(t.ifindex, mode)
+	if mode == datapath.XDPOff {
+		return nil
+	}
+	if x != nil {
+		return x.Fit(l)
+	}
+	if x, err = z.AttachXDP(l, mode, p.folder(z.ID, name)); err != nil {
+		return err
+	}
+	t.hooks = append(t.hooks, x)
+	return nil
+}
+
+// fitsXDP reports whether fitXDP has nothing to do.
+func (t *port) fitsXDP(l netlink.Link) bool {
+	x := t.xdp()
+	if x == nil || t.mode == datapath.XDPOff {
+		return x == nil && t.mode == datapath.XDPOff
+	}
+	return x.Mode() == t.mode && x.Fits(l)
+}
