@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
@@ -68,7 +69,7 @@ var _ datapath.DataPlane = (*DataPlane)(nil)
 // loadMapSpecs returns the specifications of all maps; tests replace it, and the programs.
 var (
 	loadMapSpecs = kernel.LoadKernel
-	programs     = Programs()
+	programs     = hook.Programs()
 )
 
 // Open loads the programs and takes over the pins that an earlier run left in cfg.PinDir: maps with
@@ -89,7 +90,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	if err := CheckKernel(features.HaveProgramHelper); err != nil {
+	if err := hook.CheckKernel(features.HaveProgramHelper); err != nil {
 		return nil, err
 	}
 	spec, err := loadMapSpecs()
@@ -240,7 +241,7 @@ func (d *DataPlane) loadNamespace(id uint8) (*namespace, error) {
 	if id == netnsSwitch {
 		name = d.config.SwitchNamespace
 	}
-	z, err := OpenNetns(id, name)
+	z, err := hook.OpenNetns(id, name)
 	if err != nil {
 		return nil, err
 	}

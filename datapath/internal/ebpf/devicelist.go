@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // carriedKinds are the kinds of devices whose packets cross their parent device. For a veth, the
@@ -58,7 +59,7 @@ func listDevices(
 	}
 	all := make(map[string]datapath.Device, len(links))
 	for index, l := range links {
-		d := datapath.Device{Kind: l.Type(), Loopback: index == LoopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
+		d := datapath.Device{Kind: l.Type(), Loopback: index == hook.LoopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
 		slices.Sort(d.Ports)
 		if p, ok := bridged[index]; ok {
 			d.Bridging = p.bridging()
@@ -73,7 +74,7 @@ func listDevices(
 
 // found reads the devices of the host.
 func (x *inspector) found() (map[string]datapath.Device, error) {
-	z := x.namespaces[Host]
+	z := x.namespaces[hook.Host]
 	list, err := retry(z.Netlink.LinkList)
 	if err != nil {
 		return nil, err

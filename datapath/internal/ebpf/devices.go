@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -395,7 +396,7 @@ func (v *devices) connected() map[string][]netip.Prefix {
 	all := map[string][]netip.Prefix{}
 	for index, list := range v.addrs {
 		l := v.links[index]
-		if l == nil || index == LoopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
+		if l == nil || index == hook.LoopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
 			continue
 		}
 		var of []netip.Prefix

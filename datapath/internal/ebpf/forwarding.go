@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // From linux/netconf.h; the library does not define them.
@@ -90,7 +91,7 @@ func (z *namespace) notForwarding(family uint8) (all bool, off []string, err err
 			return false, nil, err
 		case index == netconfAll:
 			all = on
-		case index > LoopbackIndex && !on:
+		case index > hook.LoopbackIndex && !on:
 			off = append(off, z.devices.nameOf(index))
 		}
 	}
@@ -305,7 +306,7 @@ func (v *devices) downTo(addr netip.Addr) string {
 	defer v.mu.Unlock()
 	var candidates []string
 	for index, l := range v.links {
-		if linkState(l.Attrs()) != datapath.LinkDown || index == LoopbackIndex {
+		if linkState(l.Attrs()) != datapath.LinkDown || index == hook.LoopbackIndex {
 			continue
 		}
 		if slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Contains(addr) }) {

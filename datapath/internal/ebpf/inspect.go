@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
@@ -27,7 +28,7 @@ import (
 type inspector struct {
 	datapath.InspectOptions
 	out        *datapath.Inspection
-	namespaces [2]*Netns // nil: does not exist
+	namespaces [2]*hook.Netns // nil: does not exist
 	// links are the pinned links, filters the cls_bpf filters that pins name.
 	links   map[link.ID]bool
 	filters map[filterKey]bool
@@ -87,13 +88,13 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 }
 
 func (x *inspector) openNamespaces() (err error) {
-	if x.namespaces[Host], err = OpenNetns(Host, ""); err != nil {
+	if x.namespaces[hook.Host], err = hook.OpenNetns(hook.Host, ""); err != nil {
 		return err
 	}
 	if x.SwitchNamespace == "" || x.SwitchNamespace == "host" {
 		return nil
 	}
-	x.namespaces[Switch], err = OpenNetns(Switch, x.SwitchNamespace)
+	x.namespaces[hook.Switch], err = hook.OpenNetns(hook.Switch, x.SwitchNamespace)
 	if x.out.NoSwitch = errors.Is(err, datapath.ErrAbsent); err != nil && !x.out.NoSwitch {
 		x.unseen("network namespace "+x.SwitchNamespace, err)
 	}
@@ -220,7 +221,7 @@ func (x *inspector) portFolders(id uint8, current bool, dir string) int {
 	}
 	for _, f := range folders {
 		path := filepath.Join(dir, f.Name())
-		p := datapath.InspectedPort{Name: pin.PortOf(f.Name()), Path: path, Current: current, Switch: id == Switch}
+		p := datapath.InspectedPort{Name: pin.PortOf(f.Name()), Path: path, Current: current, Switch: id == hook.Switch}
 		x.portHooks(id, &p)
 		if z := x.namespaces[id]; z != nil && p.Index != 0 {
 			l, err := z.Netlink.LinkByIndex(p.Index)
@@ -248,11 +249,11 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Unknown = true
 		return
 	}
-	for _, mode := range XDPModes() {
-		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == XDPPin(mode) }) {
+	for _, mode := range hook.XDPModes() {
+		if !slices.ContainsFunc(pins, func(e fs.DirEntry) bool { return e.Name() == hook.XDPPin(mode) }) {
 			continue
 		}
-		h, path := datapath.InspectedHook{Name: "xdp-" + mode.String()}, filepath.Join(p.Path, XDPPin(mode))
+		h, path := datapath.InspectedHook{Name: "xdp-" + mode.String()}, filepath.Join(p.Path, hook.XDPPin(mode))
 		index, err := x.pinnedLink(path, &h)
 		if err != nil {
 			x.unseen(path, err)
@@ -262,7 +263,7 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Index = max(p.Index, index)
 		p.Hooks = append(p.Hooks, h)
 	}
-	for _, s := range Sides() {
+	for _, s := range hook.Sides() {
 		for _, entry := range pins {
 			h := datapath.InspectedHook{Name: "tcx-" + s.Name}
 			index := 0
@@ -271,7 +272,7 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 				if index, err = strconv.Atoi(rest); err != nil {
 					continue
 				}
-				f := NewFilter(x.namespaces[id], s, index, p.Path)
+				f := hook.NewFilter(x.namespaces[id], s, index, p.Path)
 				h.Name = f.Name()
 				if x.namespaces[id] != nil {
 					h.Attached, h.Program = f.Attached(), uint32(f.Program())
@@ -305,7 +306,7 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 		return 0, err
 	}
 	x.links[info.ID] = true
-	index = DeviceIndex(info)
+	index = hook.DeviceIndex(info)
 	h.Attached, h.Program = index != 0, uint32(info.Program)
 	return index, nil
 }
@@ -313,10 +314,10 @@ func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int
 // removePort removes the folder of a port whose device is gone, if the device still does not exist.
 func (x *inspector) removePort(id uint8, path string) error {
 	name := ""
-	if id == Switch {
+	if id == hook.Switch {
 		name = x.SwitchNamespace
 	}
-	z, err := OpenNetns(id, name)
+	z, err := hook.OpenNetns(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return os.RemoveAll(path)
 	}

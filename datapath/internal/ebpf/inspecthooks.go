@@ -19,19 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // devices reads the hooks of all devices of a namespace to which our programs are or should be
 // attached.
-func (x *inspector) devices(id uint8, z *Netns) {
+func (x *inspector) devices(id uint8, z *hook.Netns) {
 	wanted := make(map[string]bool)
 	for _, p := range x.Ports {
-		if (x.namespaceOf(p) == Switch) == (id == Switch) {
+		if (x.namespaceOf(p) == hook.Switch) == (id == hook.Switch) {
 			wanted[p.Device] = true
 		}
 	}
 	for _, p := range x.out.Ports {
-		if p.Switch == (id == Switch) && p.Device != "" {
+		if p.Switch == (id == hook.Switch) && p.Device != "" {
 			wanted[p.Device] = true
 		}
 	}
@@ -51,15 +52,15 @@ func (x *inspector) devices(id uint8, z *Netns) {
 
 func (x *inspector) namespaceOf(p datapath.Port) uint8 {
 	if p.Switch && x.SwitchNamespace != "" && x.SwitchNamespace != "host" {
-		return Switch
+		return hook.Switch
 	}
-	return Host
+	return hook.Host
 }
 
 // missingDevices adds the wanted devices that do not exist.
 func (x *inspector) missingDevices() {
 	for _, p := range x.Ports {
-		inSwitch := x.namespaceOf(p) == Switch
+		inSwitch := x.namespaceOf(p) == hook.Switch
 		there := slices.ContainsFunc(x.out.Devices, func(d datapath.InspectedDevice) bool { return d.Name == p.Device && d.Switch == inSwitch })
 		if !there {
 			x.out.Devices = append(x.out.Devices, datapath.InspectedDevice{Name: p.Device, Switch: inSwitch})
@@ -68,17 +69,17 @@ func (x *inspector) missingDevices() {
 	slices.SortFunc(x.out.Devices, func(a, b datapath.InspectedDevice) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-func (x *inspector) device(id uint8, z *Netns, l netlink.Link) datapath.InspectedDevice {
+func (x *inspector) device(id uint8, z *hook.Netns, l netlink.Link) datapath.InspectedDevice {
 	a := l.Attrs()
 	d := datapath.InspectedDevice{
-		Name: a.Name, Switch: id == Switch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
+		Name: a.Name, Switch: id == hook.Switch, Exists: true, Up: a.Flags&net.FlagUp != 0, Type: l.Type(), Index: a.Index,
 	}
 	if a.Xdp != nil && a.Xdp.Attached {
 		mode := map[uint32]string{nl.XDP_ATTACHED_DRV: "native", nl.XDP_ATTACHED_SKB: "generic", nl.XDP_ATTACHED_HW: "on the device"}[a.Xdp.AttachMode]
-		d.XDP = &datapath.ChainProgram{Hook: "xdp", Program: ProgramName(ebpf.ProgramID(a.Xdp.ProgId)), ID: a.Xdp.ProgId, Detail: mode}
+		d.XDP = &datapath.ChainProgram{Hook: "xdp", Program: hook.ProgramName(ebpf.ProgramID(a.Xdp.ProgId)), ID: a.Xdp.ProgId, Detail: mode}
 		d.XDP.Ours = x.inXDP[xdpKey{id, a.Index, a.Xdp.ProgId}]
 	}
-	for _, s := range Sides() {
+	for _, s := range hook.Sides() {
 		chain := slices.Concat(x.tcxChain(z, a, s), x.filterChain(id, z, l, s))
 		if s.Parent == netlink.HANDLE_MIN_INGRESS {
 			d.Ingress = chain
@@ -95,7 +96,7 @@ func (x *inspector) device(id uint8, z *Netns, l netlink.Link) datapath.Inspecte
 }
 
 // tcxChain returns the tcx programs on one side of a device, in order.
-func (x *inspector) tcxChain(z *Netns, a *netlink.LinkAttrs, s Side) (chain []datapath.ChainProgram) {
+func (x *inspector) tcxChain(z *hook.Netns, a *netlink.LinkAttrs, s hook.Side) (chain []datapath.ChainProgram) {
 	err := z.Do(func() error {
 		r, err := link.QueryPrograms(link.QueryOptions{Target: a.Index, Attach: s.AttachType})
 		if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
@@ -105,7 +106,7 @@ func (x *inspector) tcxChain(z *Netns, a *netlink.LinkAttrs, s Side) (chain []da
 			return err
 		}
 		for _, p := range r.Programs {
-			c := datapath.ChainProgram{Hook: "tcx", ID: uint32(p.ID), Program: ProgramName(p.ID)}
+			c := datapath.ChainProgram{Hook: "tcx", ID: uint32(p.ID), Program: hook.ProgramName(p.ID)}
 			if id, ok := p.LinkID(); ok {
 				c.Ours = x.links[id]
 			}
@@ -120,7 +121,7 @@ func (x *inspector) tcxChain(z *Netns, a *netlink.LinkAttrs, s Side) (chain []da
 }
 
 // filterChain returns the filters on one side of a device, in order.
-func (x *inspector) filterChain(id uint8, z *Netns, l netlink.Link, s Side) (chain []datapath.ChainProgram) {
+func (x *inspector) filterChain(id uint8, z *hook.Netns, l netlink.Link, s hook.Side) (chain []datapath.ChainProgram) {
 	filters, err := retry(func() ([]netlink.Filter, error) { return z.Netlink.FilterList(l, s.Parent) })
 	if err != nil {
 		return nil // no clsact
@@ -138,22 +139,22 @@ func (x *inspector) filterChain(id uint8, z *Netns, l netlink.Link, s Side) (cha
 }
 
 // strayFilters searches all devices of a namespace for filters with our name but without a pin.
-func (x *inspector) strayFilters(id uint8, z *Netns) {
+func (x *inspector) strayFilters(id uint8, z *hook.Netns) {
 	links, err := linkAttrs(z)
 	if err != nil {
 		return // reported by devices
 	}
 	for _, l := range links {
-		for _, s := range Sides() {
+		for _, s := range hook.Sides() {
 			index := l.Attrs().Index
-			b, _, err := NewFilter(z, s, index, "").Find()
+			b, _, err := hook.NewFilter(z, s, index, "").Find()
 			if err != nil {
 				x.unseen("filters of "+l.Attrs().Name, err)
 			}
 			if b == nil || x.filters[filterKey{id, index, s.Parent}] {
 				continue
 			}
-			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == Switch, Hook: "tc-" + s.Name, Program: uint32(b.Id)}
+			f := datapath.InspectedFilter{Device: l.Attrs().Name, Switch: id == hook.Switch, Hook: "tc-" + s.Name, Program: uint32(b.Id)}
 			if f.Holder = x.holder(ebpf.ProgramID(b.Id)); f.Holder == "" {
 				f.Remove = func() error { return x.removeFilter(id, s, index, b.Id) }
 			}
@@ -251,17 +252,17 @@ func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 }
 
 // removeFilter removes a filter, if it is still the same one.
-func (x *inspector) removeFilter(id uint8, s Side, index, program int) error {
+func (x *inspector) removeFilter(id uint8, s hook.Side, index, program int) error {
 	name := ""
-	if id == Switch {
+	if id == hook.Switch {
 		name = x.SwitchNamespace
 	}
-	z, err := OpenNetns(id, name)
+	z, err := hook.OpenNetns(id, name)
 	if err != nil {
 		return err
 	}
 	defer z.Close() // nothing to flush
-	b, _, err := NewFilter(z, s, index, "").Find()
+	b, _, err := hook.NewFilter(z, s, index, "").Find()
 	if b == nil || err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -154,4 +155,4 @@ func attachedBelow(dir string) (n int) {
 }
 
 // linkAttrs returns the attributes of all devices of a namespace.
-func linkAttrs(z *Netns) ([]netlink.Link, error) { return retry(z.Netlink.LinkList) }
+func linkAttrs(z *hook.Netns) ([]netlink.Link, error) { return retry(z.Netlink.LinkList) }

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // tags finds the VLAN devices on top of a device, and whether the device strips VLAN tags from
 // frames.
-func (x *inspector) tags(z *Netns, d *datapath.InspectedDevice, links []netlink.Link) {
+func (x *inspector) tags(z *hook.Netns, d *datapath.InspectedDevice, links []netlink.Link) {
 	for _, l := range links {
 		if l.Type() == "vlan" && l.Attrs().ParentIndex == d.Index {
 			d.VLANs = append(d.VLANs, l.Attrs().Name)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -296,7 +297,7 @@ func (k *keeper) noted(folder string) {
 		return // not started yet
 	}
 	var found []string
-	for _, name := range Notes() {
+	for _, name := range hook.Notes() {
 		if _, err := os.Lstat(filepath.Join(folder, name)); err == nil {
 			found = append(found, name)
 		}

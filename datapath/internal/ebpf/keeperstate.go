@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // detached reports whether another program detached a link.
@@ -22,9 +24,9 @@ func (k *keeper) detached() bool {
 }
 
 // lost returns a hook whose link another program detached, or nil.
-func (t *port) lost() Attachment {
+func (t *port) lost() hook.Attachment {
 	for _, h := range t.hooks {
-		if IsSevered(h) {
+		if hook.IsSevered(h) {
 			return h
 		}
 	}
@@ -34,7 +36,7 @@ func (t *port) lost() Attachment {
 // pinned reports whether all hooks of a port have their pins.
 func (t *port) pinned() bool {
 	for _, h := range t.hooks {
-		if !IsPinned(h) {
+		if !hook.IsPinned(h) {
 			return false
 		}
 	}

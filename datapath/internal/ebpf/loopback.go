@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // loopbackPort is the port for packets from the host to its own addresses. It has only the egress
@@ -81,8 +82,8 @@ func (p *ports) attachLoopback(z *namespace, t *port, folder string) (err error)
 			return err
 		}
 	}
-	t = &port{namespace: netnsHost, device: "lo", ifindex: LoopbackIndex}
-	if t.hooks, err = z.Attach(p.d.config.Attach, folder, LoopbackIndex); err != nil {
+	t = &port{namespace: netnsHost, device: "lo", ifindex: hook.LoopbackIndex}
+	if t.hooks, err = z.Attach(p.d.config.Attach, folder, hook.LoopbackIndex); err != nil {
 		return err
 	}
 	p.byName[loopbackPort] = t

@@ -5,17 +5,19 @@ package ebpf
 import (
 	"errors"
 	"log/slog"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // The namespaces, as config_netns in the programs.
 const (
-	netnsHost   = Host
-	netnsSwitch = Switch
+	netnsHost   = hook.Host
+	netnsSwitch = hook.Switch
 )
 
 // namespace is a network namespace in which the data plane works.
 type namespace struct {
-	*Netns
+	*hook.Netns
 	devices   *devices
 	netfilter *netfilterWatch
 }
@@ -63,4 +65,4 @@ func (d *DataPlane) namespaceOf(inSwitch bool) uint8 {
 }
 
 // attached reports whether the tc programs of a port are still attached.
-func (t *port) attached() bool { return AllAttached(t.hooks, t.ifindex) }
+func (t *port) attached() bool { return hook.AllAttached(t.hooks, t.ifindex) }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // noDevice returns the error for a device that is missing in a namespace. The error reports whether
@@ -53,7 +54,7 @@ func (d *DataPlane) hasDevice(id uint8, device string) bool {
 	if id == netnsSwitch {
 		name = d.config.SwitchNamespace
 	}
-	z, err := OpenNetns(id, name)
+	z, err := hook.OpenNetns(id, name)
 	if err != nil {
 		return false
 	}

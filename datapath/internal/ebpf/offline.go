@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -16,7 +17,7 @@ func Attached(pinDir string) bool { return pin.Attached(pinDir) }
 // namespace of its own, and inspects the pins. It leaves nothing behind. An error means that it
 // could not run.
 func Preflight(cfg datapath.Config) (datapath.Preflight, error) {
-	r, err := preflightPrograms(programs, cfg.Attach)
+	r, err := hook.Preflight(programs, cfg.Attach)
 	if err != nil {
 		return r, err
 	}
@@ -35,4 +36,4 @@ func Preflight(cfg datapath.Config) (datapath.Preflight, error) {
 
 // Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
 // the pins, and the folder if it is then empty. A missing object is not an error.
-func Detach(cfg datapath.Config, log *slog.Logger) error { return detachAll(cfg, log) }
+func Detach(cfg datapath.Config, log *slog.Logger) error { return hook.Detach(cfg, log) }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -107,7 +108,7 @@ func (n *network) hooked(device string) (names []string) {
 				names = append(names, q.Type())
 			}
 		}
-		for _, side := range Sides() {
+		for _, side := range hook.Sides() {
 			programs, err := link.QueryPrograms(link.QueryOptions{Target: dev.Attrs().Index, Attach: side.AttachType})
 			if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EINVAL) {
 				continue // before Linux 6.6

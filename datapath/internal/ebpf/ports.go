@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
@@ -45,7 +46,7 @@ type port struct {
 	address   netip.Addr
 	of        datapath.PortName // the port that has the device and the programs; empty: this one
 	ifindex   int
-	hooks     []Attachment
+	hooks     []hook.Attachment
 	mode      datapath.XDPMode // wanted mode
 }
 
@@ -78,8 +79,8 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		return err
 	}
 	attached := make(map[uint8]map[int]bool)
-	err := p.each(func(t *port, h Attachment) error {
-		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == LoopbackIndex {
+	err := p.each(func(t *port, h hook.Attachment) error {
+		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == hook.LoopbackIndex {
 			return err
 		}
 		z, err := p.d.namespace(t.namespace)
@@ -125,7 +126,7 @@ func (p *ports) warnOfOtherHooks() {
 }
 
 // each calls f for every hook of every port.
-func (p *ports) each(f func(*port, Attachment) error) error {
+func (p *ports) each(f func(*port, hook.Attachment) error) error {
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
 			if err := f(t, h); err != nil {

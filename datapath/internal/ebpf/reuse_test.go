@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
@@ -23,7 +24,7 @@ import (
 // are never closed.
 var spare struct {
 	maps     map[string]*ebpf.Map
-	programs Pair
+	programs hook.Pair
 }
 
 // reuse empties the maps, and pins them where the data plane will look for them.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // The priority and handle of our filters.
@@ -85,7 +86,7 @@ func (s *strangerSet) attach() {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
 	s.n.node.Do(s.n.t, func() error {
-		for _, side := range Sides() {
+		for _, side := range hook.Sides() {
 			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: s.program(), Attach: side.AttachType})
 			if err != nil {
 				return err
@@ -122,7 +123,7 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 	s.n.t.Helper()
 	index := s.device().Attrs().Index
 	s.n.node.Do(s.n.t, func() error {
-		for _, side := range Sides() {
+		for _, side := range hook.Sides() {
 			err := netlink.FilterAdd(&netlink.BpfFilter{
 				FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: side.Parent, Handle: handle, Priority: priority, Protocol: unix.ETH_P_ALL},
 				Fd:          s.program().FD(), Name: "external", DirectAction: true,
@@ -137,7 +138,7 @@ func (s *strangerSet) filter(priority uint16, handle uint32) {
 
 // seenOn lists the programs on one side of in0 in execution order: tcx programs by name, then
 // cls_bpf filters by name.
-func (s *strangerSet) seenOn(side Side) (names []string) {
+func (s *strangerSet) seenOn(side hook.Side) (names []string) {
 	s.n.t.Helper()
 	dev := s.device()
 	s.n.node.Do(s.n.t, func() error {
@@ -171,7 +172,7 @@ func (s *strangerSet) seenOn(side Side) (names []string) {
 
 func (s *strangerSet) expect(when string, want ...string) {
 	s.n.t.Helper()
-	for _, side := range Sides() {
+	for _, side := range hook.Sides() {
 		if got := s.seenOn(side); !slices.Equal(got, want) {
 			s.n.t.Errorf("%s: on %s %q, want %q", when, side.Name, got, want)
 		}

@@ -5,6 +5,7 @@ package ebpf
 import (
 	"fmt"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
@@ -41,13 +42,13 @@ func (p *ports) takeOver(r *pin.Replacements) error {
 	return r.CatchUp()
 }
 
-func replaceHook(_ *port, h Attachment) error {
+func replaceHook(_ *port, h hook.Attachment) error {
 	return kernel.Step("replace "+h.Name(), h.Replace)
 }
 
 // precedeHook attaches the shadow program to a hook. It skips a hook before which no program can
 // run: there the exchange loses connections that are just being opened.
-func (p *ports) precedeHook(_ *port, h Attachment) error {
+func (p *ports) precedeHook(_ *port, h hook.Attachment) error {
 	if err := kernel.AtStep("precede " + h.Name()); err != nil {
 		return err
 	}
@@ -72,7 +73,7 @@ func (d *DataPlane) announceFirst(there bool) error {
 
 // loadFirst loads and announces the shadow programs in all namespaces that have hooks.
 func (p *ports) loadFirst() error {
-	return p.each(func(t *port, _ Attachment) error {
+	return p.each(func(t *port, _ hook.Attachment) error {
 		z, err := p.d.namespace(t.namespace)
 		if err != nil {
 			return err

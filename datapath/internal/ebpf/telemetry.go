@@ -18,6 +18,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
@@ -271,7 +272,7 @@ func withoutTCX(configured string) string {
 	switch {
 	case configured == "tc":
 		return "cls_bpf is used as configured"
-	case errors.Is(HaveTCX(), ebpf.ErrNotSupported):
+	case errors.Is(hook.HaveTCX(), ebpf.ErrNotSupported):
 		return "this kernel lacks tcx (Linux 6.6 or later has it); using cls_bpf"
 	default:
 		return "ports that an earlier run attached keep cls_bpf until llcli detach"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -62,13 +63,13 @@ func TestReplacedUnderTraffic(t *testing.T) {
 		build(t, uint32(36+i%2), func() { n.restart("") })
 	}
 	z := n.d.namespaces[netnsHost]
-	var other Netns
+	var other hook.Netns
 	build(t, 38, func() { n.ok(other.Load(programs, n.d.maps)) })
 	t.Cleanup(func() { other.Ingress.Close(); other.Egress.Close() })
 	for range 200 {
 		z.Ingress, other.Ingress = other.Ingress, z.Ingress
 		z.Egress, other.Egress = other.Egress, z.Egress
-		n.ok(n.d.ports.each(func(_ *port, h Attachment) error { return h.Replace() }))
+		n.ok(n.d.ports.each(func(_ *port, h hook.Attachment) error { return h.Replace() }))
 	}
 	traffic.ExpectUnharmed(t)
 	drops, err := n.d.Telemetry().NodeCounters(context.Background())

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
@@ -57,7 +58,7 @@ func (n *xdpNetwork) update(mode datapath.XDPMode) {
 // runs returns how often programs have run on the tc ingress hooks, and in XDP.
 func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	n.t.Helper()
-	n.ok(n.d.ports.each(func(_ *port, h Attachment) error {
+	n.ok(n.d.ports.each(func(_ *port, h hook.Attachment) error {
 		if strings.HasSuffix(h.Name(), "egress") {
 			return nil
 		}

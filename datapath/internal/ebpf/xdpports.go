@@ -9,12 +9,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
 // xdp returns the XDP program on the device of a port, or nil.
-func (t *port) xdp() *XDP {
+func (t *port) xdp() *hook.XDP {
 	for _, h := range t.hooks {
-		if x, ok := h.(*XDP); ok {
+		if x, ok := h.(*hook.XDP); ok {
 			return x
 		}
 	}
@@ -29,7 +30,7 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 		if err := x.Detach(); err != nil {
 			return fmt.Errorf("device %q: detach %s: %w", t.device, x.Name(), err)
 		}
-		t.hooks = slices.DeleteFunc(t.hooks, func(h Attachment) bool { return h == x })
+		t.hooks = slices.DeleteFunc(t.hooks, func(h hook.Attachment) bool { return h == x })
 		x = nil
 	}
 	z.devices.setXDP(t.ifindex, mode)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
@@ -57,7 +58,7 @@ func TestXDPUnderTraffic(t *testing.T) {
 	n.config.Tables.Connections = 1 << 17 // tables are replaced, too
 	n.restartIn(datapath.XDPNative)
 	for range brief(50, 5) {
-		n.ok(n.d.ports.each(func(_ *port, h Attachment) error { return h.Replace() }))
+		n.ok(n.d.ports.each(func(_ *port, h hook.Attachment) error { return h.Replace() }))
 	}
 	if _, after := n.runs(); after <= before {
 		t.Errorf("%d runs in XDP before, %d after", before, after)

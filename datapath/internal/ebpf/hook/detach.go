@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package hook
 
 import (
 	"errors"
@@ -19,9 +19,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// detachAll detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
+// Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
 // the pins, and the folder if it is then empty. A missing object is not an error.
-func detachAll(cfg datapath.Config, log *slog.Logger) error {
+func Detach(cfg datapath.Config, log *slog.Logger) error {
 	if !pin.OnBPFFS(cfg.PinDir) {
 		return nil
 	}

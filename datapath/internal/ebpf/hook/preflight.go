@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package hook
 
 import (
 	"errors"
@@ -25,10 +25,10 @@ const preflightEntries = 64
 // verifierLines is the number of lines of the verifier's log that are reported.
 const verifierLines = 12
 
-// preflightPrograms loads the programs of both namespaces with maps of its own, and attaches the ingress
+// Preflight loads the programs of both namespaces with maps of its own, and attaches the ingress
 // program in a namespace of its own; how is as for [Netns.Attach]. It leaves nothing behind. It
 // does not set Pins in the report. An error means that it could not run.
-func preflightPrograms(programs [2]Program, how string) (r datapath.Preflight, err error) {
+func Preflight(programs [2]Program, how string) (r datapath.Preflight, err error) {
 	r.Kernel = kernel.Release()
 	if err := CheckKernel(features.HaveProgramHelper); err != nil {
 		return r, err
