@@ -72,9 +72,8 @@ func listDevices(
 	return all
 }
 
-// found reads the devices of the host.
-func (x *inspector) found() (map[string]datapath.Device, error) {
-	z := x.namespaces[hook.Host]
+// inspectDevices returns the devices of a namespace, keyed by name, without a running data plane.
+func inspectDevices(z *hook.Netns) (map[string]datapath.Device, error) {
 	list, err := retry(z.Netlink.LinkList)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/inspect"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -37,3 +38,9 @@ func Preflight(cfg datapath.Config) (datapath.Preflight, error) {
 // Detach detaches all programs that are pinned in cfg.PinDir, of any layout version, then removes
 // the pins, and the folder if it is then empty. A missing object is not an error.
 func Detach(cfg datapath.Config, log *slog.Logger) error { return hook.Detach(cfg, log) }
+
+// Inspect returns our pins and attached programs, and other programs on the hooks of the same
+// devices, and changes nothing. Parts that could not be read are in Unseen.
+func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
+	return inspect.Read(o, inspectDevices)
+}

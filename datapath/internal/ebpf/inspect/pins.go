@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package inspect
 
 import (
 	"errors"
@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
@@ -122,7 +123,7 @@ func (x *inspector) siblings() {
 				if n := attachedBelow(path); n > 0 {
 					return fmt.Errorf("it now has %d attached programs", n)
 				}
-				return Detach(datapath.Config{PinDir: path, SwitchNamespace: "host"}, slog.New(slog.DiscardHandler))
+				return hook.Detach(datapath.Config{PinDir: path, SwitchNamespace: "host"}, slog.New(slog.DiscardHandler))
 			}
 		}
 		x.out.Siblings = append(x.out.Siblings, s)
@@ -155,4 +156,4 @@ func attachedBelow(dir string) (n int) {
 }
 
 // linkAttrs returns the attributes of all devices of a namespace.
-func linkAttrs(z *hook.Netns) ([]netlink.Link, error) { return retry(z.Netlink.LinkList) }
+func linkAttrs(z *hook.Netns) ([]netlink.Link, error) { return dump.Retry(z.Netlink.LinkList) }

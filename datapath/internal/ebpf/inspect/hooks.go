@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package inspect
 
 import (
 	"cmp"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
@@ -87,7 +88,7 @@ func (x *inspector) device(id uint8, z *hook.Netns, l netlink.Link) datapath.Ins
 			d.Egress = chain
 		}
 	}
-	qdiscs, err := retry(func() ([]netlink.Qdisc, error) { return z.Netlink.QdiscList(l) })
+	qdiscs, err := dump.Retry(func() ([]netlink.Qdisc, error) { return z.Netlink.QdiscList(l) })
 	if err != nil {
 		x.unseen("qdiscs of "+a.Name, err)
 	}
@@ -122,7 +123,7 @@ func (x *inspector) tcxChain(z *hook.Netns, a *netlink.LinkAttrs, s hook.Side) (
 
 // filterChain returns the filters on one side of a device, in order.
 func (x *inspector) filterChain(id uint8, z *hook.Netns, l netlink.Link, s hook.Side) (chain []datapath.ChainProgram) {
-	filters, err := retry(func() ([]netlink.Filter, error) { return z.Netlink.FilterList(l, s.Parent) })
+	filters, err := dump.Retry(func() ([]netlink.Filter, error) { return z.Netlink.FilterList(l, s.Parent) })
 	if err != nil {
 		return nil // no clsact
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package inspect
 
 import (
 	"errors"
@@ -50,9 +50,10 @@ type xdpKey struct {
 	program   uint32
 }
 
-// Inspect returns our pins and attached programs, and other programs on the hooks of the same
-// devices. Parts that could not be read are in Unseen.
-func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
+// Read returns our pins and attached programs, and other programs on the hooks of the same devices.
+// listDevices lists the devices of a namespace by name; the host's become Found. Parts that could
+// not be read are in Unseen. An error means that nothing could be read.
+func Read(o datapath.InspectOptions, listDevices func(*hook.Netns) (map[string]datapath.Device, error)) (*datapath.Inspection, error) {
 	x := &inspector{
 		InspectOptions: o,
 		out:            &datapath.Inspection{Layout: pin.LayoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
@@ -74,7 +75,7 @@ func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
 		x.out.Routes[t] = x.route(t)
 	}
 	x.siblings()
-	found, err := x.found()
+	found, err := listDevices(x.namespaces[hook.Host])
 	if err != nil {
 		x.unseen("devices of the host", err)
 	}
