@@ -237,7 +237,7 @@ func processWith(used map[ebpf.MapID]bool) string {
 	return ""
 }
 
-// mapOfDescriptor returns the map of only closes a file descriptor, given the path of its fdinfo.
+// mapOfDescriptor returns the map to which a file descriptor refers, given the path of its fdinfo.
 func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
