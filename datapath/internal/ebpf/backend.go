@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
@@ -43,7 +44,7 @@ type DataPlane struct {
 	services    *lb.Table
 	images      *rules.Images
 	nats        *nat.Table
-	announcer   *announcer
+	announcer   *announce.Announcer
 	uplinkNames uplinkNames
 	shared      *shared[kernel.Shares]
 	nexthops    *nexthops
@@ -143,7 +144,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
-	if d.services, err = lb.Adopt(d.tables, serviceAnnouncer{d.announcer}, d.log); err != nil {
+	if d.services, err = lb.Adopt(d.tables, d.announcer.Services(), d.log); err != nil {
 		return err
 	}
 	if err := d.adoptRules(); err != nil {
@@ -317,7 +318,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
+	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -49,7 +50,7 @@ type devices struct {
 	xdp        map[int]datapath.XDPMode // devices with our XDP program
 	xdpTargets xdpTargets               // XDP transmit targets, if a device has our XDP program
 	listening  bool                     // changes of XDP features are subscribed to
-	roles      map[int]deviceRole
+	roles      map[int]announce.Role
 	named      map[int]string // names by which objects refer to devices
 	uplinks    map[int]bool   // subset of named; initially those of an earlier run
 	keeping    bool           // an uplink keeps its old name for rules, see ruleName
@@ -72,7 +73,7 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 		xdp:        make(map[int]datapath.XDPMode),
 		ports:      devicesOfBefore(d, z.id, kernel.DevicePort),
 		uplinks:    devicesOfBefore(d, z.id, kernel.DeviceUplink),
-		roles:      make(map[int]deviceRole),
+		roles:      make(map[int]announce.Role),
 		named:      make(map[int]string),
 		bridges:    newBridgeTables(d, z.id),
 	}
@@ -141,7 +142,7 @@ func (v *devices) report(err error) {
 
 func (v *devices) refresh() {
 	v.report(v.scan())
-	v.report(v.d.announcer.follow())
+	v.report(v.d.announcer.Follow())
 	v.underlayChanged()
 	v.d.signal()
 }

@@ -53,7 +53,7 @@ type overlay struct {
 	moved bool
 	gate  kernel.TunnelGate
 
-	announced []announcement // last announced; nil: nothing yet
+	announced []netip.Addr // last announced; nil: nothing yet
 
 	namesMu sync.Mutex // locked after all others
 	devices map[string]datapath.TunnelName

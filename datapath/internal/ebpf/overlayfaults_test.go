@@ -37,10 +37,10 @@ func (fakeHost) isPort(int) bool { return true }
 // fakeAnnouncer records the addresses that peers announce.
 type fakeAnnouncer struct{ addrs map[netip.Addr]bool }
 
-func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
+func (a *fakeAnnouncer) SetPeers(list []netip.Addr) error {
 	a.addrs = map[netip.Addr]bool{}
-	for _, x := range list {
-		a.addrs[x.prefix.Addr()] = true
+	for _, addr := range list {
+		a.addrs[addr] = true
 	}
 	return nil
 }
