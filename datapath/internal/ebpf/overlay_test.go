@@ -48,7 +48,7 @@ var (
 // that arrive on in0 are packets that the kernel has sent through the tunnel's device.
 func (r *rig) overlay(c *tunnelCase) {
 	r.t.Helper()
-	entry := kernel.Peer{Local: kernel.AddrOf(c.local), Remote: kernel.AddrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
+	entry := kernel.Peer{Local: kernel.AddrOf(c.local), Remote: kernel.AddrOf(c.remote), TunnelId: 1, Type: kernel.TunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
 		OutIfindex: r.out.index, Seed: 0x5eed1234}
 	entry.HeaderLen = uint32(copy(entry.Header[:], tunnelHeader(&c.spec, c.local, c.remote)))
 	r.put(kernel.MapLlPeer, uint32(tunnelPeer), entry)
@@ -68,7 +68,7 @@ func (r *rig) overlay(c *tunnelCase) {
 			key.Keyed = 1
 		}
 	}
-	r.put(kernel.MapLlTunnel, key, kernel.Tunnel{Id: 1, Type: tunnelTypes[c.spec.Type]})
+	r.put(kernel.MapLlTunnel, key, kernel.Tunnel{Id: 1, Type: kernel.TunnelTypes[c.spec.Type]})
 	r.put(kernel.MapLlTunnelGate, uint32(0), gate)
 }
 

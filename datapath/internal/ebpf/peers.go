@@ -87,7 +87,7 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link
 			local = t.spec.Local
 		}
 		entry = kernel.Peer{
-			Local: kernel.AddrOf(local), Remote: kernel.AddrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
+			Local: kernel.AddrOf(local), Remote: kernel.AddrOf(remote), TunnelId: t.id, Type: kernel.TunnelTypes[t.spec.Type],
 			DeviceIfindex: uint32(t.device), LinkSwitchIfindex: uint32(t.crossing), LinkHostIfindex: uint32(t.back),
 			OutIfindex: uint32(out.Attrs().Index), Seed: o.gate.Seed,
 		}

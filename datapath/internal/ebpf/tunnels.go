@@ -256,7 +256,7 @@ func (o *overlay) setKeys(t *tunnel) error {
 		return err
 	}
 	for k := range wanted {
-		value := kernel.Tunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
+		value := kernel.Tunnel{Id: t.id, Type: kernel.TunnelTypes[t.spec.Type]}
 		t.keys[k] = true // also if this fails: it may be in the kernel
 		if err := o.tables.Tunnel.Put(k, value); err != nil {
 			return kernel.TableError("tunnels", err)
@@ -271,12 +271,6 @@ func (o *overlay) setKeys(t *tunnel) error {
 		}
 	}
 	return o.setGate()
-}
-
-var tunnelTypes = map[datapath.TunnelType]kernel.TunnelType{
-	datapath.TunnelVXLAN:  kernel.TunnelTypeTUNNEL_VXLAN,
-	datapath.TunnelGeneve: kernel.TunnelTypeTUNNEL_GENEVE,
-	datapath.TunnelGRE:    kernel.TunnelTypeTUNNEL_GRE,
 }
 
 // Delete implements [datapath.Table].
