@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/dump":        {},
 	"datapath/internal/testmap":     {"datapath/internal/bpfmap"},
 	"datapath/internal/network":     {"datapath", "datapath/internal/dump"},
-	"datapath/internal/ebpf":        {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/rules", "datapath/internal/netfilter"},
+	"datapath/internal/ebpf":        {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/rules", "datapath/internal/netfilter"},
 	"datapath/internal/ebpf/conn":   {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/kernel": {"datapath", "datapath/internal/bpfmap"},
 	"datapath/internal/ebpf/lb":     {"datapath", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/selection"},
@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/netfilter":   {"datapath/internal/dump"},
 
 	"datapath/internal/ebpf/announce": {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/gratuitous"},
+	"datapath/internal/ebpf/overlay":  {"datapath", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/kernel"},
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},

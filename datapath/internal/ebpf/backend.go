@@ -21,6 +21,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 )
@@ -54,7 +55,7 @@ type DataPlane struct {
 	keeper      *keeper
 	snat        snatPorts
 	firewall    *rules.Firewall
-	overlay     *overlay
+	overlay     *overlay.Overlay
 	epoch       *rules.Epoch
 	changed     chan struct{}
 	closing     sync.Once
@@ -160,8 +161,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = conn.NewConnections(d.sweeper), &telemetry{d: d}
 	d.ports = newPorts(d)
-	d.overlay = newOverlay(d)
-	if err := d.overlay.adopt(); err != nil {
+	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
 		return err
 	}
 	if _, err := d.namespace(netnsHost); err != nil {
@@ -301,12 +301,12 @@ func (d *DataPlane) NAT() datapath.RuleTable[datapath.NATSet] {
 
 // Tunnels implements [datapath.DataPlane].
 func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] {
-	return tunnelTable{d.overlay}
+	return d.overlay.Tunnels()
 }
 
 // Peers implements [datapath.DataPlane].
 func (d *DataPlane) Peers() datapath.Table[datapath.PeerName, datapath.Peer] {
-	return peerTable{d.overlay}
+	return d.overlay.Peers()
 }
 
 // Connections implements [datapath.DataPlane].
@@ -318,7 +318,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.maintain(), d.followLoopback())
+	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}

@@ -287,7 +287,7 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 		k.Flags |= kernel.DeviceUplink
 	}
 	k.Flags |= v.xdpTargets.flags(a)
-	if v.d.overlay.has(v.namespace.id, a.Name) {
+	if v.d.overlay.HasDevice(v.namespace.id, a.Name) {
 		k.Flags |= kernel.DeviceTunnel
 	}
 	// Routes point to a device of a VRF itself, not to the VRF.
@@ -358,7 +358,7 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 // underlayChanged records that the paths to peers may have changed.
 func (v *devices) underlayChanged() {
 	if v.namespace.id == netnsHost {
-		v.d.overlay.changes.Add(1)
+		v.d.overlay.PathsChanged()
 	}
 }
 

@@ -37,15 +37,15 @@ type announcement struct {
 	moved bool
 }
 
-// SetNAT replaces the announcements of NAT rules. ids are the ids of the rules in the maps, by name.
+// SetNAT replaces the announcements of NAT rules. ids are the ids of the rules in the keys of maps.
 func (a *Announcer) SetNAT(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) error {
 	return a.set(sourceNAT, natAnnouncements(rules, ids))
 }
 
 // natAnnouncements returns the announcements of NAT rules: the addresses to which SNAT translates,
 // and the destinations of DNAT that are single addresses or mapped one to one. The addresses of a
-// rule that is limited to some devices are announced only there, and the addresses of an Unannounced
-// rule not at all.
+// rule that is limited to some devices are announced only there, and the addresses of an
+// Unannounced rule not at all.
 func natAnnouncements(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) (list []announcement) {
 	for name, v := range rules {
 		if v.Unannounced {

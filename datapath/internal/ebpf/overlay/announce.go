@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"maps"
@@ -10,15 +10,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// announcing makes addresses behind peers known: [announce.Announcer].
-type announcing interface {
-	// SetPeers replaces the addresses.
-	SetPeers(addrs []netip.Addr) error
-}
-
 // announce enables hosts on the pods' bridge to find addresses of their network that are behind
 // peers: the single addresses of pods that moved there. o.mu is held.
-func (o *overlay) announce() error {
+func (o *Overlay) announce() error {
 	var list []netip.Addr
 	for _, p := range o.peers {
 		prefixes := slices.Collect(maps.Keys(p.prefixes)) // of an earlier run
@@ -38,7 +32,7 @@ func (o *overlay) announce() error {
 	if o.announced != nil && slices.Equal(o.announced, list) {
 		return nil
 	}
-	if err := o.announcer.SetPeers(list); err != nil {
+	if err := o.options.Announce(list); err != nil {
 		return err
 	}
 	o.announced = append([]netip.Addr{}, list...)
