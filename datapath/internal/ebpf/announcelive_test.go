@@ -52,8 +52,8 @@ func TestPoolOnLink(t *testing.T) {
 				return err == nil && c.Drops["no_mapping"] == 3
 			})
 			n.translate(nil)
-			if left := len(n.d.announcer.written); left != 0 {
-				t.Errorf("%d prefixes are still announced", left)
+			if left := n.announced(); len(left) != 0 {
+				t.Errorf("%d prefixes are still announced: %+v", len(left), left)
 			}
 		})
 	}

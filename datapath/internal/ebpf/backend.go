@@ -16,11 +16,13 @@ import (
 	"github.com/cilium/ebpf/features"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 )
@@ -44,7 +46,7 @@ type DataPlane struct {
 	services    *lb.Table
 	images      *rules.Images
 	nats        *nat.Table
-	announcer   *announcer
+	announcer   *announce.Announcer
 	uplinkNames uplinkNames
 	shared      *shared[kernel.Shares]
 	nexthops    *nexthops
@@ -54,7 +56,7 @@ type DataPlane struct {
 	keeper      *keeper
 	snat        snatPorts
 	firewall    *rules.Firewall
-	overlay     *overlay
+	overlay     *overlay.Overlay
 	epoch       *rules.Epoch
 	changed     chan struct{}
 	closing     sync.Once
@@ -144,7 +146,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
-	if d.services, err = lb.Adopt(d.tables, serviceAnnouncer{d.announcer}, d.log); err != nil {
+	if d.services, err = lb.Adopt(d.tables, d.announcer.Services(), d.log); err != nil {
 		return err
 	}
 	if err := d.adoptRules(); err != nil {
@@ -160,8 +162,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = conn.NewConnections(d.sweeper), &telemetry{d: d}
 	d.ports = newPorts(d)
-	d.overlay = newOverlay(d)
-	if err := d.overlay.adopt(); err != nil {
+	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
 		return err
 	}
 	if _, err := d.namespace(netnsHost); err != nil {
@@ -302,12 +303,12 @@ func (d *DataPlane) NAT() datapath.RuleTable[datapath.NATSet] {
 
 // Tunnels implements [datapath.DataPlane].
 func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] {
-	return tunnelTable{d.overlay}
+	return d.overlay.Tunnels()
 }
 
 // Peers implements [datapath.DataPlane].
 func (d *DataPlane) Peers() datapath.Table[datapath.PeerName, datapath.Peer] {
-	return peerTable{d.overlay}
+	return d.overlay.Peers()
 }
 
 // Connections implements [datapath.DataPlane].
@@ -319,7 +320,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.maintain(), d.overlay.maintain(), d.followLoopback())
+	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}

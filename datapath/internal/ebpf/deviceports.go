@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -122,17 +123,17 @@ func (v *devices) changeNames() {
 }
 
 // role returns the role that setRole recorded.
-func (v *devices) role(index int) deviceRole {
+func (v *devices) role(index int) announce.Role {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.roles[index]
 }
 
-func roleOf(role datapath.Role) deviceRole {
+func roleOf(role datapath.Role) announce.Role {
 	if role == datapath.RoleUplink {
-		return roleUplink
+		return announce.RoleUplink
 	}
-	return roleOther
+	return announce.RoleOther
 }
 
 // setPort records whether our programs are attached to a device.
@@ -148,7 +149,7 @@ func (v *devices) setPort(index int, attached bool) error {
 		delete(v.uplinks, index)
 	}
 	v.mu.Unlock()
-	return errors.Join(v.scan(), v.d.announcer.follow())
+	return errors.Join(v.scan(), v.d.announcer.Follow())
 }
 
 // addPort records that our programs are attached to a new device, which is not up yet. It does not
@@ -197,7 +198,7 @@ func (v *devices) keepPorts(attached map[int]bool) error {
 	v.ports = make(map[int]bool, len(attached))
 	maps.Copy(v.ports, attached)
 	v.mu.Unlock()
-	return errors.Join(v.scan(), v.d.announcer.follow())
+	return errors.Join(v.scan(), v.d.announcer.Follow())
 }
 
 // hasPort reports whether our programs are recorded as attached to a device.

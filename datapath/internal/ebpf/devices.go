@@ -17,6 +17,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
@@ -50,7 +51,7 @@ type devices struct {
 	xdp        map[int]datapath.XDPMode // devices with our XDP program
 	xdpTargets xdpTargets               // XDP transmit targets, if a device has our XDP program
 	listening  bool                     // changes of XDP features are subscribed to
-	roles      map[int]deviceRole
+	roles      map[int]announce.Role
 	named      map[int]string // names by which objects refer to devices
 	uplinks    map[int]bool   // subset of named; initially those of an earlier run
 	keeping    bool           // an uplink keeps its old name for rules, see ruleName
@@ -73,7 +74,7 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 		xdp:        make(map[int]datapath.XDPMode),
 		ports:      devicesOfBefore(d, z.ID, kernel.DevicePort),
 		uplinks:    devicesOfBefore(d, z.ID, kernel.DeviceUplink),
-		roles:      make(map[int]deviceRole),
+		roles:      make(map[int]announce.Role),
 		named:      make(map[int]string),
 		bridges:    newBridgeTables(d, z.ID),
 	}
@@ -142,7 +143,7 @@ func (v *devices) report(err error) {
 
 func (v *devices) refresh() {
 	v.report(v.scan())
-	v.report(v.d.announcer.follow())
+	v.report(v.d.announcer.Follow())
 	v.underlayChanged()
 	v.d.signal()
 }
@@ -287,7 +288,7 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 		k.Flags |= kernel.DeviceUplink
 	}
 	k.Flags |= v.xdpTargets.flags(a)
-	if v.d.overlay.has(v.namespace.ID, a.Name) {
+	if v.d.overlay.HasDevice(v.namespace.ID, a.Name) {
 		k.Flags |= kernel.DeviceTunnel
 	}
 	// Routes point to a device of a VRF itself, not to the VRF.
@@ -358,7 +359,7 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 // underlayChanged records that the paths to peers may have changed.
 func (v *devices) underlayChanged() {
 	if v.namespace.ID == netnsHost {
-		v.d.overlay.changes.Add(1)
+		v.d.overlay.PathsChanged()
 	}
 }
 

@@ -224,8 +224,8 @@ func TestServiceAnnounced(t *testing.T) {
 			n.client.Run(t, "ip", "neigh", "flush", "dev", "eth0")
 			n.answers("by a later run, before it is configured", netip.AddrPortFrom(on, 80).String(), "tcp-0")
 			n.translate(map[datapath.NATName]datapath.NAT{"other": {Addresses: prefixes("203.0.113.192/28")}})
-			if len(n.d.announcer.again) > 0 {
-				t.Errorf("an address that stayed announced is announced again: %+v", n.d.announcer.again)
+			if again := n.d.announcer.Pending(); len(again) > 0 {
+				t.Errorf("an address that stayed announced is announced again: %v", again)
 			}
 			n.client.Run(t, "ip", "neigh", "flush", "dev", "eth0")
 			n.answers("when the other objects are configured", netip.AddrPortFrom(on, 80).String(), "tcp-0")

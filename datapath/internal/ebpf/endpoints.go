@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // endpoints is the table of endpoints: ports with a source guard. After a restart an endpoint is
@@ -173,7 +174,7 @@ func (p *ports) releaseFrom(namespace uint8, index int, name datapath.PortName, 
 		return nil
 	}
 	o := p.byName[other]
-	if isInner(other) && !isInner(name) {
+	if overlay.IsInner(other) && !overlay.IsInner(name) {
 		if t := p.byName[name]; t != nil {
 			if err := p.detach(name, t); err != nil {
 				return err
@@ -192,7 +193,7 @@ func describe(name datapath.PortName) string {
 	if endpoint, ok := name.Endpoint(); ok {
 		return fmt.Sprintf("endpoint %q", endpoint)
 	}
-	if isInner(name) {
+	if overlay.IsInner(name) {
 		return string(name)
 	}
 	return fmt.Sprintf("interface %q", name)

@@ -7,11 +7,12 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // loopbackPort is the port for packets from the host to its own addresses. It has only the egress
 // program.
-const loopbackPort = datapath.PortName(innerPrefix + "link lo")
+const loopbackPort = datapath.PortName(overlay.InnerPrefix + "link lo")
 
 // followLoopback keeps our program attached to the host's loopback device while it may be needed:
 // if a frontend or a DNAT rule exists, and the host has ports.

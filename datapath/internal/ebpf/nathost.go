@@ -47,5 +47,5 @@ func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[ui
 
 // Announce implements [nat.Host].
 func (h natHost) Announce(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) error {
-	return h.announcer.set(announcedByNAT, natAnnouncements(rules, ids))
+	return h.announcer.SetNAT(rules, ids)
 }

@@ -40,5 +40,6 @@ func (p *nexthopPass) Deleted(conn.Entry) {}
 
 // PassEnded implements [conn.Part].
 func (p *nexthopPass) PassEnded() error {
-	return p.d.nexthops.sweepEnded(p.d.overlay.refersTo(func(index uint32) bool { return index < kernel.NexthopCount && p.used[index] }))
+	peers := p.d.overlay.Nexthops()
+	return p.d.nexthops.sweepEnded(func(index uint32) bool { return peers[index] || index < kernel.NexthopCount && p.used[index] })
 }

@@ -7,13 +7,14 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // noDevice returns the error for a device that is missing in a namespace. The error reports whether
 // the device is in the other namespace, and which command corrects that.
 func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
-	if strings.HasPrefix(object, innerPrefix) || strings.Contains(object, "#") {
+	if strings.HasPrefix(object, overlay.InnerPrefix) || strings.Contains(object, "#") {
 		object = "" // not an Interface
 	}
 	other := uint8(netnsSwitch)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -48,9 +49,9 @@ var (
 // that arrive on in0 are packets that the kernel has sent through the tunnel's device.
 func (r *rig) overlay(c *tunnelCase) {
 	r.t.Helper()
-	entry := kernel.Peer{Local: kernel.AddrOf(c.local), Remote: kernel.AddrOf(c.remote), TunnelId: 1, Type: tunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
+	entry := kernel.Peer{Local: kernel.AddrOf(c.local), Remote: kernel.AddrOf(c.remote), TunnelId: 1, Type: kernel.TunnelTypes[c.spec.Type], DeviceIfindex: r.in.index,
 		OutIfindex: r.out.index, Seed: 0x5eed1234}
-	entry.HeaderLen = uint32(copy(entry.Header[:], tunnelHeader(&c.spec, c.local, c.remote)))
+	entry.HeaderLen = uint32(copy(entry.Header[:], overlay.Header(&c.spec, c.local, c.remote)))
 	r.put(kernel.MapLlPeer, uint32(tunnelPeer), entry)
 	for _, f := range families {
 		k := kernel.PeerPrefixKeyOf(netip.PrefixFrom(f.far.Addr(), f.far.Addr().BitLen()-8).Masked())
@@ -68,7 +69,7 @@ func (r *rig) overlay(c *tunnelCase) {
 			key.Keyed = 1
 		}
 	}
-	r.put(kernel.MapLlTunnel, key, kernel.Tunnel{Id: 1, Type: tunnelTypes[c.spec.Type]})
+	r.put(kernel.MapLlTunnel, key, kernel.Tunnel{Id: 1, Type: kernel.TunnelTypes[c.spec.Type]})
 	r.put(kernel.MapLlTunnelGate, uint32(0), gate)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -105,7 +106,7 @@ func TestUnderlayMTU(t *testing.T) {
 			say("more, while that holds", r.tooBig(c.local, 1450, code, ours, whole), 1400)
 			say("less", r.tooBig(c.local, 1300, code, ours, whole), 1300)
 			old := heard()
-			old.HeardTick -= kernel.TicksOf(pathAge)
+			old.HeardTick -= kernel.TicksOf(overlay.PathMTUAge)
 			r.put(kernel.MapLlPeerPmtu, uint32(tunnelPeer), old)
 			say("more, when that is old", r.tooBig(c.local, 1350, code, ours, whole), 1350)
 
@@ -116,53 +117,5 @@ func TestUnderlayMTU(t *testing.T) {
 			r.put(kernel.MapLlPeer, uint32(tunnelPeer), entry)
 			say("from the switch", r.tooBig(c.local, 1300, code, ours, whole), 1350)
 		})
-	}
-}
-
-// TestUnderlayMTUEnds: a path MTU is reported, and expires in time.
-func TestUnderlayMTUEnds(t *testing.T) {
-	n := newNetwork(t)
-	n.attach()
-	n.d.overlay.peers["far"] = &peer{spec: datapath.Peer{Tunnel: "mesh"}, configured: true, index: tunnelPeer}
-	told := func() int {
-		t.Helper()
-		n.ok(n.d.overlay.maintain())
-		s, ok := n.d.Telemetry().PeerState("far")
-		if !ok {
-			t.Fatal("no such peer")
-		}
-		return s.PathMTU
-	}
-	hear := func(tick uint32) {
-		n.ok(n.d.maps[kernel.MapLlPeerPmtu].Put(uint32(tunnelPeer), kernel.PeerPmtu{MtuBytes: 1400, HeardTick: tick}))
-	}
-	if mtu := told(); mtu != 0 {
-		t.Errorf("MTU %d, which nothing reported", mtu)
-	}
-	select {
-	case <-n.d.Telemetry().Changed():
-	default:
-	}
-	hear(kernel.NowTick())
-	if mtu := told(); mtu != 1400 {
-		t.Errorf("MTU %d, want 1400", mtu)
-	}
-	select {
-	case <-n.d.Telemetry().Changed():
-	default:
-		t.Error("no packet too big is reported")
-	}
-	hear(kernel.NowTick() - kernel.TicksOf(pathAge) + 100)
-	if mtu := told(); mtu != 1400 {
-		t.Errorf("MTU %d shortly before the end", mtu)
-	}
-	hear(kernel.NowTick() - kernel.TicksOf(pathAge))
-	if mtu := told(); mtu != 0 {
-		t.Errorf("MTU %d for ever", mtu)
-	}
-	var is kernel.PeerPmtu
-	n.ok(n.d.maps[kernel.MapLlPeerPmtu].Lookup(uint32(tunnelPeer), &is))
-	if is != (kernel.PeerPmtu{}) {
-		t.Errorf("%+v is left", is)
 	}
 }

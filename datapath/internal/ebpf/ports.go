@@ -24,6 +24,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
@@ -345,7 +346,7 @@ func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 	names := p.names()
 	return func(yield func(datapath.PortName, error) bool) {
 		for _, name := range names {
-			if _, other := name.Endpoint(); !other && !isInner(name) && !yield(name, nil) {
+			if _, other := name.Endpoint(); !other && !overlay.IsInner(name) && !yield(name, nil) {
 				return
 			}
 		}

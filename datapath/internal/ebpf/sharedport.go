@@ -6,17 +6,19 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // sharer returns the port that already has a device which port name selects by an address; "": no
 // such port, so that name may take the device.
 func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
 	other := p.holder(namespace, index)
-	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || isInner(other) {
+	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || overlay.IsInner(other) {
 		return ""
 	}
 	return other
@@ -77,7 +79,7 @@ func (p *ports) letGo(name datapath.PortName) error {
 
 // neededAs returns the inner port for which tunnels need the device of a port; "": not needed.
 func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
-	if isInner(name) || len(t.hooks) == 0 || t.mode != datapath.XDPOff {
+	if overlay.IsInner(name) || len(t.hooks) == 0 || t.mode != datapath.XDPOff {
 		return ""
 	}
 	for inner, device := range p.needed {
@@ -97,7 +99,7 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 	if err := p.rename(name, inner); err != nil {
 		return err
 	}
-	t.device, t.address = strings.TrimPrefix(string(inner), linkPrefix), netip.Addr{}
+	t.device, t.address = strings.TrimPrefix(string(inner), overlay.LinkPrefix), netip.Addr{}
 	z.devices.setRole(t.ifindex, t.device, datapath.RoleHost)
 	return z.devices.setPort(t.ifindex, true)
 }
@@ -133,4 +135,25 @@ func (p *ports) withHooks(t *port) port {
 		is.hooks, is.ifindex, is.mode = o.hooks, o.ifindex, o.mode
 	}
 	return is
+}
+
+// rename changes the name of a port, whose hooks stay attached. p.mu is held.
+func (p *ports) rename(from, to datapath.PortName) error {
+	t := p.byName[from]
+	folder := p.folder(t.namespace, to)
+	if err := os.RemoveAll(folder); err != nil {
+		return err
+	}
+	if err := os.Rename(p.folder(t.namespace, from), folder); err != nil {
+		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
+	}
+	p.d.keeper.forget(p.folder(t.namespace, from))
+	p.d.keeper.forget(folder)
+	p.d.keeper.noted(folder)
+	for _, h := range t.hooks {
+		h.Moved(folder)
+	}
+	p.byName[to] = t
+	delete(p.byName, from)
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an
@@ -29,13 +30,7 @@ type ways struct {
 	d          *DataPlane
 	nexthops   []kernel.Nexthop
 	namespaces map[uint32]uint8 // by next hop: the namespace of its device
-	peers      map[uint32]peerName
-}
-
-// peerName is the name of a peer and of its tunnel.
-type peerName struct {
-	name   datapath.PeerName
-	tunnel datapath.TunnelName
+	peers      map[uint32]overlay.Name
 }
 
 // paths returns a function that describes the paths of entries, as of now.
@@ -48,7 +43,7 @@ func (d *DataPlane) paths() (func(*kernel.CtMeta) datapath.Way, error) {
 }
 
 func newWays(d *DataPlane) (*ways, error) {
-	w := &ways{d: d, nexthops: make([]kernel.Nexthop, kernel.NexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.names()}
+	w := &ways{d: d, nexthops: make([]kernel.Nexthop, kernel.NexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.Names()}
 	keys := make([]uint32, kernel.NexthopCount)
 	var cursor bpfmap.Cursor
 	for at := 0; at < kernel.NexthopCount; {
@@ -95,7 +90,7 @@ func (w *ways) of(m *kernel.CtMeta) datapath.Way {
 		way.Device = z.devices.nameOf(int(hop.Ifindex))
 	}
 	if hop.Peer != 0 {
-		way.Peer, way.Tunnel = w.peers[uint32(hop.Peer)].name, w.peers[uint32(hop.Peer)].tunnel
+		way.Peer, way.Tunnel = w.peers[uint32(hop.Peer)].Peer, w.peers[uint32(hop.Peer)].Tunnel
 	}
 	return way
 }

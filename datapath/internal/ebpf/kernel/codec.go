@@ -137,6 +137,13 @@ var SourceModes = map[datapath.SourceMode]SourceMode{
 	datapath.SourceSNAT: SourceModeSOURCE_SNAT,
 }
 
+// TunnelTypes are the types of tunnels.
+var TunnelTypes = map[datapath.TunnelType]TunnelType{
+	datapath.TunnelVXLAN:  TunnelTypeTUNNEL_VXLAN,
+	datapath.TunnelGeneve: TunnelTypeTUNNEL_GENEVE,
+	datapath.TunnelGRE:    TunnelTypeTUNNEL_GRE,
+}
+
 // TicksOf rounds d up to ticks, the time unit of the maps.
 func TicksOf(d time.Duration) uint32 {
 	return uint32((int64(d) + 1<<TickShift - 1) >> TickShift)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"errors"
@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -21,33 +20,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testtables"
 )
 
-// fakeHost reaches all addresses through one device.
-type fakeHost struct{}
-
-func (fakeHost) wayTo(remote netip.Addr) (netip.Addr, netlink.Link, error) {
-	local := netip.MustParseAddr("10.222.0.1")
-	if remote.Is6() {
-		local = netip.MustParseAddr("fd00:222::1")
-	}
-	return local, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "eth0", Index: 7}}, nil
-}
-
-func (fakeHost) isPort(int) bool { return true }
-
-// fakeAnnouncer records the addresses that peers announce.
-type fakeAnnouncer struct{ addrs map[netip.Addr]bool }
-
-func (a *fakeAnnouncer) set(_ announcers, list []announcement) error {
-	a.addrs = map[netip.Addr]bool{}
-	for _, x := range list {
-		a.addrs[x.prefix.Addr()] = true
-	}
-	return nil
-}
-
 // faultyOverlay has peers in tables in memory, whose changes fail at random.
 type faultyOverlay struct {
-	*overlay
+	*Overlay
 	t        *testing.T
 	random   *rand.Rand
 	fails    float64
@@ -76,7 +51,7 @@ func newFaultyOverlay(t *testing.T, seed uint64) *faultyOverlay {
 		voided: map[uint32]int{}, written: map[uint32]int{},
 	}
 	all, _ := testtables.New(t, testtables.Small, &testmap.Faults{Fail: o.fail, Changed: o.note})
-	o.overlay = &overlay{tables: all}
+	o.Overlay = &Overlay{tables: all}
 	o.restart()
 	return o
 }
@@ -90,28 +65,30 @@ func (o *faultyOverlay) restart() {
 	for index := range o.written {
 		o.voided[index] = o.clock
 	}
-	o.overlay = &overlay{
-		tables: o.overlay.tables, announcer: &fakeAnnouncer{}, host: fakeHost{}, signal: func() {},
-		raiseEpoch: func() error {
+	var err error
+	o.Overlay, err = Adopt(Options{
+		Tables: o.Overlay.tables, Ports: fakePorts{}, Netns: func(bool) (Netns, error) { return fakeNetns{}, nil },
+		Announce: func([]netip.Addr) error { return nil }, Signal: func() {},
+		RaiseEpoch: func() error {
 			if err := o.fail(); err != nil {
 				return err
 			}
 			o.admission = o.clock
 			return nil
 		},
-		invalidate: func(match func(kernel.NexthopKey) bool) error {
+		Invalidate: func(match func(kernel.NexthopKey) bool) error {
 			if err := o.fail(); err != nil {
 				return err
 			}
 			for index := range o.written {
-				if match(kernel.NexthopKey{Netns: o.switchNamespace(), Dmac: [6]byte{2, 0, 0, 0, byte(index >> 8), byte(index)}}) {
+				if match(kernel.NexthopKey{Dmac: [6]byte{2, 0, 0, 0, byte(index >> 8), byte(index)}}) {
 					o.voided[index] = o.clock
 				}
 			}
 			return nil
 		},
-	}
-	if err := o.adopt(); err != nil {
+	})
+	if err != nil {
 		o.t.Fatal(err)
 	}
 	for i, name := range []datapath.TunnelName{"mesh", "mesh6"} {
@@ -126,10 +103,10 @@ func (o *faultyOverlay) references() map[string]uint32 {
 	var prefix kernel.PeerPrefixKey
 	var id kernel.PeerKey
 	var index uint32
-	for it := o.overlay.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
+	for it := o.Overlay.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
 		list["prefix "+prefix.Prefix().String()] = index
 	}
-	for it := o.overlay.tables.PeerId.Iterate(); it.Next(&id, &index); {
+	for it := o.Overlay.tables.PeerId.Iterate(); it.Next(&id, &index); {
 		list[fmt.Sprintf("underlay %s of tunnel %d", id.Underlay.Addr(), id.TunnelId)] = index
 	}
 	return list
@@ -144,7 +121,7 @@ func (o *faultyOverlay) note() {
 			continue // affects only packets to be encapsulated
 		}
 		var name kernel.PeerName
-		_, _ = o.overlay.tables.PeerName.Find(index&peerIndexMask, &name)
+		_, _ = o.Overlay.tables.PeerName.Find(index&peerIndexMask, &name)
 		names[what] = name.Text()
 	}
 	added := false
@@ -156,8 +133,8 @@ func (o *faultyOverlay) note() {
 		o.moved = o.clock
 	}
 	var entry kernel.Peer
-	for index := range o.overlay.tables.Peer.MaxEntries() {
-		_ = o.overlay.tables.Peer.Lookup(index, &entry)
+	for index := range o.Overlay.tables.Peer.MaxEntries() {
+		_ = o.Overlay.tables.Peer.Lookup(index, &entry)
 		if _, was := o.written[index]; entry != (kernel.Peer{}) || was {
 			if entry != (kernel.Peer{}) {
 				o.written[index] = o.clock
@@ -172,8 +149,8 @@ func (o *faultyOverlay) meaning() map[string]string {
 	var index uint32
 	var name kernel.PeerName
 	var entry kernel.Peer
-	for it := o.overlay.tables.PeerName.Iterate(); it.Next(&index, &name); {
-		_ = o.overlay.tables.Peer.Lookup(index, &entry)
+	for it := o.Overlay.tables.PeerName.Iterate(); it.Next(&index, &name); {
+		_ = o.Overlay.tables.Peer.Lookup(index, &entry)
 		entry.Seed = 0
 		if other, twice := out["peer "+name.Text()]; twice {
 			o.t.Fatalf("peer %s exists twice: %s", name.Text(), other)
@@ -190,14 +167,14 @@ func (o *faultyOverlay) meaning() map[string]string {
 		out[what] = fmt.Sprintf("%s, flags %x", owner, index&^peerIndexMask)
 	}
 	used := 0
-	for index := range o.overlay.tables.Peer.MaxEntries() {
-		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry != (kernel.Peer{}) {
+	for index := range o.Overlay.tables.Peer.MaxEntries() {
+		if _ = o.Overlay.tables.Peer.Lookup(index, &entry); entry != (kernel.Peer{}) {
 			used++
 		}
 	}
 	out["entries"] = fmt.Sprint(used)
 	var gate kernel.TunnelGate
-	_ = o.overlay.tables.TunnelGate.Lookup(0, &gate)
+	_ = o.Overlay.tables.TunnelGate.Lookup(0, &gate)
 	out["gate"] = fmt.Sprint(gate.Inside)
 	return out
 }
@@ -253,9 +230,9 @@ func (o *faultyOverlay) reconcile() {
 	for _, name := range testtables.Shuffled(o.random, names) {
 		var err error
 		if p, ok := o.desired[name]; ok {
-			err = peerTable{o.overlay}.Update(o.t.Context(), name, p)
+			err = peerTable{o.Overlay}.Update(o.t.Context(), name, p)
 		} else {
-			err = peerTable{o.overlay}.Delete(o.t.Context(), name)
+			err = peerTable{o.Overlay}.Delete(o.t.Context(), name)
 		}
 		if err != nil && o.fails == 0 || err != nil && !errors.Is(err, unix.EIO) {
 			o.t.Fatalf("%s: %v", name, err)
@@ -290,12 +267,12 @@ func (o *faultyOverlay) wantDesired(seed uint64) {
 	}
 	var entry kernel.Peer
 	for index, at := range o.written {
-		if _ = o.overlay.tables.Peer.Lookup(index, &entry); entry == (kernel.Peer{}) && o.voided[index] < at {
+		if _ = o.Overlay.tables.Peer.Lookup(index, &entry); entry == (kernel.Peer{}) && o.voided[index] < at {
 			o.t.Errorf("seed %d: next hops to index %d stay although its peer is gone", seed, index)
 		}
 	}
 	for name := range o.desired {
-		if ok, err := (peerTable{o.overlay}).Verify(o.t.Context(), name); !ok || err != nil {
+		if ok, err := (peerTable{o.Overlay}).Verify(o.t.Context(), name); !ok || err != nil {
 			o.t.Errorf("seed %d: %s does not verify: %v", seed, name, err)
 		}
 	}
@@ -320,7 +297,7 @@ func TestPeersUnderFaults(t *testing.T) {
 			for range 1 + o.random.IntN(3) {
 				o.reconcile()
 				if o.random.IntN(3) == 0 {
-					_ = o.maintain()
+					_ = o.Maintain()
 				}
 				for index := range o.resting {
 					o.resting[index] = time.Time{}

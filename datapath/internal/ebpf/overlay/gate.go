@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 )
 
 // checkPorts rejects keys with which all tunnels together would use too many UDP ports.
-func (o *overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error {
+func (o *Overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error {
 	ports := map[uint16]bool{}
 	for _, other := range o.tunnels {
 		keys := other.keys
@@ -33,7 +33,7 @@ func (o *overlay) checkPorts(t *tunnel, wanted map[kernel.TunnelKey]bool) error 
 }
 
 // setGate writes which incoming packets may belong to a tunnel.
-func (o *overlay) setGate() error {
+func (o *Overlay) setGate() error {
 	var g kernel.TunnelGate
 	ports := map[uint16]bool{}
 	for _, t := range o.tunnels {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"net/netip"
@@ -19,7 +19,7 @@ const (
 // putPrefixes writes the prefixes of a peer without a tunnel, so that its packets may arrive on an
 // uplink, unlike packets of peers with tunnels. Packets from this node's pod prefixes must not
 // arrive from outside at all.
-func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
+func (o *Overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 	flag := uint32(kernel.PrefixRouted)
 	if p.spec.Here {
 		flag = kernel.PrefixHere
@@ -49,7 +49,7 @@ func (o *overlay) putPrefixes(name datapath.PeerName, p *peer) error {
 
 // hasIDs reports whether the kernel holds the sources from which packets are attributed to the
 // peer.
-func (o *overlay) hasIDs(p *peer) bool {
+func (o *Overlay) hasIDs(p *peer) bool {
 	for id := range p.ids {
 		var now uint32
 		there, err := o.tables.PeerId.Find(id, &now)
@@ -61,7 +61,7 @@ func (o *overlay) hasIDs(p *peer) bool {
 }
 
 // hasPrefixes reports whether the kernel holds the prefixes of a peer.
-func (o *overlay) hasPrefixes(p *peer) bool {
+func (o *Overlay) hasPrefixes(p *peer) bool {
 	for prefix := range p.prefixes {
 		k := kernel.PeerPrefixKeyOf(prefix)
 		if !o.isOwn(&k, p.owner) {
@@ -93,7 +93,7 @@ func replaceOwn[K any](table *bpfmap.Map[K, uint32], key K, from, to uint32) err
 
 // setPrefixes writes the prefixes behind a peer. A prefix moves from another peer in a single
 // write.
-func (o *overlay) setPrefixes(p *peer) error {
+func (o *Overlay) setPrefixes(p *peer) error {
 	wanted := make(map[netip.Prefix]bool, len(p.spec.Prefixes))
 	for _, prefix := range p.spec.Prefixes {
 		wanted[prefix] = true
@@ -121,7 +121,7 @@ func (o *overlay) setPrefixes(p *peer) error {
 }
 
 // deletePrefix deletes a prefix of a peer unless another peer has taken it.
-func (o *overlay) deletePrefix(p *peer, prefix netip.Prefix) error {
+func (o *Overlay) deletePrefix(p *peer, prefix netip.Prefix) error {
 	k := kernel.PeerPrefixKeyOf(prefix)
 	var now uint32
 	there, err := o.tables.PeerPrefix.Find(k, &now)
@@ -135,14 +135,14 @@ func (o *overlay) deletePrefix(p *peer, prefix netip.Prefix) error {
 	return err
 }
 
-func (o *overlay) isOwn(k *kernel.PeerPrefixKey, index uint32) bool {
+func (o *Overlay) isOwn(k *kernel.PeerPrefixKey, index uint32) bool {
 	var now uint32
 	there, err := o.tables.PeerPrefix.Find(*k, &now)
 	return err == nil && there && now == index
 }
 
 // clear removes a peer from the tables.
-func (o *overlay) clear(p *peer) error {
+func (o *Overlay) clear(p *peer) error {
 	if p.owner == 0 {
 		return nil
 	}

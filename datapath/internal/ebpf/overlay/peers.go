@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"iter"
@@ -20,8 +19,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
+// Peers returns the table of peers.
+func (o *Overlay) Peers() datapath.Table[datapath.PeerName, datapath.Peer] { return peerTable{o} }
+
 // peerTable is the table of peers.
-type peerTable struct{ *overlay }
+type peerTable struct{ *Overlay }
 
 // Update implements [datapath.Table].
 func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datapath.Peer) error {
@@ -37,7 +39,7 @@ func (o peerTable) Update(_ context.Context, name datapath.PeerName, value datap
 }
 
 // put makes a peer take effect.
-func (o *overlay) put(name datapath.PeerName, p *peer) error {
+func (o *Overlay) put(name datapath.PeerName, p *peer) error {
 	p.changes = o.changes.Load()
 	if p.spec.Tunnel == "" {
 		return o.putPrefixes(name, p)
@@ -65,21 +67,21 @@ func (o *overlay) put(name datapath.PeerName, p *peer) error {
 	if err := o.setPrefixes(p); err != nil {
 		return err
 	}
-	if !o.host.isPort(out.Attrs().Index) {
+	if o.options.Ports.Holder(false, out.Attrs().Index) == "" {
 		return datapath.Absentf("no Interface for host device %s, the route to %s: run llcli interface add %s", p.out, p.entry.Remote.Addr(), p.out)
 	}
 	return nil
 }
 
 // build returns the ll_peer entry of a peer, and the host device through which the peer is reached.
-func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link, err error) {
+func (o *Overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link, err error) {
 	var why []error
 	for _, remote := range p.spec.Underlay {
 		if t.spec.Local.IsValid() && t.spec.Local.Is4() != remote.Is4() {
 			continue
 		}
 		var local netip.Addr
-		if local, out, err = o.host.wayTo(remote); err != nil {
+		if local, out, err = o.wayTo(remote); err != nil {
 			why = append(why, fmt.Errorf("underlay %s: %w", remote, err))
 			continue
 		}
@@ -87,11 +89,11 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link
 			local = t.spec.Local
 		}
 		entry = kernel.Peer{
-			Local: kernel.AddrOf(local), Remote: kernel.AddrOf(remote), TunnelId: t.id, Type: tunnelTypes[t.spec.Type],
+			Local: kernel.AddrOf(local), Remote: kernel.AddrOf(remote), TunnelId: t.id, Type: kernel.TunnelTypes[t.spec.Type],
 			DeviceIfindex: uint32(t.device), LinkSwitchIfindex: uint32(t.crossing), LinkHostIfindex: uint32(t.back),
 			OutIfindex: uint32(out.Attrs().Index), Seed: o.gate.Seed,
 		}
-		header := tunnelHeader(&t.spec, local, remote)
+		header := Header(&t.spec, local, remote)
 		entry.HeaderLen = uint32(copy(entry.Header[:], header))
 		return entry, out, nil
 	}
@@ -101,9 +103,13 @@ func (o *overlay) build(t *tunnel, p *peer) (entry kernel.Peer, out netlink.Link
 	return entry, nil, errors.Join(why...)
 }
 
-// wayTo returns the source address and the device with which the namespace reaches an address.
-func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
-	routes, err := z.Netlink.RouteGet(remote.AsSlice())
+// wayTo returns the source address and the device with which the host reaches an address.
+func (o *Overlay) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link, err error) {
+	host, err := o.options.Netns(false)
+	if err != nil {
+		return local, nil, err
+	}
+	routes, err := host.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return local, nil, datapath.Absentf("no route to %s: see ip route get %s", remote, remote)
 	}
@@ -115,58 +121,13 @@ func (z *namespace) wayTo(remote netip.Addr) (local netip.Addr, out netlink.Link
 	case !local.IsValid():
 		return local, nil, datapath.Absentf("this node has no source address towards %s: see ip route get %s", remote, remote)
 	}
-	out, err = z.Netlink.LinkByIndex(r.LinkIndex)
+	out, err = host.LinkByIndex(r.LinkIndex)
 	return local, out, err
-}
-
-// tunnelHeader returns the header that is prepended to each packet, from the outer to the inner
-// Ethernet header, without the fields that differ between packets.
-func tunnelHeader(t *datapath.Tunnel, local, remote netip.Addr) []byte {
-	const ttl = 64
-	proto := byte(unix.IPPROTO_UDP)
-	if t.Type == datapath.TunnelGRE {
-		proto = unix.IPPROTO_GRE
-	}
-	b := make([]byte, 12, kernel.HeaderMax)
-	if remote.Is4() {
-		b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IP)
-		ip := append([]byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, ttl, proto, 0, 0}, local.AsSlice()...)
-		ip = append(ip, remote.AsSlice()...)
-		var sum uint32
-		for i := 0; i < len(ip); i += 2 {
-			sum += uint32(ip[i])<<8 | uint32(ip[i+1])
-		}
-		sum = sum>>16 + sum&0xffff
-		sum += sum >> 16
-		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
-		b = append(b, ip...)
-	} else {
-		b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IPV6)
-		b = append(b, 0x60, 0, 0, 0, 0, 0, proto, ttl)
-		b = append(append(b, local.AsSlice()...), remote.AsSlice()...)
-	}
-	if t.Type == datapath.TunnelGRE {
-		if t.VNI == 0 {
-			return append(b, 0, 0, 0, 0)
-		}
-		return binary.BigEndian.AppendUint32(append(b, 0x20, 0, 0, 0), t.VNI)
-	}
-	b = binary.BigEndian.AppendUint16(append(b, 0, 0), t.Port)
-	b = append(b, 0, 0, 0, 0)
-	if t.Type == datapath.TunnelVXLAN {
-		b = append(b, 0x08, 0, 0, 0)
-	} else {
-		b = append(b, 0, 0, 0x65, 0x58)
-	}
-	b = binary.BigEndian.AppendUint32(b, t.VNI<<8)
-	// Source and destination differ: the kernel's vxlan device drops frames with its own source.
-	b = append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x01)
-	return append(b, 0x02, 0x4c, 0x4c, 0, 0, 0x02, 0, 0)
 }
 
 // setEntry writes the entry of a peer, under a new index if packets could otherwise see a mixture
 // of the old and the new entry.
-func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) error {
+func (o *Overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) error {
 	if p.index != 0 && p.entry == entry {
 		return nil
 	}
@@ -220,7 +181,7 @@ func (o *overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 }
 
 // leave schedules the release of indexes to which nothing refers any more.
-func (o *overlay) leave(indexes ...uint32) {
+func (o *Overlay) leave(indexes ...uint32) {
 	for _, index := range indexes {
 		if index != 0 {
 			o.leaving[index] = true
@@ -230,7 +191,7 @@ func (o *overlay) leave(indexes ...uint32) {
 
 // statsOf returns the counters of an index for the index that replaces it, so that the counters of
 // a peer continue when it moves to another tunnel.
-func (o *overlay) statsOf(index uint32) ([]kernel.PeerStats, error) {
+func (o *Overlay) statsOf(index uint32) ([]kernel.PeerStats, error) {
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, err
@@ -244,7 +205,7 @@ func (o *overlay) statsOf(index uint32) ([]kernel.PeerStats, error) {
 }
 
 // setIDs writes the sources from which packets are attributed to the peer.
-func (o *overlay) setIDs(p *peer, t *tunnel) error {
+func (o *Overlay) setIDs(p *peer, t *tunnel) error {
 	wanted := map[kernel.PeerKey]bool{}
 	for _, a := range p.spec.Underlay {
 		wanted[kernel.PeerKey{Underlay: kernel.AddrOf(a), TunnelId: t.id}] = true
@@ -279,7 +240,7 @@ func (o *overlay) setIDs(p *peer, t *tunnel) error {
 }
 
 // isIndex reports whether an index belongs to a peer.
-func (o *overlay) isIndex(index uint32) bool {
+func (o *Overlay) isIndex(index uint32) bool {
 	for _, p := range o.peers {
 		if p.index == index {
 			return true
@@ -290,7 +251,7 @@ func (o *overlay) isIndex(index uint32) bool {
 
 // deleteID deletes the id of a peer, whether or not p.ids still contains it. If another peer has
 // the same address in another tunnel, the address remains a tunnel end.
-func (o *overlay) deleteID(p *peer, id kernel.PeerKey) error {
+func (o *Overlay) deleteID(p *peer, id kernel.PeerKey) error {
 	if id.TunnelId == 0 {
 		for _, other := range o.peers {
 			if other != p && other.ids[id] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"context"
@@ -9,55 +9,23 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// innerPrefix is the prefix of the names of ports without an Interface.
-const innerPrefix = "tunnel "
-
-// linkPrefix is the prefix of the names of the ports at both ends of the link between host and
-// switch, which tunnels need.
-const linkPrefix = innerPrefix + "link "
-
-// isInner reports whether a port exists for a tunnel, not for an Interface.
-func isInner(name datapath.PortName) bool { return strings.HasPrefix(string(name), innerPrefix) }
-
-// innerPorts returns the names of a tunnel's own ports.
-func innerPorts(name datapath.TunnelName) (device, end datapath.PortName) {
-	return datapath.PortName(innerPrefix + string(name)), datapath.PortName(innerPrefix + string(name) + " end")
-}
-
-// rename changes the name of a port, whose hooks stay attached. p.mu is held.
-func (p *ports) rename(from, to datapath.PortName) error {
-	t := p.byName[from]
-	folder := p.folder(t.namespace, to)
-	if err := os.RemoveAll(folder); err != nil {
-		return err
-	}
-	if err := os.Rename(p.folder(t.namespace, from), folder); err != nil {
-		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
-	}
-	p.d.keeper.forget(p.folder(t.namespace, from))
-	p.d.keeper.forget(folder)
-	p.d.keeper.noted(folder)
-	for _, h := range t.hooks {
-		h.Moved(folder)
-	}
-	p.byName[to] = t
-	delete(p.byName, from)
-	return nil
+// Tunnels returns the table of tunnels.
+func (o *Overlay) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] {
+	return tunnelTable{o}
 }
 
 // tunnelTable is the table of tunnels.
-type tunnelTable struct{ *overlay }
+type tunnelTable struct{ *Overlay }
 
 // Update implements [datapath.Table].
 func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value datapath.Tunnel) error {
@@ -85,7 +53,7 @@ func (o tunnelTable) Update(ctx context.Context, name datapath.TunnelName, value
 			// The peer reports the error.
 			if o.put(peer, p) != nil {
 				p.changes = 0
-				o.signal()
+				o.options.Signal()
 			}
 		}
 	}
@@ -113,74 +81,8 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 	return nil
 }
 
-// attach attaches the programs to the devices on the path of the tunnel's packets.
-func (o tunnelTable) attach(ctx context.Context, name datapath.TunnelName, t *tunnel) (err error) {
-	device, end := innerPorts(name)
-	split := o.switchNamespace() == netnsSwitch
-	if err := o.ports.Update(ctx, device, datapath.Port{Device: t.spec.Device, Switch: true, Role: datapath.RoleTunnel}); err != nil {
-		return err
-	}
-	if err := o.ports.Update(ctx, end, datapath.Port{Device: t.spec.Device + endSuffix, Switch: true, Role: datapath.RoleTunnel}); err != nil {
-		return err
-	}
-	if t.device, err = o.indexOf(o.switchNamespace(), t.spec.Device); err != nil {
-		return err
-	}
-	t.crossing, t.back = 0, 0
-	if !split {
-		return nil
-	}
-	c := o.config
-	if t.back, err = o.hold(ctx, netnsHost, c.HostDevice); err == nil {
-		t.crossing, err = o.hold(ctx, netnsSwitch, c.SwitchDevice)
-	}
-	return err
-}
-
-// hold attaches the programs to an end of the link between host and switch, unless it is already a
-// port.
-func (o *overlay) hold(ctx context.Context, namespace uint8, device string) (index int, err error) {
-	if device == "" {
-		return 0, fmt.Errorf("no link exists between host and switch: set switch.hostDevice and switch.switchDevice, or switch.namespace to host: %w", datapath.ErrUnsupported)
-	}
-	if index, err = o.indexOf(namespace, device); err != nil {
-		return 0, err
-	}
-	inner := datapath.PortName(linkPrefix + device)
-	o.ports.need(inner, namespace, index)
-	isHeld := func() bool {
-		o.ports.mu.RLock()
-		defer o.ports.mu.RUnlock()
-		holder := o.ports.holder(namespace, index)
-		return holder != "" && !isInner(holder)
-	}
-	if isHeld() {
-		return index, nil
-	}
-	err = o.ports.Update(ctx, inner, datapath.Port{Device: device, Switch: namespace == netnsSwitch, Role: datapath.RoleHost})
-	if err != nil && isHeld() {
-		return index, nil // another goroutine was faster
-	}
-	return index, err
-}
-
-func (o *overlay) indexOf(namespace uint8, device string) (int, error) {
-	z, err := o.namespace(namespace)
-	if err != nil {
-		return 0, err
-	}
-	link, err := z.Netlink.LinkByName(device)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		err = datapath.ErrAbsent
-	}
-	if err != nil {
-		return 0, fmt.Errorf("device %q: %w", device, err)
-	}
-	return link.Attrs().Index, nil
-}
-
 // locals returns the addresses of this node at which a tunnel ends.
-func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
+func (o *Overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 	if t.spec.Local.IsValid() {
 		return []netip.Addr{t.spec.Local}, nil
 	}
@@ -196,12 +98,12 @@ func (o *overlay) locals(t *tunnel) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
-	z, err := o.namespace(netnsHost)
+func (o *Overlay) hostAddresses() ([]netlink.Addr, error) {
+	host, err := o.options.Netns(false)
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return z.Netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := dump.Retry(func() ([]netlink.Addr, error) { return host.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -210,7 +112,7 @@ func (o *overlay) hostAddresses() ([]netlink.Addr, error) {
 
 // isLocal checks that a device of the host has the local address of a tunnel: otherwise no reply
 // arrives.
-func (o *overlay) isLocal(t *tunnel) error {
+func (o *Overlay) isLocal(t *tunnel) error {
 	if !t.spec.Local.IsValid() {
 		return nil
 	}
@@ -227,7 +129,7 @@ func (o *overlay) isLocal(t *tunnel) error {
 }
 
 // keys returns the keys by which packets of the tunnel are recognized.
-func (o *overlay) keys(t *tunnel) (map[kernel.TunnelKey]bool, error) {
+func (o *Overlay) keys(t *tunnel) (map[kernel.TunnelKey]bool, error) {
 	locals, err := o.locals(t)
 	if err != nil {
 		return nil, err
@@ -247,7 +149,7 @@ func (o *overlay) keys(t *tunnel) (map[kernel.TunnelKey]bool, error) {
 }
 
 // setKeys writes the keys of a tunnel.
-func (o *overlay) setKeys(t *tunnel) error {
+func (o *Overlay) setKeys(t *tunnel) error {
 	wanted, err := o.keys(t)
 	if err != nil {
 		return err
@@ -256,7 +158,7 @@ func (o *overlay) setKeys(t *tunnel) error {
 		return err
 	}
 	for k := range wanted {
-		value := kernel.Tunnel{Id: t.id, Type: tunnelTypes[t.spec.Type]}
+		value := kernel.Tunnel{Id: t.id, Type: kernel.TunnelTypes[t.spec.Type]}
 		t.keys[k] = true // also if this fails: it may be in the kernel
 		if err := o.tables.Tunnel.Put(k, value); err != nil {
 			return kernel.TableError("tunnels", err)
@@ -271,12 +173,6 @@ func (o *overlay) setKeys(t *tunnel) error {
 		}
 	}
 	return o.setGate()
-}
-
-var tunnelTypes = map[datapath.TunnelType]kernel.TunnelType{
-	datapath.TunnelVXLAN:  kernel.TunnelTypeTUNNEL_VXLAN,
-	datapath.TunnelGeneve: kernel.TunnelTypeTUNNEL_GENEVE,
-	datapath.TunnelGRE:    kernel.TunnelTypeTUNNEL_GRE,
 }
 
 // Delete implements [datapath.Table].
@@ -310,14 +206,14 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 	device, end := innerPorts(name)
 	inner := []datapath.PortName{device, end}
 	if len(o.tunnels) == 1 {
-		for _, device := range []string{o.config.HostDevice, o.config.SwitchDevice} {
-			link := datapath.PortName(linkPrefix + device)
-			o.ports.unneed(link)
+		for _, device := range []string{o.options.HostDevice, o.options.SwitchDevice} {
+			link := datapath.PortName(LinkPrefix + device)
+			o.options.Ports.Unneed(link)
 			inner = append(inner, link)
 		}
 	}
 	for _, port := range inner {
-		if err := o.ports.Delete(ctx, port); err != nil {
+		if err := o.options.Ports.Delete(ctx, port); err != nil {
 			return err
 		}
 	}
@@ -373,14 +269,12 @@ func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool
 	}
 	device, end := innerPorts(name)
 	for _, port := range []datapath.PortName{device, end} {
-		if ok, err := o.ports.Verify(ctx, port); !ok || err != nil {
+		if ok, err := o.options.Ports.Verify(ctx, port); !ok || err != nil {
 			return false, err
 		}
 	}
 	if t.crossing == 0 {
 		return true, nil
 	}
-	o.ports.mu.RLock()
-	defer o.ports.mu.RUnlock()
-	return o.ports.holder(netnsHost, t.back) != "" && o.ports.holder(netnsSwitch, t.crossing) != "", nil
+	return o.options.Ports.Holder(false, t.back) != "" && o.options.Ports.Holder(true, t.crossing) != "", nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import (
 	"fmt"
@@ -9,12 +9,13 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// pathAge is how long a router's report of the path MTU to a peer stays valid, as in the kernel:
-// PATH_MTU_TICKS.
-const pathAge = 10 * time.Minute
+// PathMTUAge is how long a router's report of the path MTU to a peer stays valid, as in the
+// programs: PATH_MTU_TICKS.
+const PathMTUAge = 10 * time.Minute
 
-// maintain reads the path MTUs to peers that routers reported, and deletes expired ones.
-func (o *overlay) maintain() error {
+// Maintain reads the path MTUs to peers that routers reported, and deletes expired ones. It also
+// retries what failed in an update.
+func (o *Overlay) Maintain() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	failed := o.finish() // retries what failed in an update
@@ -26,7 +27,7 @@ func (o *overlay) maintain() error {
 				return fmt.Errorf("path to peer %q: %w", name, err)
 			}
 		}
-		if is.MtuBytes != 0 && kernel.TicksBetween(is.HeardTick, now) >= kernel.TicksOf(pathAge) {
+		if is.MtuBytes != 0 && kernel.TicksBetween(is.HeardTick, now) >= kernel.TicksOf(PathMTUAge) {
 			is = kernel.PeerPmtu{}
 			if err := o.tables.PeerPmtu.Put(p.index, is); err != nil {
 				return fmt.Errorf("path to peer %q: %w", name, err)
@@ -36,7 +37,7 @@ func (o *overlay) maintain() error {
 		p.path = int(is.MtuBytes)
 	}
 	if turned {
-		o.signal()
+		o.options.Signal()
 	}
 	return failed
 }

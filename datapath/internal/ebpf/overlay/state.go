@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package overlay
 
 import "github.com/loxilight/loxilight/datapath"
 
-// TunnelState implements [datapath.Telemetry].
-func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
-	o := t.d.overlay
+// TunnelState returns the state of a tunnel; false: this run has not configured it.
+func (o *Overlay) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	x := o.tunnels[name]
-	if x == nil || !x.configured {
+	t := o.tunnels[name]
+	if t == nil || !t.configured {
 		return s, false
 	}
 	var indexes []uint32
@@ -21,17 +20,16 @@ func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelStat
 		}
 	}
 	s.Traffic = o.counters(indexes...)
-	if z, err := t.d.namespace(o.switchNamespace()); err == nil {
-		if link, err := z.Netlink.LinkByName(x.spec.Device); err == nil {
+	if netns, err := o.options.Netns(true); err == nil {
+		if link, err := netns.LinkByName(t.spec.Device); err == nil {
 			s.MTU = link.Attrs().MTU
 		}
 	}
 	return s, true
 }
 
-// PeerState implements [datapath.Telemetry].
-func (t *telemetry) PeerState(name datapath.PeerName) (s datapath.PeerState, ok bool) {
-	o := t.d.overlay
+// PeerState returns the state of a peer; false: this run has not configured it.
+func (o *Overlay) PeerState(name datapath.PeerName) (s datapath.PeerState, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.peers[name]

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"strings"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
+)
+
+func (d *DataPlane) overlayOptions() overlay.Options {
+	return overlay.Options{
+		Tables: d.tables, Ports: overlayPorts{d.ports},
+		Netns: d.overlayNetns, SwitchNetns: d.namespaceOf(true), HostDevice: d.config.HostDevice, SwitchDevice: d.config.SwitchDevice,
+		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.invalidate, Signal: d.signal,
+	}
+}
+
+func (d *DataPlane) overlayNetns(inSwitch bool) (overlay.Netns, error) {
+	z, err := d.namespace(d.namespaceOf(inSwitch))
+	if err != nil {
+		return nil, err
+	}
+	return z.Netlink, nil
+}
+
+// overlayPorts implements [overlay.Ports].
+type overlayPorts struct{ *ports }
+
+// Need implements [overlay.Ports].
+func (p overlayPorts) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
+	p.need(inner, p.d.namespaceOf(inSwitch), ifindex)
+}
+
+// Unneed implements [overlay.Ports].
+func (p overlayPorts) Unneed(inner datapath.PortName) { p.unneed(inner) }
+
+// Holder implements [overlay.Ports].
+func (p overlayPorts) Holder(inSwitch bool, ifindex int) datapath.PortName {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.holder(p.d.namespaceOf(inSwitch), ifindex)
+}
+
+// tunnelEnds returns the devices on which packets to be encapsulated arrive. v.mu is held.
+func (v *devices) tunnelEnds() (ends []int) {
+	for index, l := range v.links {
+		device, ok := strings.CutSuffix(l.Attrs().Name, datapath.TunnelEndSuffix)
+		if ok && v.d.overlay.HasDevice(v.namespace.ID, device) && l.Type() == "veth" {
+			ends = append(ends, index)
+		}
+	}
+	return ends
+}
+
+// TunnelState implements [datapath.Telemetry].
+func (t *telemetry) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
+	return t.d.overlay.TunnelState(name)
+}
+
+// PeerState implements [datapath.Telemetry].
+func (t *telemetry) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
+	return t.d.overlay.PeerState(name)
+}
