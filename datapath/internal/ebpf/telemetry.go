@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -290,8 +289,11 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 		Layout:    pin.LayoutVersion,
 		Fallbacks: make(map[string]string),
 	}
+	ports := make(map[datapath.PortName]port)
 	t.d.ports.mu.RLock()
-	ports := maps.Clone(t.d.ports.byName)
+	for name, p := range t.d.ports.byName {
+		ports[name] = *p
+	}
 	t.d.ports.mu.RUnlock()
 	for name, p := range ports {
 		_, guarded := name.Endpoint()

@@ -30,7 +30,7 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 		if err := x.Detach(); err != nil {
 			return fmt.Errorf("device %q: detach %s: %w", t.device, x.Name(), err)
 		}
-		t.hooks = slices.DeleteFunc(t.hooks, func(h hook.Attachment) bool { return h == x })
+		t.hooks = slices.DeleteFunc(slices.Clone(t.hooks), func(h hook.Attachment) bool { return h == x })
 		x = nil
 	}
 	z.devices.setXDP(t.ifindex, mode)
