@@ -4,8 +4,8 @@ package conn
 
 import "time"
 
-// Budget limits one call of Maintain, which runs once a second, while the tables are not full;
-// Hurry is the limit when they are.
+// Budget limits the duration of one call to Maintain, which runs once a second, as long as the
+// tables are not full; Hurry limits it when they are full.
 const (
 	Budget = 50 * time.Millisecond
 	Hurry  = 500 * time.Millisecond

@@ -24,7 +24,7 @@ type site struct {
 	random *rand.Rand
 	fails  float64 // probability that a deletion fails
 	dead   map[uint32]bool
-	last   *recorder // of the last pass that began
+	last   *recorder // of the most recent pass
 	port   uint16
 }
 
@@ -44,7 +44,7 @@ func newSite(t *testing.T, seed uint64) *site {
 	return s
 }
 
-// recorder is the part of the judge in a pass.
+// recorder is the judge's part in a pass.
 type recorder struct {
 	*site
 	seen, deleted map[datapath.Tuple]int // by arriving tuple
@@ -138,7 +138,7 @@ func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.Expire
 	}
 }
 
-// want is a connection that was opened: what a pass must do with it.
+// want describes what a pass must do with a connection that was opened.
 type want struct {
 	forth, back datapath.Tuple
 	backend     uint32
@@ -205,8 +205,8 @@ func (s *site) insert(tuple datapath.Tuple, m kernel.CtMeta, half bool) {
 
 // TestPasses: a complete pass shows each entry to the judges once, and deletes exactly the
 // connections that are idle in both directions or that a judge or a filter ends, both directions of
-// each. A failed deletion gives the pass up, and the next one continues. The shares are the number
-// of connections.
+// each. If a deletion fails, the pass is abandoned, and the next one continues. The shares equal
+// the number of connections.
 func TestPasses(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newSite(t, seed)
@@ -237,8 +237,8 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// passOnce runs a pass, of which some end the connections with an even port. It adds the directions
-// that were deleted, and reports whether the pass is complete.
+// passOnce runs a pass; some passes also flush the connections with an even port. It adds the
+// directions that were deleted to deleted, and reports whether the pass is complete.
 func (s *site) passOnce(all []want, flushed *map[datapath.Tuple]bool, deleted map[datapath.Tuple]int) bool {
 	s.t.Helper()
 	var err error
