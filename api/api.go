@@ -8,8 +8,8 @@ package api
 
 import "encoding/json"
 
-// Version is the version of the contract. It changes when an old client would
-// misread a new daemon, or the reverse.
+// Version is the version of the contract. It changes when an old client would misread a new daemon,
+// or vice versa.
 const Version = 1
 
 // Default addresses of the daemon's sockets, as nanomsg URLs.
@@ -20,14 +20,15 @@ const (
 
 // Limits of the channel, in bytes.
 const (
-	MaxRequest = 1 << 20 // a longer request is refused by the client and by the daemon
+	MaxRequest = 1 << 20 // the client and the daemon reject a longer request
 	MaxReply   = 1 << 20 // nanomsg's default limit for received messages
-	// MaxObject limits an object, so that it fits a reply together with its status or its counters.
+	// MaxObject is the maximum size of an object: it must fit in a reply along with its status or
+	// its counters.
 	MaxObject = MaxReply - 2<<10
 )
 
 // Request is one JSON-RPC 2.0 call. A request without ID is a notification: it is executed, and
-// answered by a reply with ID null, since a REP socket must always reply.
+// answered with a reply whose ID is null, since a REP socket must always reply.
 type Request struct {
 	JSONRPC string          `json:"jsonrpc"` // "2.0"
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -64,33 +65,32 @@ const (
 
 // Change contains the parameters that apply, replace, delete and rollback share.
 type Change struct {
-	// DryRun does everything but the commit, with the same errors and changes.
+	// DryRun does everything except commit, and returns the same errors and changes.
 	DryRun bool `json:"dryRun,omitempty"`
-	// Wait delays the answer until the change is in force in the data plane, at most this long;
-	// then the error is timeout. Zero: answer when the change is durable.
+	// Wait delays the answer until the change is in force in the data plane, for at most this long;
+	// after that, the error is timeout. Zero: answer when the change is durable.
 	Wait Duration `json:"wait,omitempty"`
 	// Confirm rolls the change back after this time (1s to 1h), even if the daemon restarts,
 	// unless it is confirmed by the method confirm.
 	Confirm Duration `json:"confirm,omitempty"`
-	// Force makes the change even if other objects need the device of an Interface that it deletes
-	// or changes: rules then do not see packets of that device, or Services and Tunnels receive
-	// none.
+	// Force makes the change even if it deletes or changes an Interface whose device other objects
+	// need: rules then do not see that device's packets, or Services and Tunnels receive none.
 	Force bool `json:"force,omitempty"`
-	// IfRevision refuses the change with conflict unless the daemon is still at
-	// that revision. Nil: no condition.
+	// IfRevision makes the change fail with conflict unless the daemon is still at that revision.
+	// Nil: no condition.
 	IfRevision *uint64 `json:"ifRevision,omitempty"`
-	// RequestID makes the change happen at most once: a second request with the
-	// same id by the same user gets the first one's answer. At most 128 bytes.
+	// RequestID makes the change happen at most once: a second request with the same id by the same
+	// user gets the answer to the first. At most 128 bytes.
 	RequestID string `json:"requestID,omitempty"`
 	// Transaction collects a change that is larger than one request: requests with the same method
 	// and Transaction and with More set only add their objects; the request without More commits
 	// all of them. A transaction that is not continued for 30 seconds, or is interrupted by a
-	// restart of the daemon, is discarded: its commit is refused with conflict, so that a part is
-	// never committed as the whole. At most 128 bytes.
+	// restart of the daemon, is discarded: its commit fails with conflict, so that part of a change
+	// is never committed as if it were the whole. At most 128 bytes.
 	Transaction string `json:"transaction,omitempty"`
 	More        bool   `json:"more,omitempty"`
-	// ChangesFrom is the index of the first change to be listed in the answer of a dry run whose
-	// list of changes did not fit one reply.
+	// ChangesFrom is the index of the first change to list in the answer to a dry run whose list of
+	// changes did not fit in one reply.
 	ChangesFrom int `json:"changesFrom,omitempty"`
 }
 
@@ -130,7 +130,7 @@ type ObjectChange struct {
 	Action string `json:"action"`
 }
 
-// ChangeResult answers apply, replace and delete.
+// ChangeResult is the result of apply, replace and delete.
 type ChangeResult struct {
 	// Revision under which the change is durable; unchanged if nothing changed.
 	Revision uint64 `json:"revision"`
@@ -138,15 +138,15 @@ type ChangeResult struct {
 	Changes []ObjectChange `json:"changes"`
 	// Summary counts all changes by action, including those that are not listed.
 	Summary map[string]int `json:"summary,omitempty"`
-	// Truncated is set if Changes did not fit the reply. The rest is returned by the method
-	// changes, or for a dry run by a repeated request with ChangesFrom.
+	// Truncated is set if Changes did not fit in the reply. The rest is returned by the method
+	// changes or, for a dry run, by repeating the request with ChangesFrom.
 	Truncated bool `json:"truncated,omitempty"`
 	// Confirm is the deadline by which the change must be confirmed; nil: the change is final.
 	Confirm *PendingConfirm `json:"confirm,omitempty"`
-	// Left names objects that a rollback did not restore although they differ from that revision:
-	// objects from files, and objects of pods, at most 100 of them.
+	// Left names at most 100 objects that a rollback did not restore although they differ from the
+	// revision that it returned to: objects from files, and pods' objects.
 	Left []ObjectRef `json:"left,omitempty"`
-	// Warnings name objects that no longer have an effect on packets.
+	// Warnings names objects that no longer have an effect on packets.
 	Warnings []string `json:"warnings,omitempty"`
 	// Staged counts the objects collected so far, in the answer to a request with More.
 	Staged int `json:"staged,omitempty"`
@@ -164,11 +164,11 @@ type ListParams struct {
 	Kind     string            `json:"kind"`
 	Owner    string            `json:"owner,omitempty"`  // empty: all
 	Labels   map[string]string `json:"labels,omitempty"` // all must be equal; empty: all
-	Limit    int               `json:"limit,omitempty"`  // 0: as many as fit the reply
+	Limit    int               `json:"limit,omitempty"`  // 0: as many as fit in the reply
 	Continue string            `json:"continue,omitempty"`
 }
 
-// ListResult answers list.
+// ListResult is the result of list.
 type ListResult struct {
 	Revision uint64   `json:"revision"`
 	Items    []Object `json:"items"`
@@ -181,16 +181,16 @@ type ChangesParams struct {
 	Limit int    `json:"limit,omitempty"`
 }
 
-// ChangesResult answers changes. If Expired is set, the daemon no longer knows the changes since
-// then: list again.
+// ChangesResult is the result of changes. If Expired is set, the daemon no longer knows the changes
+// since the requested revision: list the objects again.
 type ChangesResult struct {
-	Revision uint64          `json:"revision"` // of the last change in this result: the next Since
+	Revision uint64          `json:"revision"` // revision of the last change in this result: the next Since
 	Changes  []RevisedChange `json:"changes"`
 	More     bool            `json:"more,omitempty"` // request again with Since = Revision
 	Expired  bool            `json:"expired,omitempty"`
 }
 
-// RevisedChange is a change of one object with the revision in which it happened.
+// RevisedChange is a change to one object, and the revision in which it happened.
 type RevisedChange struct {
 	Revision uint64 `json:"revision"`
 	ObjectChange
@@ -203,13 +203,13 @@ type CountersParams struct {
 	Name string `json:"name,omitempty"`
 }
 
-// CountersResult answers counters. Counters start when the object's entry in the data plane is
-// created, and continue across restarts of the daemon.
+// CountersResult is the result of counters. Counters start when the object's entry in the data
+// plane is created, and continue across restarts of the daemon.
 type CountersResult struct {
 	Packets     uint64            `json:"packets"`
-	Bytes       uint64            `json:"bytes"`                 // of whole frames
+	Bytes       uint64            `json:"bytes"`                 // counting whole frames
 	Connections uint64            `json:"connections,omitempty"` // opened so far
-	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; for the node, an Interface and an Endpoint including reasons that never occurred
+	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; for the node, an Interface or an Endpoint, reasons that never occurred are included
 	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by verdict
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
 	// Sent, Received and Dropped are set for a Tunnel or Peer only: packets into the tunnel,
@@ -223,23 +223,23 @@ type CountersResult struct {
 type BackendCounters struct {
 	Address     string `json:"address"`
 	Connections uint64 `json:"connections"` // opened so far
-	Active      uint64 `json:"active"`      // tracked now
+	Active      uint64 `json:"active"`      // currently tracked
 	Packets     uint64 `json:"packets"`
 	Bytes       uint64 `json:"bytes"`
 }
 
-// VersionResult answers version.
+// VersionResult is the result of version.
 type VersionResult struct {
-	Version string `json:"version"` // of the daemon
+	Version string `json:"version"` // the daemon's version
 	API     []int  `json:"api"`     // supported versions of the contract
 	Build   string `json:"build"`   // Go version, platform and commit
 }
 
-// StatusResult answers status.
+// StatusResult is the result of status.
 type StatusResult struct {
 	Instance string `json:"instance"`
-	StateDir string `json:"stateDir,omitempty"` // of the daemon
-	// Switch is the network namespace of the switch; host: it is the host's.
+	StateDir string `json:"stateDir,omitempty"` // the daemon's state directory
+	// Switch is the switch's network namespace; "host" means that it is the host's.
 	Switch   string           `json:"switch,omitempty"`
 	PID      int              `json:"pid"`
 	Uptime   Duration         `json:"uptime"`
@@ -250,14 +250,14 @@ type StatusResult struct {
 	Objects  map[string]int   `json:"objects"`            // count by kind
 	NotReady []NotReady       `json:"notReady,omitempty"` // at most 20
 	Confirm  *PendingConfirm  `json:"confirm,omitempty"`  // the change that waits to be confirmed; nil: none
-	// Repairs counts the external changes to our state in the data plane that were repaired since
-	// the daemon started.
+	// Repairs counts the external changes to our state in the data plane that have been repaired
+	// since the daemon started.
 	Repairs uint64 `json:"repairs"`
 }
 
 // StatusParams are the parameters of status.
 type StatusParams struct {
-	// Ignore are kinds whose objects do not count for the health.
+	// Ignore lists the kinds whose objects do not affect the health.
 	Ignore []string `json:"ignore,omitempty"`
 }
 
@@ -284,7 +284,7 @@ type Usage struct {
 	Size uint64 `json:"size"`
 }
 
-// Health is the daemon's own judgement.
+// Health is the daemon's assessment of itself.
 type Health struct {
 	State    string   `json:"state"` // ok, degraded
 	Messages []string `json:"messages,omitempty"`
@@ -297,7 +297,7 @@ type NotReady struct {
 	Message string `json:"message,omitempty"`
 }
 
-// ReloadResult answers reload.
+// ReloadResult is the result of reload.
 type ReloadResult struct {
 	ChangeResult
 	Files []string `json:"files"` // the files that were read, in order

@@ -4,7 +4,7 @@ package api
 
 import "encoding/json"
 
-// MethodCNI executes a command of the container network interface.
+// MethodCNI executes a Container Network Interface (CNI) command.
 const MethodCNI = "cni"
 
 // Commands of the method cni.
@@ -16,8 +16,8 @@ const (
 	CNIStatus = "STATUS"
 )
 
-// CNIQueue is the folder, within the daemon's stateDir, of DEL commands that were requested while
-// no daemon answered: one file each, a [CNIParams] in JSON.
+// CNIQueue is the directory, within the daemon's stateDir, for DEL commands that were requested
+// while no daemon answered: one file each, containing a [CNIParams] in JSON.
 const CNIQueue = "cni-queue"
 
 // CNIParams are the parameters of cni: a runtime's input to a plugin.
@@ -27,12 +27,12 @@ type CNIParams struct {
 	Netns       string `json:"netns,omitempty"`       // a path; optional for DEL
 	IfName      string `json:"ifName,omitempty"`      // CNI_IFNAME; ADD, DEL, CHECK
 	Args        string `json:"args,omitempty"`        // CNI_ARGS: KEY=VALUE;…
-	Path        string `json:"path,omitempty"`        // CNI_PATH; not used: IPAM plugins come from the folders of cni.ipamPlugins
+	Path        string `json:"path,omitempty"`        // CNI_PATH; not used: IPAM plugins come from the directories in cni.ipamPlugins
 	// Config is the network configuration that the runtime gives the plugin.
 	Config json.RawMessage `json:"config"`
 }
 
-// Codes of errors of the container network interface: [ErrorData.CNICode].
+// CNI error codes: [ErrorData.CNICode].
 const (
 	CNIVersionUnsupported = 1
 	CNIFieldUnsupported   = 2
@@ -43,7 +43,7 @@ const (
 	CNIConfigInvalid      = 7
 	CNITryAgain           = 11
 	CNINotAvailable       = 50 // STATUS: no ADD can be served
-	CNINotConnected       = 51 // STATUS: same, and existing containers may lack connectivity
+	CNINotConnected       = 51 // STATUS: no ADD can be served, and existing containers may lack connectivity
 	CNIFailed             = 999
 )
 

@@ -6,7 +6,7 @@ package api
 type ConnectionFilter struct {
 	All         bool   `json:"all,omitempty"`         // for flush: select all connections
 	Source      string `json:"source,omitempty"`      // address, prefix or address:port of the client
-	Destination string `json:"destination,omitempty"` // the same, of the original destination
+	Destination string `json:"destination,omitempty"` // the same, for the original destination
 	Protocol    string `json:"protocol,omitempty"`    // tcp, udp, sctp, icmp, icmpv6
 	State       string `json:"state,omitempty"`       // see [Connection.State]
 	Service     string `json:"service,omitempty"`     // name
@@ -14,39 +14,39 @@ type ConnectionFilter struct {
 	Endpoint    string `json:"endpoint,omitempty"`    // name
 }
 
-// ConnectionsListParams are the parameters of connections.list. Connections are in the order of the
-// table; only those that are opened or closed meanwhile may be missed.
+// ConnectionsListParams are the parameters of connections.list. Connections are listed in table
+// order; only connections that are opened or closed meanwhile may be missed.
 type ConnectionsListParams struct {
 	Filter   ConnectionFilter `json:"filter,omitzero"`
 	Limit    int              `json:"limit,omitempty"`
 	Continue string           `json:"continue,omitempty"`
 }
 
-// ConnectionsListResult answers connections.list.
+// ConnectionsListResult is the result of connections.list.
 type ConnectionsListResult struct {
 	Items    []Connection `json:"items"`
 	Continue string       `json:"continue,omitempty"`
 }
 
-// ConnectionsFlushParams are the parameters of connections.flush. An empty
-// filter is refused: {all: true} flushes all.
+// ConnectionsFlushParams are the parameters of connections.flush. An empty filter is rejected:
+// {all: true} flushes all.
 type ConnectionsFlushParams struct {
 	Filter ConnectionFilter `json:"filter"`
 }
 
-// ConnectionsFlushResult answers connections.flush.
+// ConnectionsFlushResult is the result of connections.flush.
 type ConnectionsFlushResult struct {
 	Flushed uint64 `json:"flushed"` // connections, not entries
 }
 
-// Way is the path of the packets of one direction of a connection.
+// Way is the path that packets in one direction of a connection take.
 type Way struct {
 	Path   string `json:"path"`             // fast, slow
 	Why    string `json:"why,omitempty"`    // slow-path reason, in words
 	Device string `json:"device,omitempty"` // outgoing device, if the path is fast
-	VLAN   uint16 `json:"vlan,omitempty"`   // of the tag of outgoing packets; absent: no tag
-	Peer   string `json:"peer,omitempty"`   // for which packets are encapsulated
-	Tunnel string `json:"tunnel,omitempty"` // of that Peer
+	VLAN   uint16 `json:"vlan,omitempty"`   // VLAN tag of outgoing packets; absent: untagged
+	Peer   string `json:"peer,omitempty"`   // the Peer to which packets are tunnelled
+	Tunnel string `json:"tunnel,omitempty"` // name of that Peer's Tunnel
 }
 
 // Connection is one tracked connection.
@@ -58,28 +58,28 @@ type Connection struct {
 	// (TCP, SCTP); unreplied, replied (others).
 	State    string   `json:"state"`
 	Path     string   `json:"path"`           // fast: both directions take the fast path; slow: through the kernel's stack
-	Forth    Way      `json:"forth,omitzero"` // of the original direction
-	Back     Way      `json:"back,omitzero"`  // of the answers
+	Forth    Way      `json:"forth,omitzero"` // path of the original direction
+	Back     Way      `json:"back,omitzero"`  // path of the reply direction
 	Age      Duration `json:"age"`
 	Idle     Duration `json:"idle"`
 	Expires  Duration `json:"expires"` // remaining idle time
 	Sent     Traffic  `json:"sent"`    // original direction
 	Received Traffic  `json:"received"`
 	NAT      string   `json:"nat"` // dnat, snat, dnat+snat
-	// TranslatedBy names the NAT objects that translate it, the destination's NAT first.
+	// TranslatedBy names the NAT objects that translate the connection, its destination NAT first.
 	TranslatedBy []string `json:"translatedBy,omitempty"`
 	Service      string   `json:"service,omitempty"`
 	Backend      string   `json:"backend,omitempty"` // address:port
-	// From is the Endpoint that opened it, To the Endpoint that answers; nil: no Endpoint has the
-	// address.
+	// From is the Endpoint that opened the connection, To the Endpoint that answers; nil: no
+	// Endpoint has the address.
 	From *ConnectionSide `json:"from,omitempty"`
 	To   *ConnectionSide `json:"to,omitempty"`
 }
 
-// ConnectionSide is the Endpoint that has the address of one side of a connection now.
+// ConnectionSide is the Endpoint that currently has the address of one side of a connection.
 type ConnectionSide struct {
 	Endpoint  string `json:"endpoint"`            // name of the object
-	Namespace string `json:"namespace,omitempty"` // of its pod
+	Namespace string `json:"namespace,omitempty"` // namespace of its pod
 	Pod       string `json:"pod,omitempty"`
 }
 
@@ -92,5 +92,5 @@ type Tuple struct {
 // Traffic counts the packets of one direction.
 type Traffic struct {
 	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"` // of whole frames
+	Bytes   uint64 `json:"bytes"` // counting whole frames
 }

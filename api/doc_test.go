@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// documented contains the types with an example in docs/api.md, by the word after the code fence;
-// the page must name all of their fields.
+// documented contains the types that have an example in docs/api.md, keyed by the word after the
+// code fence; the page must name all fields of these types.
 var documented = map[string]any{
 	"Request": Request{}, "Reply": Reply{}, "Object": Object{},
 	"InterfaceSpec": InterfaceSpec{}, "InterfaceStatus": InterfaceStatus{},
@@ -61,7 +61,7 @@ func strict(text string, v any) error {
 	return nil
 }
 
-// TestDocumentedExamples decodes each example of the page as the type that it names.
+// TestDocumentedExamples decodes each example on the page as the type that the example names.
 func TestDocumentedExamples(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range regexp.MustCompile("(?s)```json (\\w+)\n(.*?)```").FindAllStringSubmatch(page(t), -1) {
@@ -96,7 +96,7 @@ func TestDocumentedExamples(t *testing.T) {
 	}
 }
 
-// fields adds the names on the wire of v's fields, including nested ones, to into.
+// fields adds the wire names of all fields of v, including nested ones, to the map into.
 func fields(v reflect.Type, into map[string]string) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
@@ -113,8 +113,8 @@ func fields(v reflect.Type, into map[string]string) {
 	}
 }
 
-// TestEverythingIsDocumented checks that the page contains every name on the wire, in inline code
-// or in an example.
+// TestEverythingIsDocumented checks that the page contains every wire name, in inline code or in an
+// example.
 func TestEverythingIsDocumented(t *testing.T) {
 	text := page(t)
 	names := map[string]string{}

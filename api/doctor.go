@@ -13,9 +13,9 @@ const (
 type DoctorReport struct {
 	Instance string    `json:"instance"`
 	Config   string    `json:"config"`  // the file
-	Version  string    `json:"version"` // of the loxilightd that ran the checks
+	Version  string    `json:"version"` // version of the loxilightd that ran the checks
 	Daemon   string    `json:"daemon"`  // its state, in a few words
-	Checked  []string  `json:"checked"` // performed checks, in a few words each
+	Checked  []string  `json:"checked"` // the checks performed, in a few words each
 	Unseen   []Unseen  `json:"unseen,omitempty"`
 	Findings []Finding `json:"findings"` // the worst first
 	// Objects are the desired objects, from the daemon or from its store; only if requested.
@@ -28,9 +28,9 @@ type Unseen struct {
 	Why  string `json:"why"`
 }
 
-// Finding is one thing that a check found.
+// Finding is one problem or noteworthy fact that a check found.
 type Finding struct {
-	ID       string `json:"id"` // of the kind of finding, such as files.mode; stable across versions
+	ID       string `json:"id"` // identifies the kind of finding, such as files.mode; stable across versions
 	Severity string `json:"severity"`
 	Object   string `json:"object"` // the subject: a path, a device, Kind/name, a sysctl
 	What     string `json:"what"`

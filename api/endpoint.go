@@ -7,11 +7,11 @@ package api
 type EndpointSpec struct {
 	Device    string   `json:"device"`        // the switch's end of its link
 	Addresses []string `json:"addresses"`     // without a prefix length; the link-local address of the MAC is always included
-	MAC       string   `json:"mac"`           // of the pod's end
-	MTU       int      `json:"mtu,omitempty"` // of the device, in bytes; default: unchanged
-	// Labels are the labels by which AddressGroups select it.
+	MAC       string   `json:"mac"`           // MAC of the pod's end of the link
+	MTU       int      `json:"mtu,omitempty"` // MTU of the device, in bytes; default: unchanged
+	// Labels are the labels by which AddressGroups select the Endpoint.
 	Labels      map[string]string `json:"labels,omitempty"`
-	Namespace   string            `json:"namespace,omitempty"` // of the pod, in its orchestrator
+	Namespace   string            `json:"namespace,omitempty"` // namespace of the pod, in its orchestrator
 	Pod         string            `json:"pod,omitempty"`       // name of the pod
 	Network     string            `json:"network,omitempty"`   // PodNetwork or Bridge; default: the only one
 	Netns       string            `json:"netns,omitempty"`     // path of the pod's network namespace
@@ -22,7 +22,7 @@ type EndpointSpec struct {
 // bridge and has a source guard.
 type EndpointStatus struct {
 	Status
-	Index int      `json:"index,omitempty"` // of the device
+	Index int      `json:"index,omitempty"` // interface index of the device
 	MTU   int      `json:"mtu,omitempty"`   // bytes
 	Hooks []string `json:"hooks,omitempty"` // such as tcx-ingress
 	// Rate limits for traffic to the pod and from the pod, in bits per second, as passed to CNI;

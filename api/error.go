@@ -76,7 +76,7 @@ type ErrorData struct {
 	CNICode int `json:"cniCode,omitempty"`
 }
 
-// ObjectError is the reason why one object is refused.
+// ObjectError is the reason why one object is rejected.
 type ObjectError struct {
 	Object  string `json:"object"`
 	Field   string `json:"field,omitempty"`
@@ -125,8 +125,8 @@ func (e *Error) At(object, field string) *Error {
 	return &c
 }
 
-// ObjectTooLarge returns the error for an object that takes size bytes of a request or reply, more
-// than [MaxObject].
+// ObjectTooLarge returns the error for an object that is larger than [MaxObject]. size is the
+// number of bytes that the object takes up in a request or reply.
 func ObjectTooLarge(kind, name string, size int) *Error {
 	advice := "split it into several objects"
 	switch kind {
@@ -141,7 +141,7 @@ func ObjectTooLarge(kind, name string, size int) *Error {
 		At(ObjectRef{Kind: kind, Name: name}.String(), "spec")
 }
 
-// FromError is the only place where errors become codes: an [*Error] is returned unchanged, any
+// FromError is the only place where errors become codes: an [*Error] is returned unchanged; any
 // other error becomes internal.
 func FromError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {

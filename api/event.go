@@ -27,10 +27,10 @@ type Event struct {
 // SetSeq numbers the event.
 func (e *Event) SetSeq(seq uint64) { e.Seq = seq }
 
-// HelloEvent is the first event of a subscriber: from then on it sees every event, or a gap in
-// their numbers. It is repeated each second for ten seconds after an event, so that a subscriber
-// notices the loss of the last events. It has no number itself, and a client that does not
-// subscribe to its topic does not see it.
+// HelloEvent is the first event of a subscriber: from then on, it sees every event, or a gap in the
+// events' numbers. It is repeated each second for ten seconds after an event, so that a subscriber
+// notices the loss of the last events. A HelloEvent has no number itself, and clients do not see it
+// unless they subscribe to its topic.
 type HelloEvent struct {
 	// Last numbers the latest event of each topic so far; a topic without events is missing. State
 	// that is read after the hello is at least as new as these events.
@@ -46,13 +46,13 @@ type ChangeEvent struct {
 	Action   string `json:"action"` // created, updated, deleted
 }
 
-// StatusEvent reports a new state of an object, or a new health of a backend. Without kind and
-// name it is about a change that must be confirmed.
+// StatusEvent reports that the state of an object, or the health of a backend, has changed. Without
+// kind and name, it concerns a change that must be confirmed.
 type StatusEvent struct {
 	Event
 	Kind    string `json:"kind"`
 	Name    string `json:"name"`
-	State   string `json:"state"` // of a change that is to be confirmed: waiting, confirmed, rolled-back
+	State   string `json:"state"` // state of a change that must be confirmed: waiting, confirmed, rolled-back
 	Message string `json:"message,omitempty"`
 	Backend string `json:"backend,omitempty"` // address:port, for the health of a backend
 	// Revision of the change that is to be confirmed.
@@ -67,7 +67,7 @@ type DropEvent struct {
 	Service string `json:"service,omitempty"`
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
 	NAT     string `json:"nat,omitempty"`  // NAT that should have translated it
-	// Endpoint is the Endpoint on whose device the packet arrived, or was to leave.
+	// Endpoint is the Endpoint on whose device the packet arrived, or was to be sent.
 	Endpoint string `json:"endpoint,omitempty"`
 	Length   int    `json:"length"` // bytes of the frame
 }
@@ -81,7 +81,7 @@ type FirewallEvent struct {
 	Length int `json:"length"` // bytes of the frame
 }
 
-// Packet is a packet that was seen on a hook.
+// Packet is a packet that was seen at a hook.
 type Packet struct {
 	Device   string `json:"device"`
 	Hook     string `json:"hook"` // ingress, egress
@@ -98,25 +98,25 @@ type ConnectionEvent struct {
 
 // EventsListParams are the parameters of events.list.
 type EventsListParams struct {
-	// Since is a time by the daemon's clock, as in RFC 3339; empty: all events that are kept.
+	// Since is a time by the daemon's clock, in RFC 3339 format; empty: all events that are kept.
 	Since    string   `json:"since,omitempty"`
 	Topics   []string `json:"topics,omitempty"` // empty: all topics
-	Limit    int      `json:"limit,omitempty"`  // 0: as many as fit the reply
+	Limit    int      `json:"limit,omitempty"`  // 0: as many as fit in the reply
 	Continue string   `json:"continue,omitempty"`
 }
 
-// EventsListResult answers events.list.
+// EventsListResult is the result of events.list.
 type EventsListResult struct {
 	Items []PastEvent `json:"items"` // in the order in which they were published
-	// Complete is, for each requested topic, the time since which events are kept: the start of
-	// the daemon, or later if events made room for newer ones.
+	// Complete is, for each requested topic, the time since which events are kept: the start of the
+	// daemon, or later if older events were discarded to make room for newer ones.
 	Complete map[string]string `json:"complete"`
 	Continue string            `json:"continue,omitempty"` // empty: this is the last page
 }
 
 // PastEvent is an event with its topic and the time when it was published.
 type PastEvent struct {
-	Time  string          `json:"time"` // by the daemon's clock, as in RFC 3339
+	Time  string          `json:"time"` // by the daemon's clock, in RFC 3339 format
 	Topic string          `json:"topic"`
 	Event json.RawMessage `json:"event"`
 }

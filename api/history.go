@@ -12,8 +12,8 @@ const (
 // PendingConfirm describes a change that is rolled back at a deadline unless it is confirmed.
 type PendingConfirm struct {
 	Revision uint64   `json:"revision"`
-	Joined   []uint64 `json:"joined,omitempty"` // the earlier revisions that are confirmed or rolled back together with Revision, oldest first
-	Until    string   `json:"until"`            // by the daemon's clock, as in RFC 3339
+	Joined   []uint64 `json:"joined,omitempty"` // earlier revisions that are confirmed or rolled back together with Revision, oldest first
+	Until    string   `json:"until"`            // by the daemon's clock, in RFC 3339 format
 	Left     Duration `json:"left"`             // remaining time; 0: it is being rolled back
 	Author
 }
@@ -27,11 +27,10 @@ type Author struct {
 
 // RollbackParams are the parameters of rollback, with either Revision or Undo.
 type RollbackParams struct {
-	// Revision is the revision to return to: the objects of all owners except file and cni become
-	// as they were then.
+	// Revision is the revision to return to: the objects of all owners except file and cni are
+	// restored to their state at that revision.
 	Revision *uint64 `json:"revision,omitempty"`
-	// Undo is the revision of the change that waits to be confirmed: only this change is rolled
-	// back.
+	// Undo is the revision of the pending change: only this change is rolled back.
 	Undo uint64 `json:"undo,omitempty"`
 	// Owner limits the rollback to the objects of this owner; only with Revision.
 	Owner string `json:"owner,omitempty"`
@@ -40,23 +39,23 @@ type RollbackParams struct {
 
 // ConfirmParams are the parameters of confirm.
 type ConfirmParams struct {
-	Revision uint64 `json:"revision"` // of the change that waits to be confirmed
+	Revision uint64 `json:"revision"` // the pending change
 }
 
-// ConfirmResult answers confirm.
+// ConfirmResult is the result of confirm.
 type ConfirmResult struct {
-	Revision uint64 `json:"revision"` // is permanent now
+	Revision uint64 `json:"revision"` // is now permanent
 }
 
 // HistoryParams are the parameters of history.
 type HistoryParams struct {
 	// Revision selects one revision, with its changes; zero: all known revisions.
 	Revision uint64 `json:"revision,omitempty"`
-	Limit    int    `json:"limit,omitempty"` // 0: as many as fit the reply
+	Limit    int    `json:"limit,omitempty"` // 0: as many as fit in the reply
 	Continue string `json:"continue,omitempty"`
 }
 
-// HistoryResult answers history.
+// HistoryResult is the result of history.
 type HistoryResult struct {
 	Revision uint64         `json:"revision"`           // the daemon's
 	Oldest   uint64         `json:"oldest"`             // the oldest revision that rollback can return to
@@ -69,20 +68,20 @@ type HistoryResult struct {
 type HistoryEntry struct {
 	Revision uint64 `json:"revision"`
 	Previous uint64 `json:"previous"` // the revision before it
-	Time     string `json:"time"`     // by the daemon's clock, as in RFC 3339
+	Time     string `json:"time"`     // by the daemon's clock, in RFC 3339 format
 	Author
-	Owners   []string       `json:"owners,omitempty"`   // of the objects, at most 8 of them
+	Owners   []string       `json:"owners,omitempty"`   // owners of the objects, at most 8 of them
 	Summary  map[string]int `json:"summary"`            // number of changes by action
 	Restored uint64         `json:"restored,omitempty"` // the revision that a rollback returned to
 	Confirm  string         `json:"confirm,omitempty"`  // waiting, confirmed, rolled-back; empty: none
 }
 
-// HistoryDiff is the change of one object by a revision.
+// HistoryDiff is what a revision changed in one object.
 type HistoryDiff struct {
 	ObjectChange
 	Before *Object `json:"before,omitempty"` // nil: the object did not exist
 	After  *Object `json:"after,omitempty"`  // nil: the object was deleted
-	// Cut is set if Before and After are too large for a reply: get returns them, with this
-	// revision and the previous one.
+	// Cut is set if Before and After are too large for a reply: get returns them if called with
+	// this revision and with the previous one.
 	Cut bool `json:"cut,omitempty"`
 }

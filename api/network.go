@@ -2,13 +2,13 @@
 
 package api
 
-// BridgeSpec is a bridge of the kernel in the switch's network namespace.
+// BridgeSpec is a kernel bridge in the switch's network namespace.
 type BridgeSpec struct {
 	Device        string       `json:"device"`
 	VLANFiltering bool         `json:"vlanFiltering,omitempty"`
-	Addresses     []string     `json:"addresses,omitempty"` // of the bridge device: address/length
+	Addresses     []string     `json:"addresses,omitempty"` // addresses of the bridge device: address/length
 	Ports         []BridgePort `json:"ports,omitempty"`
-	Ageing        Duration     `json:"ageing,omitempty"` // of learnt MACs; default 5m
+	Ageing        Duration     `json:"ageing,omitempty"` // ageing time for learnt MACs; default 5m
 	MTU           int          `json:"mtu,omitempty"`    // bytes; default: the kernel chooses
 }
 
@@ -20,7 +20,7 @@ type BridgePort struct {
 	// without VLANs, else 0.
 	PVID     *int  `json:"pvid,omitempty"`
 	VLANs    Words `json:"vlans,omitempty"`    // tagged in both directions: 100, "200-299"
-	Untagged Words `json:"untagged,omitempty"` // leave without a tag; default: the PVID
+	Untagged Words `json:"untagged,omitempty"` // egress untagged; default: the PVID
 	Isolated bool  `json:"isolated,omitempty"` // exchanges no frames with other isolated ports
 }
 
@@ -32,7 +32,7 @@ type RouteSpec struct {
 	// Via and Device are the only next hop; NextHops contains several.
 	Via      string    `json:"via,omitempty"`
 	Device   string    `json:"device,omitempty"`
-	Peer     string    `json:"peer,omitempty"` // name of the Peer that it leads to
+	Peer     string    `json:"peer,omitempty"` // name of the Peer that the route leads to
 	NextHops []NextHop `json:"nexthops,omitempty"`
 	Metric   uint32    `json:"metric,omitempty"` // lower first; 0: the kernel's default
 	Source   string    `json:"source,omitempty"` // source address of the node's own packets; default: the kernel chooses
@@ -58,30 +58,29 @@ const (
 var NetworkViews = []string{NetworkBridges, NetworkFDB, NetworkNeighbors, NetworkRoutes}
 
 // NetworkListParams are the parameters of network.list. The order of entries is the kernel's; an
-// entry that is added or removed meanwhile, or its neighbour in the list, may be missed or
-// returned twice.
+// entry that is added or removed meanwhile, or an adjacent entry, may be missed or returned twice.
 type NetworkListParams struct {
 	What     string `json:"what"`            // bridges, fdb, neighbors, routes
 	Netns    string `json:"netns,omitempty"` // host, switch; empty: both
-	Limit    int    `json:"limit,omitempty"` // 0: as many as fit the reply
+	Limit    int    `json:"limit,omitempty"` // 0: as many as fit in the reply
 	Continue string `json:"continue,omitempty"`
 }
 
-// NetworkListResult answers network.list.
+// NetworkListResult is the result of network.list.
 type NetworkListResult struct {
 	Items    []NetworkEntry `json:"items"`
 	Continue string         `json:"continue,omitempty"`
 }
 
-// NetworkEntry is an entry of the kernel's own forwarding state, whichever program added it. The
-// set fields depend on What.
+// NetworkEntry is an entry of the kernel's own forwarding state, whichever program added it. What
+// determines which fields are set.
 type NetworkEntry struct {
 	Netns  string `json:"netns"`            // host, switch
 	Device string `json:"device,omitempty"` // the bridge; the port of a MAC; the link of a neighbour
 	// Origin is the program that added it: loxilight, kernel, other, or the name of a routing
 	// protocol.
 	Origin string `json:"origin"`
-	Object string `json:"object,omitempty"` // Kind/name that it belongs to
+	Object string `json:"object,omitempty"` // the object that it belongs to, as Kind/name
 
 	Up            bool          `json:"up,omitempty"`            // bridges
 	VLANFiltering bool          `json:"vlanFiltering,omitempty"` // bridges
@@ -96,7 +95,7 @@ type NetworkEntry struct {
 
 	Prefix   string    `json:"prefix,omitempty"`   // routes, as are the fields below
 	Type     string    `json:"type,omitempty"`     // unicast, blackhole, unreachable, prohibit
-	NextHops []NextHop `json:"nexthops,omitempty"` // of a unicast route
+	NextHops []NextHop `json:"nexthops,omitempty"` // next hops of a unicast route
 	Metric   uint32    `json:"metric,omitempty"`
 	Source   string    `json:"source,omitempty"`
 	MTU      int       `json:"mtu,omitempty"` // bridges, routes
@@ -108,5 +107,5 @@ type NetworkPort struct {
 	Up       bool     `json:"up,omitempty"`
 	PVID     uint16   `json:"pvid,omitempty"`
 	VLANs    []string `json:"vlans,omitempty"`    // tagged: numbers and ranges
-	Untagged []string `json:"untagged,omitempty"` // leave without a tag
+	Untagged []string `json:"untagged,omitempty"` // egress untagged
 }

@@ -99,20 +99,20 @@ type ServiceSpec struct {
 	SourceRanges []string     `json:"sourceRanges,omitempty"` // prefixes of permitted clients; empty: all
 	Health       *HealthCheck `json:"health,omitempty"`       // nil: none
 	IdleTimeout  *IdleTimeout `json:"idleTimeout,omitempty"`
-	// NoBackend is the treatment of new connections while there is no backend for them: reject
+	// NoBackend is the treatment of new connections while no backend is available: reject
 	// (default), drop.
 	NoBackend string `json:"noBackend,omitempty"`
-	// Divert balances connections of some clients as if they were for other Services.
+	// Divert balances connections from some clients as if they were to other Services.
 	Divert []Divert `json:"divert,omitempty"`
-	// Announce makes the node answer ARP and neighbour solicitations on its uplinks for the
-	// frontends' addresses.
+	// Announce makes the node answer ARP requests and neighbour solicitations for the frontends'
+	// addresses on its uplinks.
 	Announce bool `json:"announce,omitempty"`
-	// OtherPorts is the treatment of packets to the frontends' addresses that belong to no
-	// Service: pass (default), reject (default with Announce), drop.
+	// OtherPorts is the treatment of packets to the frontends' addresses that match no Service:
+	// pass (default), reject (default with Announce), drop.
 	OtherPorts string `json:"otherPorts,omitempty"`
 }
 
-// Divert balances connections of clients as if they were for another Service.
+// Divert balances connections from some clients as if they were to another Service.
 type Divert struct {
 	Sources []string `json:"sources"` // prefixes of the clients; the longest that matches decides
 	Service string   `json:"service"` // name of the other Service
@@ -123,16 +123,16 @@ type Backend struct {
 	Address string `json:"address"`          // address:port
 	Weight  *int   `json:"weight,omitempty"` // 0 to 65535, default 1; 0: no new connections
 	// State: active (default), draining (keeps its connections, gets no new ones), down (like
-	// draining, but its UDP connections end at once).
+	// draining, but its UDP connections end immediately).
 	State string `json:"state,omitempty"`
 }
 
-// Affinity sends a client to the same backend again.
+// Affinity sends a client to the backend of its last connection.
 type Affinity struct {
 	Timeout Duration `json:"timeout"` // since the client's last new connection; 1s to 24h
 }
 
-// HealthCheck finds out whether a backend serves.
+// HealthCheck determines whether a backend can serve.
 type HealthCheck struct {
 	Type      string   `json:"type"`                // tcp, http, https, ping
 	Path      string   `json:"path,omitempty"`      // http and https; default /

@@ -4,18 +4,18 @@ package api
 
 // PodNetworkSpec is this node's part of a network of pods.
 type PodNetworkSpec struct {
-	// Subnets are this node's subnets: one of IPv4, one of IPv6, or both. The first address of each
-	// belongs to the switch and is the pods' gateway, the second one belongs to the node.
+	// Subnets are this node's subnets: one for IPv4, one for IPv6, or both. The first address of
+	// each belongs to the switch and is the pods' gateway, the second one belongs to the node.
 	Subnets []string `json:"subnets"`
 	Bridge  string   `json:"bridge,omitempty"` // device of the pods' bridge; default hsvlan110
 	MTU     int      `json:"mtu,omitempty"`    // bytes; default: the smallest of the uplinks and Tunnels
-	// Masquerade translates the source of packets from pods to other destinations into the node's
-	// address; nil: no translation.
+	// Masquerade translates the source of packets from pods to destinations other than pods to the
+	// node's address; nil: no translation.
 	Masquerade *PodMasquerade `json:"masquerade,omitempty"`
 }
 
 // PodMasquerade selects the pods' connections that get the node's address: those that leave the
-// node by an uplink, to destinations other than pods.
+// node through an uplink for destinations other than pods.
 type PodMasquerade struct {
 	Enabled bool     `json:"enabled"`
 	Except  []string `json:"except,omitempty"` // further destinations that see the pods' own addresses: addresses, prefixes
@@ -37,21 +37,21 @@ type PodSubnet struct {
 	Size    uint64 `json:"size"`    // addresses available for pods, at most 2^53
 }
 
-// AddressesListParams are the parameters of addresses.list. Leases are in the order of their
-// networks and owners.
+// AddressesListParams are the parameters of addresses.list. Leases are ordered by network, then by
+// owner.
 type AddressesListParams struct {
 	Network  string `json:"network,omitempty"` // name of a PodNetwork; empty: all
-	Limit    int    `json:"limit,omitempty"`   // 0: as many as fit the reply
+	Limit    int    `json:"limit,omitempty"`   // 0: as many as fit in the reply
 	Continue string `json:"continue,omitempty"`
 }
 
-// AddressesListResult answers addresses.list.
+// AddressesListResult is the result of addresses.list.
 type AddressesListResult struct {
 	Items    []AddressLease `json:"items"`
 	Continue string         `json:"continue,omitempty"` // empty: this is the last page
 }
 
-// AddressLease assigns addresses of a PodNetwork to an interface of a container.
+// AddressLease assigns addresses of a PodNetwork to a container's interface.
 type AddressLease struct {
 	Network     string   `json:"network"`
 	Addresses   []string `json:"addresses"` // each with the length of its subnet

@@ -3,12 +3,12 @@
 package api
 
 // Match selects packets by their fields on arrival, before any translation. An empty field matches
-// everything; one member of a list must match, and all fields must match.
+// everything; at least one member of each list must match, and all fields must match.
 type Match struct {
 	Source      Words  `json:"source,omitempty"`      // addresses, prefixes, group:NAME
 	Destination Words  `json:"destination,omitempty"` // the same
 	Protocol    Words  `json:"protocol,omitempty"`    // tcp, udp, sctp, icmp, icmpv6, gre, …, or a number
-	Ports       Words  `json:"ports,omitempty"`       // of the destination: 80, "8000-8100"
+	Ports       Words  `json:"ports,omitempty"`       // destination ports: 80, "8000-8100"
 	SourcePorts Words  `json:"sourcePorts,omitempty"`
 	ICMP        Words  `json:"icmp,omitempty"`     // "echo-request", 3, "3/4": type, or type/code
 	TCPFlags    string `json:"tcpFlags,omitempty"` // "syn,!ack": flags that must be set, and with ! flags that must not be set
@@ -36,7 +36,7 @@ type NATSpec struct {
 	Priority *int32     `json:"priority,omitempty"` // lower first; default 1000
 	Match    *Match     `json:"match,omitempty"`    // nil: every connection
 	To       *NATTarget `json:"to,omitempty"`
-	OneToOne bool       `json:"oneToOne,omitempty"` // each address gets one of its own, prefix by prefix
+	OneToOne bool       `json:"oneToOne,omitempty"` // each address is mapped to an address of its own, prefix by prefix
 	Mapping  string     `json:"mapping,omitempty"`  // address-and-port-dependent (default), endpoint-independent
 	// Filtering defines which remote hosts may use a mapping; values as for Mapping.
 	Filtering string `json:"filtering,omitempty"`

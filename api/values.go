@@ -6,16 +6,16 @@ package api
 // value is its default. The daemon and its clients use these lists, so that each word is defined
 // once.
 var (
-	Algorithms    = []string{"maglev", "random", "round-robin", "least-connections", "source-hash"} // of a Service
+	Algorithms    = []string{"maglev", "random", "round-robin", "least-connections", "source-hash"} // algorithm of a Service
 	SourceModes   = []string{"auto", "keep", "snat"}                                                // source of a Service
 	NoBackends    = []string{"reject", "drop"}                                                      // noBackend of a Service
 	OtherPorts    = []string{"pass", "reject", "drop"}                                              // otherPorts of a Service
 	BackendStates = []string{"active", "draining", "down"}
 	HealthTypes   = []string{"tcp", "http", "https", "ping"} // required
 
-	Netns    = []string{"host", "switch"}                   // of an Interface, a Route, and network.list
-	Roles    = []string{"uplink", "port", "host", "tunnel"} // of an Interface
-	XDPModes = []string{"off", "generic", "native"}         // of an Interface
+	Netns    = []string{"host", "switch"}                   // netns of an Interface, a Route, and network.list
+	Roles    = []string{"uplink", "port", "host", "tunnel"} // role of an Interface
+	XDPModes = []string{"off", "generic", "native"}         // xdp of an Interface
 
 	RouteTypes  = []string{"unicast", "blackhole", "unreachable", "prohibit"}
 	TunnelTypes = []string{"vxlan", "geneve", "gre"}
@@ -23,7 +23,7 @@ var (
 	NATTypes        = []string{"snat", "dnat", "masquerade"}                         // required
 	NATBehaviours   = []string{"address-and-port-dependent", "endpoint-independent"} // mapping and filtering of a NAT
 	FirewallActions = []string{"allow", "deny", "reject"}                            // required
-	FirewallHooks   = []string{"forward", "input", "output"}                         // default: all at which the match is known
+	FirewallHooks   = []string{"forward", "input", "output"}                         // default: all at which the fields of the match are known
 )
 
 // Owners are the owners with a predefined meaning.
@@ -32,8 +32,8 @@ var Owners = []string{OwnerCLI, OwnerFile, OwnerK8s, OwnerCNI}
 // Protocols are the common protocols of a Match, which also accepts others, by name or number.
 var Protocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6", "gre", "esp", "ah"}
 
-// ConnectionProtocols are the protocols that the data plane tracks, ServiceProtocols are the
-// protocols of the frontends of Services.
+// ConnectionProtocols are the protocols that the data plane tracks. ServiceProtocols are the
+// protocols of Services' frontends.
 var (
 	ConnectionProtocols = Protocols[:5]
 	ServiceProtocols    = Protocols[:3]

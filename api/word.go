@@ -13,7 +13,7 @@ import (
 // "8000-8100", "echo-request".
 type Word string
 
-// MarshalJSON implements [json.Marshaler]: a number is written as one.
+// MarshalJSON implements [json.Marshaler]: a number is written as a number.
 func (w Word) MarshalJSON() ([]byte, error) {
 	if n, err := strconv.ParseUint(string(w), 10, 32); err == nil && strconv.FormatUint(n, 10) == string(w) {
 		return []byte(w), nil
@@ -68,8 +68,8 @@ func (w Words) Strings() []string {
 }
 
 // Member is a member of an AddressGroup: an address, a prefix, a range of addresses, or group:NAME
-// for another group. Endpoints selected by their labels are an object, {"labels": {…}}, which Text
-// then contains verbatim.
+// for another group. A selection of Endpoints by their labels is an object, {"labels": {…}}, which
+// Text contains verbatim.
 type Member struct{ Text string }
 
 // MarshalJSON implements [json.Marshaler].

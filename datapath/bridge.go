@@ -10,14 +10,14 @@ import (
 // BridgeName identifies a [Bridge].
 type BridgeName string
 
-// Bridge is a bridge of the kernel in the switch's network namespace. The configured ports,
-// addresses and VLANs are applied; those that other programs add stay.
+// Bridge is a kernel bridge in the switch's network namespace. The configured ports, addresses and
+// VLANs are applied; any that other programs add are kept.
 type Bridge struct {
 	Device        string
 	VLANFiltering bool
 	Addresses     []netip.Prefix // of the bridge device, host bits kept
 	Ports         []BridgePort
-	Ageing        time.Duration // of learnt MACs; 0: the kernel's 300 s
+	Ageing        time.Duration // of learnt MACs; 0: the kernel's default, 300 s
 	MTU           int           // bytes; 0: the kernel chooses
 }
 
@@ -36,12 +36,12 @@ type VLANRange struct{ First, Last uint16 }
 // RouteName identifies a [Route].
 type RouteName string
 
-// RouteType is the treatment of packets that match a route.
+// RouteType defines how packets that match a route are handled.
 type RouteType uint8
 
 // The types of routes.
 const (
-	RouteUnicast     RouteType = iota // go to a next hop
+	RouteUnicast     RouteType = iota // are sent to a next hop
 	RouteBlackhole                    // are dropped silently
 	RouteUnreachable                  // are rejected: host unreachable
 	RouteProhibit                     // are rejected: administratively prohibited
@@ -69,8 +69,8 @@ type NextHop struct {
 // LinkName identifies a [Link].
 type LinkName string
 
-// Link is an existing device, whichever program created it, and its configured settings: it is up,
-// and has these addresses in addition to other programs' addresses.
+// Link is an existing device, whichever program created it, and the settings configured for it: it
+// is up, and has these addresses in addition to any that other programs added.
 type Link struct {
 	Device    string
 	Switch    bool           // in the switch's network namespace rather than the host's

@@ -33,12 +33,12 @@ type Connection struct {
 	Backend  BackendAddr // the zero value: none
 }
 
-// Way is the path of the packets of one direction.
+// Way is the path that the packets of one direction take.
 type Way struct {
 	Tracked bool       // takes the fast path
 	Why     string     // otherwise: the slow-path reason
-	Device  string     // tracked: by which the packets leave
-	VLAN    uint16     // tracked: of the packets when they leave; 0: untagged
+	Device  string     // tracked: the egress device
+	VLAN    uint16     // tracked: the VLAN on egress; 0: untagged
 	Peer    PeerName   // tracked: the packets are encapsulated for it; empty: no peer
 	Tunnel  TunnelName // to that peer
 }

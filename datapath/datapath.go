@@ -23,8 +23,8 @@ var ErrUnsupported = errors.New("not supported by this data plane")
 // The object is pending rather than invalid, so retrying makes sense.
 var ErrAbsent = errors.New("does not exist")
 
-// Absentf returns an [ErrAbsent] with a self-contained text: for example where the wanted object is
-// instead, or which command helps.
+// Absentf returns an [ErrAbsent] with a self-contained message, for example where the wanted object
+// is instead, or which command helps.
 func Absentf(format string, args ...any) error { return &absentError{fmt.Sprintf(format, args...)} }
 
 type absentError struct{ text string }
@@ -44,20 +44,20 @@ var ErrCapacity = errors.New("table full")
 
 // Table is the part of a data plane that holds one kind of object.
 //
-// Every method is idempotent: a caller that crashed half way starts again. Methods of one Table are
+// Every method is idempotent: a caller that crashed halfway starts again. Methods of one Table are
 // not safe for concurrent use; different Tables are.
 type Table[K comparable, V any] interface {
 	// Update sets key to value, and creates it if necessary. No packet sees a mixture of the old
 	// and the new value.
 	Update(ctx context.Context, key K, value V) error
-	// Delete removes key. Removing a key that does not exist is no error.
+	// Delete removes key. Removing a key that does not exist is not an error.
 	Delete(ctx context.Context, key K) error
-	// Keys yields the current keys of the data plane, including those left by an earlier run of the
-	// daemon.
+	// Keys yields the current keys of the data plane, including keys that an earlier run of the
+	// daemon left.
 	Keys(ctx context.Context) iter.Seq2[K, error]
 	// Verify compares what the kernel holds for key with what Update last wrote, and reports
 	// whether they are equal. They differ if another program changed the kernel's state. The error
-	// wraps ErrOutdated if no program changed it, but Update would write something else now.
+	// wraps ErrOutdated if no program changed it, but Update would now write a different value.
 	Verify(ctx context.Context, key K) (bool, error)
 }
 
@@ -97,12 +97,12 @@ type DataPlane interface {
 	// under the name of their port.
 	Endpoints() Table[EndpointName, Endpoint]
 	Services() ServiceTable
-	// Firewall has at most one row, [NodeSet]; so has NAT. An error of Update in one rule or group
-	// is a [*RuleError].
+	// Firewall has at most one row, whose key is [NodeSet]; so does NAT. If one rule or group is at
+	// fault, Update returns a [*RuleError].
 	Firewall() RuleTable[FirewallSet]
 	NAT() RuleTable[NATSet]
-	// Tunnels and Peers define which packets are encapsulated and for whom. The data plane holds
-	// only peers with a tunnel.
+	// Tunnels and Peers define which packets are encapsulated, and for which peers. The data plane
+	// holds only peers with a tunnel.
 	Tunnels() Table[TunnelName, Tunnel]
 	Peers() Table[PeerName, Peer]
 	Connections() Connections
@@ -116,8 +116,8 @@ type DataPlane interface {
 
 // Connections is the table of tracked connections. Safe for concurrent use.
 type Connections interface {
-	// List returns connections that match f, at most limit, from cursor on (empty:
-	// from the start), and the cursor of the next page (empty: no more).
+	// List returns at most limit connections that match f, starting at cursor (empty: the
+	// beginning), and the cursor of the next page (empty: there are no more).
 	List(ctx context.Context, f ConnectionFilter, cursor string, limit int) ([]Connection, string, error)
 	// Flush ends the connections that match f and returns their number.
 	Flush(ctx context.Context, f ConnectionFilter) (uint64, error)
@@ -150,7 +150,7 @@ type Telemetry interface {
 	// switch's network namespace, without loopback and link-local addresses.
 	LocalAddrs() []netip.Addr
 	// Devices returns the devices of the switch's network namespace or of the host's, keyed by the
-	// names by which rules match them; nil: unknown. The caller must not change the map.
+	// names that rules use for them; nil: unknown. The caller must not change the map.
 	Devices(inSwitch bool) map[string]Device
 	// Announces reports whether the node replies to ARP and neighbour discovery for a service
 	// address that must be announced.
@@ -166,13 +166,13 @@ type Telemetry interface {
 	// Usage returns how full each table is, keyed by its name in the configuration.
 	Usage(ctx context.Context) (map[string]Usage, error)
 	// Repairs returns how often the data plane itself repaired changes by other programs, not
-	// counting the repairs of rows of its tables.
+	// counting repairs of table rows.
 	Repairs() uint64
-	// Changed is signalled when another program changed something of ours, or a device was added or
-	// removed: a round is due. It is never closed.
+	// Changed is signalled when another program has changed our kernel state, or a device was added
+	// or removed: a round of reconciliation is due. It is never closed.
 	Changed() <-chan struct{}
-	// Samples delivers samples of drops and connections until ctx ends. Only one reader at a time
-	// is allowed; samples that are not read in time are lost and counted.
+	// Samples delivers samples of drops and connections until ctx is done. Only one reader at a
+	// time is allowed; samples that are not read in time are lost and counted.
 	Samples(ctx context.Context, each func(Sample)) error
 }
 
@@ -192,7 +192,7 @@ type Hop struct {
 	Device string     // empty: the kernel's routes choose it
 	Switch bool       // in the switch's network namespace rather than the host's
 	// From describes the origin of the packets, because routing rules (ip rule) may select routes
-	// by it. The zero value means packets of the node itself.
+	// by it. The zero value means the node's own packets.
 	From Arrival
 }
 
@@ -219,7 +219,7 @@ type Features struct {
 	Layout    int               // version of the pinned maps
 	Hooks     []Hook            // attached programs
 	Fallbacks map[string]string // reason by unused feature
-	Warnings  []string          // faults that no object's status contains
+	Warnings  []string          // faults that are not in any object's status
 }
 
 // Hook is one program attached to one device.
@@ -270,7 +270,7 @@ func DefaultTables() Tables {
 }
 
 const (
-	// plenty is the memory from which tables have their full sizes: machines with nominally 16 GB
+	// plenty is the memory with which tables reach their full sizes: machines with nominally 16 GB
 	// report slightly less.
 	plenty = 14 << 30
 	// mostHalvings limits how small the tables become: 1/64 of their full sizes.
@@ -278,9 +278,9 @@ const (
 )
 
 // TablesFor returns the sizes for a node with that many bytes of memory: the sizes of
-// [DefaultTables] from plenty on, halved for each halving of the memory below that. All tables
-// together take at most 1/12 of the memory when they are created, and 1/8 when they are full; more
-// only if the memory is less than 448 MiB.
+// [DefaultTables] if it has plenty, halved for each halving of the memory below that constant. All
+// tables together take at most 1/12 of the memory when they are created, and 1/8 when they are
+// full; more only if the memory is less than 448 MiB.
 func TablesFor(memory uint64) Tables {
 	halvings := 0
 	for memory < plenty>>halvings && halvings < mostHalvings {
@@ -318,7 +318,7 @@ type BackendCounters struct {
 
 // RuleCounters count the decisions of a rule since it took effect.
 type RuleCounters struct {
-	Packets, Bytes uint64 // evaluated packets that matched it first; not later ones of a connection
+	Packets, Bytes uint64 // packets whose first match it was; not later packets of a connection
 	Connections    uint64 // that it opened
 }
 
@@ -353,6 +353,6 @@ type Config struct {
 	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best available.
 	Attach  string
 	Version string // of loxilight; stored with the pins, for messages
-	// SweepInterval is the interval of sweeps over all connections; 0: 5 s.
+	// SweepInterval is the interval between sweeps over all connections; 0: 5 s.
 	SweepInterval time.Duration
 }

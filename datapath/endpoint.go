@@ -35,8 +35,9 @@ type Endpoint struct {
 	Routes    []Route      // to endpoint addresses that its network routes elsewhere
 }
 
-// EndpointJoiner is a table of endpoints that must be notified when the device of an endpoint has
-// become a port of its bridge: from then on, the kernel bridges or routes its packets.
+// EndpointJoiner is a table of endpoints. The table must be notified when an endpoint's device has
+// become a port of its bridge: from then on, the kernel bridges or routes the packets of that
+// device.
 type EndpointJoiner interface {
 	Joined(name EndpointName) error
 }

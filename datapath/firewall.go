@@ -7,7 +7,7 @@ import "net/netip"
 // PortRange is the range First to Last, both from 0 to 65535, in host byte order.
 type PortRange struct{ First, Last uint16 }
 
-// ICMPMatch matches a type of ICMP or ICMPv6 messages, and a code unless AnyCode is set.
+// ICMPMatch matches ICMP or ICMPv6 messages of one type, and of one code unless AnyCode is set.
 type ICMPMatch struct {
 	Type, Code uint8
 	AnyCode    bool
@@ -45,7 +45,7 @@ type AddressGroup struct{ Prefixes []netip.Prefix }
 // RuleName identifies a [FirewallRule].
 type RuleName string
 
-// FirewallAction is the treatment of a packet that a rule matches.
+// FirewallAction defines what happens to a packet that a rule matches.
 type FirewallAction uint8
 
 // The actions.
@@ -55,7 +55,7 @@ const (
 	ActionReject                // dropped with a reply: RST, or ICMP administratively prohibited
 )
 
-// String returns the name of an action in the API.
+// String returns the name of the action in the API.
 func (a FirewallAction) String() string { return [...]string{"allow", "deny", "reject"}[a] }
 
 // FirewallHook is the set of packet paths to which a rule applies.
@@ -86,7 +86,7 @@ type FirewallRule struct {
 }
 
 // FirewallSet is the complete configuration of the firewall: it takes effect as a whole or not at
-// all. A rule that refers to a group that does not exist is a [*RuleError].
+// all. A reference to a group that does not exist is reported as a [*RuleError].
 type FirewallSet struct {
 	Rules  map[RuleName]FirewallRule
 	Groups map[GroupName]AddressGroup

@@ -10,7 +10,7 @@ type InspectOptions struct {
 	// Ports are the configured ports: their devices are examined whether or not programs are
 	// attached.
 	Ports map[PortName]Port
-	PID   int // of the daemon, if it runs: it keeps maps open
+	PID   int // of the daemon, if it is running: it keeps maps open
 	// Targets are addresses whose route out of the node is looked up.
 	Targets []netip.Addr
 }
@@ -23,27 +23,27 @@ type Inspection struct {
 	Ports   []InspectedPort
 	Devices []InspectedDevice // of Ports and of the configured ports
 	Found   map[string]Device // all devices of the host
-	Filters []InspectedFilter // with the name of ours, but without a pin of this instance
+	Filters []InspectedFilter // named like our filters, but not pinned by this instance
 	Routes  map[netip.Addr]InspectedRoute
 	// NoSwitch is set if the network namespace of the switch does not exist.
 	NoSwitch bool
-	// ForwardDrops are the chains of netfilter whose policy drops packets that the host forwards.
+	// ForwardDrops are the netfilter chains whose policy drops packets that the host forwards.
 	ForwardDrops []string
-	// Siblings are the pin folders of other instances next to PinDir.
+	// Siblings are the pin directories of other instances, next to PinDir.
 	Siblings []InspectedSibling
-	Unseen   map[string]string // reason by unreadable state
+	Unseen   map[string]string // the reason, by the state that could not be read
 }
 
-// InspectedLayout is one folder of pinned maps.
+// InspectedLayout is one directory of pinned maps.
 type InspectedLayout struct {
 	Path    string
-	Current bool // of this version
+	Current bool // belongs to this version
 	Maps    int
 	Bytes   uint64   // of memory that its maps use
-	Ports   int      // pin folders of ports in it
-	Missing []string // maps that a folder of this version should have
+	Ports   int      // pin directories of ports in it
+	Missing []string // maps that a directory of this version should contain
 	Resized []string // maps whose resizing was interrupted
-	Strange []string // foreign files among the pins
+	Strange []string // other programs' files among the pins
 	Sizes   map[string]InspectedSize
 	// Repin restores missing pins of maps that attached programs or the daemon hold; nil: no pin
 	// is missing.
@@ -53,17 +53,17 @@ type InspectedLayout struct {
 // InspectedSize is the actual and configured size of a map if they differ.
 type InspectedSize struct{ Is, Want uint32 }
 
-// InspectedPort is the pin folder of a port.
+// InspectedPort is the pin directory of a port.
 type InspectedPort struct {
 	Name    PortName
 	Path    string
-	Current bool // of the layout of this version
+	Current bool // belongs to the layout of this version
 	Switch  bool
 	Index   int    // of the device; 0: the device was deleted
 	Device  string // its name; empty: the device was deleted
 	Hooks   []InspectedHook
 	Unknown bool // not all of its pins could be read
-	// Remove removes the folder of a device that was deleted; nil: the device exists.
+	// Remove removes the directory of a device that was deleted; nil: the device exists.
 	Remove func() error
 }
 
@@ -83,13 +83,13 @@ type InspectedDevice struct {
 	Type   string // such as veth
 	Index  int
 	XDP    *ChainProgram
-	VLANs  []string // VLAN devices of the kernel on it
+	VLANs  []string // kernel VLAN devices on it
 	// TagsHidden is set if the device strips VLAN tags from frames, so that XDP programs do not see
 	// them.
 	TagsHidden bool
-	Ingress    []ChainProgram // tcx programs first, then filters of clsact
+	Ingress    []ChainProgram // tcx programs first, then clsact filters
 	Egress     []ChainProgram
-	// IngressQdisc is set if the device has the qdisc ingress instead of clsact.
+	// IngressQdisc is set if the device has the ingress qdisc instead of clsact.
 	IngressQdisc bool
 }
 
@@ -102,13 +102,13 @@ type ChainProgram struct {
 	Detail  string // such as "priority 10" or "generic"
 }
 
-// InspectedFilter is a filter with the name of ours.
+// InspectedFilter is a filter that is named like our filters.
 type InspectedFilter struct {
 	Device  string
 	Switch  bool
 	Hook    string // tc-ingress, tc-egress
 	Program uint32
-	// Holder is the user of its maps: another folder of pins, or a process; empty: none.
+	// Holder is what uses its maps: a different pin directory, or a process; empty: nothing.
 	Holder string
 	// Remove removes the filter; nil: it has a holder.
 	Remove func() error
@@ -121,10 +121,10 @@ type InspectedRoute struct {
 	Error  string // why no route exists
 }
 
-// InspectedSibling is the pin folder of another instance.
+// InspectedSibling is the pin directory of another instance.
 type InspectedSibling struct {
 	Path     string
 	Attached int // programs
-	// Remove removes the folder; nil: it has attached programs.
+	// Remove removes the directory; nil: it has attached programs.
 	Remove func() error
 }

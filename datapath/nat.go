@@ -14,7 +14,7 @@ type NATType uint8
 const (
 	SNAT       NATType = iota // the source, to an address of a pool
 	DNAT                      // the destination
-	Masquerade                // the source, to the address of the device by which the packet leaves
+	Masquerade                // the source, to the address of the egress device
 )
 
 // NATBehaviour defines how a mapping, or its filter, depends on the remote host (RFC 4787, sections
@@ -45,7 +45,7 @@ type NAT struct {
 	Ports     []PortRange
 	OneToOne  bool
 	Mapping   NATBehaviour // SNAT, Masquerade
-	Filtering NATBehaviour // SNAT, Masquerade; EndpointIndependent needs such a Mapping
+	Filtering NATBehaviour // SNAT, Masquerade; EndpointIndependent needs an equal Mapping
 	// BlockSize is how many ports are allocated to an inner address at a time: a power of two from
 	// 64 to 4096; 0: ports are allocated one by one.
 	BlockSize uint16

@@ -12,20 +12,20 @@ import (
 // SetName identifies a set of rules that is in force as a whole. One set of each kind exists.
 type SetName string
 
-// NodeSet is the name of the sets of the node.
+// NodeSet is the name of the node's sets.
 const NodeSet SetName = "node"
 
 // Network is the part of the kernel's own forwarding that objects configure: the slow path.
 // Additions by other programs (addresses, routes, ports, VLANs) are neither changed nor removed. If
-// a row takes over a resource of another row, a port or a prefix, the new owner is updated first,
-// and Delete of the other must not change the resource.
+// a row takes over a resource (a port or a prefix) from another row, the new owner is updated
+// first, and Delete of the old owner must not change the resource.
 type Network interface {
 	Bridges() Table[BridgeName, Bridge]
 	Routes() Table[RouteName, Route]
 	Links() Table[LinkName, Link]
-	// Endpoints makes their devices ports of their bridges, and sets them up.
+	// Endpoints makes the devices of endpoints ports of their bridges, and sets them up.
 	Endpoints() Table[EndpointName, Endpoint]
-	// Tunnels are the devices of tunnels, Peers the routes to the prefixes behind peers.
+	// Tunnels contains the tunnels' devices, Peers the routes to the prefixes behind peers.
 	Tunnels() Table[TunnelName, Tunnel]
 	Peers() Table[PeerName, Peer]
 	// Maintain repairs the network namespace of the switch and the link between it and the host if
@@ -34,7 +34,7 @@ type Network interface {
 	// Repairs returns how often state that belongs to no row was repaired after an external
 	// change.
 	Repairs() uint64
-	// Changed is signalled when another program changed something of ours.
+	// Changed is signalled when another program has changed something that belongs to us.
 	Changed() <-chan struct{}
 	// Closer releases the network and leaves its state unchanged.
 	io.Closer
@@ -54,9 +54,9 @@ const (
 
 // NetworkLister lists the state of the kernel's network. Safe for concurrent use.
 type NetworkLister interface {
-	// List returns at most limit entries of the host's or the switch's network namespace after the
-	// first skip ones, and whether more follow. If the switch has no namespace of its own, or the
-	// namespace does not exist, the list is empty.
+	// List skips the first skip entries of the host's or the switch's network namespace, and
+	// returns at most limit further ones, and whether more follow. If the switch has no namespace
+	// of its own, or the namespace does not exist, the list is empty.
 	List(ctx context.Context, v NetworkView, inSwitch bool, skip, limit int) ([]NetworkEntry, bool, error)
 }
 

@@ -9,46 +9,47 @@ import (
 	"net/netip"
 )
 
-// ErrNetns is wrapped if the reason is the network namespace of a pod: the path does not exist, or
-// is not a namespace.
+// ErrNetns is wrapped if a pod's network namespace is at fault: the path does not exist, or is not
+// a namespace.
 var ErrNetns = errors.New("no network namespace")
 
 // ErrExists is wrapped if the pod already has a device of that name.
 var ErrExists = errors.New("already exists")
 
-// ErrMACTaken is wrapped if the wanted MAC of a pod belongs to the switch.
+// ErrMACTaken is wrapped if the MAC wanted for a pod belongs to the switch.
 var ErrMACTaken = errors.New("belongs to the switch")
 
-// ErrNameTaken is wrapped if the switch has another device with the name of a link.
+// ErrNameTaken is wrapped if the switch has a different device with the name of a link.
 var ErrNameTaken = errors.New("already exists and is not ours")
 
 // PodDevicePrefix is the prefix of the names of the switch's ends of pod links; a number follows.
 const PodDevicePrefix = "hs"
 
-// PodLinks creates the links of pods to the switch: veth pairs with one end in the pod's network
-// namespace and the other in the switch. What a pod may send, and to which bridge the switch's end
-// is attached, is decided elsewhere. Safe for concurrent use if no device is used in two calls at a
-// time.
+// PodLinks creates the links between pods and the switch: veth pairs with one end in the pod's
+// network namespace and the other in the switch. What a pod may send, and to which bridge the
+// switch's end is attached, is decided elsewhere. Safe for concurrent use if no device is used in
+// two calls at a time.
 type PodLinks interface {
 	// Make creates a link with the switch's end down, so that it forwards nothing yet. If it fails,
-	// nothing is left. It sets l.MTU if that is 0, and reduces l.Routes to the routes that it
-	// created. The error wraps [ErrNameTaken] if the link needs another name.
+	// nothing is left behind. It sets l.MTU if that is 0, and reduces l.Routes to the routes that
+	// it created. The error wraps [ErrNameTaken] if the link needs a different name.
 	Make(ctx context.Context, l *PodLink) error
 	// Open enables the link for packets, and announces the pod to its neighbours.
 	Open(ctx context.Context, l *PodLink) error
-	// Shut disables the link at the switch's end; a missing link is no error.
+	// Shut disables the link at the switch's end; a missing link is not an error.
 	Shut(ctx context.Context, device string) error
 	// Check returns the differences between the link and its configuration.
 	Check(ctx context.Context, l *PodLink) error
-	// Delete removes the link at the switch's end; a missing link is no error.
+	// Delete removes the link at the switch's end; a missing link is not an error.
 	Delete(ctx context.Context, device string) error
-	// NodeAddresses returns the addresses by which others reach the node: those in the host's
-	// namespace, except loopback and link-local ones.
+	// NodeAddresses returns the addresses at which the node can be reached: all addresses in the
+	// host's namespace except loopback and link-local ones.
 	NodeAddresses(ctx context.Context) ([]netip.Addr, error)
-	// CheckMAC refuses a pod MAC that belongs to the switch or to the host's end of the link
+	// CheckMAC rejects a pod MAC that belongs to the switch or to the host's end of the link
 	// between host and switch; the error wraps [ErrMACTaken].
 	CheckMAC(ctx context.Context, mac net.HardwareAddr) error
-	// IsLocal reports whether the host's namespace has an address; it has all of 127.0.0.0/8.
+	// IsLocal reports whether the host's namespace has the address a; it always has all of
+	// 127.0.0.0/8.
 	IsLocal(ctx context.Context, a netip.Addr) (bool, error)
 	// Listeners returns the addresses at which sockets of the host's namespace receive packets to a
 	// port: listening TCP and SCTP sockets, and unconnected UDP sockets. A dual-stack wildcard

@@ -59,14 +59,14 @@ type PortState struct {
 
 // Device is a device of the node, whether or not the programs are attached to it.
 type Device struct {
-	Kind      string   // of the kernel, such as bridge, veth, vlan
+	Kind      string   // as the kernel calls it, such as bridge, veth, vlan
 	Loopback  bool     // it is lo
 	Ports     []string // the names of the devices whose master it is, in ascending order
 	Parent    string   // the lower device of a VLAN device or similar; empty: none
 	Link      LinkState
 	Bridging  PortBridging // of a bridge port
 	Addresses []netip.Prefix
-	// Sources are the IPv4 and IPv6 addresses that a masquerade by the device translates to;
+	// Sources are the IPv4 and IPv6 addresses to which a masquerade through the device translates;
 	// invalid: packets of that family are dropped.
 	Sources [2]netip.Addr
 }

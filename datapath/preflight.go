@@ -30,7 +30,7 @@ func IsShortage(err error) bool {
 	return false
 }
 
-// Preflight predicts the result of a start on this kernel, with the existing pins.
+// Preflight predicts how the data plane would start on this kernel, with the existing pins.
 type Preflight struct {
 	OK       bool               `json:"ok"`
 	Kernel   string             `json:"kernel"` // release
@@ -64,18 +64,18 @@ type PreflightHooks struct {
 const (
 	PinsNone    = "none"    // nothing is pinned
 	PinsAdopt   = "adopt"   // adopted unchanged
-	PinsConvert = "convert" // entries are copied into maps of another layout or size
+	PinsConvert = "convert" // entries are copied into maps of a different layout or size
 	PinsRefuse  = "refuse"  // cannot be taken over
 )
 
-// PreflightPins predicts what a start does with the existing pins.
+// PreflightPins predicts what the data plane does with the existing pins when it starts.
 type PreflightPins struct {
 	OK     bool           `json:"ok"`
 	Dir    string         `json:"dir"`
 	Action string         `json:"action"`           // the worst action of all maps
 	Writer string         `json:"writer,omitempty"` // version of loxilight that wrote them
 	Error  string         `json:"error,omitempty"`
-	Maps   []PreflightMap `json:"maps,omitempty"` // those that are not simply adopted
+	Maps   []PreflightMap `json:"maps,omitempty"` // maps that are not adopted unchanged
 }
 
 // PreflightMap is a pinned map that cannot be adopted unchanged.

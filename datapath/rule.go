@@ -2,8 +2,8 @@
 
 package datapath
 
-// RuleError is an error of a whole rule set that one rule or address group causes. Several of them
-// may be joined.
+// RuleError is an error in a whole rule set that is caused by one rule or address group. Several of
+// them may be joined.
 type RuleError struct {
 	Rule  string    // name of the FirewallRule or NAT; empty: see Group
 	Group GroupName // empty: see Rule

@@ -52,7 +52,7 @@ type Frontend struct {
 // String returns address:port/protocol.
 func (f Frontend) String() string { return f.Addr.String() + "/" + f.Protocol.String() }
 
-// BackendAddr is the address on which a backend listens. The protocol is that of the frontend.
+// BackendAddr is the address on which a backend listens. The frontend defines the protocol.
 type BackendAddr = netip.AddrPort
 
 // BackendState defines which connections a backend receives.
@@ -116,8 +116,8 @@ type Divert struct {
 	Service ServiceName
 }
 
-// OtherPorts is the treatment of packets to a frontend's address that belong to no service. It does
-// not affect addresses of the node itself. If several services share an address, the strictest
+// OtherPorts defines what happens to packets to a frontend's address that belong to no service. It
+// does not affect addresses of the node itself. If several services share an address, the strictest
 // setting applies.
 type OtherPorts uint8
 
@@ -133,7 +133,7 @@ const (
 type Cost struct {
 	Frontends, Backends, Slots, Ranges, Rules, Prefixes int
 
-	FirewallRules, NATs int // of Rules
+	FirewallRules, NATs int // included in Rules
 }
 
 // Add returns the sum of c and d.
@@ -152,7 +152,7 @@ func (c Cost) Sub(d Cost) Cost {
 	}
 }
 
-// Cost returns the maximum that s uses of the tables in any state of its backends.
+// Cost returns the largest number of table entries that s uses in any state of its backends.
 func (s *Service) Cost() Cost {
 	var n4, n6 int
 	ranges := len(s.SourceRanges)

@@ -13,7 +13,7 @@ const (
 	FINTimeout        = 120 * time.Second // one side has closed
 	FINLongest        = time.Hour         // maximum for a service, whose server may send more after a FIN
 	TimeWaitTimeout   = 60 * time.Second  // both sides have closed
-	ClosedTimeout     = 10 * time.Second  // reset, or of a service that was deleted
+	ClosedTimeout     = 10 * time.Second  // reset, or its service was deleted
 	EchoTimeout       = 60 * time.Second  // ICMP echo: RFC 5508, section 3.2
 
 	// For connections with NAT but without a service.
@@ -25,16 +25,16 @@ const (
 	BlockTimeout   = 2 * time.Minute // port block of an inner address
 )
 
-// IdleTimeout ends connections without packets for this time.
+// IdleTimeout contains the times after which connections without packets end.
 type IdleTimeout struct{ TCP, UDP, SCTP time.Duration }
 
-// DefaultIdleTimeout returns the idle timeout of a service that sets none. Linux sends the first
+// DefaultIdleTimeout returns the idle timeout for a service that sets none. Linux sends the first
 // TCP keepalive after 2 h.
 func DefaultIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2 * time.Hour, UDP: 30 * time.Second, SCTP: 2 * time.Hour}
 }
 
-// PlainIdleTimeout returns the idle timeout of connections without a service: RFC 5382, section 5,
+// PlainIdleTimeout returns the idle timeout for connections without a service: RFC 5382, section 5,
 // for TCP, and RFC 4787, section 4.3, for UDP.
 func PlainIdleTimeout() IdleTimeout {
 	return IdleTimeout{TCP: 2*time.Hour + 4*time.Minute, UDP: 5 * time.Minute, SCTP: 2*time.Hour + 4*time.Minute}

@@ -48,7 +48,7 @@ type Tunnel struct {
 	Device string
 	Type   TunnelType
 	VNI    uint32     // GRE: 0: packets have no key
-	Local  netip.Addr // underlay source; invalid: that of the route to each peer
+	Local  netip.Addr // underlay source; invalid: the source of the route to each peer
 	Port   uint16     // UDP, at both ends
 	MTU    int        // of the device, bytes; 0: determined by the underlay
 }
@@ -106,7 +106,7 @@ type TunnelState struct {
 // PeerState is the current state of a peer.
 type PeerState struct {
 	Local, Underlay netip.Addr // in use; invalid: none
-	Device          string     // of the underlay, by which the peer is reached
+	Device          string     // the underlay device through which the peer is reached
 	PathMTU         int        // of the underlay, bytes, if less than the device's; otherwise 0
 	Traffic         PeerCounters
 }

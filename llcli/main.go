@@ -91,7 +91,7 @@ func edit(ctx context.Context, path string) error {
 	return nil
 }
 
-// program finds loxilightd: beside llcli, in the package's folder, or in PATH.
+// program finds loxilightd: beside llcli, in the package's directory, or in PATH.
 func program() (string, error) {
 	places := []string{"/usr/sbin/loxilightd"}
 	if self, err := os.Executable(); err == nil {
@@ -109,7 +109,7 @@ func program() (string, error) {
 	return path, nil
 }
 
-// run runs a program to its end.
+// run runs a program to completion.
 func run(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -127,7 +127,7 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// width returns the columns of the terminal that the standard output is; 0: it is not a terminal.
+// width returns the number of columns if standard output is a terminal; otherwise 0.
 func width() int {
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

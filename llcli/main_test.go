@@ -55,8 +55,8 @@ func start(t *testing.T, env []string, args ...string) *llcli {
 	return l
 }
 
-// check waits until llcli ends, which must take at most 5 s, and requires the exit code, and all of
-// words on standard error.
+// check waits at most 5 s for llcli to end, and checks the exit code, and that standard error
+// contains all of words.
 func (l *llcli) check(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if err := l.cmd.Wait(); err != nil && l.cmd.ProcessState == nil {
@@ -75,14 +75,14 @@ func (l *llcli) check(t *testing.T, code int, words ...string) {
 	}
 }
 
-// socketPath returns a path that is short enough for a Unix socket, in a folder of its own.
+// socketPath returns a path that is short enough for a Unix socket, in a directory of its own.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "llcli")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary folder
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
 	return filepath.Join(dir, "control.sock")
 }
 
@@ -97,7 +97,7 @@ func listen(t *testing.T, handle func(sock mangos.Socket, request map[string]any
 	if err := sock.Listen("ipc://" + path); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = sock.Close() }) // some tests close it before
+	t.Cleanup(func() { _ = sock.Close() }) // some tests close it earlier
 	go func() {
 		for {
 			raw, err := sock.Recv()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command loxilight-agent turns a node of Kubernetes into a node of loxilight: it watches the API
-// server, and configures the node's loxilightd accordingly.
+// Command loxilight-agent turns a Kubernetes node into a loxilight node: it watches the API server,
+// and configures the node's loxilightd accordingly.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes. With the last one, EX_CONFIG of sysexits.h, starting again will not help.
+// Exit codes. With the last one, EX_CONFIG of sysexits.h, a restart will not help.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -166,8 +166,8 @@ func newLogger(w io.Writer, cfg *config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// limitMemory makes the garbage collector run more often: the objects of a cluster change little
-// by little. GOGC takes precedence if set.
+// limitMemory makes the garbage collector run more often: the objects of a cluster change
+// gradually. GOGC takes precedence if set.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command loxilight-cni is the CNI plugin: it passes the container runtime's requests to
-// loxilightd, and returns the answers. It does nothing itself, with one exception: a DEL to which
-// no daemon answers is written to disk, and the daemon executes it when it starts.
+// loxilightd, and returns the answers. It does nothing itself, with one exception: a DEL that no
+// daemon answers is written to disk, and the daemon executes it at its next start.
 package main
 
 import (
@@ -22,12 +22,12 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// maxConfig bounds how much of the configuration is read: it must fit into a request.
+// maxConfig limits how much of the configuration is read: the configuration must fit in a request.
 const maxConfig = api.MaxRequest - 16<<10
 
 // How long the daemon may take. A DEL that takes longer is queued, as if the daemon did not answer:
-// the runtime waits for it. A kubelet gives up an ADD after at least two minutes, and considers its
-// runtime dead if it does not answer STATUS for 30 s.
+// the runtime waits for it. A kubelet gives up on an ADD after two minutes at the earliest, and
+// considers its runtime dead if the runtime does not answer STATUS for 30 s.
 var timeouts = map[string]time.Duration{
 	api.CNIAdd:    60 * time.Second,
 	api.CNIDel:    700 * time.Millisecond,
@@ -36,12 +36,12 @@ var timeouts = map[string]time.Duration{
 	api.CNIStatus: 10 * time.Second,
 }
 
-// config is the part of the configuration that the plugin itself needs.
+// config is the part of the network configuration that the plugin itself needs.
 type config struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
-	Socket     string `json:"socket"`   // of the daemon; empty: the default instance's
-	StateDir   string `json:"stateDir"` // of the daemon; empty: /var/lib/loxilight
+	Socket     string `json:"socket"`   // the daemon's control socket; empty: the default instance's
+	StateDir   string `json:"stateDir"` // the daemon's state directory; empty: /var/lib/loxilight
 }
 
 // failure is an error in the form that the specification requires.
@@ -112,8 +112,7 @@ func execute(env func(string) string, stdin io.Reader) ([]byte, *config, *failur
 	return result, cfg, f
 }
 
-// explain returns which field of the configuration cannot be read. All fields that matter here are
-// strings.
+// explain names the configuration field that cannot be read. All relevant fields are strings.
 func explain(err error) string {
 	wrong, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
@@ -132,7 +131,7 @@ func article(word string) string {
 	return "a"
 }
 
-// versions answers VERSION.
+// versions returns the answer to VERSION.
 func versions(cfg *config) []byte {
 	v := struct {
 		CNIVersion        string   `json:"cniVersion"`
@@ -161,7 +160,7 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	for p.Command == api.CNIStatus && restarts(ctx, err) {
 		next := c.Change(ctx, api.MethodCNI, "", 0, p, &result)
 		if next != nil && ctx.Err() != nil {
-			break // it was interrupted by the timeout, and is less informative than the previous error
+			break // this attempt was cut short by the timeout, so its error is less informative than the previous one
 		}
 		err = next
 	}
@@ -189,8 +188,8 @@ func call(cfg *config, p *api.CNIParams) ([]byte, *failure) {
 	}
 }
 
-// restarts waits a moment if the daemon may be absent only briefly, as during an upgrade: a
-// runtime that gets the error marks the node not ready, although its pods keep working.
+// restarts waits briefly if the daemon may be absent only for a moment, as during an upgrade: a
+// runtime that receives the error marks the node not ready, although its pods keep working.
 func restarts(ctx context.Context, err error) bool {
 	if err == nil || errors.As(err, new(*api.Error)) || errors.Is(err, client.ErrTooLong) {
 		return false
@@ -203,7 +202,7 @@ func restarts(ctx context.Context, err error) bool {
 	}
 }
 
-// failureOf converts the daemon's error for the runtime.
+// failureOf converts an error from the daemon to an error for the runtime.
 func failureOf(e *api.Error) *failure {
 	if e.Data != nil && e.Data.CNICode != 0 {
 		return fail(e.Data.CNICode, "%s", e.Message)

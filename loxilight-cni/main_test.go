@@ -20,12 +20,12 @@ import (
 
 const env = "CNI_CONTAINERID=c1 CNI_NETNS=/run/netns/x CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin CNI_ARGS=K8S_POD_NAME=web"
 
-// runWith runs the plugin with variables and a configuration.
+// runWith runs the plugin with environment variables and a configuration.
 func runWith(t *testing.T, vars, config string) (code int, stdout string) {
 	t.Helper()
 	get := func(name string) string {
 		value := ""
-		for pair := range strings.FieldsSeq(vars) { // the last value counts
+		for pair := range strings.FieldsSeq(vars) { // if a variable occurs twice, the last value counts
 			if k, v, _ := strings.Cut(pair, "="); k == name {
 				value = v
 			}
@@ -123,7 +123,7 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestQueue runs without a daemon, and with a hanging daemon: a DEL is queued at once.
+// TestQueue runs without a daemon, and with a hung daemon: a DEL is queued immediately.
 func TestQueue(t *testing.T) {
 	dir := t.TempDir()
 	hung := filepath.Join(dir, "hung.sock")

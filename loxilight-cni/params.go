@@ -10,13 +10,13 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// since contains the version of the specification that introduced each command.
+// since contains the version of the specification that introduced a command.
 var since = map[string]string{api.CNICheck: "0.4.0", api.CNIGC: "1.1.0", api.CNIStatus: "1.1.0"}
 
-// maxID is the maximum length of the id of a container.
+// maxID is the maximum length of a container id.
 const maxID = 253
 
-// needed lists the commands that need each variable.
+// needed lists, for each variable, the commands that need it.
 var needed = []struct {
 	name     string
 	commands []string
@@ -26,7 +26,7 @@ var needed = []struct {
 	{"CNI_IFNAME", []string{api.CNIAdd, api.CNIDel, api.CNICheck}},
 }
 
-// params makes a request from the runtime's input, or returns its error.
+// params makes a request from the runtime's input, or returns an error if the input is wrong.
 func params(command string, env func(string) string, cfg *config, text []byte) (*api.CNIParams, *failure) {
 	if _, known := timeouts[command]; !known {
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_COMMAND: %q is not a known command", command)
@@ -59,7 +59,7 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	switch {
 	case !isWord(p.ContainerID):
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is not a valid container id: letters, digits, and after the first of them _ . -", p.ContainerID)
-	case len(p.ContainerID) > maxID && command != api.CNIDel: // for which nothing was ever created
+	case len(p.ContainerID) > maxID && command != api.CNIDel: // nothing was ever created for such an id
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: has %d bytes, at most %d", len(p.ContainerID), maxID)
 	case !isDevice(p.IfName):
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_IFNAME: %q is not a valid device name: at most 15 characters, none of them a space, / or :", p.IfName)
@@ -67,7 +67,8 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	return p, nil
 }
 
-// isWord reports whether s is a valid name of a network or container by the specification.
+// isWord reports whether s is a valid name of a network or container according to the
+// specification.
 func isWord(s string) bool {
 	alnum := func(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 	for i := range len(s) {

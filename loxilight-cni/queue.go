@@ -23,9 +23,9 @@ func queueDir(cfg *config) string {
 	return filepath.Join(dir, api.CNIQueue)
 }
 
-// enqueue stores a DEL for the daemon to execute when it can. When it returns without an error, the
-// DEL survives a loss of power. The file is named after container and interface, so that it cannot
-// be confused with another container's.
+// enqueue stores a DEL for the daemon to execute when it can. Once enqueue has returned without an
+// error, the DEL survives a power failure. The file is named after the container and interface, so
+// that it cannot be confused with the file for another container.
 func enqueue(dir string, p *api.CNIParams) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -58,8 +58,8 @@ func enqueue(dir string, p *api.CNIParams) (err error) {
 	return syncDir(dir)
 }
 
-// isQueued reports whether the same DEL is queued already, completely: it stays, since a repeated
-// DEL may contain less.
+// isQueued reports whether a complete copy of the same DEL is already queued. That copy stays,
+// since a repeated DEL may contain less.
 func isQueued(path string, p *api.CNIParams) bool {
 	text, err := os.ReadFile(path)
 	was := &api.CNIParams{}

@@ -10,8 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestFirstDelStays: a repeated DEL does not replace the first one, unless the first one cannot be
-// read.
+// TestFirstDelStays: a repeated DEL does not replace the first, unless the first cannot be read.
 func TestFirstDelStays(t *testing.T) {
 	dir := t.TempDir()
 	put := func(config string) string {

@@ -126,8 +126,8 @@ func TestEventsByHand(t *testing.T) {
 	}
 }
 
-// TestDocumentedRequests sends all example parameters of docs/api.md: the daemon may refuse their
-// content, but must accept their form.
+// TestDocumentedRequests sends all example parameters of docs/api.md: the daemon may reject their
+// values, but must accept their form.
 func TestDocumentedRequests(t *testing.T) {
 	page, err := os.ReadFile("../docs/api.md")
 	if err != nil {

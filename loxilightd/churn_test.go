@@ -25,7 +25,7 @@ func descriptors(t *testing.T, pid int) int {
 }
 
 // TestChurnLeavesNothing is a short D12: clients connect, change objects, subscribe and disconnect,
-// all concurrently. Afterwards the daemon has as many open files as before.
+// all concurrently. Afterwards, the daemon has as many open files as before.
 func TestChurnLeavesNothing(t *testing.T) {
 	s := newSite(t)
 	p := s.run()

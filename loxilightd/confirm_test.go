@@ -13,7 +13,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// applyConfirm applies o in a change that is rolled back unless it is confirmed within a time.
+// applyConfirm applies o in a change that is rolled back unless it is confirmed within the given
+// time.
 func (s *site) applyConfirm(within time.Duration, o api.Object) *api.ChangeResult {
 	s.t.Helper()
 	r, err := s.Apply(s.t.Context(), api.ApplyParams{Objects: []api.Object{o}, Change: api.Change{Confirm: api.Duration(within)}})
@@ -24,7 +25,7 @@ func (s *site) applyConfirm(within time.Duration, o api.Object) *api.ChangeResul
 }
 
 // TestKilledWhileToBeConfirmed kills the daemon at random moments around the deadline: an
-// unconfirmed change is rolled back, a confirmed one stays.
+// unconfirmed change is rolled back, a confirmed change stays.
 func TestKilledWhileToBeConfirmed(t *testing.T) {
 	s := newSite(t)
 	seed := rand.Uint64()
@@ -39,7 +40,7 @@ func TestKilledWhileToBeConfirmed(t *testing.T) {
 		changed.Labels = map[string]string{"round": time.Duration(round).String()}
 		begun := time.Now()
 		r := s.applyConfirm(time.Second, changed)
-		// At a random moment until just after the deadline.
+		// Sleep until a random moment, at the latest just after the deadline.
 		time.Sleep(time.Duration(random.Int64N(int64(1100 * time.Millisecond))))
 		confirmed := false
 		if round%2 == 1 {
@@ -95,8 +96,8 @@ func TestStoppedWhileToBeConfirmed(t *testing.T) {
 	p.stop()
 }
 
-// TestJoinedAndKilled: a correction of a pending change joins it. After kill -9, both are rolled
-// back at the deadline of the first, or confirmed together.
+// TestJoinedAndKilled: a correction of a pending change joins it. After kill -9, both changes are
+// rolled back at the first change's deadline, or confirmed together.
 func TestJoinedAndKilled(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -136,12 +137,12 @@ func TestJoinedAndKilled(t *testing.T) {
 	p.stop()
 }
 
-// TestHistoryByClient uses the client to page through the history of a restarted daemon, and to
-// roll back over many revisions to an object that is larger than a page.
+// TestHistoryByClient uses the client to page through a restarted daemon's history, and to roll
+// back over many revisions to an object that is larger than a page.
 func TestHistoryByClient(t *testing.T) {
 	s := newSite(t, "history: {revisions: 700}")
 	p := s.run()
-	backends := make([]string, 3000) // more than fit on a page
+	backends := make([]string, 3000) // more than fit on one page
 	for i := range backends {
 		backends[i] = fmt.Sprintf("10.1.%d.%d:80", i>>8, i&255)
 	}
@@ -182,7 +183,7 @@ func TestHistoryByClient(t *testing.T) {
 	p.stop()
 }
 
-// TestExemptionsOnReload: a running daemon applies changed exemptions, and refuses invalid ones.
+// TestExemptionsOnReload: a running daemon applies changed exemptions, and rejects invalid ones.
 func TestExemptionsOnReload(t *testing.T) {
 	s := newSite(t, "firewall: {exempt: [{in: eth0}]}")
 	p := s.run()

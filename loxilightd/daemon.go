@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	// lostStateGrace is how long the owners of objects have to configure them again after a
-	// damaged store was set aside. Objects that are not configured by then are deleted.
+	// lostStateGrace is how long owners have to configure their objects again after a damaged store
+	// was set aside. Objects that have not been configured by then are deleted.
 	lostStateGrace = 10 * time.Minute
-	// syncTimeout limits how long the daemon delays its report as ready. syncTimeoutLost
-	// applies instead while the daemon waits for lostStateGrace anyway.
+	// syncTimeout limits how long the daemon waits before it reports that it is ready.
+	// syncTimeoutLost applies instead while the daemon is waiting for lostStateGrace anyway.
 	syncTimeout     = 30 * time.Second
 	syncTimeoutLost = 2 * time.Second
 )
 
-// daemonOptions are the options that main determined.
+// daemonOptions are the options that main has determined.
 type daemonOptions struct {
 	cfg        *config.Config
 	configFile string
@@ -67,10 +67,10 @@ type loxilightd struct {
 	podLinks  datapath.PodLinks
 	pods      *pods.Server
 
-	closers []func() error // in the order of opening
+	closers []func() error // in the order in which they were opened
 }
 
-// runDaemon runs the daemon until ctx ends. It closes everything when it returns; the state in
+// runDaemon runs the daemon until ctx ends. It closes everything before it returns; the state in
 // the kernel continues to work.
 func runDaemon(ctx context.Context, o daemonOptions) (err error) {
 	d := &loxilightd{daemonOptions: o, started: time.Now()}
@@ -84,8 +84,8 @@ func runDaemon(ctx context.Context, o daemonOptions) (err error) {
 	return d.serve(ctx)
 }
 
-// start opens everything, from the lock that excludes a second daemon to the sockets, but applies
-// nothing yet.
+// start opens everything, from the lock that keeps out a second daemon to the sockets, but does not
+// apply anything yet.
 func (d *loxilightd) start(ctx context.Context) error {
 	lock, err := channel.Lock(d.cfg.RunDir, "")
 	if err != nil {
@@ -169,8 +169,8 @@ func (d *loxilightd) tellReport() {
 	}
 }
 
-// pruneNotBefore returns when the grace period of lost objects ends. It uses the monotonic clock,
-// and is at most lostStateGrace after the start, whatever the wall clock showed when the store was
+// pruneNotBefore returns when the grace period of lost objects ends. The time is on the monotonic
+// clock, at most lostStateGrace after the start, whatever the wall clock showed when the store was
 // set aside.
 func (d *loxilightd) pruneNotBefore() time.Time {
 	switch x := d.report.Damage; {
@@ -183,7 +183,7 @@ func (d *loxilightd) pruneNotBefore() time.Time {
 	return time.Time{}
 }
 
-// merged reports whether host and switch are one network namespace.
+// merged reports whether host and switch are the same network namespace.
 func merged(cfg *config.Config) bool {
 	return cfg.SwitchNamespace == "" || cfg.SwitchNamespace == "host"
 }
@@ -219,7 +219,7 @@ func (d *loxilightd) newNode() *node.Node {
 }
 
 func (d *loxilightd) newControl() *control.Server {
-	lister, _ := d.network.(datapath.NetworkLister) // nil if it cannot list
+	lister, _ := d.network.(datapath.NetworkLister) // nil if the network cannot list
 	return control.New(control.Options{
 		Network: lister,
 		Leases:  d.addresses, SwitchDevice: devices(d.cfg).Switch, SwitchNamespace: cmp.Or(d.cfg.SwitchNamespace, "host"),
@@ -242,10 +242,10 @@ func (d *loxilightd) serve(ctx context.Context) error {
 	d.node = d.newNode()
 	d.control = d.newControl()
 	d.pods = d.newPods()
-	d.control.Expire() // before the data plane receives a change whose deadline has passed
+	d.control.Expire() // before a change whose deadline has passed reaches the data plane
 	d.reloadFiles()
 	ctx, stop := context.WithCancel(ctx)
-	// The parts outlive ctx: requests that are being answered still need them.
+	// The daemon's parts outlive ctx: requests that are still being answered need them.
 	partsCtx, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	var parts sync.WaitGroup
 	defer func() { stop(); stopParts(); parts.Wait() }()
@@ -290,13 +290,13 @@ func (d *loxilightd) ready(ctx context.Context) {
 	notifySystemd(d.log, daemon.SdNotifyReady)
 }
 
-// alive returns once it has acquired, and released, the daemon's locks.
+// alive returns once it has acquired and released the daemon's locks.
 func (d *loxilightd) alive() {
 	d.node.NotDone(0)
 	d.store.Changes(0)
 }
 
-// reloadOnSignal reads configuration and object files again at each SIGHUP.
+// reloadOnSignal reloads the configuration and the object files on each SIGHUP.
 func (d *loxilightd) reloadOnSignal(ctx context.Context) {
 	for {
 		select {
@@ -311,7 +311,7 @@ func (d *loxilightd) reloadOnSignal(ctx context.Context) {
 	}
 }
 
-// reloadConfig applies the keys that can change at run time. After an error everything stays
+// reloadConfig applies the keys that can change at run time. After an error, everything stays
 // unchanged.
 func (d *loxilightd) reloadConfig() {
 	cfg, err := config.Load(d.configFile)
@@ -330,8 +330,8 @@ func (d *loxilightd) reloadConfig() {
 	}
 }
 
-// reloadFiles applies the object files. After an error the previous objects stay, and the
-// daemon's health reports it.
+// reloadFiles applies the object files. After an error, the previous objects stay, and the daemon's
+// health reports the error.
 func (d *loxilightd) reloadFiles() {
 	result, err := d.control.Reload()
 	if err != nil {
@@ -341,7 +341,7 @@ func (d *loxilightd) reloadFiles() {
 	d.log.Info("object files read", slog.Int("files", len(result.Files)), slog.Any("changes", result.Summary))
 }
 
-// close closes everything in reverse order. Pins stay.
+// close closes everything in reverse order. Pins are kept.
 func (d *loxilightd) close() error {
 	var err error
 	for i := len(d.closers) - 1; i >= 0; i-- {

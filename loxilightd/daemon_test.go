@@ -66,7 +66,7 @@ func TestSecondDaemonKeepsOut(t *testing.T) {
 	}
 }
 
-// TestSharedFolders: another instance cannot use the state and the pins of this one.
+// TestSharedFolders: a second instance cannot use the state and the pins of the first.
 func TestSharedFolders(t *testing.T) {
 	for key, want := range map[string]string{"stateDir": "another process has the store open", "pinDir": "already running"} {
 		a, b := newSite(t), newSite(t)
@@ -117,8 +117,8 @@ func TestKilledDaemonComesBack(t *testing.T) {
 	}
 }
 
-// TestChangeIsMadeOnce is D06: the daemon is killed at a random point of a change, which is then
-// repeated with the same id. The change is made exactly once.
+// TestChangeIsMadeOnce is D06: the daemon is killed at a random point during a change, which is
+// then repeated with the same id. The change is made exactly once.
 func TestChangeIsMadeOnce(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -130,7 +130,7 @@ func TestChangeIsMadeOnce(t *testing.T) {
 		}
 		first := make(chan error, 1)
 		go func() { _, err := s.Apply(t.Context(), params); first <- err }()
-		time.Sleep(rand.N(2 * time.Millisecond)) // at a random point of the change
+		time.Sleep(rand.N(2 * time.Millisecond)) // at a random point during the change
 		p.signal(syscall.SIGKILL)
 		p.ends()
 		if err := <-first; errors.Is(err, client.ErrOutcomeUnknown) {
@@ -176,7 +176,7 @@ func TestFilesWhileDown(t *testing.T) {
 }
 
 // TestReloadOnSIGHUP: files and the log level are reloaded; an invalid file or configuration
-// changes nothing, and the log contains the position of the error.
+// changes nothing, and its error is logged with the position.
 func TestReloadOnSIGHUP(t *testing.T) {
 	s := newSite(t)
 	manager := newNotifySocket(t)

@@ -19,7 +19,7 @@ import (
 // examine runs the doctor and returns the exit code: 1 if errors remain.
 func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, stdout, stderr io.Writer) int {
 	if cfgErr != nil {
-		cfg = nil // unless the path names the instance
+		cfg = nil // unless the path names an instance
 		if name := instanceOf(o.config); name != "" {
 			cfg = config.Default(name)
 		}
@@ -40,8 +40,8 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 	return 0
 }
 
-// instanceOf returns the instance whose configuration file is at path; empty: any instance may use
-// that path.
+// instanceOf returns the instance whose configuration file is at path; empty: the path does not
+// belong to any particular instance.
 func instanceOf(path string) string {
 	suffix, ours := strings.CutPrefix(filepath.Dir(path), "/etc/loxilight")
 	switch name := strings.TrimPrefix(suffix, "-"); {

@@ -61,7 +61,7 @@ func wantFinding(t *testing.T, found map[string]api.Finding, key, word string) {
 	}
 }
 
-// TestDoctorReloads: an object file that the daemon has not read yet is found, and --fix reloads
+// TestDoctorReloads: an object file that the daemon has not read yet is reported, and --fix reloads
 // it.
 func TestDoctorReloads(t *testing.T) {
 	s := newSite(t)
@@ -89,7 +89,7 @@ func TestDoctorReloads(t *testing.T) {
 	wantFinding(t, found, "files.reload conf.d", "Service/web")
 }
 
-// TestDoctorOfAHungDaemon: a hung daemon is reported after the timeout for its answer.
+// TestDoctorOfAHungDaemon: a hung daemon is reported once its time to answer has expired.
 func TestDoctorOfAHungDaemon(t *testing.T) {
 	s := newSite(t)
 	p := s.run()
@@ -129,7 +129,7 @@ func TestDoctorOfAKilledDaemon(t *testing.T) {
 }
 
 // TestDoctorOfAWrongConfiguration: if the configuration is invalid and its path names no instance,
-// the default instance is not examined instead.
+// the doctor does not examine the default instance instead.
 func TestDoctorOfAWrongConfiguration(t *testing.T) {
 	s := newSite(t, "tabels: {}")
 	found, code := s.doctor()
@@ -152,8 +152,8 @@ func TestInstanceOf(t *testing.T) {
 	}
 }
 
-// TestDoctorOfNoInstance: without a configuration, the doctor examines nothing else, because it
-// would belong to another instance.
+// TestDoctorOfNoInstance: without a configuration, the doctor examines nothing else, because
+// everything else could belong to a different instance.
 func TestDoctorOfNoInstance(t *testing.T) {
 	s := newSite(t)
 	if err := os.Remove(s.path("loxilightd.yaml")); err != nil {
@@ -166,7 +166,7 @@ func TestDoctorOfNoInstance(t *testing.T) {
 	}
 }
 
-// TestDoctorMounts lets the doctor mount the BPF file system in a mount namespace without one.
+// TestDoctorMounts has the doctor mount the BPF file system in a mount namespace that has none.
 func TestDoctorMounts(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)

@@ -40,7 +40,7 @@ func TestDoctorOfKernelParameters(t *testing.T) {
 	}
 }
 
-// TestDoctorOfIPv6Parameters is TestDoctorOfKernelParameters for a Service over IPv6.
+// TestDoctorOfIPv6Parameters is like TestDoctorOfKernelParameters, but for a Service over IPv6.
 func TestDoctorOfIPv6Parameters(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.ns.Addr(t, "eth1", "2001:db8:2::1/64")
@@ -74,9 +74,9 @@ func TestDoctorOfPaths(t *testing.T) {
 	p.finds("warning", "routes.missing Service/lost", "10.0.9.2 (no route exists)", "")
 }
 
-// TestDoctorOfUnattachedDevices: the doctor reports a device with an address but no Interface, to
-// which rules do not apply, and a device from which the kernel does not forward packets, so that
-// NATs do not translate them.
+// TestDoctorOfUnattachedDevices: the doctor reports a device that has an address but no Interface,
+// to which rules do not apply, and a device whose packets the kernel does not forward, so that NATs
+// do not translate them.
 func TestDoctorOfUnattachedDevices(t *testing.T) {
 	p := newPatient(t, "tcx")
 	testnet.Veth(t, testnet.Port{NS: p.ns, Name: "eth2", Addrs: []string{"10.0.3.1/24"}}, testnet.Port{NS: p.far, Name: "far2"})
@@ -116,8 +116,8 @@ func TestDoctorOfFirewalls(t *testing.T) {
 	}
 }
 
-// TestDoctorAsAnOrdinaryUser: the doctor reports which parts the user cannot read, and all other
-// findings.
+// TestDoctorAsAnOrdinaryUser: the doctor reports what the user cannot read, and still reports all
+// other findings.
 func TestDoctorAsAnOrdinaryUser(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for _, dir := range []string{p.dir, p.path("..")} {
@@ -172,7 +172,7 @@ func copySelf(t *testing.T) string {
 	return dir + "/loxilightd"
 }
 
-// TestDoctorOfAMuteSocket: another program listens on the socket and does not hold the lock.
+// TestDoctorOfAMuteSocket: a program that does not hold the lock listens on the socket.
 func TestDoctorOfAMuteSocket(t *testing.T) {
 	s := newSite(t)
 	if err := os.MkdirAll(s.path("run"), 0o750); err != nil {

@@ -22,8 +22,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// patient is an instance with the eBPF data plane on a node of its own, between
-// clients and backends.
+// patient is an instance with the eBPF data plane on its own node, between clients and backends.
 //
 //	clients ── eth0 192.0.2.1 [node] eth1 10.0.1.1 ── backends 10.0.1.0/24
 type patient struct {
@@ -65,8 +64,8 @@ func (p *patient) remove(paths ...string) {
 	testnet.RemovePins(p.t, paths...)
 }
 
-// finds requires a finding, and its repair by --fix; if did is empty, the finding must not be
-// fixable.
+// finds checks that the doctor reports a finding and that --fix repairs it; if did is empty, the
+// finding must not be fixable.
 func (p *patient) finds(severity, key, word, did string) {
 	p.t.Helper()
 	if did == "" {
@@ -94,7 +93,7 @@ func (p *patient) finds(severity, key, word, did string) {
 // pin returns the path of a pin.
 func (p *patient) pin(name string) string { return filepath.Join(p.pins, name) }
 
-// TestDoctorOfAHealthyNode finds nothing except properties of the test machine.
+// TestDoctorOfAHealthyNode: the doctor finds nothing except properties of the test machine.
 func TestDoctorOfAHealthyNode(t *testing.T) {
 	for _, attach := range []string{"tcx", "tc"} {
 		p := newPatient(t, attach)
@@ -139,7 +138,7 @@ func TestDoctorOfDevicesThatWent(t *testing.T) {
 }
 
 // TestLostStoreTakesNothingOff: a store that is missing while programs are attached is treated like
-// a damaged store, at later starts as well.
+// a damaged store, even at later starts.
 func TestLostStoreTakesNothingOff(t *testing.T) {
 	p := newPatient(t, "tcx")
 	for range 2 {
@@ -191,8 +190,8 @@ func TestDoctorOfMissingPrograms(t *testing.T) {
 	}
 }
 
-// TestPinsAgain: another program removes all pins while the daemon runs. The daemon restores them,
-// and finds its tables after a restart.
+// TestPinsAgain: another program removes all pins while the daemon runs. The daemon restores the
+// pins, and finds its tables after a restart.
 func TestPinsAgain(t *testing.T) {
 	p := newPatient(t, "tcx")
 	p.remove(p.pin("layout-1"))
@@ -211,7 +210,7 @@ func TestPinsAgain(t *testing.T) {
 	}
 }
 
-// TestDoctorOfStrayFilters: pins were removed while the filters stayed attached.
+// TestDoctorOfStrayFilters: the pins were removed, but the filters stayed attached.
 func TestDoctorOfStrayFilters(t *testing.T) {
 	p := newPatient(t, "tc")
 	p.kill()
@@ -300,7 +299,7 @@ func attachTCX(device string, anchor link.Anchor, name string) (link.Link, error
 	if err != nil {
 		return nil, err
 	}
-	defer program.Close() // the link keeps a reference
+	defer program.Close() // the link keeps its own reference
 	return link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
 }
 
@@ -313,7 +312,7 @@ func addFilter(device, name string, priority uint16) error {
 	if err != nil {
 		return err
 	}
-	defer program.Close() // the filter keeps a reference
+	defer program.Close() // the filter keeps its own reference
 	index := l.Attrs().Index
 	qdisc := &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact",
@@ -340,7 +339,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted as well
+				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted anyway
 			}
 			return addFilter("eth0", "latest", 10)
 		})
@@ -355,10 +354,10 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 		if found, _ = p.doctor(); found["hooks.before eth0 ingress"].What != before.What {
 			t.Errorf("--fix touched what belongs to others: %+v", found)
 		}
-		p.ns.Do(t, func() error { // its name marks it as a program of another loxilight
+		p.ns.Do(t, func() error { // its name marks it as another loxilight's program
 			l, err := attachTCX("eth1", link.Head(), "ll_tc_ingress")
 			if err == nil {
-				t.Cleanup(func() { _ = l.Close() }) // likewise
+				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted anyway
 			}
 			return err
 		})
@@ -371,7 +370,7 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 		p.ns.Do(t, func() error {
 			l, err := attachTCX("eth0", link.Tail(), "first")
 			if err == nil {
-				t.Cleanup(func() { _ = l.Close() }) // likewise
+				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted anyway
 			}
 			return err
 		})
@@ -391,10 +390,10 @@ func TestDoctorOfOtherPrograms(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			defer program.Close() // the link keeps a reference
+			defer program.Close() // the link keeps its own reference
 			x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
 			if err == nil {
-				t.Cleanup(func() { _ = x.Close() }) // likewise
+				t.Cleanup(func() { _ = x.Close() }) // the namespace is deleted anyway
 			}
 			return err
 		})

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// newKernelSite is a site with the eBPF data plane, small tables of connections, and its own pins.
+// newKernelSite is a site with the eBPF data plane, small connection tables, and its own pins.
 func newKernelSite(t *testing.T) (s *site, pins string) {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -31,7 +31,7 @@ func newKernelSite(t *testing.T) (s *site, pins string) {
 }
 
 // node creates a network namespace with the device in0 for the daemon, which is not started yet. It
-// returns the Interface of that device, without which no Service is Ready.
+// returns the Interface for that device, without which no Service is Ready.
 func (s *site) node() api.Object {
 	s.ns = testnet.New(s.t, "node")
 	peer := testnet.New(s.t, "peer")
@@ -43,15 +43,15 @@ func (s *site) node() api.Object {
 
 // writer changes its own services until the daemon no longer answers. It records the possible
 // states of each service: the last acknowledged state, and the state that an unanswered request
-// asked for.
+// would lead to.
 type writer struct {
 	id       int
 	random   *rand.Rand
 	answered map[string]string // name: spec
-	asked    map[string]string // name: spec; only the last change, if it was not answered
+	asked    map[string]string // name: spec; only the last change, if that was not answered
 }
 
-// write returns when a call fails.
+// write changes services until a call fails.
 func (w *writer) write(t *testing.T, c *client.Client) {
 	for {
 		number := w.random.IntN(50)
@@ -101,8 +101,8 @@ func (w *writer) check(t *testing.T, there map[string]string) {
 }
 
 // TestKilledWhileWriting is R14: the daemon is killed repeatedly while four clients write.
-// Acknowledged changes exist, the data plane matches the desired state, and no service is half
-// applied.
+// Afterwards, all acknowledged changes exist, the data plane matches the desired state, and no
+// service is partly applied.
 func TestKilledWhileWriting(t *testing.T) {
 	s, _ := newKernelSite(t)
 	in0 := s.node()
@@ -120,7 +120,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		for _, w := range writers {
 			writing.Go(func() { w.write(t, s.Client) })
 		}
-		// At a random point of their work.
+		// Kill the daemon at a random moment while the writers are busy.
 		time.Sleep(100*time.Millisecond + time.Duration(random.Int64N(int64(400*time.Millisecond))))
 		p.signal(syscall.SIGKILL)
 		p.ends()

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// TestLargeService applies a service with 5,000 backends, which is returned completely, and can be
+// TestLargeService applies a service with 5,000 backends, which is returned in full and can be
 // applied again.
 func TestLargeService(t *testing.T) {
 	const count = 5000
@@ -75,7 +75,7 @@ func TestLargeService(t *testing.T) {
 }
 
 // TestChangeLargerThanARequest replaces 10,000 services at once: a transaction of several requests,
-// which is dropped as a whole if the daemon is killed meanwhile.
+// which is dropped as a whole if the daemon is killed in the meantime.
 func TestChangeLargerThanARequest(t *testing.T) {
 	const count = 10000
 	s := newSite(t)
@@ -88,7 +88,7 @@ func TestChangeLargerThanARequest(t *testing.T) {
 	if err != nil || result.Revision != 1 || result.Summary[api.ActionCreated] != count {
 		t.Fatalf("replace = %+v, %v; want revision 1 and %d created", result, err, count)
 	}
-	// Committing a transaction that the daemon no longer has would delete all services.
+	// Committing a transaction that the daemon no longer knows would delete all services.
 	staging := api.ReplaceParams{Owner: params.Owner, Kinds: params.Kinds, Objects: params.Objects[:10]}
 	staging.Transaction, staging.More = "mine", true
 	if _, err := s.Replace(t.Context(), staging); err != nil {
@@ -107,8 +107,8 @@ func TestChangeLargerThanARequest(t *testing.T) {
 	}
 }
 
-// TestGroupLargerThanARequest has 100,000 prefixes: they are refused as one group, and accepted as
-// several groups that are members of another.
+// TestGroupLargerThanARequest uses 100,000 prefixes: they are rejected as one group, but accepted
+// as several groups that are members of another group.
 func TestGroupLargerThanARequest(t *testing.T) {
 	const count, each = 100_000, 20_000
 	s := newSite(t)
@@ -127,7 +127,7 @@ func TestGroupLargerThanARequest(t *testing.T) {
 	objects := []api.Object{
 		serviceObject("first", 1, "10.0.1.2:80"),
 		{Kind: api.KindFirewallRule, Name: "r", Spec: json.RawMessage(`{"action":"deny","match":{"source":"group:all"}}`)},
-		{Kind: api.KindInterface, Name: "lo", Spec: json.RawMessage(`{"device":"lo"}`)}, // the rule needs an Interface
+		{Kind: api.KindInterface, Name: "lo", Spec: json.RawMessage(`{"device":"lo"}`)}, // without an Interface, the rule is not Ready
 	}
 	_, err := s.Apply(t.Context(), api.ApplyParams{Objects: append(slices.Clip(objects), group("all", members))})
 	if e, ok := errors.AsType[*api.Error](err); !ok || e.Data.Object != "AddressGroup/all" || !strings.Contains(e.Message, "group:NAME") {

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// newLogger returns a logger that writes to w. The journal adds the time itself, and reads the
-// priority of a line from its prefix.
+// newLogger returns a logger that writes to w. The journal adds the time itself, and takes a line's
+// priority from its prefix.
 func newLogger(w io.Writer, cfg *config.Config, level *slog.LevelVar) *slog.Logger {
 	level.Set(cfg.LogLevel)
 	o := &slog.HandlerOptions{Level: level}
@@ -42,7 +42,7 @@ func newHandler(w io.Writer, cfg *config.Config, o *slog.HandlerOptions) slog.Ha
 }
 
 // isJournal reports whether w is the stream that systemd connected to the journal. JOURNAL_STREAM
-// alone is not enough: processes with other output inherit it, too.
+// alone is not enough: processes whose output goes elsewhere inherit it too.
 func isJournal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -55,8 +55,8 @@ func isJournal(w io.Writer) bool {
 	return os.Getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// tameLibraries converts the log lines of libraries to our journal format, such as net/http's
-// messages about a backend that sends data without a request.
+// tameLibraries converts libraries' log lines to our journal format, such as net/http's messages
+// about a backend that sends data without a request.
 func tameLibraries(w io.Writer) {
 	stdlog.SetOutput(w)
 	if isJournal(w) {
@@ -65,7 +65,7 @@ func tameLibraries(w io.Writer) {
 	}
 }
 
-// printError writes an error before a logger exists; each of its lines is one journal entry.
+// printError writes an error before there is a logger; each line of the error is one journal entry.
 func printError(w io.Writer, err error) {
 	prefix := ""
 	if isJournal(w) {
@@ -76,7 +76,7 @@ func printError(w io.Writer, err error) {
 	}
 }
 
-// journalHandler puts the priority before each line, such as <4>; see sd-daemon(3).
+// journalHandler puts a priority, such as <4>, before each line; see sd-daemon(3).
 type journalHandler struct{ warnings, errors, infos, debugs slog.Handler }
 
 func newJournalHandler(w io.Writer, handler func(io.Writer) slog.Handler) journalHandler {

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// logged returns the text that write wrote to a pipe. JOURNAL_STREAM names that pipe if journal is
-// true.
+// logged returns the text that write wrote to a pipe. JOURNAL_STREAM identifies that pipe if
+// journal is true.
 func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -31,7 +31,7 @@ func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	}
 	inode := stat.Ino
 	if !journal {
-		inode++ // as for a program with redirected stderr
+		inode++ // as if the program's stderr were redirected
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, inode))
 	write(w)
@@ -45,7 +45,7 @@ func logged(t *testing.T, journal bool, write func(io.Writer)) string {
 	return string(text)
 }
 
-// lines logs a line of each level.
+// lines logs a line at each level.
 func lines(format string) func(io.Writer) {
 	return func(w io.Writer) {
 		cfg := config.Default("default")

@@ -24,7 +24,7 @@ import (
 // version is set by the linker.
 var version = "dev"
 
-// Exit codes. After exitRefused and exitConfig (EX_CONFIG of sysexits.h), another start does not
+// Exit codes. After exitRefused and exitConfig (EX_CONFIG in sysexits.h), starting again does not
 // help.
 const (
 	exitFailed  = 1
@@ -38,7 +38,7 @@ func main() {
 	collectEarly()
 	tameLibraries(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal terminates the process immediately
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	os.Exit(run(ctx, os.Args[1:], hup, os.Stdout, os.Stderr))
@@ -97,8 +97,8 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 }
 
 // collectEarly limits garbage to half the size of the live memory, instead of its full size. It
-// sets no limit in bytes, because the collector would run without end if live memory exceeded it.
-// GOMEMLIMIT and GOGC override this.
+// does not set a limit in bytes, because the collector would run continuously if live memory
+// exceeded such a limit. GOMEMLIMIT and GOGC override this setting.
 func collectEarly() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)

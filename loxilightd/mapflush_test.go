@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// emptyMap empties a pinned map, as bpftool can, and returns how many entries it had. Entries of
-// an array cannot be deleted: they become zero.
+// emptyMap empties a pinned map, as bpftool can, and returns how many entries it had. Array entries
+// cannot be deleted: they become zero.
 func emptyMap(t *testing.T, pins, name string) (emptied int) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(pins, "*", name))

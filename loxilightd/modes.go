@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// preflight prints the expected result of a start, and returns the exit code. It takes no lock: a
-// daemon may be running.
+// preflight prints the expected result of starting the daemon, and returns the exit code. It takes
+// no lock: a daemon may be running.
 func preflight(cfg *config.Config, asJSON bool, stdout, stderr io.Writer) int {
 	r, err := backends.Preflight(cfg.Backend, planeConfig(cfg))
 	if err != nil {
@@ -81,7 +81,7 @@ var pinsText = map[string]string{
 	datapath.PinsRefuse:  "they CANNOT be adopted",
 }
 
-// part names the variant of a program that runs during an upgrade.
+// part returns the name of a program variant that runs during an upgrade.
 func part(p datapath.PreflightProgram) string {
 	if p.TakingOver {
 		return " (taking over)"
@@ -106,24 +106,24 @@ func because(reasons ...string) (text string) {
 	return text
 }
 
-// detach ends forwarding: it removes programs and pins. It refuses if a daemon runs, because that
-// would restore everything.
+// detach ends forwarding: it removes programs and pins. It fails if a daemon is running, because
+// the daemon would restore everything.
 func detach(cfg *config.Config, log *slog.Logger) error {
-	// Without a run directory no daemon of this instance runs. The directory is not created,
-	// because it would have to be removed again.
+	// If there is no run directory, no daemon of this instance is running. The directory is not
+	// created here, because it would have to be removed again.
 	if _, err := os.Stat(cfg.RunDir); !errors.Is(err, fs.ErrNotExist) {
 		lock, err := channel.Lock(cfg.RunDir, "")
 		if err != nil {
 			return stopFirst(cfg, err)
 		}
-		defer func() { _ = lock.Close() }() // the end of the process releases it, too
+		defer func() { _ = lock.Close() }() // the lock is also released when the process ends
 	}
 	pins, err := lockPins(cfg.PinDir)
 	if err != nil {
 		return stopFirst(cfg, err)
 	}
 	if pins != nil {
-		defer func() { _ = pins.Close() }() // likewise
+		defer func() { _ = pins.Close() }() // this lock too is released when the process ends
 	}
 	return backends.Detach(cfg.Backend, planeConfig(cfg), log)
 }

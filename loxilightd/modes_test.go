@@ -26,8 +26,8 @@ func (s *site) mode(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
-// TestPreflightBesideADaemon: preflight reports the result of a start and does not change the
-// daemon, its pins or the folders.
+// TestPreflightBesideADaemon: preflight reports the expected result of a start and does not change
+// the daemon, its pins or its directories.
 func TestPreflightBesideADaemon(t *testing.T) {
 	s, pins := newKernelSite(t)
 	code, out, _ := s.mode("--preflight")
@@ -53,10 +53,10 @@ func TestPreflightBesideADaemon(t *testing.T) {
 			t.Errorf("program %+v", p)
 		}
 	}
-	s.status() // it still answers
+	s.status() // the daemon still answers
 }
 
-// pinForeign pins a map in folder, as another version of loxilight would.
+// pinForeign pins a map in a directory, as a different version of loxilight would.
 func pinForeign(t *testing.T, folder, name string) {
 	t.Helper()
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -72,8 +72,8 @@ func pinForeign(t *testing.T, folder, name string) {
 	}
 }
 
-// TestPinsOfAnotherVersion: such pins are refused by the daemon and by --preflight, and stay
-// unchanged; --detach removes them.
+// TestPinsOfAnotherVersion: the daemon and --preflight reject such pins and leave them unchanged;
+// --detach removes them.
 func TestPinsOfAnotherVersion(t *testing.T) {
 	for name, tt := range map[string]struct{ folder, pin, want string }{
 		"another meaning": {"layout-4711", "ll_ct4", "layout 4711"},
@@ -130,7 +130,7 @@ func TestDetachWantsTheDaemonStopped(t *testing.T) {
 		t.Errorf("exit code %d beside a daemon:\n%s", code, log)
 	}
 	p.stop()
-	for range 2 { // the second time, nothing exists any more
+	for range 2 { // the second time, nothing is left
 		if code, _, log := s.mode("--detach"); code != 0 {
 			t.Errorf("exit code %d:\n%s", code, log)
 		}
@@ -138,7 +138,7 @@ func TestDetachWantsTheDaemonStopped(t *testing.T) {
 			t.Errorf("left: %s", listing(t, pins))
 		}
 	}
-	// The desired state is stored: the next start attaches again.
+	// The desired state is stored, so the next start attaches the programs again.
 	s.run()
 	eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(pins, "layout-1", "ports", "0", "in0"))

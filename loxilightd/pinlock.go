@@ -14,8 +14,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/channel"
 )
 
-// lockPins prevents a daemon of another instance, with its own run directory, from using the same
-// pins: each daemon would delete the other's pins. It returns nil if the directory does not exist.
+// lockPins prevents a daemon of another instance, which has its own run directory, from using the
+// same pins: each daemon would delete the pins of the other. It returns nil if the directory does
+// not exist.
 func lockPins(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -25,7 +26,7 @@ func lockPins(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock of the pins: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer func() { _ = f.Close() }() // only read from
+		defer func() { _ = f.Close() }() // it was only read
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("loxilightd is %w with the pins in %s: give this instance another pinDir", channel.ErrRunning, dir)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// openPods opens the addresses and links of pods, but applies nothing yet.
+// openPods opens the stores of pods' addresses and links, but does not apply anything yet.
 func (d *loxilightd) openPods() error {
 	log := d.log.With(slog.String("part", "pods"))
 	var err error
@@ -32,7 +32,7 @@ func (d *loxilightd) openPods() error {
 	return err
 }
 
-// newPods returns the server for commands of container runtimes.
+// newPods returns the server for container runtimes' commands.
 func (d *loxilightd) newPods() *pods.Server {
 	return pods.New(pods.Options{
 		Links: d.podLinks, Objects: d.control.ObjectsOf(api.OwnerCNI), Addresses: d.addresses, Network: d.podNetwork,
@@ -64,7 +64,7 @@ func (d *loxilightd) podSubnets() map[string][]netip.Prefix {
 }
 
 // addressElsewhere reports whether a is a single-address prefix of a Peer: the pod with that
-// address moved there.
+// address has moved there.
 func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
 	peers, _ := d.store.Snapshot().Peers()
 	for _, peer := range peers {
@@ -76,14 +76,14 @@ func (d *loxilightd) addressElsewhere(a netip.Addr) bool {
 }
 
 // addressUsed returns the object that has an address, or that will have it again after a rollback
-// of the change that waits for confirmation: a configured Endpoint, an Endpoint of a pod with an
-// address from another source, or a Bridge.
+// of the pending change: a configured Endpoint, the Endpoint of a pod whose address comes from
+// another source, or a Bridge.
 func (d *loxilightd) addressUsed(a netip.Addr) (string, bool) {
 	holder, used := d.store.AddressHolder(a)
 	return holder.String(), used
 }
 
-// podNetwork returns the pod network called name.
+// podNetwork returns the pod network with the given name.
 func (d *loxilightd) podNetwork(name string) (pods.Network, bool) {
 	o, ok := d.store.Snapshot().Get(state.Key{Kind: state.KindPodNetwork, Name: name})
 	if !ok {

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// site contains the folders of one instance, and the daemon that uses them.
+// site contains the directories of one instance, and the daemon that uses them.
 type site struct {
 	t   *testing.T
 	dir string
@@ -44,8 +44,8 @@ type site struct {
 	ns      *testnet.NS // network namespace of the daemon; nil: the test's
 }
 
-// newSite creates the folders and a configuration with the fake data plane, unless more configures
-// another.
+// newSite creates the directories and a configuration with the fake data plane, unless more
+// configures a different one.
 func newSite(t *testing.T, more ...string) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir()}
@@ -57,7 +57,7 @@ func newSite(t *testing.T, more ...string) *site {
 	if s.Client, err = client.New(client.Options{Socket: s.path("run/control.sock")}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.Client.Close() }) // has nothing unsent
+	t.Cleanup(func() { _ = s.Client.Close() }) // the client has no unsent data
 	return s
 }
 
@@ -88,7 +88,7 @@ type process struct {
 	done chan struct{}
 }
 
-// start runs the daemon and does not wait for anything.
+// start starts the daemon without waiting for anything.
 func (s *site) start(env ...string) *process {
 	s.t.Helper()
 	self, err := os.Executable()
@@ -104,9 +104,9 @@ func (s *site) start(env ...string) *process {
 	} else if err := p.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	go func() { defer close(p.done); _ = p.cmd.Wait() }() // the result is in ProcessState
+	go func() { defer close(p.done); _ = p.cmd.Wait() }() // the result is stored in ProcessState
 	s.t.Cleanup(func() {
-		_ = p.cmd.Process.Kill() // harmless if it has ended
+		_ = p.cmd.Process.Kill() // harmless if the process has already ended
 		<-p.done
 		if s.t.Failed() {
 			s.t.Logf("log of the daemon:\n%s", p.log.String())
@@ -137,7 +137,7 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// ends waits until the process ends and returns the exit code.
+// ends waits until the process ends and returns its exit code.
 func (p *process) ends() int {
 	p.t.Helper()
 	select {
@@ -193,7 +193,7 @@ func serviceObject(name string, id int, backends ...string) api.Object {
 		`{"frontends":["10.96.%d.%d:80/tcp"],"backends":[{"address":%s}]}`, id>>8, id&255, list)}
 }
 
-// get returns an object; false: it does not exist.
+// get returns an object; it returns false if the object does not exist.
 func (s *site) get(kind, name string) (o api.Object, ok bool) {
 	s.t.Helper()
 	err := s.Call(s.t.Context(), api.MethodGet, api.GetParams{Kind: kind, Name: name}, &o)
@@ -237,7 +237,7 @@ func newNotifySocket(t *testing.T) *notifySocket {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // only read from
+	t.Cleanup(func() { _ = conn.Close() }) // it was only read
 	return &notifySocket{t, conn, "NOTIFY_SOCKET=" + path}
 }
 

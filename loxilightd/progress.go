@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// progress translates the node's status into the API's terms. Other methods are the node's own.
+// progress translates the node's status into API terms. All other methods are the node's own.
 type progress struct{ *node.Node }
 
 // Status implements [control.Progress].

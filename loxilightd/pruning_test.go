@@ -10,13 +10,13 @@ import (
 )
 
 // TestPruningIsDelayed is R12 and H11: after a loss of the desired state, pruning is delayed by ten
-// minutes and no longer, whatever date the clock showed then or shows later.
+// minutes and no longer, whatever date the clock shows then or later.
 func TestPruningIsDelayed(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {
 		name   string
 		report state.Report
-		want   time.Duration // after the start; negative: no delay
+		want   time.Duration // delay after the start; negative: no delay
 	}{
 		{"nothing was lost", state.Report{}, -time.Hour},
 		{"just now", state.Report{Damage: &state.Damage{At: now.UTC()}}, lostStateGrace},

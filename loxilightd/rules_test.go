@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// documentedObjects are the specs of docs/api.md, as objects.
+// documentedObjects returns the specs in docs/api.md, as objects.
 func documentedObjects(t *testing.T) (objects []api.Object) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/api.md")
@@ -23,7 +23,7 @@ func documentedObjects(t *testing.T) (objects []api.Object) {
 	objects = append(objects, api.Object{Kind: api.KindAddressGroup, Name: "partners", Spec: json.RawMessage(`{"members":["192.0.2.77"]}`)})
 	for i, m := range regexp.MustCompile("(?s)```json (\\w+)Spec\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		switch m[1] {
-		// The objects that these refer to do not exist here.
+		// The objects to which these refer do not exist here.
 		case api.KindInterface, api.KindService, api.KindPodNetwork, api.KindEndpoint, api.KindPeer:
 		default:
 			if strings.Contains(m[2], `"peer"`) {

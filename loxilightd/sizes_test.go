@@ -8,8 +8,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// TestSizesAreLogged is H12: the log shows which tables are sized by the memory of the machine, and
-// the status contains all sizes; a restart finds the same sizes.
+// TestSizesAreLogged is H12: the log shows which tables are sized according to the machine's
+// memory, and the status contains all sizes; they are the same after a restart.
 func TestSizesAreLogged(t *testing.T) {
 	s := newSite(t, "tables: {services: 77, connections: auto}")
 	auto := uint64(config.Default("default").Tables.Connections)

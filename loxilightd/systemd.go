@@ -14,8 +14,8 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifySystemd reports the state of the daemon to the service manager; without one it does
-// nothing.
+// notifySystemd reports the daemon's state to the service manager; it does nothing if there is
+// none.
 func notifySystemd(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("service manager not notified", slog.Any("error", err))
@@ -27,8 +27,8 @@ func notifyReloading(log *slog.Logger) {
 	notifySystemd(log, daemon.SdNotifyReloading+"\n"+daemon.SdNotifyMonotonicUsec())
 }
 
-// switchUnitKey is the environment variable that names the unit which creates the network
-// namespace of the switch, if the sandbox does not allow the daemon to mount.
+// switchUnitKey is the environment variable that names the unit that creates the switch's network
+// namespace, for use if the sandbox does not allow the daemon to mount.
 const switchUnitKey = "LOXILIGHT_SWITCH_UNIT"
 
 // switchMaker returns a function that creates the namespace; nil if no unit is configured.
@@ -47,8 +47,8 @@ func switchMaker() func() error {
 	}
 }
 
-// watchdog reports to the service manager that the daemon is alive, as long as alive returns. A
-// hanging daemon is restarted.
+// watchdog reports to the service manager that the daemon is alive, as long as calls to alive
+// return. A hung daemon is restarted.
 func watchdog(ctx context.Context, log *slog.Logger, alive func()) {
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {

@@ -60,15 +60,15 @@ func TestUnit(t *testing.T) {
 	if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	// The threshold is ten times the exposure level: the check fails above 3.0.
+	// The threshold is ten times the exposure level: the check fails if the level is above 3.0.
 	if out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", unit).CombinedOutput(); err != nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}
 }
 
 // TestSwitchUnit: the unit that creates the switch's namespace is valid and is named by the
-// daemon's unit. It has no mount namespace of its own, outside which the namespace's name would be
-// invisible.
+// daemon's unit. It must not have its own mount namespace, because the namespace's name would not
+// be visible outside it.
 func TestSwitchUnit(t *testing.T) {
 	const file = "../systemd/loxilight-switch@.service"
 	if got := unitValue(t, "Environment"); got != switchUnitKey+"=loxilight-switch@loxilight.service" {
@@ -96,14 +96,14 @@ func TestSwitchUnit(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfTheUnitSuffice runs the daemon with the capabilities of the unit and no others,
-// and (H12) without permission to lock memory: it attaches to a device, and pings a backend.
+// TestCapabilitiesOfTheUnitSuffice runs the daemon with only the unit's capabilities, and (H12)
+// without permission to lock memory: the daemon attaches to a device, and pings a backend.
 func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
 	s, _ := newKernelSite(t)
 	s.ns = testnet.New(t, "caps")
 	peer := testnet.New(t, "peer")
 	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "in0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: peer, Name: "out0", Addrs: []string{"192.0.2.2/24"}})
-	s.ns.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1") // the unit does not allow the daemon to write it
+	s.ns.Run(t, "sysctl", "-qw", "net.ipv4.ip_forward=1") // the unit does not allow the daemon to write this sysctl
 	set := "-all"
 	for _, c := range strings.Fields(unitValue(t, "CapabilityBoundingSet")) {
 		set += ",+" + strings.ToLower(strings.TrimPrefix(c, "CAP_"))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package client connects every client to loxilightd: llcli, the CNI plugin, the Kubernetes agent,
-// and programs of users. Each phase of a call is bounded in time, a change is sent at most once,
-// and an error distinguishes whether the daemon is not running, denies access, does not answer, or
-// may have made the change.
+// and users' programs. Each phase of a call is bounded in time, a change is sent at most once, and
+// an error states whether the daemon is not running, denies access, does not answer, or may have
+// made the change.
 //
-// It only transports: it neither parses documents nor prints.
+// The package is only a transport: it neither parses documents nor prints.
 package client
 
 import (
@@ -29,10 +29,11 @@ const DefaultTimeout = 10 * time.Second
 type Options struct {
 	// Socket is the URL of the control socket, or its path; default [api.ControlSocket].
 	Socket string
-	// Events is the URL or path of the events socket; default: beside the control socket.
+	// Events is the URL or path of the events socket; default: in the same directory as the control
+	// socket.
 	Events string
-	// Timeout limits each call whose context has no deadline, not counting the time waiting for
-	// the data plane (Change.Wait); default [DefaultTimeout].
+	// Timeout limits each call whose context has no deadline, not counting the time spent waiting
+	// for the data plane (Change.Wait); default [DefaultTimeout].
 	Timeout time.Duration
 }
 
@@ -51,7 +52,7 @@ type Client struct {
 // maxIdle is how many connections are kept for the next call.
 const maxIdle = 2
 
-// Dial connects to the daemon, so that connection errors are returned here: [ErrNotRunning],
+// Dial connects to the daemon, so that Dial itself returns connection errors: [ErrNotRunning],
 // [ErrPermission] or [ErrNotAnswering].
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	c, err := New(o)
@@ -99,7 +100,7 @@ func socketPath(url string) (string, error) {
 }
 
 // Close closes the idle connections. Calls in progress continue; their connections are closed when
-// they end.
+// the calls end.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	idle := c.idle
@@ -114,9 +115,9 @@ func (c *Client) Close() error {
 // Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Call calls a method that changes nothing and decodes its result, which may be nil. It is
-// repeated once if the connection breaks. The daemon's own errors are [*api.Error]; others are
-// [*Error].
+// Call calls a method that changes nothing and decodes the answer into result, which may be nil.
+// The call is repeated once if the connection breaks. The daemon's own errors are [*api.Error];
+// others are [*Error].
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
@@ -134,12 +135,12 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 	return decode(method, raw, result)
 }
 
-// Change calls a method that changes something. It is sent at most once; if the answer does not
-// arrive, the error is [ErrOutcomeUnknown] with the request id, with which the change can be
-// requested again without being made twice. wait is how long the daemon may delay its answer.
-// Parameters of apply, replace and delete get a request id if it is missing. If they are larger
-// than a request, their objects are sent in several requests that take effect together; a single
-// object that is larger than a request is refused with an [*api.Error].
+// Change calls a method that changes something. The request is sent at most once; if the answer
+// does not arrive, the error is [ErrOutcomeUnknown] with the request id, with which the change can
+// be requested again without being made twice. wait is how long the daemon may delay its answer.
+// Parameters of apply, replace and delete get a request id if they have none. If the parameters are
+// larger than a request, their objects are sent in several requests that take effect together; a
+// single object that is larger than a request is rejected with an [*api.Error].
 func (c *Client) Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error {
 	ctx, cancel := c.bound(ctx, wait)
 	defer cancel()
@@ -151,7 +152,7 @@ func (c *Client) Change(ctx context.Context, method, requestID string, wait time
 		commits := i == len(p.staged)
 		raw, err := c.roundTrip(ctx, request)
 		if errors.Is(err, errNotSent) && errors.Is(err, errBroken) && ctx.Err() == nil {
-			raw, err = c.roundTrip(ctx, request) // a kept connection to a daemon that has ended
+			raw, err = c.roundTrip(ctx, request) // the reused connection led to a daemon that has exited
 		}
 		if err != nil {
 			return c.callError(method, p.requestID, commits, err)

@@ -111,8 +111,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestStarting: if a daemon holds the lock but has no socket yet, the error reports that it is
-// starting, and is of the same kind as for a daemon that is not running.
+// TestStarting: if a daemon holds the lock but has no socket yet, the error reports that the daemon
+// is starting, and is of the same kind as for a daemon that is not running.
 func TestStarting(t *testing.T) {
 	path := socketIn(t)
 	sleep, err := exec.LookPath("sleep")
@@ -127,15 +127,15 @@ func TestStarting(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // killed, so it always fails
-	killed := exec.Command(program, "60")                       // a process that has not been waited for remains as a zombie
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() }) // Wait always fails: the process was killed
+	killed := exec.Command(program, "60")                       // until it is waited for, the process remains as a zombie
 	if err := killed.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if err := killed.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = killed.Wait() }) // killed, so it always fails
+	t.Cleanup(func() { _ = killed.Wait() }) // always fails: the process was killed
 	var info unix.Siginfo
 	if err := unix.Waitid(unix.P_PID, killed.Process.Pid, &info, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)

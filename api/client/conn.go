@@ -70,13 +70,13 @@ func attach(ctx context.Context, path string, sock mangos.Socket, maxRecv int) (
 	return c, nil
 }
 
-// ignore is for errors of closing a broken connection.
+// ignore discards an error from closing a broken connection.
 func ignore(error) error { return nil }
 
-func (c *conn) close() { _ = c.sock.Close() } // nothing is lost: REQ has no unsent data of ours
+func (c *conn) close() { _ = c.sock.Close() } // nothing is lost: a REQ socket has no unsent data of ours
 
 // dialUnix connects, and distinguishes the causes of failure. It retries while the backlog is full,
-// since the kernel then refuses connections at once.
+// since the kernel then refuses connections immediately.
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	for {
 		var d net.Dialer
@@ -182,10 +182,10 @@ type pipe struct {
 }
 
 const (
-	stateReady     = iota // nothing is written
-	stateWriting          // or written
-	stateFailed           // not completely written, so that the daemon does not execute it
-	stateAbandoned        // nothing is written, and nothing will be
+	stateReady     = iota // nothing has been written
+	stateWriting          // or has been written
+	stateFailed           // not written completely, so the daemon does not execute it
+	stateAbandoned        // nothing has been or will be written
 )
 
 func (p *pipe) Send(m *mangos.Message) error {
@@ -200,7 +200,8 @@ func (p *pipe) Send(m *mangos.Message) error {
 	return nil
 }
 
-// write replaces mangos' write of a pipe: it has a deadline, and sends the message in one piece.
+// write replaces mangos' own write to a pipe: it has a deadline, and sends the message in one
+// piece.
 func (p *pipe) write(m *mangos.Message) error {
 	if err := p.net.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
@@ -211,7 +212,8 @@ func (p *pipe) write(m *mangos.Message) error {
 	return err
 }
 
-// abandon gives the request up and reports whether the daemon cannot have received it.
+// abandon gives up the request and reports whether it is certain that the daemon has not received
+// it.
 func (p *pipe) abandon() bool {
 	return p.state.CompareAndSwap(stateReady, stateAbandoned) || p.state.Load() == stateFailed
 }
@@ -252,7 +254,7 @@ const optionPipe = "loxilight-pipe"
 
 func init() { transport.RegisterTransport(ours{}) }
 
-// ours is a transport whose dialers have connected already.
+// ours is a transport whose dialers are already connected.
 type ours struct{}
 
 func (ours) Scheme() string { return scheme }

@@ -20,8 +20,8 @@ var (
 	ErrPermission = errors.New("permission denied")
 	// ErrNotAnswering: the daemon runs, but hangs or closed the connection.
 	ErrNotAnswering = errors.New("loxilightd is not answering")
-	// ErrOutcomeUnknown: a change was sent, and no answer arrived, or the caller did not wait for
-	// it. It is combined with ErrNotAnswering.
+	// ErrOutcomeUnknown: a change was sent, but no answer arrived or the caller did not wait for
+	// one. It is combined with ErrNotAnswering.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrTooLong: a request is larger than the channel allows.
 	ErrTooLong = errors.New("request too long")
@@ -58,8 +58,9 @@ func DaemonProcess(root, runDir string) string {
 	return pid
 }
 
-// exits reports whether a process has ended, or is being ended by the kernel: closing thousands of
-// file descriptors of maps and programs takes a second. stat is the content of /proc/PID/stat.
+// exits reports whether a process has ended or the kernel is still tearing it down: closing
+// thousands of file descriptors for maps and programs takes a second. stat is the content of
+// /proc/PID/stat.
 func exits(stat string) bool {
 	const exiting = 0x4 // PF_EXITING
 	_, rest, _ := strings.Cut(stat, ") ")
@@ -73,8 +74,8 @@ func exits(stat string) bool {
 
 // Internal errors: how far a request has been sent.
 var (
-	errNotSent   = errors.New("request not sent")     // or not completely, so that the daemon does not execute it
-	errBroken    = errors.New("connection broken")    // by the daemon, or by its end
+	errNotSent   = errors.New("request not sent")     // or not completely, so the daemon does not execute it
+	errBroken    = errors.New("connection broken")    // connection broken by the daemon, or because the daemon ended
 	errHandshake = errors.New("no nanomsg handshake") // connected, but the daemon sent nothing
 )
 
@@ -82,7 +83,7 @@ var (
 type Error struct {
 	Socket    string // path
 	Method    string // empty while connecting
-	RequestID string // of a change whose outcome is unknown: repeat the change with this id
+	RequestID string // id of a change whose outcome is unknown: repeat the change with this id
 
 	kinds []error
 	hint  string

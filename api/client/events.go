@@ -51,13 +51,13 @@ type message struct {
 	data  json.RawMessage
 }
 
-// eventQueue is how many events wait for Next before the oldest is lost.
+// eventQueue is how many events wait for Next before the oldest is dropped.
 const eventQueue = 4096
 
 // Subscribe connects to the daemon's events. Everything that happens after it has returned arrives
-// as an event of the topics (none given: of all), or is counted as lost: a client that reads the
-// state now and continues with [Subscription.Next] notices every event that it misses. Its errors
-// are the errors of [Dial].
+// as an event if its topic is among topics (without topics: always), or is counted as lost: a
+// client that reads the state now and continues with [Subscription.Next] notices every event that
+// it misses. The errors are those that [Dial] returns.
 func (c *Client) Subscribe(ctx context.Context, topics ...string) (*Subscription, error) {
 	ctx, cancel := c.bound(ctx, 0)
 	defer cancel()
@@ -74,7 +74,7 @@ func (c *Client) Subscribe(ctx context.Context, topics ...string) (*Subscription
 		return nil, fmt.Errorf("new SUB socket: %w", err)
 	}
 	info := sock.Info()
-	_ = sock.Close() // only needed for its protocol: it would drop events, and not report the end of the daemon
+	_ = sock.Close() // needed only for its protocol: the socket would drop events and not report that the daemon has exited
 	nc, err := dialUnix(ctx, c.events)
 	if err != nil {
 		return nil, err

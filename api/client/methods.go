@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// call is [Client.Call] that returns its result.
+// call is like [Client.Call], but returns the result.
 func call[R any](ctx context.Context, c *Client, method string, params any) (*R, error) {
 	result := new(R)
 	if err := c.Call(ctx, method, params, result); err != nil {
@@ -39,8 +39,8 @@ func (c *Client) Counters(ctx context.Context, kind, name string) (*api.Counters
 	return call[api.CountersResult](ctx, c, api.MethodCounters, api.CountersParams{Kind: kind, Name: name})
 }
 
-// Changes returns the changes after the revision since. If Expired is set in the result, the daemon
-// no longer knows them: list the objects instead.
+// Changes returns the changes made after the revision that since gives. If Expired is set in the
+// result, the daemon no longer knows them: list the objects instead.
 func (c *Client) Changes(ctx context.Context, since uint64) (*api.ChangesResult, error) {
 	all := &api.ChangesResult{Revision: since}
 	for {
@@ -56,8 +56,9 @@ func (c *Client) Changes(ctx context.Context, since uint64) (*api.ChangesResult,
 	}
 }
 
-// List iterates over the objects that params select, page by page; an error ends it. params.Limit
-// is the size of a page. An object that is deleted meanwhile is left out.
+// List iterates over the objects that params select, page by page; an error ends the iteration.
+// params.Limit is the size of a page. An object that is deleted before its page is read is left
+// out.
 func (c *Client) List(ctx context.Context, params api.ListParams) iter.Seq2[api.Object, error] {
 	return pages(func(from string) ([]api.Object, string, error) {
 		params.Continue = from
@@ -69,8 +70,8 @@ func (c *Client) List(ctx context.Context, params api.ListParams) iter.Seq2[api.
 	}, params.Continue)
 }
 
-// Connections iterates over the tracked connections that params select, page by page; an error
-// ends it. params.Limit is the size of a page.
+// Connections iterates over the tracked connections that params select, page by page; an error ends
+// the iteration. params.Limit is the size of a page.
 func (c *Client) Connections(ctx context.Context, params api.ConnectionsListParams) iter.Seq2[api.Connection, error] {
 	return pages(func(from string) ([]api.Connection, string, error) {
 		params.Continue = from
@@ -82,8 +83,8 @@ func (c *Client) Connections(ctx context.Context, params api.ConnectionsListPara
 	}, params.Continue)
 }
 
-// Network iterates over the kernel's own forwarding state, page by page; an error ends it.
-// params.Limit is the size of a page.
+// Network iterates over the kernel's own forwarding state, page by page; an error ends the
+// iteration. params.Limit is the size of a page.
 func (c *Client) Network(ctx context.Context, params api.NetworkListParams) iter.Seq2[api.NetworkEntry, error] {
 	return pages(func(from string) ([]api.NetworkEntry, string, error) {
 		params.Continue = from
@@ -95,7 +96,7 @@ func (c *Client) Network(ctx context.Context, params api.NetworkListParams) iter
 	}, params.Continue)
 }
 
-// pages yields the items of one page after the other. An empty page need not be the last.
+// pages yields the items of all pages in turn. An empty page need not be the last.
 func pages[T any](read func(from string) (items []T, next string, err error), from string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {
@@ -118,7 +119,7 @@ func pages[T any](read func(from string) (items []T, next string, err error), fr
 	}
 }
 
-// change is [Client.Change] that returns its result.
+// change is like [Client.Change], but returns the result.
 func change[R any](ctx context.Context, c *Client, method string, common api.Change, params any) (*R, error) {
 	result := new(R)
 	if err := c.Change(ctx, method, common.RequestID, time.Duration(common.Wait), params, result); err != nil {
@@ -132,7 +133,7 @@ func (c *Client) Apply(ctx context.Context, p api.ApplyParams) (*api.ChangeResul
 	return change[api.ChangeResult](ctx, c, api.MethodApply, p.Change, p)
 }
 
-// Replace makes an owner's objects of some kinds exactly the given ones, all or none.
+// Replace makes an owner's objects of the given kinds exactly the given objects, all or none.
 func (c *Client) Replace(ctx context.Context, p api.ReplaceParams) (*api.ChangeResult, error) {
 	return change[api.ChangeResult](ctx, c, api.MethodReplace, p.Change, p)
 }
@@ -142,17 +143,18 @@ func (c *Client) Delete(ctx context.Context, p api.DeleteParams) (*api.ChangeRes
 	return change[api.ChangeResult](ctx, c, api.MethodDelete, p.Change, p)
 }
 
-// Rollback returns to an earlier revision, or rolls back the change that waits to be confirmed.
+// Rollback returns to an earlier revision, or rolls back the pending change.
 func (c *Client) Rollback(ctx context.Context, p api.RollbackParams) (*api.ChangeResult, error) {
 	return change[api.ChangeResult](ctx, c, api.MethodRollback, p.Change, p)
 }
 
-// Confirm makes a change permanent that waits to be confirmed. Repeating it is not an error.
+// Confirm makes a pending change permanent. Confirming it again is not an error.
 func (c *Client) Confirm(ctx context.Context, revision uint64) (*api.ConfirmResult, error) {
 	return change[api.ConfirmResult](ctx, c, api.MethodConfirm, api.Change{}, api.ConfirmParams{Revision: revision})
 }
 
-// History iterates over the revisions that the daemon remembers, latest first; an error ends it.
+// History iterates over the revisions that the daemon remembers, latest first; an error ends the
+// iteration.
 func (c *Client) History(ctx context.Context) iter.Seq2[api.HistoryEntry, error] {
 	return pages(func(from string) ([]api.HistoryEntry, string, error) {
 		page, err := call[api.HistoryResult](ctx, c, api.MethodHistory, api.HistoryParams{Continue: from})

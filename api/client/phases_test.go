@@ -51,7 +51,7 @@ func greet(c net.Conn) error {
 	return err
 }
 
-// TestPhases lets the daemon fail in each phase of a call in turn.
+// TestPhases makes the daemon fail in each phase of a call in turn.
 func TestPhases(t *testing.T) {
 	hang := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // until the client hangs up
 	for name, test := range map[string]struct {
@@ -128,8 +128,8 @@ func TestFullBacklog(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNone: an invalid reply, for example from another version of the daemon, is an
-// error.
+// TestAnswersThatAreNone: an invalid reply, for example from a different version of the daemon, is
+// an error.
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, answer := range []string{``, `hello`, `[]`, `{"jsonrpc":"2.0","id":1}`, `{"jsonrpc":"2.0","id":1,"result":7}`} {
 		path := socketIn(t)

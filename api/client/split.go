@@ -11,19 +11,19 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// A change that is larger than one request is sent as a transaction of several requests: all but the
-// last only collect objects, the last commits them all.
+// A change that is larger than one request is sent as a transaction of several requests: all but
+// the last only collect objects; the last one commits them all.
 
 // plan contains the requests that make up a change.
 type plan struct {
-	staged    [][]byte // change nothing yet
-	counts    []int    // of objects that the daemon has after each staged request
+	staged    [][]byte // requests that change nothing yet
+	counts    []int    // how many objects the daemon has collected after each staged request
 	commit    []byte
 	requestID string
 }
 
 // newPlan encodes a change. The parameters of apply, replace, delete and rollback get a request id
-// if it is missing, and are split if necessary.
+// if they have none, and are split if necessary.
 func newPlan(method, requestID string, params any) (*plan, error) {
 	switch p := params.(type) {
 	case *api.ApplyParams:
@@ -91,8 +91,8 @@ func planOf[T any](method string, objects []T, c api.Change, params func([]T, ap
 	return p, err
 }
 
-// fit returns how many of the first objects, each encoded with a trailing comma, fit a request. It
-// returns an error if the first object does not.
+// fit returns how many of the first objects, each encoded with a trailing comma, fit in a request.
+// It returns an error if not even the first object does.
 func fit[T any](objects []T) (int, error) {
 	used := 0
 	for i := range objects {
@@ -112,7 +112,7 @@ func fit[T any](objects []T) (int, error) {
 	return len(objects), nil
 }
 
-// tooLarge returns the error for an object that does not fit a request.
+// tooLarge returns the error for an object that does not fit in a request.
 func tooLarge(object any, size int) error {
 	if o, ok := object.(api.Object); ok {
 		return api.ObjectTooLarge(o.Kind, o.Name, size)
@@ -120,5 +120,5 @@ func tooLarge(object any, size int) error {
 	return ErrTooLong
 }
 
-// requests returns all requests in their order.
+// requests returns all requests in order.
 func (p *plan) requests() [][]byte { return append(slices.Clip(p.staged), p.commit) }

@@ -24,17 +24,17 @@ type WatchOptions struct {
 // Watched is one step of [Client.Watch].
 type Watched struct {
 	Ref    api.ObjectRef
-	Object *api.Object // as it is now; nil: it was deleted
+	Object *api.Object // current state of the object; nil: it was deleted
 	// Synced is set in a step without object: all existing objects have been reported. It is
 	// repeated after each interruption.
 	Synced bool
 }
 
-// Watch yields all objects that o selects, then each object that changes, including its status,
-// until ctx ends. Changes of one object in quick succession may be merged, but its last state is
+// Watch yields all objects that o selects, then each object whose spec or status changes, until ctx
+// ends. Changes of one object in quick succession may be merged, but the object's latest state is
 // always reported. After lost events or an interruption, Watch reads the current state again and
-// yields the differences. An error is a step too: if the caller continues, Watch tries again after
-// a pause.
+// yields the differences. An error is also yielded as a step: if the caller continues, Watch tries
+// again after a pause.
 func (c *Client) Watch(ctx context.Context, o WatchOptions) iter.Seq2[Watched, error] {
 	if len(o.Kinds) == 0 {
 		o.Kinds = api.Kinds
@@ -62,7 +62,8 @@ func (c *Client) Watch(ctx context.Context, o WatchOptions) iter.Seq2[Watched, e
 // The pauses before the daemon is contacted again.
 const pauseMin, pauseMax = 100 * time.Millisecond, 5 * time.Second
 
-// relistAbove is the number of objects changed at once above which listing all is cheaper.
+// relistAbove is the number of simultaneously changed objects above which listing all objects is
+// cheaper than reading each.
 const relistAbove = 200
 
 // errStopped: the caller has ended the iteration.
@@ -103,7 +104,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// collect waits for an event and returns the objects of this event and of those queued behind it.
+// collect waits for an event and returns the objects of this event and of the events queued behind
+// it.
 func (w *watch) collect(ctx context.Context, events *Subscription) (touched []api.ObjectRef, lost bool, err error) {
 	seen := map[api.ObjectRef]bool{}
 	for {
@@ -181,7 +183,7 @@ func (w *watch) get(ctx context.Context, refs []api.ObjectRef) error {
 	return nil
 }
 
-// tell reports an object, or its deletion, unless that was reported before.
+// tell reports an object, or its deletion, unless it has been reported already.
 func (w *watch) tell(ref api.ObjectRef, object *api.Object) error {
 	before, known := w.known[ref]
 	if object == nil {

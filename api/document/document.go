@@ -2,7 +2,7 @@
 
 // Package document reads objects from files, for the daemon and for llcli: YAML documents, JSON
 // values one after another, or lists of objects in either. It knows the fields of an object and the
-// lines of a file; what a spec may contain is for the daemon to decide.
+// line numbers in a file; the daemon decides what a spec may contain.
 package document
 
 import (
@@ -30,7 +30,7 @@ type Document struct {
 // Error is a mistake in a file.
 type Error struct {
 	File   string
-	Line   int    // from 1
+	Line   int    // starts at 1
 	Object string // Kind/name; empty: unknown
 	Field  string // such as spec.backends[3].address; empty: the object itself, or unknown
 	Text   string // contains the field if it is not obvious
@@ -149,7 +149,7 @@ func (d *Document) Ref() string {
 var step = regexp.MustCompile(`\[([0-9]+)\]|[^.\[]+`)
 
 // Line returns the line of a field such as spec.backends[3].address, or of its nearest existing
-// parent. If a name occurs several times, the last one counts, because that is the faulty one.
+// parent. If a name occurs several times, the last occurrence counts, because it is the faulty one.
 func (d *Document) Line(field string) int {
 	at, line := d.root, d.root.Line
 	for _, s := range step.FindAllStringSubmatch(field, -1) {
@@ -270,7 +270,8 @@ func (d *Document) labels(value *yaml.Node, wrong func(line int, field, format s
 // Extensions are the file name extensions of object files.
 var Extensions = []string{".yaml", ".yml", ".json"}
 
-// isObjectFile reports whether a file of a folder is read: not hidden, and with a known extension.
+// isObjectFile reports whether a file in a directory is an object file: not hidden, and with a
+// known extension.
 func isObjectFile(name string) bool {
 	ending := filepath.Ext(name)
 	for _, e := range Extensions {

@@ -101,7 +101,7 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
-// TestFiles: the object files of a folder are read, in order.
+// TestFiles: the object files in a directory are read, in order.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"b.yaml", "a.yml", "c.json", ".hidden.yaml", "notes.txt", "yaml"} {

@@ -12,8 +12,8 @@ import (
 // MaxFile is the largest file of objects, in bytes.
 const MaxFile = 64 << 20
 
-// Files returns the object files of a folder, sorted by name: those with one of the [Extensions]
-// that are not hidden.
+// Files returns the object files in a directory, sorted by name: files that have one of the
+// [Extensions] and are not hidden.
 func Files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -37,7 +37,7 @@ func Files(dir string) ([]string, error) {
 	return files, nil
 }
 
-// Read returns the text of a file of at most [MaxFile] bytes. title names it in errors.
+// Read reads a file of at most [MaxFile] bytes. title names the file in errors.
 func Read(r io.Reader, title string) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// maxAliased limits how many nodes the aliases of one spec may expand to: a few lines of YAML
-	// can otherwise name billions.
+	// maxAliased limits how many nodes the aliases of one spec may expand to: otherwise, a few
+	// lines of YAML could expand to billions.
 	maxAliased = 100_000
 	// maxNesting limits the depth of a document, as the daemon does.
 	maxNesting = 64
 )
 
-// errNoJSON means that a text is read as YAML.
+// errNoJSON means that the text must be parsed as YAML.
 var errNoJSON = errors.New("not JSON")
 
-// parseJSONValues reads a text as JSON values. [errNoJSON]: it is not JSON, and its name does not
-// end in .json.
+// parseJSONValues parses text as JSON values. It returns [errNoJSON] if the text is not JSON and
+// the name of the file does not end in .json.
 func parseJSONValues(file string, text []byte) ([]*yaml.Node, error) {
 	start := bytes.TrimLeft(text, " \t\r\n")
 	isNamed := filepath.Ext(file) == ".json"
@@ -58,7 +58,7 @@ func parseJSONValues(file string, text []byte) ([]*yaml.Node, error) {
 	}
 }
 
-// jsonReader reads JSON values as YAML nodes, with the order and the lines of the text.
+// jsonReader reads JSON values as YAML nodes, preserving the order and line numbers of the text.
 type jsonReader struct {
 	*json.Decoder
 	starts []int // offsets of the lines after the first
@@ -76,10 +76,10 @@ func newJSONReader(text []byte) *jsonReader {
 	return r
 }
 
-// line returns the line that was read last, from 1.
+// line returns the number of the line that was read last, from 1.
 func (r *jsonReader) line() int { return 1 + sort.SearchInts(r.starts, int(r.InputOffset())) }
 
-// value reads one value. [io.EOF]: the text has ended.
+// value reads one value. It returns [io.EOF] at the end of the text.
 func (r *jsonReader) value() (*yaml.Node, error) {
 	token, err := r.Token()
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *jsonReader) children(node *yaml.Node, open json.Delim) error {
 	return cutOff(err)
 }
 
-// cutOff converts the end of the text within a value to [io.ErrUnexpectedEOF].
+// cutOff converts [io.EOF] to [io.ErrUnexpectedEOF], for a text that ends within a value.
 func cutOff(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -132,15 +132,15 @@ func cutOff(err error) error {
 	return err
 }
 
-// nodeError is a mistake at a node.
+// nodeError is a mistake in a node.
 type nodeError struct {
 	line  int
-	field string // from the node that was converted
+	field string // path from the node that was converted
 	text  string
-	whole bool // about the whole value
+	whole bool // the mistake concerns the whole value
 }
 
-// under adds a step to the beginning of the path of an error.
+// under prepends a step to the path of an error.
 func (e *nodeError) under(step string) *nodeError {
 	if e.whole {
 		return e
@@ -275,7 +275,7 @@ func (w *writer) writeString(s string) {
 	w.buf.Write(b)
 }
 
-// Marshal is json.Marshal that leaves <, > and & as they are.
+// Marshal is like json.Marshal, but does not escape <, > and &.
 func Marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

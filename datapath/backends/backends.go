@@ -122,8 +122,8 @@ func (s switchedPorts) Delete(ctx context.Context, name datapath.PortName) error
 	return s.Table.Delete(ctx, name)
 }
 
-// Preflight predicts the result of a start of the data plane called name on this kernel, and
-// changes nothing. An error means that the check itself failed.
+// Preflight predicts whether the data plane called name would start on this kernel, without
+// changing anything. An error means that the check itself failed.
 func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	switch name {
 	case EBPF:
@@ -142,8 +142,8 @@ func Preflight(name string, cfg datapath.Config) (datapath.Preflight, error) {
 	}
 }
 
-// Inspect reports the kernel state of the data plane called name and of other programs, and changes
-// nothing.
+// Inspect reports the kernel state of the data plane called name and of other programs, without
+// changing anything.
 func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, error) {
 	switch name {
 	case EBPF:
@@ -165,8 +165,9 @@ func Inspect(name string, o datapath.InspectOptions) (*datapath.Inspection, erro
 // Attached reports whether an earlier run of the daemon left the data plane called name attached.
 func Attached(name, pinDir string) bool { return name == EBPF && ebpf.Attached(pinDir) }
 
-// Detach removes the kernel state of the data plane called name: it no longer forwards anything. It
-// must not be open. If nothing is pinned, Detach does nothing and needs no privileges.
+// Detach removes the kernel state of the data plane called name, which then no longer forwards
+// anything. The data plane must not be open. If nothing is pinned, Detach does nothing and needs no
+// privileges.
 func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	switch name {
 	case EBPF:
@@ -194,7 +195,7 @@ func Detach(name string, cfg datapath.Config, log *slog.Logger) error {
 	}
 }
 
-// FakePlane, FakeNetwork, FakePods and FakeOptions are the fakes for tests of other packages.
+// FakePlane, FakeNetwork, FakePods and FakeOptions are the fakes for other packages' tests.
 type (
 	FakePlane   = fake.DataPlane
 	FakeNetwork = fake.Network
@@ -208,5 +209,5 @@ func NewFake(o FakeOptions) *FakePlane { return fake.New(o) }
 // NewFakeNetwork returns a fake network that fails as configured in o.
 func NewFakeNetwork(o FakeOptions) *FakeNetwork { return fake.NewNetwork(o) }
 
-// NewFakePods returns links of pods that fail as configured in o.
+// NewFakePods returns pod links that fail as configured in o.
 func NewFakePods(o FakeOptions) *FakePods { return fake.NewPodLinks(o) }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package classify compiles rules into an image, and searches it in a time that hardly depends on
-// the number of rules and prefixes. It knows what a rule matches and which of several rules
-// applies, but not the purpose of rules, and does not access the kernel: ebpf-src/fw_classify.h
+// Package classify compiles rules into an image, and searches the image in time that hardly depends
+// on the number of rules and prefixes. It knows what a rule matches and which of several rules
+// applies, but not what the rules are for. It does not access the kernel: ebpf-src/fw_classify.h
 // searches the same image.
 //
 // Each field of a packet is looked up separately, in a trie of bytes in which every node is a
 // bitmap with the values of its runs (a mixture of the Lulea tables of Degermark et al., 1997, and
 // of poptries, Asai and Ohara, 2015), so its depth is limited by the width of the field. A leaf is
-// a class: a set of values that the same rules match. Classes of several fields are folded into one
-// if the table of all their combinations stays small (recursive flow classification, Gupta and
-// McKeown, 1999). A few classes remain, each with a bit vector over the rules in the order of
-// precedence, below an aggregate with a bit for each word (Lakshman and Stiliadis, 1998; Baboescu
-// and Varghese, 2001): the first bit that is set in all vectors is the rule. Vectors are made of
-// chunks; equal chunks are stored once.
+// a class: a set of values that are matched by the same rules. Classes of several fields are folded
+// into one if the table of all their combinations stays small (recursive flow classification, Gupta
+// and McKeown, 1999). A few classes remain, each with a bit vector over the rules in order of
+// precedence, and an aggregate above it with one bit for each word (Lakshman and Stiliadis, 1998;
+// Baboescu and Varghese, 2001): the first bit that is set in all vectors is the rule. Vectors are
+// made of chunks; equal chunks are stored once.
 package classify
 
 import (
@@ -30,20 +30,20 @@ type Rule struct {
 	ID     uint32 // index of the rule's counters; 0: not counted
 	Hooks  datapath.FirewallHook
 	Match  *datapath.Match
-	Action uint8 // for the caller, like Flags
+	Action uint8 // interpreted by the caller, like Flags
 	Flags  uint8
 }
 
 // The limits of [Compile].
 const (
 	MaxRules    = 1 << 14
-	MaxPrefixes = 1 << 20 // of all rules and groups together, separately for source and destination
+	MaxPrefixes = 1 << 20 // in all rules and groups together, separately for source and destination
 	MaxDevices  = 1 << 16
 )
 
 // Compile compiles rules into an image; the first matching rule applies. An error in one rule or
-// group is a [*datapath.RuleError]; an error wraps [datapath.ErrCapacity] if something is too
-// large. The same rules produce the same image.
+// group is reported as a [*datapath.RuleError]; if something is too large, the error wraps
+// [datapath.ErrCapacity]. The same rules produce the same image.
 func Compile(rules []Rule, groups map[datapath.GroupName]datapath.AddressGroup) (*Image, error) {
 	if len(rules) > MaxRules {
 		return nil, fmt.Errorf("%d rules, at most %d: %w", len(rules), MaxRules, datapath.ErrCapacity)

@@ -211,7 +211,7 @@ func refused(t *testing.T, rules []classify.Rule, groups map[datapath.GroupName]
 	}
 }
 
-// TestTooMuch: rules that need more memory than permitted are refused.
+// TestTooMuch: rules that need more memory than permitted are rejected.
 func TestTooMuch(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	// Each address is in about three of the thousand groups, and many rules use each group.

@@ -35,7 +35,7 @@ func (c *compiler) errorf(rule int, field, format string, args ...any) error {
 	return &datapath.RuleError{Rule: c.rules[rule].Name, Err: fmt.Errorf("%s: %w", field, err)}
 }
 
-// where returns the rules for which is returns true.
+// where returns the rules r for which is(r) is true.
 func (c *compiler) where(is func(r placed) bool) *changing {
 	v := c.vectors.changing()
 	for i := range c.rules {
@@ -46,7 +46,7 @@ func (c *compiler) where(is func(r placed) bool) *changing {
 	return v
 }
 
-// leaf returns the runs of a trie with a single value.
+// leaf returns the runs of a trie in which every key has the value v.
 func leaf(v *changing) []run { return []run{{value: v.vector()}} }
 
 func (c *compiler) hooks() error {
@@ -280,8 +280,8 @@ func (f *families) add(p netip.Prefix, o owned) error {
 	return nil
 }
 
-// prefixes returns the prefixes of rules and of the groups to which they refer, those of each group
-// once.
+// prefixes returns the prefixes in the rules and in the groups to which they refer, the prefixes of
+// each group only once.
 func (c *compiler) prefixes(s *side) (all families, err error) {
 	members := make(map[datapath.GroupName]*changing)
 	for i := range c.rules {

@@ -66,7 +66,7 @@ func (m *Image) RuleCount() int { return int(m.word(headerRuleCount)) }
 // group is a set of fields whose classes are folded into one.
 type group struct {
 	fields []int
-	table  []uint32 // vectors, by the sum of the leaves of the fields
+	table  []uint32 // vectors, indexed by the sum of the fields' leaves
 }
 
 // image builds the image from all fields.
@@ -141,7 +141,7 @@ func (c *compiler) count() (n int) {
 	return n
 }
 
-// classes numbers the different vectors of each field, and replaces the values of its tries by
+// classes numbers the different vectors of each field, and replaces the values of its tries with
 // these numbers.
 func (c *compiler) classes() (classes [fieldCount][]uint32) {
 	for field := range fieldCount {
@@ -164,8 +164,8 @@ func (c *compiler) classes() (classes [fieldCount][]uint32) {
 	return classes
 }
 
-// fold groups fields whose classes have few combinations, and returns the stride of a class of
-// each field in the table of its group.
+// fold groups fields whose classes have few combinations, and returns, for each field, the stride
+// of its classes in the table of its group.
 func (c *compiler) fold(classes [fieldCount][]uint32) (groups []group, strides [fieldCount]uint32) {
 	all := 1
 	for _, of := range classes {
@@ -208,7 +208,8 @@ func newPlaces(v *vectors, aggregates int) *places {
 	return &places{v, aggregates, make(map[uint32]uint32), make(map[uint32]uint32)}
 }
 
-// vector writes a vector, and returns its offset: its aggregate, then the offsets of its chunks.
+// vector writes a vector (its aggregate, then the offsets of its chunks) and returns the offset of
+// the vector.
 func (p *places) vector(m *memory, id uint32) uint32 {
 	if at, ok := p.vectors[id]; ok {
 		return at

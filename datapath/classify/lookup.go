@@ -104,7 +104,7 @@ func (m *Image) walk(entry uint32, k key) uint32 {
 	return entry & entryValue
 }
 
-// first returns the place of the rule with the lowest rank that is set in all vectors, or -1.
+// first returns the place of the rule with the lowest rank whose bit is set in all vectors, or -1.
 func (m *Image) first(vectors []int) int {
 	chunks, regions, found := int(m.word(headerChunks)), int(m.word(headerRegions)), -1
 	words := make([]uint64, chunks/8)

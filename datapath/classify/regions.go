@@ -11,12 +11,12 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Rules of different shapes, which depend on how much of which fields they match, have separate
-// regions in the vectors. Otherwise the vector of a source would contain the bits of all rules
-// without a source, the vector of a destination the bits of all rules with only a source, and words
-// with both kinds would be searched in vain. A region consists of whole words, in which the rules
-// are in order; among the first matching rules of all regions, the one with the lowest rank
-// applies.
+// The shape of a rule is which fields it matches, and how much of each. Rules of different shapes
+// have separate regions in the vectors. Otherwise the vector of a source would contain the bits of
+// all rules without a source, the vector of a destination the bits of all rules with only a source,
+// and words with both kinds would be searched in vain. A region consists of whole words, in which
+// the rules are in order; among the first matching rules of all regions, the one with the lowest
+// rank applies.
 
 // regionsFrom is the minimum number of rules for which regions are used.
 const regionsFrom = 512
@@ -38,7 +38,7 @@ const (
 	degrees
 )
 
-// Prefixes with at most this length, and ranges of more than this many ports, are much of a field.
+// Prefixes up to this length, and ranges of more than this many ports, count as much of a field.
 const (
 	muchBits4 = 20
 	muchBits6 = 48
@@ -77,9 +77,9 @@ func (r *Rule) shape() (s int) {
 	return s
 }
 
-// shapes returns a number for each rule, equal for the rules of one region. Shapes with few rules,
-// less than 1/64 of all, share a region: each region has words of its own, whose number
-// [aggregateMax] limits.
+// shapes returns a number for each rule; rules with the same number share a region. Shapes with few
+// rules, less than 1/64 of all, share a region too, because each region takes words of its own, and
+// [aggregateMax] limits their number.
 func shapes(rules []Rule) []int {
 	of := make([]int, len(rules))
 	if len(rules) < regionsFrom {
@@ -127,7 +127,7 @@ func placeBy(rules []Rule, shapes []int) (places []placed, ends []int) {
 	return places, ends
 }
 
-// decides returns the place of the rule in a vector that applies, or -1.
+// decides returns the place of the rule that applies among the rules in a vector, or -1.
 func (c *compiler) decides(vector uint32) int {
 	found := -1
 	c.vectors.each(vector, func(place int) {

@@ -36,7 +36,7 @@ func (k key) after(n int) (key, bool) {
 	return key{k.hi, lo}, true
 }
 
-// number returns a value with a number of bits as a key.
+// number returns v, a value of the given number of bits, as a key.
 func number(v uint64, bits int) key { return key{hi: v << (64 - bits)} }
 
 func keyOfAddr(a netip.Addr) key {
@@ -90,7 +90,7 @@ func (p *owned) compare(o *owned) int {
 	return cmp.Or(p.start.compare(o.start), cmp.Compare(p.bits, o.bits))
 }
 
-// vectorOf returns the vector of the rules of identical prefixes.
+// vectorOf returns the vector of the rules that own identical prefixes.
 func vectorOf(v *vectors, same []owned) (value uint32) {
 	rules := v.changing()
 	for _, p := range same {
@@ -147,8 +147,8 @@ type span struct {
 	rule        int
 }
 
-// spanRuns returns which rules match each value with this number of bits: the rules of base and of
-// every span that contains the value. Keys begin with the first prefixBits of prefix.
+// spanRuns returns which rules match each value of the given number of bits: the rules of base and
+// of every span that contains the value. All keys begin with the first prefixBits bits of prefix.
 func spanRuns(base *changing, spans []span, prefix key, prefixBits, bits int) []run {
 	type event struct {
 		at   uint64
@@ -177,7 +177,7 @@ func spanRuns(base *changing, spans []span, prefix key, prefixBits, bits int) []
 		}
 	}
 	for _, e := range events {
-		base.set(e.rule, false) // restored: no rule of a span is in base
+		base.set(e.rule, false) // restores base: it contains no rule of a span
 	}
 	return compact(runs)
 }

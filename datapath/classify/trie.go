@@ -39,7 +39,8 @@ type memory struct {
 	err    error
 }
 
-// put appends b, and returns its offset. Data that fits into a cache line does not cross one.
+// put appends b, and returns its offset. Data that fits into a cache line does not cross a
+// cache-line boundary.
 func (m *memory) put(b []byte) uint32 {
 	if at, ok := m.shared[string(b)]; ok {
 		return at
@@ -69,7 +70,7 @@ func (k key) byteOf(i int) int {
 	return int(k.lo >> (120 - 8*i) & 0xff)
 }
 
-// bytes returns n bytes, at most seven, from byte i on.
+// bytes returns n bytes, at most seven, starting at byte i.
 func (k key) bytes(i, n int) (v uint64) {
 	for j := range n {
 		v = v<<8 | uint64(k.byteOf(i+j))
@@ -77,7 +78,7 @@ func (k key) bytes(i, n int) (v uint64) {
 	return v
 }
 
-// endsAt reports whether no bit is set from byte i on.
+// endsAt reports whether no bit is set in byte i or after it.
 func (k key) endsAt(i int) bool {
 	switch {
 	case i >= 16:

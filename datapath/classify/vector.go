@@ -71,7 +71,8 @@ func (v *vectors) intern(parts []uint32) uint32 {
 	return id
 }
 
-// bound records an error if the vectors take too much memory: then no more are combined.
+// bound records an error if the vectors take too much memory; after that, no more vectors are
+// combined.
 func (v *vectors) bound() {
 	if v.err == nil && len(v.chunks)*3*64+len(v.ids)*(v.width*8+64) > vectorMemory {
 		v.err = fmt.Errorf("the rules have too many combinations of prefixes, ports and other fields (%d MiB of bit vectors): use fewer of them, or groups: %w",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package selection fills the tables by which a data plane selects a backend for a new connection:
-// it converts weights to slots. It does not depend on services, the state of backends, or the
-// storage of tables.
+// Package selection fills the tables with which a data plane selects a backend for a new
+// connection: it converts weights to slots. It does not depend on services, the state of backends,
+// or the storage of tables.
 //
 // Nodes agree without communication: the result depends on the addresses and weights of the
 // backends and the size of the table, not on the order of the list.
@@ -88,8 +88,7 @@ func newWalk(addr netip.AddrPort, size uint32) walk {
 	if size > 1 {
 		w.skip = uint32(h&math.MaxUint32)%(size-1) + 1
 	}
-	// Only a step without a common factor with the size visits every slot. With a prime size, every
-	// step does.
+	// Only a step that is coprime to the size visits every slot. With a prime size, every step is.
 	for gcd(w.skip, size) != 1 {
 		w.skip++
 	}

@@ -40,8 +40,8 @@ func counts(table []uint32, n int) []int {
 	return c
 }
 
-// moved counts slots whose backend changed, except changes from or to the backend with address
-// gone.
+// moved counts the slots whose backend changed, except changes from or to the backend that gone
+// names.
 func moved(before, after []uint32, was, is []Weighted, gone netip.AddrPort) int {
 	n := 0
 	for i := range before {
@@ -143,7 +143,7 @@ func TestMaglevDisruptsLittle(t *testing.T) {
 	}
 }
 
-// TestMaglevWeightChangeDisruptsLittle: a change of one weight moves few slots between the other
+// TestMaglevWeightChangeDisruptsLittle: a change to one weight moves few slots between the other
 // backends.
 func TestMaglevWeightChangeDisruptsLittle(t *testing.T) {
 	all := farm(10, 5)

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// leftovers names the leftovers of this run of the tests: namespaces, mounts, processes, and files
-// in its folder besides the programs.
+// leftovers returns what this test run left behind: namespaces, mounts, processes, and files other
+// than the programs in its directory.
 func leftovers(dir string) (left []string) {
 	mine := fmt.Sprintf("llt-%d-", os.Getpid())
 	for _, pattern := range []string{"/run/netns/" + mine + "*", "/run/" + mine + "*", dir + "/*"} {
-		found, _ := filepath.Glob(pattern) // the pattern is right
+		found, _ := filepath.Glob(pattern) // the pattern is valid
 		for _, path := range found {
 			if path != filepath.Join(dir, "bin") {
 				left = append(left, path)

@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// Main runs the tests of package name, which need the programs, and returns the exit code
-// for os.Exit. It builds the programs into *programs, unless the tests are short or not run
-// by root, and fails if the tests leave anything behind.
+// Main runs a package's tests, which need the programs, and returns the exit code for os.Exit. name
+// is the name of the package. Main builds the programs into *programs, except in short mode or
+// without root privileges, and fails if the tests leave anything behind.
 func Main(m *testing.M, name string, programs *Programs) int {
 	dir, err := os.MkdirTemp("", "loxilight-"+name+"-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)  // harmless: a folder of /tmp
-	os.Setenv("TMPDIR", dir) // of this process
+	defer os.RemoveAll(dir)  // a leftover below /tmp would be harmless
+	os.Setenv("TMPDIR", dir) // applies to this process only
 	if flag.Parse(); os.Geteuid() == 0 && !testing.Short() {
 		if *programs, err = Build(filepath.Join(dir, "bin")); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testdaemon runs the real loxilightd in a namespace of a test, with folders of its own,
-// and uses it through the real llcli and the client library. Nothing of it is left when the test
-// ends.
+// Package testdaemon runs the real loxilightd in a test's network namespace, with its own
+// directories, and uses it through the real llcli and the client library. Nothing is left behind
+// when the test ends.
 package testdaemon
 
 import (
@@ -25,8 +25,8 @@ import (
 // Programs are the paths of the programs under test.
 type Programs struct{ Daemon, CLI, CNI string }
 
-// Build builds the programs into dir. If LOXILIGHT_BIN names a folder, it contains them already:
-// not every machine that runs tests can build.
+// Build builds the programs into dir. If LOXILIGHT_BIN names a directory, that directory already
+// contains them: not every machine that runs tests can build.
 func Build(dir string) (Programs, error) {
 	if built := os.Getenv("LOXILIGHT_BIN"); built != "" {
 		return In(built), nil
@@ -39,16 +39,16 @@ func Build(dir string) (Programs, error) {
 	return In(dir), nil
 }
 
-// In returns the programs that were built into dir before.
+// In returns the programs that have already been built into dir.
 func In(dir string) Programs {
 	return Programs{Daemon: filepath.Join(dir, "loxilightd"), CLI: filepath.Join(dir, "llcli"), CNI: filepath.Join(dir, "loxilight-cni")}
 }
 
-// startTimeout bounds a start on a busy machine.
+// startTimeout limits how long a start may take on a busy machine.
 const startTimeout = time.Minute
 
-// Daemon is one instance of loxilightd. It may be started, killed and started again: its folders
-// and pins last as long as the test.
+// Daemon is one instance of loxilightd. It may be started, killed and started again: its
+// directories and pins last as long as the test.
 type Daemon struct {
 	Client *client.Client // a client of the daemon, across its restarts
 	Socket string         // the control socket
@@ -62,8 +62,8 @@ type Daemon struct {
 	files    int
 }
 
-// New makes the folders and the configuration of a daemon that works in ns; more contains
-// additional lines of configuration. The daemon is not started yet.
+// New makes the directories and the configuration of a daemon that runs in ns; more contains
+// additional configuration lines. The daemon is not started yet.
 func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "loxilight-")
@@ -90,13 +90,13 @@ func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon
 	return d
 }
 
-// StateDir is the folder of the daemon's state.
+// StateDir is the daemon's state directory.
 func (d *Daemon) StateDir() string { return d.path("state") }
 
 func (d *Daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
-// Configure writes a new configuration, for the next start or reload: the folders, and the lines in
-// more, such as a line that begins with "tables:".
+// Configure writes a new configuration, for the next start or reload: the directories, and the
+// lines in more, for example one that begins with "tables:".
 func (d *Daemon) Configure(more ...string) {
 	d.t.Helper()
 	lines := append([]string{
@@ -117,7 +117,7 @@ func (d *Daemon) write(path, content string) {
 	}
 }
 
-// ObjectFile writes a file of objectDir; empty content removes it.
+// ObjectFile writes a file in objectDir; empty content removes it.
 func (d *Daemon) ObjectFile(name, content string) {
 	d.t.Helper()
 	path := filepath.Join(d.path("conf.d"), name)
@@ -156,10 +156,10 @@ func (d *Daemon) Start() {
 // Process returns the most recently started process.
 func (d *Daemon) Process() *testnet.Process { return d.process }
 
-// Kill ends the daemon as kill -9 does.
+// Kill kills the daemon as kill -9 does.
 func (d *Daemon) Kill() { d.process.Kill() }
 
-// Stop ends the daemon and fails the test if it does not end cleanly.
+// Stop stops the daemon and fails the test if it does not exit cleanly.
 func (d *Daemon) Stop() {
 	d.t.Helper()
 	d.process.Signal(syscall.SIGTERM)
@@ -168,7 +168,7 @@ func (d *Daemon) Stop() {
 	}
 }
 
-// Detach removes the kernel state of the daemon, which must not run.
+// Detach removes the daemon's kernel state; the daemon must not be running.
 func (d *Daemon) Detach() {
 	d.t.Helper()
 	d.ns.Run(d.t, d.programs.Daemon, "--detach", "--config", d.path("loxilightd.yaml"))
@@ -194,7 +194,7 @@ func (d *Daemon) TryLLCLI(args ...string) (out string, code int, err error) {
 	return out, code, err
 }
 
-// Apply applies objects in YAML by llcli and waits until they are Ready.
+// Apply applies YAML objects with llcli and waits until they are Ready.
 func (d *Daemon) Apply(objects string) {
 	d.t.Helper()
 	d.LLCLI("apply", "--wait", "1m", "-f", d.File(objects))

@@ -77,7 +77,7 @@ func (a *API) Raw(method, path, contentType, body string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = answer.Body.Close() }() // only read from
+	defer func() { _ = answer.Body.Close() }() // it was only read
 	text, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, text)
@@ -94,7 +94,7 @@ func (a *API) Get(path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// Patch changes the object at path by a merge patch.
+// Patch changes the object at path with a merge patch.
 func (a *API) Patch(path, patch string) error {
 	_, err := a.Raw("PATCH", path, "application/merge-patch+json", patch)
 	return err
@@ -128,7 +128,7 @@ func (c *Cluster) Apply(t testnet.T, objects string) {
 	}
 }
 
-// HowTo returns the commands to look around in the cluster.
+// HowTo returns the commands for looking around in the cluster.
 func (c *Cluster) HowTo() string {
 	text := fmt.Sprintf("ip netns exec %s %s --kubeconfig %s get pods -A", c.Switch.Name(), filepath.Join(c.p.Dir, "kubectl"), c.ca.path("admin.kubeconfig"))
 	for _, n := range c.Nodes {

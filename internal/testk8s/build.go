@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package testk8s brings up a real Kubernetes cluster on this machine: etcd, API server, controller
-// manager, scheduler, and nodes in namespaces of their own (network, mounts, names, processes),
-// each with containerd and a kubelet. Nothing is pulled: programs are built from Go modules, images
-// are made here. Nothing leaves the namespaces, and nothing is left when the cluster ends. The
+// manager, scheduler, and nodes in their own namespaces (network, mount, UTS, PID), each with
+// containerd and a kubelet. Nothing is pulled: programs are built from Go modules, and images are
+// made here. Nothing leaves the namespaces, and nothing is left behind when the cluster ends. The
 // package does not depend on loxilight.
 package testk8s
 
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// The versions to build. Another version uses another folder.
+// The versions to build. Each version has its own directory.
 const (
 	kubernetesVersion = "v1.36.3"
 	coreDNSVersion    = "v1.14.3"
@@ -29,7 +29,7 @@ const (
 
 // Programs are the programs of a cluster.
 type Programs struct {
-	Dir     string // with all of them
+	Dir     string // directory that contains all of them
 	CoreDNS string // its manifest from Kubernetes
 }
 
@@ -46,11 +46,11 @@ var packages = []program{
 	{"agnhost", "k8s.io/kubernetes/test/images/agnhost"},
 }
 
-// KubeProxy is an extra program for Build, not built by default: a cluster has no kube-proxy.
+// KubeProxy is an extra program that Build does not build by default: a cluster has no kube-proxy.
 const KubeProxy = "kube-proxy"
 
-// Build builds missing programs into the user's cache folder, and logs that to log. The first build
-// takes about ten minutes on two processors.
+// Build builds missing programs into the user's cache directory, and reports progress to log. The
+// first build takes about ten minutes on two processors.
 func Build(log io.Writer, more ...string) (*Programs, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -111,7 +111,7 @@ type builder struct {
 	log io.Writer
 }
 
-// fetched is a module that can be built in the folder work.
+// fetched is a module that has been fetched and can be built in the directory that work names.
 type fetched struct {
 	Dir, GoMod string
 	work       string
@@ -146,7 +146,7 @@ var (
 	staged   = regexp.MustCompile(`(?m)^\s*(?:replace )?(\S+) => \./staging/`)
 )
 
-// goMod returns a go.mod that requires a module, and every other module in the version that the
+// goMod returns a go.mod that requires a module, and every other module at the version that the
 // module itself names, so that all versions are fixed. Modules in Kubernetes' own repository are
 // also published separately.
 func goMod(name, path, version, theirs string) string {
@@ -184,8 +184,8 @@ func (b *builder) run(dir, name string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// stamps returns linker flags for the versions that the programs report to each other, and do not
-// work without.
+// stamps returns linker flags that set the versions which the programs report to each other, and
+// without which they do not work.
 func stamps() string {
 	minor := strings.Split(kubernetesVersion, ".")[1]
 	text := ""

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Options select the cluster.
+// Options describe the cluster to create.
 type Options struct {
 	Nodes    int
 	Families []*Family // see Families
@@ -25,7 +25,7 @@ type Options struct {
 type Cluster struct {
 	Nodes    []*Node
 	Families []*Family
-	Outside  *testnet.NS // a machine behind the router of the nodes
+	Outside  *testnet.NS // a machine behind the nodes' router
 	Switch   *testnet.NS // connects the nodes, and is their router
 	API      *API
 
@@ -36,7 +36,7 @@ type Cluster struct {
 	ca       *authority
 	control  map[string]*testnet.Process
 	images   []string
-	manifest string // of CoreDNS
+	manifest string // the manifest of CoreDNS
 }
 
 // New starts a cluster without a network: its nodes become Ready once a network plugin is
@@ -50,7 +50,7 @@ func New(t testnet.T, p *Programs, o Options) *Cluster {
 		}
 	}
 	clearFolders()
-	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", ours, os.Getpid())) // short, for the sockets in it
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", ours, os.Getpid())) // short, for the paths of the sockets in it
 	if err != nil {
 		t.Fatalf("folder of the cluster: %v", err)
 	}
@@ -125,12 +125,12 @@ func (c *Cluster) network() {
 	}
 }
 
-// connect makes a node's network, and returns the port of the switch that leads there.
+// connect makes a node's network, and returns the switch's port that leads to the node.
 func (c *Cluster) connect(index int) string {
 	t, port := c.t, fmt.Sprint("n", index+1)
 	n := &Node{c: c, Name: fmt.Sprint("node", index+1)}
 	n.NS = testnet.New(t, n.Name)
-	if !c.Has(IPv6) { // as on a machine with IPv6 disabled
+	if !c.Has(IPv6) { // as on a machine on which IPv6 is disabled
 		n.NS.Sysctl(t, "net.ipv6.conf.all.disable_ipv6", "1")
 		n.NS.Sysctl(t, "net.ipv6.conf.default.disable_ipv6", "1")
 	}
@@ -193,7 +193,7 @@ func (c *Cluster) StartEtcd() {
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379", "--listen-peer-urls=http://127.0.0.1:2380")
 }
 
-// StartAPIServer starts the API server and waits until it serves.
+// StartAPIServer starts the API server and waits until it serves requests.
 func (c *Cluster) StartAPIServer(t testnet.T) {
 	t.Helper()
 	c.component("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--advertise-address="+c.Nodes[0].IP().String(), "--bind-address="+c.everywhere(), "--secure-port=6443",
@@ -208,7 +208,7 @@ func (c *Cluster) StartAPIServer(t testnet.T) {
 	})
 }
 
-// Kill ends a component of the control plane as kill -9 does.
+// Kill kills a component of the control plane as kill -9 does.
 func (c *Cluster) Kill(name string) { c.control[name].Kill() }
 
 // component starts a program of the control plane; its output is written to a file.
@@ -227,9 +227,9 @@ func (c *Cluster) running(t testnet.T, name string) {
 	}
 }
 
-// Logs returns the last output of all programs of the cluster, for a test that failed.
+// Logs returns the last output of all of the cluster's programs, for a test that failed.
 func (c *Cluster) Logs(lines int) string {
-	files, _ := filepath.Glob(filepath.Join(c.dir, "*.log")) // the pattern is sound
+	files, _ := filepath.Glob(filepath.Join(c.dir, "*.log")) // the pattern is valid
 	more, _ := filepath.Glob(filepath.Join(c.dir, "*", "*.log"))
 	var b strings.Builder
 	for _, f := range append(files, more...) {
@@ -247,7 +247,7 @@ func lastLines(file string, n int) string {
 	return strings.Join(all[max(0, len(all)-n):], "\n")
 }
 
-// InstallCoreDNS applies Kubernetes' own manifest, without servers outside the cluster.
+// InstallCoreDNS applies Kubernetes' own manifest, with no DNS servers outside the cluster.
 func (c *Cluster) InstallCoreDNS(t testnet.T) {
 	t.Helper()
 	text := strings.NewReplacer("__DNS__DOMAIN__", "cluster.local", "__DNS__MEMORY__LIMIT__", "170Mi", "__DNS__SERVER__", c.Families[0].dnsService.String()).Replace(c.manifest)

@@ -19,7 +19,7 @@ type Family struct {
 	Outside    netip.Addr // the machine behind the nodes' router
 	APIService netip.Addr // the first address of the Services' range
 
-	router, outsideRouter netip.Prefix // as seen by the nodes, and by the machine outside
+	router, outsideRouter netip.Prefix // as the nodes see it, and as the machine outside sees it
 	firstNode, dnsService netip.Addr
 	pods, services        string
 }
@@ -41,7 +41,7 @@ var (
 )
 
 // Families parses the families of a cluster, such as "ipv6" or "ipv4,ipv6": the first one is the
-// default of Services.
+// default for Services.
 func Families(text string) (all []*Family, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		switch word {
@@ -111,10 +111,10 @@ func (c *Cluster) everywhere() string {
 	return "0.0.0.0"
 }
 
-// IP returns the node's address of the cluster's first family.
+// IP returns the node's address in the cluster's first family.
 func (n *Node) IP() netip.Addr { return n.IPs[0] }
 
-// IPLike returns the node's address of the same family as another address.
+// IPLike returns the node's address that has the same family as other.
 func (n *Node) IPLike(other netip.Addr) netip.Addr {
 	for _, ip := range n.IPs {
 		if ip.Is4() == other.Is4() {

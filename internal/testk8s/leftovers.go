@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Leftovers returns what the cluster left on the machine when it has ended, which must be nothing:
-// files, mounts, namespaces, cgroups and processes. within is how long processes may take to end.
+// Leftovers returns what the cluster has left on the machine after it ended: files, mounts,
+// namespaces, cgroups and processes. There must be nothing. within is how long processes may take
+// to end.
 func (c *Cluster) Leftovers(within time.Duration) (left []string) {
 	for deadline := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
 		clearCgroups() // a cgroup with processes could not be removed
@@ -30,7 +31,7 @@ func (c *Cluster) leftovers() (left []string) {
 		patterns = append(patterns, filepath.Join(dir, cgroupName()))
 	}
 	for _, pattern := range patterns {
-		found, _ := filepath.Glob(pattern) // the pattern is sound
+		found, _ := filepath.Glob(pattern) // the pattern is valid
 		left = append(left, found...)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
@@ -45,12 +46,12 @@ func (c *Cluster) leftovers() (left []string) {
 	return append(left, processesLeft()...)
 }
 
-// processesLeft returns the processes in our cgroups, and those whose command line names a folder
-// of ours.
+// processesLeft returns the processes in our cgroups, and the processes whose command lines name
+// one of our directories.
 func processesLeft() (left []string) {
-	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is sound
+	all, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
 	for _, proc := range all {
-		words, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // the process may end meanwhile
+		words, _ := os.ReadFile(filepath.Join(proc, "cmdline")) // the process may have ended
 		cgroup, _ := os.ReadFile(filepath.Join(proc, "cgroup"))
 		if strings.Contains(string(words), cgroupName()+"-") || strings.Contains(string(cgroup), "/"+cgroupName()+"/") {
 			left = append(left, "process "+filepath.Base(proc)+" "+strings.ReplaceAll(string(words), "\x00", " "))

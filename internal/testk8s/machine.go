@@ -15,10 +15,10 @@ import (
 
 const (
 	cgroupRoot = "/sys/fs/cgroup"
-	// ours is the prefix of the names of cgroups and folders; the id of the process that created
-	// them follows.
+	// ours is the prefix of the names of cgroups and directories. It is followed by the id of the
+	// process that created them.
 	ours = "llk8s-"
-	// watches is a limit of the whole machine that many kubelets and containerds exceed.
+	// watches is a machine-wide limit, which many kubelets and containerds exceed.
 	watches, enoughWatches = "/proc/sys/fs/inotify/max_user_instances", 2048
 	// watchesBefore holds the previous value; the file remains if a test was killed.
 	watchesBefore = "/run/llk8s-inotify"
@@ -74,7 +74,7 @@ func hierarchies() (dirs []string, unified bool) {
 	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
 		return []string{cgroupRoot}, true
 	}
-	all, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", "cgroup.procs")) // the pattern is sound
+	all, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", "cgroup.procs")) // the pattern is valid
 	for _, file := range all {
 		dirs = append(dirs, filepath.Dir(file))
 	}
@@ -93,7 +93,7 @@ func makeCgroup(node string) error {
 			for _, p := range []string{filepath.Dir(path), path} {
 				for _, f := range []string{"cpuset.cpus", "cpuset.mems"} { // a new cpuset is empty
 					if text, err := os.ReadFile(filepath.Join(filepath.Dir(cpus), f)); err == nil {
-						_ = os.WriteFile(filepath.Join(p, f), text, 0) // inherited on some machines
+						_ = os.WriteFile(filepath.Join(p, f), text, 0) // not needed on machines where it is inherited
 					}
 				}
 			}
@@ -101,7 +101,7 @@ func makeCgroup(node string) error {
 		}
 		for _, p := range []string{dir, filepath.Dir(path), path} {
 			for _, controller := range []string{"cpu", "cpuset", "memory", "pids"} {
-				_ = os.WriteFile(filepath.Join(p, "cgroup.subtree_control"), []byte("+"+controller), 0) // the kubelet reports missing controllers
+				_ = os.WriteFile(filepath.Join(p, "cgroup.subtree_control"), []byte("+"+controller), 0) // if this fails, the kubelet reports the missing controllers
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func makeCgroup(node string) error {
 func clearCgroups() {
 	dirs, _ := hierarchies()
 	for _, dir := range dirs {
-		paths, _ := filepath.Glob(filepath.Join(dir, ours+"*")) // the pattern is sound
+		paths, _ := filepath.Glob(filepath.Join(dir, ours+"*")) // the pattern is valid
 		for _, path := range paths {
 			if pid := maker(path); pid == os.Getpid() || gone(pid) {
 				removeCgroup(path)
@@ -121,9 +121,9 @@ func clearCgroups() {
 	}
 }
 
-// clearFolders removes the folders of tests that have ended.
+// clearFolders removes the directories of tests that have ended.
 func clearFolders() {
-	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), ours+"*")) // the pattern is sound
+	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), ours+"*")) // the pattern is valid
 	for _, path := range paths {
 		if gone(maker(path)) {
 			_ = os.RemoveAll(path) // the next test tries again
@@ -131,7 +131,7 @@ func clearFolders() {
 	}
 }
 
-// maker returns the process in the name of a cgroup; 0: no process.
+// maker returns the id of the process in the name of a cgroup; 0: no process.
 func maker(path string) int {
 	word, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), ours), "-")
 	pid, _ := strconv.Atoi(word) // 0 if it is not a number
@@ -140,7 +140,7 @@ func maker(path string) int {
 
 func gone(pid int) bool { return pid > 0 && unix.Kill(pid, 0) == unix.ESRCH }
 
-// removeCgroup removes a cgroup with all below it. Cgroups in use stay.
+// removeCgroup removes a cgroup and all cgroups below it. Cgroups in use stay.
 func removeCgroup(path string) {
 	var all []string
 	_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {

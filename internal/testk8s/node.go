@@ -19,7 +19,7 @@ import (
 //go:embed node.sh
 var nodeScript string
 
-// Node is a machine of the cluster: namespaces of its own, with containerd and a kubelet.
+// Node is a machine of the cluster: its own namespaces, with containerd and a kubelet.
 type Node struct {
 	Name string
 	IPs  []netip.Addr // in the order of the cluster's families
@@ -27,12 +27,12 @@ type Node struct {
 
 	c       *Cluster
 	process *testnet.Process
-	init    int // its process 1, by its id in the machine's PID namespace
+	init    int // its process 1, as a process id in the machine's PID namespace
 }
 
 func (n *Node) dir() string { return filepath.Join(n.c.dir, n.Name) }
 
-// path returns the path of a node's file, from outside the node.
+// path returns the path of one of the node's files, as seen from outside the node.
 func (n *Node) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", n.init), name)
 }
@@ -108,7 +108,7 @@ func (n *Node) start() {
 	})
 }
 
-// Run runs a program on the node, in all its namespaces, and returns its standard output.
+// Run runs a program on the node, in all of the node's namespaces, and returns its standard output.
 func (n *Node) Run(name string, args ...string) (string, error) {
 	cmd := exec.Command("timeout", append([]string{"60", "nsenter", "--target", fmt.Sprint(n.init), "--net", "--mount", "--uts", "--ipc", "--pid", "--", name}, args...)...)
 	out, err := cmd.Output()
@@ -129,5 +129,5 @@ func (n *Node) MustRun(t testnet.T, name string, args ...string) string {
 	return out
 }
 
-// Kubelet returns the path of the kubelets' program.
+// Kubelet returns the path of the kubelet program.
 func (c *Cluster) Kubelet() string { return filepath.Join(c.p.Dir, "kubelet") }

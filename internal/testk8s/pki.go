@@ -60,11 +60,11 @@ func newAuthority(dir, server string) (*authority, error) {
 	return a, a.write("sa.pub", "PUBLIC KEY", public)
 }
 
-// path returns the path of a file of the authority.
+// path returns the path of one of the authority's files.
 func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
 
-// issue writes NAME.crt and NAME.key for a user in a group, and for the addresses and names of a
-// server.
+// issue writes NAME.crt and NAME.key for a user in a group, valid for a server's addresses and
+// names.
 func (a *authority) issue(name, user, group string, hosts ...string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

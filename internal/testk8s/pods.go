@@ -73,7 +73,7 @@ func (c *Cluster) Pods(namespace, label string) ([]Object, error) {
 }
 
 // podPatience is how long pods may take. A controller that missed the end of its last pod because
-// the API server was killed creates no other pod for five minutes.
+// the API server was killed creates no new pod for five minutes.
 const podPatience = 6 * time.Minute
 
 // ReadyPods waits until exactly count pods exist and all of them are Ready, and returns them.
@@ -110,8 +110,8 @@ func (c *Cluster) Node(name string) *Node {
 	return nil
 }
 
-// Inside returns the network namespace of a pod: the namespace that has its address. For pods in
-// the host network it is the node's.
+// Inside returns the network namespace of a pod: the namespace that has the pod's address. For pods
+// in the host network, it is the node's namespace.
 func (c *Cluster) Inside(t testnet.T, pod *Object) *testnet.NS {
 	t.Helper()
 	node := c.Node(pod.Spec.NodeName)
@@ -125,7 +125,7 @@ func (c *Cluster) Inside(t testnet.T, pod *Object) *testnet.NS {
 	for _, path := range paths {
 		ns, err := testnet.At(t, pod.Metadata.Name, path)
 		if err != nil {
-			continue // it was deleted meanwhile
+			continue // the namespace has been deleted meanwhile
 		}
 		has := false
 		err = ns.Try(func() error {

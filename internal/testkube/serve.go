@@ -78,7 +78,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func fail(w http.ResponseWriter, code int, reason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(status(code, reason, message)) // the client may be gone
+	_, _ = w.Write(status(code, reason, message)) // the client may have disconnected
 }
 
 func status(code int, reason, message string) []byte {
@@ -87,7 +87,7 @@ func status(code int, reason, message string) []byte {
 		Status:   metav1.StatusFailure, Code: int32(code), Reason: metav1.StatusReason(reason), Message: message,
 	})
 	if err != nil {
-		panic(err) // plain data
+		panic(err) // plain data can always be encoded
 	}
 	return raw
 }
@@ -101,8 +101,8 @@ func selector(r *http.Request) func(metav1.Object) bool {
 	return func(o metav1.Object) bool { return chosen.Matches(labels.Set(o.GetLabels())) }
 }
 
-// list answers a list, in pages if requested. A page after the first reflects the current state:
-// unlike with a real server, changes in between are visible.
+// list answers a list request, in pages if requested. Pages after the first reflect the current
+// state: unlike on a real server, changes made since the first page are visible.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
 	q := r.URL.Query()
 	limit, _ := strconv.Atoi(q.Get("limit")) // absent: 0
@@ -137,10 +137,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
 	}
 	body.WriteString(`]}`)
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = body.WriteTo(w) // the client may be gone
+	_, _ = body.WriteTo(w) // the client may have disconnected
 }
 
-// watch sends the events since a revision, and further events as they happen.
+// watch sends the events that follow a revision, and further events as they happen.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, k *kind) {
 	q := r.URL.Query()
 	since, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64) // absent: 0
@@ -233,7 +233,7 @@ func (s *Server) postEvent(w http.ResponseWriter, r *http.Request) {
 func answer(w http.ResponseWriter, code int, raw []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(raw) // the client may be gone
+	_, _ = w.Write(raw) // the client may have disconnected
 }
 
 func (s *Server) read(w http.ResponseWriter, k *kind, key string) {
@@ -271,8 +271,8 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, k *kind, namespac
 	answer(w, http.StatusOK, k.items[namespace+"/"+l.Name].raw)
 }
 
-// patchStatus merges conditions of nodes by their type, and sets the load balancer of
-// services, with its field manager.
+// patchStatus merges nodes' conditions by type, and sets services' load balancer status, with its
+// field manager.
 func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request, k *kind, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -344,7 +344,7 @@ var decoder = func() runtime.Decoder {
 	return serializer.NewCodecFactory(scheme).UniversalDeserializer()
 }()
 
-// readObject reads an object of the API, however it is encoded.
+// readObject reads an API object in either encoding.
 func readObject(r *http.Request, into runtime.Object) error {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package testkube is an API server for tests: over real HTTP it lists, pages, watches, streams
-// lists and expires revisions like a real one, and it fails on request. It validates nothing.
+// lists and expires revisions like a real API server, and it fails on request. It validates
+// nothing.
 package testkube
 
 import (
@@ -29,7 +30,7 @@ type T interface {
 	Cleanup(func())
 }
 
-// Server is an API server with nothing in it. Its methods are safe for concurrent use.
+// Server is an API server without objects. Its methods are safe for concurrent use.
 type Server struct {
 	URL string
 
@@ -44,7 +45,7 @@ type Server struct {
 	calls  map[string]int // requests by verb and resource
 	events []corev1.Event
 	down   bool // each connection is closed without an answer
-	// noStreams refuses streamed lists, as servers before 1.32 do.
+	// noStreams rejects streamed lists, as servers before 1.32 do.
 	noStreams bool
 }
 
@@ -62,7 +63,7 @@ type record struct {
 	rv     uint64
 }
 
-// entry is a change of the past.
+// entry is a past change.
 type entry struct {
 	rv     uint64
 	action string // ADDED, MODIFIED, DELETED
@@ -95,7 +96,7 @@ func New(t T) *Server {
 	return s
 }
 
-// Stop ends the server as a crash does: connections break, and new ones are refused.
+// Stop stops the server as a crash would: connections break, and new connections are refused.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	s.down = true
@@ -121,15 +122,15 @@ func (s *Server) Start() {
 	s.server.Start()
 }
 
-// Fault lets f handle each request first: if it returns true, it has answered, or closed the
-// connection. nil: no faults.
+// Fault lets f handle each request first: f returns true if it has answered the request or closed
+// the connection. nil: no faults.
 func (s *Server) Fault(f func(http.ResponseWriter, *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fault = f
 }
 
-// NoStreams sets whether the server refuses streamed lists.
+// NoStreams sets whether the server rejects streamed lists.
 func (s *Server) NoStreams(no bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +154,7 @@ func (s *Server) Forget() {
 	}
 }
 
-// Calls returns the number of requests of a kind, such as "list nodes" or "patch nodes".
+// Calls returns the number of requests of one kind, such as "list nodes" or "patch nodes".
 func (s *Server) Calls(what string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +237,7 @@ func get[T any](s *Server, resource, key string) *T {
 	}
 	t := new(T)
 	if err := json.Unmarshal(r.raw, t); err != nil {
-		panic(err) // it was encoded here
+		panic(err) // it was encoded by this server
 	}
 	return t
 }
@@ -260,16 +261,16 @@ func (s *Server) tell() {
 	s.change = make(chan struct{})
 }
 
-// encode returns an object as it is sent: with its kind.
+// encode returns an object encoded for sending, with its kind.
 func encode(k *kind, o metav1.Object) []byte {
 	raw, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // plain data
+		panic(err) // plain data can always be encoded
 	}
 	return append(fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, k.name, k.apiVersion), raw[1:]...)
 }
 
-// sorted returns the records of a kind that a selector chooses, by their keys.
+// sorted returns the records of kind k for whose objects chosen returns true, sorted by key.
 func (k *kind) sorted(chosen func(metav1.Object) bool) []*record {
 	var list []*record
 	for _, key := range slices.Sorted(maps.Keys(k.items)) {

@@ -14,14 +14,14 @@ import (
 // ext4Shutdown makes all further accesses to a file system fail with EIO, as on a removed disk.
 const ext4Shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
 
-// Disk is a file system of its own on a loop device.
+// Disk is a separate file system on a loop device.
 type Disk struct {
 	t                  T
 	image, dir, folder string
 	repairs            int
 }
 
-// NewDisk mounts an empty file system of 32 MiB on dir, which exists.
+// NewDisk mounts an empty file system of 32 MiB on dir, which must exist.
 func NewDisk(t T, dir string) *Disk {
 	t.Helper()
 	RequireRoot(t)
@@ -42,22 +42,22 @@ func NewDisk(t T, dir string) *Disk {
 	return d
 }
 
-// Fail makes each access that reaches the disk end with an I/O error.
+// Fail makes each access that reaches the disk fail with an I/O error.
 func (d *Disk) Fail() {
 	d.t.Helper()
 	root, err := os.Open(d.dir)
 	if err != nil {
 		d.t.Fatalf("disk: %v", err)
 	}
-	defer root.Close() // was only read
+	defer root.Close() // it was only read
 	if err := unix.IoctlSetPointerInt(int(root.Fd()), ext4Shutdown, 0); err != nil {
 		d.t.Fatalf("shut the file system down: %v", err)
 	}
 }
 
-// Repair makes the disk work again. No file of it may be open. It mounts a copy, since the mount
-// namespace of another process, such as a parallel test, may keep the failed file system in use:
-// then the kernel would mount the failed file system again.
+// Repair makes the disk work again. None of its files may be open. It mounts a copy, since the
+// mount namespace of another process, such as a parallel test, may keep the failed file system in
+// use: the kernel would then mount the failed file system again.
 func (d *Disk) Repair() {
 	d.t.Helper()
 	d.unmount()

@@ -16,8 +16,8 @@ import (
 
 const runDir = "/run"
 
-// RemovePins removes pins and folders of pins. A running daemon may restore one while its folder
-// is being removed; the removal then begins again.
+// RemovePins removes pins and directories of pins. A running daemon may restore a pin while its
+// directory is being removed; the removal then begins again.
 func RemovePins(t T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -31,8 +31,8 @@ func RemovePins(t T, paths ...string) {
 	}
 }
 
-// BPFFS mounts a BPF file system for the test alone and returns its path. Its pins, and programs
-// that only they keep attached, end with the test.
+// BPFFS mounts a BPF file system for this test alone and returns its path. When the test ends, its
+// pins are removed, and programs that only these pins keep attached are detached.
 func BPFFS(t T) string {
 	t.Helper()
 	RequireRoot(t)
@@ -60,9 +60,9 @@ func unmount(dir string) error {
 	return os.Remove(dir)
 }
 
-// prepare runs before any namespace is made. The first ip netns of a machine mounts the folder of
-// the names upon itself; done later, that would hide the existing names, which then could not be
-// removed.
+// prepare runs before any namespace is made. The first ip netns command on a machine mounts the
+// directory of namespace names onto itself; if that happened later, it would hide existing names,
+// which then could not be removed.
 func prepare(t T) {
 	clearLeftovers(t)
 	name := UniqueName("first")
@@ -96,7 +96,7 @@ func clearLeftovers(t T) {
 	}
 }
 
-// ownerLives reports whether the process that made name is alive. It also returns true if name
+// ownerLives reports whether the process whose id is in name is alive. It also returns true if name
 // contains no process id.
 func ownerLives(name string) bool {
 	pid, _, _ := strings.Cut(strings.TrimPrefix(name, namePrefix), "-")

@@ -50,7 +50,7 @@ func Veth(t T, a, b Port) {
 	}
 }
 
-// Bridge makes a bridge of devices, up.
+// Bridge makes a bridge with devices as its ports, and sets it up.
 func (ns *NS) Bridge(t T, name string, ports ...string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -70,7 +70,7 @@ func mtuOr1500(mtu int) int {
 	return mtu
 }
 
-// Up sets a device up.
+// Up sets a device's link state to up.
 func (ns *NS) Up(t T, device string) {
 	t.Helper()
 	ns.withLink(t, device, netlink.LinkSetUp)
@@ -98,7 +98,7 @@ func (ns *NS) MAC(t T, device string) (mac [6]byte) {
 	return mac
 }
 
-// Addr adds addresses, with prefix length, to a device; they can be used at once.
+// Addr adds addresses, with prefix length, to a device; they can be used immediately.
 func (ns *NS) Addr(t T, device string, addrs ...string) {
 	t.Helper()
 	ns.withLink(t, device, func(link netlink.Link) error {
@@ -118,8 +118,8 @@ func (ns *NS) Addr(t T, device string, addrs ...string) {
 	})
 }
 
-// Route adds a route to prefix via a gateway ("default" is every IPv4 or IPv6 address, by the
-// family of via).
+// Route adds a route to prefix via a gateway ("default" means every IPv4 or IPv6 address, depending
+// on the family of via).
 func (ns *NS) Route(t T, prefix, via string) {
 	t.Helper()
 	route := netlink.Route{Gw: net.ParseIP(via)}
@@ -144,7 +144,7 @@ func (ns *NS) Route(t T, prefix, via string) {
 	})
 }
 
-// Neighbour adds a permanent neighbour, so that nothing needs to be resolved.
+// Neighbour adds a permanent neighbour entry, so that the address need not be resolved.
 func (ns *NS) Neighbour(t T, device, addr string, mac [6]byte) {
 	t.Helper()
 	ns.withLink(t, device, func(link netlink.Link) error {
@@ -166,7 +166,7 @@ func (ns *NS) withLink(t T, device string, fn func(netlink.Link) error) {
 	})
 }
 
-// Feature is an offload, by the number of the ethtool command that sets it.
+// Feature is an offload, identified by the number of the ethtool command that sets it.
 type Feature uint32
 
 // The offloads.
@@ -180,7 +180,7 @@ const (
 )
 
 // Offload turns offloads of a device on or off. Without TxChecksum the kernel completes checksums
-// before a packet leaves; with it veth passes on partial checksums, which the receiver trusts.
+// before a packet leaves; with it, veth passes on partial checksums, which the receiver trusts.
 func (ns *NS) Offload(t T, device string, on bool, features ...Feature) {
 	t.Helper()
 	for _, feature := range features {

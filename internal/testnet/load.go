@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// OnThisMachine returns a limit for the time that something takes on an idle machine, extended by
-// the present load of this machine: other tests, and other programs, take their share.
+// OnThisMachine extends limit, the time that something may take on an idle machine, according to
+// the machine's current load: other tests and other programs take their share.
 func OnThisMachine(limit time.Duration) time.Duration {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -19,8 +19,8 @@ func OnThisMachine(limit time.Duration) time.Duration {
 	return extended(limit, string(text), runtime.NumCPU())
 }
 
-// extended returns the limit on a machine with these averages: the number of running threads over
-// the last minute, and now.
+// extended returns the limit extended for a machine with these load averages: the number of running
+// threads over the last minute, and now.
 func extended(limit time.Duration, loadavg string, cpus int) time.Duration {
 	var minute, five, fifteen float64
 	var running int

@@ -20,9 +20,9 @@ type Wire struct {
 	closed chan struct{}
 }
 
-// Wire opens a device for whole frames. Frames that other programs send or receive there are
-// captured as they are on the wire; outgoing frames may have a partial checksum unless TxChecksum
-// is off.
+// Wire opens a device for whole frames. It captures the frames that other programs send or receive
+// on the device as they are on the wire; outgoing frames may have a partial checksum unless
+// TxChecksum is off.
 func (ns *NS) Wire(t T, device string) *Wire {
 	t.Helper()
 	w := &Wire{closed: make(chan struct{})}
@@ -35,7 +35,7 @@ func (ns *NS) Wire(t T, device string) *Wire {
 		if w.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all); err != nil {
 			return err
 		}
-		// A time limit lets the reader notice the end.
+		// The time limit lets the reader notice the end.
 		limit := unix.NsecToTimeval(int64(50 * time.Millisecond))
 		if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
 			return err
@@ -86,14 +86,14 @@ func (w *Wire) Send(t T, frame []byte) {
 	}
 }
 
-// Frames returns the frames so far.
+// Frames returns the frames captured so far.
 func (w *Wire) Frames() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([][]byte(nil), w.frames...)
 }
 
-// Await waits for a frame that match accepts and returns it.
+// Await waits for a frame for which match returns true, and returns the frame.
 func (w *Wire) Await(t T, timeout time.Duration, what string, match func([]byte) bool) (found []byte) {
 	t.Helper()
 	next := 0

@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Process is a program that runs in a namespace. It does not outlive the test, nor the test
-// process, even if that is killed.
+// Process is a program that runs in a namespace. It outlives neither the test nor the test process,
+// even if the test process is killed.
 type Process struct {
 	cmd  *exec.Cmd
 	out  output
@@ -29,7 +29,7 @@ type Process struct {
 	killed bool
 }
 
-// output collects the output of a program. Safe for concurrent use.
+// output collects the output of a program. It is safe for concurrent use.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -47,14 +47,15 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// Start starts a program in the namespace. It sees the mounts of the test: unlike under ip netns
-// exec, /sys/fs/bpf is the machine's. The test log shows its output if the test fails.
+// Start starts a program in the namespace. The program sees the test's mounts: unlike under ip
+// netns exec, /sys/fs/bpf is the machine's. The test log shows its output if the test fails.
 func (ns *NS) Start(t T, name string, args ...string) *Process {
 	t.Helper()
 	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.WaitDelay = time.Second
-	// The kernel sends the signal when the parent thread ends, so the thread must live as long.
+	// The kernel sends the signal when the parent thread ends, so the thread must live as long as
+	// the program.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started := make(chan error)
 	go func() {
@@ -78,7 +79,7 @@ func (ns *NS) Start(t T, name string, args ...string) *Process {
 	t.Cleanup(func() {
 		lines := 60
 		if p.killed {
-			lines = 3 // killed by the test on purpose
+			lines = 3 // deliberately killed by the test
 		}
 		p.Kill()
 		if t.Failed() {
@@ -91,7 +92,7 @@ func (ns *NS) Start(t T, name string, args ...string) *Process {
 // PID is the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Output returns the output of the program so far.
+// Output returns the output that the program has written so far.
 func (p *Process) Output() string { return p.out.String() }
 
 // Signal sends a signal; it has no effect on a program that has ended.
@@ -103,8 +104,8 @@ func (p *Process) Stop(t T) {
 	Stop(t, p.cmd.Process.Pid)
 }
 
-// Stop sends a process SIGSTOP and waits until none of its threads runs any more: the kernel
-// stops them one after the other, on a busy machine a while later.
+// Stop sends a process SIGSTOP and waits until none of its threads is running: the kernel stops the
+// threads one by one, on a busy machine with some delay.
 func Stop(t T, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -120,7 +121,7 @@ func Stop(t T, pid int) {
 	})
 }
 
-// Kill ends the program as kill -9 does and waits for its end.
+// Kill kills the program as kill -9 does and waits until it has ended.
 func (p *Process) Kill() {
 	p.killed = true
 	p.Signal(syscall.SIGKILL)
@@ -130,7 +131,7 @@ func (p *Process) Kill() {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the program's end and returns its exit code.
+// Wait waits for the program to end and returns its exit code.
 func (p *Process) Wait(timeout time.Duration) (int, error) {
 	select {
 	case <-p.done:
@@ -141,7 +142,7 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 }
 
 // Run runs a program in the namespace and returns its standard output; the test fails if the
-// program fails, or takes more than 30 s.
+// program fails, or runs for more than 30 s.
 func (ns *NS) Run(t T, name string, args ...string) string {
 	t.Helper()
 	out, err := ns.TryRun(name, args...)
@@ -172,11 +173,11 @@ func tail(s string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Eventually waits until ok reports true and fails the test after timeout.
+// Eventually waits until ok returns true, and fails the test if that takes longer than timeout.
 func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); !ok(); time.Sleep(10 * time.Millisecond) {
-		t.Helper() // a T that is a program notices an interruption here
+		t.Helper() // here, a program that implements T notices an interruption
 		if time.Now().After(end) {
 			t.Fatalf("not so after %s: %s", timeout, what)
 		}

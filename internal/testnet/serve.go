@@ -40,7 +40,7 @@ func (s *Server) Clients() []netip.Addr {
 	return out
 }
 
-// Close ends the server and its connections. It may be called twice.
+// Close stops the server and closes its connections. It may be called twice.
 func (s *Server) Close() {
 	_ = s.close() // closing twice is harmless
 	s.mu.Lock()
@@ -79,7 +79,7 @@ func (ns *NS) Listen(t T, addr string) (l net.Listener) {
 	return l
 }
 
-// ListenUDP opens a UDP socket in the namespace that can hold a burst of packets.
+// ListenUDP opens a UDP socket, which can hold a burst of packets, in the namespace.
 func (ns *NS) ListenUDP(t T, addr string) *net.UDPConn {
 	t.Helper()
 	var c net.PacketConn
@@ -99,7 +99,7 @@ func bigBuffer(_, _ string, raw syscall.RawConn) error {
 	return errors.Join(ctlErr, err)
 }
 
-// ServeTCP starts a server that sends its name and a newline, then every byte back.
+// ServeTCP starts a server that sends its name and a newline, then echoes every byte.
 func (ns *NS) ServeTCP(t T, addr, name string) *Server {
 	t.Helper()
 	l := ns.Listen(t, addr)
@@ -175,8 +175,8 @@ func (ns *NS) ServeHTTP(t T, addr, name string) *Server {
 	return s
 }
 
-// Dial connects from the namespace. local, if not empty, is the address or address and port from
-// which to connect.
+// Dial connects from the namespace. local, if not empty, is the source address, with or without a
+// port.
 func (ns *NS) Dial(network, local, remote string, timeout time.Duration) (c net.Conn, err error) {
 	d := net.Dialer{Timeout: timeout}
 	d.SetMultipathTCP(false)
@@ -201,7 +201,7 @@ func (ns *NS) Dial(network, local, remote string, timeout time.Duration) (c net.
 	return c, err
 }
 
-// reuseAddress allows binding to a port whose last connection is in TIME_WAIT.
+// reuseAddress allows binding to a port that still has a connection in TIME_WAIT.
 func reuseAddress(_, _ string, raw syscall.RawConn) error {
 	var err error
 	ctlErr := raw.Control(func(fd uintptr) {
@@ -210,7 +210,7 @@ func reuseAddress(_, _ string, raw syscall.RawConn) error {
 	return errors.Join(ctlErr, err)
 }
 
-// HTTPClient returns a client in the namespace with a connection for each request.
+// HTTPClient returns an HTTP client in the namespace that uses a new connection for each request.
 func (ns *NS) HTTPClient(timeout time.Duration) *http.Client {
 	return &http.Client{
 		Timeout: timeout,

@@ -11,13 +11,13 @@ import (
 )
 
 // Tap sends and receives whole frames on a device, as fast as one thread can: received frames are
-// read on request. It is not safe for concurrent use.
+// only read on request. It is not safe for concurrent use.
 type Tap struct {
 	fd       int
 	buf, oob []byte
 }
 
-// Tap opens a device. It receives only packets from the device's far end.
+// Tap opens a device. The Tap receives only packets from the device's far end.
 func (ns *NS) Tap(t T, device string) *Tap {
 	t.Helper()
 	tap := &Tap{buf: make([]byte, 1<<17), oob: make([]byte, 256)}
@@ -26,7 +26,7 @@ func (ns *NS) Tap(t T, device string) *Tap {
 		if err != nil {
 			return fmt.Errorf("device %s: %w", device, err)
 		}
-		// Protocol 0: no frame is received before the options are set.
+		// With protocol 0, no frame is received before the options are set.
 		tap.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return err

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testnet gives tests networks of their own: namespaces, veth pairs, routes, programs and
-// small servers inside them. Everything is removed when the test ends; the next test process
-// removes leftovers of a killed one. It changes nothing in the namespace of the test itself,
-// unless requested by Here.
+// Package testnet provides tests with their own networks: namespaces, veth pairs, routes, and
+// programs and small servers inside them. Everything is removed when the test ends; the next test
+// process removes the leftovers of a test that was killed. The package changes nothing in the
+// test's own namespace, except through Here.
 package testnet
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// T is the part of testing.TB that is used here, so that programs can implement it, too.
+// T is the part of testing.TB that this package uses, so that programs can implement it too.
 type T interface {
 	Helper()
 	Cleanup(func())
@@ -63,8 +63,8 @@ func UniqueName(label string) string {
 	return fmt.Sprintf("%s%d-%d-%s", namePrefix, os.Getpid(), counter.Add(1), label)
 }
 
-// New returns a fresh namespace with loopback up and duplicate address detection
-// off, so that addresses can be used at once.
+// New returns a fresh namespace with loopback up and duplicate address detection off, so that
+// addresses can be used immediately.
 func New(t T, label string) *NS {
 	t.Helper()
 	RequireRoot(t)
@@ -99,8 +99,8 @@ func New(t T, label string) *NS {
 	return ns
 }
 
-// Here returns the namespace of the test itself, for tests that have a machine to themselves. They
-// must remove their objects in it.
+// Here returns the namespace that the test itself runs in, for tests that have a machine to
+// themselves. They must remove the objects that they create in it.
 func Here(t T) *NS {
 	t.Helper()
 	RequireRoot(t)
@@ -111,8 +111,8 @@ func Here(t T) *NS {
 	return &NS{name: "here", handle: handle}
 }
 
-// MakeNamed makes a namespace of that name, as ip netns add does; names from [UniqueName] are
-// removed later if the test does not remove them.
+// MakeNamed makes a namespace with the given name, as ip netns add does; names from [UniqueName]
+// are removed later if the test does not remove them.
 func MakeNamed(t T, name string) {
 	t.Helper()
 	first.Do(func() { prepare(t) })
@@ -136,8 +136,8 @@ func DeleteNamed(t T, name string) {
 	}
 }
 
-// Named returns the existing namespace of that name; if it is created again later, call Named
-// again.
+// Named returns the existing namespace with the given name; if it is created again later, call
+// Named again.
 func Named(t T, name string) *NS {
 	t.Helper()
 	RequireRoot(t)
@@ -158,8 +158,8 @@ func (ns *NS) Path() string { return filepath.Join(netnsDir, ns.name) }
 // Open opens the namespace, for system calls that need it.
 func (ns *NS) Open() (*os.File, error) { return os.Open(ns.Path()) }
 
-// Do runs fn inside the namespace and fails the test if it fails. Goroutines that
-// fn starts are outside it.
+// Do runs fn inside the namespace and fails the test if fn fails. Goroutines that fn starts are
+// outside the namespace.
 func (ns *NS) Do(t T, fn func() error) {
 	t.Helper()
 	if err := ns.Try(fn); err != nil {
@@ -197,7 +197,7 @@ func (ns *NS) Forward(t T) {
 	ns.Sysctl(t, "net.ipv6.conf.all.forwarding", "1")
 }
 
-// onThread runs fn on an OS thread that ends with it, so fn may change the thread.
+// onThread runs fn on an OS thread that ends when fn returns, so fn may change the thread.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -207,8 +207,8 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// At returns the namespace that a file refers to, with label as its name. It must not be used after
-// the test has ended.
+// At returns the namespace that a file refers to, with label as its name. The namespace must not be
+// used after the test has ended.
 func At(t T, label, path string) (*NS, error) {
 	handle, err := netns.GetFromPath(path)
 	if err != nil {

@@ -106,7 +106,7 @@ func TestDialFromChosenPort(t *testing.T) {
 		if got := c.LocalAddr().String(); got != "192.0.2.17:40961" {
 			t.Errorf("dialled from %s", got)
 		}
-		// A reset leaves no TIME_WAIT, in which the port could not be used.
+		// A reset leaves no TIME_WAIT state, which would block the port.
 		if err := c.(*net.TCPConn).SetLinger(0); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,8 @@ func TestDialFromChosenPort(t *testing.T) {
 	}
 }
 
-// TestWire: without checksum offload, packets on the wire are complete; MACs are as requested.
+// TestWire: without checksum offload, packets on the wire are complete; MACs are the requested
+// ones.
 func TestWire(t *testing.T) {
 	client, router, server := routed(t)
 	client.Offload(t, "eth0", false, TxChecksum)
@@ -252,7 +253,7 @@ func TestClearLeftovers(t *testing.T) {
 }
 
 // TestBeforeTheFirstIPNetns: a namespace created before the first use of ip netns is removed
-// properly on a machine whose /run is empty, as it is after a boot.
+// properly on a machine whose /run is empty, as after a boot.
 func TestBeforeTheFirstIPNetns(t *testing.T) {
 	const inside = "TESTNET_NEW_MACHINE"
 	RequireRoot(t)

@@ -11,14 +11,14 @@ import (
 
 // position is the context that a layer needs for its encoding.
 type position struct {
-	source, destination netip.Addr // of the enclosing IP header
+	source, destination netip.Addr // addresses in the enclosing IP header
 	next                Layer      // nil: the layer is the last
 }
 
 var be = binary.BigEndian
 
-// Build encodes layers, the outermost first, with correct lengths and checksums. It panics if they
-// cannot be encoded: that is a mistake in the test.
+// Build encodes layers, outermost first, with correct lengths and checksums. It panics if the
+// layers cannot be encoded, which is a mistake in the test.
 func Build(layers ...Layer) []byte {
 	var at position
 	var body []byte
@@ -234,12 +234,12 @@ func (at position) pseudo(protocol uint8, length int) uint32 {
 	return pseudoHeader(at.source, at.destination, protocol, length)
 }
 
-// pseudoHeader returns the sum over the pseudo header of TCP and UDP checksums.
+// pseudoHeader returns the checksum of the pseudo header for TCP and UDP.
 func pseudoHeader(source, destination netip.Addr, protocol uint8, length int) uint32 {
 	return sum(source.AsSlice()) + sum(destination.AsSlice()) + uint32(protocol) + uint32(length)
 }
 
-// udpChecksum is checksum, but never 0, which means no checksum.
+// udpChecksum is like checksum, but never returns 0, which means no checksum.
 func udpChecksum(b []byte, start uint32) uint16 {
 	return or(checksum(b, start), 0xffff)
 }

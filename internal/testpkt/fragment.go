@@ -4,9 +4,9 @@ package testpkt
 
 import "fmt"
 
-// Fragments cuts the IP packet in a frame into fragments whose IP packets are at
-// most mtu bytes, in order. id is the identification that they share. Extension
-// headers of IPv6 stay in front of the fragment header.
+// Fragments splits the IP packet in a frame into fragments of at most mtu bytes, including their IP
+// headers, in order. id is the identification that the fragments share. IPv6 extension headers stay
+// before the fragment header.
 func Fragments(frame []byte, mtu int, id uint32) [][]byte {
 	p := Parse(frame)
 	link := 14 + 4*len(p.VLANs)
@@ -37,7 +37,7 @@ func Fragments(frame []byte, mtu int, id uint32) [][]byte {
 	return out
 }
 
-// part is the IP header of one fragment.
+// part returns the IP header of one fragment.
 func (p *Packet) part(id uint32, offset int, more bool) Layer {
 	if p.IPv4 != nil {
 		ip := *p.IPv4

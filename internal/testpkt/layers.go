@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package testpkt builds and parses packets for tests, as bytes with correct checksums, and
-// describes how two of them differ. It shares no code with the code under test. It sends and
+// describes how two packets differ. It shares no code with the code under test. It sends and
 // receives nothing.
 package testpkt
 
@@ -22,7 +22,7 @@ type Layer interface {
 	append(b, body []byte, at position) []byte
 }
 
-// Ethernet is the Ethernet header. The type follows from the next layer unless set.
+// Ethernet is the Ethernet header. Unless it is set, the type follows from the next layer.
 type Ethernet struct {
 	Source, Destination [6]byte
 	Type                uint16
@@ -32,7 +32,7 @@ type Ethernet struct {
 type VLAN struct {
 	ID       uint16 // with the priority in the upper four bits
 	TPID     uint16
-	Protocol uint16 // 0: by the next layer
+	Protocol uint16 // 0: determined by the next layer
 }
 
 // IPv4 is an IPv4 header. Zero TTL means 64.
@@ -42,9 +42,9 @@ type IPv4 struct {
 	ID                  uint16
 	DontFragment        bool
 	MoreFragments       bool
-	Offset              int    // of a fragment, in bytes
+	Offset              int    // offset of a fragment, in bytes
 	Options             []byte // padded with zeros to a multiple of four
-	Protocol            uint8  // 0: by the next layer
+	Protocol            uint8  // 0: determined by the next layer
 }
 
 // IPv6 is an IPv6 header with its extension headers. Zero HopLimit means 64.
@@ -53,7 +53,7 @@ type IPv6 struct {
 	HopLimit, Class     uint8
 	FlowLabel           uint32
 	Extensions          []Extension
-	Protocol            uint8 // after the extensions; 0: by the next layer
+	Protocol            uint8 // after the extensions; 0: determined by the next layer
 }
 
 // Types of [Extension].
@@ -104,7 +104,7 @@ type TCP struct {
 // UDP is a UDP header.
 type UDP struct {
 	Source, Destination uint16
-	NoChecksum          bool // send it as 0, which means none
+	NoChecksum          bool // send checksum 0, which means none
 }
 
 // SCTP is an SCTP common header with its chunks.
@@ -141,17 +141,17 @@ type ICMP struct {
 	ID, Seq    uint16 // bytes 4 to 7, of any meaning
 }
 
-// FragmentationNeeded is the ICMP error that reports an MTU.
+// FragmentationNeeded returns the ICMP error that reports an MTU.
 func FragmentationNeeded(mtu uint16) ICMP {
 	return ICMP{Type: DestinationUnreachable, Code: 4, Seq: mtu}
 }
 
-// PacketTooBig is the ICMPv6 error that reports an MTU.
+// PacketTooBig returns the ICMPv6 error that reports an MTU.
 func PacketTooBig(mtu uint32) ICMP {
 	return ICMP{V6: true, Type: V6PacketTooBig, ID: uint16(mtu >> 16), Seq: uint16(mtu)}
 }
 
-// Error reports whether i is an error, which has a packet in its payload.
+// Error reports whether i is an error, whose payload is a packet.
 func (i ICMP) Error() bool {
 	if i.V6 {
 		return i.Type < 128
@@ -159,8 +159,8 @@ func (i ICMP) Error() bool {
 	return i.Type == 3 || i.Type == 4 || i.Type == 5 || i.Type == 11 || i.Type == 12
 }
 
-// Payload is the application's data.
+// Payload is application data.
 type Payload string
 
-// Raw is bytes as they are, such as an embedded packet or a malformed header.
+// Raw is verbatim bytes, such as an embedded packet or a malformed header.
 type Raw []byte

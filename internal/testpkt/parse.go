@@ -22,16 +22,16 @@ type Packet struct {
 	ICMP     *ICMP
 	Payload  []byte
 	Padding  int     // bytes after the end of the IP packet
-	Embedded *Packet // of an ICMP error; it may be cut off
+	Embedded *Packet // in an ICMP error; it may be truncated
 	CutOff   bool    // the packet is truncated: only for Embedded
 
 	faults    []string
-	checksums []string // as read, with their names
+	checksums []string // as found in the packet, with their names
 	laterPart bool     // a fragment other than the first
 	someParts bool     // any fragment
 }
 
-// Parse parses a frame. [Packet.Check] reports its errors.
+// Parse parses a frame. [Packet.Check] reports the errors in the frame.
 func Parse(frame []byte) *Packet {
 	p := new(Packet)
 	if len(frame) < 14 {
@@ -52,7 +52,7 @@ func ParseIP(b []byte) *Packet {
 	return p
 }
 
-// Check returns all errors of the packet: headers that contradict its length, and wrong checksums,
+// Check returns all errors in the packet: headers that contradict its length, and wrong checksums,
 // including those in an embedded packet. Nil: no errors.
 func (p *Packet) Check() error {
 	if len(p.faults) == 0 {
@@ -61,8 +61,8 @@ func (p *Packet) Check() error {
 	return fmt.Errorf("bad packet: %q", p.faults)
 }
 
-// CheckOuter is [Packet.Check] without errors in an embedded packet. Translation of an ICMP error
-// does not update the checksum in the embedded packet.
+// CheckOuter is like [Packet.Check], but ignores errors in an embedded packet: translation of an
+// ICMP error does not update the checksums in its embedded packet.
 func (p *Packet) CheckOuter() error {
 	own := Packet{}
 	for _, fault := range p.faults {
@@ -73,7 +73,7 @@ func (p *Packet) CheckOuter() error {
 	return own.Check()
 }
 
-// Check is [Packet.Check] of a frame.
+// Check is like [Packet.Check], but takes a frame.
 func Check(frame []byte) error { return Parse(frame).Check() }
 
 // Protocol returns the IP protocol, after extension headers.
@@ -174,8 +174,8 @@ func (p *Packet) parseVersion(b []byte) {
 	}
 }
 
-// body returns the part of b that belongs to the packet, whose header contains length, and records
-// padding and truncation.
+// body returns the part of b that belongs to the packet, and records padding and truncation. length
+// is the length in the packet's header.
 func (p *Packet) body(b []byte, length int) []byte {
 	if length > len(b) {
 		p.CutOff = true

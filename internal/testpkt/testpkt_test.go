@@ -55,7 +55,7 @@ func TestBuildKnownBytes(t *testing.T) {
 	}
 }
 
-// drawLayers draws a packet of any kind that Build can make.
+// drawLayers draws the layers of a packet of any kind that Build can make.
 func drawLayers(t *rapid.T) []Layer {
 	layers := []Layer{eth}
 	for range rapid.IntRange(0, 2).Draw(t, "tags") {
@@ -109,7 +109,7 @@ func TestBuildParseRoundTrip(t *testing.T) {
 	})
 }
 
-// layers returns the arguments with which Build makes the packet.
+// layers returns the layers from which Build makes the packet.
 func (p *Packet) layers() []Layer {
 	out := []Layer{*p.Ethernet}
 	for _, v := range p.VLANs {
@@ -153,7 +153,7 @@ func TestCheckFindsEveryBit(t *testing.T) {
 		frame := Build(layers...)
 		start := 14
 		if _, v6 := layers[1].(IPv6); v6 {
-			start = 14 + 8 // no checksum covers the bytes before
+			start = 14 + 8 // no checksum covers the bytes before this one
 		}
 		for bit := start * 8; bit < len(frame)*8; bit++ {
 			frame[bit/8] ^= 1 << (bit % 8)

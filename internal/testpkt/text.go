@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// String describes the packet, a line for each header.
+// String describes the packet, one line per header.
 func (p *Packet) String() string { return strings.Join(p.lines(""), "\n") }
 
 func (p *Packet) lines(indent string) []string {

@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 )
 
-// verify records a checksum as it was read, and a fault if it is wrong.
+// verify records a checksum as it was read, and an error if it is wrong.
 func (p *Packet) verify(name string, field []byte, right, none bool) {
 	switch {
 	case none:
@@ -27,7 +27,7 @@ func (p *Packet) whole() bool { return !p.CutOff && !p.someParts }
 func (p *Packet) parseTransport(protocol uint8, b []byte) {
 	smallest := map[uint8]int{ProtoTCP: 20, ProtoUDP: 8, ProtoSCTP: 12, ProtoICMP: 8, ProtoICMPv6: 8}[protocol]
 	if p.CutOff && smallest > 8 {
-		smallest = 8 // the least that an ICMP error must contain
+		smallest = 8 // the minimum that an ICMP error must contain
 	}
 	switch {
 	case smallest == 0 || p.laterPart:

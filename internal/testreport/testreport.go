@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package testreport separates the parts of docs/benchmarks.md that different programs measure, so
-// that a run of one program replaces only its own part. It measures nothing.
+// that a run of one program replaces only its own part. The package measures nothing itself.
 package testreport
 
 import (
@@ -23,7 +23,8 @@ func marks(name string) (begin, end string) {
 	return "<!-- part " + name + " -->\n", "<!-- end of part " + name + " -->\n"
 }
 
-// find returns the position of a part in a report, with its marks; false: no such part.
+// find returns the position of a part in a report, including its marks; ok is false if there is no
+// such part.
 func find(report, name string) (from, to int, ok bool, err error) {
 	begin, end := marks(name)
 	from, last := strings.Index(report, begin), strings.Index(report, end)
@@ -42,8 +43,8 @@ func Part(report, name string) (string, error) {
 	return report[from:to], err
 }
 
-// Put replaces the part of that name in a report. A new part is inserted before the review notes;
-// an empty part is removed.
+// Put replaces the part with the given name in a report. A new part is inserted before the review
+// notes; an empty part is removed.
 func Put(report, name, part string) (string, error) {
 	from, to, ok, err := find(report, name)
 	switch {
@@ -62,7 +63,7 @@ func Put(report, name, part string) (string, error) {
 	return report[:at] + "\n" + begin + part + end + report[at:], nil
 }
 
-// Machine describes the machine of the measurements in one line.
+// Machine describes the machine on which the measurements were made in one line.
 func Machine() (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

@@ -36,7 +36,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestDamagedMarks: a report with edited marks is refused, and not overwritten.
+// TestDamagedMarks: a report with edited marks is rejected, not overwritten.
 func TestDamagedMarks(t *testing.T) {
 	begin, end := marks(Kubernetes)
 	for name, text := range map[string]string{

@@ -60,8 +60,8 @@ func HardSets(n int) map[string][]classify.Rule {
 			}
 			return datapath.Match{VLANs: []datapath.VLANRange{{First: uint16(1 + i%4000), Last: uint16(1 + i%4000)}}}
 		}),
-		// A packet from and to 10.0.0.0/8 to port 53 matches two of the three fields of
-		// every rule.
+		// A packet with source and destination in 10.0.0.0/8 and port 53 matches two of the three
+		// fields of every rule.
 		"two of three fields": make1(func(i int) datapath.Match {
 			other := prefix4(172<<24|r.Uint32()>>8, 32)
 			switch i % 4 {
@@ -74,7 +74,7 @@ func HardSets(n int) map[string][]classify.Rule {
 			}
 			return datapath.Match{Source: prefix4(10<<24, 8), Destination: prefix4(10<<24, 8), Protocols: []datapath.Protocol{datapath.UDP}, Ports: []datapath.PortRange{{First: uint16(i % 1000), Last: 7000}}}
 		}),
-		// Every word has a rule for the source and one for the destination, but none for both.
+		// Every word has a rule for the source and one for the destination, but no rule for both.
 		"false candidates": make1(func(i int) datapath.Match {
 			if i%2 == 0 {
 				return datapath.Match{Source: prefix4(10<<24, 8), Destination: prefix4(172<<24|r.Uint32()>>8, 32)}
@@ -84,7 +84,7 @@ func HardSets(n int) map[string][]classify.Rule {
 	}
 }
 
-// ManyPrefixes is a group of n prefixes, of both families.
+// ManyPrefixes returns a group of n prefixes of both families.
 func ManyPrefixes(n int) (g datapath.AddressGroup) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for len(g.Prefixes) < n {

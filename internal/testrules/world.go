@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testrules draws rules and packets for tests, and determines by a plain search which rule
-// decides: the oracle of datapath/classify.
+// Package testrules draws rules and packets for tests, and determines by linear search which rule
+// decides: it is the oracle for datapath/classify.
 package testrules
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/classify"
 )
 
-// Linear returns the expected result of a look-up, rule by rule, field by field.
+// Linear returns the expected result of a lookup, found rule by rule and field by field.
 func Linear(rules []classify.Rule, groups map[datapath.GroupName]datapath.AddressGroup, p *classify.Packet) int {
 	for i := range rules {
 		if linearRule(&rules[i], groups, p) {
@@ -54,7 +54,7 @@ func linearAddr(prefixes []netip.Prefix, names []datapath.GroupName, groups map[
 	})
 }
 
-// World draws rules, and packets at the edges of their matches.
+// World draws rules, and packets at the boundaries of their matches.
 type World struct {
 	*rand.Rand
 	nets    []netip.Prefix
@@ -63,7 +63,7 @@ type World struct {
 	Groups  map[datapath.GroupName]datapath.AddressGroup
 }
 
-// NewWorld returns the world of a seed.
+// NewWorld returns the world for a seed.
 func NewWorld(seed uint64) *World {
 	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), Devices: []string{"eth0", "eth1", "eth10", "wg0", "a-long-device00", "a-long-device01"}, Groups: map[datapath.GroupName]datapath.AddressGroup{}}
 	// Few nets, so that some contain others.
@@ -82,7 +82,7 @@ func NewWorld(seed uint64) *World {
 			}
 			p = netip.PrefixFrom(netip.AddrFrom16(b), w.IntN(129))
 		}
-		if w.IntN(2) == 0 && len(w.nets) > 0 { // inside another one
+		if w.IntN(2) == 0 && len(w.nets) > 0 { // inside another net
 			o := w.nets[w.IntN(len(w.nets))]
 			a := Within(o, w.Uint64(), w.Uint64())
 			p = netip.PrefixFrom(a, o.Bits()+w.IntN(a.BitLen()-o.Bits()+1))
@@ -171,7 +171,7 @@ func (w *World) Rule() classify.Rule {
 
 func (w *World) device() string { return w.Devices[w.IntN(len(w.Devices))] }
 
-// Within returns an address of a prefix.
+// Within returns an address in a prefix.
 func Within(p netip.Prefix, hi, lo uint64) netip.Addr {
 	b := p.Masked().Addr().As16()
 	offset := 128 - p.Addr().BitLen()
@@ -189,7 +189,7 @@ func Within(p netip.Prefix, hi, lo uint64) netip.Addr {
 	return a
 }
 
-// addr returns an address at the edge of a prefix, of the given family.
+// addr returns an address of the given family at a boundary of a prefix.
 func (w *World) addr(six bool) netip.Addr {
 	for range 20 {
 		p := w.net()
@@ -249,7 +249,7 @@ func (w *World) Packet() classify.Packet {
 	return p
 }
 
-// Aim returns a packet that one of the rules matches, exactly or nearly.
+// Aim returns a packet that matches one of the rules, exactly or nearly.
 func (w *World) Aim(rules []classify.Rule) classify.Packet {
 	p := w.Packet()
 	p.Protocol, p.HasPorts, p.HasTCPFlags = 6, true, true

@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Pauses is a set of UDP flows from many source addresses to one target. Each flow sends a
-// request, pauses, and repeats that. It verifies the source of each answer.
+// Pauses is a set of UDP flows from many source addresses to one target. Each flow sends a request,
+// pauses, and repeats that. Pauses verifies the source of each answer.
 type Pauses struct {
 	Name     string
 	Flows    int
@@ -38,12 +38,12 @@ type Pauses struct {
 // pausing is one flow.
 type pausing struct {
 	asked, answered, wrong uint32
-	last                   [2]bool // whether the last questions were answered; the newest first
+	last                   [2]bool // whether the last two requests were answered, newest first
 }
 
 const wheelStep = 10 * time.Millisecond
 
-// Run sends until the duration is over and every answer had time to arrive.
+// Run sends for the whole duration, then waits for the last answers to arrive.
 func (p *Pauses) Run(t testing.TB, ns *testnet.NS) {
 	t.Helper()
 	local, level, option := "0.0.0.0:0", unix.IPPROTO_IP, unix.IP_PKTINFO
@@ -69,7 +69,7 @@ func (p *Pauses) Run(t testing.TB, ns *testnet.NS) {
 	wg.Wait()
 }
 
-// send sends the requests of all flows, each in its own time.
+// send sends the requests of all flows, each at its own time.
 func (p *Pauses) send(t testing.TB) {
 	wheel := make([][]int32, p.Duration/wheelStep+1)
 	put := func(flow int32, at time.Duration) {
@@ -90,7 +90,8 @@ func (p *Pauses) send(t testing.TB) {
 				t.Errorf("%s: %v", p.Name, err)
 				return
 			}
-			// From now, not from the scheduled time: on a slow machine, pauses are longer.
+			// The next time counts from now, not from the scheduled time: on a slow machine, pauses
+			// are longer.
 			spread := time.Duration((rand.Float64()*2 - 1) * float64(p.Spread))
 			put(flow, max(at+wheelStep, time.Since(begin)+p.Pause+spread))
 		}
@@ -139,7 +140,7 @@ func pktInfo(a netip.Addr) []byte {
 	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: a.As16()})
 }
 
-// receive takes answers until the socket is closed.
+// receive receives answers until the socket is closed.
 func (p *Pauses) receive() {
 	b, oob := make([]byte, 2048), make([]byte, 256)
 	for {
@@ -148,7 +149,7 @@ func (p *Pauses) receive() {
 			return
 		}
 		if err != nil || n < 4 {
-			continue // an ICMP error: the question is lost
+			continue // an ICMP error: the request is lost
 		}
 		to, ok := destinationOf(oob[:oobn])
 		flow := p.flowOf(to)
@@ -193,8 +194,8 @@ func (p *Pauses) note(flow int, number uint32, from netip.AddrPort) {
 	}
 }
 
-// Expect fails the test if an answer did not come from the target, or if a flow is broken: its last
-// two questions had no answer.
+// Expect fails the test if an answer did not come from the target, or if a flow is broken, that is,
+// its last two requests were not answered.
 func (p *Pauses) Expect(t testing.TB) {
 	t.Helper()
 	p.mu.Lock()

@@ -16,8 +16,7 @@ import (
 // Patience is how long to wait for an answer.
 const Patience = 5 * time.Second
 
-// TalkTCP connects from ns to target, has data sent back, and returns the name of
-// the server.
+// TalkTCP connects from ns to target, sends data, reads it back, and returns the server's name.
 func TalkTCP(ns *testnet.NS, local, target string, data []byte) (string, error) {
 	c, err := ns.Dial("tcp", local, target, Patience)
 	if err != nil {

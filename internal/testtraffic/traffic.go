@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testtraffic puts steady load on a frontend and counts the harm: datagrams lost,
-// connections refused or reset. For tests only.
+// Package testtraffic puts steady load on a frontend and counts the damage: datagrams that were
+// lost, and connections that were refused or reset. It is for tests only.
 package testtraffic
 
 import (
@@ -25,7 +25,7 @@ import (
 // Traffic is steady load from one machine to a frontend: datagrams, each of which must be answered,
 // new connections, and lasting connections.
 type Traffic struct {
-	Tuples []string // of UDP sockets and lasting connections: protocol, source, destination
+	Tuples []string // tuples of UDP sockets and lasting connections: protocol, source, destination
 
 	ns       *testnet.NS
 	target   string
@@ -37,18 +37,18 @@ type Traffic struct {
 	exchange atomic.Uint64 // exchanges on lasting connections
 
 	mu       sync.Mutex
-	harmed   int // connections, and datagrams that could not be sent
+	harmed   int // failed connections, and datagrams that could not be sent
 	failures []string
-	servers  map[string]uint64 // by name: answered new connections
+	servers  map[string]uint64 // new connections that were answered, by server name
 }
 
-// Load is the amount of each kind of traffic.
+// Load contains the amount of each kind of traffic.
 type Load struct {
 	Flows       int // UDP sockets
-	Packets     int // datagrams a second, of all flows
-	Connections int // new TCP connections a second
+	Packets     int // datagrams per second, for all flows together
+	Connections int // new TCP connections per second
 	Lasting     int // lasting TCP connections
-	Idle        int // UDP sockets that were used once
+	Idle        int // UDP sockets that are used only once
 }
 
 const (
@@ -125,8 +125,8 @@ type flow struct {
 
 	mu       sync.Mutex
 	received uint64            // distinct
-	seen     []bool            // by number
-	servers  map[string]uint64 // by name
+	seen     []bool            // datagrams seen, by number
+	servers  map[string]uint64 // datagrams answered, by server name
 }
 
 func (f *flow) receive() {
@@ -137,7 +137,7 @@ func (f *flow) receive() {
 			return
 		}
 		if err != nil {
-			continue // an ICMP error shows as a datagram lost
+			continue // an ICMP error counts as a lost datagram
 		}
 		name, data, _ := bytes.Cut(b[:n], []byte(" "))
 		if len(data) != 8 {
@@ -160,7 +160,7 @@ func (f *flow) note(name string, number uint64) {
 	f.servers[name]++
 }
 
-// sendAll sends rate datagrams a second, from all flows in turn.
+// sendAll sends rate datagrams per second, from each flow in turn.
 func (tr *Traffic) sendAll(rate int) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -186,7 +186,7 @@ func (tr *Traffic) sendAll(rate int) {
 	}
 }
 
-// drain waits for the answers that are still under way.
+// drain waits for the answers that are still in transit.
 func (tr *Traffic) drain() {
 	for end := time.Now().Add(Patience); tr.Lost() > 0 && time.Now().Before(end); {
 		time.Sleep(tick)
@@ -196,7 +196,7 @@ func (tr *Traffic) drain() {
 	}
 }
 
-// Lost returns the number of datagrams without an answer so far.
+// Lost returns the number of datagrams that have not been answered so far.
 func (tr *Traffic) Lost() (n uint64) {
 	for _, f := range tr.flows {
 		f.mu.Lock()
@@ -206,7 +206,7 @@ func (tr *Traffic) Lost() (n uint64) {
 	return n
 }
 
-// Sent returns the number of datagrams sent. It may be called when the traffic has ended.
+// Sent returns the number of datagrams sent. It may be called once the traffic has ended.
 func (tr *Traffic) Sent() (n uint64) {
 	for _, f := range tr.flows {
 		n += f.sent
@@ -225,8 +225,7 @@ func (tr *Traffic) Harmed() int {
 	return tr.harmed
 }
 
-// Servers returns how many datagrams and new connections each server answered, by
-// its name.
+// Servers returns how many datagrams and new connections each server answered, by server name.
 func (tr *Traffic) Servers() map[string]uint64 {
 	tr.mu.Lock()
 	all := maps.Clone(tr.servers)
@@ -241,7 +240,7 @@ func (tr *Traffic) Servers() map[string]uint64 {
 	return all
 }
 
-// open makes rate new connections a second, and exchanges a word on each.
+// open opens rate new connections per second, and exchanges a word on each.
 func (tr *Traffic) open(rate int) {
 	ticker := time.NewTicker(time.Second / time.Duration(rate))
 	defer ticker.Stop()

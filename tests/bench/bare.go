@@ -13,8 +13,8 @@ type bareWay struct {
 	objects trafficObjects
 }
 
-// attachBare attaches a program to each port of the node that redirects all IPv4 packets without
-// any look-up: from the client to the backends at the place last passed to aimBare, and back.
+// attachBare attaches to each port of the node a program that redirects all IPv4 packets without
+// any lookup: from the client to the backends at the place last passed to aimBare, and back.
 func (r *rig) attachBare() error {
 	r.direct = true
 	r.bare = map[string]*bareWay{}

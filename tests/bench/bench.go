@@ -41,7 +41,7 @@ type balancer interface {
 // bench is one run.
 type bench struct {
 	daemon string   // path of loxilightd
-	other  string   // path of another build, compared for plain traffic; empty: none
+	other  string   // path of a different build, compared for plain traffic; empty: none
 	paths  []string // measured with services
 	report *report
 	// The size of the run.
@@ -146,7 +146,7 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	return b.attachOurs(ctx, r, b.daemon, connections) // its name contains its configuration
 }
 
-// attachOurs starts a daemon of ours on the rig's node.
+// attachOurs starts one of our daemons on the rig's node.
 func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connections int) error {
 	devices := []api.InterfaceSpec{{Device: "up0"}, {Device: "up1"}, {Device: "pod0", Role: "port"}}
 	if r.inXDP() {

@@ -18,13 +18,14 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Debian's folder of plugins, and the plugin that ours is compared with.
+// Debian's plugin directory, and the plugin with which ours is compared.
 const (
 	debianPlugins = "/usr/lib/cni"
 	pathPlugin    = "bridge"
 )
 
-// cniPods are added one after the other, then at once; cniMany at once, as when a node starts.
+// cniPods pods are added one after the other, then all at once; cniMany pods are added all at once,
+// as when a node starts.
 const (
 	cniPods = 50
 	cniMany = 200
@@ -89,7 +90,7 @@ func (a *attacher) add(ctx context.Context, count, atOnce int) ([]time.Duration,
 	return took, nil
 }
 
-// cni compares the time to add a pod with Debian's bridge plugin.
+// cni compares how long our plugin and Debian's bridge plugin take to add a pod.
 func (b *bench) cni(ctx context.Context) error {
 	if !b.measures(pathOurs) {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// flowtableRules offload connections that the kernel's connection tracking knows to a flowtable;
-// packets that bypass the flowtable are counted.
+// flowtableRules offload to a flowtable the connections that the kernel's connection tracking
+// knows; packets that bypass the flowtable are counted.
 const flowtableRules = `
 table inet bench {
 	counter slow { }
@@ -40,7 +40,7 @@ func (r *rig) attachFlowtable() error {
 	return r.node.run(flowtableRules, "nft", "-f", "-")
 }
 
-// flowtableIn reports whether this kernel supports flowtables in a family of nftables.
+// flowtableIn reports whether this kernel supports flowtables in an nftables family.
 func flowtableIn(family string) bool {
 	ns, err := newNamespace()
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *rig) slowPackets() (uint64, error) {
 	return 0, errors.New("the counter of the flowtable's chain is not listed")
 }
 
-// wantOffloaded fails if a flowtable has offloaded fewer connections than given.
+// wantOffloaded fails if a flowtable has offloaded fewer connections than the given number.
 func wantOffloaded(rigs []*rig, connections int) error {
 	for _, r := range rigs {
 		if r.name != pathFlowtable {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestFlowtable: a flowtable with offloaded connections is accepted, an empty one is not.
+// TestFlowtable: a flowtable with offloaded connections is accepted; an empty one is not.
 func TestFlowtable(t *testing.T) {
 	if !flowtableIn("inet") {
 		t.Skip("needs a kernel with flowtables, and root")

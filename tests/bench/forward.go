@@ -111,7 +111,7 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 }
 
 // trackedShare is the minimum share of packets that take our fast path. With a million connections,
-// each has a packet every few seconds only, which is about as often as a bridge must see one.
+// each has a packet only every few seconds, which is about as often as a bridge must see one.
 func (f *forwarding) trackedShare(connections int) float64 {
 	if f.bridged && connections >= 1_000_000 {
 		return 0.5
@@ -119,8 +119,8 @@ func (f *forwarding) trackedShare(connections int) float64 {
 	return trackedShare
 }
 
-// as returns b for measurements of this many connections, with no more rounds or packets than
-// necessary.
+// as returns a copy of b for measurements with this many connections, with no more rounds or
+// packets than necessary.
 func (b *bench) as(connections int) *bench {
 	brief := *b
 	if connections >= 1_000_000 {

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// loxilight is a daemon of ours in the namespace of a node, as a user would run it: configured
-// only over its control channel.
+// loxilight is one of our daemons in the namespace of a node, run as a user would run it:
+// configured only over its control channel.
 type loxilight struct {
 	dir    string
 	pid    int
@@ -30,10 +30,10 @@ type loxilight struct {
 	ended  chan error // of the process
 }
 
-// tempPrefix begins the names of our folders.
+// tempPrefix begins the names of our directories.
 const tempPrefix = "loxilight-bench-"
 
-// daemonPatience bounds the start of the daemon and each of its changes.
+// daemonPatience bounds how long the daemon may take to start, and to make a change.
 const daemonPatience = time.Minute
 
 // startLoxilight starts a daemon with room for the given number of connections and attaches it to
@@ -157,7 +157,7 @@ func (d *loxilight) dial(ctx context.Context) error {
 	}
 }
 
-// close ends the daemon and removes its leftovers.
+// close stops the daemon and removes its leftovers.
 func (d *loxilight) close() error {
 	if d.client != nil {
 		d.client.Close() // only closes the connection
@@ -179,7 +179,7 @@ func (d *loxilight) close() error {
 	return os.RemoveAll(d.dir)
 }
 
-// waiting requests an answer once the change is in force for packets.
+// waiting asks the daemon to reply only when the change is in force for packets.
 func waiting() api.Change { return api.Change{Wait: api.Duration(daemonPatience)} }
 
 func (d *loxilight) change(ctx context.Context, method string, params any) error {

@@ -24,7 +24,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testreport"
 )
 
-// groups are the parts of a run, in their order.
+// groups are the parts of a run, in order.
 var groups = []struct {
 	name string
 	run  func(*bench, context.Context) error
@@ -107,7 +107,7 @@ func command() error {
 	return errors.Join(err, b.write(*output))
 }
 
-// sweep removes the folders of a killed run, which leaves nothing else behind.
+// sweep removes the directories of a killed run, which leaves nothing else behind.
 func sweep() error {
 	stale, err := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*"))
 	for _, dir := range stale {

@@ -14,7 +14,7 @@ import (
 // pathControl is our path with a single service, measured in the same rounds as with many.
 const pathControl = pathOurs + ", 1 service"
 
-// many measures the cost of many services: adding them, changing one, and the cost for a packet.
+// many measures the cost of many services: adding them, changing one, and the cost per packet.
 func (b *bench) many(ctx context.Context) error {
 	services := servicesFor(onNode, b.serviceCount, backendCount, "udp")
 	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {

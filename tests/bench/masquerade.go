@@ -12,7 +12,7 @@ import (
 // outside is the destination of the masqueraded connections: behind a host, with enough addresses
 // that one source address has ports for all of them.
 type outside struct {
-	device        string // by which they leave
+	device        string // through which they leave
 	first, prefix string
 }
 
@@ -23,7 +23,8 @@ var outsides = map[place]outside{
 
 const outsideCount = 64
 
-// masqueradeRules translate the source of packets that leave by a device to the device's address.
+// masqueradeRules translate the source of packets that leave through a device to the device's
+// address.
 const masqueradeRules = `
 table ip bench {
 	chain postrouting { type nat hook postrouting priority srcnat; oifname { "up1", "pod0" } masquerade; }
@@ -37,7 +38,7 @@ func (r *rig) attachMasquerade() error {
 	return r.node.run(masqueradeRules, "nft", "-f", "-")
 }
 
-// translators are the paths beside plain routing.
+// translators are the paths in addition to plain routing.
 var translators = []string{pathMasquerade, pathBare, pathOther, pathOurs}
 
 // translation measures masquerading of the client's connections through the other ports.
@@ -131,7 +132,7 @@ func (b *bench) translatedConnections(ctx context.Context, rigs []*rig, p place,
 	b.translatedRow(s, "new UDP connections", p, c, 1e3, "%.0f")
 	times := map[string]int{}
 	c, err = compare(ctx, rigs, b.rounds, func(r *rig) (float64, error) {
-		// Another backend each time: the ports towards one backend suffice for a minute of
+		// A different backend each time: the ports towards one backend suffice for a minute of
 		// connections.
 		target := addressAt(backendFirst[p], times[r.name]%backendCount)
 		times[r.name]++

@@ -72,13 +72,14 @@ func onThread(fn func() error) error {
 	return <-done
 }
 
-// run runs a command inside the namespace and returns its output as an error if it fails.
+// run runs a command inside the namespace. If it fails, the error contains its output.
 func (ns *namespace) run(stdin string, name string, args ...string) error {
 	_, err := ns.output(stdin, name, args...)
 	return err
 }
 
-// output runs a command inside the namespace and returns its output, as an error if it fails.
+// output runs a command inside the namespace and returns its output. If it fails, the error
+// contains the output.
 func (ns *namespace) output(stdin string, name string, args ...string) (out []byte, err error) {
 	err = ns.do(func() error {
 		cmd := exec.Command(name, args...)
@@ -97,7 +98,7 @@ func firstLines(out []byte) string {
 	return strings.TrimSpace(string(out[:min(len(out), limit)]))
 }
 
-// sysctl sets a variable below /proc/sys/net of the namespace.
+// sysctl sets a variable below /proc/sys/net in the namespace.
 func (ns *namespace) sysctl(name, value string) error {
 	return ns.do(func() error {
 		return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644)
@@ -115,7 +116,7 @@ func (ns *namespace) up(device string) error {
 	return nil
 }
 
-// veth connects two namespaces by a veth pair, with both devices up.
+// veth connects two namespaces with a veth pair, with both devices up.
 func veth(a *namespace, nameA string, b *namespace, nameB string) error {
 	err := a.links.LinkAdd(&netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: nameA},
@@ -131,8 +132,8 @@ func veth(a *namespace, nameA string, b *namespace, nameB string) error {
 	return b.up(nameB)
 }
 
-// remote connects another machine to a port of a node by a wire: a veth pair with both ends in the
-// node's namespace. The machine's own device is a macvlan on the far end.
+// remote connects another machine to a port of a node through a wire: a veth pair with both ends in
+// the node's namespace. The machine's own device is a macvlan on the far end.
 func remote(node *namespace, port, wire string, machine *namespace, name string) error {
 	if err := veth(node, port, node, wire); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 // nftables writes the same rules as kube-proxy in nftables mode (Kubernetes 1.33,
 // pkg/proxy/nftables): base chains, sets, a verdict map from address, protocol and port to a chain
 // for each service, and from there by a random number to a chain for each endpoint. Comments, node
-// ports and firewall ranges are left out, since there are none here; the look-ups that all packets
+// ports and firewall ranges are left out, because there are none here; the lookups that all packets
 // pay for are kept.
 
 const nftablesBase = `
@@ -87,7 +87,7 @@ func nftablesServices(services []service) string {
 }
 
 // nftablesChange returns the update that kube-proxy writes when the backends of a service change:
-// new endpoint chains, and a new content of the service's chain.
+// new endpoint chains, and new contents for the service's chain.
 func nftablesChange(s service, protocol string, generation int) string {
 	var b, endpoints strings.Builder
 	b.WriteString("table ip kube-proxy {\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// object returns one of the daemon's objects.
+// object builds an API object owned by bench.
 func object(kind, name string, spec any) (api.Object, error) {
 	raw, err := json.Marshal(spec)
 	return api.Object{Kind: kind, Name: name, Owner: "bench", Spec: raw}, err
@@ -27,7 +27,7 @@ func (d *loxilight) apply(ctx context.Context, objects []api.Object) error {
 	for len(objects) > 0 {
 		size, count := 0, 0
 		for count < len(objects) && (count == 0 || size+len(objects[count].Spec) < requestBytes) {
-			const around = 100 // bytes of an object beside its spec
+			const around = 100 // bytes of an object in addition to its spec
 			size += len(objects[count].Spec) + around
 			count++
 		}
@@ -52,7 +52,7 @@ func isUnsupported(err error) bool {
 	return errors.As(err, &failed) && failed.Reason() == api.ReasonUnsupported
 }
 
-// masquerade makes the daemon masquerade packets that leave by a device.
+// masquerade makes the daemon masquerade packets that leave through a device.
 func (d *loxilight) masquerade(ctx context.Context, device string) error {
 	rule, err := object(api.KindNAT, "bench", api.NATSpec{Type: "masquerade", Match: &api.Match{Out: words(device)}})
 	if err != nil {
@@ -118,7 +118,7 @@ func addGroup(add func(kind, name string, spec any), g int) {
 }
 
 // ruleAt returns the i-th rule. Measured packets come from 10.2.0.0/16, go to 10.1.0.0/24 or
-// 10.3.0.0/24, by UDP, to backendPort.
+// 10.3.0.0/24, over UDP, to backendPort.
 func ruleAt(i int, groups bool) api.FirewallRuleSpec {
 	priority := int32(i)
 	spec := api.FirewallRuleSpec{Priority: &priority, Action: "deny"}
@@ -126,13 +126,13 @@ func ruleAt(i int, groups bool) api.FirewallRuleSpec {
 	switch {
 	case groups && i%100 == 0:
 		spec.Match = &api.Match{Source: words(fmt.Sprintf("group:group-%d", i/100%groupCount)), Protocol: words("udp")}
-	case i%4 == 0: // another destination
+	case i%4 == 0: // a different destination
 		spec.Match = &api.Match{Source: words("10.2.0.0/16"), Destination: words(other), Protocol: words("udp")}
-	case i%4 == 1: // another port
+	case i%4 == 1: // a different port
 		spec.Match = &api.Match{Source: words("10.0.0.0/8"), Protocol: words("udp"), Ports: words(fmt.Sprint(10_000 + i%50_000))}
-	case i%4 == 2: // another source
+	case i%4 == 2: // a different source
 		spec.Match = &api.Match{Source: words(other), Destination: words("10.0.0.0/8"), Ports: words(fmt.Sprint(backendPort)), Protocol: words("tcp", "udp")}
-	default: // another protocol
+	default: // a different protocol
 		spec.Match = &api.Match{Source: words("10.2.0.0/15"), Destination: words("10.0.0.0/8"), Protocol: words("tcp"), Ports: words(fmt.Sprintf("%d-%d", 1+i%1000, 7000+i%1000))}
 	}
 	return spec

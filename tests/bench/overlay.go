@@ -93,7 +93,7 @@ func (s side) route(other side, gateway string) (err error) {
 	return err
 }
 
-// encapsulate does the same through a VXLAN device of the kernel.
+// encapsulate does the same through a kernel VXLAN device.
 func (s side) encapsulate(other side) error {
 	commands := fmt.Sprintf(`link add vx0 address %s type vxlan id %d local %s remote %s dstport 4789 dev %s nolearning
 link set vx0 up
@@ -106,7 +106,7 @@ neighbour add %s lladdr %s dev vx0 nud permanent
 	return s.route(other, other.vxlan)
 }
 
-// attachSide starts a daemon of ours on a node, with the other node as its Peer, through a tunnel
+// attachSide starts one of our daemons on a node, with the other node as its Peer, through a tunnel
 // of the given type if there is one.
 func (b *bench) attachSide(ctx context.Context, s, other side, tunnel string, connections int) (balancer, error) {
 	devices := []api.InterfaceSpec{{Device: s.port, Role: "port"}, {Device: overlayUplink}}
@@ -177,7 +177,7 @@ func (b *bench) overlay(ctx context.Context) error {
 }
 
 // packetsBetween measures small packets, and fails if they did not take our fast path on both
-// nodes: it would have measured the kernel.
+// nodes: otherwise the kernel would have been measured.
 func (b *bench) packetsBetween(ctx context.Context, rigs []*rig) (comparison, error) {
 	var daemons []*loxilight
 	var before []uint64

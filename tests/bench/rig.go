@@ -110,7 +110,7 @@ func (r *rig) close() (err error) {
 	return err
 }
 
-// addresses returns count addresses from first on, with a prefix length.
+// addresses returns count addresses, starting at first, with a prefix length.
 func addresses(first string, count, bits int) []string {
 	ip := net.ParseIP(first).To4()
 	var list []string
@@ -120,7 +120,7 @@ func addresses(first string, count, bits int) []string {
 	return list
 }
 
-// addressAt returns the i-th address from first on.
+// addressAt returns the i-th address, counted from first.
 func addressAt(first string, i int) string {
 	ip := net.ParseIP(first).To4()
 	n := uint32(ip[0])<<24 | uint32(ip[1])<<16 | uint32(ip[2])<<8 | uint32(ip[3])
@@ -230,7 +230,7 @@ func (s station) connectRouted() error {
 	return nil
 }
 
-// acquaint adds neighbour entries for each other to the hosts behind a bridge.
+// acquaint gives the hosts behind a bridge neighbour entries for each other.
 func (r *rig) acquaint() error {
 	for _, s := range r.stations() {
 		mac, err := s.ns.mac("eth0")
@@ -278,8 +278,8 @@ func (r *rig) injection(on bool) error {
 }
 
 // segmentation switches segmentation offload of every device of the rig on or off. If it is off,
-// packets cross the node as large as behind a plain NIC; packets of other machines are segmented on
-// the wire.
+// packets cross the node as large as behind a plain NIC; packets from other machines are segmented
+// on the wire.
 func (r *rig) segmentation(on bool) error {
 	errs := []error{r.pod.offload("eth0", offloadTSO, on), r.pod.offload("eth0", offloadGSO, on)}
 	for _, device := range []string{clientWire, serverWire, "up0", "up1", "pod0"} {

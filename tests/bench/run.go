@@ -27,7 +27,7 @@ type skbContext struct {
 // errAction means that a program returned an unexpected action for packets.
 var errAction = errors.New("action")
 
-// replayer runs a program of ours by BPF_PROG_RUN on the packets of a generator.
+// replayer runs one of our programs with BPF_PROG_RUN on a generator's packets.
 type replayer struct {
 	rig     *rig
 	program map[string]*ebpf.Program // of up0, by side
@@ -57,9 +57,9 @@ func (p *replayer) close() {
 	}
 }
 
-// cost returns ns per packet of program, which must return action for the packets; the cost of
-// generating packets is subtracted, as if BPF_PROG_RUN ran on existing packets. The generator is
-// aimed before each measurement.
+// cost returns how many ns a program takes per packet; it must return the given action for the
+// packets. The cost of generating packets is subtracted, as if BPF_PROG_RUN ran on existing
+// packets. The generator is aimed before each measurement.
 func (p *replayer) cost(program *ebpf.Program, action uint32, count int, aim func() error) (float64, error) {
 	g := p.rig.generator
 	idle, err := p.ns(g.objects.Idle, g.objects.Idle, actUnspec, count, nil)
@@ -74,7 +74,7 @@ func (p *replayer) cost(program *ebpf.Program, action uint32, count int, aim fun
 	return whole - empty + idle, err
 }
 
-// ns runs a program count times; measured is the program that gets its packets.
+// ns runs the program in run, count times; measured is the program that receives its packets.
 func (p *replayer) ns(run, measured *ebpf.Program, action uint32, count int, aim func() error) (ns float64, err error) {
 	g := p.rig.generator
 	if err := g.objects.Measured.Put(uint32(0), uint32(measured.FD())); err != nil {
@@ -120,7 +120,7 @@ type runCase struct {
 	action uint32
 	flows  flows
 	place  place
-	opened bool // the connections are opened before
+	opened bool // the connections are opened beforehand
 	most   float64
 }
 

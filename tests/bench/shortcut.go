@@ -59,9 +59,9 @@ func (r *rig) received() (count uint64, err error) {
 	return count, nil
 }
 
-// wantTaken fails if less than a share of the packets of the connections took the fast path since
-// before: the slow path would have been measured. A flowtable must have taken all packets,
-// including those of the warm-up round.
+// wantTaken fails if less than the given share of the connections' packets has taken the fast path
+// since the counts in before: otherwise the slow path would have been measured. A flowtable must
+// have taken all packets, including those of the warm-up round.
 func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, connections int, share float64) error {
 	now, err := shortcutsOf(ctx, rigs)
 	if err != nil {
@@ -84,8 +84,9 @@ func (b *bench) wantTaken(ctx context.Context, rigs []*rig, before shortcuts, co
 // its beginning and at its end.
 const handshakePackets = 8
 
-// wantShare fails if less than trackedShare of all packets took the fast path since before, or if a
-// flowtable did not take all of them. The first and last packets of the connections do not count.
+// wantShare fails if less than trackedShare of all packets have taken the fast path since these
+// counts, or if a flowtable did not take all of them. The first and last packets of the connections
+// do not count.
 func (before shortcuts) wantShare(ctx context.Context, rigs []*rig, connections int) error {
 	now, err := shortcutsOf(ctx, rigs)
 	if err != nil {

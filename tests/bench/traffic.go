@@ -31,8 +31,8 @@ type flows struct {
 	hop          net.HardwareAddr // destination of frames; nil: the node
 }
 
-// generator generates UDP packets of the client without a socket: XDP live frames, which the kernel
-// sends on the client's wire.
+// generator generates UDP packets from the client without a socket: XDP live frames, which the
+// kernel sends on the client's wire.
 type generator struct {
 	objects  trafficObjects
 	node     *namespace // the wire is in it
@@ -183,8 +183,8 @@ func (rcv *receiver) close() {
 	rcv.objects.Close() // harmless if it fails: the process is about to end
 }
 
-// attach attaches a program to the ingress hook of a device by a cls_bpf filter, which every kernel
-// has.
+// attach attaches a program to the ingress hook of a device with a cls_bpf filter, which every
+// kernel has.
 func attach(ns *namespace, device string, program *ebpf.Program) error {
 	dev, err := ns.links.LinkByName(device)
 	if err != nil {

@@ -176,7 +176,7 @@ func (b *bench) packets(ctx context.Context, rigs []*rig, p place, connections, 
 	return b.packetsOf(ctx, rigs, p, func(r *rig) flows { return r.flowsTo(p, connections, services) })
 }
 
-// packetsOf compares the rigs with packets of connections that were opened before.
+// packetsOf compares the rigs with packets of connections that are already open.
 func (b *bench) packetsOf(ctx context.Context, rigs []*rig, p place, of func(*rig) flows) (comparison, error) {
 	packets := b.packetCount
 	for _, r := range rigs {

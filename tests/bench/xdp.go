@@ -30,7 +30,7 @@ const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. On
 	"sends XDP frames without an sk_buff."
 
 // takeFrames makes the receivers accept frames that the node sends in XDP. A pod converts them to
-// packets; a wire swallows them as they are, as a NIC would send them.
+// packets; a wire swallows them unconverted, as a NIC would send them.
 func (r *rig) takeFrames() error {
 	if err := r.pod.offload("eth0", offloadGRO, true); err != nil {
 		return err
@@ -49,8 +49,8 @@ func (r *rig) takeFrames() error {
 // xdpProbe is the number of packets that show which path they take.
 const xdpProbe = 10_000
 
-// wantXDP fails if packets of the generator, which must be aimed, do not take our program in XDP:
-// another program would have been measured.
+// wantXDP fails if packets from the generator, which must be aimed, do not take our program in XDP:
+// otherwise a different program would have been measured.
 func wantXDP(ctx context.Context, r *rig) error {
 	d, ok := r.balancer.(*loxilight)
 	if !ok || !r.inXDP() {

@@ -44,8 +44,8 @@ type handNode struct {
 	prelude string
 }
 
-// newHandNode starts a daemon with an empty configuration, with folders of its own for the plugins,
-// configurations and results of operators and runtimes.
+// newHandNode starts a daemon with an empty configuration, with directories of its own for the
+// plugins, configurations and results of operators and runtimes.
 func newHandNode(t *testing.T, ns *testnet.NS, cnitool string) *handNode {
 	t.Helper()
 	name := testnet.UniqueName("switch")

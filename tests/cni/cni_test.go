@@ -110,7 +110,7 @@ func TestDeviceNamesOfOthers(t *testing.T) {
 	s.wantPods(2)
 }
 
-// TestManyAtOnce adds 200 pods at once, as after the start of a node.
+// TestManyAtOnce adds 200 pods at once, as after a node starts.
 func TestManyAtOnce(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -195,7 +195,7 @@ func TestOneAfterTheOther(t *testing.T) {
 	t.Logf("ADD: half within %s, 99%% within %s, all within %s", took[50], took[98], took[99])
 }
 
-// TestDaemonKilled kills the daemon in the middle of 50 ADDs, again and again: all pods whose ADD
+// TestDaemonKilled kills the daemon in the middle of 50 ADDs, repeatedly: all pods whose ADD
 // succeeded exist, and GC removes the rest.
 func TestDaemonKilled(t *testing.T) {
 	s := newSite(t)

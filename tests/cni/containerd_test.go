@@ -14,7 +14,7 @@ import (
 )
 
 // containerdScript runs a container with a containerd of its own, in a mount namespace that
-// contains only our plugin and our configuration. DIR is the folder of the test.
+// contains only our plugin and our configuration. DIR is the test's directory.
 const containerdScript = `
 set -e
 mount --make-rprivate /
@@ -42,9 +42,9 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 address = "DIR/sock"
 `
 
-// TestContainerd: a real containerd, which names the network namespace by a process, runs a real
-// container with the plugin. The container reaches the gateway and the machine outside, and leaves
-// nothing behind.
+// TestContainerd: a real containerd, which identifies the network namespace by a process, runs a
+// real container with the plugin. The container reaches the gateway and the machine outside, and
+// leaves nothing behind.
 func TestContainerd(t *testing.T) {
 	for _, program := range []string{"containerd", "ctr", "runc", "busybox"} {
 		if _, err := exec.LookPath(program); err != nil {

@@ -2,5 +2,5 @@
 
 // Package cni runs loxilight-cni as container runtimes do, through the library of the specification
 // (libcni, which cnitool and containerd use), together with Debian's plugins, with a real daemon
-// and real network namespaces of pods.
+// and real pod network namespaces.
 package cni

@@ -12,7 +12,7 @@ import (
 )
 
 // TestStateLost deletes the desired state while pods run. As soon as their network is configured
-// again, more pods can be attached, also with host ports.
+// again, more pods can be attached, including pods with host ports.
 func TestStateLost(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -59,8 +59,8 @@ func TestStateLost(t *testing.T) {
 	attached(s.newPod("third"))
 }
 
-// TestRecordsTorn truncates the records of pods while the daemon is down. The pods keep working,
-// with their host ports, the next pod gets another address, and the status reports the damage.
+// TestRecordsTorn truncates the pods' records while the daemon is down. The pods keep working, with
+// their host ports, the next pod gets a different address, and the status reports the damage.
 func TestRecordsTorn(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)

@@ -62,7 +62,7 @@ type kindOf int
 const (
 	aPod    kindOf = iota
 	aNode          // by its address in the underlay
-	ofPods         // a node by its address in the network of its pods
+	ofPods         // a node by its address in its pod network
 	outside        // a machine that is not a node
 )
 
@@ -205,7 +205,7 @@ func relation(from, to *station) string {
 	return row
 }
 
-// expected reports whether to may see from as the address seen.
+// expected reports whether seen is an address that the station to may see for the station from.
 func (c *cluster) expected(from, to *station, seen netip.Addr) bool {
 	family := 0
 	if seen.Is6() {
@@ -235,8 +235,8 @@ func (c *cluster) nodeAddr(node, family int) netip.Addr {
 	return netip.Addr{}
 }
 
-// TestMatrix connects every station with every other one, by each kind of tunnel. LOXILIGHT_PODS
-// is how many pods each node has.
+// TestMatrix connects every station with every other one, through each kind of tunnel.
+// LOXILIGHT_PODS is how many pods each node has.
 func TestMatrix(t *testing.T) {
 	testnet.RequireRoot(t)
 	pods := 2

@@ -29,7 +29,7 @@ func atMatrix(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, matrix
 
 func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
 
-// serve answers by TCP, UDP and SCTP on both addresses of a station, with the address of the
+// serve answers over TCP, UDP and SCTP on both addresses of a station, with the address of the
 // client as seen by the server.
 func (c *cluster) serve(s *station) {
 	c.t.Helper()
@@ -121,7 +121,7 @@ func (c *cluster) talkAll() *matrix {
 }
 
 // talkMuch sends datagrams that just fit, datagrams that are fragmented, and a lot of TCP data,
-// between pods of different nodes, and from pods to the outside and the nodes.
+// between pods on different nodes, and from pods to the outside and to the nodes.
 func (c *cluster) talkMuch() {
 	c.t.Helper()
 	var some []*station
@@ -165,7 +165,7 @@ func talkUDP(from *station, to netip.AddrPort) (netip.Addr, error) {
 }
 
 // exchange sends a datagram up to the given number of times, until the answer arrives: the first
-// one to a station may be lost during neighbour resolution.
+// datagram to a station may be lost during neighbour resolution.
 func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error) {
 	b := make([]byte, 1<<16)
 	for range times {
@@ -254,7 +254,7 @@ func sctpInit(tag uint32) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, tag), 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 }
 
-// sctpSound reports whether the checksum is right.
+// sctpSound reports whether the checksum is correct.
 func sctpSound(b []byte) bool {
 	if len(b) < 16 {
 		return false

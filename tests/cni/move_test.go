@@ -183,8 +183,8 @@ func (m *mover) connect(s *station) *[2]net.Conn {
 	return &conns
 }
 
-// reached requires that all stations reach the pod at its present location, through an earlier
-// socket and through a new one.
+// reached checks that all stations reach the pod at its current location, through an earlier socket
+// and through a new one.
 func (m *mover) reached(what string) {
 	m.t.Helper()
 	begin := time.Now()
@@ -210,8 +210,8 @@ func (m *mover) reached(what string) {
 	m.t.Logf("%s: %d stations reach it after %s", what, len(m.stations), longest.Round(time.Millisecond))
 }
 
-// until sends requests until the named server answers, and returns the time since begin and the
-// result of the last attempt before.
+// until sends requests until the named server answers. It returns the time since begin, and the
+// result of the last attempt before that.
 func until(c net.Conn, name string, begin time.Time) (took time.Duration, last string) {
 	answer := make([]byte, 256)
 	last = "at once"
@@ -232,7 +232,7 @@ func until(c net.Conn, name string, begin time.Time) (took time.Duration, last s
 	return took, "never: " + last
 }
 
-// nothingLeft requires that no node has state of the pod, and that no host answers for it.
+// nothingLeft checks that no node has state for the pod, and that no host answers for it.
 func (m *mover) nothingLeft() {
 	m.t.Helper()
 	for i, n := range m.nodes {

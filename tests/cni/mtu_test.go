@@ -14,8 +14,8 @@ import (
 )
 
 // TestMTUShrinks: the MTU of the uplinks shrinks while pods exist, and more pods are added
-// afterwards. All pods still reach each other with packets of any size, also after the daemons
-// were restarted and the MTU has grown again.
+// afterwards. All pods still reach each other with packets of any size, even after the daemons have
+// been restarted and the MTU has grown again.
 func TestMTUShrinks(t *testing.T) {
 	testnet.RequireRoot(t)
 	for kind, want := range map[clusterKind][2]int{

@@ -17,17 +17,17 @@ import (
 // repairedWithin is how long an external change may last on an idle machine.
 const repairedWithin = 3 * time.Second
 
-// change is an external change to an object that is ours according to ownership.md. look prints the
-// object; soon after do, it must print the same as before.
+// change is an external change to an object that is ours according to ownership.md. The command
+// look prints the object; soon after the command do, it must print the same as before.
 type change struct {
 	row  string // the row of the document: the beginning of its first cell
 	name string
-	in   string // where do and look run: host or switch
+	in   string // where the commands do and look run: host or switch
 	do   string
 	look string
 }
 
-// localRoute6 prints a local route of IPv6 without its metric.
+// localRoute6 prints a local IPv6 route without its metric.
 func localRoute6(address, device string) string {
 	return "ip -6 route show table local type local dev " + device + " " + address + " | sed 's/metric [0-9]*//'"
 }
@@ -132,7 +132,7 @@ var elsewhere = map[string]string{
 }
 
 // TestOwned changes and deletes each object of ownership.md in turn, under traffic between pods, to
-// the gateway and to the host. Each must soon be as before.
+// the gateway and to the host. Each must soon be restored.
 func TestOwned(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

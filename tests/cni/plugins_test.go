@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// debian skips the test if a plugin of Debian's is not installed.
+// debian skips the test if one of Debian's plugins is not installed.
 func debian(t *testing.T, plugins ...string) {
 	t.Helper()
 	for _, p := range plugins {
@@ -43,7 +43,8 @@ func TestChained(t *testing.T) {
 		t.Errorf("result %+v", p.result)
 	}
 	for _, gateway := range gateways {
-		// The other plugin has set the interface down in between, which removes its neighbours.
+		// The other plugin has set the interface down in the meantime, which removes its
+		// neighbours.
 		testnet.Eventually(t, remakePatience, "the pod reaches "+gateway.String(), func() bool {
 			return p.pingWithin(gateway, testnet.OnThisMachine(soon)) == nil
 		})

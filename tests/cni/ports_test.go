@@ -52,8 +52,8 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestHostPortOfAnother: a second pod with the same host port does not get it, not even after
-// restarts, and gets it when the first pod is deleted.
+// TestHostPortOfAnother: a second pod with the same host port does not get it, even after restarts,
+// until the first pod is deleted.
 func TestHostPortOfAnother(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -90,8 +90,8 @@ func TestHostPortOfAnother(t *testing.T) {
 	reaches("second")
 }
 
-// TestHostPortOfAnAddress: a pod has a host port at all addresses, and the same host port at one
-// address for another port of the pod. At that address, the latter takes precedence.
+// TestHostPortOfAnAddress: a pod has a host port at all addresses and, at one address, the same
+// host port for a different port of the pod, which takes precedence there.
 func TestHostPortOfAnAddress(t *testing.T) {
 	s := newSite(t)
 	p := s.newPod("server")

@@ -23,7 +23,7 @@ const remakePatience = 20 * time.Second
 // soon is how long to wait for a packet that may be lost.
 const soon = 300 * time.Millisecond
 
-// look returns the settings of a pod's interface, without those that differ in a new device.
+// look returns the settings of a pod's interface, without those that change with a new device.
 func (p *pod) look(t *testing.T) string {
 	t.Helper()
 	out := ""

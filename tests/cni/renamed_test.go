@@ -13,8 +13,8 @@ import (
 )
 
 // TestUplinkOfPodsChanges renames the uplink and removes an address from it while a pod opens new
-// connections. None may reach the machine outside untranslated, however the Interface names the
-// uplink.
+// connections. None of its packets may reach the machine outside untranslated, however the
+// Interface names the uplink.
 func TestUplinkOfPodsChanges(t *testing.T) {
 	for name, by := range map[string]string{"device": "device: eth0", "address": "address: 192.0.2.1", "IPv6 address": `address: "2001:db8:2::1"`} {
 		t.Run("by "+name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// second is a configuration for a further interface of a pod, in the PodNetwork second.
+// second is a configuration for an additional interface of a pod, in the PodNetwork second.
 func (s *site) second(more map[string]any) string {
 	s.t.Helper()
 	plugin := map[string]any{"type": "loxilight-cni", "network": "second", "socket": s.Socket, "stateDir": s.StateDir()}
@@ -23,8 +23,8 @@ func (s *site) second(more map[string]any) string {
 	return string(text)
 }
 
-// TestSecondInterface: a pod's further interface reaches its own network, and the further routes
-// of its configuration; the default routes stay on the first interface.
+// TestSecondInterface: a pod's additional interface reaches its own network, and the additional
+// routes in its configuration; the default routes stay on the first interface.
 func TestSecondInterface(t *testing.T) {
 	s := newSite(t)
 	s.Apply("kind: PodNetwork\nname: second\nspec: {subnets: [10.74.3.0/24, \"2001:db8:74::/64\"]}")
@@ -71,7 +71,7 @@ func TestSecondInterface(t *testing.T) {
 	}
 	routes("198.51.100.0/24 via 10.74.3.1 dev net1")
 	s.del(own, p)
-	// An impossible request is refused, and leaves nothing behind.
+	// An impossible request is rejected, and leaves nothing behind.
 	fights := s.parse(s.second(map[string]any{"ipam": map[string]any{"routes": []any{map[string]any{"dst": "0.0.0.0/0"}}}}))
 	if err := s.tryAdd(fights, p); err == nil || !strings.Contains(err.Error(), "route 0.0.0.0/0: the pod has one already, by eth0") {
 		t.Errorf("a second default route: %v", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// named returns the station with a name.
+// named returns the station with the given name.
 func (c *cluster) named(name string) *station {
 	c.t.Helper()
 	for _, s := range c.stations {
@@ -50,7 +50,7 @@ func (c *cluster) apply(node int, docs ...string) {
 
 // TestServicePolicies: at a node with backends, clients keep their address; at a node without,
 // connections from outside are dropped, and pods use the cluster's backends. Packets to other ports
-// of a service are refused, from pods and nodes. One client port reaches a pod through two node
+// of a service are rejected, from pods and nodes. One client port reaches a pod through two node
 // ports at once.
 func TestServicePolicies(t *testing.T) {
 	testnet.RequireRoot(t)
@@ -101,8 +101,8 @@ func (c *cluster) at(node, family int, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(c.nodeAddr(node, family), port)
 }
 
-// wantSeen connects from a station by TCP and UDP, and requires the server to see want; zero: any
-// address.
+// wantSeen connects from a station over TCP and UDP, and checks that the server sees the address
+// want; zero: any address.
 func (c *cluster) wantSeen(what string, from *station, to netip.AddrPort, want netip.Addr) {
 	c.t.Helper()
 	for protocol, talk := range map[string]func(*station, netip.AddrPort) (netip.Addr, error){"TCP": talkTCP, "UDP": talkUDP} {
@@ -139,8 +139,8 @@ func (c *cluster) twoAtOnce(from *station, family int) {
 	}
 }
 
-// TestServiceBackendGoes: datagrams of one client port go to another backend within about a second
-// after their backend is deleted (T09), and TCP connections to that backend end.
+// TestServiceBackendGoes: datagrams from one client port go to a different backend within about a
+// second after their backend is deleted (T09), and TCP connections to that backend end.
 func TestServiceBackendGoes(t *testing.T) {
 	testnet.RequireRoot(t)
 	c := newCluster(t, clusterKind{tunnel: "vxlan", pods: 2})

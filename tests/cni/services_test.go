@@ -35,7 +35,7 @@ func (g *target) nodePort() uint16 { return uint16(30000 + g.number) }
 
 const clusterPort = 8080 // of all services except node ports
 
-// announcer is the node that answers for the addresses of load balancers.
+// announcer is the node that answers for load-balancer addresses.
 const announcer = 3
 
 // serviceObjects returns the objects of node i for a target, as an agent would apply them.
@@ -62,7 +62,7 @@ func (c *cluster) serviceObjects(i int, g *target) string {
 	return strings.Join(docs, "\n---\n")
 }
 
-// withServices configures services for the first two nodes and one pod of each, and returns these
+// withServices configures services for the first two nodes and one pod on each, and returns these
 // targets.
 func (c *cluster) withServices() (targets []*target) {
 	c.t.Helper()
@@ -135,7 +135,8 @@ func (c *cluster) isNode(a netip.Addr) bool {
 	return false
 }
 
-// seenRight reports whether a target may see from as the address seen, through the door d.
+// seenRight reports whether seen is an address that a target may see for the station from, through
+// the door d.
 func (c *cluster) seenRight(from *station, g *target, d door, seen netip.Addr) bool {
 	switch {
 	case from == g.station && from.kind == aPod: // hairpin: the source is translated

@@ -25,7 +25,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// debianPlugins is Debian's folder of containernetworking-plugins.
+// debianPlugins is the directory of Debian's containernetworking-plugins.
 const debianPlugins = "/usr/lib/cni"
 
 var programs testdaemon.Programs
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 //	outside 192.0.2.77 ── eth0 192.0.2.1 [node] loxi_test 10.73.3.2 ══ hs_host ┐
 //	                                        pods 10.73.3.3 … ── hs1, hs2, … ───┴ hsvlan110 10.73.3.1 [switch]
 //
-// IPv6 likewise: 2001:db8:2::77 and ::1, 2001:db8:73::1 and on.
+// IPv6 likewise: 2001:db8:2::77 and ::1, 2001:db8:73::1 and up.
 type site struct {
 	*testdaemon.Daemon
 	t             *testing.T
@@ -73,7 +73,7 @@ name: default
 spec: {subnets: [10.73.3.0/24, "2001:db8:73::/64"], masquerade: {enabled: true}}
 `
 
-// siteTables keeps starts short: without it the sizes depend on the memory of the machine.
+// siteTables keeps startup short: without it, the sizes depend on the memory of the machine.
 const siteTables = "tables: {connections: 65536, halfOpen: 16384, services: 1024, backends: 4096, slots: 262144, affinity: 4096, ranges: 1024}"
 
 // newSite starts a daemon that serves pods.
@@ -104,8 +104,8 @@ func (s *site) hasSwitch() bool {
 	return unix.Statfs(filepath.Join("/run/netns", s.name), &at) == nil && at.Type == nsfs
 }
 
-// list is a configuration with our plugin, which gets the additional keys in more, and others after
-// it.
+// list is a configuration with our plugin, which gets the additional keys in more, followed by the
+// plugins in others.
 func (s *site) list(version string, more map[string]any, others ...map[string]any) *libcni.NetworkConfigList {
 	s.t.Helper()
 	ours := map[string]any{
@@ -208,7 +208,7 @@ func (p *pod) address(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// wantPods fails the test unless there is state of exactly count pods.
+// wantPods fails the test unless there is state for exactly count pods.
 func (s *site) wantPods(count int) {
 	s.t.Helper()
 	if got := s.devices(); len(got) != count {
@@ -228,7 +228,7 @@ func (s *site) wantPods(count int) {
 	}
 }
 
-// devices returns the switch's ends of the links of pods.
+// devices returns the switch's ends of the pod links.
 func (s *site) devices() (names []string) {
 	s.t.Helper()
 	s.t.Run("look", func(t *testing.T) { // closes the namespace at the end

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPodToPod connects each of four pods with every other one, in both families, by TCP, UDP, SCTP
-// and ICMP, and prints the results.
+// TestPodToPod connects each of four pods with every other one, in both families, over TCP, UDP,
+// SCTP and ICMP, and prints the results.
 func TestPodToPod(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)
@@ -77,8 +77,7 @@ func named(to *pod) func(string, error) error {
 	}
 }
 
-// sctp sends an INIT, which the kernels of the pods need not understand, and waits until it
-// arrives.
+// sctp sends an INIT, which the pods' kernels need not understand, and waits until it arrives.
 func sctp(from, to *pod, a netip.Addr) error {
 	network := "ip4:132"
 	if a.Is6() {

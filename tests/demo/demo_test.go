@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// build builds the demonstration and the programs that it runs into a folder.
+// build builds the demonstration and the programs that it runs into a directory.
 func build(t *testing.T) string {
 	t.Helper()
 	testnet.RequireRoot(t)
@@ -30,7 +30,7 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// start starts the demonstration with a folder for temporary files of its own.
+// start starts the demonstration with its own directory for temporary files.
 func start(t *testing.T, dir string) (cmd *exec.Cmd, output *strings.Builder, tmp string) {
 	t.Helper()
 	cmd, output, tmp = exec.Command(filepath.Join(dir, "demo"), "-bin", dir), new(strings.Builder), t.TempDir()

@@ -59,7 +59,7 @@ func (s *stage) Logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "demo: "+format+"\n", args...)
 }
 
-// Skipf is Fatalf: the demonstration cannot continue without the missing part.
+// Skipf is like Fatalf: the demonstration cannot continue without the missing part.
 func (s *stage) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
 
 // Failed reports whether there was an error.

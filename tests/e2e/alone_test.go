@@ -79,7 +79,7 @@ func (s *site) expectNodeReached(t *testing.T, dhcp *net.UDPConn) {
 	}
 }
 
-// neighbours returns the node's neighbour entries of the machines, by their addresses.
+// neighbours returns the node's neighbour entries for the machines, found by their addresses.
 func (s *site) neighbours(t *testing.T) (known []netlink.Neigh) {
 	t.Helper()
 	s.node.Do(t, func() error {
@@ -103,7 +103,7 @@ func (s *site) neighbours(t *testing.T) (known []netlink.Neigh) {
 	return known
 }
 
-// forgetNeighbours deletes these entries from the kernel of the node, as ageing does.
+// forgetNeighbours deletes the machines' entries from the kernel of the node, as ageing does.
 func (s *site) forgetNeighbours(t *testing.T) {
 	t.Helper()
 	all := s.neighbours(t)

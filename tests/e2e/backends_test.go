@@ -74,8 +74,8 @@ func (c *asker) leaves() {
 	})
 }
 
-// TestUDPBackendGoes is T09: a client that keeps its port continues with another backend within a
-// second; without the service it is no longer served, and with the service restored it is served
+// TestUDPBackendGoes is T09: a client that keeps its port continues with a different backend within
+// a second; without the service it is no longer served, and with the service restored it is served
 // again.
 func TestUDPBackendGoes(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -117,7 +117,7 @@ func (s *site) quickUDP(c net.Conn) (string, error) {
 	return string(b[:n]), err
 }
 
-// greeted opens a TCP connection of the client, and returns it with the name of its backend.
+// greeted opens a TCP connection from the client, and returns it with the name of its backend.
 func (s *site) greeted(front string) (net.Conn, string) {
 	s.t.Helper()
 	c, err := s.client.Dial("tcp", "", front, patience)
@@ -210,8 +210,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestAffinityAndRanges: a client stays with its backend, and a client outside the source ranges
-// is refused.
+// TestAffinityAndRanges: a client stays with its backend, and a client outside the source ranges is
+// rejected.
 func TestAffinityAndRanges(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

@@ -56,7 +56,7 @@ func TestSYNFlood(t *testing.T) {
 	})
 }
 
-// TestFullServiceTables is T11: a change that exceeds the tables is refused as a whole, with the
+// TestFullServiceTables is T11: a change that exceeds the tables is rejected as a whole, with the
 // reason, and existing services continue; once there is room, it is accepted.
 func TestFullServiceTables(t *testing.T) {
 	s := newSite(t)
@@ -86,8 +86,8 @@ func TestFullServiceTables(t *testing.T) {
 	s.Apply(serviceYAML("other", []string{vip4 + ":9002/tcp"}, append(many[:60:60], "10.0.1.2:8080")))
 }
 
-// TestOneBadOfFiveHundred: nothing of a request with one bad object is applied, and
-// the error names the object and the field.
+// TestOneBadOfFiveHundred: no part of a request with one bad object is applied, and the error names
+// the object and the field.
 func TestOneBadOfFiveHundred(t *testing.T) {
 	s := newSite(t).start()
 	var all strings.Builder
@@ -107,7 +107,7 @@ func TestOneBadOfFiveHundred(t *testing.T) {
 	}
 }
 
-// replaceServices replaces the services of owner by count services of one generation, which is part
+// replaceServices replaces an owner's services with count services of one generation, which is part
 // of the port of their backends.
 func (s *site) replaceServices(ctx context.Context, owner string, index, count, generation int, wait time.Duration) error {
 	p := api.ReplaceParams{Owner: owner, Kinds: []string{api.KindService}, Change: api.Change{Wait: api.Duration(wait)}}
@@ -126,7 +126,7 @@ func (s *site) replaceServices(ctx context.Context, owner string, index, count, 
 }
 
 // TestReplaceIsQuick is T12: a thousand services change within a second. The best time of three
-// counts, since the machine may be busy.
+// counts, because the machine may be busy.
 func TestReplaceIsQuick(t *testing.T) {
 	s := newSite(t).start()
 	best := time.Hour
@@ -142,9 +142,9 @@ func TestReplaceIsQuick(t *testing.T) {
 	}
 }
 
-// TestKilledWhileWriting is R14: four writers change a thousand services each; the daemon is
-// killed meanwhile. Afterwards each writer's services are all of one generation, not older than
-// the last acknowledged one, and packets are balanced accordingly.
+// TestKilledWhileWriting is R14: four writers change a thousand services each, and the daemon is
+// killed in the meantime. Afterwards, each writer's services are all of one generation, which is
+// not older than the last acknowledged one, and packets are balanced accordingly.
 func TestKilledWhileWriting(t *testing.T) {
 	const writers, services, kills = 4, 1000, 5
 	s := newSite(t).start()

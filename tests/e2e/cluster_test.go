@@ -157,7 +157,7 @@ func (c *cluster) plugIn(n *clusterNode) {
 		status, err := n.Client.Status(c.t.Context())
 		return err == nil && len(status.NotReady) == 0
 	})
-	// Pods are configured with the MTU, as by a runtime.
+	// Pods are configured with the MTU, as a runtime would do.
 	var network api.PodNetworkStatus
 	o, err := n.Client.Get(c.t.Context(), "PodNetwork", "default")
 	if err == nil {
@@ -175,7 +175,7 @@ func (c *cluster) plugIn(n *clusterNode) {
 	n.host.serve(c.t)
 }
 
-// stations returns all stations with addresses of pod networks.
+// stations returns all stations with pod-network addresses.
 func (c *cluster) stations() (all []*clusterStation) {
 	for _, n := range c.nodes {
 		all = append(append(all, n.host), n.pods...)

@@ -15,8 +15,9 @@ import (
 // outsideFrontends are the frontends of the service of TestClusterFromOutside, by family.
 var outsideFrontends = [2]string{"10.96.7.8:4660", "[fd96::7]:4660"}
 
-// TestClusterFromOutside: a machine outside that uses a node as its route to a service reaches
-// endpoints of other nodes too, which answer to the node. All other clients keep their address.
+// TestClusterFromOutside: an external machine that reaches a service via a node can also be served
+// by endpoints on other nodes, which send their replies back to that node. All other clients keep
+// their address.
 func TestClusterFromOutside(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, k := range []struct {

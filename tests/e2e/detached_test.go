@@ -139,8 +139,8 @@ func TestForeignTCX(t *testing.T) {
 	work("after a restart")
 }
 
-// countPackets attaches a program to the ingress of a device of the node that counts packets and
-// leaves them alone, and returns a function that reads the count.
+// countPackets attaches, to the ingress hook of a device of the node, a program that counts packets
+// and leaves them alone. It returns a function that reads the count.
 func (s *site) countPackets(t *testing.T, device string, at link.Anchor) func() uint64 {
 	t.Helper()
 	counter, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})

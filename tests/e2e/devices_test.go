@@ -25,7 +25,7 @@ func setLink(t *testing.T, ns *testnet.NS, device string, change func(netlink.Li
 	})
 }
 
-// rename gives a device of the node another name.
+// rename renames a device of the node.
 func (s *site) rename(from, to string) {
 	s.t.Helper()
 	setLink(s.t, s.node, from, netlink.LinkSetDown)
@@ -48,8 +48,8 @@ func (s *site) pinned(port string) bool {
 	return slices.ContainsFunc(s.pins(), func(path string) bool { return strings.HasSuffix(path, "/"+port) })
 }
 
-// expectServed waits: the kernel lets nothing through a device for up to a second after it got its
-// carrier.
+// expectServed waits: the kernel lets nothing through a device for up to a second after the device
+// gets its carrier.
 func (s *site) expectServed(when string) {
 	s.t.Helper()
 	testnet.Eventually(s.t, patience, when+": the service is served", func() bool {
@@ -59,7 +59,7 @@ func (s *site) expectServed(when string) {
 }
 
 // TestDeviceComesAndGoes is H06: programs stay on a device that goes down, and on a renamed device
-// until its interface names another device; a device that is recreated under the same name gets
+// until its interface names a different device; a device that is recreated under the same name gets
 // programs within a second; on a device that is deleted, or moved to another namespace, no programs
 // or pins of ours are left.
 func TestDeviceComesAndGoes(t *testing.T) {
@@ -115,7 +115,7 @@ func (s *site) renew(t *testing.T) {
 	s.backends[2].Route(t, "default", "10.0.3.1")
 }
 
-// moveAway takes q3 to another namespace, and back.
+// moveAway moves q3 to a different namespace, and back.
 func (s *site) moveAway(t *testing.T) {
 	t.Helper()
 	away := testnet.New(t, "away")

@@ -10,7 +10,7 @@ import (
 )
 
 // TestUDPWithoutBackends: while no backend is up, a client that keeps its port stays with its
-// backend, which may still answer; new clients are refused. As soon as another backend is up, the
+// backend, which may still answer; new clients are rejected. As soon as another backend is up, the
 // client moves to it.
 func TestUDPWithoutBackends(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -44,7 +44,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 const settles = 500 * time.Millisecond
 
 // TestDownKeepsTCP: a backend that is down keeps its TCP connections, while its UDP and all new
-// connections go to another one.
+// connections go to a different one.
 func TestDownKeepsTCP(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

@@ -94,7 +94,7 @@ func TestEndpoint(t *testing.T) {
 		t.Errorf("stations:\n%s", fdb)
 	}
 
-	// A connection of two pods on the fast path: no other pod can send on it.
+	// A connection between two pods on the fast path: no other pod can send on it.
 	c, err := a.ns.Dial("tcp", "10.72.0.2:40404", "10.72.0.3:4660", patience)
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestEndpointDevices(t *testing.T) {
 	s.wantState("shop/x", api.StateReady)
 	s.attack("plugged in while no daemon ran", forged)
 
-	// x gets another address, and can no longer use the one before.
+	// x gets a different address, and can no longer use the previous one.
 	s.pods["x"].addr = s.pods["x"].addr.Next()
 	s.pods["x"].ns.Addr(t, "eth0", s.pods["x"].addr.String()+"/24")
 	s.LLCLI("apply", "--wait", "10s", "-f", s.File(s.pods["x"].endpoint()))
@@ -294,8 +294,8 @@ func TestEndpointsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestEndpointsByLabels: rules for a group by labels apply to the pods that have these labels, from
-// the commit of the change on.
+// TestEndpointsByLabels: rules for a group selected by labels apply to the pods with these labels
+// as soon as the change is committed.
 func TestEndpointsByLabels(t *testing.T) {
 	s := newEndpoints(t)
 	talk := func(from string) error {

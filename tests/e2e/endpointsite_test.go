@@ -172,7 +172,7 @@ func (s *endpointSite) attack(when string, frames map[string][]byte) {
 	}
 }
 
-// flood returns frames of x with many source MAC addresses.
+// flood returns frames from x with many source MAC addresses.
 func (s *endpointSite) flood() map[string][]byte {
 	frames := map[string][]byte{}
 	b := s.pods["b"]

@@ -108,7 +108,7 @@ func firewallRules() (yaml string, names []string) {
 }
 
 // TestFirewall: rules apply to traffic through the node, to it and from it, in both families, with
-// real sockets, without a daemon and with the next one.
+// real sockets, even without a daemon, and with the next one.
 func TestFirewall(t *testing.T) {
 	s := newSite(t).start()
 	ways := firewallWays(s)
@@ -149,7 +149,7 @@ func TestFirewall(t *testing.T) {
 }
 
 // TestFirewallChangesUnderConnections changes rules while connections run: a connection that is no
-// longer allowed ends, others are unaffected. Answers need no rule, unless the rule that allows the
+// longer allowed ends; others are unaffected. Answers need no rule, unless the rule that allows the
 // connection is stateless.
 func TestFirewallChangesUnderConnections(t *testing.T) {
 	s := newSite(t).start()

@@ -62,8 +62,8 @@ func TestFrontendsChangeHands(t *testing.T) {
 }
 
 // newUDP sends a request as a new UDP client, and repeats it if no answer arrives: a request may be
-// in flight when the frontend moves to another Service, which ends the frontend's connections. A
-// frontend without an owner is an error at once.
+// in flight when the frontend moves to a different Service, which ends the frontend's connections.
+// A frontend without an owner is an immediate error.
 func (s *site) newUDP(front string) error {
 	conn, err := s.client.Dial("udp", "", front, patience)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestStateDirectoryFails makes the disk of the state directory fail under a daemon. Packets pass
-// as before, changes are refused, and health reports the reason, also if the daemon cannot start.
+// as before, changes are rejected, and health reports the reason, even if the daemon cannot start.
 func TestStateDirectoryFails(t *testing.T) {
 	s := newSite(t)
 	if err := os.Mkdir(s.StateDir(), 0o700); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// greeting returns the name of the server that answers a connection of the client; empty: none
+// greeting returns the name of the server that answers a connection from the client; empty: none
 // does.
 func (s *site) greeting(to string) string {
 	c, err := s.client.Dial("tcp", "", to, silence)

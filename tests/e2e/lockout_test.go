@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// denyAll blocks everything, by stateful and by stateless rules.
+// denyAll blocks everything, with stateful and with stateless rules.
 const denyAll = `
 kind: FirewallRule
 name: shut
@@ -21,7 +21,7 @@ name: shut-each-packet
 spec: {priority: -2000, action: deny, hooks: [input, output, forward], stateful: false}
 `
 
-// TestNeverLockedOut blocks all access to a node: clients exempt by the configuration are
+// TestNeverLockedOut blocks all access to a node: clients exempted in the configuration are
 // unaffected, and all others have access again if the change is not confirmed.
 func TestNeverLockedOut(t *testing.T) {
 	s := newSite(t, `firewall: {exempt: [{source: [192.0.2.17, "2001:db8:0:2::17"], protocol: tcp, ports: 8022}]}`).start()

@@ -25,7 +25,7 @@ func (s *site) enslave(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		// Before the port is attached, so that the bridge never has another MAC address.
+		// Before the port is attached, so that the bridge never has a different MAC address.
 		if err := netlink.LinkSetHardwareAddr(br0, dev.Attrs().HardwareAddr); err != nil {
 			return err
 		}
@@ -181,8 +181,8 @@ func TestRulesToGateways(t *testing.T) {
 	}
 }
 
-// TestMacvlanOnAPort is H07: a macvlan of another namespace on a port takes nothing from the port,
-// and is reached as usual.
+// TestMacvlanOnAPort is H07: a macvlan on a port, in a different namespace, takes no packets from
+// the port, and is reached as usual.
 func TestMacvlanOnAPort(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[0], "10.0.1.2:8080", "b1")

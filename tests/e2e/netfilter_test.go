@@ -15,8 +15,8 @@ import (
 )
 
 // TestNetfilter is H03: rules of nftables and of both iptables apply to connections that we
-// forward, also to a connection that had taken the fast path, and llcli status reports their cost.
-// When they are removed, the fast path is used again.
+// forward, including a connection that had taken the fast path, and llcli status reports their
+// cost. When they are removed, the fast path is used again.
 func TestNetfilter(t *testing.T) {
 	for tool, change := range map[string]struct{ add, remove, why string }{
 		"nft": {"add table ip x; add chain ip x c { type filter hook forward priority 0; }; add rule ip x c tcp dport 8001 drop",

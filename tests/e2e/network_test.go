@@ -127,7 +127,7 @@ func TestSwitch(t *testing.T) {
 	s.reach(s.a, "[fd71::3]:4660")
 	s.reach(s.node, "10.71.0.3:4660")
 
-	// The kernel's entries of both namespaces are listed, with their owners.
+	// The kernel's entries in both namespaces are listed, with their owners.
 	for words, want := range map[string][]string{
 		"bridges":   {"br0", "switch", "loxilight", "Bridge/lan", "hs_host,p1,p2"},
 		"routes":    {"203.0.113.0/24", "10.71.0.3 dev br0", "Route/far", "10.71.0.0/24", "kernel", "host"},

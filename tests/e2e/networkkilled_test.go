@@ -40,9 +40,9 @@ func carriers(t *testing.T, ns *testnet.NS) {
 	})
 }
 
-// TestNetworkKilled kills a daemon again and again while it changes a bridge of its own, a bridge
-// of another program and routes. The final state is the desired one, and when all objects are
-// deleted, nothing of ours is left and nothing of the other program is missing.
+// TestNetworkKilled kills a daemon repeatedly while it changes a bridge of its own, a bridge of
+// another program and routes. The final state is the desired one, and when all objects are deleted,
+// nothing of ours is left and nothing of the other program is missing.
 func TestNetworkKilled(t *testing.T) {
 	node := testnet.New(t, "node")
 	d := testdaemon.New(t, node, programs)

@@ -220,7 +220,7 @@ func (m *mesh) allPairs() {
 	}
 }
 
-// TestOverlay connects pods of several nodes through each kind of tunnel.
+// TestOverlay connects pods on several nodes through each kind of tunnel.
 func TestOverlay(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{
@@ -237,7 +237,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// counted requires that the counters show the traffic, and that it took the fast path.
+// counted checks that the counters show the traffic, and that it took the fast path.
 func (m *mesh) counted() {
 	m.t.Helper()
 	for _, n := range m.nodes {

@@ -29,7 +29,7 @@ func (m *mesh) bulk(what string) {
 }
 
 // TestOverlayBulk: bulk TCP passes with and without offloads, and all checksums that are seen in
-// the underlay are right.
+// the underlay are correct.
 func TestOverlayBulk(t *testing.T) {
 	testnet.RequireRoot(t)
 	for _, kind := range []meshKind{
@@ -104,7 +104,7 @@ func (n *meshNode) deviceMTU() string {
 }
 
 // TestOverlayMTU: packets that just fit pass, larger ones are reported to the sender, and the MTU
-// follows changes of the underlay.
+// follows changes in the underlay.
 func TestOverlayMTU(t *testing.T) {
 	testnet.RequireRoot(t)
 	for kind, want := range map[meshKind][2]string{
@@ -133,7 +133,7 @@ func TestOverlayMTU(t *testing.T) {
 }
 
 // datagrams sends a datagram that just fits, and another that is larger by a byte: the pod gets an
-// error for that, and fragments the next one.
+// error for the larger one, and fragments the next one.
 func (m *mesh) datagrams(mtu int) {
 	m.t.Helper()
 	from, to := m.nodes[0], m.nodes[1]
@@ -190,8 +190,8 @@ func TestOverlayRestart(t *testing.T) {
 	}
 }
 
-// whoAnswers returns the name of the server that answers a datagram of the node's pod, or
-// why none does.
+// whoAnswers returns the name of the server that answers a datagram from the node's pod, or why
+// none does.
 func (n *meshNode) whoAnswers(target string) string {
 	c, err := n.pod.Dial("udp", "", target, time.Second)
 	if err != nil {
@@ -244,8 +244,8 @@ spec: {underlay: 192.0.2.3, prefixes: [10.74.3.0/24, "fd74:3::/64", ` + moving +
 	}
 }
 
-// TestOverlayKernel: a node without loxilight, with a vxlan device of the kernel, is a Peer like
-// any other.
+// TestOverlayKernel: a node without loxilight, with a kernel vxlan device, is a Peer like any
+// other.
 func TestOverlayKernel(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan", split: true})

@@ -18,7 +18,7 @@ import (
 )
 
 // TestOverlayOwnFrontend: a node connects to a frontend at one of its own addresses, whose backend
-// is a pod of another node. The pod sees the node's address in its pod subnet, so that replies
+// is a pod on another node. The pod sees the node's address in its pod subnet, so that replies
 // return through the tunnel: TCP, UDP, fragments, and ICMP errors about them.
 func TestOverlayOwnFrontend(t *testing.T) {
 	testnet.RequireRoot(t)
@@ -125,9 +125,9 @@ func fragments(t *testing.T, ns, server *testnet.NS, to, at string) error {
 	return err
 }
 
-// TestOverlayNoSource: without a netns of the switch, the tunnel's device has no address to which
-// the source of the node's own clients, and of clients of the LAN, could be translated. The Service
-// reports that, and what to do; afterwards they are served.
+// TestOverlayNoSource: without a netns for the switch, the tunnel's device has no address to which
+// the source of the node's own clients, and of clients on the LAN, could be translated. The Service
+// reports that, and what to do; once that is done, these clients are served.
 func TestOverlayNoSource(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "geneve"})

@@ -24,7 +24,7 @@ func routeToPeer(m *mesh) {
 	t := m.t
 	near, far := m.nodes[0], m.nodes[1]
 	netns := map[bool]string{true: "switch", false: "host"}[m.split]
-	// Behind the pod of the other node there is one more network, in both families.
+	// Behind the pod on the other node there is one more network, in both families.
 	behind := []string{"10.99.2.7", "fd99:2::7"}
 	for i, via := range []string{far.pod4(), far.pod6()} {
 		host := []string{"/32", "/128"}[i]

@@ -20,7 +20,7 @@ import (
 )
 
 // upload sends size bytes to a server that echoes them and returns how long it took; the echo must
-// equal the sent bytes.
+// equal the bytes sent.
 func upload(ns *testnet.NS, target string, size int) (time.Duration, error) {
 	c, err := ns.Dial("tcp", "", target, patience)
 	if err != nil {
@@ -164,7 +164,7 @@ func talkOn(t *testing.T, s *site, source, front string) {
 }
 
 // TestNarrowPort is F04 and F06: the narrow link is the node's own, and the backend's MSS does not
-// reflect it. With SNAT only the data plane can report it to the client.
+// reflect it. With SNAT, only the data plane can report it to the client.
 func TestNarrowPort(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		for _, source := range []string{"keep", "snat"} {
@@ -273,7 +273,7 @@ func TestSCTP(t *testing.T) {
 		backend := netip.MustParseAddrPort(backends[0])
 		client := netip.MustParseAddrPort(map[string]string{"IPv4": "192.0.2.17:40123", "IPv6": "[2001:db8:0:2::17]:40123"}[family])
 		s.Apply(serviceYAML("sctp", []string{front.String() + "/sctp"}, backends[:1]))
-		// The kernels resolve each other first, since frames by hand do not cause that.
+		// The kernels resolve each other first, because hand-made frames do not cause that.
 		for _, talk := range talk {
 			s.Apply(serviceYAML("warm", []string{vip + ":9001/tcp", vip + ":9001/udp"}, backends[:1]))
 			if _, err := talk(s.client, "", vip+":9001", nil); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPathBetweenNodes: behind a router between two nodes, the MTU is smaller than that of the
+// TestPathBetweenNodes: behind a router between two nodes, the MTU is smaller than the MTU of the
 // nodes' devices. Pods are notified, as without a tunnel.
 //
 //	node1 ─ lan ─ router (then no more than 1400) ─ lan ─ node2

@@ -30,8 +30,8 @@ func (s *site) serve(ns *testnet.NS, addr, name string) (tcp, udp *testnet.Serve
 
 var talk = map[string]func(ns *testnet.NS, local, target string, data []byte) (string, error){"tcp": talkTCP, "udp": talkUDP}
 
-// TestPaths: clients and backends are elsewhere, on the client's side of a node with one arm, on
-// the node, or the same machine.
+// TestPaths: clients and backends are elsewhere, on the client's side of a one-armed node, on the
+// node, or the same machine.
 func TestPaths(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()
@@ -91,7 +91,8 @@ func TestPaths(t *testing.T) {
 	})
 }
 
-// expectConnection looks for a tracked connection to backend with the given source address there.
+// expectConnection looks for a tracked connection to backend which there has the given source
+// address.
 func (s *site) expectConnection(t *testing.T, filter api.ConnectionFilter, source, backend string) {
 	t.Helper()
 	for _, c := range s.Connections(filter) {

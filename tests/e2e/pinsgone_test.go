@@ -91,7 +91,7 @@ func (s *site) unmountPins(want []string) {
 	testnet.Eventually(s.t, patience, "pins are restored on the new file system", func() bool { return len(without(want, s.existingPins())) == 0 })
 }
 
-// deletePins deletes all pins, and leaves their folders.
+// deletePins deletes all pins, and leaves their directories.
 func (s *site) deletePins() {
 	s.t.Helper()
 	err := filepath.WalkDir(s.PinDir, func(path string, d fs.DirEntry, err error) error {
@@ -105,7 +105,7 @@ func (s *site) deletePins() {
 	}
 }
 
-// existingPins is pins for a folder that may not exist.
+// existingPins is like pins, for a directory that may not exist.
 func (s *site) existingPins() (paths []string) {
 	_ = filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil {

@@ -83,7 +83,7 @@ func (s *podSite) plugIn() {
 	s.Apply("kind: Interface\nname: hs1\nspec: {device: hs1, netns: switch, role: port}\n")
 }
 
-// reach connects to a server and requires that it sees the client with a given address.
+// reach connects to a server and checks that it sees the client with a given address.
 func (s *podSite) reach(from *testnet.NS, at *testnet.Server, target, seen string) {
 	s.t.Helper()
 	before := len(at.Clients())
@@ -273,8 +273,8 @@ func TestPodNetworkSays(t *testing.T) {
 	})
 }
 
-// TestPodNetworkKilled kills a daemon again and again while its pod networks change. The final
-// state is the desired one, and when all objects are deleted, nothing of them is left.
+// TestPodNetworkKilled kills a daemon repeatedly while its pod networks change. The final state is
+// the desired one, and when all objects are deleted, nothing of them is left.
 func TestPodNetworkKilled(t *testing.T) {
 	s := newPodSite(t)
 	seed := time.Now().UnixNano()

@@ -43,7 +43,7 @@ func TestReadyAndNextHops(t *testing.T) {
 	testnet.Eventually(t, patience, "health is ok", func() bool { _, code, _ := s.TryLLCLI("health"); return code == 0 })
 
 	arp := func(to string) { s.backends[1].Run(t, "ip", "link", "set", "eth0", "arp", to) }
-	arp("off") // it no longer answers requests; the neighbour entries of the node stay
+	arp("off") // it no longer answers requests; the node's neighbour entries stay
 	for hop, names := range map[string][]string{"10.0.2.2": {"one4", "two4"}, "2001:db8:2::2": {"one6", "two6"}} {
 		wantPending(t, s, "Route", names[0], hop, "does not answer", "p2")
 		wantState(t, s, "Route", names[1], "Ready", "1 of 2 next hops", hop, "does not answer")
@@ -74,8 +74,7 @@ func TestReadyAndNextHops(t *testing.T) {
 	}
 }
 
-// TestStaticNeighbours: static neighbour entries of an operator are not probed, and stay as they
-// are.
+// TestStaticNeighbours: an operator's static neighbour entries are not probed, and stay unchanged.
 func TestStaticNeighbours(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)
@@ -116,8 +115,8 @@ func TestNewRouteWithoutItsNextHop(t *testing.T) {
 	}
 }
 
-// TestPodNetworkOverlaps: the subnet of a PodNetwork must not contain the network of another
-// device, by which packets to pods would leave.
+// TestPodNetworkOverlaps: the subnet of a PodNetwork must not contain a different device's network,
+// through which packets to pods would leave.
 func TestPodNetworkOverlaps(t *testing.T) {
 	testnet.RequireRoot(t)
 	s := newSite(t)

@@ -166,8 +166,8 @@ func (s *readySite) serve6() {
 	s.servers[1] = s.backends[2].ServeTCP(s.t, "[2001:db8:3::2]:9000", "b3")
 }
 
-// serveTranslated gives b3 a second address, with a server whose replies to the network of the
-// client have no route.
+// serveTranslated gives b3 a second address, with a server whose replies to the client's network
+// have no route.
 func (s *readySite) serveTranslated(address, length, client string) {
 	b3, family := s.backends[2], "-4"
 	if strings.Contains(address, ":") {
@@ -245,8 +245,8 @@ func (s *readySite) unaddressed(n int) (ip4, ip6 [2]func()) {
 	return both(fmt.Sprintf("10.0.%d.1/24", n), fmt.Sprintf("10.0.%d.2", n)), both(fmt.Sprintf("2001:db8:%d::1/64", n), fmt.Sprintf("2001:db8:%d::2", n))
 }
 
-// blackholed returns functions that add and delete a routing rule by which packets to a prefix take
-// a blackhole route; more selects packets.
+// blackholed returns functions that add and delete a routing rule that makes packets to a prefix
+// take a blackhole route; more selects packets.
 func (s *readySite) blackholed(family, prefix string, more ...string) (lose, mend func()) {
 	lose = func() {
 		s.node.Run(s.t, "ip", family, "route", "add", "blackhole", "default", "table", "100")
@@ -259,7 +259,7 @@ func (s *readySite) blackholed(family, prefix string, more ...string) (lose, men
 	return lose, mend
 }
 
-// prefixLength replaces an address of in0 by the same address in another network.
+// prefixLength replaces an address of in0 with the same address in a different network.
 func (s *readySite) prefixLength(address, from, to string) func() {
 	add := func() { s.node.Run(s.t, "ip", "address", "add", address+to, "dev", "in0", "nodad") }
 	del := func() { s.node.Run(s.t, "ip", "address", "del", address+from, "dev", "in0") }
@@ -302,7 +302,7 @@ func (s *readySite) moreCases() []readyCase {
 		{"Bridge with a blocked port", "Bridge", "lan", func() { s.node.Run(s.t, "bridge", "link", "set", "dev", "x2", "state", "0") },
 			func() { s.node.Run(s.t, "bridge", "link", "set", "dev", "x2", "state", "3") }, []string{"bridge link set dev x2 state 3"},
 			"tcp4", "10.88.0.2:8082", s.x1, let, silent, ""},
-		// Hosts that have a route to the address on the link reach it all the same.
+		// Hosts that have a route to the address on the link reach it anyway.
 		{"Service outside of the uplink's network", "Service", "near", s.prefixLength(in4, "/24", "/25"), s.prefixLength(in4, "/25", "/24"),
 			[]string{"192.0.2.200 is in no network", "192.0.2.0/25 on in0"}, "tcp4", "192.0.2.200:80", s.client, let, let, "Ready"},
 		{"IPv6 Service outside of the uplink's network", "Service", "near6", s.prefixLength(in6, "/64", "/120"), s.prefixLength(in6, "/120", "/64"),
@@ -456,8 +456,8 @@ func (c *readyCase) run(t *testing.T, s *site) {
 	packet("mended", c.ready)
 }
 
-// TestReadyAndPackets removes, one at a time, each requirement of objects of all kinds from a
-// node, and compares the state of the object with the results of packets.
+// TestReadyAndPackets removes from a node, one at a time, each requirement of objects of all kinds,
+// and compares the state of the object with the results of packets.
 func TestReadyAndPackets(t *testing.T) {
 	s := newReadySite(t)
 	for _, c := range append(s.cases(), s.moreCases()...) {

@@ -12,9 +12,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestRenamedUplink renames the uplink, by whose name a NAT masquerades, while new connections are
-// opened. No packet may reach the other machine untranslated: the rule holds for the device as long
-// as our programs are attached to it, also after a restart of the daemon.
+// TestRenamedUplink renames the uplink, whose name a NAT uses for masquerading, while new
+// connections are opened. No packet may reach the other machine untranslated: the rule holds for
+// the device as long as our programs are attached to it, even after a restart of the daemon.
 func TestRenamedUplink(t *testing.T) {
 	s := newSite(t).start()
 	s.Apply(`

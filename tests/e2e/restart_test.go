@@ -26,8 +26,8 @@ import (
 // devices are the ports of a site.
 var devices = []string{"in0", "p1", "p2", "p3"}
 
-// hooks returns how many programs are attached to each hook of the node, by tcx or
-// as classifiers.
+// hooks returns how many programs are attached to each hook of the node, through tcx or as
+// classifiers.
 func (s *site) hooks() (counts map[string]int, err error) {
 	counts = make(map[string]int)
 	for _, name := range devices {
@@ -68,7 +68,7 @@ func hooksOf(ns *testnet.NS, device string) (counts [2]int, err error) {
 	return counts, err
 }
 
-// hasTCX reports whether the kernel supports tcx: from 6.6 on.
+// hasTCX reports whether the kernel supports tcx: since 6.6.
 func hasTCX() bool {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // the loopback
 	return err == nil
@@ -143,7 +143,7 @@ func (s *site) pins() (paths []string) {
 	s.t.Helper()
 	err := filepath.WalkDir(s.PinDir, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path != s.PinDir {
-			return nil // removed while its folder was read
+			return nil // removed while its directory was read
 		}
 		paths = append(paths, strings.TrimPrefix(path, s.PinDir))
 		return err
@@ -155,7 +155,7 @@ func (s *site) pins() (paths []string) {
 }
 
 // balanced starts a site with a service of both families and three backends, whose objects are in
-// files, and returns its frontends. The programs are attached as attach requests.
+// files, and returns its frontends. attach is the attach mode of the programs.
 func balanced(t *testing.T, attach string) (s *site, fronts []string) {
 	t.Helper()
 	s = newSite(t, fmt.Sprintf("datapath: {sweepInterval: 200ms, attach: %q}", attach))
@@ -204,9 +204,9 @@ func (s *site) reload() {
 	s.ready()
 }
 
-// TestKilledUnderTraffic is R01, R02, R03 and R04: the daemon is killed and started
-// twenty times under load. Nothing is lost or reset, no connection is forgotten or
-// gets another backend, and at no moment is a program missing.
+// TestKilledUnderTraffic is R01, R02, R03 and R04: the daemon is killed and started twenty times
+// under load. Nothing is lost or reset, no connection is forgotten or gets a different backend, and
+// at no moment is a program missing.
 func TestKilledUnderTraffic(t *testing.T) {
 	for _, attach := range []string{"tcx", "tc"} {
 		t.Run(attach, func(t *testing.T) { killUnderTraffic(t, attach) })
@@ -317,7 +317,7 @@ func TestChangedWhileDown(t *testing.T) {
 	tr.ExpectUnharmed(t)
 }
 
-// quick is talkTCP from the client for a target that may not be there.
+// quick is like talkTCP from the client, for a target that may not exist.
 func (s *site) quick(target string) (string, error) {
 	c, err := s.client.Dial("tcp", "", target, 100*time.Millisecond)
 	if err != nil {
@@ -332,7 +332,7 @@ func (s *site) quick(target string) (string, error) {
 	return strings.TrimSpace(string(b[:n])), err
 }
 
-// TestKilledWhileStarting is R08: killed at any moment of its start, the daemon leaves a state
+// TestKilledWhileStarting is R08: killed at any moment of its startup, the daemon leaves a state
 // that the next start completes: one program on each hook, and no superfluous pin.
 func TestKilledWhileStarting(t *testing.T) {
 	s, fronts := balanced(t, "")

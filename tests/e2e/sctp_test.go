@@ -36,7 +36,7 @@ func sctpAddr(a netip.Addr, port int) (unix.Sockaddr, int) {
 	return &unix.SockaddrInet6{Port: port, Addr: a.As16()}, unix.AF_INET6
 }
 
-// sctpSend sends size bytes from one namespace to an address of another, as messages that the
+// sctpSend sends size bytes from one namespace to an address in another, as messages that the
 // kernel segments late into many packets, and waits until the other end has received all.
 func sctpSend(t *testing.T, from, to *testnet.NS, addr string, size int) error {
 	t.Helper()

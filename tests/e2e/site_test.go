@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e has the end-to-end tests: the real loxilightd and llcli, real sockets and packets,
-// namespaces as machines. They need root, and use nothing of the machine but its kernel.
+// Package e2e contains the end-to-end tests: the real loxilightd and llcli, real sockets and
+// packets, namespaces as machines. They need root, and use nothing from the machine but its kernel.
 package e2e
 
 import (
@@ -26,9 +26,9 @@ func TestMain(m *testing.M) { os.Exit(testdaemon.Main(m, "e2e", &programs)) }
 //	                  lan ── 192.0.2.1 in0 [node] ├─ p2 10.0.2.1 ── 10.0.2.2 b2
 //	near   192.0.2.77 ─┘                          └─ p3 10.0.3.1 ── 10.0.3.2 b3
 //
-// IPv6 likewise: 2001:db8:0:2::17, ::1 and ::77; 2001:db8:1::1 and ::2, and so on.
-// Frontends are on 198.51.100.10 and 2001:db8:c633:6400::10, which no machine has.
-// near is a backend on the client's side, for the node with one arm.
+// IPv6 likewise: 2001:db8:0:2::17, ::1 and ::77; 2001:db8:1::1 and ::2, and so on. Frontends are on
+// 198.51.100.10 and 2001:db8:c633:6400::10, which no machine has. near is a backend on the client's
+// side, for the one-armed node.
 type site struct {
 	t                       *testing.T
 	client, lan, near, node *testnet.NS
@@ -72,7 +72,7 @@ func newSite(t *testing.T, more ...string) *site {
 		ns.Route(t, "default", "192.0.2.1")
 		ns.Route(t, "default", "2001:db8:0:2::1")
 	}
-	// The node's own packets to a frontend leave by the lan unless the data plane takes them.
+	// The node's own packets to a frontend leave through the lan unless the data plane takes them.
 	s.node.Route(t, "default", "192.0.2.17")
 	s.node.Route(t, "default", "2001:db8:0:2::17")
 	s.node.Forward(t)

@@ -54,9 +54,9 @@ func (s *site) expectTold(name string, words ...string) {
 	}
 }
 
-// TestXDP: an Interface requests a program in XDP and gets it; it stays through a kill, is
-// replaced if the mode changes, and is removed with the Interface. If another program is attached,
-// the Interface names it, and everything else works.
+// TestXDP: an Interface requests a program in XDP and gets it; it survives a kill, is replaced if
+// the mode changes, and is removed with the Interface. If another program is attached, the
+// Interface names it, and everything else works.
 func TestXDP(t *testing.T) {
 	s := newSite(t).start()
 	s.serve(s.backends[2], "10.0.3.2:8080", "b3")

@@ -32,9 +32,9 @@ type chaos struct {
 
 const crowds, doors = 4, 6 // Deployments, and Services at most
 
-// TestChaos changes Deployments and Services at random while daemons, agents, kubelets, pods of
-// loxilight and the API server are killed. In the end the last configuration is in force on every
-// node. LOXILIGHT_K8S_CHAOS=10m makes it run for longer.
+// TestChaos changes Deployments and Services at random while daemons, agents, kubelets, loxilight's
+// pods and the API server are killed. In the end the last configuration is in force on every node.
+// LOXILIGHT_K8S_CHAOS=10m makes it run for longer.
 func TestChaos(t *testing.T) {
 	c := &chaos{space: newSpace(t), replicas: map[string]int{}, services: map[string]string{}}
 	lasts := 45 * time.Second
@@ -128,7 +128,7 @@ func (c *chaos) try(args ...string) bool {
 	return err == nil
 }
 
-// killOn kills a program on a node, if it runs.
+// killOn kills a program on a node, if it is running.
 func (c *chaos) killOn(n *testk8s.Node, program string) {
 	for _, pid := range c.processes(c.t, n, program) {
 		_, _ = n.Run("kill", "-9", fmt.Sprint(pid)) // it may have ended already

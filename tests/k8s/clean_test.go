@@ -23,7 +23,7 @@ type dirty struct {
 	t    *testing.T
 	ns   *testnet.NS
 	bpf  string // its BPF file system
-	conf string // its configurations of the runtime
+	conf string // its runtime configurations
 	bin  string // fakes of programs that not every machine has; only, if not empty, is PATH
 	only string
 }
@@ -107,8 +107,8 @@ func (d *dirty) check(says, gone, stays []string) {
 	}
 }
 
-// TestCleanNode cleans a namespace with leftovers of kube-proxy and other plugins, and with state
-// of other programs.
+// TestCleanNode cleans a namespace with leftovers of kube-proxy and other plugins, and with other
+// programs' state.
 func TestCleanNode(t *testing.T) {
 	d := newDirty(t)
 	d.write(d.conf, 0o644, map[string]string{
@@ -184,8 +184,9 @@ esac
 	}
 }
 
-// pinnedProgram attaches a program of cilium to a device by a link, pins both as cilium does, and
-// pins a program of another owner. It returns a function that counts the programs on the device.
+// pinnedProgram attaches a cilium program to a device through a link, pins both as cilium does, and
+// pins a program of a different owner. It returns a function that counts the programs on the
+// device.
 func (d *dirty) pinnedProgram(device string) func() int {
 	d.t.Helper()
 	for _, dir := range []string{"cilium/devices/" + device + "/links", "tc/globals"} {

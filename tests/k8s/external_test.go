@@ -70,7 +70,7 @@ func (p *space) balancers(name string) (all []netip.AddrPort) {
 	return all
 }
 
-// TestLocalBalancer: with policy Local the server sees the address of a load balancer's client.
+// TestLocalBalancer: with policy Local, the server sees the address of a load balancer's client.
 func TestLocalBalancer(t *testing.T) {
 	p := newSpace(t)
 	p.pod("web", "node2", "app: web", "")

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestHostPortsApart: three pods of one node have the same host port: at the loopback, at the
-// node's address, and at the node's address by UDP. The node itself is the client.
+// TestHostPortsApart: three pods on one node have the same host port: at the loopback, at the
+// node's address, and at the node's address over UDP. The node itself is the client.
 func TestHostPortsApart(t *testing.T) {
 	for _, f := range need(t).Families {
 		t.Run(f.Name, func(t *testing.T) { hostPortsApart(t, f) })

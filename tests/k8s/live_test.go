@@ -164,7 +164,7 @@ func (s *site) processes(t *testing.T, n *testk8s.Node, program string) (pids []
 	return pids
 }
 
-// kill kills a program on nodes by SIGKILL, and waits until it runs again.
+// kill kills a program on nodes with SIGKILL, and waits until it runs again.
 func (s *site) kill(t *testing.T, program string, nodes ...*testk8s.Node) {
 	t.Helper()
 	for _, n := range nodes {

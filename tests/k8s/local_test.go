@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestLocal: with policy Local the client's address is kept, and a node without servers reports
+// TestLocal: with policy Local, the client's address is kept, and a node without servers reports
 // that to the load balancer.
 func TestLocal(t *testing.T) {
 	p := newSpace(t)

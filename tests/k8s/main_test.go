@@ -55,14 +55,14 @@ func (a *all) Skipf(format string, args ...any) {
 
 func (a *all) Failed() bool { return a.failed }
 
-// end removes everything at the end, also after failures.
+// end removes everything at the end, even after failures.
 func (a *all) end() {
 	for _, fn := range slices.Backward(a.cleanups) {
 		fn()
 	}
 }
 
-// attempt runs f to its end, or to the first error.
+// attempt runs f to completion, or to the first error.
 func (a *all) attempt(f func()) {
 	defer func() {
 		if r := recover(); r != nil {

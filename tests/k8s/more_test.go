@@ -50,7 +50,7 @@ spec:
 	}
 }
 
-// TestHostNetwork: a server in the network of its node is reached through a Service.
+// TestHostNetwork: a server in its node's network is reached through a Service.
 func TestHostNetwork(t *testing.T) {
 	p := newSpace(t)
 	p.apply(fmt.Sprintf(`
@@ -77,7 +77,7 @@ spec:
 	}
 }
 
-// TestByHand: a Service with manually configured servers, outside of the cluster.
+// TestByHand: a Service with manually configured servers, outside the cluster.
 func TestByHand(t *testing.T) {
 	p := newSpace(t)
 	svc := p.service("far", "ports: [{name: http, port: 80}]")
@@ -159,8 +159,8 @@ func TestTypeChanges(t *testing.T) {
 	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 1)
 }
 
-// TestHealth: the health checks of load balancers succeed for a node, and fail for a node that is
-// about to be deleted.
+// TestHealth: load balancers' health checks succeed for a node, and fail for a node that is about
+// to be deleted.
 func TestHealth(t *testing.T) {
 	s := need(t)
 	n := s.Nodes[2]

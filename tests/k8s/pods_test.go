@@ -30,7 +30,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestPods: pods of all nodes reach each other with their own addresses, and the machine outside
+// TestPods: pods on all nodes reach each other with their own addresses, and the machine outside
 // with their node's; nodes reach pods.
 func TestPods(t *testing.T) {
 	p := newSpace(t)
@@ -72,7 +72,7 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// leaveBy checks that the machine outside sees packets of pods with the addresses of their nodes.
+// leaveBy checks that the machine outside sees packets from pods with the addresses of their nodes.
 func (p *space) leaveBy(f *testk8s.Family, pods []*testk8s.Object) {
 	p.t.Helper()
 	far := netip.AddrPortFrom(f.Outside, 4711)
@@ -99,7 +99,7 @@ func (p *space) leaveBy(f *testk8s.Family, pods []*testk8s.Object) {
 	}
 }
 
-// TestDNS: names of services and pods are answered, by CoreDNS through its own Service.
+// TestDNS: names of services and pods are resolved by CoreDNS through its own Service.
 func TestDNS(t *testing.T) {
 	p := newSpace(t)
 	web := p.web("web", 3, "")

@@ -125,7 +125,7 @@ func TestOwnNode(t *testing.T) {
 	}
 }
 
-// TestUsers: containers of loxilight are not root unless necessary.
+// TestUsers: loxilight's containers are not root unless necessary.
 func TestUsers(t *testing.T) {
 	s := need(t)
 	for program, uid := range map[string]string{"/usr/sbin/loxilight-agent": "64252", "/usr/bin/llcli": "64253"} {
@@ -150,8 +150,8 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestExternalIPsAreRefused: external IPs are refused if not allowed, or of the cluster itself
-// (S4).
+// TestExternalIPsAreRefused: external IPs are rejected if they are not allowed, or belong to the
+// cluster itself (S4).
 func TestExternalIPsAreRefused(t *testing.T) {
 	p := newSpace(t)
 	p.pod("thief", "node3", "app: thief", "")

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testk8s"
 )
 
-// TestClusterIP: a Service is reached from pods and nodes, by TCP and UDP, and all of its servers,
-// but no others, are used.
+// TestClusterIP: a Service is reached from pods and nodes, over TCP and UDP, and all of its
+// servers, but no others, are used.
 func TestClusterIP(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 3, "")
@@ -75,8 +75,8 @@ func TestAPIServer(t *testing.T) {
 	}
 }
 
-// TestNodePort: a node port is reached from outside, nodes and pods, on each node, also from the
-// node itself.
+// TestNodePort: a node port is reached from outside, nodes and pods, on each node, including from
+// the node itself.
 func TestNodePort(t *testing.T) {
 	p := newSpace(t)
 	p.web("web", 2, "")
@@ -117,8 +117,8 @@ func TestAffinity(t *testing.T) {
 	serves(t, on(p.Nodes[0]), clusterIP(svc, 0), 3)
 }
 
-// TestNoServers: without a server connections are refused at once, and served as soon as a server
-// exists; a UDP client continues with another server.
+// TestNoServers: without a server, connections are refused at once, and served as soon as a server
+// exists; a UDP client continues with a different server.
 func TestNoServers(t *testing.T) {
 	p := newSpace(t)
 	svc := p.service("web", "type: NodePort, selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}, {name: dns, port: 53, protocol: UDP, targetPort: 8081}]")
@@ -154,7 +154,7 @@ func TestNoServers(t *testing.T) {
 	})
 }
 
-// TestHairpin: a server reaches itself through its own Service, also through its node port.
+// TestHairpin: a server reaches itself through its own Service, and through its node port.
 func TestHairpin(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node3", "app: web", "")

@@ -25,14 +25,14 @@ var pools = map[*testk8s.Family]string{testk8s.IPv4: "203.0.113.0/28", testk8s.I
 //	                      router, no route    ├── node2 10.222.0.12  pods
 //	                      to pods or services └── node3 10.222.0.13  pods
 //
-// The nodes reach each other's pods by a tunnel.
+// The nodes reach each other's pods through a tunnel.
 type site struct {
 	*testk8s.Cluster
-	programs string // folder of ours
+	programs string // directory of our programs
 	t        testnet.T
 }
 
-// newSite starts the cluster, installs loxilight by its chart, and waits until everything works
+// newSite starts the cluster, installs loxilight with its chart, and waits until everything works
 // together.
 func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	begin := time.Now()
@@ -40,7 +40,7 @@ func newSite(t *all, p *testk8s.Programs, families []*testk8s.Family) *site {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary folder
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
 	for _, args := range [][]string{
 		{"build", "-trimpath", "-ldflags", "-s -w -X main.version=test", "-o", dir + "/", "./loxilightd", "./llcli", "./loxilight-cni", "./loxilight-agent"},
 		{"run", "./tools/image/make", "-bin", dir, "-o", filepath.Join(dir, "image.tar"), "-version", "test", "loxilightd", "llcli", "loxilight-cni", "loxilight-agent"},

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/tools/chart"
 )
 
-// The tests of this file remove loxilight, and install it again: they run last.
+// The tests in this file remove loxilight, and install it again: they run last.
 
 // leaving is the label of nodes that loxilight leaves.
 const leaving = "loxilight.io/leave"
@@ -110,8 +110,8 @@ func TestStateLost(t *testing.T) {
 	})
 }
 
-// TestLeaving: loxilight leaves a node, and nothing of ours remains on it; then the pods of
-// loxilight are removed everywhere without an effect on forwarding; then all are started again.
+// TestLeaving: loxilight leaves a node, and nothing of ours remains on it; then loxilight's pods
+// are removed everywhere, which does not affect forwarding; then all are started again.
 func TestLeaving(t *testing.T) {
 	p := newSpace(t)
 	server := p.pod("web", "node2", "app: web", "")
@@ -134,7 +134,7 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// leave makes loxilight leave a node until the end of the test, as in the documentation.
+// leave makes loxilight leave a node until the end of the test, as documented.
 func (p *space) leave(n *testk8s.Node) {
 	t := p.t
 	t.Helper()

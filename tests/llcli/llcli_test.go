@@ -30,7 +30,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) // harmless: a folder of /tmp
+	defer os.RemoveAll(dir) // harmless: a directory in /tmp
 	if os.Geteuid() == 0 {
 		if programs, err = testdaemon.Build(filepath.Join(dir, "bin")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -239,8 +239,8 @@ func TestNotReady(t *testing.T) {
 	s.expect("get interfaces", "Ready")
 }
 
-// TestObjectTooLarge: one message names the object, its size and what to do, whether the object does
-// not fit a request, or its status does not fit a reply. Nothing is changed.
+// TestObjectTooLarge: one message names the object, its size and what to do, whether the object
+// does not fit in a request, or its status does not fit in a reply. Nothing is changed.
 func TestObjectTooLarge(t *testing.T) {
 	s := newSite(t)
 	for kind, object := range map[string]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// watched returns the last state that a watch printed of each object.
+// watched returns the last state that a watch printed for each object.
 func watched(output string) map[string]string {
 	last := map[string]string{}
 	dec := json.NewDecoder(strings.NewReader(output))
@@ -91,8 +91,8 @@ func (s *site) settleWatches(kinds []string, watches map[string]*testnet.Process
 	}
 }
 
-// TestEventsOf: a dropped packet is an event of its rule and of its device, and a topic that
-// cannot name an object is refused.
+// TestEventsOf: a dropped packet is an event of its rule and of its device, and a topic that cannot
+// name an object is rejected.
 func TestEventsOf(t *testing.T) {
 	s := newSite(t)
 	s.expect("interface add in0 --wait 10s", "created")

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// flow is a conversation: its first tuple, and the port by which it arrives.
+// flow is a conversation: its first tuple, and the port on which it arrives.
 type flow struct {
 	tuple
 	port int
@@ -28,7 +28,7 @@ type op struct {
 	about  *icmpError // instead of a packet, about the last forwarded packet
 	// back is a packet from the host that the flow's last packet reached, to that packet's source.
 	back         bool
-	stranger     bool // with back: from another host of the same network
+	stranger     bool // with back: from a different host on the same network
 	flags, chunk uint8
 	blind        bool // with a guessed sequence number or verification tag
 	ttl, tos     uint8
@@ -41,7 +41,7 @@ type scenario struct {
 	ops   []op
 }
 
-// reached is the port by which the last packet of a flow left, and its tuple there.
+// reached is the port through which the last packet of a flow left, and its tuple there.
 type reached struct {
 	seen bool
 	port int
@@ -118,7 +118,8 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 	return judged, "", nil
 }
 
-// packet builds the packet of an op. false: there is no packet, since nothing was reached yet.
+// packet builds the packet of an op. false: there is no packet, because nothing has been reached
+// yet.
 func (s *site) packet(sc *scenario, op op, last []reached) (p *pkt, port int, mac [6]byte, ok bool) {
 	s.marks++
 	f := sc.flows[op.flow]
@@ -284,7 +285,7 @@ func isRedirect(frame []byte) bool {
 	return p.ICMP != nil && p.ICMP.V6 && p.ICMP.Type == 137
 }
 
-// isEcho reports whether a frame is the answer of p's destination.
+// isEcho reports whether a frame is the answer from p's destination.
 func isEcho(frame []byte, p *pkt) bool {
 	q := testpkt.Parse(frame)
 	return isICMP(p.proto) && !p.reply && q.ICMP != nil && (q.ICMP.Type == testpkt.EchoReply || q.ICMP.Type == testpkt.V6EchoReply) &&
@@ -301,7 +302,7 @@ func isReset(frame []byte, p *pkt) bool {
 		q.SCTP != nil && len(q.SCTP.Chunks) > 0 && (q.SCTP.Chunks[0].Type == 6 || q.SCTP.Chunks[0].Type == 14)
 }
 
-// rated returns whether the sender of a refused packet must be notified: each processor has a rate
+// rated returns whether the sender of a rejected packet must be notified: each processor has a rate
 // limit, an equal share of a thousand ICMP errors a second.
 func (s *site) rated() answer {
 	now := time.Now()

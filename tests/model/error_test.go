@@ -17,7 +17,7 @@ import (
 // are left out, because later packets depend on them.
 type icmpError struct {
 	kind testpkt.ICMP
-	from int // another host of the same network; 0: the host that was reached
+	from int // a different host on the same network; 0: the host that was reached
 	// elsewhere is a host that gets the error instead of the sender of the quoted packet; nil: the
 	// sender.
 	elsewhere func(v6 bool) netip.Addr
@@ -56,8 +56,8 @@ func quote(frame []byte, n int) []byte {
 	return frame[14:min(14+header+n, len(frame))]
 }
 
-// expectedError is the model's prediction for an error: it must leave by a port in this form, or
-// be dropped.
+// expectedError is the model's prediction for an error: it must leave through a port in this form,
+// or be dropped.
 type expectedError struct {
 	why      string
 	port     int // -1: nowhere
@@ -66,8 +66,8 @@ type expectedError struct {
 	perhaps  netip.Addr // its source may be this as well
 }
 
-// judgeError predicts the result of an error about a packet that left as quoted, from src to dst.
-// false: the model does not know.
+// judgeError predicts the result of an error from src to dst about a packet that left with the
+// tuple in quoted. false: the model does not know.
 func (o *oracle) judgeError(in int, src, dst netip.Addr, quoted tuple) (e expectedError, ok bool) {
 	e = expectedError{port: -1, src: src, dst: dst, quoted: quoted}
 	if dst == quoted.src.Addr() {
@@ -81,7 +81,7 @@ func (o *oracle) judgeError(in int, src, dst netip.Addr, quoted tuple) (e expect
 		switch {
 		case src == quoted.dst.Addr() || hidden && o.config.translatesSource(d.nat):
 			e.src = d.out.src.Addr()
-		case hidden: // the service or a rule of NAT may have translated it
+		case hidden: // the service or a NAT rule may have translated it
 			e.perhaps = d.out.src.Addr()
 		}
 		e.port, _, _ = route(e.dst)

@@ -20,7 +20,7 @@ func vip(i int, v6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
 }
 
-// generate creates a scenario of a random configuration and random packets.
+// generate creates a scenario from a random configuration and random packets.
 func generate(rng *rand.Rand, carries map[string]bool) *scenario {
 	sc := &scenario{}
 	c := randomConfig(rng, carries)
@@ -110,7 +110,7 @@ func randomService(rng *rand.Rand, i int, taken map[frontend]bool) *service {
 	return s
 }
 
-// changed returns a configuration that differs from c in something.
+// changed returns a configuration that differs from c in some respect.
 func changed(rng *rand.Rand, c *config) *config {
 	d := *c
 	d.services = nil

@@ -75,7 +75,8 @@ func (n *nat) outer(rng *rand.Rand) {
 	}
 }
 
-// dnat completes a rule that translates destinations: port forwarding, or all of an address.
+// dnat completes a rule that translates destinations: port forwarding, or an address with all of
+// its ports.
 func (n *nat) dnat(rng *rand.Rand, v6 bool) {
 	n.kind = "dnat"
 	bits := map[bool]int{false: 32, true: 128}[v6]

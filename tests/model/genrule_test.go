@@ -55,7 +55,7 @@ func randomPrefix(rng *rand.Rand, v6 bool) netip.Prefix {
 	return p
 }
 
-// randomMatch returns a match with few fields, so that it matches now and then.
+// randomMatch returns a match with few fields, so that it matches occasionally.
 func randomMatch(rng *rand.Rand, groups []*group, in bool) (m match) {
 	v6 := rng.IntN(2) == 0
 	for range 1 + rng.IntN(2) {

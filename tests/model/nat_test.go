@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// mapping is an inner address and port that a rule maps to the same port of one outer address, for
-// all destinations.
+// mapping is an inner address and port that a rule maps to the same outer address and port,
+// whatever the destination.
 type mapping struct {
 	rule  string
 	proto uint8
@@ -178,7 +178,7 @@ func (n *nat) target(p *pkt, got netip.AddrPort) error {
 	return nil
 }
 
-// counterpart returns the address to which a is translated one to one.
+// counterpart returns the address to which the address a is translated one-to-one.
 func (n *nat) counterpart(from []netip.Prefix, a netip.Addr) netip.Addr {
 	for i, p := range from {
 		if !p.Contains(a) {
@@ -259,8 +259,8 @@ func (o *oracle) ownBlock(p *pkt, s *nat, outer netip.AddrPort, ports []portRang
 	return nil
 }
 
-// perhapsByMapping judges the first packet of another host to a mapping whose rule may no longer
-// exist or admit other hosts; the packet may also be treated as otherwise.
+// perhapsByMapping judges the first packet from another host to a mapping whose rule may no longer
+// exist or admit other hosts; the verdict in otherwise is possible as well.
 func (o *oracle) perhapsByMapping(in int, p *pkt, otherwise verdict) verdict {
 	mapped := o.byMapping(in, p, netip.AddrPort{})
 	return verdict{why: "perhaps by a mapping, otherwise " + otherwise.why, silent: true, accept: func(out int, got tuple) error {
@@ -275,7 +275,7 @@ func (o *oracle) perhapsByMapping(in int, p *pkt, otherwise verdict) verdict {
 	}}
 }
 
-// byMapping judges the first packet of another host to a mapping that is open to all.
+// byMapping judges the first packet from another host to a mapping that is open to all.
 func (o *oracle) byMapping(in int, p *pkt, inner netip.AddrPort) verdict {
 	return verdict{why: "by the mapping of " + inner.String(), silent: !inner.IsValid(), accept: func(out int, got tuple) error {
 		if err := leaves(out, got); err != nil {

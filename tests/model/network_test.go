@@ -15,8 +15,8 @@ func host(port, i int, v6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, byte(port + 1), byte(i)})
 }
 
-// route returns the result of the node's routing table: the port by which packets to an address
-// leave, and the host that gets them. local: the node itself.
+// route returns the result of the node's routing table: the port through which packets to an
+// address leave, and the host that gets them. local: the node itself.
 func route(a netip.Addr) (port int, station [6]byte, local bool) {
 	b := a.As16()
 	n, i := 0, 0

@@ -44,19 +44,19 @@ type conn struct {
 	config  *config
 	rules   int   // version that allowed it
 	began   tuple // of its first packet, as it came in
-	in      int   // by this port
+	in      int   // on this port
 }
 
 // verdict is the model's prediction for a packet.
 type verdict struct {
 	why string
-	// accept returns an error if the packet may not leave by a port with a tuple, and learns the
-	// tuple; nil: the packet may not leave at all.
+	// accept returns an error if the packet may not leave through a port with a tuple; otherwise it
+	// learns the tuple. nil: the packet may not leave at all.
 	accept func(out int, got tuple) error
 	silent bool // the packet may also be dropped
-	// told is whether the node must report to the sender that the packet was not forwarded.
+	// told is whether the node must notify the sender that the packet was not forwarded.
 	told answer
-	// about is another packet that the report may be about; the zero value: none.
+	// about is a different packet that the report may be about; the zero value: none.
 	about tuple
 }
 
@@ -132,7 +132,7 @@ func (o *oracle) way(in int, p *pkt) verdict {
 		return verdict{why: "as decided for an earlier unobserved packet, or as a new connection", silent: true, accept: func(out int, got tuple) error {
 			o.ghosts[got.turned()] = true
 			if s := o.config.natRule(in, out, p, "snat", "masquerade"); s != nil && s.filtering && got.src != p.src {
-				// It has a mapping that other hosts may use: this one, or another by now.
+				// It has a mapping that other hosts may use: this one, or by now a different one.
 				o.strangers[mapping{proto: p.proto, inner: got.src}] = netip.AddrPort{}
 			}
 			return leaves(out, got)
@@ -199,12 +199,12 @@ func (o *oracle) mayChange(p *pkt, d *direction) bool {
 	return true
 }
 
-// reopens reports whether the packet opens a connection again that has perhaps ended.
+// reopens reports whether the packet reopens a connection that may have ended.
 func (d *direction) reopens(p *pkt) bool {
 	return d.ended && !d.reply && (p.proto == testpkt.ProtoTCP && p.flags&testpkt.SYN != 0 || p.proto == testpkt.ProtoSCTP && p.chunk == 1)
 }
 
-// leaves checks that a packet leaves by the port of its route.
+// leaves checks that a packet leaves through the port of its route.
 func leaves(out int, got tuple) error {
 	if port, _, local := route(got.dst.Addr()); local || port != out {
 		return fmt.Errorf("%s left by %s, and the route says %s", got, device(out), device(port))
@@ -212,7 +212,7 @@ func leaves(out int, got tuple) error {
 	return nil
 }
 
-// note updates the connection by the packet.
+// note updates the connection from the packet.
 func (o *oracle) note(p *pkt, d *direction) {
 	over := p.proto == testpkt.ProtoTCP && p.flags&(testpkt.FIN|testpkt.RST) != 0 ||
 		p.proto == testpkt.ProtoSCTP && slices.Contains([]uint8{6, 7, 8, 14}, p.chunk)
@@ -228,7 +228,7 @@ func (o *oracle) note(p *pkt, d *direction) {
 	}
 }
 
-// enter records a connection whose first packet left as got.
+// enter records a connection whose first packet left with the tuple got.
 func (o *oracle) enter(in int, p *pkt, got tuple, c *conn) {
 	if old := o.conns[p.tuple]; old != nil {
 		delete(o.conns, old.out.turned())
@@ -258,7 +258,7 @@ func (o *oracle) untracked(p *pkt) verdict {
 	return v
 }
 
-// plain judges a packet that is routed without translation. in: -1 if it opens no connection.
+// plain judges a packet that is routed without translation. in is -1 if it opens no connection.
 func (o *oracle) plain(in int, p *pkt) verdict {
 	if _, _, local := route(p.dst.Addr()); local {
 		return verdict{why: "for the node itself"}

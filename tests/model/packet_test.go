@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// tuple identifies a connection. For ICMP echo both ports are the identifier, for protocols
-// without ports they are 0.
+// tuple identifies a connection. For ICMP echo, both ports are the identifier; for protocols
+// without ports, they are 0.
 type tuple struct {
 	proto    uint8
 	src, dst netip.AddrPort

@@ -58,8 +58,8 @@ func inRanges(all []portRange, proto uint8, port uint16) bool {
 	return len(all) == 0 || hasPorts(proto) && slices.ContainsFunc(all, func(r portRange) bool { return r.has(port) })
 }
 
-// filtered applies the firewall to a packet that belongs to no connection. over: false if the
-// packet is allowed. untracked: by a stateless rule, so it opens no connection.
+// filtered applies the firewall to a packet that belongs to no connection. over is false if the
+// packet is allowed; untracked is set if a stateless rule allows it, so it opens no connection.
 func (o *oracle) filtered(in int, p *pkt) (v verdict, untracked, over bool) {
 	r := o.config.ask(in, p)
 	switch {
@@ -73,7 +73,7 @@ func (o *oracle) filtered(in int, p *pkt) (v verdict, untracked, over bool) {
 	return verdict{why: "rule " + r.name + " denies it", told: notTold}, false, true
 }
 
-// refusal returns whether the sender of a refused packet is notified.
+// refusal returns whether the sender of a rejected packet is notified.
 func refusal(p *pkt) answer {
 	switch {
 	case p.proto == testpkt.ProtoTCP && p.flags&testpkt.RST != 0:
@@ -86,7 +86,7 @@ func refusal(p *pkt) answer {
 
 // asked evaluates the rules again for a known connection, if they have changed since. An answer
 // does not contain the DSCP of the first packet: if a rule depends on it, nothing changes until a
-// packet of the initiator arrives.
+// packet from the initiator arrives.
 func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
 	if d.rules == o.rules || len(o.config.rules) == 0 {
 		return verdict{}, false
@@ -104,7 +104,8 @@ func (o *oracle) asked(in int, p *pkt, d *direction) (v verdict, over bool) {
 	delete(o.conns, p.tuple)
 	delete(o.conns, d.out.turned())
 	if o.mayChange(p, d) {
-		// The connection may have ended before, so that this is another packet to the node.
+		// The connection may have ended before, so that to the node this packet does not belong to
+		// it.
 		o.ghosts[p.tuple], o.ghosts[p.turned()], o.ghosts[d.out.turned()] = true, true, true
 		return verdict{why: "asked again or anew: " + v.why, silent: true, accept: func(_ int, got tuple) error {
 			o.ghosts[got.turned()] = true

@@ -66,7 +66,7 @@ func (o *oracle) balance(in int, p *pkt, s *service) verdict {
 	}}
 }
 
-// sameAgain requires that a service repeats its earlier choice, if it must choose the same.
+// sameAgain checks that a service repeats its earlier choice, if it must choose the same.
 func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []netip.AddrPort) error {
 	what := ""
 	// A backend that gets connections only because there is no better one is not kept.
@@ -95,7 +95,7 @@ func (o *oracle) sameAgain(p *pkt, s *service, got netip.AddrPort, eligible []ne
 	return nil
 }
 
-// sourceOrRule checks the source as source does, but accepts that rules of NAT translate it, if the
+// sourceOrRule checks the source as source does, but accepts that NAT rules translate it, if the
 // service leaves the source open.
 func (o *oracle) sourceOrRule(in, out int, p *pkt, s *service, got tuple) error {
 	if s.source == "auto" && in != out {

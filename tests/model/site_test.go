@@ -48,7 +48,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)  // harmless: a folder of /tmp
+	defer os.RemoveAll(dir)  // harmless: a directory in /tmp
 	os.Setenv("TMPDIR", dir) // of this process
 	if flag.Parse(); os.Geteuid() == 0 && !testing.Short() {
 		if programs, err = testdaemon.Build(filepath.Join(dir, "bin")); err != nil {
@@ -75,7 +75,7 @@ type site struct {
 	refusals []time.Time
 	// carries contains the kinds that the daemon supports, of those in the model.
 	carries map[string]bool
-	refused int // configurations that the daemon refused as invalid
+	refused int // configurations that the daemon rejected as invalid
 }
 
 const (
@@ -156,7 +156,7 @@ func (s *site) probe() {
 	}
 }
 
-// configure replaces all objects of the daemon except its interfaces, and waits until they are in
+// configure replaces all of the daemon's objects except its interfaces, and waits until they are in
 // force.
 func (s *site) configure(objects []api.Object) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

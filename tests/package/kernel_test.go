@@ -41,7 +41,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// hookOf returns the expected attach mode: tcx from Linux 6.6 on.
+// hookOf returns the expected attach mode: tcx since Linux 6.6.
 func hookOf(release string) string {
 	version := regexp.MustCompile(`^(\d+)\.(\d+)`).FindStringSubmatch(release)
 	major, _ := strconv.Atoi(version[1]) // digits

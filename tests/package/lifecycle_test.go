@@ -52,7 +52,7 @@ func TestNothingHappensByItself(t *testing.T) {
 }
 
 // TestPurgeInService: a purge while the service is in use removes everything; afterwards the
-// package can be installed again, and starts anew.
+// package can be installed again, and starts from scratch.
 func TestPurgeInService(t *testing.T) {
 	fresh(t)
 	s := newSite(t)
@@ -79,7 +79,7 @@ func TestPurgeInService(t *testing.T) {
 		expectSame(t, "files after the purge", beforeFiles, files(t))
 		s.expectServed(t, "after the purge", "node")
 		if _, err := try("systemd-detect-virt", "--container"); err == nil {
-			continue // the kernel has objects of other machines, too
+			continue // the kernel has other machines' objects, too
 		}
 		testnet.Eventually(t, patience(), "the kernel has freed what was the daemon's", func() bool {
 			return len(objectsOfOurs(t)) == 0
@@ -116,8 +116,8 @@ func TestStopLeavesForwarding(t *testing.T) {
 	s.expectServed(t, "installed again", "b1", "b2")
 }
 
-// TestReload: systemctl reload takes over the object files, or refuses and leaves
-// everything as it was.
+// TestReload: systemctl reload takes over the object files, or rejects them and leaves everything
+// unchanged.
 func TestReload(t *testing.T) {
 	s := balanced(t, deb)
 	pid := mainPID(t)

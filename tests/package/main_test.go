@@ -21,7 +21,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// share is the folder with packages and programs that the host shares with the machine.
+// share is the directory with packages and programs that the host shares with the machine.
 const share = "/mnt"
 
 // machineVariable is set in the environment of machines for these tests.
@@ -34,7 +34,7 @@ const (
 	unit     = "loxilightd.service"
 )
 
-// The packages: three versions that differ only in their version, and in a comment of the
+// The packages: three versions that differ only in their version, and in a comment in the
 // configuration.
 const (
 	older = "older.deb"
@@ -82,7 +82,7 @@ func try(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// run is try for commands that must succeed.
+// run is like try, for commands that must succeed.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := try(name, args...)
@@ -116,7 +116,7 @@ func purge(t *testing.T) {
 	}
 }
 
-// start starts the daemon, which is ready then.
+// start starts the daemon, and returns when the daemon is ready.
 func start(t *testing.T) {
 	t.Helper()
 	run(t, "systemctl", "start", unit)
@@ -134,7 +134,7 @@ func property(t *testing.T, name string) string {
 	return strings.TrimSpace(run(t, "systemctl", "show", "--property", name, "--value", unit))
 }
 
-// mainPID returns the daemon's PID; 0: it does not run.
+// mainPID returns the daemon's PID; 0: it is not running.
 func mainPID(t *testing.T) int {
 	t.Helper()
 	pid, err := strconv.Atoi(property(t, "MainPID"))

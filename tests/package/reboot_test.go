@@ -20,7 +20,7 @@ import (
 
 // The state that outlives the machine, which is started with it and loses power three times.
 const (
-	bootVariable = "LOXILIGHT_BOOT" // number of this boot, from 1 on
+	bootVariable = "LOXILIGHT_BOOT" // number of this boot, starting at 1
 	disk         = share + "/disk"
 	stateDir     = "/var/lib/loxilight"
 )

@@ -99,7 +99,7 @@ func newSite(t *testing.T) *site {
 		s.serve(t, b, "["+net6+"2]:8080", fmt.Sprintf("b%d", i))
 	}
 	t.Cleanup(func() { removeDevices(t) })
-	// The kernel adds its own settings of the devices gradually.
+	// The kernel adds its own settings for the devices gradually.
 	before := network(t)
 	testnet.Eventually(t, patience(), "the node's devices, addresses and routes stay as they are", func() bool {
 		last := before
@@ -256,8 +256,8 @@ func (b *burden) end() {
 	b.wg.Wait()
 }
 
-// expectUnharmed ends the traffic, prints the counts, and fails the test unless all counts are zero
-// that must be.
+// expectUnharmed ends the traffic, prints the counts, and fails the test unless all counts that
+// must be zero are zero.
 func (b *burden) expectUnharmed(t *testing.T, what string) {
 	t.Helper()
 	defer func() {

@@ -78,7 +78,7 @@ func (s state) programs(hook string, o link.QueryOptions) {
 	}
 }
 
-// objectsOfOurs returns the BPF programs and maps with our names, of the whole kernel.
+// objectsOfOurs returns the BPF programs and maps in the whole kernel that have our names.
 func objectsOfOurs(t *testing.T) state {
 	t.Helper()
 	s := make(state)
@@ -101,7 +101,7 @@ func objectsOfOurs(t *testing.T) state {
 	return s
 }
 
-// tree adds the files below a folder.
+// tree adds the files below a directory.
 func (s state) tree(root string, value func(path string, info fs.FileInfo) string) {
 	_ = filepath.Walk(root, func(path string, info fs.FileInfo, err error) error { // skip unreadable files
 		if err == nil && !info.IsDir() {
@@ -111,7 +111,7 @@ func (s state) tree(root string, value func(path string, info fs.FileInfo) strin
 	})
 }
 
-// elsewhere are folders that are not the package's, or whose contents change by themselves, and
+// elsewhere are directories that are not the package's, or whose contents change by themselves, and
 // the records that dpkg and systemd keep of a removed package.
 var elsewhere = regexp.MustCompile(`^/(proc|sys|dev|mnt|tmp|root|var/tmp|var/log|var/cache|run|lib/modules|usr/lib/modules)$|` +
 	`^/var/lib/(dpkg/(status-old|available|lock.*|triggers/.*|info/format)|systemd/(random-seed|timers.*|catalog.*))$|` +

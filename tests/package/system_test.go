@@ -19,8 +19,7 @@ import (
 // the daemon is in service. Neither our objects nor the handling of packets changes.
 func TestOtherServices(t *testing.T) {
 	s := balanced(t, deb)
-	// systemd-networkd deletes state that it has not created itself, except for the package's
-	// drop-in.
+	// Without the package's drop-in, systemd-networkd deletes state that it has not created itself.
 	for _, what := range []string{"rule add from 203.0.113.77 lookup 4242 pref 4242", "-6 rule add from 2001:db8:77::1 lookup 4242 pref 4242",
 		"route add 203.0.113.0/24 via 10.0.1.2 proto 77"} {
 		run(t, "ip", strings.Fields(what)...)
@@ -61,7 +60,7 @@ func TestOtherServices(t *testing.T) {
 	})
 }
 
-// TestNoBPFFileSystem is R15: if nothing is mounted on /sys/fs/bpf, the daemon's start mounts it,
+// TestNoBPFFileSystem is R15: if nothing is mounted on /sys/fs/bpf, starting the daemon mounts one,
 // and its pins are visible in a login shell and to the next daemon.
 func TestNoBPFFileSystem(t *testing.T) {
 	fresh(t)

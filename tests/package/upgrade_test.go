@@ -18,7 +18,7 @@ import (
 )
 
 // TestUnderTraffic is R01, R02, R03, R08 and R16 with the package: restarts, kills at random
-// moments of the start, upgrades and a downgrade harm no packet that the service allows, and let
+// moments of the startup, upgrades and a downgrade harm no packet that the service allows, and let
 // none pass that it denies.
 func TestUnderTraffic(t *testing.T) {
 	s := balanced(t, older)
@@ -60,8 +60,8 @@ func expectWhole(t *testing.T, want state) {
 	}
 }
 
-// TestConfigurationUnderTraffic is R06 and R09: other table sizes, and the other attach mode and
-// back, take effect by a restart, which copies the entries.
+// TestConfigurationUnderTraffic is R06 and R09: different table sizes, and the other attach mode
+// and back, take effect with a restart, which copies the entries.
 func TestConfigurationUnderTraffic(t *testing.T) {
 	s := balanced(t, deb)
 	plain := read(t, conffile)
@@ -106,8 +106,8 @@ func restarts(t *testing.T) {
 	t.Logf("COUNT restarts: %d", n)
 }
 
-// kills ends the daemon by kill -9 at random moments of its start. systemd starts it
-// again each time.
+// kills sends kill -9 to the daemon at random moments of its startup. systemd starts it again each
+// time.
 func kills(t *testing.T) {
 	begin := time.Now()
 	run(t, "systemctl", "restart", unit)
@@ -146,7 +146,7 @@ func upgrades(t *testing.T) {
 }
 
 // TestRefusedUpgrade: a new version that cannot take over the pins is not installed, and the old
-// one keeps running. Here, the incompatible pins look like pins of a later version with another
+// one keeps running. Here, the incompatible pins look like pins of a later version with a different
 // layout.
 func TestRefusedUpgrade(t *testing.T) {
 	s := balanced(t, older)
@@ -176,7 +176,7 @@ func TestRefusedUpgrade(t *testing.T) {
 		t.Errorf("the existing daemon %d no longer runs; the main process is %d", pid, now)
 	}
 	b.expectUnharmed(t, "an upgrade that was refused")
-	// A manual start is refused as well, with the reason, and is not repeated for ever.
+	// A manual start is rejected as well, with the reason, and is not repeated forever.
 	refused(t, "systemctl", "restart", unit)
 	if status := property(t, "ExecMainStatus"); status != "70" {
 		t.Errorf("the daemon ended with %s, want 70", status)

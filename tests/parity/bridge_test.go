@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestBridge compares a bridge of four ports with the kernel's. VLAN filtering, PVIDs, trunks and
+// TestBridge compares a bridge with four ports with the kernel's. VLAN filtering, PVIDs, trunks and
 // isolated ports are random.
 //
 //	p1 ─┐
@@ -81,7 +81,7 @@ type bridge struct {
 	next      int // number of the next frame
 }
 
-// bridgedTalk is a conversation of two stations.
+// bridgedTalk is a conversation between two stations.
 type bridgedTalk struct {
 	*talk
 	from, to *station
@@ -205,7 +205,7 @@ func (b *bridge) newStation(i int) *station {
 	return s
 }
 
-// place attaches a host to a port, usually of its VLAN.
+// place attaches a host to a port, usually one in its VLAN.
 func (b *bridge) place(s *station) {
 	s.port = b.rng.IntN(portCount)
 	p := b.ports[s.port]

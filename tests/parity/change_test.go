@@ -15,7 +15,7 @@ type change struct {
 }
 
 // settling is how long a change may take to reach the fast path: until then each frame that the
-// kernel forwards must leave on our side by any port, then by the same one.
+// kernel forwards must leave on our side through any port, and after that through the same one.
 const settling = time.Second
 
 // changes makes and undoes the given number of changes under traffic.
@@ -70,7 +70,7 @@ func (r *rig) settle(name string, do func(), traffic func(frames int)) {
 	r.t.Logf("#%d %s: alike after %s", r.sent, name, took.Round(time.Millisecond))
 }
 
-// ip is a change by one command of ip(8).
+// ip is a change that one ip(8) command makes.
 func ip(name, do, undo string) change {
 	return change{name: name, do: "ip " + do, undo: "ip " + undo}
 }
@@ -91,7 +91,7 @@ func networkUp(n int) string {
 	return "ip -batch - <<END\n" + batch + "END\n"
 }
 
-// routerChanges are changes of the path of packets through the router.
+// routerChanges are changes to the path of packets through the router.
 func (r *router) routerChanges() []change {
 	a, b := r.rng.IntN(portCount), r.rng.IntN(portCount)
 	v4, v6 := fmt.Sprintf("198.18.%d.0/24", a+1), fmt.Sprintf("2001:db8:%d00::/48", a+1)
@@ -123,7 +123,7 @@ func (r *router) routerChanges() []change {
 	return all
 }
 
-// bridgeChanges are changes of the path of frames through the bridge.
+// bridgeChanges are changes to the path of frames through the bridge.
 func (b *bridge) bridgeChanges() []change {
 	p, q := b.rng.IntN(portCount), b.rng.IntN(portCount)
 	s := b.stations[b.rng.IntN(len(b.stations))]

@@ -36,7 +36,7 @@ func (r *rig) compare() {
 	}
 }
 
-// await waits until nothing differs, at most for limit, and returns the remaining differences.
+// await waits until nothing differs, for at most limit, and returns the remaining differences.
 func (r *rig) await(limit time.Duration, differences func() string) string {
 	deadline := time.Now().Add(limit)
 	for {
@@ -59,7 +59,7 @@ func (r *rig) fail(format string, args ...any) {
 	}
 }
 
-// differences returns the frames that left on one side only, or in another order; empty: none.
+// differences returns the frames that left on one side only, or in a different order; empty: none.
 func (r *rig) differences() string {
 	var b strings.Builder
 	for i := range portCount {
@@ -118,7 +118,7 @@ func without(all, others [][]byte) (left [][]byte) {
 	return left
 }
 
-// reordered reports frames of one flow that left by a port in different orders. Between flows
+// reordered reports frames of one flow that left through a port in different orders. Between flows
 // there is no order to keep. Known: if the kernel processes packets in bulk, a packet on the slow
 // path is overtaken by later ones that go straight to the far end of a veth.
 func (r *rig) reordered(port int) string {
@@ -152,7 +152,7 @@ func flowOf(frame []byte) string {
 	return fmt.Sprintf("%d %s %s", p.Protocol(), p.Source(), p.Destination())
 }
 
-// alike returns the frame among others that results from the same sent frame.
+// alike returns the frame in others that results from sending the same frame.
 func (r *rig) alike(frame []byte, others [][]byte) []byte {
 	for _, other := range others {
 		if id := identity(frame); id != "" && id == identity(other) {
@@ -214,10 +214,10 @@ func (r *rig) causeOf(frame []byte) *shot {
 	return nil
 }
 
-// ownWords normalises a frame of the node's own: it removes fields that two kernels choose
+// ownWords normalises one of the node's own frames: it removes fields that two kernels choose
 // differently, the identification of IPv4 packets and fragments, and the flow label of IPv6
 // packets. It returns nil for messages that the node sends at times of its own choice (neighbour
-// discovery, ARP, group membership). own are the node's addresses.
+// discovery, ARP, group membership). own contains the node's addresses.
 func ownWords(frame []byte, own map[netip.Addr]bool) []byte {
 	p := testpkt.Parse(frame)
 	switch {

@@ -47,7 +47,7 @@ func (b *bridge) odd(p packet, k *bridgedTalk) shot {
 	return p.shot(k.talk)
 }
 
-// stranger returns the packet as sent by another host.
+// stranger returns the packet as sent by a different host.
 func (p packet) stranger(i byte) packet {
 	p.eth.Source, p.what = [6]byte{2, 0x77, 0x88, 0x99, 0xee, i}, "from another host"
 	switch ip := p.ip.(type) {

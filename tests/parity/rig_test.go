@@ -44,13 +44,13 @@ type rig struct {
 	ports  []string // that are interfaces of the daemon
 	story  []shot   // the last ones that were sent
 	sent   int
-	// lenient, while the sides adapt to a change: packets that the kernel forwarded must leave on
-	// our side as well, by any port.
+	// lenient is set while the sides adapt to a change: packets that the kernel forwarded must
+	// leave on our side as well, through any port.
 	lenient   bool
 	unequal   time.Time     // when the sides differed last, while lenient
 	slowest   time.Duration // until they were equal again
 	last      string        // change
-	overtaken int           // how often frames of a flow left a port in another order
+	overtaken int           // how often frames of a flow left a port in a different order
 	carried   int           // frames that came out
 	normalise func(frame []byte) []byte
 }
@@ -108,7 +108,7 @@ func (r *rig) newSide(name string) *side {
 	return s
 }
 
-// unlimited removes the node's limits of ICMP errors, because limits depend on time. On some
+// unlimited removes the node's limits for ICMP errors, because limits depend on time. On some
 // kernels, some of them are global.
 func (s *side) unlimited(t *testing.T) {
 	for key, value := range map[string]string{
@@ -162,7 +162,7 @@ func (r *rig) start() {
 	}
 }
 
-// tracked returns how many packets took the fast path so far.
+// tracked returns how many packets have taken the fast path so far.
 func (r *rig) tracked() uint64 { return r.daemon.Counters("", "").Verdicts["fast"] }
 
 func (r *rig) report(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestRouter compares a router of four networks with the kernel's.
+// TestRouter compares a router with four networks with the kernel's.
 //
 //	p1 192.0.2.1/26   2001:db8:0:1::1/64     hosts .2 to .7, ::2 to ::7
 //	p2 192.0.2.65/26  2001:db8:0:2::1/64     behind .2 of each: 198.18.N.0/24, 2001:db8:N00::/48
@@ -63,7 +63,7 @@ func far(n, i int, v6 bool) netip.Addr {
 
 func hostMAC(n, i int) [6]byte { return [6]byte{2, 0x44, 0x55, 0x66, byte(n + 1), byte(i)} }
 
-const hostCount = 6 // in each network, from .2 on
+const hostCount = 6 // in each network, starting at .2
 
 func newRouter(t *testing.T, rng *rand.Rand) *router {
 	r := &router{rig: newRig(t, rng)}
@@ -135,7 +135,7 @@ func network(a netip.Addr) (n int, mac [6]byte) {
 	return n, hostMAC(n, int(b[15]))
 }
 
-// traffic sends the given number of frames: conversations, and now and then an odd frame of one of
+// traffic sends the given number of frames: conversations, and occasionally an odd frame of one of
 // them.
 func (r *router) traffic(frames int) {
 	r.t.Helper()
@@ -174,8 +174,8 @@ func (r *router) shots() []shot {
 }
 
 // fromNode reports whether a frame has an IPv6 address of the node as source. Known: the kernel
-// refuses packets from outside with its own addresses for IPv4 only, an uplink for both
-// (uplink_source).
+// rejects packets from outside that have one of its own addresses only for IPv4; an uplink rejects
+// them for both families (uplink_source).
 func (r *router) fromNode(frame []byte) bool {
 	p := testpkt.Parse(frame)
 	return p.IPv6 != nil && r.own[p.IPv6.Source]

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package parity compares the node with the kernel: the same frames go into two equal topologies,
-// one of the kernel alone and one with loxilightd on every port, and the same frames must leave.
-// The tests need root.
+// Package parity compares the node with the kernel: the same frames go into two identical
+// topologies, one with the kernel alone and one with loxilightd on every port, and the same frames
+// must leave. The tests need root.
 //
 // A run prints its seed. -seed repeats it, -rounds makes it longer (make parity).
 package parity
@@ -41,7 +41,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)  // harmless: a folder of /tmp
+	defer os.RemoveAll(dir)  // harmless: a directory in /tmp
 	os.Setenv("TMPDIR", dir) // of this process
 	if flag.Parse(); os.Geteuid() == 0 && !testing.Short() {
 		if programs, err = testdaemon.Build(filepath.Join(dir, "bin")); err != nil {

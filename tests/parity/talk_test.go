@@ -18,8 +18,8 @@ const (
 	protoESP  = 50
 )
 
-// talk is a conversation of two hosts, as plausible as necessary for a connection to be tracked.
-// It does not wait until its packets arrive.
+// talk is a conversation between two hosts, as plausible as necessary for a connection to be
+// tracked. It does not wait until its packets arrive.
 type talk struct {
 	proto    uint8
 	from, to netip.AddrPort // initiator and responder
@@ -54,8 +54,8 @@ func (k *talk) String() string {
 	return fmt.Sprintf("%d %s>%s", k.proto, k.from, k.to)
 }
 
-// next returns the next packet from its transport header on, and whether the initiator sends it.
-// text is its payload.
+// next returns the next packet, starting at its transport header, and whether the initiator sends
+// it. text is its payload.
 func (k *talk) next(rng *rand.Rand, text string) (forth bool, layers []testpkt.Layer) {
 	if k.steps >= k.end {
 		k.steps, k.seq = 0, [2]uint32{rng.Uint32(), rng.Uint32()}

@@ -64,7 +64,7 @@ func (s *controlSite) health() string {
 	return st.Health.State + " " + strings.Join(st.Health.Messages, "; ")
 }
 
-// serves fails the test unless the daemon starts with the stored objects, refuses a change with a
+// serves fails the test unless the daemon starts with the stored objects, rejects a change with a
 // message that contains all words, and reports the reason in its health.
 func (s *controlSite) serves(words ...string) {
 	s.t.Helper()
@@ -143,7 +143,7 @@ func TestR5ReadOnlyDisk(t *testing.T) {
 	s.LLCLI("get", "AddressGroup", "change")
 }
 
-// TestR5FileSize starts the daemon with a limit to the size of files that its store exceeds.
+// TestR5FileSize starts the daemon with a limit on the size of files that its store exceeds.
 func TestR5FileSize(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()
@@ -161,7 +161,7 @@ func TestR5FileSize(t *testing.T) {
 }
 
 // TestR8TooFewFiles starts the daemon with so few file descriptors that it cannot take over the
-// pins of an earlier run: another start may succeed.
+// pins of an earlier run: a later start may succeed.
 func TestR8TooFewFiles(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()

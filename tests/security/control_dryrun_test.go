@@ -16,10 +16,10 @@ import (
 // mostMemory is how much additional memory users with read access can make the daemon use.
 const mostMemory = 64 << 20
 
-// slowest is how long a commit of root may take on a busy machine: before the fix it was 42 s.
+// slowest is how long a commit by root may take on a busy machine: before the fix it was 42 s.
 const slowest = 3 * time.Second
 
-// repeated returns as many copies of a word, with commas between, as fit a request.
+// repeated returns as many comma-separated copies of a word as fit in a request.
 func repeated(word string) string {
 	n := (api.MaxRequest - 4096) / (len(word) + 1)
 	return strings.TrimSuffix(strings.Repeat(word+",", n), ",")

@@ -20,7 +20,7 @@ import (
 // bounds of the contract; see make hostile.
 const hostileEnv = "LOXILIGHT_HOSTILE"
 
-// fuzzer generates requests of users with read access, of all methods, most of them wrong.
+// fuzzer generates requests from users with read access, for all methods, most of them invalid.
 type fuzzer struct{ *rand.Rand }
 
 func (f fuzzer) pick(words ...string) string { return words[f.IntN(len(words))] }
@@ -131,8 +131,8 @@ func wrong(request string, id int, r api.Reply, size int) string {
 	return ""
 }
 
-// hostile sends requests, over one connection after another, until stop. Some connections end
-// within a request.
+// hostile sends requests, over one connection after another, until stop is closed. Some connections
+// end within a request.
 func (s *controlSite) hostile(f fuzzer, uid int, stop <-chan struct{}, count, bad *atomic.Int64) {
 	for {
 		p, err := s.dialAs(uid)

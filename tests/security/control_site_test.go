@@ -251,7 +251,7 @@ func commits(socket string) (code int) {
 	}
 }
 
-// beside runs attack while a process of root commits, and returns how long the commits took.
+// beside runs attack while a root process commits, and returns how long the commits took.
 func (s *controlSite) beside(attack func()) (took []time.Duration) {
 	s.t.Helper()
 	self, err := os.Executable()

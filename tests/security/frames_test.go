@@ -23,7 +23,7 @@ type frameSite struct {
 	family              int // 0: IPv4, 1: IPv6
 }
 
-// hostile is a frame that must not reach the victim. counted is the drop reason by which node 1
+// hostile is a frame that must not reach the victim. counted is the drop reason under which node 1
 // counts it; empty: the kernel drops it, or nothing is counted.
 type hostile struct {
 	name, counted string
@@ -46,12 +46,12 @@ func (l *frameList) add(name, counted string, layers ...testpkt.Layer) {
 	l.raw(name, counted, testpkt.Build(append(layers, testpkt.Payload(mark))...), mark)
 }
 
-// raw adds a frame as it is.
+// raw adds a frame unchanged.
 func (l *frameList) raw(name, counted string, frame []byte, mark string) {
 	*l = append(*l, hostile{name, counted, frame, []byte(mark)})
 }
 
-// changed adds the frame of layers after a change of its bytes, from the IP header on.
+// changed adds the frame of layers after change has modified its bytes, starting at the IP header.
 func (l *frameList) changed(name, counted string, change func(ip []byte) []byte, layers ...testpkt.Layer) {
 	mark := fmt.Sprintf("HOSTILE %03d", len(*l))
 	frame := testpkt.Build(append(layers, testpkt.Payload(mark))...)
@@ -64,7 +64,7 @@ func (l *frameList) cut(name, counted string, frame []byte) {
 }
 
 // TestHostileFrames sends forged, malformed, tunnelled, fragmented and tagged frames from a pod,
-// from a host of the LAN and from the underlay to another pod, for both families. None arrives,
+// from a host on the LAN and from the underlay to another pod, for both families. None arrives,
 // while a genuine one that each sender sends last does.
 func TestHostileFrames(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true, merged: true}} {
@@ -86,8 +86,8 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// wantNone sends frames and then genuine, and fails the test if the victim's device has seen any
-// but the last, or if node 1 has not counted those that it drops.
+// wantNone sends the frames in list and then the frame genuine. It fails the test if the victim's
+// device has seen any but the last one, or if node 1 has not counted the frames that it drops.
 func (s *frameSite) wantNone(t *testing.T, who string, from *testnet.NS, list frameList, genuine []byte) {
 	t.Helper()
 	seen, wire := s.victim.Wire(t, "eth0"), from.Wire(t, "eth0")
@@ -176,7 +176,7 @@ func (s *frameSite) options(from netip.Addr) testpkt.Layer {
 	return testpkt.IPv6{Source: from, Destination: s.victim.addr[1], Extensions: []testpkt.Extension{filler}}
 }
 
-// foreign are sources that neither a pod nor a host of the LAN may use.
+// foreign are sources that neither a pod nor a host on the LAN may use.
 func (s *frameSite) foreign() map[string]netip.Addr {
 	return map[string]netip.Addr{
 		"another pod": s.other.addr[s.family], "the victim": s.victim.addr[s.family], "the gateway": s.inPods(1, 1, s.family),
@@ -197,7 +197,7 @@ func (s *frameSite) invalid() map[string]netip.Addr {
 func wrongVersion(ip []byte) []byte { ip[0] ^= 0x20; return ip }
 func wrongHeader(ip []byte) []byte  { ip[0] = 0x44; return ip }
 
-// ofPod returns the frames of a pod.
+// ofPod returns the frames that a pod sends.
 func (s *frameSite) ofPod(t *testing.T) (l frameList) {
 	const spoofed = "spoofed"
 	eth, own, other := s.bridged(), s.evil.addr[s.family], s.other.addr[s.family]
@@ -254,7 +254,7 @@ func (s *frameSite) tagged(l *frameList, eth testpkt.Ethernet, from netip.Addr, 
 	}
 }
 
-// ofPod4 adds frames of ARP and DHCP.
+// ofPod4 adds ARP and DHCP frames.
 func (s *frameSite) ofPod4(l *frameList) {
 	const spoofed = "spoofed"
 	own, other, victim, gateway := s.evil.addr[0], s.other.addr[0], s.victim.addr[0], s.inPods(1, 1, 0)
@@ -279,7 +279,7 @@ func (s *frameSite) ofPod4(l *frameList) {
 	l.changed("a header of 16 bytes", spoofed, wrongHeader, eth, s.ip(own), s.udp())
 }
 
-// ofPod6 adds frames of neighbour discovery and DHCPv6.
+// ofPod6 adds neighbour discovery and DHCPv6 frames.
 func (s *frameSite) ofPod6(l *frameList) {
 	const spoofed = "spoofed"
 	own, other, victim, gateway := s.evil.addr[1].AsSlice(), s.other.addr[1].AsSlice(), s.victim.addr[1], s.inPods(1, 1, 1).AsSlice()

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// ofLAN returns the frames of a host of the LAN.
+// ofLAN returns the frames that a host on the LAN sends.
 func (s *frameSite) ofLAN(t *testing.T) (l frameList) {
 	const forged = "uplink_source"
 	eth, own, other := s.routed(t, s.host), s.hostAddr(), s.other.addr[s.family]
@@ -125,7 +125,7 @@ func (s *frameSite) innerFrames(l *frameList, inside testpkt.Ethernet, outer fun
 	l.raw("another VNI", "", outer(vni), mark)
 	b, mark = frame(s.ip(genuine), s.udp())
 	flags := s.wrapped(b)
-	flags[0] ^= 0x48 // VXLAN: no VNI; Geneve: another version
+	flags[0] ^= 0x48 // VXLAN: no VNI; Geneve: a different version
 	l.raw("a header of another tunnel", "", outer(flags), mark)
 	// A packet for the node's address among its pods, which itself contains a tunnel packet.
 	b, mark = frame(s.ip(s.inPods(2, 9, s.family)), s.udp())

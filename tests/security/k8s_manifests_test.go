@@ -107,7 +107,7 @@ func readManifests(t *testing.T, file string) (all []manifest) {
 	}
 }
 
-// rightsOf returns all that an account may do, as verb group/resource[name].
+// rightsOf returns everything that an account may do, as verb group/resource[name].
 func rightsOf(all []manifest, account string) (rights []string) {
 	for _, binding := range all {
 		if binding.Kind != "ClusterRoleBinding" && binding.Kind != "RoleBinding" || len(binding.Subjects) != 1 || binding.Subjects[0].Name != account {
@@ -133,7 +133,7 @@ func rightsOf(all []manifest, account string) (rights []string) {
 }
 
 // TestS11Accounts: the account on each node, and the Deployment's account, have exactly the
-// required rights. The rights are evaluated here, and tried with tokens of pods in tests/k8s.
+// required rights. The rights are evaluated here, and tried with pod tokens in tests/k8s.
 func TestS11Accounts(t *testing.T) {
 	for _, file := range []string{"loxilight.yaml", "loxilight-agent.yaml"} {
 		all := readManifests(t, file)
@@ -165,9 +165,9 @@ func TestS11Accounts(t *testing.T) {
 	}
 }
 
-// checkPolicy: the patches of nodes/status by an account are restricted to the node of its token,
-// and are refused if the policy cannot be evaluated. Its expressions are tested in tests/k8s, with
-// a real API server.
+// checkPolicy: an account's patches of nodes/status are restricted to the node of its token, and
+// are rejected if the policy cannot be evaluated. Its expressions are tested in tests/k8s, with a
+// real API server.
 func checkPolicy(t *testing.T, file string, all []manifest, user string) {
 	t.Helper()
 	for _, p := range all {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestS4PoolAddressStaysWithItsHolder: an older Service writes the address of another Service's
-// load balancer into its externalIPs, at the same port and at another one, also if the operator
+// load balancer into its externalIPs, at the same port and at a different one, even if the operator
 // allows external IPs of these prefixes. Clients reach the holder, or nothing.
 func TestS4PoolAddressStaysWithItsHolder(t *testing.T) {
 	t.Run("allowed", func(t *testing.T) {
@@ -71,7 +71,7 @@ func testTheft(t *testing.T, config, why string) {
 }
 
 // TestS4ForeignAddresses: addresses of nodes and pods, of metadata services and of other hosts on
-// the internet are refused in externalIPs (CVE-2020-8554), and all but the last in a status.
+// the internet are rejected in externalIPs (CVE-2020-8554), and all but the last in a status.
 func TestS4ForeignAddresses(t *testing.T) {
 	k := newKubeNode(t, "health: {listen: \"\"}\n")
 	k.lan.ServeTCP(t, "192.0.2.51:8080", "EVIL")

@@ -24,7 +24,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// kubeNode is a node of Kubernetes with a real daemon and a real agent, and a LAN with clients and
+// kubeNode is a Kubernetes node with a real daemon and a real agent, and a LAN with clients and
 // servers. The API server accepts everything, as the attacker writes it.
 //
 //	lan                                     node
@@ -138,7 +138,7 @@ func (k *kubeNode) ask(to string) string {
 	return strings.TrimSpace(string(name[:n]))
 }
 
-// eventOf waits for an event about a Service with a text in it.
+// eventOf waits for an event about a Service; the event must contain text.
 func (k *kubeNode) eventOf(service, text string) {
 	k.t.Helper()
 	testnet.Eventually(k.t, time.Minute, "an event of "+service+" says "+text, func() bool {

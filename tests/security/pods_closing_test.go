@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// silent are addresses of the LAN whose host is simulated by the test.
+// silent are addresses on the LAN whose host is simulated by the test.
 var silent = map[string]netip.Addr{
 	"IPv4": netip.MustParseAddr("192.0.2.78"), "IPv6": netip.MustParseAddr("2001:db8:2::78"),
 }
@@ -48,8 +48,8 @@ func (d *dialogue) answer(layer testpkt.Layer) {
 	d.lan.Send(d.s.t, testpkt.Build(d.eth, ipHeader(d.remote.Addr(), d.outer.Addr()), layer))
 }
 
-// survives expects the connection to be established, after the node has handled all frames of
-// the LAN.
+// survives expects the connection to be established, after the node has handled all frames from the
+// LAN.
 func (d *dialogue) survives(t *testing.T, what string) {
 	t.Helper()
 	host := netip.AddrPortFrom(d.remote.Addr(), 5353)
@@ -67,7 +67,7 @@ func ipHeader(from, to netip.Addr) testpkt.Layer {
 	return testpkt.IPv4{Source: from, Destination: to}
 }
 
-// addressOf returns the pod's address of the family of another address.
+// addressOf returns the pod's address that has the same family as other.
 func (p *podsPod) addressOf(other netip.Addr) netip.Addr {
 	for _, ip := range p.ips {
 		if a := netip.MustParseAddr(ip); a.Is4() == other.Is4() {
@@ -86,7 +86,7 @@ func (s *podsSite) newDialogue(p *podsPod, protocol string, inner, remote netip.
 	}
 }
 
-// TestS12Closing: a host of the LAN sends packets that close a masqueraded connection, with the
+// TestS12Closing: a host on the LAN sends packets that close a masqueraded connection, with the
 // address of the remote and with a guessed sequence number or verification tag. The connection
 // stays established, and a genuine packet closes it.
 func TestS12Closing(t *testing.T) {
@@ -140,7 +140,7 @@ const (
 
 // closingSCTP sends ABORT, SHUTDOWN and SHUTDOWN COMPLETE with a guessed verification tag.
 func closingSCTP(t *testing.T, s *podsSite, p *podsPod) {
-	// A kernel with SCTP would abort an association that no socket of it knows.
+	// A kernel with SCTP would abort an association that none of its sockets knows.
 	p.Run(t, "nft", "add table inet quiet; add chain inet quiet in { type filter hook input priority 0; }; add rule inet quiet in meta l4proto sctp drop")
 	gateway := testnet.Named(t, s.name).MAC(t, "hsvlan110")
 	for family, host := range silent {

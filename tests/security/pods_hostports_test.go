@@ -49,8 +49,8 @@ func TestS2ForeignHostIP(t *testing.T) {
 	}
 }
 
-// wantsNoAnnouncement fails the test if a device saw an ARP packet of the sender addr, or a
-// neighbour advertisement with the target addr.
+// wantsNoAnnouncement fails the test if a device saw an ARP packet with the sender address addr, or
+// a neighbour advertisement with the target address addr.
 func wantsNoAnnouncement(t *testing.T, w *testnet.Wire, addr string) {
 	t.Helper()
 	a := netip.MustParseAddr(addr).AsSlice()
@@ -63,7 +63,7 @@ func wantsNoAnnouncement(t *testing.T, w *testnet.Wire, addr string) {
 	}
 }
 
-// TestS2AddressLeaves: a host port at one address of the node ends with that address and is
+// TestS2AddressLeaves: a host port at one address of the node is removed with that address and is
 // restored with it, while the daemon runs and across a restart. Until then the NAT object reports
 // that it is not in force, and the LAN host that takes over the address gets its own packets.
 func TestS2AddressLeaves(t *testing.T) {

@@ -20,8 +20,8 @@ func macText(t *testing.T, ns *testnet.NS, device string) string {
 	return net.HardwareAddr(mac[:]).String()
 }
 
-// TestS5MACOfTheSwitch: a pod requests a MAC of the switch, by each of the fields that may name
-// one. ADD fails, and other pods still reach the LAN.
+// TestS5MACOfTheSwitch: a pod requests one of the switch's MACs, through each of the fields that
+// may name a MAC. ADD fails, and other pods still reach the LAN.
 func TestS5MACOfTheSwitch(t *testing.T) {
 	s := newPodsSite(t)
 	victim := s.addPod(nil)
@@ -68,7 +68,7 @@ func TestS5MACOfTheSwitch(t *testing.T) {
 	}
 }
 
-// TestS5EndpointObjects: an Endpoint object with a MAC of the switch is refused or in error,
+// TestS5EndpointObjects: an Endpoint object with one of the switch's MACs is rejected or in error,
 // and its device does not become a port of the bridge.
 func TestS5EndpointObjects(t *testing.T) {
 	s := newPodsSite(t)
@@ -91,9 +91,9 @@ func TestS5EndpointObjects(t *testing.T) {
 	}
 }
 
-// TestS5FDB: the FDB has static entries for Endpoints and the host that no frame moves, and
-// the ports of Endpoints learn nothing, whatever an Endpoint sends and also after an external
-// change, a restart, and a move of a MAC to another pod.
+// TestS5FDB: the FDB has static entries for Endpoints and the host that no frame moves, and the
+// ports of Endpoints learn nothing, whatever an Endpoint sends, even after an external change, a
+// restart, and a move of a MAC to another pod.
 func TestS5FDB(t *testing.T) {
 	s := newPodsSite(t)
 	sw := testnet.Named(t, s.name)

@@ -26,7 +26,7 @@ type bridged struct {
 	addr [2]netip.Addr // IPv4, IPv6
 }
 
-// talk makes a establish count connections with b. Each has a different MAC for b: as the
+// talk makes host a establish count connections with host b. Each has a different MAC for b: as the
 // destination of a's frames, and, if answersToo, as the source of b's.
 func talk(t *testing.T, a, b bridged, first, count int, answersToo bool) {
 	t.Helper()
@@ -69,7 +69,7 @@ func (s *podsSite) taken() (count int) {
 
 // expectTracked sends a request from a pod to the LAN host right after each attack, and expects
 // that its connections take the fast path, and that the attack has not taken more next hops than
-// most.
+// most allows.
 func (s *podsSite) expectTracked(victim *podsPod, what string, most int, attack func()) {
 	s.t.Helper()
 	for family, host := range hosts {

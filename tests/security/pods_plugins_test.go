@@ -14,9 +14,9 @@ import (
 )
 
 // TestS10PluginOfTheCaller: a caller of the method cni, such as root without capabilities, names a
-// folder of its own as CNI_PATH and an IPAM plugin in it. The daemon, which has capabilities, does
-// not run the plugin for ADD, CHECK or DEL, regardless of links and ".." in the names, and runs a
-// plugin of its configuration.
+// directory of its own as CNI_PATH and an IPAM plugin in it. The daemon, which has capabilities,
+// does not run the plugin for ADD, CHECK or DEL, regardless of links and ".." in the names, and
+// runs a plugin of its configuration.
 func TestS10PluginOfTheCaller(t *testing.T) {
 	dir := t.TempDir()
 	folder := func(name string) string {

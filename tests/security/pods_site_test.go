@@ -158,7 +158,7 @@ func hostPort(hostIP string, port int, protocol string) map[string]any {
 	}}
 }
 
-// serve answers as name on a port of the pod, by UDP and TCP.
+// serve answers with name on a port of the pod, over UDP and TCP.
 func (p *podsPod) serve(t *testing.T, port int, name string) {
 	t.Helper()
 	p.ServeUDP(t, ":"+strconv.Itoa(port), name)
@@ -174,7 +174,7 @@ func cniCode(err error) uint {
 	return 0
 }
 
-// answers sends a request to an address by UDP and TCP, once each, and returns the names of all
+// answers sends a request to an address over UDP and TCP, once each, and returns the names of all
 // servers that answered.
 func answers(ns *testnet.NS, host string, port int) (names []string) {
 	target := net.JoinHostPort(host, strconv.Itoa(port))

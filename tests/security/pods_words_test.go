@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// sendsWords attaches a program to a device that sets a word in skb->tc_index of outgoing packets,
+// sendsWords attaches to a device a program that sets a word in skb->tc_index of outgoing packets,
 // and returns a function that sets that word.
 func sendsWords(t *testing.T, ns *testnet.NS, device string) (set func(word uint32)) {
 	t.Helper()
@@ -55,9 +55,9 @@ func sendsWords(t *testing.T, ns *testnet.NS, device string) (set func(word uint
 	}
 }
 
-// TestS19Words: a pod with NET_ADMIN sets the words on its packets by which our programs mark a
-// packet as handled, both while one copy of the programs takes over from another, and otherwise.
-// Its packets with the addresses of another pod are dropped.
+// TestS19Words: a pod with NET_ADMIN sets, on its packets, the words with which our programs mark a
+// packet as handled, both while one copy of the programs takes over from another and at other
+// times. Its packets with the addresses of another pod are dropped.
 func TestS19Words(t *testing.T) {
 	s := newPodsSite(t)
 	evil, victim, other := s.addPod(nil), s.addPod(nil), s.addPod(nil)

@@ -21,7 +21,7 @@ type forgery struct {
 	send func(payload []byte)
 }
 
-// TestS1Forged: a pod and a host of the LAN send the packets of another node's tunnel: from
+// TestS1Forged: a pod and a host on the LAN send the packets of another node's tunnel: from
 // sockets, by masquerade, by a Service, and by a NAT, with every kind of inner source.
 func TestS1Forged(t *testing.T) {
 	for _, kind := range []overlayKind{
@@ -57,12 +57,12 @@ func TestS1Forged(t *testing.T) {
 	}
 }
 
-// inPods returns an address of the pods of a node.
+// inPods returns the address of a pod on a node.
 func (k overlayKind) inPods(node, i, family int) netip.Addr {
 	return netip.MustParseAddr([]string{fmt.Sprintf("10.76.%d.%d", node, i), fmt.Sprintf("fd76:%d::%d", node, i)}[family])
 }
 
-// forgeries are the ways by which a pod of node 1, or the host, tries to send packets to node 2
+// forgeries are the ways in which a pod of node 1, or the host, tries to send packets to node 2
 // that appear to come from node 1.
 func (s *overlaySite) forgeries(t *testing.T, a *overlayPod) []forgery {
 	t.Helper()
@@ -91,8 +91,8 @@ func (s *overlaySite) forgeries(t *testing.T, a *overlayPod) []forgery {
 	return append(all, forgery{"by the host", func(b []byte) { s.sendOuter(t, s.host, s.underlay(2), b) }})
 }
 
-// TestS1Established: node 1 sends, through its tunnel, a packet of a connection between a pod of
-// node 2 and a pod of node 3: the source of a tunnelled packet must be behind its Peer, whether or
+// TestS1Established: node 1 sends, through its tunnel, a packet of a connection between a pod on
+// node 2 and a pod on node 3: the source of a tunnelled packet must be behind its Peer, whether or
 // not the packet belongs to a connection.
 func TestS1Established(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true, merged: true}} {

@@ -26,7 +26,7 @@ func udpFrame(eth testpkt.Ethernet, from, to netip.AddrPort, text string) []byte
 	return testpkt.Build(eth, ip, testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload(text))
 }
 
-// TestS13UplinkSources: a host of the LAN sends with the addresses of pods, of their gateway and of
+// TestS13UplinkSources: a host on the LAN sends with the addresses of pods, of their gateway and of
 // pods behind tunnels.
 func TestS13UplinkSources(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "gre", over6: true, merged: true}} {
@@ -56,7 +56,7 @@ func TestS13UplinkSources(t *testing.T) {
 	}
 }
 
-// TestS14Loopback: a host of the LAN, and a pod, send to a host port of the loopback, and from
+// TestS14Loopback: a host on the LAN, and a pod, send to a host port on the loopback, and from
 // loopback addresses.
 func TestS14Loopback(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
@@ -108,7 +108,7 @@ func (s *overlaySite) gatewayMAC(t *testing.T, p *overlayPod) (mac [6]byte) {
 	return mac
 }
 
-// TestS6ICMPErrors: a host of the LAN, which rules allow to reach one pod, sends ICMP errors about
+// TestS6ICMPErrors: a host on the LAN, which rules allow to reach one pod, sends ICMP errors about
 // that connection to another pod.
 func TestS6ICMPErrors(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
@@ -169,7 +169,7 @@ func isForgedError(frame []byte) bool {
 	return (proto == 1 || proto == 58) && strings.Contains(string(frame), "FORGED in an error")
 }
 
-// TestS6Translated: a host of the LAN sends ICMP errors about a masqueraded connection to an
+// TestS6Translated: a host on the LAN sends ICMP errors about a masqueraded connection to an
 // address other than the translated one: they are not translated, and reach no pod.
 func TestS6Translated(t *testing.T) {
 	s := newOverlaySite(t, overlayKind{tunnel: "vxlan"})
@@ -207,7 +207,7 @@ func TestS6Translated(t *testing.T) {
 	}
 }
 
-// TestS9PathMTU: a pod and a host of the LAN report, by ICMP errors, that packets from one node to
+// TestS9PathMTU: a pod and a host on the LAN report, in ICMP errors, that packets from one node to
 // another are too large.
 func TestS9PathMTU(t *testing.T) {
 	for _, kind := range []overlayKind{{tunnel: "vxlan"}, {tunnel: "geneve", over6: true}, {tunnel: "gre"}} {

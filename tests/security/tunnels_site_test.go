@@ -23,7 +23,7 @@ import (
 )
 
 // overlaySite is two nodes with pods behind tunnels, a third Peer whose node is simulated by the
-// test, and a host of the LAN that is not a node.
+// test, and a host on the LAN that is not a node.
 //
 //	pods 10.76.1.3 … ── [switch 1] ══ loxi_test 10.76.1.2 [node 1] eth0 192.0.2.1 ─┐
 //	pods 10.76.2.3 … ── [switch 2] ══ loxi_test 10.76.2.2 [node 2] eth0 192.0.2.2 ─┼─ lan
@@ -251,7 +251,7 @@ func (p *overlayPod) listen(t *testing.T, at netip.AddrPort) *heard {
 	return &heard{p.ListenUDP(t, at.String()), map[string]netip.AddrPort{}}
 }
 
-// until receives until text arrives, which send sends repeatedly: by then, earlier packets had
+// until receives until text arrives, which send sends repeatedly: by then, earlier packets have had
 // time to arrive.
 func (h *heard) until(t *testing.T, text string, send func()) {
 	t.Helper()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart renders our Helm chart with the subset of Helm's language that the chart uses: the
-// manifests in configs/kubernetes are generated with it, and tests render the chart with their own
-// values. It is not Helm: features that the chart does not use are missing.
+// Package chart renders our Helm chart with the subset of Helm's language that the chart uses: it
+// generates the manifests in configs/kubernetes, and tests render the chart with their own values.
+// It is not Helm: features that the chart does not use are missing.
 package chart
 
 import (
@@ -22,7 +22,8 @@ import (
 // Release is Helm's term for an installation of a chart.
 type Release struct{ Name, Namespace string }
 
-// templates are the chart's templates that produce objects, in the order of the manifests.
+// templates are the chart's templates that produce objects, in the order in which they appear in
+// the manifests.
 var templates = []string{"rbac.yaml", "policy.yaml", "config.yaml", "daemonset.yaml", "controller.yaml", "leave.yaml"}
 
 // Render returns all objects of the chart in dir, as one file for kubectl apply -f, or only the
@@ -120,7 +121,7 @@ func functions(t *template.Template) template.FuncMap {
 	}
 }
 
-// dig returns the value at a path of keys in a map, or else the argument before the map.
+// dig returns the value at a path of keys in a map, or else the argument that precedes the map.
 func dig(args ...any) (any, error) {
 	if len(args) < 3 {
 		return nil, fmt.Errorf("dig: %d arguments, want keys, a default and a map", len(args))
@@ -151,7 +152,8 @@ func read(file string, into any) error {
 	return nil
 }
 
-// merge puts more into values, as Helm does: maps are merged key by key, other values replaced.
+// merge merges more into values, as Helm does: maps are merged key by key, and other values are
+// replaced.
 func merge(values, more map[string]any) {
 	for key, value := range more {
 		below, isMap := value.(map[string]any)

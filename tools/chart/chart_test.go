@@ -34,7 +34,7 @@ var variants = []struct {
 	{"loxilight-leave.yaml", "sed s/NODE/node1/ loxilight-leave.yaml | kubectl apply -f -", map[string]any{"leave": "NODE"}, []string{"leave.yaml"}},
 }
 
-// TestManifests: the manifests equal the rendered chart.
+// TestManifests: the manifests are identical to the rendered chart.
 func TestManifests(t *testing.T) {
 	for _, v := range variants {
 		text, err := Render(filepath.Join(configs, "chart"), Release{"loxilight", "kube-system"}, v.values, v.only...)
@@ -74,7 +74,7 @@ func objects(t *testing.T, text string) (all []map[string]any) {
 	}
 }
 
-// at returns the element of o at path.
+// at returns the element at path in o.
 func at(t *testing.T, o any, path ...any) any {
 	t.Helper()
 	for i, step := range path {
@@ -143,7 +143,7 @@ func TestValues(t *testing.T) {
 }
 
 // TestProbesFollowTheConfiguration: the kubelet probes the agent's listening address, and does not
-// probe if it is empty.
+// probe if that address is empty.
 func TestProbesFollowTheConfiguration(t *testing.T) {
 	type asked = map[string]any
 	for _, tt := range []struct {
@@ -185,7 +185,7 @@ func TestProbesFollowTheConfiguration(t *testing.T) {
 }
 
 // TestLeaving: the pod that removes loxilight from a node has the same mounts as the DaemonSet's
-// containers, and the DaemonSet does not run on a node with the label loxilight.io/leave.
+// containers, and the DaemonSet does not run on nodes with the label loxilight.io/leave.
 func TestLeaving(t *testing.T) {
 	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, map[string]any{
 		"leave": "n1", "cni": map[string]any{"binDir": "/usr/lib/cni", "confDir": "/etc/rke2/net.d"},
@@ -232,7 +232,7 @@ func TestLeaving(t *testing.T) {
 		return all
 	}
 	detach, uninstall := at(t, left, "initContainers", 0), at(t, left, "containers", 0)
-	of := mounts(at(t, stays, "containers", 0), at(t, stays, "containers", 2), at(t, stays, "initContainers", 0)) // the last one has write access
+	of := mounts(at(t, stays, "containers", 0), at(t, stays, "containers", 2), at(t, stays, "initContainers", 0)) // the last of these has write access
 	for path, m := range mounts(detach, uninstall) {
 		if !reflect.DeepEqual(m, of[path]) {
 			t.Errorf("mount %v, the daemon's is %v", m, of[path])

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package image writes container images as archives that docker load, podman load and ctr images
-// import read, without any of them. The same content produces the same bytes. It supports neither
-// registries nor more than one layer.
+// import can read, without using any of these programs. The same content always produces the same
+// bytes. The package supports neither registries nor more than one layer.
 package image
 
 import (
@@ -24,11 +24,11 @@ import (
 
 // File is one entry of the image's file system.
 type File struct {
-	Path   string      // in the image, without a leading slash; folders above it are added
-	Mode   fs.FileMode // permissions; with fs.ModeDir a folder
-	Source string      // the file on this machine that has the content
+	Path   string      // path in the image, without a leading slash; parent directories are added
+	Mode   fs.FileMode // permissions; with fs.ModeDir, the entry is a directory
+	Source string      // the file on this machine that contains the content
 	Text   string      // the content, if there is no Source
-	Link   string      // a symbolic link to this
+	Link   string      // the target of a symbolic link
 }
 
 // Image is the contents and configuration of an image.
@@ -39,10 +39,10 @@ type Image struct {
 	Command    []string
 	User       string
 	Labels     map[string]string
-	Time       time.Time // of all files and of the image
+	Time       time.Time // modification time of all files and of the image
 }
 
-// config is the image's configuration as the runtimes read it.
+// config is the image's configuration as container runtimes read it.
 type config struct {
 	Created      time.Time `json:"created"`
 	Architecture string    `json:"architecture"`
@@ -78,7 +78,7 @@ type manifest struct {
 	Layers   []string `json:"Layers"`
 }
 
-// WriteFile writes the archive to a file: whole or not at all.
+// WriteFile writes the archive to a file, as a whole or not at all.
 func (i *Image) WriteFile(name, architecture string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (i *Image) WriteFile(name, architecture string) error {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is returned
+		_ = os.Remove(f.Name()) // the earlier error is returned
 		return fmt.Errorf("image %s: %w", name, err)
 	}
 	return nil

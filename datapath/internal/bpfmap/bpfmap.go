@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bpfmap gives types to the maps of the kernel, so that the compiler checks which keys and
-// values belong to which map.
+// Package bpfmap gives types to kernel maps, so that the compiler checks which keys and values
+// belong to which map.
 package bpfmap
 
 import (
@@ -23,7 +23,8 @@ type Map[K, V any] struct{ table[K] }
 type PerCPU[K, V any] struct{ table[K] }
 
 // Store holds the entries of a map, in the kernel or in the memory of a test. Keys and values are
-// pointers, or slices in batches and for per-CPU values. Errors are those of [ebpf.Map].
+// passed as pointers, or as slices in batches and for per-CPU values. Errors are those of
+// [ebpf.Map].
 type Store interface {
 	Lookup(key, value any) error
 	Update(key, value any, flags ebpf.MapUpdateFlags) error
@@ -43,7 +44,8 @@ type Iterating interface {
 	Err() error
 }
 
-// Cursor is a position between two entries of a map; its zero value is before the first.
+// Cursor is a position between two entries of a map; the zero value is the position before the
+// first entry.
 type Cursor struct {
 	kernel ebpf.MapBatchCursor
 	Next   int // of a [Store] in memory: the index of the next entry
@@ -66,7 +68,7 @@ func (m inKernel) Iterate() Iterating { return m.Map.Iterate() }
 // table has the methods of all maps.
 type table[K any] struct{ store Store }
 
-// Raw returns the map in the kernel without types; nil: it is not in the kernel.
+// Raw returns the kernel map without types; nil: the map is not in the kernel.
 func (t *table[K]) Raw() *ebpf.Map {
 	m, _ := t.store.(inKernel)
 	return m.Map
@@ -75,7 +77,7 @@ func (t *table[K]) Raw() *ebpf.Map {
 // MaxEntries returns the maximum number of entries.
 func (t *table[K]) MaxEntries() uint32 { return t.store.MaxEntries() }
 
-// Delete deletes the entry of a key. A missing entry is no error.
+// Delete deletes the entry of a key. A missing entry is not an error.
 func (t *table[K]) Delete(key K) error {
 	_, err := found(t.store.Delete(&key))
 	return err
@@ -98,17 +100,17 @@ func (t *table[K]) put(key K, value any) (err error) {
 	return err
 }
 
-// Bind makes m the map. Its keys and values must have the size of K and V; otherwise every use is
-// an error.
+// Bind makes t use the kernel map m. The keys and values of m must have the sizes of K and V;
+// otherwise every use returns an error.
 func (t *table[K]) Bind(m *ebpf.Map) { t.store = inKernel{m} }
 
-// BindStore makes s the map.
+// BindStore makes t use the store s.
 func (t *table[K]) BindStore(s Store) { t.store = s }
 
 // Lookup reads the value of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
 func (t *Map[K, V]) Lookup(key K, value *V) error { return t.store.Lookup(&key, value) }
 
-// Find is Lookup, and reports whether the key exists.
+// Find is like Lookup, but returns false if the key does not exist.
 func (t *Map[K, V]) Find(key K, value *V) (bool, error) { return found(t.store.Lookup(&key, value)) }
 
 // Put sets the value of a key. While the kernel has no memory for the entry, it retries for up to a
@@ -151,8 +153,8 @@ func (t *Map[K, V]) Batches(each func(keys []K, values []V) error) error {
 	}
 }
 
-// Iterate returns an iterator over the entries. It is for maps that cannot be read in batches, and
-// for small ones.
+// Iterate returns an iterator over the entries. It is for small maps, and for maps that cannot be
+// read in batches.
 func (t *Map[K, V]) Iterate() *Iterator[K, V] { return &Iterator[K, V]{t.store.Iterate()} }
 
 // Iterator reads one entry at a time.
@@ -167,7 +169,7 @@ func (i *Iterator[K, V]) Err() error { return i.raw.Err() }
 // Lookup reads the values of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.
 func (t *PerCPU[K, V]) Lookup(key K, values *[]V) error { return t.store.Lookup(&key, values) }
 
-// Find is Lookup, and reports whether the key exists.
+// Find is like Lookup, but returns false if the key does not exist.
 func (t *PerCPU[K, V]) Find(key K, values *[]V) (bool, error) {
 	return found(t.store.Lookup(&key, values))
 }

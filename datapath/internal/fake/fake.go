@@ -25,7 +25,7 @@ var ErrInjected = errors.New("injected failure")
 type Options struct {
 	Tables datapath.Tables // zero sizes: [datapath.DefaultTables]
 	// Faults is the share of calls that fail, from 0 to 1. Half of the failed changes take effect
-	// nevertheless, as if a process died half way.
+	// nevertheless, as if a process died halfway.
 	Faults float64
 	Seed   uint64 // for the faults
 	// Device finds the device of a port; false: the device does not exist. Nil: devices of this
@@ -116,7 +116,7 @@ func New(o Options) *DataPlane {
 	return d
 }
 
-// lookUp finds devices of this process's own network namespace.
+// lookUp finds devices in this process's own network namespace.
 func lookUp(p datapath.Port) (datapath.PortState, bool) {
 	if p.Switch {
 		return datapath.PortState{}, false

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// PodLinks keeps the links of pods in memory. It is safe for concurrent use.
+// PodLinks keeps the pod links in memory. It is safe for concurrent use.
 type PodLinks struct {
 	faults *faults
 
@@ -37,7 +37,7 @@ func NewPodLinks(o Options) *PodLinks {
 	return &PodLinks{faults: newFaults(o.Faults, o.Seed), links: map[string]PodState{}, listeners: map[Socket][]netip.Addr{}}
 }
 
-// SetForeign sets which devices of other programs exist.
+// SetForeign sets which of other programs' devices exist.
 func (f *PodLinks) SetForeign(devices ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

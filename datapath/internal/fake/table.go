@@ -20,7 +20,7 @@ import (
 type table[K cmp.Ordered, V any] struct {
 	faults *faults
 	kind   string
-	// admit refuses a change, or accounts for it. old is nil for a new row, wanted for a removed
+	// admit rejects a change, or accounts for it. old is nil for a new row, wanted for a removed
 	// one.
 	admit func(old, wanted *V) error
 	busy  atomic.Bool

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIP are the sysctls of br_netfilter that make bridged frames pass the IP rules.
+// callIP are the sysctls of br_netfilter that make bridged frames pass through the IP rules.
 var callIP = []string{"/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"}
 
 // The corresponding attributes of a single bridge: IFLA_BR_NF_CALL_IPTABLES and its IPv6 twin.
@@ -24,7 +24,7 @@ const (
 	bridgeCallIPv6 = 37
 )
 
-// bridgesCallIP reports whether bridged frames pass the IP rules.
+// bridgesCallIP reports whether bridged frames pass through the IP rules.
 func bridgesCallIP() (bool, error) {
 	loaded := false
 	for _, file := range callIP {
@@ -46,7 +46,7 @@ func bridgesCallIP() (bool, error) {
 	return aBridgeCallsIP()
 }
 
-// aBridgeCallsIP reports whether the frames of at least one bridge pass the IP rules.
+// aBridgeCallsIP reports whether the frames of at least one bridge pass through the IP rules.
 func aBridgeCallsIP() (bool, error) {
 	links, err := list(unix.NETLINK_ROUTE, unix.RTM_GETLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
 	if err != nil {

@@ -71,7 +71,7 @@ func legacyTables() (found []finding, err error) {
 	return found, nil
 }
 
-// table finds the chains of a table whose rules, or policy that drops, forwarded packets pass.
+// table finds the chains of a table in which forwarded packets meet rules, or a policy that drops.
 func (f iptables) table(name string) (found []finding, err error) {
 	fd, err := unix.Socket(f.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -126,7 +126,8 @@ func (f iptables) entries(fd int, name string, size uint32) ([]byte, error) {
 	b := make([]byte, header+int(size))
 	copy(b, name)
 	binary.NativeEndian.PutUint32(b[tableNameSize:], size)
-	// If the size has changed meanwhile, this fails with EAGAIN, and the next look succeeds.
+	// If the size has changed in the meantime, this fails with EAGAIN, and the next attempt
+	// succeeds.
 	if err := getsockopt(fd, f.level, getEntries, b); err != nil {
 		return nil, err
 	}

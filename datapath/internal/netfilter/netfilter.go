@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netfilter reports whether forwarded packets of a network namespace pass rules: nftables,
-// iptables, ebtables, and IPsec policies. Bypassing these rules would make them ineffective. The
-// package only reads; it ignores the meaning of rules, except for chain policies that drop.
+// Package netfilter reports whether packets that are forwarded in a network namespace pass through
+// rules: nftables, iptables, ebtables, and IPsec policies. Bypassing these rules would make them
+// ineffective. The package only reads; it ignores the meaning of rules, except for chain policies
+// that drop.
 package netfilter
 
 import (
@@ -19,15 +20,15 @@ import (
 
 // State is the state of a namespace's rules.
 type State struct {
-	Routed  bool   // rules, or policies, that routed packets pass
-	Bridged bool   // rules that bridged frames pass
+	Routed  bool   // rules, or policies, that routed packets pass through
+	Bridged bool   // rules that bridged frames pass through
 	Why     string // such as "nftables: chain inet filter forward has 3 rules"; empty: no rules
 }
 
-// finding is one set of rules or policies that packets pass.
+// finding is one set of rules or policies that packets pass through.
 type finding struct {
 	routed, bridged bool
-	ip              bool // bridged frames pass it as well if br_netfilter is enabled
+	ip              bool // bridged frames pass through it as well if br_netfilter is enabled
 	why             string
 	drops           string // the chain, if its policy drops routed packets
 }
@@ -68,22 +69,22 @@ func Drops() (chains []string, err error) {
 	return chains, nil
 }
 
-// Changes without a notification are polled every second. After a notification follows a pause,
-// longer if reading takes long, so that a stream of changes does not keep the CPU busy. Messages
-// can be lost, so everything is reread periodically.
+// Changes without a notification are polled every second. A notification is followed by a pause,
+// which is longer if reading takes long, so that a stream of changes does not keep the CPU busy.
+// Messages can be lost, so everything is reread periodically.
 const (
 	pollInterval  = time.Second
 	pauseMin      = 50 * time.Millisecond
 	pauseMax      = 900 * time.Millisecond
-	pauseTimes    = 9 // as long as reading took
+	pauseTimes    = 9 // the pause is this many times as long as reading took
 	rereadEvery   = 30
 	messageGroups = 2
 )
 
 // Watch calls changed with the state of the namespace ns, a file descriptor that must stay open,
-// and again within a second or two after each change, from one goroutine. It returns when changed
-// has returned for the first time; stop ends the watch. If the rules of a namespace cannot be read,
-// it is treated as having rules: failed is called with the reason, once.
+// and then within a second or two after each change; all calls come from one goroutine. Watch
+// returns when the first call of changed has returned; stop ends the watch. If the rules of a
+// namespace cannot be read, it is treated as having rules: failed is called with the reason, once.
 func Watch(ns int, changed func(State), failed func(error)) (stop func(), err error) {
 	w := &watcher{changed: changed, failed: failed, stale: true}
 	if w.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -122,11 +123,11 @@ func Watch(ns int, changed func(State), failed func(error)) (stop func(), err er
 type watcher struct {
 	changed func(State)
 	failed  func(error)
-	end     int // an eventfd that is readable once ended
+	end     int // an eventfd that becomes readable when the watch ends
 	ended   atomic.Bool
 	sockets []int // that receive notifications of changes
 	found   []finding
-	stale   bool // found must be reread
+	stale   bool // found is out of date
 	known   bool // changed was called with state
 	failing bool
 	state   State
@@ -188,7 +189,7 @@ func (w *watcher) run() {
 	}
 }
 
-// pause waits, even if a notification arrives meanwhile.
+// pause waits, even if a notification arrives in the meantime.
 func (w *watcher) pause(limit time.Duration) {
 	end := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	for deadline := time.Now().Add(limit); !w.ended.Load() && time.Now().Before(deadline); {
@@ -221,8 +222,8 @@ func (w *watcher) await(limit time.Duration) (received bool) {
 	return false
 }
 
-// drain reads and discards all messages of a socket. An error that reports lost messages counts as
-// one.
+// drain reads and discards all messages from a socket. An error that reports lost messages counts
+// as a message.
 func drain(fd int) (any bool) {
 	var b [1 << 14]byte
 	for {

@@ -50,7 +50,8 @@ func watch(t *testing.T) *watched {
 	return w
 }
 
-// call sets whether bridged frames pass the IP rules; false: the kernel has no such setting.
+// call sets whether bridged frames pass through the IP rules; false: the kernel has no such
+// setting.
 func (w *watched) call(value string) (set bool) {
 	w.t.Helper()
 	w.ns.Do(w.t, func() error {
@@ -163,7 +164,7 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// TestIPTables: rules and policies of iptables are reported, for both of its implementations.
+// TestIPTables: rules and policies are reported for both implementations of iptables.
 func TestIPTables(t *testing.T) {
 	for name, why := range map[string][2]string{
 		"iptables-legacy":  {"iptables: chain FORWARD of table filter has rules", "iptables: chain FORWARD of table filter has the policy DROP"},
@@ -196,7 +197,7 @@ func TestIPTables(t *testing.T) {
 	}
 }
 
-// TestIPsec: policies for outgoing or forwarded packets are reported, others are not.
+// TestIPsec: policies for outgoing or forwarded packets are reported; others are not.
 func TestIPsec(t *testing.T) {
 	w := watch(t)
 	need(t, "ip")
@@ -217,7 +218,7 @@ func TestIPsec(t *testing.T) {
 }
 
 // TestBridgesThatCallIP: if br_netfilter is enabled, for all bridges or for one, bridged frames
-// pass the IP rules.
+// pass through the IP rules.
 func TestBridgesThatCallIP(t *testing.T) {
 	w := watch(t)
 	w.nft("add table ip t\nadd chain ip t c { type filter hook forward priority 0; policy drop; }")
@@ -234,7 +235,7 @@ func TestBridgesThatCallIP(t *testing.T) {
 	w.expect("no longer either", true, false, "policy drop")
 }
 
-// TestStateOf: if br_netfilter is enabled, bridged frames pass the IP rules; long lists are
+// TestStateOf: if br_netfilter is enabled, bridged frames pass through the IP rules; long lists are
 // abbreviated.
 func TestStateOf(t *testing.T) {
 	ip := finding{routed: true, ip: true, why: "a"}

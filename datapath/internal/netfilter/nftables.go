@@ -26,7 +26,7 @@ const (
 	attributeType = 0x3fff // without the flags
 )
 
-// chainFamilies are the families whose hooks forwarded packets pass.
+// chainFamilies are the families whose hooks forwarded packets pass through.
 var chainFamilies = map[uint8]struct {
 	name  string
 	hooks map[uint32]string

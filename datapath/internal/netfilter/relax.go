@@ -41,7 +41,7 @@ const (
 )
 
 // Relax makes the kernel's connection tracking in the calling thread's namespace accept packets of
-// connections that bypassed it so far, even outside the TCP window that it has recorded.
+// connections that have bypassed it so far, even outside the TCP window that it has recorded.
 // Connections that it does not track stay untracked. Relax stops at the given time, and returns the
 // remaining connections.
 func Relax(all []Connection, until time.Time) (rest []Connection, err error) {

@@ -19,7 +19,7 @@ import (
 // ifaProto is IFA_PROTO: the owner of an address. Kernels before 5.18 ignore it.
 const ifaProto = 11
 
-// addressUpdate brings the addresses of a device to the wanted ones, and restores the connected
+// addressUpdate makes the addresses of a device match the wanted ones, and restores the connected
 // routes of our addresses. An address that another program set is kept, and satisfies the
 // configuration.
 type addressUpdate struct {
@@ -31,7 +31,7 @@ type addressUpdate struct {
 	change func(what string, f func() error) error
 }
 
-// addresses brings the addresses of the bridge to the wanted ones.
+// addresses makes the addresses of the bridge match the wanted ones.
 func (u *bridgeUpdate) addresses() error {
 	a := &addressUpdate{s: u.s, link: u.bridge, wanted: u.value.Addresses, ours: &u.record.Addresses, note: u.note, change: u.change}
 	return a.run()

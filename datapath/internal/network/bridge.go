@@ -21,7 +21,7 @@ import (
 // defaultAgeing is the kernel's default.
 const defaultAgeing = 300 * time.Second
 
-// clockTick is the unit in which the kernel counts the ageing of a bridge.
+// clockTick is the unit of the kernel's ageing time of a bridge.
 const clockTick = 10 * time.Millisecond
 
 // bridgeUpdate brings one bridge to the wanted state, or (dry) reports whether it has that state.
@@ -53,7 +53,7 @@ func (u *bridgeUpdate) change(what string, f func() error) error {
 	return nil
 }
 
-// note records in the journal what becomes ours, before the change is made.
+// note records in the journal what will become ours, before the change is made.
 func (u *bridgeUpdate) note() error {
 	if u.dry || u.removing {
 		return nil
@@ -133,8 +133,8 @@ func (u *bridgeUpdate) make() error {
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = u.value.Device
-	// Otherwise the bridge would use the MAC of one of its ports, and its MAC would change with
-	// them.
+	// Otherwise the bridge would use the MAC of one of its ports, and change its own whenever its
+	// ports change.
 	attrs.HardwareAddr = macOf(u.n.cfg, u.value.Device)
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if u.value.VLANFiltering {
@@ -169,7 +169,7 @@ func filters(link netlink.Link) bool {
 	return ok && b.VlanFiltering != nil && *b.VlanFiltering
 }
 
-// settings brings the settings of the bridge itself to the wanted ones.
+// settings makes the settings of the bridge itself match the wanted ones.
 func (u *bridgeUpdate) settings() error {
 	b, attrs := u.bridge.(*netlink.Bridge), u.bridge.Attrs()
 	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs()}
@@ -236,7 +236,7 @@ func (u *bridgeUpdate) ageing() uint32 {
 	return uint32(d / clockTick)
 }
 
-// mtu runs after the ports are attached, which makes the kernel lower the MTU.
+// mtu runs after the ports are attached, because attaching them makes the kernel lower the MTU.
 func (u *bridgeUpdate) mtu() error {
 	if u.value.MTU == 0 || u.bridge.Attrs().MTU == u.value.MTU && u.dry {
 		return nil

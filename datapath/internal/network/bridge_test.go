@@ -66,7 +66,7 @@ func TestBridge(t *testing.T) {
 	}
 	r.reach(a, "10.71.0.3:4660")
 
-	// After a restart, with one port, address and setting less.
+	// After a restart, with one port, one address and one setting fewer.
 	r.restart()
 	want.Ports, want.Addresses, want.Ageing = want.Ports[:1], prefixes("10.71.0.1/24"), 0
 	r.bridge("lan", want)
@@ -110,7 +110,7 @@ func TestBridgeRepair(t *testing.T) {
 }
 
 // TestLocalRouteEndsWithAddress restores the local route of an IPv6 address on a bridge that
-// existed before. The kernel does not remove the restored route with the address, so we do.
+// already existed. The kernel does not remove the restored route with the address, so we do.
 func TestLocalRouteEndsWithAddress(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
@@ -130,7 +130,7 @@ func TestLocalRouteEndsWithAddress(t *testing.T) {
 	r.has(r.host, "ip link show br0", []string{"br0"})
 }
 
-// TestBridgeExternalChanges: additions of other programs to a bridge of ours stay.
+// TestBridgeExternalChanges: whatever other programs add to one of our bridges is kept.
 func TestBridgeExternalChanges(t *testing.T) {
 	requireIP(t)
 	r := newRig(t, true)
@@ -205,7 +205,7 @@ func TestBridgePortAddedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestBridgeRefused: impossible configurations are refused with the reason, and nothing changes.
+// TestBridgeRefused: impossible configurations are rejected with the reason, and nothing changes.
 func TestBridgeRefused(t *testing.T) {
 	r := newRig(t, true)
 	r.addHost("a", r.host, "p1", "10.71.0.2/24")
@@ -226,7 +226,7 @@ func TestBridgeRefused(t *testing.T) {
 	r.has(r.host, "ip link show master other", []string{"p2"})
 }
 
-// TestBridgeTakenOverByAnother moves a bridge to another object, as in a rename: no port is
+// TestBridgeTakenOverByAnother moves a bridge to a different object, as in a rename: no port is
 // detached and attached again.
 func TestBridgeTakenOverByAnother(t *testing.T) {
 	r := newRig(t, true)

@@ -58,7 +58,7 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 	}
 	record := b.n.journal.bridge(string(name))
 	if record != nil && (record.Device != value.Device || record.Space != s.id) {
-		// The bridge had another device, or its namespace was deleted with everything in it.
+		// The bridge had a different device, or its namespace was deleted with everything in it.
 		if err := b.remove(name, record); err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (r *bridgeRecord) clone() *bridgeRecord {
 	return &c
 }
 
-// port returns the record of our settings of a port, to be changed.
+// port returns the record of our settings for a port; the caller may change it.
 func (r *bridgeRecord) port(device string) *portRecord {
 	p := r.Ports[device]
 	if p == nil {
@@ -130,7 +130,7 @@ func (b *bridges) Delete(_ context.Context, name datapath.BridgeName) error {
 	return b.remove(name, record)
 }
 
-// remove removes everything that record lists as ours, and the record.
+// remove removes everything that its record lists as ours, and then the record.
 func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
 	s, err := b.n.present(record.Space)
 	if err != nil {

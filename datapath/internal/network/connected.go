@@ -21,7 +21,7 @@ import (
 // prefixMetric6 is the metric of the routes that the kernel creates for IPv6 addresses.
 const prefixMetric6 = 256
 
-// multicast6 is the destination of the route by which a device receives multicast packets.
+// multicast6 is the destination of the route through which a device receives multicast packets.
 var multicast6 = netip.MustParsePrefix("ff00::/8")
 
 // connectedRoutes returns the routes that the kernel creates for an address and that we restore:
@@ -56,12 +56,12 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// connect restores missing connected routes of an address of ours that the device already has. The
-// kernel creates them with the address, but not again if another program deletes them.
+// connect restores the missing connected routes of one of our addresses that the device already
+// has. The kernel creates them with the address, but not again if another program deletes them.
 func (u *addressUpdate) connect(p netip.Prefix) error {
 	a := u.link.Attrs()
 	if a.Flags&net.FlagUp == 0 || p.Addr().Is6() && a.Flags&net.FlagRunning == 0 {
-		return nil // the kernel creates them when it is up
+		return nil // the kernel creates them when the device is up
 	}
 	var problems []error
 	for _, wanted := range connectedRoutes(a.Index, p) {
@@ -104,7 +104,8 @@ func (s *space) routesTo(wanted *netlink.Route) ([]netlink.Route, error) {
 	return slices.DeleteFunc(list, func(r netlink.Route) bool { return r.Dst == nil || r.Dst.String() != to }), nil
 }
 
-// addConnected adds a connected route as the kernel does: after an existing one of another device.
+// addConnected adds a connected route as the kernel does: after an existing one through a different
+// device.
 func (s *space) addConnected(wanted *netlink.Route) error {
 	err := s.nl.RouteAdd(wanted)
 	if !errors.Is(err, unix.EEXIST) {
@@ -122,8 +123,8 @@ func (s *space) addConnected(wanted *netlink.Route) error {
 	return s.nl.RouteAppend(wanted)
 }
 
-// connects reports whether a message reports the deletion or replacement of a route that one of our
-// addresses needs.
+// connects reports whether a message announces the deletion or replacement of a route that one of
+// our addresses needs.
 func (s *space) connects(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
@@ -144,7 +145,7 @@ func (s *space) connects(m syscall.NetlinkMessage) bool {
 	return ours
 }
 
-// noteConnected records the routes that the kernel creates for address p, for connects.
+// noteConnected records, for use by connects, the routes that the kernel creates for address p.
 func (s *space) noteConnected(p netip.Prefix) {
 	s.connected.Store(p.Masked(), true)
 	s.connected.Store(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()), true)
@@ -156,8 +157,8 @@ func (s *space) noteConnected(p netip.Prefix) {
 // localPatience limits how long awaitLocal waits; it usually takes less than a millisecond.
 const localPatience = 200 * time.Millisecond
 
-// awaitLocal waits until the kernel has created the local route of a new IPv6 address, in a work
-// queue. Otherwise the next check would consider the route deleted.
+// awaitLocal waits until the kernel has created the local route of a new IPv6 address, which it
+// does in a work queue. Otherwise the next check would consider the route deleted.
 func (s *space) awaitLocal(index int, p netip.Prefix) {
 	local := connectedRoutes(index, p)[0]
 	for end := time.Now().Add(localPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {

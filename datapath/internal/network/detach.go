@@ -25,8 +25,8 @@ func Present(cfg datapath.Config) bool {
 	return !errors.Is(err, fs.ErrNotExist) || !isHost(cfg) && there
 }
 
-// Detach removes all that is ours: routes, addresses, bridges, the link between host and switch,
-// and the network namespace, unless they existed before us. A missing item is no error.
+// Detach removes everything that is ours: routes, addresses, bridges, the link between host and
+// switch, and the network namespace, unless they existed before us. A missing item is no error.
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +61,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	return nil
 }
 
-// removeAll removes every route and bridge, and our settings of other devices, according to the
+// removeAll removes every route and bridge, and our settings on other devices, according to the
 // journal.
 func (n *Network) removeAll(ctx context.Context) error {
 	err := deleteAll(ctx, n.log, n.routes, "route", "route removed")
@@ -83,8 +83,8 @@ func (n *Network) removeAll(ctx context.Context) error {
 	return err
 }
 
-// deleteAll deletes all rows of a table, up to the first failure. Unless done is empty, it is
-// logged for each row.
+// deleteAll deletes all rows of a table, up to the first failure. The message done, unless empty,
+// is logged for each row.
 func deleteAll[K ~string, V any](ctx context.Context, log *slog.Logger, t datapath.Table[K, V], what, done string) error {
 	for name, err := range t.Keys(ctx) {
 		if err == nil {
@@ -138,8 +138,8 @@ func (n *Network) removeSwitch() error {
 	return nil
 }
 
-// warnOfDevices names the devices of other programs that are deleted with the switch's namespace:
-// all except physical devices, which return to the host.
+// warnOfDevices names other programs' devices that are deleted with the switch's namespace: all
+// except physical devices, which return to the host.
 func (n *Network) warnOfDevices() {
 	links, err := dump.Retry(n.sw.nl.LinkList)
 	if err != nil {

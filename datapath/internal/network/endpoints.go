@@ -27,7 +27,7 @@ type endpoints struct {
 	routed map[string]bool                             // that may have routes; nil: not known yet
 }
 
-// endpointRecord is the device that we attached to a bridge.
+// endpointRecord describes a device that we attached to a bridge.
 type endpointRecord struct {
 	Space  spaceID `json:"space"`
 	Device string  `json:"device"`
@@ -40,8 +40,8 @@ func (n *Network) Endpoints() datapath.Table[datapath.EndpointName, datapath.End
 	return n.endpoints
 }
 
-// Update implements [datapath.Table]. Only here is the device set up, so nothing arrives by it
-// before.
+// Update implements [datapath.Table]. The device is not set up before this, so nothing arrives
+// through it earlier.
 func (e *endpoints) Update(ctx context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
 	if err := e.join(name, value); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (e *endpoints) release(record *endpointRecord) error {
 	if err != nil || link == nil || link.Attrs().Index != record.Index || link.Attrs().MasterIndex != record.Bridge {
 		return err
 	}
-	// Set down, because it is about to lose its source guard.
+	// Set the device down, because it is about to lose its source guard.
 	if err := s.nl.LinkSetDown(link); err != nil && !isAbsent(err) {
 		return fmt.Errorf("device %q: set it down: %w", record.Device, err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// The ports of pods, and the port of the link to the host, have static FDB entries in their bridge,
-// which no frame can move to another port (sticky). The ports of pods learn nothing. So a forged
+// The pods' ports, and the port of the link to the host, have static FDB entries in their bridge,
+// which no frame can move to another port (sticky). The pods' ports learn nothing. So a forged
 // source MAC neither diverts another host's frames nor fills the FDB, even if the source guard did
 // not drop the frame. On a bridge with VLAN filtering, where an entry belongs to one VLAN, only the
 // source guard protects.
@@ -31,7 +31,7 @@ type fdbEntry struct {
 	flags uint8
 }
 
-// pinned reports whether the entry is at port and no frame can move it.
+// pinned reports whether the entry points to port and no frame can move it.
 func (e *fdbEntry) pinned(port int) bool {
 	return e != nil && e.port == port && e.state&unix.NUD_NOARP != 0 && e.flags&ntfSticky != 0
 }
@@ -103,7 +103,7 @@ func (s *space) learns(port int) (bool, error) {
 	return len(b) == 0 || b[0] != 0, nil
 }
 
-// checkMAC refuses an endpoint's MAC if it belongs to the switch or to the host's end of the link:
+// checkMAC rejects an endpoint's MAC if it belongs to the switch or to the host's end of the link:
 // otherwise the endpoint would receive their frames.
 func (n *Network) checkMAC(s *space, port, bridge netlink.Link, mac net.HardwareAddr) error {
 	taken := func(by string) error {
@@ -132,7 +132,7 @@ func (n *Network) checkMAC(s *space, port, bridge netlink.Link, mac net.Hardware
 	return taken("another device of the switch")
 }
 
-// isPinned reports whether the port of an endpoint is configured as by secure.
+// isPinned reports whether the port of an endpoint is configured as secure does it.
 func (s *space) isPinned(port, bridge netlink.Link, mac net.HardwareAddr) (bool, error) {
 	index := port.Attrs().Index
 	entry, err := s.fdbEntry(bridge.Attrs().Index, mac)

@@ -18,14 +18,14 @@ import (
 	"sync"
 )
 
-// journalName is the file in the daemon's folder of state.
+// journalName is the file in the daemon's state directory.
 const journalName = "network.journal"
 
 // journal records which objects of the kernel's own forwarding are ours, because the kernel mostly
 // cannot report that. It has one line for each change, written before the kernel is changed. If the
 // daemon is killed, the journal may name changes that were never made, but never lacks a change
-// that was made. It is void after the next boot, because the kernel's network state does not
-// survive one, so single lines are not synced.
+// that was made. It becomes void at the next boot, because the kernel's network state does not
+// survive a reboot; so single lines are not synced.
 //
 // If the journal cannot be written (a full or read-only file system), the network continues with
 // the records in memory, [journal.problem] reports the error, and each further note tries to
@@ -97,7 +97,7 @@ type tunnelRecord struct {
 	Space  spaceID `json:"space"`
 }
 
-// line is one change of the journal; a line with only a name deletes the record.
+// line is one change in the journal; a line with only a name deletes the record.
 type line struct {
 	Boot     string          `json:"boot,omitempty"` // the first line has nothing else
 	Kind     string          `json:"kind,omitempty"`
@@ -117,7 +117,7 @@ const (
 	kindTunnel   = "tunnel"
 )
 
-// bootID returns the boot ID, which differs after each boot.
+// bootID returns the boot ID, which is different after each boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
@@ -152,7 +152,7 @@ func readJournal(dir string) (records, error) {
 	return records, lines.Err()
 }
 
-// count returns the number of lines of the shortest journal.
+// count returns the number of lines in the shortest journal with these records.
 func (r *records) count() int {
 	return len(r.Bridges) + len(r.Routes) + len(r.Links) + len(r.Endpoints) + len(r.Tunnels)
 }
@@ -212,7 +212,8 @@ func openJournal(dir string) (*journal, error) {
 
 func (j *journal) path() string { return filepath.Join(j.dir, journalName) }
 
-// whole returns the shortest journal. Equal journals are equal texts.
+// whole returns the shortest journal with the current records. Equal records result in identical
+// text.
 func (j *journal) whole() ([]byte, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -239,7 +240,7 @@ func (j *journal) whole() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// rewrite writes the journal anew; the new file is synced before it takes the journal's name.
+// rewrite writes a new journal file, which is synced before it takes the journal's name.
 func (j *journal) rewrite() error {
 	text, err := j.whole()
 	if err != nil {
@@ -306,8 +307,8 @@ func (j *journal) problem() error {
 	return j.broken
 }
 
-// contains reports whether l is equal to the current records. The caller of note may change maps
-// and lists in a record later, so only records of plain fields can be compared.
+// contains reports whether the record in l equals the current one. The caller of note may later
+// change maps and lists in a record, so only records with plain fields can be compared.
 func (r *records) contains(l line) bool {
 	switch {
 	case l.Kind == kindRoute && l.Route != nil:
@@ -323,7 +324,7 @@ func (r *records) contains(l line) bool {
 	return false
 }
 
-// recordOf returns the record of a name; nil: no record.
+// recordOf returns the record with a name; nil: no record.
 func recordOf[R any](j *journal, current map[string]*R, name string) *R {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lacksRoom reports whether err means that a file that was writable cannot be written for now. The
-// network need not wait for that.
+// lacksRoom reports whether err means that a writable file cannot be written for now. The network
+// need not wait until it can.
 func lacksRoom(err error) bool {
 	for _, lack := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS, unix.EIO, unix.EFBIG} {
 		if errors.Is(err, lack) {
@@ -22,7 +22,7 @@ func lacksRoom(err error) bool {
 	return false
 }
 
-// openSame opens the file at path for appending if its contents are text. It returns nil if the
+// openSame opens the file at path for appending if its contents equal text. It returns nil if the
 // contents differ, or the file cannot be written.
 func openSame(path string, text []byte) (*os.File, error) {
 	content, err := os.ReadFile(path)
@@ -39,8 +39,8 @@ func openSame(path string, text []byte) (*os.File, error) {
 	return f, err
 }
 
-// writeSynced writes and syncs text to a new file and returns it, open. After an error the file may
-// exist.
+// writeSynced writes text to a new file, syncs the file, and returns it open. After an error, the
+// file may exist.
 func writeSynced(path string, text []byte) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

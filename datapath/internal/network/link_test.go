@@ -54,12 +54,12 @@ func TestLink(t *testing.T) {
 	r.link("pods", v)
 	r.has(r.host, "ip address show dev loxi_host", []string{"10.5.1.2/24", "2001:db8:5::2/64", "mtu 1432", "state UP"})
 
-	// The MTU stays until another one is configured.
+	// The MTU stays until a different one is configured.
 	v.MTU = 0
 	r.link("pods", v)
 	r.has(r.host, "ip link show dev loxi_host", []string{"mtu 1432"})
 
-	// After a restart, other settings replace them.
+	// After a restart, different settings replace the old ones.
 	r.restart()
 	r.bridge("b", br0)
 	if names := fmt.Sprint(r.n.journal.link("pods").Addresses); names != "[10.5.1.2/24 2001:db8:5::2/64]" {

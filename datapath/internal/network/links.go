@@ -60,7 +60,7 @@ func (l *links) Update(_ context.Context, name datapath.LinkName, value datapath
 	return (&linkUpdate{n: l.n, s: s, name: name, value: value}).run(record)
 }
 
-// Delete implements [datapath.Table]: it removes our settings of the device.
+// Delete implements [datapath.Table]: it removes our settings from the device.
 func (l *links) Delete(_ context.Context, name datapath.LinkName) error {
 	l.mu.Lock()
 	delete(l.wanted, name)
@@ -72,7 +72,7 @@ func (l *links) Delete(_ context.Context, name datapath.LinkName) error {
 	return l.remove(name, record)
 }
 
-// remove removes everything that record lists as ours, and the record.
+// remove removes everything that its record lists as ours, and then the record.
 func (l *links) remove(name datapath.LinkName, record *linkRecord) error {
 	s, err := l.n.present(record.Space)
 	if err != nil {
@@ -140,7 +140,7 @@ func (u *linkUpdate) change(what string, f func() error) error {
 	return nil
 }
 
-// note records in the journal what becomes ours, before the change is made.
+// note records in the journal what will become ours, before the change is made.
 func (u *linkUpdate) note() error {
 	if u.dry || u.removing {
 		return nil
@@ -176,7 +176,7 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 	return errors.Join(u.mtu(), a.run())
 }
 
-// mtu sets the wanted MTU; with removing, the MTU from before.
+// mtu sets the wanted MTU or, with removing, the previous one.
 func (u *linkUpdate) mtu() error {
 	now, wanted := u.link.Attrs().MTU, u.value.MTU
 	ours := u.record.MTU != 0 && now == u.record.MTU

@@ -67,8 +67,8 @@ func (n *Network) List(_ context.Context, v datapath.NetworkView, inSwitch bool,
 	return p.entries, p.more, err
 }
 
-// openForListing opens a namespace, the host's by its existing handle: the thread may be in another
-// one.
+// openForListing opens a namespace. The host's is opened by its existing handle, because the thread
+// may be in a different namespace.
 func (n *Network) openForListing(name string) (*space, error) {
 	if name != "" {
 		if _, there := namedID(name); !there {
@@ -98,8 +98,8 @@ type page struct {
 	more        bool
 }
 
-// full counts one entry, and reports whether it is outside the page; with stop, all later ones are
-// too.
+// full counts one entry, and reports whether it is outside the page; if stop is set, so are all
+// later entries.
 func (p *page) full() (past, stop bool) {
 	if p.skip > 0 {
 		p.skip--
@@ -112,7 +112,7 @@ func (p *page) full() (past, stop bool) {
 	return false, false
 }
 
-// name returns the name of the device with index, or the number.
+// name returns the name of the device with this index, or the index itself.
 func (p *page) name(index int) string {
 	if l := p.links[index]; l != nil {
 		return l.Attrs().Name

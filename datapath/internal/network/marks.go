@@ -8,8 +8,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Mark returns the alias of devices that this instance created, or its prefix.
+// Mark returns the alias of devices that this instance created, or the prefix of their aliases.
 func Mark(cfg datapath.Config) string { return mark(cfg) }
 
-// MACOf returns the MAC address for the device of that name if this instance creates it.
+// MACOf returns the MAC address that this instance gives to a device of that name.
 func MACOf(cfg datapath.Config, device string) net.HardwareAddr { return macOf(cfg, device) }

@@ -61,7 +61,7 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 	return s, nil
 }
 
-// namedID returns the ID of the namespace with the name; false if none exists.
+// namedID returns the ID of the namespace called name; false if none exists.
 func namedID(name string) (spaceID, bool) {
 	path := filepath.Join(netnsDir, name)
 	var st unix.Stat_t
@@ -92,7 +92,8 @@ func (n *Network) makeSwitch() error {
 }
 
 // MakeSwitch creates the network namespace of the switch under the name that ip netns uses. If the
-// namespace exists and is ours, it restores its sysctls; any other namespace stays unchanged.
+// namespace exists and is ours, MakeSwitch restores its sysctls; any other namespace stays
+// unchanged.
 func MakeSwitch(cfg datapath.Config) error {
 	if isHost(cfg) {
 		return nil
@@ -128,7 +129,7 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// prepareNetnsDir makes the folder as ip netns does: mounts in it propagate to other mount
+// prepareNetnsDir creates the directory as ip netns does: mounts in it propagate to other mount
 // namespaces, and so do unmounts.
 func prepareNetnsDir() error {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
@@ -152,8 +153,8 @@ func prepareNetnsDir() error {
 	return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
 }
 
-// onNewNamespace runs f on a thread in a network namespace of its own, which ends with f unless f
-// keeps a reference to it.
+// onNewNamespace runs f on a thread in a network namespace of its own, which vanishes when f
+// returns unless f keeps a reference to it.
 func onNewNamespace(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -168,8 +169,8 @@ func onNewNamespace(f func() error) error {
 }
 
 // switchSysctls configure forwarding in the namespace. A new namespace inherits some of the host's
-// settings. The reverse-path filter is off because replies may take another path through bridges
-// and tunnels.
+// settings. The reverse-path filter is off because replies may take a different path through
+// bridges and tunnels.
 var switchSysctls = map[string]string{
 	"net/ipv4/ip_forward":                  "1",
 	"net/ipv4/conf/all/rp_filter":          "0",
@@ -181,7 +182,7 @@ var switchSysctls = map[string]string{
 	"net/ipv6/conf/all/accept_ra":          "0",
 	"net/ipv6/conf/default/accept_ra":      "0",
 	// A bridge solicits pods with its link-local address, which must be usable at once, not a
-	// second or two after its first port.
+	// second or two after the bridge gets its first port.
 	"net/ipv6/conf/all/accept_dad":     "0",
 	"net/ipv6/conf/default/accept_dad": "0",
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package network configures the kernel's own forwarding by netlink: the network namespace of the
-// switch, the link between it and the host, bridges and routes. It forwards no packet itself, holds
-// no desired state except the values of the last updates, and changes neither firewall rules nor
-// anything that other programs created.
+// Package network configures the kernel's own forwarding through netlink: the network namespace of
+// the switch, the link between it and the host, bridges and routes. It forwards no packet itself,
+// holds no desired state except the values of the last updates, and changes neither firewall rules
+// nor anything that other programs created.
 package network
 
 import (
@@ -45,18 +45,18 @@ type Network struct {
 	signals   *signals
 	repairs   atomic.Uint64 // of state outside the tables
 
-	mu        sync.Mutex // of the following
+	mu        sync.Mutex // guards the following
 	host      *space
 	sw        *space          // of the switch; nil: does not exist, or is not needed
 	ports     map[string]bool // that need the switch
 	asked     time.Time
 	linked    bool   // the link between host and switch existed in this run
-	linkError string // error of the link between host and switch; logged once
+	linkError string // error about the link between host and switch; logged once
 }
 
 var _ datapath.Network = (*Network)(nil)
 
-// Open reads the records of an earlier run, and changes nothing.
+// Open reads the records from an earlier run, and changes nothing.
 func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); err != nil {
@@ -77,7 +77,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	return n, nil
 }
 
-// Problems returns messages about faults of the network that are not in the status of an object.
+// Problems returns messages about network faults that are not in the status of an object.
 func (n *Network) Problems() []string {
 	if err := n.journal.problem(); err != nil {
 		return []string{"the record of our network objects is in memory only: after a restart they would count as another program's: " + err.Error()}
@@ -211,8 +211,8 @@ func (n *Network) done(s *space) {
 	}
 }
 
-// present returns the space with id if it still exists, to be released by done. It never creates
-// one; nil: it does not exist.
+// present returns the space with the given id if it still exists, to be released by done. It never
+// creates one; nil: it does not exist.
 func (n *Network) present(id spaceID) (s *space, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

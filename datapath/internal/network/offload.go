@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sctpSegmentation is the feature by which the kernel leaves SCTP segmentation to a device.
+// sctpSegmentation is the feature with which the kernel leaves SCTP segmentation to a device.
 const sctpSegmentation = "tx-sctp-segmentation"
 
 // cutSCTP makes the kernel segment SCTP packets before they reach the device of a tunnel: programs
-// can encapsulate unsegmented packets of TCP and UDP only. A kernel without this netlink setting
-// stays unchanged.
+// can encapsulate only unsegmented TCP and UDP packets. A kernel without this netlink setting stays
+// unchanged.
 func (s *space) cutSCTP(device string) error {
 	handle, err := netlink.NewHandleAt(s.ns, unix.NETLINK_GENERIC)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// tendLink ensures the link between host and switch: a veth with one end in the host. An existing
-// link is used, whichever program created it. n.mu is held.
+// tendLink ensures that the link between host and switch exists: a veth with one end in the host.
+// An existing link is used, whichever program created it. n.mu is held.
 func (n *Network) tendLink(s *space) error {
 	err := n.ensureLink(s)
 	text := ""

@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// peers is the table of peers, restricted to the kernel's own forwarding: a route to each prefix,
-// in the switch through the device of the tunnel, or without a tunnel in the host's namespace
-// through the peer's address.
+// peers is the table of peers, restricted to the kernel's own forwarding: a route to each prefix.
+// With a tunnel, the route is in the switch and leads through the tunnel's device; without one, it
+// is in the host's namespace and leads through the peer's address.
 type peers struct{ n *Network }
 
 // routes returns the routes to a peer.
@@ -31,7 +31,7 @@ func (p peers) routes(name datapath.PeerName, value datapath.Peer) (map[datapath
 		device = t.Device
 	}
 	if value.Here {
-		return all, nil // pods of this node are on link
+		return all, nil // pods on this node are on-link
 	}
 	for _, prefix := range value.Prefixes {
 		r := datapath.Route{Prefix: prefix, Switch: value.Tunnel != ""}
@@ -49,7 +49,8 @@ func (p peers) routes(name datapath.PeerName, value datapath.Peer) (map[datapath
 	return all, nil
 }
 
-// mtuTo returns the MTU of a route to a prefix; 0: none of its own. The minimum for IPv6 is 1280.
+// mtuTo returns the MTU of a route to a prefix; 0: the route has no MTU of its own. The minimum for
+// IPv6 is 1280.
 func mtuTo(mtu int, prefix netip.Prefix) uint32 {
 	const least6 = 1280
 	if mtu != 0 && prefix.Addr().Is6() {

@@ -118,7 +118,7 @@ func (u *bridgeUpdate) defaultVLANs() []uint16 {
 	return nil
 }
 
-// enslave makes link a port. A port that is down carries no traffic, so it is set up, but only
+// enslave makes link a port. A port that is down carries no traffic, so it is set up, and only
 // here.
 func (u *bridgeUpdate) enslave(link netlink.Link) error {
 	if err := u.note(); err != nil {
@@ -174,7 +174,7 @@ func each(ranges []datapath.VLANRange, f func(uint16)) {
 	}
 }
 
-// setVLANs brings the VLANs of a port to the wanted ones. It adds before it removes, so that a
+// setVLANs makes the VLANs of a port match the wanted ones. It adds before it removes, so that a
 // VLAN that stays is never missing.
 func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, record *portRecord, self bool) error {
 	wanted := vlansOf(p)
@@ -263,7 +263,7 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 	return nil
 }
 
-// release removes our settings of a port, or the port itself if we attached it.
+// release removes our settings from a port, or the port itself if we attached it.
 func (u *bridgeUpdate) release(device string) error {
 	record := u.record.Ports[device]
 	err := u.change("release port "+device, func() error {

@@ -51,7 +51,7 @@ func newRig(t *testing.T, merged bool) *rig {
 	return r
 }
 
-// open opens the Network, as the daemon does at its start.
+// open opens the Network, as the daemon does at startup.
 func (r *rig) open() {
 	r.t.Helper()
 	r.host.Do(r.t, func() (err error) {
@@ -114,7 +114,7 @@ func (r *rig) route(name datapath.RouteName, v datapath.Route) {
 	}
 }
 
-// wantAbsent requires err to wrap ErrAbsent and to contain what.
+// wantAbsent checks that err wraps ErrAbsent and contains the text in what.
 func (r *rig) wantAbsent(err error, what string) {
 	r.t.Helper()
 	if !errors.Is(err, datapath.ErrAbsent) || !strings.Contains(err.Error(), what) {
@@ -136,7 +136,7 @@ func haveIP() bool {
 	return err == nil
 }
 
-// has requires the output of a command to contain all of want and none of lacks.
+// has checks that the output of a command contains all of want and none of lacks.
 func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string) {
 	r.t.Helper()
 	words := strings.Fields(command)
@@ -195,7 +195,7 @@ func (r *rig) addHost(name string, to *testnet.NS, device string, addrs ...strin
 	return ns
 }
 
-// reach requires an echo of a datagram from one host to another.
+// reach checks that one host receives an echo of a datagram from the other.
 func (r *rig) reach(from *testnet.NS, target string) {
 	r.t.Helper()
 	if _, err := testtraffic.TalkUDP(from, "", target, []byte("a datagram")); err != nil {

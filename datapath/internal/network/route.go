@@ -28,8 +28,8 @@ var routeTypes = map[datapath.RouteType]int{
 }
 
 // buildRoute returns the wanted entry, without the next hops whose device is missing or down, or
-// that are addresses of the node (isOwn); missing reports those. Without any next hop, entry is
-// nil.
+// that are addresses of the node (isOwn); missing describes the omitted ones. If no next hop
+// remains, entry is nil.
 func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) bool) (entry *netlink.Route, missing, err error) {
 	p := v.Prefix.Masked()
 	entry = &netlink.Route{
@@ -146,7 +146,7 @@ func keyOfEntry(x *netlink.Route) (routeKey, bool) {
 	return k, ok && x.Tos == 0
 }
 
-// keyOfMessage is the same as keyOfEntry, for a raw message.
+// keyOfMessage is like keyOfEntry, but for a raw message.
 func keyOfMessage(x *nl.RtMsg, attrs []syscall.NetlinkRouteAttr) (k routeKey, ok bool) {
 	ip := netip.IPv4Unspecified()
 	if x.Family == unix.AF_INET6 {
@@ -235,9 +235,9 @@ func (s *space) isDown(device string) string {
 	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
 }
 
-// downTo returns a device that is down and has an address in the network of a next hop; empty:
-// none is known. The kernel removes IPv6 addresses of devices that are down, so the only one that
-// still has another address is returned then.
+// downTo returns a device that is down and has an address in the network of a next hop; empty: none
+// is known. The kernel removes the IPv6 addresses of a device that goes down, so for an IPv6 route,
+// a device that is down and has any address is returned if it is the only one.
 func (s *space) downTo(v *datapath.Route) string {
 	links, err := s.links()
 	if err != nil {
@@ -278,7 +278,7 @@ func nextHops(v *datapath.Route) string {
 	return "next hop " + strings.Join(hops, " or ")
 }
 
-// protocols are the protocol names of ip route.
+// protocols are the protocol names that ip route uses.
 var protocols = map[int]string{
 	unix.RTPROT_UNSPEC: "unspec", unix.RTPROT_REDIRECT: "redirect", unix.RTPROT_KERNEL: "kernel", unix.RTPROT_BOOT: "boot",
 	unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra", unix.RTPROT_ZEBRA: "zebra", unix.RTPROT_BIRD: "bird",
@@ -293,7 +293,7 @@ func protocolName(number int) string {
 	return strconv.Itoa(number)
 }
 
-// count changes the count of key.
+// count adds the number by to the count of key.
 func count[K comparable](counts map[K]int, key K, by int) {
 	if counts[key] += by; counts[key] == 0 {
 		delete(counts, key)

@@ -134,8 +134,8 @@ func TestRouteReplaced(t *testing.T) {
 		x.reach(x.client, f.target)
 		traffic := testtraffic.Start(t, x.client, f.target, testtraffic.Load{Flows: 8, Packets: 8000})
 		changes := 0
-		// Not at full speed: the kernel itself loses an IPv6 packet in some tens of thousands of
-		// changes from several next hops to one.
+		// Not at full speed: the kernel itself loses an IPv6 packet once in some tens of thousands
+		// of changes from several next hops to one.
 		pace := time.NewTicker(4 * time.Millisecond)
 		defer pace.Stop()
 		for ; changes < 500; changes++ {
@@ -169,7 +169,7 @@ func TestRouteConflict(t *testing.T) {
 			show = "ip -6 route show " + f.prefix
 		}
 		x.has(x.host, show, []string{f.via1}, f.via0)
-		// With another metric both exist side by side, and only ours is deleted.
+		// With a different metric, both exist side by side, and only ours is deleted.
 		value.Metric = 50
 		x.route("net", value)
 		x.has(x.host, show, []string{f.via1, f.via0})
@@ -180,8 +180,8 @@ func TestRouteConflict(t *testing.T) {
 	}
 }
 
-// TestRouteConfiguredTwice: if host and switch become one network namespace, a Route of each may
-// already be configured with the same prefix and metric. The first by name is in force, and the
+// TestRouteConfiguredTwice: if host and switch become one network namespace, each of them may
+// already have a Route with the same prefix and metric. The first by name is in force, and the
 // other one reports the conflict: they do not alternate.
 func TestRouteConfiguredTwice(t *testing.T) {
 	x := newRouted(t)
@@ -225,7 +225,7 @@ func TestRouteConfiguredTwice(t *testing.T) {
 }
 
 // TestRouteRepair deletes and replaces our routes externally, which is detected immediately, and
-// finds routes of an earlier run.
+// finds routes from an earlier run.
 func TestRouteRepair(t *testing.T) {
 	requireIP(t)
 	x := newRouted(t)
@@ -276,7 +276,7 @@ func TestRouteDeviceAddedAndRemoved(t *testing.T) {
 			return !ok
 		})
 		x.wantAbsent(x.n.Routes().Update(ctx, "net", value), `device "u1"`)
-		x.reach(x.client, f.target) // by the other next hop
+		x.reach(x.client, f.target) // through the other next hop
 		x.host.Up(t, "u1")
 		x.host.Addr(t, "u1", "fd81::1/64") // which it lost while down
 		testnet.Eventually(t, 2*time.Second, "both ways are back", func() bool { return x.n.Routes().Update(ctx, "net", value) == nil })

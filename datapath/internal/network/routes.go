@@ -26,7 +26,7 @@ const defaultMetric6 = 1024
 
 // listingAge is the minimum time for which a listing of our routes is reused: verifying ten
 // thousand routes lists them a few times, not ten thousand times. A listing that took long is
-// reused for longer, in proportion to listingShare.
+// reused for longer: listingShare times as long as it took.
 const (
 	listingAge   = 500 * time.Millisecond
 	listingShare = 10
@@ -129,7 +129,7 @@ func (r *routes) names(device string) bool {
 	return r.devices[device] > 0 || r.devices[""] > 0
 }
 
-// before returns the name of a moved route's old entry until the entry is deleted.
+// before returns the name under which the old entry of a moved route is kept until it is deleted.
 func before(name datapath.RouteName) string { return string(name) + " (before)" }
 
 // Update implements [datapath.Table]. An entry that changes is replaced, so that an entry exists at
@@ -321,7 +321,7 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
 }
 
-// ours returns our entries of key, from a listing that has not expired.
+// ours returns our entries with this key, from a listing that has not expired.
 func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 	r.mu.Lock()
 	l := r.listings[s.id]
@@ -375,8 +375,9 @@ func (r *routes) isOwn(s *space, addr netip.Addr) bool {
 	return own
 }
 
-// enlist records the change of the entries of key, so that no new listing is necessary: now entry
-// is the only one; nil: none exists; with an error the state is unknown.
+// enlist records in the listing that the entries with this key have changed, so that no new listing
+// is necessary. entry is now the only one; nil: none exists. After an error, the state of the
+// entries is unknown.
 func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -399,7 +400,7 @@ func (r *routes) stale() {
 	clear(r.listings)
 }
 
-// concerns reports whether a message of the kernel is about an entry that may have been ours and
+// concerns reports whether a message from the kernel is about an entry that may have been ours and
 // was removed or replaced.
 func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {

@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// spaceID identifies a network namespace. A name does not, because another program may have
-// replaced the namespace by another of the same name.
+// spaceID identifies a network namespace. A name does not identify it, because another program may
+// have replaced the namespace with a new one of the same name.
 type spaceID struct {
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
@@ -37,7 +37,7 @@ type space struct {
 
 	connected sync.Map // destinations of the connected routes of our addresses
 
-	users   int  // current users; guarded by Network.mu, as dropped
+	users   int  // current users; guarded by Network.mu, like dropped
 	dropped bool // closed when the last user releases it
 }
 
@@ -113,7 +113,7 @@ func (s *space) drop() {
 	}
 }
 
-// close closes all handles: the kernel deletes a namespace without a name then.
+// close closes all handles. If the namespace has no name, the kernel then deletes it.
 func (s *space) close() {
 	s.nl.Close()
 	s.strict.Close()

@@ -237,14 +237,15 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	r.awaitSignal("devices came and went")
 }
 
-// TestSwitchDeletedAtWork deletes the namespace again and again while bridges and routes are
-// changed in it: no change may ever reach the host.
+// TestSwitchDeletedAtWork deletes the namespace repeatedly while bridges and routes are changed in
+// it: no change may ever reach the host.
 func TestSwitchDeletedAtWork(t *testing.T) {
 	r := newRig(t, false)
 	ctx := context.Background()
 	stop, done := make(chan struct{}), make(chan int, 2)
 	work := func(update func(i int)) {
-		// On threads in the host's namespace, in which a request by a closed handle would act.
+		// On threads in the host's namespace, in which a request through a closed handle would take
+		// effect.
 		_ = r.host.Try(func() error {
 			for i := 0; ; i++ {
 				select {
@@ -304,7 +305,7 @@ func TestSwitchAsksAtOnce(t *testing.T) {
 }
 
 // TestDeletedSwitchIsSignalled: the kernel sends no notification when the name of a namespace is
-// deleted, but the links of pods depend on this signal.
+// deleted, but the pod links depend on this signal.
 func TestDeletedSwitchIsSignalled(t *testing.T) {
 	r := newRig(t, false)
 	if err := r.n.NeedSwitch("p1"); err != nil {

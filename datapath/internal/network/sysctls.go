@@ -23,7 +23,7 @@ import (
 func (n *Network) tendSysctls(s *space) error {
 	made, err := madeByUs(n.cfg, s)
 	if err != nil || !made {
-		return err // in a namespace that existed before, they belong to the operator
+		return err // in a namespace that already existed, they belong to the operator
 	}
 	var changed []string
 	err = s.enter(func() (err error) {

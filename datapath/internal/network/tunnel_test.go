@@ -78,7 +78,7 @@ func TestTunnelMTU(t *testing.T) {
 	}
 }
 
-// TestTunnelMTUChangesUnderVerification: while a tunnel is verified, changes of a peer set the MTU
+// TestTunnelMTUChangesUnderVerification: while a tunnel is verified, changes to a peer set the MTU
 // of its device. That never counts as an external change.
 func TestTunnelMTUChangesUnderVerification(t *testing.T) {
 	testnet.RequireRoot(t)

@@ -20,8 +20,8 @@ const (
 	minMTU6    = 1280 // with a smaller one, a device has no IPv6
 )
 
-// adopt keeps the MTU of an earlier run's device until the peers are configured, one after the
-// other: with only some of the peers, the MTU would change for a moment, and senders would be
+// adopt keeps the MTU of an earlier run's device until all peers are configured, which happens one
+// by one: with only some of the peers, the MTU would change for a moment, and senders would be
 // notified of that MTU.
 func (t *tunnels) adopt(s *space, name datapath.TunnelName, device string) error {
 	outer, inner, err := s.ends(device)
@@ -129,8 +129,8 @@ func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, err
 	return defaultMTU - value.Overhead(true), nil
 }
 
-// fits returns the inner MTU on the path to the first of remotes that can be reached; 0: no remote
-// can.
+// fits returns the inner MTU on the path to the first reachable one of remotes; 0: none is
+// reachable.
 func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
 	for _, remote := range remotes {
 		if t.Local.IsValid() && t.Local.Is4() != remote.Is4() {
@@ -143,7 +143,7 @@ func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
 	return 0
 }
 
-// peerChanged updates the MTU of a tunnel after a change of its peers.
+// peerChanged updates the MTU of a tunnel after a change to its peers.
 func (t *tunnels) peerChanged(name datapath.TunnelName) error {
 	t.devices.Lock()
 	defer t.devices.Unlock()
@@ -187,8 +187,8 @@ func (u *underlay) mtuTo(remote netip.Addr) int {
 }
 
 // routeMTU returns the configured MTU of the route to remote; 0: none. MTUs that the kernel learnt
-// from ICMP errors are ignored: they may be about pods behind remote, which translates their
-// source.
+// from ICMP errors are ignored: they may concern pods behind the remote address, which translates
+// their source.
 func (u *underlay) routeMTU(remote netip.Addr) int {
 	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {

@@ -36,8 +36,9 @@ const addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 type tunnels struct {
 	n *Network
 
-	// devices is held while a device is changed or verified: peers and tunnels are reconciled at the
-	// same time, and half of a change would be taken for another program's. It is taken before mu.
+	// devices is held while a device is changed or verified: peers and tunnels are reconciled at
+	// the same time, and half of a change would be mistaken for an external one. It is taken before
+	// mu.
 	devices sync.Mutex
 
 	mu     sync.Mutex
@@ -101,7 +102,7 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 	defer t.devices.Unlock()
 	t.mu.Lock()
 	if old := t.wanted[name]; old != value {
-		clear(t.fits) // another encapsulation may have another overhead
+		clear(t.fits) // a different encapsulation may have a different overhead
 	}
 	t.wanted[name] = value
 	t.mu.Unlock()
@@ -147,7 +148,8 @@ func (t *tunnels) ensure(s *space, device string) error {
 		if end == nil {
 			continue
 		}
-		// The MACs that make sets: our other devices, and other programs' devices, have other MACs.
+		// The MACs that make sets; our other devices, and other programs' devices, have different
+		// ones.
 		mac := []net.HardwareAddr{tunnelMAC, macOf(t.n.cfg, device+endSuffix)}[i]
 		if end.Type() != "veth" || !bytes.Equal(end.Attrs().HardwareAddr, mac) && end.Attrs().Alias != mark(t.n.cfg) {
 			return fmt.Errorf("%s already exists and does not belong to a Tunnel: delete it, or configure another device for the Tunnel", end.Attrs().Name)
@@ -174,7 +176,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 		s.nl.LinkSetUp(inner), s.nl.LinkSetUp(outer))
 }
 
-// whole reports whether both ends of a tunnel's device are configured as by ensure.
+// whole reports whether both ends of a tunnel's device are configured as ensure does it.
 func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
 	if !arePeers(outer, inner) {
 		return false, nil

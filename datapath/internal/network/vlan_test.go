@@ -18,8 +18,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// requireVLANs skips the test on kernels without VLAN filtering, after checking that a bridge with
-// filtering is refused and not left behind there.
+// requireVLANs skips the test on kernels without VLAN filtering, after checking that they reject a
+// bridge with filtering and do not leave it behind.
 func requireVLANs(t *testing.T, r *rig) {
 	t.Helper()
 	err := r.n.Bridges().Update(context.Background(), "probe", datapath.Bridge{Device: "br0", VLANFiltering: true})
@@ -90,7 +90,7 @@ func (r *rig) tagged(ns *testnet.NS, vlan int, addr string) {
 	ns.Addr(r.t, name, addr)
 }
 
-// silent requires that a datagram is not answered.
+// silent checks that a datagram is not answered.
 func (r *rig) silent(from *testnet.NS, target string) {
 	r.t.Helper()
 	c, err := from.Dial("udp", "", target, time.Second)

@@ -115,8 +115,8 @@ func (n *Network) watch(s *space) error {
 // sends no notification when another program deletes it.
 const namePause = 100 * time.Millisecond
 
-// watchName signals when the switch's name starts to refer to another namespace, or to none, until
-// host is closed.
+// watchName signals when the switch's name starts to refer to a different namespace, or to none,
+// until host is closed.
 func (n *Network) watchName(host *space) {
 	ticker := time.NewTicker(namePause)
 	defer ticker.Stop()

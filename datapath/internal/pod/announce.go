@@ -14,7 +14,7 @@ import (
 )
 
 // announce announces the hardware address of a pod's addresses to its neighbours: the previous
-// holder of an address may have had another hardware address.
+// holder of an address may have had a different one.
 func (l *Links) announce(pod *end, p *datapath.PodLink) error {
 	if len(p.Addresses) == 0 {
 		return nil

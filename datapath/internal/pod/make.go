@@ -90,7 +90,7 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	if err := spareRoutes(pod, p); err != nil {
 		return err
 	}
-	// An existing link of ours has no owner: the process that created it was killed.
+	// If our link already exists, it has no owner: the process that created it was killed.
 	if there, err = sw.link(p.Device); err != nil || there == nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (l *Links) prepare(sw, pod *end, p *datapath.PodLink) error {
 	return remove(sw, there)
 }
 
-// limitRoutes sets the MTU of the routes with a gateway to that of the paths out of the node.
+// limitRoutes sets the MTU of routes with a gateway to the MTU of the paths out of the node.
 func limitRoutes(p *datapath.PodLink) {
 	const least6 = 1280 // minimum MTU of IPv6
 	if p.RouteMTU == 0 || p.RouteMTU >= p.MTU {
@@ -152,7 +152,7 @@ func (e *end) way(r *datapath.PodRoute) (device string, err error) {
 }
 
 // makePair creates both ends directly in their namespaces: neither ever appears elsewhere, or with
-// another MAC address.
+// a different MAC address.
 func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.Device, p.MTU, network.MACOf(l.cfg, p.Device)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pod creates, checks and removes the veth pairs between pods and the switch by netlink. It
-// holds no state: it recognizes its devices by their marks. It creates no bridges, and attaches no
-// programs.
+// Package pod creates, checks and removes the veth pairs between pods and the switch through
+// netlink. It holds no state: it recognizes its devices by their marks. It creates no bridges, and
+// attaches no programs.
 package pod
 
 import (
@@ -29,7 +29,7 @@ import (
 // nsfs is the file system type of namespaces.
 const nsfs = 0x6e736673
 
-// Links are the links of the pods of one instance.
+// Links are the pod links of one instance.
 type Links struct {
 	cfg  datapath.Config
 	log  *slog.Logger

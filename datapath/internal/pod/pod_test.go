@@ -157,8 +157,8 @@ func TestCheckFindsMTU(t *testing.T) {
 	}
 }
 
-// TestMakeFails: a failure leaves nothing of ours behind, and does not affect devices of other
-// programs.
+// TestMakeFails: a failure leaves nothing of ours behind, and does not affect other programs'
+// devices.
 func TestMakeFails(t *testing.T) {
 	s := newSite(t)
 	l := s.link()

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// leastBurst is enough for a frame of a common MTU, and for late timers of the kernel.
+	// leastBurst is enough for a frame of a common MTU, and for kernel timers that fire late.
 	leastBurst = 8 << 10
 	// latency is how long a packet may be queued, in seconds.
 	latency = 0.025

@@ -106,7 +106,7 @@ func (l *Links) Listeners(_ context.Context, p datapath.Protocol, port uint16) (
 	return all, nil
 }
 
-// listener returns the local addresses of a socket, by its struct inet_diag_msg.
+// listener returns the local addresses of a socket, as given by its struct inet_diag_msg.
 func listener(m []byte, port uint16) (addrs []netip.Addr) {
 	if len(m) < diagMessage || binary.BigEndian.Uint16(m[4:]) != port {
 		return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testmap has maps in memory that behave like maps of the kernel and fail on demand, for
+// Package testmap provides in-memory maps that behave like kernel maps and fail on demand, for
 // tests without root.
 package testmap
 
@@ -46,7 +46,7 @@ func (m *Map) isArray() bool { return m.kind == ebpf.Array || m.kind == ebpf.Per
 // MaxEntries implements [bpfmap.Store].
 func (m *Map) MaxEntries() uint32 { return m.max }
 
-// Len returns the number of entries; for an array, of those that were set.
+// Len returns the number of entries; for an array, the number that were set.
 func (m *Map) Len() int { return len(m.values) }
 
 func pointed(key any) any {
@@ -213,7 +213,8 @@ func (m *Map) Iterate() bpfmap.Iterating {
 	return &iterator{then: c, now: m}
 }
 
-// iterator reads the entries of then, an earlier copy of now, that still exist in now.
+// iterator reads those entries of an earlier copy of the map (then) that are still in the map
+// (now).
 type iterator struct {
 	then, now *Map
 	next      int

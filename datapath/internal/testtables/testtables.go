@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testtables has the programs' tables in memory, which fail on demand, for tests without
-// root.
+// Package testtables provides in-memory versions of the programs' tables, which fail on demand, for
+// tests without root.
 package testtables
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
-// New returns tables in memory that have the types and sizes of maps.h, and the maps by the
-// names of the fields of tables.
+// New returns tables in memory that have the types and sizes of maps.h, and the maps, keyed by the
+// names of the fields of the tables.
 func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.Tables, map[string]*testmap.Map) {
 	t.Helper()
 	if os.Getenv("LL_TEST_BRIEF") != "" {
@@ -43,7 +43,7 @@ func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.T
 	return all, maps
 }
 
-// Failing decides which changes fail. One of eight failures simulates a crash of the daemon.
+// Failing decides which changes fail. One in eight failures simulates a crash of the daemon.
 type Failing struct {
 	Random   *rand.Rand
 	Rate     float64 // probability of a failure of each change
@@ -54,7 +54,7 @@ type Failing struct {
 // Fails reports whether the next change fails.
 func (f *Failing) Fails() bool { return f.FailsAt(f.Rate) }
 
-// FailsAt is Fails with another probability.
+// FailsAt is Fails with a different probability.
 func (f *Failing) FailsAt(rate float64) bool {
 	if rate > 0 && f.Random.Float64() < rate {
 		f.Failures++

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// anonymizer replaces addresses: equal addresses by equal ones throughout an archive, and addresses
-// that share a prefix by addresses that share a prefix of the same length. Its key is discarded
-// with it.
+// anonymizer replaces addresses: throughout an archive, equal addresses are replaced with equal
+// addresses, and addresses that share a prefix with addresses that share a prefix of the same
+// length. The key is discarded with the anonymizer.
 type anonymizer struct {
 	key   []byte
 	host  *regexp.Regexp // nil: not known

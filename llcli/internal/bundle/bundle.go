@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bundle collects the data for a remote diagnosis of an instance of loxilightd into one
-// archive without secrets. It asks the daemon if the daemon answers, and collects everything else
-// without it; the archive's manifest lists missing parts. It changes nothing.
+// archive without secrets. It queries the daemon if the daemon responds, and collects everything
+// else without it; the archive's manifest lists missing parts. It changes nothing.
 package bundle
 
 import (
@@ -21,12 +21,12 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of an archive.
+// Limits for an archive.
 const (
-	maxPart     = 2 << 20  // bytes of one file in it
+	maxPart     = 2 << 20  // bytes of one file in the archive
 	maxTotal    = 32 << 20 // of all files, before compression
 	partTimeout = 10 * time.Second
-	timeout     = 4 * time.Minute // of all parts
+	timeout     = 4 * time.Minute // for all parts
 	// ourTimes is how many times longer loxilightd may take: it has the kernel verify all
 	// programs, which takes seconds on a slow machine.
 	ourTimes = 6
@@ -36,12 +36,12 @@ const (
 type Options struct {
 	Instance   string
 	Config     string // the daemon's configuration file
-	Unit       string // of systemd
+	Unit       string // the systemd unit
 	Version    string // of llcli
-	Anonymize  bool   // replace addresses and the name of the host
+	Anonymize  bool   // replace addresses and the host name
 	Now        time.Time
 	Root       string // prefix of the paths of the machine's files; empty: this machine
-	RunDir     string // folders that are listed, with modes
+	RunDir     string // directories that are listed, with modes
 	StateDir   string
 	PinDir     string
 	ObjectDir  string
@@ -53,7 +53,7 @@ type Options struct {
 	// PartTimeout bounds the time for one part; 0: 10 s. Runs of loxilightd may take six times as
 	// long.
 	PartTimeout time.Duration
-	// Exec runs a program to its end and returns its exit code.
+	// Exec runs a program to completion and returns its exit code.
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
 }
 
@@ -133,7 +133,7 @@ func (b *writer) missing(what string, why error) {
 	b.manifest.Missing = append(b.manifest.Missing, Missing{what, redact(why.Error())})
 }
 
-// add gets a part and writes it. It returns only errors of writing the archive.
+// add collects a part and writes it. It returns only errors from writing the archive.
 func (b *writer) add(ctx context.Context, p part) error {
 	if ctx.Err() != nil || b.total >= maxTotal {
 		b.missing(p.name, fmt.Errorf("the archive took too long, or is too large (%d MiB)", b.total>>20))
@@ -172,7 +172,7 @@ func (b *writer) anonymous(text []byte) []byte {
 	return []byte(b.names.text(string(text)))
 }
 
-// cutOff truncates a text at the end of a line.
+// cutOff truncates text to at most most bytes, at a line boundary if possible.
 func cutOff(text []byte, most int, f *File) []byte {
 	if len(text) <= most {
 		return text

@@ -21,12 +21,12 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// machine is the source of an archive: files below a folder, programs by their command line, and a
-// daemon.
+// machine is the source of an archive: files below a directory, programs by their command line, and
+// a daemon.
 type machine struct {
 	t        *testing.T
 	dir      string
-	programs map[string]string // beginning of the command line: output
+	programs map[string]string // output, by the beginning of the command line
 	o        Options
 }
 

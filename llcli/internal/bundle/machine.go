@@ -47,8 +47,8 @@ func (b *writer) machineParts() []part {
 
 func (b *writer) path(path string) string { return filepath.Join(b.o.Root, path) }
 
-// sysctls are the parameters that the data plane, and the kernel's path beside it,
-// depend on; * stands for each device.
+// sysctls are the parameters on which the data plane and the kernel's own forwarding depend; *
+// stands for each device.
 func (b *writer) sysctls(context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	for _, pattern := range []string{
@@ -66,7 +66,7 @@ func (b *writer) sysctls(context.Context) ([]byte, error) {
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
 			if err == nil {
-				name, _ := filepath.Rel(b.path("/proc/sys"), path) // it is below
+				name, _ := filepath.Rel(b.path("/proc/sys"), path) // path is below it
 				fmt.Fprintf(&out, "%s = %s\n", strings.NewReplacer("/", ".", ".", "/").Replace(name), strings.TrimSpace(string(text)))
 			}
 		}

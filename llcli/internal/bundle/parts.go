@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Limits of requests to the daemon, in objects.
+// Limits for requests to the daemon, in objects.
 const (
 	maxObjects     = 5000
 	maxConnections = 500
@@ -54,7 +54,7 @@ func (b *writer) daemonParts() []part {
 		ask("connections.json", fmt.Sprintf("tracked connections, %d at most", maxConnections), api.MethodConnectionsList, api.ConnectionsListParams{Limit: maxConnections}),
 	}
 	for _, what := range api.NetworkViews {
-		// The host's tables are listed below, by ip.
+		// The host's tables are listed below, by the ip commands.
 		parts = append(parts, ask("switch-"+what+".json", fmt.Sprintf("llcli get %s of the switch's network namespace, a page of them", what),
 			api.MethodNetworkList, api.NetworkListParams{What: what, Netns: "switch"}))
 	}
@@ -73,7 +73,7 @@ func (b *writer) asked(ctx context.Context, method string, params, result any) (
 	return json.Marshal(result)
 }
 
-// eachObject calls each for the objects of a kind, until it returns false.
+// eachObject calls each for the objects of a kind, until each returns false.
 func (b *writer) eachObject(ctx context.Context, kind string, each func(api.Object) bool) error {
 	params := api.ListParams{Kind: kind}
 	for {
@@ -182,7 +182,7 @@ func (b *writer) output(words ...string) func(context.Context) ([]byte, error) {
 	}
 }
 
-// limited keeps just enough of a part that it is cut off.
+// limited keeps only as much of a part as is needed to see that it must be truncated.
 type limited struct{ w *bytes.Buffer }
 
 func (l limited) Write(p []byte) (int, error) {
@@ -214,8 +214,8 @@ func (b *writer) filters(ctx context.Context) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// fileParts returns the configuration, the object files, and a list of our files and folders with
-// mode and owner.
+// fileParts returns the configuration, the object files, and a list of our files and directories
+// with mode and owner.
 func (b *writer) fileParts() []part {
 	parts := []part{{name: "config/loxilightd.yaml", what: b.o.Config, get: readFile(b.o.Config)}}
 	files, err := filepath.Glob(filepath.Join(b.o.ObjectDir, "*.yaml"))
@@ -247,7 +247,7 @@ func readFile(path string) func(context.Context) ([]byte, error) {
 	}
 }
 
-// listing lists the folders of the instance.
+// listing lists the directories of the instance.
 func (b *writer) listing(ctx context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	var failed error
@@ -259,7 +259,7 @@ func (b *writer) listing(ctx context.Context) ([]byte, error) {
 			}
 			info, err := os.Lstat(path)
 			if err != nil {
-				return nil // it was deleted meanwhile
+				return nil // it has since been deleted
 			}
 			fmt.Fprintf(&out, "%s %s %10d %s %s\n", info.Mode(), owner(info), info.Size(), info.ModTime().UTC().Format("2006-01-02T15:04:05Z"), path)
 			if out.Len() > maxPart || ctx.Err() != nil {

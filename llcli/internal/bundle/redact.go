@@ -12,7 +12,7 @@ import (
 // hidden replaces redacted text.
 const hidden = "(redacted)"
 
-// maxLine limits a line, in bytes. Longer lines are not meant for people.
+// maxLine limits a line, in bytes. Longer lines are not meant to be read.
 const maxLine = 8 << 10
 
 // Rules describe the redaction; they are included in every archive.
@@ -25,7 +25,7 @@ var Rules = []string{
 }
 
 // secretWords are in the names of secrets: some as a part of a name, some only as a separate word,
-// since they have other meanings as parts.
+// because they have other meanings as parts.
 var (
 	secretWords = regexp.MustCompile(`(?i)password|passwd|passphrase|pgpass|secret|token|credential|authorization|bearer|cookie|` +
 		`(^|[^a-z])(pass|pwd|pw|key|psk|auth|salt|otp)[0-9]*([^a-z0-9]|$)|(private|public|access|api|session|encryption|signing|shared|ssh|tls|wg|hmac|account|master|license)[-_.]?key`)
@@ -158,8 +158,8 @@ func inline(line string) string {
 // wordsFollow marks a value without quotes that may continue over several words.
 const wordsFollow = "\x00"
 
-// afterWords returns the text after such a value: within braces the value ends with them or at a
-// comma, elsewhere with the line.
+// afterWords returns the text after such a value: within braces, the value ends at the closing
+// brace or at a comma; elsewhere, it ends with the line.
 func afterWords(before, rest string) string {
 	if strings.Count(before, "{") <= strings.Count(before, "}") {
 		return ""
@@ -171,8 +171,8 @@ func afterWords(before, rest string) string {
 	return rest[at:]
 }
 
-// replace replaces the values behind the names of secrets. Group 1 of name is the name, group 2,
-// if it exists, the separator before the value.
+// replace replaces the values that follow the names of secrets. In the pattern name, group 1 is the
+// name, and group 2, if it exists, is the separator before the value.
 func replace(name, value *regexp.Regexp, line string) string {
 	var out strings.Builder
 	for {
@@ -200,7 +200,7 @@ func replace(name, value *regexp.Regexp, line string) string {
 	}
 }
 
-// redactJSON redacts a JSON text by its structure, so that it stays valid JSON.
+// redactJSON redacts JSON text by its structure, so that it stays valid JSON.
 func redactJSON(text []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

@@ -90,7 +90,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsInJSON: the text stays JSON, and numbers stay unchanged.
+// TestSecretsInJSON: the text stays valid JSON, and numbers stay unchanged.
 func TestSecretsInJSON(t *testing.T) {
 	text := `{"spec": {"health": {"path": "/x?token=` + planted + `"}, "password": "` + planted + `", "tokens": ["` + planted + `"], "apiKey": 12345, "weight": 18446744073709551615},
 		"labels": {"deploy-token": "` + planted + `", "team": "web", "` + "ghp_" + strings.Repeat("a1B2", 9) + `": "x"}, "env": [{"name": "DB_PASSWORD", "value": "` + planted + `"}], "secret": false}`

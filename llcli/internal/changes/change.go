@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package changes contains the commands of llcli that change objects, or show their changes: apply,
-// delete, replace, edit, diff, history and rollback. Every change is one transaction of the daemon.
+// delete, replace, edit, diff, history and rollback. Every change is one transaction in the daemon.
 package changes
 
 import (
@@ -53,8 +53,8 @@ func bindFiles(cmd *cobra.Command, files *[]string) {
 	command.Must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 }
 
-// moreFiles accepts words behind -f FILE as further files, since a shell expands -f *.yaml to such
-// words. Without -f they are refused: they could be meant as names.
+// moreFiles accepts arguments after -f FILE as further files, because a shell expands -f *.yaml to
+// such arguments. Without -f they are rejected, because they could be meant as names.
 func moreFiles(files *[]string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 && len(*files) == 0 {
@@ -94,7 +94,7 @@ func objectsOf(docs []manifest) []api.Object {
 }
 
 // CarryOut carries out a change and prints the result for each object. An error that names an
-// object of docs is reported with its file and line.
+// object in docs is reported with its file and line.
 func CarryOut(ctx context.Context, a *command.App, d command.Daemon, t Transaction, docs []manifest) error {
 	result, err := t.send(ctx, d)
 	if err != nil {
@@ -112,7 +112,7 @@ func CarryOut(ctx context.Context, a *command.App, d command.Daemon, t Transacti
 	return keepOrRollBack(ctx, a, d, result.Confirm)
 }
 
-// locate finds the place in docs that an error of the daemon names.
+// locate finds the place in docs that an error from the daemon names.
 func locate(err error, docs []manifest) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Data == nil {
@@ -141,7 +141,7 @@ func locate(err error, docs []manifest) error {
 	return err
 }
 
-// nameless returns the document of an error that is about a missing kind or name.
+// nameless returns the document that an error about a missing kind or name refers to.
 func nameless(e *api.Error, docs []manifest) *manifest {
 	var i int
 	if _, err := fmt.Sscanf(e.Data.Field, "objects[%d].kind", &i); err != nil || i < 0 || i >= len(docs) {

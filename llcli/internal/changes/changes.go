@@ -39,8 +39,8 @@ the daemon knows. llcli events changes shows those to come.`,
 // errExpired: the daemon no longer knows the changes since a revision.
 var errExpired = errors.New("the daemon no longer has the changes since then; llcli get and llcli export show the current objects")
 
-// recentChanges shows the changes as far back as the daemon knows, rounded to a power of four,
-// since the daemon does not report how far.
+// recentChanges shows the changes as far back as the daemon remembers, rounded to a power of four,
+// because the daemon does not report how far that is.
 func recentChanges(ctx context.Context, a *command.App, d command.Daemon) error {
 	revision, err := currentRevision(ctx, a, d)
 	if err != nil {

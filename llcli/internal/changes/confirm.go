@@ -60,7 +60,7 @@ func parseRevision(text string) (uint64, error) {
 	return revision, nil
 }
 
-// pendingConfirm returns the change that waits to be confirmed; nil: none.
+// pendingConfirm returns the change that awaits confirmation; nil: none.
 func pendingConfirm(ctx context.Context, a *command.App, d command.Daemon) (*api.PendingConfirm, error) {
 	var status api.StatusResult
 	err := d.Call(ctx, api.MethodStatus, nil, &status)
@@ -79,8 +79,8 @@ func confirmRevision(ctx context.Context, a *command.App, d command.Daemon, revi
 	return nil
 }
 
-// keepOrRollBack prints how to keep a change that waits to be confirmed, and asks for confirmation
-// if the user is at a terminal.
+// keepOrRollBack prints how to keep a change that awaits confirmation, and asks for confirmation if
+// the user is at a terminal.
 func keepOrRollBack(ctx context.Context, a *command.App, d command.Daemon, waits *api.PendingConfirm) error {
 	if waits == nil || !a.IsTable() {
 		return nil
@@ -120,8 +120,8 @@ func keepOrRollBack(ctx context.Context, a *command.App, d command.Daemon, waits
 	}
 }
 
-// tellWaiting reports that a change was made and waits for confirmation, although its answer was
-// an error.
+// tellWaiting reports that a change was made and awaits confirmation, although the daemon's answer
+// was an error.
 func tellWaiting(a *command.App, t *Transaction, err error) {
 	e, ok := errors.AsType[*api.Error](err)
 	if t.Change.Confirm == 0 || !ok || e.Reason() != api.ReasonTimeout {

@@ -57,7 +57,7 @@ func deleteCommand(a *command.App) *cobra.Command {
 	return cmd
 }
 
-// DeleteChosen deletes the objects of a kind that are named or have the labels.
+// DeleteChosen deletes the objects of a kind that have one of the names, or the labels.
 func DeleteChosen(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string, chosen kinds.Selection, change api.Change) error {
 	switch {
 	case len(names) > 0 && len(chosen.Labels) > 0:

@@ -75,7 +75,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 	return cmd
 }
 
-// diffObjects shows how each object differs from the daemon's.
+// diffObjects shows how each object differs from the daemon's copy.
 func diffObjects(ctx context.Context, a *command.App, d command.Daemon, objects []api.Object) error {
 	for i := range objects {
 		o := &objects[i]
@@ -116,7 +116,7 @@ func canonical(o *api.Object) (string, error) {
 }
 
 // asKept returns a spec as the daemon stores it: a single value of a list field becomes a list with
-// one element. Unknown fields stay as they are.
+// one element. Unknown fields stay unchanged.
 func asKept(o *api.Object) json.RawMessage {
 	k := kinds.Find(o.Kind)
 	if k == nil || k.Spec == nil || o.Spec == nil {
@@ -162,8 +162,8 @@ func printDiffLines(a *command.App, lines []string) {
 // diffContext is how many unchanged lines are shown around a changed line.
 const diffContext = 3
 
-// diffLines returns the differing lines of two texts and a few lines around them, each with +, - or
-// a blank before it. Empty: the texts are equal.
+// diffLines returns the differing lines of two texts and a few lines around them, each preceded by
+// +, - or a blank. Empty: the texts are equal.
 func diffLines(before, after string) []string {
 	if before == after {
 		return nil

@@ -17,8 +17,8 @@ import (
 // maxAttempts is how often a change is tried if other clients change the state first.
 const maxAttempts = 5
 
-// Attempt carries out a transaction that prepare builds from the daemon's state, on the condition
-// that the state does not change in between. If it does, the transaction is prepared anew.
+// Attempt carries out a transaction that prepare builds from the daemon's state, provided that the
+// state does not change in between. If it does, the transaction is prepared again.
 func Attempt(ctx context.Context, a *command.App, d command.Daemon, t Transaction, prepare func(t *Transaction) error) error {
 	given := t.Change.IfRevision != nil
 	for try := 1; ; try++ {
@@ -37,7 +37,7 @@ func Attempt(ctx context.Context, a *command.App, d command.Daemon, t Transactio
 		if given || try == maxAttempts || !ok || e.Reason() != api.ReasonConflict {
 			return err
 		}
-		// A conflict of another kind is permanent.
+		// Any other conflict is permanent.
 		if revision, revErr := currentRevision(ctx, a, d); revErr != nil || revision == *t.Change.IfRevision {
 			return err
 		}
@@ -51,8 +51,8 @@ func currentRevision(ctx context.Context, a *command.App, d command.Daemon) (uin
 	return page.Revision, err
 }
 
-// EditSpec changes the spec of one object. f changes only fields that it knows; fields of a newer
-// daemon stay.
+// EditSpec changes the spec of one object. f changes only fields that it knows; fields that only a
+// newer daemon knows stay.
 func EditSpec(ctx context.Context, a *command.App, d command.Daemon, ref api.ObjectRef, change api.Change, f func(spec map[string]any) error) error {
 	t := Transaction{Method: api.MethodApply, Change: change}
 	return Attempt(ctx, a, d, t, func(t *Transaction) error {
@@ -82,8 +82,8 @@ func EditSpec(ctx context.Context, a *command.App, d command.Daemon, ref api.Obj
 	})
 }
 
-// refuseFile refuses to change an object that is defined in an object file of the daemon: the next
-// reload would undo the change.
+// refuseFile refuses to change an object that is defined in one of the daemon's object files: the
+// next reload would undo the change.
 func refuseFile(o *api.Object) error {
 	if o.Owner != api.OwnerFile {
 		return nil

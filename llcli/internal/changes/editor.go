@@ -81,8 +81,8 @@ func editObject(ctx context.Context, a *command.App, d command.Daemon, ref api.O
 	return os.RemoveAll(filepath.Dir(path))
 }
 
-// editText lets the user edit a text, and returns its file, which the caller must remove, and the
-// result.
+// editText lets the user edit text. It returns the path of the file, which the caller must remove,
+// and the edited text.
 func editText(ctx context.Context, a *command.App, text []byte) (path string, edited []byte, err error) {
 	dir, err := os.MkdirTemp("", "llcli-")
 	if err != nil {
@@ -99,8 +99,8 @@ func editText(ctx context.Context, a *command.App, text []byte) (path string, ed
 	return path, edited, err
 }
 
-// applyEdited applies a text, provided that the object is still at the revision
-// that the text was made from.
+// applyEdited applies edited text, provided that the object is still at the revision on which the
+// text is based.
 func applyEdited(ctx context.Context, a *command.App, d command.Daemon, ref api.ObjectRef, revision uint64, path string, text []byte, change api.Change) error {
 	docs, err := parseManifest(path, text)
 	if err != nil {

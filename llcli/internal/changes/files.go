@@ -48,8 +48,8 @@ func bindOwner(cmd *cobra.Command, owner *string, value, usage string) {
 	command.Must(cmd.RegisterFlagCompletionFunc("owner", cobra.FixedCompletions(api.Owners, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// kindsOf returns the kinds that words mean; without words all that this llcli
-// knows, in the order in which they are applied.
+// kindsOf returns the kinds that words refer to; without words, all kinds that this llcli knows, in
+// the order in which they are applied.
 func kindsOf(words []string) []string {
 	if len(words) == 0 {
 		return api.Kinds

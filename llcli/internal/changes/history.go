@@ -53,8 +53,7 @@ one changed.`,
 	return cmd
 }
 
-// eachEntry calls each for the revisions of the history, the latest first, until it
-// returns false.
+// eachEntry calls each for the revisions of the history, latest first, until each returns false.
 func eachEntry(ctx context.Context, a *command.App, d command.Daemon, limit int, each func(api.HistoryEntry) bool) error {
 	params := api.HistoryParams{Limit: limit}
 	for {
@@ -125,7 +124,8 @@ func madeBy(e *api.HistoryEntry) string {
 	}
 }
 
-// methodExpire is the method of revisions by which the daemon rolled back an unconfirmed change.
+// methodExpire is the method of the revisions with which the daemon rolled back an unconfirmed
+// change.
 const methodExpire = "expire"
 
 // namedEntries limits the revisions whose objects are looked up, namedObjects the objects shown for
@@ -139,7 +139,7 @@ func changedNames(ctx context.Context, a *command.App, d command.Daemon, count i
 	}
 	var page api.HistoryResult
 	err := d.Call(ctx, api.MethodHistory, api.HistoryParams{Revision: e.Revision, Limit: namedObjects}, &page)
-	if command.IsNotFound(err) { // the daemon has discarded it meanwhile
+	if command.IsNotFound(err) { // the daemon has since discarded it
 		return "-", nil
 	}
 	var names []string
@@ -160,7 +160,7 @@ func summaryText(summary map[string]int) string {
 	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
-// historyOf shows the changes of one revision.
+// historyOf shows the changes in one revision.
 func historyOf(ctx context.Context, a *command.App, d command.Daemon, revision uint64) error {
 	if revision == 0 {
 		return command.Usagef("0 is the beginning: nothing was changed by it")
@@ -198,7 +198,7 @@ func historyOf(ctx context.Context, a *command.App, d command.Daemon, revision u
 	return nil
 }
 
-// completeDiff reads the objects that did not fit a reply.
+// completeDiff reads the objects that did not fit in a reply.
 func completeDiff(ctx context.Context, a *command.App, d command.Daemon, items []api.HistoryEntry, o *api.HistoryDiff) (err error) {
 	if !o.Cut || len(items) != 1 {
 		return nil

@@ -28,7 +28,7 @@ func (m *manifest) ref() api.ObjectRef {
 	return api.ObjectRef{Kind: m.object.Kind, Name: m.object.Name}
 }
 
-// readManifests reads the objects of files, of all object files of folders, and of stdin if the
+// readManifests reads the objects in files, in all object files of directories, and on stdin if the
 // name is "-". It reports every mistake that it finds, with its file and line.
 func readManifests(stdin io.Reader, names []string) ([]manifest, error) {
 	var all []manifest

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
 )
 
-// FuzzManifest: a file is either refused, or decoded to objects whose specs are valid JSON and
+// FuzzManifest: a file is either rejected, or decoded to objects whose specs are valid JSON and
 // survive a conversion to YAML and back unchanged.
 func FuzzManifest(f *testing.F) {
 	for i := range kinds.All {
@@ -70,7 +70,7 @@ func sameJSON(t *testing.T, a, b []byte) bool {
 	return reflect.DeepEqual(decode(a), decode(b))
 }
 
-// TestEveryMistake: a file is refused with all mistakes of all of its objects, each with its line.
+// TestEveryMistake: a file is rejected with all mistakes in all of its objects, each with its line.
 func TestEveryMistake(t *testing.T) {
 	const text = "kind: Service\nnam: a\nlables: {}\nspec: {x: 1}\n---\nspec: {}\n---\nkind: NAT\nname: 7\n---\nkind: Service\nname: good\nspec: {}\n"
 	const want = `f:2: unknown field "nam": an object has kind, name, owner, labels and spec

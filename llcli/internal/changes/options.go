@@ -24,7 +24,8 @@ type Options struct {
 // TypeConfirm is the type of the flag --confirm.
 const TypeConfirm = "time to confirm"
 
-// confirmTime is the value of --confirm: zero is refused, since it would not protect from anything.
+// confirmTime is the value of --confirm: zero is rejected, because it would not protect against
+// anything.
 type confirmTime time.Duration
 
 // Set implements [pflag.Value].

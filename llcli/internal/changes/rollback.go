@@ -98,7 +98,7 @@ func findLast(ctx context.Context, a *command.App, d command.Daemon, t *Transact
 	return nil
 }
 
-// latestEntry returns the latest change of the history; nil: the history is empty.
+// latestEntry returns the latest change in the history; nil: the history is empty.
 func latestEntry(ctx context.Context, a *command.App, d command.Daemon) (latest *api.HistoryEntry, err error) {
 	err = eachEntry(ctx, a, d, 1, func(e api.HistoryEntry) bool {
 		latest = &e
@@ -141,8 +141,8 @@ func inForce(ctx context.Context, a *command.App, d command.Daemon, latest *api.
 	return at, nil
 }
 
-// refuseUndone returns an error if the latest revision rolled back a change that waited to be
-// confirmed: rolling it back would bring back an unconfirmed change.
+// refuseUndone returns an error if the latest revision rolled back a change that awaited
+// confirmation: rolling that revision back would restore an unconfirmed change.
 func refuseUndone(ctx context.Context, a *command.App, d command.Daemon, latest *api.HistoryEntry) error {
 	var undone uint64
 	var rollbacks []api.HistoryEntry // latest first
@@ -173,11 +173,11 @@ func refuseUndone(ctx context.Context, a *command.App, d command.Daemon, latest 
 		undone, latest.Revision, a.Self(), a.Self())
 }
 
-// previewConfirm makes the daemon answer a dry run while a change waits to be confirmed, which this
-// change would join. Any valid time will do.
+// previewConfirm lets the daemon answer a dry run while another change awaits confirmation, which
+// the change of the dry run would join. Any valid time will do.
 const previewConfirm = time.Second
 
-// diffRevision shows the changes of a rollback to a revision.
+// diffRevision shows the changes that a rollback to a revision would make.
 func diffRevision(ctx context.Context, a *command.App, d command.Daemon, revision uint64, owner string) (differs bool, err error) {
 	t := Transaction{Method: api.MethodRollback, back: revision, owner: owner, Change: api.Change{DryRun: true, Confirm: api.Duration(previewConfirm)}}
 	for {
@@ -211,7 +211,7 @@ func diffRevision(ctx context.Context, a *command.App, d command.Daemon, revisio
 	}
 }
 
-// printLeft names the objects that a rollback leaves as they are.
+// printLeft names the objects that a rollback leaves unchanged.
 func printLeft(a *command.App, result *api.ChangeResult) {
 	for _, ref := range result.Left {
 		a.Printf("%s stays: it is defined in the daemon's object files, or belongs to a pod\n", output.Clean(fmt.Sprint(ref)))

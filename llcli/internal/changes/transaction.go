@@ -28,7 +28,7 @@ func (t *Transaction) CheckAbsent(ctx context.Context, d command.Daemon) error {
 	return nil
 }
 
-// Transaction is a change of objects.
+// Transaction is a change to objects.
 type Transaction struct {
 	Method  string
 	Objects []api.Object    // of apply and replace
@@ -36,7 +36,7 @@ type Transaction struct {
 	owner   string          // of replace and rollback
 	kinds   []string        // of replace
 	back    uint64          // of rollback: the revision to return to, unless undo is set
-	undo    uint64          // of rollback: the change that waits to be confirmed
+	undo    uint64          // of rollback: the change that awaits confirmation
 	Change  api.Change
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is llcli: it turns words on a command line and documents in files into requests to
-// loxilightd, and the answers into tables, JSON or YAML. It makes no decisions about networks: the
-// daemon determines the meaning of a document, and whether it is valid. Everything it needs from
-// its process is in a [command.Env], so that tests run it completely.
+// Package cli is llcli: it turns the words of a command line and the documents in files into
+// requests to loxilightd, and the answers into tables, JSON or YAML. It makes no decisions about
+// networks: the daemon determines the meaning of a document, and whether it is valid. Everything it
+// needs from its process is in a [command.Env], so that tests can run all of it.
 package cli
 
 import (
@@ -20,7 +20,7 @@ import (
 // Exit codes.
 const (
 	ExitDone        = 0
-	ExitFailed      = 1 // refused by the daemon, or failed here
+	ExitFailed      = 1 // rejected by the daemon, or failed here
 	ExitUsage       = 2
 	ExitUnreachable = 3
 	ExitNotReady    = 4 // done and durable, but not Ready in time

@@ -112,7 +112,7 @@ func TestCNIUninstallWithThePlugin(t *testing.T) {
 	}
 }
 
-// TestCNIInstallMakesNoTypingError: a folder whose parent does not exist is refused, and not
+// TestCNIInstallMakesNoTypingError: a directory whose parent does not exist is rejected, and not
 // created.
 func TestCNIInstallMakesNoTypingError(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
@@ -137,8 +137,8 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 	}
 }
 
-// TestCNIInstallTellsTheStateDir: the plugin queues a DEL in the folder that the daemon reads,
-// however that folder was configured.
+// TestCNIInstallTellsTheStateDir: the plugin queues a DEL in the directory that the daemon reads,
+// however that directory was configured.
 func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	const guess, unknown = "the default of its instance", "set stateDir in"
 	for _, tt := range []struct {
@@ -182,7 +182,8 @@ func TestCNIInstallTellsTheStateDir(t *testing.T) {
 	}
 }
 
-// TestCNIInstallOfAFile: llcli warns if the file names the socket or the folder of another daemon.
+// TestCNIInstallOfAFile: llcli warns if the file names the socket or the directory of another
+// daemon.
 func TestCNIInstallOfAFile(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	s.daemon.stateDir = "/srv/blue/state"

@@ -124,7 +124,7 @@ func TestCNIStatusNotReady(t *testing.T) {
 }
 
 // TestCNIStatusOtherwiseWritten: a configuration with the contents of the usual one counts as usual
-// even if its fields are in another order, as when llcli cni keep takes it from a ConfigMap.
+// even if its fields are in a different order, as when llcli cni keep takes it from a ConfigMap.
 func TestCNIStatusOtherwiseWritten(t *testing.T) {
 	n := newCNINode(t).installed()
 	const text = `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"loxilight","plugins":[
@@ -190,7 +190,7 @@ func TestCNIStatusWithoutADaemon(t *testing.T) {
 	}
 }
 
-// TestCNIStatusOtherVersion: another version of the plugin is reported, but is not a failure,
+// TestCNIStatusOtherVersion: a different version of the plugin is reported, but is not a failure,
 // because the contract is the same.
 func TestCNIStatusOtherVersion(t *testing.T) {
 	n := newCNINode(t).installed()

@@ -65,7 +65,7 @@ if ! declare -F __ltrim_colon_completions >/dev/null 2>&1; then
 fi
 `
 
-// oneOf requires one argument that is among words.
+// oneOf accepts exactly one argument, which must be among words.
 func oneOf(question string, words []string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 || !slices.Contains(words, args[0]) {

@@ -110,7 +110,7 @@ func (s *testSubscription) Next(ctx context.Context) (client.Event, error) {
 func (s *testSubscription) Close() {}
 
 // Watch implements Daemon: it yields the existing objects, then deletes the last one, and the user
-// interrupts llcli; with quiet, nothing more happens.
+// interrupts llcli; if quiet is set, nothing more happens.
 func (d *testDaemon) Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error] {
 	return func(yield func(client.Watched, error) bool) {
 		if d.away != nil {

@@ -68,8 +68,8 @@ func (d *testDaemon) history(p api.HistoryParams) (any, *api.Error) {
 	return result, nil
 }
 
-// diffs returns the changes of objects; the change of an object named large is cut: it contains no
-// objects.
+// diffs returns the changes to objects; the change to an object named large is truncated: it
+// contains no objects.
 func (d *testDaemon) diffs(before, after map[api.ObjectRef]api.Object) (diffs []api.HistoryDiff) {
 	all := maps.Clone(after)
 	for ref, o := range before {

@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// testNetwork is the kernel's state under a testDaemon.
+// testNetwork is the kernel's state as a testDaemon reports it.
 var testNetwork = map[string][]api.NetworkEntry{
 	api.NetworkBridges: {
 		{Netns: "host", Device: "virbr0", Origin: "other", MTU: 1500, MAC: "52:54:00:12:34:56", Addresses: []string{"192.168.122.1/24"}},

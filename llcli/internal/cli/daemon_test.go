@@ -212,7 +212,7 @@ func (d *testDaemon) delete(p api.DeleteParams) (any, *api.Error) {
 	return d.commit(result, after, p.Change, nil)
 }
 
-// replace deletes before it applies, which is invisible because both are one transaction.
+// replace deletes before it applies, which is invisible because both happen in one transaction.
 func (d *testDaemon) replace(p api.ReplaceParams) (any, *api.Error) {
 	before := d.objects
 	given := map[api.ObjectRef]bool{}
@@ -343,7 +343,7 @@ func (d *testDaemon) get(p api.GetParams) (any, *api.Error) {
 	return o, nil
 }
 
-// checkKind refuses unknown kinds in a field of the parameters.
+// checkKind rejects unknown kinds in a field of the parameters.
 func checkKind(kind, field string) *api.Error {
 	if slices.Contains(api.Kinds, kind) {
 		return nil

@@ -73,8 +73,8 @@ func exitCode(err error) int {
 	return ExitFailed
 }
 
-// report prints err, with which cmd ended, for people. A closed pipe (llcli get | head) and an
-// interrupt by the user are not reported.
+// report prints err, with which cmd failed, in human-readable form. A closed pipe (llcli get |
+// head) and an interrupt by the user are not reported.
 func report(a *command.App, cmd *cobra.Command, err error) {
 	interrupted := errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown)
 	_, silent := errors.AsType[*command.Silent](err)
@@ -112,7 +112,7 @@ func report(a *command.App, cmd *cobra.Command, err error) {
 	}
 }
 
-// errorReport is an error for programs.
+// errorReport is an error in machine-readable form.
 type errorReport struct {
 	Code      int               `json:"code"` // exit code
 	Message   string            `json:"message"`

@@ -34,7 +34,7 @@ func documentedCodes(t *testing.T) map[int]bool {
 	return codes
 }
 
-// TestExitCodes checks the exit codes of the table in docs/llcli.md, and that each code of the
+// TestExitCodes checks the exit codes of the table in docs/llcli.md, and that each code in the
 // table occurs.
 func TestExitCodes(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
@@ -67,7 +67,7 @@ func TestExitCodes(t *testing.T) {
 		"get service nosuch", "describe service nosuch", "service show nosuch", "service set nosuch --algorithm random", "service drain nosuch 10.0.0.1",
 		"counters service nosuch", "wait service/nosuch --for 10s", "wait service nosuch web --for 10s", "edit service nosuch", "history 99",
 		"diff --revision 99", "rollback 99", "service drain web 10.9.9.9", "apply -f nosuch.yaml",
-		// Changes that are refused, and differences.
+		// Changes that are rejected, and differences.
 		"apply -f bad.yaml", "service add web --frontend 198.51.100.11:80/tcp", "apply -f web.yaml --if-revision 7", "diff -f new.yaml --exit-code",
 		"confirm 99")
 	check(ExitUsage, "bogus", "get", "get bogus", "delete bogus x", "export bogus", "edit bogus x", "get services --bogus", "get services -o bogus",
@@ -92,7 +92,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestErrorsAsJSON checks that -o json makes errors one line of JSON on the standard error.
+// TestErrorsAsJSON checks that -o json makes errors one line of JSON on standard error.
 func TestErrorsAsJSON(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	report := func(command string) errorReport {

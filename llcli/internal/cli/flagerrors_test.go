@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestFlagErrors checks that an error of the daemon about a field names the flag of the field, and
-// that only an invalid value counts as a usage error.
+// TestFlagErrors checks that an error from the daemon about a field names the flag for that field,
+// and that only an invalid value counts as a usage error.
 func TestFlagErrors(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	if code, _, errs := s.run(t.Context(), "service", "add", "web", "--frontend", "192.0.2.1:80/tcp"); code != ExitDone {

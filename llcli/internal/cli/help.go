@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// addCommands adds all commands, in the groups that help shows them in.
+// addCommands adds all commands, in the groups in which help shows them.
 func addCommands(a *command.App, root *cobra.Command) {
 	groups := []struct {
 		id, title string

@@ -62,7 +62,7 @@ func manDate(a *command.App) (time.Time, error) {
 	return time.Unix(seconds, 0), nil
 }
 
-// eachCommand calls f for a command and all that are shown below it.
+// eachCommand calls f for a command and for all subcommands that its help shows.
 func eachCommand(cmd *cobra.Command, f func(*cobra.Command) error) error {
 	cmd.InitDefaultHelpFlag()
 	errs := []error{f(cmd)}
@@ -183,7 +183,7 @@ func (r *roff) flags(title string, flags *pflag.FlagSet) {
 	})
 }
 
-// escape escapes a text so that roff prints it as it is.
+// escape escapes text so that roff prints it literally.
 func escape(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "…", "...", "^", `\(ha`, "~", `\(ti`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {

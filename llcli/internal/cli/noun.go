@@ -84,8 +84,8 @@ func addCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 	return cmd
 }
 
-// nothingEmpty refuses a flag with an empty value, such as from a variable that a script did not
-// set: a rule without a source matches all sources.
+// nothingEmpty rejects a flag with an empty value, for example from a variable that a script did
+// not set: a rule without a source matches all sources.
 func nothingEmpty(given *pflag.FlagSet) (err error) {
 	given.Visit(func(flag *pflag.Flag) {
 		if v := flag.Value.String(); err == nil && (v == "" || v == "[]" || v == `[""]`) {

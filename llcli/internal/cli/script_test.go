@@ -129,7 +129,7 @@ func runScript(t *testing.T, script string) string {
 	return got.String()
 }
 
-// edited matches the folder of a text that llcli edit keeps.
+// edited matches the directory of the text that llcli edit keeps.
 var edited = regexp.MustCompile(`DIR/llcli-\d+`)
 
 // words splits a command at its spaces; "" is an empty word.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// foreignFlags are flags of other tools, with the flags to use instead.
+// foreignFlags are other tools' flags, with the flags to use instead.
 var foreignFlags = map[string]string{
 	"src": "--source", "saddr": "--source", "from": "--source", "dst": "--destination", "daddr": "--destination",
 	"sport": "--source-port", "source-ports": "--source-port", "dport": "--port", "ports": "--port", "dports": "--port",
@@ -24,7 +24,7 @@ var foreignFlags = map[string]string{
 	"follow": "--watch", "namespace": "--netns", "force": "--overwrite",
 }
 
-// foreignShorthands are one-letter flags of other tools.
+// foreignShorthands are other tools' one-letter flags.
 var foreignShorthands = map[string]string{
 	"s": "--source", "d": "--destination", "p": "--protocol", "i": "--in", "j": "--action", "A": "--hook", "w": "--watch", "b": "--backend",
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestForeignWords: llcli accepts words of other tools with the same meaning.
+// TestForeignWords: llcli accepts other tools' words with the same meaning.
 func TestForeignWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for _, tt := range []struct{ command, kind, name, want string }{
@@ -182,7 +182,7 @@ func TestForeignWordsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestOtherErrors: every refused object is named with its position in its file.
+// TestOtherErrors: every rejected object is named with its position in its file.
 func TestOtherErrors(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	t.Chdir(t.TempDir())

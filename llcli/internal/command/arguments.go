@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NoWords refuses arguments, and suggests what to do instead.
+// NoWords rejects arguments, and suggests what to do instead.
 func NoWords(hint string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -19,7 +19,7 @@ func NoWords(hint string) cobra.PositionalArgs {
 	}
 }
 
-// NeedWords refuses fewer arguments than n.
+// NeedWords rejects fewer than n arguments.
 func NeedWords(n int, usage string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) < n {
@@ -29,7 +29,7 @@ func NeedWords(n int, usage string) cobra.PositionalArgs {
 	}
 }
 
-// OneName requires exactly one argument.
+// OneName accepts exactly one argument.
 func OneName(command, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -44,7 +44,7 @@ func OneName(command, what string) cobra.PositionalArgs {
 	}
 }
 
-// NoCommand refuses words after a command that only has subcommands.
+// NoCommand rejects words after a command that only has subcommands.
 func NoCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func suggestions(cmd *cobra.Command, text string) string {
 	return "; did you mean " + strings.Join(near, " or ") + "?"
 }
 
-// ForeignCommands are commands of other tools, with their replacements.
+// ForeignCommands are other tools' commands, with their replacements.
 var ForeignCommands = map[string]string{
 	"log": "llcli events --since 1h", "logs": "llcli events --since 1h", "tail": "llcli events",
 	"trace": "llcli events drops", "tcpdump": "llcli events drops", "capture": "llcli events drops",

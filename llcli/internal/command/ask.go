@@ -16,7 +16,7 @@ func (a *App) Object(ctx context.Context, d Daemon, kind, name string) (api.Obje
 	return object, err
 }
 
-// List calls each for every page of a list, and returns the revision of the first.
+// List calls each for every page of a list, and returns the revision of the first page.
 func (a *App) List(ctx context.Context, d Daemon, params api.ListParams, each func([]api.Object) error) (uint64, error) {
 	var revision uint64
 	for {
@@ -44,7 +44,7 @@ func (a *App) Counters(ctx context.Context, d Daemon, kind, name string) (*api.C
 	return &counters, err
 }
 
-// IsNotFound reports whether err is the daemon's answer that an object does not exist.
+// IsNotFound reports whether err is the daemon's report that an object does not exist.
 func IsNotFound(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)
 	return ok && e.Reason() == api.ReasonNotFound

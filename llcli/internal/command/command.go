@@ -26,8 +26,8 @@ type App struct {
 	Env
 	*output.Printer
 
-	Socket   string        // flag: of the daemon
-	Instance string        // flag: of the daemon
+	Socket   string        // flag: the daemon's socket
+	Instance string        // flag: the daemon's instance
 	Timeout  time.Duration // of each call
 	Interval time.Duration // of repeated output
 
@@ -39,7 +39,7 @@ func New(env Env) *App {
 	return &App{Env: env, Printer: output.New(env.Out, env.Err, env.Width, env.Getenv)}
 }
 
-// Run makes f the body of a command: with a connection to the daemon, and with errors that are no
+// Run makes f the body of a command: f gets a connection to the daemon, and its errors are no
 // longer usage errors.
 func (a *App) Run(f func(ctx context.Context, d Daemon, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
@@ -77,8 +77,8 @@ func (a *App) Connect(ctx context.Context) (Daemon, error) {
 	return d, err
 }
 
-// noteInstances names the instances that have a socket, if the instance without a name does not
-// run.
+// noteInstances names the instances that have a socket, if the instance without a name is not
+// running.
 func (a *App) noteInstances() {
 	const head = "/run/loxilight-"
 	sockets, _ := filepath.Glob(filepath.Join(a.Root, head+"*"+ControlName)) // the pattern is valid
@@ -123,7 +123,7 @@ func Must(err error) {
 // NamesObjects marks, as an annotation, commands that show objects.
 const NamesObjects = "objects"
 
-// checkFormat refuses unknown forms of output, and the form name of a command that neither shows
+// checkFormat rejects unknown output formats, and the format name for a command that neither shows
 // nor changes objects.
 func checkFormat(cmd *cobra.Command, format string) error {
 	if !slices.Contains(output.Formats, format) {

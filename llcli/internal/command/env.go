@@ -20,9 +20,9 @@ type Daemon interface {
 	// Change calls a method that changes something, at most once. wait is how long the daemon may
 	// delay its answer.
 	Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error
-	// Watch yields objects, and then each object that changes, until ctx ends.
+	// Watch yields objects, and then each object that changes, until ctx is done.
 	Watch(ctx context.Context, o client.WatchOptions) iter.Seq2[client.Watched, error]
-	// Events subscribes to topics; without any, to all.
+	// Events subscribes to topics; without topics, to all of them.
 	Events(ctx context.Context, topics ...string) (Events, error)
 	Close() error
 }
@@ -41,7 +41,7 @@ type Env struct {
 	Out    io.Writer
 	Err    io.Writer
 	Getenv func(string) string
-	// Width returns the columns of the terminal that Out is; 0: it is not a terminal.
+	// Width returns the number of columns if Out is a terminal; otherwise 0.
 	Width func() int
 	// Dial connects to the daemon at a nanomsg URL. timeout limits each call.
 	Dial func(ctx context.Context, url string, timeout time.Duration) (Daemon, error)
@@ -53,7 +53,7 @@ type Env struct {
 	Edit func(ctx context.Context, path string) error
 	// Program returns the path of loxilightd on this machine.
 	Program func() (string, error)
-	// Exec runs a program to its end and returns its exit code.
+	// Exec runs a program to completion and returns its exit code.
 	Exec func(ctx context.Context, stdout, stderr io.Writer, name string, args ...string) (int, error)
 	// Root is the prefix of the paths of the machine's files; empty: this machine.
 	Root string

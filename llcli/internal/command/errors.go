@@ -10,11 +10,11 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// Located is an error of the daemon with the place in a file that it is about.
+// Located is an error from the daemon, with the place in a file that it concerns.
 type Located struct {
 	Place  string
 	Err    error
-	Others []api.ObjectError // of other objects, with the places in their messages
+	Others []api.ObjectError // errors about other objects, with the places in their messages
 }
 
 func (e *Located) Error() string { return e.Place + ": " + e.Err.Error() }

@@ -15,8 +15,8 @@ import (
 // FlagPath is a flag and the field of the spec that it sets.
 type FlagPath struct{ Flag, Path string }
 
-// InFlags names, in an error of the daemon about a field of a spec, the flag of the field instead.
-// An invalid value is then a mistake on the command line.
+// InFlags rewrites an error from the daemon about a field of a spec, so that it names the flag for
+// that field. An invalid value then counts as a mistake on the command line.
 func InFlags(err error, paths []FlagPath, given *pflag.FlagSet) error {
 	e, ok := errors.AsType[*api.Error](err)
 	if !ok || e.Data == nil {
@@ -34,7 +34,7 @@ func InFlags(err error, paths []FlagPath, given *pflag.FlagSet) error {
 	return ArgumentError(err, e, "--"+flag+": "+text)
 }
 
-// flagOf returns the flag of a field, preferably one that was given; empty: no flag sets it.
+// flagOf returns the flag for a field, preferably one that was given; empty: no flag sets it.
 func flagOf(paths []FlagPath, field string, given *pflag.FlagSet) string {
 	field, _, _ = strings.Cut(field, "[")
 	for ; field != ""; field = field[:max(0, strings.LastIndexByte(field, '.'))] {
@@ -57,7 +57,7 @@ func flagOf(paths []FlagPath, field string, given *pflag.FlagSet) string {
 	return ""
 }
 
-// flagNamed is an error of the daemon in the terms of the command line.
+// flagNamed is an error from the daemon in terms of the command line.
 type flagNamed struct {
 	text string
 	err  error
@@ -66,9 +66,9 @@ type flagNamed struct {
 func (e *flagNamed) Error() string { return e.text }
 func (e *flagNamed) Unwrap() error { return e.err }
 
-// ArgumentError returns err, which contains e, in the terms of the command line. It is a usage
-// error if the daemon calls the value invalid, but not, for instance, if it conflicts with the
-// daemon's objects.
+// ArgumentError returns err, which contains e, in terms of the command line. It is a usage error if
+// the daemon calls the value invalid, but not, for instance, if it conflicts with the daemon's
+// objects.
 func ArgumentError(err error, e *api.Error, text string) error {
 	named := &flagNamed{text, err}
 	if e.Reason() != api.ReasonInvalid {
@@ -77,8 +77,8 @@ func ArgumentError(err error, e *api.Error, text string) error {
 	return &UsageError{named}
 }
 
-// inArguments names, in an error of the daemon about a parameter of a method, the flag or argument
-// of cmd instead. Errors about objects of files are left as they are.
+// inArguments rewrites an error from the daemon about a parameter of a method, so that it names the
+// flag or argument of cmd. Errors about objects in files are left unchanged.
 func inArguments(cmd *cobra.Command, err error) error {
 	if _, ok := errors.AsType[*flagNamed](err); ok {
 		return err

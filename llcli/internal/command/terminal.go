@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// ReadLines reads the user's input, until ctx ends. The end of the input closes the channel.
+// ReadLines reads the user's input, until ctx is done. The end of the input closes the channel.
 func (a *App) ReadLines(ctx context.Context) <-chan string {
 	lines := make(chan string)
 	go func() {
@@ -27,7 +27,7 @@ func (a *App) ReadLines(ctx context.Context) <-chan string {
 	return lines
 }
 
-// LocalTime converts a time of the daemon to the user's time zone.
+// LocalTime converts a time from the daemon to the user's time zone.
 func (a *App) LocalTime(text string) string {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -20,8 +20,8 @@ func (a *App) BindWatch(cmd *cobra.Command) {
 	Must(cmd.RegisterFlagCompletionFunc("interval", cobra.NoFileCompletions))
 }
 
-// Repeat calls show once, or with --watch until the user interrupts: on a terminal each output
-// replaces the previous one, elsewhere it follows it.
+// Repeat calls show once or, with --watch, until the user interrupts: on a terminal, each output
+// replaces the previous one; elsewhere, it follows the previous one.
 func (a *App) Repeat(ctx context.Context, show func() error) error {
 	if !a.Repeated {
 		return show()
@@ -36,8 +36,8 @@ func (a *App) Repeat(ctx context.Context, show func() error) error {
 	})
 }
 
-// Periodically calls show until the user interrupts, and flushes its output. If the daemon stops
-// meanwhile, Periodically reports that and waits for the daemon.
+// Periodically calls show until the user interrupts, and flushes its output. If the daemon stops in
+// the meantime, Periodically reports that and waits for the daemon.
 func (a *App) Periodically(ctx context.Context, show func(first bool) error) error {
 	if a.Interval < 100*time.Millisecond {
 		return Usagef("--interval %s: want 100ms or more", a.Interval)
@@ -70,7 +70,8 @@ func (a *App) Periodically(ctx context.Context, show func(first bool) error) err
 	}
 }
 
-// Outage reports that the daemon stopped during a watch: once, and once when it is back.
+// Outage reports an outage of the daemon during a watch: once when it begins, and once when it
+// ends.
 type Outage struct {
 	App  *App
 	last string
@@ -87,7 +88,7 @@ func (o *Outage) Tell(err error) {
 	o.last = text
 }
 
-// Over reports that the daemon answers again, if it did not.
+// Over reports that the daemon answers again, if it had stopped answering.
 func (o *Outage) Over() {
 	if o.last != "" {
 		o.App.Note("loxilightd answers again")

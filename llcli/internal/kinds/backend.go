@@ -54,7 +54,7 @@ func SetBackends(spec map[string]any, service string, names []string, fields map
 	return nil
 }
 
-// ChooseBackends returns the indices of the backends of a spec that names selects.
+// ChooseBackends returns the indices of the backends in a spec that match one of names.
 func ChooseBackends(spec map[string]any, service string, names []string) ([]int, error) {
 	backends, _ := spec["backends"].([]any)
 	var chosen []int

@@ -89,7 +89,7 @@ spec:
   mtu: 1500                   # default: the kernel chooses
 `
 
-// showPorts shows the ports of a Bridge, one a line.
+// showPorts shows the ports of a Bridge, one per line.
 func showPorts(_ context.Context, a *command.App, _ command.Daemon, o *api.Object) {
 	var spec api.BridgeSpec
 	Decode(o, &spec, &struct{}{})

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// AnyOf joins words for people: a, b or c.
+// AnyOf joins words for the user: a, b or c.
 func AnyOf(words []string) string {
 	last := len(words) - 1
 	if last == 0 {
@@ -25,7 +25,7 @@ func withDefault(words []string) []string {
 	return words
 }
 
-// fillSchema replaces {…} in a schema by the words of fields.
+// fillSchema replaces {…} in a schema with the words of fields.
 var fillSchema = strings.NewReplacer(
 	"{algorithms}", strings.Join(api.Algorithms[1:], ", "),
 	"{healthTypes}", AnyOf(api.HealthTypes),

@@ -116,8 +116,8 @@ func Words(prefix string) []string {
 	return words
 }
 
-// backendAddresses returns the addresses of backends that begin with prefix, of a Service, or of
-// all Services if service is empty.
+// backendAddresses returns the addresses that begin with prefix, of the backends of one Service, or
+// of all Services if service is empty.
 func backendAddresses(ctx context.Context, a *command.App, service, prefix string, args []string) []string {
 	var found []string
 	add := func(objects []api.Object) error {
@@ -166,7 +166,7 @@ func CompleteServiceBackends(a *command.App) command.Completer {
 	}
 }
 
-// completeGroups offers the groups of addresses as rules refer to them, and local.
+// completeGroups offers address groups as rules refer to them and, if local is set, the word local.
 func completeGroups(a *command.App, local bool) cobra.CompletionFunc {
 	const head, word = "group:", "local"
 	return func(cmd *cobra.Command, _ []string, prefix string) (found []string, _ cobra.ShellCompDirective) {

@@ -22,7 +22,7 @@ type form uint8
 
 const (
 	formText   form = iota
-	formWords       // a list of words; --add-FLAG and --remove-FLAG change single ones
+	formWords       // a list of words; --add-FLAG and --remove-FLAG change individual words
 	formItems       // a list of objects, each written as NAME,KEY=VALUE…; likewise
 	formNumber      // a whole number
 	formTruth       // true or false
@@ -31,14 +31,14 @@ const (
 	formMeans       // a switch that gives the field one value
 )
 
-// specField is a field of a spec as a flag.
+// specField is a field of a spec that a flag sets.
 type specField struct {
 	flag, path string // the path of the field, with dots: match.source
 	form       form
 	usage      string
 	values     []string                    // that completion offers
-	groups     bool                        // completion offers groups of addresses
-	kind       string                      // completion offers the names of its objects
+	groups     bool                        // completion offers address groups
+	kind       string                      // completion offers the names of objects of this kind
 	means      any                         // formMeans
 	item       func(string) (any, error)   // formItems: reads one
 	key        func(map[string]any) string // formItems: the key of an item
@@ -89,7 +89,7 @@ func (f *fieldFlags) Bind(cmd *cobra.Command) {
 	}
 }
 
-// completeItems offers the elements of a list of the object that set changes.
+// completeItems offers the elements of a list in the object that the set command changes.
 func (f *fieldFlags) completeItems(field *specField) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) (found []string, _ cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -149,8 +149,8 @@ func (f *fieldFlags) Spec(name string) (any, error) {
 	return spec, f.kind.complete(name, spec)
 }
 
-// Merge puts the values of the given flags into a spec, and leaves the rest. An empty value
-// removes a field.
+// Merge puts the values of the given flags into a spec, and leaves the rest unchanged. An empty
+// value removes a field.
 func (f *fieldFlags) Merge(spec map[string]any, given *pflag.FlagSet) error {
 	set := map[string]string{} // flags by path
 	for i := range f.kind.fields {
@@ -259,7 +259,7 @@ func (f *specField) keyOf(item any) string {
 	return fmt.Sprint(item)
 }
 
-// edit adds and removes the single elements that the flags name.
+// edit adds and removes the individual elements that the flags name.
 func (f *specField) edit(spec map[string]any, given *pflag.FlagSet) error {
 	add, remove := "add-"+f.flag, "remove-"+f.flag
 	if !given.Changed(add) && !given.Changed(remove) {

@@ -60,7 +60,7 @@ spec:
     - 2001:db8:7::/48         # group:NAME: the members of another group
 `
 
-// showMembers shows the members of a group, one a line.
+// showMembers shows the members of a group, one per line.
 func showMembers(_ context.Context, a *command.App, _ command.Daemon, o *api.Object) {
 	var spec api.AddressGroupSpec
 	Decode(o, &spec, &struct{}{})

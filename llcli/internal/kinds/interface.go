@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// interfaceFlags are an InterfaceSpec as flags.
+// interfaceFlags are the flags for an InterfaceSpec.
 type interfaceFlags struct{ api.InterfaceSpec }
 
 func (f *interfaceFlags) Bind(cmd *cobra.Command) {

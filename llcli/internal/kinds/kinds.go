@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds contains what llcli knows of each kind of objects: its words, the columns of its
+// Package kinds contains what llcli knows about each kind of object: its words, the columns of its
 // table, its fields as flags, an example with all of its fields, and the description of one object.
 // It changes nothing: the daemon alone decides whether an object is valid.
 package kinds
@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Kind is all that llcli knows of one kind of objects.
+// Kind is everything that llcli knows about one kind of object.
 type Kind struct {
 	Name    string   // as in a document
 	Words   []string // as on a command line; the first is the noun
@@ -26,8 +26,8 @@ type Kind struct {
 	Plural  string   // in messages; empty: Name with an s
 	Schema  string   // a document with every field, as apply takes it
 
-	// The table of objects. Cells returns the values of Columns, or if wide of Columns and Wide.
-	// Order is the order of the rows; nil: by name. If Hits is set, the table shows how often each
+	// The table of objects. Cells returns the values of Columns, or, if wide, of Columns and Wide.
+	// Order compares rows for sorting; nil: by name. If Hits is set, the table shows how often each
 	// object decided.
 	Columns, Wide []output.Column
 	Cells         func(o *api.Object, wide bool) []output.Cell
@@ -37,14 +37,14 @@ type Kind struct {
 	// Spec returns an empty spec; nil: the daemon keeps every field as it is written.
 	Spec func() any
 
-	// What the daemon reports of an object: the counters, and the topics whose events name objects
-	// of the kind, or their devices. nil: changes and status.
+	// What the daemon reports about an object: the counters, and the topics whose events name
+	// objects of the kind, or their devices. nil: changes and status.
 	Counters CounterSet
 	Topics   []string
 
 	// The flags of add and set. flags makes them; nil: each of fields is a flag, complete fills in
-	// fields that add derives from the name and refuses missing fields, and adjust converts values
-	// to the form of the API. Both may be nil.
+	// fields that add derives from the name and rejects missing fields, and adjust converts values
+	// to the form of the API. complete and adjust may be nil.
 	AddExample, SetExample string
 	flags                  func() SpecFlags
 	fields                 []specField
@@ -59,8 +59,8 @@ type Kind struct {
 	// hint describes an object in a few words, for completions; nil: by its columns.
 	hint func(o *api.Object) string
 
-	// expand returns the objects that the name of a pod or a service of Kubernetes stands for; nil:
-	// each name is the name of one object.
+	// expand returns the objects that the name of a Kubernetes pod or service stands for; nil: each
+	// name is the name of one object.
 	expand func(ctx context.Context, a *command.App, d command.Daemon, name string) ([]string, error)
 }
 
@@ -107,7 +107,7 @@ func Expand(ctx context.Context, a *command.App, d command.Daemon, kind, name st
 	return []string{name}, nil
 }
 
-// Flags returns new flags of the kind's fields.
+// Flags returns new flags for the kind's fields.
 func (k *Kind) Flags(a *command.App) SpecFlags {
 	if k.flags != nil {
 		return k.flags()
@@ -130,7 +130,7 @@ var All = []Kind{
 	serviceKind,
 }
 
-// NeedKind requires a kind as the first argument.
+// NeedKind checks that the first argument is a kind.
 func NeedKind(usage string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -152,7 +152,7 @@ func NameOf(word string) string {
 	return word
 }
 
-// PluralOf returns the plural of the kind that a word means; other words are returned as they are.
+// PluralOf returns the plural of the kind that a word means; other words are returned unchanged.
 func PluralOf(word string) string {
 	k := Find(word)
 	if k == nil {
@@ -176,8 +176,8 @@ func Find(word string) *Kind {
 	return nil
 }
 
-// Decode reads the fields of an object's spec and status that this llcli knows; fields that a
-// newer daemon added are left out, fields that it changed appear as absent.
+// Decode reads the fields of an object's spec and status that this llcli knows; fields that a newer
+// daemon added are left out; fields that it changed appear as absent.
 func Decode(o *api.Object, spec, status any) {
 	if o.Spec != nil {
 		_ = json.Unmarshal(o.Spec, spec)
@@ -195,7 +195,7 @@ func Article(kind string) string {
 	return "a " + kind
 }
 
-// NounOf returns the word of the command line for a kind.
+// NounOf returns the command-line word for a kind.
 func NounOf(name string) string {
 	if k := Find(name); k != nil {
 		return k.Words[0]

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
-// Labels of the objects of Kubernetes' services.
+// Labels of the objects that implement Kubernetes services.
 const (
 	LabelNamespace = "namespace"
 	LabelService   = "service"
@@ -19,7 +19,7 @@ const (
 )
 
 // servicesOf returns the names of the Services that a name stands for: for NAMESPACE/NAME, the
-// Services of all ports and types of that service of Kubernetes, otherwise the name itself.
+// Services for all ports and types of that Kubernetes service; otherwise, the name itself.
 func servicesOf(ctx context.Context, a *command.App, d command.Daemon, name string) ([]string, error) {
 	namespace, service, ok := strings.Cut(name, "/")
 	if !ok || namespace == "" || service == "" || strings.ContainsAny(service, "/:") {
@@ -40,7 +40,8 @@ func servicesOf(ctx context.Context, a *command.App, d command.Daemon, name stri
 	return names, nil
 }
 
-// K8sServiceList returns the request for the objects of services; empty: of all.
+// K8sServiceList returns the request that lists the objects of services with this namespace and
+// name; an empty one matches all.
 func K8sServiceList(namespace, name string) api.ListParams {
 	p := api.ListParams{Kind: api.KindService, Owner: api.OwnerK8s, Labels: map[string]string{}}
 	if namespace != "" {
@@ -79,7 +80,7 @@ func endpointsOf(ctx context.Context, a *command.App, d command.Daemon, name str
 	return names, err
 }
 
-// AllInterfaces replaces the names of pods by the names of their Endpoints.
+// AllInterfaces replaces the names of pods with the names of their Endpoints.
 func AllInterfaces(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string) ([]string, error) {
 	if kind != api.KindEndpoint {
 		return names, nil

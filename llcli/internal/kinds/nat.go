@@ -78,7 +78,7 @@ var natFields = append([]specField{
 	{flag: "log", path: "log", form: formTruth, usage: "an event for each block or mapping"},
 }, matchFields...)
 
-// completeNAT requires a type.
+// completeNAT checks that a type is given.
 func completeNAT(_ string, spec map[string]any) error {
 	if spec["type"] == nil {
 		return command.Usagef("the type is missing; set --masquerade, --snat or --dnat")
@@ -102,7 +102,7 @@ func splitTo(a *command.App, spec map[string]any, given *pflag.FlagSet) error {
 		address, word, ok := cutPort(text)
 		switch {
 		case !ok:
-			continue // without a port, or refused by the daemon
+			continue // without a port, or rejected by the daemon
 		case len(addresses) > 1:
 			return command.Usagef("--%s %s: a port goes with a single address; set the port of several with --to-port", flag, text)
 		case given.Changed("to-port"):
@@ -121,8 +121,8 @@ func splitTo(a *command.App, spec map[string]any, given *pflag.FlagSet) error {
 	return nil
 }
 
-// unbracketed refuses an IPv6 address that is followed by a port without brackets around the
-// address. A text that is also an address is taken as that address, with a note for dnat.
+// unbracketed rejects an IPv6 address that is followed by a port but is not in brackets. Text that
+// is also an address as a whole is taken as that address, with a note for dnat.
 func unbracketed(a *command.App, spec map[string]any, flag, text string) error {
 	i := max(0, strings.LastIndexByte(text, ':'))
 	ip, err := netip.ParseAddr(text[:i])

@@ -86,8 +86,8 @@ var routeFields = []specField{
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "its MTU in `BYTES` (default: the MTU of the device)"},
 }
 
-// completeRoute takes the prefix of a route from its name. The prefix default is 0.0.0.0/0, or ::/0
-// if via is an IPv6 address.
+// completeRoute takes the prefix of a route from its name. The name default means 0.0.0.0/0, or
+// ::/0 if via is an IPv6 address.
 func completeRoute(name string, spec map[string]any) error {
 	if _, err := netip.ParsePrefix(name); spec["prefix"] == nil && err == nil {
 		spec["prefix"] = name

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// serviceFlags are a ServiceSpec as flags.
+// serviceFlags are the flags for a ServiceSpec.
 type serviceFlags struct {
 	frontends, backends []string
 	algorithm, source   string
@@ -123,7 +123,7 @@ func (f *serviceFlags) Paths() []command.FlagPath {
 	}
 }
 
-// Merge puts the values of the given flags into a spec, and leaves the rest.
+// Merge puts the values of the given flags into a spec, and leaves the rest unchanged.
 func (f *serviceFlags) Merge(spec map[string]any, given *pflag.FlagSet) error {
 	flags := *f // it may be called again
 	if given.Changed("health") && f.health.Type == "none" {

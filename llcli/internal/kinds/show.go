@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/output"
 )
 
-// ShowObject shows all about an object.
+// ShowObject shows everything about an object.
 func ShowObject(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) error {
 	var status api.Status
 	Decode(o, &struct{}{}, &status)
@@ -45,7 +45,7 @@ func ShowObject(ctx context.Context, a *command.App, d command.Daemon, o *api.Ob
 	return err
 }
 
-// showTraffic shows the packets of a device, and the dropped ones.
+// showTraffic shows the traffic of a device, and the packets that were dropped.
 func showTraffic(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) {
 	counters, err := a.Counters(ctx, d, o.Kind, o.Name)
 	if command.IsNotFound(err) {
@@ -68,7 +68,7 @@ func showDrops(a *command.App, counters *api.CountersResult) {
 	}
 }
 
-// showColumns shows the columns of an object's kind, one a line.
+// showColumns shows the columns of an object's kind, one per line.
 func showColumns(a *command.App, k *Kind, o *api.Object) {
 	cells := k.Cells(o, true)
 	for i, c := range append(append([]output.Column(nil), k.Columns...), k.Wide...) {

@@ -97,8 +97,8 @@ func peerCells(o *api.Object, wide bool) []output.Cell {
 	return cells
 }
 
-// lastHeard returns when a packet was received last, in the time zone of the user. The daemon knows
-// it only since its own start.
+// lastHeard returns when the last packet was received, in the user's time zone. The daemon knows it
+// only since its own start.
 func lastHeard(s *api.PeerStatus) string {
 	switch {
 	case s.LastHeard != nil:

@@ -11,21 +11,21 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
-// foreignActions are words of other tools for actions of FirewallRules.
+// foreignActions are other tools' words for actions of FirewallRules.
 var foreignActions = map[string]string{"drop": "deny", "discard": "deny", "block": "deny", "accept": "allow", "pass": "allow", "permit": "allow"}
 
-// foreignICMP are words of other tools for types of ICMP messages.
+// foreignICMP are other tools' words for ICMP message types.
 var foreignICMP = map[string]string{"ping": "echo-request", "pong": "echo-reply"}
 
-// foreignAlgorithms are words of other tools for algorithms of Services.
+// foreignAlgorithms are other tools' words for algorithms of Services.
 var foreignAlgorithms = map[string]string{
 	"rr": "round-robin", "wrr": "round-robin", "roundrobin": "round-robin",
 	"lc": "least-connections", "wlc": "least-connections", "leastconn": "least-connections", "least-conn": "least-connections",
 	"sh": "source-hash", "source": "source-hash", "ip-hash": "source-hash", "mh": "maglev",
 }
 
-// understood returns a value of the flag called name in the API's terms, if other tools use another
-// term. Empty: any value matches, so the flag has no effect.
+// understood returns a value of the flag called name in the API's terms, even if it is given in
+// other tools' terms. Empty: any value matches, so the flag has no effect.
 func (f *specField) understood(name, word string) (string, error) {
 	lower := strings.ToLower(word)
 	switch f.path {
@@ -53,7 +53,7 @@ func (f *specField) understood(name, word string) (string, error) {
 	return word, nil
 }
 
-// namedPort returns the value of a flag for ports, or refuses an unknown name.
+// namedPort returns the value of a flag for ports, or rejects an unknown name.
 func namedPort(flag, word string) (string, error) {
 	port, known := portOf(word)
 	if !known {
@@ -62,8 +62,8 @@ func namedPort(flag, word string) (string, error) {
 	return port, nil
 }
 
-// portOf returns the port of a well-known service such as ssh, and numbers and ranges as they are;
-// false: the word is not the name of a service.
+// portOf returns the port of a well-known service such as ssh, and returns numbers and ranges
+// unchanged; false: the word is not the name of a service.
 func portOf(word string) (string, bool) {
 	if word == "" || word[0] >= '0' && word[0] <= '9' {
 		return word, true

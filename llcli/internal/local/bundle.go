@@ -57,7 +57,7 @@ tells that it is one stays: look through the archive before it is passed on.`,
 	return cmd
 }
 
-// bundleOptions determines the folders of the instance.
+// bundleOptions determines the directories of the instance.
 func bundleOptions(a *command.App, config string, anonymize bool) bundle.Options {
 	var c struct {
 		Instance  string
@@ -117,7 +117,7 @@ func writeBundle(ctx context.Context, a *command.App, file string, o bundle.Opti
 	return nil
 }
 
-// dialForBundle connects to the daemon of the configuration, unless a flag selects another.
+// dialForBundle connects to the daemon of the configuration, unless a flag selects a different one.
 func dialForBundle(ctx context.Context, a *command.App, runDir string) (command.Daemon, error) {
 	url := "ipc://" + filepath.Join(runDir, "control.sock")
 	if a.Socket != "" || a.Getenv("LOXILIGHT_SOCKET") != "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pluginName is the name of the plugin in configurations and folders.
+// pluginName is the name of the plugin in configurations and directories.
 const pluginName = "loxilight-cni"
 
 // usualConfDir is where container runtimes read configurations from.
@@ -34,8 +34,8 @@ func (o *cniOptions) bind(a *command.App, cmd *cobra.Command) {
 	command.Must(cmd.RegisterFlagCompletionFunc("network", kinds.CompleteNames(a, api.KindPodNetwork)))
 }
 
-// mayMake refuses a folder that is not the usual one and whose parent does not exist: a mistyped
-// folder is not created.
+// mayMake rejects a directory that is not the usual one and whose parent does not exist, so that a
+// mistyped directory is not created.
 func mayMake(flag, folder, usual string) error {
 	parent := filepath.Dir(filepath.Clean(folder))
 	if folder == usual {
@@ -152,7 +152,7 @@ func awaitPods(ctx context.Context, a *command.App, d command.Daemon, o *cniOpti
 	}
 }
 
-// replaceFile replaces a file by a single rename: readers never see a partial file.
+// replaceFile replaces a file atomically, by renaming: readers never see a partial file.
 func replaceFile(path string, text []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
-// The plugin's defaults for the daemon's socket and folder.
+// The plugin's defaults for the daemon's socket and state directory.
 const (
 	usualSocket   = "/run/loxilight/control.sock"
 	usualStateDir = "/var/lib/loxilight"
@@ -28,8 +28,8 @@ type cniTarget struct {
 	why      string // why it is not known
 }
 
-// daemonTarget asks the daemon for the socket that the plugin must use, and for the folder of
-// requests queued while the daemon was down.
+// daemonTarget asks the daemon for the socket that the plugin must use, and for the directory of
+// requests that are queued while the daemon is down.
 func daemonTarget(ctx context.Context, a *command.App, d command.Daemon) cniTarget {
 	var status api.StatusResult
 	err := d.Call(ctx, api.MethodStatus, nil, &status)
@@ -40,7 +40,7 @@ func daemonTarget(ctx context.Context, a *command.App, d command.Daemon) cniTarg
 func targetOf(a *command.App, status *api.StatusResult, err error) cniTarget {
 	t := cniTarget{socket: strings.TrimPrefix(a.ControlURL(), "ipc://")}
 	if abs, err := filepath.Abs(t.socket); err == nil && !strings.Contains(t.socket, "://") {
-		t.socket = abs // the plugin runs in another folder
+		t.socket = abs // the plugin runs in a different directory
 	}
 	switch t.stateDir = status.StateDir; {
 	case err != nil:
@@ -86,7 +86,7 @@ func conflist(a *command.App, o *cniOptions, t *cniTarget) ([]byte, error) {
 
 func quote(text string) string {
 	quoted, err := json.Marshal(text)
-	command.Must(err) // strings have a form in JSON
+	command.Must(err) // strings can always be encoded as JSON
 	return string(quoted)
 }
 

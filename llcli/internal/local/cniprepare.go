@@ -43,8 +43,8 @@ without root. It needs root, or the capability CAP_CHOWN and the folder.`,
 	return cmd
 }
 
-// prepareConfDir lets a user create files in a folder of root's. The user must be the only member
-// of the group with the same number.
+// prepareConfDir lets a user create files in a directory that root owns. The user must be the only
+// member of the group with the same number.
 func prepareConfDir(dir string, user int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -59,7 +59,7 @@ func prepareConfDir(dir string, user int) error {
 	if err := os.Chown(dir, -1, user); err != nil {
 		return err
 	}
-	// The last step opens the folder: until then only its owner can write there.
+	// The last step opens the directory: until then only its owner can write there.
 	path := (&cniOptions{dir: dir}).path()
 	switch file, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):

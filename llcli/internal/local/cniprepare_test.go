@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestPrepareConfDir: the user may create files in the folder, and owns the existing configuration,
-// but nothing else in the folder.
+// TestPrepareConfDir: the user may create files in the directory, and owns the existing
+// configuration, but nothing else in the directory.
 func TestPrepareConfDir(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_CHOWN")
@@ -33,7 +33,7 @@ func TestPrepareConfDir(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // the second time as at the next start of the container
+	for range 2 { // the second time, as when the container starts again
 		if err := prepareConfDir(dir, user); err != nil {
 			t.Fatal(err)
 		}

@@ -133,7 +133,7 @@ func (s *cniStatus) missing(format string, args ...any) {
 
 // findConfiguration examines the configuration that runtimes use, which is the first by name.
 func (s *cniStatus) findConfiguration() {
-	entries, _ := os.ReadDir(s.dir) // sorted by name; a missing folder is empty
+	entries, _ := os.ReadDir(s.dir) // sorted by name; a missing directory is empty
 	var first []byte
 	later := ""
 	for _, e := range entries {
@@ -207,14 +207,15 @@ func (s *cniStatus) ask(ctx context.Context, d command.Daemon) error {
 	return nil
 }
 
-// saysTheSame reports whether two texts are equal as JSON, regardless of their layout: llcli cni
-// keep uses the text of a ConfigMap unchanged.
+// saysTheSame reports whether a and b are equal as JSON, regardless of their layout: llcli cni keep
+// uses the text of a ConfigMap unchanged.
 func saysTheSame(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// question returns the request to the daemon, and the configuration that it is about.
+// question returns the request to the daemon, and a description of the configuration that it
+// concerns.
 func (s *cniStatus) question() (p api.CNIParams, about string) {
 	if s.named || s.conf == nil {
 		return s.status(), ""
@@ -230,7 +231,7 @@ func (s *cniStatus) question() (p api.CNIParams, about string) {
 // pluginVersion matches the version that the plugin prints when it is run without a command.
 var pluginVersion = regexp.MustCompile(`(?m)^` + pluginName + ` ([^\s:]+)`)
 
-// findPlugins looks for the plugin, and runs each one to get its version.
+// findPlugins looks for the plugin, and runs each copy to get its version.
 func (s *cniStatus) findPlugins(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 5*time.Second))
 	defer cancel()

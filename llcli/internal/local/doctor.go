@@ -124,7 +124,7 @@ func printFinding(a *command.App, f *api.Finding) {
 	}
 }
 
-// wrapped writes a text below its title so that it fits the terminal.
+// wrapped writes text below its title so that it fits the terminal.
 func wrapped(a *command.App, title, text string) {
 	width := a.Width()
 	if width == 0 {

@@ -30,8 +30,8 @@ func (o *localOptions) bind(cmd *cobra.Command) {
 	command.Must(cmd.MarkFlagFilename("config", "yaml"))
 }
 
-// configFile returns the configuration of the instance that the flags and the environment
-// name, as controlURL does its socket.
+// configFile returns the configuration of the instance that the flags and the environment name, as
+// ControlURL does for its socket.
 func configFile(a *command.App, o *localOptions) (string, error) {
 	if o.config != "" {
 		return o.config, nil
@@ -54,8 +54,8 @@ func configFile(a *command.App, o *localOptions) (string, error) {
 	return "/etc/loxilight" + suffix + "/loxilightd.yaml", nil
 }
 
-// runningConfig returns the configuration that the daemon with a run directory was started with;
-// empty: none runs.
+// runningConfig returns the configuration with which the daemon that uses a run directory was
+// started; empty: no such daemon is running.
 func runningConfig(a *command.App, runDir string) string {
 	pid := client.DaemonProcess(a.Root, runDir)
 	if pid == "" {
@@ -104,7 +104,7 @@ func loxilightd(ctx context.Context, a *command.App, args ...string) (out []byte
 		return nil, 0, fmt.Errorf("%s is of another version than llcli, and does not know %s", program, strings.Join(args, " "))
 	}
 	for line := range strings.Lines(told) {
-		if strings.HasPrefix(line, "time=") { // of its log
+		if strings.HasPrefix(line, "time=") { // a line of its log
 			_, _ = fmt.Fprint(a.Err, strings.TrimSpace(line)+"\n") // an error here cannot be reported
 			continue
 		}
@@ -113,7 +113,7 @@ func loxilightd(ctx context.Context, a *command.App, args ...string) (out []byte
 	return stdout.Bytes(), code, nil
 }
 
-// passOn runs loxilightd, and ends as it does: its output is the output of the command.
+// passOn runs loxilightd, and passes on its output and its exit code.
 func passOn(ctx context.Context, a *command.App, args ...string) error {
 	out, code, err := loxilightd(ctx, a, args...)
 	if err != nil {

@@ -9,7 +9,7 @@ func (p *Printer) Field(title, text string) {
 	}
 }
 
-// Lines writes a field of several values, one a line.
+// Lines writes a field of several values, one per line.
 func (p *Printer) Lines(title string, values []string) {
 	for _, value := range values {
 		p.Field(title, value)

@@ -76,7 +76,7 @@ func Size(n uint64) string {
 	return fmt.Sprintf("%.0f%c", value, "KMGTPE"[unit])
 }
 
-// Bytes is Size with its unit, for texts without a title: 1 byte, 512 bytes, 1.5K bytes.
+// Bytes is Size with its unit, for text without a title: 1 byte, 512 bytes, 1.5K bytes.
 func Bytes(n uint64) string {
 	if n == 1 {
 		return "1 byte"

@@ -14,26 +14,26 @@ import (
 	"github.com/loxilight/loxilight/api/document"
 )
 
-// Forms of output.
+// The output formats.
 const (
 	FormatTable = "table"
 	FormatWide  = "wide" // a table with more columns
 	FormatJSON  = "json"
 	FormatYAML  = "yaml"
-	FormatName  = "name" // KIND/NAME of each object, one a line
+	FormatName  = "name" // KIND/NAME of each object, one per line
 )
 
-// Formats are the forms of output.
+// Formats are the output formats.
 var Formats = []string{FormatTable, FormatWide, FormatJSON, FormatYAML, FormatName}
 
-// Printer writes the output of a run, and notes for people beside it.
+// Printer writes the output of a run, and notes for the user beside it.
 type Printer struct {
-	Format   string // form of the output
+	Format   string // of the output
 	Repeated bool   // the output is repeated
 
 	out    *bufio.Writer
 	notes  io.Writer
-	width  func() int // columns of the terminal; 0: the output is no terminal
+	width  func() int // columns of the terminal; 0: the output is not a terminal
 	getenv func(string) string
 }
 
@@ -48,13 +48,13 @@ func (p *Printer) Write(text []byte) (int, error) { return p.out.Write(text) }
 // Flush writes the buffered output, and returns the first error of all writes.
 func (p *Printer) Flush() error { return p.out.Flush() }
 
-// IsTable reports whether the output is for people, not programs.
+// IsTable reports whether the output is for users, not programs.
 func (p *Printer) IsTable() bool { return p.Format == FormatTable || p.Format == FormatWide }
 
 // Printf writes to the output; its errors are reported when it is flushed.
 func (p *Printer) Printf(format string, args ...any) { _, _ = fmt.Fprintf(p.out, format, args...) }
 
-// Note prints a message for people that is not part of the output.
+// Note prints a message for the user that is not part of the output.
 func (p *Printer) Note(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.notes, "llcli: "+format+"\n", args...) // an error here cannot be reported
 }

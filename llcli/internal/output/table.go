@@ -54,9 +54,9 @@ func (t *Table) Reserve(column, width int) { t.widths[column] = max(t.widths[col
 // Add adds a row.
 func (t *Table) Add(cells ...Cell) { t.rows = append(t.rows, cells) }
 
-// ShowPages shows the pages that next returns for the position after, with the next position, as
-// they arrive: there may be many items. In a table each item is a row. what names the items, in
-// the plural.
+// ShowPages shows pages as they arrive, because there may be many items. next returns the page
+// after a position, and the position at its end. In a table, each item is a row. what names the
+// items, in the plural.
 func ShowPages[T any](p *Printer, what string, t *Table, next func(after string) (items []T, more string, err error), row func(*T) []Cell) error {
 	list := p.NewList()
 	shown := 0
@@ -162,7 +162,7 @@ func (t *Table) hide(terminal int) {
 	}
 }
 
-// least returns how narrow the table can get without leaving out more.
+// least returns how narrow the table can get without leaving out more columns.
 func (t *Table) least() int {
 	total := -len(gap)
 	for i, w := range t.widths {

@@ -106,8 +106,8 @@ func topicOf(data string) string {
 	}
 }
 
-// TestTopicsAbout: a topic whose events cannot name the object is refused, and for a kind that only
-// a newer daemon has, changes and status are shown.
+// TestTopicsAbout: a topic whose events cannot name the object is rejected, and for a kind that
+// only a newer daemon has, changes and status are shown.
 func TestTopicsAbout(t *testing.T) {
 	for _, tt := range []struct{ of, topics, want, refused string }{
 		{"service/web", "", "changes status drops connections", ""},

@@ -75,8 +75,7 @@ the device by which packets leave, or the slow-path reason.`,
 	return cmd
 }
 
-// eachFilter returns a filter for each of the Services and Endpoints that the names in one
-// stand for.
+// eachFilter returns a filter for each of the Services and Endpoints to which the names in f refer.
 func eachFilter(ctx context.Context, a *command.App, d command.Daemon, f api.ConnectionFilter) ([]api.ConnectionFilter, error) {
 	services, endpoints := []string{""}, []string{""}
 	var err error
@@ -99,7 +98,7 @@ func eachFilter(ctx context.Context, a *command.App, d command.Daemon, f api.Con
 
 // checkService returns an error if filter, from which filters were made, names a Service that does
 // not exist. It is called only if no connection matches: the connections of a Service that was just
-// deleted have its name for a moment.
+// deleted still have its name for a moment.
 func checkService(ctx context.Context, a *command.App, d command.Daemon, filter api.ConnectionFilter, filters []api.ConnectionFilter) error {
 	if filter.Service == "" || len(filters) == 0 || filters[0].Service != filter.Service {
 		return nil // the names of existing objects, or none
@@ -255,7 +254,7 @@ func connectionRow(a *command.App, c *api.Connection) []output.Cell {
 	return row
 }
 
-// podOf names the pod of one side of a connection, behind its address.
+// podOf names the pod of one side of a connection, after its address.
 func podOf(side *api.ConnectionSide) string {
 	switch {
 	case side == nil:

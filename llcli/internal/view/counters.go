@@ -112,7 +112,7 @@ func eachCounters(ctx context.Context, a *command.App, d command.Daemon, kind st
 	return nil
 }
 
-// printEach shows counters one object a line.
+// printEach shows counters one object per line.
 func printEach(a *command.App, kind string, all []namedCounters) {
 	columns := []output.Column{{Title: "NAME", Flexible: true}}
 	titles, figures := []string{"PACKETS", "BYTES", "CONNECTIONS", "DROPS"}, func(c *api.CountersResult) []string {
@@ -154,7 +154,7 @@ func orNothing(t *api.Traffic) api.Traffic {
 	return *t
 }
 
-// allCounters returns the counters of an object, or the sum for a service or pod of Kubernetes.
+// allCounters returns the counters of an object, or the sum for a Kubernetes service or pod.
 func allCounters(ctx context.Context, a *command.App, d command.Daemon, kind, name string) (*api.CountersResult, error) {
 	names, err := kinds.Expand(ctx, a, d, kind, name)
 	if err != nil {
@@ -173,7 +173,7 @@ func allCounters(ctx context.Context, a *command.App, d command.Daemon, kind, na
 	return sum, err
 }
 
-// addCounters adds another object's counters; backends of the same address are merged.
+// addCounters adds another object's counters; backends with the same address are merged.
 func addCounters(to, c *api.CountersResult) {
 	to.Packets, to.Bytes, to.Connections = to.Packets+c.Packets, to.Bytes+c.Bytes, to.Connections+c.Connections
 	if to.Drops == nil {

@@ -27,7 +27,7 @@ type eventOptions struct {
 	past   bool
 	since  time.Time
 	follow bool
-	// layout is the format of times: with the date if past events may be of another day.
+	// layout is the format of times: with the date if past events may be from a different day.
 	layout string
 }
 
@@ -37,7 +37,7 @@ const allTopics = "all"
 
 var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicFirewall}
 
-// eventLine is an event as programs read it.
+// eventLine is an event in machine-readable form.
 type eventLine struct {
 	Time  time.Time       `json:"time"` // when llcli received it; for a past event, when it was published
 	Topic string          `json:"topic"`
@@ -141,8 +141,8 @@ func topicsOnly(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// showEvents shows events until the user interrupts. If the daemon stops meanwhile, showEvents
-// reports that and waits for the daemon.
+// showEvents shows events until the user interrupts. If the daemon stops in the meantime,
+// showEvents reports that and waits for the daemon.
 func showEvents(ctx context.Context, a *command.App, d command.Daemon, topics []string, options eventOptions) error {
 	shown := 0
 	out := command.Outage{App: a}
@@ -166,8 +166,8 @@ func showEvents(ctx context.Context, a *command.App, d command.Daemon, topics []
 	}
 }
 
-// subscribed shows the events of one connection. The end of the connection is an error, the
-// requested number of events is not.
+// subscribed shows the events of one connection. It returns an error when the connection ends, but
+// not after the requested number of events.
 func subscribed(ctx context.Context, a *command.App, d command.Daemon, topics []string, options eventOptions, shown *int, out *command.Outage) error {
 	events, err := d.Events(ctx, topics...)
 	if err != nil {
@@ -215,7 +215,7 @@ func subscribed(ctx context.Context, a *command.App, d command.Daemon, topics []
 	}
 }
 
-// brokenError is the end of a connection that worked.
+// brokenError reports the end of a connection that worked.
 type brokenError struct{ err error }
 
 func (e *brokenError) Error() string { return e.err.Error() }
@@ -258,7 +258,7 @@ func packetText(p *api.Packet) string {
 	}
 }
 
-// eventText writes an event for people.
+// eventText writes an event in human-readable form.
 func eventText(e *client.Event) (text, color string, err error) {
 	switch e.Topic {
 	case api.TopicChanges:

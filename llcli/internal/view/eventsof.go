@@ -15,7 +15,7 @@ import (
 )
 
 // topicsAbout returns the topics to subscribe to: the requested ones, or by default all that can
-// name the object. Other topics are refused: they would never have an event.
+// name the object. Other topics are rejected, because they would never have such an event.
 func topicsAbout(of string, topics []string) ([]string, error) {
 	word, _, _ := strings.Cut(of, "/")
 	kind := kinds.NameOf(word)
@@ -32,18 +32,18 @@ func topicsAbout(of string, topics []string) ([]string, error) {
 	return topics, nil
 }
 
-// eventsOf selects the events of one object, or of all objects that a pod or a service of
-// Kubernetes consists of; nil selects all.
+// eventsOf selects the events of one object, or of all objects that a Kubernetes pod or service
+// consists of; nil selects all.
 type eventsOf struct {
 	kind, name string
 	// ours reports for each known object of the kind whether it is selected.
 	ours map[string]bool
-	// gone: no object has the name. If it is the name of a service of Kubernetes, the names of the
-	// Services that it consisted of begin with it.
+	// gone is set if no object has the name. If the name was that of a Kubernetes service, the
+	// names of the Services that it consisted of begin with it.
 	gone bool
-	// devices are the Linux devices of the object, which events name instead of it.
+	// devices are the Linux devices of the object, which events name instead of the object.
 	devices map[string]bool
-	// devicesOf reads the devices again after a change of the object.
+	// devicesOf reads the devices again after a change to the object.
 	devicesOf func(ctx context.Context) (map[string]bool, error)
 	// podOf returns the pod of an Endpoint, as NAMESPACE/NAME; empty: none.
 	podOf func(ctx context.Context, endpoint string) (string, error)
@@ -66,7 +66,7 @@ func (o *eventOptions) shownOfMissing(kind string) string {
 	return text
 }
 
-// newEventsOf parses KIND/NAME; NAME may be the name of a pod or a service of Kubernetes.
+// newEventsOf parses KIND/NAME; NAME may be the name of a Kubernetes pod or service.
 func newEventsOf(ctx context.Context, a *command.App, d command.Daemon, o *eventOptions) (*eventsOf, error) {
 	of := o.of
 	if of == "" {
@@ -175,7 +175,7 @@ func (f *eventsOf) concerns(ctx context.Context, e *client.Event) bool {
 	return f.devices[about.Device] || f.devices[about.Forth.Device] || f.devices[about.Back.Device]
 }
 
-// concernsObject is concerns for events that name an object.
+// concernsObject is like concerns, for events that name an object.
 func (f *eventsOf) concernsObject(ctx context.Context, about *aboutEvent) bool {
 	switch {
 	case about.Kind != f.kind:

@@ -102,7 +102,8 @@ func explain(a *command.App, name string) error {
 	return nil
 }
 
-// nearWords returns a hint that names the words most like name, for KIND.FIELD the kinds.
+// nearWords returns a hint that names the words most like name; for KIND.FIELD, the most similar
+// kinds.
 func nearWords(name string) string {
 	kind, field, dotted := strings.Cut(name, ".")
 	var words []string
@@ -135,8 +136,8 @@ func explainValues(a *command.App, lines []string) {
 	}
 }
 
-// explainField shows the lines of the schemas that have a field: KIND.FIELD, or FIELD of any kind;
-// more: below other text.
+// explainField shows the lines of the schemas that have a field: KIND.FIELD, or FIELD of any kind.
+// more is set if other text precedes them.
 func explainField(a *command.App, name string, more bool) (found bool) {
 	only, field, dotted := strings.Cut(name, ".")
 	if !dotted {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package view contains the commands of llcli that show what the daemon has: objects, counters,
-// connections, events, tables of the kernel and the state of the daemon. They change nothing,
-// except connections flush.
+// connections, events, kernel tables and the state of the daemon. They change nothing, except
+// connections flush.
 package view
 
 import (
@@ -61,7 +61,7 @@ llcli kernel.`,
 	return cmd
 }
 
-// notAKind refuses words that belong to another command, and names it.
+// notAKind rejects words that belong to another command, and names it.
 func notAKind(word string) error {
 	for _, other := range []struct{ word, command string }{
 		{"addresses", "llcli get " + addressesWord},
@@ -168,15 +168,15 @@ func Commands(a *command.App) []*cobra.Command {
 	}
 }
 
-// addressesWord is the word of get for the addresses of pods.
+// addressesWord is the word that get uses for pod addresses.
 const addressesWord = "podaddresses"
 
-// isAddresses reports whether a word means the addresses of pods.
+// isAddresses reports whether a word means pod addresses.
 func isAddresses(word string) bool {
 	return strings.EqualFold(word, addressesWord) || strings.EqualFold(word, "podaddress")
 }
 
-// getAddresses shows the owners of pods' addresses, page by page.
+// getAddresses shows the owners of pod addresses, page by page.
 func getAddresses(ctx context.Context, a *command.App, d command.Daemon) error {
 	t := a.Table(output.Column{Title: "ADDRESSES", Flexible: true}, output.Column{Title: "POD"}, output.Column{Title: "CONTAINER", Flexible: true, Optional: 2},
 		output.Column{Title: "INTERFACE", Optional: 3}, output.Column{Title: "NETWORK", Optional: 1}, output.Column{Title: "SINCE", Optional: 4}, output.Column{Title: "GONE", Flexible: true})

@@ -76,7 +76,7 @@ func printList[T any](a *command.App, values []T) error {
 	return nil
 }
 
-// k8sNode is another node of the cluster, as this one reaches it.
+// k8sNode is another node in the cluster, as seen from this one.
 type k8sNode struct {
 	Name     string   `json:"name"`
 	Subnets  []string `json:"subnets"`
@@ -137,7 +137,7 @@ func showAll(a *command.App, what string, t *output.Table, count int) error {
 	return nil
 }
 
-// k8sPod is a pod of this node.
+// k8sPod is a pod on this node.
 type k8sPod struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// k8sService is one object of a port of a service of Kubernetes.
+// k8sService is one object for a port of a Kubernetes service.
 type k8sService struct {
 	Namespace string        `json:"namespace"`
 	Name      string        `json:"name"`
@@ -34,12 +34,12 @@ type k8sService struct {
 	Message   string        `json:"message,omitempty"`
 }
 
-// k8sEndpoint is a server of a service.
+// k8sEndpoint is a backend of a service.
 type k8sEndpoint struct {
 	Address string `json:"address"`
 	State   string `json:"state"` // ready, draining, down
 	Local   bool   `json:"local"`
-	Pod     string `json:"pod,omitempty"` // of this node: namespace/name
+	Pod     string `json:"pod,omitempty"` // on this node: namespace/name
 }
 
 func k8sServices(a *command.App) *cobra.Command {
@@ -140,8 +140,8 @@ func serviceTable(a *command.App, services []k8sService) *output.Table {
 }
 
 // endpointTable shows each endpoint of the services once for each port. Of a port's objects, it
-// uses the one with the most endpoints, then with the most ready ones, since some objects are for
-// endpoints of this node only.
+// uses the one with the most endpoints, then with the most ready ones, because some objects contain
+// only the endpoints on this node.
 func endpointTable(a *command.App, services []k8sService) *output.Table {
 	t := a.Table(output.Column{Title: "PORT"}, output.Column{Title: "ENDPOINT"}, output.Column{Title: "STATE"}, output.Column{Title: "NODE", Optional: 1}, output.Column{Title: "POD", Flexible: true, Optional: 1})
 	for len(services) > 0 {

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kernelView is one table of the kernel.
+// kernelView is one kernel table.
 type kernelView struct {
-	words   []string // as on a command line; the first is the word of the API
+	words   []string // as on a command line; the first is the API's word
 	meaning string
 	columns []output.Column
 	wide    []output.Column

@@ -57,7 +57,7 @@ func addHits(ctx context.Context, a *command.App, d command.Daemon, w *objectWri
 			return "-"
 		}
 		c, err := a.Counters(ctx, d, o.Kind, o.Name)
-		if err != nil { // it was deleted meanwhile, or the data plane has no rules
+		if err != nil { // it has since been deleted, or the data plane has no rules
 			return "-"
 		}
 		return output.Count(c.Packets)

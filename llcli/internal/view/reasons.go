@@ -12,7 +12,8 @@ import (
 // reason is an enumerator of ebpf-src/drop.h with the comment above it.
 var reason = regexp.MustCompile(`(?s)\t/\* (.*?)\s*\*/\n\t([A-Z_]+),\n`)
 
-// reasons returns the reasons of ebpf-src/drop.h whose names begin with prefix, in their order.
+// reasons returns the reasons of ebpf-src/drop.h whose names begin with prefix, in the order of
+// that file.
 func reasons(prefix string, advice map[string]string) (all []word) {
 	for _, m := range reason.FindAllStringSubmatch(loxilight.DropReasons, -1) {
 		name, ok := strings.CutPrefix(m[2], prefix)

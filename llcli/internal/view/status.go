@@ -75,7 +75,7 @@ probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not an
 	return cmd
 }
 
-// healthParams are the parameters of status for kinds that do not count.
+// healthParams are the parameters of status with which the objects of some kinds are ignored.
 func healthParams(ignore []string) *api.StatusParams {
 	if len(ignore) == 0 {
 		return nil // which earlier daemons accept, too
@@ -157,7 +157,7 @@ func capacityTable(a *command.App, capacity map[string]api.Usage) *output.Table 
 	return t
 }
 
-// repairsText describes the repairs since the start of the daemon.
+// repairsText describes the repairs since the daemon started.
 func repairsText(n uint64) string {
 	were := "were"
 	if n == 1 {

@@ -33,7 +33,7 @@ type rate struct {
 // rates is one output of top.
 type rates struct {
 	Node     rate   `json:"node"`
-	Services []rate `json:"services"` // the busiest first
+	Services []rate `json:"services"` // busiest first
 	Rules    []rate `json:"rules"`    // FirewallRules and NATs, as KIND/NAME; likewise
 }
 

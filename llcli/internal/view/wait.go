@@ -56,8 +56,8 @@ an error with exit code 1; with --created, llcli waits until it exists.`,
 // stateAbsent is the state of an object that does not exist.
 const stateAbsent = "absent"
 
-// waitReady watches objects of kinds until the wanted ones, or all, are Ready. created: wanted
-// objects may be absent at first.
+// waitReady watches the objects of kinds until the wanted ones, or all, are Ready. If created is
+// set, wanted objects may be absent at first.
 func waitReady(ctx context.Context, a *command.App, d command.Daemon, kinds []string, wanted []api.ObjectRef, created bool, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

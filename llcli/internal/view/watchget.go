@@ -13,15 +13,15 @@ import (
 	"github.com/loxilight/loxilight/llcli/internal/output"
 )
 
-// watchObjects shows objects until the user interrupts: on a terminal the whole
-// table again and again, else, for programs, each object as it changes.
+// watchObjects shows objects until the user interrupts: on a terminal, the whole table repeatedly;
+// otherwise, for programs, each object as it changes.
 func watchObjects(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string, options kinds.Selection) error {
 	if a.IsTable() && a.Width() > 0 {
 		return a.Repeat(ctx, func() error { return getOnce(ctx, a, d, kind, names, options) })
 	}
 	w := newObjectWriter(a, kind, false)
 	addHits(ctx, a, d, w)
-	w.table.Reserve(1, len(output.StateDeleted)) // the longest that a state can become
+	w.table.Reserve(1, len(output.StateDeleted)) // the longest state that may appear
 	shown := map[string]api.Object{}
 	synced := false
 	out := command.Outage{App: a}

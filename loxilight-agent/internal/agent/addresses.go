@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
 
-// announces reports whether a node may announce addresses of load balancers.
+// announces reports whether a node may announce load-balancer addresses.
 func announces(n *corev1.Node) bool {
 	if n == nil || n.DeletionTimestamp != nil {
 		return false
@@ -35,7 +35,7 @@ func announces(n *corev1.Node) bool {
 	return false
 }
 
-// announcers returns the nodes that share the addresses of load balancers.
+// announcers returns the nodes that share the load-balancer addresses.
 func (a *Agent) announcers() (names []string) {
 	for _, n := range a.nodes.All() {
 		if announces(n) {
@@ -54,7 +54,7 @@ func (a *Agent) pooled(s *corev1.Service) []netip.Addr {
 }
 
 // announce records which addresses of a Service this node announces: with external traffic policy
-// Local only nodes with endpoints of the address's family are candidates.
+// Local, only nodes with endpoints of the address's family are candidates.
 func (t *translator) announce(a *Agent, key string, s *corev1.Service) {
 	addresses := a.pooled(s)
 	if len(addresses) == 0 {
@@ -94,7 +94,7 @@ func serving(nodes []string, list []*discoveryv1.EndpointSlice, is4 bool) []stri
 	return slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return !have[name] })
 }
 
-// announceAnew translates the services whose addresses may have a new announcer.
+// announceAnew again translates the services whose addresses may have a new announcer.
 func (a *Agent) announceAnew() {
 	if a.translator == nil {
 		return

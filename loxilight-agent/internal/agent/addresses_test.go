@@ -80,7 +80,7 @@ func TestAddressesFromPools(t *testing.T) {
 	eventually(t, "an event says why c has no address", func() bool { return w.hasEvent("c", "192.0.2.77") })
 }
 
-// hasEvent reports whether an event about the addresses of a Service contains a text.
+// hasEvent reports whether an event about the addresses of a Service contains text.
 func (w *world) hasEvent(name, text string) bool {
 	for _, e := range w.kube.Events() {
 		if e.Reason == controller.ReasonAddresses && e.InvolvedObject.Name == name && strings.Contains(e.Message, text) {
@@ -90,7 +90,7 @@ func (w *world) hasEvent(name, text string) bool {
 	return false
 }
 
-// TestPoolMadeSmaller: an address that was assigned from the pool is reported, an address from
+// TestPoolMadeSmaller: an address that was assigned from the pool is reported; an address from
 // another controller is not.
 func TestPoolMadeSmaller(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the agent without its command line: it translates objects of the API server,
+// Package agent is the agent without its command line: it translates objects from the API server,
 // keeps the daemon in step with them, and reports the result.
 package agent
 
@@ -51,7 +51,7 @@ type Agent struct {
 	state    *state
 	events   *kube.Recorder
 	metrics  *agentMetrics
-	health   *servicehealth.Server // of Services with a health check of local endpoints
+	health   *servicehealth.Server // for Services with a health check of local endpoints
 
 	known  atomic.Pointer[[]string] // addresses of the API servers; nil: not yet listed
 	before func() []string          // the addresses that an earlier agent knew
@@ -60,7 +60,7 @@ type Agent struct {
 	// Used only by the goroutine of Run.
 	syncer     *syncer.Syncer
 	translator *translator // nil: this node is not known yet
-	remembers  bool        // the objects of an earlier agent were read from the daemon
+	remembers  bool        // the objects from an earlier agent were read from the daemon
 }
 
 // New returns an agent that does not do anything yet.
@@ -93,7 +93,7 @@ func New(o Options) *Agent {
 	return a
 }
 
-// Run works until ctx ends. The daemon's state stays in force then.
+// Run works until ctx is done. The daemon's state then stays in force.
 func (a *Agent) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -117,7 +117,7 @@ func (a *Agent) Run(ctx context.Context) {
 	a.keepInStep(ctx)
 }
 
-// awaitLists waits until the API server has sent every list once: before that nothing is sent to
+// awaitLists waits until the API server has sent every list once: until then, nothing is sent to
 // the daemon, so nothing is deleted.
 func (a *Agent) awaitLists(ctx context.Context) bool {
 	for _, l := range a.lists() {
@@ -152,7 +152,7 @@ func (a *Agent) missing() (resources []string) {
 	return resources
 }
 
-// checkNodes refuses a list without this node: either the API server is faulty, or the node was
+// checkNodes rejects a list without this node: either the API server is faulty, or the node was
 // removed from the cluster, and then its forwarding continues.
 func (a *Agent) checkNodes(list []*corev1.Node) error {
 	for _, n := range list {
@@ -163,5 +163,5 @@ func (a *Agent) checkNodes(list []*corev1.Node) error {
 	return fmt.Errorf("%w: %d nodes, and this one, %s, is not among them: is it registered by that name?", kube.ErrImplausible, len(list), a.o.NodeName)
 }
 
-// self returns the API server's object of this node; nil: it does not exist.
+// self returns the API server's object for this node; nil: it does not exist.
 func (a *Agent) self() *corev1.Node { return a.nodes.Get(a.o.NodeName) }

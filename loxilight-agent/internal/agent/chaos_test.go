@@ -35,13 +35,13 @@ type chaos struct {
 	counts   map[string]int
 }
 
-// stable is a service without changes: it has all its backends at each moment.
+// stable is a service without changes: it has all its backends at all times.
 const stable = "Service/shop/stable"
 
 const stableBackends = 6
 
 // TestChaos is C10: whatever happens to the API server, the daemon and the agent, the final state
-// matches the cluster, and unchanged objects existed all the time.
+// matches the cluster, and objects that did not change existed throughout.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	duration := 10 * time.Second
@@ -295,8 +295,8 @@ func (c *chaos) differs() string {
 	return strings.Join(wrong, "\n")
 }
 
-// withoutDeparted removes down backends that the model does not know from a Service: they are kept
-// for their existing connections.
+// withoutDeparted removes from a Service the down backends that the model does not know: they are
+// kept for their existing connections.
 func withoutDeparted(t *testing.T, has, want string) string {
 	t.Helper()
 	var is, should api.ServiceSpec

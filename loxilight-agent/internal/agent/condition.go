@@ -89,7 +89,7 @@ func (a *Agent) condition(now time.Time) *corev1.NodeCondition {
 	}
 }
 
-// condition returns the status of NetworkUnavailable; unknown: it stays as it is.
+// condition returns the status of NetworkUnavailable; unknown: the condition stays unchanged.
 func (s *state) condition(now time.Time) (status corev1.ConditionStatus, reason, message string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -113,8 +113,8 @@ func places(list []*discoveryv1.EndpointSlice) map[place]bool {
 	return all
 }
 
-// note records the endpoints that have left a slice of the service by its change; now is nil if
-// the slice is gone. It reports whether any endpoint has left.
+// note records the endpoints that left a slice of the service when the slice changed from old to
+// now; now is nil if the slice is gone. It reports whether any endpoint has left.
 func (d *departed) note(service string, old, now *packed) (left bool) {
 	if now != nil && bytes.Equal(old.raw, now.raw) {
 		return false
@@ -156,7 +156,7 @@ func (d *departed) end(service, address string) {
 	}
 }
 
-// add remembers an endpoint of a service by ports, if there is room. d.mu is held.
+// add remembers an endpoint of a service, with these ports, if there is room. d.mu is held.
 func (d *departed) add(service, address string, ports []discoveryv1.EndpointPort) bool {
 	if address == "" || len(ports) == 0 {
 		return false
@@ -180,9 +180,9 @@ func (d *departed) add(service, address string, ports []discoveryv1.EndpointPort
 	return true
 }
 
-// adopt takes over backends of a port that the daemon has, but no slice of the service: an earlier
-// agent remembered them, or they left while no agent ran. Whether they were terminating is unknown.
-// It reports whether there are any.
+// adopt takes over the backends of a port that the daemon has but that are in no slice of the
+// service: an earlier agent remembered them, or they left while no agent ran. Whether they were
+// terminating is unknown. It reports whether there are any.
 func (d *departed) adopt(service string, port *corev1.ServicePort, backends []api.Backend, list []*discoveryv1.EndpointSlice) (left bool) {
 	known := places(list)
 	d.mu.Lock()
@@ -200,7 +200,7 @@ func (d *departed) adopt(service string, port *corev1.ServicePort, backends []ap
 	return left
 }
 
-// adopted records that adopt is not called any more.
+// adopted records that adopt will not be called again.
 func (d *departed) adopted() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 // Reasons of events.
 const (
 	reasonInvalid = "LoxilightInvalid" // the object cannot be translated
-	reasonRefused = "LoxilightRefused" // the daemon refuses it
-	reasonFailing = "LoxilightFailing" // the data plane cannot do it
+	reasonRefused = "LoxilightRefused" // the daemon rejects it
+	reasonFailing = "LoxilightFailing" // the data plane cannot implement it
 )
 
 // nodeOf names a node in an event as kubelets do.
@@ -24,7 +24,7 @@ func nodeOf(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
 }
 
-// about returns the cluster's object from which an object of ours was made.
+// about returns the cluster object from which one of our objects was made.
 func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
 	switch ref.Kind {
 	case api.KindPeer:
@@ -37,13 +37,13 @@ func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
 	return nodeOf(a.o.NodeName)
 }
 
-// reportProblem reports that an object of the cluster is not in force.
+// reportProblem reports that a cluster object is not in force.
 func (a *Agent) reportProblem(about corev1.ObjectReference, reason string, err error) {
 	a.log.Warn("not in force", slog.String("kind", about.Kind), slog.String("namespace", about.Namespace), slog.String("name", about.Name), slog.Any("error", err))
 	a.events.Warn(about, reason, err.Error())
 }
 
-// refused is called when the daemon refuses an object.
+// refused is called when the daemon rejects an object.
 func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
 	a.metrics.refusals.Add(1, ref.Kind)
 	a.events.Warn(a.about(ref), reasonRefused, err.Message)

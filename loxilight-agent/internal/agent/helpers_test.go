@@ -83,7 +83,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// daemon is a real loxilightd with a data plane that carries nothing.
+// daemon is a real loxilightd with a data plane that forwards nothing.
 type daemon struct {
 	*client.Client
 	t   *testing.T
@@ -198,7 +198,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// agent starts an agent; the returned function ends it.
+// agent starts an agent; the returned function stops it.
 func (w *world) agent() (*Agent, func()) {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -214,7 +214,7 @@ func (w *world) agent() (*Agent, func()) {
 	return a, stop
 }
 
-// controller starts a process that assigns addresses; the returned function ends it.
+// controller starts a process that assigns addresses; the returned function stops it.
 func (w *world) controller(name string) func() {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -231,7 +231,7 @@ func (w *world) controller(name string) func() {
 	return stop
 }
 
-// client returns a client of the API server.
+// client returns a client for the API server.
 func (w *world) client() *kube.Client {
 	w.t.Helper()
 	k, err := kube.New(kube.Options{Kubeconfig: w.kubeconfig(), UserAgent: "test"})

@@ -56,7 +56,7 @@ func bit(b bool) float64 {
 	return 0
 }
 
-// applied is called when the daemon has the change made at since.
+// applied is called when the daemon has a change; since is when the change was made.
 func (a *Agent) applied(_ string, since time.Time) {
 	a.metrics.latency.Observe(time.Since(since).Seconds())
 }
@@ -130,8 +130,8 @@ func (a *Agent) Eligible() bool {
 	return true
 }
 
-// Healthy reports whether services of this node are served, for the health checks of services:
-// also while the node is about to be removed, since its endpoints may be the last ones.
+// Healthy reports whether this node serves services, for the health checks of services: also while
+// the node is about to be removed, because its endpoints may be the last ones.
 func (a *Agent) Healthy() bool {
 	alive, _ := a.Alive()
 	return alive

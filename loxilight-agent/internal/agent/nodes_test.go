@@ -43,7 +43,7 @@ func TestNodesComeChangeAndGo(t *testing.T) {
 }
 
 // TestAddressMovesToAnotherNode: an address moves from one object to another in one transaction;
-// otherwise the daemon would refuse it.
+// otherwise the daemon would reject it.
 func TestAddressMovesToAnotherNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,8 +109,8 @@ func TestConditionOfTheNode(t *testing.T) {
 	}
 }
 
-// TestNetworkIsReadyWithoutAnEvent: the agent read the state while the network of pods was being
-// recreated. When it is Ready again as before, the daemon sends no event.
+// TestNetworkIsReadyWithoutAnEvent: the agent read the state while the pod network was being
+// recreated. When the network is Ready again, the daemon sends no event.
 func TestNetworkIsReadyWithoutAnEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -165,8 +165,8 @@ func TestWrongAnnotationIsReported(t *testing.T) {
 	})
 }
 
-// TestOtherSubnetsThanPodsHave: a node that was registered anew with other podCIDRs gets no pods
-// while pods exist in the earlier ones.
+// TestOtherSubnetsThanPodsHave: a node that was registered again with different podCIDRs gets no
+// pods while pods with addresses from the earlier ones exist.
 func TestOtherSubnetsThanPodsHave(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -202,7 +202,7 @@ func TestOtherSubnetsThanPodsHave(t *testing.T) {
 }
 
 // TestUnknownConfigurationStays: the last known configuration of a node stays while its object is
-// invalid, or is gone for this node, also across restarts of the daemon and the agent.
+// invalid, or, for this node, is gone, even across restarts of the daemon and the agent.
 func TestUnknownConfigurationStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -269,7 +269,7 @@ func TestUnknownConfigurationStays(t *testing.T) {
 	wantStays("without this node, to a daemon that has started")
 }
 
-// leftover creates an object of an earlier agent in the daemon.
+// leftover creates in the daemon an object from an earlier agent.
 func (w *world) leftover(name string) {
 	w.t.Helper()
 	_, err := w.daemon.Apply(w.t.Context(), api.ApplyParams{Objects: []api.Object{{
@@ -335,7 +335,7 @@ func TestDaemonIsKilledAndForgets(t *testing.T) {
 	w.inStep(api.KindPeer, "n3")
 }
 
-// TestExternalChangesAreRepaired: changes of our objects by other clients are repaired.
+// TestExternalChangesAreRepaired: changes that other clients make to our objects are repaired.
 func TestExternalChangesAreRepaired(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -361,7 +361,7 @@ func TestWatchIsTooOld(t *testing.T) {
 	w.inStep(api.KindPeer, "n3")
 }
 
-// TestLostEvents: changes by another client are noticed although their events did not fit the
+// TestLostEvents: changes by another client are noticed although their events did not fit in the
 // daemon's queue.
 func TestLostEvents(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testkube"
 )
 
-// TestPagesThatFail: a list with a failed page is not used. Objects of an earlier agent stay until
-// a complete list arrives.
+// TestPagesThatFail: a list with a failed page is not used. Objects from an earlier agent stay
+// until a complete list arrives.
 func TestPagesThatFail(t *testing.T) {
 	for name, fault := range map[string]func(http.ResponseWriter){
 		"gone":  func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) },

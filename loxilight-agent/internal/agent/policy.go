@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// policy returns which addresses Services may have, by the configuration and by the present
+// policy returns which addresses Services may have, given the configuration and the current
 // addresses of the cluster's nodes.
 func (a *Agent) policy() services.Policy {
 	p := services.Policy{
@@ -35,8 +35,8 @@ func (a *Agent) policy() services.Policy {
 	return p
 }
 
-// reserveAnew translates the Services that have addresses besides those that the cluster gave them:
-// such an address may belong to a node now, or no longer.
+// reserveAnew again translates the Services that have addresses besides their cluster IPs: such an
+// address may now belong to a node, or no longer belong to one.
 func (a *Agent) reserveAnew() {
 	if a.translator == nil {
 		return

@@ -87,8 +87,8 @@ func TestProbesAndMetrics(t *testing.T) {
 }
 
 // TestProbesWithoutDaemon: an agent that knows everything but cannot reach the daemon is unhealthy
-// after two minutes, and reports the node as such after one; before it knows everything, the state
-// is unknown.
+// after two minutes, and reports the node's network as unavailable after one; before it knows
+// everything, the state is unknown.
 func TestProbesWithoutDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -121,7 +121,7 @@ func TestProbesWithoutDaemon(t *testing.T) {
 }
 
 // TestConditionWaitsForTheNetwork: a daemon that has just received everything has not reported the
-// state of the network of pods yet, however long that took.
+// state of the pod network yet, however long that took.
 func TestConditionWaitsForTheNetwork(t *testing.T) {
 	s := newState()
 	s.begin()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// queue holds changed objects of the cluster that have not been translated yet: each object once,
-// with the time of its first change.
+// queue holds changed cluster objects that have not been translated yet: each object once, with the
+// time of its first change.
 type queue struct {
 	mu     sync.Mutex
 	items  map[item]time.Time
@@ -28,13 +28,13 @@ const (
 	itemNode     itemKind = iota // by name
 	itemService                  // by namespace/name
 	itemAll                      // everything: this node has changed
-	itemAnnounce                 // addresses of load balancers: the nodes that share them have changed
-	itemReserved                 // addresses of nodes or subnets of pods have changed: no Service may have them
+	itemAnnounce                 // load-balancer addresses: the nodes that share them have changed
+	itemReserved                 // node addresses or pod subnets have changed: no Service may have them
 )
 
 func newQueue() *queue { return &queue{items: map[item]time.Time{}, wake: make(chan struct{}, 1)} }
 
-// put adds an item that changed at a time; zero: that is not known.
+// put adds an item; since is when it changed, or zero if that is unknown.
 func (q *queue) put(i item, since time.Time) {
 	q.mu.Lock()
 	if before, there := q.items[i]; !there || before.IsZero() || !since.IsZero() && since.Before(before) {

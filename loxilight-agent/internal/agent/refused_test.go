@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestManyAreRefused: the other objects are sent, whether the agent gets the refused ones one by
-// one, finds them all at its start, or the daemon was killed.
+// TestManyAreRefused: the other objects are sent, whether the agent gets the rejected ones one by
+// one, finds them all at startup, or the daemon was killed.
 func TestManyAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -19,8 +19,8 @@ import (
 // apiService is the Service of the API servers in every cluster.
 const apiService = "default/kubernetes"
 
-// servers returns the addresses of the API servers themselves: from the cluster, or before the
-// cluster's first list, from the daemon's objects of an earlier agent.
+// servers returns the addresses of the API servers themselves: from the cluster or, before the
+// cluster's first list, from an earlier agent's objects in the daemon.
 func (a *Agent) servers() []string {
 	if known := a.known.Load(); known != nil {
 		return slices.Clone(*known)
@@ -28,8 +28,8 @@ func (a *Agent) servers() []string {
 	return slices.Clone(a.before())
 }
 
-// noteServers takes over the cluster's list of its API servers. A server that removes itself
-// before it stops may be the only one: the last known ones are remembered then.
+// noteServers takes over the cluster's list of its API servers. A server that removes itself before
+// it stops may be the only one; in that case, the last known servers are remembered.
 func (a *Agent) noteServers() {
 	var addresses []string
 	for _, slice := range unpack(a.slices.By(apiService)) {

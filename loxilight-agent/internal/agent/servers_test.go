@@ -28,9 +28,9 @@ func unused(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestAPIServerIsReachedWithoutItsService is C09: neither the address that is configured
-// nor the Service leads to an API server. The agent knows their own addresses from the
-// daemon, and when they change, from the cluster.
+// TestAPIServerIsReachedWithoutItsService is C09: neither the configured address nor the Service
+// leads to an API server. The agent knows the servers' own addresses from the daemon and, when they
+// change, from the cluster.
 func TestAPIServerIsReachedWithoutItsService(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

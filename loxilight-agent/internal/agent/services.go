@@ -25,7 +25,7 @@ type translator struct {
 	prefixes []netip.Prefix    // of node ports
 	problems map[string]string // of services, by namespace/name: the last reported error
 
-	announcers []string            // nodes that share the addresses of load balancers
+	announcers []string            // nodes that share the load-balancer addresses
 	here       map[netip.Addr]bool // addresses from pools: whether this node announces them
 }
 
@@ -37,13 +37,13 @@ func serviceOf(s *packed) string {
 	return ""
 }
 
-// serviceChanged is called for each change of a Service.
+// serviceChanged is called for each change to a Service.
 func (a *Agent) serviceChanged(old, now *corev1.Service) {
 	s := either(now, old)
 	a.queue.put(item{itemService, kube.Key(s.Namespace, s.Name)}, time.Time{})
 }
 
-// sliceChanged is called for each change of an EndpointSlice.
+// sliceChanged is called for each change to an EndpointSlice.
 func (a *Agent) sliceChanged(old, now *packed) {
 	var before, after string
 	if old != nil {
@@ -66,8 +66,8 @@ func (a *Agent) sliceChanged(old, now *packed) {
 	}
 }
 
-// noteDeparted remembers the endpoints that left a slice of a service; stays: the slice still
-// exists.
+// noteDeparted remembers the endpoints that left a slice of a service; stays is set if the slice
+// still exists.
 func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
 	if !stays {
 		now = nil
@@ -77,8 +77,8 @@ func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
 	}
 }
 
-// triggered returns when the pods changed that made a slice change, according to the slice's
-// controller; zero: unknown, or an earlier change.
+// triggered returns the time of the pod change that caused a slice to change, according to the
+// slice's controller; zero: unknown, or an earlier change.
 func triggered(old, now *packed) time.Time {
 	text := now.Annotations[corev1.EndpointsLastChangeTriggerTime]
 	if text == "" || old != nil && old.Annotations[corev1.EndpointsLastChangeTriggerTime] == text {
@@ -120,8 +120,8 @@ func (a *Agent) newTranslator(node *corev1.Node) *translator {
 	return t
 }
 
-// translateServices translates all services for the present state of this node; since contains the
-// times of changes of some services.
+// translateServices translates all services for the current state of this node; since contains the
+// times at which some services changed.
 func (a *Agent) translateServices(node *corev1.Node, since map[item]time.Time) {
 	a.translator = a.newTranslator(node)
 	all := a.services.All()
@@ -141,10 +141,11 @@ func (a *Agent) translateServices(node *corev1.Node, since map[item]time.Time) {
 	}
 }
 
-// translateService translates one service, and the services that win or lose a frontend by that.
+// translateService translates one service, and the services that gain or lose a frontend as a
+// result.
 func (a *Agent) translateService(key string, since time.Time) {
 	if a.translator == nil {
-		return // this node is not known yet: then all are translated
+		return // this node is not known yet: all are translated once it is
 	}
 	var affected []services.Key
 	if s := a.services.Get(key); s != nil {
@@ -191,7 +192,7 @@ func aboutService(s *corev1.Service) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID}
 }
 
-// serviceNamed returns the Service to which an object of ours belongs, by its name; nil: none.
+// serviceNamed returns the Service to which one of our objects belongs, by its name; nil: none.
 func (a *Agent) serviceNamed(object string) *corev1.Service {
 	namespace, rest, _ := strings.Cut(object, "/")
 	if end := strings.IndexAny(rest, ":/"); end >= 0 {

@@ -84,7 +84,7 @@ func TestServicesComeChangeAndGo(t *testing.T) {
 	}
 	w.kube.Set(slice("shop", "web", "web-a", "10.244.2.5", "10.244.2.6"), slice("shop", "web", "web-b", "10.244.2.7"))
 	eventually(t, "three backends", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 3 })
-	w.kube.Set(slice("shop", "other", "web-a", "10.244.2.5")) // the slice belongs to another service now
+	w.kube.Set(slice("shop", "other", "web-a", "10.244.2.5")) // the slice now belongs to another service
 	eventually(t, "one backend", func() bool { return backends(w.daemon.has()["Service/shop/web"]) == 1 })
 	w.kube.Delete(service("shop", "web", ""))
 	w.inStep(api.KindService, "default/kubernetes")
@@ -304,7 +304,7 @@ func TestProxyNameIsOfServices(t *testing.T) {
 	}
 }
 
-// TestPortIsRenamed: the frontend moves from one object to another, by one transaction.
+// TestPortIsRenamed: the frontend moves from one object to another, in one transaction.
 func TestPortIsRenamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -414,8 +414,8 @@ func TestBurstIsFewTransactions(t *testing.T) {
 	}
 }
 
-// TestRefusedServiceDoesNotHoldUpOthers: a refused service is reported to people, and delays no
-// other.
+// TestRefusedServiceDoesNotHoldUpOthers: a rejected service is reported in an event, and delays no
+// others.
 func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -442,12 +442,12 @@ func TestRefusedServiceDoesNotHoldUpOthers(t *testing.T) {
 	w.inStep(api.KindService, "default/kubernetes shop/taken shop/web") // it is retried automatically
 }
 
-// TestServiceTooLarge: a Service of more endpoints than an object can have is reported, delays no
+// TestServiceTooLarge: a Service with more endpoints than an object can have is reported, delays no
 // other, and is in force once it has fewer. Endpoints come in slices.
 func TestServiceTooLarge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	const count, each = 8, 1000 // half of them fit, also with those remembered after they left
+	const count, each = 8, 1000 // half of them fit, even with those remembered after they left
 	for i := range count {
 		addresses := make([]string, each)
 		for k := range addresses {
@@ -474,8 +474,8 @@ func TestServiceTooLarge(t *testing.T) {
 	}
 }
 
-// TestRefusedChangeLeavesWhatIsThere: a service stays as it was if the daemon refuses the change,
-// across restarts of both.
+// TestRefusedChangeLeavesWhatIsThere: a service stays unchanged if the daemon rejects a change to
+// it, even across restarts of agent and daemon.
 func TestRefusedChangeLeavesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

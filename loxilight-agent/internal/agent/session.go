@@ -23,7 +23,7 @@ const sessionPauseMin, sessionPauseMax = 100 * time.Millisecond, 5 * time.Second
 // after large transactions, so that the daemon has time for other things.
 const gatherMin, gatherMax = 20 * time.Millisecond, time.Second
 
-// keepInStep keeps the daemon in step, one session after the other, until ctx ends.
+// keepInStep keeps the daemon in step, one session after the other, until ctx is done.
 func (a *Agent) keepInStep(ctx context.Context) {
 	last := ""
 	for pause := sessionPauseMin; ctx.Err() == nil; pause = min(2*pause, sessionPauseMax) {
@@ -50,11 +50,11 @@ func (a *Agent) keepInStep(ctx context.Context) {
 	}
 }
 
-// lookAgain is how often the state of a network of pods that is not Ready is read: its problem may
-// be resolved without a new outcome, and so without an event.
+// lookAgain is how often the state of a pod network that is not Ready is read: its problem may be
+// resolved without a new outcome, and so without an event.
 const lookAgain = time.Second
 
-// session is one connection to the daemon's events: everything is replaced, and kept in
+// session runs for one connection to the daemon's events: it replaces everything, and keeps it in
 // step until the connection ends.
 func (a *Agent) session(ctx context.Context) (inStep bool, err error) {
 	sub, err := a.o.Daemon.Subscribe(ctx, api.TopicChanges, api.TopicStatus)
@@ -84,8 +84,8 @@ func (a *Agent) session(ctx context.Context) (inStep bool, err error) {
 	}
 }
 
-// ended returns why a session ended: if the error is a consequence of the end of the connection,
-// the cause of that end.
+// ended returns why a session ended; if the error only follows from the end of the connection, that
+// is the cause of this end.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
@@ -136,18 +136,18 @@ func (a *Agent) step(ctx context.Context, news *news) error {
 	return err
 }
 
-// replace replaces all objects in the daemon by the desired ones.
+// replace replaces all objects in the daemon with the desired ones.
 func (a *Agent) replace(ctx context.Context) error {
 	if err := a.syncer.Replace(ctx); err != nil {
 		return err
 	}
 	a.state.inStep()
-	debug.FreeOSMemory() // translating and sending everything needed much memory
+	debug.FreeOSMemory() // translating and sending everything needed a lot of memory
 	a.state.count(a.syncer.Len(), a.syncer.Refused())
 	return a.lookAtNetwork(ctx)
 }
 
-// repair is replace because another client has changed our objects: at most once a second, and
+// repair calls replace because another client has changed our objects: at most once a second, and
 // less often if the changes continue.
 func (a *Agent) repair(ctx context.Context) error {
 	pause := a.state.repairPause()
@@ -195,7 +195,7 @@ func (a *Agent) digest(ctx context.Context, news *news) (foreign bool, err error
 	return foreign, err
 }
 
-// lookAtNetwork reads the state of the network of pods from the daemon.
+// lookAtNetwork reads the state of the pod network from the daemon.
 func (a *Agent) lookAtNetwork(ctx context.Context) error {
 	o, err := a.o.Daemon.Get(ctx, api.KindPodNetwork, nodes.Network)
 	if none, ok := errors.AsType[*api.Error](err); ok && none.Reason() == api.ReasonNotFound {
@@ -226,8 +226,8 @@ func (a *Agent) lookAtNetwork(ctx context.Context) error {
 // podNetwork is the network of the node's pods.
 var podNetwork = api.ObjectRef{Kind: api.KindPodNetwork, Name: nodes.Network}
 
-// networkRefused records that the pods here are not in the node's subnets, for example after it was
-// registered anew: other nodes cannot reach pods that start now.
+// networkRefused records that the pods here are not in the node's subnets, for example after the
+// node was registered again: other nodes cannot reach pods that start now.
 func (a *Agent) networkRefused(err *api.Error) {
 	a.state.network(api.StateError, "the daemon refuses the network of the node's podCIDRs, and new pods would use the previous network: "+err.Message)
 }

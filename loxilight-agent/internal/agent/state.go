@@ -18,14 +18,14 @@ type state struct {
 	begun       bool      // all input for the daemon is known
 	synced      bool      // the daemon has received everything once
 	daemon      bool      // the daemon is in sync now
-	since       time.Time // since when it is, or is not
+	since       time.Time // since when it has been, or has not been
 	pods        string    // state of the PodNetwork; empty: unknown
 	podsMessage string
 	podsSince   time.Time
 	podsLooked  time.Time // time of the last read from the daemon
 	failure     string    // why the daemon is not in sync
 	objects     int       // that the daemon should have
-	refused     int       // that the daemon refuses
+	refused     int       // that the daemon rejects
 	updated     time.Time // when the daemon last had everything
 	changed     chan struct{}
 
@@ -92,7 +92,7 @@ func (s *state) numbers() numbers {
 	return numbers{s.begun, s.daemon, s.since, s.updated, s.objects, s.refused}
 }
 
-// count records how many objects the daemon has and how many it refused.
+// count records how many objects the daemon has and how many it rejected.
 func (s *state) count(objects, refused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func (s *state) network(state, message string) {
 	s.poke()
 }
 
-// nextLook returns when the state of the network of pods must be read again, even without an
-// event; zero: it was Ready.
+// nextLook returns when the state of the pod network must be read again, even without an event;
+// zero: it was Ready.
 func (s *state) nextLook() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestOtherSubnetsWaitForPods: a node that was made anew with other podCIDRs continues with the
-// earlier ones while pods have addresses in them, which delays nothing else, and gets the new ones
-// when the pods are gone.
+// TestOtherSubnetsWaitForPods: a node that was recreated with different podCIDRs continues to use
+// the earlier ones while pods have addresses in them, which delays nothing else. It gets the new
+// ones when these pods are gone.
 func TestOtherSubnetsWaitForPods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// Groups of objects: the translation of one object of the cluster.
+// Groups of objects: the translation of one cluster object.
 const (
 	groupSelf    = "self"
 	groupNetwork = "network"
@@ -24,7 +24,7 @@ const (
 	groupService = "service/"
 )
 
-// nodeChanged is called for each change of a node.
+// nodeChanged is called for each change to a node.
 func (a *Agent) nodeChanged(old, now *corev1.Node) {
 	if same(old, now) {
 		return
@@ -128,7 +128,7 @@ func (a *Agent) translateSelf() {
 	if err != nil {
 		a.reportProblem(nodeOf(a.o.NodeName), reasonInvalid, err)
 	}
-	if network == nil { // the present state stays in force
+	if network == nil { // the current state stays in force
 		a.syncer.Keep(groupNetwork, podNetwork)
 		return
 	}
@@ -145,7 +145,7 @@ func (a *Agent) translateNode(name string, since time.Time) {
 	if err != nil {
 		a.reportProblem(nodeOf(name), reasonInvalid, err)
 	}
-	if peer == nil { // the present state stays in force
+	if peer == nil { // the current state stays in force
 		a.syncer.Keep(groupNode+name, api.ObjectRef{Kind: api.KindPeer, Name: name})
 		return
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 )
 
-// The agent keeps only those fields of the cluster's objects that it uses, since there are
+// The agent keeps only those fields of the cluster's objects that it uses, because there are
 // thousands of objects.
 
 const annotationPrefix = "loxilight.io/"
@@ -39,7 +39,7 @@ func only(m map[string]string, keep func(string) bool) map[string]string {
 	return kept
 }
 
-// ours reports whether an annotation is one of loxilight.
+// ours reports whether an annotation is one of loxilight's.
 func ours(name string) bool { return strings.HasPrefix(name, annotationPrefix) }
 
 func trimNode(n *corev1.Node) {

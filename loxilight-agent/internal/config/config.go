@@ -29,8 +29,8 @@ const DefaultFile = "/etc/loxilight/agent.yaml"
 
 // Config is the configuration of one agent. [Default] makes a valid one.
 type Config struct {
-	// APIServer is the URL of the API server. Empty: from the kubeconfig, or the environment of a
-	// pod, whose address must be reachable without our own services.
+	// APIServer is the URL of the API server. Empty: as in the kubeconfig, or in the environment of
+	// a pod; that address must be reachable without our own services.
 	APIServer        string       `yaml:"apiServer"`
 	Tunnel           Tunnel       `yaml:"tunnel"`
 	Masquerade       Masquerade   `yaml:"masquerade"`
@@ -44,16 +44,16 @@ type Config struct {
 	Log              Log          `yaml:"log"`
 }
 
-// Tunnel configures how pods of different nodes reach each other.
+// Tunnel configures how pods on different nodes reach each other.
 type Tunnel struct {
 	Type   string `yaml:"type"`   // vxlan, geneve, gre; none: the underlay routes pods
 	VNI    uint32 `yaml:"vni"`    // for gre, the key
-	Port   int    `yaml:"port"`   // of UDP; 0: default of the type
+	Port   int    `yaml:"port"`   // UDP port; 0: the default for the type
 	MTU    int    `yaml:"mtu"`    // of the device, bytes; 0: follows the underlay
-	Device string `yaml:"device"` // its name; empty: by type and VNI
+	Device string `yaml:"device"` // its name; empty: derived from type and VNI
 }
 
-// Masquerade configures the source address of pods' packets to the outside.
+// Masquerade configures the source address of packets from pods to the outside.
 type Masquerade struct {
 	Enabled bool     `yaml:"enabled"`
 	Except  []string `yaml:"except"` // destinations that see the pods' own addresses: addresses, prefixes
@@ -68,8 +68,9 @@ type NodePorts struct {
 type LoadBalancer struct {
 	Pools    []Pool `yaml:"pools"`
 	Announce bool   `yaml:"announce"` // answer ARP and neighbour solicitations for them
-	// Allowed are prefixes of addresses that other controllers write into the status of Services.
-	// Empty: without pools all addresses are served, with pools only the addresses in the pools.
+	// Allowed are the prefixes in which addresses that other controllers write into the status of
+	// Services are served. If empty: without pools, all addresses are served; with pools, only the
+	// addresses in the pools.
 	Allowed []string `yaml:"allowed"`
 }
 
@@ -115,7 +116,7 @@ func Default() *Config {
 	}
 }
 
-// Load reads the configuration from path. A missing file is the default configuration if path is
+// Load reads the configuration from path. A missing file means the default configuration if path is
 // [DefaultFile], otherwise an error.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
@@ -207,7 +208,7 @@ func (t *Tunnel) check() error {
 	return nil
 }
 
-// Bounds of an idle timeout: the daemon's.
+// The daemon's bounds for an idle timeout.
 const (
 	minIdle = time.Second
 	maxIdle = 7 * 24 * time.Hour

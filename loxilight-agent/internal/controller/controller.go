@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller assigns addresses of pools to Services of type LoadBalancer. One process of
+// Package controller assigns addresses of pools to Services of type LoadBalancer. One process in
 // the cluster does so at a time, the holder of a lease. It runs beside the nodes' agents with an
-// account of its own, so that no account of a node can write the status of a Service. It knows
-// neither nodes nor the daemon.
+// account of its own, so that no node's account can write the status of a Service. It knows neither
+// nodes nor the daemon.
 package controller
 
 import (
@@ -25,20 +25,20 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// ReasonAddresses is the reason of events about addresses that a Service does not get.
+// ReasonAddresses is the reason in events about addresses that a Service does not get.
 const ReasonAddresses = "LoxilightNoAddress"
 
-// LeaseName is the lease of the process that assigns addresses. A new holder waits for settle, so
-// that it sees what the last holder wrote.
+// LeaseName is the lease of the process that assigns addresses. A new holder first waits (settle),
+// so that it sees what the last holder wrote.
 const (
 	LeaseName     = "loxilight-addresses"
 	leaseDuration = 15 * time.Second
 	leaseTry      = 3 * time.Second
 	settle        = 2 * time.Second
-	assignPause   = 100 * time.Millisecond // between two rounds: the watch reports the last one meanwhile
+	assignPause   = 100 * time.Millisecond // between two rounds; until then, the watch reports the last one
 )
 
-// liveness bounds how long a round may take before a new process may help.
+// liveness is how long a round may take before the process should be restarted.
 const liveness = 2 * time.Minute
 
 // Options of a [Controller].
@@ -69,7 +69,7 @@ func New(o Options) (*Controller, error) {
 	}
 	c := &Controller{o: o, pools: p, changed: make(chan struct{}, 1), rounds: time.Now()}
 	all := kube.StoreOptions[corev1.Service]{Trim: trim, Changed: c.serviceChanged}
-	if o.Config.ServiceProxyName == "" { // there may be no Service with another name
+	if o.Config.ServiceProxyName == "" { // with a proxy name, there may be no Services
 		all.Check = kube.NeverEmpty[corev1.Service]("Services")
 	}
 	c.services = kube.NewStore(all)
@@ -77,7 +77,7 @@ func New(o Options) (*Controller, error) {
 	return c, nil
 }
 
-// Run works until ctx ends, and gives up the lease then.
+// Run works until ctx is done, and then gives up the lease.
 func (c *Controller) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -138,7 +138,7 @@ func (c *Controller) giveOut(ctx context.Context) {
 	}
 }
 
-// assign writes the addresses of Services that do not have theirs.
+// assign writes the addresses of Services that do not have them yet.
 func (c *Controller) assign(ctx context.Context, reported map[string]string) {
 	now := map[string]string{}
 	for _, as := range c.pools.Assign(c.services.All()) {
@@ -176,7 +176,7 @@ func (c *Controller) reportProblem(s *corev1.Service, problem string) {
 	}, ReasonAddresses, problem)
 }
 
-// serviceChanged is called for each change of a Service.
+// serviceChanged is called for each change to a Service.
 func (c *Controller) serviceChanged(old, now *corev1.Service) {
 	balancer := func(s *corev1.Service) bool { return s != nil && s.Spec.Type == corev1.ServiceTypeLoadBalancer }
 	if !balancer(old) && !balancer(now) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health answers HTTP probes of cloud load balancers and kubelets. It judges nothing
-// itself.
+// Package health answers HTTP probes of cloud load balancers and kubelets. It makes no judgements
+// of its own.
 package health
 
 import (
@@ -61,8 +61,8 @@ func Handler(c Checks) http.Handler {
 	return mux
 }
 
-// Bounds of a request, and the pause before an address in use is tried again: a kube-proxy that is
-// about to stop may have it.
+// Limits for a request, and the pause before an address that is in use is tried again: a kube-proxy
+// that is about to stop may still use it.
 const (
 	requestTimeout = 5 * time.Second
 	maxHeader      = 16 << 10
@@ -91,7 +91,7 @@ func Bound(l net.Listener, connections int) net.Listener {
 	return &bounded{Listener: l, most: connections}
 }
 
-// bounded is a listener that knows its connections, the oldest first.
+// bounded is a listener that knows its connections, oldest first.
 type bounded struct {
 	net.Listener
 	most int
@@ -136,8 +136,8 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Serve listens on an address until ctx ends; empty: it does not listen. An address in use is tried
-// again.
+// Serve listens on an address until ctx is done; empty: it does not listen. An address in use is
+// tried again.
 func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.Handler) {
 	if address == "" {
 		return

@@ -34,7 +34,7 @@ type Options struct {
 	UserAgent  string
 }
 
-// Client is a client of one API server.
+// Client is a client for one API server.
 type Client struct {
 	Host string // URL
 
@@ -112,7 +112,8 @@ func load(o Options) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// inCluster is rest.InClusterConfig that, with server, does not need the service's address.
+// inCluster is like rest.InClusterConfig, but if server is set, it does not need the service's
+// address.
 func inCluster(server string) (*rest.Config, error) {
 	if u, err := url.Parse(server); server != "" && (err != nil || u.Scheme != "https") {
 		return nil, fmt.Errorf("apiServer %q is refused: the token of the pod is sent to https:// only; "+
@@ -144,7 +145,7 @@ func (c *Client) PatchNodeCondition(ctx context.Context, node string, condition 
 	return c.core.Patch("application/strategic-merge-patch+json").Resource("nodes").Name(node).SubResource("status").Body(patch).Do(ctx).Error()
 }
 
-// CreateEvent writes an event, which people see in kubectl describe.
+// CreateEvent writes an event, which users see in kubectl describe.
 func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) error {
 	return c.core.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }

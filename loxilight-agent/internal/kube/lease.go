@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Lease is held by one of several candidates, as long as it is renewed. It is for one goroutine.
+// Lease is held by one of several candidates, as long as it is renewed. Only one goroutine may use
+// it.
 type Lease struct {
 	Client          *Client
 	Namespace, Name string
@@ -22,12 +23,12 @@ type Lease struct {
 	Duration        time.Duration // if it is not renewed for this long, another candidate takes it
 
 	renewed  time.Time // when we renewed it last; zero: it is not ours
-	since    time.Time // since when it is ours
+	since    time.Time // since when it has been ours
 	observed string    // the last holder and time of renewal, as in the object
 	seen     time.Time // when we saw that first
 }
 
-// Held returns since when the lease is ours; zero: it is not.
+// Held returns since when the lease has been ours; zero: it is not ours.
 func (l *Lease) Held() time.Time {
 	if l.renewed.IsZero() || time.Since(l.renewed) > l.Duration*2/3 { // the others' clocks may be faster
 		return time.Time{}
@@ -71,8 +72,8 @@ func (l *Lease) Try(ctx context.Context) error {
 	return nil
 }
 
-// free reports whether a lease can be ours: it is already, or its holder has not renewed it for
-// its duration, by our clock.
+// free reports whether a lease can be ours: it already is, or its holder has not renewed it for its
+// whole duration, by our clock.
 func (l *Lease) free(there *coordinationv1.Lease, now time.Time) bool {
 	holder := there.Spec.HolderIdentity
 	if holder == nil || *holder == "" || *holder == l.Holder {
@@ -118,7 +119,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	return l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
 }
 
-// PatchServiceAddresses sets the load balancer's addresses of a Service, unless another client has
+// PatchServiceAddresses sets the load-balancer addresses of a Service, unless another client has
 // changed it since. The Service then names manager as the field manager of the addresses.
 func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, addresses []netip.Addr, manager string) error {
 	var ingress []corev1.LoadBalancerIngress // nil: null, which removes the existing addresses

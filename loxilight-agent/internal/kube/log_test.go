@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestLibrariesAreForThoseWhoLook: client-go's messages are logged at level debug only.
+// TestLibrariesAreForThoseWhoLook: client-go's messages are logged only at level debug.
 func TestLibrariesAreForThoseWhoLook(t *testing.T) {
 	for level, want := range map[slog.Level]bool{slog.LevelInfo: false, slog.LevelDebug: true} {
 		var b bytes.Buffer

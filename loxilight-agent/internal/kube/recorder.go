@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Recorder writes events about objects of the cluster, for people. It is best effort: a repeated
-// event is written again only after a while, the rate is limited, and an event that cannot be
-// written is lost. It is safe for concurrent use.
+// Recorder writes events about cluster objects, for users. It is best effort: a repeated event is
+// written again only after a while, the rate is limited, and an event that cannot be written is
+// lost. It is safe for concurrent use.
 type Recorder struct {
 	client          *Client
 	log             *slog.Logger
@@ -33,7 +33,7 @@ const (
 	eventsPause = 100 * time.Millisecond // between two
 )
 
-// NewRecorder makes a recorder of a component on a host.
+// NewRecorder makes a recorder for a component on a host.
 func NewRecorder(c *Client, log *slog.Logger, component, host string) *Recorder {
 	return &Recorder{client: c, log: log, component: component, host: host, queue: make(chan *corev1.Event, eventsQueue), seen: map[string]time.Time{}}
 }
@@ -61,7 +61,7 @@ func (r *Recorder) Warn(about corev1.ObjectReference, reason, message string) {
 	}
 	select {
 	case r.queue <- e:
-	default: // more events than people read
+	default: // more events than anybody reads
 	}
 }
 
@@ -81,7 +81,7 @@ func (r *Recorder) first(text string, now time.Time) bool {
 	return true
 }
 
-// Run writes events until ctx ends.
+// Run writes events until ctx is done.
 func (r *Recorder) Run(ctx context.Context) {
 	for {
 		select {

@@ -15,9 +15,9 @@ import (
 // again after a pause.
 var ErrImplausible = errors.New("implausible list")
 
-// Store holds the objects of one kind as last received from the API server. T is a type of the
-// API, or a type made from it with the same ObjectMeta. A reflector fills it. Objects in it are
-// shared and must not be modified.
+// Store holds the objects of one kind as last received from the API server. T is an API type, or a
+// type made from it with the same ObjectMeta. A reflector fills it. Objects in it are shared and
+// must not be modified.
 type Store[T any] struct {
 	convert func(any) (*T, bool)
 	key     func(*T) string
@@ -71,8 +71,8 @@ func NewStore[T any](o StoreOptions[T]) *Store[T] {
 	}
 }
 
-// NeverEmpty refuses an empty list of a resource that every cluster has: the API server
-// itself has a Service and an EndpointSlice.
+// NeverEmpty rejects an empty list of a resource that every cluster has: the API server itself has
+// a Service and an EndpointSlice.
 func NeverEmpty[T any](resource string) func([]*T) error {
 	return func(list []*T) error {
 		if len(list) == 0 {
@@ -93,14 +93,14 @@ func Key(namespace, name string) string {
 // Synced is closed when the store has received a complete list.
 func (s *Store[T]) Synced() <-chan struct{} { return s.synced }
 
-// Get returns the object of a key; nil: it does not exist.
+// Get returns the object with a key; nil: it does not exist.
 func (s *Store[T]) Get(key string) *T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.items[key]
 }
 
-// All returns all objects in no order.
+// All returns all objects in no particular order.
 func (s *Store[T]) All() []*T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -114,7 +114,7 @@ func (s *Store[T]) By(index string) []*T {
 	return values(s.indexed[index])
 }
 
-// Len counts the objects.
+// Len returns the number of objects.
 func (s *Store[T]) Len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

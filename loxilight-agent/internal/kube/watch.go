@@ -31,12 +31,12 @@ type Watcher struct {
 	reported map[string]time.Time // when a failure of a resource was last reported
 }
 
-// Nodes fills a store with all nodes, until ctx ends.
+// Nodes fills a store with all nodes, until ctx is done.
 func (w *Watcher) Nodes(ctx context.Context, c *Client, s *Store[corev1.Node]) {
 	run(ctx, w, c.core, "nodes", nil, &corev1.Node{}, s)
 }
 
-// Services fills a store with the Services that a selector of labels chooses, nil: with all.
+// Services fills a store with the Services that a label selector selects; nil: with all Services.
 func (w *Watcher) Services(ctx context.Context, c *Client, selector labels.Selector, s *Store[corev1.Service]) {
 	run(ctx, w, c.core, "services", selector, &corev1.Service{}, s)
 }

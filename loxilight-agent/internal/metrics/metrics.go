@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics counts, and writes the metrics in the format of Prometheus (text format 0.0.4).
-// It is the small part of a client library that the agent needs.
+// Package metrics maintains metrics, and writes them in the Prometheus text format 0.0.4. It is the
+// small part of a client library that the agent needs.
 package metrics
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sync"
 )
 
-// Registry has all metrics of a program. The zero value is ready for use, and safe for
+// Registry contains all metrics of a program. The zero value is ready for use, and safe for
 // concurrent use.
 type Registry struct {
 	mu       sync.Mutex
@@ -89,7 +89,7 @@ func (r *Registry) Gauge(name, help string, read func() float64) {
 // Histogram counts observed values by size.
 type Histogram struct{ f *family }
 
-// Histogram makes a histogram; buckets are upper bounds, in their order.
+// Histogram makes a histogram; buckets are upper bounds, in ascending order.
 func (r *Registry) Histogram(name, help string, buckets []float64, labels ...string) Histogram {
 	return Histogram{r.add(&family{name: name, help: help, kind: "histogram", buckets: buckets, labels: labels})}
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodes translates the nodes of a cluster for the daemon: this node's network of pods, its
-// uplink, its tunnel, and the other nodes. It is a pure translation, and neither watches nor
-// sends.
+// Package nodes translates the nodes of a cluster for the daemon: this node's pod network, its
+// uplink, its tunnel, and the other nodes. It is a pure translation, and neither watches nor sends.
 package nodes
 
 import (
@@ -19,10 +18,10 @@ import (
 
 // Annotations of nodes.
 const (
-	// AnnotationUplink names the devices by which the node reaches the others, with commas between
-	// them; default: the devices that have the first InternalIP of each family.
+	// AnnotationUplink names the devices through which the node reaches the others, separated by
+	// commas; default: the devices that have the first InternalIP of each family.
 	AnnotationUplink = "loxilight.io/uplink"
-	// AnnotationUnderlay are the addresses at which the others reach the node; default: its
+	// AnnotationUnderlay are the addresses at which the other nodes reach the node; default: its
 	// InternalIPs.
 	AnnotationUnderlay = "loxilight.io/underlay"
 )
@@ -137,7 +136,7 @@ func Underlay(node *corev1.Node) ([]string, error) {
 	return addresses, nil
 }
 
-// Uplinks returns the devices by which a node reaches the others; none: unknown, as for a node
+// Uplinks returns the devices through which a node reaches the others; none: unknown, as for a node
 // that has no address yet.
 func Uplinks(node *corev1.Node) ([]api.Object, error) {
 	if text, ok := node.Annotations[AnnotationUplink]; ok {
@@ -162,7 +161,7 @@ func Uplinks(node *corev1.Node) ([]api.Object, error) {
 }
 
 // uplinksByAddress returns an uplink for the first address, and one for the first address of the
-// other family, which may be on another device: the daemon finds the devices.
+// other family, which may be on a different device: the daemon finds the devices.
 func uplinksByAddress(addresses []string) (objects []api.Object) {
 	first := ""
 	for _, a := range addresses {
@@ -198,7 +197,7 @@ func tunnel(cfg *config.Config) *api.TunnelSpec {
 	return &api.TunnelSpec{Device: device, Type: t.Type, VNI: t.VNI, Port: t.Port, MTU: t.MTU}
 }
 
-// list returns the words of a text that has commas or blanks between them.
+// list splits text at commas and blanks.
 func list(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/config"
 )
 
-// Class is the loadBalancerClass of Services that are ours; Services without a class are, too.
+// Class is the loadBalancerClass of Services that are ours; Services without a class are ours, too.
 const Class = "loxilight.io/lb"
 
 // Annotations of Services.
 const (
-	// AnnotationAddresses are the requested addresses of the Service, with commas between them; it
-	// takes precedence over spec.loadBalancerIP.
+	// AnnotationAddresses are the requested addresses of the Service, separated by commas; it takes
+	// precedence over spec.loadBalancerIP.
 	AnnotationAddresses = "loxilight.io/addresses"
 	// AnnotationPool names the pool for its addresses.
 	AnnotationPool = "loxilight.io/pool"
@@ -110,10 +110,10 @@ func Ingress(s *corev1.Service) (addresses []netip.Addr) {
 	return addresses
 }
 
-// Assign returns for each Service that is ours the addresses that it gets, and for others a
-// message if there is one. Services keep their addresses if possible, and no other Service gets an
-// address that a Service has, not even in the round that removes it; Services that want the same
-// address are served in the order of their age.
+// Assign returns for each Service that is ours the addresses that it gets, and for others a message
+// if there is one. Services keep their addresses if possible, and no other Service gets an address
+// that a Service has, not even in the round that removes it; Services that request the same address
+// are served in the order of their age.
 func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 	var all, rest []Assignment
 	taken := map[netip.Addr]*corev1.Service{}
@@ -134,7 +134,7 @@ func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 		wants[i] = p.read(all[i].Service)
 		wants[i].hold(p, taken)
 	}
-	for _, s := range services { // Services in deletion, and addresses of other controllers
+	for _, s := range services { // Services being deleted, and addresses from other controllers
 		hold(s, taken)
 	}
 	for i := range all {
@@ -148,7 +148,7 @@ func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 	return append(all, rest...)
 }
 
-// hold reserves the addresses in a Service's status for it, unless another Service has them.
+// hold reserves the addresses in a Service's status for it, unless a different Service has them.
 func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
 	for _, a := range Ingress(s) {
 		if taken[a] == nil {
@@ -157,8 +157,8 @@ func hold(s *corev1.Service, taken map[netip.Addr]*corev1.Service) {
 	}
 }
 
-// lost returns the addresses of a Service without class that were assigned from a pool but are in
-// no pool any more. Clients may have used them for a long time, so they are not changed.
+// lost returns the addresses of a Service without class that were assigned from a pool but are no
+// longer in any pool. Clients may have used them for a long time, so they are not changed.
 func (p *Pools) lost(s *corev1.Service) []netip.Addr {
 	if Given(s) == nil || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil || s.Spec.LoadBalancerClass != nil {
 		return nil
@@ -197,7 +197,7 @@ type want struct {
 	families []bool // of each address: whether it is IPv4
 	asked    map[bool]netip.Addr
 	pool     string
-	current  map[bool]netip.Addr // by family: its present address
+	current  map[bool]netip.Addr // by family: its current address
 	lost     []netip.Addr        // its addresses that are in no pool
 	has      map[bool]netip.Addr // by family: its future address
 	wrong    bool                // its request is invalid, or no pool can satisfy it
@@ -245,7 +245,7 @@ func (w *want) tell(format string, args ...any) {
 	w.problem += fmt.Sprintf(format, args...)
 }
 
-// hold takes the addresses that the Service has already.
+// hold takes the addresses that the Service already has.
 func (w *want) hold(p *Pools, taken map[netip.Addr]*corev1.Service) {
 	for _, a := range Ingress(w.service) {
 		switch {
@@ -274,8 +274,8 @@ func (w *want) ask(taken map[netip.Addr]*corev1.Service) {
 	}
 }
 
-// fill assigns each family without an address its present one, or the first free address. A
-// Service does not get another address in place of a requested one.
+// fill assigns each family without an address its current one, or the first free address. A Service
+// does not get a different address in place of a requested one.
 func (w *want) fill(p *Pools, taken map[netip.Addr]*corev1.Service) {
 	refused := w.problem != ""
 	var kept []netip.Addr
@@ -348,8 +348,8 @@ func Announcer(a netip.Addr, nodes []string) (best string) {
 	return best
 }
 
-// mix spreads the bits of a sum, as the end of MurmurHash3 does: FNV sums differ little if the
-// names differ only at their ends.
+// mix spreads the bits of a hash, as the end of MurmurHash3 does: FNV hashes of names that differ
+// only in their last characters are close together.
 func mix(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd

@@ -67,7 +67,7 @@ func hostname(s *corev1.Service) {
 
 func deleted(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{} }
 
-// given marks an address as assigned by this controller, not by another one.
+// given marks an address as assigned by this controller, not by a different one.
 func given(s *corev1.Service) {
 	s.ManagedFields = append(s.ManagedFields, metav1.ManagedFieldsEntry{Manager: Manager, Subresource: "status", FieldsV1: written})
 }

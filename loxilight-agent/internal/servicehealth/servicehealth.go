@@ -23,7 +23,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
-// retryAfter is when a port that could not be opened is tried again.
+// retryAfter is the time until a port that could not be opened is tried again.
 const retryAfter = 5 * time.Second
 
 // Server keeps the ports of all services open. Safe for concurrent use.
@@ -44,21 +44,21 @@ type service struct {
 	health   services.Health
 	server   *http.Server        // nil: its port is open on no address
 	open     map[netip.Addr]bool // addresses that its port is open on
-	reported string              // the last reported error of opening
+	reported string              // the last reported error from opening the port
 }
 
 // everywhere stands for all addresses of the node.
 var everywhere = []netip.Addr{{}}
 
 // New makes a server without services, which listens on all addresses. healthy reports whether the
-// node forwards traffic of services. failed is called, without a lock held, with each port that
+// node forwards traffic for services. failed is called, without a lock held, with each port that
 // cannot be opened on some addresses, once for each distinct error; the server retries by itself.
 func New(healthy func() bool, failed func(services.Key, error), log *slog.Logger) *Server {
 	return &Server{healthy: healthy, failed: failed, log: log, addresses: everywhere, services: map[services.Key]*service{}}
 }
 
-// SetAddresses sets the addresses of the node to listen on; none: on none. If they change, ports
-// are opened anew.
+// SetAddresses sets the addresses of the node to listen on; without addresses, it listens on none.
+// If the addresses change, ports are opened again.
 func (s *Server) SetAddresses(addresses []netip.Addr) {
 	s.change(func() {
 		if slices.Equal(addresses, s.addresses) {
@@ -136,8 +136,8 @@ func (s *Server) open() map[services.Key]error {
 	return problems
 }
 
-// listen opens the port of a service on each possible address, and returns why it cannot on
-// others: an address in the node's object need not belong to a device of the node.
+// listen opens the port of a service on each possible address, and returns why it cannot be opened
+// on the others: an address in the node's object need not belong to a device of the node.
 func (s *Server) listen(key services.Key, sv *service) (problem string) {
 	var problems []string
 	for _, a := range s.addresses {
@@ -159,7 +159,7 @@ func (s *Server) listen(key services.Key, sv *service) (problem string) {
 	return strings.Join(problems, "; ")
 }
 
-// serve answers requests about a service at a listener.
+// serve answers requests about a service on a listener.
 func (s *Server) serve(key services.Key, sv *service, l net.Listener) {
 	if sv.server == nil {
 		sv.open = map[netip.Addr]bool{}

@@ -10,7 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// many makes services with node ports, each with so many endpoints on ten nodes.
+// many makes services with node ports, each with the given number of endpoints, on ten nodes.
 func many(services, endpoints int) (list []*corev1.Service, slices [][]*discoveryv1.EndpointSlice) {
 	for i := range services {
 		s := named(fmt.Sprint("s", i), fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250), 0, nodePort)
@@ -26,8 +26,8 @@ func many(services, endpoints int) (list []*corev1.Service, slices [][]*discover
 	return list, slices
 }
 
-// maxAllocations is the limit for a service of two objects with 20 endpoints: two texts of each
-// endpoint's address, one of each frontend's, and a constant number for each object.
+// maxAllocations is the limit for a service of two objects with 20 endpoints: two strings for each
+// endpoint's address, one for each frontend's, and a constant number for each object.
 const maxAllocations = 2*20 + 40
 
 func TestAllocations(t *testing.T) {
@@ -42,7 +42,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkTranslate translates 5,000 services of 20 endpoints each, as the agent does when it
+// BenchmarkTranslate translates 5,000 services with 20 endpoints each, as the agent does when it
 // starts.
 func BenchmarkTranslate(b *testing.B) {
 	n := thisNode()
@@ -63,7 +63,7 @@ func BenchmarkTranslate(b *testing.B) {
 	}
 }
 
-// BenchmarkOne translates one of them: the cost of a change of an EndpointSlice.
+// BenchmarkOne translates one of them: the cost of a change to an EndpointSlice.
 func BenchmarkOne(b *testing.B) {
 	n, claims := thisNode(), &Claims{}
 	list, slices := many(5000, 20)

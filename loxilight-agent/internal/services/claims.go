@@ -12,11 +12,11 @@ import (
 )
 
 // Claims knows which Service has which frontend. The cluster's own assignments come first (cluster
-// IPs, node ports), then addresses of pools, then other addresses in a status, then external IPs.
-// Among equals the oldest Service wins, then the first by name. An address of a pool belongs to
-// the Service that holds it on all ports: no other Service gets a port of the address, even if the
-// holder does not use that port. A Service that lost a frontend gets it when the winner is
-// deleted. The zero value is ready for use. Not safe for concurrent use.
+// IPs, node ports), then pool addresses, then other addresses in a status, then external IPs. Among
+// equals the oldest Service wins, then the first by name. A pool address belongs, on all ports, to
+// the Service that holds it: no other Service gets a port of the address, even if the holder does
+// not use that port. A Service that lost a frontend gets it when the winner is deleted. The zero
+// value is ready for use. Not safe for concurrent use.
 type Claims struct {
 	services map[Key]*claim
 	holders  map[claimKey]*claim
@@ -39,12 +39,12 @@ type claim struct {
 	wants   []bid
 }
 
-// rank orders bids for one frontend: the lowest one wins, regardless of the age of the Service.
+// rank orders bids for one frontend: the lowest rank wins, regardless of the age of the Service.
 type rank uint8
 
 const (
 	rankGiven    rank = iota // a cluster IP or node port, which the cluster gave to the Service
-	rankPool                 // an address of a pool, in the Service's status
+	rankPool                 // a pool address, in the Service's status
 	rankStatus               // another address in the Service's status, written by a controller
 	rankExternal             // an external IP: every editor of the Service can write it
 	rankNone                 // no bid
@@ -89,13 +89,13 @@ func (c *claim) addresses(f func(netip.Addr)) {
 	}
 }
 
-// pooled reports whether the claim holds an address of a pool.
+// pooled reports whether the claim holds a pool address.
 func (c *claim) pooled(a netip.Addr) bool {
 	return slices.ContainsFunc(c.wants, func(b bid) bool { return b.rank == rankPool && b.key.addr.Addr() == a })
 }
 
-// Set adds or updates a service, and returns the other services that won or lost a frontend by
-// that: they must be translated again, and sent in the same transaction.
+// Set adds or updates a service, and returns the other services that gained or lost a frontend as a
+// result: they must be translated again, and sent in the same transaction.
 func (c *Claims) Set(n *Node, s *corev1.Service) []Key {
 	key := Key{Namespace: s.Namespace, Name: s.Name}
 	next := &claim{key: key, created: s.CreationTimestamp.Time}
@@ -125,7 +125,7 @@ func (n *Node) rank(w wanted) rank {
 	}
 }
 
-// Delete forgets a service, and returns the other services that have won a frontend by that.
+// Delete forgets a service, and returns the other services that gained a frontend as a result.
 func (c *Claims) Delete(key Key) []Key {
 	old := c.services[key]
 	if old == nil {
@@ -249,7 +249,7 @@ func (c *Claims) withdraw(cl *claim) {
 	}
 }
 
-// owner returns the claim that holds an address of a pool; nil: none does.
+// owner returns the claim that holds a pool address; nil: none does.
 func (c *Claims) owner(a netip.Addr) (owner *claim) {
 	for _, cl := range c.at[a] {
 		if cl.pooled(a) && (owner == nil || cl.compare(owner) < 0) {

@@ -55,7 +55,7 @@ func TestClaims(t *testing.T) {
 	affects("an older one", keys(c.Set(n, old)), "shop/middle")
 	holds("203.0.113.9:80", "old")
 
-	// A cluster IP belongs to the Service that the cluster gave it to, although an older one
+	// A cluster IP belongs to the Service to which the cluster gave it, although an older one
 	// requests it.
 	thief := named("thief", "10.96.0.14", 9*time.Hour, externalIPs("10.96.0.12"))
 	affects("another's cluster IP", keys(c.Set(n, thief)), "")
@@ -100,7 +100,7 @@ func TestLostFrontend(t *testing.T) {
 	if got := TranslateService(n, winner, nil, c); len(got.Problems) > 0 || !strings.Contains(render(t, got.Objects), "203.0.113.9:80/tcp") {
 		t.Errorf("the winner: %q\n%s", got.Problems, render(t, got.Objects))
 	}
-	// The same address and port by another protocol is another frontend.
+	// The same address and port with a different protocol is a different frontend.
 	udp := named("dns", "10.96.0.13", 0, externalIPs("203.0.113.9"), func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP })
 	if affected := c.Set(n, udp); len(affected) > 0 {
 		t.Errorf("UDP concerns %v", affected)

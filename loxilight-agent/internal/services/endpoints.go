@@ -69,7 +69,7 @@ func valueOr(condition *bool, otherwise bool) bool {
 }
 
 // collect returns the endpoints of a port, in the order of their addresses, IPv4 first. Slices are
-// in the order of their names. Texts that are not a host address are passed to bad.
+// in the order of their names. Strings that are not a host address are passed to bad.
 func collect(n *Node, port *corev1.ServicePort, list []*discoveryv1.EndpointSlice, bad func(text string)) []endpoint {
 	count := 0
 	for _, slice := range list {
@@ -131,7 +131,7 @@ type chosen struct {
 	here    bool   // there is one on this node
 }
 
-// choose picks the endpoints for new connections: the ready ones, or if none is ready, the
+// choose picks the endpoints for new connections: the ready ones or, if none is ready, the
 // terminating ones that still serve. For cluster-wide traffic, hints choose among the ready ones.
 func choose(n *Node, all []endpoint) chosen {
 	c := chosen{cluster: make([]bool, len(all)), local: make([]bool, len(all))}
@@ -175,7 +175,7 @@ func hinted(n *Node, all []endpoint) func(*endpoint) bool {
 }
 
 // backends returns endpoints as the daemon's backends. Unusable endpoints keep their connections:
-// the daemon ends connections to unknown backends. If none is usable, none may be draining, since
+// the daemon ends connections to unknown backends. If none is usable, none may be draining, because
 // the daemon falls back to draining backends.
 func backends(to []api.Backend, all []endpoint, usable []bool, some bool) []api.Backend {
 	for i := range all {

@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Endpoints of this node and of another one.
+// Endpoints on this node and on another one.
 const here, there, north = "10.244.3.5 @n3", "10.244.4.6 @n4", "zone=north"
 
 // endpointCases are about which endpoints a cluster IP and an external IP lead to.

@@ -56,12 +56,12 @@ type wanted struct {
 // addresses are a service's addresses, of all its families.
 type addresses struct {
 	cluster, nodePort, balancer, external []netip.Addr
-	bad                                   []string // texts that are not the address of a host
+	bad                                   []string // strings that are not the address of a host
 	refused                               []string // addresses that are not served, each with the reason
 }
 
-// addressesOf reads the addresses of a service. A family without cluster address has no other
-// address either: the service does not use that family.
+// addressesOf reads the addresses of a service. A family without a cluster IP has no other address
+// either: the service does not use that family.
 func addressesOf(n *Node, s *corev1.Service) *addresses {
 	a := &addresses{}
 	texts := s.Spec.ClusterIPs
@@ -160,7 +160,7 @@ func protocol(p corev1.Protocol) corev1.Protocol {
 }
 
 // sourceRanges returns the permitted clients of a load balancer's frontends: for each family all of
-// them (nil), some, or none if no range is readable.
+// them (nil), some, or none if no range can be parsed.
 func sourceRanges(n *Node, s *corev1.Service, balancer []netip.Addr) (ranges [2][]netip.Prefix, closed [2]bool, bad []string) {
 	var all [2]bool
 	for _, text := range s.Spec.LoadBalancerSourceRanges {

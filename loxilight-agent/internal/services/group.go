@@ -15,14 +15,14 @@ import (
 // group is one port of a service during its translation: its objects share endpoints.
 type group struct {
 	*translator
-	name      string // of the object of the cluster IPs
+	name      string // of the object for the cluster IPs
 	labels    map[string]string
 	idle      *api.IdleTimeout
 	endpoints []endpoint // IPv4 first
 	first     int        // index of the first IPv6 endpoint
 	chosen    [2]chosen
 	everybody []api.Backend // backends for clients that any endpoint may serve
-	nearby    []api.Backend // backends for clients that only endpoints of this node may serve
+	nearby    []api.Backend // backends for clients that only endpoints on this node may serve
 	diverted  bool          // an object sends clients to all endpoints
 	hasAll    bool          // the object of the cluster IPs has all endpoints
 }
@@ -55,8 +55,8 @@ func (g *group) all() []api.Backend {
 	return g.everybody
 }
 
-// local returns the backends for clients that only this node's endpoints may serve. Other
-// endpoints stay as backends without new connections: connections from before the policy continue.
+// local returns the backends for clients that only this node's endpoints may serve. Other endpoints
+// stay as backends without new connections: connections that are older than the policy continue.
 func (g *group) local() []api.Backend {
 	if g.nearby == nil {
 		g.nearby = make([]api.Backend, 0, len(g.endpoints))
@@ -68,9 +68,9 @@ func (g *group) local() []api.Backend {
 }
 
 // policy sets backends, with only this node's endpoints serving if local is set. If only other
-// nodes have endpoints, the sender of the packet will soon be informed of that: the packet is
-// dropped, so that the client retries. If this applies to one family of the frontends, packets of
-// both are dropped.
+// nodes have endpoints, whatever sent the packet here will soon know that: the packet is dropped,
+// so that the client retries. If this applies to one family of the frontends, packets of both are
+// dropped.
 func (g *group) policy(spec *api.ServiceSpec, local bool, list []wanted) {
 	if !local {
 		spec.Backends = g.all()
@@ -84,7 +84,7 @@ func (g *group) policy(spec *api.ServiceSpec, local bool, list []wanted) {
 	}
 }
 
-// cluster makes the object of the cluster IPs. Cluster IPs have no other use: packets to their
+// cluster makes the object for the cluster IPs. Cluster IPs have no other use: packets to their
 // other ports would loop between the node and its router.
 func (g *group) cluster(list []wanted) {
 	spec := &api.ServiceSpec{Frontends: texts(list), OtherPorts: "reject"}
@@ -93,8 +93,8 @@ func (g *group) cluster(list []wanted) {
 	g.object(g.name, spec)
 }
 
-// balancer makes the objects of a load balancer's addresses: one for each address from our pools,
-// since another node may announce each, and one for the others.
+// balancer makes the objects for a load balancer's addresses: one for each address from our pools,
+// because each may be announced by a different node, and one for all other addresses.
 func (g *group) balancer(list []wanted) {
 	var rest []wanted
 	for i, w := range list {
@@ -112,7 +112,7 @@ func (g *group) balancer(list []wanted) {
 	}
 }
 
-// external makes an object of frontends that clients from outside the cluster use.
+// external makes an object for frontends that clients from outside the cluster use.
 func (g *group) external(suffix string, list []wanted, ranged, announce bool) {
 	spec := &api.ServiceSpec{Frontends: texts(list), Source: "snat", Announce: announce}
 	if ranged {
@@ -153,9 +153,9 @@ func (g *group) object(name string, spec *api.ServiceSpec) {
 	g.objects = append(g.objects, api.Object{Kind: api.KindService, Name: name, Owner: Owner, Labels: g.labels, Spec: text})
 }
 
-// nowhere returns a frontend of each family that is unique to the name and gets no packets, since
-// an object has at least one frontend. 0.0.0.0/8 is no destination (RFC 6890), and 100::/64 is
-// discarded everywhere (RFC 6666).
+// nowhere returns, for each family, a frontend that is unique to the name and gets no packets,
+// because an object must have at least one frontend. 0.0.0.0/8 cannot be a destination (RFC 6890),
+// and 100::/64 is discarded everywhere (RFC 6666).
 func nowhere(name string) []string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name)) // never fails

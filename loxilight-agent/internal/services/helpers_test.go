@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// thisNode is a node of both families in zone "east".
+// thisNode is a node with both families in zone "east".
 func thisNode() *Node {
 	n := NewNode(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n3", Labels: map[string]string{corev1.LabelTopologyZone: "east"}},
@@ -82,8 +82,8 @@ func internalLocal(s *corev1.Service) {
 	s.Spec.InternalTrafficPolicy = &local
 }
 
-// slice makes an EndpointSlice of shop/web for unnamed port 8080 of TCP. Each text is
-// an address with words behind it: @node, unready, serving, terminating, zone=…, node=….
+// slice makes an EndpointSlice of shop/web for the unnamed TCP port 8080. Each text is an address
+// followed by words: @node, unready, serving, terminating, zone=…, node=….
 func slice(name string, texts ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},

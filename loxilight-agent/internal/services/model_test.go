@@ -93,7 +93,7 @@ func (w *world) outside(q question, port *corev1.ServicePort) string {
 	return w.serve(q, port, true, "keep")
 }
 
-// serve picks the endpoints for a packet, of this node or of all.
+// serve picks the endpoints for a packet, from those on this node or from all.
 func (w *world) serve(q question, port *corev1.ServicePort, localOnly bool, source string) string {
 	var all []server
 	for _, s := range w.servers(port) {

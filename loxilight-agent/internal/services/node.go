@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package services translates the Services of Kubernetes for one node: Service and EndpointSlice
-// objects in, the daemon's objects of kind Service out. It is pure computation: it contacts no
-// other component, and the same input gives the same output.
+// Package services translates Kubernetes Services for one node: Service and EndpointSlice objects
+// in, the daemon's objects of kind Service out. It is pure computation: it contacts no other
+// component, and the same input gives the same output.
 package services
 
 import (
@@ -24,7 +24,7 @@ const (
 	labelHeadless  = corev1.IsHeadlessService
 )
 
-// Key names a Service of Kubernetes.
+// Key names a Kubernetes Service.
 type Key = types.NamespacedName
 
 // Node is the translation's input about its node. It is not changed once it is in use: a new one
@@ -36,10 +36,10 @@ type Node struct {
 	NodePorts []netip.Addr
 	// Own are all of the node's own addresses.
 	Own []netip.Addr
-	// Inside are the clients that reach every endpoint by external addresses as well, even if only
-	// endpoints of this node serve clients from outside: the node's pods, and the node itself.
+	// Inside are the clients that reach every endpoint through external addresses as well, even if
+	// only endpoints of this node serve clients from outside: the node's pods, and the node itself.
 	Inside []netip.Prefix
-	pods   []netip.Prefix // of Inside, the subnets of pods
+	pods   []netip.Prefix // of Inside, the pod subnets
 	// ProxyName is the label of the services that are ours; empty: services without this label.
 	ProxyName string
 	// IdleTimeout is the time without packets after which connections end; zero: the daemon's
@@ -53,7 +53,7 @@ type Node struct {
 }
 
 // NewNode reads a Node. nodePorts are prefixes that select the addresses for node ports; if there
-// is no prefix of a family, all of the node's addresses of that family are used. more are
+// is no prefix for a family, all of the node's addresses of that family are used. more are
 // addresses that are missing in the node's object.
 func NewNode(n *corev1.Node, nodePorts []netip.Prefix, more ...netip.Addr) *Node {
 	node := &Node{Name: n.Name, Zone: n.Labels[corev1.LabelTopologyZone]}
@@ -160,8 +160,8 @@ func parseAddr(text string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// parsePrefix reads a prefix, also with leading zeros but not IPv4-mapped, and clears its host
-// bits.
+// parsePrefix reads a prefix, which may have leading zeros but must not be IPv4-mapped, and clears
+// its host bits.
 func parsePrefix(text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

@@ -41,7 +41,7 @@ func TestPoolAddressBelongsToItsHolder(t *testing.T) {
 		}
 	}
 	const tcp, udp = corev1.ProtocolTCP, corev1.ProtocolUDP
-	// An older Service has another port of a free address of the pool, and loses it.
+	// An older Service has a different port of a free pool address, and loses it.
 	squatter := named("squatter", "10.96.0.21", 9*time.Hour, externalIPs("203.0.113.5"), port(443, tcp))
 	affects("an external IP", c.Set(n, squatter), "")
 	holds("203.0.113.5:443", tcp, "squatter")
@@ -78,7 +78,7 @@ func TestPoolAddressBelongsToItsHolder(t *testing.T) {
 	}
 }
 
-// TestStatusGoesBeforeExternalIPs: also for addresses from other controllers.
+// TestStatusGoesBeforeExternalIPs, even for addresses from other controllers.
 func TestStatusGoesBeforeExternalIPs(t *testing.T) {
 	n, c := withPool(), &Claims{}
 	c.Set(n, named("thief", "10.96.0.23", 99*time.Hour, externalIPs("198.51.100.70")))

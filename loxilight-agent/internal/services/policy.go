@@ -11,8 +11,8 @@ import (
 )
 
 // Policy decides which addresses Services may have. Every editor of a Service can write its
-// external IPs, so an address in them takes over the traffic of the address for the whole cluster
-// (CVE-2020-8554): the zero value allows none.
+// external IPs, and an address there takes over the traffic to that address in the whole cluster
+// (CVE-2020-8554), so the zero value allows none.
 type Policy struct {
 	// ExternalIPs are the prefixes that external IPs may be in.
 	ExternalIPs []netip.Prefix
@@ -21,8 +21,8 @@ type Policy struct {
 	// Ingress reports whether an address in the status of a Service may be served; nil:
 	// every address may.
 	Ingress func(*corev1.Service, netip.Addr) bool
-	// Reserved names the owner of an address that Services must not take: a node, or a subnet of
-	// pods; empty: the address is free. nil: only this node is known.
+	// Reserved names the owner of an address that Services must not take: a node, or a pod subnet;
+	// empty: the address is free. nil: only this node is known.
 	Reserved func(netip.Addr) string
 }
 
@@ -83,8 +83,8 @@ func (n *Node) refusesIngress(s *corev1.Service, a netip.Addr) string {
 // inPool reports whether an address belongs to a pool.
 func (n *Node) inPool(a netip.Addr) bool { return n.Policy.InPool != nil && n.Policy.InPool(a) }
 
-// Reserved are the addresses of nodes and the subnets of their pods. The zero value is empty.
-// It is not changed once it is in use.
+// Reserved contains the addresses of nodes and the subnets of their pods. The zero value is empty.
+// A Reserved is not changed once it is in use.
 type Reserved struct {
 	addresses map[netip.Addr]string   // of nodes, to their names
 	subnets   map[netip.Prefix]string // of pods, to the names of their nodes
@@ -117,7 +117,7 @@ func NewReserved(nodes []*corev1.Node) *Reserved {
 	return r
 }
 
-// Equal reports whether both contain the same addresses and subnets of the same nodes.
+// Equal reports whether r and other contain the same addresses and subnets of the same nodes.
 func (r *Reserved) Equal(other *Reserved) bool {
 	return maps.Equal(r.addresses, other.addresses) && maps.Equal(r.subnets, other.subnets)
 }

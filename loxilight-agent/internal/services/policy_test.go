@@ -16,8 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestPolicyUnderConnections: connections to endpoints of another node continue when the policies
-// turn from Cluster to Local, and when no endpoint of this node is left, and end when their own
+// TestPolicyUnderConnections: connections to endpoints on another node continue when the policies
+// change from Cluster to Local, and when this node has no endpoint left. They end when their own
 // endpoint is removed.
 func TestPolicyUnderConnections(t *testing.T) {
 	p := newPlace(t)

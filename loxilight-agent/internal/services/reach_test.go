@@ -46,7 +46,7 @@ type placeNode struct {
 
 const placePatience = 20 * time.Second
 
-// silence is how long to wait for an answer until a packet counts as dropped. An answer may take
+// silence is how long to wait for an answer before a packet counts as dropped. An answer may take
 // longer on a busy machine: unless a drop is expected, the connection is attempted several times.
 const (
 	silence  = 250 * time.Millisecond
@@ -184,7 +184,7 @@ func isTimeout(err error) bool {
 }
 
 // serve sends each client the server's address and the client's own, as seen by the server, and
-// then echoes the client's data until its end.
+// then echoes the client's data until the client closes the connection.
 func serve(l net.Listener, name string) {
 	go func() {
 		for {
@@ -201,7 +201,7 @@ func serve(l net.Listener, name string) {
 	}()
 }
 
-// check connects as a client until it has met all servers in the model's answer, and no other one.
+// check connects as a client until it has met all servers in the model's answer, and no other.
 func (p *place) check(w *world, q question) {
 	p.t.Helper()
 	words := strings.Fields(w.answer(q))
@@ -230,7 +230,7 @@ func (p *place) check(w *world, q question) {
 	p.t.Errorf("%s to %s met %v only, want %v", q.client, q.to, met, servers)
 }
 
-// newWorld makes a service of all types of addresses, and its endpoints on n3 and n4.
+// newWorld makes a service with every type of address, and endpoints for it on n3 and n4.
 func newWorld(external, internal bool, states ...string) *world {
 	w := &world{
 		service: change(clusterIP(), dualStack, nodePort, loadBalancer("203.0.113.20", "2001:db8:113::20"), externalIPs("203.0.113.9", "2001:db8:113::9")),
@@ -257,7 +257,7 @@ func newWorld(external, internal bool, states ...string) *world {
 	return w
 }
 
-// placeCases are services with endpoints on n3, n4 or both, by the state of those.
+// placeCases are services with endpoints on n3, n4 or both, by the state of the endpoints.
 var placeCases = []struct {
 	name       string
 	local      bool // external policy
@@ -292,8 +292,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestReachAfterRestart: a killed daemon finds everything as it was, including the objects with
-// all endpoints to which clients are diverted from objects with only the node's endpoints.
+// TestReachAfterRestart: a daemon that was killed finds everything unchanged, including the objects
+// with all endpoints to which clients are diverted from objects with only the node's endpoints.
 func TestReachAfterRestart(t *testing.T) {
 	p := newPlace(t)
 	w := newWorld(true, true, "", "")
@@ -307,7 +307,7 @@ func TestReachAfterRestart(t *testing.T) {
 	p.byName(t)
 }
 
-// byName checks that llcli shows the service and its connections by its name in Kubernetes.
+// byName checks that llcli shows the service and its connections by its Kubernetes name.
 func (p *place) byName(t *testing.T) {
 	shown := p.n3.LLCLI("k8s", "services", "shop/web")
 	for _, want := range []string{

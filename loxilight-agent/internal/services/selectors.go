@@ -9,9 +9,9 @@ import (
 )
 
 // Selectors select the Services and EndpointSlices that are ours to watch. A Service's own label
-// names its proxy. The label of slices is a copy, which is missing on slices that were not made
-// for a Service's selector. Without a proxy name the selection is as in kube-proxy, which leaves
-// out slices that have the label.
+// names its proxy. The label of slices is a copy, which is missing on slices that were not made for
+// a Service's selector. Without a proxy name, the selection is the same as in kube-proxy, which
+// leaves out slices that have the label.
 func Selectors(proxyName string) (services, slices labels.Selector) {
 	must := func(name string, op selection.Operator, values ...string) labels.Requirement {
 		r, err := labels.NewRequirement(name, op, values)

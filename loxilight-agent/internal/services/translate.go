@@ -16,12 +16,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Names of the objects of a port of a service: the object of the cluster IPs has the name of the
-// service, with :NAME of the port if it has one; the others append these suffixes.
+// Names of the objects for a port of a service: the object for the cluster IPs is named after the
+// service, followed by :NAME if the port has a name; the others append these suffixes.
 const (
 	suffixInside   = "/inside"       // all endpoints, for clients of the cluster that are diverted here
 	suffixNodePort = "/nodeport"     //
-	suffixBalancer = "/loadbalancer" // of addresses of our pools followed by / and the address
+	suffixBalancer = "/loadbalancer" // for addresses from our pools, followed by / and the address
 	suffixExternal = "/external"     // external IPs
 )
 
@@ -34,8 +34,8 @@ const (
 
 // Translation is the translation of one service for a node.
 type Translation struct {
-	// Objects are the objects of the service, in the order of their names. Send a change of them
-	// in one transaction, since a frontend may move from one to another.
+	// Objects are the objects of the service, in the order of their names. Send changes to them in
+	// one transaction, because a frontend may move from one to another.
 	Objects []api.Object
 	// Health is the health check of the service on this node; nil: it has no health check.
 	Health *Health
@@ -46,7 +46,7 @@ type Translation struct {
 // Health is a node's answer to load balancers about a service.
 type Health struct {
 	Port  uint16
-	Local int // endpoints of this node that are ready
+	Local int // ready endpoints on this node
 }
 
 // TranslateService translates a service with its slices for a node. claims knows the frontends
@@ -200,8 +200,9 @@ func portLabel(p *corev1.ServicePort) string {
 	return strconv.Itoa(int(p.Port))
 }
 
-// objectName returns the name of a port's object of the cluster IPs, which is the prefix of the
-// port's other objects. The number of a port without a name is not part of it: it may change.
+// objectName returns the name of the object for a port's cluster IPs, which is the prefix of the
+// names of the port's other objects. The number of a port without a name is not part of it, because
+// the number may change.
 func objectName(s *corev1.Service, p *corev1.ServicePort) string {
 	name := s.Namespace + "/" + s.Name
 	if p.Name != "" {
@@ -236,7 +237,7 @@ func (t *translator) sortObjects() {
 	slices.SortFunc(t.objects, func(a, b api.Object) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// health counts the ready endpoints of this node, each address once, regardless of its ports.
+// health counts the ready endpoints on this node, each address once, regardless of its ports.
 func (t *translator) health() *Health {
 	s := t.service
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || !t.rules.externalLocal || s.Spec.HealthCheckNodePort < 1 || s.Spec.HealthCheckNodePort > 65535 {

@@ -14,7 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// divertTo is how the clients within the cluster are sent to another object.
+// divertTo is how the clients within the cluster are sent to a different object.
 const divertTo = "divert=10.244.3.0/24,2001:db8:3::/64,192.0.2.13/32,198.51.100.43/32,2001:db8::13/128>"
 
 // both are the endpoints of the cases below.
@@ -156,7 +156,7 @@ func TestPorts(t *testing.T) {
 			{Name: "assoc", Protocol: corev1.ProtocolSCTP, Port: 3868},
 		}
 	})
-	// Pods of one version serve a port by another number than pods of the next version.
+	// Pods of one version serve a port at a different number than pods of the next version.
 	a := slice("web-a", "10.244.3.5")
 	a.Ports = []discoveryv1.EndpointPort{
 		slicePort("dns-tcp", corev1.ProtocolTCP, 1053), slicePort("dns", corev1.ProtocolUDP, 1053), slicePort("assoc", corev1.ProtocolSCTP, 3868),

@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Flush sends changes since the last flush to the daemon, and retries objects that it refused some
-// time ago. It uses one transaction for updates and one for deletions. If a claim moves from a
-// deleted object to an updated one, it uses a single replace instead, so that no packet finds
-// neither object.
+// Flush sends changes since the last flush to the daemon, and retries objects that the daemon
+// rejected some time ago. It uses one transaction for updates and one for deletions. If a claim
+// moves from a deleted object to an updated one, it uses a single replace instead, so that no
+// packet finds neither object.
 func (s *Syncer) Flush(ctx context.Context) error {
 	now := time.Now()
 	if len(s.stuck) > 0 && !now.Before(s.stuckNext) {
@@ -34,7 +34,7 @@ func (s *Syncer) Flush(ctx context.Context) error {
 			delete(s.dirty, ref)
 			continue
 		}
-		if e.appliedSum == e.sum { // it was changed back meanwhile
+		if e.appliedSum == e.sum { // it has since been changed back
 			delete(s.dirty, ref)
 			s.accepted(ref, e)
 			continue
@@ -69,7 +69,7 @@ func (s *Syncer) reportGroups() {
 	}
 }
 
-// apply sends objects, without the refused ones. moved is set if an object was refused because an
+// apply sends objects, without the rejected ones. moved is set if an object was rejected because an
 // object to be deleted holds its claim.
 func (s *Syncer) apply(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
 	for refused := 0; len(objects) > 0; refused++ {
@@ -104,7 +104,7 @@ func (s *Syncer) apply(ctx context.Context, objects []api.Object, going bool) (m
 	return false, nil
 }
 
-// halves sends objects, one of which the daemon refuses without naming it.
+// halves sends objects, one of which the daemon rejects without naming it.
 func (s *Syncer) halves(ctx context.Context, objects []api.Object, going bool) (moved bool, err error) {
 	for batch := range slices.Chunk(objects, (len(objects)+1)/2) {
 		if moved, err := s.apply(ctx, slices.Clone(batch), going); moved || err != nil {
@@ -144,7 +144,7 @@ func (s *Syncer) delete(ctx context.Context) error {
 	return nil
 }
 
-// probe finds the desired objects that the daemon refuses, in small transactions. It deletes
+// probe finds the desired objects that the daemon rejects, in small transactions. It deletes
 // nothing.
 func (s *Syncer) probe(ctx context.Context) error {
 	var objects []api.Object
@@ -163,7 +163,7 @@ func (s *Syncer) probe(ctx context.Context) error {
 }
 
 // CatchUp asks the daemon for the changes since events were lost, and reports whether another
-// client changed an object of ours.
+// client changed one of our objects.
 func (s *Syncer) CatchUp(ctx context.Context) (foreign bool, err error) {
 	changes, err := s.o.Client.Changes(ctx, s.revision)
 	if err != nil {

@@ -15,22 +15,22 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// The pauses before a refused object is tried again.
+// The pauses before a rejected object is tried again.
 const (
 	refusedMin = 2 * time.Second
 	refusedMax = 5 * time.Minute
 	stuckAgain = 10 * time.Second // and before another attempt to delete stuck objects
 )
 
-// manyRefusals is the number of refusals of one transaction after which its objects are sent in
-// small batches, in which a refused object delays few others.
+// manyRefusals is the number of rejected objects in one transaction after which its objects are
+// sent in small batches, in which a rejected object delays few others.
 const manyRefusals, smallBatch = 8, 64
 
-// Replace brings the daemon's objects to the desired ones, whatever they are now. Refused objects
-// stay as they are in the daemon. The error means that the daemon is unreachable or failing.
+// Replace makes the daemon's objects match the desired ones, whatever they are now. Rejected
+// objects stay unchanged in the daemon. The error means that the daemon is unreachable or failing.
 func (s *Syncer) Replace(ctx context.Context) error {
 	for _, e := range s.want {
-		if e.refusal != nil { // the daemon may be another one
+		if e.refusal != nil { // the daemon may be a different one
 			e.before, e.refusal = e.refusal, nil
 		}
 	}
@@ -86,7 +86,7 @@ func (s *Syncer) readKept(ctx context.Context) error {
 }
 
 // desiredObjects returns the objects that a replace sends, in the order of kinds and names: for
-// refused objects, the daemon's current version.
+// rejected objects, the daemon's current version.
 func (s *Syncer) desiredObjects() []api.Object {
 	objects := make([]api.Object, 0, len(s.want))
 	for _, e := range s.want {
@@ -168,8 +168,8 @@ func (s *Syncer) replaced(objects []api.Object, result *api.ChangeResult) {
 	s.o.Log.Info("in sync with the daemon", changes...)
 }
 
-// markRefused marks the object of an error as refused, so that the rest can proceed. It returns the
-// error if it is about no object.
+// markRefused marks the object that an error is about as refused, so that the rest can proceed. If
+// the error is about no object, it returns the error.
 func (s *Syncer) markRefused(ctx context.Context, objects []api.Object, err error) error {
 	refused, ref := s.blame(objects, err)
 	if refused == nil {
@@ -179,7 +179,7 @@ func (s *Syncer) markRefused(ctx context.Context, objects []api.Object, err erro
 	case e == nil: // a stuck object
 		delete(s.stuck, ref)
 		return err
-	case e.refusal != nil: // the daemon's previous version is refused as well
+	case e.refusal != nil: // the daemon's previous version is rejected as well
 		e.last = nil
 	default:
 		s.refuse(ref, e, refused)
@@ -187,7 +187,7 @@ func (s *Syncer) markRefused(ctx context.Context, objects []api.Object, err erro
 	return nil
 }
 
-// readRefused asks the daemon for its version of the refused objects: that version stays.
+// readRefused asks the daemon for its version of the rejected objects: that version stays.
 func (s *Syncer) readRefused(ctx context.Context) error {
 	for ref, e := range s.want {
 		if e.refusal == nil || e.last != nil || e.refusal.looked {
@@ -237,7 +237,7 @@ func (s *Syncer) markStuck(ctx context.Context, err error) error {
 	return nil
 }
 
-// blame returns the object of ours that an error is about; nil: none.
+// blame returns which of our objects an error is about; nil: none.
 func (s *Syncer) blame(objects []api.Object, err error) (*api.Error, api.ObjectRef) {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || refused.Data == nil {
@@ -264,7 +264,7 @@ func aboutObjects(err *api.Error) bool {
 	return false
 }
 
-// refuse records that the daemon refused an object, and reports that once.
+// refuse records that the daemon rejected an object, and reports that once.
 func (s *Syncer) refuse(ref api.ObjectRef, e *entry, err *api.Error) {
 	now := &refusal{sum: e.sum, err: err, pause: refusedMin}
 	before := cmp.Or(e.refusal, e.before)

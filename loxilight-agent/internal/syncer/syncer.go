@@ -24,18 +24,19 @@ type Options struct {
 	// All calls Set, or Keep, for each existing group: the syncer does not remember the daemon's
 	// objects, only that the daemon has them.
 	All func()
-	// Refused is called when the daemon refuses an object, and again when it refuses another
-	// version of it or for another reason. Accepted is called when it accepts an object that it
-	// had refused. Both may be nil.
+	// Refused is called when the daemon rejects an object, and again when it rejects a different
+	// version of the object, or for a different reason. Accepted is called when it accepts an
+	// object that it had rejected. Both may be nil.
 	Refused  func(api.ObjectRef, *api.Error)
 	Accepted func(api.ObjectRef)
-	// Applied is called when the daemon has the state that a group got at since; it may be nil.
+	// Applied is called when the daemon has the state of a group; since is when the group got that
+	// state. Applied may be nil.
 	Applied func(group string, since time.Time)
 	// Sent is called after each transaction with its outcome; it may be nil.
 	Sent func(method string, objects int, took time.Duration, err error)
 }
 
-// Syncer keeps objects. It is for one goroutine.
+// Syncer keeps objects. Only one goroutine may use it.
 type Syncer struct {
 	o    Options
 	seed maphash.Seed
@@ -61,9 +62,9 @@ type entry struct {
 	group      string
 	sum        uint64      // of object
 	appliedSum uint64      // of the object in the daemon; 0: the daemon does not have it
-	exists     bool        // the daemon has an object of ours by that name, in any version
-	last       *api.Object // the daemon's version of a refused object; nil: none, or unknown
-	// refusal is the reason why the daemon does not have object; nil: it has not refused it.
+	exists     bool        // the daemon has our object of that name, in any version
+	last       *api.Object // the daemon's version of a rejected object; nil: none, or unknown
+	// refusal is the reason why the daemon does not have object; nil: it has not rejected it.
 	// before is the refusal of an earlier session.
 	refusal, before *refusal
 }
@@ -73,11 +74,11 @@ type refusal struct {
 	err   *api.Error
 	next  time.Time // when it is tried again
 	pause time.Duration
-	// looked: the daemon was asked for its current version of the object.
+	// looked is set if the daemon was asked for its current version of the object.
 	looked bool
 }
 
-// New makes a syncer that wants nothing.
+// New makes a syncer without desired objects.
 func New(o Options) *Syncer {
 	return &Syncer{
 		o: o, seed: maphash.MakeSeed(),
@@ -151,7 +152,7 @@ func (s *Syncer) put(ref api.ObjectRef, group string, o api.Object) (changed boo
 func (s *Syncer) drop(ref api.ObjectRef, e *entry) {
 	delete(s.want, ref)
 	delete(s.dirty, ref)
-	if e.exists { // otherwise an object of that name, if any, has another owner
+	if e.exists { // otherwise an object of that name, if any, has a different owner
 		s.toDelete[ref] = true
 	}
 	if e.refused() && s.o.Accepted != nil {
@@ -159,7 +160,7 @@ func (s *Syncer) drop(ref api.ObjectRef, e *entry) {
 	}
 }
 
-// refused reports whether the daemon's refusal of the object was reported.
+// refused reports whether the object's rejection by the daemon was reported.
 func (e *entry) refused() bool { return e.refusal != nil || e.before != nil }
 
 // sum returns a hash of a version of an object. It is never 0.
@@ -183,10 +184,10 @@ func (s *Syncer) Groups() []string {
 	return names
 }
 
-// Len counts the desired objects.
+// Len returns the number of desired objects.
 func (s *Syncer) Len() int { return len(s.want) }
 
-// Refused counts the objects that the daemon has refused.
+// Refused returns the number of objects that the daemon has rejected.
 func (s *Syncer) Refused() (n int) {
 	for _, e := range s.want {
 		if e.refusal != nil && e.refusal.sum == e.sum {
@@ -205,14 +206,14 @@ func (s *Syncer) Refusal(ref api.ObjectRef) *api.Error {
 	return nil
 }
 
-// Retry makes the next flush retry a refused object: the conflict may be resolved.
+// Retry makes the next flush retry a rejected object: the conflict may be resolved.
 func (s *Syncer) Retry(ref api.ObjectRef) {
 	if e := s.want[ref]; e != nil && e.refusal != nil {
 		e.refusal.next = time.Time{}
 	}
 }
 
-// Next returns when a refused object must be retried; zero: none.
+// Next returns when a rejected object must be retried; zero: none.
 func (s *Syncer) Next() (next time.Time) {
 	if len(s.stuck) > 0 {
 		next = s.stuckNext
@@ -225,14 +226,14 @@ func (s *Syncer) Next() (next time.Time) {
 	return next
 }
 
-// Foreign reports whether an event's change was made by another client to an object of ours: then
+// Foreign reports whether an event's change was made by another client to one of our objects: then
 // the daemon does not have the desired object.
 func (s *Syncer) Foreign(revision uint64, ref api.ObjectRef) bool {
 	return !s.own[revision] && revision > s.revision && s.want[ref] != nil
 }
 
-// note records the revision of a change of ours; an empty change returns the revision of another
-// client's change.
+// note records the revision of one of our changes. The result of an empty change contains the
+// revision of another client's change.
 func (s *Syncer) note(result *api.ChangeResult) {
 	revision := result.Revision
 	if result.Summary[api.ActionCreated]+result.Summary[api.ActionUpdated]+result.Summary[api.ActionDeleted] == 0 {

@@ -5,9 +5,10 @@ package channel
 import "time"
 
 // admit adds c. If there are too many connections, it closes another connection of the same user
-// (for root: of any user). Incomplete handshakes have a limit of their own, so that they displace
-// each other, not completed connections. Otherwise admit closes the connection whose last completed
-// handshake, request or reply is oldest. It never closes a connection with a complete request.
+// (for root: of any user). Incomplete handshakes have their own limit, so that they displace each
+// other rather than completed connections. Otherwise, admit closes the connection whose last
+// completed handshake, request or reply is oldest. It never closes a connection with a complete
+// request.
 func (e *endpoint) admit(c *conn) bool {
 	uid := c.peer.UID
 	limit := e.opts.limits.Connections
@@ -43,7 +44,7 @@ func (e *endpoint) admit(c *conn) bool {
 	return true
 }
 
-// pendingShare is the divisor for the part of a user's connections that may be in their
+// pendingShare is the divisor that determines how many of a user's connections may be in their
 // handshake.
 const pendingShare = 2
 
@@ -58,9 +59,9 @@ func (e *endpoint) pendingOf(uid int) (n int) {
 }
 
 // stalest returns the connection of a user that has made no progress for the longest time. If
-// pending, it prefers connections in their handshake, otherwise connections after it. For root it
-// considers the connections of all users, and prefers connections of other users. The caller holds
-// mu.
+// pending is true, it prefers connections in their handshake, otherwise connections after their
+// handshake. For root it considers the connections of all users, and prefers connections of other
+// users. The caller holds mu.
 func (e *endpoint) stalest(uid int, pending bool) *conn {
 	var found *conn
 	var foundSince time.Time

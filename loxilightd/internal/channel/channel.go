@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package channel is the daemon's side of the control channel: nanomsg REQ/REP on control.sock and
-// PUB/SUB on events.sock in the run directory. It identifies peers and the permissions of their
-// users, limits the resources that peers can use, and transports bytes. JSON-RPC and objects are
-// left to a [Handler].
+// PUB/SUB on events.sock in the run directory. It identifies peers and determines their users'
+// permissions, limits the resources that peers can use, and transports bytes. JSON-RPC and objects
+// are left to a [Handler].
 //
 // The sockets are mangos sockets on our own listener. The listener handles peers that misbehave
 // below the protocol (silence, garbage, incomplete frames, unread replies), because mangos itself
-// would wait for ever or block other peers.
+// would wait forever or block other peers.
 package channel
 
 import (
@@ -33,9 +33,9 @@ const (
 	EventsSocket  = "events.sock"  // PUB/SUB
 )
 
-// Handler answers one request. It may keep request, must return a reply of at most [api.MaxReply]
-// bytes, and is called concurrently. ctx ends when the peer disconnects, and when the grace
-// period of a stopping daemon ends.
+// Handler answers one request. It may keep the request, must return a reply of at most
+// [api.MaxReply] bytes, and is called concurrently. ctx ends when the peer disconnects, or when the
+// grace period of a stopping daemon ends.
 type Handler func(ctx context.Context, peer Peer, request []byte) []byte
 
 // Options are the parameters of [Listen]; only RunDir and Log have no default.
@@ -60,15 +60,15 @@ type Channel struct {
 	events  *endpoint
 	pub     *publisher
 	quota   *quota
-	long    logLimitByUser // for replies that are too long
+	long    logLimitByUser // for oversized replies
 
 	closeOnce sync.Once
 	closeErr  error
 }
 
 // Listen binds both sockets with their modes and owners, and replaces sockets of a killed daemon.
-// Peers may connect at once; they are answered once [Channel.Serve] runs. The caller holds the
-// lock of the run directory, see [Lock].
+// Peers may connect immediately; they are answered once [Channel.Serve] runs. The caller must hold
+// the lock on the run directory, see [Lock].
 func Listen(o Options) (*Channel, error) {
 	o.setDefaults()
 	rules := newAccess(o.Group, o.AdminGroup)
@@ -109,15 +109,15 @@ func (c *Channel) Serve(ctx context.Context, h Handler) error {
 	return errors.Join(err, c.Close())
 }
 
-// dispatch starts a goroutine for each request that mangos delivers. The quota limits their number
-// before mangos sees a request.
+// dispatch starts a goroutine for each request that mangos delivers. The quota limits their number:
+// it is applied before mangos sees a request.
 func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sync.WaitGroup) error {
 	for ctx.Err() == nil {
 		rctx, err := c.control.sock.OpenContext()
 		if err != nil {
 			return fmt.Errorf("control channel: open a context: %w", err)
 		}
-		// Wakes RecvMsg; closing twice is harmless.
+		// This wakes RecvMsg; closing twice is harmless.
 		stop := context.AfterFunc(ctx, func() { _ = rctx.Close() })
 		msg, err := rctx.RecvMsg()
 		if err != nil {
@@ -129,11 +129,11 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 		}
 		conn := connOf(msg.Pipe)
 		bytes, ok := conn.take()
-		if !ok { // closed meanwhile, its share is already released
+		if !ok { // the connection was closed meanwhile; its share is already released
 			_ = rctx.Close()
 			continue
 		}
-		if !stop() { // the request can no longer be answered, so it is not carried out
+		if !stop() { // the request can no longer be answered, so it is not executed
 			c.quota.release(conn.peer, bytes)
 			return nil
 		}
@@ -146,8 +146,8 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 	return nil
 }
 
-// answer calls the handler and queues its reply. That does not block: the queue of a connection
-// is as long as its limit of requests.
+// answer calls the handler and queues its reply. Queueing does not block: a connection's queue is
+// as long as its limit on requests.
 func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *conn, msg *mangos.Message, h Handler) {
 	ctx, cancel := context.WithCancel(handlers)
 	defer cancel()
@@ -170,22 +170,22 @@ func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *co
 }
 
 // Publish numbers an event and sends it to every subscriber that keeps up; topic is one of
-// [api.Topics], event a pointer to the event of that topic. It never waits for a subscriber: a
-// slow subscriber loses events, and detects that by their numbers. Events of one goroutine are
-// sent in order, so a committer publishes its changes in the order of their revisions. event is
-// encoded before Publish returns. An error means that it could not be encoded, or that the
+// [api.Topics], event a pointer to that topic's event type. It never waits for a subscriber: a slow
+// subscriber loses events, and detects the loss by their numbers. Events published by one goroutine
+// are sent in order, so a committer publishes its changes in the order of their revisions. event is
+// encoded before Publish returns. An error means that the event could not be encoded, or that the
 // channel is closed.
 func (c *Channel) Publish(topic string, event Numbered) error { return c.pub.publish(topic, event) }
 
-// Skip uses up a number of topic without an event, for an event that cannot be sent: subscribers
-// detect the loss.
+// Skip uses up a number of a topic without sending an event, for an event that cannot be sent:
+// subscribers detect the loss.
 func (c *Channel) Skip(topic string) { c.pub.skip(topic) }
 
-// Subscribers returns the number of connections for events: without any, events need not be
-// sampled.
+// Subscribers returns the number of connections to the events socket: without any, events need not
+// be sampled.
 func (c *Channel) Subscribers() int { return c.events.count() }
 
-// Close closes the sockets and removes them, as [Channel.Serve] does at its end.
+// Close closes the sockets and removes them, as [Channel.Serve] does before it returns.
 func (c *Channel) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = errors.Join(c.control.close(), c.events.close()) })
 	return c.closeErr

@@ -69,7 +69,7 @@ func serve(t *testing.T, o Options, h Handler) *Channel {
 
 func url(c *Channel) string { return "ipc://" + c.control.opts.path }
 
-// request sends a request with unmodified mangos, as any client might.
+// request sends a request through unmodified mangos, as any client might.
 func request(t *testing.T, url, body string) (string, error) {
 	t.Helper()
 	sock, err := req.NewSocket()

@@ -43,7 +43,7 @@ func TestChurn(t *testing.T) {
 	}
 	all.Go(func() {
 		for ctx.Err() == nil {
-			_ = ch.Publish(api.TopicChanges, changeEvent(1)) // cannot fail while it is open
+			_ = ch.Publish(api.TopicChanges, changeEvent(1)) // cannot fail while the channel is open
 			runtime.Gosched()
 		}
 	})
@@ -51,7 +51,7 @@ func TestChurn(t *testing.T) {
 	if v, err := c.Version(t.Context()); err != nil || v.Version != "1.0" {
 		t.Errorf("afterwards: %v, %v", v, err)
 	}
-	_ = c.Close() // its kept connections must not count as leaks
+	_ = c.Close() // its idle connections must not count as leaks
 	eventually(t, "nothing of it is left", func() bool {
 		runtime.GC() // collect objects that clients dropped
 		return ch.control.connections() == 0 && ch.events.connections() == 0 &&
@@ -125,13 +125,14 @@ func churn(ctx context.Context, random *rand.Rand, ch *Channel, c *client.Client
 	}
 }
 
-// FuzzPeer sends arbitrary bytes to both sockets: the daemon survives, and serves other clients.
+// FuzzPeer sends arbitrary bytes to both sockets: the daemon survives, and continues to serve other
+// clients.
 func FuzzPeer(f *testing.F) {
 	hello := []byte{0, 'S', 'P', 0, 0, protoReq, 0, 0}
 	f.Add(hello)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Add(append(hello, requestFrame(1, "hello")...))
-	f.Add(append(hello, 1, 0, 0, 0, 0, 0, 0x10, 0, 0x21))                   // a little too long
+	f.Add(append(hello, 1, 0, 0, 0, 0, 0, 0x10, 0, 0x21))                   // slightly too long
 	f.Add(append(hello, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)) // far too long
 	f.Add(append(hello, frame([]byte{0, 0, 0, 1, 0x80, 0, 0, 2, 'x'})...))  // through a nanomsg device
 	dir, err := os.MkdirTemp("", "ll")

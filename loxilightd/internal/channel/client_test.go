@@ -64,7 +64,7 @@ func TestClientPages(t *testing.T) {
 	}
 }
 
-// TestClientSplitsLargeChanges applies five times as much as fits into one request.
+// TestClientSplitsLargeChanges applies five times as much as fits in one request.
 func TestClientSplitsLargeChanges(t *testing.T) {
 	m, _, c := serveMini(t, Options{})
 	result, err := c.Apply(t.Context(), api.ApplyParams{Objects: services(5000, 1)})
@@ -173,7 +173,7 @@ func TestWatch(t *testing.T) {
 	expect(t, steps, "c 3", "d 4")
 }
 
-// TestWatchManyChanges changes more objects at once than a subscriber's event queue holds.
+// TestWatchManyChanges changes more objects at once than fit in a subscriber's event queue.
 func TestWatchManyChanges(t *testing.T) {
 	_, _, c := serveMini(t, Options{})
 	apply(t, c, services(1500, 1)...)
@@ -198,7 +198,7 @@ func TestWatchManyChanges(t *testing.T) {
 	}
 }
 
-// TestWatchOverLoss: other events displace the event of a change while the caller is busy.
+// TestWatchOverLoss: other events push a change event out of the queue while the caller is busy.
 func TestWatchOverLoss(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})
 	apply(t, c, service("a", 1), service("b", 1))

@@ -20,17 +20,17 @@ import (
 const (
 	headerSize  = 9
 	messageType = 1
-	maxHops     = 8 // request ids that nanomsg devices put before the client's own
-	// maxSkip is how much of an oversized message is read and discarded, so that the client
-	// receives an error. For a longer message the connection is closed.
+	maxHops     = 8 // maximum number of request ids that nanomsg devices put before the client's own
+	// maxSkip is the size up to which an oversized message is read and discarded, so that the
+	// client receives an error. If a message is longer, the connection is closed.
 	maxSkip = 64 << 20
 )
 
-// optionConn is the pipe option by which mangos returns the *conn.
+// optionConn is the pipe option through which mangos returns the *conn.
 const optionConn = "loxilight-conn"
 
-// conn is one connection after its handshake, as mangos uses it. On the control socket it counts
-// requests passed to mangos and answered requests.
+// conn is one connection after its handshake, as mangos uses it. On the control socket, it counts
+// the requests passed to mangos and the requests answered.
 type conn struct {
 	net    *net.UnixConn
 	peer   Peer
@@ -47,7 +47,7 @@ type conn struct {
 	mu      sync.Mutex
 	taken   bool      // closed: no request may be passed on any more
 	unread  []int     // sizes of requests passed to mangos that dispatch has not taken yet
-	carried int       // complete requests whose reply is not being written yet
+	carried int       // number of complete requests whose replies are not being written yet
 	unsent  int       // bytes of unwritten replies
 	since   time.Time // time of the last completed handshake, request or reply
 }
@@ -108,8 +108,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// take moves the oldest request's share of the quota from the connection to the
-// caller. It returns false if the connection has been closed.
+// take transfers the oldest request's share of the quota from the connection to the caller. It
+// returns false if the connection has been closed.
 func (c *conn) take() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +121,7 @@ func (c *conn) take() (size int, ok bool) {
 	return size, true
 }
 
-// handshake sends our protocol and checks the peer's, within the timeout.
+// handshake sends our protocol and checks the peer's protocol, within the timeout.
 func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 	if err := c.net.SetDeadline(time.Now().Add(c.opts.limits.HandshakeTimeout)); err != nil {
 		return err
@@ -142,12 +142,12 @@ func (c *conn) handshake(proto mangos.ProtocolInfo) error {
 	return c.net.SetDeadline(time.Time{})
 }
 
-// smallFrame is the largest frame, in bytes, that is read before it has a share of the quota: an
-// incomplete frame then uses no share.
+// smallFrame is the size, in bytes, up to which a frame is read before it gets a share of the
+// quota: while incomplete, such a frame uses no share.
 const smallFrame = 16 << 10
 
-// Recv implements mangos.TranPipe. It waits without limit for the beginning of a message, but only
-// FrameTimeout for its end.
+// Recv implements mangos.TranPipe. It waits without limit for the beginning of a message, but at
+// most FrameTimeout for its end.
 func (c *conn) Recv() (*mangos.Message, error) {
 	for {
 		size, err := c.readHeader()
@@ -241,7 +241,7 @@ func (c *conn) readBody(size int) (*mangos.Message, error) {
 }
 
 // requestIDSize returns the length of the header that a reply must repeat: the words up to and
-// including the first with its highest bit set. 0: no such word.
+// including the first whose highest bit is set. 0: there is no such word.
 func requestIDSize(body []byte) int {
 	for i := 0; i+4 <= len(body) && i < 4*maxHops; i += 4 {
 		if body[i]&0x80 != 0 {
@@ -251,7 +251,7 @@ func requestIDSize(body []byte) int {
 	return 0
 }
 
-// refuse reads and discards an oversized message and answers it.
+// refuse reads and discards an oversized message, and answers it with an error.
 func (c *conn) refuse(size int) error {
 	if !c.opts.requests {
 		return mangos.ErrTooLong

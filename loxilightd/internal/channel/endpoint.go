@@ -25,9 +25,9 @@ type endpointOptions struct {
 	log       *slog.Logger
 	tooLong   []byte
 	maxRecv   int
-	requests  bool // the protocol answers each message, so requests are counted
-	// attached is called with each connection that mangos has accepted, and must greet it. Nil:
-	// no greeting. It must not block.
+	requests  bool // the protocol requires an answer to each message, so requests are counted
+	// attached is called with each connection that mangos has accepted, and must greet it. It must
+	// not block. Nil: no greeting.
 	attached func(*conn)
 }
 
@@ -37,8 +37,8 @@ type endpoint struct {
 	opts     endpointOptions
 	sock     mangos.Socket
 	listener *net.UnixListener
-	inode    os.FileInfo // of the socket, so that no other file is removed
-	ready    chan *conn  // after the handshake
+	inode    os.FileInfo // the socket's, so that no other file is removed
+	ready    chan *conn  // connections after their handshake
 	done     chan struct{}
 	stopOnce sync.Once
 	stopErr  error
@@ -74,7 +74,7 @@ func (e *endpoint) start() error {
 		return err
 	}
 	e.sock = sock
-	// The queue is as long as a connection's limit of requests, so it never blocks a reply.
+	// The queue is as long as a connection's limit on requests, so it never blocks a reply.
 	queue := e.opts.limits.PerPeer
 	if !e.opts.requests {
 		queue = eventQueue
@@ -95,8 +95,8 @@ func (e *endpoint) start() error {
 // eventQueue is how many events can wait for one subscriber before it loses some.
 const eventQueue = 1024
 
-// acceptLoop accepts connections until the listener is closed. Without free file descriptors it
-// closes a stalled connection, or waits, longer each time, until one is free.
+// acceptLoop accepts connections until the listener is closed. When file descriptors run out, it
+// closes a stalled connection, or waits, longer each time, until a file descriptor is free.
 func (e *endpoint) acceptLoop() {
 	const shortest, longest = 5 * time.Millisecond, 500 * time.Millisecond
 	wait := shortest
@@ -128,8 +128,8 @@ func (e *endpoint) acceptLoop() {
 	}
 }
 
-// hangUpOnStalest frees a file descriptor by closing the connection that has stalled longest, if
-// any has stalled long enough.
+// hangUpOnStalest frees a file descriptor by closing the connection that has been stalled longest,
+// if any has been stalled long enough.
 func (e *endpoint) hangUpOnStalest() bool {
 	const enough = 100 * time.Millisecond
 	e.mu.Lock()
@@ -171,7 +171,7 @@ func (e *endpoint) welcome(nc *net.UnixConn) {
 	go func() {
 		if err := c.handshake(e.sock.Info()); err != nil {
 			e.opts.log.Debug("handshake not completed", "socket", e.opts.path, "peer", peer, "error", err)
-			_ = c.Close() // without a handshake nothing is lost
+			_ = c.Close() // before the handshake, nothing is lost
 			return
 		}
 		e.mu.Lock()
@@ -209,7 +209,7 @@ func (e *endpoint) remove(c *conn) {
 	}
 }
 
-// stopAccepting removes the socket from the directory and accepts no new connections; existing
+// stopAccepting removes the socket from the directory and stops accepting connections; existing
 // connections continue.
 func (e *endpoint) stopAccepting() error {
 	e.stopOnce.Do(func() {

@@ -21,7 +21,7 @@ import (
 )
 
 // served fails the test unless an honest client gets its answer within a time that allows for a
-// busy machine, but is shorter than a peer's timeout.
+// busy machine but is shorter than the timeout for peers.
 func served(t *testing.T, c *Channel, within time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -59,7 +59,7 @@ func TestSilentPeers(t *testing.T) {
 	})
 }
 
-// TestMoreSilentPeersThanConnections keeps more connections silent than the limit allows: silent
+// TestMoreSilentPeersThanConnections opens more silent connections than the limit allows: silent
 // connections are closed.
 func TestMoreSilentPeersThanConnections(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{Connections: 16, HandshakeTimeout: time.Hour}}, echo)
@@ -69,7 +69,7 @@ func TestMoreSilentPeersThanConnections(t *testing.T) {
 	served(t, c, time.Second)
 }
 
-// TestGarbage is D04: invalid handshakes, and peers of another protocol.
+// TestGarbage is D04: invalid handshakes, and peers that use a different protocol.
 func TestGarbage(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for i := range 300 {
@@ -86,7 +86,7 @@ func TestGarbage(t *testing.T) {
 	r.waitClosed()
 }
 
-// TestStalledFrame is D04: a frame that begins and never ends.
+// TestStalledFrame is D04: a frame that begins but never ends.
 func TestStalledFrame(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{FrameTimeout: 300 * time.Millisecond}}, echo)
 	for _, begun := range [][]byte{
@@ -127,7 +127,7 @@ func TestBadFrames(t *testing.T) {
 func TestOversizeRequest(t *testing.T) {
 	c := serve(t, Options{TooLong: []byte("too long")}, echo)
 	r := dialRaw(t, controlPath(c)).shake(protoReq)
-	for range 20 { // more than the limit of unanswered requests
+	for range 20 { // more than the limit on unanswered requests
 		r.send(requestFrame(9, strings.Repeat("x", api.MaxRequest+1)))
 		if got, err := r.receive(); err != nil || got != "\x80\x00\x00\x09too long" {
 			t.Fatalf("answer = %q, %v; want \"too long\" with the request's id", got, err)
@@ -147,7 +147,7 @@ func TestStuckReaders(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: time.Second}}, func(ctx context.Context, p Peer, r []byte) []byte {
 		answered.Add(1)
 		if string(r) == "large" {
-			// Longer than a socket buffer.
+			// This reply is larger than a socket buffer.
 			return make([]byte, 900<<10)
 		}
 		return echo(ctx, p, r)
@@ -165,8 +165,8 @@ func TestStuckReaders(t *testing.T) {
 	eventually(t, "those who do not read are hung up on", func() bool { return c.control.count() == 0 })
 }
 
-// TestPeerIsBounded sends more requests over one connection than may be unanswered: the rest wait
-// in the socket, not in the daemon.
+// TestPeerIsBounded sends more requests over one connection than the limit on unanswered requests:
+// the rest wait in the socket, not in the daemon.
 func TestPeerIsBounded(t *testing.T) {
 	var running, most atomic.Int64
 	release := make(chan struct{})
@@ -201,7 +201,7 @@ func TestPeerIsBounded(t *testing.T) {
 	}
 }
 
-// TestHangUpEndsContext is D04: the client is killed while its request is carried out.
+// TestHangUpEndsContext is D04: the client is killed while its request is being executed.
 func TestHangUpEndsContext(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	c := serve(t, Options{}, func(ctx context.Context, p Peer, r []byte) []byte {
@@ -226,7 +226,7 @@ func TestHangUpEndsContext(t *testing.T) {
 	served(t, c, time.Second)
 }
 
-// TestStopAnswersWhatRuns stops the daemon while it carries out a request.
+// TestStopAnswersWhatRuns stops the daemon while it is executing a request.
 func TestStopAnswersWhatRuns(t *testing.T) {
 	dir, outer := runDir(t), t
 	began, release := make(chan struct{}), make(chan struct{})

@@ -15,11 +15,11 @@ import (
 	"go.nanomsg.org/mangos/v3/protocol/req"
 )
 
-// These tests show why we do not use the listener and the dialer of mangos. If a newer mangos fails
-// one of them, check whether ours can be simplified.
+// These tests show why we do not use mangos' own listener and dialer. If a newer mangos fails one
+// of these tests, check whether our own can be simplified.
 
 // TestMangosListenerHangsWhenARefusedPeerIsClosed: closing a pipe while it is being attached, the
-// documented way to refuse a peer, stops the listener for ever.
+// documented way to refuse a peer, hangs the listener forever.
 func TestMangosListenerHangsWhenARefusedPeerIsClosed(t *testing.T) {
 	sock, err := rep.NewSocket()
 	if err != nil {
@@ -52,7 +52,7 @@ func TestMangosListenerHangsWhenARefusedPeerIsClosed(t *testing.T) {
 }
 
 // TestMangosSendsRequestsAgain: by default, REQ repeats a request after the connection breaks,
-// whether or not it was carried out.
+// whether or not the request was executed.
 func TestMangosSendsRequestsAgain(t *testing.T) {
 	sock, err := req.NewSocket()
 	if err != nil {
@@ -67,7 +67,7 @@ func TestMangosSendsRequestsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // ends Accept if it still waits
+	defer func() { _ = l.Close() }() // ends Accept if it is still waiting
 	times := make(chan int, 2)
 	go func() { // reads the request and closes the connection, twice
 		for i := range 2 {

@@ -13,11 +13,11 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// mini is the smallest daemon with which a client can be tested over real sockets: objects and
-// revisions in memory, no checks.
+// mini is a minimal daemon for testing clients over real sockets: it keeps objects and revisions in
+// memory, and checks nothing.
 type mini struct {
 	mu       sync.Mutex
-	publish  func(topic string, event Numbered) error // nil: none
+	publish  func(topic string, event Numbered) error // nil: no events
 	objects  map[api.ObjectRef]api.Object
 	revision uint64
 	staged   map[string][]api.Object

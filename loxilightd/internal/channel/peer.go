@@ -22,8 +22,8 @@ import (
 type Peer struct {
 	UID, GID, PID int
 	Groups        []int // supplementary
-	// Admin is true for root, for members of the admin group, and for the daemon's own user:
-	// they may change objects, others may only read them.
+	// Admin is true for root, for members of the admin group, and for the daemon's own user: they
+	// may change objects; others may only read them.
 	Admin bool
 }
 
@@ -57,8 +57,8 @@ func groupID(name string) int {
 
 var errNotAllowed = errors.New("user is neither root nor in a group that may connect")
 
-// admit reads the credentials of the peer of c. The error is errNotAllowed for a user without
-// read permission.
+// admit reads the credentials of the peer at the other end of c. The error is errNotAllowed for a
+// user without read permission.
 func (a access) admit(c *net.UnixConn) (Peer, error) {
 	p, err := credentials(c)
 	if err != nil {

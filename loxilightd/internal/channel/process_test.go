@@ -25,8 +25,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// Some tests need another process, which has other credentials or limits, or is stopped or killed.
-// The test binary itself plays that role.
+// Some tests need a second process that has other credentials or limits, or that is stopped or
+// killed. The test binary itself plays that role.
 
 const roleVar = "LOXILIGHT_TEST_ROLE"
 
@@ -45,20 +45,20 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// process is another process that plays a role.
+// process is a separate process that plays a role.
 type process struct {
 	*exec.Cmd
 	lines *bufio.Scanner
 }
 
-// start runs the test's binary in a role. It is killed at the end of the test.
+// start runs the test's binary in a role. The process is killed when the test ends.
 func start(t *testing.T, role string, attr *syscall.SysProcAttr) *process {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if attr != nil { // another user may not have access to the folder of go test
+	if attr != nil { // a different user may not have access to go test's directory
 		copied := filepath.Join(shared(t), "test")
 		binary, err := os.ReadFile(self)
 		if err == nil {
@@ -82,7 +82,7 @@ func start(t *testing.T, role string, attr *syscall.SysProcAttr) *process {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // killed, if it still runs
+	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // kills it if it is still running
 	return &process{cmd, bufio.NewScanner(out)}
 }
 
@@ -120,8 +120,8 @@ func play(dir string, h Handler, l Limits) error {
 	return errors.Join(c.Serve(context.Background(), h), lock.Close())
 }
 
-// playDyingDaemon is killed between carrying out a request and answering it, if a file named die
-// exists. Completed requests are durable.
+// playDyingDaemon is killed after carrying out a request and before answering it, if a file named
+// die exists. Completed requests are durable.
 func playDyingDaemon(dir string) error {
 	m := newMini()
 	if saved, err := os.ReadFile(filepath.Join(dir, "done")); err == nil {
@@ -141,12 +141,12 @@ func playDyingDaemon(dir string) error {
 		if os.Remove(filepath.Join(dir, "die")) == nil {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL) // does not return
 		}
-		_ = os.WriteFile(filepath.Join(dir, "commits"), []byte(strconv.Itoa(m.commits)), 0o600) // the test reads it
+		_ = os.WriteFile(filepath.Join(dir, "commits"), []byte(strconv.Itoa(m.commits)), 0o600) // the test reads this file
 	}
 	return play(filepath.Join(dir, "run"), m.handle, Limits{})
 }
 
-// TestOutcomeUnknown is D06: the daemon dies between carrying out a request and answering it.
+// TestOutcomeUnknown is D06: the daemon dies after carrying out a request and before answering it.
 func TestOutcomeUnknown(t *testing.T) {
 	dir := shared(t)
 	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
@@ -240,7 +240,8 @@ func filesOf(t *testing.T, pid int) int {
 	return len(open)
 }
 
-// TestNoFiles is D03: 200 connections with 64 file descriptors. Idle connections are closed.
+// TestNoFiles is D03: 200 connections to a daemon with 64 file descriptors. Idle connections are
+// closed.
 func TestNoFiles(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	d := start(t, "daemon-fds "+dir, nil)
@@ -261,7 +262,7 @@ func TestNoFilesAndNoIdleClient(t *testing.T) {
 	d := start(t, "daemon-fds "+dir, nil)
 	d.line(t)
 	var waiting []*raw
-	for range 2 { // the first ones use all descriptors, the others wait to be accepted
+	for range 2 { // the first round uses all descriptors, the second waits to be accepted
 		for range 200 {
 			r := dialRaw(t, filepath.Join(dir, ControlSocket))
 			r.send([]byte{0, 'S', 'P', 0, 0, protoReq, 0, 0})
@@ -271,12 +272,12 @@ func TestNoFilesAndNoIdleClient(t *testing.T) {
 		eventually(t, "it has no file descriptor left", func() bool { return filesOf(t, d.Process.Pid) >= 62 })
 	}
 	before := cpu(t, d.Process.Pid)
-	time.Sleep(2 * time.Second) // measure how much CPU it uses while it waits
+	time.Sleep(2 * time.Second) // measure how much CPU time it uses while it waits
 	if used := cpu(t, d.Process.Pid) - before; used > 100*time.Millisecond {
 		t.Errorf("used %s of CPU in 2s, want less than 5 %%", used)
 	}
 	for _, r := range waiting {
-		_ = r.Close() // the daemon has written the handshake at most
+		_ = r.Close() // the daemon has written at most the handshake
 	}
 	if _, err := newClient(t, dir).Version(t.Context()); err != nil {
 		t.Errorf("did not recover: %v", err)
@@ -291,7 +292,7 @@ func cpu(t *testing.T, pid int) time.Duration {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(b), ") ")
-	fields := strings.Fields(rest) // from the third on: utime and stime are the 14th and 15th
+	fields := strings.Fields(rest) // starts at the third field: utime and stime are the 14th and 15th
 	total := 0
 	for _, f := range fields[11:13] {
 		n, err := strconv.Atoi(f)

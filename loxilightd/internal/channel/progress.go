@@ -4,9 +4,9 @@ package channel
 
 import "time"
 
-// replies records that a reply of that many bytes is about to be written. It returns false if the
-// connection has been closed, or must be closed: its peer has not read previous replies, and the
-// user has too many unread bytes.
+// replies records that a reply of the given length in bytes is about to be written. It returns
+// false if the connection has been closed, or must be closed: its peer has not read previous
+// replies, and the user has too many unread bytes.
 func (c *conn) replies(reply int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,8 +60,8 @@ func (c *conn) idleSince() (since time.Time, idle bool) {
 	return c.since, len(c.slots) == 0
 }
 
-// stalledSince returns the time of the peer's last progress, and whether the peer has stalled:
-// none of its complete requests is waiting or being carried out.
+// stalledSince returns the time of the peer's last progress, and whether the peer has stalled: none
+// of the peer's complete requests is waiting or being carried out.
 func (c *conn) stalledSince() (since time.Time, stalled bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,15 +13,15 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Numbered is an event that can be numbered: a pointer to one of the events of package api, which
-// have SetSeq from [api.Event].
+// Numbered is an event that can be numbered: a pointer to one of the event types in package api,
+// which have SetSeq from [api.Event].
 type Numbered interface{ SetSeq(seq uint64) }
 
 // publisher numbers the events of each topic from 1, without gaps.
 type publisher struct {
 	sock mangos.Socket // set before the first event
 
-	mu  sync.Mutex // held while sending, so that events leave in the order of their numbers
+	mu  sync.Mutex // held while sending, so that events are sent in the order of their numbers
 	seq map[string]uint64
 
 	latest    time.Time // when the last event was published
@@ -29,7 +29,7 @@ type publisher struct {
 }
 
 // The hello is repeated every helloEvery, until helloUntil after the last event: otherwise a
-// subscriber that was too slow for the last events would not detect the gap.
+// subscriber that was too slow to receive the last events would not detect the gap.
 const helloEvery, helloUntil = time.Second, 10 * time.Second
 
 // publish sends one event. An event that cannot be encoded uses no number.
@@ -51,7 +51,7 @@ func (p *publisher) publish(topic string, event Numbered) error {
 	return nil
 }
 
-// took records that seq, which the hello will contain, is in use. The caller holds mu.
+// took records that seq, which the hello will report, has been used. The caller holds mu.
 func (p *publisher) took(topic string, seq uint64) {
 	p.seq[topic] = seq
 	p.latest = time.Now()
@@ -67,7 +67,7 @@ func (p *publisher) skip(topic string) {
 	p.took(topic, p.seq[topic]+1)
 }
 
-// repeat sends the hello to all subscribers as long as necessary.
+// repeat sends the hello to all subscribers for as long as necessary.
 func (p *publisher) repeat() {
 	body, err := p.hello()
 	if err == nil {
@@ -83,8 +83,8 @@ func (p *publisher) repeat() {
 	}
 }
 
-// hello returns the first message for a new subscriber. Events that are published meanwhile
-// follow it, so they may include events that the hello already counts.
+// hello returns the first message for a new subscriber. Events published in the meantime follow the
+// hello, and may include events that the hello already counts.
 func (p *publisher) hello() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -124,16 +124,16 @@ func TestHelloMeetsNumbers(t *testing.T) {
 		if event.Seq > next {
 			t.Fatalf("hello said %d, and the first event is %d: those between are lost unseen", next-1, event.Seq)
 		}
-		_ = r.Close() // only read from
+		_ = r.Close() // it was only read
 	}
 }
 
 // TestSlowSubscriber is the daemon's part of D09: a subscriber that does not read uses a bounded
-// queue and is disconnected; the others receive everything.
+// queue and is disconnected; the other subscribers receive everything.
 func TestSlowSubscriber(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: 300 * time.Millisecond}}, echo)
 	for range 4 {
-		subscribe(t, c) // which then stops reading
+		subscribe(t, c) // this subscriber stops reading
 	}
 	reader, _ := subscribe(t, c)
 	const count = 20000
@@ -157,7 +157,7 @@ func TestSlowSubscriber(t *testing.T) {
 		if err := c.Publish(api.TopicChanges, event); err != nil {
 			t.Fatal(err)
 		}
-		if i%512 == 511 { // no faster than the reader reads
+		if i%512 == 511 { // publish no faster than the reader reads
 			for seq := range read {
 				if seq == i+1 {
 					break
@@ -165,7 +165,7 @@ func TestSlowSubscriber(t *testing.T) {
 			}
 		}
 	}
-	// Four queues of 1024 events, mostly shared, and the socket buffers.
+	// Four queues of 1024 events, mostly shared, and the socket buffers may be in use.
 	if grown := int64(heap()) - int64(before); grown > 16<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
@@ -202,7 +202,7 @@ func TestOtherSubscribers(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer func() { cancel(); _ = cmd.Wait() }() // killed, so it always fails
+			defer func() { cancel(); _ = cmd.Wait() }() // always fails: the process was killed
 			eventually(t, "it subscribes", func() bool { return c.Subscribers() == 1 })
 			lines := bufio.NewScanner(out)
 			got := make(chan string, 1)

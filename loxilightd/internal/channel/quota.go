@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits limit the resources of peers. Zero fields have the defaults below. Each non-root user may
-// use up to a quarter of each number, all non-root users together three quarters, so that they
-// cannot lock out root. A user with read permission only may use an eighth of the bytes, all such
-// users together a quarter.
+// Limits limit the resources that peers use. Zero fields have the defaults below. Each non-root
+// user may use up to a quarter of each limit, and all non-root users together three quarters, so
+// that they cannot lock out root. A user with read permission only may use an eighth of the bytes,
+// and all such users together a quarter.
 type Limits struct {
 	// Connections limits the connections on each socket; default 512, or a quarter of the
 	// process's file descriptor limit.
 	Connections int
-	Requests    int // being carried out; default 256
-	Bytes       int // of requests being read or carried out, and of replies; default 32 MiB
-	PerPeer     int // unanswered requests of one connection; default 8
+	Requests    int // requests being carried out; default 256
+	Bytes       int // bytes of requests being read or carried out, and of replies; default 32 MiB
+	PerPeer     int // unanswered requests on one connection; default 8
 
 	HandshakeTimeout time.Duration // default 2s
 	FrameTimeout     time.Duration // from a request's first byte to its last; default 5s
-	WriteTimeout     time.Duration // of a reply, or an event; default 2s
+	WriteTimeout     time.Duration // for a reply or an event; default 2s
 	StopGrace        time.Duration // for unfinished requests when the daemon stops; default 3s
 }
 
@@ -47,17 +47,17 @@ func (l *Limits) setDefaults() {
 	}
 }
 
-// connectionsFor leaves file descriptors for everything else: the two sockets together use at
+// connectionsFor leaves file descriptors free for everything else: the two sockets together use at
 // most half of them.
 func connectionsFor() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 512 // any number works: accepting handles a lack of descriptors
+		return 512 // any number works: accepting handles a shortage of descriptors
 	}
 	return int(max(8, min(512, limit.Cur/4)))
 }
 
-// userShare is the divisor for the part of each limit that one non-root user may use.
+// userShare is the divisor that determines which part of each limit one non-root user may use.
 const userShare = 4
 
 // others returns the part of a limit that all non-root users together may use.
@@ -69,11 +69,11 @@ type quota struct {
 
 	mu      sync.Mutex
 	total   usage
-	readers usage // of users with read permission only
+	readers usage // usage of users with read permission only
 	users   map[int]usage
 	unread  map[int]int       // bytes of replies, by user
-	waiting map[int][]*waiter // by user, oldest first
-	turns   []int             // the users in waiting, next one first
+	waiting map[int][]*waiter // waiting requests by user, oldest first
+	turns   []int             // the users with an entry in waiting, the next one first
 }
 
 type usage struct{ requests, bytes int }
@@ -89,8 +89,8 @@ func newQuota(l Limits) *quota {
 	return &quota{limits: l, users: map[int]usage{}, unread: map[int]int{}, waiting: map[int][]*waiter{}}
 }
 
-// acquire waits until peer may have one more request of that many bytes. The requests of a user
-// wait in order, and users take turns. It returns false if ctx ends first.
+// acquire waits until peer may have one more request of the given size. A user's requests wait in
+// order, and users take turns. It returns false if ctx ends first.
 func (q *quota) acquire(ctx context.Context, peer Peer, bytes int) bool {
 	q.mu.Lock()
 	if len(q.waiting[peer.UID]) == 0 {
@@ -129,8 +129,8 @@ func (q *quota) forget(uid, i int) {
 	}
 }
 
-// grant gives free shares to waiting requests: one for each user in turn, until none fits. The
-// caller holds mu.
+// grant gives free shares to waiting requests: one for each user in turn, until no waiting request
+// fits. The caller holds mu.
 func (q *quota) grant() {
 	for given := true; given; {
 		given = false
@@ -156,12 +156,12 @@ func (q *quota) release(peer Peer, bytes int) {
 	q.grant()
 }
 
-// smallReply is the largest reply, in bytes, that may wait on each connection of a user whatever
-// waits on the user's other connections.
+// smallReply is the size, in bytes, up to which a reply may wait on each of a user's connections,
+// whatever waits on the user's other connections.
 const smallReply = 64 << 10
 
-// reply records that a reply of that many bytes waits to be read. It returns false if too many
-// bytes of the user wait already, unless the reply is small and the only one on its connection.
+// reply records that a reply of the given size waits to be read. It returns false if too many bytes
+// for this user are already waiting, unless the reply is small and the only one on its connection.
 func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -172,7 +172,7 @@ func (q *quota) reply(peer Peer, bytes int, only bool) bool {
 	return true
 }
 
-// replied records that replies of that many bytes no longer wait.
+// replied records that replies of the given total size no longer wait.
 func (q *quota) replied(peer Peer, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -192,12 +192,12 @@ func (q *quota) bytesOf(peer Peer) int {
 	return q.limits.Bytes / readerShare
 }
 
-// readerShare is the divisor for the part of the bytes that one user with read permission only
-// may use; all such users together may use twice as much.
+// readerShare is the divisor that determines how many of the bytes one user with read permission
+// only may use; all such users together may use twice as many.
 const readerShare = 8
 
-// fits reports whether a request fits all limits. A limit always admits its only request, however
-// large.
+// fits reports whether a request is within all limits. A limit always admits a request if it is the
+// only one, however large.
 func (q *quota) fits(peer Peer, bytes int) bool {
 	within := func(u usage, requests, size int) bool {
 		return u.requests == 0 || u.requests < requests && u.bytes+bytes <= size

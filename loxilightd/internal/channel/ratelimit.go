@@ -9,7 +9,7 @@ import (
 )
 
 // logLimit limits the rate of a log message, and counts the suppressed lines. The zero value is
-// ready, and safe for concurrent use.
+// ready for use, and safe for concurrent use.
 type logLimit struct {
 	mu         sync.Mutex
 	last       time.Time
@@ -21,16 +21,16 @@ type logLimit struct {
 // logLimitInterval is the default minimum time between two lines.
 const logLimitInterval = 10 * time.Second
 
-// logLimitByUser allows one log line per user and minute. The zero value is ready, and safe for
-// concurrent use.
+// logLimitByUser allows one log line per user per minute. The zero value is ready for use, and safe
+// for concurrent use.
 type logLimitByUser struct {
 	mu    sync.Mutex
 	users map[int]*logLimit
 }
 
-// do is [logLimit.do] for a message caused by a user.
+// do is like [logLimit.do], for a message that a user caused.
 func (s *logLimitByUser) do(uid int, log func(suppressed int)) {
-	const most = 1024 // users with an entry
+	const most = 1024 // maximum number of users with an entry
 	s.mu.Lock()
 	if s.users == nil || len(s.users) == most {
 		s.users = map[int]*logLimit{}

@@ -26,21 +26,21 @@ type raw struct {
 	t *testing.T
 }
 
-// dialRaw connects and sends nothing yet. All later operations have a timeout.
+// dialRaw connects without sending anything yet. All later operations have a timeout.
 func dialRaw(t *testing.T, path string) *raw {
 	t.Helper()
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() }) // often closed already
+	t.Cleanup(func() { _ = c.Close() }) // it is often already closed
 	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	return &raw{c, t}
 }
 
-// shake performs the handshake as a peer of the protocol.
+// shake performs the handshake as a peer that uses the given protocol.
 func (r *raw) shake(protocol byte) *raw {
 	r.t.Helper()
 	var received [8]byte

@@ -23,9 +23,9 @@ var ErrRunning = errors.New("already running")
 // it ends.
 type RunLock struct{ file *os.File }
 
-// Lock creates the run directory if necessary and locks it. A daemon must do this first, before
-// it uses sockets, state or the data plane: the error is [ErrRunning] if another daemon of the
-// same instance runs.
+// Lock creates the run directory if necessary and locks it. A daemon must do this first, before it
+// uses sockets, state or the data plane: the error is [ErrRunning] if another daemon of the same
+// instance is running.
 func Lock(runDir, group string) (*RunLock, error) {
 	if group == "" {
 		group = "loxilight"
@@ -39,7 +39,7 @@ func Lock(runDir, group string) (*RunLock, error) {
 		return nil, fmt.Errorf("lock of the run directory: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer func() { _ = f.Close() }() // only read from
+		defer func() { _ = f.Close() }() // it was only read
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("loxilightd is %w in %s%s: stop it first, or give this instance another runDir",
 				ErrRunning, runDir, holder(f))
@@ -53,8 +53,8 @@ func Lock(runDir, group string) (*RunLock, error) {
 	return &RunLock{f}, nil
 }
 
-// Close releases the lock. The file stays: removing it would let two daemons lock two files of
-// the same name.
+// Close releases the lock. The file stays: removing it would let two daemons lock two different
+// files with the same name.
 func (l *RunLock) Close() error { return l.file.Close() }
 
 func writeAt(f *os.File, s string) error {
@@ -72,7 +72,7 @@ func holder(f *os.File) string {
 }
 
 // makeRunDir creates dir with mode 0750 for group, or checks that only its owner can create files
-// in an existing one. It does not change a directory that does not look like one of ours.
+// in an existing directory. It does not change a directory that does not look like one of ours.
 func makeRunDir(dir string, group int) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("run directory: %w", err)
@@ -107,9 +107,9 @@ func makeRunDir(dir string, group int) error {
 	return nil
 }
 
-// bind creates a listening socket at path with mode 0660 for group. The socket gets its mode
-// before its name. It replaces the socket of a killed daemon, but neither the socket of a running
-// daemon nor a file of another type.
+// bind creates a listening socket at path with mode 0660 for group. The socket gets its mode before
+// its name. bind replaces the socket of a killed daemon, but neither the socket of a running daemon
+// nor a file of another type.
 func bind(path string, group int) (*net.UnixListener, error) {
 	if err := mayReplace(path); err != nil {
 		return nil, err

@@ -47,8 +47,7 @@ func playClient(dir string) error {
 	return nil
 }
 
-// TestUsers is D05: the daemon checks the permissions of each user, whatever the file system
-// permits.
+// TestUsers is D05: the daemon checks the permissions of each user, whatever the file modes permit.
 func TestUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID and CAP_CHOWN to be other users")
@@ -92,7 +91,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// manyGroups returns more groups than fit into the first buffer for SO_PEERGROUPS.
+// manyGroups returns more groups than fit in the first buffer for SO_PEERGROUPS.
 func manyGroups(last uint32) []uint32 {
 	var groups []uint32
 	for i := range uint32(100) {
@@ -101,7 +100,7 @@ func manyGroups(last uint32) []uint32 {
 	return append(groups, last)
 }
 
-// TestFileModes checks that the file system keeps other users out.
+// TestFileModes checks that the file system denies access to other users.
 func TestFileModes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID to be another user")

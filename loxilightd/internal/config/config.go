@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config reads the configuration of the daemon: the settings that it needs before it can
-// receive requests. Every key has a default, and an unknown key is an error. Forwarding is not
-// configured here: it belongs to the desired state.
+// Package config reads the daemon's configuration: the settings that it needs before it can receive
+// requests. Every key has a default, and an unknown key is an error. Forwarding is not configured
+// here: it belongs to the desired state.
 package config
 
 import (
@@ -24,7 +24,7 @@ import (
 // DefaultFile is where the package installs the configuration.
 const DefaultFile = "/etc/loxilight/loxilightd.yaml"
 
-// DefaultInstance is the instance whose folders do not contain the name of an instance.
+// DefaultInstance is the instance whose directories are not named after the instance.
 const DefaultInstance = "default"
 
 // Config is the configuration of one daemon. [Default] returns a valid one.
@@ -40,7 +40,7 @@ type Config struct {
 	HostDevice      string // host's end of the link to that namespace; empty: no link
 	SwitchDevice    string // the namespace's end of that link
 	Tables          datapath.Tables
-	AutoSizes       []string // keys of the tables whose sizes depend on Memory
+	AutoSizes       []string // configuration keys of the tables whose sizes depend on Memory
 	Memory          Memory
 
 	Backend string // the data plane: ebpf, or fake for tests
@@ -49,22 +49,23 @@ type Config struct {
 	SweepInterval time.Duration
 
 	HistoryRevisions int   // how many revisions are kept for rollback
-	HistoryBytes     int64 // limit of their size on disk
+	HistoryBytes     int64 // limit on their size on disk
 
 	// Exempt are packets that no firewall rule can drop, so that the node can be managed.
 	Exempt []datapath.Match
 
-	// IPAMPlugins are the folders of IPAM plugins. No plugin in another folder is run.
+	// IPAMPlugins are the directories that contain IPAM plugins. Plugins in other directories are
+	// not run.
 	IPAMPlugins []string
-	// ReservedHostPorts are ports of the node that pods cannot get.
+	// ReservedHostPorts are node ports that pods cannot get.
 	ReservedHostPorts []datapath.PortRange
 
 	LogLevel  slog.Level
 	LogFormat string // text, json
 }
 
-// Default returns the default configuration of an instance. Instances other than
-// [DefaultInstance] have folders and a namespace with their name.
+// Default returns the default configuration of an instance. The directories and the namespace of
+// instances other than [DefaultInstance] contain the instance's name.
 func Default(instance string) *Config { return defaults(instance, machineMemory()) }
 
 func defaults(instance string, memory Memory) *Config {
@@ -102,8 +103,8 @@ func defaults(instance string, memory Memory) *Config {
 	return c
 }
 
-// Load reads the configuration from path. A missing file means the default configuration if path
-// is [DefaultFile], else it is an error.
+// Load reads the configuration from path. If the file is missing, Load returns the default
+// configuration if path is [DefaultFile], else an error.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && path == DefaultFile {
@@ -115,7 +116,7 @@ func Load(path string) (*Config, error) {
 	return Parse(path, data)
 }
 
-// IsInstance reports whether name is a valid name of an instance.
+// IsInstance reports whether name is a valid instance name.
 func IsInstance(name string) bool { return instancePattern.MatchString(name) }
 
 var instancePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
@@ -133,8 +134,8 @@ func parseInstance(s string) (string, error) {
 	return s, nil
 }
 
-// parseDir requires an absolute path and returns it cleaned, so that two instances with the same
-// folder have the same name for the folder.
+// parseDir checks that s is an absolute path and returns it cleaned, so that two instances that use
+// the same directory have the same name for it.
 func parseDir(s string) (string, error) {
 	if !filepath.IsAbs(s) || filepath.Clean(s) == "/" || strings.ContainsFunc(s, unicode.IsControl) {
 		return "", fmt.Errorf("%q is not a valid folder: want an absolute path", s)
@@ -150,11 +151,11 @@ func parseRunDir(s string) (string, error) {
 	return dir, err
 }
 
-// longestDevice is the length of the longest name of a device.
+// longestDevice is the maximum length of an interface name.
 const longestDevice = 15
 
-// hostDevice returns the default name of the host's end of the link between host and switch. It
-// contains the name of the instance, or a hash of that name if it is too long.
+// hostDevice returns the default name of the host's end of the link between host and switch. The
+// name contains the name of the instance, or a hash of the instance's name if that is too long.
 func hostDevice(instance string) string {
 	if instance == DefaultInstance {
 		return "loxi_host"

@@ -185,7 +185,7 @@ func TestRestartNeeded(t *testing.T) {
 	}
 }
 
-// TestInstalledFile checks that the packaged file contains the defaults, as its comments say.
+// TestInstalledFile checks that the packaged file contains the defaults, as stated in its comments.
 func TestInstalledFile(t *testing.T) {
 	const file = "../../../configs/loxilightd.yaml"
 	got, err := Load(file)
@@ -234,7 +234,7 @@ func TestLoadOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestAutoSizes is H12: sizes depend on the memory of the machine, and a configured number
+// TestAutoSizes is H12: table sizes depend on the machine's memory, and a configured number
 // overrides one size without changing the others.
 func TestAutoSizes(t *testing.T) {
 	gib := Memory{Bytes: 1 << 30, From: "machine"}
@@ -256,7 +256,7 @@ func TestAutoSizes(t *testing.T) {
 	}
 }
 
-// TestMemoryOfCgroup is H12: the lowest limit of the cgroup and its parents applies.
+// TestMemoryOfCgroup is H12: the lowest limit among the cgroup and its parents applies.
 func TestMemoryOfCgroup(t *testing.T) {
 	root := t.TempDir()
 	for dir, max := range map[string]string{"": "", "system.slice": "700000000\n", "system.slice/x.service": "max\n", "low.slice": "200000000\n"} {

@@ -16,10 +16,11 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// maxExempt limits the exemptions, and the values of one list in them.
+// maxExempt limits the exemptions, and the number of values in each of their lists.
 const maxExempt = 64
 
-// exemptFields are the keys of an exemption, which match packets that no firewall rule can drop.
+// exemptFields are the keys of an exemption. An exemption matches packets that no firewall rule can
+// drop.
 var exemptFields = map[string]func(m *datapath.Match, word string) error{
 	"source":      func(m *datapath.Match, w string) error { return addPrefix(&m.Source, w) },
 	"destination": func(m *datapath.Match, w string) error { return addPrefix(&m.Destination, w) },
@@ -45,7 +46,7 @@ var exemptFields = map[string]func(m *datapath.Match, word string) error{
 	},
 }
 
-// add adds a value, and refuses a duplicate.
+// add adds a value, and rejects a duplicate.
 func add[T comparable](list *[]T, v T, word string) error {
 	if slices.Contains(*list, v) {
 		return fmt.Errorf("%q is listed twice", word)
@@ -128,7 +129,7 @@ func (r *reader) exemption(name string, n *yaml.Node) (m datapath.Match, ok bool
 	return m, len(r.errs) == before
 }
 
-// words calls each for a single value, or for each value of a list.
+// words calls the function each with a single value, or with every value in a list.
 func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 	list := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -146,7 +147,7 @@ func (r *reader) words(name string, n *yaml.Node, each func(string) error) {
 	}
 }
 
-// checkExemption refuses exemptions that match no packet, or every packet.
+// checkExemption rejects exemptions that match no packet, or every packet.
 func checkExemption(m *datapath.Match) error {
 	if len(m.Source)+len(m.Destination)+len(m.Protocols)+len(m.In) == 0 {
 		if len(m.Ports) > 0 {

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory determines the automatic sizes of the tables. It never depends on free memory, so that a
-// restart finds the sizes of the previous run.
+// Memory determines the automatic table sizes. It never depends on free memory, so that a restarted
+// daemon gets the same sizes as in the previous run.
 type Memory struct {
 	Bytes uint64
-	From  string // machine, or the file that contains a lower limit
+	From  string // "machine", or the file that contains a lower limit
 }
 
-// Files with the limits of the cgroup to which the maps are accounted. Limits of cgroup version 1
-// are not read.
+// Files with the limits of the cgroup to which the maps are charged. Limits of cgroup version 1 are
+// not read.
 const (
 	cgroupFile = "/proc/self/cgroup"
 	cgroupRoot = "/sys/fs/cgroup"
@@ -41,16 +41,16 @@ func machineMemory() Memory {
 	return m.limited(string(own), cgroupRoot)
 }
 
-// ownMemory is the maximum memory of the daemon without the tables, in bytes.
+// ownMemory is the maximum memory that the daemon uses without the tables, in bytes.
 const ownMemory = 160 << 20
 
-// tableShare is the ratio between the memory of a machine and a limit for the daemon alone, if both
-// have the same table sizes: full tables take a tenth of a machine's memory, but less than half of
-// such a limit, so that a copy also fits while they are enlarged at a start.
+// tableShare is how much larger a machine's memory must be than a memory limit for the daemon alone
+// to give the same table sizes: full tables take a tenth of a machine's memory, but less than half
+// of such a limit, so that a copy also fits while the tables are being enlarged at startup.
 const tableShare = 4
 
-// asMachine returns the memory of a machine that has the same table sizes as a limit for the daemon
-// alone.
+// asMachine returns the memory of a machine on which tables have the same sizes as under limit,
+// which applies to the daemon alone.
 func asMachine(limit uint64) uint64 {
 	if limit > 1<<60 {
 		return limit
@@ -71,7 +71,7 @@ func (m Memory) limited(own, root string) Memory {
 			file := filepath.Join(root, dir, "memory.max")
 			text, err := os.ReadFile(file)
 			if err == nil {
-				max, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is no number
+				max, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is not a number
 				if dir == filepath.Clean(path) {
 					max = asMachine(max)
 				}
@@ -89,8 +89,8 @@ func (m Memory) limited(own, root string) Memory {
 
 const autoSize = "auto"
 
-// size returns a key of tables: the value is a number of entries, or auto, which keeps the value of
-// c.
+// size returns a key below tables: the value is a number of entries, or auto, which keeps the value
+// in the Config.
 func size(name string, at func(*Config) *uint32) key {
 	k := text(name, at, parseSize)
 	number := k.set

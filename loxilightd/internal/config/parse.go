@@ -28,7 +28,7 @@ type key struct {
 	list func(r *reader, c *Config, name string, n *yaml.Node)
 }
 
-// schema contains all keys. The instance comes first, because the defaults of the others depend
+// schema contains all keys. The instance comes first, because the defaults of the other keys depend
 // on it.
 var schema = []key{
 	text("instance", func(c *Config) *string { return &c.Instance }, parseInstance),
@@ -169,15 +169,15 @@ const (
 	maxHistory   = 4 << 30
 )
 
-// entry is one value of the file with its position.
+// entry is one value in the file, with its position.
 type entry struct {
 	line  int
 	value string
 	node  *yaml.Node
 }
 
-// Parse parses a configuration; file is the name of the file in errors. It returns all errors, each
-// with its line number.
+// Parse parses a configuration; file is the file name for error messages. It returns all errors,
+// each with its line number.
 func Parse(file string, data []byte) (*Config, error) {
 	return parse(file, data, machineMemory())
 }
@@ -235,7 +235,7 @@ func (r *reader) read(data []byte) {
 	}
 }
 
-// syntaxError converts "yaml: line 3: …" into the form of the other errors.
+// syntaxError converts "yaml: line 3: …" to the form of the other errors.
 func syntaxError(file string, err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {

@@ -34,7 +34,7 @@ func familyOf(a netip.Addr) families {
 	return ipv6
 }
 
-// checkAddr refuses scoped addresses and IPv4-mapped IPv6 addresses.
+// checkAddr rejects scoped addresses and IPv4-mapped IPv6 addresses.
 func checkAddr(a netip.Addr) error {
 	switch {
 	case a.Zone() != "":
@@ -57,7 +57,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return p, checkPrefix(p)
 }
 
-// checkPrefix refuses prefixes with host bits and IPv4-mapped ones.
+// checkPrefix rejects prefixes with host bits, and IPv4-mapped prefixes.
 func checkPrefix(p netip.Prefix) error {
 	switch a := p.Addr(); {
 	case a.Is4In6() && p.Bits() >= 96:
@@ -70,7 +70,7 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// mostOfRange is the largest number of prefixes to which a range of addresses can expand: less than
+// mostOfRange is the maximum number of prefixes to which an address range can expand: less than
 // twice the bits of an address.
 const mostOfRange = 256
 
@@ -101,12 +101,12 @@ func parsePrefixes(text string) ([]netip.Prefix, error) {
 	return splitRange(a, b), nil
 }
 
-// splitRange returns the prefixes that cover a to b exactly, in order.
+// splitRange returns, in order, the prefixes that exactly cover the range from a to b.
 func splitRange(a, b netip.Addr) []netip.Prefix {
 	var list []netip.Prefix
 	at, last := numberOf(a), numberOf(b)
 	for range mostOfRange {
-		// The largest prefix that starts at at and does not extend beyond b.
+		// This is the largest prefix that starts at "at" and does not extend beyond b.
 		size := min(at.trailingZeros(), a.BitLen())
 		for size > 0 && last.less(at.withOnes(size)) {
 			size--
@@ -121,7 +121,7 @@ func splitRange(a, b netip.Addr) []netip.Prefix {
 	return list
 }
 
-// number is an address as a 128-bit number.
+// number is a 128-bit number that represents an address.
 type number struct{ high, low uint64 }
 
 func numberOf(a netip.Addr) number {
@@ -152,7 +152,7 @@ func (n number) trailingZeros() int {
 	return 64 + bits.TrailingZeros64(n.high)
 }
 
-// withOnes returns n with its last count bits set.
+// withOnes returns n with the given number of low-order bits set.
 func (n number) withOnes(count int) number {
 	if count <= 64 {
 		return number{n.high, n.low | (1<<count - 1)}
@@ -172,7 +172,7 @@ func (n number) next() number {
 // groupPrefix marks a reference to an AddressGroup in a rule.
 const groupPrefix = "group:"
 
-// parseGroup returns the group that a word refers to; false: the word is not a reference.
+// parseGroup returns the group that a word refers to; false if the word is not a reference.
 func parseGroup(text string) (datapath.GroupName, bool, error) {
 	name, ok := strings.CutPrefix(text, groupPrefix)
 	if !ok {
@@ -184,7 +184,7 @@ func parseGroup(text string) (datapath.GroupName, bool, error) {
 	return datapath.GroupName(name), true, nil
 }
 
-// checkHost requires the unicast address of one host.
+// checkHost checks that an address is the unicast address of one host.
 func checkHost(a netip.Addr) error {
 	if err := checkAddr(a); err != nil {
 		return err
@@ -204,10 +204,11 @@ func parseHost(text string) (netip.Addr, error) {
 	return a, checkHost(a)
 }
 
-// checkDevice requires a valid name of a Linux device.
+// checkDevice checks that name is a valid Linux interface name.
 func checkDevice(field, name string) *api.Error { return checkDeviceName(field, name, maxDevice) }
 
-// checkDeviceName requires a valid name of a Linux device with no more than most characters.
+// checkDeviceName checks that name is a valid Linux interface name and is not too long; most is the
+// maximum length.
 func checkDeviceName(field, name string, most int) *api.Error {
 	if name == "" {
 		return invalid(field, "is missing: want the name of a device")

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// badRules contains one error of each kind. If kind is match, spec is only the match of a
+// badRules contains one error of each kind. If kind is "match", spec is only the match part of a
 // FirewallRule.
 var badRules = []struct{ kind, spec, field, text string }{
 	{"FirewallRule", `{}`, "action", "one of allow, deny, reject"},

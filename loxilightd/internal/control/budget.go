@@ -10,18 +10,18 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Limits of the memory that one request may use while it is decoded and checked.
+// Limits on the memory that one request may use while it is decoded and checked.
 const (
 	maxReaderMemory = 16 << 20
 	maxAdminMemory  = 192 << 20
 )
 
-// prefixMemory is the charge for one parsed prefix, in bytes: the prefix itself, and spare
+// prefixMemory is the charge for one parsed prefix, in bytes: the prefix itself, and the spare
 // capacity of a growing list.
 const prefixMemory = 64
 
-// budget limits how far a request expands: 13 bytes of text can be 128 prefixes, and 3 bytes an
-// object. A nil budget has no limit; stored objects are decoded with it.
+// budget limits how far a request expands: 13 bytes of text can become 128 prefixes, and 3 bytes an
+// object. A nil budget is unlimited; it is used to decode stored objects.
 type budget struct {
 	memory   int // bytes left
 	prefixes int // prefixes left
@@ -35,7 +35,7 @@ func newBudget(memory, prefixes int) *budget {
 	return &budget{memory: memory, prefixes: prefixes, limit: budgetLimit{memory, prefixes}}
 }
 
-// budgetOf returns the budget of one request of c. A request may not have more prefixes than the
+// budgetOf returns the budget for one request from c. A request may not have more prefixes than the
 // table has room for, unless the table is already overfull.
 func (s *Server) budgetOf(c Caller) *budget {
 	prefixes := max(int(s.Store.Tables().Prefixes), s.Store.Snapshot().Cost().Prefixes)
@@ -61,7 +61,8 @@ func (b *budget) left(before budgetLimit) {
 	}
 }
 
-// grow takes bytes of memory, and reports whether they were available.
+// grow takes the given number of bytes from the memory budget, and reports whether they were
+// available.
 func (b *budget) grow(bytes int) bool {
 	if b == nil {
 		return true
@@ -70,12 +71,12 @@ func (b *budget) grow(bytes int) bool {
 	return b.memory >= 0
 }
 
-// tooMuch returns the text of the error for a budget without memory left.
+// tooMuch returns the error text for a budget that has no memory left.
 func (b *budget) tooMuch() string {
 	return fmt.Sprintf("up to here the request needs more than %d MiB of memory: split it into several requests", b.limit.memory>>20)
 }
 
-// take takes the prefixes of one element of the list at field.
+// take charges the prefixes of one element of a list to the budget; field is the path of that list.
 func (b *budget) take(list []netip.Prefix, field string) *api.Error {
 	if b == nil {
 		return nil
@@ -91,8 +92,8 @@ func (b *budget) take(list []netip.Prefix, field string) *api.Error {
 	return nil
 }
 
-// budgetOfFiles returns the budget of the object files, which root writes: only their prefixes
-// are limited here, because the sizes of files limit the rest.
+// budgetOfFiles returns the budget of the object files, which root writes: only their prefixes are
+// limited here, because everything else is limited by the file sizes.
 func (s *Server) budgetOfFiles() *budget {
 	b := s.budgetOf(Caller{Admin: true})
 	return newBudget(math.MaxInt, b.prefixes)

@@ -17,11 +17,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Limits of a change.
+// Limits on a change.
 const (
 	maxID       = 128 // bytes of requestID and transaction
 	maxWait     = time.Hour
-	maxNotReady = 20 // objects named in an error
+	maxNotReady = 20 // maximum number of objects named in an error
 	minConfirm  = time.Second
 	maxConfirm  = time.Hour
 )
@@ -37,9 +37,9 @@ type request struct {
 	puts    []*state.Object
 	deletes []state.Key
 	scope   *state.Scope
-	back    *state.Rollback // of a rollback; nil: not a rollback
+	back    *state.Rollback // parameters of a rollback; nil: not a rollback
 
-	budget *budget // of the request
+	budget *budget // budget for the request
 }
 
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
@@ -108,7 +108,8 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 	})
 }
 
-// parsePuts checks the objects of a request. base is the number of objects staged before it.
+// parsePuts checks the objects of a request. base is the number of objects staged before the
+// request.
 func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base int) *api.Error {
 	r.puts = make([]*state.Object, len(objects))
 	var first *api.Error
@@ -117,7 +118,7 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 		if r.puts[i] = o; err == nil {
 			continue
 		}
-		full := err.Reason() == api.ReasonCapacity // all objects together exceed the budget
+		full := err.Reason() == api.ReasonCapacity // the objects exceed the budget together
 		switch {
 		case first == nil:
 			first = err
@@ -158,7 +159,7 @@ func sizeOf[T any](objects []T) int {
 }
 
 // change carries out a change, or stages it. parse checks its objects; base is the number of
-// objects staged before.
+// objects that were staged earlier.
 func (s *Server) change(ctx context.Context, c Caller, r *request, size int, parse func(base int) *api.Error) (any, *api.Error) {
 	if err := checkChange(&r.change); err != nil {
 		return nil, err
@@ -256,7 +257,8 @@ func checkChange(c *api.Change) *api.Error {
 	return nil
 }
 
-// requestID returns the id under which a request is remembered. Each user has separate ids.
+// requestID returns the id under which a request is remembered. Each user has a separate set of
+// ids.
 func requestID(c Caller, r *request) string {
 	if r.change.RequestID == "" || r.change.DryRun {
 		return ""
@@ -264,7 +266,7 @@ func requestID(c Caller, r *request) string {
 	return fmt.Sprintf("%d/%s", c.UID, r.change.RequestID)
 }
 
-// answered returns the stored reply to the request; nil: it did not run before.
+// answered returns the stored reply to the request; nil: the request has not been executed before.
 func (s *Server) answered(c Caller, r *request) (*api.ChangeResult, *api.Error) {
 	id := requestID(c, r)
 	if id == "" {
@@ -305,8 +307,8 @@ func (r *request) note(changes []state.Change) {
 	}
 }
 
-// await delays the answer until the data plane has applied the change, if the request asks for
-// it.
+// await delays the answer until the data plane has applied the change, if the request asks it to
+// wait.
 func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult) (any, *api.Error) {
 	if r.change.Wait == 0 || r.change.DryRun {
 		return result, nil
@@ -315,7 +317,7 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	for _, o := range r.puts {
 		keys = append(keys, o.Key)
 	}
-	if len(keys) == 0 { // a repeated request: only the answer is known
+	if len(keys) == 0 { // a repeated request: only its answer is known
 		for _, c := range result.Changes {
 			keys = append(keys, state.Key{Kind: c.Kind, Name: c.Name})
 		}
@@ -346,7 +348,7 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 	return nil, e
 }
 
-// messagesOf returns the messages of objects that are Ready, at most limit.
+// messagesOf returns at most limit messages, for those of the objects that are Ready.
 func (s *Server) messagesOf(keys []state.Key, limit int) (list []string) {
 	for _, k := range keys {
 		if len(list) >= limit {
@@ -359,7 +361,7 @@ func (s *Server) messagesOf(keys []state.Key, limit int) (list []string) {
 	return list
 }
 
-// changeResult encodes a result, with as many changes as fit.
+// changeResult encodes a result, with as many of the changes as fit.
 func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
 	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}, Warnings: r.Warnings}
 	if r.Pending != nil {
@@ -400,7 +402,7 @@ var reasons = map[state.Reason]api.Reason{
 	state.Capacity: api.ReasonCapacity, state.Unavailable: api.ReasonUnavailable, state.NotKept: api.ReasonNotFound,
 }
 
-// refusalError converts the store's errors into errors of the API, in this place only.
+// refusalError converts the store's errors to API errors; this is the only place that does so.
 func refusalError(err error) *api.Error {
 	r, ok := errors.AsType[*state.Refusal](err)
 	if !ok {

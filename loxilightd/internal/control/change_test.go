@@ -25,7 +25,7 @@ func TestApplyGetDelete(t *testing.T) {
 	h.want("get", `{"kind":"Service","name":"web"}`,
 		`{"kind":"Service","name":"web","owner":"cli","spec":{"frontends":["198.51.100.10:80/tcp"],"backends":[{"address":"10.0.1.2:8080"}]},`+
 			`"status":{"state":"Ready","backends":[{"address":"10.0.1.2:8080","state":"active"}]},"revision":1}`)
-	// An equal spec in another notation, or with ignored fields, changes nothing.
+	// An equal spec in a different notation, or with ignored fields, changes nothing.
 	h.want("apply", `{"objects":[{"spec":{"backends":[{"address":"10.0.1.2:8080"}],"frontends":["198.51.100.10:80\/tcp"],"affinity":null},
 		"owner":"cli","status":{"state":"Error"},"revision":99,"name":"web","kind":"Service"}]}`,
 		`{"revision":1,"changes":[{"kind":"Service","name":"web","action":"unchanged"}],"summary":{"unchanged":1}}`)
@@ -35,7 +35,7 @@ func TestApplyGetDelete(t *testing.T) {
 	h.want("apply", `{"objects":[]}`, `{"revision":2,"changes":[]}`)
 }
 
-// TestManyGoodOneBad: of 500 objects the 499th is invalid: nothing is applied, and the error
+// TestManyGoodOneBad: the 499th of 500 objects is invalid, so nothing is applied, and the error
 // names the object and the field.
 func TestManyGoodOneBad(t *testing.T) {
 	h := newHarness(t)
@@ -129,8 +129,8 @@ func TestCapacity(t *testing.T) {
 	h.want("get", `{"kind":"Service","name":"web"}`, h.ask(reader, "get", `{"kind":"Service","name":"web"}`))
 }
 
-// TestRequestID: a request with the same id of the same user is carried out once and answered
-// twice, also after a restart.
+// TestRequestID: a request that the same user repeats with the same id is carried out once and
+// answered twice, even after a restart.
 func TestRequestID(t *testing.T) {
 	dir := t.TempDir()
 	h := newHarnessAt(t, dir, datapath.DefaultTables())
@@ -182,7 +182,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheDaemon: if the daemon stops, a waiting client is informed that the change is
+// TestWaitEndsWithTheDaemon: if the daemon stops, a waiting client is told that the change is
 // durable.
 func TestWaitEndsWithTheDaemon(t *testing.T) {
 	h := newHarness(t)
@@ -196,7 +196,7 @@ func TestWaitEndsWithTheDaemon(t *testing.T) {
 	}
 }
 
-// TestTruncated: a list of changes that does not fit into a reply is marked as truncated, and the
+// TestTruncated: a list of changes that does not fit in a reply is marked as truncated, and the
 // rest can be requested.
 func TestTruncated(t *testing.T) {
 	h := newHarness(t)

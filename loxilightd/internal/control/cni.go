@@ -15,12 +15,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// CNI carries out commands of the Container Network Interface.
+// CNI carries out Container Network Interface (CNI) commands.
 type CNI func(ctx context.Context, p *api.CNIParams) (json.RawMessage, *api.Error)
 
-// cni forwards a command to CNI. Only root may use commands, because they enter network
-// namespaces and run IPAM plugins. STATUS does neither, so every user with read access may call
-// it.
+// cni passes a command to the CNI function. Only root may use commands, because they enter network
+// namespaces and run IPAM plugins. STATUS does neither, so every user with read access may use it.
 func (s *Server) cni(ctx context.Context, c Caller, p *api.CNIParams) (any, *api.Error) {
 	if c.UID != 0 && p.Command != api.CNIStatus {
 		return nil, api.Errorf(api.ReasonDenied, "%s: user id %d is not root: only root may attach containers", api.MethodCNI, c.UID)
@@ -35,7 +34,8 @@ func (s *Server) cni(ctx context.Context, c Caller, p *api.CNIParams) (any, *api
 	return result, nil
 }
 
-// Objects gives a part of the daemon access to the objects of one owner. Safe for concurrent use.
+// Objects gives a part of the daemon access to the objects of one owner. It is safe for concurrent
+// use.
 type Objects struct {
 	s     *Server
 	owner string
@@ -44,7 +44,7 @@ type Objects struct {
 // ObjectsOf returns the objects of owner.
 func (s *Server) ObjectsOf(owner string) Objects { return Objects{s, owner} }
 
-// Change puts objects and deletes others, all or none, and returns the new revision.
+// Change puts some objects and deletes others, all or none, and returns the new revision.
 func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
 	t := &state.Transaction{Owner: o.owner, By: state.Author{User: userName(0), Method: api.MethodCNI}}
 	for i := range puts {
@@ -70,8 +70,8 @@ func (o Objects) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *ap
 	return result.Revision, nil
 }
 
-// podsRemoved reads the object files again if a PodNetwork in them was refused because of pods. If
-// pods still conflict, the daemon's health reports it.
+// podsRemoved reads the object files again if a PodNetwork in them was rejected because of pods. If
+// pods still conflict, the daemon's health reports the conflict.
 func (s *Server) podsRemoved() {
 	err, ok := errors.AsType[*api.Error](s.filesFailed())
 	if !ok || err.Reason() != api.ReasonConflict || err.Data == nil || !strings.HasPrefix(err.Data.Object, api.KindPodNetwork+"/") {
@@ -83,7 +83,7 @@ func (s *Server) podsRemoved() {
 }
 
 // Ready waits until the objects are Ready at revision or later. If ctx ends first, the error names
-// an object that is not Ready, and the reason.
+// an object that is not Ready, and gives the reason.
 func (o Objects) Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error {
 	keys := make([]state.Key, len(objects))
 	for i, ref := range objects {
@@ -102,7 +102,7 @@ func (o Objects) Ready(ctx context.Context, revision uint64, objects []api.Objec
 	return api.Errorf(api.ReasonTimeout, "%s", text)
 }
 
-// Status returns the status of an object; false if the object does not exist.
+// Status returns the status of an object; the result is false if the object does not exist.
 func (o Objects) Status(ref api.ObjectRef) (api.Status, bool) {
 	k := state.Key{Kind: ref.Kind, Name: ref.Name}
 	if _, ok := o.s.Store.Snapshot().Get(k); !ok {

@@ -12,7 +12,7 @@ import (
 )
 
 // clockCheck is how often the clocks are read while a change waits for confirmation, because the
-// date may jump.
+// wall clock may jump.
 const clockCheck = time.Second
 
 func pendingConfirm(p *state.Pending, left time.Duration) *api.PendingConfirm {
@@ -34,8 +34,8 @@ func (s *Server) confirm(_ context.Context, c Caller, p *api.ConfirmParams) (any
 	return &api.ConfirmResult{Revision: p.Revision}, nil
 }
 
-// noteConfirmation logs and publishes that a change rolled back the pending change, or waits for
-// confirmation itself.
+// noteConfirmation logs and publishes that a change has rolled back the pending change, or is
+// itself waiting for confirmation.
 func (s *Server) noteConfirmation(r *request, result *state.Result) {
 	if r.change.DryRun {
 		return
@@ -61,7 +61,7 @@ func (s *Server) confirmationChanged(p *state.Pending, c state.Confirmation, mes
 	}
 }
 
-// retryFiles reads the object files again if they were refused: a change that waited for
+// retryFiles reads the object files again if they were rejected: a change that was waiting for
 // confirmation may have been the reason.
 func (s *Server) retryFiles() {
 	if s.filesFailed() == nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Limits of an Endpoint.
+// Limits on an Endpoint.
 const (
 	mostEndpointAddresses = 64
-	longestWord           = 253 // of informational fields
+	longestWord           = 253 // for informational fields
 	longestPath           = 4096
 )
 

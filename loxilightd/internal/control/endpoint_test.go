@@ -86,7 +86,8 @@ func TestGroupByLabels(t *testing.T) {
 	}
 }
 
-// TestNamesOfPods: connections name the Endpoints of both sides, and can be filtered by Endpoint.
+// TestNamesOfPods: a connection names the Endpoints on both of its sides, and connections can be
+// filtered by Endpoint.
 func TestNamesOfPods(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"Endpoint","name":"shop/web-1","spec":`+endpointSpec+`}]}`)

@@ -34,8 +34,8 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// publishChanges publishes the entries of the store's log that were not published yet. keys are
-// the changed objects; they are used instead if the log does not reach back far enough.
+// publishChanges publishes the entries in the store's log that have not been published yet. If the
+// log does not reach back far enough, it uses keys, the changed objects, instead.
 func (s *Server) publishChanges(snapshot *state.Snapshot, keys []state.Key) {
 	changes, revision, ok := s.Store.Changes(s.published)
 	if !ok {
@@ -115,12 +115,11 @@ func (s *Server) publishSample(sample datapath.Sample) {
 	}
 }
 
-// spoofed is the drop reason of the source guard of an Endpoint, which also checks ARP.
+// spoofed is the drop reason of an Endpoint's source guard, which also checks ARP.
 const spoofed = "spoofed"
 
-// droppedPacket describes a packet with the fields that were parsed. Protocol 0 with IPv4
-// addresses is ARP if the source guard dropped the packet; for IP, 0 would be IPv6 hop-by-hop
-// options.
+// droppedPacket describes a packet by the fields that were parsed. Protocol 0 with IPv4 addresses
+// is ARP if the source guard dropped the packet; for IP, 0 would be IPv6 hop-by-hop options.
 func droppedPacket(d *datapath.Drop) api.Packet {
 	p := packetOf(&d.Packet)
 	source, destination := d.Packet.Tuple.Source.Addr().Unmap(), d.Packet.Tuple.Destination.Addr().Unmap()

@@ -16,7 +16,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// eventually waits until there are count events, and returns them.
+// eventually waits for the given number of events, and returns them.
 func (h *harness) eventually(count int) []string {
 	h.t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -45,7 +45,7 @@ func (h *harness) run() {
 	})
 }
 
-// TestChangeEvents: every change is published once, in order, including changes before Run.
+// TestChangeEvents: every change is published once, in order, including changes made before Run.
 func TestChangeEvents(t *testing.T) {
 	h := newHarness(t)
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("a", 1)+`]}`)
@@ -67,7 +67,7 @@ func TestChangeEvents(t *testing.T) {
 // store's log is too short.
 func TestChangeEventsOfLargeTransaction(t *testing.T) {
 	h := newHarness(t)
-	h.published = 1 << 40 // as if the log did not reach back so far
+	h.published = 1 << 40 // as if the log did not reach back that far
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("a", 1)+","+staged("b", 2)+`]}`)
 	h.publishChanges(h.Store.Snapshot(), []state.Key{{Kind: "Service", Name: "a"}, {Kind: "Service", Name: "gone"}})
 	want := []string{
@@ -135,8 +135,8 @@ func TestOtherEvents(t *testing.T) {
 	}
 }
 
-// TestManyObjects: the times to replace 10,000 services of 10 backends each, and to change one of
-// them, stay within limits that allow for a slow machine.
+// TestManyObjects: replacing 10,000 services with 10 backends each, and changing one of them, takes
+// no longer than limits that allow for a slow machine.
 func TestManyObjects(t *testing.T) {
 	h := newHarness(t)
 	params := manyServices(10000, "t")
@@ -160,7 +160,8 @@ func TestManyObjects(t *testing.T) {
 	}
 }
 
-// manyServices returns the requests of a replace with count services of ten backends each.
+// manyServices returns the requests that make up a replace of count services with ten backends
+// each.
 func manyServices(count int, transaction string) (requests []string) {
 	head := fmt.Sprintf(`{"owner":"k8s","kinds":["Service"],"transaction":%q,"more":true,"objects":[`, transaction)
 	var b strings.Builder

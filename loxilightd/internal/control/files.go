@@ -24,9 +24,9 @@ func (s *Server) reload(_ context.Context, c Caller, _ *none) (any, *api.Error) 
 	return result, nil
 }
 
-// Reload reads the object files and replaces the objects of owner file by their content, as a
-// whole or not at all. An error is an [*api.Error]; it names the file and line if it concerns a
-// file. After an error the previous objects stay in force.
+// Reload reads the object files and replaces the objects of owner "file" by their content, as a
+// whole or not at all. An error is an [*api.Error]; it names the file and the line if it concerns a
+// file. After an error, the previous objects stay in force.
 func (s *Server) Reload() (*api.ReloadResult, error) { return s.ReloadFor(Caller{UID: os.Getuid()}) }
 
 // ReloadFor is Reload on behalf of a caller.
@@ -80,7 +80,7 @@ func ReadFiles(dir string) (files []string, objects []*state.Object, err error) 
 	return files, objects, nil
 }
 
-// placeRefusal adds the file and the line of the refused object.
+// placeRefusal adds the file and the line of the rejected object.
 func placeRefusal(err error, objects []fileObject) *api.Error {
 	e := refusalError(err)
 	r, ok := errors.AsType[*state.Refusal](err)
@@ -96,14 +96,14 @@ func placeRefusal(err error, objects []fileObject) *api.Error {
 	return e
 }
 
-// fileObject is one object with its position.
+// fileObject is one object, with its position in a file.
 type fileObject struct {
 	object   *state.Object
 	document *document.Document
 }
 
-// readFiles reads all object files in dir, in the order of their names, with the budget b for all
-// of them. A missing folder counts as empty.
+// readFiles reads all object files in dir, in the order of their names; the budget b applies to all
+// of them together. A missing directory counts as empty.
 func readFiles(dir string, b *budget) (files []string, objects []fileObject, err *api.Error) {
 	if dir == "" {
 		return []string{}, nil, nil
@@ -130,7 +130,7 @@ func readFile(path string, b *budget) ([]fileObject, *api.Error) {
 	if err != nil {
 		return nil, unread(err)
 	}
-	defer f.Close() // only read: nothing can be lost
+	defer f.Close() // the file was only read, so nothing can be lost
 	text, err := document.Read(f, path)
 	if err != nil {
 		return nil, unread(err)
@@ -159,7 +159,7 @@ func unread(err error) *api.Error {
 	return api.Errorf(reason, "object files: %v", err)
 }
 
-// parseDocument checks one document as an object of a file.
+// parseDocument checks one document as an object from a file.
 func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) {
 	o, mistakes := d.Object()
 	if len(mistakes) > 0 {
@@ -177,7 +177,7 @@ func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) 
 		return object, nil
 	}
 	if err.Data != nil && err.Data.Object == "" {
-		// The error concerns kind or name, which are not in a list.
+		// The error concerns kind or name, which are not inside a list.
 		field := strings.TrimPrefix(err.Data.Field, "objects[0].")
 		text := strings.TrimPrefix(err.Message, err.Data.Field+": ")
 		err = api.Errorf(err.Reason(), "%s", text).At(shorten(d.Ref()), field)

@@ -65,7 +65,7 @@ func TestReload(t *testing.T) {
 		`"status":{"state":"Ready","backends":[{"address":"10.0.1.2:8080","state":"active"},{"address":"10.0.1.3:8080","state":"draining"}]},"revision":1}`)
 	h.wantError("delete", `{"objects":[{"kind":"Service","name":"web"}]}`, 3, "Service/web", "owner", "object files")
 	h.wantError("apply", `{"objects":[`+webObject+`]}`, 3, "Service/web", "owner", "belongs to owner file")
-	// Objects that are no longer in the files are deleted, objects of other owners are not.
+	// Objects that are no longer in the files are deleted, but objects of other owners are not.
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("mine", 1)+`]}`)
 	h.write("10-ports.yaml", "")
 	h.want("reload", `{}`, `{"revision":3,"changes":[{"kind":"Service","name":"web","action":"unchanged"},{"kind":"Interface","name":"down","action":"deleted"},`+
@@ -119,8 +119,8 @@ func badFiles(t *testing.T) []badFile {
 	}
 }
 
-// TestBadFiles: a file with one error changes nothing; the error contains the file and the line,
-// and the previous objects stay.
+// TestBadFiles: a file with one error changes nothing; the error names the file and the line, and
+// the previous objects stay.
 func TestBadFiles(t *testing.T) {
 	for _, tt := range badFiles(t) {
 		t.Run(tt.name, func(t *testing.T) {

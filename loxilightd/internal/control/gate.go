@@ -9,18 +9,19 @@ import (
 	"sync"
 )
 
-// gate limits how many requests are carried out concurrently. Waiting users take turns. Safe for
-// concurrent use.
+// gate limits how many requests are carried out concurrently. Waiting users take turns. It is safe
+// for concurrent use.
 type gate struct {
 	mu      sync.Mutex
 	free    int
-	waiting map[int][]chan struct{} // by user, oldest first
-	turns   []int                   // the users in waiting, next one first
+	waiting map[int][]chan struct{} // waiting requests by user, oldest first
+	turns   []int                   // the users with an entry in waiting, the next one first
 }
 
 func newGate(slots int) *gate { return &gate{free: slots, waiting: map[int][]chan struct{}{}} }
 
-// enter waits for a slot, which leave releases. It returns false if ctx ends first.
+// enter waits for a slot, which the caller must release by calling leave. It returns false if ctx
+// ends first.
 func (g *gate) enter(ctx context.Context, uid int) bool {
 	g.mu.Lock()
 	if g.free > 0 {
@@ -45,7 +46,7 @@ func (g *gate) enter(ctx context.Context, uid int) bool {
 		g.remove(uid, i)
 	}
 	g.mu.Unlock()
-	if i < 0 { // admitted meanwhile
+	if i < 0 { // the request has been admitted in the meantime
 		g.leave()
 	}
 	return false
@@ -75,25 +76,27 @@ func (g *gate) leave() {
 	close(admitted)
 }
 
-// readers are the gates of users with read permission only. Their requests must not use all
-// processors, which admins need, and their dry runs, which can be large, must not use all memory.
+// readers contains the gates for users with read permission only. Their requests must not use all
+// processors, since admins need some, and their dry runs, which can be large, must not use all
+// memory.
 type readers struct {
 	all *gate // every request
 	dry *gate // dry runs of changes, and long requests
 }
 
-// longRequest is the length, in bytes, above which a request must also pass the gate for dry runs.
+// longRequest is the length, in bytes, above which a request must also pass through the gate for
+// dry runs.
 const longRequest = 16 << 10
 
-// mostReaders limits the concurrent requests of readers: each may use a few times the memory of its
-// reply.
+// mostReaders limits the concurrent requests of readers: each request may use several times as much
+// memory as its reply.
 const mostReaders = 4
 
 func newReaders() readers {
 	return readers{all: newGate(max(1, min(mostReaders, runtime.GOMAXPROCS(0)/2))), dry: newGate(1)}
 }
 
-// enter waits until a reader's request may be carried out. The caller must call leave after it.
+// enter waits until a reader's request may be carried out. The caller must call leave afterwards.
 func (r *readers) enter(ctx context.Context, uid int, long bool) (leave func(), ok bool) {
 	if !long {
 		return r.all.leave, r.all.enter(ctx, uid)

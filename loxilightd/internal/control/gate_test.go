@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGateTurns: if another user sends a request while many requests of one user wait, the other
-// user's request is admitted second.
+// TestGateTurns: if a second user sends a request while many requests from a first user wait, the
+// second user's request is the next but one to be admitted.
 func TestGateTurns(t *testing.T) {
 	g := newGate(1)
 	ctx, cancel := context.WithCancel(t.Context())

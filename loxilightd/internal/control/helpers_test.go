@@ -30,8 +30,8 @@ type harness struct {
 	events []string
 }
 
-// fakePlane contains the data that a test sets. Its cursors are valid for one use, like the real
-// ones.
+// fakePlane contains the data that a test sets. Its cursors are valid for one use only, like real
+// cursors.
 type fakePlane struct {
 	connections []datapath.Connection
 	cursors     map[string]int
@@ -140,11 +140,11 @@ func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) err
 	}
 }
 
-// fakeProgress reports all objects as Ready, except those that a test adds here.
+// fakeProgress reports all objects as Ready, except the objects that a test adds here.
 type fakeProgress struct {
 	not      map[state.Key]api.Status
 	health   map[netip.AddrPort]string
-	reason   string // of the health of backends; empty: "refused"
+	reason   string // reason reported with backends' health; empty: "refused"
 	problems []string
 	waited   []state.Key
 	revision uint64
@@ -244,7 +244,7 @@ func (h *harness) ask(c Caller, method, params string) string {
 	return string(r.Result)
 }
 
-// want sends a request as an admin, and requires exactly this answer.
+// want sends a request as an admin, and fails the test unless it gets exactly this answer.
 func (h *harness) want(method, params, answer string) {
 	h.t.Helper()
 	if got := h.ask(admin, method, params); got != answer {
@@ -252,7 +252,7 @@ func (h *harness) want(method, params, answer string) {
 	}
 }
 
-// wantError sends a request as an admin, and requires an error.
+// wantError sends a request as an admin, and fails the test unless it gets this error.
 func (h *harness) wantError(method, params string, code int, object, field, text string) {
 	h.t.Helper()
 	checkError(h.t, method+" "+shorten(params), h.ask(admin, method, params), code, object, field, text)

@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxLeft limits how many unchanged objects an answer to rollback names.
+// maxLeft limits how many objects an answer to rollback lists as not restored.
 const maxLeft = 100
 
 // userName returns the name of a user; empty: uid has no name.
@@ -31,7 +31,7 @@ func authorOf(a state.Author) api.Author {
 
 func timeOf(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// maxReaderHistory is how much of the history a dry run of a reader may read, in bytes.
+// maxReaderHistory is how much of the history, in bytes, a reader's dry run may read.
 const maxReaderHistory = 8 << 20
 
 func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) (any, *api.Error) {
@@ -57,7 +57,7 @@ func (s *Server) rollback(ctx context.Context, c Caller, p *api.RollbackParams) 
 	return s.change(ctx, c, r, 0, func(int) *api.Error { return nil })
 }
 
-// getAt answers get for an object as it was at a revision.
+// getAt answers a get request for an object as of an earlier revision.
 func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
 	k, err := parseKey(p.Kind, p.Name)
 	if err != nil {
@@ -129,7 +129,7 @@ func entryOf(e *state.Entry) api.HistoryEntry {
 	}
 }
 
-// diffs answers with the changes of one revision.
+// diffs answers with the changes that one revision made.
 func (s *Server) diffs(p *api.HistoryParams, history []state.Entry, result *api.HistoryResult) (any, *api.Error) {
 	result.Objects = []api.HistoryDiff{}
 	for i := range history {

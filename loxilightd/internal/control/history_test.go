@@ -19,12 +19,12 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// clock is a wall clock and a boot clock that a test moves.
+// clock is a wall clock and a boot clock that a test advances.
 type clock struct{ passed atomic.Int64 }
 
 func (c *clock) pass(d time.Duration) { c.passed.Add(int64(d)) }
 
-// newClockHarness is a harness with a clock that the test moves.
+// newClockHarness is a harness with a clock that the test advances.
 func newClockHarness(t *testing.T) (*harness, *clock) {
 	c := &clock{}
 	h := newHarnessWith(t, state.Config{Dir: t.TempDir(), Tables: datapath.DefaultTables(), Clock: state.Clock{
@@ -92,7 +92,7 @@ func (h *harness) wantEvents(t *testing.T, want ...string) {
 	}
 }
 
-// TestNotConfirmed: Run rolls the change back at the deadline.
+// TestNotConfirmed: Run rolls an unconfirmed change back at the deadline.
 func TestNotConfirmed(t *testing.T) {
 	h, c := newClockHarness(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -243,7 +243,7 @@ func TestNotRolledBackYet(t *testing.T) {
 	h.applyWeb(80, "")
 	h.applyWeb(81, `,"confirm":"1m"`)
 	c.pass(time.Hour)
-	if err := h.Store.Close(); err != nil { // nothing can be written any more
+	if err := h.Store.Close(); err != nil { // from now on, nothing can be written
 		t.Fatal(err)
 	}
 	h.Expire()

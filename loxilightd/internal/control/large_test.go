@@ -35,7 +35,7 @@ func TestHundredThousandObjects(t *testing.T) {
 	h.wants(reader, "replace", `{"dryRun":true,"owner":"cli","kinds":["Service"],"objects":[]}`, `"deleted":100000`)
 }
 
-// wants fails the test unless the answer contains a text.
+// wants fails the test unless the answer contains the text want.
 func (h *harness) wants(c Caller, method, params, want string) {
 	h.t.Helper()
 	if got := h.ask(c, method, params); !strings.Contains(got, want) {

@@ -15,13 +15,13 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Leases lists the addresses of pods and their owners. Safe for concurrent use.
+// Leases lists pods' addresses and their owners. It is safe for concurrent use.
 type Leases interface {
-	// Leases returns all leases, by network and owner.
+	// Leases returns all leases, ordered by network and owner.
 	Leases() []ipam.Lease
-	// Pools returns the usage of the subnets, by network and subnet.
+	// Pools returns the usage of the subnets, ordered by network and subnet.
 	Pools() []ipam.Pool
-	// Gone returns why the owner of a lease cannot exist any more; empty: it may exist.
+	// Gone returns why the owner of a lease can no longer exist; empty: it may exist.
 	Gone(ipam.Lease) string
 	// Problem describes a past or present fault in the storage of leases; empty: no fault.
 	Problem() string
@@ -79,7 +79,7 @@ func (s *Server) leaseOf(l *ipam.Lease) *api.AddressLease {
 // poolTable is the prefix of the names of the pools in the usage tables.
 const poolTable = "addresses "
 
-// withPools adds the address pools of pods to usage.
+// withPools adds the pods' address pools to usage.
 func (s *Server) withPools(usage map[string]datapath.Usage) {
 	if s.Leases == nil {
 		return

@@ -41,8 +41,8 @@ func TestAddressesList(t *testing.T) {
 	h.Leases = f
 	h.want("addresses.list", `{}`, `{"items":[]}`)
 	for i := range 1500 {
-		// Some names are prefixes of others, which continue with a character that sorts before a
-		// slash.
+		// Some names are prefixes of longer names that continue with a character that sorts before
+		// a slash.
 		l := ipam.Lease{Network: []string{"default", "other"}[i%2], Owner: ipam.Owner{ContainerID: "c" + strings.Repeat("-", i%5) + fmt.Sprint(i/5), IfName: "eth0"}}
 		l.Addresses = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i >> 8), byte(i)}), 16)}
 		f.leases = append(f.leases, l)

@@ -15,9 +15,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Limits of a page of connections.
+// Limits on a page of connections.
 const (
-	longestConnection = 2700 // bytes of one connection, encoded, with the longest names
+	longestConnection = 2700 // maximum size of one encoded connection, in bytes, with the longest names
 	fewConnections    = 8    // a page without room for this many counts as full
 )
 
@@ -35,7 +35,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 	result := &connectionsResult{Items: []json.RawMessage{}, Continue: p.Continue}
 	room := maxPage
 	for {
-		// A batch cannot be read again, so read no more than certainly fits.
+		// A batch cannot be read again, so read no more than is certain to fit.
 		limit := room / longestConnection
 		if p.Limit > 0 {
 			limit = min(limit, p.Limit-len(result.Items))
@@ -86,7 +86,7 @@ func (s *Server) connectionsFlush(ctx context.Context, _ Caller, p *api.Connecti
 	return &api.ConnectionsFlushResult{Flushed: n}, nil
 }
 
-// planeError converts an error of the data plane into an error of the API.
+// planeError converts an error from the data plane to an API error.
 func planeError(err error) *api.Error {
 	switch {
 	case errors.Is(err, datapath.ErrUnsupported):
@@ -237,7 +237,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 	return result, nil
 }
 
-// firewallDrop is the reason of packets that a rule denies or rejects.
+// firewallDrop is the drop reason of packets that a rule denies or rejects.
 const firewallDrop = "firewall"
 
 // plainCounters returns the counters of an object other than a Service; nil: the kind has no
@@ -254,7 +254,7 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	case *state.FirewallRule:
 		c, _, err := t.RuleCounters(ctx, datapath.RuleName(o.Name))
 		drops := map[string]uint64{}
-		if v.Action != datapath.ActionAllow { // then it drops each packet that it matches
+		if v.Action != datapath.ActionAllow { // the rule drops each packet that it matches
 			drops[firewallDrop] = c.Packets
 		}
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: drops}, err
@@ -271,7 +271,8 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	return nil, nil
 }
 
-// overlayCounters returns the counters of a tunnel or peer; known: it exists in the data plane.
+// overlayCounters returns the counters of a tunnel or peer. known is whether the tunnel or peer
+// exists in the data plane.
 func overlayCounters(c datapath.PeerCounters, known bool) *api.CountersResult {
 	if !known {
 		c = datapath.PeerCounters{}
@@ -283,7 +284,7 @@ func overlayCounters(c datapath.PeerCounters, known bool) *api.CountersResult {
 	}
 }
 
-// serviceCounters returns the counters of a Service, its backends in the order of the spec.
+// serviceCounters returns the counters of a Service, with its backends in the order of the spec.
 func (s *Server) serviceCounters(ctx context.Context, name string, v *state.Service) (any, *api.Error) {
 	c, _, err := s.Plane.Telemetry().ServiceCounters(ctx, datapath.ServiceName(name))
 	if err != nil {

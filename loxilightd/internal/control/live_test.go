@@ -217,8 +217,8 @@ func TestStatusFits(t *testing.T) {
 	}
 }
 
-// TestTunnelTooLarge: if the MTU of a Tunnel is too large, its status and the daemon's status
-// report it.
+// TestTunnelTooLarge: if the MTU of a Tunnel is too large, its own status and the daemon's status
+// report this.
 func TestTunnelTooLarge(t *testing.T) {
 	h := newHarness(t)
 	for mtu, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "mtu 9000 does not fit the path to its Peers, encapsulated: the device has 1450"} {

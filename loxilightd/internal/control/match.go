@@ -18,12 +18,12 @@ import (
 type matchParser struct {
 	spec     *api.Match
 	match    datapath.Match
-	families families // of the packets that can match
+	families families // address families of the packets that can match
 	budget   *budget
 }
 
-// parseMatch parses a match, which may be nil, and returns the address families that can match
-// it. Its prefixes are charged to b.
+// parseMatch parses a match, which may be nil, and returns the address families that can match it.
+// The match's prefixes are charged to b.
 func parseMatch(spec *api.Match, b *budget) (datapath.Match, families, *api.Error) {
 	p := matchParser{spec: spec, families: bothFamilies, budget: b}
 	if spec == nil {
@@ -79,7 +79,7 @@ func (p *matchParser) protocols() *api.Error {
 	return nil
 }
 
-// anything refuses words for "any", because an absent field means any.
+// anything rejects words for "any", because an absent field means any.
 func (p *matchParser) anything() *api.Error {
 	for _, list := range []struct {
 		name  string
@@ -309,10 +309,10 @@ func (p *matchParser) devices() *api.Error {
 }
 
 // everyDevice are the words that other tools use for all devices. The kernel does not allow a
-// device named all.
+// device named "all".
 var everyDevice = []string{"all", "any", "*"}
 
-// admitDevices refuses everyDevice as the names of devices: the rule would match no packet.
+// admitDevices rejects the words in everyDevice as device names: such a rule would match no packet.
 func admitDevices(m *datapath.Match) *api.Error {
 	for _, side := range []struct {
 		name    string
@@ -338,7 +338,7 @@ func (p *matchParser) vlans() (err *api.Error) {
 	return err
 }
 
-// parseVLANs parses VLANs and ranges of them.
+// parseVLANs parses VLANs and VLAN ranges.
 func parseVLANs(field string, words api.Words) (list []datapath.VLANRange, err *api.Error) {
 	for i, w := range words {
 		r, err := parseRange(string(w), 1, 4094)
@@ -365,7 +365,7 @@ func (p *matchParser) dscp() *api.Error {
 	return nil
 }
 
-// parseDSCP parses a number or a name of RFC 2474, 2597 or 3246.
+// parseDSCP parses a number or a name from RFC 2474, 2597 or 3246.
 func parseDSCP(text string) (uint8, bool) {
 	digit := func(i int, low, high byte) bool { return text[i] >= low && text[i] <= high }
 	switch {

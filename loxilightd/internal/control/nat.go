@@ -17,7 +17,7 @@ import (
 type natParser struct {
 	spec     *api.NATSpec
 	nat      datapath.NAT
-	families families // of the connections that match
+	families families // address families of the connections that match
 	budget   *budget
 }
 
@@ -101,7 +101,7 @@ func (p *natParser) addresses() *api.Error {
 	return nil
 }
 
-// checkTarget refuses addresses that cannot be the source or destination of a forwarded packet.
+// checkTarget rejects addresses that cannot be the source or destination of a forwarded packet.
 func checkTarget(list []netip.Prefix) error {
 	for _, p := range list {
 		if err := checkHost(p.Addr()); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// Limits of an MTU: the minimum that IPv4 requires, and the largest value of a length field.
+// Limits on an MTU: the minimum that IPv4 requires, and the largest value of a length field.
 const (
 	leastMTU  = 68
 	leastMTU6 = 1280
@@ -177,7 +177,7 @@ func (p *routeParser) choice() *api.Error {
 	return p.peer()
 }
 
-// peer parses the Peer of a Route to a Peer. The Peer determines the device and the namespace.
+// peer parses the Peer to which a Route leads. The Peer determines the device and the namespace.
 func (p *routeParser) peer() *api.Error {
 	spec := p.spec
 	if spec.Peer == "" {
@@ -239,7 +239,7 @@ func (p *routeParser) nextHops() *api.Error {
 	return nil
 }
 
-// nextHop parses one next hop. place is the prefix of the names of its fields.
+// nextHop parses one next hop. place is the prefix of its fields' names.
 func (p *routeParser) nextHop(spec api.NextHop, place string) (hop datapath.NextHop, err *api.Error) {
 	if spec.Via == "" && spec.Device == "" {
 		return hop, invalid(place+"via", "is missing: set via to the address of the router, or device to the link of the route")

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// networkPage is how many entries are requested at once.
+// networkPage is how many entries are requested at a time.
 const networkPage = 500
 
 var networkViews = map[string]datapath.NetworkView{
@@ -28,7 +28,7 @@ type networkListResult struct {
 	Continue string            `json:"continue,omitempty"`
 }
 
-// networkPlace is the position in a listing.
+// networkPlace is a position in a listing.
 type networkPlace struct {
 	netns string
 	skip  int
@@ -93,8 +93,8 @@ type networkListing struct {
 	room   int
 }
 
-// read adds entries, beginning with at, until the namespace has no more (done is then true) or the
-// reply is full.
+// read adds entries, starting at the position "at", until the namespace has no more entries (done
+// is then true) or the reply is full.
 func (l *networkListing) read(ctx context.Context, view datapath.NetworkView, at *networkPlace) (done bool, err error) {
 	for {
 		count := networkPage
@@ -144,9 +144,9 @@ func (s *Server) networkEntryOf(e *datapath.NetworkEntry, netns string, view dat
 		}
 		x.Object = kind + "/" + e.Object
 		if pods := s.Store.Snapshot().PodNetworks(); strings.Contains(e.Object, "#") && len(pods) > 0 {
-			x.Object = pods[0].Key.String() // it serves all PodNetworks; the first is named
+			x.Object = pods[0].Key.String() // the bridge serves all PodNetworks; only the first is named
 		}
-		if rest, ok := strings.CutPrefix(e.Object, "peer "); ok { // peer NAME PREFIX
+		if rest, ok := strings.CutPrefix(e.Object, "peer "); ok { // the format is peer NAME PREFIX
 			peer, _, _ := strings.Cut(rest, " ")
 			x.Object = state.KindPeer + "/" + peer
 		}
@@ -175,7 +175,7 @@ func (s *Server) networkEntryOf(e *datapath.NetworkEntry, netns string, view dat
 	return x
 }
 
-// rangeTexts writes VLANs as numbers and ranges.
+// rangeTexts formats VLANs as numbers and ranges.
 func rangeTexts(ranges []datapath.VLANRange) (texts []string) {
 	for _, r := range ranges {
 		text := strconv.Itoa(int(r.First))

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// fakeNetwork contains the numbers of routes in the host's and in the switch's namespace.
+// fakeNetwork contains how many routes there are in the host's and in the switch's namespace.
 type fakeNetwork struct{ host, inSwitch int }
 
 func (f fakeNetwork) List(_ context.Context, v datapath.NetworkView, inSwitch bool, skip, limit int) (list []datapath.NetworkEntry, more bool, err error) {

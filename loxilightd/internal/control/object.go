@@ -21,15 +21,15 @@ var (
 	ownerPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9._/:]*[a-z0-9])?$`)
 )
 
-// Limits of labels.
+// Limits on labels.
 const (
 	maxLabels   = 64
 	maxLabelLen = 253
 	maxOwner    = 63
 )
 
-// parseObject checks one object of a request or a file. owner is the default owner, index the
-// position in the request, b the budget of the request.
+// parseObject checks one object of a request or a file. owner is the default owner, index is the
+// object's position in the request, and b is the budget of the request.
 func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Object, *api.Error) {
 	place := "objects[" + strconv.Itoa(index) + "]"
 	kind, err := parseKind(o.Kind, place+".kind")
@@ -61,8 +61,8 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 		return nil, at(invalid("spec", "is missing"))
 	}
 	value, canonical, err := kindSpecs[kind].parse(o.Spec, b)
-	// One such backend must not cause a whole change of the agent to be refused: the Service
-	// reports it.
+	// One such backend must not cause one of the agent's changes to be rejected as a whole: the
+	// Service reports the backend instead.
 	if admit := kindSpecs[kind].admit; err == nil && admit != nil && o.Owner != api.OwnerK8s {
 		err = admit(value)
 	}
@@ -79,7 +79,7 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 }
 
 // The largest sizes, in bytes, of the parts of a reply about one object: for each backend, and for
-// everything else except spec and labels. The addresses of an Interface may take more, but its spec
+// everything else except spec and labels. An Interface's addresses may take up more, but its spec
 // is always small.
 const (
 	maxBackendStatus   = len(`{"address":"[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535","state":"draining","health":"unhealthy"},`)
@@ -87,7 +87,8 @@ const (
 	maxRest            = 48 << 10
 )
 
-// replySize returns the largest size of a reply about o, in bytes, with its status or its counters.
+// replySize returns the maximum size, in bytes, of a reply that contains o with its status or its
+// counters.
 func replySize(o *state.Object) int {
 	size := maxRest + len(o.Spec) + sizeOfJSON(o.Labels)
 	if v, ok := o.Value.(*state.Service); ok {
@@ -96,7 +97,7 @@ func replySize(o *state.Object) int {
 	return size
 }
 
-// parseKind returns the constant for kind.
+// parseKind returns the constant for a kind.
 func parseKind(kind, field string) (string, *api.Error) {
 	if i := slices.Index(api.Kinds, kind); i >= 0 {
 		return api.Kinds[i], nil
@@ -111,7 +112,7 @@ func parseKind(kind, field string) (string, *api.Error) {
 	return "", invalid(field, "%q is not known: %swant one of %s", shorten(kind), hint, strings.Join(api.Kinds, ", "))
 }
 
-// mostEdits is the largest number of wrong letters for which [nearest] finds a word.
+// mostEdits is the maximum number of wrong letters with which [nearest] still finds a word.
 const mostEdits = 2
 
 // nearest returns the word that is most similar to text, ignoring case, or that begins with text;
@@ -131,9 +132,9 @@ func nearest(text string, words []string) (best string) {
 	return best
 }
 
-// distance returns the Levenshtein distance of two texts, in bytes.
+// distance returns the Levenshtein distance between two texts, in bytes.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1) // distances of a[:i] to each b[:j]
+	row := make([]int, len(b)+1) // distances from a[:i] to each b[:j]
 	for j := range row {
 		row[j] = j
 	}
@@ -183,8 +184,8 @@ func objectOf(o *state.Object, status json.RawMessage) api.Object {
 	}
 }
 
-// documentError converts a structural error in a request into an API error. If the error is
-// within an object and the name of that object can be read, the error names it.
+// documentError converts a structural error in a request to an API error. If the error is within an
+// object whose name can be read, the API error names that object.
 func documentError(e *fieldError, params []byte) *api.Error {
 	if e.syntax {
 		return &api.Error{Code: api.CodeParse, Message: e.text, Data: &api.ErrorData{Reason: api.ReasonInvalid}}
@@ -204,8 +205,8 @@ func documentError(e *fieldError, params []byte) *api.Error {
 	return err
 }
 
-// refAt returns the name of object i of a malformed request. It does not retain the objects before
-// it, because a request may contain very many.
+// refAt returns the name of object i of a malformed request. It does not retain the preceding
+// objects, because a request may contain very many.
 func refAt(params []byte, i int) string {
 	var found json.RawMessage
 	d := decoder{data: params}

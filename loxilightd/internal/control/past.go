@@ -15,28 +15,28 @@ import (
 )
 
 // pastLimit is how many events of each topic are kept. For topics with samples, pastRate is how
-// many events of the same second are kept, so that a flood of packets does not push out older
+// many events from the same second are kept, so that a flood of packets does not push out older
 // events.
 const pastLimit, pastRate = 2000, 5
 
 // sampledTopics are the topics whose events are samples of packets and connections.
 var sampledTopics = []string{api.TopicDrops, api.TopicConnections, api.TopicFirewall}
 
-// pastEvents keeps the latest events of each topic for later requests. Safe for concurrent use;
-// the zero value keeps nothing.
+// pastEvents keeps the latest events of each topic for later requests. It is safe for concurrent
+// use; the zero value keeps nothing.
 type pastEvents struct {
 	mu     sync.Mutex
 	begin  time.Time
-	serial uint64 // of the latest event that was kept
+	serial uint64 // serial number of the latest event that was kept
 	topics map[string]*pastTopic
 }
 
-// pastTopic is a ring: events[next] is the oldest one once the ring is full.
+// pastTopic is a ring: events[next] is the oldest event once the ring is full.
 type pastTopic struct {
 	events   []pastEvent
 	next     int
 	complete time.Time // all later events are kept; zero: all since the start
-	second   int64     // of the latest event; kept counts the events of that second
+	second   int64     // second of the latest event; kept counts the events in that second
 	kept     int
 }
 
@@ -83,8 +83,8 @@ func (p *pastEvents) publish(topic string, event Event, now time.Time, send func
 	return nil
 }
 
-// list returns the events of topics since a time and after a serial, oldest first, and the time
-// since which each topic is complete.
+// list returns the topics' events since the given time whose serial numbers are greater than
+// behind, oldest first, and the time since which each topic is complete.
 func (p *pastEvents) list(topics []string, since time.Time, behind uint64) (all []topicEvent, complete map[string]time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// pastEvents reads all pages of events.list, at most limit events each.
+// pastEvents reads all pages of events.list, with at most limit events per page.
 func (h *harness) pastEvents(params string, limit int) (items []api.PastEvent, complete map[string]string) {
 	h.t.Helper()
 	from := ""
@@ -31,8 +31,8 @@ func (h *harness) pastEvents(params string, limit int) (items []api.PastEvent, c
 	return nil, nil
 }
 
-// TestPastEvents lists earlier events of two topics: in order, since a time, of one topic, and page
-// by page.
+// TestPastEvents lists earlier events of two topics: in order, since a given time, for one topic
+// only, and page by page.
 func TestPastEvents(t *testing.T) {
 	h := newHarness(t)
 	begin := time.Now()
@@ -72,7 +72,7 @@ func TestPastEvents(t *testing.T) {
 }
 
 // TestPastEventsAreBounded: old events are removed, which the reply reports, and only a limited
-// number of samples per second is kept.
+// number of samples is kept per second.
 func TestPastEventsAreBounded(t *testing.T) {
 	h := newHarness(t)
 	at := time.Now().Add(-time.Hour)

@@ -10,11 +10,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// defaultPodBridge is the bridge of a PodNetwork that configures none.
+// defaultPodBridge is the bridge of a PodNetwork that does not configure one.
 const defaultPodBridge = "hsvlan110"
 
-// Limits of the prefix length of a pod subnet: at least one address for a pod besides the
-// reserved addresses, at most a cluster's size.
+// Limits on the prefix length of a pod subnet: there must be at least one address for a pod besides
+// the reserved addresses, and at most as many as a cluster needs.
 const (
 	shortestPod4, longestPod4 = 8, 29
 	shortestPod6, longestPod6 = 32, 125

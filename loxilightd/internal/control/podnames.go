@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podNames finds Endpoints by address, as of the last revision.
+// podNames finds Endpoints by address, as of the latest revision.
 type podNames struct {
 	mu     sync.Mutex
 	of     *state.Snapshot
@@ -38,15 +38,15 @@ func (s *Server) sideOf(a netip.Addr) *api.ConnectionSide {
 	return &api.ConnectionSide{Endpoint: o.Name, Namespace: v.Namespace, Pod: v.Pod}
 }
 
-// nameConnection adds the Endpoints of a connection: the opening Endpoint, and the answering
-// Endpoint after translation of the destination.
+// nameConnection adds the Endpoints of a connection: the Endpoint that opened it, and the Endpoint
+// that answers after destination translation.
 func (s *Server) nameConnection(a *api.Connection, c *datapath.Connection) *api.Connection {
 	a.From = s.sideOf(c.Original.Source.Addr())
 	a.To = s.sideOf(c.Reply.Source.Addr())
 	return a
 }
 
-// addressesOf returns the addresses of an Endpoint, for a filter.
+// addressesOf returns an Endpoint's addresses, for use in a filter.
 func (s *Server) addressesOf(endpoint string) ([]netip.Addr, *api.Error) {
 	o, ok := s.Store.Snapshot().Get(state.Key{Kind: state.KindEndpoint, Name: endpoint})
 	if !ok {

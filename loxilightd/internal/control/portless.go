@@ -16,28 +16,28 @@ const (
 	// portlessReportTime is how long the health stays degraded after the last drop for lack of
 	// a port.
 	portlessReportTime = 10 * time.Second
-	// portlessFresh is how long a count of connections by source is reused.
+	// portlessFresh is how long a count of connections per source is reused.
 	portlessFresh = 5 * time.Second
 	// portlessCounted limits how many connections are counted.
 	portlessCounted = 1 << 14
 )
 
-// noPort is the drop reason of packets that open a connection if no source port is free.
+// noPort is the drop reason of packets that would open a connection when no source port is free.
 const noPort = "no_port"
 
-// portless records packets that were dropped because no source port was free for their
-// destination. Safe for concurrent use.
+// portless records packets that were dropped because no source port was free for their destination.
+// It is safe for concurrent use.
 type portless struct {
 	mu          sync.Mutex
-	at          time.Time // of the last drop
+	at          time.Time // time of the last drop
 	destination netip.AddrPort
 	protocol    datapath.Protocol
-	rule        string // the object that translates
+	rule        string // the object that translates the source
 
 	counting sync.Mutex
 	counted  time.Time      // when connections were last counted
-	of       netip.AddrPort // to which destination
-	owner    netip.Addr     // source of the most connections; invalid: no connections
+	of       netip.AddrPort // the destination whose connections were counted
+	owner    netip.Addr     // source with the most connections; invalid: no connections
 	owns     int
 	all      bool // all connections were counted
 }
@@ -93,8 +93,8 @@ func (p *portless) count(ctx context.Context, c datapath.Connections, to netip.A
 	return nil
 }
 
-// portless returns a message if connections are dropped because no source port is free; else the
-// empty string.
+// portless returns a message if connections are being dropped because no source port is free, else
+// the empty string.
 func (s *Server) portless(ctx context.Context) string {
 	p := &s.noPorts
 	p.mu.Lock()

@@ -13,7 +13,7 @@ import (
 )
 
 // TestNoSourcePorts: while connections are dropped because no source port is free, the health is
-// degraded and names the destination and the source with the most connections to it.
+// degraded and names the destination, and the source with the most connections to that destination.
 func TestNoSourcePorts(t *testing.T) {
 	for _, host := range []string{"203.0.113.53", "2001:db8:53::53"} {
 		h := newHarness(t)

@@ -125,8 +125,8 @@ func hasLabels(o *state.Object, want map[string]string) bool {
 	return true
 }
 
-// changes lists the changes since a revision. A revision is sent as a whole: a revision that does
-// not fit into a reply counts as expired, and the last revision may exceed limit.
+// changes lists the changes since a revision. The changes of one revision are sent together: a
+// revision that does not fit in a reply counts as expired, and the last revision may exceed limit.
 func (s *Server) changes(_ context.Context, _ Caller, p *api.ChangesParams) (any, *api.Error) {
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)

@@ -77,13 +77,13 @@ func TestChanges(t *testing.T) {
 	h.want("changes", `{"since":2}`, `{"revision":3,"changes":[`+change(3, "b", "deleted")+`]}`)
 	h.want("changes", `{"since":3}`, `{"revision":3,"changes":[]}`)
 	h.want("changes", `{"since":4}`, `{"revision":3,"changes":[],"expired":true}`)
-	// A revision is sent as a whole, even if limit is smaller.
+	// The changes of a revision are sent together, even if limit is smaller.
 	h.want("changes", `{"since":0,"limit":1}`, `{"revision":1,"changes":[`+change(1, "a", "created")+","+change(1, "b", "created")+`],"more":true}`)
 	h.want("changes", `{"since":1,"limit":1}`, `{"revision":2,"changes":[`+change(2, "a", "updated")+`],"more":true}`)
 	h.want("changes", `{"since":2,"limit":1}`, `{"revision":3,"changes":[`+change(3, "b", "deleted")+`]}`)
 }
 
-// TestManyChanges: pages contain whole revisions; a revision that does not fit a page counts as
+// TestManyChanges: pages contain whole revisions; a revision that does not fit on a page counts as
 // expired.
 func TestManyChanges(t *testing.T) {
 	h := newHarness(t)

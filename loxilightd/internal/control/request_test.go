@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestMalformedRequests: an invalid request is answered with JSON-RPC's own codes, its id if it
-// has one, and the name of the faulty part.
+// TestMalformedRequests: the answer to an invalid request contains one of JSON-RPC's own codes, the
+// request's id if it has one, and the name of the faulty part.
 func TestMalformedRequests(t *testing.T) {
 	h := newHarness(t)
 	for _, tt := range []struct {
@@ -93,7 +93,7 @@ func TestReadersMayNotChange(t *testing.T) {
 	}
 }
 
-// TestRequestPanics: a panic in one method does not end the daemon.
+// TestRequestPanics: a panic in one method does not terminate the daemon.
 func TestRequestPanics(t *testing.T) {
 	h := newHarness(t)
 	h.Plane = nil

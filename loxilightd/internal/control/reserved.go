@@ -10,11 +10,11 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podDevice matches the names of pod links. External devices may have such names, too; pods then
-// use other names.
+// podDevice matches the names of pod links. External devices may have such names too; pods then use
+// different names.
 var podDevice = regexp.MustCompile("^" + datapath.PodDevicePrefix + "[0-9]+$")
 
-// notReserved refuses an object that creates a device with a name that the daemon uses for its
+// notReserved rejects an object that would create a device with a name that the daemon uses for its
 // own devices.
 func (s *Server) notReserved(o *state.Object) *api.Error {
 	field, device := "spec.device", ""

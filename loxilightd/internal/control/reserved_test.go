@@ -11,7 +11,7 @@ import (
 )
 
 // TestReservedNames: no object can create a device with a name that is reserved for pods' devices
-// or for the link to the host; existing external devices may have such names.
+// or for the link to the host; but existing external devices may have such names.
 func TestReservedNames(t *testing.T) {
 	h := newHarness(t)
 	h.SwitchDevice = "hs_host"
@@ -32,7 +32,7 @@ func TestReservedNames(t *testing.T) {
 	}
 	result[api.ChangeResult](h, "apply", object("Interface", `{"device":"%s","netns":"switch"}`, "hs1"))
 	result[api.ChangeResult](h, "apply", object("Bridge", `{"device":"br1","ports":[{"device":"%s"}]}`, "hs2"))
-	// A Tunnel creates two devices, whose names no other object may use.
+	// A Tunnel creates two devices, and no other object may use their names.
 	const tunnel, network = `{"device":"%s","vni":7}`, `{"subnets":["10.7.1.0/24"],"bridge":"%s"}`
 	h.wantError("apply", object("Tunnel", tunnel, "br1"), 3, "Tunnel/a", "spec.device", "device br1 in the switch belongs to Bridge/a already")
 	result[api.ChangeResult](h, "apply", object("Tunnel", tunnel, "vx"))

@@ -50,7 +50,7 @@ func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Er
 	return v, nil
 }
 
-// hookBits are the bits of api.FirewallHooks, in their order.
+// hookBits are the bits of api.FirewallHooks, in the same order.
 var hookBits = [...]datapath.FirewallHook{datapath.HookForward, datapath.HookInput, datapath.HookOutput}
 
 // parseHooks parses the hooks of a rule. The default is all hooks at which the devices of the
@@ -128,7 +128,7 @@ func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Er
 	return v, nil
 }
 
-// parseLabelMember parses a member that selects Endpoints: {"labels": {…}}.
+// parseLabelMember parses a group member that selects Endpoints by their labels: {"labels": {…}}.
 func parseLabelMember(field, text string) (map[string]string, *api.Error) {
 	var m struct {
 		Labels map[string]string `json:"labels"`

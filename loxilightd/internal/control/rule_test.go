@@ -154,7 +154,7 @@ func TestDocumentedSpecs(t *testing.T) {
 	}
 }
 
-// TestCanonical: equal specs are stored as equal texts, in the preferred notation.
+// TestCanonical: equal specs are stored as the same text, in the preferred notation.
 func TestCanonical(t *testing.T) {
 	for spec, want := range map[string]string{
 		`{"match":{"ports":"80","protocol":["tcp"]},"action":"deny"}`:              `{"match":{"protocol":["tcp"],"ports":[80]},"action":"deny"}`,
@@ -187,8 +187,8 @@ func TestGroupsThatAreReferredTo(t *testing.T) {
 		`{"revision":2,"changes":[{"kind":"AddressGroup","name":"g","action":"deleted"},{"kind":"AddressGroup","name":"in","action":"deleted"},{"kind":"FirewallRule","name":"r","action":"deleted"}],"summary":{"deleted":3}}`)
 }
 
-// TestOneNamespace: if host and switch are one namespace, two objects cannot have the same claim
-// by naming different namespaces.
+// TestOneNamespace: if host and switch are the same namespace, two objects cannot have the same
+// claim even if they name different namespaces.
 func TestOneNamespace(t *testing.T) {
 	route := func(name, rest string) string {
 		return `{"kind":"Route","name":"` + name + `","spec":{"prefix":"10.9.0.0/16","via":"10.1.0.254"` + rest + `}}`
@@ -223,9 +223,9 @@ func TestOneNamespace(t *testing.T) {
 	}
 }
 
-// TestOneNamespaceSince: after host and switch became one namespace, a store may contain two
-// objects with the same claim. Other objects can still be changed; one of the two can be deleted,
-// and restored by a rollback.
+// TestOneNamespaceSince: if host and switch became the same namespace later, a store may contain
+// two objects with the same claim. Other objects can still be changed; one of the two can be
+// deleted, and restored by a rollback.
 func TestOneNamespaceSince(t *testing.T) {
 	dir := t.TempDir()
 	two := newHarnessAt(t, dir, datapath.DefaultTables())
@@ -262,8 +262,8 @@ func TestNetworkConflicts(t *testing.T) {
 	}
 }
 
-// TestRoutesOfPeers: the route to prefixes behind a Peer is an entry of the routing table like
-// any other, in the switch if the Peer has a tunnel.
+// TestRoutesOfPeers: the route to the prefixes behind a Peer is an ordinary entry in a routing
+// table, the switch's if the Peer has a tunnel.
 func TestRoutesOfPeers(t *testing.T) {
 	h := newHarness(t)
 	h.ask(admin, "apply", `{"objects":[{"kind":"Peer","name":"a","spec":{"underlay":["192.0.2.2","2001:db8::2"],"prefixes":["10.9.0.0/16","fd09::/64"],"tunnel":"t"}},

@@ -12,7 +12,7 @@ import (
 )
 
 // FuzzRuleSpecs: no input makes a parser panic. The stored spec has the same meaning as the input,
-// and parses to itself.
+// and parsing it again does not change it.
 func FuzzRuleSpecs(f *testing.F) {
 	kinds := []string{api.KindBridge, api.KindRoute, api.KindAddressGroup, api.KindNAT, api.KindFirewallRule}
 	for _, tt := range badRules {
@@ -43,7 +43,7 @@ func FuzzRuleSpecs(f *testing.F) {
 	})
 }
 
-// lastOf returns the last address of p, computed bit by bit.
+// lastOf returns the last address in p, computed bit by bit.
 func lastOf(p netip.Prefix) netip.Addr {
 	bytes := p.Addr().AsSlice()
 	for i := p.Bits(); i < p.Addr().BitLen(); i++ {

@@ -10,19 +10,19 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// ruleLog logs packets that match rules with log: true, at a limited rate. The zero value is
-// ready, and safe for concurrent use.
+// ruleLog logs packets that match rules with log: true, at a limited rate. The zero value is ready
+// for use, and safe for concurrent use.
 type ruleLog struct {
 	mu    sync.Mutex
 	since time.Time // start of the current second
-	lines int       // written since then
-	held  uint64    // packets without a line since the last line
+	lines int       // lines written since then
+	held  uint64    // packets that have not been logged since the last line
 }
 
-// ruleLogRate is how many lines are written in a second.
+// ruleLogRate is how many lines are written per second.
 const ruleLogRate = 10
 
-// write writes one packet, or counts it for the next line.
+// write logs one packet, or counts it for the next line.
 func (l *ruleLog) write(log *slog.Logger, d *datapath.Decision) {
 	l.mu.Lock()
 	now := time.Now()

@@ -14,8 +14,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestRuleLog: each packet that matches a rule with log: true is logged as one line with all
-// identifying fields, at most ten lines a second, and the next line counts the omitted packets.
+// TestRuleLog: a packet that matches a rule with log: true is logged as one line with all
+// identifying fields. At most ten lines per second are written, and the next line states how many
+// packets were omitted.
 func TestRuleLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// raw checks the syntax of the next value and returns its text.
+// raw checks the syntax of the next value and returns its verbatim text.
 func (d *decoder) raw() ([]byte, *fieldError) {
 	first := d.peek()
 	start := d.pos

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control carries out requests of clients: it decodes JSON-RPC requests, checks them,
-// changes and reads the desired state, and reads the data plane. It also reads the object files,
-// and publishes events.
+// Package control carries out clients' requests: it decodes and checks JSON-RPC requests, changes
+// and reads the desired state, and reads the data plane. It also reads the object files, and
+// publishes events.
 //
-// It never changes the data plane, except to end connections on request: the desired state goes
-// into the store, and other parts of the daemon apply it.
+// The package never changes the data plane, except to end connections on request: it writes the
+// desired state to the store, and other parts of the daemon apply it.
 package control
 
 import (
@@ -27,40 +27,41 @@ type Caller struct {
 	UID   int
 	Admin bool // may change objects
 
-	budget *budget // of the request; nil: no limit
+	budget *budget // budget for the request; nil: no limit
 }
 
-// Plane is the part of a data plane that is read here. [datapath.DataPlane] implements it.
+// Plane is the part of a data plane that this package reads. [datapath.DataPlane] implements it.
 type Plane interface {
 	Connections() datapath.Connections
 	Telemetry() datapath.Telemetry
 }
 
-// Progress reports how much of the desired state has been applied. Safe for concurrent use.
+// Progress reports how much of the desired state has been applied. It is safe for concurrent use.
 type Progress interface {
-	// Status returns the status of an object; false if it does not exist yet.
+	// Status returns the status of an object; false if there is no status yet.
 	Status(k state.Key) (api.Status, bool)
-	// NotReady returns at most limit objects that are not Ready, and the number of such objects
-	// of kinds that are not ignored.
+	// NotReady returns at most limit objects that are not Ready, and the total number of objects
+	// that are not Ready, both without objects of the ignored kinds.
 	NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int)
 	// Noted returns messages about Ready objects that affect the health.
 	Noted() map[state.Key]string
-	// LastReceived is when a packet from a Peer was last received; zero: not since the start.
+	// LastReceived returns when a packet from a Peer was last received; zero: not since the daemon
+	// started.
 	LastReceived(peer string) time.Time
-	// Wait returns when the objects of keys are Ready at revision or later, or deleted. If ctx
-	// ends first, it returns the remaining objects and an error.
+	// Wait returns once all objects in keys are Ready at revision or a later one, or deleted. If
+	// ctx ends first, it returns the remaining objects and an error.
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns the health of a backend (healthy, unhealthy, unknown) and the reason.
 	Health(service string, backend netip.AddrPort) (health, message string)
-	// PodMTU is the largest packet of a pod, in bytes; 0: unknown.
+	// PodMTU returns the maximum size of a pod's packets, in bytes; 0: unknown.
 	PodMTU() int
-	// Repairs returns the number of external changes that were repaired.
+	// Repairs returns the number of external changes that have been repaired.
 	Repairs() uint64
-	// Problems returns messages about faults of the node.
+	// Problems returns messages about faults on the node.
 	Problems() []string
 }
 
-// Event is an event that can be numbered, such as all events of package api.
+// Event is an event that can be numbered. All events in package api can.
 type Event interface{ SetSeq(seq uint64) }
 
 // Options are the parameters of [New]. All fields must be set, except Report, Network, CNI,
@@ -70,18 +71,19 @@ type Options struct {
 	StateDir                 string
 
 	Store    *state.Store
-	Report   *state.Report // of opening the store; nil: no findings
+	Report   *state.Report // report from opening the store; nil: no findings
 	Plane    Plane
 	Progress Progress
 	Network  datapath.NetworkLister // forwarding state of the kernel; nil: not available
 	CNI      CNI                    // carries out commands of container runtimes; nil: unsupported
-	Leases   Leases                 // of addresses of pods; nil: no leases
-	// PodProblems returns the problems of the stored state of pods; nil: no problems.
+	Leases   Leases                 // leases of pod addresses; nil: no leases
+	// PodProblems returns the problems with the pods' stored state; nil: no problems.
 	PodProblems func() []string
-	// PodRates returns the rate limits of the pod of an Endpoint behind a device; nil: no limits.
+	// PodRates returns the rate limits for the pod whose Endpoint is behind a device; nil: no
+	// limits.
 	PodRates  func(device, endpoint string) (ingress, egress datapath.PodRate)
 	ObjectDir string // directory of the *.yaml files of owner file; empty: no files
-	// SwitchDevice is the switch's end of the link to the host; empty: the link does not exist.
+	// SwitchDevice is the switch's end of the link to the host; empty: there is no such link.
 	SwitchDevice string
 	// SwitchNamespace is the network namespace of the switch, or host.
 	SwitchNamespace string
@@ -90,7 +92,7 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Server answers requests. Safe for concurrent use; Run is called once.
+// Server answers requests. It is safe for concurrent use, but Run must be called only once.
 type Server struct {
 	Options
 	started   time.Time
@@ -108,13 +110,13 @@ type Server struct {
 	noPorts    portless
 	mu         sync.Mutex
 	expireFail error // why an unconfirmed change could not be rolled back yet
-	fileFail   error // why the object files were refused the last time
+	fileFail   error // why the object files were rejected the last time
 }
 
-// method is one method of the channel.
+// method is one method of the control channel.
 type method struct {
 	run func(ctx context.Context, c Caller, params json.RawMessage) (any, *api.Error)
-	// changes: only an admin may call it.
+	// changes means that only an admin may call the method.
 	changes bool
 }
 
@@ -162,10 +164,10 @@ func with[P any](run func(context.Context, Caller, *P) (any, *api.Error)) func(c
 	}
 }
 
-// none are the parameters of a method without parameters.
+// none is the type of the parameters of a method that takes none.
 type none struct{}
 
-// Handle answers one request. The reply fits [api.MaxReply].
+// Handle answers one request. The reply is at most [api.MaxReply] bytes long.
 func (s *Server) Handle(ctx context.Context, c Caller, request []byte) []byte {
 	r, err := parseRequest(request)
 	if err != nil {
@@ -215,7 +217,8 @@ func (c Caller) mayChange(method string) *api.Error {
 	return api.Errorf(api.ReasonDenied, "%s: user id %d may only read; changes are for root and for the group of admins (loxilight-admin)", method, c.UID)
 }
 
-// parseRequest returns a request, with its ID if it could be read, even with an error.
+// parseRequest returns a request; if its ID could be read, the request contains it even if there is
+// an error.
 func parseRequest(text []byte) (*api.Request, *api.Error) {
 	r := &api.Request{}
 	refuse := func(code int, field, format string, args ...any) (*api.Request, *api.Error) {
@@ -264,7 +267,7 @@ func reply(id json.RawMessage, result any, err *api.Error) []byte {
 		id = json.RawMessage("null")
 	}
 	if err == nil {
-		text, merr := json.Marshal(struct { // as an api.Reply, whose result would be encoded twice
+		text, merr := json.Marshal(struct { // like an api.Reply, whose result would be encoded twice
 			JSONRPC string          `json:"jsonrpc"`
 			ID      json.RawMessage `json:"id"`
 			Result  any             `json:"result"`
@@ -280,14 +283,14 @@ func reply(id json.RawMessage, result any, err *api.Error) []byte {
 	}
 	clampError(err)
 	text, merr := json.Marshal(api.Reply{JSONRPC: "2.0", ID: id, Error: err})
-	if merr != nil { // only the id can cause that, and it was checked
+	if merr != nil { // only the id can cause an error, and it has been checked
 		text, _ = json.Marshal(api.Reply{JSONRPC: "2.0", ID: json.RawMessage("null"), Error: api.FromError(merr)})
 	}
 	return text
 }
 
-// Limits of the texts of an error, in bytes. With them the reply fits [api.MaxReply] for every
-// request.
+// Limits on the texts of an error, in bytes. With them, a reply to any request fits in
+// [api.MaxReply].
 const (
 	maxMessage  = 4 << 10
 	maxErrorRef = 1 << 10

@@ -36,8 +36,8 @@ func parseService(s *api.ServiceSpec, b *budget) (state.Value, *api.Error) {
 	return v, nil
 }
 
-// firstTwice returns a function that returns the index at which a key occurred before; -1: it did
-// not occur.
+// firstTwice returns a function that returns the index at which key k occurred before; -1: it did
+// not occur before.
 func firstTwice[K comparable](count int) func(i int, k K) int {
 	seen := make(map[K]int, count)
 	return func(i int, k K) int {
@@ -98,7 +98,7 @@ func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
 	return nil
 }
 
-// admitService refuses backends that cannot be reached on any node.
+// admitService rejects backends that cannot be reached on any node.
 func admitService(value state.Value) *api.Error {
 	for i, b := range value.(*state.Service).Backends {
 		if b.Addr.Addr().IsLoopback() {
@@ -136,8 +136,8 @@ func parseRanges(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 	return err
 }
 
-// parseClients parses client prefixes of a field. A prefix must not occur twice in it, nor in
-// before, which maps prefixes to the fields that contain them.
+// parseClients parses the client prefixes in a field. A prefix must occur neither twice in the
+// field nor in before, which maps each prefix to the field that contains it.
 func parseClients(texts []string, name string, before map[netip.Prefix]string) (list []netip.Prefix, _ *api.Error) {
 	for i, text := range texts {
 		field := fmt.Sprintf("%s[%d]", name, i)
@@ -245,7 +245,7 @@ func parseHealth(s *api.ServiceSpec, v *state.Service) *api.Error {
 	return nil
 }
 
-// healthPath returns the path of an HTTP check; empty for other types.
+// healthPath returns the path of an HTTP check; the path is empty for other types.
 func healthPath(h *api.HealthCheck) (string, *api.Error) {
 	web := h.Type == "http" || h.Type == "https"
 	switch {

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestClusterServiceMeans checks how the options of a service for its addresses, for diverted
-// clients, and for connections without a backend are decoded.
+// TestClusterServiceMeans checks how a service's options for its addresses, for diverted clients,
+// and for connections without a backend are decoded.
 func TestClusterServiceMeans(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	type meaning struct {
@@ -53,7 +53,7 @@ func TestClusterServiceMeans(t *testing.T) {
 	}
 }
 
-// TestBadClusterService: invalid specs are refused, with the faulty field.
+// TestBadClusterService: invalid specs are rejected, and the error names the faulty field.
 func TestBadClusterService(t *testing.T) {
 	for spec, field := range map[string]string{
 		`"noBackend": "ignore"`: "spec.noBackend", `"otherPorts": "accept"`: "spec.otherPorts",
@@ -79,8 +79,8 @@ func TestBadClusterService(t *testing.T) {
 	}
 }
 
-// TestLoopbackBackend: a change with a loopback backend is refused. A stored Service may have one
-// from an earlier version, and keeps its other backends.
+// TestLoopbackBackend: a change with a loopback backend is rejected. A Service stored by an earlier
+// version may have a loopback backend, and keeps its other backends.
 func TestLoopbackBackend(t *testing.T) {
 	for _, loopback := range []string{"127.0.0.1:80", "127.9.8.7:80", "[::1]:80"} {
 		spec := `{"frontends": ["198.51.100.10:80/tcp"], "backends": [{"address": "10.0.1.2:80"}, {"address": "` + loopback + `"}]}`

@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// listOf returns count JSON values, with commas between.
+// listOf returns the given number of JSON values, separated by commas.
 func listOf(count int, value func(i int) string) string {
 	var b strings.Builder
 	for i := range count {
@@ -26,7 +26,7 @@ func listOf(count int, value func(i int) string) string {
 	return b.String()
 }
 
-// longAddress returns an IPv6 address whose text has all 39 characters.
+// longAddress returns an IPv6 address whose text has the maximum length of 39 characters.
 func longAddress(i int) string {
 	return fmt.Sprintf("2001:1db8:ffff:ffff:ffff:ffff:%x:%x", 0x1000+i>>12, 0xf000|i&0xfff)
 }
@@ -34,7 +34,7 @@ func longAddress(i int) string {
 func longPrefix(i int) string { return `"` + longAddress(i) + `/128"` }
 
 // longService returns a Service with the given numbers of backends and frontends, each with the
-// longest text.
+// longest possible text.
 func longService(backends, frontends int) string {
 	return `{"kind":"Service","name":"big","spec":{"health":{"type":"tcp"},"frontends":[` +
 		listOf(frontends, func(i int) string { return `"[` + longAddress(1<<20+i) + `]:65535/sctp"` }) + `],"backends":[` +
@@ -43,15 +43,15 @@ func longService(backends, frontends int) string {
 		}) + `]}}`
 }
 
-// shortService returns a Service whose backends have the shortest text: its status and counters are
-// much longer than its spec.
+// shortService returns a Service whose backends have the shortest possible text: its status and
+// counters are much longer than its spec.
 func shortService(backends int) string {
 	return `{"kind":"Service","name":"big","spec":{"health":{"type":"tcp"},"frontends":["1.1.1.1:1/udp"],"backends":[` +
 		listOf(backends, func(i int) string { return fmt.Sprintf(`{"address":"9.%d.%d.%d:1"}`, i>>16, i>>8&255, i&255) }) + `]}}`
 }
 
 // growing contains, for each object that can be large, the number of elements that docs/api.md
-// promises, and a function that returns the object with n elements.
+// promises, and a function that returns the object with a given number of elements.
 var growing = map[string]struct {
 	kind     string
 	promised int
@@ -102,7 +102,7 @@ func TestLargestObjects(t *testing.T) {
 			if answer := refused(g.promised); answer != "" {
 				t.Fatalf("%d elements: %s", g.promised, answer)
 			}
-			var size int // of an object with twice as many elements, to estimate the maximum
+			var size int // size of an object with twice as many elements, to estimate the maximum
 			_, text, _ := strings.Cut(refused(2*g.promised), "takes ")
 			if _, err := fmt.Sscan(text, &size); err != nil {
 				t.Fatal(err)
@@ -125,7 +125,7 @@ func TestLargestObjects(t *testing.T) {
 }
 
 // longest makes the status and the counters of the Service named big as long as possible: each
-// backend is unhealthy for a long reason, and its counters have all digits.
+// backend is unhealthy for a long reason, and its counters have the maximum number of digits.
 func (h *harness) longest() {
 	var backends []datapath.BackendCounters
 	for _, o := range result[api.ListResult](h, "list", `{"kind":"Service"}`).Items {
@@ -155,7 +155,8 @@ func TestMessagesOfManyBackends(t *testing.T) {
 	}
 }
 
-// TestLargestInterface: the status of an Interface is bounded, whatever addresses its device has.
+// TestLargestInterface: the status of an Interface is bounded, however many addresses its device
+// has.
 func TestLargestInterface(t *testing.T) {
 	h := newHarness(t)
 	var labels []string

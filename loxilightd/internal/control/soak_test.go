@@ -16,9 +16,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestSoak changes objects at random, by every method that changes them, and requires that
-// memory, goroutines and the size of the store do not grow after the first quarter.
-// LOXILIGHT_SOAK=15m makes it longer than a few seconds.
+// TestSoak changes objects at random, by every method that changes them, and checks that memory,
+// goroutines and the size of the store do not grow after the first quarter. LOXILIGHT_SOAK=15m
+// makes the test longer than a few seconds.
 func TestSoak(t *testing.T) {
 	length := 4 * time.Second
 	if text := os.Getenv("LOXILIGHT_SOAK"); text != "" {
@@ -29,7 +29,7 @@ func TestSoak(t *testing.T) {
 	}
 	dir := t.TempDir()
 	h := newHarnessWith(t, state.Config{
-		Dir: dir, Tables: datapath.DefaultTables(), History: state.HistoryLimits{Revisions: 50, Bytes: 1 << 20}, // full before the warm-up ends
+		Dir: dir, Tables: datapath.DefaultTables(), History: state.HistoryLimits{Revisions: 50, Bytes: 1 << 20}, // the history is full before the warm-up ends
 	})
 	h.Publish = func(string, Event) error { return nil }
 	h.run()

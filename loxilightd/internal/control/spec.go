@@ -17,11 +17,12 @@ import (
 
 // kindSpec describes how the spec of one kind is parsed.
 type kindSpec struct {
-	// parse checks a spec. canonical is the spec as it is stored, with its fields in order, so
-	// that equal specs are equal texts.
+	// parse checks a spec. canonical is the spec as it is stored, with its fields in order, so that
+	// equal specs have the same text.
 	parse func(spec []byte, b *budget) (value state.Value, canonical []byte, err *api.Error)
-	// admit performs further checks on the value of a change. A stored object may have a value
-	// that fails them, from a version that did not refuse it. Nil: every value is admitted.
+	// admit performs further checks on a value in a change. A stored object may have a value that
+	// fails them, if it was stored by a version that did not reject such values. Nil: every value
+	// is admitted.
 	admit func(value state.Value) *api.Error
 }
 
@@ -80,8 +81,9 @@ func invalid(field, format string, args ...any) *api.Error {
 	return api.Errorf(api.ReasonInvalid, format, args...).At("", field)
 }
 
-// choose returns the index of word among the words of a field; the first is the default. The lists
-// of words of package api have the order of the constants of package datapath.
+// choose returns the index of word in words, which are the values of a field; the first is the
+// default. The lists of words in package api are in the same order as the constants in package
+// datapath.
 func choose(field, word string, words ...string) (int, *api.Error) {
 	if word == "" {
 		return 0, nil
@@ -94,7 +96,8 @@ func choose(field, word string, words ...string) (int, *api.Error) {
 	return 0, invalid(field, "%q is not one of %s", shorten(word), strings.Join(words, ", "))
 }
 
-// maxDevice is the longest name of a device: the kernel's IFNAMSIZ without the terminating zero.
+// maxDevice is the maximum length of an interface name: the kernel's IFNAMSIZ without the
+// terminating zero.
 const maxDevice = 15
 
 func parseInterface(s *api.InterfaceSpec) (state.Value, *api.Error) {
@@ -215,7 +218,7 @@ func cutPort(text string) (host, port string, ok bool) {
 	return host, port, true
 }
 
-// between returns d, or otherwise if d is zero. It refuses d outside low to high.
+// between returns d, or otherwise if d is zero. It rejects d if it is not between low and high.
 func between(field string, d api.Duration, otherwise, low, high time.Duration) (time.Duration, *api.Error) {
 	v := time.Duration(d)
 	if v == 0 {

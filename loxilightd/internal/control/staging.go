@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// Limits of the staged transactions of all users together.
+// Limits on the staged transactions of all users together.
 const (
 	maxStages       = 32
 	maxStagedObject = 1 << 18
@@ -18,13 +18,13 @@ const (
 	stageTimeout    = 30 * time.Second
 )
 
-// stageID identifies a transaction of several requests. Each user has separate ids.
+// stageID identifies a transaction of several requests. Each user has a separate set of ids.
 type stageID struct {
 	uid  int
 	name string
 }
 
-// staging collects transactions that take several requests. Safe for concurrent use.
+// staging collects transactions that consist of several requests. It is safe for concurrent use.
 type staging struct {
 	mu     sync.Mutex
 	byID   map[stageID]*stage
@@ -32,17 +32,18 @@ type staging struct {
 	memory int // bytes of all transactions
 }
 
-// stage is one transaction so far. Its lock is held while a request is added.
+// stage is what one transaction contains so far. Its lock is held while a request is added.
 type stage struct {
 	mu      sync.Mutex
 	request *request
 	objects int
-	used    budgetLimit // budget that its requests used
+	used    budgetLimit // budget that its requests have used
 	closed  bool        // dropped, or committed
 	expiry  *time.Timer
 }
 
-// add adds a request. parse checks its size objects. An error ends the transaction.
+// add adds a request. parse checks its objects; size is their number. An error ends the
+// transaction.
 func (g *staging) add(id stageID, r *request, size int, parse func(base int) *api.Error) (staged int, err *api.Error) {
 	st, err := g.open(id, r, size)
 	if err != nil {
@@ -71,7 +72,7 @@ func (g *staging) add(id stageID, r *request, size int, parse func(base int) *ap
 	return st.objects, nil
 }
 
-// open returns the stage of id and reserves room for size more objects.
+// open returns the stage for id, and reserves room in it for size further objects.
 func (g *staging) open(id stageID, r *request, size int) (*stage, *api.Error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -116,7 +117,7 @@ func (st *stage) join(r *request) *api.Error {
 	return nil
 }
 
-// take ends a transaction: it puts the staged requests before r. Without a transaction, it only
+// take ends a transaction: it inserts the staged requests before r. Without a transaction, it only
 // checks r.
 func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) *api.Error {
 	if id.name == "" {
@@ -158,7 +159,7 @@ func (g *staging) forget(id stageID) {
 	g.drop(id, st)
 }
 
-// drop removes st. st.mu is held.
+// drop removes st. The caller holds st.mu.
 func (g *staging) drop(id stageID, st *stage) {
 	if st.closed {
 		return
@@ -172,7 +173,7 @@ func (g *staging) drop(id stageID, st *stage) {
 	g.memory -= st.used.memory
 }
 
-// remember adds the budget that a request used to st.
+// remember adds to st the budget that a request has used.
 func (g *staging) remember(st *stage, used budgetLimit) *api.Error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

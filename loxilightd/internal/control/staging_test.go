@@ -36,7 +36,7 @@ func TestStagedReplace(t *testing.T) {
 		`{"kind":"Service","name":"c","action":"created"},{"kind":"Service","name":"d","action":"created"},{"kind":"Service","name":"old","action":"deleted"}],` +
 		`"summary":{"created":4,"deleted":1}}`
 	h.want("replace", commit, answer)
-	// A repeated commit gets the same answer, although the transaction is gone.
+	// A repeated commit gets the same answer, although the transaction no longer exists.
 	h.want("replace", commit, answer)
 	h.wantError("replace", head+`]}`, 3, "", "transaction", "not known")
 	if h.staging.count != 0 || len(h.staging.byID) != 0 {
@@ -77,7 +77,7 @@ func TestStagesAreBounded(t *testing.T) {
 	}
 	h.wantError("apply", `{"transaction":"x","more":true,"objects":[]}`, 7, "", "", "no room for another")
 	h.stage("apply", `{"transaction":"t0","more":true,"objects":[`+staged("b", 2)+`]}`, 2)
-	// As the timer does.
+	// This does what the timer does.
 	st := h.staging.byID[stageID{0, "t1"}]
 	st.mu.Lock()
 	h.staging.drop(stageID{0, "t1"}, st)

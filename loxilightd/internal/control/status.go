@@ -87,7 +87,7 @@ func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) 
 	return all
 }
 
-// fitStatus shortens a status that does not fit into a reply, and adds a message about what is
+// fitStatus shortens a status that does not fit in a reply, and adds a message about what is
 // missing.
 func fitStatus(r *api.StatusResult) {
 	for left := 0; ; {
@@ -105,7 +105,7 @@ func fitStatus(r *api.StatusResult) {
 	}
 }
 
-// nearlyFull is the fraction of a table in use from which the daemon warns.
+// nearlyFull is how full a table must be, as a fraction, for the daemon to warn.
 const nearlyFull = 0.9
 
 // damageReportTime is how long a loss of the desired state degrades the health.
@@ -182,7 +182,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	return api.Health{State: "degraded", Messages: m}
 }
 
-// noted returns messages about objects that are Ready, at most maxNotReady of them.
+// noted returns at most maxNotReady messages about objects that are Ready.
 func (s *Server) noted(ignored map[string]bool) (list []string) {
 	noted := s.Progress.Noted()
 	maps.DeleteFunc(noted, func(k state.Key, _ string) bool { return ignored[k.Kind] })
@@ -244,10 +244,10 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 	return text
 }
 
-// Limits of the lists and texts of a status, so that it fits a reply; see [replySize].
+// Limits on the lists and texts in a status, so that the status fits in a reply; see [replySize].
 const (
-	maxAddresses       = 4096     // of an Interface
-	maxBackendMessages = 16 << 10 // bytes of all messages about backends of a Service
+	maxAddresses       = 4096     // maximum number of an Interface's addresses
+	maxBackendMessages = 16 << 10 // total size, in bytes, of the messages about the backends of a Service
 )
 
 func (s *Server) interfaceStatus(k state.Key, v *state.Interface) *api.InterfaceStatus {

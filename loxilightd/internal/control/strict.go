@@ -43,8 +43,8 @@ func fieldErrorf(path, format string, args ...any) *fieldError {
 	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
 }
 
-// under returns e with step before its path. A long step is cut: the client chooses the names of
-// fields, and an error contains a path of them.
+// under returns e with step prepended to its path. A long step is truncated: clients choose the
+// names of fields, and an error contains a path of such names.
 func (e *fieldError) under(step string) *fieldError {
 	step = shorten(step)
 	switch {
@@ -58,13 +58,13 @@ func (e *fieldError) under(step string) *fieldError {
 	return e
 }
 
-// decodeStrict decodes one JSON document into v, a pointer. Unlike encoding/json it refuses
-// fields that v does not have or that differ in case, duplicate fields, text that is not UTF-8
-// and null in a list, and reports the position of the error. Null instead of a field means that
-// the field is absent. A [json.RawMessage] aliases data.
+// decodeStrict decodes one JSON document into v, a pointer. Unlike encoding/json, it rejects fields
+// that v does not have or that differ in case, duplicate fields, text that is not UTF-8, and null
+// in a list; it reports the position of the error. A field whose value is null counts as absent. A
+// [json.RawMessage] aliases data.
 func decodeStrict(data []byte, v any) *fieldError { return decodeWithin(data, v, nil) }
 
-// decodeWithin is decodeStrict with the memory limit of b.
+// decodeWithin is decodeStrict with the memory limit in b.
 func decodeWithin(data []byte, v any, b *budget) *fieldError {
 	d := decoder{data: data, budget: b}
 	if err := d.value(reflect.ValueOf(v).Elem()); err != nil {
@@ -76,8 +76,8 @@ func decodeWithin(data []byte, v any, b *budget) *fieldError {
 	return nil
 }
 
-// elementError converts an error from a type's own decoder. It concerns an element of a list if
-// it begins with [INDEX].
+// elementError converts an error from a type's own decoder. An error text that begins with [INDEX]
+// concerns one element of a list.
 func elementError(text string) *fieldError {
 	index, rest, ok := strings.Cut(text, "]: ")
 	if !ok || len(index) < 2 || index[0] != '[' || strings.Trim(index[1:], "0123456789") != "" {
@@ -86,7 +86,7 @@ func elementError(text string) *fieldError {
 	return &fieldError{path: index + "]", text: rest}
 }
 
-// maxNesting limits the depth of a document.
+// maxNesting limits the nesting depth of a document.
 const maxNesting = 64
 
 type decoder struct {
@@ -266,7 +266,7 @@ func (d *decoder) entry(v reflect.Value, key string) *fieldError {
 	return nil
 }
 
-// entryMemory is the charge for an entry of a map in addition to its key, in bytes.
+// entryMemory is the charge for a map entry in addition to its key, in bytes.
 const entryMemory = 96
 
 func (d *decoder) slice(v reflect.Value) *fieldError {
@@ -375,10 +375,10 @@ func (d *decoder) wrong(want string) *fieldError {
 	return fieldErrorf("", "%s is not %s%s", text, want, hint)
 }
 
-// shorten shortens a value for a message.
+// shorten shortens a value for use in a message.
 func shorten(s string) string { return shortenTo(s, 60) }
 
-// shortenTo cuts s after at most most bytes.
+// shortenTo truncates s to at most most bytes.
 func shortenTo(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -390,7 +390,7 @@ func shortenTo(s string, most int) string {
 	return s[:cut] + "…"
 }
 
-// fields are the fields of a struct by their JSON names.
+// fields are the fields of a struct, keyed by their JSON names.
 type fields struct {
 	byName map[string]field
 	names  []string
@@ -401,7 +401,7 @@ type field struct {
 	index  []int
 }
 
-var fieldCache sync.Map // of reflect.Type to *fields
+var fieldCache sync.Map // maps reflect.Type to *fields
 
 func fieldsOf(t reflect.Type) *fields {
 	if f, ok := fieldCache.Load(t); ok {

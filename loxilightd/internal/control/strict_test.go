@@ -11,8 +11,9 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// FuzzDecodeStrict compares decodeStrict with encoding/json: a document that it accepts gives the
-// same result there, and a document that it refuses as invalid JSON is invalid there, too.
+// FuzzDecodeStrict compares decodeStrict with encoding/json: a document that decodeStrict accepts
+// gives the same result with both, and a document that it rejects as invalid JSON is invalid for
+// both.
 func FuzzDecodeStrict(f *testing.F) {
 	for _, seed := range []string{
 		`{"objects":[` + webObject + `],"wait":"5s","ifRevision":7}`,
@@ -38,7 +39,7 @@ func FuzzDecodeStrict(f *testing.F) {
 	})
 }
 
-// validText reports whether text has no bytes that encoding/json would replace.
+// validText reports whether text contains no bytes that encoding/json would replace.
 func validText(text []byte) bool { return strings.ToValidUTF8(string(text), "") == string(text) }
 
 // normal returns the same text for values that differ only in irrelevant ways.

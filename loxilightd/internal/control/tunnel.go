@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxTunnelDevice leaves room for the suffix -e in the name of the other end.
+	// maxTunnelDevice leaves room for the suffix -e in the name of the other end of the pair.
 	maxTunnelDevice = maxDevice - 2
 	maxVNI          = 1<<24 - 1
 	maxPort         = 65535
@@ -114,7 +114,7 @@ func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
 	return st
 }
 
-// tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger one
+// tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger MTU
 // does not fit the path to its Peers; empty: the MTU is as configured.
 func (s *Server) tooLarge(k state.Key) string {
 	o, ok := s.Store.Snapshot().Get(k)

@@ -10,7 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestWordsOfFields: each list of words is in the order of the constants that the words stand for.
+// TestWordsOfFields: each list of words has the same order as the constants that the words stand
+// for.
 func TestWordsOfFields(t *testing.T) {
 	for _, list := range []struct {
 		words []string
@@ -53,7 +54,7 @@ func order(pairs ...any) string {
 	words := make([]any, len(pairs)/2)
 	for i := 0; i < len(pairs); i += 2 {
 		var at int
-		_, _ = fmt.Sscan(fmt.Sprintf("%d", pairs[i+1]), &at) // all are whole numbers
+		_, _ = fmt.Sscan(fmt.Sprintf("%d", pairs[i+1]), &at) // all constants are whole numbers
 		words[at] = pairs[i]
 	}
 	return fmt.Sprint(words)

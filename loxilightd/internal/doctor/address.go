@@ -9,8 +9,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// resolved returns a port that is selected by address with the name of its device; false: no
-// device has the address, or the port is in the switch, which is not searched.
+// resolved returns a port that is selected by address, with the name of its device filled in. It
+// returns false if no device has the address, or if the port is in the switch, which is not
+// searched.
 func resolved(port datapath.Port) (datapath.Port, bool) {
 	if !port.Address.IsValid() {
 		return port, true

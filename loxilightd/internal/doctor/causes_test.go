@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestCauses: each cause has one finding, for the object whose message names no other object.
+// TestCauses: each cause leads to one finding, for the object whose message names no other object.
 func TestCauses(t *testing.T) {
 	down := `device "eth0" is down: run ip link set eth0 up`
 	peer := "underlay address 192.0.2.2 is unreachable: " + down

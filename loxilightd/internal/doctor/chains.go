@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// checkChains reports programs of other owners on the hooks of our devices.
+// checkChains reports other owners' programs on the hooks of our devices.
 func (x *examiner) checkChains() {
 	for i := range x.plane.Devices {
 		d := &x.plane.Devices[i]
@@ -44,7 +44,7 @@ func (x *examiner) checkXDP(d *datapath.InspectedDevice) {
 	}, nil)
 }
 
-// checkOurXDP reports the disadvantages of our XDP program on the devices that have them.
+// checkOurXDP reports the disadvantages that our XDP program has on a device.
 func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
 	if d.XDP != nil && d.TagsHidden {
 		do := "ethtool -K " + d.Name + " rxvlan off"

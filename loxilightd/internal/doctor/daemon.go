@@ -22,10 +22,10 @@ import (
 	"github.com/loxilight/loxilight/api/client"
 )
 
-// daemon is the state of the daemon, as far as it was determined.
+// daemon is the state of the daemon, as far as it could be determined.
 type daemon struct {
-	locked  bool // a process holds the lock of the run directory
-	pid     int  // of the holder; 0: not known
+	locked  bool // a process holds the lock on the run directory
+	pid     int  // process id of the lock's holder; 0: unknown
 	err     error
 	status  *api.StatusResult // nil: the daemon did not answer
 	version *api.VersionResult
@@ -58,8 +58,8 @@ func (x *examiner) askDaemon() {
 	x.desired.ask(x.ctx, c)
 }
 
-// lockHolder reports whether a process holds the lock, without acquiring it: a daemon that starts
-// at that moment would fail.
+// lockHolder reports whether a process holds the lock. It does not acquire the lock, because a
+// daemon that starts at that moment would then fail.
 func (x *examiner) lockHolder(path string) (locked bool, pid int) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -78,7 +78,7 @@ func (x *examiner) lockHolder(path string) (locked bool, pid int) {
 	for line := range strings.Lines(string(locks)) {
 		f := strings.Fields(line) // 1: FLOCK ADVISORY WRITE 4242 00:17:33 0 EOF
 		if len(f) >= 6 && f[1] == "FLOCK" && f[3] == "WRITE" && f[5] == want {
-			pid, _ = strconv.Atoi(f[4]) // 0 if it is not a number: unknown
+			pid, _ = strconv.Atoi(f[4]) // 0 (unknown) if it is not a number
 			return true, max(pid, 0)
 		}
 	}
@@ -106,7 +106,7 @@ func (x *examiner) describeDaemon() string {
 	return text
 }
 
-// started returns the start time of a daemon that answers.
+// started returns the start time of the daemon, if it answers.
 func (x *examiner) started() time.Time {
 	return time.Now().Add(-time.Duration(x.daemon.status.Uptime)).UTC().Truncate(time.Second)
 }
@@ -149,7 +149,7 @@ func (x *examiner) process() string {
 	return "loxilightd"
 }
 
-// checkStopped reports a daemon that does not run.
+// checkStopped reports a daemon that is not running.
 func (x *examiner) checkStopped() {
 	if x.unit.failed() {
 		return // reported by checkUnit
@@ -199,7 +199,7 @@ func deadSocket(path string) bool {
 	return errors.Is(err, unix.ECONNREFUSED)
 }
 
-// checkRunning reports problems of a daemon that answers.
+// checkRunning reports the problems of a daemon that answers.
 func (x *examiner) checkRunning() {
 	x.checkVersion()
 	x.checkStarted()
@@ -240,8 +240,9 @@ func (x *examiner) checkRunning() {
 	x.checkTables()
 }
 
-// causes returns the objects, except those whose message ends with the message of another object:
-// they have the same cause. They are returned in others, by the name of the other object.
+// causes returns the objects, except those whose message ends with another object's message,
+// because they have the same cause as that object. It returns the excepted objects in others,
+// grouped by the name of that object.
 func causes(all []api.NotReady) (objects []api.NotReady, others map[string][]string) {
 	others = map[string][]string{}
 	for i, o := range all {
@@ -263,7 +264,8 @@ func causes(all []api.NotReady) (objects []api.NotReady, others map[string][]str
 	return objects, others
 }
 
-// reportedElsewhere reports whether another check describes the fault in a message better.
+// reportedElsewhere reports whether a different check gives a better description of the fault in a
+// message.
 func reportedElsewhere(message string) bool {
 	return strings.HasSuffix(message, "not Ready") || strings.HasPrefix(message, "table ") || strings.HasPrefix(message, "net.ipv")
 }
@@ -275,7 +277,7 @@ func prefixed(prefix, text string) string {
 	return prefix + text
 }
 
-// checkVersion compares the running version with the installed one.
+// checkVersion compares the running version with the installed version.
 func (x *examiner) checkVersion() {
 	v := x.daemon.version
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", x.daemon.pid))
@@ -294,7 +296,8 @@ func (x *examiner) checkVersion() {
 	}, nil)
 }
 
-// A table with this usage, in percent, is reported as a warning, or as an error.
+// A table whose usage, in percent, reaches one of these limits is reported as a warning or as an
+// error.
 const (
 	nearlyFull = 80
 	full       = 95
@@ -308,7 +311,7 @@ var tableGrows = map[string]string{
 	"natBlocks":   "inner addresses that need another block of ports are refused: no_port",
 }
 
-// tableSetBy maps a table to the configured table that determines its size.
+// tableSetBy maps a table to the configurable table that determines its size.
 var tableSetBy = map[string]string{"natMappings": "connections", "natBlocks": "connections"}
 
 func (x *examiner) checkTables() {

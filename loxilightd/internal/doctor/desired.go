@@ -25,7 +25,7 @@ const maxObjects = 20_000
 type desired struct {
 	known   bool
 	absent  bool            // no store exists
-	objects []*state.Object // with decoded values
+	objects []*state.Object // desired objects, with decoded values
 	leases  []api.AddressLease
 	serving map[string]map[string]string // states of the backends of Services, as reported
 	peeked  *state.Peeked                // desired state of a daemon that is not running
@@ -55,14 +55,14 @@ func (d *desired) ask(ctx context.Context, c *client.Client) {
 	d.err = d.askLeases(ctx, c)
 }
 
-// askLeases requests the addresses of pods with their owners.
+// askLeases requests the pods' addresses with their owners.
 func (d *desired) askLeases(ctx context.Context, c *client.Client) error {
 	var params api.AddressesListParams
 	for {
 		var page api.AddressesListResult
 		err := c.Call(ctx, api.MethodAddressesList, params, &page)
 		if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeMethodNotFound {
-			return nil // a daemon of an earlier version
+			return nil // the daemon has an earlier version
 		}
 		if err != nil {
 			return err
@@ -77,7 +77,7 @@ func (d *desired) askLeases(ctx context.Context, c *client.Client) error {
 func (d *desired) take(o *api.Object) {
 	value, err := control.Decode(o.Kind, o.Spec)
 	if err != nil {
-		return // of another version; reported by the daemon
+		return // the object comes from a different version; the daemon reports it
 	}
 	d.noteServing(o)
 	d.objects = append(d.objects, &state.Object{
@@ -97,7 +97,7 @@ func (x *examiner) readStore() {
 	case err != nil:
 		x.hidden("desired state in "+x.Config.StateDir, err)
 	case p.Damaged != nil && x.daemon.running():
-		return // it was written meanwhile, so the copy is unreliable
+		return // the store was written meanwhile, so the copy is unreliable
 	default:
 		x.desired = desired{known: p.Damaged == nil, objects: p.Objects, peeked: p}
 	}
@@ -146,7 +146,7 @@ func (x *examiner) checkState() {
 	x.checkObjectFiles()
 }
 
-// checkObjectFiles compares the object files with the objects that the daemon has from them.
+// checkObjectFiles compares the object files with the objects that the daemon has read from them.
 func (x *examiner) checkObjectFiles() {
 	files, wanted, aerr := control.ReadFiles(x.Config.ObjectDir)
 	if aerr != nil {
@@ -162,7 +162,7 @@ func (x *examiner) checkObjectFiles() {
 	}
 	differ := differences(wanted, x.desired.objects)
 	if len(differ) == 0 || x.daemon.status == nil {
-		return // the next start reads them
+		return // the daemon reads them at its next start
 	}
 	more := ""
 	if len(differ) > 5 {
@@ -175,7 +175,8 @@ func (x *examiner) checkObjectFiles() {
 	}, x.reload)
 }
 
-// differences returns the names of the objects from files that differ between the two lists.
+// differences returns the names of the objects from files (owner "file") that differ between the
+// two lists.
 func differences(wanted, configured []*state.Object) (names []string) {
 	have := make(map[state.Key]*state.Object)
 	for _, o := range configured {

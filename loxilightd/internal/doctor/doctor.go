@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor finds faults of an instance of loxilightd and of its machine. It reports why
-// they matter and what to do, and can repair our own files and kernel objects. It runs in a
-// process of its own: the daemon may run, hang or be stopped. It changes only what
-// docs/ownership.md lists, and nothing without Options.Fix.
+// Package doctor finds faults in an instance of loxilightd and in its machine. It reports why they
+// matter and what to do about them, and can repair our own files and kernel objects. It runs in a
+// process of its own: the daemon may be running, hung or stopped. It changes only what
+// docs/ownership.md lists, and changes nothing unless Options.Fix is set.
 package doctor
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// Time limits for the whole run, for one call of the daemon, and for one program.
+// Time limits for the whole run, for one call to the daemon, and for one program.
 const (
 	totalTimeout   = 60 * time.Second
 	callTimeout    = 3 * time.Second
@@ -40,24 +40,25 @@ type Options struct {
 	Fix        bool // repair our own files and kernel objects
 	Objects    bool // also report the desired objects
 
-	// Inspect reads the data plane in the kernel.
+	// Inspect reads the state of the data plane in the kernel.
 	Inspect func(backend string, o datapath.InspectOptions) (*datapath.Inspection, error)
-	// Preflight returns the expected result of a start.
+	// Preflight returns the expected result of starting the data plane.
 	Preflight func(backend string, cfg datapath.Config) (datapath.Preflight, error)
 
 	Root string // prefix of the paths of the machine's own files; empty: this machine
-	// Run runs a program of the machine and returns its output; nil: programs are run by os/exec.
+	// Run runs one of the machine's programs and returns its output; nil: programs are run by
+	// os/exec.
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 }
 
-// finding is one finding with its repair; fix repairs the fault and returns a description of the
+// finding is one finding and its repair; fix repairs the fault and returns a description of the
 // repair.
 type finding struct {
 	api.Finding
 	fix func() (string, error)
 }
 
-// examiner is one examination.
+// examiner contains the state of one examination.
 type examiner struct {
 	Options
 	ctx      context.Context
@@ -110,7 +111,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		c.check()
 		x.checked = append(x.checked, c.words)
 	}
-	if x.Fix && x.ConfigErr == nil { // with the defaults it might repair another instance
+	if x.Fix && x.ConfigErr == nil { // with the default configuration, it might repair a different instance
 		x.mend()
 	}
 	return x.report()
@@ -162,7 +163,7 @@ func (x *examiner) mend() {
 	}
 }
 
-// attached returns the ports that programs of this instance are attached to.
+// attached returns the ports to which this instance's programs are attached.
 func (x *examiner) attached() []datapath.InspectedPort {
 	return x.plane.Ports
 }
@@ -177,12 +178,12 @@ func (x *examiner) find(severity, id, object string, w words, fix func() (string
 	})
 }
 
-// hidden records a part that could not be examined.
+// hidden records something that could not be examined.
 func (x *examiner) hidden(what string, why error) {
 	x.unseen = append(x.unseen, api.Unseen{What: what, Why: why.Error()})
 }
 
-// path returns the path of a file of the machine.
+// path returns the path of one of the machine's files.
 func (x *examiner) path(p string) string {
 	if x.Root == "" {
 		return p
@@ -190,14 +191,14 @@ func (x *examiner) path(p string) string {
 	return filepath.Join(x.Root, p)
 }
 
-// read returns the text of a file of the machine without surrounding white space; false: the file
-// does not exist or is not readable.
+// read returns the content of one of the machine's files without surrounding white space; it
+// returns false if the file does not exist or is not readable.
 func (x *examiner) read(p string) (string, bool) {
 	b, err := os.ReadFile(x.path(p))
 	return strings.TrimSpace(string(b)), err == nil
 }
 
-// command runs a program of the machine for at most commandTimeout.
+// command runs one of the machine's programs for at most commandTimeout.
 func (x *examiner) command(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(x.ctx, commandTimeout)
 	defer cancel()

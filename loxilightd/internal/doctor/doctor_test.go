@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// rig is an instance with folders of its own on a machine without faults, except those that a
+// rig is an instance with its own directories on a machine without faults, except the faults that a
 // test creates.
 type rig struct {
 	t        *testing.T
@@ -67,7 +67,7 @@ func (r *rig) write(name, text string) {
 	r.ok(os.WriteFile(r.path(name), []byte(text), 0o644))
 }
 
-// machine writes a file of the machine, such as a sysctl.
+// machine writes one of the machine's files, such as a sysctl.
 func (r *rig) machine(name, text string) {
 	r.t.Helper()
 	r.write("root"+name, text+"\n")
@@ -83,7 +83,7 @@ func (r *rig) run(_ context.Context, name string, args ...string) (string, error
 	return "", errors.New("not found")
 }
 
-// examine returns the findings by ID and object.
+// examine returns the findings, keyed by ID and object.
 func (r *rig) examine(fix bool) map[string]api.Finding {
 	r.t.Helper()
 	o := r.o
@@ -102,7 +102,8 @@ func (r *rig) examine(fix bool) map[string]api.Finding {
 	return found
 }
 
-// expect requires a finding, by its ID and object, whose text contains word.
+// expect fails the test unless there is a finding with the given ID and object and its text
+// contains word.
 func (r *rig) expect(found map[string]api.Finding, severity, key, word string) {
 	r.t.Helper()
 	f, ok := found[key]
@@ -120,7 +121,7 @@ func keys(found map[string]api.Finding) (k []string) {
 	return k
 }
 
-// repaired requires that a finding is reported without fix, is reported as repaired with fix, and
+// repaired checks that a finding is reported without fix, is reported as repaired with fix, and
 // does not occur afterwards.
 func (r *rig) repaired(severity, key, word, did string) {
 	r.t.Helper()
@@ -176,8 +177,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestLinkIsNotMended: a user with write access to the folder created a link in it, so that a
-// repair would make a file of another user accessible to all.
+// TestLinkIsNotMended: a user with write access to the directory created a link in it, so that a
+// repair would make another user's file accessible to everyone.
 func TestLinkIsNotMended(t *testing.T) {
 	r := newRig(t)
 	r.write("secret", "x")
@@ -236,7 +237,7 @@ func TestSocketMode(t *testing.T) {
 	r.repaired("error", "files.mode run/events.sock", "has mode 0666, want 0660", "chmod 0660 ")
 }
 
-// TestHung: another process holds the lock and listens, but never answers.
+// TestHung: a process holds the lock and listens on the socket, but never answers.
 func TestHung(t *testing.T) {
 	r := newRig(t)
 	l, err := net.Listen("unix", r.path("run/control.sock"))
@@ -317,7 +318,7 @@ func TestUnit(t *testing.T) {
 			r := newRig(t)
 			r.commands["systemctl show loxilightd.service"] = "LoadState=loaded\nExecStart={ argv[]=/usr/sbin/loxilightd --config " + r.o.ConfigFile + " }\n" + tt.props + "\n"
 			r.expect(r.examine(false), tt.severity, tt.key+" loxilightd.service", tt.word)
-			// A unit with another configuration does not belong to this instance.
+			// A unit with a different configuration does not belong to this instance.
 			r.commands["systemctl show loxilightd.service"] = "LoadState=loaded\nExecStart={ argv[]=/usr/sbin/loxilightd --config /etc/other.yaml }\n" + tt.props + "\n"
 			if _, ok := r.examine(false)[tt.key+" loxilightd.service"]; ok {
 				t.Error("the unit of another configuration is taken for ours")

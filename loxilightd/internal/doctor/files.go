@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Groups of the users who may read objects, and of those who may change them.
+// The group of the users who may read objects, and the group of those who may change them.
 const (
 	group      = "loxilight"
 	adminGroup = "loxilight-admin"
@@ -44,7 +44,7 @@ func (x *examiner) checkConfig() {
 	}
 }
 
-// entry is a file or folder of ours with its required mode.
+// entry is one of our files or directories, with its required mode.
 type entry struct {
 	path   string
 	mode   fs.FileMode // the most permissive allowed mode
@@ -59,7 +59,7 @@ func (x *examiner) checkFiles() {
 	}
 }
 
-// entries returns our files and folders to check, folders before their contents.
+// entries returns the files and directories of ours to check, directories before their contents.
 func (x *examiner) entries() []entry {
 	const (
 		decides = "a user with write access controls forwarding"
@@ -143,9 +143,9 @@ func (x *examiner) checkEntry(e entry) {
 // writable are the mode bits that allow users other than the owner to write.
 const writable = fs.FileMode(0o022)
 
-// readOnly reports whether a file or folder, or the target of a symbolic link, is on a read-only
-// mount, such as a Kubernetes volume from a ConfigMap. It cannot be written there, whatever its
-// mode. A socket always counts as writable.
+// readOnly reports whether a file or directory, or the target of a symbolic link, is on a read-only
+// mount, such as a Kubernetes volume from a ConfigMap. Files there cannot be written, whatever
+// their modes. A socket always counts as writable.
 func readOnly(path string, info fs.FileInfo) bool {
 	var st unix.Statfs_t
 	if !info.Mode().IsRegular() && !info.IsDir() || unix.Statfs(path, &st) != nil {
@@ -156,8 +156,9 @@ func readOnly(path string, info fs.FileInfo) bool {
 
 const membersCannot = "members of the group loxilight cannot connect to the daemon"
 
-// findFile reports a fault that change repairs. The repair applies to the file that was examined:
-// if others can write to the folder, they may have replaced the file by a link.
+// findFile reports a fault that can be repaired by calling change. The repair applies to the file
+// that was examined: if others can write to the directory, they may have replaced the file by a
+// link.
 func (x *examiner) findFile(severity, id, path string, judged fs.FileInfo, w words, change func(path string) error) {
 	x.find(severity, id, path, w, func() (string, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -214,8 +215,8 @@ func (x *examiner) checkSelf(readers []string) {
 	}, nil)
 }
 
-// members returns the users in a group, according to the machine's files. Users with the group as
-// primary group are not listed in /etc/group, and are added.
+// members returns the users in a group, according to the machine's files. It adds the users whose
+// primary group it is, because /etc/group does not list them.
 func (x *examiner) members(name string) (users []string) {
 	text, _ := x.read("/etc/group")
 	gid := ""

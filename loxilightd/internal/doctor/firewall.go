@@ -31,10 +31,10 @@ type nftRule struct {
 }
 
 // checkFirewall reports rules that drop packets on the slow path. Packets on the fast path bypass
-// these rules.
+// such rules.
 func (x *examiner) checkFirewall() {
 	if !x.forwards() {
-		return // nothing requires the host to forward
+		return // no object requires the host to forward packets
 	}
 	for _, chain := range x.plane.ForwardDrops {
 		x.findForward(chain, "drops packets that none of its rules accepts, by its policy")
@@ -42,7 +42,7 @@ func (x *examiner) checkFirewall() {
 	x.checkNFT()
 }
 
-// forwards reports whether objects require the host to forward.
+// forwards reports whether any objects require the host to forward packets.
 func (x *examiner) forwards() bool {
 	return slices.ContainsFunc(x.desired.objects, func(o *state.Object) bool {
 		return o.Kind == state.KindService || o.Kind == state.KindPodNetwork || o.Kind == state.KindNAT
@@ -78,7 +78,7 @@ func (x *examiner) checkNFT() {
 		x.hidden("nftables rules", err)
 		return
 	}
-	last := make(map[string]*nftRule) // of each chain
+	last := make(map[string]*nftRule) // the last rule of each chain
 	for _, o := range ruleset.Nftables {
 		if r := o.Rule; r != nil {
 			last[r.Family+" "+r.Table+" "+r.Chain] = r
@@ -116,15 +116,15 @@ func endsInDrop(r *nftRule) bool {
 				drops = true
 			case "counter", "log":
 			default:
-				return false // only some packets
+				return false // the rule drops only some packets
 			}
 		}
 	}
 	return drops
 }
 
-// isPort reports whether dev, a JSON name or list of names, contains one of our devices. It returns
-// true if dev is empty, because nft before version 1.0.7 does not output the device.
+// isPort reports whether dev, a JSON name or list of names, contains one of our devices. It also
+// returns true if dev is empty, because nft before version 1.0.7 does not output the device.
 func (x *examiner) isPort(dev string) bool {
 	if dev == "" {
 		return true
@@ -137,8 +137,8 @@ func (x *examiner) isPort(dev string) bool {
 	return false
 }
 
-// checkNetworkd reports settings by which systemd-networkd deletes routes and rules of other
-// programs.
+// checkNetworkd reports settings that make systemd-networkd delete other programs' routes and
+// rules.
 func (x *examiner) checkNetworkd() {
 	if out, err := x.command("systemctl", "is-active", "systemd-networkd.service"); err != nil || strings.TrimSpace(out) != "active" {
 		return
@@ -156,8 +156,8 @@ func (x *examiner) checkNetworkd() {
 	}
 }
 
-// networkdSettings reads networkd.conf and its drop-ins like networkd: a file in /etc hides a
-// file of the same name in /run and /usr/lib; later names win.
+// networkdSettings reads networkd.conf and its drop-ins as networkd does: a file in /etc hides
+// files of the same name in /run and /usr/lib; files with later names take precedence.
 func (x *examiner) networkdSettings() map[string]string {
 	settings := make(map[string]string)
 	dirs := []string{"/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd"}
@@ -191,7 +191,7 @@ func (x *examiner) networkdSettings() map[string]string {
 	return settings
 }
 
-// networkSection reads the keys of [Network].
+// networkSection reads the keys in section [Network].
 func networkSection(text string, settings map[string]string) {
 	section := ""
 	for line := range strings.Lines(text) {

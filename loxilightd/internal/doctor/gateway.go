@@ -54,8 +54,9 @@ func (x *examiner) checkServing() {
 	}
 }
 
-// serving returns how many backends of a family a Service has, and how many of them get new
-// connections: the active ones with a weight or, if there are none, all others that are not down.
+// serving returns how many backends of one address family a Service has, and how many of them get
+// new connections: the active backends with a nonzero weight or, if there are none, all other
+// backends that are not down.
 func (x *examiner) serving(name string, s *state.Service, family int) (total, usable int) {
 	reported := x.desired.serving[name]
 	active, fallback := 0, 0
@@ -81,7 +82,7 @@ func (x *examiner) serving(name string, s *state.Service, family int) (total, us
 	return total, fallback
 }
 
-// checkUnseen reports devices with an address whose packets bypass the rules.
+// checkUnseen reports devices that have an address and whose packets bypass the rules.
 func (x *examiner) checkUnseen() {
 	rules := 0
 	for _, o := range x.desired.objects {
@@ -109,8 +110,9 @@ func (x *examiner) checkUnseen() {
 	}
 }
 
-// receives reports whether packets of other hosts arrive on a device of the host: it has an
-// address, is not a loopback, dummy or VRF device, and is not a device or bridge of the daemon.
+// receives reports whether a device of the host receives packets from other hosts: it has an
+// address, is not a loopback, dummy or VRF device, and is not one of the daemon's devices or
+// bridges.
 func (x *examiner) receives(device string) bool {
 	d := x.plane.Found[device]
 	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == x.Config.HostDevice || device == x.Config.SwitchDevice || x.isOurBridge(device) {
@@ -119,8 +121,8 @@ func (x *examiner) receives(device string) bool {
 	return slices.ContainsFunc(d.Addresses, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() })
 }
 
-// isOurBridge reports whether a device is the bridge of a Bridge or PodNetwork. The programs are
-// attached to all ports of such a bridge.
+// isOurBridge reports whether a device is the Linux bridge of a Bridge or PodNetwork. The programs
+// are attached to all ports of such a bridge.
 func (x *examiner) isOurBridge(device string) bool {
 	return slices.ContainsFunc(x.desired.objects, func(o *state.Object) bool {
 		switch v := o.Value.(type) {
@@ -133,8 +135,8 @@ func (x *examiner) isOurBridge(device string) bool {
 	})
 }
 
-// covers reports whether Interfaces attach to a device of the host, to all of its ports, or to its
-// parent device.
+// covers reports whether Interfaces attach the programs to a device of the host, to all of its
+// ports, or to its parent device.
 func (x *examiner) covers(device string) bool {
 	for _, p := range x.interfaces() {
 		if p.Device == device && (!p.Switch || x.Config.SwitchNamespace == "host") {
@@ -148,7 +150,7 @@ func (x *examiner) covers(device string) bool {
 	return d.Parent != "" && d.Parent != device && x.covers(d.Parent)
 }
 
-// uplinks returns the devices of default routes of both families.
+// uplinks returns the devices of the default routes for both address families.
 func (x *examiner) uplinks() (devices []string) {
 	add := func(device string) {
 		if device != "lo" && !slices.Contains(devices, device) {
@@ -177,7 +179,8 @@ func (x *examiner) uplinks() (devices []string) {
 	return devices
 }
 
-// checkGateway checks whether the host forwards packets, if NATs or FirewallRules require it.
+// checkGateway checks whether the host forwards packets, if NATs or FirewallRules require
+// forwarding.
 func (x *examiner) checkGateway(family int) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if x.sysctl(name) != "0" {
@@ -209,9 +212,9 @@ func (x *examiner) checkGateway(family int) {
 	}, nil)
 }
 
-// checkInner reports devices from which IPv4 packets are not forwarded, so that no NAT translates
-// them. If there are Services, checkPortSysctls reports the devices of Interfaces. For IPv6 the
-// kernel ignores the parameter of the device when it forwards.
+// checkInner reports devices whose IPv4 packets the kernel does not forward, so that no NAT
+// translates them. If there are Services, checkPortSysctls reports the devices of Interfaces. For
+// IPv6, the kernel ignores the per-device parameter when it forwards.
 func (x *examiner) checkInner(w *paths) {
 	at := slices.IndexFunc(x.desired.objects, func(o *state.Object) bool { return o.Kind == state.KindNAT })
 	if at < 0 || x.sysctl("net.ipv4.ip_forward") == "0" {
@@ -231,7 +234,7 @@ func (x *examiner) checkInner(w *paths) {
 	}
 }
 
-// isAbout reports whether one of the addresses is of a family; an empty list counts as IPv4.
+// isAbout reports whether one of the addresses belongs to a family; an empty list counts as IPv4.
 func isAbout(list []netip.Prefix, family int) bool {
 	if len(list) == 0 {
 		return family == 4

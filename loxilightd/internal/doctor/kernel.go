@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The oldest kernel that can load the programs, which need bpf_loop, and the oldest tested one.
+// The oldest kernel that can load the programs, which need bpf_loop, and the oldest tested kernel.
 var (
 	oldestKernel = [2]int{5, 17}
 	testedKernel = [2]int{6, 1}
@@ -57,7 +57,7 @@ func (x *examiner) checkRelease(release string) {
 	}
 }
 
-// kernelVersion returns the first two numbers of a release.
+// kernelVersion returns the first two numbers in a kernel release.
 func kernelVersion(release string) (v [2]int, ok bool) {
 	parts := strings.SplitN(release, ".", 3)
 	if len(parts) < 2 {
@@ -93,7 +93,7 @@ func (x *examiner) checkJIT() {
 
 const bpffs = "/sys/fs/bpf"
 
-// checkBPFFS checks the file system of the pins.
+// checkBPFFS checks the file system that contains the pins.
 func (x *examiner) checkBPFFS() {
 	dir := x.Config.PinDir
 	if x.Config.Backend != "ebpf" || onBPFFS(dir) {
@@ -104,7 +104,7 @@ func (x *examiner) checkBPFFS() {
 	if err == nil && filepath.IsLocal(rel) && os.Geteuid() == 0 {
 		fix = mountBPFFS
 	}
-	severity := "warning" // the daemon mounts one if permitted
+	severity := "warning" // the daemon mounts a BPF file system if permitted
 	if x.daemon.running() {
 		severity = "error"
 	}

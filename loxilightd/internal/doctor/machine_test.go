@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// inspection sets the state of the kernel that the examiner reads.
+// inspection sets the kernel state that the examiner reads.
 func (r *rig) inspection(i *datapath.Inspection) {
 	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) { return i, nil }
 }
@@ -34,7 +34,7 @@ func TestNetworkd(t *testing.T) {
 			t.Errorf("found with the package's drop-in: %s", key)
 		}
 	}
-	// A file of the same name in /etc overrides the package's drop-in.
+	// A file in /etc with the same name overrides the package's drop-in.
 	r.machine("/etc/systemd/networkd.conf.d/loxilight.conf", "[Network]\n#ManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no")
 	found = r.examine(false)
 	r.expect(found, "warning", "networkd.foreign systemd-networkd ManageForeignRoutes", "is on")
@@ -55,7 +55,8 @@ func TestMemory(t *testing.T) {
 	r.expect(r.examine(false), "error", "memory.tables tables", "85 %")
 }
 
-// TestForwardDrops: drops in the forward chain matter if Services, PodNetworks or NATs exist.
+// TestForwardDrops: rules that drop packets in the forward chain matter if Services, PodNetworks or
+// NATs exist.
 func TestForwardDrops(t *testing.T) {
 	r := newRig(t)
 	r.commands["nft"] = `{"nftables":[
@@ -83,8 +84,7 @@ func TestForwardDrops(t *testing.T) {
 	}
 }
 
-// TestLayouts checks findings that require a kernel, or a state of the pins, that a test cannot
-// create.
+// TestLayouts checks findings that need a kernel or a state of the pins that a test cannot create.
 func TestLayouts(t *testing.T) {
 	r := newRig(t)
 	r.inspection(&datapath.Inspection{Layout: 1, Layouts: []datapath.InspectedLayout{{
@@ -132,7 +132,7 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestInspectionFails: a failed inspection is reported, and causes no other findings.
+// TestInspectionFails: a failed inspection is reported, but causes no other findings.
 func TestInspectionFails(t *testing.T) {
 	r := newRig(t)
 	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// If the tables use these shares of the machine's memory, in percent, it is a warning, or an error.
+// If the tables use at least these shares of the machine's memory, in percent, there is a warning
+// or an error.
 const (
 	muchMemory    = 50
 	tooMuchMemory = 80
@@ -44,7 +45,7 @@ func (x *examiner) checkMemory() {
 	}
 }
 
-// meminfo returns a value of /proc/meminfo in bytes; 0: unknown.
+// meminfo returns a value from /proc/meminfo in bytes; 0: unknown.
 func (x *examiner) meminfo(name string) uint64 {
 	text, _ := x.read("/proc/meminfo")
 	for line := range strings.Lines(text) {

@@ -14,16 +14,16 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// paths describes what the Services of one family require of the node's network.
+// paths describes what the Services of one address family need from the node's network.
 type paths struct {
 	beyond    map[string]bool   // Services with backends behind a device
-	lost      map[string]string // by Service: its backends without a route, and why
-	uncovered map[string]bool   // devices of backends without an Interface
-	// strict contains devices towards backends where rp_filter may drop replies, each with one of
-	// the Services.
+	lost      map[string]string // for each Service, its backends without a route, and why
+	uncovered map[string]bool   // devices that lead to backends and have no Interface
+	// strict contains devices towards backends on which rp_filter may drop replies, each with one
+	// of the affected Services.
 	strict  map[string]string
-	sources map[string]bool // Services whose backends may see an address of the node
-	count   int             // of backends
+	sources map[string]bool // Services whose backends may see one of the node's addresses as source
+	count   int             // number of backends
 }
 
 func (x *examiner) checkNetwork() {
@@ -83,8 +83,9 @@ func (x *examiner) paths(family int) *paths {
 	return w
 }
 
-// answersLeaveElsewhere reports whether the route to a frontend does not use device. If so, replies
-// of backends behind device arrive with a source address that is not routed by that device.
+// answersLeaveElsewhere reports whether the route to a frontend uses a device other than the given
+// one. If so, replies from backends behind that device arrive with a source address that is not
+// routed through it.
 func (x *examiner) answersLeaveElsewhere(s *state.Service, device string, family int) bool {
 	return slices.ContainsFunc(s.Frontends, func(f datapath.Frontend) bool {
 		r, known := x.plane.Routes[f.Addr.Addr()]
@@ -113,8 +114,8 @@ func servicesOf(names map[string]bool) string {
 	return "Service " + joinWords(sorted)
 }
 
-// sysctl returns a kernel parameter by its dotted name, in which slashes replace the dots in names
-// of devices; empty: the parameter does not exist.
+// sysctl returns a kernel parameter by its dotted name, in which slashes replace the dots in device
+// names; empty: the parameter does not exist.
 func (x *examiner) sysctl(name string) string {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	value, _ := x.read("/proc/sys/" + path)
@@ -155,7 +156,7 @@ func (x *examiner) checkPortSysctls(family int, w *paths) {
 }
 
 // findIgnoredAdvertisements reports in one finding all devices that ignore router advertisements
-// because they forward.
+// because they forward packets.
 func (x *examiner) findIgnoredAdvertisements(devices []string) {
 	if len(devices) == 0 {
 		return
@@ -207,13 +208,13 @@ func shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// checkReversePath checks rp_filter: on the slow path, a reply arrives by the backend's device with
-// the frontend's address as source.
+// checkReversePath checks rp_filter: on the slow path, a reply arrives on the backend's device with
+// the frontend's address as its source.
 func (x *examiner) checkReversePath(w *paths) {
 	all := x.sysctl("net.ipv4.conf.all.rp_filter")
 	for device, service := range w.strict {
 		name := fmt.Sprintf("net.ipv4.conf.%s.rp_filter", strings.ReplaceAll(device, ".", "/"))
-		if max(all, x.sysctl(name)) != "1" { // the larger value counts, and 2 is loose
+		if max(all, x.sysctl(name)) != "1" { // the larger value applies, and 2 means loose mode
 			continue
 		}
 		x.find("warning", "sysctl.rp_filter", name, words{
@@ -224,7 +225,7 @@ func (x *examiner) checkReversePath(w *paths) {
 	}
 }
 
-// fewPorts is the number of source ports below which SNAT has too few.
+// fewPorts is the number of source ports below which SNAT does not have enough.
 const fewPorts = 1024
 
 func (x *examiner) checkSourcePorts(w *paths) {

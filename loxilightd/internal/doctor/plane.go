@@ -27,7 +27,8 @@ func (x *examiner) planeConfig() datapath.Config {
 	return datapath.Config{PinDir: c.PinDir, SwitchNamespace: c.SwitchNamespace, Tables: c.Tables, Attach: c.Attach}
 }
 
-// interfaces returns the desired ports: Interfaces, and the ports of pod networks and Endpoints.
+// interfaces returns the desired ports: Interfaces, and the ports that pod networks and Endpoints
+// need.
 func (x *examiner) interfaces() map[datapath.PortName]datapath.Port {
 	ports := make(map[datapath.PortName]datapath.Port)
 	for _, o := range x.desired.objects {
@@ -77,7 +78,7 @@ func (x *examiner) addPodPorts(ports map[datapath.PortName]datapath.Port) {
 	}
 }
 
-// portOf returns the port of an object; false: it does not have a port.
+// portOf returns the port of an object; it returns false if the object has no port.
 func portOf(o *state.Object) (datapath.PortName, datapath.Port, bool) {
 	switch v := o.Value.(type) {
 	case *state.Interface:
@@ -89,7 +90,7 @@ func portOf(o *state.Object) (datapath.PortName, datapath.Port, bool) {
 	return "", datapath.Port{}, false
 }
 
-// services calls each for every Service.
+// services calls the function each for every Service.
 func (x *examiner) services(each func(name string, s *state.Service)) {
 	for _, o := range x.desired.objects {
 		if s, ok := o.Value.(*state.Service); ok {
@@ -98,7 +99,7 @@ func (x *examiner) services(each func(name string, s *state.Service)) {
 	}
 }
 
-// targets returns the addresses of frontends and backends.
+// targets returns the addresses of all frontends and backends.
 func (x *examiner) targets() []netip.Addr {
 	seen := make(map[netip.Addr]bool)
 	x.services(func(_ string, s *state.Service) {
@@ -156,7 +157,7 @@ func (x *examiner) checkPlane() {
 	}
 }
 
-// checkMount reports a daemon that pins into a mount that only it can see.
+// checkMount reports a daemon that pins to a mount that is visible only to itself.
 func (x *examiner) checkMount() {
 	if x.Config.Backend != "ebpf" || !x.daemon.running() || x.daemon.pid == 0 {
 		return
@@ -164,7 +165,7 @@ func (x *examiner) checkMount() {
 	dir := x.Config.PinDir
 	its, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", x.daemon.pid, dir))
 	if err != nil {
-		return // no such directory, or not readable
+		return // the directory does not exist or is not readable
 	}
 	ours, err := os.Stat(dir)
 	if a, ok := its.Sys().(*syscall.Stat_t); ok && err == nil {
@@ -244,14 +245,14 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	object := "Interface/" + string(p.Name)
 	switch {
 	case !p.Current || p.Unknown:
-		return // reported by checkLayout, or as not visible
+		return // reported by checkLayout or reported as not visible
 	case p.Index == 0 && x.desired.known && !isWanted && !x.daemon.running():
 		x.find("warning", "pins.stale", p.Path, words{
 			what: "are pins of a deleted device, for an Interface that no longer exists",
 			why:  "they use memory, and the next start must process them", do: "start the daemon, or rm -r " + p.Path,
 		}, x.alone("rm -r "+p.Path, p.Remove))
 	case p.Index == 0:
-		return // its device is missing: reported by checkInterface, or by the daemon
+		return // its device is missing; checkInterface or the daemon reports that
 	case x.desired.known && !isWanted && !x.daemon.running() && p.Device != "lo":
 		x.find("warning", "hooks.unwanted", "device "+p.Device, words{
 			what: "has programs of " + object + " attached, which no longer exists",
@@ -277,7 +278,7 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	var off []string
 	for _, h := range p.Hooks {
 		if strings.HasPrefix(h.Name, "xdp-") {
-			continue // without it packets take the other path
+			continue // without this program, packets take the other path
 		}
 		if h.Attached {
 			attached++
@@ -301,8 +302,8 @@ func (x *examiner) exists(port *datapath.Port) bool {
 	})
 }
 
-// checkInterface reports a desired port without programs, or whose device does not exist or is
-// down. If the daemon runs, it reports itself what it waits for.
+// checkInterface reports a desired port that has no programs, or whose device does not exist or is
+// down. If the daemon is running, it reports by itself what it is waiting for.
 func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i datapath.Port) {
 	if x.plane.Layout == 0 || x.Config.Backend != "ebpf" {
 		return // not inspected
@@ -323,7 +324,7 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 			why:  "no packets are load-balanced on that device", do: "start the daemon, which creates it; or set netns: host in the object",
 		}, nil)
 	case !device.Exists && port >= 0 && x.plane.Ports[port].Index != 0:
-		return // the device was renamed: reported by checkPort
+		return // the device was renamed; checkPort reports it
 	case !device.Exists && !x.daemon.running():
 		x.find("warning", "devices.missing", o.Key.String(), words{
 			what: "needs the device " + i.Device + ", which does not exist",
@@ -344,8 +345,8 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 	}
 }
 
-// shares reports whether a port that is selected by address is on a device with the programs of
-// another Interface, which then serve both.
+// shares reports whether a port that is selected by address is on a device to which another
+// Interface has attached the programs; they then serve both Interfaces.
 func (x *examiner) shares(i datapath.Port, device *datapath.InspectedDevice) bool {
 	return i.Address.IsValid() && slices.ContainsFunc(x.plane.Ports, func(p datapath.InspectedPort) bool {
 		_, guarded := p.Name.Endpoint()
@@ -353,7 +354,7 @@ func (x *examiner) shares(i datapath.Port, device *datapath.InspectedDevice) boo
 	})
 }
 
-// waits reports whether the daemon waits for an object.
+// waits reports whether the daemon is waiting for an object.
 func (x *examiner) waits(object string) bool {
 	if x.daemon.status == nil {
 		return false
@@ -408,8 +409,8 @@ func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 	}, fix)
 }
 
-// alone wraps a repair that must not run concurrently with a daemon: the repair holds the daemon's
-// lock.
+// alone wraps a repair that must not run concurrently with a daemon: while it runs, the repair
+// holds the daemon's lock.
 func (x *examiner) alone(did string, f func() error) func() (string, error) {
 	if f == nil {
 		return nil

@@ -9,12 +9,12 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// poolTable is the prefix of the names of subnets' tables in the daemon's status.
+// poolTable is the prefix of subnets' table names in the daemon's status.
 const poolTable = "addresses "
 
 func isPool(table string) bool { return strings.HasPrefix(table, poolTable) }
 
-// checkPods checks the networks of pods, and the owners of pods' addresses.
+// checkPods checks the pod networks, and the owners of pods' addresses.
 func (x *examiner) checkPods() {
 	x.checkPools()
 	x.checkLeases()
@@ -43,7 +43,7 @@ func (x *examiner) checkPools() {
 	}
 }
 
-// checkLeases reports addresses whose owner is gone, by network.
+// checkLeases reports addresses whose owner no longer exists, by network.
 func (x *examiner) checkLeases() {
 	gone := map[string][]string{}
 	for _, l := range x.desired.leases {
@@ -60,8 +60,8 @@ func (x *examiner) checkLeases() {
 	}
 }
 
-// checkPodForwarding checks whether the host forwards, because it routes between pods and other
-// hosts.
+// checkPodForwarding checks whether the host forwards packets, because it routes between pods and
+// other hosts.
 func (x *examiner) checkPodForwarding(family int) {
 	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
 	if x.sysctl(name) != "0" {

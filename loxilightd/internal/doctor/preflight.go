@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// checkPreflight reports what would go wrong at a start.
+// checkPreflight reports what would go wrong if the data plane were started.
 func (x *examiner) checkPreflight() {
 	if x.Preflight == nil || x.provenByDaemon() {
 		return
@@ -51,7 +51,7 @@ func (x *examiner) checkPreflight() {
 	}
 }
 
-// provenByDaemon reports whether a daemon of this version has attached programs, which proves
+// provenByDaemon reports whether a daemon with this version has attached programs, which proves
 // that they load.
 func (x *examiner) provenByDaemon() bool {
 	s, v := x.daemon.status, x.daemon.version

@@ -57,7 +57,7 @@ func (u *unit) wanted() bool {
 	return u.props["UnitFileState"] == "enabled" || u.props["ActiveState"] == "active" || u.props["ActiveState"] == "activating"
 }
 
-// since returns when the unit's state began; empty: unknown.
+// since returns the time since which the unit has been in its state; empty: unknown.
 func (u *unit) since() string {
 	return u.props["StateChangeTimestamp"]
 }
@@ -82,12 +82,12 @@ func (x *examiner) askUnit() {
 		return
 	}
 	x.unit.props = properties(out)
-	// A unit of that name may run a configuration other than the examined one.
+	// A unit with that name may run a configuration other than the one being examined.
 	x.unit.known = x.unit.props["LoadState"] == "loaded" &&
 		(x.ConfigFile == config.DefaultFile || strings.Contains(x.unit.props["ExecStart"], x.ConfigFile))
 }
 
-// properties parses lines of KEY=VALUE.
+// properties parses lines in the form KEY=VALUE.
 func properties(text string) map[string]string {
 	p := make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -98,7 +98,7 @@ func properties(text string) map[string]string {
 	return p
 }
 
-// exitMeaning explains the exit codes of the daemon.
+// exitMeaning explains the daemon's exit codes.
 var exitMeaning = map[string]string{
 	"1":  "it could not start, or could not continue",
 	"2":  "wrong usage",

@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// store puts objects into the store of the stopped daemon.
+// store puts objects into the stopped daemon's store.
 func (r *rig) store(objects ...*state.Object) {
 	r.t.Helper()
 	s, _, err := state.Open(state.Config{
@@ -70,7 +70,7 @@ func TestWantedAndAttached(t *testing.T) {
 }
 
 // TestSharedDevice: if the addresses of two Interfaces are on one device, the programs belong to
-// the first Interface, and serve both.
+// the first Interface, but serve both.
 func TestSharedDevice(t *testing.T) {
 	address := netip.MustParseAddr("2001:db8::7")
 	hooks := []datapath.InspectedHook{{Name: "tcx-egress", Attached: true}, {Name: "tcx-ingress", Attached: true}}
@@ -152,8 +152,8 @@ func TestGroupOfFiles(t *testing.T) {
 	}
 }
 
-// mounts runs a script in a mount namespace of its own, and returns the process that keeps the
-// namespace until the end of the test.
+// mounts runs a script in a new mount namespace, and returns the process that keeps the namespace
+// until the test ends.
 func (r *rig) mounts(script string) (pid int) {
 	r.t.Helper()
 	cmd := exec.Command("sh", "-e", "-c", script+"\necho mounted\nexec cat")
@@ -170,7 +170,7 @@ func (r *rig) mounts(script string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// TestPrivateMount: the daemon sees another file system at the path of its pins.
+// TestPrivateMount: the daemon sees a different file system at the path of its pins.
 func TestPrivateMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -190,8 +190,8 @@ func TestPrivateMount(t *testing.T) {
 	}
 }
 
-// TestReadOnlyMount: a Kubernetes volume from a ConfigMap cannot be written, whatever its modes.
-// For a symbolic link there, the mount of its target counts.
+// TestReadOnlyMount: a Kubernetes volume from a ConfigMap cannot be written, whatever the modes of
+// its files. For a symbolic link there, the mount of its target counts.
 func TestReadOnlyMount(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -225,7 +225,7 @@ func TestReadOnlyMount(t *testing.T) {
 }
 
 // TestReadOnlyMountLetsRead: modes that grant too much read access are reported on a read-only
-// mount, too.
+// mount too.
 func TestReadOnlyMountLetsRead(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SYS_ADMIN")
@@ -305,8 +305,8 @@ func difference(a, b map[string]bool) (keys []string) {
 	return keys
 }
 
-// TestOurXDP checks findings about packets that our XDP program does not see, and about its cost on
-// a veth.
+// TestOurXDP checks the findings about packets that our XDP program does not see, and about its
+// cost on a veth.
 func TestOurXDP(t *testing.T) {
 	r := newRig(t)
 	r.o.Config.Backend, r.o.Config.SwitchNamespace = "ebpf", "loxilight"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package health determines which backends work, by probing them periodically. It knows services by
-// name only, and does not know how a failed backend is handled. Probes leave from the network
+// name only, and does not know how a failed backend is handled. Probes are sent from the network
 // namespace of the process.
 package health
 
@@ -21,14 +21,14 @@ type Type string
 const (
 	TCP   Type = "tcp"   // a connection is accepted
 	HTTP  Type = "http"  // GET is answered with a status from 200 to 399
-	HTTPS Type = "https" // the same over TLS; the certificate is not verified
+	HTTPS Type = "https" // same as HTTP, but over TLS; the certificate is not verified
 	Ping  Type = "ping"  // an ICMP echo is answered
 )
 
-// Check is how the backends of a service are probed. No field has a default.
+// Check defines how the backends of a service are probed. No field has a default.
 type Check struct {
 	Type      Type
-	Path      string // of HTTP and HTTPS
+	Path      string // for HTTP and HTTPS
 	Port      uint16 // 0: the backend's
 	Interval  time.Duration
 	Timeout   time.Duration
@@ -46,7 +46,7 @@ const (
 	Unhealthy
 )
 
-// String returns the name of s as in the API.
+// String returns the name of s in the API.
 func (s State) String() string { return [...]string{"unknown", "healthy", "unhealthy"}[s] }
 
 // Result is the health of a backend, and why it is not healthy.
@@ -61,11 +61,11 @@ type Target struct {
 	Backend netip.AddrPort
 }
 
-// maxProbes limits the concurrent probes. If that is not enough for all backends, the interval
-// grows.
+// maxProbes limits the concurrent probes. If this limit is too low for the number of backends, the
+// probe intervals grow.
 const maxProbes = 512
 
-// Checker probes backends. Its methods are safe for concurrent use; Run is called once.
+// Checker probes backends. Its methods are safe for concurrent use; Run must be called only once.
 type Checker struct {
 	changed func(Target, Result)
 	probe   func(context.Context, *Check, netip.AddrPort) error
@@ -76,7 +76,7 @@ type Checker struct {
 	due      schedule
 	running  int
 	unknown  int           // targets in state Unknown
-	known    chan struct{} // closed when unknown is 0; replaced when it is not 0 any more
+	known    chan struct{} // closed when unknown is 0; replaced when it is no longer 0
 }
 
 // target is one backend that is probed.
@@ -91,8 +91,8 @@ type target struct {
 	removed   bool
 }
 
-// New returns a Checker that sends no probes before Run. It calls changed for every change of a
-// backend's state, including the first, from any goroutine and with no lock held.
+// New returns a Checker that sends no probes before Run. The Checker calls changed whenever a
+// backend's state changes, including the first time, from any goroutine and with no lock held.
 func New(changed func(Target, Result)) *Checker {
 	known := make(chan struct{})
 	close(known)
@@ -102,12 +102,13 @@ func New(changed func(Target, Result)) *Checker {
 	}
 }
 
-// leftMessage is for backends that an earlier run put out of use and that have not been probed yet.
+// leftMessage is the message for backends that an earlier run took out of use and that have not
+// been probed yet.
 const leftMessage = "out of use when the daemon started, and has not answered since"
 
-// Set sets the backends of a service to probe, and how. Backends that were already probed keep
-// their result; new backends in left are Unhealthy until they answer. An empty list ends all probes
-// of the service.
+// Set sets which of a service's backends to probe, and how. Backends that have already been probed
+// keep their result; new backends in left are Unhealthy until they answer. An empty list ends all
+// probes for the service.
 func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, left map[netip.AddrPort]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +127,7 @@ func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, le
 			} else {
 				c.countUnknown(1)
 			}
-			// Spread the first probes, so that they do not stay synchronized.
+			// This spreads the first probes, so that they do not stay synchronized.
 			c.schedule(t, now.Add(rand.N(min(check.Interval/4, 100*time.Millisecond)+1)))
 		case *t.check != check:
 			t.check, t.streak = &check, 0
@@ -148,7 +149,7 @@ func (c *Checker) Set(service string, check Check, backends []netip.AddrPort, le
 	c.signal()
 }
 
-// drop removes a target. c.mu is held.
+// drop removes a target. The caller holds c.mu.
 func (c *Checker) drop(t *target) {
 	t.removed = true
 	if t.heapIndex >= 0 {
@@ -159,7 +160,7 @@ func (c *Checker) drop(t *target) {
 	}
 }
 
-// countUnknown updates unknown and known. c.mu is held.
+// countUnknown updates unknown and known. The caller holds c.mu.
 func (c *Checker) countUnknown(by int) {
 	before := c.unknown
 	c.unknown += by
@@ -171,7 +172,7 @@ func (c *Checker) countUnknown(by int) {
 	}
 }
 
-// schedule puts t into due, or moves it there. c.mu is held.
+// schedule inserts t into due, or moves it within due. The caller holds c.mu.
 func (c *Checker) schedule(t *target, at time.Time) {
 	t.at = at
 	if t.heapIndex >= 0 {
@@ -209,7 +210,7 @@ func (c *Checker) WaitKnown(ctx context.Context) {
 	}
 }
 
-// Run probes until ctx ends, and returns when no probe is under way.
+// Run probes until ctx ends, and returns when no probe is in progress.
 func (c *Checker) Run(ctx context.Context) {
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -231,7 +232,7 @@ func (c *Checker) Run(ctx context.Context) {
 	}
 }
 
-// next removes a target that is due, or returns the time until one is due.
+// next removes and returns a target that is due, or returns the time until a target is due.
 func (c *Checker) next(now time.Time) (*target, *Check, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,7 +248,7 @@ func (c *Checker) next(now time.Time) (*target, *Check, time.Duration) {
 	return t, t.check, 0
 }
 
-// ask carries out one probe.
+// ask performs one probe.
 func (c *Checker) ask(ctx context.Context, t *target, check *Check) {
 	probeCtx, cancel := context.WithTimeout(ctx, check.Timeout)
 	defer cancel()
@@ -277,7 +278,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // record records the result of a probe, and reports whether the state of the target changed. The
-// first result counts at once. c.mu is held.
+// first result takes effect immediately. The caller holds c.mu.
 func (c *Checker) record(t *target, err error) (changed bool) {
 	first := !t.answered
 	t.answered = true
@@ -302,7 +303,7 @@ func (c *Checker) record(t *target, err error) (changed bool) {
 // schedule orders targets by the time of their next probe.
 type schedule []*target
 
-// Len, Less, Swap, Push and Pop are [heap.Interface].
+// Len, Less, Swap, Push and Pop implement [heap.Interface].
 func (s schedule) Len() int           { return len(s) }
 func (s schedule) Less(i, j int) bool { return s[i].at.Before(s[j].at) }
 func (s schedule) Swap(i, j int) {

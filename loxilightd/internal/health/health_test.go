@@ -18,7 +18,7 @@ var (
 	b2 = netip.MustParseAddrPort("[2001:db8::4]:8081")
 )
 
-// world is a set of backends, each of which works or not, and a record of their probes.
+// world is a set of backends, each working or not, and a record of their probes.
 type world struct {
 	mu      sync.Mutex
 	dead    map[netip.AddrPort]bool
@@ -109,14 +109,14 @@ func TestBackendsComeAndGo(t *testing.T) {
 		c.Set("web", check, []netip.AddrPort{b1}, nil)
 		time.Sleep(time.Second)
 		w.wantReports(t, "web 10.0.1.2:8080 unhealthy dead")
-		// Another backend is added: the result of the first one stays.
+		// After a second backend is added, the result of the first one stays.
 		c.Set("web", check, []netip.AddrPort{b1, b2}, nil)
 		if r := c.Result("web", b1); r.State != Unhealthy {
 			t.Errorf("the known result is forgotten: %+v", r)
 		}
 		time.Sleep(time.Second)
 		w.wantReports(t, "web [2001:db8::4]:8081 healthy ")
-		// The check changes: the backend is probed at once with the new one.
+		// After the check changes, the backend is immediately probed with the new check.
 		quick := check
 		quick.Interval, quick.Healthy = time.Second, 1
 		w.set(func() { w.dead[b1] = false })
@@ -160,8 +160,8 @@ func TestWaitKnown(t *testing.T) {
 	})
 }
 
-// TestLeftOutOfUse: a backend that was out of use before is Unhealthy at once, and its first answer
-// is enough to make it Healthy.
+// TestLeftOutOfUse: a backend that was out of use before is immediately Unhealthy, and its first
+// answer is enough to make it Healthy.
 func TestLeftOutOfUse(t *testing.T) {
 	run(t, func(t *testing.T, c *Checker, w *world) {
 		w.mute[b1], w.dead[b2] = true, true

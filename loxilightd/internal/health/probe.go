@@ -39,7 +39,7 @@ func probe(ctx context.Context, c *Check, backend netip.AddrPort) error {
 }
 
 // plain shortens an error that contains local sockets and addresses, so that the same fault always
-// has the same message.
+// leads to the same message.
 func plain(ctx context.Context, c *Check, err error) error {
 	errno, isErrno := errors.AsType[syscall.Errno](err)
 	timeout, isTimed := errors.AsType[net.Error](err)
@@ -49,7 +49,7 @@ func plain(ctx context.Context, c *Check, err error) error {
 	case isErrno && ctx.Err() == nil:
 		return fmt.Errorf("%s: %w", c.Type, errno)
 	case ctx.Err() != nil, isTimed && timeout.Timeout():
-		// Sockets have the deadline of ctx and may reach it before the timer of ctx fires.
+		// Sockets have the same deadline as ctx and may reach it before the timer of ctx fires.
 		return fmt.Errorf("%s: no answer in %s", c.Type, c.Timeout)
 	}
 	return fmt.Errorf("%s: %w", c.Type, err)
@@ -63,15 +63,15 @@ func probeTCP(ctx context.Context, to netip.AddrPort) error {
 	return conn.Close()
 }
 
-// httpClient makes one connection for each request: a kept connection would not show whether new
-// ones are accepted.
+// httpClient makes one connection for each request: a reused connection would not show whether new
+// connections are accepted.
 var httpClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Transport: &http.Transport{
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: 64 << 10,
 		// Backends are probed by address, for which certificates are rarely issued. The probe
-		// checks whether they serve, not their identity.
+		// checks whether backends serve requests, not their identity.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	},
 }
@@ -86,7 +86,7 @@ func probeHTTP(ctx context.Context, scheme, path string, to netip.AddrPort) erro
 	if err != nil {
 		return err
 	}
-	_ = resp.Body.Close() // only the status counts
+	_ = resp.Body.Close() // only the status code matters
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
 		return fmt.Errorf("answered with %s", resp.Status)
 	}
@@ -128,7 +128,7 @@ func probePing(ctx context.Context, to netip.Addr) error {
 	binary.BigEndian.PutUint16(msg[6:], uint16(pingSequence.Add(1)))
 	msg = binary.BigEndian.AppendUint64(msg, uint64(time.Now().UnixNano()))
 	msg = append(msg, "loxiligh"...)
-	if to.Is4() { // for ICMPv6 the kernel computes it
+	if to.Is4() { // for ICMPv6, the kernel computes the checksum
 		binary.BigEndian.PutUint16(msg[2:], checksum(msg))
 	}
 	if _, err := conn.Write(msg); err != nil {

@@ -95,14 +95,14 @@ func TestPing(t *testing.T) {
 	wantProbe(t, c, netip.MustParseAddrPort("[fe80::5]:80"), "ping: ")
 }
 
-// TestSameTimeout: a probe that times out has the same message whether the socket or the context
+// TestSameTimeout: a probe that times out gives the same message whether the socket or the context
 // reaches the deadline first.
 func TestSameTimeout(t *testing.T) {
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close() // only read: nothing can be lost
+	defer silent.Close() // the connection was only read, so nothing can be lost
 	if err := silent.SetDeadline(time.Unix(1, 0)); err != nil {
 		t.Fatal(err)
 	}

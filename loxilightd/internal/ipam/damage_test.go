@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// TestDamage: the store starts despite any kind of damage. It has the readable leases and the
+// TestDamage: the store starts despite any kind of damage. It contains the readable leases and the
 // leases from other sources, and assigns no address twice.
 func TestDamage(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24", "2001:db8:7::/64")
@@ -48,7 +48,7 @@ func TestDamage(t *testing.T) {
 	flipped[len(lines[0])+len(lines[1])+40] ^= 4
 	for name, c := range map[string]struct {
 		content string
-		least   int // leases that can be read
+		least   int // minimum number of leases that can be read
 	}{
 		"empty":       {"", 0},
 		"zeros":       {strings.Repeat("\x00", 4096), 0},
@@ -80,7 +80,7 @@ func TestDamage(t *testing.T) {
 			if err := os.Rename(aside[0], r.o.Path); err != nil {
 				t.Fatal(err)
 			}
-			// With leases from other sources.
+			// This time, there are leases from other sources.
 			r.o.Live = func() []Lease { return all }
 			r.reopen()
 			r.noneTwice()
@@ -139,7 +139,7 @@ func TestDamage(t *testing.T) {
 		}
 		r.Store = nil
 	}
-	r.now = r.now.Add(time.Second) // files that are set aside have different names
+	r.now = r.now.Add(time.Second) // so that files that are set aside have different names
 	if err := os.Remove(r.o.Path); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func (r *rig) noneTwice() {
 	}
 }
 
-// TestAgainstModel runs random operations, with restarts and changes of the clock, and compares the
+// TestAgainstModel runs random operations, with restarts and clock changes, and compares the
 // results with a simple model in memory.
 func TestAgainstModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -320,7 +320,7 @@ func churn(path string) error {
 	return <-failed
 }
 
-// TestCutOff: a process that is killed while it writes leaves an incomplete line at the end, whose
+// TestCutOff: a process that is killed while it is writing leaves an incomplete last line, whose
 // request was not answered. This is not damage: the lines before it are valid.
 func TestCutOff(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24")
@@ -333,7 +333,7 @@ func TestCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := bytes.LastIndexByte(good[:len(good)-1], '\n') + 1 // of the line about b
+	before := bytes.LastIndexByte(good[:len(good)-1], '\n') + 1 // start of the line about b
 	for length := before; length < len(good); length++ {
 		if err := os.WriteFile(r.o.Path, good[:length], 0o600); err != nil {
 			t.Fatal(err)
@@ -352,8 +352,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestKilled repeatedly kills a process that assigns addresses: acknowledged leases exist
-// afterwards, and no address has two owners.
+// TestKilled repeatedly kills a process that assigns addresses: afterwards, all acknowledged leases
+// exist, and no address has two owners.
 func TestKilled(t *testing.T) {
 	r := newRig(t, "10.7.0.0/20")
 	if err := r.Close(); err != nil {
@@ -372,7 +372,7 @@ func TestKilled(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Names whose last answer was a lease, without a request after it.
+		// These are the names whose last answer was a lease and for which no request followed.
 		sure := map[string]string{}
 		lines, stop := bufio.NewScanner(out), 50+rand.IntN(400)
 		for n := 0; lines.Scan(); n++ {

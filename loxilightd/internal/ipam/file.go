@@ -22,13 +22,13 @@ import (
 // format is the version of the file format.
 const format = 1
 
-// record is one line of the file, with one change. A line is the CRC32C of the rest, a space, and
-// the record as JSON.
+// record is one line in the file, which contains one change. A line consists of the CRC32C of the
+// rest, a space, and the record as JSON.
 type record struct {
-	Format int            `json:"format,omitempty"` // of the first line
+	Format int            `json:"format,omitempty"` // only in the first line
 	Lease  *Lease         `json:"lease,omitempty"`  // the owner has this lease from now on
 	Picked []netip.Prefix `json:"picked,omitempty"` // addresses that were chosen, not requested
-	Free   *freed         `json:"free,omitempty"`   // the owner has no address from now on
+	Free   *freed         `json:"free,omitempty"`   // the owner has no addresses from now on
 	Rest   *rested        `json:"rest,omitempty"`
 	Next   *turn          `json:"next,omitempty"`
 }
@@ -59,7 +59,7 @@ func (r record) append(text []byte) []byte {
 	return fmt.Appendf(text, "%08x %s\n", crc32.Checksum(b, castagnoli), b)
 }
 
-// parse parses one line; false: the line is damaged.
+// parse parses one line; ok is false if the line is damaged.
 func parse(line []byte) (r record, ok bool) {
 	sum, text, found := bytes.Cut(line, []byte(" "))
 	want, err := strconv.ParseUint(string(sum), 16, 32)
@@ -74,11 +74,11 @@ type file struct {
 	path   string // empty: leases are not stored
 	f      *os.File
 	size   int  // in bytes
-	broken bool // the content at its end is unknown
+	broken bool // the content at the end of the file is unknown
 }
 
-// wantsRewrite reports whether the file must be rewritten: it is much longer than necessary for
-// so many entries, or broken.
+// wantsRewrite reports whether the file must be rewritten: it is much longer than that number of
+// entries requires, or it is broken.
 func (f *file) wantsRewrite(entries int) bool {
 	return f.broken || f.size > 1<<16+1024*entries
 }
@@ -100,8 +100,8 @@ func (f *file) append(text []byte) error {
 	return nil
 }
 
-// begin continues with the existing file if it has the same lines as text, in any order; otherwise
-// it rewrites the file.
+// begin continues to use the existing file if it has the same lines as text, in any order;
+// otherwise it rewrites the file.
 func (f *file) begin(text []byte) error {
 	if f.path == "" {
 		return nil
@@ -149,7 +149,7 @@ func (f *file) rewrite(text []byte) error {
 		return fmt.Errorf("store leases: %w", err)
 	}
 	if f.f != nil {
-		_ = f.f.Close() // its content is durable or discarded
+		_ = f.f.Close() // the file's content is durable or discarded
 	}
 	f.f, f.size, f.broken = fresh, len(text), false
 	return nil
@@ -207,7 +207,7 @@ func (s *Store) load() {
 }
 
 // replay applies the records of a file, and returns a description of its damage; empty: no damage.
-// An incomplete last line is no damage: it was being written when the daemon was killed, and its
+// An incomplete last line is not damage: it was being written when the daemon was killed, and its
 // request was not answered.
 func (s *Store) replay(content []byte) (why string) {
 	bad, first := 0, true

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam assigns addresses to the pods of the node, from the subnets of its pod networks,
-// and stores the owners on disk. It neither configures addresses nor observes pods: callers
-// release leases.
+// Package ipam assigns addresses from the subnets of the node's pod networks to pods, and stores
+// the owners on disk. It neither configures addresses nor observes pods: callers release leases.
 package ipam
 
 import (
@@ -17,19 +16,20 @@ import (
 	"time"
 )
 
-// Rest is how long a released address is not assigned again, unless no other is free or it is
-// requested: other hosts may still send to its previous owner.
+// Rest is how long a released address is not assigned again, unless it is requested or no other
+// address is free: other hosts may still be sending to its previous owner.
 const Rest = 30 * time.Second
 
-// Errors of [Store.Allocate]. Any other error is an I/O error; then no address was assigned.
+// Errors of [Store.Allocate]. Any other error is an I/O error, in which case no address was
+// assigned.
 var (
-	ErrNetwork = errors.New("no such pod network") // or it has no subnet
+	ErrNetwork = errors.New("no such pod network") // or the pod network has no subnet
 	ErrAddress = errors.New("not an address for pods")
 	ErrTaken   = errors.New("taken")
 	ErrFull    = errors.New("no address is left")
 )
 
-// Owner is the owner of a lease: an interface of a container.
+// Owner is the owner of a lease: a container's interface.
 type Owner struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
@@ -42,12 +42,12 @@ func (o Owner) compare(p Owner) int {
 	return cmp.Or(strings.Compare(o.ContainerID, p.ContainerID), strings.Compare(o.IfName, p.IfName))
 }
 
-// Request requests addresses: one of each subnet of the network.
+// Request requests addresses: one from each of the network's subnets.
 type Request struct {
 	Network string // name of the PodNetwork
 	Owner   Owner
-	// Addresses are required addresses. In a subnet that contains none of them, a free address is
-	// chosen.
+	// Addresses are the addresses that the owner must get. In a subnet that contains none of them,
+	// a free address is chosen.
 	Addresses []netip.Addr
 	Netns     string // path of the network namespace; empty: unknown
 	Pod       string // namespace/name; empty: unknown
@@ -60,7 +60,7 @@ type Lease struct {
 	Addresses []netip.Prefix `json:"addresses"` // each with the prefix length of its subnet
 	Netns     string         `json:"netns,omitempty"`
 	Pod       string         `json:"pod,omitempty"`
-	Boot      string         `json:"boot,omitempty"` // boot id of the machine when it was assigned
+	Boot      string         `json:"boot,omitempty"` // the machine's boot id when the lease was assigned
 	Since     time.Time      `json:"since"`
 }
 
@@ -81,19 +81,20 @@ type Pool struct {
 
 // Options are the parameters of a [Store].
 type Options struct {
-	// Path is the file with the leases; empty: they are not stored.
+	// Path is the file with the leases; empty: the leases are not stored.
 	Path string
-	// Networks returns the subnets of all desired pod networks. They do not overlap. It must not
-	// call the Store.
+	// Networks returns the subnets of all desired pod networks. The subnets do not overlap. The
+	// function must not call the Store.
 	Networks func() map[string][]netip.Prefix
-	// Live returns leases that other sources report as in use. Leases that the file lacks are added
-	// at the start. Nil: no other source.
+	// Live returns leases that other sources report as in use. Leases that are missing from the
+	// file are added at startup. Nil: no other source.
 	Live func() []Lease
-	// Used returns the user of an address that is in use without a lease; nil: there is no such
-	// address. It must not call the Store.
+	// Used returns who uses an address that is in use without a lease. The function must not call
+	// the Store. Nil: no address is in use without a lease.
 	Used func(netip.Addr) (who string, used bool)
-	// Elsewhere reports whether a pod of another node has an address. Such an address is assigned
-	// only on request; nil: there is no such address. It must not call the Store.
+	// Elsewhere reports whether a pod on another node has an address. Such an address is assigned
+	// only on request. The function must not call the Store. Nil: no pod on another node has an
+	// address.
 	Elsewhere func(netip.Addr) bool
 	Log       *slog.Logger
 
@@ -124,10 +125,10 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// Boot returns the boot id of new leases.
+// Boot returns the boot id for new leases.
 func (s *Store) Boot() string { return s.opts.Boot }
 
-// Gone returns why the owner of a lease cannot exist any more; empty: it may exist.
+// Gone returns why the owner of a lease can no longer exist; empty: it may exist.
 func (s *Store) Gone(l Lease) string {
 	if l.Boot != "" && l.Boot != s.opts.Boot {
 		return "the machine was booted since"
@@ -141,7 +142,7 @@ func (s *Store) Gone(l Lease) string {
 	return ""
 }
 
-// Leases returns all leases, by network and owner.
+// Leases returns all leases, ordered by network and owner.
 func (s *Store) Leases() []Lease {
 	s.mu.Lock()
 	list := make([]Lease, 0, len(s.leases))
@@ -165,7 +166,7 @@ func (s *Store) Lease(o Owner) (Lease, bool) {
 	return Lease{}, false
 }
 
-// Pools returns the usage of the subnets, by network and subnet.
+// Pools returns the usage of the subnets, ordered by network and subnet.
 func (s *Store) Pools() []Pool {
 	var list []Pool
 	for name, subnets := range s.opts.Networks() {
@@ -189,8 +190,8 @@ func (s *Store) Pools() []Pool {
 }
 
 // Allocate assigns addresses to an owner, and returns when the assignment is durable. An owner that
-// already has addresses of the network receives the same ones again if they fit the request. After
-// an error of ctx the assignment may exist: Release it.
+// already has addresses in the network receives the same addresses again if they fit the request.
+// After an error from ctx, the assignment may exist, and must be released with Release.
 func (s *Store) Allocate(ctx context.Context, r Request) (Lease, error) {
 	subnets := s.opts.Networks()[r.Network]
 	if err := s.begin(ctx); err != nil {
@@ -209,7 +210,7 @@ func (s *Store) Allocate(ctx context.Context, r Request) (Lease, error) {
 }
 
 // Release releases the addresses of an owner, and returns when the release is durable. Releasing an
-// owner without addresses is no error.
+// owner that has no addresses is not an error.
 func (s *Store) Release(ctx context.Context, o Owner) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -220,8 +221,8 @@ func (s *Store) Release(ctx context.Context, o Owner) error {
 	return s.commit(ctx)
 }
 
-// Keep releases the leases of a network for which keep returns false, and returns them. keep must
-// not call the Store.
+// Keep releases the leases in a network for which the function keep returns false, and returns the
+// released leases. keep must not call the Store.
 func (s *Store) Keep(ctx context.Context, network string, keep func(Lease) bool) ([]Lease, error) {
 	var gone []Lease
 	if err := s.begin(ctx); err != nil {
@@ -240,7 +241,7 @@ func (s *Store) Keep(ctx context.Context, network string, keep func(Lease) bool)
 	return gone, nil
 }
 
-// Problem describes a past or present fault of the file; empty: no fault.
+// Problem describes a past or present fault in the file; empty: no fault.
 func (s *Store) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +256,7 @@ func (s *Store) Problem() string {
 	}
 }
 
-// Close waits until all pending operations are done.
+// Close waits until all pending operations have completed.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -95,11 +95,11 @@ func TestBothFamilies(t *testing.T) {
 	r := newRig(t, "10.7.1.0/28", "2001:db8:7::/64")
 	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]")
 	r.want("b", "[10.7.1.4/28 2001:db8:7::4/64]")
-	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]") // requested again
+	r.want("a", "[10.7.1.3/28 2001:db8:7::3/64]") // requesting again returns the same addresses
 	r.release("a")
 	r.release("a")
 	r.release("unknown")
-	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // the next address in turn, not the released one
+	r.want("c", "[10.7.1.5/28 2001:db8:7::5/64]") // the next address in sequence, not the released address
 	r.reopen()
 	r.want("b", "[10.7.1.4/28 2001:db8:7::4/64]")
 	r.want("d", "[10.7.1.6/28 2001:db8:7::6/64]")
@@ -119,7 +119,7 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
-// TestWholeSubnet: all addresses but the reserved ones are assigned, once.
+// TestWholeSubnet: all addresses but the reserved ones are assigned, each of them once.
 func TestWholeSubnet(t *testing.T) {
 	for subnet, want := range map[string][2]string{
 		"10.9.8.64/29":     {"10.9.8.67", "10.9.8.70"},
@@ -166,7 +166,7 @@ func TestWholeSubnet(t *testing.T) {
 }
 
 func TestRest(t *testing.T) {
-	r := newRig(t, "10.7.1.0/29") // 3 to 6
+	r := newRig(t, "10.7.1.0/29") // addresses 3 to 6
 	r.want("a", "[10.7.1.3/29]")
 	r.want("b", "[10.7.1.4/29]")
 	r.want("c", "[10.7.1.5/29]")
@@ -174,7 +174,7 @@ func TestRest(t *testing.T) {
 	r.now = r.now.Add(time.Second)
 	r.release("a")
 	r.want("d", "[10.7.1.6/29]")
-	// Only resting addresses are left: the longest-resting address is assigned.
+	// Only resting addresses are left: the one that has rested longest is assigned.
 	r.reopen()
 	r.want("e", "[10.7.1.4/29]")
 	r.release("e")
@@ -196,7 +196,7 @@ func TestRest(t *testing.T) {
 func TestAskedFor(t *testing.T) {
 	r := newRig(t, "10.7.1.0/24", "2001:db8:7::/64")
 	r.want("a", "[10.7.1.77/24 2001:db8:7::3/64]", "10.7.1.77")
-	r.want("b", "[10.7.1.3/24 2001:db8:7::4/64]") // a requested address does not advance the turn
+	r.want("b", "[10.7.1.3/24 2001:db8:7::4/64]") // a requested address does not advance the sequence
 	r.want("a", "[10.7.1.77/24 2001:db8:7::3/64]", "10.7.1.77")
 	r.refused("c", ErrTaken, "10.7.1.77")
 	r.refused("c", ErrTaken, "2001:db8:7::9", "10.7.1.3")
@@ -207,10 +207,10 @@ func TestAskedFor(t *testing.T) {
 	if _, ok := r.Lease(owner("c")); ok {
 		t.Error("a refused request left a lease")
 	}
-	// A pod that moves to another container keeps its address without a rest.
+	// A pod that moves to a new container keeps its address, which need not rest.
 	r.release("a")
 	r.want("c", "[10.7.1.77/24 2001:db8:7::9/64]", "2001:db8:7::9", "10.7.1.77")
-	// Another address for the same owner is a new lease.
+	// A different address for the same owner is a new lease.
 	r.want("c", "[10.7.1.78/24 2001:db8:7::5/64]", "10.7.1.78")
 	r.want("d", "[10.7.1.4/24 2001:db8:7::9/64]", "2001:db8:7::9")
 }
@@ -273,7 +273,7 @@ func TestGone(t *testing.T) {
 	if l, _ = r.Lease(owner("a")); r.Gone(l) != "the machine was booted since" {
 		t.Errorf("after a boot: %q", r.Gone(l))
 	}
-	// An owner that requests again counts as existing again.
+	// An owner that makes another request counts as existing again.
 	q.Netns = ""
 	if l, err = r.Allocate(context.Background(), q); err != nil || r.Gone(l) != "" || l.Boot != "boot-2" {
 		t.Errorf("asked again: %v, %+v", err, l)
@@ -284,7 +284,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: two hundred concurrent pods get their addresses soon, with few writes.
+// TestManyAtOnce: two hundred concurrent pods get their addresses quickly, with few writes.
 func TestManyAtOnce(t *testing.T) {
 	r := newRig(t, "10.64.0.0/16", "2001:db8:7::/64")
 	begin := time.Now()
@@ -319,11 +319,11 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestDiskFull: an assignment that cannot be made durable fails, and succeeds later.
+// TestDiskFull: an assignment that cannot be made durable fails, but succeeds later.
 func TestDiskFull(t *testing.T) {
 	r := newRig(t, "10.7.1.0/29")
 	r.want("a", "[10.7.1.3/29]")
-	// A folder of that name prevents the creation of the file.
+	// A directory with that name prevents the creation of the file.
 	if err := errors.Join(r.file.f.Close(), os.Mkdir(r.o.Path+".new", 0o700)); err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Reserved is the number of addresses at the beginning of a subnet that are not for pods: the
-// subnet's own address (in IPv6 the Subnet-Router anycast address), [Gateway] and [Host].
+// Reserved is the number of addresses at the beginning of a subnet that pods cannot get: the
+// subnet's own address (in IPv6, the Subnet-Router anycast address), [Gateway] and [Host].
 const Reserved = 3
 
 // Gateway returns the switch's address in a subnet.
@@ -20,8 +20,8 @@ func Gateway(subnet netip.Prefix) netip.Addr { return subnet.Masked().Addr().Nex
 // Host returns the node's own address in a subnet.
 func Host(subnet netip.Prefix) netip.Addr { return Gateway(subnet).Next() }
 
-// bounds returns the first and the last address of a subnet for pods; false: the subnet is too
-// small.
+// bounds returns the first and the last address in a subnet that pods can get; ok is false if the
+// subnet is too small.
 func bounds(subnet netip.Prefix) (first, last netip.Addr, ok bool) {
 	if subnet.Addr().BitLen()-subnet.Bits() < 2 {
 		return first, last, false
@@ -38,11 +38,11 @@ func bounds(subnet netip.Prefix) (first, last netip.Addr, ok bool) {
 	return first, last, !last.Less(first)
 }
 
-// mostSize is reported as the size of larger subnets: the largest number that JSON decoders
+// mostSize is what is reported as the size of larger subnets: the largest number that JSON decoders
 // represent exactly.
 const mostSize = 1 << 53
 
-// size returns how many addresses for pods a subnet has, at most mostSize.
+// size returns how many addresses in a subnet pods can get, at most mostSize.
 func size(subnet netip.Prefix) uint64 {
 	first, last, ok := bounds(subnet)
 	if !ok {
@@ -55,13 +55,13 @@ func size(subnet netip.Prefix) uint64 {
 	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:])+1, mostSize)
 }
 
-// resting is a released address that is not assigned again for a while.
+// resting is a released address that is not assigned again for the time [Rest].
 type resting struct {
 	addr  netip.Addr
 	since time.Time
 }
 
-// allocate creates the requested lease, and adds it to the batch. s.mu is held.
+// allocate creates the requested lease, and adds it to the batch. The caller holds s.mu.
 func (s *Store) allocate(r *Request, subnets []netip.Prefix) (*Lease, error) {
 	if len(subnets) == 0 {
 		return nil, fmt.Errorf("PodNetwork/%s: %w with a subnet on this node: apply one, or name another", r.Network, ErrNetwork)
@@ -88,7 +88,7 @@ func (s *Store) allocate(r *Request, subnets []netip.Prefix) (*Lease, error) {
 	return l, nil
 }
 
-// again returns the owner's existing lease, updated from the request.
+// again returns the owner's existing lease, updated with data from the request.
 func (s *Store) again(old *Lease, r *Request) *Lease {
 	if old.Netns == r.Netns && old.Pod == r.Pod && old.Boot == s.opts.Boot {
 		return old
@@ -100,8 +100,8 @@ func (s *Store) again(old *Lease, r *Request) *Lease {
 	return &l
 }
 
-// fits reports whether a lease has exactly one address of each subnet, including the requested
-// ones.
+// fits reports whether a lease has exactly one address in each subnet, including the requested
+// addresses.
 func fits(l *Lease, subnets []netip.Prefix, asked []netip.Addr) bool {
 	for _, subnet := range subnets {
 		has := func(p netip.Prefix) bool { return p.Bits() == subnet.Bits() && subnet.Contains(p.Addr()) }
@@ -122,8 +122,8 @@ func fits(l *Lease, subnets []netip.Prefix, asked []netip.Addr) bool {
 	return true
 }
 
-// choose returns the addresses for a request, one of each subnet, and those of them that were
-// picked because none was requested; or an error.
+// choose returns one address in each subnet for a request, and in picked the addresses that it
+// picked because none was requested; or it returns an error.
 func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, picked []netip.Prefix, err error) {
 	served := make([]bool, len(subnets))
 	for i, a := range r.Addresses {
@@ -163,7 +163,7 @@ func (s *Store) choose(r *Request, subnets []netip.Prefix, old *Lease) (list, pi
 	return list, picked, nil
 }
 
-// name returns the name of an owner for messages.
+// name returns the name of an owner for use in messages.
 func (s *Store) name(o Owner) string {
 	if l := s.leases[o]; l != nil && l.Pod != "" {
 		return "pod " + l.Pod + " (" + o.String() + ")"
@@ -171,8 +171,8 @@ func (s *Store) name(o Owner) string {
 	return o.String()
 }
 
-// pick returns the next free address in turn that has rested, or else the address that has rested
-// longest.
+// pick returns the next free address in sequence that has rested, or else the address that has
+// rested longest.
 func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	first, last, ok := bounds(subnet)
 	if !ok {
@@ -182,8 +182,8 @@ func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	if !at.IsValid() || at.Less(first) || last.Less(at) {
 		at = first
 	}
-	// One of this many consecutive addresses is free, unless the subnet is smaller. Addresses in
-	// use without a lease come in addition.
+	// Among this many consecutive addresses, at least one is free, unless the subnet is smaller.
+	// Addresses that are in use without a lease are skipped in addition.
 	begin := at
 	for left := len(s.taken) + len(s.rests) + 1; left > 0; left-- {
 		_, isTaken := s.taken[at]
@@ -211,7 +211,7 @@ func (s *Store) pick(subnet netip.Prefix) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// wake makes addresses that have rested long enough available.
+// wake makes addresses available that have rested long enough.
 func (s *Store) wake() {
 	now := s.opts.Now()
 	for len(s.queue) > 0 {
@@ -227,7 +227,7 @@ func (s *Store) wake() {
 }
 
 // grant assigns the addresses of a lease to its owner. After a partial loss of the file, one of the
-// addresses may have another owner, which loses its lease.
+// addresses may have a different owner, which then loses its lease.
 func (s *Store) grant(l *Lease) {
 	for _, p := range l.Addresses {
 		if holder, ok := s.taken[p.Addr()]; ok && holder != l.Owner {
@@ -246,7 +246,7 @@ func (s *Store) advance(picked []netip.Prefix) {
 	}
 }
 
-// drop releases the addresses of a lease; they are free at once.
+// drop releases the addresses of a lease; the addresses are free immediately.
 func (s *Store) drop(l *Lease) {
 	for _, p := range l.Addresses {
 		delete(s.taken, p.Addr())
@@ -254,14 +254,14 @@ func (s *Store) drop(l *Lease) {
 	delete(s.leases, l.Owner)
 }
 
-// release releases a lease, and adds the release to the batch. s.mu is held.
+// release releases a lease, and adds the release to the batch. The caller holds s.mu.
 func (s *Store) release(l *Lease) {
 	now := s.opts.Now()
 	s.retire(l, now)
 	s.note(record{Free: &freed{Owner: l.Owner, At: now}}, func() { s.grant(l) })
 }
 
-// retire releases the addresses of a lease; they rest first.
+// retire releases the addresses of a lease; the addresses rest before they are free.
 func (s *Store) retire(l *Lease, since time.Time) {
 	s.drop(l)
 	for _, p := range l.Addresses {

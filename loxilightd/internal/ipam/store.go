@@ -11,33 +11,33 @@ import (
 	"time"
 )
 
-// errClosed is the error of a Store after Close.
+// errClosed is the error that a Store returns after Close.
 var errClosed = errors.New("ipam: closed")
 
 // Store contains the leases. Its methods are safe for concurrent use.
 type Store struct {
 	opts    Options
 	file    *file
-	problem string // with the file that Open found
+	problem string // problem with the file that Open found
 
 	mu     sync.Mutex
 	leases map[Owner]*Lease
 	taken  map[netip.Addr]Owner
 	rests  map[netip.Addr]time.Time    // start of the rest
-	queue  []resting                   // the entries of rests, oldest first, and outdated ones
+	queue  []resting                   // the entries of rests, oldest first, and outdated entries
 	next   map[netip.Prefix]netip.Addr // next candidate, by subnet
 
 	pending  *batch // content of the next write
 	flushing bool   // a write is in progress
 	flushes  sync.WaitGroup
 	closed   bool
-	failure  error // of the last write
+	failure  error // error of the last write
 }
 
-// batch contains changes that are made durable together; their callers are answered after that.
+// batch contains changes that are made durable together; the callers are answered afterwards.
 type batch struct {
 	text []byte
-	undo []func() // rolls the changes back, last first
+	undo []func() // roll the changes back; the last one is called first
 	done chan struct{}
 	err  error // set before done is closed
 }
@@ -62,7 +62,7 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// adopt adds leases that are in use but not in the file.
+// adopt adds leases that are in use but missing from the file.
 func (s *Store) adopt() {
 	if s.opts.Live == nil {
 		return
@@ -87,8 +87,8 @@ func (s *Store) anyTaken(l *Lease) bool {
 	return false
 }
 
-// note adds a record to the next write, and the function that rolls it back if the write fails.
-// s.mu is held.
+// note adds a record to the next write, together with the function that rolls the change back if
+// the write fails. The caller holds s.mu.
 func (s *Store) note(r record, undo func()) {
 	s.pending.text = r.append(s.pending.text)
 	s.pending.undo = append(s.pending.undo, undo)
@@ -108,8 +108,8 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// commit returns when all noted records are durable or rolled back. It unlocks s.mu, which is
-// held.
+// commit returns when all noted records are durable or rolled back. The caller holds s.mu, and
+// commit unlocks it.
 func (s *Store) commit(ctx context.Context) error {
 	b := s.pending
 	switch {
@@ -133,7 +133,7 @@ func (s *Store) commit(ctx context.Context) error {
 	}
 }
 
-// flush writes batches until none is left.
+// flush writes batches until no batch is left.
 func (s *Store) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Store) flush() {
 		err := write()
 		s.mu.Lock()
 		if s.failure = err; err != nil {
-			// Later decisions may depend on the ones that are rolled back.
+			// Later decisions may depend on the decisions that are rolled back.
 			s.fail(s.pending, err)
 			s.pending = newBatch()
 			s.fail(b, err)

@@ -31,7 +31,7 @@ func TestUsedWithoutLease(t *testing.T) {
 		t.Errorf("asked for a used address: %v", err)
 	}
 	given := map[netip.Addr]string{}
-	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // 12 minus 4 in use
+	for _, id := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // 12 addresses minus 4 in use
 		l, err := give(id)
 		if err != nil {
 			t.Fatalf("%s: %v", id, err)
@@ -55,7 +55,7 @@ func TestUsedWithoutLease(t *testing.T) {
 
 // TestElsewhere: an address of a pod on another node is assigned only on request.
 func TestElsewhere(t *testing.T) {
-	r := newRig(t, "10.7.1.0/29") // 3 to 6
+	r := newRig(t, "10.7.1.0/29") // addresses 3 to 6
 	r.o.Elsewhere = func(a netip.Addr) bool { return a == netip.MustParseAddr("10.7.1.4") }
 	r.reopen()
 	r.want("a", "[10.7.1.3/29]")
@@ -64,7 +64,7 @@ func TestElsewhere(t *testing.T) {
 	r.refused("d", ErrFull)
 	r.want("d", "[10.7.1.4/29]", "10.7.1.4")
 	r.release("d")
-	r.refused("e", ErrFull) // it is not assigned after the release either
+	r.refused("e", ErrFull) // the address is not assigned after the release either
 	r.release("a")
 	r.want("e", "[10.7.1.3/29]")
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxArrivals limits the number of arrivals for which the route to an address is looked up.
+// maxArrivals limits the number of arriving packets for which the route to an address is looked up.
 const maxArrivals = 8
 
-// hasRules reports whether routing rules may select the routes of packets of a family.
+// hasRules reports whether routing rules may select the routes for packets of an address family.
 func (w *world) hasRules(netns, family int) bool {
 	return [2]bool{w.forwarding[netns].Rules4, w.forwarding[netns].Rules6}[family]
 }
 
-// arrivals returns examples of packets that the host forwards, for each selected device on which
-// packets of other hosts arrive. The list is empty unless routing rules may distinguish them.
+// arrivals returns examples of packets that the host forwards, for each selected device that
+// receives packets from other hosts. The list is empty unless routing rules may distinguish such
+// packets.
 func (w *world) arrivals(family int, selected func(device string) bool) (list []datapath.Arrival) {
 	if !w.hasRules(0, family) {
 		return nil
@@ -46,7 +47,7 @@ func (w *world) arrivals(family int, selected func(device string) bool) (list []
 // otherIn returns the lowest address in the network of p that may belong to another host.
 func otherIn(p netip.Prefix) netip.Addr {
 	a := p.Masked().Addr()
-	if p.Addr().BitLen()-p.Bits() > 1 { // else there is no network address
+	if p.Addr().BitLen()-p.Bits() > 1 { // otherwise, there is no network address
 		a = a.Next()
 	}
 	if a == p.Addr() {
@@ -55,7 +56,7 @@ func otherIn(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// arrivalsOf is like arrivals, for the packets of a match.
+// arrivalsOf is like arrivals, but for the packets that match m.
 func (w *world) arrivalsOf(m *datapath.Match, family int) (list []datapath.Arrival) {
 	selected := func(device string) bool { return len(m.In) == 0 || slices.Contains(m.In, device) }
 	if len(m.Source) == 0 {
@@ -76,9 +77,9 @@ func (w *world) arrivalsOf(m *datapath.Match, family int) (list []datapath.Arriv
 	return list
 }
 
-// forwardedTo returns the next hop of packets to an address, and a message if only some of the
-// packets reach it. Without arrivals, the packets are those that the node itself sends. A zero next
-// hop means that the address belongs to the node, or that nothing is known.
+// forwardedTo returns the next hop for packets to an address, and a message if only some of the
+// packets reach that address. Without arrivals, the packets are those that the node itself sends. A
+// zero next hop means that the address belongs to the node, or that nothing is known.
 func (w *world) forwardedTo(addr netip.Addr, inSwitch bool, arrivals []datapath.Arrival) (is datapath.HopState, partly string) {
 	own := w.ways.to(addr, inSwitch)
 	if len(arrivals) == 0 || own.Device == "" && own.Err == nil {
@@ -106,8 +107,8 @@ func (w *world) forwardedTo(addr netip.Addr, inSwitch bool, arrivals []datapath.
 	return is, ""
 }
 
-// notRouted returns a condition if routing rules select routes that drop packets to the prefix of a
-// Route.
+// notRouted returns a condition if routing rules select routes that drop packets to a Route's
+// prefix.
 func (w *world) notRouted(v *state.Route, family int, inSwitch bool) (first condition) {
 	if !w.hasRules(netnsOf(inSwitch), family) || v.Type != datapath.RouteUnicast || v.Peer != "" {
 		return condition{}
@@ -124,7 +125,7 @@ func (w *world) notRouted(v *state.Route, family int, inSwitch bool) (first cond
 		case partly != "":
 			c = condition{message: partly, ready: true, quiet: true}
 		default:
-			return condition{} // a smaller prefix may have another route
+			return condition{} // a smaller prefix may have a different route
 		}
 		if first.message == "" || c.ready {
 			first = c
@@ -133,7 +134,7 @@ func (w *world) notRouted(v *state.Route, family int, inSwitch bool) (first cond
 	return first
 }
 
-// examplesOf returns addresses of a prefix that are far from each other.
+// examplesOf returns addresses of a prefix that are far apart.
 func examplesOf(p netip.Prefix) []netip.Addr {
 	if p.Bits() == 0 {
 		return []netip.Addr{outside[familyOf(p.Addr())]}

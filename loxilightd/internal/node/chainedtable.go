@@ -11,12 +11,13 @@ import (
 )
 
 // chainedTable is a table that keeps its rows in two tables. Rows are added in the order of the
-// fields, and deleted in the reverse order.
+// fields and deleted in the reverse order.
 type chainedTable[K comparable, V any] struct {
 	first, then datapath.Table[K, V]
 }
 
-// Update implements [datapath.Table]. It updates the second table even if the first one fails.
+// Update implements [datapath.Table]. It updates the second table even if updating the first one
+// fails.
 func (c chainedTable[K, V]) Update(ctx context.Context, key K, value V) error {
 	return errors.Join(c.first.Update(ctx, key, value), c.then.Update(ctx, key, value))
 }

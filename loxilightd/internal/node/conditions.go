@@ -15,19 +15,19 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// condition is a reason why packets do not reach an object although the data plane has its row.
-// The zero value means that there is no such reason.
+// condition is a reason why packets do not reach an object although the data plane has the object's
+// row. The zero value means that there is no such reason.
 type condition struct {
 	message string // the missing part, and the command that repairs it
-	ready   bool   // the object is Ready nevertheless: message is informational
+	ready   bool   // the object is Ready nevertheless, so message is only informational
 	quiet   bool   // the condition does not affect the health of the daemon
-	untried bool   // a requirement of the object is still being set up
+	untried bool   // something that the object needs is still being set up
 }
 
 func (c *condition) isMet() bool { return c.message == "" || c.ready }
 
-// joinConditions returns one condition with all messages. It is met if all are, and quiet if all
-// are.
+// joinConditions returns one condition with all messages. It is met if all conditions in the list
+// are met, and quiet if all of them are quiet.
 func joinConditions(list []condition) condition {
 	all := condition{ready: true, quiet: true}
 	var messages []string
@@ -54,8 +54,8 @@ type conditions struct {
 	dirty chan struct{}
 
 	mu      sync.Mutex
-	world   *world                  // as last read
-	unmet   map[state.Key]condition // as of the last pass: objects with a message
+	world   *world                  // as it was last read
+	unmet   map[state.Key]condition // objects with a message, as of the last pass
 	since   map[state.Key]time.Time // when rows that depend on reachability were applied
 	updated chan struct{}           // closed and replaced after each pass
 
@@ -79,13 +79,14 @@ func (c *conditions) trigger() {
 	}
 }
 
-// readInterval is how often the node is read, to detect changes for which there is no notification.
+// readInterval is how often the node's state is read, to detect changes for which there is no
+// notification.
 const readInterval = time.Second
 
 // leastPause is the minimum time between two evaluations, so that a burst of changes costs little.
 const leastPause = 20 * time.Millisecond
 
-// run evaluates all conditions after every change of the node or of an object.
+// run evaluates all conditions after every change to the node or to an object.
 func (c *conditions) run(ctx context.Context) {
 	ticker := time.NewTicker(readInterval)
 	defer ticker.Stop()
@@ -123,7 +124,7 @@ func (c *conditions) readNode(changed bool) bool {
 	return changed || !now.equal(before)
 }
 
-// current returns the last state of the node that was read, indexed for a snapshot.
+// current returns the state of the node that was last read, indexed for a snapshot.
 func (c *conditions) current(s *state.Snapshot) *world {
 	c.mu.Lock()
 	w := c.world
@@ -181,7 +182,7 @@ func (c *conditions) of(o *state.Object, s *state.Snapshot) condition {
 }
 
 // isUnchecked reports whether the reachability of an object was read before the object's row was
-// applied, so that the reachability is unknown now.
+// applied, so that the current reachability is unknown.
 func (c *conditions) isUnchecked(o *state.Object, w *world) bool {
 	if o.Kind != state.KindRoute && o.Kind != state.KindPeer {
 		return false
@@ -245,7 +246,7 @@ func (c *conditions) pass() {
 	maps.DeleteFunc(c.reported, func(k state.Key, _ string) bool { return !seen[k] })
 }
 
-// reportRow reports the outcome of a row, combined with the condition of its object.
+// reportRow reports the result of applying a row, combined with the condition of the row's object.
 func (c *conditions) reportRow(k state.Key, s Status) {
 	if k.Kind == state.KindRoute || k.Kind == state.KindPeer {
 		c.mu.Lock()
@@ -271,12 +272,12 @@ func (c *conditions) reportRow(k state.Key, s Status) {
 	c.report(k, s, true)
 }
 
-// reportOf returns what a report of a status contains.
+// reportOf returns what a report of status s contains.
 func reportOf(s *Status) string { return s.State.String() + " " + s.Message }
 
 // report calls StatusChanged unless the last report contained the same status. If always is set, a
-// row changed, so the status is reported even if it is the same, unless it is still Pending for the
-// same reason.
+// row has changed, so the status is reported even if it is the same, unless it is still Pending for
+// the same reason.
 func (c *conditions) report(k state.Key, s Status, always bool) {
 	c.reporting.Lock()
 	defer c.reporting.Unlock()
@@ -286,7 +287,7 @@ func (c *conditions) report(k state.Key, s Status, always bool) {
 		return
 	}
 	if !always && !known && s.State == reconcile.Done {
-		c.reported[k] = is // its row has reported it
+		c.reported[k] = is // the report for its row has included this status
 		return
 	}
 	c.reported[k] = is
@@ -329,8 +330,8 @@ func (c *conditions) noted() map[state.Key]string {
 	return noted
 }
 
-// wait waits until the conditions of objects are met; it returns the objects with unmet
-// conditions.
+// wait waits until the conditions of objects are met; it returns the objects whose conditions are
+// still unmet.
 func (c *conditions) wait(ctx context.Context, keys []state.Key) (left []state.Key) {
 	for _, k := range keys {
 		if !c.waitOne(ctx, k) {
@@ -361,7 +362,8 @@ func (c *conditions) waitOne(ctx context.Context, k state.Key) bool {
 	}
 }
 
-// addressed reports whether a device has an address of a family with more than link-local scope.
+// addressed reports whether one of a device's addresses belongs to a family and has more than
+// link-local scope.
 func addressed(list []netip.Prefix, is4 bool) bool {
 	for _, a := range list {
 		if a.Addr().Is4() == is4 && !a.Addr().IsLinkLocalUnicast() {

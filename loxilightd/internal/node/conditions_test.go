@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestServiceWithoutBackends: every owner gets the message; the health is affected only for owners
-// for which a Service without backends is not normal.
+// TestServiceWithoutBackends: every owner gets the message; the health is affected only if a
+// Service without backends is not normal for its owner.
 func TestServiceWithoutBackends(t *testing.T) {
 	store := attachedStore(t)
 	n := start(t, Options{Store: store, Plane: backends.NewFake(backends.FakeOptions{})})
@@ -37,8 +37,8 @@ func TestServiceWithoutBackends(t *testing.T) {
 }
 
 // TestSilentPeer: a Peer counts as silent once several reads over some time have shown sent but no
-// received packets. This ends with the first received packet, or some time after the last sent
-// packet.
+// received packets. It stops being silent with the first received packet, or some time after the
+// last sent packet.
 func TestSilentPeer(t *testing.T) {
 	var w peerWatch
 	now := time.Unix(1000, 0)
@@ -136,8 +136,8 @@ func TestPodDevicesWithoutForwarding(t *testing.T) {
 	}
 }
 
-// TestServiceWaitsForItsFirstHealth: waiting for a new Service includes the first probe of a
-// backend.
+// TestServiceWaitsForItsFirstHealth: waiting for a new Service includes waiting for the first probe
+// of a backend.
 func TestServiceWaitsForItsFirstHealth(t *testing.T) {
 	live, err := net.Listen("tcp", "127.0.1.1:0")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // isSplit reports whether host and switch have different network namespaces.
 func (w *world) isSplit() bool { return w.n.opts.Devices.Host != "" }
 
-// attachments returns what attaches the programs to a device in one network namespace.
+// attachments returns everything that attaches the programs to a device in one network namespace.
 func (w *world) attachments(device string, netns int) (list []attachment) {
 	for _, a := range w.devices[device] {
 		if !w.isSplit() || a.inSwitch == (netns == 1) {
@@ -26,8 +26,8 @@ func (w *world) attachments(device string, netns int) (list []attachment) {
 	return list
 }
 
-// namespacesOf returns the network namespaces that have a device of that name: 0 the host's, 1 the
-// switch's.
+// namespacesOf returns the network namespaces that have a device with the given name: 0 is the
+// host's, 1 the switch's.
 func (w *world) namespacesOf(device string) (namespaces []int) {
 	for netns := range w.found {
 		if _, ok := w.found[netns][device]; ok && (netns == 0 || w.isSplit()) {
@@ -56,8 +56,8 @@ func (w *world) isCovered(device string, netns int) bool {
 	})
 }
 
-// unseen returns why packets of a device do not pass the programs. A rule matches devices by name,
-// so every device of that name must have the programs.
+// unseen returns why packets on a device do not pass through the programs. A rule matches devices
+// by name, so every device with that name must have the programs.
 func (w *world) unseen(device string, out bool) condition {
 	if of, ok := w.bridges[device]; ok && len(w.devices[device]) == 0 {
 		if out {
@@ -84,7 +84,7 @@ func (w *world) unseen(device string, out bool) condition {
 // addCommand returns the command that attaches the programs to a device.
 func (w *world) addCommand(device string, netns int) string {
 	name, more := device, ""
-	if len(w.devices[device]) > 0 { // an Interface may have the name of the device
+	if len(w.devices[device]) > 0 { // an existing Interface may have the device's name
 		name = device + [2]string{"-host", "-switch"}[netns]
 		more = " --device " + device
 	}
@@ -94,8 +94,8 @@ func (w *world) addCommand(device string, netns int) string {
 	return "run llcli interface add " + name + more
 }
 
-// notAttached returns why no attachment of a device is in force; command is the one that adds an
-// attachment.
+// notAttached returns why no attachment of a device is in force; command is the command that adds
+// an attachment.
 func (w *world) notAttached(device string, list []attachment, command string) (first condition) {
 	for i, a := range list {
 		s, ok := a.status()
@@ -121,7 +121,7 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 }
 
 // byOtherName returns the condition of a rule that names a renamed device, whose packets still
-// match rules by its former name, a.matches.
+// match rules by the device's former name, a.matches.
 func (w *world) byOtherName(device string, a *attachment) condition {
 	if device != a.matches {
 		return condition{message: fmt.Sprintf(
@@ -132,7 +132,7 @@ func (w *world) byOtherName(device string, a *attachment) condition {
 		device, a.now, w.n.ipLink(a.inSwitch), a.object)}
 }
 
-// noneAttached returns a condition if the programs are attached to no device at all.
+// noneAttached returns a condition if the programs are attached to any device.
 func (w *world) noneAttached() condition {
 	for _, list := range w.devices {
 		if is := w.notAttached("", list, ""); is.message == "" {
@@ -145,7 +145,7 @@ func (w *world) noneAttached() condition {
 	return condition{message: "no packet is seen, because no device is attached: run llcli interface add DEVICE"}
 }
 
-// ofDevices returns the first reason why packets of the devices of a rule are not seen, or else a
+// ofDevices returns the first reason why packets on a rule's devices are not seen, or else a
 // message about devices that were renamed.
 func (w *world) ofDevices(m *datapath.Match) (met condition) {
 	for _, name := range m.In {
@@ -172,12 +172,12 @@ func (w *world) ofDevices(m *datapath.Match) (met condition) {
 }
 
 // seenByPorts returns a condition if the programs are attached to a port of a device. They evaluate
-// rules with the port as the device of arrival, and not again for the device itself.
+// rules with that port as the ingress device, and not again for the device itself.
 func (w *world) seenByPorts(device string, in []string) condition {
 	for _, netns := range w.namespacesOf(device) {
 		d := w.found[netns][device]
 		if d.Kind == "vrf" {
-			continue // the programs are never attached to it
+			continue // the programs are never attached to a VRF
 		}
 		for _, port := range d.Ports {
 			if list := w.attachments(port, netns); !slices.Contains(in, port) && w.isAttached(port, netns) {
@@ -190,12 +190,12 @@ func (w *world) seenByPorts(device string, in []string) condition {
 	return condition{}
 }
 
-// someNames is the maximum number of devices that a message names.
+// someNames is the maximum number of devices that are named in a message.
 const someNames = 5
 
 // passedBy returns a message about devices that have an address but whose packets the programs do
-// not see, so that a Service, or a rule or NAT that names no device, does not apply to them. verb
-// is what the packets do: arrive on, leave by.
+// not see, so that a Service, or a rule or NAT that names no device, does not apply to those
+// packets. verb is what the packets do: "arrive on" or "leave by" a device.
 func (w *world) passedBy(verb string) condition {
 	var names, commands []string
 	for netns := range w.found {
@@ -219,8 +219,8 @@ func (w *world) passedBy(verb string) condition {
 		"does not apply to packets that %s %s, because no Interface attaches there: %s", verb, shown, commands[0])}
 }
 
-// leavesRouted returns a message if out names a port of a bridge, but not the bridge: the packets
-// that the node routes or sends leave by the bridge.
+// leavesRouted returns a message if out names a bridge port but not the bridge: packets that the
+// node routes or sends egress through the bridge.
 func (w *world) leavesRouted(out []string) condition {
 	for _, port := range out {
 		for _, netns := range w.namespacesOf(port) {
@@ -237,7 +237,7 @@ func (w *world) leavesRouted(out []string) condition {
 	return condition{}
 }
 
-// receives reports whether packets of other hosts arrive on a device: it has an address, is not a
+// receives reports whether a device receives packets from other hosts: it has an address, is not a
 // loopback, dummy or VRF device, and is not an end of the link between host and switch.
 func (w *world) receives(device string, netns int) bool {
 	d, own := w.found[netns][device], w.n.opts.Devices
@@ -249,8 +249,8 @@ func (w *world) receives(device string, netns int) bool {
 
 const arriveOn, leaveBy = "arrive on", "leave by"
 
-// verbOf returns whether packets of a rule with these hooks arrive on devices, leave by them, or
-// both.
+// verbOf returns whether a rule with these hooks applies to packets that arrive on a device, to
+// packets that leave through it, or to both.
 func verbOf(hooks datapath.FirewallHook) string {
 	switch {
 	case hooks&datapath.HookOutput == 0:
@@ -262,8 +262,8 @@ func verbOf(hooks datapath.FirewallHook) string {
 }
 
 // passSeen reports whether the programs see all forwarded packets of a rule, because they are
-// attached to all devices that it names as in, or to all that it names as out. In either case, the
-// programs know both devices of a packet.
+// attached to all ingress devices that the rule names, or to all egress devices that it names. In
+// either case, the programs know both devices of a packet.
 func (w *world) passSeen(v *state.FirewallRule) bool {
 	seen := func(devices []string, out bool) bool {
 		return len(devices) > 0 && allOf(devices, func(name string) bool {
@@ -287,7 +287,7 @@ func (w *world) ofRule(v *state.FirewallRule) condition {
 		if is.message != "" {
 			return is
 		}
-	} // else the rule works without forwarding by the kernel
+	} // otherwise, the rule works without forwarding by the kernel
 	list := []condition{devices, w.ofGroups(&v.Match), w.leavesRouted(v.Match.Out)}
 	if len(v.Match.In)+len(v.Match.Out) == 0 {
 		list = append(list, w.passedBy(verbOf(v.Hooks)))

@@ -32,8 +32,8 @@ func device(addresses ...string) datapath.Device {
 }
 
 // seenWorld is a node with the devices wan (attached, IPv4 only) and lan, the given devices of the
-// host, and the given attached devices of the switch. Host and switch are split if there are
-// devices of the switch.
+// host, and the given attached devices of the switch. Host and switch have separate namespaces if
+// any devices of the switch are given.
 func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string) *world {
 	t.Helper()
 	found := [2]map[string]datapath.Device{{
@@ -78,9 +78,9 @@ func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string
 	return w
 }
 
-// TestRulesOfDevices: the message of a rule without devices names the devices to which the rule
-// does not apply; a device that a rule names must be attached in every namespace in which it
-// exists, and the rule must use the name by which packets match.
+// TestRulesOfDevices: if a rule names no devices, its message names the devices to which the rule
+// does not apply. If a rule names a device, the programs must be attached to that device in every
+// namespace in which it exists, and the rule must use the name by which the device's packets match.
 func TestRulesOfDevices(t *testing.T) {
 	bridge := map[string]datapath.Device{"br0": {Kind: "bridge", Ports: []string{"wan"}}}
 	for name, c := range map[string]struct {
@@ -88,7 +88,7 @@ func TestRulesOfDevices(t *testing.T) {
 		inSwitch []string
 		match    datapath.Match
 		ready    bool
-		words    []string // of the message; none: no message
+		words    []string // words of the message; no words: no message
 	}{
 		"a device without an Interface": {nil, nil, datapath.Match{}, true, []string{"does not apply", "lan", "llcli interface add lan"}},
 		"a VLAN on an attached device, a dummy, a bridge of attached ports": {map[string]datapath.Device{
@@ -129,8 +129,8 @@ func wantCondition(t *testing.T, is condition, ready bool, words []string) {
 	}
 }
 
-// TestSourcesAndTargets: a masquerade needs an address of each family whose packets leave by its
-// device, and a DNAT needs a route to its targets.
+// TestSourcesAndTargets: a masquerade needs an address of each family whose packets egress through
+// its device, and a DNAT needs a route to its targets.
 func TestSourcesAndTargets(t *testing.T) {
 	bare := map[string]datapath.Device{"wan": device()}
 	source := func(list ...string) datapath.Match {
@@ -162,8 +162,8 @@ func TestSourcesAndTargets(t *testing.T) {
 	}
 }
 
-// TestNATWithoutDevices: packets that a NAT is to translate leave or arrive through devices to
-// which the programs are not attached.
+// TestNATWithoutDevices: the packets that a NAT should translate egress through, or arrive on,
+// devices to which the programs are not attached.
 func TestNATWithoutDevices(t *testing.T) {
 	snat := func(m datapath.Match) datapath.NAT {
 		return datapath.NAT{Type: datapath.SNAT, Addresses: prefixes("198.51.100.9/32"), Match: m}
@@ -196,8 +196,8 @@ func TestNATWithoutDevices(t *testing.T) {
 	}
 }
 
-// TestInnerDeviceWithoutForwarding: a device that a NAT does not name counts if packets that arrive
-// on it are to be translated.
+// TestInnerDeviceWithoutForwarding: a device that a NAT does not name matters if packets that
+// arrive on it are to be translated.
 func TestInnerDeviceWithoutForwarding(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"mgmt": device("10.9.0.1/24")})
 	of := func(list ...string) condition {
@@ -210,8 +210,8 @@ func TestInnerDeviceWithoutForwarding(t *testing.T) {
 }
 
 // TestServiceOnTheNode: a Service is Ready only if the programs see packets to it, its address is
-// announced if so configured, and its backends are reachable. The messages of both families are
-// kept.
+// announced if that is configured, and its backends are reachable. The messages of both families
+// are kept.
 func TestServiceOnTheNode(t *testing.T) {
 	of := func(w *world, v datapath.Service) condition {
 		v.Frontends = []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Protocol: datapath.TCP}}
@@ -252,8 +252,8 @@ func TestServiceOnTheNode(t *testing.T) {
 	wantCondition(t, of(w, with(backend("127.0.0.1:80", datapath.BackendActive, 1))), false, []string{"no device is attached", "llcli interface add"})
 }
 
-// TestAnnouncedOffLink: the message names an announced address that is in no network of an uplink,
-// and the networks of the uplinks.
+// TestAnnouncedOffLink: the message names an announced address that is not in any of the uplinks'
+// networks, and these networks.
 func TestAnnouncedOffLink(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24", "fd01::1/64")})
 	w.devices["lan"] = []attachment{{object: state.Key{Kind: state.KindInterface, Name: "lan"}}}
@@ -273,7 +273,7 @@ func TestAnnouncedOffLink(t *testing.T) {
 	wantCondition(t, of("fd02::9"), true, nil)
 }
 
-// TestNATWithoutALink: a masquerade needs a link on one of its devices.
+// TestNATWithoutALink: at least one of a masquerade's devices must have a link.
 func TestNATWithoutALink(t *testing.T) {
 	link := func(state datapath.LinkState) datapath.Device {
 		d := device("198.51.100.7/24")
@@ -309,11 +309,11 @@ func TestNATWithoutALink(t *testing.T) {
 	}
 }
 
-// TestRoutingRules: if routing rules exist, the routes of forwarded packets are decisive, not the
-// routes of the node's own packets.
+// TestRoutingRules: if routing rules exist, the routes for forwarded packets are decisive, not the
+// routes for the node's own packets.
 func TestRoutingRules(t *testing.T) {
 	to := netip.MustParseAddr("198.51.100.66")
-	dropped := map[string]bool{} // by device of arrival; empty: packets of the node
+	dropped := map[string]bool{} // by ingress device; empty: packets from the node
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24"), "lan2": device("10.2.0.1/24")})
 	w.n.opts.Plane = backends.NewFake(backends.FakeOptions{Hop: func(h datapath.Hop) datapath.HopState {
 		if dropped[h.From.Device] && h.Addr == to {
@@ -340,7 +340,7 @@ func TestRoutingRules(t *testing.T) {
 	}
 	arriving := []string{"lan", "lan2", "wan"}
 	for _, is := range all(arriving...) {
-		wantCondition(t, is, true, nil) // without rules, the device of arrival does not matter
+		wantCondition(t, is, true, nil) // without rules, the ingress device does not matter
 	}
 	w.forwarding[0].Rules4 = true
 	for _, is := range all(arriving...) {
@@ -360,7 +360,7 @@ func TestRoutingRules(t *testing.T) {
 	wantCondition(t, some[2], true, nil)
 }
 
-// TestExamplesOfPrefixes: the examples are addresses of hosts at both ends of a prefix.
+// TestExamplesOfPrefixes: the examples are host addresses at both ends of a prefix.
 func TestExamplesOfPrefixes(t *testing.T) {
 	for prefix, want := range map[string][]string{
 		"0.0.0.0/0": {"198.18.0.1"}, "::/0": {"2001:2::1"}, "203.0.113.0/24": {"203.0.113.1", "203.0.113.254"}, "203.0.113.7/32": {"203.0.113.7"},
@@ -381,8 +381,8 @@ func TestExamplesOfPrefixes(t *testing.T) {
 	}
 }
 
-// TestBlockedPorts: the message names a port whose frames the bridge drops, and the command, in the
-// host and in the switch.
+// TestBlockedPorts: the message names a port whose frames the bridge drops, and the command, for
+// the host and for the switch.
 func TestBlockedPorts(t *testing.T) {
 	port := func(link datapath.LinkState, is datapath.PortBridging) datapath.Device {
 		return datapath.Device{Kind: "veth", Link: link, Bridging: is}
@@ -411,8 +411,8 @@ func TestServiceWithALostBackend(t *testing.T) {
 	}
 }
 
-// TestRuleOutOfAPort: if a rule names a bridge port as out, its message says that routed packets
-// leave by the bridge.
+// TestRuleOutOfAPort: if a rule names a bridge port as out, its message states that routed packets
+// leave through the bridge.
 func TestRuleOutOfAPort(t *testing.T) {
 	bridge := device("10.8.0.1/24")
 	bridge.Kind, bridge.Ports = "bridge", []string{"wan"}
@@ -425,8 +425,8 @@ func TestRuleOutOfAPort(t *testing.T) {
 	wantCondition(t, of("lan"), true, nil)
 }
 
-// TestRulesOfARenamedDevice: packets of a renamed device match rules by the name of its Interface,
-// and rules with that name are Ready. A rule with a name by which no packet matches is not.
+// TestRulesOfARenamedDevice: packets on a renamed device match rules by the name in its Interface,
+// and rules with that name are Ready. A rule with a name that no packet matches is not Ready.
 func TestRulesOfARenamedDevice(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"wan7": device("192.0.2.7/24"), "lan": {}})
 	absent := func() (Status, bool) { return Status{State: reconcile.Pending, Message: "absent"}, true }
@@ -465,12 +465,13 @@ func TestMessagesOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestFrontendWithoutBackendOfItsFamily: the message names a frontend without a backend of its
-// family. For Kubernetes a dual-stack Service with endpoints of one family is normal.
+// TestFrontendWithoutBackendOfItsFamily: the message names a frontend for whose address family
+// there is no backend. In Kubernetes, a dual-stack Service whose endpoints have only one family is
+// normal.
 func TestFrontendWithoutBackendOfItsFamily(t *testing.T) {
 	w := seenWorld(t, nil)
 	for _, c := range []struct {
-		owner, backend string // no backend: none of either family
+		owner, backend string // empty: no backend of either family
 		ready          bool
 		words          []string
 	}{

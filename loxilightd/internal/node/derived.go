@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// derivedMark marks the names of derived rows: rows made from objects that have no row of their
-// own. The name of an object never contains it.
+// derivedMark marks the names of derived rows: rows that are made from objects that have no row of
+// their own. Object names never contain it.
 const derivedMark = "#"
 
 // rowOf returns the name of a row, or of a rule, that is derived from an object.
@@ -38,7 +38,7 @@ func isDerived[K ~string](row K) bool { return strings.Contains(string(row), der
 // rowTable is a table of rows of any type.
 type rowTable interface {
 	rowStatus(name string) (Status, bool)
-	// waitRow waits until a row is done or deleted; false: ctx ended first.
+	// waitRow waits until a row is done or deleted; it returns false if ctx ends first.
 	waitRow(ctx context.Context, name string) bool
 }
 
@@ -76,8 +76,8 @@ func newDerivation() *derivation {
 	}
 }
 
-// derived is the part for objects without a row of their own. Rows of several tables are derived
-// from them, and some rows from several objects together.
+// derived is the part that handles objects without a row of their own. Rows in several tables are
+// derived from these objects, and some rows from several objects together.
 type derived struct {
 	n *Node
 
@@ -86,15 +86,15 @@ type derived struct {
 	gone    map[state.Key][]rowRef // rows of deleted objects
 	updated chan struct{}          // closed and replaced when needs or a status changed
 
-	podMTU  podMTU                   // with which the rows were derived; used by follow only
-	uplinks atomic.Pointer[[]string] // likewise; written by follow only
+	podMTU  podMTU                   // the value with which the rows were derived; used by follow only
+	uplinks atomic.Pointer[[]string] // the uplinks with which the rows were derived; written by follow only
 
 	reporting sync.Mutex           // held while reporting, so that reports are in order
-	reported  map[state.Key]Status // last reported status; changed with mu held, too
+	reported  map[state.Key]Status // last reported status; mu is held as well while it changes
 }
 
-// derivedKinds are the kinds of objects without a row of their own. derivedFrom are the kinds on
-// which derived rows depend.
+// derivedKinds are the kinds of objects without a row of their own. derivedFrom are the kinds of
+// objects on which derived rows depend.
 var (
 	derivedKinds = []string{state.KindPodNetwork}
 	derivedFrom  = []string{state.KindPodNetwork, state.KindBridge, state.KindInterface, state.KindRoute, state.KindTunnel, state.KindPeer}
@@ -108,7 +108,7 @@ func isDerivedFrom(changed []state.Key) bool {
 	return slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(derivedFrom, k.Kind) })
 }
 
-// apply derives all rows again, and gives them to the parts of the tables.
+// apply derives all rows again, and passes them to the parts that handle the tables.
 func (d *derived) apply(s *state.Snapshot) {
 	v := newDerivation()
 	d.n.derivePods(s, v)
@@ -261,7 +261,7 @@ func (d *derived) wait(ctx context.Context, revision uint64, keys []state.Key) (
 	return left
 }
 
-// waitOne waits until an object is done or deleted; false: ctx ended first.
+// waitOne waits until an object is done or deleted; it returns false if ctx ends first.
 func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) bool {
 	d.mu.Lock()
 	n, rows := d.needs[k], d.gone[k]
@@ -297,14 +297,15 @@ func (d *derived) waitOne(ctx context.Context, revision uint64, k state.Key) boo
 	}
 }
 
-// Run, Trigger, MarkInitialized, Repairs and synced do nothing: the parts of the tables do this.
+// Run, Trigger, MarkInitialized, Repairs and synced do nothing: the parts that handle the tables do
+// this.
 func (d *derived) Run(context.Context)       {}
 func (d *derived) Trigger()                  {}
 func (d *derived) MarkInitialized()          {}
 func (d *derived) Repairs() uint64           { return 0 }
 func (d *derived) synced() []<-chan struct{} { return nil }
 
-// derive sets the desired derived rows; differences go to the reconciler with the next apply.
+// derive sets the desired derived rows; the next apply passes differences to the reconciler.
 func (r *rows[K, V]) derive(revision uint64, wanted map[K]V) {
 	for k, v := range wanted {
 		if old, ok := r.wanted[k]; !ok || !reflect.DeepEqual(old, v) {
@@ -321,7 +322,8 @@ func (r *rows[K, V]) derive(revision uint64, wanted map[K]V) {
 	r.names.Store(&names)
 }
 
-// takeDerived returns the queued changes of derived rows: deletions if gone, else the others.
+// takeDerived removes and returns the queued changes to derived rows: deletions if gone is set,
+// else all other changes.
 func (r *rows[K, V]) takeDerived(gone bool) (changes []reconcile.Change[K, V]) {
 	for k, c := range r.queued {
 		if c.Remove == gone {
@@ -339,8 +341,8 @@ func (r *rows[K, V]) waitRow(ctx context.Context, name string) bool {
 	return err == nil
 }
 
-// notAsWanted returns the first few of the named rows that are not done. It is cheap if all
-// rows of the table are done.
+// notAsWanted returns the first few of the named rows that are not done. It is fast if all rows in
+// the table are done.
 func (r *rows[K, V]) notAsWanted(names []K) (some []Status) {
 	const few = 3
 	if c := r.Counts(); len(names) == 0 || c[reconcile.Pending]+c[reconcile.Failed] == 0 {

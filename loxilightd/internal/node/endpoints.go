@@ -14,8 +14,8 @@ import (
 )
 
 // endpointTable applies Endpoints to the data plane and to the network, in this order: the source
-// guard of a device is set before the device becomes a bridge port, and removed after the device is
-// no longer one.
+// guard of a device is set before the device becomes a bridge port, and removed only once the
+// device is no longer a bridge port.
 type endpointTable struct {
 	plane, network   datapath.Table[datapath.EndpointName, datapath.Endpoint]
 	expectedRemovals *expectedRemovals
@@ -43,7 +43,7 @@ func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e
 	return nil
 }
 
-// explained adds to an error the reason why the device does not exist.
+// explained adds to an error the reason why the Endpoint's device does not exist.
 func (t endpointTable) explained(name datapath.EndpointName, err error) error {
 	if t.missing == nil || !errors.Is(err, datapath.ErrAbsent) {
 		return err
@@ -81,14 +81,14 @@ func (t endpointTable) Keys(ctx context.Context) iter.Seq2[datapath.EndpointName
 func (t endpointTable) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
 	plane, err := t.plane.Verify(ctx, name)
 	network, nerr := t.network.Verify(ctx, name)
-	// Check expectedRemovals after the device was read.
+	// expectedRemovals must be checked after the device has been read.
 	if intact := plane && network; intact || !t.expectedRemovals.has(name) {
 		return intact, errors.Join(err, nerr)
 	}
 	return true, nil
 }
 
-// endpointTable returns the table of endpoints, or a table that supports nothing.
+// endpointTable returns the table of endpoints, or a table that does not support any operation.
 func (o *Options) endpointTable(expectedRemovals *expectedRemovals) datapath.Table[datapath.EndpointName, datapath.Endpoint] {
 	if o.Network == nil {
 		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
@@ -96,13 +96,13 @@ func (o *Options) endpointTable(expectedRemovals *expectedRemovals) datapath.Tab
 	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), expectedRemovals, o.Missing}
 }
 
-// VerifyEndpoint verifies an Endpoint in the data plane now, so that its status is current. It
-// returns after the verification, or with the error of ctx.
+// VerifyEndpoint verifies an Endpoint in the data plane now, so that the Endpoint's status is
+// current. It returns after the verification, or with the error from ctx.
 func (n *Node) VerifyEndpoint(ctx context.Context, name string) error {
 	return n.endpoints.VerifyNow(ctx, datapath.EndpointName(name))
 }
 
-// endpoint returns the desired state of an Endpoint, with the bridge of its network.
+// endpoint returns the desired state of an Endpoint, including the bridge of its network.
 func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
 	s, e := n.opts.Store.Snapshot(), o.Value.(*state.Endpoint).Endpoint
 	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
@@ -111,7 +111,7 @@ func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
 	return e
 }
 
-// bridgeOf returns the device of the bridge of a network; empty: no such bridge.
+// bridgeOf returns the bridge device of a network; empty: there is no such bridge.
 func bridgeOf(s *state.Snapshot, network string) (device string) {
 	if network != "" {
 		if o, ok := s.Get(state.Key{Kind: state.KindPodNetwork, Name: network}); ok {
@@ -134,7 +134,7 @@ func bridgeOf(s *state.Snapshot, network string) (device string) {
 	return device
 }
 
-// withEndpoints adds to the changes the Endpoints whose network or routes may have changed.
+// withEndpoints adds to the changed objects the Endpoints whose network or routes may have changed.
 func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key {
 	network, route := false, false
 	for _, k := range changed {
@@ -153,7 +153,7 @@ func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key
 	return changed
 }
 
-// needsRules reports whether packets of an object must not pass before the rules of the same
+// needsRules reports whether an object's packets must not pass before the rules in the same
 // transaction are in force.
 func needsRules(k state.Key) bool {
 	return k.Kind == state.KindInterface || k.Kind == state.KindPodNetwork || k.Kind == state.KindEndpoint

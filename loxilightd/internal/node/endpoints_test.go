@@ -29,7 +29,7 @@ func endpointPlane() *backends.FakePlane {
 	return backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) { return datapath.PortState{Index: 7}, true }})
 }
 
-// TestChangedDevicesAreReported: DevicesChanged is called when devices change.
+// TestChangedDevicesAreReported: DevicesChanged is called if devices change.
 func TestChangedDevicesAreReported(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	changed := make(chan struct{}, 1)
@@ -48,7 +48,7 @@ func TestChangedDevicesAreReported(t *testing.T) {
 }
 
 // TestEndpointFollowsItsNetwork: an Endpoint is a port of its network's bridge, and waits for the
-// bridge if it does not exist.
+// bridge if the bridge does not exist.
 func TestEndpointFollowsItsNetwork(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: endpointPlane(), Network: network})
@@ -72,8 +72,8 @@ func TestEndpointFollowsItsNetwork(t *testing.T) {
 	}
 }
 
-// TestGroupsFollowEndpoints: a group by labels has the addresses of the Endpoints with these
-// labels, in one rule set with all changes of the same transaction.
+// TestGroupsFollowEndpoints: a group defined by labels has the addresses of the Endpoints with
+// these labels, and all changes in one transaction take effect in one rule set.
 func TestGroupsFollowEndpoints(t *testing.T) {
 	store, plane := openStore(t), endpointPlane()
 	attach(t, store)
@@ -108,8 +108,8 @@ func TestGroupsFollowEndpoints(t *testing.T) {
 	}
 }
 
-// TestExpectRemoval: a change of an Endpoint's device is external, unless the daemon itself is
-// deleting the device.
+// TestExpectRemoval: a change to an Endpoint's device is an external change, unless the daemon
+// itself is deleting the device.
 func TestExpectRemoval(t *testing.T) {
 	store, plane, network := openStore(t), endpointPlane(), backends.NewFakeNetwork(backends.FakeOptions{})
 	n := start(t, Options{Store: store, Plane: plane, Network: network})

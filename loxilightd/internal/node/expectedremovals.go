@@ -9,14 +9,15 @@ import (
 )
 
 // expectedRemovals are the Endpoints whose devices the daemon itself is deleting, so that a change
-// of such a device does not count as an external change.
+// to such a device does not count as external.
 type expectedRemovals struct {
 	mu    sync.Mutex
 	count map[datapath.EndpointName]int
 }
 
 // ExpectRemoval announces, before the device of an Endpoint is set down, that the Endpoint will be
-// deleted. The returned function must be called when the Endpoint has been deleted or is kept.
+// deleted. The caller must call the returned function once the Endpoint has been deleted, or if it
+// is kept.
 func (n *Node) ExpectRemoval(name string) (done func()) {
 	l, key := &n.expectedRemovals, datapath.EndpointName(name)
 	l.mu.Lock()

@@ -15,10 +15,10 @@ import (
 )
 
 // firstHealth limits how long the first round after a start waits for the health of backends that
-// are in use or new: a backend may have failed while no daemon ran.
+// are in use or new: a backend may have failed while no daemon was running.
 const firstHealth = 1200 * time.Millisecond
 
-// follow applies changes of the store until ctx ends.
+// follow applies changes in the store until ctx ends.
 func (n *Node) follow(ctx context.Context) {
 	first := true
 	grace := time.NewTimer(time.Until(n.opts.PruneNotBefore))
@@ -39,14 +39,14 @@ func (n *Node) follow(ctx context.Context) {
 			n.apply(ctx, snapshot, changed)
 			n.noteApplied(snapshot.Revision)
 		case <-n.pending:
-			// The store may have changed meanwhile; its watch will report that.
+			// The store may have changed in the meantime; its watch will report that.
 			n.apply(ctx, n.opts.Store.Snapshot(), n.takeChangedHealth())
 		case <-n.world:
 			if !first {
 				n.applyWorld(ctx, n.opts.Store.Snapshot())
 			}
 		case <-n.exempted:
-			if !first { // else the first round applies it
+			if !first { // otherwise, the first round applies the world
 				n.rules.applyFirewall(n.opts.Store.Snapshot())
 			}
 		case <-grace.C:
@@ -57,14 +57,14 @@ func (n *Node) follow(ctx context.Context) {
 	}
 }
 
-// applyWorld updates everything that depends on devices if the devices changed.
+// applyWorld updates everything that depends on devices, if devices have changed.
 func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	changed := n.uplinksChanged(s)
 	if changed || n.hostPortsChanged(s) || n.rules.nat.localAddrsChanged() {
 		n.rules.applyNAT(s)
 	}
 	if changed {
-		n.rules.waitNAT(ctx) // before rules match a port by another name
+		n.rules.waitNAT(ctx) // before rules match a port by a different name
 		n.ports.Trigger()
 	}
 	if n.rules.firewall.localAddrsChanged() {
@@ -89,9 +89,9 @@ func (n *Node) applyUnchecked(ctx context.Context, s *state.Snapshot, changed []
 	return checked
 }
 
-// latestFirst orders keys by the revisions of their objects, latest first. So after a start,
-// changes made while the daemon was down are applied before objects that the data plane already
-// has.
+// latestFirst orders keys by the revisions of their objects, latest first. After startup,
+// therefore, changes made while the daemon was down are applied before objects that the data plane
+// already has.
 func latestFirst(s *state.Snapshot, keys []state.Key) {
 	revision := func(k state.Key) uint64 {
 		if o, ok := s.Get(k); ok {
@@ -131,7 +131,7 @@ func (n *Node) setChecks(s *state.Snapshot, changed []state.Key) {
 					backends = append(backends, b.Addr)
 				}
 				if b.State != datapath.BackendActive {
-					delete(left, b.Addr) // its spec, not its health, puts it out of use
+					delete(left, b.Addr) // it is out of use because of its spec, not its health
 				}
 			}
 		}
@@ -149,7 +149,7 @@ func checkOf(h *state.HealthCheck) health.Check {
 // orderTimeout limits how long one part waits for another part that must be applied first.
 const orderTimeout = 2 * time.Second
 
-// apply gives changed objects to the parts. It deletes last, so that a resource that moves between
+// apply passes changed objects to the parts. It deletes last, so that a resource that moves between
 // objects is never unowned. Objects on which others depend are created first and deleted last.
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
@@ -161,7 +161,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	if changed == nil || isDerivedFrom(changed) {
 		n.derived.apply(s)
 		defer n.derived.reportAll()
-		defer n.signalWorld() // the MTU of a port is known once our programs are attached
+		defer n.signalWorld() // a port's MTU is known once our programs are attached
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
 		defer n.signalWorld() // once no pod is left, the MTU may change
 	}
@@ -172,7 +172,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 		switch p {
 		case ordered(n.ports):
 			if slices.ContainsFunc(changed, needsRules) {
-				// No packet of a new port may bypass the rules of the same transaction.
+				// No packet on a new port may bypass the rules in the same transaction.
 				n.rules.waitTried(ctx)
 			}
 		case ordered(n.endpoints):
@@ -186,7 +186,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	n.conditions.trigger()
 }
 
-// noteApplied records that the reconcilers have all changes up to revision.
+// noteApplied records that the reconcilers have received all changes up to revision.
 func (n *Node) noteApplied(revision uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -225,7 +225,7 @@ func (n *Node) markInitialized() {
 	}
 }
 
-// healthChanged is called by the checker.
+// healthChanged is called by the health checker.
 func (n *Node) healthChanged(t health.Target, r health.Result) {
 	n.conditions.trigger()
 	n.mu.Lock()
@@ -251,8 +251,8 @@ func (n *Node) takeChangedHealth() []state.Key {
 	return keys
 }
 
-// Wait returns when the objects of keys are done in the data plane at revision or later. If
-// ctx ends first, it returns the remaining objects and the error of ctx.
+// Wait returns once all objects in keys are done in the data plane at revision or a later one. If
+// ctx ends first, it returns the remaining objects and the error from ctx.
 func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error) {
 	if !n.waitApplied(ctx, revision) {
 		return keys, ctx.Err()
@@ -276,7 +276,7 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 	return left, ctx.Err()
 }
 
-// waitApplied waits until the reconcilers have revision.
+// waitApplied waits until the reconcilers have received revision.
 func (n *Node) waitApplied(ctx context.Context, revision uint64) bool {
 	for {
 		n.mu.Lock()

@@ -19,12 +19,12 @@ type names interface{ Names() []string }
 // frozen is the period in which a rule set of an earlier run is kept unchanged, because the desired
 // state was lost and not all rules may have been configured again.
 type frozen struct {
-	// released is closed when the set may be replaced: each of its rules was configured again, or
-	// the grace period of the owners has ended.
+	// released is closed when the set may be replaced: either all of its rules have been configured
+	// again, or the owners' grace period has ended.
 	released chan struct{}
 	until    time.Time
 
-	// The result of the last check, guarded by the mutex of the ruleSet.
+	// The result of the last check, which is protected by the mutex of the ruleSet.
 	missing  []string               // rules in force that have not been configured again, in order
 	complete map[state.Key]struct{} // objects whose rules are all in force, under the same names
 }
@@ -46,9 +46,9 @@ func (r *ruleSet[V]) isFrozen() bool {
 	}
 }
 
-// checkFrozen checks which rules in force were configured again, and unfreezes the set once all
-// were, unless groups select Endpoints by labels: whether such a group still lacks Endpoints cannot
-// be detected.
+// checkFrozen checks which of the rules in force have been configured again, and unfreezes the set
+// once all have been, unless groups select Endpoints by labels: it is impossible to detect whether
+// such a group still lacks Endpoints.
 func (r *ruleSet[V]) checkFrozen(s *state.Snapshot) {
 	set, _ := r.gather(s)
 	wanted, inForce := map[string]bool{}, map[string]bool{}
@@ -86,14 +86,14 @@ func (r *ruleSet[V]) unfreeze(s *state.Snapshot) {
 		return
 	}
 	if s != nil {
-		r.make(s) // before the close, so that callers that wait for released also wait for this set
+		r.make(s) // before released is closed, so that callers that wait for released also wait for this set
 	}
 	close(r.frozen.released)
 }
 
 // frozenStatus returns the status of an object while the old set is kept. A PodNetwork is done if
-// the old set already masquerades for it: other changes to it must not prevent pods from being
-// attached.
+// the old set already masquerades for it: other changes to the PodNetwork must not prevent pods
+// from being attached.
 func (r *ruleSet[V]) frozenStatus(o *state.Object) Status {
 	r.mu.Lock()
 	_, complete := r.frozen.complete[o.Key]

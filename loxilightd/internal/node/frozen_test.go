@@ -43,8 +43,8 @@ func TestLostRulesConfiguredAgain(t *testing.T) {
 	}
 }
 
-// lostRig is a node with a pod network whose desired state was lost while these NAT rules are in
-// force.
+// lostRig is a node with a pod network. The desired state was lost while the NAT rules with the
+// given names are in force.
 func lostRig(t *testing.T, names ...datapath.NATName) (*Node, *state.Store, *backends.FakePlane) {
 	store := openStore(t)
 	plane := backends.NewFake(backends.FakeOptions{Device: func(datapath.Port) (datapath.PortState, bool) {
@@ -100,7 +100,7 @@ func TestLostPodNetwork(t *testing.T) {
 }
 
 // TestLostGroups: groups that select Endpoints by labels may be incomplete until their Endpoints
-// are configured again, which cannot be detected.
+// are configured again, and it is impossible to detect when that is the case.
 func TestLostGroups(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	old := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"a": {}}}

@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestDeadBackendIsTakenOut starts with a live and a dead backend, requires that the dead one is
+// TestDeadBackendIsTakenOut starts with a live and a dead backend, checks that the dead backend is
 // down from the start, and then exchanges their roles.
 func TestDeadBackendIsTakenOut(t *testing.T) {
 	l1, err := net.Listen("tcp", "127.0.1.1:0")
@@ -64,11 +64,11 @@ func TestDeadBackendIsTakenOut(t *testing.T) {
 	}
 }
 
-// TestDeadBackendOverARestart: an unhealthy backend stays out of use after a restart until it
+// TestDeadBackendOverARestart: after a restart, an unhealthy backend stays out of use until it
 // answers, however long its first probe takes; one answer is enough. A new backend is used until
 // its own probe fails.
 func TestDeadBackendOverARestart(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.1.1:0") // accepts connections, and sends nothing
+	listener, err := net.Listen("tcp", "127.0.1.1:0") // accepts connections, but sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestDeadBackendOverARestart(t *testing.T) {
 			t.Errorf("health of %s: %+v, want %s", backend.Addr(), r, want)
 		}
 	}
-	go func() { _ = http.Serve(listener, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) }() // until it is closed
+	go func() { _ = http.Serve(listener, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) }() // until the listener is closed
 	eventually(t, func() bool { return states()[0] == datapath.BackendActive })
 }
 
@@ -143,7 +143,7 @@ func TestDrainingIsNotUnhealthy(t *testing.T) {
 	web := checked("web", 1)
 	web.Value.(*state.Service).Backends[0].State = datapath.BackendDraining
 	commit(t, store, []*state.Object{web})
-	n := New(Options{Store: store, Plane: plane, Log: slog.New(slog.DiscardHandler)}) // which probes no backend
+	n := New(Options{Store: store, Plane: plane, Log: slog.New(slog.DiscardHandler)}) // this node probes no backends
 	t.Cleanup(n.watch.Close)
 	wantHealth := func(name string, want ...health.State) {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestDrainingIsNotUnhealthy(t *testing.T) {
 	}
 	n.setChecks(store.Snapshot(), []state.Key{web.Key})
 	wantHealth("web", health.Unknown, health.Unhealthy)
-	n.markInitialized() // late is deleted
+	n.markInitialized() // this deletes late
 	late := checked("late", 2)
 	commit(t, store, []*state.Object{late})
 	n.setChecks(store.Snapshot(), []state.Key{late.Key})

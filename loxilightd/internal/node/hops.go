@@ -9,8 +9,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// maxWays limits how many next hops towards backends and targets of NAT are looked up for one
-// state of the node. Nothing is reported about the others.
+// maxWays limits how many next hops towards backends and NAT targets are looked up for one state of
+// the node. Nothing is reported about any others.
 const maxWays = 256
 
 // hopCache holds the next hops that were looked up for one state of the node.
@@ -25,8 +25,8 @@ func newHopCache(n *Node) *hopCache {
 	return &hopCache{n: n, known: map[datapath.Hop]datapath.HopState{}}
 }
 
-// to returns the next hop towards an address. The zero value means that the address is an address
-// of the node, or that nothing is known.
+// to returns the next hop towards an address. The zero value means that the address belongs to the
+// node, or that nothing is known.
 func (c *hopCache) to(addr netip.Addr, inSwitch bool) datapath.HopState {
 	return c.lookup(datapath.Hop{Addr: addr, Switch: inSwitch})
 }
@@ -47,7 +47,7 @@ func (c *hopCache) lookup(h datapath.Hop) datapath.HopState {
 	return is
 }
 
-// full reports whether the limit of look-ups is reached.
+// full reports whether the limit on lookups has been reached.
 func (c *hopCache) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// hostPorts contains the host ports of pods that are not in force, because the node does not have
-// their address: packets to that address belong to another host. Safe for concurrent use.
+// hostPorts contains pods' host ports that are not in force because the node does not have their
+// address: packets to that address belong to another host. It is safe for concurrent use.
 type hostPorts struct {
 	mu      sync.Mutex
 	absent  map[string]netip.Addr // by the names of the NAT objects
@@ -36,7 +36,8 @@ func (h *hostPorts) set(absent map[string]netip.Addr) {
 	h.changed = make(chan struct{})
 }
 
-// of returns the status of an object whose address is absent; false: its address is present.
+// of returns the status of an object whose address is absent; it returns false if the address is
+// present.
 func (h *hostPorts) of(o *state.Object) (Status, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,8 +76,8 @@ func (h *hostPorts) wait(ctx context.Context, keys []state.Key) {
 	}
 }
 
-// absentHostPorts returns the host ports of pods at addresses that the node does not have. The
-// node always has loopback addresses.
+// absentHostPorts returns pods' host ports on addresses that the node does not have. The node
+// always has loopback addresses.
 func (n *Node) absentHostPorts(s *state.Snapshot) map[string]netip.Addr {
 	absent := map[string]netip.Addr{}
 	for o := range s.After(state.KindNAT, "") {

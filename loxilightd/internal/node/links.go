@@ -14,12 +14,13 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// linkIsDown returns a message that a device is down, with the command that sets it up.
+// linkIsDown returns a message that states that a device is down and contains the command that sets
+// it up.
 func (n *Node) linkIsDown(device string, inSwitch bool) string {
 	return fmt.Sprintf("device %q is down: run %s set %s up", device, n.ipLink(inSwitch), device)
 }
 
-// ipLink returns the command ip link for the host or the switch.
+// ipLink returns the "ip link" command for the host or the switch.
 func (n *Node) ipLink(inSwitch bool) string {
 	if namespace := n.opts.Devices.Namespace; inSwitch && namespace != "" {
 		return "ip -n " + namespace + " link"
@@ -27,13 +28,14 @@ func (n *Node) ipLink(inSwitch bool) string {
 	return "ip link"
 }
 
-// noCarrier returns a message that a device has no carrier, which no command on this end changes.
+// noCarrier returns a message that states that a device has no carrier, which no command on this
+// end can change.
 func noCarrier(device string) string {
 	return fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", device)
 }
 
-// hopIsLost returns why packets cannot be sent to a next hop; empty: they can be sent, or nothing
-// is known.
+// hopIsLost returns why packets cannot be sent to a next hop; empty: packets can be sent, or
+// nothing is known.
 func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 	switch {
 	case is.Link == datapath.LinkDown:
@@ -46,8 +48,8 @@ func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 	return ""
 }
 
-// linkOf returns the link state of a device, and the device that causes it: a VLAN has no carrier
-// while its parent device is down.
+// linkOf returns the link state of a device, and the device that causes it: a VLAN device has no
+// carrier while its parent device is down.
 func (w *world) linkOf(device string, inSwitch bool) datapath.HopState {
 	found := w.found[netnsOf(inSwitch && w.isSplit())]
 	d := found[device]
@@ -92,9 +94,9 @@ func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	return 0, false
 }
 
-// ofBridgeLinks returns a condition for the first port that is down or blocked, or else for the
-// ports without carrier. The latter is unmet only if no port has a carrier: then nothing is
-// bridged.
+// ofBridgeLinks returns a condition for the first port that is down or blocked, or else a condition
+// for the ports without carrier. A condition for ports without carrier is unmet only if no port has
+// a carrier, so that nothing is bridged.
 func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) condition {
 	var silent []string
 	count := 0
@@ -122,8 +124,8 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 		"no packet passes %s without carrier: check the cable, or the other end of the link", strings.Join(silent, ", "))}
 }
 
-// ofEndpoint requires that the link of the pod is up. If the link is opened only once the Endpoint
-// is Ready, a missing carrier is merely informational until then.
+// ofEndpoint returns a condition unless the pod's link is up. If the link is only opened once the
+// Endpoint is Ready, a missing carrier is merely informational until then.
 func (w *world) ofEndpoint(name string) condition {
 	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.EndpointName(name).Port())
 	if !ok || is.Index == 0 {
@@ -142,7 +144,7 @@ func (w *world) ofEndpoint(name string) condition {
 	return blocked
 }
 
-// ofPeer requires that the Peer is reachable, and that packets to it are forwarded.
+// ofPeer returns a condition unless the Peer is reachable and packets to it are forwarded.
 func (w *world) ofPeer(name string, v *state.Peer) condition {
 	reach := w.reach.problems["Peer/"+name]
 	if !reach.isMet() {
@@ -164,7 +166,7 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 	return reach
 }
 
-// notReceived returns a condition if tunnel packets of a Peer arrive on a device without the
+// notReceived returns a condition if tunnel packets from a Peer arrive on a device without the
 // programs, so that they are not decapsulated.
 func (w *world) notReceived(name string, v *state.Peer) condition {
 	p, ok := w.n.opts.Plane.Telemetry().PeerState(datapath.PeerName(name))
@@ -179,7 +181,7 @@ func (w *world) notReceived(name string, v *state.Peer) condition {
 		"tunnel packets of the Peer arrive on device %q, to which no Interface attaches: %s", device, w.addCommand(device, 0))}
 }
 
-// ofTunnel requires that at least one of the Tunnel's Peers is reachable, if it has any.
+// ofTunnel returns a condition if the Tunnel has Peers and none of them is reachable.
 func (w *world) ofTunnel(name string) condition {
 	var first condition
 	for o := range w.n.opts.Store.Snapshot().After(state.KindPeer, "") {
@@ -201,8 +203,8 @@ func (w *world) ofTunnel(name string) condition {
 	return first
 }
 
-// ofGroups returns a condition if a match refers only to groups without members, so that it
-// matches nothing.
+// ofGroups returns a condition if a match refers only to groups without members, so that the match
+// applies to no packet.
 func (w *world) ofGroups(m *datapath.Match) condition {
 	s := w.n.opts.Store.Snapshot()
 	for _, side := range []struct {
@@ -231,7 +233,7 @@ func allOf[T any](list []T, is func(T) bool) bool {
 	return !slices.ContainsFunc(list, func(v T) bool { return !is(v) })
 }
 
-// ofGroup returns a condition if a group has no members now. Rules that name it are in force
+// ofGroup returns a condition if a group currently has no members. Rules that name it are in force
 // nevertheless.
 func (w *world) ofGroup(name datapath.GroupName) condition {
 	s := w.n.opts.Store.Snapshot()
@@ -266,8 +268,8 @@ func hasMembers(s *state.Snapshot, name datapath.GroupName, seen map[datapath.Gr
 	return slices.ContainsFunc(v.Groups, func(within datapath.GroupName) bool { return hasMembers(s, within, seen) })
 }
 
-// deriveBridgePorts attaches the programs to all ports of Bridges, unless an Interface or an
-// Endpoint does.
+// deriveBridgePorts attaches the programs to all ports of Bridges, except ports to which an
+// Interface or an Endpoint attaches them.
 func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
 	taken := map[string]bool{}
 	for o := range s.After(state.KindInterface, "") {

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// maintenanceInterval is the interval of the data plane's maintenance. networkInterval is the
-// interval of the network's, which repairs changes for which there is no kernel notification.
+// maintenanceInterval is the interval for maintenance of the data plane. networkInterval is the
+// interval for maintenance of the network, which repairs changes for which there is no kernel
+// notification.
 const (
 	maintenanceInterval = time.Second
 	networkInterval     = 500 * time.Millisecond
@@ -29,8 +30,8 @@ type maintenance struct {
 	log   *slog.Logger
 
 	mu   sync.Mutex
-	errs map[int]error // of the last call, by the index of the task
-	err  error         // all of them
+	errs map[int]error // errors of the last calls, by task index
+	err  error         // all errors joined
 }
 
 func (m *maintenance) run(ctx context.Context) {
@@ -58,8 +59,8 @@ func (m *maintenance) repeat(ctx context.Context, i int) {
 	}
 }
 
-// note records the result of a task. It logs once that maintenance fails, and once that it works
-// again.
+// note records the result of a task. It logs only once that maintenance fails, and only once that
+// it works again.
 func (m *maintenance) note(i int, of error) {
 	m.mu.Lock()
 	if m.errs == nil {

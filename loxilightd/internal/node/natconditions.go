@@ -33,7 +33,7 @@ func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
 			return is
 		}
 		list = append(list, w.innerOff(v, families))
-	} // else the target is the node itself, so nothing is forwarded
+	} // otherwise, the target is the node itself, so nothing is forwarded
 	links := w.noWayOut(v)
 	if !links.isMet() {
 		return links
@@ -45,7 +45,7 @@ func (w *world) ofNAT(v *state.NAT, revision uint64) condition {
 	return joinConditions(append(list, w.ofGroups(&v.Match)))
 }
 
-// inSwitch reports whether a match names devices that are all in the switch.
+// inSwitch reports whether a match names devices and all of them are in the switch.
 func (w *world) inSwitch(m *datapath.Match) bool {
 	devices := devicesOf(m)
 	return w.isSplit() && len(devices) > 0 && allOf(devices, func(name string) bool {
@@ -53,13 +53,13 @@ func (w *world) inSwitch(m *datapath.Match) bool {
 	})
 }
 
-// someDestinations is the maximum number of destinations of a NAT that are looked up.
+// someDestinations is the maximum number of a NAT's destinations that are looked up.
 const someDestinations = 8
 
-// untranslated returns a condition if packets of a NAT that names no device pass devices of the
-// host without the programs. It is met if the devices for the NAT's destinations have the programs:
-// the devices by which packets leave if the source is translated, the devices on which they arrive
-// if the destination is.
+// untranslated returns a condition if a NAT that names no device has packets on devices of the host
+// without the programs. The condition is met if the devices for the NAT's destinations have the
+// programs: the egress devices if the source is translated, or the ingress devices if the
+// destination is translated.
 func (w *world) untranslated(v *state.NAT) condition {
 	destinations := v.Match.Destination[:min(len(v.Match.Destination), someDestinations)]
 	if len(v.Match.In)+len(v.Match.Out) > 0 {
@@ -90,14 +90,14 @@ func (w *world) untranslated(v *state.NAT) condition {
 	return w.passedBy(leaveBy)
 }
 
-// passes returns the condition of a NAT whose packets pass a device without the programs.
+// passes returns the condition for a NAT whose packets pass through a device without the programs.
 func (w *world) passes(to, verb, device string) condition {
 	return condition{message: fmt.Sprintf(
 		"packets to %s %s device %q untranslated, because no Interface attaches there: %s", to, verb, device, w.addCommand(device, 0))}
 }
 
-// receiverOf returns the device of the host that has the address p, if packets of other hosts
-// arrive on that device; empty: none.
+// receiverOf returns the device of the host that has the address p and receives packets from other
+// hosts; empty: there is no such device.
 func (w *world) receiverOf(p netip.Prefix) string {
 	for device := range w.found[0] {
 		if p.IsSingleIP() && w.receives(device, 0) &&
@@ -108,8 +108,8 @@ func (w *world) receiverOf(p netip.Prefix) string {
 	return ""
 }
 
-// noTarget returns a condition if packets to a new destination do not arrive. It is met if only
-// some of the packets do not arrive.
+// noTarget returns a condition if packets to a new destination do not arrive. The condition is met
+// if only some of the packets do not arrive.
 func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
 	var some condition
 	for _, t := range w.targetsOf(v) {
@@ -132,8 +132,8 @@ func (w *world) noTarget(v *state.NAT, revision uint64) (first condition) {
 	return first
 }
 
-// noWayOut returns a condition if a device by which the packets of a NAT leave has no link. It is
-// met if another of these devices has one.
+// noWayOut returns a condition if an egress device for a NAT's packets has no link. The condition
+// is met if another of the egress devices has a link.
 func (w *world) noWayOut(v *state.NAT) (first condition) {
 	inSwitch, usable := w.inSwitch(&v.Match), 0
 	for _, device := range v.Match.Out {
@@ -150,8 +150,8 @@ func (w *world) noWayOut(v *state.NAT) (first condition) {
 	return first
 }
 
-// crossed returns the devices on which packets of a NAT arrive: devices that it names, and the
-// devices towards new destinations, where replies arrive.
+// crossed returns the devices on which a NAT's packets arrive: the devices that the NAT names, and
+// the devices towards new destinations, where replies arrive.
 func (w *world) crossed(v *state.NAT) []string {
 	devices := devicesOf(&v.Match)
 	for _, t := range w.targetsOf(v) {
@@ -162,10 +162,10 @@ func (w *world) crossed(v *state.NAT) []string {
 	return devices
 }
 
-// innerOff returns a condition if IPv4 packets whose source a NAT is to translate arrive on devices
-// of the host from which the kernel does not forward. They may arrive on any device that the NAT
-// does not name in out; if its sources are all prefixes, only on those in these networks. For IPv6
-// the kernel ignores the parameter of the device when it forwards.
+// innerOff returns a condition if IPv4 packets whose source a NAT should translate arrive on
+// devices of the host whose packets the kernel does not forward. They may arrive on any device that
+// the NAT does not name in out; if all of the NAT's sources are prefixes, only on devices in these
+// networks. For IPv6, the kernel ignores the per-device parameter when it forwards.
 func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
 	if v.Type == datapath.DNAT || w.inSwitch(&v.Match) || !families[0] {
 		return condition{}
@@ -174,7 +174,8 @@ func (w *world) innerOff(v *state.NAT, families [2]bool) condition {
 }
 
 // arrivalsOff returns a condition if the kernel does not forward IPv4 packets that arrive on some
-// of the selected devices of the host. Only devices on which packets of other hosts arrive count.
+// of the selected devices of the host. Only devices that receive packets from other hosts are
+// considered.
 func (w *world) arrivalsOff(selected func(device string) bool) condition {
 	off := w.forwarding[0].Off4
 	if len(off) == 0 {
@@ -198,7 +199,7 @@ func (w *world) arrivalsOff(selected func(device string) bool) condition {
 	return is
 }
 
-// isInner reports whether IPv4 packets with sources of a match may arrive on a device.
+// isInner reports whether IPv4 packets whose sources match m may arrive on a device.
 func (w *world) isInner(device string, m *datapath.Match) bool {
 	if slices.Contains(m.Out, device) {
 		return false
@@ -211,13 +212,13 @@ func (w *world) isInner(device string, m *datapath.Match) bool {
 	})
 }
 
-// outside is one address of each family (RFC 2544, RFC 5180). Packets to it take the route of
-// packets to other networks.
+// outside contains one address of each family (from RFC 2544 and RFC 5180). Packets to it take the
+// same route as packets to outside networks.
 var outside = [2]netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("2001:2::1")}
 
-// noSource returns a condition if packets that a masquerade is to translate are dropped, because
-// the device by which they leave has no address of their family. A masquerade that names no
-// addresses applies to a family only if packets of that family leave by the device.
+// noSource returns a condition if packets that a masquerade should translate are dropped because
+// their egress device has no address of their family. A masquerade that names no addresses applies
+// to a family only if packets of that family egress through the device.
 func (w *world) noSource(v *state.NAT) condition {
 	var given [2]bool
 	for _, p := range slices.Concat(v.Match.Source, v.Match.Destination) {
@@ -258,7 +259,8 @@ func noSourceOf(device string, family int, given bool) condition {
 	return condition{message: fmt.Sprintf("device %q has no %s address to masquerade with, so %[2]s packets that leave by it are dropped: %[3]s", device, what, mend)}
 }
 
-// leavesBy reports whether forwarded packets of a family to other networks leave by a device.
+// leavesBy reports whether device is the egress device for forwarded packets of this family to
+// outside networks.
 func (w *world) leavesBy(device string, family, netns int) bool {
 	forwards := [2]bool{w.forwarding[netns].IPv4, w.forwarding[netns].IPv6}[family]
 	return forwards && w.ways.to(outside[family], netns == 1).Device == device

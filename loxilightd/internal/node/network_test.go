@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// bridged returns a bridge, an Interface on its device, and a route through that device.
+// bridged returns a bridge, an Interface on its device, and a Route through that device.
 func bridged() []*state.Object {
 	return []*state.Object{
 		objectOf(state.KindRoute, "lan", &state.Route{Route: datapath.Route{

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package node makes the data plane follow the desired state: it translates objects into rows,
-// gives them to a reconciler for each table, takes the health of backends into account, and does
-// the data plane's maintenance. It neither decides the desired state nor talks to clients.
+// passes them to a reconciler for each table, takes the health of backends into account, and does
+// the data plane's maintenance. It neither decides on the desired state nor communicates with
+// clients.
 package node
 
 import (
@@ -27,7 +28,8 @@ type Options struct {
 	Plane datapath.DataPlane
 	// Network is the kernel's own forwarding; nil: bridges and routes are unsupported.
 	Network datapath.Network
-	// Devices are the ends of the link between host and switch; empty if both are one namespace.
+	// Devices are the ends of the link between host and switch; empty if host and switch are the
+	// same namespace.
 	Devices Devices
 	// Exempt packets are allowed regardless of firewall rules.
 	Exempt []datapath.Match
@@ -36,7 +38,7 @@ type Options struct {
 	// StatusChanged is called, with no lock held, whenever the status of an object changes. A
 	// deleted object has the State Removed.
 	StatusChanged func(state.Key, Status)
-	// HealthChanged is called when the health of a backend changes. Both may be nil.
+	// HealthChanged is called when the health of a backend changes. Both callbacks may be nil.
 	HealthChanged func(health.Target, health.Result)
 
 	// DevicesChanged is called when devices have changed; nil: not called.
@@ -50,19 +52,19 @@ type Options struct {
 	// reason is unknown. Nil: always unknown.
 	Missing func(endpoint string) string
 
-	// NoPrune are objects that may be desired although the store does not contain them: their rows
-	// in the data plane are not pruned.
+	// NoPrune lists objects that may be desired although the store does not contain them: their
+	// rows in the data plane are not pruned.
 	NoPrune []state.Key
 	// PruneNotBefore is the earliest time at which rows that are not desired may be deleted from
-	// the data plane; zero: at once.
+	// the data plane; zero: immediately.
 	PruneNotBefore time.Time
 }
 
 // Status is the status of an object.
 type Status = reconcile.Status
 
-// Node makes the data plane follow the desired state. All of its methods are
-// safe for concurrent use; Run is called once.
+// Node makes the data plane follow the desired state. All of its methods are safe for concurrent
+// use; Run must be called only once.
 type Node struct {
 	opts             Options
 	watch            *state.Watch
@@ -83,31 +85,31 @@ type Node struct {
 	// paths are the reported path MTUs to Peers; used by follow only.
 	paths map[string]int
 	kept  keptMTU
-	// left are backends that an earlier run put out of use, of services that have not been
+	// left are the backends that an earlier run took out of use and whose services have not been
 	// processed yet; used by follow only.
 	left        map[string]map[netip.AddrPort]bool
 	parts       []part          // all of the parts above
-	order       []ordered       // order of applying; deletions run in reverse
-	byKind      map[string]part // by the kind of their objects
+	order       []ordered       // the order in which the parts apply objects; deletions run in reverse
+	byKind      map[string]part // by kind of object
 	checker     *health.Checker
 	maintenance maintenance
 
 	conditions *conditions
 
 	exempt   atomic.Pointer[[]datapath.Match]
-	exempted chan struct{} // signalled when exempt changed
+	exempted chan struct{} // signalled when exempt has changed
 
 	mu             sync.Mutex
 	changedHealth  map[string]struct{} // services with a backend whose health changed
 	pending        chan struct{}       // signalled when changedHealth is not empty
-	applied        uint64              // revision that the reconcilers have
+	applied        uint64              // revision that the reconcilers have received
 	world          chan struct{}       // signalled when devices or their MTU may have changed
 	appliedChanged chan struct{}       // closed and replaced when applied increases
 	initialized    bool                // rows that are not desired may be deleted
 }
 
-// New returns a Node that does nothing before Run. All objects in the store at the time of Run
-// count as changed.
+// New returns a Node that does nothing before Run. All objects that are in the store when Run is
+// called count as changed.
 func New(o Options) *Node {
 	n := &Node{
 		opts:           o,
@@ -152,7 +154,7 @@ func New(o Options) *Node {
 	return n
 }
 
-// leftOutOfUse returns the backends that receive no new connections, by service.
+// leftOutOfUse returns, for each service, the backends that receive no new connections.
 func leftOutOfUse(t datapath.ServiceTable) map[string]map[netip.AddrPort]bool {
 	left := map[string]map[netip.AddrPort]bool{}
 	for name, b := range t.OutOfUse() {
@@ -166,7 +168,7 @@ func leftOutOfUse(t datapath.ServiceTable) map[string]map[netip.AddrPort]bool {
 	return left
 }
 
-// tables returns the tables of the network, or tables that support nothing.
+// tables returns the tables of the network, or tables that do not support any operation.
 func (o *Options) tables() (
 	datapath.Table[datapath.BridgeName, datapath.Bridge], datapath.Table[datapath.LinkName, datapath.Link], datapath.Table[datapath.RouteName, datapath.Route],
 ) {
@@ -177,8 +179,8 @@ func (o *Options) tables() (
 	return o.Network.Bridges(), o.Network.Links(), o.Network.Routes()
 }
 
-// overlay returns the tables of tunnels and peers, which combine the network and the data plane:
-// the device of a tunnel is created before its programs are attached, and the programs get a peer
+// overlay returns the tables of tunnels and peers, which combine the network and the data plane: a
+// tunnel's device is created before its programs are attached, and the programs learn of a peer
 // before routes to it exist.
 func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel], datapath.Table[datapath.PeerName, datapath.Peer]) {
 	if o.Network == nil {
@@ -192,8 +194,8 @@ func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.Str
 
 func (n *Node) report(k state.Key, s Status) { n.conditions.reportRow(k, s) }
 
-// SetExempt replaces the packets that are allowed regardless of firewall rules; the initial value
-// is in the options.
+// SetExempt replaces the set of packets that are allowed regardless of firewall rules; the initial
+// value is in the options.
 func (n *Node) SetExempt(exempt []datapath.Match) {
 	n.exempt.Store(&exempt)
 	select {
@@ -233,7 +235,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 	for {
 		select {
 		case <-n.opts.Plane.Telemetry().Changed():
-			// Otherwise, applyWorld triggers the ports, after the rules.
+			// Otherwise, applyWorld triggers the ports once it has applied the rules.
 			if !n.uplinksChanged(n.opts.Store.Snapshot()) {
 				n.ports.Trigger()
 			}
@@ -279,8 +281,8 @@ func (n *Node) triggerNetwork() {
 	n.routes.Trigger()
 }
 
-// Synced waits until the desired state as of the start has been tried once, and rows that are
-// not desired have been deleted or could not be deleted.
+// Synced waits until an attempt has been made to apply the desired state as of startup, and rows
+// that are not desired have been deleted or could not be deleted.
 func (n *Node) Synced(ctx context.Context) error {
 	for _, p := range n.parts {
 		for _, synced := range p.synced() {
@@ -294,14 +296,14 @@ func (n *Node) Synced(ctx context.Context) error {
 	return nil
 }
 
-// Status returns the outcome of an object's current spec; false if the data plane did not get the
-// object yet. The outcome of an earlier spec does not count.
+// Status returns the result of applying an object's current spec; it returns false if the data
+// plane has not received the object yet. The result of an earlier spec does not count.
 func (n *Node) Status(k state.Key) (Status, bool) {
 	s, ok := n.rowStatus(k)
 	return n.conditions.apply(k, s), ok
 }
 
-// rowStatus is like Status, but considers only the rows of an object.
+// rowStatus is like Status, but considers only an object's rows.
 func (n *Node) rowStatus(k state.Key) (Status, bool) {
 	p, ok := n.byKind[k.Kind]
 	if !ok {
@@ -321,7 +323,7 @@ func (n *Node) NotDone(limit int) (some map[state.Key]Status, count int) {
 	return n.NotDoneExcept(limit, nil)
 }
 
-// NotDoneExcept is like NotDone, without objects of the ignored kinds.
+// NotDoneExcept is like NotDone, but leaves out objects of the ignored kinds.
 func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
 	some, count = n.notApplied(limit)
 	for _, p := range n.parts {
@@ -353,8 +355,8 @@ func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state
 // Noted returns messages about Ready objects that affect the health of the daemon.
 func (n *Node) Noted() map[state.Key]string { return n.conditions.noted() }
 
-// notApplied returns at most limit objects that the reconcilers do not have yet, and how many there
-// are: all of them just after a start.
+// notApplied returns at most limit objects that the reconcilers have not received yet, and how many
+// there are: immediately after startup, these are all objects.
 func (n *Node) notApplied(limit int) (some map[state.Key]Status, count int) {
 	some = map[state.Key]Status{}
 	s := n.opts.Store.Snapshot()
@@ -376,7 +378,7 @@ func (n *Node) notApplied(limit int) (some map[state.Key]Status, count int) {
 	return some, count
 }
 
-// Repairs returns the number of external changes that were repaired.
+// Repairs returns the number of external changes that have been repaired.
 func (n *Node) Repairs() (count uint64) {
 	for _, p := range n.parts {
 		count += p.Repairs()
@@ -390,7 +392,7 @@ func (n *Node) Repairs() (count uint64) {
 // Health returns the health of a backend.
 func (n *Node) Health(t health.Target) health.Result { return n.checker.Result(t.Service, t.Backend) }
 
-// Problems returns messages about faults of the node.
+// Problems returns messages about faults on the node.
 func (n *Node) Problems() []string {
 	var p []string
 	n.mu.Lock()

@@ -42,7 +42,8 @@ func openStore(t *testing.T) *state.Store {
 	return s
 }
 
-// attachedStore is openStore with one attached device, without which no Service or rule is Ready.
+// attachedStore is like openStore, with one attached device, without which no Service or rule is
+// Ready.
 func attachedStore(t *testing.T) *state.Store {
 	t.Helper()
 	s := openStore(t)
@@ -61,7 +62,8 @@ func start(t *testing.T, o Options) *Node {
 	return n
 }
 
-// service makes an object with count backends on port.
+// service makes a Service with the given number of backends, all on the same port. id determines
+// its frontend address.
 func service(name string, id int, port uint16, count int) *state.Object {
 	v := &state.Service{Service: datapath.Service{
 		Frontends: []datapath.Frontend{{
@@ -98,7 +100,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// wantAsDesired compares the services of the data plane with the services of the store.
+// wantAsDesired compares the services in the data plane with the services in the store.
 func wantAsDesired(t *testing.T, s *state.Store, plane *backends.FakePlane) {
 	t.Helper()
 	want := map[datapath.ServiceName]datapath.Service{}
@@ -161,7 +163,7 @@ func TestPendingBeforeTheFirstPass(t *testing.T) {
 	}
 }
 
-// TestWaitMeansDone waits for each change and checks it at once. The health of another service
+// TestWaitMeansDone waits for each change and checks it immediately. The health of another service
 // changes continuously, which must not make Wait return early.
 func TestWaitMeansDone(t *testing.T) {
 	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
@@ -281,7 +283,7 @@ func TestExternalChangesAndMaintenance(t *testing.T) {
 	}
 }
 
-// TestGoneLast moves the frontends of ten services to ten others in one transaction.
+// TestGoneLast moves the frontends of ten services to ten other services in one transaction.
 func TestGoneLast(t *testing.T) {
 	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
 	var mu sync.Mutex

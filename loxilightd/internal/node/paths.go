@@ -7,8 +7,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// pathMTU returns the largest packet to a Peer before encapsulation, as reported by routers of the
-// underlay; 0: no router reported a value below the tunnel's.
+// pathMTU returns the size of the largest packet that can be sent to a Peer, before encapsulation,
+// as reported by routers in the underlay; 0: no router has reported a value below the tunnel's MTU.
 func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelName) int {
 	telemetry := n.opts.Plane.Telemetry()
 	is, ok := telemetry.PeerState(datapath.PeerName(name))
@@ -24,7 +24,7 @@ func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelNam
 	return mtu
 }
 
-// pathMTUsChanged updates the path MTUs to Peers, and returns the Peers whose path MTU changed.
+// pathMTUsChanged updates the path MTUs to Peers, and returns the Peers whose path MTU has changed.
 func (n *Node) pathMTUsChanged(s *state.Snapshot) (changed []state.Key) {
 	now := map[string]int{}
 	for o := range s.After(state.KindPeer, "") {

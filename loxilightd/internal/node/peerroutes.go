@@ -14,10 +14,10 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// peerRoutes holds the prefixes that are reached through Peers, including prefixes of Routes to
+// peerRoutes holds the prefixes that are reached through Peers, including the prefixes of Routes to
 // Peers.
 type peerRoutes struct {
-	peers   map[string]datapath.Peer // used by follow only; without single addresses of this node
+	peers   map[string]datapath.Peer // used by follow only; without single addresses that belong to this node
 	singles bool                     // used by follow only; the prefixes contain single addresses
 	byRoute atomic.Pointer[map[datapath.RouteName]peerRoute]
 }
@@ -25,10 +25,10 @@ type peerRoutes struct {
 // peerRoute is the Peer to which a Route leads.
 type peerRoute struct {
 	peer datapath.PeerName
-	err  error // why it leads to no Peer
+	err  error // why the Route leads to no Peer
 }
 
-// take applies changes, and returns them together with the Peers whose prefixes changed.
+// take applies changes, and returns them together with the Peers whose prefixes have changed.
 func (p *peerRoutes) take(s *state.Snapshot, changed []state.Key) []state.Key {
 	if !slices.ContainsFunc(changed, func(k state.Key) bool {
 		return k.Kind == state.KindPeer || k.Kind == state.KindRoute || k.Kind == state.KindEndpoint && p.singles
@@ -61,7 +61,8 @@ func (p *peerRoutes) take(s *state.Snapshot, changed []state.Key) []state.Key {
 	return changed
 }
 
-// find returns where a Route leads; false: not to a Peer.
+// find returns the Peer to which a Route leads; it returns false if the Route does not lead to a
+// Peer.
 func (p *peerRoutes) find(name datapath.RouteName) (peerRoute, bool) {
 	byRoute := p.byRoute.Load()
 	if byRoute == nil {
@@ -71,8 +72,8 @@ func (p *peerRoutes) find(name datapath.RouteName) (peerRoute, bool) {
 	return w, ok
 }
 
-// routeTable is the table of routes. Routes to Peers have no row of their own: they exist as soon
-// as the Peer is done.
+// routeTable is the table of routes. Routes to Peers have no row of their own: they are in force as
+// soon as the Peer is done.
 type routeTable struct {
 	datapath.Table[datapath.RouteName, datapath.Route]
 	n *Node
@@ -84,7 +85,7 @@ func (t routeTable) Update(ctx context.Context, name datapath.RouteName, r datap
 	if !ok {
 		return t.Table.Update(ctx, name, r)
 	}
-	if err := t.Table.Delete(ctx, name); err != nil { // the Route may have led elsewhere before
+	if err := t.Table.Delete(ctx, name); err != nil { // the Route may previously have led elsewhere
 		return err
 	}
 	return t.n.checkPeerRoute(w)
@@ -98,7 +99,7 @@ func (t routeTable) Verify(ctx context.Context, name datapath.RouteName) (bool, 
 	return t.Table.Verify(ctx, name)
 }
 
-// checkPeerRoute returns why a Route does not lead to its Peer now.
+// checkPeerRoute returns why a Route does not currently lead to its Peer.
 func (n *Node) checkPeerRoute(w peerRoute) error {
 	if w.err != nil {
 		return w.err

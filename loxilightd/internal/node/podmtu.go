@@ -11,19 +11,19 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podMTU is the MTU of pods, in bytes; 0: unknown. All devices that a bridge connects must have
-// the same MTU, because a bridge silently drops packets that are too long for a port. The MTU of
-// a running pod's devices must not change: while a pod exists, the devices keep their MTU, and
-// routes carry the MTU of packets that leave the node.
+// podMTU is the MTU of pods, in bytes; 0: unknown. All devices that a bridge connects must have the
+// same MTU, because a bridge silently drops packets that are too long for a port. The MTU of a
+// running pod's devices must not change: while a pod exists, the devices keep their MTU, and the
+// MTU for packets that leave the node is set on routes.
 type podMTU struct {
-	device int // of the bridge, both ends of the link to the host, and pods
-	egress int // of packets that leave the node
+	device int // MTU of the bridge, of both ends of the link to the host, and of the pods' devices
+	egress int // MTU of packets that leave the node
 }
 
-// route returns the MTU for a route out of the node by a device with the pods' MTU; 0: the
+// route returns the MTU for a route out of the node through a device that has the pods' MTU; 0: the
 // device's MTU applies.
 func (m podMTU) route(prefix netip.Prefix) uint32 {
-	const least6 = 1280 // of IPv6
+	const least6 = 1280 // minimum MTU of IPv6
 	if m.egress == 0 || m.egress >= m.device || prefix.Addr().Is6() && m.egress < least6 {
 		return 0
 	}
@@ -44,7 +44,7 @@ func (n *Node) podMTU(s *state.Snapshot) podMTU {
 		return podMTU{egress, egress}
 	}
 	switch exist, known := n.podsExist(s); {
-	case exist && n.kept.device == 0: // as an earlier run left it
+	case exist && n.kept.device == 0: // keep the MTU that an earlier run left
 		n.kept.device = n.leastPodMTU(s)
 	case !exist && known && egress != 0:
 		n.kept.device = egress
@@ -52,9 +52,9 @@ func (n *Node) podMTU(s *state.Snapshot) podMTU {
 	return podMTU{n.kept.device, egress}
 }
 
-// podsExist reports whether a device of a pod exists; known: all of them were checked. Only devices
-// of owner cni count: they have the same MTU at both ends. The MTU of other devices is set by the
-// program that creates them, and must be changed with the network's.
+// podsExist reports whether any pod's device exists. known is true if all of them were checked.
+// Only devices of owner "cni" are considered: they have the same MTU at both ends. The MTU of other
+// devices is set by the program that creates them, and must be changed along with the network's.
 func (n *Node) podsExist(s *state.Snapshot) (exist, known bool) {
 	known = true
 	for o := range s.After(state.KindEndpoint, "") {
@@ -87,8 +87,9 @@ func (n *Node) leastPodMTU(s *state.Snapshot) (mtu int) {
 	return mtu
 }
 
-// egressMTU returns the MTU of packets that leave the node: as configured, or the largest that
-// every uplink and every tunnel can carry. 0: no such device, or one of them does not exist yet.
+// egressMTU returns the MTU of packets that leave the node: as configured, or the largest MTU that
+// every uplink and every tunnel can carry. 0: there are no such devices, or one of them does not
+// exist yet.
 func (n *Node) egressMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if configured := o.Value.(*state.PodNetwork).MTU; configured != 0 {
@@ -113,14 +114,14 @@ func (n *Node) egressMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindTunnel, "") {
 		is, ok := telemetry.TunnelState(datapath.TunnelName(o.Name))
 		if !ok || is.MTU == 0 {
-			return 0 // it will report its MTU; keep the current one until then
+			return 0 // the device will report its MTU; keep the current MTU until then
 		}
 		least(is.MTU)
 	}
 	return mtu
 }
 
-// podMTUChanged reports whether the rows of the pod networks need another MTU.
+// podMTUChanged reports whether the rows of the pod networks need a different MTU.
 func (n *Node) podMTUChanged() bool {
 	s := n.opts.Store.Snapshot()
 	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
@@ -133,7 +134,8 @@ func (n *Node) PodMTUs() (device, egress int) {
 	return m.device, m.egress
 }
 
-// PodMTU returns the largest packet that a pod may send to any destination, in bytes; 0: unknown.
+// PodMTU returns the size of the largest packet that a pod may send to any destination, in bytes;
+// 0: unknown.
 func (n *Node) PodMTU() int {
 	device, egress := n.PodMTUs()
 	if egress == 0 || device != 0 && device < egress {

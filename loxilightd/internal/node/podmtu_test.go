@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestPodMTUStaysWhilePodsAreThere: pods' devices keep their MTU until no pod exists; routes
-// carry the MTU of packets that leave the node.
+// TestPodMTUStaysWhilePodsAreThere: pods' devices keep their MTU until no pod exists; the MTU for
+// packets that leave the node is set on routes.
 func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
 	var up, inside atomic.Int64
@@ -62,8 +62,8 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	up.Store(1400)
 	want(n, "with a pod, and less again", 1500, 1400)
 
-	// Another daemon finds the pod as this daemon left it. This daemon still runs, on a data plane
-	// of its own.
+	// Another daemon finds the pod as this daemon left it. This daemon is still running, on its own
+	// data plane.
 	again := backends.NewFakeNetwork(backends.FakeOptions{})
 	plane = backends.NewFake(planes)
 	options.Network, options.Plane, network = again, plane, again
@@ -74,7 +74,7 @@ func TestPodMTUStaysWhilePodsAreThere(t *testing.T) {
 	want(n, "without pods again", 1400, 0)
 }
 
-// holds waits until ok is true; false: it never became true.
+// holds waits until ok returns true. It returns false if ok never does.
 func holds(ok func() bool) bool {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if ok() {
@@ -84,7 +84,8 @@ func holds(ok func() bool) bool {
 	return false
 }
 
-// TestPodMTURoute: no route gets an MTU that exceeds its device's or is too small for its family.
+// TestPodMTURoute: no route gets an MTU that exceeds the device's MTU or is too small for the
+// route's address family.
 func TestPodMTURoute(t *testing.T) {
 	four, six := netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("2001:db8:9::/48")
 	for m, want := range map[podMTU][2]uint32{

@@ -14,7 +14,7 @@ import (
 
 // Devices are the names of the ends of the link between host and switch.
 type Devices struct {
-	Host, Switch string // empty if host and switch are one namespace, without such a link
+	Host, Switch string // empty if host and switch are the same namespace, without such a link
 	Namespace    string // name of the switch's network namespace; empty: the host's
 }
 
@@ -36,7 +36,7 @@ type podNetworks struct {
 	objects []*state.Object
 	mtu     podMTU
 	shared  []rowRef
-	remote  []datapath.RouteName // from the host to pods of other nodes
+	remote  []datapath.RouteName // from the host to pods on other nodes
 }
 
 // derivePods makes the rows of the pod networks.
@@ -75,7 +75,7 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 	}
 }
 
-// addresses returns an address of each subnet, with its prefix length.
+// addresses returns one address in each subnet, with the subnet's prefix length.
 func (p *podNetworks) addresses(of func(netip.Prefix) netip.Addr) (list []netip.Prefix) {
 	for _, o := range p.objects {
 		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
@@ -112,7 +112,7 @@ func (p *podNetworks) link() {
 	p.shared = append(p.shared, rowRef{p.n.links, podHost}, rowRef{p.n.links, podSwitch})
 }
 
-// port attaches our programs to a device, unless an Interface does so already.
+// port attaches our programs to a device, unless an Interface already does so.
 func (p *podNetworks) port(name datapath.PortName, port datapath.Port) {
 	for o := range p.s.After(state.KindInterface, "") {
 		if i := o.Value.(*state.Interface); i.Device == port.Device && i.Switch == port.Switch {
@@ -139,7 +139,8 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 	p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
 }
 
-// host returns the host's first address of a family in the pod networks; the zero Addr: none.
+// host returns the host's first address of a family in the pod networks; the zero Addr: there is
+// none.
 func (p *podNetworks) host(is4 bool) netip.Addr {
 	for _, host := range p.addresses(ipam.Host) {
 		if host.Addr().Is4() == is4 {
@@ -149,7 +150,7 @@ func (p *podNetworks) host(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// routeTable routes packets for pods of other nodes from the host to the switch, which has the
+// routeTable routes packets for pods on other nodes from the host to the switch, which has the
 // tunnels, unless a Route replaces the route.
 func (p *podNetworks) routeTable() {
 	configured := map[netip.Prefix]bool{}
@@ -180,7 +181,7 @@ func (p *podNetworks) routeTable() {
 }
 
 // aside adds a route from the switch to the host for an address that is in a local pod subnet but
-// behind a Peer without a tunnel: the address of a pod that moved to that Peer.
+// behind a Peer without a tunnel: the address of a pod that has moved to that Peer.
 func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	host := p.host(prefix.Addr().Is4())
 	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isConfigured(p.s, prefix, true) {
@@ -191,8 +192,8 @@ func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	p.remote = append(p.remote, name)
 }
 
-// tunnels gives tunnel devices the gateways' addresses, so that packets which the switch itself
-// sends through tunnels have a source address of the pod network, as peers expect.
+// tunnels adds the gateways' addresses to tunnel devices, so that packets which the switch itself
+// sends through tunnels have a source address in the pod network, as peers expect.
 func (p *podNetworks) tunnels() {
 	var own []netip.Prefix
 	for _, g := range p.addresses(ipam.Gateway) {
@@ -205,7 +206,7 @@ func (p *podNetworks) tunnels() {
 	}
 }
 
-// isConfigured reports whether a configured Route replaces our own route to a prefix.
+// isConfigured reports whether a configured Route replaces the route to a prefix that we would add.
 func isConfigured(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
 	for o := range s.After(state.KindRoute, "") {
 		if r := o.Value.(*state.Route); r.Prefix == p && decides(r, inSwitch) {
@@ -215,18 +216,19 @@ func isConfigured(s *state.Snapshot, p netip.Prefix, inSwitch bool) bool {
 	return false
 }
 
-// decides reports whether a Route replaces our own route to its prefix, in the switch or on the
-// host: it has the kernel's default metric.
+// decides reports whether a Route replaces the route to its prefix that we would add in the switch
+// or on the host: it does if it has the kernel's default metric.
 func decides(r *state.Route, inSwitch bool) bool {
 	return r.Switch == inSwitch && r.Peer == "" && (r.Metric == 0 || r.Metric == defaultMetric6 && r.Prefix.Addr().Is6())
 }
 
-// defaultMetric6 is the kernel's metric of an IPv6 route without a configured metric.
+// defaultMetric6 is the metric that the kernel gives an IPv6 route without a configured metric.
 const defaultMetric6 = 1024
 
-// uplinksOf returns the devices by which packets leave the node: the devices of Interfaces with the
-// role uplink, except the link between host and switch. It includes the names by which rules still
-// match them: no packet may leave untranslated while a device is being renamed.
+// uplinksOf returns the devices through which packets leave the node: the devices of Interfaces
+// with the role uplink, except the link between host and switch. It includes the names by which
+// rules still match these devices: no packet may leave untranslated while a device is being
+// renamed.
 func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 	d, telemetry := n.opts.Devices, n.opts.Plane.Telemetry()
 	for o := range s.After(state.KindInterface, "") {
@@ -237,8 +239,8 @@ func (n *Node) uplinksOf(s *state.Snapshot) (devices []string) {
 		is, _ := telemetry.PortState(datapath.PortName(o.Name))
 		names := []string{i.Device, is.RuleName}
 		if i.Address.IsValid() {
-			// Include both the device that has the programs, even if the address is gone, and the
-			// device that will get them.
+			// Include both the device that has the programs, even if the address no longer exists,
+			// and the device that will get them.
 			names = []string{is.RuleName, is.Device, telemetry.DeviceOf(i.Address, i.Switch)}
 		}
 		for _, device := range names {
@@ -259,11 +261,10 @@ func (n *Node) uplinksChanged(s *state.Snapshot) bool {
 	return before == nil || !slices.Equal(n.uplinksOf(s), *before)
 }
 
-// masquerade is the priority of the masquerade rules of pod networks: all other NAT rules come
-// first.
+// masquerade is the priority of pod networks' masquerade rules: all other NAT rules come first.
 const masquerade = math.MaxInt32
 
-// hasPodRules reports whether these changes require new NAT rules of pod networks.
+// hasPodRules reports whether these changes require new NAT rules for pod networks.
 func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 	networks, others := false, false
 	for _, k := range changed {
@@ -274,7 +275,7 @@ func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 }
 
 // podNAT adds the rules that translate pods' connections to the node's address: connections that
-// leave by an uplink, except connections to local or remote pods and to excepted prefixes.
+// leave through an uplink, except connections to local or remote pods and to excepted prefixes.
 func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]datapath.NAT) {
 	networks := s.PodNetworks()
 	if len(uplinks) == 0 {
@@ -300,7 +301,7 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 			}
 			others := without(all, slices.Concat(pods, v.Except))
 			if len(others) == 0 {
-				continue // everything is excepted
+				continue // the whole subnet is excepted
 			}
 			rules[datapath.NATName(rowOf(o.Key, what))] = datapath.NAT{
 				Type: datapath.Masquerade, Priority: masquerade,
@@ -310,7 +311,7 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 	}
 }
 
-// without returns the prefixes that cover p except the prefixes in out, in order.
+// without returns, in order, the prefixes that together cover p except for the prefixes in out.
 func without(p netip.Prefix, out []netip.Prefix) []netip.Prefix {
 	overlaps := false
 	for _, o := range out {

@@ -44,7 +44,7 @@ func uplink(device string) *state.Object {
 	return objectOf(state.KindInterface, device, &state.Interface{Port: datapath.Port{Device: device, Role: datapath.RoleUplink}})
 }
 
-// podRig is a node with device MTUs that a test sets.
+// podRig is a node whose device MTUs are set by a test.
 type podRig struct {
 	t       *testing.T
 	store   *state.Store
@@ -74,7 +74,7 @@ func (r *podRig) apply(objects ...*state.Object) {
 
 var compared = cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{})
 
-// want compares the actual rows with the desired ones.
+// want compares the actual rows with the desired rows.
 func (r *podRig) want(bridge datapath.Bridge, host datapath.Link, routes map[datapath.RouteName]datapath.Route, ports ...string) {
 	r.t.Helper()
 	bridges, gotRoutes := r.network.Content()
@@ -141,7 +141,7 @@ func TestPodNetworkRows(t *testing.T) {
 		t.Errorf("MTU %d, want 1400", m)
 	}
 
-	// A tunnel with a smaller MTU.
+	// Now there is a tunnel with a smaller MTU.
 	tunnel := objectOf(state.KindTunnel, "overlay", &state.Tunnel{Tunnel: datapath.Tunnel{Device: "hsvxlan100", MTU: 1350}})
 	r.apply(tunnel)
 	r.reports.want(t, "Tunnel/overlay done")
@@ -162,8 +162,9 @@ func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
 	return set.Rules
 }
 
-// TestStatusWhileMadeAnew: while rows of an object are applied again, it keeps the status that was
-// reported last, because there may be no further report; another revision of the object is Pending.
+// TestStatusWhileMadeAnew: while rows of an object are applied again, the object keeps the status
+// that was reported last, because there may be no further report; a new revision of the object is
+// Pending.
 func TestStatusWhileMadeAnew(t *testing.T) {
 	r := newPodRig(t)
 	one := podNetwork("one", "10.7.1.0/24")
@@ -218,7 +219,7 @@ func TestPodMasquerade(t *testing.T) {
 		t.Errorf("rules (-want +got):\n%s", d)
 	}
 
-	// Connections to pods of another node keep their source address.
+	// Connections to pods on another node keep their source address.
 	peer := objectOf(state.KindPeer, "far", &state.Peer{Peer: datapath.Peer{Underlay: []netip.Addr{netip.MustParseAddr("192.0.2.9")}, Prefixes: list("64.0.0.0/2", "2001:db8:9::/48")}})
 	r.apply(peer)
 	eventually(t, func() bool {
@@ -260,7 +261,7 @@ func TestPodNetworkAndPeers(t *testing.T) {
 	if d := cmp.Diff(want, routes, compared); d != "" {
 		t.Errorf("routes (-want +got):\n%s", d)
 	}
-	// A failed route is reported by the PodNetwork.
+	// The PodNetwork reports a failed route.
 	r.network.SetFaults(1)
 	revision := commit(t, r.store, []*state.Object{peer("c", "mesh", "10.7.5.0/24")})
 	eventually(t, func() bool { s, _ := r.n.Status(one.Key); return s.State == reconcile.Failed && s.Message != "" })

@@ -15,15 +15,17 @@ const (
 	// silentAfter is how long a Peer may be silent while packets are sent to it, before it gets a
 	// message.
 	silentAfter = 15 * time.Second
-	// sendsAtLeast is the number of reads that must show sent packets before silence counts.
+	// sendsAtLeast is the number of reads that must show sent packets before silence is reported.
 	sendsAtLeast = 3
-	// silenceLapses is how long after the last packet to a Peer its silence is ignored.
+	// silenceLapses is how long after the last packet sent to a Peer its silence is no longer
+	// reported.
 	silenceLapses = 30 * time.Second
-	// maxHops limits the checked next hops of Routes, the checked next hops towards backends and
-	// targets of NAT, and the Peers that are resolved although no packets are sent to them.
+	// maxHops limits how many next hops of Routes are checked, how many next hops towards backends
+	// and NAT targets are checked, and how many Peers are resolved although no packets are sent to
+	// them.
 	maxHops = 64
-	// askHop, askPeer and askFailed are the intervals at which the kernel is made to ask the
-	// neighbour of a next hop, of a Peer, and of a Peer or next hop that failed.
+	// askHop, askPeer and askFailed are the intervals at which the kernel is made to probe the
+	// neighbour of a next hop, of a Peer, and of a Peer or next hop that has failed.
 	askHop, askPeer, askFailed = 2 * time.Second, 10 * time.Second, 5 * time.Second
 )
 
@@ -32,16 +34,16 @@ type peerWatch struct {
 	known          bool
 	sent, received uint64
 	lastReceived   time.Time // when the counter of received packets last increased; zero: never
-	lastSent       time.Time // likewise for sent packets
-	silentSince    time.Time // packets have been sent since then, but none was received
-	sends          int       // reads since then with sent packets
+	lastSent       time.Time // the same for sent packets
+	silentSince    time.Time // packets have been sent since then, but none received
+	sends          int       // reads since then that showed sent packets
 }
 
 // reach is the reachability of next hops and Peers. It is immutable.
 type reach struct {
-	revision uint64                     // of the objects
+	revision uint64                     // revision of the objects
 	began    time.Time                  // when reading began
-	problems map[string]condition       // by Peer/name, and of next hops and targets
+	problems map[string]condition       // by Peer/name, and by next hop or target
 	hops     map[datapath.Hop]condition // next hops with a problem
 	peers    map[string]peerWatch
 	failed   map[datapath.Hop]bool // neighbours of next hops and Peers that did not answer the last request
@@ -61,7 +63,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	check := func(h datapath.Hop, every time.Duration) condition {
 		return r.checkHop(n, telemetry, &before, h, now, every)
 	}
-	// Routes are first, because a Peer may have the same neighbour.
+	// Routes are read first, because a Peer may have the same neighbour.
 	for o := range s.After(state.KindRoute, "") {
 		for _, h := range hopsOf(o.Value.(*state.Route)) {
 			if _, seen := r.asked[h]; seen || len(r.asked) >= maxHops {
@@ -104,7 +106,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 	return r
 }
 
-// hopsOf returns the next hops of a Route. The route to a Peer has no next hop of its own.
+// hopsOf returns the next hops of a Route. A Route to a Peer has no next hop of its own.
 func hopsOf(v *state.Route) (hops []datapath.Hop) {
 	if v.Type != datapath.RouteUnicast {
 		return nil
@@ -115,20 +117,20 @@ func hopsOf(v *state.Route) (hops []datapath.Hop) {
 	return hops
 }
 
-// never is the interval at which the kernel is not made to ask a neighbour.
+// never, as an interval, means that the kernel is not made to probe a neighbour.
 const never = time.Duration(0)
 
 // checkHop returns why a next hop is not reached; no message: it is reached, or its state is
-// unknown. The kernel is made to ask the neighbour at the interval every. A failed neighbour is
-// asked in any case, so that its return is detected.
+// unknown. every is the interval at which the kernel is made to probe the neighbour. A failed
+// neighbour is probed in any case, so that its return is detected.
 func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
 	switch {
 	case before.open[h]:
-		every = time.Nanosecond // only a call with ask returns whether it is still resolving
+		every = time.Nanosecond // only a call with ask set returns whether the neighbour is still being resolved
 	case before.failed[h] && (every == never || every > askFailed):
 		every = askFailed
 	}
-	r.failed[h] = before.failed[h] // until an answer
+	r.failed[h] = before.failed[h] // until the neighbour answers
 	r.open[h] = before.open[h]
 	last := before.asked[h]
 	ask := every != never && now.Sub(last) >= every
@@ -141,7 +143,7 @@ func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h
 	}
 	is := telemetry.HopTo(h, ask)
 	if broken := n.hopIsLost(is, h.Switch); broken != "" {
-		r.open[h] = every != never // so that it is asked at once when the link is repaired
+		r.open[h] = every != never // so that the neighbour is probed immediately when the link is repaired
 		return condition{message: broken}
 	}
 	r.open[h], r.failed[h] = false, false
@@ -156,7 +158,7 @@ func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h
 	return condition{}
 }
 
-// next updates the watch with the counters of a Peer.
+// next returns the watch updated with a Peer's counters.
 func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 	before := w
 	w.known, w.sent, w.received = true, c.SentPackets, c.ReceivedPackets
@@ -179,10 +181,10 @@ func (w peerWatch) next(c datapath.PeerCounters, now time.Time) peerWatch {
 	return w
 }
 
-// isSilent reports whether packets were sent to a Peer and none has been received since.
+// isSilent reports whether packets have been sent to a Peer and none has been received since.
 func (w *peerWatch) isSilent() bool { return !w.silentSince.IsZero() && w.sends >= sendsAtLeast }
 
-// note returns a condition with a message if a Peer is silent. Silence alone is no fault: the
+// note returns a condition with a message if a Peer is silent. Silence alone is not a fault: the
 // traffic may be unidirectional.
 func (w *peerWatch) note(now time.Time) condition {
 	if !w.isSilent() || now.Sub(w.silentSince) < silentAfter {
@@ -192,8 +194,8 @@ func (w *peerWatch) note(now time.Time) condition {
 		"which is normal for traffic in one direction; otherwise check that type, VNI and port of the Tunnel are the same there"}
 }
 
-// ofRoute returns the next hops that are not reached. If another next hop is reached, the Route is
-// Ready with a message, because some of its connections work.
+// ofRoute returns the next hops that are not reached. If at least one other next hop is reached,
+// the Route is Ready with a message, because some of its connections work.
 func (r *reach) ofRoute(v *state.Route) condition {
 	var dead []string
 	all := condition{quiet: true, untried: true}
@@ -227,8 +229,8 @@ func hopName(h datapath.Hop) string {
 	return h.Device
 }
 
-// LastReceived returns when a packet from a Peer was last received, to the second; zero: not since
-// the daemon started.
+// LastReceived returns when a packet from a Peer was last received, with a precision of one second;
+// zero: not since the daemon started.
 func (n *Node) LastReceived(peer string) time.Time {
 	n.conditions.mu.Lock()
 	w := n.conditions.world
@@ -238,7 +240,7 @@ func (n *Node) LastReceived(peer string) time.Time {
 	}
 	last := w.reach.peers[peer]
 	if is, ok := n.opts.Plane.Telemetry().PeerState(datapath.PeerName(peer)); ok && last.known && is.Traffic.ReceivedPackets > last.received {
-		return time.Now() // since the last reading
+		return time.Now() // it was received since the last reading
 	}
 	return last.lastReceived
 }

@@ -15,7 +15,7 @@ import (
 // A pod that moves to another node may keep its address. On that node, the address is outside all
 // subnets of local pods; on this node, it is inside a local subnet, but behind a Peer.
 
-// roamingAddrs returns the addresses of an Endpoint in a local PodNetwork that are outside all
+// roamingAddrs returns those addresses of an Endpoint in a local PodNetwork that are outside all
 // subnets of this node's pods.
 func roamingAddrs(s *state.Snapshot, e *state.Endpoint) (roaming []netip.Addr) {
 	if _, ok := networkOf(s, e); !ok {
@@ -29,7 +29,8 @@ func roamingAddrs(s *state.Snapshot, e *state.Endpoint) (roaming []netip.Addr) {
 	return roaming
 }
 
-// networkOf returns the name of the PodNetwork of an Endpoint; false: not in a PodNetwork.
+// networkOf returns the name of the PodNetwork of an Endpoint; it returns false if the Endpoint is
+// not in a PodNetwork.
 func networkOf(s *state.Snapshot, e *state.Endpoint) (string, bool) {
 	if e.Network != "" {
 		_, ok := s.Get(state.Key{Kind: state.KindPodNetwork, Name: e.Network})
@@ -52,8 +53,8 @@ func isPods(s *state.Snapshot, a netip.Addr) bool {
 }
 
 // roamingRoutes returns the routes to the addresses of an Endpoint that are outside all subnets of
-// this node's pods: in the switch by the bridge, on the host by the switch. A configured Route
-// replaces them.
+// this node's pods: in the switch, through the bridge; on the host, through the switch. A
+// configured Route replaces such a route.
 func (n *Node) roamingRoutes(s *state.Snapshot, e *state.Endpoint, bridge string) (routes []datapath.Route) {
 	merged := n.opts.Devices.Host == ""
 	for _, a := range roamingAddrs(s, e) {
@@ -69,7 +70,7 @@ func (n *Node) roamingRoutes(s *state.Snapshot, e *state.Endpoint, bridge string
 	return routes
 }
 
-// gatewayFor returns the switch's address in the pod network, of the family of a.
+// gatewayFor returns the switch's address in the pod network that has the same family as a.
 func gatewayFor(s *state.Snapshot, a netip.Addr) netip.Addr {
 	for o := range s.After(state.KindPodNetwork, "") {
 		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
@@ -81,8 +82,8 @@ func gatewayFor(s *state.Snapshot, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// roamingPrefixes returns the addresses of a family that Endpoints of a PodNetwork have outside all
-// subnets of this node's pods.
+// roamingPrefixes returns the addresses of one family that Endpoints in a PodNetwork have and that
+// are outside all subnets of this node's pods.
 func roamingPrefixes(s *state.Snapshot, network string, is4 bool) (list []netip.Prefix) {
 	for o := range s.After(state.KindEndpoint, "") {
 		e := o.Value.(*state.Endpoint)
@@ -98,8 +99,8 @@ func roamingPrefixes(s *state.Snapshot, network string, is4 bool) (list []netip.
 	return list
 }
 
-// roamingPods are the Endpoints with addresses outside all subnets of this node's pods. Used by
-// follow only.
+// roamingPods are the Endpoints with addresses outside all subnets of this node's pods. It is used
+// by follow only.
 type roamingPods map[string][]netip.Addr
 
 // take applies changes, and reports whether the roaming pods changed.
@@ -133,9 +134,9 @@ func (r roamingPods) take(s *state.Snapshot, changed []state.Key) (updated bool)
 	return updated
 }
 
-// withoutLocalAddrs returns peers without the single addresses that Endpoints of this node have: a
-// local pod is not behind a Peer, whichever was configured first. singles: peers contain single
-// addresses.
+// withoutLocalAddrs returns peers without single addresses that Endpoints of this node have: a
+// local pod is not behind a Peer, whichever was configured first. singles reports whether peers
+// contain single addresses.
 func withoutLocalAddrs(s *state.Snapshot, peers map[string]datapath.Peer) (_ map[string]datapath.Peer, singles bool) {
 	var local map[netip.Addr]*state.Object
 	isLocal := func(p netip.Prefix) bool { return p.IsSingleIP() && local[p.Addr()] != nil }

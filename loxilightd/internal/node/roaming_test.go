@@ -43,8 +43,8 @@ func TestRoamingPod(t *testing.T) {
 	eventually(t, func() bool { return len(routes()) == 0 })
 }
 
-// TestRoamingPodInOneNamespace: if host and switch are one namespace, a Route to the address of an
-// Endpoint replaces the Endpoint's own route, whichever namespace the Route names.
+// TestRoamingPodInOneNamespace: if host and switch are the same namespace, a Route to an Endpoint's
+// address replaces the Endpoint's own route, whichever namespace the Route names.
 func TestRoamingPodInOneNamespace(t *testing.T) {
 	for _, inSwitch := range []bool{true, false} {
 		store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})
@@ -62,7 +62,7 @@ func TestRoamingPodInOneNamespace(t *testing.T) {
 	}
 }
 
-// TestLocalPodIsNotBehindPeers: while an Endpoint of this node has an address, the address is not
+// TestLocalPodIsNotBehindPeers: while an Endpoint of this node has an address, that address is not
 // behind a Peer, whichever was configured first.
 func TestLocalPodIsNotBehindPeers(t *testing.T) {
 	store, network := openStore(t), backends.NewFakeNetwork(backends.FakeOptions{})

@@ -20,31 +20,31 @@ type ordered interface {
 	applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool)
 }
 
-// part applies the objects of one kind, or of a few.
+// part applies the objects of one or a few kinds.
 type part interface {
 	Run(ctx context.Context)
 	Trigger()
 	MarkInitialized()
 	Repairs() uint64
 
-	// synced returns channels that are closed when everything has been tried once.
+	// synced returns channels that are closed once an attempt has been made to apply everything.
 	synced() []<-chan struct{}
-	// status, notDone and wait are like the methods of [Node].
+	// status, notDone and wait are like the methods of [Node] with the same names.
 	status(k state.Key) (Status, bool)
 	notDone(limit int) (some map[state.Key]Status, count int)
 	wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key
 }
 
-// rows is the part for a kind of objects that are each one row of a table.
+// rows is the part for a kind of object each of which is one row in a table.
 type rows[K ~string, V any] struct {
 	*reconcile.Reconciler[K, V]
 	kind  string
 	value func(o *state.Object) V
 
-	// For derived rows; used by follow only.
+	// The fields below are for derived rows; used by follow only.
 	wanted map[K]V
-	queued map[K]reconcile.Change[K, V] // changes that the reconciler does not have yet
-	names  atomic.Pointer[[]K]          // of wanted, for other goroutines
+	queued map[K]reconcile.Change[K, V] // changes that the reconciler has not received yet
+	names  atomic.Pointer[[]K]          // names of wanted, for other goroutines
 }
 
 func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
@@ -80,8 +80,8 @@ func keepDerived[K ~string, V any](table datapath.Table[K, V], noPrune map[K]boo
 	}
 }
 
-// apply gives the reconciler the changed objects of this kind, either the deleted ones (gone) or
-// the others, and returns their keys.
+// apply passes the changed objects of this kind to the reconciler, either the deleted ones (if gone
+// is set) or all others, and returns their keys.
 func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (keys []K) {
 	var changes []reconcile.Change[K, V]
 	for _, k := range changed {
@@ -108,7 +108,7 @@ func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (k
 // applyAndWait calls apply, and waits until all changes have been tried or ctx ends.
 func (r *rows[K, V]) applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool) {
 	if keys := r.apply(s, changed, gone); len(keys) > 0 {
-		_ = r.WaitTried(ctx, keys...) // after a timeout, dependent rows are retried
+		_ = r.WaitTried(ctx, keys...) // after a timeout, rows that depend on these are retried
 	}
 }
 
@@ -134,7 +134,7 @@ func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key
 		names[i] = K(k.Name)
 	}
 	if len(names) == 0 {
-		return nil // to the reconciler, an empty list would mean all rows
+		return nil // the reconciler would take an empty list to mean all rows
 	}
 	names, err := r.WaitDone(ctx, revision, names...)
 	if err == nil {

@@ -12,22 +12,22 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// rules is the part for objects that are applied as whole sets: the rules of the firewall and of
-// NAT, and the address groups that both refer to.
+// rules is the part for objects that are applied as whole sets: firewall rules, NAT rules, and the
+// address groups to which they refer.
 type rules struct {
 	report   func(state.Key, Status)
 	firewall *ruleSet[datapath.FirewallSet]
 	nat      *ruleSet[datapath.NATSet]
-	absent   *hostPorts // NAT objects without an address on this node
+	absent   *hostPorts // NAT objects for addresses that this node does not have
 
 	mu       sync.Mutex
-	snapshot *state.Snapshot // from which the sets were last made
+	snapshot *state.Snapshot // snapshot from which the sets were last made
 
 	reporting sync.Mutex // held while reporting, so that reports are in order
 	reported  map[state.Key]reportedRule
 }
 
-// reportedRule is the last reported outcome of an object.
+// reportedRule is the last result that was reported for an object.
 type reportedRule struct {
 	Status
 	firewall, nat version
@@ -47,10 +47,10 @@ func newRules(n *Node) *rules {
 	return r
 }
 
-// apply applies changes; roaming: the roaming pods changed, too.
+// apply applies changes. roaming is set if the roaming pods have changed too.
 func (r *rules) apply(s *state.Snapshot, changed []state.Key, roaming bool) {
 	if roaming || hasPodRules(s, changed) {
-		// NAT has derived rules, too.
+		// NAT has derived rules too.
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT})
 	}
 	if !slices.ContainsFunc(changed, func(k state.Key) bool { return slices.Contains(ruleKinds, k.Kind) || k.Kind == state.KindEndpoint }) {
@@ -64,12 +64,13 @@ func (r *rules) apply(s *state.Snapshot, changed []state.Key, roaming bool) {
 	r.reportAll()
 }
 
-// applyFirewall rebuilds the firewall set, because exempt packets or addresses of the node changed.
+// applyFirewall rebuilds the firewall set, because exempt packets or the node's addresses have
+// changed.
 func (r *rules) applyFirewall(s *state.Snapshot) {
 	r.firewall.apply(s, []state.Key{{Kind: state.KindFirewallRule}})
 }
 
-// applyNAT rebuilds the NAT set, because devices or addresses of the node changed.
+// applyNAT rebuilds the NAT set, because devices or the node's addresses have changed.
 func (r *rules) applyNAT(s *state.Snapshot) {
 	r.nat.apply(s, []state.Key{{Kind: state.KindNAT}})
 	r.reportAll()
@@ -93,7 +94,7 @@ func (r *rules) status(k state.Key) (Status, bool) {
 	return r.of(o, s.Revision), true
 }
 
-// of returns the status of an object as of revision. A group without references is done.
+// of returns the status of an object as of revision. A group that no rule refers to is done.
 func (r *rules) of(o *state.Object, revision uint64) Status {
 	switch o.Kind {
 	case state.KindFirewallRule:
@@ -116,7 +117,7 @@ func (r *rules) of(o *state.Object, revision uint64) Status {
 	return worst
 }
 
-// reportAll reports every object whose status changed.
+// reportAll reports every object whose status has changed.
 func (r *rules) reportAll() {
 	r.reporting.Lock()
 	defer r.reporting.Unlock()
@@ -203,21 +204,22 @@ func (r *rules) wait(ctx context.Context, revision uint64, keys []state.Key) (le
 	return left
 }
 
-// waitTried waits until the current desired sets were tried, or ctx ends.
+// waitTried waits until an attempt has been made to apply the current desired sets, or ctx ends.
 func (r *rules) waitTried(ctx context.Context) {
-	_ = r.firewall.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
+	_ = r.firewall.WaitTried(ctx, datapath.NodeSet) // if this takes longer, ports do not wait
 	_ = r.nat.WaitTried(ctx, datapath.NodeSet)
 }
 
-// waitNAT waits a short time until the current desired NAT rules were tried.
+// waitNAT waits for a short time until an attempt has been made to apply the current desired NAT
+// rules.
 func (r *rules) waitNAT(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
-	_ = r.nat.WaitTried(ctx, datapath.NodeSet) // if it takes longer, ports do not wait
+	_ = r.nat.WaitTried(ctx, datapath.NodeSet) // if this takes longer, ports do not wait
 }
 
-// problems reports faults that no object's status shows, such as a deleted object that is still in
-// force.
+// problems returns faults that do not appear in any object's status, such as a deleted object that
+// is still in force.
 func (r *rules) problems() (list []string) {
 	for _, text := range []string{r.firewall.trouble(), r.nat.trouble()} {
 		if text != "" {
@@ -238,7 +240,7 @@ func (r *rules) Run(ctx context.Context) {
 // Trigger starts a verification of both sets.
 func (r *rules) Trigger() { r.firewall.Trigger(); r.nat.Trigger() }
 
-// MarkInitialized allows sets of an earlier run to be replaced and removed.
+// MarkInitialized allows sets from an earlier run to be replaced and removed.
 func (r *rules) MarkInitialized() {
 	s := r.lastSnapshot()
 	r.firewall.unfreeze(s)
@@ -247,7 +249,7 @@ func (r *rules) MarkInitialized() {
 	r.nat.MarkInitialized()
 }
 
-// Repairs returns how often a set was repaired.
+// Repairs returns how often a set has been repaired.
 func (r *rules) Repairs() uint64 { return r.firewall.Repairs() + r.nat.Repairs() }
 
 func (r *rules) synced() []<-chan struct{} {

@@ -31,7 +31,7 @@ func objectOf(kind, name string, v state.Value) *state.Object {
 	return &state.Object{Key: state.Key{Kind: kind, Name: name}, Owner: "cli", Spec: string(spec), Value: v}
 }
 
-// rule makes a rule that denies packets from the groups.
+// rule makes a rule that denies packets from the given groups.
 func rule(name string, priority int32, from ...datapath.GroupName) *state.Object {
 	return objectOf(state.KindFirewallRule, name, &state.FirewallRule{FirewallRule: datapath.FirewallRule{
 		Priority: priority, Hooks: datapath.HookAll, Action: datapath.ActionDeny, Match: datapath.Match{SourceGroups: from},
@@ -54,7 +54,7 @@ func group(name string, prefix string, within ...datapath.GroupName) *state.Obje
 	})
 }
 
-// recorder records the reports of a node about objects.
+// recorder records a node's reports about objects.
 type recorder struct {
 	mu   sync.Mutex
 	list []string
@@ -69,7 +69,8 @@ func (t *recorder) record(k state.Key, s Status) {
 	t.list = append(t.list, fmt.Sprint(k, " ", s.State))
 }
 
-// want waits until exactly these reports have arrived, in any order, and clears them.
+// want waits until exactly these reports have arrived, in any order, and clears the list of
+// reports.
 func (t *recorder) want(tt *testing.T, want ...string) {
 	tt.Helper()
 	slices.Sort(want)
@@ -126,7 +127,7 @@ func TestRulesAreOneSet(t *testing.T) {
 	}
 	reports.want(t, "AddressGroup/inner done", "AddressGroup/outer done", "AddressGroup/idle done", "FirewallRule/a done", "FirewallRule/b done")
 
-	// The exemptions change without a change of an object.
+	// The exemptions change, but no object does.
 	n.SetExempt([]datapath.Match{{In: []string{"eth7"}}})
 	eventually(t, func() bool {
 		f, _, _, _ = plane.Rules()
@@ -136,14 +137,16 @@ func TestRulesAreOneSet(t *testing.T) {
 		t.Errorf("and the rules are %+v", f.Rules)
 	}
 
-	// A change of a nested group of a rule rebuilds the set, a change of another group does not.
+	// A change to a nested group that a rule uses rebuilds the set, but a change to another group
+	// does not.
 	waitFor(t, n, commit(t, store, []*state.Object{group("inner", "10.9.0.0/16")}), objects[0])
 	if f, _, _, _ = plane.Rules(); f.Groups["outer"].Prefixes[1] != netip.MustParsePrefix("10.9.0.0/16") {
 		t.Errorf("a group within a group was changed, and the set is %+v", f.Groups)
 	}
 	plane.Refuse("a", errors.New("no more"))
 	waitFor(t, n, commit(t, store, []*state.Object{group("idle", "10.4.0.0/16")}), objects[2])
-	// The objects that changed, and the rule whose set was not in force meanwhile.
+	// The reports are for the objects that changed, and for the rule whose set was not in force in
+	// the meantime.
 	reports.want(t, "AddressGroup/idle done", "AddressGroup/inner done", "FirewallRule/a done")
 
 	plane.Refuse("a", nil)
@@ -155,8 +158,8 @@ func TestRulesAreOneSet(t *testing.T) {
 	reports.want(t, "FirewallRule/a removed", "FirewallRule/b removed", "NAT/out done")
 }
 
-// TestOneBadRule: rules in force stay Ready, the faulty rule has the error, and the other rules
-// of the transaction name the faulty one.
+// TestOneBadRule: rules in force stay Ready, the faulty rule has the error, and the other rules in
+// the transaction name the faulty rule.
 func TestOneBadRule(t *testing.T) {
 	store, plane, reports := openStore(t), backends.NewFake(backends.FakeOptions{}), &recorder{}
 	attach(t, store)
@@ -254,7 +257,7 @@ func TestLostRules(t *testing.T) {
 	}
 	n := start(t, Options{Store: store, Plane: plane, PruneNotBefore: time.Now().Add(400 * time.Millisecond)})
 	revision := commit(t, store, []*state.Object{rule("a", 1), nat("out")})
-	waitFor(t, n, revision, nat("out")) // no NAT rules were in force before
+	waitFor(t, n, revision, nat("out")) // previously, no NAT rules were in force
 	left, err := n.Wait(within(t, 50*time.Millisecond), revision, []state.Key{rule("a", 1).Key})
 	if time.Now().Before(n.opts.PruneNotBefore) {
 		if f, _, _, _ := plane.Rules(); err == nil || len(left) != 1 || len(f.Rules) != 2 {
@@ -270,8 +273,8 @@ func TestLostRules(t *testing.T) {
 	}
 }
 
-// TestWhatIsStillInForce: a rule is not done if the change of its group is refused; another rule
-// stays done until the rule set in force is changed externally.
+// TestWhatIsStillInForce: a rule is not done if the change to its group is rejected; a different
+// rule stays done until the rule set in force is changed externally.
 func TestWhatIsStillInForce(t *testing.T) {
 	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
 	attach(t, store)
@@ -301,7 +304,8 @@ func TestWhatIsStillInForce(t *testing.T) {
 	eventually(t, func() bool { return states() == "g done a done b done " })
 }
 
-// TestRulesBeforePorts: a port is attached once the rules of the same transaction are in force.
+// TestRulesBeforePorts: a port is attached only once the rules in the same transaction are in
+// force.
 func TestRulesBeforePorts(t *testing.T) {
 	for range 50 {
 		store := openStore(t)

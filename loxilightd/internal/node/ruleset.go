@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ruleSet is the single row that contains all rules of a kind and the groups that they refer to.
-// V is a [datapath.FirewallSet] or a [datapath.NATSet].
+// ruleSet is the single row that contains all rules of a kind and the groups to which they refer. V
+// is a [datapath.FirewallSet] or a [datapath.NATSet].
 type ruleSet[V names] struct {
 	*reconcile.Reconciler[datapath.SetName, V]
 	datapath.RuleTable[V]
@@ -28,19 +28,19 @@ type ruleSet[V names] struct {
 	localAddrs func() []netip.Addr
 
 	mu       sync.Mutex
-	members  map[datapath.GroupName]struct{} // groups of the set, including nested groups
-	labelled bool                            // one of them selects Endpoints by labels
+	members  map[datapath.GroupName]struct{} // groups in the set, including nested groups
+	labelled bool                            // one of members selects Endpoints by labels
 	local    []netip.Addr                    // members of LocalGroup
 	isLocal  bool                            // a rule refers to LocalGroup
 	changed  uint64                          // the latest revision of one of the members
 	inForce  uint64                          // revision as of which the set is in force; 0: unknown
-	faults   map[state.Key]string            // errors of single objects in the last attempt
-	broken   uint64                          // how often the set was changed by another program
+	faults   map[state.Key]string            // errors that single objects caused in the last attempt
+	broken   uint64                          // how often another program has changed the set
 }
 
 // version identifies the spec of an object, including the groups that it refers to, and the period
-// during which it is in force. A new version is reported even with an unchanged status, because the
-// status may have been Pending in between.
+// during which it is in force. A new version is reported even if its status is the same, because
+// the status may have been Pending in between.
 type version struct{ revision, broken uint64 }
 
 func (r *ruleSet[V]) version(o *state.Object) version {
@@ -49,8 +49,8 @@ func (r *ruleSet[V]) version(o *state.Object) version {
 	return version{r.newest(o), r.broken}
 }
 
-// newest returns the latest revision of an object and of the groups that it refers to. r.mu is
-// held.
+// newest returns the latest revision of an object and of the groups that it refers to. The caller
+// holds r.mu.
 func (r *ruleSet[V]) newest(o *state.Object) uint64 {
 	if o.Kind != state.KindAddressGroup && refersToGroups(o) {
 		return max(o.Revision, r.changed)
@@ -83,7 +83,7 @@ func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outc
 	return r
 }
 
-// apply gives the reconciler a new set if one of the changed objects is relevant.
+// apply passes a new set to the reconciler if one of the changed objects is relevant.
 func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Lock()
 	counts := false
@@ -101,13 +101,13 @@ func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	}
 }
 
-// make gives the reconciler the desired set of s.
+// make passes to the reconciler the set that snapshot s desires.
 func (r *ruleSet[V]) make(s *state.Snapshot) {
 	set, rules := r.gather(s)
 	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
 }
 
-// gather returns the desired set of s, and how many rules it has.
+// gather returns the set that snapshot s desires, and how many rules it has.
 func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
 	g := &groups{snapshot: s, localAddrs: r.localAddrs, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
 	set, rules = r.build(s, g)
@@ -118,7 +118,7 @@ func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
 	return set, rules
 }
 
-// localAddrsChanged reports whether rules refer to the addresses of the node and these have
+// localAddrsChanged reports whether rules refer to the node's addresses and these addresses have
 // changed.
 func (r *ruleSet[V]) localAddrsChanged() bool {
 	r.mu.Lock()
@@ -127,7 +127,7 @@ func (r *ruleSet[V]) localAddrsChanged() bool {
 	return isLocal && !slices.Equal(before, r.localAddrs())
 }
 
-// Update updates the table, and records which objects caused an error.
+// Update updates the table, and records which objects have caused an error.
 func (r *ruleSet[V]) Update(ctx context.Context, key datapath.SetName, set V) error {
 	err := r.RuleTable.Update(ctx, key, set)
 	faults := map[state.Key]string{}
@@ -156,7 +156,7 @@ func (r *ruleSet[V]) blame(err error, faults map[state.Key]string) {
 	}
 }
 
-// Verify verifies the table. After an external change the set does not count as in force.
+// Verify verifies the table. After an external change, the set does not count as being in force.
 func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, error) {
 	intact, err := r.RuleTable.Verify(ctx, key)
 	if !intact || err != nil {
@@ -168,7 +168,7 @@ func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, er
 	return intact, err
 }
 
-// note records the outcome of an attempt.
+// note records the result of an attempt.
 func (r *ruleSet[V]) note(s Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +200,7 @@ func (r *ruleSet[V]) has(group string) bool {
 }
 
 // of returns the status of an object in the set. While the desired set is not in force, the
-// previous one stays in force.
+// previous set stays in force.
 func (r *ruleSet[V]) of(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
 	if r.isFrozen() {
@@ -225,7 +225,7 @@ func (r *ruleSet[V]) of(o *state.Object) Status {
 	return s
 }
 
-// firstFault returns the first object with an error. r.mu is held.
+// firstFault returns the first object with an error. The caller holds r.mu.
 func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 	for k, text := range r.faults {
 		if first.Name == "" || k.String() < first.String() {
@@ -235,7 +235,7 @@ func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 	return first, fault
 }
 
-// trouble returns a message if the set is not done; else the empty string.
+// trouble returns a message if the set is not done, else the empty string.
 func (r *ruleSet[V]) trouble() string {
 	if r.isFrozen() {
 		return r.waitsFor()
@@ -262,7 +262,7 @@ type groups struct {
 	snapshot *state.Snapshot
 	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of nested groups
 	members  map[datapath.GroupName]struct{}              // these, and nested groups
-	changed  uint64                                       // the latest revision of one of members
+	changed  uint64                                       // the latest revision among members
 	labelled bool                                         // a member selects Endpoints by labels
 
 	localAddrs func() []netip.Addr
@@ -271,7 +271,7 @@ type groups struct {
 }
 
 // add adds the groups that a match refers to. A group that this version cannot decode is omitted,
-// so that the data plane refuses the set rather than apply it with another meaning.
+// so that the data plane rejects the set instead of applying it with a different meaning.
 func (g *groups) add(m *datapath.Match) {
 	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
 		for _, name := range list {
@@ -290,8 +290,8 @@ func (g *groups) add(m *datapath.Match) {
 	}
 }
 
-// flatten adds the prefixes of a group and its nested groups to whole; false: one of these groups
-// does not exist.
+// flatten adds the prefixes of a group and its nested groups to whole; it returns false if one of
+// these groups does not exist.
 func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, seen map[datapath.GroupName]struct{}) bool {
 	if _, twice := seen[name]; twice {
 		return true
@@ -305,7 +305,7 @@ func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, 
 	g.changed = max(g.changed, o.Revision)
 	v := o.Value.(*state.AddressGroup)
 	if len(v.Groups)+len(v.Labels) == 0 && whole.Prefixes == nil {
-		whole.Prefixes = v.Prefixes // shared, and never modified
+		whole.Prefixes = v.Prefixes // this slice is shared and must never be modified
 		return true
 	}
 	whole.Prefixes = append(whole.Prefixes[:len(whole.Prefixes):len(whole.Prefixes)], v.Prefixes...)
@@ -320,7 +320,7 @@ func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, 
 	return true
 }
 
-// addLocal returns the group of the addresses of the node itself.
+// addLocal returns the group that contains the node's own addresses.
 func (g *groups) addLocal() (whole datapath.AddressGroup) {
 	g.local, g.isLocal = g.localAddrs(), true
 	for _, a := range g.local {
@@ -343,8 +343,8 @@ func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup
 	}
 }
 
-// buildNAT makes a set of the rules, including the rules of pod networks. Host ports of pods are
-// never announced, and are omitted while the node does not have their address.
+// buildNAT makes a set from the NAT rules, including the rules of pod networks. Pods' host ports
+// are never announced, and are omitted while the node does not have their address.
 func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
 	absent := n.absentHostPorts(s)
@@ -366,7 +366,7 @@ func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 	return set, len(set.Rules)
 }
 
-// buildFirewall returns a function that makes a set of the rules and of the exempt packets.
+// buildFirewall returns a function that makes a set from the rules and the exempt packets.
 func buildFirewall(exempt *atomic.Pointer[[]datapath.Match]) func(*state.Snapshot, *groups) (datapath.FirewallSet, int) {
 	return func(s *state.Snapshot, g *groups) (datapath.FirewallSet, int) {
 		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: *exempt.Load()}

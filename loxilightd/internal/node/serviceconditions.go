@@ -15,7 +15,7 @@ import (
 )
 
 func (w *world) ofService(o *state.Object, v *state.Service) condition {
-	if w.found[0] != nil { // else the data plane is a fake without devices
+	if w.found[0] != nil { // otherwise, the data plane is a fake without devices
 		if is := w.noneAttached(); is.message != "" {
 			return is
 		}
@@ -33,7 +33,7 @@ func (w *world) ofService(o *state.Object, v *state.Service) condition {
 	return joinConditions(list)
 }
 
-// notAnnounced returns a condition if the node does not answer for a frontend that it is to
+// notAnnounced returns a condition if the node does not answer for a frontend that it should
 // announce.
 func (w *world) notAnnounced(v *state.Service) condition {
 	var offLink condition
@@ -59,8 +59,8 @@ func (w *world) notAnnounced(v *state.Service) condition {
 }
 
 // offLink returns a message if an announced address is in no network of the uplinks. The uplinks
-// answer for it, but a host sends a request only if it has a route to the address on that link, as
-// some routers do.
+// answer for such an address, but other hosts send requests for it only if they have a route to it
+// on that link, as some routers do.
 func (w *world) offLink(a netip.Addr) condition {
 	var networks []string
 	for _, device := range slices.Sorted(maps.Keys(w.devices)) {
@@ -81,8 +81,8 @@ func (w *world) offLink(a netip.Addr) condition {
 			"run ip route add %[1]s dev DEVICE on the router there, or choose an address in one of the networks", a, strings.Join(networks, ", "))}
 }
 
-// addressesOfUplink returns the addresses of a device that is attached as an uplink, and of the
-// bridge of which it is a port.
+// addressesOfUplink returns the addresses of a device that is attached as an uplink, and those of
+// its bridge if it is a bridge port.
 func (w *world) addressesOfUplink(device string) (all []netip.Prefix) {
 	for _, a := range w.devices[device] {
 		o, ok := w.n.opts.Store.Snapshot().Get(a.object)
@@ -108,7 +108,7 @@ func (w *world) addressesOfUplink(device string) (all []netip.Prefix) {
 type serving struct {
 	total, unhealthy, unknown int
 	active                    []datapath.BackendAddr
-	fallback                  []datapath.BackendAddr // get connections while none is active
+	fallback                  []datapath.BackendAddr // get connections while no backend is active
 }
 
 func (w *world) backendsOf(service string, v *state.Service, is4 bool) (s serving) {
@@ -169,7 +169,8 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 	case s.total > 0:
 		return condition{message: fmt.Sprintf("no %s backend accepts connections: all %d are down", what, s.total), ready: true, quiet: quiet}
 	case len(v.Backends) > 0:
-		// Endpoints of one family are normal for a dual-stack Service of Kubernetes.
+		// For a dual-stack Service in Kubernetes, it is normal that its endpoints have only one
+		// family.
 		return condition{ready: true, quiet: quiet, message: fmt.Sprintf(
 			"no %s backend is configured, so connections to frontend %s are not accepted: add an %[1]s backend (llcli service backend add %[3]s ADDRESS:PORT), or remove the frontend",
 			what, v.Frontends[slices.IndexFunc(v.Frontends, func(f datapath.Frontend) bool { return familyOf(f.Addr.Addr()) == family })], o.Name)}
@@ -179,10 +180,10 @@ func (s *serving) condition(o *state.Object, v *state.Service, family int) condi
 	return condition{}
 }
 
-// ofWays returns a condition if connections to backends do not reach them: the host does not
-// forward, or no backend is reached. It is met, with a message, if only some backends are not
-// reached; if the programs do not see the replies of one, because then the node's own connections
-// to it fail; or if the kernel does not forward packets that arrive on some devices.
+// ofWays returns a condition if connections do not reach backends: the host does not forward, or no
+// backend is reachable. The condition is met, with a message, if only some backends are
+// unreachable; if the programs do not see a backend's replies, because the node's own connections
+// to that backend then fail; or if the kernel does not forward packets that arrive on some devices.
 func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datapath.BackendAddr, family int) condition {
 	var families [2]bool
 	families[family] = true
@@ -214,7 +215,7 @@ func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datap
 		case !off.isMet():
 			return off
 		}
-		partly = off // of some devices only
+		partly = off // forwarding is off for some devices only
 		if aside.message == "" && !w.isCovered(way.Device, 0) {
 			aside = condition{ready: true, quiet: true, message: fmt.Sprintf(
 				"connections of the node itself to backend %s get no reply, because no Interface attaches to device %q: %s",
@@ -235,8 +236,8 @@ func (w *world) ofWays(o *state.Object, source datapath.SourceMode, list []datap
 	return joinConditions([]condition{lost, partly, routed, aside, nameless})
 }
 
-// noSourceTo returns a condition if connections to a backend are dropped, because their source is
-// to be translated and the device towards the backend has no address of the backend's family.
+// noSourceTo returns a condition if connections to a backend are dropped, because their source
+// should be translated, but the device towards the backend has no address of the backend's family.
 func (w *world) noSourceTo(b datapath.BackendAddr, source datapath.SourceMode, device string, family int) condition {
 	d, known := w.found[0][device]
 	if !known || source == datapath.SourceKeep || d.Sources[family].IsValid() || !w.isCovered(device, 0) {

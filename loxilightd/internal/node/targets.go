@@ -10,15 +10,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// target is the address of a backend, or one to which a destination NAT translates.
+// target is the address of a backend, or an address to which a destination NAT translates.
 type target struct {
 	addr     netip.Addr
 	inSwitch bool
 }
 
 // readTargets checks the next hops towards the targets of NAT and towards backends without a health
-// check. These checks are limited, like the lookups in hopCache; nothing is reported about the
-// others.
+// check. The number of checks is limited, like the number of lookups in hopCache; nothing is
+// reported about further targets.
 func (w *world) readTargets(s *state.Snapshot, before *reach) {
 	telemetry := w.n.opts.Plane.Telemetry()
 	asked := 0
@@ -48,7 +48,7 @@ func (w *world) readTargets(s *state.Snapshot, before *reach) {
 	for o := range s.After(state.KindService, "") {
 		v := o.Value.(*state.Service)
 		if v.Health != nil {
-			continue // the health check detects more
+			continue // the health check detects more faults
 		}
 		for _, is4 := range []bool{true, false} {
 			list := w.backendsOf(o.Name, v, is4)
@@ -74,16 +74,16 @@ func (w *world) targetsOf(v *state.NAT) (list []target) {
 	return list
 }
 
-// neighbourOf returns the neighbour of a next hop on its device, so that all addresses behind a
-// gateway have the same one; false: there is no neighbour.
+// neighbourOf returns the neighbour of a next hop on the next hop's device, so that all addresses
+// behind a gateway have the same neighbour; ok is false if there is no neighbour.
 func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool) {
 	h = datapath.Hop{Addr: is.Neighbour, Device: is.Device, Switch: inSwitch}
 	return h, h.Addr.IsValid() && h.Device != ""
 }
 
 // lost returns why packets to a target do not arrive; no message: they arrive, or nothing is known.
-// partly is a message if only some packets arrive. revision belongs to the object that has the
-// target, arrivals are examples of packets to the target.
+// partly is a message if only some of the packets arrive. revision is the revision of the object
+// that has the target; arrivals are examples of packets to the target.
 func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c condition, partly string) {
 	is, partly := w.forwardedTo(t.addr, t.inSwitch, arrivals)
 	if broken := w.n.hopIsLost(is, t.inSwitch); broken != "" {

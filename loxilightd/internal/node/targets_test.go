@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// wayOf returns the state of a neighbour on the device lan, which depends on the last group of its
+// wayOf returns the state of a neighbour on the device lan, which depends on the last byte of its
 // address.
 func wayOf(h datapath.Hop) datapath.HopState {
 	a := h.Addr
@@ -30,7 +30,7 @@ func wayOf(h datapath.Hop) datapath.HopState {
 		return datapath.HopState{Device: "lan", Link: datapath.LinkDown, Err: errors.New("no route leads there")}
 	case 6:
 		return datapath.HopState{Err: errors.New("it is a broadcast address")}
-	case 7: // unknown until the kernel asks it
+	case 7: // unknown until the kernel probes it
 	default:
 		is.Resolved = true
 	}
@@ -50,7 +50,8 @@ func newTargetWorld(t *testing.T) *targetWorld {
 	return w
 }
 
-// service stores a Service with backends, and nat a destination NAT.
+// service stores a Service whose backends are the targets; nat stores a destination NAT to a
+// target.
 func (w *targetWorld) service(h *state.HealthCheck, targets ...string) *state.Object {
 	v := &state.Service{Health: h}
 	for _, text := range targets {
@@ -101,7 +102,7 @@ func TestSilentNeighbours(t *testing.T) {
 		w := newTargetWorld(t)
 		for _, c := range []struct {
 			last  string
-			words []string // of the message; none: reached
+			words []string // words of the message; no words: the target is reached
 		}{
 			{"1", nil}, {"9", nil},
 			{"2", []string{net + "2", "does not answer", `"lan"`}},
@@ -121,7 +122,7 @@ func TestSilentNeighbours(t *testing.T) {
 }
 
 // TestUnaskedNeighbours: a target does not count as reached while the state of its neighbour is
-// unknown. The kernel is not made to ask the neighbours of a Service with a health check.
+// unknown. The kernel is not made to probe the neighbours of a Service that has a health check.
 func TestUnaskedNeighbours(t *testing.T) {
 	for _, net := range []string{"10.1.0.", "fd01::"} {
 		w := newTargetWorld(t)

@@ -19,14 +19,14 @@ import (
 // world is the state of the node with which conditions compare objects.
 type world struct {
 	n        *Node
-	revision uint64                  // of the snapshot from which the indexes below are made
-	devices  map[string][]attachment // by the names of devices
-	renamed  map[string]attachment   // by the present names of devices that match rules by another name
-	bridges  map[string]state.Key    // by the names of their devices: Bridges and PodNetworks
+	revision uint64                  // revision of the snapshot from which the indexes below are made
+	devices  map[string][]attachment // attachments by device name
+	renamed  map[string]attachment   // by the current names of devices that match rules by a different name
+	bridges  map[string]state.Key    // Bridges and PodNetworks, by the names of their devices
 	routers  [2]int                  // number of attached host devices with an address, by family
 
-	forwarding [2]datapath.Forwarding        // of the host, of the switch
-	found      [2]map[string]datapath.Device // devices of the host, of the switch; nil: unknown
+	forwarding [2]datapath.Forwarding        // forwarding settings of the host and of the switch
+	found      [2]map[string]datapath.Device // devices of the host and of the switch; nil: unknown
 	networks   [2]map[string][]netip.Prefix  // connected networks; read only if there are PodNetworks
 	ways       *hopCache
 	reach      reach
@@ -38,7 +38,7 @@ type attachment struct {
 	port     datapath.PortName
 	inSwitch bool
 	status   func() (Status, bool)
-	// matches is the name by which rules match the device, and now the present name of the device;
+	// matches is the name by which rules match the device, and now is the device's current name;
 	// empty: both are the name under which the attachment is listed.
 	matches, now string
 }
@@ -64,7 +64,7 @@ func (n *Node) readWorld(before *world) *world {
 	return w
 }
 
-// equal reports whether the parts that can only be read from the node are unchanged.
+// equal reports whether those parts that can only be read from the node are unchanged.
 func (w *world) equal(before *world) bool {
 	return before != nil && reflect.DeepEqual(w.forwarding, before.forwarding) && w.routers == before.routers && reflect.DeepEqual(w.found, before.found) &&
 		reflect.DeepEqual(w.networks, before.networks) &&
@@ -140,7 +140,7 @@ func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
 	}
 }
 
-// isBridged reports whether packets of a match may be bridged, and so need no forwarding.
+// isBridged reports whether packets that match m may be bridged, so that they need no forwarding.
 func (w *world) isBridged(m *datapath.Match) bool {
 	if len(m.In)+len(m.Out) == 0 {
 		return len(w.bridges) > 0
@@ -160,8 +160,8 @@ func (w *world) isLocal(a netip.Addr) bool {
 	return telemetry.DeviceOf(a, false) != "" || telemetry.DeviceOf(a, true) != ""
 }
 
-// families returns the address families of a match: the families of its addresses, else the
-// families in which the node has addresses on two attached devices.
+// families returns the address families of a match: the families of its addresses or, without
+// addresses, the families in which the node has addresses on two attached devices.
 func (w *world) families(m *datapath.Match, to []netip.Prefix) (needed [2]bool) {
 	for _, p := range slices.Concat(m.Source, m.Destination, to) {
 		needed[familyOf(p.Addr())] = true
@@ -170,7 +170,7 @@ func (w *world) families(m *datapath.Match, to []netip.Prefix) (needed [2]bool) 
 		needed = w.gateway()
 	}
 	if needed == [2]bool{} && !w.forwarding[0].IPv6 {
-		needed[0] = true // then either family would do
+		needed[0] = true // then either family would be sufficient
 	}
 	return needed
 }
@@ -191,7 +191,7 @@ var forwardingKeys = [2]struct{ all, device string }{
 }
 
 // notForwarded returns which kernel parameter keeps the host from forwarding packets of the
-// families, including parameters of some devices.
+// families, including the parameters of the given devices.
 func (w *world) notForwarded(families [2]bool, devices []string) condition {
 	return w.forwardingOff(0, families, devices)
 }
@@ -201,7 +201,7 @@ func (w *world) inSwitchOff(families [2]bool, devices ...string) condition {
 	return w.forwardingOff(1, families, devices)
 }
 
-// netnsOf returns the index of the switch or of the host in world.forwarding.
+// netnsOf returns the index in world.forwarding, either the switch's or the host's.
 func netnsOf(inSwitch bool) int {
 	if inSwitch {
 		return 1
@@ -256,10 +256,10 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 	return overlap
 }
 
-// overlaps returns a condition if a subnet overlaps the network of another device. If that network
-// is within the subnet, packets to its addresses leave by the other device instead of reaching
-// pods. If it is larger, pods are reached, and only other hosts with addresses in the subnet are
-// not.
+// overlaps returns a condition if a subnet overlaps the network of a device other than the pods'
+// devices. If that network is within the subnet, packets to its addresses leave through that device
+// instead of reaching pods. If the network is larger, pods are reached, but other hosts with
+// addresses in the subnet are not.
 func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 	d := w.n.opts.Devices
 	for netns, networks := range w.networks {
@@ -283,7 +283,7 @@ func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 	return is
 }
 
-// isTunnel reports whether a device belongs to a Tunnel. Such a device has addresses of pod
+// isTunnel reports whether a device belongs to a Tunnel. Such a device has addresses in pod
 // networks.
 func (w *world) isTunnel(device string) bool {
 	return slices.ContainsFunc(w.devices[device], func(a attachment) bool { return a.object.Kind == state.KindTunnel })
@@ -301,7 +301,7 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	case datapath.LinkNoCarrier:
 		return condition{message: noCarrier(is.Device), quiet: quiet}
 	}
-	// Spanning tree blocks a port by design, and never disables one with a link.
+	// Spanning tree blocks a port by design, but never disables a port that has a link.
 	device := cmp.Or(is.RuleName, is.Device)
 	blocked := w.notBridged(device, v.Switch)
 	blocked.quiet = true
@@ -309,8 +309,8 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 	return blocked
 }
 
-// ofBridge requires attached programs on all ports, because rules must see bridged packets, and
-// checks the links of the ports.
+// ofBridge checks that the programs are attached to all ports, because rules must see bridged
+// packets, and checks the links of the ports.
 func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 	ports := state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch)
 	for name, port := range ports {

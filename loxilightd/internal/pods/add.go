@@ -20,7 +20,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// add creates an interface. The caller may give up at any moment: then, as after an error,
+// add creates an interface. The caller may give up at any moment; in that case, or after an error,
 // everything created so far is removed.
 func (s *Server) add(ctx context.Context, p *api.CNIParams, c *conf) (_ json.RawMessage, err *api.Error) {
 	ctx, cancel := context.WithTimeout(ctx, addTimeout)
@@ -93,8 +93,8 @@ func (s *Server) clear(ctx context.Context, p *api.CNIParams) *api.Error {
 	return s.remove(ctx, old)
 }
 
-// begin reserves a device name and the node's ports for an interface. If a pod with a queued DEL
-// still holds one of the ports, the DEL is carried out first.
+// begin reserves a device name and host ports for an interface. If a pod with a queued DEL still
+// holds one of the ports, that DEL is carried out first.
 func (s *Server) begin(ctx context.Context, p *api.CNIParams, c *conf, n *Network) (*record, *api.Error) {
 	r := s.newRecord(p, c, n)
 	for {
@@ -130,8 +130,8 @@ func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	return r
 }
 
-// register reserves the lowest free device name, unless another interface already has a port of the
-// node that r wants: then it returns that interface and the port.
+// register reserves the lowest free device name, unless another interface already has a host port
+// that r needs: in that case, it returns that interface and the port.
 func (s *Server) register(r *record) (holder *record, port string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Server) register(r *record) (holder *record, port string) {
 	return nil, ""
 }
 
-// name gives a link the lowest free number that is not below least. s.mu is held.
+// name gives a link the lowest free number; least is the minimum. The caller holds s.mu.
 func (s *Server) name(r *record, least int) {
 	for i := least; ; i++ {
 		r.Device = datapath.PodDevicePrefix + strconv.Itoa(i)
@@ -154,11 +154,11 @@ func (s *Server) name(r *record, least int) {
 	}
 }
 
-// rename gives a link the next number, because an external device has its name.
+// rename gives a link the next number, because an external device has the link's name.
 func (s *Server) rename(r *record) error {
 	number, err := strconv.Atoi(strings.TrimPrefix(r.Device, datapath.PodDevicePrefix))
 	if err != nil {
-		return err // the name does not come from name
+		return err // the device was not named by name
 	}
 	s.mu.Lock()
 	delete(s.names, r.Device)
@@ -211,8 +211,8 @@ func podOf(r *record) string {
 	return r.Namespace + "/" + r.Pod
 }
 
-// defaults are the routes of a pod without configured routes: one for each family, to be omitted if
-// the pod has that route by another interface.
+// defaults are the routes of a pod without configured routes: one default route for each family. A
+// route is omitted if the pod has that route through another interface.
 func defaults(n *Network, r *record) (list []route) {
 	for _, all := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		if gw := gatewayFor(n, r, all); gw != nil {
@@ -222,8 +222,8 @@ func defaults(n *Network, r *record) (list []route) {
 	return list
 }
 
-// gatewayFor returns the gateway for a route to dst without a configured one: the gateway of an
-// address of its family, or else the switch's address. Nil: no gateway.
+// gatewayFor returns the gateway for a route to dst for which no gateway is configured: the gateway
+// of an address of the same family, or else the switch's address. Nil: no gateway.
 func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	for i, a := range r.Addresses {
 		if gw := r.Gateways[i]; gw.IsValid() && a.Addr().Is4() == dst.Addr().Is4() {
@@ -241,9 +241,9 @@ func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	return nil
 }
 
-// macOf returns the MAC address of a pod. It is derived from an IP address, so that neighbours with
-// an entry for the previous user of the address reach this pod; without a suitable address, from
-// the container.
+// macOf returns the MAC address of a pod. It is derived from an IP address, so that neighbours that
+// have an entry for the previous user of the address reach this pod. If there is no suitable
+// address, it is derived from the container.
 func macOf(r *record) net.HardwareAddr {
 	if len(r.Addresses) > 0 && r.Addresses[0].Addr().Is4() {
 		a := r.Addresses[0].Addr().As4()
@@ -255,7 +255,7 @@ func macOf(r *record) net.HardwareAddr {
 	}
 	sum := sha256.Sum256([]byte(text))
 	mac := slices.Clone(net.HardwareAddr(sum[:6]))
-	mac[0] = mac[0]&^0x01 | 0x02 // unicast, and administered locally
+	mac[0] = mac[0]&^0x01 | 0x02 // unicast, and locally administered
 	return mac
 }
 
@@ -309,8 +309,8 @@ func (s *Server) connect(ctx context.Context, r *record) *api.Error {
 	return nil
 }
 
-// stillWithin refuses an interface whose network changed since it got its addresses. From now on
-// the network keeps these subnets, because an Endpoint uses them.
+// stillWithin rejects an interface whose network has changed since the interface got its addresses.
+// From this point, the network keeps these subnets, because an Endpoint uses them.
 func (s *Server) stillWithin(r *record) *api.Error {
 	n, _ := s.Network(r.Network)
 	for _, a := range r.Addresses {
@@ -348,7 +348,7 @@ func refsOf(objects []api.Object) []api.ObjectRef {
 	return refs
 }
 
-// objectError converts an error of the desired state, or of an object's status, into an error for
+// objectError converts an error about the desired state, or in an object's status, to an error for
 // the runtime.
 func objectError(err *api.Error) *api.Error {
 	e := *err

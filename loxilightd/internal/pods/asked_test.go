@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestRefusedWishes: a request that cannot be met is refused, with its field.
+// TestRefusedWishes: a request that cannot be met is rejected, and the error names the field.
 func TestRefusedWishes(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"ips": []string{"10.201.3.9/24"}}})
@@ -45,7 +45,7 @@ func TestRefusedWishes(t *testing.T) {
 	n.mustAdd("c2", wish("bandwidth", map[string]any{"ingressRate": 1000, "ingressBurst": 1}))
 }
 
-// TestMACTaken: the Endpoint of another owner has the MAC.
+// TestMACTaken: an Endpoint of another owner already has the MAC.
 func TestMACTaken(t *testing.T) {
 	taken := api.Errorf(api.ReasonConflict, "MAC belongs to another").At("Endpoint/a", "spec.mac")
 	c := &conf{mac: []byte{2, 1, 2, 3, 4, 5}, macFrom: "runtimeConfig.mac"}

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// batch combines concurrent changes of the desired state into few durable ones: while one is
-// being written, the next ones are collected.
+// batch combines concurrent changes to the desired state into a few durable changes: while one is
+// being written, the next changes are collected.
 type batch struct {
 	objects Objects
 	jobs    chan *job
@@ -21,13 +21,13 @@ type job struct {
 	puts    []api.Object
 	deletes []api.ObjectRef
 
-	begun    atomic.Bool // the change was begun by run, or withdrawn by do
+	begun    atomic.Bool // run has begun the change, or do has withdrawn it
 	revision uint64
 	err      *api.Error
 	done     chan struct{}
 }
 
-// maxBatch is the largest number of changes in one batch.
+// maxBatch is the maximum number of changes in one batch.
 const maxBatch = 128
 
 func newBatch(o Objects) *batch { return &batch{objects: o, jobs: make(chan *job, maxBatch)} }
@@ -75,8 +75,8 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// commit makes the changes in one transaction; if that is refused, each by itself, so that no
-// change fails because of another.
+// commit makes the changes in one transaction. If that fails, it makes each change by itself, so
+// that no change fails because of another.
 func (b *batch) commit(jobs []*job) {
 	all := &job{}
 	seen := map[api.ObjectRef]string{} // spec of each put object; empty: deleted

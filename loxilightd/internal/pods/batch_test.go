@@ -61,7 +61,7 @@ func TestCallerGivesUp(t *testing.T) {
 	giveUp, first := do("first")
 	<-s.begun
 	giveUpQueued, queued := do("queued")
-	for len(b.jobs) == 0 { // bounded by the timeout of the test
+	for len(b.jobs) == 0 { // bounded by the test's timeout
 		select {
 		case a := <-queued:
 			t.Fatalf("answered %v before the change", a)
@@ -77,7 +77,7 @@ func TestCallerGivesUp(t *testing.T) {
 	if a := <-first; a.err != nil || a.revision != 1 {
 		t.Errorf("answered %v although the change was made", a)
 	}
-	cancel, last := do("last") // once it is answered, run has seen the withdrawn change
+	cancel, last := do("last") // once this change is answered, run has seen the withdrawn change
 	defer cancel()
 	<-last
 	s.mu.Lock()

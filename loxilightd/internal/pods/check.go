@@ -72,7 +72,8 @@ func (r *record) agrees(c *conf) *api.Error {
 	return nil
 }
 
-// patientStatus reports whether pods can be added, but gives a starting daemon some time first.
+// patientStatus reports whether pods can be added, but waits for some time if the daemon is still
+// starting.
 func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
@@ -100,7 +101,8 @@ func (s *Server) status(c *conf) *api.Error {
 	default:
 		return notAvailable("the daemon has not finished its start")
 	}
-	// So far, the data plane works as an earlier run left it, so existing pods are connected.
+	// So far, the data plane works in the state that an earlier run left, so existing pods are
+	// connected.
 	if slices.ContainsFunc(s.all(), func(r *record) bool { return r.Network == c.Network && r.Done }) {
 		code = api.CNINotConnected
 	}
@@ -114,5 +116,5 @@ func (s *Server) status(c *conf) *api.Error {
 	return nil
 }
 
-// kindPodNetwork is the kind of the networks of pods.
+// kindPodNetwork is the kind of pod networks.
 const kindPodNetwork = "PodNetwork"

@@ -17,7 +17,7 @@ import (
 type conf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
-	Network    string          `json:"network"` // name of the PodNetwork; empty: default
+	Network    string          `json:"network"` // name of the PodNetwork; empty: "default"
 	MTU        int             `json:"mtu"`
 	IPAM       json.RawMessage `json:"ipam"`
 	DNS        json.RawMessage `json:"dns"`
@@ -36,19 +36,19 @@ type conf struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 	Valid      attachments     `json:"cni.dev/valid-attachments"`
 
-	ipam     ipamConf // of IPAM
-	prev     *result  // of PrevResult; nil: no previous result
+	ipam     ipamConf // parsed IPAM
+	prev     *result  // parsed PrevResult; nil: no previous result
 	mac      net.HardwareAddr
-	macFrom  string // the field that contains mac
+	macFrom  string // the configuration field that contains mac
 	ips      []netip.Addr
-	ipsFrom  string         // the field that contains ips
-	lengths  []netip.Prefix // those ips that have a prefix length
+	ipsFrom  string         // the configuration field that contains ips
+	lengths  []netip.Prefix // those of ips that have a prefix length
 	podName  string
 	podSpace string // namespace of the pod
 }
 
-// attachments are the runtime's attachments to a network. A runtime without attachments (libcni)
-// sends null, which differs from an absent field.
+// attachments are the attachments to a network that the runtime considers valid. A runtime without
+// attachments (libcni) sends null, which differs from an absent field.
 type attachments struct {
 	set  bool
 	list []struct {
@@ -65,7 +65,7 @@ func (a *attachments) UnmarshalJSON(text []byte) error {
 
 // ipamConf contains the fields of the section ipam that the daemon uses.
 type ipamConf struct {
-	Type   string  `json:"type"` // another plugin; empty: the daemon assigns addresses itself
+	Type   string  `json:"type"` // an IPAM plugin; empty: the daemon assigns addresses itself
 	Routes []route `json:"routes"`
 }
 
@@ -79,10 +79,10 @@ type bandwidth struct {
 // ownIPAM is the type of the daemon's own IPAM.
 const ownIPAM = "loxilight"
 
-// maxPodName is the longest name of a pod or of its namespace.
+// maxPodName is the maximum length of the name of a pod or its namespace.
 const maxPodName = 253
 
-// maxContainerID is the longest container id that an Endpoint accepts.
+// maxContainerID is the maximum length of a container id that an Endpoint accepts.
 const maxContainerID = 253
 
 // parseConf checks the configuration of a command.
@@ -134,7 +134,7 @@ func checkOwner(p *api.CNIParams) *api.Error {
 	return nil
 }
 
-// parseDel reads the parts of a configuration that DEL can use. It ignores errors, because DEL
+// parseDel parses the parts of a configuration that DEL can use. It ignores errors, because DEL
 // must remove the interface in any case.
 func parseDel(p *api.CNIParams) (*conf, *api.Error) {
 	c := &conf{}
@@ -187,8 +187,8 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 	return checkApart(c.RuntimeConfig.PortMappings)
 }
 
-// parseArgs reads CNI_ARGS and the capabilities. If several of them specify an address, the
-// capability takes precedence, as with other plugins.
+// parseArgs reads CNI_ARGS and the capabilities. If both specify an address, the capability takes
+// precedence, as in other plugins.
 func (c *conf) parseArgs(text string) *api.Error {
 	args := map[string]string{}
 	for pair := range strings.SplitSeq(text, ";") {
@@ -211,7 +211,7 @@ func (c *conf) parseArgs(text string) *api.Error {
 	return c.parseIPs(args["IP"])
 }
 
-// parseMAC reads the requested MAC address; arg is the one from CNI_ARGS.
+// parseMAC reads the requested MAC address; arg is the MAC address from CNI_ARGS.
 func (c *conf) parseMAC(arg string) *api.Error {
 	for _, from := range []struct{ field, mac string }{{"runtimeConfig.mac", c.RuntimeConfig.MAC}, {"args.cni.mac", c.Args.CNI.MAC}, {"CNI_ARGS.MAC", arg}} {
 		if from.mac == "" {
@@ -227,7 +227,7 @@ func (c *conf) parseMAC(arg string) *api.Error {
 	return nil
 }
 
-// parseIPs reads the requested addresses; arg are the addresses from CNI_ARGS.
+// parseIPs reads the requested addresses; arg contains the addresses from CNI_ARGS.
 func (c *conf) parseIPs(arg string) *api.Error {
 	ips := c.RuntimeConfig.IPs
 	c.ipsFrom = "runtimeConfig.ips"
@@ -251,7 +251,7 @@ func (c *conf) parseIPs(arg string) *api.Error {
 	return nil
 }
 
-// checkLengths refuses addresses whose prefix length differs from their subnet's.
+// checkLengths rejects addresses whose prefix lengths differ from those of their subnets.
 func (c *conf) checkLengths(n *Network) *api.Error {
 	for _, p := range c.lengths {
 		for _, subnet := range n.Subnets {
@@ -263,8 +263,8 @@ func (c *conf) checkLengths(n *Network) *api.Error {
 	return nil
 }
 
-// leastRate is the lowest supported rate, in bits per second: below it a single packet takes a
-// quarter of a minute.
+// leastRate is the lowest supported rate, in bits per second: at this rate, a packet of 1500 bytes
+// takes 12 s.
 const leastRate = 1000
 
 func (b *bandwidth) check() *api.Error {
@@ -279,7 +279,8 @@ func (b *bandwidth) check() *api.Error {
 	return nil
 }
 
-// blame changes an error of an Endpoint to name the field of the configuration that caused it.
+// blame changes an error about an Endpoint so that it names the configuration field that caused the
+// error.
 func (c *conf) blame(err *api.Error) *api.Error {
 	if err == nil || err.Data == nil || err.Data.Reason != api.ReasonConflict || err.Data.Field != "spec.mac" || c.mac == nil {
 		return err

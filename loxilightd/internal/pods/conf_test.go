@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestWrongTypes: errors of a configuration are reported in terms of JSON.
+// TestWrongTypes: errors in a configuration are reported in JSON terms.
 func TestWrongTypes(t *testing.T) {
 	for _, c := range []struct{ config, message string }{
 		{`[]`, "config: want an object, not a list"},
@@ -43,8 +43,8 @@ func TestWrongTypes(t *testing.T) {
 	}
 }
 
-// TestLongContainerID: an id that is too long for an Endpoint is refused at once; a DEL with that
-// id succeeds.
+// TestLongContainerID: an id that is too long for an Endpoint is rejected immediately; a DEL with
+// that id succeeds.
 func TestLongContainerID(t *testing.T) {
 	n := newNode(t)
 	long := strings.Repeat("c", 254)

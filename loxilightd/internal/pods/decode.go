@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// decode decodes JSON from another program; at is the configuration field that contains it, empty
-// for the whole configuration.
+// decode decodes JSON from another program; at is the configuration field that contains the JSON;
+// empty: it is the whole configuration.
 func decode(at string, text []byte, v any) *api.Error {
 	err := json.Unmarshal(text, v)
 	if err == nil {
@@ -26,12 +26,13 @@ func decode(at string, text []byte, v any) *api.Error {
 	return coded(api.ReasonInvalid, api.CNIDecodingFailed, "%s", what).At("", field)
 }
 
-// explain returns the faulty field, which may be empty, and the error in terms of JSON.
+// explain returns the faulty field, which may be empty, and a description of the error in JSON
+// terms.
 func explain(err error) (field, what string) {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		is := map[string]string{"object": "an object", "array": "a list", "string": "a string", "number": "a number", "bool": "true or false"}[wrong.Value]
 		if is == "" {
-			is = strings.TrimPrefix(wrong.Value, "number ") // leaves the number itself
+			is = strings.TrimPrefix(wrong.Value, "number ") // keep only the number itself
 		}
 		return wrong.Field, fmt.Sprintf("want %s, not %s", wantedBy(wrong.Type), is)
 	}
@@ -53,7 +54,7 @@ func explain(err error) (field, what string) {
 
 var readsText = reflect.TypeFor[encoding.TextUnmarshaler]()
 
-// wantedBy returns the JSON type from which a Go type is decoded.
+// wantedBy returns the JSON type from which a Go type can be decoded.
 func wantedBy(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

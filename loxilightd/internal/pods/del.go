@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// del removes an interface; if it does not exist, that is no error.
+// del removes an interface. It is not an error if the interface does not exist.
 func (s *Server) del(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	// Complete the removal even if the runtime gives up.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
@@ -50,8 +50,8 @@ func (s *Server) delLocked(ctx context.Context, p *api.CNIParams, c *conf) *api.
 	return nil
 }
 
-// delByPlugin runs the configured plugin to release the addresses of an interface without a record.
-// A plugin that is not installed has no addresses to release.
+// delByPlugin runs the configured plugin to release the addresses of an interface that has no
+// record. If the plugin is not installed, there are no addresses to release.
 func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *api.Error {
 	n, _ := s.Network(c.Network)
 	g := s.newPlugin(p, c, &n)
@@ -64,7 +64,7 @@ func (s *Server) delByPlugin(ctx context.Context, p *api.CNIParams, c *conf) *ap
 	return s.runPlugin(ctx, g, api.CNIDel, ownerOf(p), p.Netns, nil)
 }
 
-// without removes a field of a section from a configuration.
+// without removes a field from a section of a configuration.
 func without(text json.RawMessage, at, field string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole[at], &section) != nil {
@@ -77,13 +77,13 @@ func without(text json.RawMessage, at, field string) json.RawMessage {
 		raw, err = json.Marshal(whole)
 	}
 	if err != nil {
-		return text // cannot happen: it was decoded from JSON
+		return text // cannot happen: v was decoded from JSON
 	}
 	return raw
 }
 
-// remove removes all resources of an interface. It may be repeated. The link is set down before its
-// source guard is removed, so that no unguarded packet enters; the record is deleted last.
+// remove removes all resources of an interface. remove may be repeated. The link is set down before
+// its source guard is removed, so that no unguarded packet enters; the record is deleted last.
 func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	if s.ExpectRemoval != nil {
 		defer s.ExpectRemoval(r.Object)()
@@ -114,7 +114,8 @@ func (s *Server) remove(ctx context.Context, r *record) *api.Error {
 	return joined(s.forget(r))
 }
 
-// objects returns all objects that this package may have put for the interface.
+// objects returns all objects that this package may have put into the desired state for the
+// interface.
 func (r *record) objects() []api.ObjectRef {
 	return append([]api.ObjectRef{{Kind: kindEndpoint, Name: r.Object}}, refsOf(r.hostPorts())...)
 }
@@ -143,7 +144,7 @@ func (s *Server) gc(ctx context.Context, c *conf) *api.Error {
 	return joined(errs...)
 }
 
-// collect removes an interface that no request asked to remove.
+// collect removes an interface without a request to do so.
 func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	release, err := s.hold(ctx, r.owner())
 	if err != nil {
@@ -154,7 +155,7 @@ func (s *Server) collect(ctx context.Context, r *record, why string) error {
 	current := s.pods[r.owner()] == r
 	s.mu.Unlock()
 	if !current {
-		return nil // removed in the meantime
+		return nil // it was removed in the meantime
 	}
 	s.Log.Info("the remains of a pod are removed", slog.String("container", r.ContainerID), slog.String("interface", r.IfName),
 		slog.String("device", r.Device), slog.String("cause", why))

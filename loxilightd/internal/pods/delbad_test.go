@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// uselessToDel are configurations that ADD refuses.
+// uselessToDel are configurations that ADD rejects.
 var uselessToDel = map[string]map[string]any{
 	"mtu":           {"mtu": 3},
 	"mtu, no int":   {"mtu": "x"},
@@ -30,7 +30,7 @@ var uselessToDel = map[string]map[string]any{
 }
 
 // TestDelWhateverTheConfiguration: DEL does not fail because of fields that it does not need,
-// neither at once nor from the queue.
+// whether it is executed immediately or from the queue.
 func TestDelWhateverTheConfiguration(t *testing.T) {
 	n := newNode(t)
 	for name, more := range uselessToDel {
@@ -59,7 +59,7 @@ func TestDelWhateverTheConfiguration(t *testing.T) {
 }
 
 // TestQueueCutShort: a truncated entry is carried out if its file name identifies the interface;
-// others are reported.
+// other truncated entries are reported.
 func TestQueueCutShort(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("known", nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestAddressesFromElsewhere: a plugin's address must be reachable. A single address without a
-// gateway is accepted without a check.
+// TestAddressesFromElsewhere: an address that a plugin assigns must be reachable. A single address
+// without a gateway is accepted without a check.
 func TestAddressesFromElsewhere(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()

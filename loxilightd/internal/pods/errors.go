@@ -26,7 +26,7 @@ func failed(format string, args ...any) *api.Error {
 	return coded(api.ReasonInternal, api.CNIFailed, format, args...)
 }
 
-// badConfig returns an error about a field of the configuration.
+// badConfig returns an error about a configuration field.
 func badConfig(field, format string, args ...any) *api.Error {
 	e := coded(api.ReasonInvalid, api.CNIConfigInvalid, format, args...)
 	return e.At("", field)
@@ -37,7 +37,7 @@ func badEnvironment(name, format string, args ...any) *api.Error {
 	return coded(api.ReasonInvalid, api.CNIEnvironmentInvalid, format, args...).At("", name)
 }
 
-// linkError converts an error of [datapath.PodLinks] into an error for the runtime.
+// linkError converts an error from [datapath.PodLinks] to an error for the runtime.
 func linkError(err error) *api.Error {
 	switch {
 	case errors.Is(err, datapath.ErrNetns):
@@ -50,7 +50,7 @@ func linkError(err error) *api.Error {
 	return failed("%v", err)
 }
 
-// addressError converts an error of [Addresses] into an error for the runtime; field is the
+// addressError converts an error from [Addresses] to an error for the runtime; field is the
 // configuration field that requests the addresses.
 func addressError(err error, field string) *api.Error {
 	switch {

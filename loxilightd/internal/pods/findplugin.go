@@ -14,9 +14,9 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// findPlugin returns the file of an IPAM plugin. The plugin runs with the capabilities of the
-// daemon, so it must be in a folder that the daemon's configuration names, whatever the caller's
-// CNI_PATH contains, and only root may be able to write to it.
+// findPlugin returns the file that contains an IPAM plugin. The plugin runs with the daemon's
+// capabilities, so it must be in a directory that the daemon's configuration names, whatever the
+// caller's CNI_PATH contains, and only root may be able to write to it.
 func (s *Server) findPlugin(name string) (string, *api.Error) {
 	for _, dir := range s.Plugins {
 		path, err := filepath.EvalSymlinks(filepath.Join(dir, name))
@@ -35,7 +35,7 @@ func (s *Server) findPlugin(name string) (string, *api.Error) {
 		"there is no plugin %q in %s (cni.ipamPlugins of loxilightd.yaml; CNI_PATH is not used for IPAM plugins)", name, strings.Join(s.Plugins, ", "))
 }
 
-// checkPlugin refuses a file that a user other than root could have written or replaced. path
+// checkPlugin rejects a file that a user other than root could have written or replaced. path
 // contains no symbolic links.
 func (s *Server) checkPlugin(path string) error {
 	info, err := os.Lstat(path)
@@ -51,8 +51,8 @@ func (s *Server) checkPlugin(path string) error {
 	return s.checkFolders(filepath.Dir(path))
 }
 
-// checkFolders is like checkPlugin, for a folder and its parents. Other users may write to a parent
-// with the sticky bit: they cannot replace root's files there.
+// checkFolders is like checkPlugin, but checks a directory and its parents. A parent may be
+// writable for other users if it has the sticky bit: they cannot replace root's files there.
 func (s *Server) checkFolders(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
@@ -70,13 +70,13 @@ func (s *Server) checkFolders(dir string) error {
 	}
 }
 
-// isRoots reports whether root owns a file or folder.
+// isRoots reports whether root owns a file or directory.
 func (s *Server) isRoots(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && (stat.Uid == 0 || stat.Uid == s.root)
 }
 
-// onlyRoot refuses a file or folder that is not owned by root, or that others can write to.
+// onlyRoot rejects a file or directory that is not owned by root, or that others can write to.
 func (s *Server) onlyRoot(path string, info fs.FileInfo) error {
 	if !s.isRoots(info) {
 		return fmt.Errorf("%s is not owned by root", path)

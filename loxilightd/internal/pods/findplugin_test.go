@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestPluginFolders: an IPAM plugin is run from configured folders only, and only if no user but
-// its owner can have written it.
+// TestPluginFolders: an IPAM plugin is run only from configured directories, and only if no user
+// but its owner can have written it.
 func TestPluginFolders(t *testing.T) {
 	const script = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"ips\":[{\"address\":\"10.201.3.77/24\"}]}'\n"
 	n := newNode(t)

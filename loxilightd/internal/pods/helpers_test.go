@@ -22,7 +22,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// desired is a desired state in memory. All objects are Ready unless a test sets otherwise.
+// desired is an in-memory desired state. All objects are Ready unless a test sets otherwise.
 type desired struct {
 	mu       sync.Mutex
 	objects  map[api.ObjectRef]api.Object
@@ -35,7 +35,7 @@ type desired struct {
 }
 
 func (d *desired) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
-	time.Sleep(time.Millisecond) // as long as a disk takes
+	time.Sleep(time.Millisecond) // about as long as a write to disk takes
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, o := range puts {
@@ -112,10 +112,10 @@ type node struct {
 	boot    string
 	links   *backends.FakePods
 	desired *desired
-	named   sync.Map // devices that objects of other owners name
+	named   sync.Map // devices that other owners' objects name
 	network atomic.Pointer[Network]
 	stop    func()
-	plugins []string // folders of IPAM plugins
+	plugins []string // directories of IPAM plugins
 }
 
 var subnets = []netip.Prefix{netip.MustParsePrefix("10.201.3.0/24"), netip.MustParsePrefix("fd00:201:3::/64")}
@@ -128,7 +128,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// start begins a run; stop ends it like a crash.
+// start begins a run; stop ends the run as a crash would.
 func (n *node) start() {
 	n.t.Helper()
 	networks := func() map[string][]netip.Prefix { return map[string][]netip.Prefix{"default": subnets} }
@@ -162,15 +162,15 @@ func (n *node) start() {
 	}
 }
 
-// usePlugins sets the folders of IPAM plugins.
+// usePlugins sets the directories that contain IPAM plugins.
 func (n *node) usePlugins(dirs ...string) {
 	n.plugins, n.Plugins, n.root = dirs, dirs, uint32(os.Getuid())
 }
 
 func (n *node) restart() { n.t.Helper(); n.stop(); n.start() }
 
-// params returns the parameters of a command for a container; more are fields of the
-// configuration.
+// params returns the parameters of a command for a container; more contains further configuration
+// fields.
 func (n *node) params(command, container string, more map[string]any) *api.CNIParams {
 	conf := map[string]any{"cniVersion": "1.1.0", "name": "pods", "type": "loxilight-cni"}
 	for k, v := range more {

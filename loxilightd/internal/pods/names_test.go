@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TestNamesOfOthers: the devices of pods skip a name that an external device has or an object of
-// another owner names. External devices stay.
+// TestNamesOfOthers: pods' devices skip a name that an external device has or that another owner's
+// object contains. External devices stay.
 func TestNamesOfOthers(t *testing.T) {
 	n := newNode(t)
 	n.links.SetForeign("hs1", "hs3", "hs4")
@@ -55,8 +55,8 @@ func TestNamesOfOthers(t *testing.T) {
 	}
 }
 
-// TestFurtherInterface: an interface without configured routes gets no route that the pod has
-// through another interface.
+// TestFurtherInterface: an interface without configured routes gets no route that the pod already
+// has through another interface.
 func TestFurtherInterface(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct {
@@ -93,8 +93,8 @@ func TestFurtherInterface(t *testing.T) {
 	}
 }
 
-// TestNetworkTurns: the network gets other subnets after a pod got its address, but before the
-// Endpoint exists that would have prevented this.
+// TestNetworkTurns: the network gets different subnets after a pod has got its address, but before
+// the Endpoint exists, which would have prevented this.
 func TestNetworkTurns(t *testing.T) {
 	n := newNode(t)
 	other := Network{Bridge: "hsvlan110", Subnets: []netip.Prefix{netip.MustParsePrefix("10.202.3.0/24"), subnets[1]}}

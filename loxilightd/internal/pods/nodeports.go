@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// checkNodePorts refuses host ports that the node cannot give to a pod: ports at an address that is
+// checkNodePorts rejects host ports that the node cannot give to a pod: ports on an address that is
 // not the node's, reserved ports, and ports on which the node itself listens.
 func (s *Server) checkNodePorts(ctx context.Context, list []portMapping) *api.Error {
 	for i := range list {
@@ -32,7 +32,7 @@ func (s *Server) checkNodePorts(ctx context.Context, list []portMapping) *api.Er
 	return nil
 }
 
-// checkMAC refuses the MAC address of the switch: the pod would receive the frames of other pods.
+// checkMAC rejects the switch's own MAC address: the pod would receive other pods' frames.
 func (s *Server) checkMAC(ctx context.Context, c *conf) *api.Error {
 	if c.mac == nil {
 		return nil
@@ -47,8 +47,8 @@ func (s *Server) checkMAC(ctx context.Context, c *conf) *api.Error {
 	return nil
 }
 
-// checkHostIP refuses a hostIP that is neither an address of the node nor of its loopback device:
-// the node would receive packets for another host.
+// checkHostIP rejects a hostIP that belongs neither to the node nor to its loopback device: the
+// node would receive packets for another host.
 func (s *Server) checkHostIP(ctx context.Context, p place) *api.Error {
 	if p.address.IsUnspecified() {
 		return nil
@@ -77,7 +77,7 @@ func (s *Server) checkReserved(p place) *api.Error {
 	return nil
 }
 
-// checkListeners refuses a port on which the node itself receives packets.
+// checkListeners rejects a port on which the node itself receives packets.
 func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
 	protocol, _ := datapath.ParseProtocol(p.protocol) // check accepts only valid protocols
 	all, err := s.Links.Listeners(ctx, protocol, uint16(p.port))
@@ -94,7 +94,7 @@ func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
 }
 
 // takes reports whether a host port would take packets from a socket that listens on an address. A
-// host port at all addresses of the node does not include loopback addresses.
+// host port on all of the node's addresses does not include loopback addresses.
 func (p place) takes(a netip.Addr) bool {
 	switch {
 	case p.address.Is4() != a.Is4():

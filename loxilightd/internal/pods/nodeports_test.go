@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestNodePorts: ADD refuses host ports at addresses that do not belong to the node, reserved
+// TestNodePorts: ADD rejects host ports on addresses that do not belong to the node, reserved
 // ports, and ports on which the node listens.
 func TestNodePorts(t *testing.T) {
 	n := newNode(t)

@@ -19,15 +19,15 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// plugin is an IPAM plugin with its input, which suffices to release the addresses later, without
-// the caller's configuration.
+// plugin is an IPAM plugin and its input, which is sufficient to release the addresses later,
+// without the caller's configuration.
 type plugin struct {
 	Type   string          `json:"type"`
 	Args   string          `json:"args,omitempty"`
 	Config json.RawMessage `json:"config"`
 }
 
-// maxOutput is the longest output of a plugin, in bytes.
+// maxOutput is the maximum length of a plugin's output, in bytes.
 const maxOutput = 1 << 20
 
 func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
@@ -35,16 +35,16 @@ func (s *Server) newPlugin(p *api.CNIParams, c *conf, n *Network) *plugin {
 }
 
 // newest is the latest version of the specification that is used with IPAM plugins: later versions
-// do not change the input and output of plugins, and many installed plugins do not support them.
+// do not change plugins' input and output, and many installed plugins do not support them.
 const newest = "1.0.0"
 
 // configFor returns the configuration for an IPAM plugin, based on the runtime's configuration. For
-// host-local, it adds a data folder below dir and the ranges of the network, unless they are
+// host-local, it adds a data directory below dir and the network's address ranges, unless they are
 // configured.
 func configFor(text json.RawMessage, c *conf, n *Network, dir string) json.RawMessage {
 	var whole, section map[string]json.RawMessage
 	if json.Unmarshal(text, &whole) != nil || json.Unmarshal(whole["ipam"], &section) != nil {
-		return text // it was decoded before
+		return text // it has already been decoded
 	}
 	put := func(m map[string]json.RawMessage, key string, v any) {
 		if raw, err := json.Marshal(v); err == nil { // decoded JSON can be encoded again
@@ -86,7 +86,7 @@ func rangesOf(n *Network) (ranges [][]span) {
 	return ranges
 }
 
-// runPlugin runs a command of the plugin, without a result.
+// runPlugin runs a plugin command that returns no result.
 func (s *Server) runPlugin(ctx context.Context, g *plugin, command string, o ipam.Owner, netns string, prev json.RawMessage) *api.Error {
 	config := g.Config
 	if len(prev) > 0 {
@@ -149,7 +149,7 @@ var _ io.Writer = (*limited)(nil)
 func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf, n *Network, r *record) *api.Error {
 	r.Plugin = s.newPlugin(p, c, n)
 	if _, err := s.findPlugin(r.Plugin.Type); err != nil {
-		r.Plugin = nil // not found: it has assigned no addresses
+		r.Plugin = nil // the plugin was not found, so it has assigned no addresses
 		return err
 	}
 	if err := s.save(r); err != nil {
@@ -183,8 +183,8 @@ func (s *Server) addressByPlugin(ctx context.Context, p *api.CNIParams, c *conf,
 	return nil
 }
 
-// reaches refuses an address that cannot reach any other host: neither the address nor its gateway
-// is in a subnet of the network, and the node does not have the gateway. An address without a
+// reaches rejects an address that cannot reach any other host: neither the address nor its gateway
+// is in one of the network's subnets, and the node does not have the gateway. An address without a
 // gateway is accepted, because other routes may lead to it.
 func (s *Server) reaches(ctx context.Context, n *Network, address netip.Prefix, gw netip.Addr) *api.Error {
 	in := func(a netip.Addr) bool {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pods carries out commands of container runtimes, according to the Container Network
+// Package pods carries out container runtimes' commands according to the Container Network
 // Interface (CNI): it gives a pod its addresses and its link, creates the Endpoint object whose
-// source guard protects the link, and removes all of them again. It keeps records on disk, so
-// that a start after a crash can remove unfinished interfaces.
+// source guard protects the link, and removes all of these again. It keeps records on disk, so that
+// a daemon that starts after a crash can remove unfinished interfaces.
 //
-// It talks neither to runtimes nor to the kernel: package control passes requests to it, and
-// [datapath.PodLinks] creates devices.
+// It communicates neither with runtimes nor with the kernel: package control passes requests to it,
+// and [datapath.PodLinks] creates devices.
 package pods
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// Objects gives access to the desired state. Safe for concurrent use.
+// Objects gives access to the desired state. It is safe for concurrent use.
 type Objects interface {
-	// Change puts objects and deletes others, all or none, and returns the new revision.
+	// Change puts some objects and deletes others, all or none, and returns the new revision.
 	Change(puts []api.Object, deletes []api.ObjectRef) (revision uint64, err *api.Error)
-	// Ready waits until the objects are done at revision or later. If ctx ends first, the
-	// error names an object that is not Ready, and the reason.
+	// Ready waits until the objects are done at revision or later. If ctx ends first, the error
+	// names an object that is not Ready, and gives the reason.
 	Ready(ctx context.Context, revision uint64, objects []api.ObjectRef) *api.Error
-	// Status returns the status of an object; false if the object does not exist.
+	// Status returns the status of an object; the result is false if the object does not exist.
 	Status(o api.ObjectRef) (api.Status, bool)
 	// Owned returns the objects of a kind that this package put.
 	Owned(kind string) []api.Object
@@ -43,11 +43,11 @@ type Addresses interface {
 	Boot() string
 }
 
-// Network is a network of pods.
+// Network is a pod network.
 type Network struct {
-	Bridge  string // of the switch
+	Bridge  string // in the switch
 	Subnets []netip.Prefix
-	MTU     int // of devices, in bytes; 0: the bridge's MTU
+	MTU     int // MTU of devices, in bytes; 0: the bridge's MTU
 	// RouteMTU is the MTU of packets that leave the node, in bytes; 0: the device's MTU.
 	RouteMTU int
 }
@@ -61,54 +61,56 @@ type Options struct {
 	Network func(name string) (Network, bool)
 	// Named reports whether an object of another owner names a device; nil: never.
 	Named func(device string) bool
-	// VerifyEndpoint verifies an Endpoint in the data plane, so that its status is current; nil:
-	// not verified.
+	// VerifyEndpoint verifies an Endpoint in the data plane, so that the Endpoint's status is
+	// current; nil: not verified.
 	VerifyEndpoint func(ctx context.Context, endpoint string) error
-	// ExpectRemoval is called before the link of an Endpoint is set down, because the Endpoint will
-	// be deleted; done is called when the Endpoint has been deleted or is kept. Nil: not called.
+	// ExpectRemoval is called before the link of an Endpoint is set down because the Endpoint will
+	// be deleted; done must be called once the Endpoint has been deleted, or if it is kept. Nil:
+	// not called.
 	ExpectRemoval func(endpoint string) (done func())
-	// Plugins are the folders of IPAM plugins; no plugin in another folder is run.
+	// Plugins are the directories that contain IPAM plugins. Plugins in other directories are not
+	// run.
 	Plugins []string
 	// Reserved are host ports that pods cannot use.
 	Reserved []datapath.PortRange
 	// TunnelPort reports whether a Tunnel uses a UDP port; nil: never.
 	TunnelPort func(port uint16) bool
-	StateDir   string // of the daemon
+	StateDir   string // the daemon's state directory
 	Log        *slog.Logger
 }
 
 // Time limits.
 const (
 	addTimeout     = 30 * time.Second
-	readyTimeout   = 15 * time.Second // for the data plane, within addTimeout
+	readyTimeout   = 15 * time.Second // for the data plane to be ready, within addTimeout
 	releaseTimeout = 5 * time.Second  // for the data plane to release a pod
 	pluginTimeout  = 20 * time.Second
 	undoTimeout    = 20 * time.Second
 	queueInterval  = time.Second
 	sweepInterval  = 10 * time.Second
 	// statusPatience is how long STATUS waits for a daemon that was started less than startTime
-	// ago: pods keep working meanwhile, but after an error the runtime reports the node as not
-	// ready.
+	// ago: existing pods keep working in the meantime, but after an error, the runtime would report
+	// the node as not ready.
 	statusPatience = 3 * time.Second
 	startTime      = 20 * time.Second
 )
 
-// Server carries out commands. Safe for concurrent use; Run is called once.
+// Server carries out commands. It is safe for concurrent use, but Run must be called only once.
 type Server struct {
 	Options
 	changes *batch
 	woken   chan struct{} // signalled by Wake
-	clean   chan struct{} // closed when the remains of an earlier run are removed
+	clean   chan struct{} // closed once the remains of an earlier run have been removed
 	starts  time.Time     // end of the period in which the daemon counts as starting
 	root    uint32        // user id that may own IPAM plugins in addition to 0, in tests
 
-	addresses []netip.Addr // of the node, for host ports; used by Run only
+	addresses []netip.Addr // the node's addresses, for host ports; used by Run only
 
 	mu      sync.Mutex
 	pods    map[ipam.Owner]*record
 	names   map[string]ipam.Owner // device names in use
 	locks   map[ipam.Owner]*lock
-	opening map[string]bool       // Endpoints whose link is opened once they are Ready
+	opening map[string]bool       // Endpoints whose links are opened once they are Ready
 	missing map[string]string     // why links do not exist, by Endpoint
 	kept    map[string]ipam.Owner // links of unknown pods, by device; the owner may be empty
 }
@@ -125,7 +127,7 @@ func New(o Options) *Server {
 	}
 }
 
-// Rates returns the rate limits of the pod behind a device if the pod has that Endpoint.
+// Rates returns the rate limits of the pod behind a device if the pod has the given Endpoint.
 func (s *Server) Rates(device, endpoint string) (ingress, egress datapath.PodRate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +138,8 @@ func (s *Server) Rates(device, endpoint string) (ingress, egress datapath.PodRat
 	return r.Ingress, r.Egress
 }
 
-// Run removes the remains of an earlier run, and carries out queued commands, including those that
-// were queued while no daemon ran, until ctx ends.
+// Run removes the remains of an earlier run, and carries out queued commands, including commands
+// that were queued while no daemon was running, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	var changes sync.WaitGroup
 	changes.Go(func() { s.changes.run(ctx) })
@@ -206,7 +208,7 @@ func ownerOf(p *api.CNIParams) ipam.Owner {
 // lock is held while one interface of one container is changed.
 type lock struct {
 	turn  chan struct{} // contains one token while the lock is free
-	users int           // guarded by Server.mu
+	users int           // protected by Server.mu
 }
 
 // hold acquires the lock of an interface; the returned function releases it.

@@ -55,7 +55,7 @@ func TestEndpointIsAsTheLink(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft makes each step fail, at random or because of the desired state, and lets ADDs
+// TestNothingIsLeft makes each step fail, at random or because of the desired state, and makes ADDs
 // time out.
 func TestNothingIsLeft(t *testing.T) {
 	n := newNode(t)
@@ -222,7 +222,7 @@ func TestStatus(t *testing.T) {
 	if err := n.command(api.CNIStatus, "", nil); err != nil || time.Since(begin) < 150*time.Millisecond {
 		t.Errorf("STATUS while the daemon starts: %v after %s", err, time.Since(begin))
 	}
-	n.starts = begin // from now on the daemon does not count as starting
+	n.starts = begin // from now on, the daemon does not count as starting
 	if err := n.command(api.CNIStatus, "", nil); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
@@ -277,7 +277,7 @@ func TestHostPorts(t *testing.T) {
 	}
 }
 
-// TestPluginForAddresses has a plugin that keeps its leases in files.
+// TestPluginForAddresses uses a plugin that keeps its leases in files.
 func TestPluginForAddresses(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -296,7 +296,7 @@ esac
 	n.usePlugins("/nonexistent", dir)
 	run := func(command, container string) (json.RawMessage, *api.Error) {
 		p := n.params(command, container, map[string]any{"ipam": map[string]any{"type": "host-local"}})
-		p.Path = "/nonexistent" // is not used
+		p.Path = "/nonexistent" // CNI_PATH is not used
 		return n.Handle(t.Context(), p)
 	}
 	leases := func() int {
@@ -319,7 +319,7 @@ esac
 		t.Errorf("configuration %s, want %s", config, want)
 	}
 	n.restart()
-	if err := n.command(api.CNIDel, "c1", nil); err != nil || leases() != 0 { // according to the record
+	if err := n.command(api.CNIDel, "c1", nil); err != nil || leases() != 0 { // uses the record
 		t.Errorf("DEL: %v, %d leases left", err, leases())
 	}
 	n.desired.set(func() { n.desired.refuse = func(api.Object) bool { return true } })
@@ -329,8 +329,8 @@ esac
 	n.wantOnly()
 }
 
-// TestDebiansHostLocal runs the real plugin: it assigns addresses of the network's subnets, with
-// its data in our folder, never the same address twice, and reports errors.
+// TestDebiansHostLocal runs the real plugin: it assigns addresses in the network's subnets, keeps
+// its data in our directory, never assigns the same address twice, and reports errors.
 func TestDebiansHostLocal(t *testing.T) {
 	const path = "/usr/lib/cni"
 	if _, err := os.Stat(path + "/host-local"); err != nil {
@@ -374,8 +374,8 @@ func TestDebiansHostLocal(t *testing.T) {
 	}
 }
 
-// TestHostPortTwice: one port of the node cannot be mapped to two ports of a pod; a pod is removed
-// like any other if its record, from an earlier version, contains such a mapping.
+// TestHostPortTwice: a host port cannot be mapped to two ports of a pod. If a pod's record from an
+// earlier version contains such a mapping, the pod is removed like any other.
 func TestHostPortTwice(t *testing.T) {
 	n := newNode(t)
 	same := func(more ...string) (list []map[string]any) {

@@ -20,7 +20,7 @@ type portMapping struct {
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
-	HostIP        string `json:"hostIP,omitempty"` // empty, 0.0.0.0 or ::: every address of the node
+	HostIP        string `json:"hostIP,omitempty"` // empty, 0.0.0.0 or ::: all of the node's addresses
 }
 
 func (m *portMapping) check() *api.Error {
@@ -43,11 +43,11 @@ func (m *portMapping) check() *api.Error {
 	return nil
 }
 
-// place is a port of the node that a mapping uses.
+// place is a host port, with its address, that a mapping uses.
 type place struct {
 	port     int
 	protocol string
-	address  netip.Addr // unspecified: all addresses of its family
+	address  netip.Addr // unspecified: all addresses of the same family
 }
 
 // places returns the places of a mapping: none, one, or one for each family.
@@ -56,7 +56,7 @@ func (m *portMapping) places() []place {
 		return nil
 	}
 	at := func(a netip.Addr) place { return place{m.HostPort, m.Protocol, a} }
-	if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else HostIP is empty
+	if ip, err := netip.ParseAddr(m.HostIP); err == nil { // otherwise, HostIP is empty
 		return []place{at(ip.Unmap())}
 	}
 	return []place{at(netip.IPv4Unspecified()), at(netip.IPv6Unspecified())}
@@ -77,7 +77,7 @@ func (p place) String() string {
 	return port + "/" + p.protocol
 }
 
-// checkApart refuses several mappings of the same port of the node.
+// checkApart rejects several mappings for the same host port.
 func checkApart(list []portMapping) *api.Error {
 	seen := map[place]bool{}
 	for _, m := range list {
@@ -91,8 +91,8 @@ func checkApart(list []portMapping) *api.Error {
 	return nil
 }
 
-// portHolder returns another interface that has a port of the node that r wants, and that port.
-// s.mu is held.
+// portHolder returns another interface that already has a host port that r needs, and that port.
+// The caller holds s.mu.
 func (s *Server) portHolder(r *record) (*record, string) {
 	for _, m := range r.Ports {
 		for _, wanted := range m.places() {
@@ -106,7 +106,7 @@ func (s *Server) portHolder(r *record) (*record, string) {
 	return nil, ""
 }
 
-// has returns a port of the node that an interface has and that overlaps wanted.
+// has returns a host port that an interface has and that overlaps wanted.
 func (r *record) has(wanted place) (place, bool) {
 	for _, m := range r.Ports {
 		for _, p := range m.places() {
@@ -118,8 +118,7 @@ func (r *record) has(wanted place) (place, bool) {
 	return place{}, false
 }
 
-// portTaken refuses an interface because holder already has a port of the node that the interface
-// wants.
+// portTaken returns the error for an interface that needs a host port which holder already has.
 func portTaken(holder *record, port string) *api.Error {
 	who := "container " + holder.ContainerID
 	if pod := podOf(holder); pod != "" {
@@ -129,7 +128,7 @@ func portTaken(holder *record, port string) *api.Error {
 		port, holder.IfName, who).At("", "runtimeConfig.portMappings")
 }
 
-// nodeGroups are the names of the groups of the node's addresses, IPv4 and IPv6.
+// nodeGroups are the names of the groups that contain the node's addresses, IPv4 and IPv6.
 var nodeGroups = [2]string{"cni/node-ipv4", "cni/node-ipv6"}
 
 func familyOf(a netip.Addr) int {
@@ -139,13 +138,13 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// ofAddress is the priority of rules for one address of the node: they come before rules for all
-// addresses, which have the default priority.
+// ofAddress is the priority of rules for a single address of the node: they come before rules for
+// all of its addresses, which have the default priority.
 const ofAddress int32 = 999
 
-// hostPorts returns the objects that map ports of the node to the pod: one for each port and
-// family. Mappings without a port of the node need none. If a port occurs twice, the first mapping
-// counts: checkApart prevents this, but records of older versions may contain it.
+// hostPorts returns the objects that map host ports to the pod: one for each port and family.
+// Mappings without a host port need none. If a port occurs twice, the first mapping applies:
+// checkApart prevents this, but records from older versions may contain it.
 func (r *record) hostPorts() (list []api.Object) {
 	seen := map[string]bool{}
 	for _, m := range r.Ports {
@@ -155,7 +154,7 @@ func (r *record) hostPorts() (list []api.Object) {
 		for _, a := range r.Addresses {
 			destination, priority := "group:"+nodeGroups[familyOf(a.Addr())], (*int32)(nil)
 			name := fmt.Sprintf("%s/%s-%d-%d", r.Object, m.Protocol, m.HostPort, 4+2*familyOf(a.Addr()))
-			if ip, err := netip.ParseAddr(m.HostIP); err == nil { // else HostIP is empty
+			if ip, err := netip.ParseAddr(m.HostIP); err == nil { // otherwise, HostIP is empty
 				if ip = ip.Unmap(); ip.Is4() != a.Addr().Is4() {
 					continue
 				}
@@ -194,7 +193,7 @@ func (s *Server) withGroups(ctx context.Context, objects []api.Object) ([]api.Ob
 	return append(groups, objects...), nil
 }
 
-// groups returns the groups of the node's current addresses.
+// groups returns the groups that contain the node's current addresses.
 func (s *Server) groups(ctx context.Context) ([]api.Object, error) {
 	addresses, err := s.Links.NodeAddresses(ctx)
 	if err != nil {
@@ -213,7 +212,8 @@ func (s *Server) groups(ctx context.Context) ([]api.Object, error) {
 	return list, nil
 }
 
-// followAddresses updates the groups of the node's addresses if these have changed.
+// followAddresses updates the groups that contain the node's addresses if the addresses have
+// changed.
 func (s *Server) followAddresses(ctx context.Context) {
 	if !s.hasPorts() {
 		return
@@ -230,7 +230,7 @@ func (s *Server) hasPorts() bool {
 	return slices.ContainsFunc(s.all(), func(r *record) bool { return len(r.Ports) > 0 })
 }
 
-// refreshGroups updates the groups of the node's addresses.
+// refreshGroups updates the groups that contain the node's addresses.
 func (s *Server) refreshGroups(ctx context.Context) {
 	if !s.hasPorts() {
 		return

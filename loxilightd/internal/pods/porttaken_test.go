@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// hostPorts returns a configuration that maps port 8080 of the node at each of the addresses.
+// hostPorts returns a configuration that maps port 8080 on each of the given addresses of the node.
 func hostPorts(protocol string, addresses ...string) map[string]any {
 	var list []map[string]any
 	for _, ip := range addresses {
@@ -20,7 +20,7 @@ func hostPorts(protocol string, addresses ...string) map[string]any {
 	return map[string]any{"runtimeConfig": map[string]any{"portMappings": list}}
 }
 
-// wantTaken fails the test unless an ADD was refused because a pod already has the port.
+// wantTaken fails the test unless an ADD was rejected because a pod already has the port.
 func wantTaken(t *testing.T, err *api.Error, port, pod string) {
 	t.Helper()
 	if err == nil || err.Reason() != api.ReasonConflict || err.Data.CNICode != api.CNITryAgain ||
@@ -95,7 +95,7 @@ func TestHostPortOfReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := n.enqueue("old", nil)
-	go release() // the first goroutine to read the queue carries out the DEL
+	go release() // whichever goroutine reads the queue first carries out the DEL
 	n.mustAdd("new", hostPorts("tcp", ""))
 	n.wantOnly("new")
 	if _, err := os.Stat(path); err == nil {

@@ -20,17 +20,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// Plugins queue a file for each DEL while no daemon answers.
+// While no daemon answers, plugins queue each DEL as a file.
 
 func (s *Server) queueDir() string { return filepath.Join(s.StateDir, api.CNIQueue) }
 
-// unfinishedAge is the age at which an unfinished file of a plugin is deleted.
+// unfinishedAge is the age at which a file that a plugin has left unfinished is deleted.
 const unfinishedAge = time.Minute
 
-// drainAtOnce is the number of queued commands that are carried out concurrently.
+// drainAtOnce is how many queued commands are carried out concurrently.
 const drainAtOnce = 32
 
-// drain carries out the queued commands. Failed ones stay queued.
+// drain carries out the queued commands. Commands that fail stay queued.
 func (s *Server) drain(ctx context.Context) {
 	entries, err := os.ReadDir(s.queueDir())
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Server) drain(ctx context.Context) {
 		path := filepath.Join(s.queueDir(), e.Name())
 		if strings.HasPrefix(e.Name(), ".new-") {
 			if i, err := e.Info(); err == nil && time.Since(i.ModTime()) > unfinishedAge {
-				_ = os.Remove(path) // of no use
+				_ = os.Remove(path) // useless
 			}
 			continue
 		}
@@ -67,8 +67,8 @@ func (s *Server) drainFile(ctx context.Context, path string) {
 		return
 	}
 	defer release()
-	// The file may no longer exist, because an ADD for the same interface carried out the DEL
-	// first.
+	// The file may no longer exist, because an ADD for the same interface has already carried out
+	// the DEL.
 	if _, serr := os.Stat(path); serr != nil {
 		return
 	}
@@ -88,7 +88,7 @@ func (s *Server) queuedPath(o ipam.Owner) string {
 	return filepath.Join(s.queueDir(), sumOf(o)+".json")
 }
 
-// lockAndDrain is like drainOne, for a caller that does not hold the lock of the interface.
+// lockAndDrain is like drainOne, for a caller that does not hold the lock on the interface.
 func (s *Server) lockAndDrain(ctx context.Context, o ipam.Owner) *api.Error {
 	release, err := s.hold(ctx, o)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Server) lockAndDrain(ctx context.Context, o ipam.Owner) *api.Error {
 }
 
 // drainOne carries out the DEL that is queued for an interface, if any. The caller holds the lock
-// of the interface.
+// on the interface.
 func (s *Server) drainOne(ctx context.Context, o ipam.Owner) *api.Error {
 	if !s.queued(o) {
 		return nil
@@ -123,7 +123,7 @@ func (s *Server) doQueued(ctx context.Context, path string, p *api.CNIParams, c 
 	return nil
 }
 
-// readQueued reads one file; nil if the file is unusable or no longer exists.
+// readQueued reads one file; it returns nil if the file is unusable or no longer exists.
 func (s *Server) readQueued(path string) (*api.CNIParams, *conf) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +179,7 @@ func (s *Server) queuedOwner(path string, text []byte) (ipam.Owner, bool) {
 	return owners[i], true
 }
 
-// The fields at the beginning of a truncated file.
+// These match the fields at the beginning of a truncated file.
 var (
 	containerField = regexp.MustCompile(`"containerID":"([^"\\]+)"`)
 	ifNameField    = regexp.MustCompile(`"ifName":"([^"\\]+)"`)

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestRates: the rates of a pod are returned for its own Endpoint only, also after a restart.
+// TestRates: a pod's rates are returned only for its own Endpoint, even after a restart.
 func TestRates(t *testing.T) {
 	n := newNode(t)
 	bandwidth := map[string]any{"ingressRate": 10_000_000, "ingressBurst": 80_000, "egressRate": 7_000_000, "egressBurst": 70_000}

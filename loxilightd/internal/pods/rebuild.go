@@ -19,14 +19,14 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// Records of pods may be lost while the pods still run. In that case, as much as possible is
+// Pods' records may be lost while the pods are still running. In that case, as much as possible is
 // rebuilt from their Endpoints, leases and links, and no link is removed.
 
 // damagedSuffix is the suffix of unreadable records, which are kept until the DEL of their
 // interfaces.
 const damagedSuffix = ".damaged"
 
-// keptSuffix is the suffix of files that mark a link of an unknown pod as kept.
+// keptSuffix is the suffix of files that mark an unknown pod's link as kept.
 const keptSuffix = ".kept"
 
 func (s *Server) damagedPath(o ipam.Owner) string { return s.recordPath(o) + damagedSuffix }
@@ -40,7 +40,7 @@ func (s *Server) isDamaged(o ipam.Owner) bool {
 // dropDamaged deletes the unreadable record of an interface that no longer exists.
 func (s *Server) dropDamaged(o ipam.Owner) { _ = os.Remove(s.damagedPath(o)) } // usually absent
 
-// damaged returns the unreadable records without a known interface.
+// damaged returns the unreadable records that do not belong to a known interface.
 func (s *Server) damaged() (paths []string) {
 	all, _ := filepath.Glob(filepath.Join(s.StateDir, recordDir, "*.json"+damagedSuffix)) // the pattern is well formed
 	known := map[string]bool{}
@@ -50,12 +50,13 @@ func (s *Server) damaged() (paths []string) {
 	return slices.DeleteFunc(all, func(path string) bool { return known[path] })
 }
 
-// rebuild takes over links without a record. lost: even the folder of the records was missing.
+// rebuild takes over links that have no record. lost is set if even the directory of the records
+// was missing.
 func (s *Server) rebuild(devices map[string]string, lost bool) error {
-	guards := map[string]guard{} // by device
+	guards := map[string]guard{} // guards by device
 	for _, o := range s.Objects.Owned(kindEndpoint) {
 		g := guard{name: o.Name}
-		if json.Unmarshal(o.Spec, &g.EndpointSpec) == nil { // it was decoded before
+		if json.Unmarshal(o.Spec, &g.EndpointSpec) == nil { // it has already been decoded
 			guards[g.Device] = g
 		}
 	}
@@ -91,14 +92,14 @@ func (s *Server) rebuild(devices map[string]string, lost bool) error {
 	return nil
 }
 
-// guard is the Endpoint of a device; an empty name means no Endpoint.
+// guard is the Endpoint of a device; if its name is empty, there is none.
 type guard struct {
 	name string
 	api.EndpointSpec
 }
 
-// rebuilt returns a record of the interface behind a device, rebuilt from other sources; nil if too
-// little is known, or its record does not seem to have been lost.
+// rebuilt returns a record for the interface behind a device, rebuilt from other sources. It
+// returns nil if too little is known, or if the record does not seem to have been lost.
 func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	o, ok := ownerIn(label)
 	if !ok {
@@ -139,7 +140,7 @@ func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	return r
 }
 
-// ownerIn returns the owner in the label of a link, in the format of record.link.
+// ownerIn returns the owner that is contained in a link's label, in the format of record.link.
 func ownerIn(label string) (o ipam.Owner, ok bool) {
 	container, ifName, ok := strings.Cut(label[strings.LastIndex(label, " ")+1:], "/")
 	return ipam.Owner{ContainerID: container, IfName: ifName}, ok && container != "" && ifName != ""
@@ -155,7 +156,7 @@ func guessOwner(object, container string) (ipam.Owner, bool) {
 	return ipam.Owner{}, false
 }
 
-// usualOwners returns the interfaces of a container with the usual names.
+// usualOwners returns a container's interfaces that have the usual names.
 func usualOwners(container string) (list []ipam.Owner) {
 	for i := range 16 {
 		for _, kind := range []string{"eth", "net"} {
@@ -202,7 +203,7 @@ func (r *record) takeAddresses(texts []string, subnets []netip.Prefix) {
 	}
 }
 
-// portsOf returns the ports of the node that the rules of an Endpoint map to its pod.
+// portsOf returns the host ports that the rules of an Endpoint map to its pod.
 func (s *Server) portsOf(object string) (list []portMapping) {
 	for _, o := range s.Objects.Owned(api.KindNAT) {
 		var spec api.NATSpec
@@ -225,7 +226,7 @@ func (s *Server) portsOf(object string) (list []portMapping) {
 	return list
 }
 
-// keep keeps a link about which too little is known, if its record may have been lost.
+// keep keeps a link about which too little is known, if the link's record may have been lost.
 func (s *Server) keep(device, label string, lost bool) error {
 	path := filepath.Join(s.StateDir, recordDir, device+keptSuffix)
 	if _, err := os.Lstat(path); err != nil && !lost {
@@ -267,7 +268,7 @@ func (s *Server) sweepMarks(devices map[string]string) {
 	}
 }
 
-// deleteKept removes a kept link of an interface without a record.
+// deleteKept removes a kept link whose interface has no record.
 func (s *Server) deleteKept(ctx context.Context, o ipam.Owner) error {
 	s.mu.Lock()
 	all := maps.Clone(s.kept)
@@ -296,7 +297,7 @@ func (s *Server) sweepKept(devices map[string]string) {
 	}
 }
 
-// maxNamed is the maximum number of items of a kind that a problem names.
+// maxNamed is the maximum number of items of one kind that are named in a problem.
 const maxNamed = 5
 
 // Problems describes damaged or lost records, until the pods concerned are deleted.
@@ -341,8 +342,8 @@ func some(list []string) string {
 	return text
 }
 
-// recallPlugin determines, from the configuration of a DEL, which plugin assigned the addresses of
-// an interface whose record was lost.
+// recallPlugin determines from the configuration of a DEL which plugin assigned the addresses of an
+// interface whose record was lost.
 func (s *Server) recallPlugin(r *record, p *api.CNIParams, c *conf) {
 	leased := slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == r.owner() })
 	if r.Rebuilt && r.Plugin == nil && c.ipam.Type != "" && !leased {

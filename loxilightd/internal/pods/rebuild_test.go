@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// tear truncates the record of a container, as a power failure may.
+// tear truncates the record of a container, as a power failure might.
 func (n *node) tear(container string) {
 	n.t.Helper()
 	if err := os.Truncate(n.recordPath(ownerOf(n.params(api.CNIDel, container, nil))), 100); err != nil {
@@ -47,7 +47,7 @@ func TestTornRecord(t *testing.T) {
 	n.stop()
 	n.tear("torn")
 	n.start()
-	for range 2 { // the second start has the record that the first one wrote
+	for range 2 { // at the second start, there is the record that the first start wrote
 		n.wantOnly("torn", "whole")
 		for ref, spec := range objects {
 			if o := n.desired.objects[ref]; string(o.Spec) != spec {
@@ -124,8 +124,8 @@ func TestTornRecordAlone(t *testing.T) {
 	}
 }
 
-// TestRecordsLost: the folder of the records is deleted while pods run. Links of unknown pods are
-// kept, too, until their pods are deleted.
+// TestRecordsLost: the directory of the records is deleted while pods run. Links of unknown pods
+// are also kept until their pods are deleted.
 func TestRecordsLost(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", nil)
@@ -154,7 +154,7 @@ func TestRecordsLost(t *testing.T) {
 	n.wantProblem("shop/web-c1")
 }
 
-// TestStrayRecord: an unreadable record of an interface that does not exist is reported.
+// TestStrayRecord: an unreadable record is reported if its interface does not exist.
 func TestStrayRecord(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("good", nil)
@@ -173,7 +173,8 @@ func TestStrayRecord(t *testing.T) {
 	}
 }
 
-// TestTornRecordOfPlugin: the plugin that assigned the addresses is determined from the DEL.
+// TestTornRecordOfPlugin: the plugin that assigned the addresses is determined from the
+// configuration of the DEL.
 func TestTornRecordOfPlugin(t *testing.T) {
 	n := newNode(t)
 	r := &record{ContainerID: "c1", IfName: "eth0", Rebuilt: true}

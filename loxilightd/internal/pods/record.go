@@ -21,44 +21,44 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
-// recordDir is the folder, within stateDir, of the records of interfaces.
+// recordDir is the directory, within stateDir, that contains the records of interfaces.
 const recordDir = "pods"
 
-// record is the record of one interface of a pod. It exists from before the first step of its
-// creation until everything is removed.
+// record is the record of one of a pod's interfaces. It exists from before the first step of the
+// interface's creation until everything has been removed.
 type record struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
-	Name        string `json:"name"`    // of the network configuration
+	Name        string `json:"name"`    // name of the network configuration
 	Network     string `json:"network"` // the PodNetwork
 	Netns       string `json:"netns"`
-	Boot        string `json:"boot"` // boot id of the machine
+	Boot        string `json:"boot"` // the machine's boot id
 	Pod         string `json:"pod,omitempty"`
 	Namespace   string `json:"namespace,omitempty"`
 	Device      string `json:"device"`
 	Object      string `json:"object"` // name of the Endpoint, and prefix of the names of related objects
-	// Plugin is the IPAM plugin that assigned the addresses; nil: the daemon did.
+	// Plugin is the IPAM plugin that assigned the addresses; nil: the daemon assigned them itself.
 	Plugin *plugin `json:"plugin,omitempty"`
 
 	Bridge    string           `json:"bridge,omitempty"`
 	MAC       string           `json:"mac,omitempty"`
 	MTU       int              `json:"mtu,omitempty"`
-	RouteMTU  int              `json:"routeMTU,omitempty"` // for routes by a gateway that have no MTU of their own
+	RouteMTU  int              `json:"routeMTU,omitempty"` // for routes through a gateway that have no MTU of their own
 	Addresses []netip.Prefix   `json:"addresses,omitempty"`
-	Gateways  []netip.Addr     `json:"gateways,omitempty"` // one for each address; may be invalid
+	Gateways  []netip.Addr     `json:"gateways,omitempty"` // one for each address; invalid: no gateway
 	Routes    []route          `json:"routes,omitempty"`
 	DNS       json.RawMessage  `json:"dns,omitempty"`
 	Ports     []portMapping    `json:"ports,omitempty"`
 	Ingress   datapath.PodRate `json:"ingress"`
 	Egress    datapath.PodRate `json:"egress"`
-	Done      bool             `json:"done,omitempty"` // success was reported to the runtime
-	// Rebuilt: the record was lost and rebuilt from other sources.
+	Done      bool             `json:"done,omitempty"` // success has been reported to the runtime
+	// Rebuilt is set if the record was lost and has been rebuilt from other sources.
 	Rebuilt bool `json:"rebuilt,omitempty"`
 }
 
 func (r *record) owner() ipam.Owner { return ipam.Owner{ContainerID: r.ContainerID, IfName: r.IfName} }
 
-// objectName returns the name of the Endpoint of an interface. It contains the pod's name, if
+// objectName returns the name of the Endpoint of an interface. The name contains the pod's name, if
 // known, and is always unique.
 func objectName(o ipam.Owner, namespace, pod string) string {
 	name := sumOf(o)[:10]
@@ -103,7 +103,7 @@ func (r *record) link() *datapath.PodLink {
 	return l
 }
 
-// keepRoutes records the routes that the link was created with.
+// keepRoutes records the routes with which the link was created.
 func (r *record) keepRoutes(link *datapath.PodLink) {
 	made, kept := link.Routes, r.Routes[:0]
 	for _, x := range r.Routes {
@@ -149,8 +149,8 @@ func (s *Server) recordPath(o ipam.Owner) string {
 	return filepath.Join(s.StateDir, recordDir, sumOf(o)+".json")
 }
 
-// save writes a record. Only a record with an IPAM plugin must survive a power failure, because
-// everything else is lost in that case anyway.
+// save writes a record. Only a record that contains an IPAM plugin must survive a power failure,
+// because everything else is lost in that case anyway.
 func (s *Server) save(r *record) error {
 	dir := filepath.Join(s.StateDir, recordDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -202,7 +202,7 @@ func (s *Server) load() ([]*record, error) {
 	})
 }
 
-// loadRecords reads all records and calls damaged for each unreadable one.
+// loadRecords reads all records and calls damaged for each unreadable record.
 func loadRecords(stateDir string, damaged func(path string, cause error) error) (list []*record, err error) {
 	dir := filepath.Join(stateDir, recordDir)
 	entries, err := os.ReadDir(dir)
@@ -243,12 +243,11 @@ func readRecord(path string) (*record, error) {
 	return r, nil
 }
 
-// Leases returns the addresses of pods according to their records, for use when no leases are
-// stored.
+// Leases returns pods' addresses according to their records, for use when no leases are stored.
 func Leases(stateDir string) (list []ipam.Lease) {
 	records, err := loadRecords(stateDir, func(string, error) error { return nil })
 	if err != nil {
-		return nil // the start, which reads the records as well, reports the error
+		return nil // at startup, the records are read again and the error is reported
 	}
 	for _, r := range records {
 		if r.Plugin == nil && r.Done {

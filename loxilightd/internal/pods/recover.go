@@ -63,8 +63,8 @@ func (s *Server) takeOver(ctx context.Context) error {
 	return s.clearStrays(ctx, devices)
 }
 
-// clearStrays removes links and objects that belong to no interface, and puts missing objects of
-// existing interfaces.
+// clearStrays removes links and objects that do not belong to any interface, and restores missing
+// objects of existing interfaces.
 func (s *Server) clearStrays(ctx context.Context, devices map[string]string) error {
 	wanted := map[api.ObjectRef]bool{}
 	var puts []api.Object
@@ -99,7 +99,7 @@ func (s *Server) clearStrays(ctx context.Context, devices map[string]string) err
 	}
 	if slices.ContainsFunc(puts, func(o api.Object) bool { return o.Kind == api.KindNAT }) {
 		var refused *api.Error
-		if puts, refused = s.withGroups(ctx, puts); refused != nil { // the groups may be lost, too
+		if puts, refused = s.withGroups(ctx, puts); refused != nil { // the groups may have been lost too
 			return refused
 		}
 	}
@@ -111,7 +111,7 @@ func (s *Server) clearStrays(ctx context.Context, devices map[string]string) err
 	return s.clearLeases(ctx)
 }
 
-// clearLeases releases addresses that belong to no interface.
+// clearLeases releases addresses that do not belong to any interface.
 func (s *Server) clearLeases(ctx context.Context) error {
 	for _, l := range s.Addresses.Leases() {
 		s.mu.Lock()
@@ -128,8 +128,8 @@ func (s *Server) clearLeases(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes interfaces whose pods no longer exist: the pod's network namespace, and with it the
-// link, is gone.
+// sweep removes interfaces whose pods no longer exist: the pod's network namespace no longer
+// exists, and neither does the link.
 func (s *Server) sweep(ctx context.Context) {
 	devices, err := s.Links.Devices(ctx)
 	if err != nil {

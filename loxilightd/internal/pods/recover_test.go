@@ -16,7 +16,7 @@ import (
 )
 
 // TestStartClearsWhatWasNotFinished creates all possible leftovers of a daemon that was killed at
-// any moment, together with an intact interface.
+// some moment, along with an intact interface.
 func TestStartClearsWhatWasNotFinished(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("good", nil)
@@ -84,8 +84,8 @@ func (n *node) enqueue(container string, more map[string]any) string {
 	return path
 }
 
-// TestQueueAtStart: commands that were queued while no daemon ran are carried out before the
-// first ADD, and only for their own container.
+// TestQueueAtStart: commands that were queued while no daemon was running are carried out before
+// the first ADD, and only for their own container.
 func TestQueueAtStart(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("old", nil)
@@ -107,7 +107,7 @@ func TestQueueAtStart(t *testing.T) {
 	}
 }
 
-// TestQueueBeforeAdd: a queued DEL of an interface does not affect the next interface of the same
+// TestQueueBeforeAdd: a queued DEL of an interface does not affect the next interface with the same
 // name.
 func TestQueueBeforeAdd(t *testing.T) {
 	n := newNode(t)

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// remakeInterval is how often missing links of pods are searched for without a Wake, and
-	// remakePause the minimum time between two searches.
+	// remakeInterval is how often pods' missing links are searched for without a Wake. remakePause
+	// is the minimum time between two searches.
 	remakeInterval = 500 * time.Millisecond
 	remakePause    = 50 * time.Millisecond
-	// remakeWait limits how long the recreation of a link waits for another command for its
+	// remakeWait limits how long the recreation of a link waits for another command for the same
 	// interface.
 	remakeWait = 50 * time.Millisecond
 	// maxRemakes is the number of links that are recreated concurrently.
 	maxRemakes = 8
 )
 
-// remakeLoop recreates links of pods that another program deleted, one by one or with the
-// namespace of the switch, until ctx ends.
+// remakeLoop runs until ctx ends and recreates pods' links that another program has deleted, one by
+// one or along with the switch's namespace.
 func (s *Server) remakeLoop(ctx context.Context) {
 	ticker := time.NewTicker(remakeInterval)
 	defer ticker.Stop()
@@ -46,7 +46,7 @@ func (s *Server) remakeLoop(ctx context.Context) {
 	}
 }
 
-// Wake triggers a search for missing links of pods, because devices have changed.
+// Wake triggers a search for pods' missing links, because devices have changed.
 func (s *Server) Wake() {
 	select {
 	case s.woken <- struct{}{}:
@@ -82,7 +82,7 @@ func (s *Server) remake(ctx context.Context, r *record) {
 	release, busy := s.hold(bounded, r.owner())
 	cancel()
 	if busy != nil {
-		return // an ADD or DEL for it is in progress
+		return // an ADD or DEL for this interface is in progress
 	}
 	defer release()
 	devices, err := s.Links.Devices(ctx)
@@ -135,8 +135,8 @@ func (s *Server) reconnect(ctx context.Context, r *record) *api.Error {
 	return nil
 }
 
-// opens records that the link of a pod is to be opened once its Endpoint is Ready. The returned
-// function removes this entry, after success or the last attempt.
+// opens records that a pod's link will be opened once its Endpoint is Ready. The returned function
+// removes this entry, after success or the last attempt.
 func (s *Server) opens(r *record) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,14 +148,14 @@ func (s *Server) opens(r *record) func() {
 	}
 }
 
-// Opening reports whether the link of an Endpoint is to be opened once the Endpoint is Ready.
+// Opening reports whether an Endpoint's link will be opened once the Endpoint is Ready.
 func (s *Server) Opening(endpoint string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.opening[endpoint]
 }
 
-// setMissing records why the link of a pod does not exist; empty: it exists.
+// setMissing records why a pod's link does not exist; empty: it exists.
 func (s *Server) setMissing(r *record, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +169,8 @@ func (s *Server) setMissing(r *record, why string) {
 	s.missing[r.Object] = why
 }
 
-// Missing returns why the device of an Endpoint does not exist; empty: it exists, or is not a
-// pod's device.
+// Missing returns why the device of an Endpoint does not exist; empty: the device exists, or is not
+// a pod's device.
 func (s *Server) Missing(endpoint string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,8 +22,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestRemake: links that another program deletes are recreated unchanged, also by the next run; a
-// link that a DEL removes is not.
+// TestRemake: links that another program deletes are recreated unchanged, even by the next run; a
+// link that a DEL removes is not recreated.
 func TestRemake(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("c1", map[string]any{"runtimeConfig": map[string]any{"mac": "02:11:22:33:44:55", "bandwidth": map[string]any{"ingressRate": 8000000}}})
@@ -59,8 +59,8 @@ func TestRemake(t *testing.T) {
 	eventually(t, "after a restart both links are as before", again)
 	n.wantOnly("c1", "c2")
 
-	// Another device takes the name in the meantime: the link gets the next name, and its Endpoint
-	// is updated.
+	// An external device takes the name in the meantime: the link gets the next name, and its
+	// Endpoint is updated.
 	n.links.SetForeign("hs1")
 	remove("hs1")
 	eventually(t, "the link has another name", func() bool { _, ok := n.links.Links()["hs3"]; return ok && n.links.Links()["hs3"].Open })

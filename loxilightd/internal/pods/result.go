@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// result is the result of a plugin, as of version 1.1.0 of the specification. Results of versions
-// 0.3.1 and 0.4.0 also contain the IP version of each address.
+// result is the result of a plugin, in the format of version 1.1.0 of the specification. Results of
+// versions 0.3.1 and 0.4.0 also contain the IP version of each address.
 type result struct {
 	CNIVersion string          `json:"cniVersion,omitempty"`
 	Interfaces []resultLink    `json:"interfaces,omitempty"`
@@ -36,7 +36,7 @@ type resultIP struct {
 	Gateway   *netip.Addr  `json:"gateway,omitempty"`
 }
 
-// route is a route of a pod, as in configurations and results.
+// route is a route of a pod, as it appears in configurations and results.
 type route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       *netip.Addr  `json:"gw,omitempty"`
@@ -46,15 +46,15 @@ type route struct {
 	Table    *int         `json:"table,omitempty"`
 	Scope    *int         `json:"scope,omitempty"`
 
-	spare bool // only if the pod has no route to Dst yet
+	spare bool // add the route only if the pod has no route to Dst yet
 }
 
-// before reports whether a version is older than another; both are in [api.CNIVersions].
+// before reports whether version is older than other; both are in [api.CNIVersions].
 func before(version, other string) bool {
 	return slices.Index(api.CNIVersions, version) < slices.Index(api.CNIVersions, other)
 }
 
-// encode returns r in the format of a version.
+// encode returns r in the format of the given version.
 func (r *result) encode(version string) json.RawMessage {
 	out := *r
 	out.CNIVersion = version
@@ -83,7 +83,7 @@ func (r *result) encode(version string) json.RawMessage {
 	}
 	text, err := json.Marshal(&out)
 	if err != nil {
-		panic(err) // it was decoded from JSON, or contains strings and numbers only
+		panic(err) // r was decoded from JSON, or contains only strings and numbers
 	}
 	return text
 }

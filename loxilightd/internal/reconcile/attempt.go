@@ -19,11 +19,11 @@ type attempt[K comparable, V any] struct {
 	key        K
 	value      V
 	remove     bool
-	begin      bool // others must be tried before the row releases something
+	begin      bool // other rows must be tried before this row releases something
 	generation uint64
 }
 
-// step does one piece of work and reports whether there was any.
+// step does one piece of work and reports whether there was any to do.
 func (r *Reconciler[K, V]) step(ctx context.Context) bool {
 	if r.verifyRequested(ctx) {
 		return true
@@ -65,7 +65,7 @@ func (r *Reconciler[K, V]) nextRow(now time.Time) *row[K, V] {
 	return w
 }
 
-// try applies one row to the table and records the outcome.
+// try applies one row to the table and records the result.
 func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 	var err error
 	complete := true
@@ -86,7 +86,7 @@ func (r *Reconciler[K, V]) try(ctx context.Context, a attempt[K, V]) {
 	}
 }
 
-// again queues a row, after Begin was called for it, behind the rows that changed with it.
+// again queues a row for which Begin has been called, behind the rows that changed along with it.
 func (r *Reconciler[K, V]) again(a attempt[K, V]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +96,8 @@ func (r *Reconciler[K, V]) again(a attempt[K, V]) {
 	}
 }
 
-// record stores the outcome of an attempt, unless the row was changed during the attempt: then the
-// row is already queued again, and the next attempt counts.
+// record stores the result of an attempt, unless the row was changed during the attempt: in that
+// case, the row has already been queued again, and the next attempt counts.
 func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	r.mu.Lock()
 	w := a.row
@@ -137,7 +137,7 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 	}
 }
 
-// logOutcome logs a changed outcome.
+// logOutcome logs a result that has changed.
 func (r *Reconciler[K, V]) logOutcome(key K, before, now Status) {
 	name := slog.String("object", fmt.Sprint(key))
 	switch {

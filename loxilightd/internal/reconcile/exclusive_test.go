@@ -39,8 +39,8 @@ func (y *exclusiveTable) Delete(ctx context.Context, key string) error {
 	return y.table.Delete(ctx, key)
 }
 
-// TestExclusiveTable: a row releases resources after all rows that changed with it have been tried,
-// and is Done only then. Without other work, Begin is not called.
+// TestExclusiveTable: a row releases resources after all rows that changed along with it have been
+// tried, and is Done only then. Without other work, Begin is not called.
 func TestExclusiveTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		y := &exclusiveTable{table: newTable(map[string]int{})}

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// Limits of log messages about single rows: if thousands fail at once, the first few show why.
+// Limits on log messages about single rows: if thousands of rows fail at once, the first few
+// messages show why.
 const (
 	logBurst  = 20
 	logRefill = time.Second
 )
 
-// limitedLog is a logger that allows logBurst lines, and one more per logRefill. It is used by the
-// goroutine of Run only.
+// limitedLog is a logger that allows logBurst lines, and one more line per logRefill. Only the
+// goroutine of Run uses it.
 type limitedLog struct {
 	log        *slog.Logger
 	used       int

@@ -46,7 +46,7 @@ func (h *retryHeap[K, V]) remove(w *row[K, V]) {
 	}
 }
 
-// Len, Less, Swap, Push and Pop are [heap.Interface].
+// Len, Less, Swap, Push and Pop implement [heap.Interface].
 func (h retryHeap[K, V]) Len() int           { return len(h) }
 func (h retryHeap[K, V]) Less(i, j int) bool { return h[i].retryAt.Before(h[j].retryAt) }
 func (h retryHeap[K, V]) Swap(i, j int) {

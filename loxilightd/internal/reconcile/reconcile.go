@@ -2,9 +2,9 @@
 
 // Package reconcile makes the tables of a data plane follow the desired state.
 //
-// It holds the desired state of each row, applies it, retries failures, repairs external changes,
-// and keeps the status of each row. It knows neither the meaning of a row nor the source or
-// storage of desired state.
+// The package holds the desired state of each row, applies it, retries failures, repairs external
+// changes, and keeps the status of each row. It knows neither the meaning of a row nor where the
+// desired state comes from or is stored.
 package reconcile
 
 import (
@@ -16,50 +16,50 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Options configure a [Reconciler]. Zero durations mean the defaults.
+// Options configure a [Reconciler]. Durations that are zero have their defaults.
 type Options[K comparable, V any] struct {
 	Table datapath.Table[K, V]
 	Log   *slog.Logger
-	// Notify is called with each outcome that differs from the status that Status returned before,
-	// from the goroutine of Run and with no lock held. It is thus called after each change and
+	// Notify is called with each result that differs from the status that Status returned before,
+	// from the goroutine of Run and with no lock held. It is therefore called after each change and
 	// after each repair. A deleted row has State Removed.
 	Notify func(K, Status)
-	// If Every is set, Notify is called for every outcome, changed or not.
+	// If Every is set, Notify is called for every result, changed or not.
 	Every bool
 	// NoPrune are rows that are not pruned although they are not desired.
 	NoPrune map[K]bool
 
 	MinBackoff time.Duration // after the first failure of a row; default 50 ms
 	MaxBackoff time.Duration // after many failures; default 30 s
-	// AbsentBackoff limits the delay of a retry of a row that waits for something; default 5 s.
+	// AbsentBackoff limits the delay before retrying a row that waits for something; default 5 s.
 	AbsentBackoff time.Duration
 	// VerifyInterval is the time between the starts of two rounds of
 	// verification; default 5 s. A round over a large table takes longer.
 	VerifyInterval time.Duration
 }
 
-// Change is a change of one row of desired state.
+// Change is a change to one row of desired state.
 type Change[K comparable, V any] struct {
 	Key    K
 	Value  V
 	Remove bool // Value is ignored
 }
 
-// Reconciler makes one table follow the desired state. All of its methods are safe
-// for concurrent use; Run is called once.
+// Reconciler makes one table follow the desired state. All of its methods are safe for concurrent
+// use; Run must be called only once.
 type Reconciler[K comparable, V any] struct {
 	opts      Options[K, V]
-	exclusive datapath.ExclusiveTable[K, V] // the table, if it is one
+	exclusive datapath.ExclusiveTable[K, V] // the table, if it is an ExclusiveTable
 	wake      chan struct{}
 	log       limitedLog
 
 	mu          sync.Mutex
 	rows        map[K]*row[K, V]
 	fresh       fifo[K]         // rows that were changed
-	retries     retryHeap[K, V] // rows that failed, by time
+	retries     retryHeap[K, V] // rows that failed, by time of the next attempt
 	waiters     map[*waiter[K]]struct{}
 	counts      [stateCount]int
-	initialized bool // all sources of desired state are complete
+	initialized bool // all sources have provided their desired state
 	pruned      bool // the table has been searched once for rows that are not desired
 	synced      chan struct{}
 	repairs     uint64
@@ -73,15 +73,15 @@ type row[K comparable, V any] struct {
 	value      V
 	remove     bool
 	revision   uint64
-	generation uint64 // incremented by each change: an outcome counts only for the tried generation
+	generation uint64 // incremented by each change: a result counts only for the generation that was tried
 	queued     bool   // in fresh
-	untried    bool   // since the last change
-	begun      bool   // since the last change: see [datapath.ExclusiveTable]
+	untried    bool   // not tried since the last change
+	begun      bool   // Begin has been called since the last change: see [datapath.ExclusiveTable]
 	heapIndex  int    // in retries; -1: not in it
 	retryAt    time.Time
 	status     Status
-	notified   Status // the last outcome given to Notify
-	reset      bool   // the status was set to Pending after that outcome
+	notified   Status // the last status passed to Notify
+	reset      bool   // the status has been set to Pending since then
 }
 
 // New returns a Reconciler that does nothing before Run.
@@ -108,7 +108,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Apply takes rows of desired state as of revision. It returns at once; the rows are Pending
+// Apply takes rows of desired state as of revision. It returns immediately; the rows are Pending
 // until Run has tried them.
 func (r *Reconciler[K, V]) Apply(revision uint64, changes []Change[K, V]) {
 	r.mu.Lock()
@@ -119,7 +119,7 @@ func (r *Reconciler[K, V]) Apply(revision uint64, changes []Change[K, V]) {
 	r.signal()
 }
 
-// want records one change. r.mu is held.
+// want records one change. The caller holds r.mu.
 func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	w, ok := r.rows[c.Key]
 	if !ok {
@@ -139,30 +139,30 @@ func (r *Reconciler[K, V]) want(revision uint64, c Change[K, V]) {
 	}
 }
 
-// setStatus updates the status and the counts by state. r.mu is held.
+// setStatus updates the status and the counts by state. The caller holds r.mu.
 func (r *Reconciler[K, V]) setStatus(w *row[K, V], s Status) {
 	r.counts[w.status.State]--
 	r.counts[s.State]++
 	w.status = s
 }
 
-// MarkInitialized reports that the desired state is complete: from now on rows of the table that
+// MarkInitialized reports that the desired state is complete: from now on, rows in the table that
 // are not desired are deleted.
 func (r *Reconciler[K, V]) MarkInitialized() {
 	r.mu.Lock()
 	r.initialized = true
-	r.round.due, r.round.keys = time.Time{}, nil // prune at once
+	r.round.due, r.round.keys = time.Time{}, nil // prune immediately
 	r.mu.Unlock()
 	r.signal()
 }
 
-// Trigger starts the next round of verification at once, and retries rows that wait for something
-// absent. Call it when the environment has changed.
+// Trigger starts the next round of verification immediately, and retries rows that wait for
+// something absent. Call it when the environment has changed.
 func (r *Reconciler[K, V]) Trigger() {
 	r.mu.Lock()
 	r.round.triggered = true
 	if !r.round.hurry {
-		r.round.keys = nil // the round under way is too slow: restart it
+		r.round.keys = nil // the round in progress is too slow: restart it
 	}
 	now := time.Now()
 	var absent []*row[K, V]
@@ -190,7 +190,7 @@ func (r *Reconciler[K, V]) signal() {
 // deleted, has been tried once.
 func (r *Reconciler[K, V]) Synced() <-chan struct{} { return r.synced }
 
-// Repairs returns the number of external changes that were repaired.
+// Repairs returns the number of external changes that have been repaired.
 func (r *Reconciler[K, V]) Repairs() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,16 +21,16 @@ import (
 
 var errInjected = errors.New("injected")
 
-// table is a data plane's table that fails as configured.
+// table is a table of a data plane, which fails as configured.
 type table struct {
 	mu      sync.Mutex
 	rows    map[string]int
-	fail    map[string]error     // of Update and Delete, by key
+	fail    map[string]error     // errors of Update and Delete, by key
 	random  *rand.Rand           // nil: no random faults
 	calls   map[string]int       // Updates by key
 	updated map[string]time.Time // when a row was last updated successfully
 	busy    bool
-	delay   time.Duration // of each Update
+	delay   time.Duration // delay of each Update
 }
 
 func newTable(rows map[string]int) *table {
@@ -39,7 +39,7 @@ func newTable(rows map[string]int) *table {
 	}
 }
 
-// enter checks the contract of a Table: one call at a time.
+// enter checks that the contract of a Table is kept: one call at a time.
 func (f *table) enter() func() {
 	f.mu.Lock()
 	if f.busy {
@@ -100,7 +100,7 @@ func (f *table) Verify(_ context.Context, key string) (bool, error) {
 	return ok, nil
 }
 
-// set changes the table without the reconciler.
+// set changes the table behind the reconciler's back.
 func (f *table) set(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -113,7 +113,7 @@ func (f *table) content() map[string]int {
 	return maps.Clone(f.rows)
 }
 
-// start runs a reconciler over f until the test ends.
+// start runs a reconciler on f until the test ends.
 func start(t *testing.T, f *table) *Reconciler[string, int] {
 	t.Helper()
 	return startWith(t, f, Options[string, int]{})
@@ -287,8 +287,8 @@ func TestRepairsExternalChange(t *testing.T) {
 	})
 }
 
-// TestNotifyEndsPending: if a client could have read the status Pending, the outcome is reported
-// even if it equals the previous outcome.
+// TestNotifyEndsPending: if a client could have read the status Pending, the result is reported
+// even if it equals the previous result.
 func TestNotifyEndsPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

@@ -18,7 +18,7 @@ type State uint8
 const (
 	Pending State = iota // not applied yet, or waiting for something absent
 	Done                 // applied to the data plane
-	Failed               // the data plane refused
+	Failed               // the data plane rejected the row
 	Removed              // deleted from the data plane
 	stateCount
 )
@@ -43,13 +43,13 @@ const (
 // Status is the status of a row.
 type Status struct {
 	State    State
-	Revision uint64 // of the desired state to which State refers
+	Revision uint64 // revision of the desired state to which State refers
 	Reason   Reason
 	Message  string // empty when done
-	Failures int    // consecutive
+	Failures int    // consecutive failures
 }
 
-// statusOf classifies the outcome of one attempt.
+// statusOf classifies the result of one attempt.
 func statusOf(err error, revision uint64, failuresBefore int) Status {
 	s := Status{State: Done, Revision: revision}
 	if err == nil {
@@ -67,7 +67,7 @@ func statusOf(err error, revision uint64, failuresBefore int) Status {
 	return s
 }
 
-// messageOf returns an error as one line: each of several joined errors once.
+// messageOf returns an error as one line, in which each of several joined errors appears only once.
 func messageOf(err error) string {
 	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -84,7 +84,7 @@ func sameOutcome(a, b Status) bool {
 	return a.State == b.State && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// backoff returns the delay of a retry, which depends on the number of consecutive failures.
+// backoff returns the delay before a retry, which depends on the number of consecutive failures.
 func backoff(s Status, minimum, maximum, absent time.Duration) time.Duration {
 	if s.Reason == ReasonAbsent {
 		maximum = min(maximum, absent)
@@ -119,7 +119,7 @@ func (r *Reconciler[K, V]) Counts() map[State]int {
 }
 
 // NotDone returns at most limit rows that are desired and not done, in no particular order. It is
-// cheap if all rows are done.
+// fast if all rows are done.
 func (r *Reconciler[K, V]) NotDone(limit int) map[K]Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()

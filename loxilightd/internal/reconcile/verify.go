@@ -13,7 +13,7 @@ import (
 )
 
 // A round of verification goes over the table in slices of sliceSize rows, and rests between them
-// for restShare times the duration of a slice: it takes at most about 1/33 of the time, and a
+// for restShare times the duration of a slice: it takes up at most about 1/33 of the time, or a
 // fifth after a Trigger. Changed rows take precedence between slices.
 const (
 	sliceSize          = 32
@@ -22,12 +22,12 @@ const (
 	listRetry          = time.Second // after the table could not be listed
 )
 
-// round is one verification of the table, and when the next one is due.
+// round is one verification of the table, and the time at which the next round is due.
 type round[K comparable] struct {
 	turn      int // counts attempts; see freshShare
-	keys      []K // left to be verified in this round
+	keys      []K // rows that remain to be verified in this round
 	due       time.Time
-	resume    time.Time // of the next slice
+	resume    time.Time // time of the next slice
 	triggered bool      // a round was requested
 	hurry     bool      // this round was requested
 }
@@ -43,7 +43,7 @@ func (v *round[K]) nextAt() time.Time {
 	}
 }
 
-// verifyStep starts a round or does one slice of it, and reports whether it did any work.
+// verifyStep starts a round or does one slice of a round, and reports whether it did any work.
 func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	r.mu.Lock()
 	now := time.Now()
@@ -81,8 +81,8 @@ func (r *Reconciler[K, V]) verifyStep(ctx context.Context) bool {
 	return true
 }
 
-// nextVerified takes the next row of the round. A slice ends early if a row was changed:
-// verification can wait.
+// nextVerified takes the next row of the round. A slice ends early if a row has been changed,
+// because verification can wait.
 func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
 	return key, true
 }
 
-// beginRound lists the rows to verify. r.mu is held.
+// beginRound lists the rows to verify. The caller holds r.mu.
 func (r *Reconciler[K, V]) beginRound(now time.Time) {
 	r.round.hurry, r.round.triggered = r.round.triggered, false
 	r.round.due, r.round.resume = now.Add(r.opts.VerifyInterval), now
@@ -147,7 +147,7 @@ func (r *Reconciler[K, V]) verify(ctx context.Context, key K) {
 	r.log.warn("row failed its verification; applying it again", slog.String("object", fmt.Sprint(key)), slog.String("cause", message))
 }
 
-// prune deletes the rows of the table that are not desired.
+// prune deletes the rows in the table that are not desired.
 func (r *Reconciler[K, V]) prune(ctx context.Context) {
 	var present []K
 	for key, err := range r.opts.Table.Keys(ctx) {

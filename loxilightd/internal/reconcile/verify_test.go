@@ -38,7 +38,7 @@ func TestVerificationMakesWay(t *testing.T) {
 		}
 		r.Apply(1, many)
 		synctest.Wait()
-		// The reconciler is idle and does not read this now.
+		// The reconciler is idle and does not read this field now.
 		r.opts.Table = slow{f, 10 * time.Millisecond}
 		r.Trigger()
 		time.Sleep(15 * time.Millisecond) // in the middle of the second row
@@ -96,8 +96,8 @@ func TestVerifyNow(t *testing.T) {
 	})
 }
 
-// TestOutdated: an unchanged row that no longer suits the node is applied again, and this does
-// not count as an external change.
+// TestOutdated: an unchanged row that no longer fits the node is applied again, and this does not
+// count as an external change.
 func TestOutdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

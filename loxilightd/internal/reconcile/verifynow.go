@@ -12,7 +12,7 @@ type request[K comparable] struct {
 
 // VerifyNow verifies a row before all others, and returns after the verification. If the row is not
 // intact, its status is no longer Done until it has been repaired. If ctx ends first, VerifyNow
-// returns the error of ctx.
+// returns the error from ctx.
 func (r *Reconciler[K, V]) VerifyNow(ctx context.Context, key K) error {
 	l := request[K]{key, make(chan struct{})}
 	r.mu.Lock()
@@ -36,7 +36,7 @@ func (r *Reconciler[K, V]) verifyRequested(ctx context.Context) bool {
 	for _, l := range requests {
 		r.verify(ctx, l.key)
 		if ctx.Err() != nil {
-			return true // the result is invalid; the callers' contexts end, too
+			return true // the result is invalid; the callers' contexts end too
 		}
 		close(l.done)
 	}

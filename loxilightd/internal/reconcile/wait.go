@@ -11,10 +11,10 @@ type waiter[K comparable] struct {
 	tried bool // an attempt is enough
 }
 
-// WaitDone returns when every row that was last changed at revision or before is done, or deleted
-// if it was to be deleted. With keys, only these rows count, at any revision: the caller must have
-// called Apply before. If a row is changed again during the wait, the later change counts. If ctx
-// ends first, WaitDone returns the remaining keys and the error of ctx.
+// WaitDone returns once every row whose last change is from revision or earlier is done, or has
+// been deleted if it was to be deleted. If keys are given, only these rows matter, at any revision;
+// the caller must already have called Apply. If a row is changed again during the wait, the later
+// change matters. If ctx ends first, WaitDone returns the remaining keys and the error from ctx.
 func (r *Reconciler[K, V]) WaitDone(ctx context.Context, revision uint64, keys ...K) ([]K, error) {
 	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{})}
 	r.mu.Lock()
@@ -33,8 +33,8 @@ func (r *Reconciler[K, V]) WaitDone(ctx context.Context, revision uint64, keys .
 	return r.await(ctx, w)
 }
 
-// WaitTried returns when each of the rows was tried since its last change, successfully or not,
-// or does not exist. If ctx ends first, it returns the error of ctx.
+// WaitTried returns once each of the rows has been tried since its last change, successfully or
+// not, or does not exist. If ctx ends first, it returns the error from ctx.
 func (r *Reconciler[K, V]) WaitTried(ctx context.Context, keys ...K) error {
 	w := &waiter[K]{left: make(map[K]struct{}), done: make(chan struct{}), tried: true}
 	r.mu.Lock()
@@ -70,12 +70,12 @@ func (r *Reconciler[K, V]) await(ctx context.Context, w *waiter[K]) ([]K, error)
 		left = append(left, key)
 	}
 	if len(left) == 0 {
-		return nil, nil // done just now
+		return nil, nil // done in the meantime
 	}
 	return left, ctx.Err()
 }
 
-// release notifies waiters that a row was tried, and whether it is done. r.mu is held.
+// release notifies waiters that a row was tried, and whether it is done. The caller holds r.mu.
 func (r *Reconciler[K, V]) release(key K, done bool) {
 	for w := range r.waiters {
 		if _, ok := w.left[key]; !ok || !done && !w.tried {

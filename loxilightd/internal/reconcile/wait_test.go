@@ -73,7 +73,7 @@ func TestManyRows(t *testing.T) {
 	if n := len(f.content()); n != count {
 		t.Errorf("the table holds %d rows, want %d", n, count)
 	}
-	// Rounds are under way while single changes arrive: the median counts, because the machine
+	// Rounds are in progress while single changes arrive: the median matters, because the machine
 	// may be busy.
 	var took []time.Duration
 	for i := range 51 {
@@ -93,7 +93,7 @@ func TestManyRows(t *testing.T) {
 	}
 }
 
-// TestWaitTried: a failed row counts as tried, a row that is still being tried does not.
+// TestWaitTried: a row that failed counts as tried, but a row that is still being tried does not.
 func TestWaitTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})

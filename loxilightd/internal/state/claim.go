@@ -14,11 +14,11 @@ import (
 type claim struct {
 	what     claimed
 	frontend datapath.Frontend
-	device   string       // or the MAC of an Endpoint
+	device   string       // or an Endpoint's MAC
 	inSwitch bool         // the device or the route is in the switch's network namespace
-	prefix   netip.Prefix // of a route, and its metric; or an address
-	metric   uint32       // or a VNI
-	port     uint16       // of UDP, of a tunnel
+	prefix   netip.Prefix // prefix of a route, or an address
+	metric   uint32       // metric of the route, or a VNI
+	port     uint16       // a tunnel's UDP port
 }
 
 // claimed is the kind of resource that a claim is for.
@@ -34,18 +34,18 @@ const (
 	claimAddress                         // by an Endpoint
 	claimTunnel                          // a device, by a Tunnel
 	claimWire                            // a type, VNI and port, by a Tunnel
-	claimPeerPrefix                      // a prefix, by a Peer, or by a Route that leads to one
+	claimPeerPrefix                      // a prefix, by a Peer, or by a Route that leads to a Peer
 	claimUnderlay                        // an address, by a Peer
 	claimInterfaceAddress                // an address, by an Interface
 )
 
-// elsewhere returns the same claim in the other network namespace (host or switch).
+// elsewhere returns the claim on the same resource in the other network namespace (host or switch).
 func (c claim) elsewhere() claim {
 	c.inSwitch = !c.inSwitch
 	return c
 }
 
-// netns returns the name of the network namespace as in the API.
+// netns returns the name of the network namespace in the API.
 func (c claim) netns() string {
 	if c.inSwitch {
 		return "switch"

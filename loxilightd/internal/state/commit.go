@@ -14,12 +14,12 @@ type Transaction struct {
 	Put     []*Object // created or updated; their revision does not matter
 	Delete  []Key
 	Replace *Scope
-	// Owner is the owner on whose behalf objects are deleted. It matters for [OwnerFile] only:
-	// no other owner can delete objects from files.
+	// Owner is the owner on whose behalf objects are deleted. It matters only for [OwnerFile]: no
+	// other owner can delete objects from files.
 	Owner string
 
-	IfRevision *uint64 // refuse with Conflict unless the store is at this revision; nil: any
-	DryRun     bool    // everything but the commit
+	IfRevision *uint64 // fail with Conflict unless the store is at this revision; nil: any revision
+	DryRun     bool    // do everything but the commit
 
 	// RequestID, if not empty, makes the transaction run at most once, even across restarts of
 	// the daemon. Answer then creates the reply that a repetition receives.
@@ -30,20 +30,20 @@ type Transaction struct {
 	Force    bool
 	Observed Observed
 
-	By Author // for the history
+	By Author // who makes the change, for the history
 	// Confirm is the time after which the change is rolled back unless it is confirmed. Zero: no
 	// confirmation is needed.
 	Confirm time.Duration
 
-	isRollback       bool   // rollback: checks of owners and sizes do not apply
+	isRollback       bool   // rollback: owner and size checks do not apply
 	restoredRevision uint64 // the revision that the rollback restores
-	restored         *table // undo: the state after it; nil: not an undo
-	force            bool   // skip refused objects instead of failing
-	revertsPending   bool   // rolls back the change that waits for confirmation
+	restored         *table // for an undo, the state after it; nil: not an undo
+	force            bool   // skip rejected objects instead of failing
+	revertsPending   bool   // rolls back the pending change
 }
 
-// Scope makes a transaction absolute: objects of Owner and of one of Kinds that Put does not
-// contain are deleted.
+// Scope makes a transaction absolute: objects that belong to Owner, are of one of Kinds, and are
+// not in Put are deleted.
 type Scope struct {
 	Owner string
 	Kinds []string
@@ -51,26 +51,26 @@ type Scope struct {
 
 // Result is the result of a transaction.
 type Result struct {
-	Revision uint64   // after the transaction; unchanged if nothing changed
-	Changes  []Change // in the order of the transaction, deletions of a Scope last
-	// Answer is the reply to an earlier transaction with the same RequestID. If it is set,
-	// nothing was done now and the other fields are unset.
+	Revision uint64   // revision after the transaction; unchanged if nothing changed
+	Changes  []Change // in the order of the transaction, but deletions of a Scope last
+	// Answer is the reply to an earlier transaction with the same RequestID. If it is set, this
+	// call has done nothing, and the other fields are unset.
 	Answer []byte
-	// Pending is the change if it must be confirmed, with its deadline; nil: no confirmation is
-	// needed.
+	// Pending is set if the change must be confirmed, and contains its deadline; nil: no
+	// confirmation is needed.
 	Pending *Pending
 	// PendingLeft is the time that remains to confirm Pending.
 	PendingLeft time.Duration
 	// Reverted is the unconfirmed change that this transaction rolled back; nil: none.
 	Reverted *Pending
-	// Left are the objects that a rollback did not restore although they differ from the
-	// restored revision: objects from files, objects of pods, and objects that force skipped.
+	// Left are the objects that a rollback did not restore although they differ from the restored
+	// revision: objects from files, pods' objects, and objects that force skipped.
 	Left []Key
 	// Warnings report which objects no longer receive packets from which devices.
 	Warnings []string
 }
 
-// Reason is why a transaction was refused.
+// Reason is why a transaction was rejected.
 type Reason uint8
 
 // The reasons.
@@ -78,15 +78,15 @@ const (
 	Invalid     Reason = iota // the transaction contradicts itself
 	Conflict                  // another owner holds the object, or the revision has changed
 	Capacity                  // a table is full
-	Unavailable               // it could not be made durable
+	Unavailable               // the change could not be made durable
 	NotKept                   // the history does not reach back to that revision
 )
 
-// Refusal is the error of a refused transaction.
+// Refusal is the error for a rejected transaction.
 type Refusal struct {
 	Reason  Reason
 	Key     Key    // the object at fault; zero: none in particular
-	Field   string // of the object; may be empty
+	Field   string // field of the object; may be empty
 	Message string
 }
 
@@ -105,8 +105,8 @@ func refuse(reason Reason, k Key, field, format string, args ...any) *Refusal {
 	return &Refusal{reason, k, field, fmt.Sprintf(format, args...)}
 }
 
-// Answer returns the stored reply to the transaction with that RequestID; nil if no such reply is
-// stored.
+// Answer returns the stored reply to the transaction with the given RequestID; nil if there is
+// none.
 func (s *Store) Answer(requestID string) ([]byte, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -117,8 +117,8 @@ func (s *Store) Answer(requestID string) ([]byte, error) {
 	return answer, nil
 }
 
-// repeated returns the stored reply to the transaction with that RequestID; nil if it did not run
-// before. s.writer is held.
+// repeated returns the stored reply to the transaction with the given RequestID; nil if that
+// transaction has not run before. The caller holds s.writer.
 func (s *Store) repeated(requestID string) (*Result, error) {
 	if requestID == "" {
 		return nil, nil
@@ -133,9 +133,9 @@ func (s *Store) repeated(requestID string) (*Result, error) {
 	return &Result{Answer: answer}, nil
 }
 
-// Commit applies t as a whole, or refuses it with a [*Refusal]. When it returns without an error,
-// the changes are durable. Safe for concurrent use; commits are serialized. A dry run does not
-// block other commits.
+// Commit applies t as a whole, or rejects it with a [*Refusal]. When it returns without an error,
+// the changes are durable. It is safe for concurrent use; commits are serialized. A dry run does
+// not block other commits.
 func (s *Store) Commit(t *Transaction) (*Result, error) {
 	if t.DryRun {
 		return s.commit(t)
@@ -148,16 +148,15 @@ func (s *Store) Commit(t *Transaction) (*Result, error) {
 	return s.commit(t)
 }
 
-// maxTries is how often a dry run is planned again because the store changed meanwhile.
+// maxTries is how often a dry run is planned again because the store has changed in the meantime.
 const maxTries = 3
 
-// commit carries out a transaction that is not a repetition. s.writer is held, except for a dry
-// run.
+// commit carries out a transaction that is not a repetition. The caller holds s.writer, except for
+// a dry run.
 func (s *Store) commit(t *Transaction) (*Result, error) {
 	base := s.Snapshot()
 	p, err := s.plan(t)
-	// A concurrent commit may have made the plan mix two states: plan again, up to maxTries
-	// times.
+	// A concurrent commit may have mixed two states in the plan: plan again, up to maxTries times.
 	for tries := 0; t.DryRun && base != s.Snapshot() && tries < maxTries; tries++ {
 		base = s.Snapshot()
 		p, err = s.plan(t)
@@ -231,7 +230,7 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	}
 }
 
-// noteWaiting updates the change that waits for confirmation, if any.
+// noteWaiting updates the pending change, if any.
 func (s *Store) noteWaiting(p *plan, w *write) {
 	if w.pending == nil {
 		if w.clearsPending {
@@ -254,7 +253,7 @@ func (s *Store) noteWaiting(p *plan, w *write) {
 	s.waiting.Store(waits)
 }
 
-// publish makes a durable plan the current state. s.writer is held.
+// publish makes a durable plan the current state. The caller holds s.writer.
 func (s *Store) publish(p *plan, result *Result) {
 	s.reclaim(p)
 	logged := make([]Change, 0, len(p.puts)+len(p.dropped))
@@ -274,7 +273,7 @@ func (s *Store) publish(p *plan, result *Result) {
 	}
 }
 
-// reclaim updates the claims with the objects of a plan.
+// reclaim updates the claims with the objects in a plan.
 func (s *Store) reclaim(p *plan) {
 	s.claiming.Lock()
 	defer s.claiming.Unlock()

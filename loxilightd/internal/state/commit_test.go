@@ -139,8 +139,8 @@ func TestFrontendChangesHands(t *testing.T) {
 	commit(t, s, &Transaction{Put: []*Object{service(t, "d", "192.0.2.2:80 1")}})
 }
 
-// TestMoreRulesThanCanBe: more rules than the data plane can apply are refused, although
-// tables.rules would have room.
+// TestMoreRulesThanCanBe: more rules than the data plane can apply are rejected, even if
+// tables.rules has room for them.
 func TestMoreRulesThanCanBe(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	cfg.Tables.Rules = 2 * datapath.MaxFirewallRules
@@ -185,7 +185,7 @@ func TestCapacity(t *testing.T) {
 	commit(t, s, &Transaction{Put: []*Object{service(t, "c", "192.0.2.4:80 4")}, Delete: []Key{{KindService, "b"}}})
 }
 
-// TestCapacityLowered: objects above a lowered limit stay, may shrink, and must not grow.
+// TestCapacityLowered: objects that exceed a lowered limit stay and may shrink, but must not grow.
 func TestCapacityLowered(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)
@@ -205,7 +205,7 @@ func TestCapacityLowered(t *testing.T) {
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 7")}})
 }
 
-// TestManyGoodOneBad: of 500 objects the 499th is invalid, so none is accepted.
+// TestManyGoodOneBad: the 499th of 500 objects is invalid, so none of them is accepted.
 func TestManyGoodOneBad(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{service(t, "holder", "192.0.2.7:80 1")}})

@@ -20,11 +20,11 @@ import (
 // old; a damaged store is recreated from it.
 const copySuffix = ".copy"
 
-// copyEvery is the shortest interval between two copies of a changing store.
+// copyEvery is the minimum interval between two copies of a changing store.
 const copyEvery = time.Minute
 
-// KeepCopy keeps a copy of the store beside it until ctx ends. It calls failed once for each
-// series of failures.
+// KeepCopy keeps a copy of the store in the same directory until ctx ends. It calls failed only
+// once for a series of failures.
 func (s *Store) KeepCopy(ctx context.Context, failed func(error)) {
 	t := time.NewTicker(copyEvery)
 	defer t.Stop()
@@ -43,7 +43,7 @@ func (s *Store) KeepCopy(ctx context.Context, failed func(error)) {
 	}
 }
 
-// Copy copies the store if it changed since the last copy. Commits continue meanwhile.
+// Copy copies the store if it has changed since the last copy. Commits continue in the meantime.
 func (s *Store) Copy() error {
 	s.writer.Lock()
 	revision := s.Snapshot().Revision
@@ -77,8 +77,8 @@ func (s *Store) Copy() error {
 	return nil
 }
 
-// writeCopy writes the store as tx sees it to a new file and makes it durable. It leaves as much
-// free space on the file system as the copy takes, for further changes.
+// writeCopy writes the store as tx sees it to a new file and makes the file durable. It leaves as
+// much free space on the file system as the copy occupies, so that further changes are possible.
 func writeCopy(path string, tx *bbolt.Tx) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
@@ -97,7 +97,7 @@ func writeCopy(path string, tx *bbolt.Tx) error {
 	return errors.Join(err, f.Close())
 }
 
-// recreate replaces a damaged or missing store by its copy, or by an empty store if there is no
+// recreate replaces a damaged or missing store with its copy, or with an empty store if there is no
 // usable copy.
 func recreate(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
 	d, c, err := fromCopy(path, damage, decode)
@@ -145,7 +145,7 @@ func lostMeta(lost bool) error {
 	return nil
 }
 
-// noteDamage records durably that the store is a copy of a damaged one, under a revision that no
+// noteDamage durably records that the store is a copy of a damaged store, under a revision that no
 // client has seen.
 func (d *disk) noteDamage(c *content) error {
 	text, err := json.Marshal(c.damage)
@@ -163,13 +163,13 @@ func (d *disk) noteDamage(c *content) error {
 	return err
 }
 
-// duplicate copies a file and makes the new one durable.
+// duplicate copies a file and makes the new file durable.
 func duplicate(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
-	defer in.Close() // only read from
+	defer in.Close() // it was only read
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestKilled kills a writer immediately after it has acknowledged some commits: acknowledged
+// TestKilled kills a writer immediately after it has acknowledged some commits: all acknowledged
 // commits exist, and no commit is incomplete.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("LOXILIGHT_TEST_WRITE_TO"); dir != "" {
@@ -34,7 +34,7 @@ func TestKilled(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // killed
+		_ = cmd.Wait() // always fails: the process was killed
 		s, report := open(t, cfg)
 		if report.Damage != nil || report.RolledBack || acknowledged == 0 || s.Snapshot().Revision < acknowledged {
 			t.Fatalf("%+v, at revision %d; %d were acknowledged", report, s.Snapshot().Revision, acknowledged)
@@ -60,5 +60,5 @@ func writeForEver(t *testing.T, dir string) {
 		}
 		fmt.Println(commit(t, s, &Transaction{Put: put}).Revision)
 	}
-	os.Exit(1) // it was not killed
+	os.Exit(1) // the process was not killed
 }

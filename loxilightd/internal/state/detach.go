@@ -12,22 +12,24 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// maxWarnings limits the warnings about one change.
+// maxWarnings limits the number of warnings about one change.
 const maxWarnings = 20
 
-// maxNamed limits how many objects a message names.
+// maxNamed limits how many objects are named in a message.
 const maxNamed = 5
 
-// maxUnderlays limits for how many Peers with a Tunnel the device towards them is looked up.
+// maxUnderlays limits the number of Peers with a Tunnel for which the device towards the Peer is
+// looked up.
 const maxUnderlays = 256
 
-// Observed is what a transaction needs to know about the node. Fields may be nil: unknown.
+// Observed is what a transaction needs to know about the node. A field is nil if the information is
+// not available.
 type Observed struct {
-	// DeviceOf returns the device of an Interface that is chosen by its address.
+	// DeviceOf returns the device of an Interface that selects it by address.
 	DeviceOf func(name string) string
 	// IsAttached reports whether the programs are attached to the device of an Interface.
 	IsAttached func(name string) bool
-	// DeviceTo returns the device of the host through which packets to an address leave.
+	// DeviceTo returns the device of the host through which packets to an address egress.
 	DeviceTo func(a netip.Addr) string
 	// Devices returns the devices of the host.
 	Devices func() map[string]datapath.Device
@@ -47,9 +49,9 @@ type detached struct {
 
 func isInterface(o *Object) bool { return o.Kind == KindInterface && !o.isOpaque() }
 
-// checkDetached refuses to remove an Interface from a device that other objects need: packets of
-// the device would bypass rules, Services would accept no connection, and tunnels would receive
-// nothing. With Force, in a rollback and for object files the change is made, with warnings.
+// checkDetached rejects the removal of an Interface from a device that other objects need: packets
+// on the device would bypass rules, Services would accept no connections, and tunnels would receive
+// nothing. With Force, in a rollback and for object files, the change is made, with warnings.
 func (p *plan) checkDetached(t *Transaction) error {
 	i := slices.IndexFunc(p.replaced, isInterface)
 	if i < 0 {
@@ -82,13 +84,13 @@ type detachCheck struct {
 	t *Transaction
 
 	after     map[place]bool // devices to which objects attach the programs after the change
-	before    map[place]bool // before it; read by checkUnderlays
-	underlays map[Key]string // by Peer: the device towards it; read by checkUnderlays
-	noneLeft  bool           // reported that no Interface is left
+	before    map[place]bool // the same before the change; read by checkUnderlays
+	underlays map[Key]string // the device towards each Peer; read by checkUnderlays
+	noneLeft  bool           // it has been reported that no Interface is left
 }
 
-// refuse refuses the change because of would, its consequence. If the change is made nevertheless,
-// refuse adds the warning happens instead.
+// refuse rejects the change; would is the error text, which states the consequence of the change.
+// If the change is made nevertheless, refuse adds a warning instead, whose text is happens.
 func (u *detachCheck) refuse(was *Object, would, happens string) error {
 	if u.t.Force || u.t.isRollback || u.t.Owner == OwnerFile {
 		u.warn("%s: %s", was.Key, happens)
@@ -98,13 +100,13 @@ func (u *detachCheck) refuse(was *Object, would, happens string) error {
 }
 
 // isCorrected reports whether the Interface had not found its device, and now names the network
-// namespace in which the device is.
+// namespace that contains the device.
 func (u *detachCheck) isCorrected(d detached) bool {
 	other := place{d.device, !d.inSwitch}
 	return u.after[other] && u.t.Observed.IsAttached != nil && !u.t.Observed.IsAttached(d.was.Name)
 }
 
-// checkRules refuses to detach a device that rules name, and otherwise warns that FirewallRules no
+// checkRules rejects detaching a device that rules name, and otherwise warns that FirewallRules no
 // longer apply to it.
 func (u *detachCheck) checkRules(d detached) error {
 	count, first := 0, Key{}
@@ -133,8 +135,8 @@ func (u *detachCheck) checkRules(d detached) error {
 	return nil
 }
 
-// checkServices refuses to leave Services without any Interface, and otherwise warns: the device
-// may have been one of several on which connections arrive.
+// checkServices rejects a change that would leave Services without any Interface, and otherwise
+// warns: the device may have been one of several on which connections arrive.
 func (u *detachCheck) checkServices(d detached) error {
 	services := u.named(KindService, func(*Object) bool { return true })
 	switch {
@@ -150,7 +152,7 @@ func (u *detachCheck) checkServices(d detached) error {
 	return nil
 }
 
-// checkAnnounced refuses to remove the last Interface that announces addresses of Services.
+// checkAnnounced rejects removing the last Interface that announces Services' addresses.
 func (u *detachCheck) checkAnnounced(was *Object) error {
 	isUplink := func(o *Object) bool { return o.Value.(*Interface).Role == datapath.RoleUplink }
 	if !isUplink(was) || u.counts[KindInterface] == 0 { // see checkServices
@@ -170,7 +172,7 @@ func (u *detachCheck) checkAnnounced(was *Object) error {
 		announced+": no address is announced any more, because no Interface of role uplink is left")
 }
 
-// checkUnderlays refuses to remove the programs from the device on which tunnel packets arrive.
+// checkUnderlays rejects removing the programs from a device on which tunnel packets arrive.
 func (u *detachCheck) checkUnderlays(d detached) error {
 	known := &u.t.Observed
 	if d.inSwitch && !u.merged || known.DeviceTo == nil || known.Devices == nil {
@@ -198,7 +200,7 @@ func (u *detachCheck) checkUnderlays(d detached) error {
 		fmt.Sprintf("tunnel packets of %s arrive by its device %q, and are not received any more", peers, d.device))
 }
 
-// readUnderlays looks up the devices towards Peers with a Tunnel.
+// readUnderlays looks up the devices towards Peers that have a Tunnel.
 func (u *detachCheck) readUnderlays() {
 	u.before = u.attached(u.t, func(kind string) iter.Seq[*Object] { return u.base.After(kind, "") })
 	u.underlays = map[Key]string{}
@@ -214,8 +216,8 @@ func (u *detachCheck) readUnderlays() {
 	}
 }
 
-// named returns the names of some of the objects of a kind, and the number of others; empty: no
-// such object.
+// named returns the names of some of the objects of a kind, and how many more there are; empty:
+// there are no such objects.
 func (p *plan) named(kind string, is func(*Object) bool) string {
 	var names []string
 	more := 0
@@ -241,7 +243,8 @@ func (p *plan) warn(format string, args ...any) {
 	}
 }
 
-// placeOf returns the device to which an Interface attaches the programs; without a name: unknown.
+// placeOf returns the device to which an Interface attaches the programs; if the place has no name,
+// the device is unknown.
 func (p *plan) placeOf(o *Object, t *Transaction) place {
 	v := o.Value.(*Interface)
 	device := v.Device
@@ -251,8 +254,8 @@ func (p *plan) placeOf(o *Object, t *Transaction) place {
 	return p.place(device, v.Switch)
 }
 
-// place returns the place of a device. If host and switch are one network namespace, every device
-// counts as a device of the host.
+// place returns the place of a device. If host and switch are the same network namespace, every
+// device counts as a device of the host.
 func (p *plan) place(device string, inSwitch bool) place {
 	return place{device, inSwitch && !p.merged}
 }
@@ -274,7 +277,7 @@ func (p *plan) attached(t *Transaction, each func(kind string) iter.Seq[*Object]
 	return all
 }
 
-// namesDevice reports whether a rule matches packets of a device.
+// namesDevice reports whether a rule names a device.
 func namesDevice(o *Object, device string) bool {
 	var m *datapath.Match
 	switch v := o.Value.(type) {

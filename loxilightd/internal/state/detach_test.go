@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestNeededInterfaces: only with Force can an Interface be removed from a device that other
-// objects need, whether by a deletion, a replacement or an update.
+// TestNeededInterfaces: an Interface can be removed from a device that other objects need only with
+// Force, whether the change is a deletion, a replacement or an update.
 func TestNeededInterfaces(t *testing.T) {
 	on := func(name, device string, inSwitch bool, role datapath.Role) *Object {
 		return &Object{Key: Key{KindInterface, name}, Owner: "cli", Spec: fmt.Sprint(device, role, inSwitch),
@@ -44,8 +44,8 @@ func TestNeededInterfaces(t *testing.T) {
 		objects []*Object
 		change  *Transaction
 		missing bool     // the Interface has not found its device
-		refused []string // in the refusal
-		warned  string   // with Force, or if it is not refused
+		refused []string // words in the error
+		warned  string   // warning with Force, or if the change is not rejected
 	}{
 		"the last Interface": {[]*Object{eth0, web}, remove, false,
 			[]string{"Service/web", "no Interface is left", "--force"}, "Service/web: no connection of other hosts"},

@@ -4,8 +4,8 @@ package state
 
 import "github.com/loxilight/loxilight/datapath"
 
-// checkTunnelled refuses a plan in which the bridge of a pod network has the name of a
-// Tunnel's device.
+// checkTunnelled rejects a plan in which the bridge of a pod network has the name of a Tunnel's
+// device.
 func (p *plan) checkTunnelled() error {
 	for _, o := range p.puts {
 		switch v := o.Value.(type) {
@@ -31,9 +31,9 @@ func (t *Tunnel) makes(device string) bool {
 	return device == t.Device || device == t.Device+datapath.TunnelEndSuffix
 }
 
-// NamesDevice reports whether an object refers to a device of that name, as an existing device or
-// as one to create. It considers the current state and the state after a rollback of the change
-// that waits for confirmation. It ignores objects of the owner but.
+// NamesDevice reports whether an object refers to a device with the given name, as an existing
+// device or as one to create. It considers the current state and the state after a rollback of the
+// pending change. It ignores objects that belong to the owner but.
 func (s *Store) NamesDevice(device, but string) bool {
 	w := s.waiting.Load()
 	return s.Snapshot().table.namesDevice(device, but) || w != nil && w.back.namesDevice(device, but)

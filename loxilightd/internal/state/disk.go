@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Buckets of the store, and keys of the first.
+// Buckets of the store, and keys in the first bucket.
 var (
 	bucketMeta     = []byte("meta")
 	bucketObjects  = []byte("objects")  // Kind/name: record
@@ -39,10 +39,10 @@ type disk struct {
 	requests    requests
 	broken      error // why nothing can be written any more
 	path        string
-	readOnly    error // why nothing can be written for now; nil: it can
+	readOnly    error // why nothing can be written for now; nil: writing is possible
 	initialized bool  // everything that opening the store requires to be written has been written
 
-	noHistory bool // written by a version that kept none
+	noHistory bool // the store was written by a version that kept no history
 }
 
 // content is the content of a store when it was opened.
@@ -55,8 +55,8 @@ type content struct {
 	rolledBack bool
 
 	history     []Entry  // oldest first
-	historyLost string   // why the history was lost; empty: it was not
-	pending     *Pending // nil: no change waits for its confirmation
+	historyLost string   // why the history was lost; empty: it was not lost
+	pending     *Pending // nil: no change waits for confirmation
 }
 
 // guarded runs f, which reads a memory-mapped file. If the file is damaged, bbolt panics or the
@@ -71,7 +71,7 @@ func guarded(f func() error) (err error) {
 	return f()
 }
 
-// create makes a new, empty store. The file gets its name only when it is complete.
+// create makes a new, empty store. The file gets its final name only once it is complete.
 func create(path string, revision uint64, damage *Damage) error {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -113,7 +113,7 @@ func syncDir(dir string) error {
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
-	defer f.Close() // read only: nothing to lose
+	defer f.Close() // the file is only read: nothing to lose
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
@@ -150,7 +150,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 		return nil, nil, fmt.Errorf("%w: %v", errDamaged, err)
 	}
 	if err := guarded(func() error { return d.load(c, decode) }); err != nil {
-		// A damaged mapping is abandoned, not closed: closing would access it again.
+		// A damaged mapping is abandoned rather than closed, since closing would access it again.
 		if !errors.Is(err, errDamaged) {
 			err = errors.Join(err, d.db.Close())
 		}
@@ -166,7 +166,7 @@ func openDisk(path string, decode func(string, []byte) (Value, error)) (*disk, *
 	return d, c, nil
 }
 
-// mapped is the address space reserved for the store, in bytes. A larger file is mapped again,
+// mapped is the address space reserved for the store, in bytes. A larger file must be mapped again,
 // and remapping waits for all readers of the history.
 const mapped = 1 << 30
 
@@ -193,8 +193,8 @@ func (d *disk) finishOpen(c *content) error {
 	return nil
 }
 
-// isTransient reports whether err is a lack of permission or of a system resource, which may end
-// before the next start, rather than damage to the store.
+// isTransient reports whether err is a lack of permission or of a system resource, which may be
+// over before the next start, rather than damage to the store.
 func isTransient(err error) bool {
 	for _, lack := range []error{
 		unix.EACCES, unix.EPERM, unix.EROFS, unix.ENOMEM, unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOSPC, unix.EINTR,
@@ -271,19 +271,19 @@ type write struct {
 	puts      []*Object
 	deletes   []*Object
 	replaced  []*Object // objects that puts and deletes replace
-	count     int       // of objects afterwards, including opaque ones
+	count     int       // number of objects afterwards, including opaque objects
 	requestID string    // empty: none
 	answer    []byte
 
-	entry         *Entry // nil: no new revision
+	entry         *Entry // history entry; nil: no new revision
 	formers       []formerRow
 	evicted       []uint64 // revisions whose history is deleted
 	rewritten     []*Entry // older entries with updated information
-	pending       *Pending // nil: as before
-	clearsPending bool     // no change waits for confirmation any more
+	pending       *Pending // nil: unchanged
+	clearsPending bool     // no change is waiting for confirmation any longer
 }
 
-// write makes w durable, whole or not at all.
+// write makes w durable, as a whole or not at all.
 func (d *disk) write(w *write) error {
 	h := head{format: format, revision: w.revision, count: uint64(w.count), sum: d.head.sum}
 	for _, o := range w.replaced {
@@ -298,7 +298,7 @@ func (d *disk) write(w *write) error {
 				return err
 			}
 		}
-		for _, o := range w.puts { // in order, which is fastest for the tree
+		for _, o := range w.puts { // in key order, which is fastest for the tree
 			record := encodeObject(o)
 			h.sum += uint64(o.crc)
 			if err := objects.Put([]byte(o.Key.String()), record); err != nil {
@@ -324,8 +324,8 @@ func (d *disk) write(w *write) error {
 	return nil
 }
 
-// update runs f in a transaction of the store. After an error it checks that the store is
-// unchanged, and otherwise marks it as broken, because memory and disk must not diverge.
+// update runs f in a transaction of the store. After an error, it checks whether the store is
+// unchanged; if not, it marks the store as broken, because memory and disk must not diverge.
 func (d *disk) update(f func(*bbolt.Tx) error) error {
 	if d.broken != nil {
 		return d.broken
@@ -352,7 +352,7 @@ func (d *disk) update(f func(*bbolt.Tx) error) error {
 	return err
 }
 
-// answer returns the stored reply to the request id; nil if none is stored.
+// answer returns the stored reply for a request id; nil if none is stored.
 func (d *disk) answer(id string) (answer []byte, err error) {
 	seq, ok := d.requests.find(id)
 	if !ok {
@@ -369,7 +369,7 @@ func (d *disk) answer(id string) (answer []byte, err error) {
 
 func (d *disk) close() error {
 	if d.broken != nil {
-		return nil // mapped memory is not touched again
+		return nil // do not access the mapped memory again
 	}
 	d.broken = errors.New("the store is closed")
 	return d.db.Close()

@@ -83,8 +83,8 @@ func TestRequestIDIsCarriedOutOnce(t *testing.T) {
 		s, _ = reopen(t, s, cfg)
 	}
 	closed(t, s)
-	// The answer to a refused transaction is not stored; the answer to a transaction that changes
-	// nothing is.
+	// The answer to a rejected transaction is not stored, but the answer to a transaction that
+	// changes nothing is.
 	bad := &Transaction{Put: []*Object{object(t, "k8s", "Service/b", "192.0.2.2:80 1")}, IfRevision: new(uint64), RequestID: "8", Answer: first.Answer}
 	wantRefusal(t, s, bad, Conflict, "", "", "revision")
 	bad.IfRevision = nil
@@ -200,8 +200,9 @@ func fill(t *testing.T, cfg Config, count int) {
 }
 
 // TestDamage damages the store in many ways. The daemon must always start: with the same content if
-// unused bytes are damaged, else with the state before the last commit, or with an empty store and
-// the damaged one set aside. It must neither crash nor accept a partial store or wrong content.
+// unused bytes are damaged, otherwise with the state before the last commit, or with an empty store
+// and the damaged store set aside. It must neither crash nor accept a partial store or wrong
+// content.
 func TestDamage(t *testing.T) {
 	const count = 300
 	cfg := testConfig(t.TempDir())

@@ -7,7 +7,8 @@ import (
 	"iter"
 )
 
-// refersTo yields the objects that a value requires, each with the field that names it.
+// refersTo yields the objects that must exist because a value refers to them, each with the field
+// that names it.
 func refersTo(v Value) iter.Seq2[Key, string] {
 	return func(yield func(Key, string) bool) {
 		for group, field := range groupsOf(v) {
@@ -27,8 +28,7 @@ func refersTo(v Value) iter.Seq2[Key, string] {
 	}
 }
 
-// checkDiverts refuses a plan in which a service diverts clients to a service that does not
-// exist.
+// checkDiverts rejects a plan in which a service diverts clients to a service that does not exist.
 func (p *plan) checkDiverts() error {
 	deleted := map[Key]struct{}{}
 	for _, o := range p.dropped {

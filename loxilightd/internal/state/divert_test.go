@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// diverting returns a service that diverts clients to others.
+// diverting returns a service that diverts clients to other services.
 func diverting(t *testing.T, name, frontend string, others ...datapath.ServiceName) *Object {
 	t.Helper()
 	o := service(t, name, frontend+" 1")

@@ -88,8 +88,8 @@ func TestDryRunsBesideCommits(t *testing.T) {
 	all.Wait()
 }
 
-// TestCirclesOfManyGroups applies so many groups that refer to one large group that it would take
-// minutes to visit the large group once for each of them.
+// TestCirclesOfManyGroups applies so many groups that refer to one large group that visiting the
+// large group once for each of them would take minutes.
 func TestCirclesOfManyGroups(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	named := func(name string, groups ...datapath.GroupName) *Object {
@@ -104,7 +104,7 @@ func TestCirclesOfManyGroups(t *testing.T) {
 	}
 	objects = append(objects, named("large", list...))
 	before := datapath.GroupName("large")
-	for i := range many { // each also refers to the previous one: a path of that length
+	for i := range many { // each group also refers to the previous group, which gives a long path
 		name := fmt.Sprint("user", i)
 		objects, before = append(objects, named(name, "large", before)), datapath.GroupName(name)
 	}

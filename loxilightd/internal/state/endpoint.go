@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Endpoint is the spec of an Endpoint. The bridge of its network is not known here.
+// Endpoint is the spec of an Endpoint. This package does not know the bridge of its network.
 type Endpoint struct {
 	datapath.Endpoint
 	Labels    map[string]string
@@ -30,7 +30,7 @@ func (e *Endpoint) claims(each func(claim, func() string)) {
 	}
 }
 
-// PodName returns the name for users: namespace/pod, or only pod, or an empty string.
+// PodName returns the pod's name as shown to users: namespace/pod, or only pod, or an empty string.
 func (e *Endpoint) PodName() string {
 	if e.Namespace != "" && e.Pod != "" {
 		return e.Namespace + "/" + e.Pod
@@ -48,7 +48,7 @@ func (e *Endpoint) Has(labels map[string]string) bool {
 	return true
 }
 
-// EndpointAt returns the Endpoint that has an address; nil: none has it.
+// EndpointAt returns the Endpoint that has an address; nil: no Endpoint has it.
 func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
 	for o := range s.After(KindEndpoint, "") {
 		if slices.Contains(o.Value.(*Endpoint).Addresses, a) {
@@ -58,7 +58,7 @@ func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
 	return nil
 }
 
-// Endpoints returns the Endpoints of a snapshot by address.
+// Endpoints returns the Endpoints in a snapshot, keyed by address.
 func (s *Snapshot) Endpoints() map[netip.Addr]*Object {
 	byAddr := map[netip.Addr]*Object{}
 	for o := range s.After(KindEndpoint, "") {

@@ -17,7 +17,7 @@ func endpoint(name, device string, mac byte, addrs ...string) *Object {
 	return &Object{Key: Key{KindEndpoint, name}, Owner: "cli", Spec: device, Value: v}
 }
 
-// TestEndpointsHaveTheirOwn: a device, a MAC or an address belongs to one Endpoint only.
+// TestEndpointsHaveTheirOwn: a device, a MAC or an address can belong to only one Endpoint.
 func TestEndpointsHaveTheirOwn(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs1", 1, "10.1.0.5", "2001:db8::5")}})
@@ -28,7 +28,7 @@ func TestEndpointsHaveTheirOwn(t *testing.T) {
 	refused(endpoint("b", "hs1", 2, "10.1.0.6"), "spec.device", "device hs1 belongs to Endpoint/a already")
 	refused(endpoint("b", "hs2", 1, "10.1.0.6"), "spec.mac", "MAC 02:00:00:00:00:01 belongs to Endpoint/a already")
 	refused(endpoint("b", "hs2", 2, "10.1.0.6", "2001:db8::5"), "spec.addresses[1]", "address 2001:db8::5 belongs to Endpoint/a already")
-	// In one change, an address can move to another object.
+	// Within one change, an address can move to another object.
 	commit(t, s, &Transaction{Put: []*Object{endpoint("a", "hs3", 3, "10.1.0.7"), endpoint("b", "hs1", 1, "10.1.0.5", "2001:db8::5")}})
 	if o := s.Snapshot().Endpoints()[netip.MustParseAddr("10.1.0.5")]; o == nil || o.Name != "b" {
 		t.Errorf("10.1.0.5 is %v", o)
@@ -52,8 +52,8 @@ func TestEndpointHasLabels(t *testing.T) {
 	}
 }
 
-// TestEndpointIsNoGateway: no Endpoint can have an address of the switch or the node, whichever
-// was configured first.
+// TestEndpointIsNoGateway: no Endpoint can have an address that belongs to the switch or the node,
+// whichever was configured first.
 func TestEndpointIsNoGateway(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	lan := &Object{Key: Key{KindBridge, "lan"}, Owner: "cli", Spec: "lan", Value: &Bridge{Bridge: datapath.Bridge{

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskFull fills a small file system, in a mount namespace of its own: changes without room
-// are refused and change nothing, existing objects can still be read, and changes succeed again
-// once there is room.
+// TestDiskFull fills a small file system in a separate mount namespace: changes for which there is
+// no room are rejected and change nothing, existing objects can still be read, and changes succeed
+// again once there is room.
 func TestDiskFull(t *testing.T) {
 	if os.Getenv("LOXILIGHT_TEST_FULL") == "" {
 		if os.Geteuid() != 0 {

@@ -88,7 +88,7 @@ func dump(s *Snapshot) string {
 	return b.String()
 }
 
-// wantRefusal checks reason, object, field and a piece of the message, and that the store is
+// wantRefusal checks the reason, object, field and part of the message, and that the store is
 // unchanged.
 func wantRefusal(t *testing.T, s *Store, tr *Transaction, reason Reason, key, field, text string) {
 	t.Helper()

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Limits of the history if a [Config] sets none.
+// Limits on the history if the [Config] sets none.
 const (
 	DefaultRevisions    = 1000
 	DefaultHistoryBytes = 64 << 20
 )
 
 // HistoryLimits limit how much of earlier revisions is kept. The latest revision and a revision
-// that waits for confirmation are kept whatever their size.
+// that waits for confirmation are kept regardless of their size.
 type HistoryLimits struct {
 	Revisions int   // zero: [DefaultRevisions]
 	Bytes     int64 // zero: [DefaultHistoryBytes]
@@ -26,7 +26,7 @@ type HistoryLimits struct {
 type Author struct {
 	UID    int
 	User   string // name of UID; empty: UID has no name
-	Method string // of the channel; [MethodExpire]: the daemon itself
+	Method string // method of the channel; [MethodExpire]: the daemon itself
 }
 
 // MethodExpire is the method of a revision that rolls back an unconfirmed change.
@@ -42,7 +42,7 @@ func (l HistoryLimits) orDefault() HistoryLimits {
 	return l
 }
 
-// Confirmation is the outcome of a change that must be confirmed.
+// Confirmation is the state of a change that must be confirmed.
 type Confirmation uint8
 
 // The confirmations.
@@ -53,39 +53,39 @@ const (
 	RolledBack
 )
 
-// String returns the name as in the API; the name of NotAsked is empty.
+// String returns the name in the API; the name of NotAsked is empty.
 func (c Confirmation) String() string {
 	return [...]string{"", "waiting", "confirmed", "rolled-back"}[c]
 }
 
-// Entry describes one revision. The objects as they were before it are on disk.
+// Entry describes one revision. The objects as they were before the revision are on disk.
 type Entry struct {
 	Revision uint64
 	Previous uint64 // the revision before it
 	At       time.Time
 	Author
-	Owners                    []string // of the objects that changed, at most maxOwners of them
+	Owners                    []string // owners of the objects that changed, at most maxOwners of them
 	Created, Updated, Deleted int
 	Restored                  uint64 // the revision that a rollback restored; zero: not a rollback
 	Confirmation              Confirmation
 
-	bytes int64 // on disk
+	bytes int64 // size on disk
 }
 
-// maxOwners limits the owners that an [Entry] names.
+// maxOwners limits how many owners are named in an [Entry].
 const maxOwners = 8
 
-// entryFormat is the version of the entry records. A history in another version is discarded.
+// entryFormat is the version of the entry records. A history with a different version is discarded.
 const entryFormat = 1
 
 // former is an object as it was before a revision.
 type former struct {
 	Key
-	object *Object // nil: it did not exist
+	object *Object // nil: the object did not exist
 }
 
 // Rows of the history: the record of an entry under its revision, then its former objects in the
-// order of their names. One row holds many objects and is named after the first.
+// order of their names. A row holds many objects and is named after the first of them.
 const (
 	rowEntry  = 0
 	rowFormer = 1
@@ -123,7 +123,7 @@ func encodeEntry(e *Entry) []byte {
 	return buf
 }
 
-// decodeEntry is the reverse of encodeEntry. It keeps no part of record.
+// decodeEntry is the reverse of encodeEntry. It does not retain any part of record.
 func decodeEntry(revision uint64, record []byte) (*Entry, bool) {
 	payload, _, ok := unseal(string(entryKey(revision)), record)
 	r := reader{rest: payload}
@@ -166,8 +166,8 @@ func encodeFormers(revision uint64, formers []former) (rows []formerRow) {
 	return rows
 }
 
-// decodeFormers calls each for the former objects of a row until each returns false. ok is false
-// if the row is damaged.
+// decodeFormers calls the function each for the former objects in a row until it returns false. ok
+// is false if the row is damaged.
 func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (ok bool) {
 	payload, _, ok := unseal(string(key), record)
 	r := reader{rest: payload}
@@ -184,7 +184,7 @@ func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (o
 	return ok
 }
 
-// newEntry returns the entry for the plan p of t. Its size in bytes is not known yet.
+// newEntry returns the entry for the plan p of t. The entry's size in bytes is not known yet.
 func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restoredRevision}
 	owners := map[string]bool{}
@@ -217,7 +217,8 @@ func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 	return e
 }
 
-// History returns the entries of the last revisions, oldest first. The caller must not modify it.
+// History returns the entries of the latest revisions, oldest first. The caller must not modify
+// them.
 func (s *Store) History() []Entry { return *s.history.Load() }
 
 // find returns the index of revision in a history.
@@ -227,11 +228,11 @@ func find(history []Entry, revision uint64) (i int, ok bool) {
 }
 
 // setHistory updates the history after a commit: it removes the evicted entries, replaces the
-// rewritten ones and appends the new one. s.writer is held.
+// rewritten entries, and appends the new entry. The caller holds s.writer.
 func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 	history := s.History()[len(evicted):]
 	if len(rewritten) > 0 {
-		history = slices.Clone(history) // readers have the old one
+		history = slices.Clone(history) // readers still have the old slice
 	}
 	for _, e := range rewritten {
 		if i, ok := find(history, e.Revision); ok {
@@ -244,7 +245,8 @@ func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 	s.history.Store(&history)
 }
 
-// withConfirmation returns the entries of known revisions with their new confirmation.
+// withConfirmation returns the entries of those revisions that are known, with their new
+// confirmation.
 func (s *Store) withConfirmation(revisions []uint64, c Confirmation) (entries []*Entry) {
 	for _, revision := range revisions {
 		i, _ := find(s.History(), revision)
@@ -255,8 +257,8 @@ func (s *Store) withConfirmation(revisions []uint64, c Confirmation) (entries []
 	return entries
 }
 
-// since returns the entries after revision, oldest first. It refuses a revision whose state is no
-// longer available or never existed.
+// since returns the entries after revision, oldest first. It returns an error if the state at that
+// revision is no longer available or never existed.
 func (r *historyReader) since(revision uint64) ([]Entry, error) {
 	history := r.history
 	if revision == r.now.Revision {
@@ -278,14 +280,15 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 		revision, r.now.Revision, oldest)
 }
 
-// Diff is the change of one object by a revision; nil: the object did not exist.
+// Diff is what a revision changed in one object. A nil object did not exist.
 type Diff struct {
 	Key
 	Before, After *Object
 }
 
-// Diffs calls each for the changes of objects by revision, in the order of their names, starting
-// after the name after, until each returns false. each must not call the store.
+// Diffs calls the function each for the objects that a revision changed, in the order of their
+// names, starting after the name given by after, until it returns false. each must not call the
+// store.
 func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
 	return s.readConcurrently(func(r *historyReader) error {
 		i, ok := find(r.history, revision)
@@ -312,7 +315,7 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 	})
 }
 
-// At returns the object of k as it was at revision; nil: it did not exist.
+// At returns the object with key k as it was at revision; nil: it did not exist.
 func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
 	err = s.readConcurrently(func(r *historyReader) error {
 		later, err := r.since(revision)
@@ -324,7 +327,7 @@ func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
 	return o, err
 }
 
-// at returns the object of k as it was before the entries in later.
+// at returns the object with key k as it was before the entries in later.
 func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 	for i := range later {
 		o, touched, err := r.former(later[i].Revision, k.String())
@@ -335,7 +338,7 @@ func (r *historyReader) at(later []Entry, k Key) (*Object, error) {
 	return r.now.table.find(k), nil
 }
 
-// decoded sets the value of an object from the history.
+// decoded sets the value of an object that was read from the history.
 func (s *Store) decoded(o *Object) *Object {
 	if o == nil {
 		return nil

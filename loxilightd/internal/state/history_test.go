@@ -17,7 +17,8 @@ import (
 
 var root = Author{UID: 0, User: "root", Method: "apply"}
 
-// wanted formats the objects of all owners but file, or of file only, without their revisions.
+// wanted formats the objects of all owners except "file", or of owner "file" only, without their
+// revisions.
 func wanted(s *Store, files bool) string {
 	var b strings.Builder
 	for o := range s.Snapshot().All() {
@@ -28,7 +29,7 @@ func wanted(s *Store, files bool) string {
 	return b.String()
 }
 
-// mess generates random transactions of four owners with few names.
+// mess generates random transactions by four owners with few names.
 type mess struct {
 	t      *testing.T
 	random *rand.Rand
@@ -94,7 +95,7 @@ func TestRollbackAnywhere(t *testing.T) {
 				t.Fatalf("after the rollback to %d (%v) there is\n%swas\n%s", to, err, got, at[to])
 			}
 		default:
-			_, _ = s.Commit(m.transaction()) // may be refused
+			_, _ = s.Commit(m.transaction()) // may be rejected
 		}
 		revision := s.Snapshot().Revision
 		at[revision] = wanted(s, false)
@@ -107,7 +108,7 @@ func TestRollbackAnywhere(t *testing.T) {
 	wantDiffs(t, s, all)
 }
 
-// wantDiffs requires that each revision's diffs lead from the previous state to the next.
+// wantDiffs checks that each revision's diffs lead from the previous state to the next.
 func wantDiffs(t *testing.T, s *Store, all map[uint64]string) {
 	t.Helper()
 	lines := func(text string) map[string]bool {
@@ -200,7 +201,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	put(9000)
 	s, _ = reopen(t, s, cfg)
-	put(9001) // this revision keeps 9000 bytes, and the next one 9001
+	put(9001) // this revision keeps 9000 bytes, and the next revision 9001
 	put(3000)
 	if first() != 7 {
 		t.Errorf("revisions from %d on are kept, want from 7 on", first())
@@ -232,7 +233,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestLargeRevision: each object of a revision whose history takes many rows is found.
+// TestLargeRevision: each object in a revision whose history takes up many rows is found.
 func TestLargeRevision(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _ := open(t, cfg)
@@ -264,8 +265,8 @@ func TestLargeRevision(t *testing.T) {
 	}
 }
 
-// TestOlderVersionInBetween: a version without history changes the store, and the next version
-// with history does not use the incomplete history.
+// TestOlderVersionInBetween: a version without history changes the store, and a later version with
+// history does not use the incomplete history.
 func TestOlderVersionInBetween(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)
@@ -280,7 +281,7 @@ func TestOlderVersionInBetween(t *testing.T) {
 	}
 	o := service(t, "c", "192.0.2.3:80 1")
 	o.Revision = 3
-	if err := s.disk.write(&write{revision: 3, puts: []*Object{o}, count: 3}); err != nil { // all that the older version wrote
+	if err := s.disk.write(&write{revision: 3, puts: []*Object{o}, count: 3}); err != nil { // this is all that the older version wrote
 		t.Fatal(err)
 	}
 	s, report = reopen(t, s, cfg)
@@ -301,7 +302,7 @@ func TestOlderVersionInBetween(t *testing.T) {
 	}
 }
 
-// TestDamagedHistory: damaged rows of the history destroy the history, but no objects.
+// TestDamagedHistory: damaged rows in the history destroy the history, but no objects.
 func TestDamagedHistory(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	s, _, err := Open(cfg)

@@ -12,12 +12,12 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// bucketHistory contains the rows of the history. A version without history does not touch it.
+// bucketHistory contains the rows of the history. Versions without history do not access it.
 var bucketHistory = []byte("history")
 
-// loadHistory reads the entries. A history that is damaged, or that does not lead to the current
-// revision (an older version has changed the store since), is discarded; why then contains the
-// reason.
+// loadHistory reads the entries. It discards a history that is damaged, or that does not lead to
+// the current revision because an older version has since changed the store; in that case, why
+// contains the reason.
 func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	if b == nil {
 		return ""
@@ -52,7 +52,7 @@ func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 	return ""
 }
 
-// beginHistory creates the bucket of the history. With anew it replaces an unusable history.
+// beginHistory creates the bucket for the history. If anew is set, it replaces an unusable history.
 func (d *disk) beginHistory(anew bool) error {
 	return d.update(func(tx *bbolt.Tx) error {
 		if anew {
@@ -93,7 +93,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 	if w.entry == nil {
 		return nil
 	}
-	b.FillPercent = 0.9 // rows arrive in order
+	b.FillPercent = 0.9 // rows are added in order
 	for _, row := range w.formers {
 		if err := b.Put(row.key, row.record); err != nil {
 			return err
@@ -104,7 +104,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 
 // deleteRevision deletes the rows of a revision.
 func deleteRevision(b *bbolt.Bucket, revision uint64) error {
-	var keys [][]byte // a cursor is unreliable after a deletion
+	var keys [][]byte // collected first, since a cursor is unreliable after a deletion
 	prefix, c := seqKey(revision), b.Cursor()
 	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 		keys = append(keys, bytes.Clone(k))
@@ -117,8 +117,8 @@ func deleteRevision(b *bbolt.Bucket, revision uint64) error {
 	return nil
 }
 
-// historyReader reads former objects in one transaction of the store. It keeps the in-memory
-// state of the store from the start of that transaction.
+// historyReader reads former objects in one transaction of the store. It contains the in-memory
+// state of the store as of the start of that transaction.
 type historyReader struct {
 	b       *bbolt.Bucket
 	now     *Snapshot
@@ -126,7 +126,7 @@ type historyReader struct {
 	store   *Store
 }
 
-// read calls f with a reader. s.writer is held.
+// read calls f with a reader. The caller holds s.writer.
 func (s *Store) read(f func(*historyReader) error) error {
 	r, tx, err := s.beginRead()
 	if err != nil {
@@ -135,7 +135,8 @@ func (s *Store) read(f func(*historyReader) error) error {
 	return r.run(tx, f)
 }
 
-// readConcurrently is read for callers that do not hold s.writer: commits continue while f runs.
+// readConcurrently is like read, but for callers that do not hold s.writer: commits continue while
+// f runs.
 func (s *Store) readConcurrently(f func(*historyReader) error) error {
 	s.writer.Lock()
 	r, tx, err := s.beginRead()
@@ -146,7 +147,7 @@ func (s *Store) readConcurrently(f func(*historyReader) error) error {
 	return r.run(tx, f)
 }
 
-// beginRead starts reading the history as it is now. s.writer is held.
+// beginRead starts reading the history as it is now. The caller holds s.writer.
 func (s *Store) beginRead() (r *historyReader, tx *bbolt.Tx, err error) {
 	if err = s.disk.broken; err == nil {
 		err = guarded(func() (err error) {
@@ -161,7 +162,7 @@ func (s *Store) beginRead() (r *historyReader, tx *bbolt.Tx, err error) {
 }
 
 func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
-	defer func() { _ = tx.Rollback() }() // read only: nothing to lose
+	defer func() { _ = tx.Rollback() }() // nothing to lose: it only reads
 	err := guarded(func() error {
 		r.b = tx.Bucket(bucketHistory)
 		return f(r)
@@ -173,8 +174,8 @@ func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
 	return err
 }
 
-// formers calls each for the former objects of a revision, in the order of their names, starting
-// after the name after, until each returns false.
+// formers calls the function each for the former objects of a revision, in the order of their
+// names, starting after the name given by after, until it returns false.
 func (r *historyReader) formers(revision uint64, after string, each func(name string, o *Object) bool) error {
 	prefix := append(seqKey(revision), rowFormer)
 	c := r.b.Cursor()
@@ -191,8 +192,8 @@ func (r *historyReader) formers(revision uint64, after string, each func(name st
 	return nil
 }
 
-// seek moves c to the row of a revision that would contain name, or to the next row if no such
-// row exists.
+// seek moves c to the row of a revision that would contain the object with the given name, or to
+// the next row if no such row exists.
 func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, v []byte) {
 	want := formerKey(revision, name)
 	k, v = c.Seek(want)
@@ -210,7 +211,8 @@ func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, 
 	return c.Seek(want)
 }
 
-// former returns the object name as it was before revision, and whether the revision changed it.
+// former returns the object with the given name as it was before revision, and whether the revision
+// changed it.
 func (r *historyReader) former(revision uint64, name string) (o *Object, touched bool, err error) {
 	k, v := r.seek(r.b.Cursor(), revision, name)
 	if !bytes.HasPrefix(k, append(seqKey(revision), rowFormer)) {
@@ -228,8 +230,8 @@ func (r *historyReader) former(revision uint64, name string) (o *Object, touched
 	return o, touched, nil
 }
 
-// evict returns which revisions must be deleted before an entry of that many bytes is added, so
-// that the limits hold. The revision keep and all later ones stay.
+// evict returns which revisions must be deleted, so that the limits hold, before an entry with the
+// given size in bytes is added. Revision keep and all later revisions stay.
 func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (evicted []uint64) {
 	count := len(history) + 1
 	for i := range history {

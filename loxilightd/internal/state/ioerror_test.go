@@ -12,9 +12,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestIOErrors makes the disk fail under a store: it serves reads, refuses changes and reports why,
-// and a start does not mistake the failure for damage. After the disk recovers, all acknowledged
-// changes exist.
+// TestIOErrors makes the disk fail under a store: the store serves reads, rejects changes and
+// reports why, and opening it again does not mistake the failure for damage. After the disk
+// recovers, all acknowledged changes exist.
 func TestIOErrors(t *testing.T) {
 	dir := t.TempDir()
 	disk := testnet.NewDisk(t, dir)

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// join commits two changes that join the pending change of revision 2, 20 and 30 seconds after it,
-// with a change of another owner in between, which stays.
+// join commits two changes, 20 and 30 seconds after the pending change of revision 2, which join
+// that change. In between, it commits a change to another owner's object, which stays.
 func join(t *testing.T, s *Store, c *fakeClock) {
 	t.Helper()
 	c.pass(20 * time.Second)
 	r := commit(t, s, &Transaction{By: root, Confirm: time.Hour, Put: []*Object{
-		service(t, "changed", "192.0.2.2:80 3"),       // as the pending change did
-		service(t, "kept", "192.0.2.1:80 2"),          // of the same owner
+		service(t, "changed", "192.0.2.2:80 3"),       // changed by the pending change too
+		service(t, "kept", "192.0.2.1:80 2"),          // belongs to the same owner
 		service(t, "grabs", "192.0.2.3:80 1"),         // claims what the pending change released
-		object(t, "k8s", "Service/x", "192.0.2.7:80"), // of another owner
+		object(t, "k8s", "Service/x", "192.0.2.7:80"), // belongs to another owner
 	}})
 	if p := r.Pending; p == nil || p.Revision != 3 || !slices.Equal(p.Joined, []uint64{2}) || r.PendingLeft != 40*time.Second {
 		t.Fatalf("the second change waits as %+v, for %s", p, r.PendingLeft)
@@ -34,7 +34,7 @@ func join(t *testing.T, s *Store, c *fakeClock) {
 }
 
 // joinedBefore returns the state that a rollback restores: the state before the pending change,
-// with the change of the other owner.
+// with the change to the other owner's object.
 func joinedBefore(t *testing.T) string {
 	s, _ := open(t, testConfig(t.TempDir()))
 	change(t, s)
@@ -45,7 +45,8 @@ func joinedBefore(t *testing.T) string {
 	return wanted(s, false)
 }
 
-// TestJoined: changes with confirmation that join a pending change end with it, at its deadline.
+// TestJoined: changes that require confirmation and join a pending change end together with it, at
+// its deadline.
 func TestJoined(t *testing.T) {
 	for name, x := range map[string]struct {
 		end  func(s *Store, c *fakeClock) error
@@ -65,7 +66,7 @@ func TestJoined(t *testing.T) {
 		for _, restarts := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, restarts %t", name, restarts), func(t *testing.T) {
 				cfg, c := clockConfig(t)
-				cfg.History.Revisions = 1 // all pending revisions are kept nevertheless
+				cfg.History.Revisions = 1 // nevertheless, all pending revisions are kept
 				s, _, err := Open(cfg)
 				if err != nil {
 					t.Fatal(err)
@@ -93,7 +94,7 @@ func TestJoined(t *testing.T) {
 				if restarts {
 					s, _ = reopen(t, s, cfg)
 				}
-				// A rollback adds a revision, and the history keeps only one.
+				// A rollback adds a revision, but the history keeps only one.
 				if got := confirmation(s, 5); x.want == Confirmed && got != Confirmed {
 					t.Errorf("revision 5 is %s", got)
 				}
@@ -106,7 +107,8 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// TestJoinedConfirmations: all revisions of a pending change have its outcome in the history.
+// TestJoinedConfirmations: all revisions of a pending change have the outcome of that change in the
+// history.
 func TestJoinedConfirmations(t *testing.T) {
 	for _, want := range []Confirmation{Confirmed, RolledBack} {
 		cfg, c := clockConfig(t)
@@ -150,10 +152,10 @@ func TestJoinedReserves(t *testing.T) {
 		}{
 			{&Transaction{Put: []*Object{service(t, "new", "192.0.2.9:80 2")}}, "Service/new", "", "has the same owner (cli)"},
 			{&Transaction{Put: []*Object{service(t, "new", "192.0.2.9:80 2")}}, "Service/new", "", "a change with --confirm joins it"},
-			{k8s("created", "192.0.2.9:80"), "Service/created", "", "was changed by it"}, // of the first revision
-			{k8s("pod", "192.0.2.4:80"), "Service/pod", "", "was changed by it"},         // of the third
-			{k8s("x", "192.0.2.8:80"), "Service/x", "", "was changed by it"},             // of the second
-			{k8s("theirs2", "192.0.2.6:80 1"), "", "", ""},                               // created by the first, deleted by the third
+			{k8s("created", "192.0.2.9:80"), "Service/created", "", "was changed by it"}, // belongs to the first revision
+			{k8s("pod", "192.0.2.4:80"), "Service/pod", "", "was changed by it"},         // belongs to the third revision
+			{k8s("x", "192.0.2.8:80"), "Service/x", "", "was changed by it"},             // belongs to the second revision
+			{k8s("theirs2", "192.0.2.6:80 1"), "", "", ""},                               // created by the first revision, deleted by the third
 			{k8s("theirs2", "192.0.2.11:80 1"), "", "", ""},
 			{k8s("theirs2", "192.0.2.3:80 1"), "Service/theirs2", "spec.frontends[0]", "192.0.2.3:80/tcp belongs to Service/grabs"},
 		} {

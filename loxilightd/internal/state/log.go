@@ -16,7 +16,7 @@ const (
 	Absent // should be deleted, but did not exist
 )
 
-// String returns the name of a as in the API.
+// String returns the name of a in the API.
 func (a Action) String() string {
 	return [...]string{"created", "updated", "deleted", "unchanged", "absent"}[a]
 }
@@ -25,13 +25,13 @@ func (a Action) String() string {
 type Change struct {
 	Key
 	Action   Action
-	Revision uint64 // of the commit; 0 if nothing was committed
+	Revision uint64 // revision of the commit; 0 if nothing was committed
 }
 
 // logSize limits the change log, in changes.
 const logSize = 1 << 16
 
-// changeLog contains the last changes, in the order of their revisions.
+// changeLog contains the latest changes, in the order of their revisions.
 type changeLog struct {
 	oldest  uint64 // all changes after this revision are present
 	changes []Change
@@ -44,15 +44,15 @@ func (l *changeLog) add(changes []Change) {
 	}
 	cut := len(l.changes) - logSize
 	for cut < len(l.changes) && l.changes[cut].Revision == l.changes[cut-1].Revision {
-		cut++ // a revision is kept as a whole or not at all
+		cut++ // the changes of a revision are kept together or not at all
 	}
 	l.oldest = l.changes[cut-1].Revision
 	l.changes = append([]Change(nil), l.changes[cut:]...)
 }
 
-// Changes returns the changes after revision since, in order, and the revision that they lead to.
-// ok is false if the log does not reach back to since, or if the store was never at since; the
-// caller then needs a new [Snapshot]. The caller must not modify the changes.
+// Changes returns the changes made after revision since, in order, and the revision to which they
+// lead. ok is false if the log does not reach back that far, or if the store was never at that
+// revision; the caller then needs a new [Snapshot]. The caller must not modify the changes.
 func (s *Store) Changes(since uint64) (changes []Change, revision uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,15 +65,15 @@ func (s *Store) Changes(since uint64) (changes []Change, revision uint64, ok boo
 	return all[i:len(all):len(all)], revision, true
 }
 
-// Watch reports which objects changed. It records each object once, however often it changed, so
-// a slow reader costs little.
+// Watch reports which objects have changed. It records each object once, however often it changed,
+// so a slow reader costs little.
 type Watch struct {
 	store  *Store
 	signal chan struct{}
-	dirty  map[Key]struct{} // guarded by store.mu
+	dirty  map[Key]struct{} // protected by store.mu
 }
 
-// Watch starts a watch. At first all objects count as changed.
+// Watch starts a watch. At first, all objects count as changed.
 func (s *Store) Watch() *Watch {
 	w := &Watch{store: s, signal: make(chan struct{}, 1), dirty: map[Key]struct{}{}}
 	s.mu.Lock()
@@ -89,8 +89,8 @@ func (s *Store) Watch() *Watch {
 // C receives a value when changes are available.
 func (w *Watch) C() <-chan struct{} { return w.signal }
 
-// Take returns a snapshot and the keys, in no order, of the objects that changed
-// since the last call. A key that the snapshot does not have was deleted.
+// Take returns a snapshot and the keys, in no particular order, of the objects that have changed
+// since the last call. If the snapshot does not contain a key, its object has been deleted.
 func (w *Watch) Take() (*Snapshot, []Key) {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -102,14 +102,14 @@ func (w *Watch) Take() (*Snapshot, []Key) {
 	return w.store.Snapshot(), keys
 }
 
-// Close ends the watch. C receives nothing more.
+// Close ends the watch. Nothing more is sent on C.
 func (w *Watch) Close() {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
 	delete(w.store.watches, w)
 }
 
-// add records changes. w.store.mu is held.
+// add records changes. The caller holds w.store.mu.
 func (w *Watch) add(changes []Change) {
 	for _, c := range changes {
 		w.dirty[c.Key] = struct{}{}

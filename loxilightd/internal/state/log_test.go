@@ -33,7 +33,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestChangesExpire: the log has a limit, drops whole revisions, and reports that.
+// TestChangesExpire: the log has a limit, drops whole revisions, and reports that they are missing.
 func TestChangesExpire(t *testing.T) {
 	var l changeLog
 	for revision := uint64(1); revision <= 3*logSize/100; revision++ {

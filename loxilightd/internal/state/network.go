@@ -29,25 +29,25 @@ func (b *Bridge) claims(each func(claim, func() string)) {
 // Route is the spec of a Route.
 type Route struct {
 	datapath.Route
-	Peer string // the Peer that has Prefix as an additional prefix; empty: not a Route to a Peer
+	Peer string // the Peer to which Prefix is added; empty: not a Route to a Peer
 }
 
 func (*Route) cost() datapath.Cost { return datapath.Cost{} }
 
-// defaultMetric6 is the kernel's metric of an IPv6 route without a configured metric.
+// defaultMetric6 is the metric that the kernel gives an IPv6 route without a configured metric.
 const defaultMetric6 = 1024
 
 func (r *Route) claims(each func(claim, func() string)) {
 	field := func() string { return "spec.prefix" }
 	if r.Peer != "" {
 		each(claim{what: claimPeerPrefix, prefix: r.Prefix}, field)
-		each(claimOfRoute(r.Prefix, 0, true), field) // in the switch, where the route is if the Peer has a tunnel
+		each(claimOfRoute(r.Prefix, 0, true), field) // claim it in the switch, where the route is if the Peer has a tunnel
 		return
 	}
 	each(claimOfRoute(r.Prefix, r.Metric, r.Switch), field)
 }
 
-// claimOfRoute returns the claim of an entry of the main routing table.
+// claimOfRoute returns the claim for an entry in the main routing table.
 func claimOfRoute(prefix netip.Prefix, metric uint32, inSwitch bool) claim {
 	if metric == 0 && prefix.Addr().Is6() {
 		metric = defaultMetric6

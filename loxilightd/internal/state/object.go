@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package state keeps the desired state: the configured objects, changed by transactions that are
-// atomic, and durable before the request is answered.
+// Package state keeps the desired state: the configured objects, which are changed by atomic
+// transactions that are durable before the request is answered.
 //
 // It checks conditions that concern several objects (owners, duplicate claims of frontends, full
-// tables) and notifies watchers of the objects that changed. It neither parses requests nor knows
-// the state of the data plane.
+// tables) and notifies watchers of changed objects. It neither parses requests nor knows the state
+// of the data plane.
 package state
 
 import (
@@ -38,12 +38,12 @@ var Kinds = api.Kinds
 
 // Owners with a special meaning.
 const (
-	// OwnerFile owns the objects from files. Only a [Transaction] of that owner changes them.
+	// OwnerFile owns the objects from files. Only a [Transaction] by that owner changes them.
 	OwnerFile = api.OwnerFile
-	// OwnerCNI owns the objects of pods that container runtimes attached. A rollback does not change
-	// them, because the pods themselves are not rolled back.
+	// OwnerCNI owns the objects for pods that container runtimes have attached. A rollback does not
+	// change these objects, because the pods themselves are not rolled back.
 	OwnerCNI = api.OwnerCNI
-	// OwnerK8s owns the objects of the agent. A Service of Kubernetes without endpoints is normal.
+	// OwnerK8s owns the agent's objects. In Kubernetes, a Service without endpoints is normal.
 	OwnerK8s = api.OwnerK8s
 )
 
@@ -71,29 +71,30 @@ type Object struct {
 	Key
 	Owner    string
 	Labels   map[string]string
-	Spec     string // as JSON, as configured
+	Spec     string // JSON, as configured
 	Value    Value  // the decoded Spec
-	Revision uint64 // of the commit that last changed it; set by the store
+	Revision uint64 // revision of the commit that last changed the object; set by the store
 
-	crc uint32 // of its record on disk
+	crc uint32 // checksum of its record on disk
 }
 
-// same reports whether o and p differ in nothing but the revision.
+// same reports whether o and p differ only in their revision.
 func (o *Object) same(p *Object) bool {
 	return o.Owner == p.Owner && o.Spec == p.Spec && maps.Equal(o.Labels, p.Labels)
 }
 
-// Value is the checked spec of an object: a pointer to one of the types of this package that are
-// named like a kind, or opaque.
+// Value is the checked spec of an object: a pointer to one of this package's types that are named
+// after a kind, or opaque.
 type Value interface {
-	// cost returns how many entries of each table the object needs.
+	// cost returns how many entries the object needs in each table.
 	cost() datapath.Cost
-	// claims calls each for every resource that at most one object may own.
+	// claims calls the function each for every resource that the object claims and that no other
+	// object may own.
 	claims(each func(c claim, field func() string))
 }
 
 // opaque is the value of an object whose spec this version cannot decode: it stays in the store for
-// a version that can, and has no effect until then.
+// a version that can decode it, and has no effect until then.
 type opaque struct{}
 
 func (opaque) cost() datapath.Cost               { return datapath.Cost{} }
@@ -138,6 +139,6 @@ type HealthCheck struct {
 	Port      uint16 // 0: the backend's
 	Interval  time.Duration
 	Timeout   time.Duration
-	Healthy   int // successes in a row until the backend counts as healthy
-	Unhealthy int // failures in a row until it counts as unhealthy
+	Healthy   int // successes in a row after which the backend counts as healthy
+	Unhealthy int // failures in a row after which it counts as unhealthy
 }

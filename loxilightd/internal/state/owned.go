@@ -8,8 +8,8 @@ import (
 	"net/netip"
 )
 
-// checkOwned refuses a plan in which an Endpoint has an address that the switch or the node has
-// because of a Bridge or a PodNetwork: that Endpoint could answer for the gateway.
+// checkOwned rejects a plan in which an Endpoint has an address that the switch or the node has
+// because of a Bridge or a PodNetwork: such an Endpoint could answer for the gateway.
 func (p *plan) checkOwned() error {
 	var fresh []*Object // new or changed objects with such addresses
 	var owned map[netip.Addr]Key
@@ -47,8 +47,8 @@ func (p *plan) checkOwned() error {
 	return nil
 }
 
-// ownedBy yields the addresses that the switch or the node has because of an object, with the
-// field that sets them.
+// ownedBy yields the addresses that the switch or the node has because of an object, each with the
+// field that sets it.
 func ownedBy(v Value) iter.Seq2[netip.Addr, string] {
 	return func(yield func(netip.Addr, string) bool) {
 		switch v := v.(type) {
@@ -87,9 +87,8 @@ func (t *table) owned() map[netip.Addr]Key {
 // each yields the objects of a kind in the state after the plan.
 func (p *plan) each(kind string) iter.Seq[*Object] { return p.edit.each(kind) }
 
-// AddressHolder returns the object because of which no other Endpoint may have an address. It
-// considers the current state and the state after a rollback of the change that waits for
-// confirmation.
+// AddressHolder returns the object that prevents any other Endpoint from having an address. It
+// considers the current state and the state after a rollback of the pending change.
 func (s *Store) AddressHolder(a netip.Addr) (k Key, held bool) {
 	now := s.Snapshot()
 	if o := now.EndpointAt(a); o != nil {

@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// maxPeek is the largest store, in bytes, that is copied for inspection.
+// maxPeek is the size, in bytes, up to which a store is copied for inspection.
 const maxPeek = 1 << 30
 
 // Peeked is the content of a store that no daemon has open.
@@ -19,12 +19,13 @@ type Peeked struct {
 	Revision uint64
 	Objects  []*Object
 	Report
-	// Damaged is the damage because of which the next start would set the store aside.
+	// Damaged is the damage that would make the next start set the store aside.
 	Damaged error
 }
 
-// Peek reads the store in dir, which no daemon uses, and changes nothing. It reads a copy, so
-// that a daemon can start meanwhile. The error wraps [os.ErrNotExist] if no store exists.
+// Peek reads the store in dir, which no daemon is using, without changing anything. It reads a
+// copy, so that a daemon can start in the meantime. The error wraps [os.ErrNotExist] if no store
+// exists.
 func Peek(dir string, decode func(kind string, spec []byte) (Value, error)) (p *Peeked, err error) {
 	tmp, err := os.MkdirTemp("", "loxilight-state-")
 	if err != nil {
@@ -54,7 +55,7 @@ func copyStore(to, from string) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close() // only read from
+	defer in.Close() // it was only read
 	info, err := in.Stat()
 	if err != nil {
 		return err

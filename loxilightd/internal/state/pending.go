@@ -18,10 +18,10 @@ import (
 
 // Clock provides the time. A nil field means the machine's clock.
 type Clock struct {
-	// Now is the wall-clock time, which users and time servers can set.
+	// Now returns the wall-clock time, which users and time servers can set.
 	Now func() time.Time
-	// Boot returns the boot ID of the machine and the time since boot, including suspend; this
-	// time cannot be set. An empty id: unknown.
+	// Boot returns the boot ID of the machine and the time since boot, including suspend; this time
+	// cannot be set. An empty id means that both are unknown.
 	Boot func() (id string, since time.Duration)
 }
 
@@ -45,28 +45,28 @@ func machineBoot() (string, time.Duration) {
 }
 
 // Pending is a change that is in force until a deadline and is then rolled back unless it is
-// confirmed. Further changes with confirmation join it: the deadline stays, and all of them are
-// confirmed or rolled back together.
+// confirmed. Further changes that require confirmation join it: the deadline stays, and all of
+// these changes are confirmed or rolled back together.
 type Pending struct {
-	Revision uint64   // the last one
+	Revision uint64   // the latest revision
 	Joined   []uint64 // the revisions that Revision joined, oldest first
 	Begun    time.Time
 	Until    time.Time
-	Within   time.Duration // from Begun to Until
-	Author   Author        // of Revision
+	Within   time.Duration // the time from Begun to Until
+	Author   Author        // author of Revision
 
 	bootID string
-	bootAt time.Duration // at Begun
+	bootAt time.Duration // time since boot at Begun
 }
 
-// maxJoined limits the revisions of one pending change, which the history keeps whatever their
-// size.
+// maxJoined limits the number of revisions in one pending change, because the history keeps them
+// regardless of their size.
 const maxJoined = 100
 
 // Revisions returns all revisions of the change, oldest first.
 func (p *Pending) Revisions() []uint64 { return append(slices.Clone(p.Joined), p.Revision) }
 
-// join returns the change with one more revision.
+// join returns the change extended by one revision.
 func (p *Pending) join(revision uint64, by Author) *Pending {
 	next := *p
 	next.Revision, next.Joined, next.Author = revision, p.Revisions(), by
@@ -80,15 +80,15 @@ func (c Clock) begin(revision uint64, within time.Duration, by Author) *Pending 
 	return p
 }
 
-// left returns how much time remains to confirm p. If the clocks disagree, the one with less time
-// left counts: an unconfirmed change is rolled back too early rather than too late.
+// left returns how much time remains to confirm p. If the clocks disagree, the clock with less time
+// left applies: an unconfirmed change is rolled back too early rather than too late.
 func (c Clock) left(p *Pending) time.Duration {
 	now := c.Now()
 	left := min(p.Until.Sub(now), p.Within)
 	if id, since := c.Boot(); id != "" && id == p.bootID {
 		left = min(left, p.Within-(since-p.bootAt))
 	} else if now.Before(p.Begun) {
-		left = 0 // the machine was rebooted and its clock set back: the elapsed time is unknown
+		left = 0 // the machine was rebooted and its clock was set back, so the elapsed time is unknown
 	}
 	return max(left, 0)
 }
@@ -132,8 +132,8 @@ func decodePending(record []byte) (p *Pending, ok bool) {
 	return p, !r.bad && 1 <= format && format <= pendingFormat
 }
 
-// loadPending reads the change that waits for confirmation. If it cannot be read, or the history
-// does not contain its revisions, the history counts as lost.
+// loadPending reads the pending change. If it cannot be read, or if the history does not contain
+// its revisions, the history counts as lost.
 func (c *content) loadPending(record []byte) {
 	if record == nil {
 		return
@@ -166,20 +166,20 @@ func (r *reader) int64() int64 {
 // so that it can be rolled back. It is immutable once it is in the store.
 type waiting struct {
 	Pending
-	base   uint64          // the revision before its first one
+	base   uint64          // the revision before its first revision
 	keys   map[Key]bool    // the objects that it changed
 	all    map[string]bool // owners of these objects
 	owners map[string]bool // owners whose other objects must not change either
-	claims map[claim]Key   // what its former objects claimed
+	claims map[claim]Key   // claims of its former objects
 
 	// back is the state after a rollback: the state before the change, with the later changes of
 	// other owners. A commit must be valid in both states.
 	back     *table
-	networks map[Key]*Object // pod networks that it created or changed, as they are now
+	networks map[Key]*Object // pod networks that the change created or modified, in their current form
 }
 
-// machineOwners are owners that cannot wait for users: their objects may change while a change of
-// another owner waits.
+// machineOwners are owners that cannot wait for users: their objects may change while a change by
+// another owner is pending.
 var machineOwners = map[string]bool{OwnerFile: true, OwnerCNI: true, OwnerK8s: true}
 
 func newWaiting(p *Pending, base uint64) *waiting {
@@ -189,7 +189,7 @@ func newWaiting(p *Pending, base uint64) *waiting {
 	}
 }
 
-// extend returns w with one more revision, p.
+// extend returns w extended by one revision, p.
 func (w *waiting) extend(p *Pending) *waiting {
 	next := *w
 	next.Pending = *p
@@ -198,8 +198,8 @@ func (w *waiting) extend(p *Pending) *waiting {
 	return &next
 }
 
-// reserve records an object that a revision of the change touched, as it was and as it is. A
-// rollback restores the object as it was before the first of these revisions.
+// reserve records an object that a revision of the change touched, in its states before and after
+// that revision. A rollback restores the object as it was before the first of these revisions.
 func (w *waiting) reserve(k Key, before, after *Object) {
 	again := w.keys[k]
 	w.keys[k] = true
@@ -251,8 +251,7 @@ func (s *Store) resumeWaiting(c *content) error {
 	return nil
 }
 
-// Pending returns the change that waits for confirmation and the time that remains; nil: no
-// change waits.
+// Pending returns the pending change and the time that remains; nil: no change is pending.
 func (s *Store) Pending() (p *Pending, left time.Duration) {
 	w := s.waiting.Load()
 	if w == nil {
@@ -261,8 +260,8 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 	return &w.Pending, s.clock.left(&w.Pending)
 }
 
-// checkConfirmed refuses a plan with confirmation that changes objects of pods: pods are created
-// and deleted meanwhile, independently of the confirmation.
+// checkConfirmed rejects a plan that requires confirmation and changes pods' objects: pods are
+// created and deleted in the meantime, independently of the confirmation.
 func (p *plan) checkConfirmed() error {
 	for _, f := range p.formers {
 		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.find(f.Key), OwnerCNI) {
@@ -272,9 +271,9 @@ func (p *plan) checkConfirmed() error {
 	return nil
 }
 
-// checkWaiting refuses a plan that would make a rollback of the waiting change impossible, or that
-// changes objects of the waiting change or of its owners. A plan with confirmation joins the
-// waiting change instead.
+// checkWaiting rejects a plan that would make a rollback of the waiting change impossible, or that
+// changes objects that belong to the waiting change or to its owners. A plan that requires
+// confirmation joins the waiting change instead.
 func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	w := s.waiting.Load()
 	if w == nil {
@@ -319,7 +318,8 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	return err
 }
 
-// plan returns p as applied to the state after a rollback of w. p changes no object that w changed.
+// plan returns p as applied to the state after a rollback of w. p must not change any object that w
+// has changed.
 func (w *waiting) plan(p *plan) *plan {
 	back := &plan{
 		edit: w.back.edit(), puts: p.puts, replaced: p.replaced, dropped: p.dropped, formers: p.formers,
@@ -335,7 +335,7 @@ func (w *waiting) plan(p *plan) *plan {
 	return back
 }
 
-// checkStays refuses a plan in which an Endpoint is in a pod network that a rollback of w would
+// checkStays rejects a plan in which an Endpoint is in a pod network that a rollback of w would
 // delete, or whose subnets it would change.
 func (p *plan) checkStays(w *waiting) error {
 	for _, o := range p.puts {
@@ -356,7 +356,8 @@ func (p *plan) checkStays(w *waiting) error {
 	return nil
 }
 
-// with returns w after a commit. back is that commit applied to the state after a rollback of w.
+// with returns w updated after a commit. back is that commit as applied to the state after a
+// rollback of w.
 func (w *waiting) with(back *plan) *waiting {
 	next := *w
 	next.back = back.edit.done()
@@ -368,7 +369,7 @@ func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
 		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
 }
 
-// String returns the name of a user for messages.
+// String returns the name of a user for use in messages.
 func (a Author) String() string {
 	if a.User != "" {
 		return a.User

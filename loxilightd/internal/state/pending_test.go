@@ -12,7 +12,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// fakeClock contains both clocks of a machine, which a test moves.
+// fakeClock contains both clocks of a machine, which a test advances.
 type fakeClock struct {
 	now  time.Time
 	boot string
@@ -73,7 +73,7 @@ func confirmation(s *Store, revision uint64) Confirmation {
 	return s.History()[i].Confirmation
 }
 
-// TestUnconfirmed: the change is in force until its deadline, and then rolled back.
+// TestUnconfirmed: the change is in force until its deadline, and is then rolled back.
 func TestUnconfirmed(t *testing.T) {
 	for name, over := range map[string]func(c *fakeClock, restart func()){
 		"while the daemon runs":    func(c *fakeClock, _ func()) { c.pass(time.Minute) },
@@ -147,7 +147,7 @@ func TestConfirmed(t *testing.T) {
 	if _, left := s.Pending(); left != time.Second {
 		t.Errorf("%s left, want 1s", left)
 	}
-	for range 2 { // confirming again is no error
+	for range 2 { // confirming again is not an error
 		if err := s.Confirm(2); err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestConfirmed(t *testing.T) {
 // TestPendingChangeReserves: no other change can prevent the rollback, or change the same objects.
 func TestPendingChangeReserves(t *testing.T) {
 	cfg, c := clockConfig(t)
-	cfg.History.Revisions = 2 // the waiting revision is kept nevertheless
+	cfg.History.Revisions = 2 // nevertheless, the waiting revision is kept
 	s, _, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestPendingChangeReserves(t *testing.T) {
 	commit(t, s, file("file", "192.0.2.50:80 1"))
 	commit(t, s, &Transaction{By: root, Put: []*Object{object(t, "k8s", "Service/pod", "192.0.2.4:80 3")}})
 	commit(t, s, &Transaction{By: root, Delete: []Key{{KindService, "theirs"}}})
-	if _, err := s.Rollback(&Rollback{Revision: 3, By: root}); err != nil { // only later changes are rolled back
+	if _, err := s.Rollback(&Rollback{Revision: 3, By: root}); err != nil { // this rolls back only later changes
 		t.Errorf("back to while it waited: %v", err)
 	}
 	if p, _ := s.Pending(); p == nil || confirmation(s, 2) != Waiting {
@@ -318,7 +318,7 @@ func TestRequestIDOfRollback(t *testing.T) {
 	}
 }
 
-// rule returns a firewall rule of owner for the addresses of groups.
+// rule returns a firewall rule that belongs to owner and refers to groups.
 func rule(owner, name string, groups ...datapath.GroupName) *Object {
 	return &Object{Key: Key{KindFirewallRule, name}, Owner: owner, Spec: fmt.Sprint(groups), Value: &FirewallRule{
 		datapath.FirewallRule{Hooks: datapath.HookAll, Match: datapath.Match{SourceGroups: groups}},
@@ -329,8 +329,8 @@ func group(owner, name string) *Object {
 	return &Object{Key: Key{KindAddressGroup, name}, Owner: owner, Spec: name, Value: &AddressGroup{}}
 }
 
-// TestGroupsOfAPendingChange: an object whose group a rollback would delete is refused; if it
-// exists nevertheless, the rest is rolled back.
+// TestGroupsOfAPendingChange: an object whose group a rollback would delete is rejected; if it
+// exists nevertheless, everything else is rolled back.
 func TestGroupsOfAPendingChange(t *testing.T) {
 	cfg, c := clockConfig(t)
 	cfg.Decode = func(kind string, spec []byte) (Value, error) {
@@ -350,7 +350,7 @@ func TestGroupsOfAPendingChange(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Delete: []Key{{KindAddressGroup, "old"}}}, Conflict, "AddressGroup/old", "", "after the rollback: FirewallRule/r refers to it")
 	w := s.waiting.Load()
 	s.waiting.Store(nil)
-	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if the check had not been made
+	commit(t, s, &Transaction{Put: []*Object{rule("team", "t", "new")}}) // as if the check did not exist
 	s.waiting.Store(w)
 	c.pass(time.Minute)
 	r := expire(t, s)

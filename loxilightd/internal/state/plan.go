@@ -13,26 +13,26 @@ type plan struct {
 	base     *Snapshot
 	edit     *editor
 	changes  []Change
-	puts     []*Object // created and updated objects, as they will be; opaque ones only in a rollback
-	replaced []*Object // as they were: deleted, or updated
+	puts     []*Object // created and updated objects, as they will be; opaque objects only in a rollback
+	replaced []*Object // deleted and updated objects, as they were
 	dropped  []*Object // deleted objects, as they were
 	cost     datapath.Cost
-	counts   map[string]int // by kind, without opaque objects
+	counts   map[string]int // objects by kind, without opaque objects
 	formers  []former       // the changed objects, as they were
 
 	warnings []string
 
-	merged           bool // host and switch are one network namespace
+	merged           bool // host and switch are the same network namespace
 	isRollback       bool
 	restoredRevision uint64 // the revision that the rollback restores
-	restored         *table // undo: the state after it; nil: not an undo
-	// The same transaction applied to the state after a rollback of the waiting change; nil: no
-	// change waits, or this plan is that rollback.
+	restored         *table // for an undo, the state after it; nil: not an undo
+	// back is the same transaction applied to the state after a rollback of the waiting change;
+	// nil: no change is waiting, or this plan is that rollback.
 	back *plan
 }
 
-// plan evaluates t. It changes nothing. If s.writer is not held, the store may change meanwhile;
-// the plan may then mix two revisions.
+// plan evaluates t. It changes nothing. If s.writer is not held, the store may change in the
+// meantime; the plan may then mix two revisions.
 func (s *Store) plan(t *Transaction) (*plan, error) {
 	base := s.Snapshot()
 	if t.IfRevision != nil && *t.IfRevision != base.Revision {
@@ -164,7 +164,7 @@ func (p *plan) drop(old *Object) {
 	p.release(old)
 }
 
-// prune deletes the objects in scope that are not in named.
+// prune deletes the objects in scope whose keys are not in the set named.
 func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 	kinds := slices.Compact(slices.Sorted(slices.Values(scope.Kinds)))
 	for _, kind := range kinds {
@@ -179,8 +179,9 @@ func (p *plan) prune(scope *Scope, named map[Key]struct{}) {
 	}
 }
 
-// check refuses a plan after which objects conflict, or lack objects that they refer to. holder
-// returns the previous holder of a claim; merged: host and switch are one network namespace.
+// check rejects a plan that leads to conflicting objects, or to objects that refer to missing
+// objects. holder returns the previous holder of a claim. merged means that host and switch are the
+// same network namespace.
 func (p *plan) check(holder func(claim) (Key, bool), merged bool) error {
 	if err := p.checkClaims(holder, merged); err != nil {
 		return err
@@ -203,10 +204,10 @@ func (s *Store) holder(c claim) (k Key, held bool) {
 	return k, held
 }
 
-// checkClaims refuses a plan in which two objects have the same claim; see check.
+// checkClaims rejects a plan in which two objects have the same claim; see check.
 func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 	claimed := make(map[claim]Key, len(p.puts))
-	// A claim that o itself had before needs no search through the claims of o.
+	// If o itself already had a claim, it is not necessary to search for it in the claims of o.
 	holder := func(o *Object, c claim) (Key, bool) {
 		if k, ok := claimed[c]; ok {
 			return k, true
@@ -235,7 +236,7 @@ func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 	return nil
 }
 
-// holds reports whether the object of k still has the claim c after the plan.
+// holds reports whether the object with key k still has the claim c after the plan.
 func (p *plan) holds(k Key, c claim) (held bool) {
 	o := p.edit.get(k)
 	if o == nil {
@@ -245,8 +246,8 @@ func (p *plan) holds(k Key, c claim) (held bool) {
 	return held
 }
 
-// checkCapacity refuses a plan that overfills a table. Objects above a limit that was lowered
-// later may stay and may shrink.
+// checkCapacity rejects a plan that overfills a table. Objects that exceed a limit which was
+// lowered later may stay and may shrink.
 func (s *Store) checkCapacity(p *plan) error {
 	if err := p.checkMost("FirewallRules", "delete or merge some", datapath.MaxFirewallRules,
 		func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
@@ -257,7 +258,7 @@ func (s *Store) checkCapacity(p *plan) error {
 		return err
 	}
 	for _, t := range []struct {
-		name, field string // field: empty if it is not the same for all kinds
+		name, field string // field is empty if it is not the same for all kinds
 		of          func(datapath.Cost) int
 		size        uint32
 	}{
@@ -279,8 +280,8 @@ func (s *Store) checkCapacity(p *plan) error {
 	return nil
 }
 
-// checkMost refuses p if it leads to more than limit objects of the kind what; do is the advice
-// for the user.
+// checkMost rejects p if it leads to more than limit objects. what names these objects in the
+// error, and do is the advice for the user.
 func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int) error {
 	before, after := of(p.base.cost), of(p.cost)
 	if after <= limit || after <= before {
@@ -291,7 +292,8 @@ func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int)
 }
 
 // culprit returns the first object whose growth, added to the growth by all objects before it,
-// exceeds the free space. excess is the number of entries by which the whole plan exceeds it.
+// exceeds the free space. excess is the number of entries by which the whole plan exceeds the free
+// space.
 func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
 	for _, o := range slices.Backward(p.puts) {
 		grown := of(o.Value.cost())

@@ -13,11 +13,11 @@ import (
 
 // PodNetwork is the spec of a PodNetwork.
 type PodNetwork struct {
-	Subnets    []netip.Prefix // one of each family at most
+	Subnets    []netip.Prefix // at most one of each family
 	Bridge     string         // device
-	MTU        int            // bytes; 0: the largest that the uplinks carry
+	MTU        int            // bytes; 0: the largest MTU that the uplinks support
 	Masquerade bool
-	Except     []netip.Prefix // from Masquerade, in addition to prefixes of pods and peers
+	Except     []netip.Prefix // exceptions from Masquerade, in addition to pods' and peers' prefixes
 }
 
 // cost returns the cost of the masquerade rules, one for each family.
@@ -32,7 +32,7 @@ func (p *PodNetwork) cost() datapath.Cost {
 // checkPods.
 func (*PodNetwork) claims(func(claim, func() string)) {}
 
-// PodNetworks returns the PodNetworks of a snapshot, by name.
+// PodNetworks returns the PodNetworks in a snapshot, ordered by name.
 func (s *Snapshot) PodNetworks() (list []*Object) {
 	for o := range s.After(KindPodNetwork, "") {
 		list = append(list, o)
@@ -40,8 +40,8 @@ func (s *Snapshot) PodNetworks() (list []*Object) {
 	return list
 }
 
-// Names of the ports that a node with pod networks has in addition to Interfaces. The name of an
-// object never contains #.
+// Names of the ports that a node with pod networks has in addition to Interfaces. Object names
+// never contain #.
 const (
 	PodPortHost   datapath.PortName = "pods#host"
 	PodPortSwitch datapath.PortName = "pods#switch"
@@ -63,7 +63,7 @@ func BridgePorts(name string, b *Bridge, switchDevice string) map[datapath.PortN
 	ports := make(map[datapath.PortName]datapath.Port, len(b.Ports))
 	for _, p := range b.Ports {
 		if p.Device == b.Device {
-			continue // the bridge itself, listed to set the VLAN of its addresses
+			continue // the bridge itself, listed to set the VLAN for its addresses
 		}
 		role := datapath.RolePort
 		if p.Device == switchDevice {
@@ -74,9 +74,9 @@ func BridgePorts(name string, b *Bridge, switchDevice string) map[datapath.PortN
 	return ports
 }
 
-// checkPods refuses a plan in which pod networks conflict with each other or with a Bridge.
+// checkPods rejects a plan in which pod networks conflict with each other or with a Bridge.
 func (p *plan) checkPods() error {
-	var all, fresh []*Object // pod networks as they will be, and those that are new or changed
+	var all, fresh []*Object // pod networks as they will be, and the new or changed ones among them
 	for o := range p.edit.from(Key{KindPodNetwork, ""}) {
 		if o.Kind != KindPodNetwork {
 			break
@@ -112,8 +112,8 @@ func (p *plan) checkPods() error {
 	return nil
 }
 
-// checkBridged refuses the object at if it makes a Bridge use a device that is the bridge of one
-// of the pod networks.
+// checkBridged rejects an object, at, because of which a Bridge would use a device that is the
+// bridge of one of the pod networks.
 func checkBridged(at, bridge *Object, networks []*Object) error {
 	b := bridge.Value.(*Bridge)
 	for _, n := range networks {
@@ -135,7 +135,7 @@ func checkBridged(at, bridge *Object, networks []*Object) error {
 	return nil
 }
 
-// checkPodNetwork refuses a pod network that conflicts with another.
+// checkPodNetwork rejects a pod network that conflicts with another pod network.
 func checkPodNetwork(o *Object, all []*Object) error {
 	v := o.Value.(*PodNetwork)
 	for _, other := range all {

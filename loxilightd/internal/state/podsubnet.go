@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// checkSubnets refuses a plan in which a pod network of this node is reached through a Peer, or
-// in which a pod network is deleted or loses addresses that pods still use.
+// checkSubnets rejects a plan in which one of this node's pod networks is reached through a Peer,
+// or in which a pod network is deleted or loses addresses that pods still use.
 func (p *plan) checkSubnets() error {
 	for _, o := range p.puts {
 		for prefix, field := range peerPrefixes(o) {
@@ -39,7 +39,7 @@ func (p *plan) checkSubnets() error {
 	return nil
 }
 
-// peerPrefixes yields the prefixes that an object routes to another node, with their fields.
+// peerPrefixes yields the prefixes that an object routes to another node, each with its field.
 func peerPrefixes(o *Object) func(func(netip.Prefix, string) bool) {
 	return func(yield func(netip.Prefix, string) bool) {
 		switch v := o.Value.(type) {
@@ -59,7 +59,7 @@ func peerPrefixes(o *Object) func(func(netip.Prefix, string) bool) {
 
 // peerConflict returns why a prefix behind a Peer conflicts with a subnet of this node's pods;
 // empty: no conflict. A wider prefix does not conflict, because the longest match wins, and neither
-// does the address of a pod that moved there.
+// does the address of a pod that has moved to the Peer.
 func peerConflict(prefix, subnet netip.Prefix, of string) string {
 	if !subnet.Overlaps(prefix) || prefix.Bits() < subnet.Bits() {
 		return ""
@@ -76,7 +76,7 @@ func peerConflict(prefix, subnet netip.Prefix, of string) string {
 	return ""
 }
 
-// checkPeerPrefixes refuses a pod network if a part of it is reached through a Peer.
+// checkPeerPrefixes rejects a pod network if part of it is reached through a Peer.
 func (p *plan) checkPeerPrefixes(network *Object) error {
 	for _, kind := range []string{KindPeer, KindRoute} {
 		for o := range p.each(kind) {
@@ -98,14 +98,14 @@ func (p *plan) checkPeerPrefixes(network *Object) error {
 	return nil
 }
 
-// checkInhabited refuses to delete a pod network, or to change its subnets, while Endpoints
-// depend on them.
+// checkInhabited rejects deleting a pod network, or changing its subnets, while Endpoints depend on
+// them.
 func (p *plan) checkInhabited(was *Object) error {
 	o := p.edit.get(was.Key)
 	count, first := 0, ""
 	for e := range p.each(KindEndpoint) {
 		if p.isRollback && e.Revision <= p.restoredRevision || p.restored != nil && p.restored.find(e.Key) != nil {
-			continue // the Endpoint also existed in that state, or was checked in it
+			continue // the Endpoint also exists in that state, or has been checked in it
 		}
 		v := e.Value.(*Endpoint)
 		i, ends := v.livesIn(was, o)
@@ -133,9 +133,9 @@ func (p *plan) checkInhabited(was *Object) error {
 	return refuse(Conflict, was.Key, field, "%d Endpoints %s, the first is %s: %s", count, many, first, todo)
 }
 
-// livesIn reports whether an Endpoint is in the pod network was but cannot be in after, the same
-// network after the plan (nil: deleted). address is the index of its first address outside all
-// subnets; -1: none.
+// livesIn reports whether an Endpoint is in the pod network that was describes, but cannot be in it
+// after the plan. after is the same network after the plan (nil: deleted). address is the index of
+// the Endpoint's first address that is no longer in any of its subnets; -1: none.
 func (e *Endpoint) livesIn(was, after *Object) (address int, ends bool) {
 	subnets := []netip.Prefix(nil)
 	if after != nil {

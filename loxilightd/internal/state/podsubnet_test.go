@@ -30,8 +30,8 @@ func routeTo(peer, prefix string) *Object {
 }
 
 // TestPodsAreHereOrThere: a local pod subnet cannot be behind a Peer, whichever was configured
-// first. Exceptions are the single addresses of pods that moved, and wider prefixes, because the
-// longest match wins.
+// first. Exceptions are the single addresses of pods that have moved, and wider prefixes, because
+// the longest match wins.
 func TestPodsAreHereOrThere(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	one := func(o ...*Object) *Transaction { return &Transaction{Put: o} }
@@ -59,7 +59,7 @@ func TestPodsAreHereOrThere(t *testing.T) {
 			wantRefusal(t, s, one(c.o), Conflict, c.key, c.field, c.text)
 		}
 	}
-	// In one change, a prefix can move from one to the other.
+	// Within one change, a prefix can move from one object to the other.
 	commit(t, s, one(podNetwork("pods", "10.8.1.0/24"), peer("far", "10.7.1.0/24")))
 }
 
@@ -92,7 +92,7 @@ func TestPodsKeepTheirNetwork(t *testing.T) {
 	commit(t, s, &Transaction{Delete: []Key{{KindPodNetwork, "other"}}})
 	commit(t, s, &Transaction{Put: change("10.7.1.0/25").Put, Delete: []Key{{KindEndpoint, "b"}}})
 	commit(t, s, &Transaction{Put: []*Object{pod("a", 1, "pods", "192.0.2.8")}, Delete: []Key{{KindEndpoint, "c"}}})
-	commit(t, s, change("10.7.2.0/24")) // addresses outside its subnets do not matter
+	commit(t, s, change("10.7.2.0/24")) // addresses outside the network's subnets do not matter
 	wantRefusal(t, s, drop, Conflict, "PodNetwork/pods", "", "2 Endpoints are in it, the first is Endpoint/a: ")
 	commit(t, s, &Transaction{Delete: []Key{{KindPodNetwork, "pods"}, {KindEndpoint, "a"}, {KindEndpoint, "d"}}})
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// little is the free space, in bytes, below which changes may fail.
+// little is the amount of free space, in bytes, below which changes may fail.
 const little = 1 << 20
 
 // isReadOnly reports whether err means that the store can be read but not written now.
@@ -25,7 +25,7 @@ func isReadOnly(err error) bool {
 	return false
 }
 
-// open opens the file, which has been verified.
+// open opens the file, which has already been verified.
 func (d *disk) open(readOnly bool) (err error) {
 	d.db, err = bbolt.Open(d.path, 0o600, &bbolt.Options{
 		Timeout: time.Second, FreelistType: bbolt.FreelistMapType, InitialMmapSize: mapped, ReadOnly: readOnly,
@@ -68,7 +68,7 @@ func (d *disk) needWritable() error {
 	})
 }
 
-// noteFailure records why a change could not be made durable; nil: it was made durable.
+// noteFailure records why a change could not be made durable; nil means that it was made durable.
 func (s *Store) noteFailure(err error) {
 	if err == nil {
 		s.failure.Store(nil)
@@ -77,7 +77,7 @@ func (s *Store) noteFailure(err error) {
 	s.failure.Store(&err)
 }
 
-// Problem returns why changes are, or soon will be, refused; empty: no problem.
+// Problem returns why changes are, or soon will be, rejected; empty: no problem.
 func (s *Store) Problem() string {
 	dir := filepath.Dir(s.path)
 	failed := s.failure.Load()

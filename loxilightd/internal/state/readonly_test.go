@@ -34,8 +34,8 @@ func smallDisk(t *testing.T) (dir string, remount func(flags uintptr)) {
 	return dir, func(flags uintptr) { t.Helper(); mount(unix.MS_REMOUNT | flags) }
 }
 
-// TestReadOnlyStore opens a store on a read-only file system: it can be read, refuses changes, and
-// accepts them again once the file system is writable.
+// TestReadOnlyStore opens a store on a read-only file system: the store can be read, rejects
+// changes, and accepts them again once the file system is writable.
 func TestReadOnlyStore(t *testing.T) {
 	dir, remount := smallDisk(t)
 	s, _, err := Open(testConfig(dir))

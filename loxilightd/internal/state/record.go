@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// errDamaged is wrapped if data on disk is not as it was written.
+// errDamaged is wrapped by errors about data on disk that is not as it was written.
 var errDamaged = errors.New("damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -25,7 +25,7 @@ func seal(key string, buf []byte) uint32 {
 	return crc
 }
 
-// unseal is the reverse of seal. The payload is part of record.
+// unseal is the reverse of seal. The returned payload is a slice of record.
 func unseal(key string, record []byte) (payload []byte, crc uint32, ok bool) {
 	if len(record) < 4 {
 		return nil, 0, false
@@ -59,8 +59,8 @@ func appendString(buf []byte, s string) []byte {
 	return append(binary.AppendUvarint(buf, uint64(len(s))), s...)
 }
 
-// decodeObject is the reverse of encodeObject; Value is left unset. It keeps no
-// part of record.
+// decodeObject is the reverse of encodeObject; Value is left unset. It does not retain any part of
+// record.
 func decodeObject(key string, record []byte) (*Object, bool) {
 	payload, crc, ok := unseal(key, record)
 	kind, name, named := strings.Cut(key, "/")
@@ -84,7 +84,7 @@ func decodeObject(key string, record []byte) (*Object, bool) {
 	return o, !r.bad
 }
 
-// kindName returns the constant for a known kind, so that objects share it.
+// kindName returns the constant for a known kind, so that objects share the string.
 func kindName(kind string) string {
 	for _, k := range Kinds {
 		if k == kind {
@@ -94,7 +94,7 @@ func kindName(kind string) string {
 	return kind
 }
 
-// reader takes values off the front of rest; bad is set after a failed read.
+// reader reads values from the beginning of rest; bad is set after a failed read.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -155,8 +155,8 @@ func (r *reader) string() string {
 type head struct {
 	format   uint64
 	revision uint64
-	count    uint64 // of objects
-	sum      uint64 // of the checksums of all objects, so that a missing object is detected
+	count    uint64 // number of objects
+	sum      uint64 // sum of the checksums of all objects, so that a missing object is detected
 }
 
 // format is the version of the record format.

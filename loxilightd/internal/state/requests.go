@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Limits of the stored request ids: the oldest are deleted.
+// Limits on the stored request ids: the oldest ids are deleted.
 const (
 	maxRequests     = 4096
 	maxRequestBytes = 8 << 20
@@ -27,7 +27,7 @@ type remembered struct {
 	seq   uint64
 	id    string
 	bytes int
-	evict int // how many of the oldest were deleted for it
+	evict int // how many of the oldest were deleted to make room for it
 }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
@@ -38,7 +38,7 @@ func encodeRequest(seq uint64, id string, answer []byte) []byte {
 	return buf
 }
 
-// decodeRequest is the reverse of encodeRequest. It keeps no part of record.
+// decodeRequest is the reverse of encodeRequest. It does not retain any part of record.
 func decodeRequest(seq uint64, record []byte) (id string, answer []byte, err error) {
 	payload, _, ok := unseal(string(seqKey(seq)), record)
 	r := reader{rest: payload}
@@ -68,8 +68,8 @@ func (q *requests) find(id string) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// put writes an answer and deletes the oldest ones that exceed the limits. The caller notes the
-// result once the transaction is durable.
+// put writes an answer and deletes the oldest answers that exceed the limits. The caller passes the
+// result to note once the transaction is durable.
 func (q *requests) put(b *bbolt.Bucket, id string, answer []byte) (*remembered, error) {
 	r := &remembered{id: id, seq: 1}
 	if n := len(q.order); n > 0 {

@@ -35,7 +35,7 @@ func (m *small) decode(kind string, spec []byte) (Value, error) {
 
 func pick[T any](m *small, list ...T) T { return list[m.IntN(len(list))] }
 
-// some picks up to most distinct elements of list.
+// some picks distinct elements of list; most is the maximum number.
 func some[T comparable](m *small, most int, list ...T) (picked []T) {
 	for _, i := range m.Perm(len(list))[:m.IntN(most+1)] {
 		picked = append(picked, list[i])
@@ -99,7 +99,7 @@ func (m *small) object(owner string) *Object {
 	return &Object{Key: Key{kind, fmt.Sprint(n)}, Owner: owner, Spec: spec, Value: v}
 }
 
-// transaction returns a transaction of one owner.
+// transaction returns a transaction by one owner.
 func (m *small) transaction(s *Store, owner string, most int) *Transaction {
 	t := &Transaction{By: root, Owner: owner}
 	seen := map[Key]bool{}
@@ -120,9 +120,9 @@ func (m *small) transaction(s *Store, owner string, most int) *Transaction {
 	return t
 }
 
-// TestEveryPendingChangeIsReverted: whatever happens while a change waits, the rollback undoes all
-// of that change, with the changes that joined it, and nothing else; and each refused change would
-// have conflicted with the rollback.
+// TestEveryPendingChangeIsReverted: whatever happens while a change is pending, the rollback undoes
+// all of that change, along with the changes that joined it, and nothing else; and each rejected
+// change would have conflicted with the rollback.
 func TestEveryPendingChangeIsReverted(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -140,18 +140,18 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 	for range 60 {
 		for o := range s.Snapshot().All() { // make room
 			if m.IntN(3) == 0 {
-				_, _ = s.Commit(&Transaction{Delete: []Key{o.Key}, Owner: OwnerFile}) // may be refused
+				_, _ = s.Commit(&Transaction{Delete: []Key{o.Key}, Owner: OwnerFile}) // may be rejected
 			}
 		}
 		for range m.IntN(12) {
-			_, _ = s.Commit(m.transaction(s, pick(m, append(owners, "cli")...), 3)) // may be refused
+			_, _ = s.Commit(m.transaction(s, pick(m, append(owners, "cli")...), 3)) // may be rejected
 		}
 		before := s.Snapshot()
-		w, was := &Transaction{}, map[Key]*Object{} // the pending change, and its objects before it
+		w, was := &Transaction{}, map[Key]*Object{} // the pending change, and its objects as they were before it
 		for len(was) == 0 {
 			w = m.transaction(s, "cli", 6)
 			w.Confirm = time.Minute
-			_ = pend(s, w, was) // may be refused
+			_ = pend(s, w, was) // may be rejected
 		}
 		waited++
 		others := map[Key]*Object{}
@@ -204,8 +204,8 @@ func TestEveryPendingChangeIsReverted(t *testing.T) {
 	}
 }
 
-// pend commits a transaction with confirmation. It records in was the previous state of each object
-// that it changes, unless was already contains the object.
+// pend commits a transaction that requires confirmation. For each object that the transaction
+// changes, it records the previous state in was, unless was already contains the object.
 func pend(s *Store, w *Transaction, was map[Key]*Object) error {
 	before := s.Snapshot()
 	r, err := s.Commit(w)
@@ -220,8 +220,8 @@ func pend(s *Store, w *Transaction, was map[Key]*Object) error {
 	return nil
 }
 
-// goal returns the expected state after a rollback of the pending change, which changed the objects
-// in was, if other is applied before the rollback.
+// goal returns the expected state after a rollback of the pending change if other is applied before
+// the rollback. was contains the objects that the pending change has changed, as they were.
 func goal(s *Store, was map[Key]*Object, other *Transaction) map[Key]*Object {
 	all := map[Key]*Object{}
 	for o := range s.Snapshot().All() {
@@ -250,8 +250,8 @@ func refusalKey(err error) Key {
 	return Key{}
 }
 
-// wantNeedful requires that a refusal was necessary: the state after the rollback would be invalid,
-// or an Endpoint would be in a pod network that the rollback deletes or changes.
+// wantNeedful checks that a rejection was necessary: otherwise, the state after the rollback would
+// be invalid, or an Endpoint would be in a pod network that the rollback deletes or changes.
 func wantNeedful(t *testing.T, oracle *Store, goal map[Key]*Object, w *Transaction, err error) {
 	t.Helper()
 	all := &Transaction{DryRun: true, Owner: OwnerFile}

@@ -23,7 +23,7 @@ func podWith(name string, n byte, network string, addresses ...string) *Object {
 	return o
 }
 
-// podStore is a store that can decode these objects, also after a restart.
+// podStore is a store that can decode the given objects, even after a restart.
 func podStore(t *testing.T, objects ...*Object) (*Store, Config, *fakeClock) {
 	t.Helper()
 	cfg, c := clockConfig(t)
@@ -39,9 +39,9 @@ func podStore(t *testing.T, objects ...*Object) (*Store, Config, *fakeClock) {
 	return s, cfg, c
 }
 
-// TestPodsGetNothingThatIsReverted: while a change waits, no pod gets an address that the node
-// would have again after a rollback, or joins a network that would not exist then; other pods are
-// accepted.
+// TestPodsGetNothingThatIsReverted: while a change is pending, no pod gets an address that the node
+// would have again after a rollback, or joins a network that would not exist after a rollback;
+// other pods are accepted.
 func TestPodsGetNothingThatIsReverted(t *testing.T) {
 	lan, moved := bridgeWith("lan", "10.7.1.9/24"), bridgeWith("lan", "10.7.1.200/24")
 	small, wide, moreover := podNetwork("pods", "10.7.1.0/25"), podNetwork("pods", "10.7.0.0/16"), podNetwork("more", "10.9.1.0/24")
@@ -93,7 +93,7 @@ func TestPodsGetNothingThatIsReverted(t *testing.T) {
 }
 
 // TestRestIsRevertedAllTheSame: if a daemon without this check gave a pod an address that the
-// rollback restores, only the object with that address is not rolled back.
+// rollback restores, everything is rolled back except the object with that address.
 func TestRestIsRevertedAllTheSame(t *testing.T) {
 	lan, moved := bridgeWith("lan", "10.7.1.9/24"), bridgeWith("lan", "10.7.1.200/24")
 	other, changed := bridgeWith("other", "10.8.1.9/24"), bridgeWith("other", "10.8.1.200/24")
@@ -128,7 +128,7 @@ func TestEndpointOfPendingChangeReservesItsAddress(t *testing.T) {
 	wantRefusal(t, s, &Transaction{Put: []*Object{podWith("b", 2, "", "10.1.0.5")}}, Conflict, "Endpoint/b", "spec.addresses[0]", "belongs to Endpoint/a already")
 }
 
-// TestPodsAreNotConfirmed: objects of pods cannot be part of a change with confirmation.
+// TestPodsAreNotConfirmed: pods' objects cannot be part of a change that requires confirmation.
 func TestPodsAreNotConfirmed(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	pod := podWith("pod", 1, "", "10.1.0.5")
@@ -145,7 +145,7 @@ func TestPodsAreNotConfirmed(t *testing.T) {
 	commit(t, s, &Transaction{Delete: []Key{pod.Key}})
 }
 
-// manyServices returns count services with the given number of backends each.
+// manyServices returns count services each with the given number of backends.
 func manyServices(t testing.TB, count, backends int) (list []*Object) {
 	t.Helper()
 	for i := range count {
@@ -154,7 +154,7 @@ func manyServices(t testing.TB, count, backends int) (list []*Object) {
 	return list
 }
 
-// waits returns a store of many objects, most of which the waiting change modified, and the
+// waits returns a store with many objects, most of which the waiting change has modified, and a
 // transaction that attaches a pod.
 func waits(t testing.TB, count int, confirm time.Duration) (*Store, *Transaction) {
 	t.Helper()

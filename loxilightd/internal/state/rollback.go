@@ -13,17 +13,17 @@ import (
 
 // Rollback restores an earlier state. It creates one new revision.
 type Rollback struct {
-	// Revision is the revision to restore: the objects of all owners but [OwnerFile] and
-	// [OwnerCNI] become as they were then.
+	// Revision is the revision to restore: the objects of all owners but [OwnerFile] and [OwnerCNI]
+	// are restored to their state at that revision.
 	Revision uint64
-	// Undo, if not zero, replaces Revision: only the change of that revision, which waits for
-	// confirmation, is rolled back.
+	// Undo, if not zero, replaces Revision: only the change of that revision, which must be waiting
+	// for confirmation, is rolled back.
 	Undo uint64
 	// Owner, if not empty, limits the rollback to objects of that owner. With [OwnerCNI] nothing
 	// is rolled back.
 	Owner string
 
-	// The rest is as in a [Transaction].
+	// The following fields are as in a [Transaction].
 	By         Author
 	IfRevision *uint64
 	DryRun     bool
@@ -32,14 +32,14 @@ type Rollback struct {
 	Answer     func(*Result) []byte
 
 	// MaxBytes limits how many bytes of history may be read; a rollback that needs more is
-	// refused. 0: no limit.
+	// rejected. 0: no limit.
 	MaxBytes int64
 
-	force bool // skip objects that cannot be restored, and do not fail for them
+	force bool // skip objects that cannot be restored, rather than failing because of them
 }
 
-// Rollback restores an earlier state, or refuses with a [*Refusal]. Objects from files and
-// objects of pods are not changed; the result lists which of them differ.
+// Rollback restores an earlier state, or fails with a [*Refusal]. Objects from files and pods'
+// objects are not changed; the result lists which of them differ.
 func (s *Store) Rollback(r *Rollback) (*Result, error) {
 	if r.DryRun {
 		return s.rollbackOrUndo(r, s.readConcurrently)
@@ -52,7 +52,7 @@ func (s *Store) Rollback(r *Rollback) (*Result, error) {
 	return s.rollbackOrUndo(r, s.read)
 }
 
-// reading calls a function with a historyReader, with s.writer held or without.
+// reading calls a function with a historyReader, either with s.writer held or without.
 type reading func(func(*historyReader) error) error
 
 func (s *Store) rollbackOrUndo(r *Rollback, read reading) (*Result, error) {
@@ -69,7 +69,7 @@ func (s *Store) rollbackOrUndo(r *Rollback, read reading) (*Result, error) {
 	return s.rollbackTo(r, read)
 }
 
-// tooLong refuses to read all of entries if they exceed r.MaxBytes.
+// tooLong returns an error if reading all of entries would exceed r.MaxBytes.
 func (r *Rollback) tooLong(entries []Entry) error {
 	bytes := int64(0)
 	for i := range entries {
@@ -114,8 +114,8 @@ func (s *Store) rollbackTo(r *Rollback, read reading) (*Result, error) {
 	return s.restore(t, then, r.Owner)
 }
 
-// refuseJoined refuses to confirm or roll back the waiting change w by one of its earlier
-// revisions: the caller may not know of the changes that joined it since.
+// refuseJoined returns an error if the waiting change w should be confirmed or rolled back by one
+// of its earlier revisions: the caller may not know about the changes that have joined it since.
 func (s *Store) refuseJoined(w *waiting, field string, revision uint64) error {
 	later := w.Revisions()
 	later = later[slices.Index(later, revision)+1:]
@@ -159,7 +159,7 @@ func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	return s.restore(t, then, "")
 }
 
-// transaction returns r as a transaction, without objects.
+// transaction returns r as a transaction that has no objects yet.
 func (r *Rollback) transaction() *Transaction {
 	return &Transaction{
 		By: r.By, IfRevision: r.IfRevision, DryRun: r.DryRun, Confirm: r.Confirm, RequestID: r.RequestID, Answer: r.Answer,
@@ -169,7 +169,7 @@ func (r *Rollback) transaction() *Transaction {
 
 func belongsTo(o *Object, owner string) bool { return o != nil && o.Owner == owner }
 
-// restore makes the objects of owner (empty: of all owners) equal to then.
+// restore makes the objects that belong to owner (empty: to any owner) equal to those in then.
 func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Result, error) {
 	keys := make([]Key, 0, len(then))
 	for k := range then {
@@ -187,7 +187,7 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 			if is == nil || was == nil || !is.same(was) {
 				left = append(left, k)
 			}
-			// It did not exist then, or was an object of a pod.
+			// The object did not exist at that revision, or was a pod's object.
 			if is != nil && !isFile && is.Owner != OwnerCNI && owner != OwnerCNI {
 				t.Delete = append(t.Delete, k)
 			}
@@ -231,8 +231,8 @@ func (t *Transaction) leave(k Key) bool {
 	return len(t.Put)+len(t.Delete) < before
 }
 
-// Expire rolls back the change that waits for confirmation if its deadline has passed, and
-// returns it; nil: nothing to roll back. The caller must retry after an error.
+// Expire rolls back the pending change if its deadline has passed, and returns it; nil: there is
+// nothing to roll back. The caller must retry after an error.
 func (s *Store) Expire() (*Pending, *Result, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -244,7 +244,8 @@ func (s *Store) Expire() (*Pending, *Result, error) {
 	return &w.Pending, result, err
 }
 
-// Confirm makes the waiting change of revision permanent. Confirming it again is no error.
+// Confirm makes the waiting change with the given revision permanent. Confirming it again is not an
+// error.
 func (s *Store) Confirm(revision uint64) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -32,8 +32,9 @@ func TestRollbackLeavesPods(t *testing.T) {
 	}
 }
 
-// TestRollbackOfOwnerLeavesPods: a rollback for one owner does not change objects of pods either,
-// whether the owner owned them then, owns them now, or is the owner of all pods.
+// TestRollbackOfOwnerLeavesPods: a rollback for one owner does not change pods' objects either,
+// whether that owner owned them at the restored revision, owns them now, or is the owner of all
+// pods.
 func TestRollbackOfOwnerLeavesPods(t *testing.T) {
 	for _, owner := range []string{"", "cli", OwnerCNI} {
 		t.Run("owner "+owner, func(t *testing.T) {

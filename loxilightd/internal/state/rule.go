@@ -27,15 +27,15 @@ func (*NAT) claims(func(claim, func() string)) {}
 // AddressGroup is the spec of an AddressGroup.
 type AddressGroup struct {
 	datapath.AddressGroup
-	Groups []datapath.GroupName // groups whose prefixes belong to it, too
-	Labels []map[string]string  // of Endpoints: all labels of one of these maps
+	Groups []datapath.GroupName // groups whose prefixes also belong to this group
+	Labels []map[string]string  // labels that select Endpoints: all labels in one of these maps
 }
 
 func (g *AddressGroup) cost() datapath.Cost { return g.Cost() }
 
 func (*AddressGroup) claims(func(claim, func() string)) {}
 
-// groupsOf yields the AddressGroups that a value refers to, each with the field.
+// groupsOf yields the AddressGroups to which a value refers, each with the field that names it.
 func groupsOf(v Value) iter.Seq2[datapath.GroupName, string] {
 	return func(yield func(datapath.GroupName, string) bool) {
 		all := func(groups []datapath.GroupName, field string) bool {
@@ -63,7 +63,7 @@ func groupsOf(v Value) iter.Seq2[datapath.GroupName, string] {
 // referring are the kinds of objects that may refer to groups.
 var referring = []string{KindFirewallRule, KindNAT, KindAddressGroup}
 
-// checkGroups refuses a plan in which an object refers to a group that does not exist, or to
+// checkGroups rejects a plan in which an object refers to a group that does not exist, or to
 // itself.
 func (p *plan) checkGroups() error {
 	deleted := map[datapath.GroupName]struct{}{}
@@ -89,7 +89,7 @@ func (p *plan) checkGroups() error {
 // has reports whether an object exists after the plan, opaque or not.
 func (p *plan) has(k Key) bool { return p.edit.find(k) != nil }
 
-// checkDeletedGroups refuses to delete groups that an object still refers to.
+// checkDeletedGroups rejects the deletion of groups to which an object still refers.
 func (p *plan) checkDeletedGroups(deleted map[datapath.GroupName]struct{}) error {
 	if len(deleted) == 0 {
 		return nil
@@ -106,13 +106,13 @@ func (p *plan) checkDeletedGroups(deleted map[datapath.GroupName]struct{}) error
 	return nil
 }
 
-// checkCircles refuses groups that contain themselves, directly or through other groups. It
-// visits each group once, however many are put.
+// checkCircles rejects groups that contain themselves, directly or through other groups. It visits
+// each group only once, however many groups the plan puts.
 func (p *plan) checkCircles() error {
 	const open, finished = 1, 2
 	type step struct {
 		name   string
-		groups []datapath.GroupName // groups that are still to be visited
+		groups []datapath.GroupName // groups that have yet to be visited
 	}
 	state := map[string]uint8{}
 	var path []step
@@ -151,8 +151,8 @@ func (p *plan) checkCircles() error {
 	return nil
 }
 
-// refuseCircle returns the refusal for the first group of the circle that the plan puts. The
-// circle contains such a group, because the stored groups have no circle.
+// refuseCircle returns the error for the first group in the circle that the plan puts. The circle
+// always contains such a group, because the stored groups have no circles.
 func (p *plan) refuseCircle(circle map[string]bool) error {
 	for _, o := range p.puts {
 		if o.Kind == KindAddressGroup && circle[o.Name] {

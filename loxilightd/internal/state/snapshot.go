@@ -16,9 +16,9 @@ type Snapshot struct {
 	Revision uint64
 
 	table     *table
-	counts    map[string]int // by kind, without opaque objects
+	counts    map[string]int // objects by kind, without opaque objects
 	cost      datapath.Cost
-	peersOnce func() (map[string]datapath.Peer, map[string]error) // of Peers; computed on demand
+	peersOnce func() (map[string]datapath.Peer, map[string]error) // result of Peers; computed on demand
 }
 
 // newSnapshot returns a snapshot of table; the caller has counted its objects.
@@ -28,14 +28,14 @@ func newSnapshot(revision uint64, table *table, counts map[string]int, cost data
 	return s
 }
 
-// Get returns the object of k.
+// Get returns the object with key k.
 func (s *Snapshot) Get(k Key) (*Object, bool) {
 	o := s.table.get(k)
 	return o, o != nil
 }
 
-// After yields the objects of one kind in the order of their names, starting after the name
-// after; the empty string: from the first.
+// After yields the objects of one kind in the order of their names, starting after the name given
+// by after; if that is empty, starting with the first object.
 func (s *Snapshot) After(kind, after string) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		for o := range s.table.from(Key{kind, after}) {
@@ -60,8 +60,8 @@ func (s *Snapshot) Len() (n int) {
 	return n
 }
 
-// Counts returns the number of objects of each kind with objects.
+// Counts returns the number of objects of each kind that has objects.
 func (s *Snapshot) Counts() map[string]int { return maps.Clone(s.counts) }
 
-// Cost returns how many table entries all objects together need.
+// Cost returns how many table entries all objects need together.
 func (s *Snapshot) Cost() datapath.Cost { return s.cost }

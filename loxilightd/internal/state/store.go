@@ -21,43 +21,43 @@ const fileName = "state.db"
 type Config struct {
 	Dir    string          // state directory; created if it does not exist
 	Tables datapath.Tables // sizes of the tables
-	// InUse: a data plane from an earlier run is active, so that a missing store counts as lost.
+	// InUse is set if a data plane from an earlier run is active, so that a missing store counts as
+	// lost.
 	InUse bool
-	// Decode turns the spec of a stored object into its value.
+	// Decode decodes the spec of a stored object into its value.
 	Decode  func(kind string, spec []byte) (Value, error)
 	History HistoryLimits
 	Clock   Clock // zero: the machine's
-	// OneNamespace: host and switch are one network namespace.
+	// OneNamespace is set if host and switch are the same network namespace.
 	OneNamespace bool
 }
 
 // Report contains findings of [Open] that an operator should know.
 type Report struct {
-	// Damage is the last store that was set aside, at this start or an earlier one; nil: none
-	// ever was.
+	// Damage describes the last store that was set aside, at this or an earlier start; nil: none
+	// has been set aside.
 	Damage *Damage
-	// RolledBack: a damaged page may have destroyed the last commit. The store is consistent, but
-	// possibly one commit old.
+	// RolledBack is set if a damaged page may have destroyed the last commit. The store is
+	// consistent, but possibly one commit old.
 	RolledBack bool
-	// Unreadable are stored objects that this version cannot decode. They stay in the store
-	// without effect until an object of that name is put or deleted, or a version runs that can
-	// decode them.
+	// Unreadable are stored objects that this version cannot decode. They stay in the store without
+	// effect until an object with the same name is put or deleted, or until a version that can
+	// decode them runs.
 	Unreadable []Unreadable
-	// HistoryLost is why the history of the store was restarted; empty: it was not.
+	// HistoryLost is why the store's history was restarted; empty: it was not.
 	HistoryLost string
-	// Unconfirmed is a change that waited for confirmation and cannot be rolled back, because the
-	// history is lost; nil: none.
+	// Unconfirmed is a change that was waiting for confirmation and cannot be rolled back, because
+	// the history has been lost; nil: none.
 	Unconfirmed *Pending
 }
 
-// Damage describes a damaged store that was set aside. The daemon has lost its objects: until
-// their owners have configured them again, it is unknown which parts of the data plane are still
-// wanted.
+// Damage describes a damaged store that was set aside. The daemon has lost its objects: until their
+// owners have configured them again, it is unknown which parts of the data plane are still needed.
 type Damage struct {
 	At    time.Time `json:"at"`
-	File  string    `json:"file"` // path of the damaged store now; empty: it was missing
+	File  string    `json:"file"` // current path of the damaged store; empty: the store was missing
 	Cause string    `json:"cause"`
-	// Restored is the revision of the copy that replaced the store; 0: no usable copy existed.
+	// Restored is the revision of the copy that replaced the store; 0: there was no usable copy.
 	Restored uint64 `json:"restored,omitempty"`
 }
 
@@ -67,35 +67,36 @@ type Unreadable struct {
 	Err error
 }
 
-// Store keeps the desired state. Safe for concurrent use.
+// Store keeps the desired state. It is safe for concurrent use.
 type Store struct {
 	tables datapath.Tables
 
-	writer sync.Mutex // held through a commit
+	writer sync.Mutex // held throughout a commit
 	disk   *disk
 	decode func(kind string, spec []byte) (Value, error)
 	limits HistoryLimits
 	clock  Clock
-	merged bool // host and switch are one network namespace
+	merged bool // host and switch are the same network namespace
 
-	// claims maps claims to their holders. A plan reads it without the writer's lock.
+	// claims maps claims to their holders. Plans may read it without holding writer, so it has its
+	// own lock.
 	claiming sync.RWMutex
 	claims   map[claim]Key
 
-	path   string // of the file
-	copied uint64 // the revision of the copy; guarded by writer
+	path   string // path of the file
+	copied uint64 // the revision of the copy; protected by writer
 	// failure is why the last change could not be made durable; nil: it was made durable.
 	failure  atomic.Pointer[error]
-	waiting  atomic.Pointer[waiting] // the change that is to be confirmed; nil: none
+	waiting  atomic.Pointer[waiting] // the pending change; nil: none
 	history  atomic.Pointer[[]Entry]
 	snapshot atomic.Pointer[Snapshot]
 
-	mu      sync.Mutex // held briefly; always taken after writer
+	mu      sync.Mutex // held briefly; always acquired after writer
 	log     changeLog
 	watches map[*Watch]struct{}
 }
 
-// ErrLocked is wrapped when another process has the store open.
+// ErrLocked is wrapped by errors that occur because another process has the store open.
 var ErrLocked = errors.New("another process has the store open")
 
 // Open opens the store in cfg.Dir and creates it if it does not exist. A damaged store is renamed
@@ -181,8 +182,8 @@ func setAside(path string, cause error) (*Damage, error) {
 	return damage, nil
 }
 
-// freshRevision returns a revision that no store ever had, so that clients cannot confuse it with
-// a revision that they saw before the store lost data.
+// freshRevision returns a revision that no store has ever had, so that clients cannot confuse it
+// with a revision that they have seen before the store lost data.
 func freshRevision(now time.Time) uint64 { return uint64(now.UnixMilli()) }
 
 // Snapshot returns the desired state as it is now.
@@ -191,7 +192,7 @@ func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
 // Tables returns the table sizes against which transactions are checked.
 func (s *Store) Tables() datapath.Tables { return s.tables }
 
-// Close closes the store. Commits after it are refused.
+// Close closes the store. Later commits are rejected.
 func (s *Store) Close() error {
 	s.writer.Lock()
 	defer s.writer.Unlock()

@@ -8,24 +8,24 @@ import (
 	"sort"
 )
 
-// chunkMax limits the objects in a chunk, and so how much one change copies.
+// chunkMax limits the number of objects in a chunk, and thus how much one change copies.
 const chunkMax = 128
 
-// table is an immutable ordered set of objects: a list of sorted chunks. Tables share the chunks
-// that do not differ.
+// table is an immutable ordered set of objects: a list of sorted chunks. Tables share chunks that
+// are identical.
 type table struct {
-	chunks []*chunk // none empty
-	count  int      // of all objects, including opaque ones
+	chunks []*chunk // no chunk is empty
+	count  int      // number of all objects, including opaque ones
 }
 
 type chunk struct {
 	objects []*Object
-	editor  *editor // the editor that may still write to it; compared only
+	editor  *editor // the editor that may still write to the chunk; only compared
 }
 
 func (c *chunk) last() Key { return c.objects[len(c.objects)-1].Key }
 
-// seek returns the position of the first object not before k.
+// seek returns the position of the first object whose key is k or later.
 func (t *table) seek(k Key) (ci, oi int, found bool) {
 	ci = sort.Search(len(t.chunks), func(i int) bool { return t.chunks[i].last().compare(k) >= 0 })
 	if ci == len(t.chunks) {
@@ -35,7 +35,7 @@ func (t *table) seek(k Key) (ci, oi int, found bool) {
 	return ci, oi, found
 }
 
-// get returns the object of k; nil: there is none, or it is opaque.
+// get returns the object with key k; nil: there is none, or it is opaque.
 func (t *table) get(k Key) *Object {
 	if o := t.find(k); o != nil && !o.isOpaque() {
 		return o
@@ -43,7 +43,7 @@ func (t *table) get(k Key) *Object {
 	return nil
 }
 
-// find returns the object of k, which may be opaque; nil: there is none.
+// find returns the object with key k, which may be opaque; nil: there is none.
 func (t *table) find(k Key) *Object {
 	ci, oi, found := t.seek(k)
 	if !found {
@@ -52,7 +52,7 @@ func (t *table) find(k Key) *Object {
 	return t.chunks[ci].objects[oi]
 }
 
-// from yields the objects not before k, in order, without opaque ones.
+// from yields the objects from k onward, in order, without opaque ones.
 func (t *table) from(k Key) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		for o := range t.whole(k) {
@@ -63,7 +63,7 @@ func (t *table) from(k Key) iter.Seq[*Object] {
 	}
 }
 
-// whole yields the objects not before k, in order, including opaque ones.
+// whole yields the objects from k onward, in order, including opaque ones.
 func (t *table) whole(k Key) iter.Seq[*Object] {
 	return func(yield func(*Object) bool) {
 		ci, oi, _ := t.seek(k)
@@ -88,7 +88,7 @@ func (t *table) each(kind string) iter.Seq[*Object] {
 	}
 }
 
-// editor creates a new table from an old one, which does not change. It copies each chunk once,
+// editor creates a new table from an old table, which does not change. It copies each chunk once,
 // before the first write to it.
 type editor struct{ table }
 
@@ -108,7 +108,7 @@ func (e *editor) own(ci int) *chunk {
 	return c
 }
 
-// put adds o, or replaces the object of its key, which it returns.
+// put adds o, or replaces the object with the same key and returns that object.
 func (e *editor) put(o *Object) (old *Object) {
 	ci, oi, found := e.seek(o.Key)
 	if found {
@@ -121,7 +121,7 @@ func (e *editor) put(o *Object) (old *Object) {
 		e.chunks = []*chunk{{[]*Object{o}, e}}
 		return nil
 	}
-	if ci == len(e.chunks) { // after all others
+	if ci == len(e.chunks) { // after all other objects
 		ci--
 		oi = len(e.chunks[ci].objects)
 	}
@@ -147,7 +147,8 @@ func (e *editor) split(ci int, appending bool) {
 	e.chunks = slices.Insert(e.chunks, ci+1, right)
 }
 
-// remove removes the object of k and returns it; nil if it does not exist.
+// remove removes the object with key k and returns it; it returns nil if that object does not
+// exist.
 func (e *editor) remove(k Key) *Object {
 	ci, oi, found := e.seek(k)
 	if !found {
@@ -166,7 +167,7 @@ func (e *editor) remove(k Key) *Object {
 	return old
 }
 
-// merge joins the small chunk ci with the next or previous one if the result is small.
+// merge joins the small chunk ci with the next or previous chunk if the result is small.
 func (e *editor) merge(ci int) {
 	if ci == len(e.chunks)-1 {
 		ci--
@@ -179,8 +180,8 @@ func (e *editor) merge(ci int) {
 	e.chunks = slices.Delete(e.chunks, ci+1, ci+2)
 }
 
-// done returns the edited table and resets the editor: chunks refer to the editor that made them
-// and must not keep old tables alive.
+// done returns the edited table and resets the editor: chunks refer to the editor that made them,
+// and must not keep old tables in memory.
 func (e *editor) done() *table {
 	t := e.table
 	e.table = table{}

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTableAgainstMap compares tables with plain maps through random edits, and
-// checks that older tables stay as they were.
+// TestTableAgainstMap compares tables with plain maps during random edits, and checks that older
+// tables do not change.
 func TestTableAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type version struct {

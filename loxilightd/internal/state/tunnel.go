@@ -32,15 +32,15 @@ func (p *Peer) claims(each func(claim, func() string)) {
 	for i, prefix := range p.Prefixes {
 		field := func() string { return fmt.Sprintf("spec.prefixes[%d]", i) }
 		each(claim{what: claimPeerPrefix, prefix: prefix}, field)
-		each(claimOfRoute(prefix, 0, p.Tunnel != ""), field) // the route to it
+		each(claimOfRoute(prefix, 0, p.Tunnel != ""), field) // the route to prefix
 	}
 	for i, a := range p.Underlay {
 		each(claim{what: claimUnderlay, device: a.String()}, func() string { return fmt.Sprintf("spec.underlay[%d]", i) })
 	}
 }
 
-// checkTunnels refuses to delete a Tunnel that Peers name. A Peer may name a Tunnel that does not
-// exist yet, so a rollback needs no check.
+// checkTunnels rejects the deletion of a Tunnel that Peers name. A Peer may name a Tunnel that does
+// not exist yet, so a rollback needs no check.
 func (p *plan) checkTunnels() error {
 	if p.isRollback {
 		return nil
@@ -69,9 +69,9 @@ func (p *plan) checkTunnels() error {
 	return nil
 }
 
-// Peers returns every Peer with all prefixes behind it, including those from Routes, and the
-// reason why a Route to a Peer is ignored, by the name of the Route. The caller must not modify
-// the maps.
+// Peers returns every Peer with all prefixes behind it, including prefixes from Routes. refused
+// contains, by the name of the Route, the reason why a Route to a Peer is ignored. The caller must
+// not modify the maps.
 func (s *Snapshot) Peers() (peers map[string]datapath.Peer, refused map[string]error) {
 	return s.peersOnce()
 }

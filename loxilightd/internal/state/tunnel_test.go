@@ -17,8 +17,8 @@ func peerBy(name, owner, tunnel string) *Object {
 	return &Object{Key: Key{KindPeer, name}, Owner: owner, Spec: tunnel, Value: &Peer{datapath.Peer{Tunnel: datapath.TunnelName(tunnel)}}}
 }
 
-// TestTunnelsThatPeersName: no owner can delete a Tunnel without the Peers that name it; only a
-// rollback can.
+// TestTunnelsThatPeersName: no owner can delete a Tunnel without also deleting the Peers that name
+// it; only a rollback can.
 func TestTunnelsThatPeersName(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	put := func(o ...*Object) *Transaction { return &Transaction{Put: o} }
@@ -43,7 +43,7 @@ func TestTunnelsThatPeersName(t *testing.T) {
 	commit(t, s, put(peerBy("mine", "cli", "overlay")))
 	wantRefusal(t, s, replace("k8s"), Conflict, "Tunnel/overlay", "", "1 Peer names it, Peer/mine")
 	commit(t, s, drop(Key{KindPeer, "mine"}))
-	commit(t, s, replace("k8s", peerBy("n2", "k8s", ""))) // from now on the underlay routes to the Peer
+	commit(t, s, replace("k8s", peerBy("n2", "k8s", ""))) // from now on, the underlay routes packets to the Peer
 	commit(t, s, replace("k8s", overlay, peerBy("n2", "k8s", "overlay")))
 	commit(t, s, replace("k8s"))
 

@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bbolt maps its file and follows the pointers in it: a damaged file makes it read outside the
-// mapping, loop or allocate all memory, which cannot be caught reliably. So the file is checked
-// before bbolt opens it. The layout is bbolt's file format 2, in native byte order.
+// bbolt maps its file and follows the pointers in it: a damaged file can make it read outside the
+// mapping, loop forever or allocate all memory, which cannot be caught reliably. Therefore, the
+// file is checked before bbolt opens it. The layout is that of bbolt's file format 2, in native
+// byte order.
 const (
-	headerLen  = 16 // of a page: id, flags, count, overflow
+	headerLen  = 16 // length of a page header: id, flags, count, overflow
 	elementLen = 16
 	metaLen    = 64
 	metaSum    = 56 // offset of the checksum, FNV-1a of all preceding bytes
-	bucketLen  = 16 // of a bucket's value: root page, sequence
+	bucketLen  = 16 // length of a bucket's value: root page, sequence
 
 	pageBranch   = 0x01
 	pageLeaf     = 0x02
@@ -29,7 +30,7 @@ const (
 
 	magic    = 0xED0CDAED
 	layout   = 2
-	maxDepth = 64 // of pages; a valid tree of any size stays far below
+	maxDepth = 64 // nested pages; a valid tree of any size is far less deep
 	noList   = ^uint64(0)
 )
 
@@ -38,7 +39,7 @@ var native = binary.NativeEndian
 // meta is the content of the newer valid meta page; a store has two.
 type meta struct {
 	pageSize             int64
-	root, freelist, next uint64 // pages; next follows the last page
+	root, freelist, next uint64 // page ids; next is one past the last page
 	txid                 uint64
 }
 
@@ -49,15 +50,15 @@ type walker struct {
 	used []bool // pages visited so far
 }
 
-// verify checks the structure of the store at path, so that bbolt can open it safely. lost
-// reports that one of the meta pages is damaged, and the last commit may be lost. The error wraps
+// verify checks the structure of the store at path, so that bbolt can open it safely. lost is set
+// if one of the meta pages is damaged, so that the last commit may be lost. The error wraps
 // errDamaged or ErrLocked if one of them applies.
 func verify(path string) (lost bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return false, err
 	}
-	defer f.Close() // read only: nothing to lose; this releases the lock, too
+	defer f.Close() // the file is only read: nothing to lose; this also releases the lock
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return false, ErrLocked
 	} else if err != nil {
@@ -119,7 +120,7 @@ func (w *walker) readMeta(at int64) (m meta, ok bool) {
 	return m, m.pageSize >= 1024
 }
 
-// read returns page id with its overflow pages and marks them all as used.
+// read returns page id with its overflow pages and marks all of them as used.
 func (w *walker) read(id uint64) (page []byte, err error) {
 	if id < 2 || id >= w.next {
 		return nil, bad("page %d of %d", id, w.next)
@@ -145,8 +146,8 @@ func (w *walker) read(id uint64) (page []byte, err error) {
 	return page, nil
 }
 
-// page checks page id and all pages below it. Its keys must be at least low and below high; nil:
-// no bound.
+// page checks the page with the given id and all pages below it. Its keys must be at least low and
+// less than high; nil: no bound.
 func (w *walker) page(id uint64, low, high []byte, depth int) error {
 	page, err := w.read(id)
 	if err != nil {
@@ -199,7 +200,7 @@ func (w *walker) elements(page []byte, id string, low, high []byte, depth int) e
 	return nil
 }
 
-// bucket checks a bucket: a tree of its own, or an inline page within its parent.
+// bucket checks a bucket: either a separate tree, or an inline page within its parent.
 func (w *walker) bucket(value []byte, id string, depth int) error {
 	if len(value) < bucketLen {
 		return bad("page %s: a bucket of %d bytes", id, len(value))
@@ -225,7 +226,7 @@ func (w *walker) checkFreelist() error {
 		return err
 	}
 	ids, count := page[headerLen:], uint64(native.Uint16(page[10:]))
-	if count == 0xFFFF { // too many for the header
+	if count == 0xFFFF { // more than the header can express
 		count, ids = native.Uint64(ids), ids[8:]
 	}
 	if native.Uint16(page[8:]) != pageFreelist || count > uint64(len(ids)/8) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestVerify damages the structure of a store in ways that random damage (see TestDamage) seldom
-// does: pages that refer to each other in a circle, or pages in use that count as free.
+// TestVerify damages the structure of a store in ways that random damage (see TestDamage) rarely
+// produces: pages that refer to each other in a circle, or pages in use that count as free.
 func TestVerify(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	fill(t, cfg, 300)
@@ -29,7 +29,7 @@ func TestVerify(t *testing.T) {
 	if _, err := w.findMeta(); err != nil {
 		t.Fatal(err)
 	}
-	branch := 0 // a page in use that refers to others
+	branch := 0 // a page in use that refers to other pages
 	w.used = make([]bool, w.next)
 	if err := w.page(w.root, nil, nil, 0); err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ type contestant struct {
 	began     time.Time
 	inStep    time.Duration
 	waits     []time.Duration
-	before    []cost // costs before the changes of EndpointSlices
+	before    []cost // costs before the changes to EndpointSlices
 	after     []cost
 }
 

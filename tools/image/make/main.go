@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command make writes the image of loxilight from the programs that make build left in a folder;
-// its arguments name the programs.
+// Command make writes the loxilight image from the programs that make build has left in a
+// directory; its arguments name the programs.
 package main
 
 import (
@@ -18,7 +18,8 @@ import (
 	"github.com/loxilight/loxilight/tools/image"
 )
 
-// places are the folders of the programs in the image: the same as in the Debian package.
+// places are the directories that contain the programs in the image, which are the same as in the
+// Debian package.
 var places = map[string]string{
 	"loxilightd":      "usr/sbin",
 	"loxilight-agent": "usr/sbin",
@@ -26,7 +27,7 @@ var places = map[string]string{
 	"loxilight-cni":   "usr/lib/cni",
 }
 
-// Users of the containers, by numbers that the chart uses as well (users in values.yaml), and
+// Users of the containers, with the user ids that the chart also uses (users in values.yaml), and
 // the groups of the daemon's sockets: loxilightd in a container finds them here.
 const (
 	passwd = "root:x:0:0:root:/:/nonexistent\n" +
@@ -89,7 +90,7 @@ func write(bin, out, version, revision, licence string, programs []string) error
 		image.File{Path: "usr/share/doc/loxilight/copyright", Mode: 0o644, Source: licence},
 		image.File{Path: "etc/passwd", Mode: 0o644, Text: passwd},
 		image.File{Path: "etc/group", Mode: 0o644, Text: group},
-		// Runtimes refer to the namespaces of pods by /var/run.
+		// Runtimes refer to pods' namespaces below /var/run.
 		image.File{Path: "var/run", Link: "../run"},
 	)
 	for _, dir := range []string{"dev", "proc", "sys", "run/netns", "run/loxilight", "var/lib/loxilight", "etc/loxilight/conf.d", "etc/cni/net.d", "opt/cni/bin"} {

@@ -47,8 +47,8 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	}
 }
 
-// ticksFor returns the idle ticks after which a connection ends; 0: never, since its service is not
-// configured yet in this run.
+// ticksFor returns the number of idle ticks after which a connection expires; 0: never, because its
+// service has not been configured yet in this run.
 func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) uint32 {
 	if m.NatId != 0 && m.ServiceId == 0 {
 		if t := translatedIdle(kernel.CtState(m.State), protocol); t != 0 {
@@ -83,8 +83,8 @@ func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) 
 	return t.of(protocol)
 }
 
-// translatedIdle returns the idle time after which a translated connection ends, if other
-// connections have another one; else 0.
+// translatedIdle returns the idle time after which a translated connection expires if that time
+// differs from the time for other connections; otherwise 0.
 func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 	switch state {
 	case kernel.CtStateCT_NEW, kernel.CtStateCT_ANSWERED, kernel.CtStateCT_FIN:

@@ -7,7 +7,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Entry is one direction of a connection, as its table holds it. It is valid during a call only.
+// Entry is one direction of a connection, as its table holds it. It is valid only during a call.
 type Entry interface {
 	Meta() *kernel.CtMeta
 	Protocol() datapath.Protocol
@@ -25,18 +25,19 @@ type Judge interface {
 	PassBegins(number uint64) Part
 }
 
-// Part is the part of a judge in one pass. No two of its methods are called at the same time.
+// Part is a judge's part in one pass. No two of its methods are called at the same time.
 type Part interface {
-	// Resumed is called before each step of the pass: the one before may have been seconds ago.
+	// Resumed is called before each step of the pass: the previous step may have been seconds ago.
 	Resumed()
 	// Seen is called for each entry.
 	Seen(e Entry)
 	// Ends reports whether the connection of an entry ends now, even if it is not idle. It is not
 	// called if a judge before this one ends it; judges after it may still end it.
 	Ends(e Entry) bool
-	// Deleted is called for each direction of a connection that the pass has deleted, with the
-	// counters and the state that it had last. Seen may have been called for it.
+	// Deleted is called for each direction of a connection that the pass has deleted, with its last
+	// counters and state. Seen may have been called for it.
 	Deleted(e Entry)
-	// PassEnded is called after all entries were seen, and all that ended are deleted.
+	// PassEnded is called once all entries have been seen, and all connections that end have been
+	// deleted.
 	PassEnded() error
 }

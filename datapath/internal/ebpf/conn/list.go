@@ -17,8 +17,8 @@ import (
 // listBatch is the number of entries that a listing reads at once.
 const listBatch = 1024
 
-// Limits of the listings that wait for a request for their next page: their number, and how long
-// they are kept.
+// Limits for the listings that await a request for their next page: how many are kept, and for how
+// long.
 const (
 	maxListings = 64
 	listingLife = 2 * time.Minute
@@ -80,7 +80,7 @@ func (c *Connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 	return page, c.keep(l), nil
 }
 
-// resume removes and returns the listing of a cursor, or begins one.
+// resume removes and returns the listing that a cursor refers to, or begins a new one.
 func (c *Connections) resume(cursor string) (*listing, error) {
 	if cursor == "" {
 		path, err := c.options.Paths()
@@ -140,8 +140,8 @@ var stateWords = map[string][2]string{
 	"ending":      {"closed", "replied"},
 }
 
-// stateName returns the API's name of a state, or its number if the state is unknown: another
-// version of the programs may have other states.
+// stateName returns the API's name of a state, or its number if the state is unknown: a different
+// version of the programs may have different states.
 func stateName(states []string, state uint8, protocol datapath.Protocol) string {
 	if int(state) >= len(states) {
 		return fmt.Sprint(state)

@@ -16,11 +16,11 @@ import (
 type Options struct {
 	Tables   *kernel.Tables
 	Maps     map[string]*ebpf.Map // the same, for the program that deletes connections
-	Shares   *kernel.Shares       // which the programs write as well
+	Shares   *kernel.Shares       // also written by the programs
 	States   []string             // names of enum ct_state
 	Interval time.Duration        // between the beginnings of two periodic passes
 	Log      *slog.Logger
-	Judges   []Judge // in the order in which they are asked
+	Judges   []Judge // in the order in which they are consulted
 
 	// IdleTimes returns the idle times of the services by id; a service that this run has not
 	// written yet has the zero value.

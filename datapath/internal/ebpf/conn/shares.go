@@ -14,7 +14,7 @@ import (
 // raise the counts when connections are opened or established; each pass of the sweeper corrects
 // them to the actual numbers. It is not safe for concurrent use.
 type shares struct {
-	kernel       *kernel.Shares // which the programs write as well
+	kernel       *kernel.Shares // also written by the programs
 	before, seen [2]shareCounts
 }
 
@@ -51,12 +51,12 @@ func newShares(kernel *kernel.Shares, established, halfOpen uint32) *shares {
 	return &shares{kernel: kernel}
 }
 
-// crowdsFor returns the number of crowds of each netns, and the slots of each crowd. All crowds
+// crowdsFor returns the number of crowds per netns, and the number of slots per crowd. All crowds
 // together may use a quarter of the half-open table. A small table has fewer crowds, so that a
 // crowd has enough slots for the connections that it is opening.
 func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
 	const most, slotsLeast = kernel.CrowdCount / 2, 32
-	each := halfOpen / 4 / 2 // of each netns
+	each := halfOpen / 4 / 2 // for each netns
 	crowds = min(most, max(1, each/slotsLeast))
 	return crowds, min(kernel.CrowdSlots, max(1, each/crowds))
 }
@@ -76,8 +76,8 @@ func (s *shares) passBegins() {
 	}
 }
 
-// add counts n connections of a client that a pass has seen; n is negative for connections that it
-// has deleted.
+// add adds n connections of a client to the counts; n is negative for connections that the pass has
+// deleted.
 func (s *shares) add(kind int, client netip.Addr, n int32) {
 	family := 0
 	if client.Is6() {

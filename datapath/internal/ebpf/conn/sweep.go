@@ -56,14 +56,14 @@ type pass struct {
 	matched uint64
 }
 
-// deleter is an [Expirer], or that of a test.
+// deleter is an [Expirer], or the substitute for it in a test.
 type deleter interface {
 	Run(all []kernel.ExpirerExpire) error
 	Close() error
 }
 
-// NewSweeper loads the program that deletes connections. Passes begin by [Sweeper.Maintain] or on
-// request.
+// NewSweeper loads the program that deletes connections. Passes are started by [Sweeper.Maintain],
+// or on request.
 func NewSweeper(o Options) (*Sweeper, error) {
 	x, err := NewExpirer(o.Maps)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Sweeper) Whole() error {
 	return err
 }
 
-// flush ends the connections that match selects.
+// flush ends the connections for which match returns true.
 func (s *Sweeper) flush(ctx context.Context, match func(*datapath.Connection) bool) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +218,7 @@ func (s *Sweeper) step(until time.Time) (done bool, err error) {
 	return done, err
 }
 
-// advance sweeps and expires tables until it is done or the time is up.
+// advance sweeps and expires tables until the pass is done or the time is up.
 func (p *pass) advance(until time.Time) (done bool, err error) {
 	for p.table < len(p.s.tables) {
 		more, err := p.s.tables[p.table].sweep(p)

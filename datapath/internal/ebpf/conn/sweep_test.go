@@ -47,7 +47,7 @@ func newSite(t *testing.T, seed uint64) *site {
 	return s
 }
 
-// recorder is the part of the judge in a pass.
+// recorder is the judge's part in a pass.
 type recorder struct {
 	*site
 	seen, deleted map[datapath.Tuple]int // by arriving tuple
@@ -155,7 +155,7 @@ func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.Expire
 	}
 }
 
-// want is a connection that was opened: what a pass must do with it.
+// want describes what a pass must do with a connection that was opened.
 type want struct {
 	arrives []datapath.Tuple // of the entries: the client's first; one of them may be missing
 	backend uint32
@@ -234,8 +234,8 @@ func (s *site) insert(tuple, leaves datapath.Tuple, m kernel.CtMeta, half bool) 
 
 // TestPasses: a complete pass shows each entry to the judges once, and deletes exactly the
 // connections that are idle in both directions or that a judge or a filter ends, both directions of
-// each. A failed deletion gives the pass up, and the next one continues. The shares are the number
-// of connections.
+// each. If a deletion fails, the pass is abandoned, and the next one continues. The shares equal
+// the number of connections.
 func TestPasses(t *testing.T) {
 	for seed := range uint64(20) {
 		s := newSite(t, seed)

@@ -34,11 +34,11 @@ type table interface {
 	expire(p *pass) (more bool, err error)
 	// spare discards the list of connections that sweep selected.
 	spare()
-	// list returns the connections of the next batch that match selects.
+	// list returns those connections of the next batch for which match returns true.
 	list(l *listing, match func(*datapath.Connection) bool) (found []datapath.Connection, more bool, err error)
 }
 
-// entries is the map of one family and class. Its buffers are for one goroutine.
+// entries is the map of one family and class. Only one goroutine may use its buffers.
 type entries[K comparable, V any, KP key[K], VP value[K, V]] struct {
 	*Options
 	m       *bpfmap.Map[K, V]
@@ -71,7 +71,7 @@ func (o *Options) newTables() []table {
 	}
 }
 
-// kind returns the index of this table's counts of shares.
+// kind returns the index of this table's share counts.
 func (t *entries[K, V, KP, VP]) kind() int {
 	if t.lasting {
 		return shareEstablished

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NowTick returns the time on the clock of the programs: the machine's monotonic clock, even if the
+// NowTick returns the time on the programs' clock: the machine's monotonic clock, even if the
 // daemon is in a time namespace.
 func NowTick() uint32 {
 	var ts unix.Timespec

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// Constants that the headers define with #define only; a test compares both.
+// Constants that the headers define with #define only; a test compares the values.
 const (
 	TickShift     = 27    // TICK_SHIFT
 	SlotsPerChunk = 64    // SLOTS_PER_CHUNK
@@ -169,7 +169,7 @@ func EnumNames(types *btf.Spec, enum, prefix string) ([]string, error) {
 	return names, nil
 }
 
-// SampleOf decodes a record of the ring buffer.
+// SampleOf decodes a record from the ring buffer.
 func SampleOf(raw []byte) (s Sample, ok bool) {
 	if len(raw) < int(unsafe.Sizeof(s)) {
 		return s, false

@@ -93,7 +93,7 @@ func TablesOf(maps map[string]*ebpf.Map) *Tables {
 	return t
 }
 
-// MapName returns the name of the map of a field of tables.
+// MapName returns the name of the map that a field of Tables refers to.
 func MapName(field string) string {
 	var b strings.Builder
 	b.WriteString("ll")

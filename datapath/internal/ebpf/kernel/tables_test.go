@@ -53,7 +53,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// typesOf returns the types of the keys and values of a field of tables.
+// typesOf returns the types of the keys and values of a field of Tables.
 func typesOf(t *testing.T, f reflect.StructField) (key, value reflect.Type) {
 	t.Helper()
 	lookup, ok := reflect.PointerTo(f.Type).MethodByName("Lookup")

@@ -23,7 +23,7 @@ type addrUse struct {
 	announce bool
 }
 
-// serviceAddrs contains the addresses of frontends for which services configure something, these
+// serviceAddrs contains the frontend addresses for which services configure something, those
 // services, and the entries in the kernel.
 type serviceAddrs struct {
 	users   map[netip.Addr]map[datapath.ServiceName]addrUse
@@ -98,7 +98,7 @@ func frontendAddrs(frontends []datapath.Frontend) map[netip.Addr]bool {
 	return addrs
 }
 
-// writeAddrs makes the settings of v for the addresses of its frontends take effect.
+// writeAddrs applies the settings of v to the addresses of its frontends.
 func (s *Table) writeAddrs(v *service, value *datapath.Service) error {
 	before := make(map[netip.Addr]bool)
 	for addr := range s.addrs.byName[v.name] {
@@ -154,8 +154,8 @@ func (s *Table) writeAddr(addr netip.Addr) error {
 	return nil
 }
 
-// adoptAddrs takes over the settings of an earlier run: an address keeps the setting in force until
-// its service is updated.
+// adoptAddrs takes over the settings from an earlier run: an address keeps the setting in force
+// until its service is updated.
 func (s *Table) adoptAddrs() error {
 	err := s.tables.ServiceAddr.Batches(func(keys []kernel.Addr, values []uint32) error {
 		for i := range keys {

@@ -104,8 +104,8 @@ func (s *Table) adoptFrontends() error {
 	return err
 }
 
-// adoptStrays records the tables and sets to which frontends of v refer, except those that v has
-// now.
+// adoptStrays records the tables and sets to which frontends of v refer, except the current ones of
+// v.
 func (v *service) adoptStrays(entries []kernel.Service) {
 	noted := map[uint32]bool{0: true, v.tables[0].id: true, v.tables[1].id: true, v.rangeSet: true, v.divertSet: true}
 	for i := range entries {
@@ -170,7 +170,7 @@ func (s *Table) adoptBackend(id uint32, e *kernel.Backend) {
 	}
 	b := backend{addr: e.BackendAddr(), id: id, weight: uint16(e.Weight), flags: e.Flags}
 	// A backend that was removed and added again has two ids for a while. The table in force may
-	// refer to either, so the other one is dead only when v is written.
+	// refer to either, so the other id is not dead until v is written.
 	if i := slices.IndexFunc(v.backends, func(o backend) bool { return o.addr == b.addr }); i >= 0 {
 		if b.flags > v.backends[i].flags || b.weight > v.backends[i].weight {
 			b, v.backends[i] = v.backends[i], b
@@ -181,8 +181,8 @@ func (s *Table) adoptBackend(id uint32, e *kernel.Backend) {
 	v.backends = append(v.backends, b)
 }
 
-// adoptTables finds selection tables to which no frontend refers, since an earlier run ended before
-// it could delete or use them, and schedules their deletion.
+// adoptTables schedules the deletion of selection tables to which no frontend refers because an
+// earlier run ended before it could delete or use them.
 func (s *Table) adoptTables() error {
 	referred := make(map[uint32]bool)
 	for _, v := range s.byID {
@@ -193,7 +193,7 @@ func (s *Table) adoptTables() error {
 			referred[o.table.id] = true
 		}
 	}
-	left := make(map[uint32]uint32) // table: chunks
+	left := make(map[uint32]uint32) // number of chunks, by table id
 	err := s.tables.Slot.Batches(func(keys []kernel.SlotKey, _ []kernel.SlotChunk) error {
 		for _, key := range keys {
 			s.lastID = max(s.lastID, key.TableId)

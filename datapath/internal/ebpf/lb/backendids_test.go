@@ -29,8 +29,8 @@ func TestBackendIDStaysFree(t *testing.T) {
 	}
 }
 
-// TestBackendIDIsFreedOnce: the id of a removed backend is free again after a whole sweep has found
-// no connection to it, and not before.
+// TestBackendIDIsFreedOnce: the id of a removed backend is free again after a complete sweep has
+// found no connection to it, and not before.
 func TestBackendIDIsFreedOnce(t *testing.T) {
 	s := newFaultySite(t, 1)
 	backends := []datapath.Backend{

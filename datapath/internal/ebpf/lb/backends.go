@@ -25,7 +25,7 @@ type backendIDs struct {
 type deadBackend struct {
 	service uint32 // service to whose totals its counters are added
 	pass    uint64 // number of the first sweep that counts
-	gone    bool   // all its connections end, then the id is freed; else only UDP ones end
+	gone    bool   // all its connections end, then the id is freed; else only the UDP ones end
 }
 
 func newBackendIDs(t *kernel.Tables) *backendIDs {
@@ -67,7 +67,7 @@ func (b *backendIDs) zero(id uint32) error {
 	return b.tables.BackendTraffic.Put(id, kernel.Traffic{})
 }
 
-// end makes the connections of backends that are down or deleted end.
+// end marks backends that are down or deleted, so that their connections end.
 func (s *Table) end(service uint32, c changes) {
 	if len(c.down)+len(c.gone) == 0 {
 		return

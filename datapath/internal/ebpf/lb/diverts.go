@@ -88,7 +88,7 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 	return names
 }
 
-// undivert records for each of names that one service has stopped diverting to it.
+// undivert records that one service has stopped diverting to the services in names.
 func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	for name := range names {
 		if s.diverted[name]--; s.diverted[name] > 0 {
@@ -101,8 +101,8 @@ func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	}
 }
 
-// forgetDiverts deletes the entries under the id of v, which is being deleted, and then its
-// diverts.
+// forgetDiverts deletes the entries under the id of v, a service that is being deleted, and then
+// the diverts of v.
 func (s *Table) forgetDiverts(v *service) error {
 	if err := s.deleteByID(v.id); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (s *Table) adoptDiverts() error {
 	return s.adoptByID()
 }
 
-// adoptByID removes entries under ids of services to which no other service diverts.
+// adoptByID removes the by-id entries of services to which no other service diverts.
 func (s *Table) adoptByID() error {
 	var left []kernel.ServiceIdKey
 	err := s.tables.ServiceId.Batches(func(keys []kernel.ServiceIdKey, _ []kernel.Service) error {

@@ -40,7 +40,7 @@ type fakeSweep struct{ passes uint64 }
 func (w *fakeSweep) NextPass() uint64 { return w.passes + 1 }
 func (w *fakeSweep) Kick()            {}
 
-// faultySite has services in tables in memory, whose changes fail at random.
+// faultySite has services in in-memory tables; changes to these tables fail at random.
 type faultySite struct {
 	*Table
 	t         *testing.T
@@ -80,7 +80,7 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 	return s
 }
 
-// restart replaces the Table by a new one, which adopts the tables as a new run does.
+// restart replaces the Table with a new one, which adopts the tables as a new run does.
 func (s *faultySite) restart() {
 	s.t.Helper()
 	next, err := Adopt(s.tables, s.announced, slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -91,8 +91,8 @@ func (s *faultySite) restart() {
 	s.Table = next
 }
 
-// pass simulates a complete sweep that finds no connection, and the passing of the time after which
-// old tables are deleted.
+// pass simulates a complete sweep that finds no connection, and the delay after which old tables
+// are deleted.
 func (s *faultySite) pass() {
 	for i := range s.old {
 		s.old[i].at = time.Time{}
@@ -157,7 +157,7 @@ func (s *faultySite) service(name datapath.ServiceName) datapath.Service {
 	return v
 }
 
-// change makes a random change of the desired services.
+// change changes the desired services at random.
 func (s *faultySite) change() {
 	name := faultyNames[s.random.IntN(len(faultyNames))]
 	if s.random.IntN(4) > 0 {
@@ -167,7 +167,7 @@ func (s *faultySite) change() {
 	for _, v := range s.desired {
 		for _, d := range v.Diverts {
 			if d.Service == name {
-				return // the store would refuse that
+				return // the store would reject that
 			}
 		}
 	}
@@ -201,9 +201,9 @@ func (s *faultySite) reconcile() {
 	}
 }
 
-// TestServicesUnderFaults: whichever change of a table fails, and whenever the daemon restarts, a
-// packet finds only complete tables; after the retries the tables are equivalent to the tables of a
-// first run with the desired services, and no entry is left behind.
+// TestServicesUnderFaults: whichever change to a table fails, and whenever the daemon restarts, a
+// packet finds only complete tables; after the retries the tables are equivalent to what a first
+// run with the desired services would write, and no entry is left behind.
 func TestServicesUnderFaults(t *testing.T) {
 	const rounds, changes = 20, 25
 	failures, restarts := 0, 0
@@ -238,8 +238,8 @@ func TestServicesUnderFaults(t *testing.T) {
 	t.Logf("%d failures, %d restarts", failures, restarts)
 }
 
-// wantDesired applies the desired services without faults, and compares the tables with the tables
-// of a first run.
+// wantDesired applies the desired services without faults, and compares the tables with what a
+// first run writes.
 func (s *faultySite) wantDesired(seed uint64) {
 	s.t.Helper()
 	for range 3 { // frontends move from their old owner to their new one

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// writeFrontends makes the frontends refer to the tables, which have been written before.
+// writeFrontends makes the frontends refer to the tables, which have already been written.
 func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 	var entries [2]kernel.Service
 	for f := range entries {

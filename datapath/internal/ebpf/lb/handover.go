@@ -9,7 +9,7 @@ import (
 )
 
 // takes records that frontend f now belongs to v. UDP connections through f to another service must
-// move to v, since their clients may never stop sending; the next sweep ends these connections.
+// move to v, because their clients may never stop sending; the next sweep ends these connections.
 // s.mu is held.
 func (s *Table) takes(v *service, f datapath.Frontend) {
 	before := s.owner[f]
@@ -30,13 +30,14 @@ func (s *Table) Taken() map[datapath.Frontend]uint64 {
 	return maps.Clone(s.taken)
 }
 
-// handedOver removes the frontends that the complete sweep number pass has checked. s.mu is held.
+// handedOver removes the frontends that a complete sweep has checked; pass is the number of that
+// sweep. s.mu is held.
 func (s *Table) handedOver(pass uint64) {
 	maps.DeleteFunc(s.taken, func(_ datapath.Frontend, first uint64) bool { return pass >= first })
 }
 
-// Keeps reports whether connections through f to a backend of service may stay: f still leads to
-// that service or backend, or has no owner.
+// Keeps reports whether connections through f to the given service and backend may stay: f still
+// leads to that service or backend, or has no owner.
 func (s *Table) Keeps(f datapath.Frontend, service uint32, backend datapath.BackendAddr) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -52,8 +53,8 @@ func (s *Table) Keeps(f datapath.Frontend, service uint32, backend datapath.Back
 	return false
 }
 
-// has reports whether v is the service with id service, or has a backend at addr that keeps its UDP
-// connections.
+// has reports whether v is the service with the given id, or has a backend at addr that keeps its
+// UDP connections.
 func (s *Table) has(v *service, service uint32, addr datapath.BackendAddr) bool {
 	if v.id == service {
 		return true

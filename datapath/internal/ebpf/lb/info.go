@@ -47,7 +47,7 @@ func (s *Table) Get(name datapath.ServiceName) (Info, bool) {
 	return v.info(), true
 }
 
-// Name returns the name of the service with id, or "".
+// Name returns the name of the service with this id, or "".
 func (s *Table) Name(id uint32) datapath.ServiceName {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -75,7 +75,7 @@ func (s *Table) HasFrontends() bool {
 	return len(s.owner) > 0
 }
 
-// Usage adds to u how full the tables of services are. t contains their sizes.
+// Usage adds to u how full the service tables are. t contains their sizes.
 func (s *Table) Usage(u map[string]datapath.Usage, t datapath.Tables) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

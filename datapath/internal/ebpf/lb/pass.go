@@ -25,9 +25,9 @@ func (s *Table) IdleTimes() map[uint32]datapath.IdleTimeout {
 	return times
 }
 
-// Pass is the part of the services in a pass over all connections: it ends connections to dead
-// backends, and UDP connections through frontends that belong to other services now, and adds up
-// the traffic of backends.
+// Pass is the services' part in a pass over all connections: it ends connections to dead backends,
+// and UDP connections through frontends that now belong to other services, and adds up the traffic
+// of backends.
 type Pass struct {
 	table  *Table
 	number uint64
@@ -110,8 +110,8 @@ func (p *Pass) PassEnded() error {
 	return errors.Join(err, s.writeLoads(before, totals), s.passEnded(p.number, p.isUsed))
 }
 
-// passEnded frees what waited for the complete pass number. used reports whether a backend is still
-// used.
+// passEnded frees whatever was waiting for a complete pass; number is the number of that pass. used
+// reports whether a backend is still used.
 func (s *Table) passEnded(number uint64, used func(id uint32) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

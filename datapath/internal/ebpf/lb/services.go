@@ -37,7 +37,7 @@ type Table struct {
 	liveMu sync.Mutex
 	live   map[uint32]traffic // of backends, as of the last pass
 
-	mu     sync.RWMutex // of the fields below; written by Update and Delete only
+	mu     sync.RWMutex // guards the fields below; written by Update and Delete only
 	byName map[datapath.ServiceName]*service
 	byID   map[uint32]*service
 	owner  map[datapath.Frontend]*service
@@ -53,7 +53,7 @@ type Table struct {
 type Announcer interface {
 	// Announce replaces the addresses that are announced.
 	Announce(addrs []netip.Addr) error
-	// Seed records at a start the addresses that an earlier run announced, without changing
+	// Seed records, at startup, the addresses that an earlier run announced, without changing
 	// anything.
 	Seed(addrs []netip.Addr)
 	// Announced returns the addresses that an earlier run announced.
@@ -115,8 +115,8 @@ func (s *Table) Begin(_ context.Context, name datapath.ServiceName, value datapa
 	return s.update(name, value, false)
 }
 
-// update implements Update, or without giveUp Begin, after which a frontend to be removed still
-// leads to its old tables.
+// update implements Update. Without giveUp it implements Begin: a frontend that is to be removed
+// still leads to its old tables.
 func (s *Table) update(name datapath.ServiceName, value datapath.Service, giveUp bool) (whole bool, err error) {
 	s.DropOld()
 	if whole, err = s.write(name, value, giveUp); whole {
@@ -177,7 +177,7 @@ func (s *Table) named(name datapath.ServiceName) (*service, error) {
 		return nil, kernel.TableError("services", err)
 	}
 	if err := s.zeroStats(v.id); err != nil {
-		// The next attempt uses another id, and a name must not have two.
+		// The next attempt uses a different id, and a name must not have two ids.
 		s.discard(oldTable{service: v.id})
 		return nil, err
 	}
@@ -208,7 +208,7 @@ type changes struct{ down, gone []uint32 }
 
 // writeBackends writes the backends of value.
 func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
-	v.changed.down = nil // only of this value, not of a failed update
+	v.changed.down = nil // only from this value, not from a failed update
 	known := v.backends
 	wanted := make([]backend, 0, len(value.Backends))
 	serves, falls := servedFamilies(value), fallingBack(value)

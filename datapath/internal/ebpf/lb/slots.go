@@ -20,15 +20,15 @@ type table struct {
 	sum       uint64 // hash of the ids; 0: unknown, from an earlier run
 }
 
-// oldTable is a table (or a set, or entries) to which no frontend refers any more, but to which
-// packets being processed may. It is deleted a moment later.
+// oldTable is a table (or a set, or entries) to which no frontend refers any more, but which
+// packets that are being processed may still use. It is deleted a moment later.
 type oldTable struct {
 	at        time.Time
 	table     table
 	rangeSet  uint32 // or one of these sets
 	divertSet uint32
 	ranges    []netip.Prefix // of rangeSet or divertSet
-	byID      uint32         // or: the entries of the service with this id under its id
+	byID      uint32         // or: the entries in the by-id table for the service with this id
 	service   uint32         // or: name and counters of the deleted service with this id
 }
 
@@ -92,7 +92,7 @@ func (v *service) slots(value *datapath.Service, f int) []uint32 {
 }
 
 // servedFamilies reports for each family whether a backend gets new connections. If none does,
-// connections of a backend that is down cannot move to another.
+// connections of a backend that is down cannot move to another one.
 func servedFamilies(value *datapath.Service) (serves [2]bool) {
 	for _, b := range value.Backends {
 		if b.State != datapath.BackendDown {
@@ -102,8 +102,8 @@ func servedFamilies(value *datapath.Service) (serves [2]bool) {
 	return serves
 }
 
-// fallingBack reports for each family whether no backend is active with a weight: then backends
-// that are draining or of weight 0 get the new connections.
+// fallingBack reports for each family whether no active backend has a weight above 0: then backends
+// that are draining or have weight 0 get the new connections.
 func fallingBack(value *datapath.Service) (falls [2]bool) {
 	falls = [2]bool{true, true}
 	for _, b := range value.Backends {
@@ -177,7 +177,7 @@ func sumOf(ids []uint32) uint64 {
 
 func chunksOf(slots uint32) uint32 { return (slots + kernel.SlotsPerChunk - 1) / kernel.SlotsPerChunk }
 
-// writeTable writes ids as selection table id.
+// writeTable writes ids to the selection table with the given id.
 func (s *Table) writeTable(id uint32, ids []uint32) error {
 	keys := make([]kernel.SlotKey, chunksOf(uint32(len(ids))))
 	if len(keys) == 0 {
@@ -220,7 +220,7 @@ func (s *Table) readTable(t table) (uint64, error) {
 	return sumOf(ids[:t.count]), nil
 }
 
-// strays keeps a table that the frontends of v will no longer need until these have been written.
+// strays records a table that the frontends of v will no longer need once they have been written.
 // An empty table is ignored.
 func (v *service) strays(o oldTable) {
 	if o.table.id != 0 || o.rangeSet != 0 || o.divertSet != 0 {

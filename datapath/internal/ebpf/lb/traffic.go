@@ -39,8 +39,8 @@ func isActive(m *kernel.CtMeta) bool {
 	return m.Flags&kernel.CtReply == 0 && kernel.CtState(m.State) < kernel.CtStateCT_TIME_WAIT
 }
 
-// close moves the traffic of a deleted direction from the live to the closed totals. The sum of
-// both is exact; the live total is too low by the traffic since the entry was counted.
+// close moves the traffic of a deleted direction from the live to the closed totals. The sum of the
+// two totals is exact; the live total is too low by the traffic since the entry was counted.
 func (p *Pass) close(m *kernel.CtMeta) {
 	live, closed := trafficOf(p.live, m.BackendId), trafficOf(p.closed, m.BackendId)
 	live.packets -= m.PacketCount
@@ -104,7 +104,7 @@ func (s *Table) writeLoads(before, now map[uint32]traffic) error {
 }
 
 // Traffic returns the number of a backend's connections as of the last pass, and the traffic of all
-// that it ever had until then.
+// connections that the backend has had until then.
 func (s *Table) Traffic(id uint32) (active uint64, t kernel.Traffic, err error) {
 	s.liveMu.Lock()
 	live, ok := s.live[id]

@@ -14,14 +14,14 @@ import (
 const (
 	natRanges = len(kernel.NatRule{}.RangeFirst)
 
-	// natPoolMax is the maximum number of equal pieces of a pool.
+	// natPoolMax is the maximum number of equal-sized pieces of a pool.
 	natPoolMax = 512
 )
 
 var natTypes = map[datapath.NATType]uint8{datapath.SNAT: 0, datapath.DNAT: 1, datapath.Masquerade: 2}
 
-// compileNAT returns the rules of a NAT, indexed by set (DNAT, SNAT). free are the source ports for
-// a NAT that names none.
+// compileNAT returns the rules of a NAT, indexed by set (DNAT, SNAT). free contains the source
+// ports for a NAT that names none.
 func compileNAT(name datapath.NATName, id uint16, v *datapath.NAT, free []datapath.PortRange) (sets [2]*natRule, err error) {
 	r := &natRule{name: name, match: v.Match, natSlot: natSlot{slot: uint32(id) << 2}}
 	r.record = kernel.NatRule{Id: id, Type: natTypes[v.Type]}

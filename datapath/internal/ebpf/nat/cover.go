@@ -33,7 +33,7 @@ func coverOf(m *datapath.Match, groups map[datapath.GroupName]datapath.AddressGr
 	slices.SortFunc(prefixes, netip.Prefix.Compare)
 	for _, p := range prefixes {
 		if last := len(c.ranges) - 1; last >= 0 && p.Addr().Compare(c.ranges[last].last) <= 0 {
-			continue // of two overlapping prefixes one contains the other
+			continue // of two overlapping prefixes, one contains the other
 		}
 		c.ranges = append(c.ranges, addrRange{p.Masked().Addr(), lastOf(p)})
 	}

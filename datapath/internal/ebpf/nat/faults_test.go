@@ -63,7 +63,8 @@ func (m *fakeImages) Verify(set kernel.RuleSet) (bool, error) {
 	return m.image[set] != nil && m.image[set] == m.own[set], nil
 }
 
-// natSite has a Table, and is its host, on maps in memory whose changes fail at random.
+// natSite has a Table, and is its host; the Table uses in-memory maps, changes to which fail at
+// random.
 type natSite struct {
 	*Table
 	testtables.Failing
@@ -117,7 +118,7 @@ func newNATSite(t *testing.T, seed uint64) *natSite {
 	return s
 }
 
-// restart replaces the Table by a new one, which adopts the maps as a new run does.
+// restart replaces the Table with a new one, which adopts the maps as a new run does.
 func (s *natSite) restart() {
 	s.t.Helper()
 	s.Killed = false
@@ -169,7 +170,7 @@ func (s *natSite) pairs() map[kernel.NatPairKey]kernel.NatPrefix {
 }
 
 // wrong describes an error that a packet arriving now would encounter: a rule of an image in force
-// that is incomplete, or has changed since the image was published; or a rule that look-ups by id
+// that is incomplete, or has changed since the image was published; or a rule that lookups by id
 // find although it was never in force. Empty: none.
 func (s *natSite) wrong() string {
 	for _, set := range natSets {
@@ -288,8 +289,8 @@ func (s *natSite) meaning() map[string]string {
 	return m
 }
 
-// wantDesired applies the desired rules without faults, and compares the tables with the tables of
-// a first run.
+// wantDesired applies the desired rules without faults, and compares the tables with what a first
+// run writes.
 func (s *natSite) wantDesired(seed uint64) {
 	s.t.Helper()
 	if s.Rate, s.imageRate = 0, 0; s.Killed {
@@ -363,17 +364,17 @@ func (s *natSite) interfere() {
 	s.reconcile()
 }
 
-// TestNATsUnderFaults: whichever change of a table fails, whichever image cannot be published, and
+// TestNATsUnderFaults: whichever change to a table fails, whichever image cannot be published, and
 // whenever the daemon is killed, a packet finds the complete translation of each rule in force, as
-// it was when its image was published; after the retries the tables are equivalent to the tables of
-// a first run with the desired rules, and no entry is left behind.
+// it was when its image was published; after the retries the tables are equivalent to what a first
+// run with the desired rules would write, and no entry is left behind.
 func TestNATsUnderFaults(t *testing.T) {
 	const rounds, changes = 10, 20
 	failures := 0
 	for round := range rounds {
 		seed := rand.Uint64()
 		s := newNATSite(t, seed)
-		stubborn := float64(round%2) * 0.5 // many consecutive failures of publishing
+		stubborn := float64(round%2) * 0.5 // publishing fails many times in a row
 		for range changes {
 			s.change()
 			s.Rate = []float64{0, 0.02, 0.1, 0.3}[s.Random.IntN(4)]

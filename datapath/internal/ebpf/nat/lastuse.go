@@ -12,8 +12,7 @@ import (
 )
 
 // lastUses are the times of the last packets of connections that a pass ended, by outer port.
-// Mappings and blocks are idle from then on; the programs record only the beginnings of
-// connections.
+// Mappings and blocks are idle from then on; the programs record only when connections begin.
 type lastUses map[outerKey][]lastUse
 
 type lastUse struct {
@@ -28,7 +27,8 @@ func (l lastUses) ordered() {
 	}
 }
 
-// later returns the latest of then and the last uses of ports.
+// later returns the tick of the last use of any of count ports, starting at first, or then if that
+// is later.
 func (l lastUses) later(then uint32, k outerKey, first uint16, count int) uint32 {
 	uses := l[k]
 	i, _ := slices.BinarySearchFunc(uses, first, func(u lastUse, port uint16) int { return cmp.Compare(u.port, port) })

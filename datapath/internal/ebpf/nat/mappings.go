@@ -48,7 +48,7 @@ func (o outerPorts) used(k outerKey, first uint16, count int) bool {
 	return false
 }
 
-// translated is a mapping or block whose beginning and end are logged.
+// translated is a mapping or block whose creation and deletion are logged.
 type translated struct {
 	nat          uint16
 	proto        uint8
@@ -66,8 +66,9 @@ func (n *Table) tell(what string, t translated) {
 	n.logger.Info(what, "nat", name, "protocol", datapath.Protocol(t.proto), "inner", t.inner, "outer", t.outer)
 }
 
-// keeps reports whether a mapping or block without connections is kept: it was last used no longer
-// than idle ago, and its rule still has mappings or blocks; or it is newer than the pass.
+// keeps reports whether a mapping or block without connections is kept: it was last used at most
+// idle ticks before the pass, and its rule still has mappings or blocks; or it is newer than the
+// pass.
 func (p *Pass) keeps(id uint16, created, used, idle uint32) bool {
 	return int32(created-p.began) >= 0 || kernel.TicksBetween(used, p.began) <= idle && p.shared[id]
 }
@@ -105,7 +106,7 @@ func (n *Table) endMappings(p *Pass) error {
 		if ok, err := outers.Find(ended[i], &v); !ok || err != nil {
 			return err
 		}
-		// The inner side is refreshed by new connections, and may have another mapping by now.
+		// The inner side is refreshed by new connections, and may have a different mapping by now.
 		key := innerKey(&ended[i], &v)
 		ok, err := inners.Find(key, &inner)
 		if err != nil {
@@ -131,12 +132,12 @@ func (n *Table) endMappings(p *Pass) error {
 	return nil
 }
 
-// innerKey returns the key of a mapping by its inner side.
+// innerKey returns the key that a mapping has on its inner side.
 func innerKey(outer *kernel.MappingKey, v *kernel.Mapping) kernel.MappingKey {
 	return kernel.MappingKey{Addr: v.Addr, Port: v.Port, Proto: outer.Proto, Netns: outer.Netns, NatId: uint32(v.NatId) | portsHash(outer.Addr)<<16}
 }
 
-// portsHash is ports_hash.
+// portsHash is ports_hash of nat_port_share.h.
 func portsHash(a kernel.Addr) uint32 {
 	h := uint32(0x10c112)
 	for _, word := range a.Word {
@@ -190,7 +191,7 @@ func (n *Table) endBlocks(p *Pass) error {
 	if err != nil {
 		return err
 	}
-	// Owners whose block is gone, or was assigned to another owner at the same moment.
+	// Owners whose block is gone, or was concurrently assigned to a different owner.
 	var left []kernel.BlockOwnerKey
 	count := uint64(0)
 	err = owners.Batches(func(keys []kernel.BlockOwnerKey, values []kernel.BlockKey) error {

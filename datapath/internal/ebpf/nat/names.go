@@ -34,8 +34,8 @@ func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 	})
 }
 
-// adoptNames takes over the ids of an earlier run. If it was killed while it replaced a rule by one
-// with the same name, the name has two ids: the id in force stays.
+// adoptNames takes over the ids of an earlier run. If it was killed while it replaced a rule with
+// one of the same name, the name has two ids: the id in force stays.
 func (n *Table) adoptNames() error {
 	used := make(map[uint16]bool)
 	for slot := range n.rules {
@@ -128,13 +128,13 @@ func (n *Table) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	for name, id := range n.ids {
 		if _, ok := rules[name]; !ok {
 			n.dead[id] = true
-			delete(n.ids, name) // a new rule with this name gets another id
+			delete(n.ids, name) // a new rule with this name gets a different id
 		}
 	}
 	for id := range n.dead {
 		e := errors.Join(n.tables.NatStats.Delete(uint32(id)), n.tables.NatTraffic.Delete(uint32(id)))
 		if e == nil {
-			e = n.tables.NatName.Delete(uint32(id)) // last: by the name the others are found
+			e = n.tables.NatName.Delete(uint32(id)) // last: the other entries are found by the name
 		}
 		if err = errors.Join(err, e); e == nil {
 			delete(n.dead, id)
@@ -144,7 +144,7 @@ func (n *Table) forget(rules map[datapath.NATName]datapath.NAT) (err error) {
 	return err
 }
 
-// Name returns the name of the rule with id, or "".
+// Name returns the name of the rule with this id, or "".
 func (n *Table) Name(id uint16) datapath.NATName {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -36,7 +36,7 @@ type Table struct {
 	dead     map[uint16]bool // ids whose entries must be removed
 	inForce  bool
 	rules    map[uint32]*natRule // by slot: all to which an image in force may refer
-	unclear  bool                // rules contains others too, since publishing failed
+	unclear  bool                // rules also contains others, because publishing failed
 	dirty    bool                // the tables may hold something else: write everything
 	referred map[uint32]bool     // slots in the images in force, if rules may lack some of them
 	old      []natSlot           // to be removed: no image in force refers to them
@@ -65,10 +65,11 @@ type Host interface {
 	SetUplinkNames(names []string)
 	// SoonOnLoopback attaches the program to the loopback device if it is needed now.
 	SoonOnLoopback()
-	// LocalAddrs returns the addresses of the devices of the namespaces in use, and these
+	// LocalAddrs returns the addresses of the devices in the namespaces in use, and these
 	// namespaces.
 	LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[uint8]bool)
-	// Announce replaces the addresses that are announced for the rules in force. ids are by name.
+	// Announce replaces the addresses that are announced for the rules in force. ids is keyed by
+	// name.
 	Announce(rules map[datapath.NATName]datapath.NAT, ids map[datapath.NATName]uint16) error
 }
 
@@ -88,10 +89,10 @@ type natRule struct {
 	record    kernel.NatRule
 	pool      []kernel.NatPrefix // IPv4 first
 	pairAddrs []kernel.NatPrefix // parallel to pairs
-	found     bool               // look-ups by id find it
+	found     bool               // lookups by id find it
 }
 
-// The rule sets of NAT, in the order in which they are published.
+// The NAT rule sets, in the order in which they are published.
 var natSets = [2]kernel.RuleSet{kernel.RulesDNAT, kernel.RulesSNAT}
 
 // Adopt takes over the rules that an earlier run wrote.

@@ -12,9 +12,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Pass is the part of NAT in a pass over all connections: it ends connections that were translated
-// to an address that its device no longer has, determines which mappings and blocks are used, and
-// adds up the traffic of NATs.
+// Pass is NAT's part in a pass over all connections: it ends connections that were translated to an
+// address that its device no longer has, determines which mappings and blocks are used, and adds up
+// the traffic of NATs.
 type Pass struct {
 	table      *Table
 	outers     outerPorts
@@ -32,7 +32,7 @@ type Pass struct {
 // PassBegins implements [conn.Judge].
 func (n *Table) PassBegins(uint64) conn.Part { return n.NewPass() }
 
-// NewPass returns the part of NAT in a pass that begins now.
+// NewPass returns NAT's part in a pass that begins now.
 func (n *Table) NewPass() *Pass {
 	p := &Pass{
 		table: n, outers: make(outerPorts), last: n.last, began: n.Now(),
@@ -86,7 +86,8 @@ func (p *Pass) ended(m *kernel.CtMeta, comes, leaves datapath.Tuple, namespace u
 	return !p.local[kernel.LocalKey{Addr: kernel.AddrOf(outer), Netns: uint32(namespace)}]
 }
 
-// note records the outer ports at which replies on a connection arrive, or packets from any remote.
+// note records the outer ports at which replies on a connection, or packets from any remote,
+// arrive.
 func (p *Pass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, namespace uint8) {
 	answers := m.Flags&(kernel.CtReply|kernel.CtSNAT) == kernel.CtReply|kernel.CtSNAT
 	switch {

@@ -50,7 +50,7 @@ func (n *Table) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.A
 	return errors.Join(err, n.endUncovered(groups))
 }
 
-// exchange makes look-ups by id find the rules of the slots in force, and schedules the others for
+// exchange makes lookups by id find the rules of the slots in force, and schedules the others for
 // removal.
 func (n *Table) exchange(inForce func(slot uint32) bool) (err error) {
 	for slot, r := range n.rules {
@@ -160,7 +160,7 @@ func (n *Table) adoptPrefixes() error {
 	return pairs.Err()
 }
 
-// choose assigns to r a slot that no rule in force has, or its current slot if r has not changed.
+// choose assigns to r a slot that no rule in force uses, or its current slot if r has not changed.
 func (n *Table) choose(r *natRule) {
 	for variant := range uint32(Variants) {
 		if have := n.rules[r.slot|variant]; have != nil && have.same(r) {
@@ -222,7 +222,8 @@ func (n *Table) holds(r *natRule) (bool, error) {
 	return true, nil
 }
 
-// writeNew writes the rules that are not in force yet; if the tables are dirty, also the others.
+// writeNew writes the rules that are not in force yet. If the tables are dirty, it also writes the
+// others.
 func (n *Table) writeNew(wanted map[uint32]*natRule) error {
 	var written []natSlot
 	for slot, r := range wanted {
@@ -254,7 +255,7 @@ func (n *Table) write(r *natRule) error {
 	}
 	record := r.record
 	if !r.found {
-		record.Flags |= kernel.NATReplaced // look-ups by id must not find it before it is in force
+		record.Flags |= kernel.NATReplaced // lookups by id must not find it before it is in force
 	}
 	return kernel.TableError("rules", n.tables.NatRule.Put(r.slot, record))
 }

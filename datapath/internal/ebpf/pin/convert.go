@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// converter converts keys or values from one layout to another, field by name. New fields are zero;
-// removed fields are dropped.
+// converter converts keys or values from one layout to another, matching fields by name. New fields
+// are zero; removed fields are dropped.
 type converter struct {
 	size  int // of the result, in bytes
 	moves []move
@@ -25,7 +25,7 @@ type move struct {
 }
 
 // newConverter fails if the conversion would lose or corrupt information. No field of a key may be
-// removed, since two entries could become one.
+// removed, because two entries could become one.
 func newConverter(from, to fields, key bool) (*converter, error) {
 	c := &converter{size: to.size}
 	for i := range to.list {
@@ -95,7 +95,7 @@ func (c *converter) merge() {
 	c.moves = merged
 }
 
-// convert converts from into to, which has c.size bytes.
+// convert converts the bytes of from, and writes the result to the first c.size bytes of to.
 func (c *converter) convert(to, from []byte) error {
 	clear(to)
 	for i := range c.moves {

@@ -27,7 +27,7 @@ type member struct {
 	of   btf.Type
 }
 
-// structOf returns a struct with members one after the other.
+// structOf returns a struct whose members directly follow each other.
 func structOf(t testing.TB, members ...member) *btf.Struct {
 	t.Helper()
 	s := &btf.Struct{Name: "x"}

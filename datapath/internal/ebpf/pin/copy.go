@@ -94,7 +94,7 @@ func perCPUMap(m *ebpf.Map) bool {
 	return false
 }
 
-// fill copies the entries of from to m, which is not yet in use.
+// fill copies the entries of an earlier generation to m, which is not yet in use.
 func fill(m *ebpf.Map, from generation) (count int, err error) {
 	if perCPUMap(m) || m.Type() == ebpf.LPMTrie {
 		return oneByOne(m, from, ebpf.UpdateAny)
@@ -126,7 +126,7 @@ func fill(m *ebpf.Map, from generation) (count int, err error) {
 	return count, tooFull(err, m)
 }
 
-// shareMaps inserts the inner maps of from into m as well.
+// shareMaps also inserts into m the inner maps of an earlier outer map.
 func shareMaps(m, from *ebpf.Map) (count int, err error) {
 	for i := range min(m.MaxEntries(), from.MaxEntries()) {
 		var inner *ebpf.Map
@@ -172,7 +172,7 @@ const recencySlack = 15
 // ages lists the fields that hold the creation time of an entry, the most precise one first.
 var ages = []string{"meta.created_tick", "created_tick", "seen_tick", "used_tick"}
 
-// age returns a field of the values that holds the age of an entry, or nil.
+// age returns the field of a value that holds the age of its entry, or nil.
 func (g *generation) age() *field {
 	if s, err := shapeOfPinned(g.m); err == nil {
 		for _, name := range ages {
@@ -184,8 +184,8 @@ func (g *generation) age() *field {
 	return nil
 }
 
-// addMissing copies the entries of from that are not in m. If since is not 0, and entries have an
-// age, entries that were certainly created before since are skipped.
+// addMissing copies to m the entries of an earlier generation that m does not contain. If since is
+// not 0, and entries have an age, entries that were certainly created before that tick are skipped.
 func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err error) {
 	if perCPUMap(m) {
 		return oneByOne(m, from, ebpf.UpdateNoExist)

@@ -42,7 +42,7 @@ func (f *field) same(g *field) bool {
 		f.signed == g.signed && f.wire == g.wire && maps.Equal(f.enum, g.enum)
 }
 
-// same reports whether both have the same fields at the same offsets.
+// same reports whether a and b have the same fields at the same offsets.
 func (a fields) same(b fields) bool {
 	if a.size != b.size {
 		return false
@@ -179,7 +179,7 @@ func shapeOfPinned(m *ebpf.Map) (s shape, err error) {
 	return s, nil
 }
 
-// typeIDs reads the BTF type ids of key and value from the kernel, which the library does not
+// typeIDs reads from the kernel the BTF type ids of key and value, which the library does not
 // return.
 func typeIDs(m *ebpf.Map) (key, value btf.TypeID, err error) {
 	var info struct { // bpf_map_info, up to the fields that are needed

@@ -16,10 +16,10 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// A map is pinned under its name. While its entries move to a map of another layout or size, the
-// new map is pinned beside it, under the name and a generation number: earlier programs use the old
-// map, programs of this run the new one. Once all programs are this run's, the new map is renamed
-// to the plain name. An interrupted run leaves several maps; the next run, of any version,
+// A map is pinned under its name. While its entries move to a map of a different layout or size,
+// the new map is pinned beside it, under the name and a generation number: earlier programs use the
+// old map, programs of this run the new one. Once all programs are this run's, the new map is
+// renamed to the plain name. An interrupted run leaves several maps; the next run, of any version,
 // continues with the newest that it can use.
 const generationMark = "__"
 
@@ -31,7 +31,7 @@ type generation struct {
 	comparison
 }
 
-// generations are the generations of one name, the newest first.
+// generations are the generations of one name, newest first.
 type generations []generation
 
 func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error) {

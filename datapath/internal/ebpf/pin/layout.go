@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pin takes over the maps that an earlier run pinned. Maps of another layout or size are
-// replaced: their entries are converted field by field, by the names of the fields, while programs
-// of both runs may be in use. The layouts are read from BTF, so a newer and an older version can
-// each take over the other's maps.
+// Package pin takes over the maps that an earlier run pinned. Maps of a different layout or size
+// are replaced: their entries are converted field by field, by the names of the fields, while
+// programs of both runs may be in use. The layouts are read from BTF, so a newer and an older
+// version can each take over the other's maps.
 package pin
 
 import (
@@ -26,10 +26,10 @@ import (
 // changes: the layout of entries is described by the maps' BTF types, and entries are converted.
 const LayoutVersion = 1
 
-// DirPrefix is the prefix of the names of the layouts' folders in the folder of pins.
+// DirPrefix begins the name of each layout's directory, which is in the pin directory.
 const DirPrefix = "layout-"
 
-// Dir returns the folder of this version's layout.
+// Dir returns the directory of this version's layout.
 func Dir(pinDir string) string {
 	return filepath.Join(pinDir, fmt.Sprint(DirPrefix, LayoutVersion))
 }
@@ -40,7 +40,7 @@ func Attached(pinDir string) bool {
 	return err == nil && len(ports) > 0
 }
 
-// otherLayout describes pins of another layout version, if any: their programs would run beside
+// otherLayout describes pins of a different layout version, if any: their programs would run beside
 // this version's.
 func otherLayout(pinDir string) (string, error) {
 	folders, err := os.ReadDir(pinDir)
@@ -148,7 +148,7 @@ func sameFamily(a, b ebpf.MapType) bool {
 	return a == b || hash(a) && hash(b) || perCPU(a) && perCPU(b)
 }
 
-// Report reports what would be done with the pins in a folder.
+// Report reports what would be done with the pins in a directory.
 type Report struct{ datapath.PreflightPins }
 
 // Preflight reports what a version with the maps of specs would do with the pins in cfg.PinDir.

@@ -21,8 +21,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// reshape returns a type as it may be in another version: members in another order, with new
-// members between them, and 32-bit numbers in host byte order widened to 64 bits.
+// reshape returns a type as it might be in a different version: members in a different order, with
+// new members between them, and 32-bit numbers in host byte order widened to 64 bits.
 func reshape(t testing.TB, random *rand.Rand, of btf.Type, key bool) btf.Type {
 	t.Helper()
 	switch of := of.(type) {
@@ -59,7 +59,7 @@ func reshape(t testing.TB, random *rand.Rand, of btf.Type, key bool) btf.Type {
 	return of
 }
 
-// reshapeMap returns the specification of a map as it may be in another version.
+// reshapeMap returns the specification of a map as it might be in a different version.
 func reshapeMap(t testing.TB, random *rand.Rand, spec *ebpf.MapSpec) *ebpf.MapSpec {
 	t.Helper()
 	s := spec.Copy()
@@ -105,8 +105,8 @@ func fillFields(random *rand.Rand, a, b fields) (inA, inB []byte) {
 	return inA, inB
 }
 
-// TestEveryMapIsConverted: each map of this version is converted from and to another layout, with
-// fields matched by name.
+// TestEveryMapIsConverted: each map of this version is converted to and from a different layout,
+// with fields matched by name.
 func TestEveryMapIsConverted(t *testing.T) {
 	testnet.RequireRoot(t)
 	spec, err := kernel.LoadKernel()
@@ -144,7 +144,7 @@ func TestLargeEntriesAreCopied(t *testing.T) {
 	}
 }
 
-// entryPair is an entry of a map in two layouts; the values are by CPU if the map is per-CPU.
+// entryPair is an entry of a map in two layouts; with one value for each CPU if the map is per-CPU.
 type entryPair struct {
 	oldKey, newKey []byte
 	old, new       [][]byte

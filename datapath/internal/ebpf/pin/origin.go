@@ -20,7 +20,7 @@ const OriginName = "ll_origin"
 // Origin identifies the version of loxilight that pinned the maps beside it.
 type Origin struct {
 	Version string
-	Sum     uint64 // checksum of the layouts of all maps; 0: a change of layouts is unfinished
+	Sum     uint64 // checksum of the layouts of all maps; 0: a layout change is unfinished
 }
 
 const (
@@ -54,7 +54,7 @@ func WriteOrigin(dir string, o Origin) error {
 	m, err := OpenOrigin(dir)
 	if err != nil || m.ValueSize() != originSize {
 		if err == nil {
-			m.Close() // written by a version with another format
+			m.Close() // written by a version with a different format
 		}
 		if m, err = ebpf.NewMap(&ebpf.MapSpec{Name: OriginName, Type: ebpf.Array, KeySize: 4, ValueSize: originSize, MaxEntries: 1}); err != nil {
 			return fmt.Errorf("map %s: %w", OriginName, err)

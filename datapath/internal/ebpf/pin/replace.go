@@ -17,8 +17,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// replacement is a map that replaces others: the entries of sources, the newest first, are copied
-// to target.
+// replacement is a map that replaces others: the entries of sources, newest first, are copied to
+// target.
 type replacement struct {
 	name    string
 	class   mapClass
@@ -31,8 +31,8 @@ type replacement struct {
 
 // Replacements are the maps of a run, and the work that remains at its start: replacing maps of an
 // earlier run. The order of calls is Copy, PinNew, CatchUp as often as needed while programs are
-// replaced, Finish, Close. Half-open connections are copied first, since a packet may need them at
-// once.
+// replaced, Finish, Close. Half-open connections are copied first, because a packet may need them
+// at once.
 type Replacements struct {
 	Maps      map[string]*ebpf.Map // of this run, by name
 	KeptSizes []string             // messages: tables that keep a size other than the configured one

@@ -61,7 +61,7 @@ func (a *asker) ok(err error) {
 	}
 }
 
-// devices adds devices by name; their indexes are their positions, from 1 on.
+// devices adds devices by name; their indexes are their positions, starting at 1.
 func (a *asker) devices(names []string) map[string]uint32 {
 	a.t.Helper()
 	indexes := make(map[string]uint32)

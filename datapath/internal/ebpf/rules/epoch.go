@@ -20,7 +20,7 @@ type Epoch struct {
 // NewEpoch returns the epoch in the tables.
 func NewEpoch(t *kernel.Tables) *Epoch { return &Epoch{table: &t.Epoch} }
 
-// Raise makes all existing connections be evaluated again.
+// Raise causes all existing connections to be evaluated again.
 func (e *Epoch) Raise() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

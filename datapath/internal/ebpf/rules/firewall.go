@@ -59,7 +59,7 @@ type ruleInForce struct {
 	log    bool
 }
 
-// Rule returns the rule with an id, and whether packets that match it are logged. A rule of an
+// Rule returns the rule with an id, and whether packets that match it are logged. A rule from an
 // earlier run has only its name until the rule set is written again.
 func (f *Firewall) Rule(id uint32) (name datapath.RuleName, action datapath.FirewallAction, logged bool) {
 	f.asked.RLock()
@@ -202,7 +202,7 @@ func (f *Firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 		}
 		var k kernel.RuleName
 		copy(k.Name[:], name)
-		// First: the counters are found by the name.
+		// The name first: the counters are found by the name.
 		if err := f.tables.RuleName.Put(id, k); err != nil {
 			return fmt.Errorf("name of rule %s: %w", name, err)
 		}
@@ -214,8 +214,8 @@ func (f *Firewall) enter(rules map[datapath.RuleName]datapath.FirewallRule) erro
 	return nil
 }
 
-// publish makes a compiled rule set take effect, then makes connections that an earlier one allowed
-// be evaluated again.
+// publish makes a compiled rule set take effect, then causes connections that an earlier rule set
+// allowed to be evaluated again.
 func (f *Firewall) publish(image *classify.Image) error {
 	changed, err := f.images.Publish(kernel.RulesFirewall, image)
 	if changed {
@@ -319,7 +319,7 @@ func devicesOf(set *datapath.FirewallSet) map[string]bool {
 	return named
 }
 
-// DevicesChanged makes connections be evaluated again if a device that a rule names has a new
+// DevicesChanged causes connections to be evaluated again if a device that a rule names has a new
 // ifindex or is gone. The rules themselves contain names of devices, so they need no change.
 func (f *Firewall) DevicesChanged(names []string) error {
 	f.mu.Lock()

@@ -33,7 +33,7 @@ func (m *fakeRuleImages) Publish(_ kernel.RuleSet, image *classify.Image) (chang
 	}
 	if same := (m.image == nil) == (image == nil) && (image == nil || slices.Equal(m.image.Bytes(), image.Bytes())); !same {
 		m.image, m.pending = image, true
-		m.site.unseen = true // connections that the old rules allowed are not evaluated again yet
+		m.site.unseen = true // connections that the old rules allowed await another evaluation
 		m.site.counts()
 	}
 	m.own = m.image
@@ -56,7 +56,7 @@ func (m *fakeRuleImages) Verify(kernel.RuleSet) (bool, error) {
 	return m.image != nil && m.image == m.own, nil
 }
 
-// firewallSite has a firewall with tables in memory, whose changes fail at random.
+// firewallSite has a firewall with in-memory tables, changes to which fail at random.
 type firewallSite struct {
 	*Firewall
 	testtables.Failing
@@ -69,7 +69,7 @@ type firewallSite struct {
 	hits    map[datapath.RuleName]uint64 // minimum count of each rule since it was created
 }
 
-// counts requires each rule in force to have a name and counters.
+// counts checks that each rule in force has a name and counters.
 func (s *firewallSite) counts() {
 	if s.images.image == nil || s.broken != "" {
 		return
@@ -101,7 +101,7 @@ func newFirewallSite(t *testing.T, seed uint64) *firewallSite {
 	return s
 }
 
-// restart replaces the firewall by a new one, which adopts the tables as a new run does.
+// restart replaces the firewall with a new one, which adopts the tables as a new run does.
 func (s *firewallSite) restart() {
 	s.t.Helper()
 	rate := s.Rate

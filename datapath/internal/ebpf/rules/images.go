@@ -16,8 +16,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// imageSizes lists the maps of compiled rule sets, the smallest first, with the size of their
-// entries. rules.image is an index into this list, counted from 1.
+// imageSizes lists the maps of compiled rule sets, smallest first, with the size of their entries.
+// rules.image is an index into this list, counted from 1.
 var imageSizes = []struct {
 	name string
 	size int
@@ -69,7 +69,7 @@ func (m *Images) Publish(set kernel.RuleSet, image *classify.Image) (changed boo
 }
 
 // PublishAll makes the images of several sets take effect, one after the other. If there is no
-// memory for one of them, none does.
+// memory for one of them, none of them takes effect.
 func (m *Images) PublishAll(sets []kernel.RuleSet, images []*classify.Image) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
