@@ -30,7 +30,7 @@ func Files(dir string) ([]string, error) {
 			return nil, err
 		}
 		if !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s: is not a regular file: move it out of the folder", path)
+			return nil, fmt.Errorf("%s: is not a regular file: move it out of the directory", path)
 		}
 		files = append(files, path)
 	}

@@ -117,18 +117,18 @@ var changes = []change{
 
 // elsewhere are the rows that other tests change, or that are about files.
 var elsewhere = map[string]string{
-	"folder `pinDir/layout-N`": "tests/e2e: TestPinsRestored",
-	"BPF file system":          "tests/e2e: TestPinsRestored",
+	"directory `pinDir/layout-N`":                           "tests/e2e: TestPinsRestored",
+	"BPF file system":                                       "tests/e2e: TestPinsRestored",
 	"the program of the egress hook on the host's loopback": "tests/e2e: TestDetachedLinks",
-	"a link in XDP":                           "tests/e2e: TestXDPStrangers",
-	"another of each on a hook":               "exists during a start only",
-	"`clsact` qdisc":                          "deleted above: it is not ours then",
-	"network namespace `switch.namespace`":    "tests/e2e: TestSwitch",
-	"a veth pair for each interface of a pod": "tests/cni: pods",
-	"static, sticky FDB entries":              "tests/security: TestS5FDB",
-	"folders `stateDir/pods`":                 "files",
-	"file `stateDir/addresses`":               "files",
-	"file `stateDir/network.journal`":         "files",
+	"a link in XDP":                                         "tests/e2e: TestXDPStrangers",
+	"another of each on a hook":                             "exists during a start only",
+	"`clsact` qdisc":                                        "deleted above: it is not ours then",
+	"network namespace `switch.namespace`":                  "tests/e2e: TestSwitch",
+	"a veth pair for each interface of a pod":               "tests/cni: pods",
+	"static, sticky FDB entries":                            "tests/security: TestS5FDB",
+	"directories `stateDir/pods`":                           "files",
+	"file `stateDir/addresses`":                             "files",
+	"file `stateDir/network.journal`":                       "files",
 }
 
 // TestOwned changes and deletes each object of ownership.md in turn, under traffic between pods, to

@@ -34,7 +34,7 @@ const network = `
 `
 
 func main() {
-	bin := flag.String("bin", "bin", "folder of loxilightd and llcli")
+	bin := flag.String("bin", "bin", "directory of loxilightd and llcli")
 	flag.Parse()
 	// SIGPIPE, too: if the reader of the output ends, the network must still be removed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)

@@ -226,7 +226,7 @@ func (b *writer) fileParts() []part {
 	for _, path := range files {
 		parts = append(parts, part{name: "config/conf.d/" + filepath.Base(path), what: path, get: readFile(path)})
 	}
-	return append(parts, part{name: "files.txt", what: "files and folders of ours, with mode and owner", get: b.listing})
+	return append(parts, part{name: "files.txt", what: "files and directories of ours, with mode and owner", get: b.listing})
 }
 
 func readFile(path string) func(context.Context) ([]byte, error) {

@@ -30,7 +30,7 @@ func applyCommand(a *command.App) *cobra.Command {
 		Long: `Create or change the objects of the files, all of them in one transaction. Other objects
 stay as they are.
 
-FILE is YAML (several documents with --- between them) or JSON, a folder of such
+FILE is YAML (several documents with --- between them) or JSON, a directory of such
 files, or - for the standard input.`,
 		Example: "  llcli apply -f web.yaml --wait 10s\n  llcli apply -f services/ --dry-run\n  generate | llcli apply -f -",
 		Args:    moreFiles(&files),
@@ -49,7 +49,7 @@ files, or - for the standard input.`,
 }
 
 func bindFiles(cmd *cobra.Command, files *[]string) {
-	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a folder, or - for the standard input; may be repeated")
+	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a directory, or - for the standard input; may be repeated")
 	command.Must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 }
 

@@ -88,5 +88,5 @@ func refuseFile(o *api.Object) error {
 	if o.Owner != api.OwnerFile {
 		return nil
 	}
-	return fmt.Errorf("%s/%s is defined in a file of the daemon's object folder; edit that file, then run llcli reload", o.Kind, o.Name)
+	return fmt.Errorf("%s/%s is defined in a file of the daemon's object directory; edit that file, then run llcli reload", o.Kind, o.Name)
 }

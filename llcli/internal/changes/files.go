@@ -121,7 +121,7 @@ func reloadCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
 		Short: "Make the daemon read its object files again",
-		Long: `Have the daemon read the files of its object folder (/etc/loxilight/conf.d) again.
+		Long: `Have the daemon read the files of its object directory (/etc/loxilight/conf.d) again.
 What owner file holds becomes exactly what they say, or nothing changes and the
 error names file and line.`,
 		Args: command.NoWords("the daemon knows its files"),

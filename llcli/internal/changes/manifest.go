@@ -70,7 +70,7 @@ func expand(name string) ([]string, error) {
 	}
 	files, err := document.Files(name)
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("%s: no %s file in this folder", name, strings.Join(document.Extensions, ", "))
+		err = fmt.Errorf("%s: no %s file in this directory", name, strings.Join(document.Extensions, ", "))
 	}
 	return files, err
 }

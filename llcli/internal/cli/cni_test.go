@@ -128,7 +128,7 @@ func TestCNIInstallMakesNoTypingError(t *testing.T) {
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 		code, out, errs := s.run(ctx, append([]string{"cni"}, args...)...)
 		stop()
-		if code != ExitUsage || out != "" || !strings.Contains(errs, "folder "+filepath.Dir(filepath.Clean(args[len(args)-1]))+" does not exist") {
+		if code != ExitUsage || out != "" || !strings.Contains(errs, "directory "+filepath.Dir(filepath.Clean(args[len(args)-1]))+" does not exist") {
 			t.Errorf("%q: exit code %d: %s%s", args, code, out, errs)
 		}
 	}

@@ -21,8 +21,8 @@ import (
 func manCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
-		Short: "Write the manual pages into a folder",
-		Long: `Write the manual pages of llcli and of all of its commands into a folder, which is
+		Short: "Write the manual pages into a directory",
+		Long: `Write the manual pages of llcli and of all of its commands into a directory, which is
 made if need be. Their date is that of SOURCE_DATE_EPOCH, where that is set.`,
 		Example: "  llcli man /usr/local/share/man/man1",
 		Args:    command.OneName("man", "DIR"),

@@ -28,7 +28,7 @@ const usualConfDir = "/etc/cni/net.d"
 type cniOptions struct{ dir, network, file string }
 
 func (o *cniOptions) bind(a *command.App, cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.dir, "dir", usualConfDir, "the `FOLDER` that the runtime reads configurations from")
+	cmd.Flags().StringVar(&o.dir, "dir", usualConfDir, "the `DIRECTORY` that the runtime reads configurations from")
 	cmd.Flags().StringVar(&o.network, "network", "default", "the PodNetwork `NAME` that pods are in")
 	command.Must(cmd.MarkFlagDirname("dir"))
 	command.Must(cmd.RegisterFlagCompletionFunc("network", kinds.CompleteNames(a, api.KindPodNetwork)))
@@ -44,7 +44,7 @@ func mayMake(flag, folder, usual string) error {
 	info, err := os.Stat(parent)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir():
-		return command.Usagef("--%s %s: folder %s does not exist: check the spelling, or create it first", flag, folder, parent)
+		return command.Usagef("--%s %s: directory %s does not exist: check the spelling, or create it first", flag, folder, parent)
 	default:
 		return err
 	}
@@ -196,7 +196,7 @@ func cniUninstall(a *command.App) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove the configuration for container runtimes",
 		Long: `Remove the configuration 10-loxilight.conflist, and with --plugin-dir also the program
-loxilight-cni in that folder. Pods that are attached stay so; runtimes can then
+loxilight-cni in that directory. Pods that are attached stay so; runtimes can then
 neither attach others nor, most of them, remove those: move the pods away first.`,
 		Args: command.NoWords("uninstall takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
@@ -214,7 +214,7 @@ neither attach others nor, most of them, remove those: move the pods away first.
 		}),
 	}
 	o.bind(a, cmd)
-	cmd.Flags().StringVar(&plugins, "plugin-dir", "", "also remove the plugin, from this `FOLDER`")
+	cmd.Flags().StringVar(&plugins, "plugin-dir", "", "also remove the plugin, from this `DIRECTORY`")
 	command.Must(cmd.MarkFlagDirname("plugin-dir"))
 	return cmd
 }

@@ -19,8 +19,8 @@ func cniInstallPlugin(a *command.App) *cobra.Command {
 	var from, to string
 	cmd := &cobra.Command{
 		Use:   "install-plugin",
-		Short: "Put the plugin into the folder where container runtimes look for it",
-		Long: `Put the program loxilight-cni into the folder where container runtimes look for
+		Short: "Put the plugin into the directory where container runtimes look for it",
+		Long: `Put the program loxilight-cni into the directory where container runtimes look for
 plugins, by one rename: one that runs there goes on. For the container that prepares
 a node of Kubernetes; the Debian package has it in its place already.`,
 		Args: command.NoWords("install-plugin takes flags only"),
@@ -41,7 +41,7 @@ a node of Kubernetes; the Debian package has it in its place already.`,
 		}),
 	}
 	cmd.Flags().StringVar(&from, "from", filepath.Join(pluginDirs[1], pluginName), "the plugin, a `FILE`")
-	cmd.Flags().StringVar(&to, "to", pluginDirs[0], "the `FOLDER` that the runtime has plugins in")
+	cmd.Flags().StringVar(&to, "to", pluginDirs[0], "the `DIRECTORY` that the runtime has plugins in")
 	command.Must(cmd.MarkFlagFilename("from"))
 	command.Must(cmd.MarkFlagDirname("to"))
 	return cmd

@@ -20,11 +20,11 @@ func cniPrepare(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Let a user that is not root keep the configuration for container runtimes",
-		Long: `Make the folder for configurations of container runtimes writable for the group of
+		Long: `Make the directory for configurations of container runtimes writable for the group of
 a user, with the sticky bit: the user can make files there, and neither change nor
 remove those of others. A configuration 10-loxilight.conflist that exists becomes the
 user's. For the container that prepares a node of Kubernetes, where llcli cni keep runs
-without root. It needs root, or the capability CAP_CHOWN and the folder.`,
+without root. It needs root, or the capability CAP_CHOWN and the directory.`,
 		Args: command.NoWords("prepare takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
 			if user == 0 {
@@ -36,7 +36,7 @@ without root. It needs root, or the capability CAP_CHOWN and the folder.`,
 			return prepareConfDir(dir, int(user))
 		}),
 	}
-	cmd.Flags().StringVar(&dir, "dir", usualConfDir, "the `FOLDER` that the runtime reads configurations from")
+	cmd.Flags().StringVar(&dir, "dir", usualConfDir, "the `DIRECTORY` that the runtime reads configurations from")
 	cmd.Flags().Uint32Var(&user, "user", 0, "the `NUMBER` of the user and of its group")
 	command.Must(cmd.MarkFlagDirname("dir"))
 	command.Must(cmd.MarkFlagRequired("user"))

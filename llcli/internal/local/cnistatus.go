@@ -90,7 +90,7 @@ about that PodNetwork. With --daemon nothing else counts, as for probes of the d
 	})
 	s.bind(a, cmd)
 	cmd.Flags().BoolVar(&s.alone, "daemon", false, "only say whether the daemon can attach pods")
-	cmd.Flags().StringSliceVar(&s.plugins, "plugin-dir", pluginDirs, "the `FOLDER` that the runtime has plugins in; may be repeated")
+	cmd.Flags().StringSliceVar(&s.plugins, "plugin-dir", pluginDirs, "the `DIRECTORY` that the runtime has plugins in; may be repeated")
 	command.Must(cmd.MarkFlagDirname("plugin-dir"))
 	return cmd
 }

@@ -26,7 +26,7 @@ import (
 type localOptions struct{ config string }
 
 func (o *localOptions) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: the file of the running daemon, or of --instance or --socket in /etc/loxilight; required if none runs and the socket is not in a folder /run/loxilight…)")
+	cmd.Flags().StringVar(&o.config, "config", "", "the daemon's configuration `FILE` (default: the file of the running daemon, or of --instance or --socket in /etc/loxilight; required if none runs and the socket is not in a directory /run/loxilight…)")
 	command.Must(cmd.MarkFlagFilename("config", "yaml"))
 }
 

@@ -138,7 +138,7 @@ func parseInstance(s string) (string, error) {
 // the same directory have the same name for it.
 func parseDir(s string) (string, error) {
 	if !filepath.IsAbs(s) || filepath.Clean(s) == "/" || strings.ContainsFunc(s, unicode.IsControl) {
-		return "", fmt.Errorf("%q is not a valid folder: want an absolute path", s)
+		return "", fmt.Errorf("%q is not a valid directory: want an absolute path", s)
 	}
 	return filepath.Clean(s), nil
 }

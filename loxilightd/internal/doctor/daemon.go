@@ -207,7 +207,7 @@ func (x *examiner) checkRunning() {
 	if s.Instance != x.Config.Instance {
 		x.find("error", "daemon.instance", x.socket(), words{
 			what: fmt.Sprintf("is answered by the instance %q, but the configuration names %q", s.Instance, x.Config.Instance),
-			why:  "two instances use one folder, or the daemon was not restarted since the configuration was changed",
+			why:  "two instances use one directory, or the daemon was not restarted since the configuration was changed",
 			do:   "restart the daemon, or give each instance a runDir of its own",
 		}, nil)
 	}

@@ -42,7 +42,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 	}
 	switch err := os.Remove(cfg.PinDir); {
 	case errors.Is(err, unix.ENOTEMPTY):
-		log.Warn("the folder of the pins stays: it contains pins of other programs", "dir", cfg.PinDir)
+		log.Warn("the directory of the pins stays: it contains pins of other programs", "dir", cfg.PinDir)
 	case errors.Is(err, unix.EBUSY): // a BPF file system is mounted on this folder
 	case err != nil:
 		return err
