@@ -3,11 +3,13 @@
 package overlay
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -35,14 +37,15 @@ func (o *Overlay) adopt() error {
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("tunnels: %w", err)
 	}
-	var key kernel.TunnelKey
-	var value kernel.Tunnel
-	for it := o.tables.Tunnel.Iterate(); it.Next(&key, &value); {
-		if t := byID[value.Id]; t != nil {
+	err := adoptEntries(&o.tables.Tunnel, func(key kernel.TunnelKey, value kernel.Tunnel) bool {
+		t := byID[value.Id]
+		if t != nil {
 			t.keys[key] = true
-		} else if err := o.tables.Tunnel.Delete(key); err != nil {
-			return fmt.Errorf("tunnels: %w", err)
 		}
+		return t != nil
+	})
+	if err != nil {
+		return fmt.Errorf("tunnels: %w", err)
 	}
 	if _, err := o.tables.TunnelGate.Find(uint32(0), &o.gate); err != nil {
 		return fmt.Errorf("tunnels: %w", err)
@@ -79,28 +82,46 @@ func (o *Overlay) adoptPeers() error {
 	if err := it.Err(); err != nil {
 		return fmt.Errorf("peers: %w", err)
 	}
-	var id kernel.PeerKey
-	for it := o.tables.PeerId.Iterate(); it.Next(&id, &index); {
-		if p := byIndex[index]; p != nil {
+	err := adoptEntries(&o.tables.PeerId, func(id kernel.PeerKey, index uint32) bool {
+		p := byIndex[index]
+		if p != nil {
 			p.ids[id] = true
-		} else if err := o.tables.PeerId.Delete(id); err != nil {
-			return fmt.Errorf("peers: %w", err)
+		}
+		return p != nil
+	})
+	err = errors.Join(err, adoptEntries(&o.tables.PeerPrefix, func(prefix kernel.PeerPrefixKey, index uint32) bool {
+		p := byIndex[index&peerIndexMask]
+		if p == nil {
+			return false
+		}
+		if p.prefixes[prefix.Prefix()] = true; index&peerIndexMask == p.owner&peerIndexMask {
+			p.owner = index // with flags
+		}
+		return true
+	}))
+	if err != nil {
+		return fmt.Errorf("peers: %w", err)
+	}
+	return nil
+}
+
+// adoptEntries reads a whole table, and then deletes the entries that owned does not claim.
+func adoptEntries[K comparable, V any](table *bpfmap.Map[K, V], owned func(K, V) bool) error {
+	var key K
+	var value V
+	var stray []K
+	it := table.Iterate()
+	for it.Next(&key, &value) {
+		if !owned(key, value) {
+			stray = append(stray, key)
 		}
 	}
-	var prefix kernel.PeerPrefixKey
-	var stray []kernel.PeerPrefixKey
-	for it := o.tables.PeerPrefix.Iterate(); it.Next(&prefix, &index); {
-		if p := byIndex[index&peerIndexMask]; p != nil {
-			if p.prefixes[prefix.Prefix()] = true; index&peerIndexMask == p.owner&peerIndexMask {
-				p.owner = index // with flags
-			}
-		} else {
-			stray = append(stray, prefix)
-		}
+	if err := it.Err(); err != nil {
+		return err
 	}
-	for _, prefix := range stray {
-		if err := o.tables.PeerPrefix.Delete(prefix); err != nil {
-			return fmt.Errorf("peers: %w", err)
+	for _, key := range stray {
+		if err := table.Delete(key); err != nil {
+			return err
 		}
 	}
 	return nil
