@@ -73,7 +73,7 @@ func (r *recorder) Ends(e Entry) bool {
 // second is a judge that ends nothing.
 type second struct{ *site }
 
-func (j second) PassBegins(uint64) Part { return secondPart{j.site} }
+func (j second) PassBegins(uint64) Part { return secondPart(j) }
 
 type secondPart struct{ *site }
 
