@@ -138,7 +138,7 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 // Change calls a method that changes something. The request is sent at most once; if the answer
 // does not arrive, the error is [ErrOutcomeUnknown] with the request id, with which the change can
 // be requested again without being made twice. wait is how long the daemon may delay its answer.
-// Parameters of apply, replace and delete get a request id if they have none. If the parameters are
+// Parameters of apply, replace and delete get a request id unless they have one. If the parameters are
 // larger than a request, their objects are sent in several requests that take effect together; a
 // single object that is larger than a request is rejected with an [*api.Error].
 func (c *Client) Change(ctx context.Context, method, requestID string, wait time.Duration, params, result any) error {

@@ -23,7 +23,7 @@ type plan struct {
 }
 
 // newPlan encodes a change. The parameters of apply, replace, delete and rollback get a request id
-// if they have none, and are split if necessary.
+// unless they have one, and are split if necessary.
 func newPlan(method, requestID string, params any) (*plan, error) {
 	switch p := params.(type) {
 	case *api.ApplyParams:

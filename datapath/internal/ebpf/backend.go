@@ -191,8 +191,8 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 func (d *DataPlane) sweepOptions() conn.Options {
 	return conn.Options{
 		Tables: d.tables, Maps: d.maps, Shares: d.shared.value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
-		// Services are asked first, since most connections that end are to dead backends; NAT last,
-		// since it takes the ports of connections that nobody has ended for used.
+		// Services are asked first, since most connections that end lead to dead backends. NAT is
+		// asked last: it counts the ports of all connections that no judge has ended as used.
 		Judges:    []conn.Judge{d.services, &d.guards.departed, nexthopJudge{d}, d.nats},
 		IdleTimes: d.services.IdleTimes, Paths: d.paths, ServiceName: d.services.Name, NATName: d.nats.Name,
 	}

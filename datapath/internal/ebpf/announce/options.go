@@ -19,7 +19,7 @@ type Options struct {
 }
 
 // Netns is a network namespace in use. Two values are equal if, and only if, they are the same
-// netns: one that was deleted and created again is another.
+// netns. A netns that was deleted and created again is a different netns.
 type Netns interface {
 	// ID returns the id of the netns in the keys of maps.
 	ID() uint8

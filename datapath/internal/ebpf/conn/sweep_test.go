@@ -160,7 +160,7 @@ type want struct {
 	arrives []datapath.Tuple // of the entries: the client's first; one of them may be missing
 	backend uint32
 	idle    []bool // by entry
-	reply   bool   // the only entry is that of the replies
+	reply   bool   // the connection has an entry only for the replies
 }
 
 func (w *want) ends(dead map[uint32]bool) bool {

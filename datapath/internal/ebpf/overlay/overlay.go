@@ -205,7 +205,7 @@ func (o *Overlay) counters(indexes ...uint32) (c datapath.PeerCounters) {
 // Name identifies a peer and its tunnel.
 type Name struct {
 	Peer   datapath.PeerName
-	Tunnel datapath.TunnelName // empty: the peer has none
+	Tunnel datapath.TunnelName // empty: the peer has no tunnel
 }
 
 // Names returns the names of peers by their index in the maps.
