@@ -64,9 +64,9 @@ func TestEndpointIsNoGateway(t *testing.T) {
 	}}
 	commit(t, s, &Transaction{Put: []*Object{lan, pods, endpoint("a", "hs1", 1, "10.1.0.3")}})
 	for _, addr := range []string{"10.1.0.1", "10.1.0.2", "2001:db8::1", "2001:db8::2"} {
-		wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.1.0.4", addr)}}, Conflict, "Endpoint/b", "spec.addresses[1]", "by PodNetwork/pods")
+		wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.1.0.4", addr)}}, Conflict, "Endpoint/b", "spec.addresses[1]", "is an address of the switch or the node (PodNetwork/pods)")
 	}
-	wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.9.0.9")}}, Conflict, "Endpoint/b", "spec.addresses[0]", "by Bridge/lan")
+	wantRefusal(t, s, &Transaction{Put: []*Object{endpoint("b", "hs2", 2, "10.9.0.9")}}, Conflict, "Endpoint/b", "spec.addresses[0]", "10.9.0.9 is an address of the switch or the node (Bridge/lan)")
 	moved := *lan
 	moved.Spec, moved.Value = "moved", &Bridge{Bridge: datapath.Bridge{Device: "br0", Addresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.3/24")}}}
 	wantRefusal(t, s, &Transaction{Put: []*Object{&moved}}, Conflict, "Bridge/lan", "spec.addresses[0]", "10.1.0.3 is an address of Endpoint/a and cannot become an address of the switch or the node")
