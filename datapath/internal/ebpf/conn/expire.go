@@ -154,7 +154,7 @@ func (t *entries[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 	both := result == kernel.ExpirerExpireResultEXPIRE_BOTH
 	seen := &entry[K, V, KP, VP]{&x.key, &x.value}         // x is not used any more
 	if both || seen.v.Common().Flags&kernel.CtReply == 0 { // the client's entry was seen
-		p.s.shares.add(t.kind(), seen.client(), -1)
+		p.s.shares.remove(t.kind(), seen.client())
 	}
 	m, twin := kernel.CtMeta(e.Meta), kernel.CtMeta(e.Twin)
 	m.State, twin.State = uint8(e.State), uint8(e.State)

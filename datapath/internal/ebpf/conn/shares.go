@@ -3,6 +3,7 @@
 package conn
 
 import (
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
@@ -13,15 +14,36 @@ import (
 // shares counts the connections of each source: see ct_share.h and ct_open_share.h. The programs
 // raise the counts when connections are opened or established; each pass of the sweeper corrects
 // them to the actual numbers. It is not safe for concurrent use.
+//
+// A pass over millions of entries takes seconds, and the programs count meanwhile. A connection that
+// begins when a pass has read a fraction f of its table is read by the pass with probability 1-f, as
+// the tables are read in the order of hashes. So the pass adds the fraction f of each change to what
+// it has read.
 type shares struct {
-	kernel       *kernel.Shares // also written by the programs
-	before, seen [2]shareCounts
+	kernel *kernel.Shares // also written by the programs
+	last   [2]shareCounts // the programs' counts at the last call of changed
+	seen   [2]shareCounts // connections that the pass has read, without those that it has deleted
+	tables [2][2]readPart // by kind and family
+	both   [2]readPart    // of the tables of both families, by kind
+	missed [2]struct {    // sums of changes during the pass, each multiplied by f
+		total [2]float64
+		count [sources]float64
+	}
 }
 
-// shareCounts are the counts for one kind of table: before a pass, or as counted by the pass.
+// readPart is the part of a table that a pass has read.
+type readPart struct {
+	connections int     // since the last call of changed
+	fraction    float64 // read before; never 0, so that an empty table counts as read
+}
+
+// sources is the number of counts, at which sources are counted by hash.
+const sources = len(kernel.Shares{}.Count)
+
+// shareCounts are counts for one kind of table.
 type shareCounts struct {
 	total [2]uint32 // by family
-	count [len(kernel.Shares{}.Count)]uint32
+	count [sources]uint32
 }
 
 // The kinds of tables.
@@ -31,7 +53,7 @@ const (
 )
 
 // of returns the counts in the programs' memory for a kind of table.
-func (s *shares) of(kind int) (total *[2]uint32, count *[len(kernel.Shares{}.Count)]uint32) {
+func (s *shares) of(kind int) (total *[2]uint32, count *[sources]uint32) {
 	if kind == shareHalfOpen {
 		return &s.kernel.HalfTotal, &s.kernel.HalfCount
 	}
@@ -61,50 +83,92 @@ func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
 	return crowds, min(kernel.CrowdSlots, max(1, each/crowds))
 }
 
-// passBegins saves the counts before a pass.
+// passBegins prepares the counts for a pass.
 func (s *shares) passBegins() {
-	for kind := range s.before {
-		before := &s.before[kind]
-		total, count := s.of(kind)
-		for i := range total {
-			before.total[i] = atomic.LoadUint32(&total[i])
-		}
-		for i := range count {
-			before.count[i] = atomic.LoadUint32(&count[i])
-		}
+	const nothing = 1e-9
+	s.changed() // sets last
+	for kind := range s.seen {
 		s.seen[kind] = shareCounts{}
+		s.tables[kind] = [2]readPart{{fraction: nothing}, {fraction: nothing}}
+		s.both[kind] = readPart{fraction: nothing}
+		clear(s.missed[kind].total[:])
+		clear(s.missed[kind].count[:])
 	}
 }
 
-// add adds n connections of a client to the counts; n is negative for connections that the pass has
-// deleted.
-func (s *shares) add(kind int, client netip.Addr, n int32) {
-	family := 0
+// add counts a connection of a client that the pass has read.
+func (s *shares) add(kind int, client netip.Addr) {
+	s.seen[kind].total[familyOf(client)]++
+	s.seen[kind].count[ShareIndex(s.kernel, client)]++
+	s.tables[kind][familyOf(client)].connections++
+	s.both[kind].connections++
+}
+
+// remove takes a connection off the counts: the pass has read it and then deleted it.
+func (s *shares) remove(kind int, client netip.Addr) {
+	s.seen[kind].total[familyOf(client)]--
+	s.seen[kind].count[ShareIndex(s.kernel, client)]--
+}
+
+func familyOf(client netip.Addr) int {
 	if client.Is6() {
-		family = 1
+		return 1
 	}
-	s.seen[kind].total[family] += uint32(n)
-	s.seen[kind].count[ShareIndex(s.kernel, client)] += uint32(n)
+	return 0
 }
 
-// passEnded corrects the counts to the numbers that the pass has seen. A connection that was
-// created during the pass and seen by it is counted twice until the next pass.
+// changed reads the changes that the programs have made since its last call. The sweeper calls it
+// before and after each step of a pass: little is read between two calls.
+func (s *shares) changed() {
+	for kind := range s.last {
+		last, missed := &s.last[kind], &s.missed[kind]
+		total, count := s.of(kind)
+		var all uint32
+		for i := range total {
+			now := atomic.LoadUint32(&total[i])
+			missed.total[i] += float64(int32(now-last.total[i])) * s.tables[kind][i].read(now)
+			last.total[i] = now
+			all += now
+		}
+		fraction := s.both[kind].read(all)
+		for i := range count {
+			if now := atomic.LoadUint32(&count[i]); now != last.count[i] {
+				missed.count[i] += float64(int32(now-last.count[i])) * fraction
+				last.count[i] = now
+			}
+		}
+	}
+}
+
+// read returns the fraction of a table that the pass has read. The table has size connections now.
+func (r *readPart) read(size uint32) float64 {
+	r.fraction += float64(r.connections) / float64(max(1, int(size), r.connections))
+	r.connections = 0
+	return r.fraction
+}
+
+// passEnded corrects the counts to the numbers that the pass has read, and the changes that it has
+// missed.
 func (s *shares) passEnded() {
-	for kind := range s.before {
-		before, seen := &s.before[kind], &s.seen[kind]
+	s.changed()
+	for kind := range s.seen {
+		last, seen, missed := &s.last[kind], &s.seen[kind], &s.missed[kind]
 		total, count := s.of(kind)
 		for i, n := range seen.total {
-			if n != before.total[i] {
-				atomic.AddUint32(&total[i], n-before.total[i])
-			}
+			correct(&total[i], last.total[i], n, missed.total[i]/s.tables[kind][i].fraction)
 		}
 		for i, n := range seen.count {
-			if n != before.count[i] {
-				atomic.AddUint32(&count[i], n-before.count[i])
-			}
+			correct(&count[i], last.count[i], n, missed.count[i]/s.both[kind].fraction)
 		}
 	}
 	atomic.StoreUint32(&s.kernel.HalfTick, kernel.NowTick())
+}
+
+// correct corrects a count, which was last, to the connections that a pass has read and missed.
+func correct(count *uint32, last, seen uint32, missed float64) {
+	if n := seen + uint32(int32(math.Round(missed))); n != last {
+		atomic.AddUint32(count, n-last)
+	}
 }
 
 // ShareIndex is share_index of ct_share.h: the index of the counts of a source.

@@ -2,7 +2,14 @@
 
 package conn
 
-import "testing"
+import (
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
 
 // TestCrowds: all crowds together may use a quarter of the table of half-open connections, and a
 // crowd has room for the connections that it is opening, however small the table is.
@@ -13,6 +20,56 @@ func TestCrowds(t *testing.T) {
 		if crowds, slots := crowdsFor(c.halfOpen); crowds != c.crowds || slots != c.slots {
 			t.Errorf("tables.halfOpen %d: %d crowds with %d slots, want %d with %d",
 				c.halfOpen, crowds, slots, c.crowds, c.slots)
+		}
+	}
+}
+
+// TestSharesDuringPass: connections that begin while a pass reads the table are counted once,
+// whether the pass reads them or not.
+func TestSharesDuringPass(t *testing.T) {
+	for _, before := range []int{0, 1, 1000, 100_000} {
+		for _, during := range []int{1, 100, 100_000} {
+			for _, family := range []string{"10.0.0.1", "2001:db8::1"} {
+				client := netip.MustParseAddr(family)
+				random := rand.New(rand.NewPCG(uint64(before), uint64(during)))
+				s := newShares(new(kernel.Shares), 1<<20, 1<<16)
+				total, count := s.of(shareEstablished)
+				place := func() (*uint32, *uint32) {
+					return &total[familyOf(client)], &count[ShareIndex(s.kernel, client)]
+				}
+				all, mine := place()
+				// The table is read in 100 parts; an entry is at a random place in it.
+				const parts = 100
+				var entries [parts]int
+				open := func(n int) {
+					for range n {
+						entries[random.IntN(parts)]++
+					}
+					*all += uint32(n)
+					*mine += uint32(n)
+				}
+				open(before)
+				s.passBegins()
+				opened := 0
+				for part := range parts {
+					s.changed()
+					for range entries[part] {
+						s.add(shareEstablished, client)
+					}
+					s.changed()
+					n := during*(part+1)/parts - opened
+					open(n) // after this part, and before the next one
+					opened += n
+				}
+				s.passEnded()
+				want := before + during
+				slack := 1 + during/50 + int(3*math.Sqrt(float64(during))) // the places are random
+				for what, got := range map[string]uint32{"all": *all, "of the source": *mine} {
+					if int(got) < want-slack || int(got) > want+slack {
+						t.Errorf("%s: %d connections, and %d during the pass: %d are counted %s", family, before, during, got, what)
+					}
+				}
+			}
 		}
 	}
 }

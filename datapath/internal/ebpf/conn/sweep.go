@@ -206,7 +206,10 @@ func (s *Sweeper) step(until time.Time) (done bool, err error) {
 	for _, part := range p.parts {
 		part.Resumed()
 	}
-	if done, err = p.advance(until); done || err != nil {
+	s.shares.changed()
+	done, err = p.advance(until)
+	s.shares.changed()
+	if done || err != nil {
 		s.pass = nil
 	}
 	if err != nil {

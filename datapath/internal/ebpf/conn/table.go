@@ -149,7 +149,7 @@ func (t *entries[K, V, KP, VP]) sweepOne(p *pass, e *entry[K, V, KP, VP]) error 
 	m := e.v.Common()
 	p.see(e)
 	if m.Flags&kernel.CtReply == 0 {
-		p.s.shares.add(t.kind(), e.client(), 1)
+		p.s.shares.add(t.kind(), e.client())
 	}
 	ends := p.ends(e)
 	matched := !ends && p.match != nil && t.isMatched(p, e)
