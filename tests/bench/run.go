@@ -150,9 +150,10 @@ func (r *rig) runCases(connectionsMax int) []runCase {
 	fresh.sourceOffset = 64
 	strange := flows{connections: 1024, target: backendFirst[onNode], targets: 1, port: backendPort + 2}
 	return append(list,
-		runCase{what: "first packet of a connection", side: "ingress", action: actRedirect, flows: fresh},
 		runCase{what: "not for a service", side: "ingress", action: actUnspec, flows: strange},
 		runCase{what: "not for a service, on its way out", side: "egress", action: actUnspec, flows: strange},
+		// Last: it fills the table of half-open connections, so that later ones would replace others.
+		runCase{what: "first packet of a connection", side: "ingress", action: actRedirect, flows: fresh},
 	)
 }
 
