@@ -20,6 +20,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 var routeTypes = map[datapath.RouteType]int{
@@ -27,13 +28,23 @@ var routeTypes = map[datapath.RouteType]int{
 	datapath.RouteUnreachable: unix.RTN_UNREACHABLE, datapath.RouteProhibit: unix.RTN_PROHIBIT,
 }
 
+// routeTypeOf returns the type of an entry.
+func routeTypeOf(x *netlink.Route) datapath.RouteType {
+	for t, number := range routeTypes {
+		if number == x.Type {
+			return t
+		}
+	}
+	return 0
+}
+
 // buildRoute returns the wanted entry, without the next hops whose device is missing or down, or
 // that are addresses of the node (isOwn); missing describes the omitted ones. If no next hop
 // remains, entry is nil.
-func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) bool) (entry *netlink.Route, missing, err error) {
+func buildRoute(s *namespace.Handle, v *datapath.Route, isOwn func(*namespace.Handle, netip.Addr) bool) (entry *netlink.Route, missing, err error) {
 	p := v.Prefix.Masked()
 	entry = &netlink.Route{
-		Table: unix.RT_TABLE_MAIN, Protocol: Protocol, Type: routeTypes[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
+		Table: unix.RT_TABLE_MAIN, Protocol: namespace.Protocol, Type: routeTypes[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 	}
 	entry.MTULock = v.MTU != 0 && p.Addr().Is6() // else IPv6 ignores it when forwarding
@@ -56,7 +67,7 @@ func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) boo
 			hop.Gw = h.Via.AsSlice()
 		}
 		if h.Device != "" {
-			link, err := s.link(h.Device)
+			link, err := s.Link(h.Device)
 			switch {
 			case err != nil:
 				return nil, nil, err
@@ -64,7 +75,7 @@ func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) boo
 				lacking = append(lacking, fmt.Sprintf("device %q", h.Device))
 				continue
 			case link.Attrs().Flags&net.FlagUp == 0:
-				down = append(down, hopDown(h, s.isDown(h.Device)))
+				down = append(down, hopDown(h, isDown(s, h.Device)))
 				continue
 			}
 			hop.LinkIndex = link.Attrs().Index
@@ -73,7 +84,7 @@ func (s *space) buildRoute(v *datapath.Route, isOwn func(*space, netip.Addr) boo
 	}
 	switch {
 	case len(lacking) > 0:
-		down = append(down, absent("%s", strings.Join(lacking, ", ")).Error())
+		down = append(down, fmt.Sprintf("%s: %v", strings.Join(lacking, ", "), datapath.ErrAbsent))
 		missing = datapath.Absentf("%s", strings.Join(down, "; "))
 	case len(down) > 0:
 		missing = downError(strings.Join(down, "; "))
@@ -148,33 +159,24 @@ func keyOfEntry(x *netlink.Route) (routeKey, bool) {
 
 // keyOfMessage is like keyOfEntry, but for a raw message.
 func keyOfMessage(x *nl.RtMsg, attrs []syscall.NetlinkRouteAttr) (k routeKey, ok bool) {
-	ip := netip.IPv4Unspecified()
-	if x.Family == unix.AF_INET6 {
-		ip = netip.IPv6Unspecified()
-	}
 	for _, a := range attrs {
-		switch {
-		case a.Attr.Type == unix.RTA_DST:
-			if ip, ok = netip.AddrFromSlice(a.Value); !ok {
-				return k, false
-			}
-		case a.Attr.Type == unix.RTA_PRIORITY && len(a.Value) == 4:
+		if a.Attr.Type == unix.RTA_PRIORITY && len(a.Value) == 4 {
 			k.Metric = binary.NativeEndian.Uint32(a.Value)
 		}
 	}
-	k.Prefix = netip.PrefixFrom(ip, int(x.Dst_len))
-	return k, k.Prefix.IsValid()
+	k.Prefix, ok = namespace.Destination(x, attrs)
+	return k, ok
 }
 
 // conflict returns an error that names the owner of the entry that occupies our place.
-func (s *space) conflict(v *datapath.Route, key routeKey) error {
+func conflict(s *namespace.Handle, v *datapath.Route, key routeKey) error {
 	family := netlink.FAMILY_V4
 	if v.Prefix.Addr().Is6() {
 		family = netlink.FAMILY_V6
 	}
 	whose := "another program"
 	list, err := dump.Retry(func() ([]netlink.Route, error) {
-		return s.strict.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		return s.Strict.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	})
 	if err == nil {
 		for i := range list {
@@ -188,16 +190,16 @@ func (s *space) conflict(v *datapath.Route, key routeKey) error {
 }
 
 // routeError explains the kernel's error number for a route.
-func (s *space) routeError(err error, v *datapath.Route) error {
+func routeError(s *namespace.Handle, err error, v *datapath.Route) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		if down := s.downTo(v); down != "" {
-			return downError(fmt.Sprintf("%s is unreachable: %s", nextHops(v), s.isDown(down)))
+		if down := downTo(s, v); down != "" {
+			return downError(fmt.Sprintf("%s is unreachable: %s", nextHops(v), isDown(s, down)))
 		}
 		return datapath.Absentf("%s is not on a directly connected network: set the device that leads there up, or add an address of the network to it", nextHops(v))
 	case errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENODEV):
-		if down := s.downTo(v); down != "" {
-			return downError(fmt.Sprintf("%s is unreachable: %s", nextHops(v), s.isDown(down)))
+		if down := downTo(s, v); down != "" {
+			return downError(fmt.Sprintf("%s is unreachable: %s", nextHops(v), isDown(s, down)))
 		}
 		return datapath.Absentf("a device of its next hops is down or does not exist (%v)", err)
 	case errors.Is(err, unix.EINVAL) && v.Source.IsValid():
@@ -227,10 +229,10 @@ func hopDown(h datapath.NextHop, why string) string {
 }
 
 // isDown returns a message that a device is down, with the command that sets it up.
-func (s *space) isDown(device string) string {
+func isDown(s *namespace.Handle, device string) string {
 	command := "ip link"
-	if s.name != "" {
-		command = "ip -n " + s.name + " link"
+	if s.Name != "" {
+		command = "ip -n " + s.Name + " link"
 	}
 	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
 }
@@ -238,8 +240,8 @@ func (s *space) isDown(device string) string {
 // downTo returns a device that is down and has an address in the network of a next hop; empty: none
 // is known. The kernel removes the IPv6 addresses of a device that goes down, so for an IPv6 route,
 // a device that is down and has any address is returned if it is the only one.
-func (s *space) downTo(v *datapath.Route) string {
-	links, err := s.links()
+func downTo(s *namespace.Handle, v *datapath.Route) string {
+	links, err := s.Links()
 	if err != nil {
 		return ""
 	}
@@ -248,7 +250,7 @@ func (s *space) downTo(v *datapath.Route) string {
 		if l.Attrs().Flags&(net.FlagUp|net.FlagLoopback) != 0 {
 			continue
 		}
-		list, err := s.addresses(l)
+		list, err := s.Addresses(l)
 		if err != nil {
 			return ""
 		}
@@ -283,7 +285,7 @@ var protocols = map[int]string{
 	unix.RTPROT_UNSPEC: "unspec", unix.RTPROT_REDIRECT: "redirect", unix.RTPROT_KERNEL: "kernel", unix.RTPROT_BOOT: "boot",
 	unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra", unix.RTPROT_ZEBRA: "zebra", unix.RTPROT_BIRD: "bird",
 	unix.RTPROT_DHCP: "dhcp", unix.RTPROT_BABEL: "babel", unix.RTPROT_BGP: "bgp", unix.RTPROT_ISIS: "isis",
-	unix.RTPROT_OSPF: "ospf", unix.RTPROT_RIP: "rip", unix.RTPROT_EIGRP: "eigrp", 18: "keepalived", Protocol: "loxilight",
+	unix.RTPROT_OSPF: "ospf", unix.RTPROT_RIP: "rip", unix.RTPROT_EIGRP: "eigrp", 18: "keepalived", namespace.Protocol: "loxilight",
 }
 
 func protocolName(number int) string {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // defaultMetric6 is the metric that IPv6 uses if none is configured.
@@ -55,7 +56,7 @@ type routes struct {
 	places   map[place]int                         // number of entries of wanted at each place
 	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
-	listings map[spaceID]*listing
+	listings map[namespace.ID]*listing
 	owned    map[routeOwner]map[datapath.RouteName]bool // those of wanted that belong to no Route
 }
 
@@ -74,7 +75,7 @@ type listing struct {
 
 func newRoutes(n *Network) *routes {
 	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, devices: map[string]int{},
-		listings: map[spaceID]*listing{}, owned: map[routeOwner]map[datapath.RouteName]bool{}}
+		listings: map[namespace.ID]*listing{}, owned: map[routeOwner]map[datapath.RouteName]bool{}}
 }
 
 func (r *routes) placeOf(v *datapath.Route) place {
@@ -147,7 +148,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 		return err
 	}
 	defer r.n.done(s)
-	record := &routeRecord{Space: s.id, Key: keyOf(&value)}
+	record := &routeRecord{Space: s.ID, Key: keyOf(&value)}
 	old := r.n.journal.route(string(name))
 	if old != nil && *old != *record {
 		// The new entry is added first.
@@ -163,15 +164,15 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 		return err // it says what to do, and is the same for all Routes of the device
 	}
 	if err != nil {
-		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.where(), err)
+		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.Where(), err)
 	}
 	return nil
 }
 
 // put ensures that the entry exists.
-func (r *routes) put(s *space, name string, record *routeRecord, value *datapath.Route) error {
+func (r *routes) put(s *namespace.Handle, name string, record *routeRecord, value *datapath.Route) error {
 	known := r.takeRecord(name, record)
-	wanted, missing, err := s.buildRoute(value, r.isOwn)
+	wanted, missing, err := buildRoute(s, value, r.isOwn)
 	if err != nil {
 		return err
 	}
@@ -198,16 +199,16 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 		return err
 	}
 	if len(there) > 0 {
-		err = s.nl.RouteReplace(wanted)
+		err = s.Netlink.RouteReplace(wanted)
 	} else {
-		err = s.nl.RouteAdd(wanted)
+		err = s.Netlink.RouteAdd(wanted)
 	}
 	r.enlist(s, record.Key, wanted, err)
 	if errors.Is(err, unix.EEXIST) {
-		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), s.conflict(value, record.Key))
+		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), conflict(s, value, record.Key))
 	}
 	if err != nil {
-		return s.routeError(err, value)
+		return routeError(s, err, value)
 	}
 	if len(there) > 0 && value.Prefix.Addr().Is6() {
 		if err := r.removeRest(s, record.Key, wanted, value); err != nil {
@@ -269,13 +270,13 @@ func (r *routes) remove(name string, record *routeRecord) error {
 	return r.n.journal.note(line{Kind: kindRoute, Name: name})
 }
 
-func (r *routes) removeAll(s *space, list []netlink.Route) error {
+func (r *routes) removeAll(s *namespace.Handle, list []netlink.Route) error {
 	for i := range list {
-		err := s.nl.RouteDel(&list[i])
+		err := s.Netlink.RouteDel(&list[i])
 		if k, ok := keyOfEntry(&list[i]); ok {
 			r.enlist(s, k, nil, err)
 		}
-		if err != nil && !isAbsent(err) {
+		if err != nil && !namespace.IsAbsent(err) {
 			return err
 		}
 	}
@@ -283,7 +284,7 @@ func (r *routes) removeAll(s *space, list []netlink.Route) error {
 }
 
 // removeRest removes the leftovers of a replacement: in IPv6 a key may have several entries.
-func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
+func (r *routes) removeRest(s *namespace.Handle, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
 	r.stale()
 	there, err := r.ours(s, key)
 	if err != nil || len(there) < 2 {
@@ -317,21 +318,21 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	if err != nil || len(there) != 1 {
 		return false, err
 	}
-	wanted, missing, err := s.buildRoute(&value, r.isOwn)
+	wanted, missing, err := buildRoute(s, &value, r.isOwn)
 	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
 }
 
 // ours returns our entries with this key, from a listing that has not expired.
-func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
+func (r *routes) ours(s *namespace.Handle, key routeKey) ([]netlink.Route, error) {
 	r.mu.Lock()
-	l := r.listings[s.id]
+	l := r.listings[s.ID]
 	r.mu.Unlock()
 	if begin := time.Now(); l == nil || begin.After(l.until) {
 		l = &listing{byKey: map[routeKey][]netlink.Route{}, own: map[netip.Addr]bool{}}
-		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
+		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: namespace.Protocol}
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			list, err := dump.Retry(func() ([]netlink.Route, error) {
-				return s.strict.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+				return s.Strict.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 			})
 			if err != nil {
 				return nil, fmt.Errorf("list routes: %w", err)
@@ -345,7 +346,7 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 		took := time.Since(begin)
 		l.until = begin.Add(max(listingAge, listingShare*took))
 		r.mu.Lock()
-		r.listings[s.id] = l
+		r.listings[s.ID] = l
 		r.mu.Unlock()
 	}
 	r.mu.Lock()
@@ -355,9 +356,9 @@ func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
 
 // isOwn reports whether an address belongs to the namespace. The result is cached as long as the
 // listing.
-func (r *routes) isOwn(s *space, addr netip.Addr) bool {
+func (r *routes) isOwn(s *namespace.Handle, addr netip.Addr) bool {
 	r.mu.Lock()
-	l := r.listings[s.id]
+	l := r.listings[s.ID]
 	if l != nil && time.Now().Before(l.until) {
 		if own, known := l.own[addr]; known {
 			r.mu.Unlock()
@@ -365,7 +366,7 @@ func (r *routes) isOwn(s *space, addr netip.Addr) bool {
 		}
 	}
 	r.mu.Unlock()
-	found, err := s.nl.RouteGet(addr.AsSlice())
+	found, err := s.Netlink.RouteGet(addr.AsSlice())
 	own := err == nil && len(found) > 0 && found[0].Type == unix.RTN_LOCAL
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -378,14 +379,14 @@ func (r *routes) isOwn(s *space, addr netip.Addr) bool {
 // enlist records in the listing that the entries with this key have changed, so that no new listing
 // is necessary. entry is now the only one; nil: none exists. After an error, the state of the
 // entries is unknown.
-func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
+func (r *routes) enlist(s *namespace.Handle, key routeKey, entry *netlink.Route, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := r.listings[s.id]
+	l := r.listings[s.ID]
 	switch {
 	case l == nil:
 	case err != nil:
-		delete(r.listings, s.id)
+		delete(r.listings, s.ID)
 	case entry == nil:
 		delete(l.byKey, key)
 	default:
@@ -402,12 +403,12 @@ func (r *routes) stale() {
 
 // concerns reports whether a message from the kernel is about an entry that may have been ours and
 // was removed or replaced.
-func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
+func (r *routes) concerns(s *namespace.Handle, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
 	}
 	x := nl.DeserializeRtMsg(m.Data)
-	replaced := m.Header.Type == unix.RTM_NEWROUTE && m.Header.Flags&unix.NLM_F_REPLACE != 0 && x.Protocol != Protocol
+	replaced := m.Header.Type == unix.RTM_NEWROUTE && m.Header.Flags&unix.NLM_F_REPLACE != 0 && x.Protocol != namespace.Protocol
 	if x.Table != unix.RT_TABLE_MAIN || m.Header.Type == unix.RTM_NEWROUTE && !replaced {
 		return false
 	}
@@ -418,7 +419,7 @@ func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
 	key, ok := keyOfMessage(x, attrs)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !ok || r.places[place{s.host, key}] == 0 {
+	if !ok || r.places[place{s.Host, key}] == 0 {
 		return false
 	}
 	clear(r.listings)
