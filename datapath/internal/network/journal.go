@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
 
 // journalName is the file in the daemon's state directory.
@@ -80,7 +81,7 @@ type portRecord struct {
 // routeRecord is the entry of the main table that belongs to a route.
 type routeRecord struct {
 	Space namespace.ID `json:"space"`
-	Key   routeKey     `json:"key"`
+	Key   route.Key    `json:"key"`
 }
 
 // linkRecord is the part of a device that is ours.

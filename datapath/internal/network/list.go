@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
 
 var _ datapath.NetworkLister = (*Network)(nil)
@@ -290,13 +291,13 @@ func (p *page) routes() error {
 }
 
 func (p *page) routeOf(x *netlink.Route) datapath.NetworkEntry {
-	key, _ := keyOfEntry(x)
-	r := &datapath.Route{Prefix: key.Prefix, Metric: key.Metric, MTU: uint32(x.MTU), Type: routeTypeOf(x)}
+	key, _ := route.KeyOfEntry(x)
+	r := &datapath.Route{Prefix: key.Prefix, Metric: key.Metric, MTU: uint32(x.MTU), Type: route.TypeOf(x)}
 	r.Source, _ = netip.AddrFromSlice(x.Src)
 	r.Source = r.Source.Unmap()
-	e := datapath.NetworkEntry{Origin: protocolName(int(x.Protocol)), MTU: x.MTU, Route: r}
+	e := datapath.NetworkEntry{Origin: route.ProtocolName(int(x.Protocol)), MTU: x.MTU, Route: r}
 	if r.Type == datapath.RouteUnicast {
-		for _, h := range hopsOf(x) {
+		for _, h := range route.HopsOf(x) {
 			hop := datapath.NextHop{Device: p.name(h.LinkIndex), Weight: uint16(h.Hops + 1)}
 			hop.Via, _ = netip.AddrFromSlice(h.Gw)
 			hop.Via = hop.Via.Unmap()

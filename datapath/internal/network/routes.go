@@ -20,10 +20,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
-
-// defaultMetric6 is the metric that IPv6 uses if none is configured.
-const defaultMetric6 = 1024
 
 // listingAge is the minimum time for which a listing of our routes is reused: verifying ten
 // thousand routes lists them a few times, not ten thousand times. A listing that took long is
@@ -32,20 +30,6 @@ const (
 	listingAge   = 500 * time.Millisecond
 	listingShare = 10
 )
-
-// routeKey identifies an entry of a table.
-type routeKey struct {
-	Prefix netip.Prefix `json:"prefix"`
-	Metric uint32       `json:"metric,omitempty"`
-}
-
-func keyOf(r *datapath.Route) routeKey {
-	k := routeKey{r.Prefix.Masked(), r.Metric}
-	if k.Metric == 0 && r.Prefix.Addr().Is6() {
-		k.Metric = defaultMetric6
-	}
-	return k
-}
 
 // routes is the table of routes.
 type routes struct {
@@ -63,13 +47,13 @@ type routes struct {
 // place is the namespace and key of a route.
 type place struct {
 	host bool
-	key  routeKey
+	key  route.Key
 }
 
 // listing is a cached dump of our routes in one namespace.
 type listing struct {
 	until time.Time
-	byKey map[routeKey][]netlink.Route
+	byKey map[route.Key][]netlink.Route
 	own   map[netip.Addr]bool // next hops: whether they are addresses of the node
 }
 
@@ -79,7 +63,7 @@ func newRoutes(n *Network) *routes {
 }
 
 func (r *routes) placeOf(v *datapath.Route) place {
-	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
+	return place{host: !v.Switch || r.n.isHost(), key: route.KeyOf(v)}
 }
 
 // want records the value of the last Update; nil: none. It reports whether the route had the same
@@ -148,7 +132,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 		return err
 	}
 	defer r.n.done(s)
-	record := &routeRecord{Space: s.ID, Key: keyOf(&value)}
+	record := &routeRecord{Space: s.ID, Key: route.KeyOf(&value)}
 	old := r.n.journal.route(string(name))
 	if old != nil && *old != *record {
 		// The new entry is added first.
@@ -160,7 +144,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	if last := r.n.journal.route(before(name)); last != nil && *last != *record {
 		err = errors.Join(err, r.remove(before(name), last))
 	}
-	if errors.Is(err, errDown) {
+	if errors.Is(err, route.ErrDown) {
 		return err // it says what to do, and is the same for all Routes of the device
 	}
 	if err != nil {
@@ -172,7 +156,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 // put ensures that the entry exists.
 func (r *routes) put(s *namespace.Handle, name string, record *routeRecord, value *datapath.Route) error {
 	known := r.takeRecord(name, record)
-	wanted, missing, err := buildRoute(s, value, r.isOwn)
+	wanted, missing, err := route.Build(s, value, r.isOwn)
 	if err != nil {
 		return err
 	}
@@ -188,7 +172,7 @@ func (r *routes) put(s *namespace.Handle, name string, record *routeRecord, valu
 		}
 		return errors.Join(r.note(name, record), missing)
 	}
-	if len(there) == 1 && sameRoute(&there[0], wanted, value) {
+	if len(there) == 1 && route.Same(&there[0], wanted, value) {
 		return errors.Join(r.note(name, record), missing)
 	}
 	if len(there) > 0 && !known {
@@ -205,10 +189,10 @@ func (r *routes) put(s *namespace.Handle, name string, record *routeRecord, valu
 	}
 	r.enlist(s, record.Key, wanted, err)
 	if errors.Is(err, unix.EEXIST) {
-		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), conflict(s, value, record.Key))
+		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), route.Conflict(s, value, record.Key))
 	}
 	if err != nil {
-		return routeError(s, err, value)
+		return route.Explain(s, err, value)
 	}
 	if len(there) > 0 && value.Prefix.Addr().Is6() {
 		if err := r.removeRest(s, record.Key, wanted, value); err != nil {
@@ -273,7 +257,7 @@ func (r *routes) remove(name string, record *routeRecord) error {
 func (r *routes) removeAll(s *namespace.Handle, list []netlink.Route) error {
 	for i := range list {
 		err := s.Netlink.RouteDel(&list[i])
-		if k, ok := keyOfEntry(&list[i]); ok {
+		if k, ok := route.KeyOfEntry(&list[i]); ok {
 			r.enlist(s, k, nil, err)
 		}
 		if err != nil && !namespace.IsAbsent(err) {
@@ -284,13 +268,13 @@ func (r *routes) removeAll(s *namespace.Handle, list []netlink.Route) error {
 }
 
 // removeRest removes the leftovers of a replacement: in IPv6 a key may have several entries.
-func (r *routes) removeRest(s *namespace.Handle, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
+func (r *routes) removeRest(s *namespace.Handle, key route.Key, wanted *netlink.Route, value *datapath.Route) error {
 	r.stale()
 	there, err := r.ours(s, key)
 	if err != nil || len(there) < 2 {
 		return err
 	}
-	return r.removeAll(s, slices.DeleteFunc(there, func(x netlink.Route) bool { return sameRoute(&x, wanted, value) }))
+	return r.removeAll(s, slices.DeleteFunc(there, func(x netlink.Route) bool { return route.Same(&x, wanted, value) }))
 }
 
 // Keys implements [datapath.Table].
@@ -318,17 +302,17 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	if err != nil || len(there) != 1 {
 		return false, err
 	}
-	wanted, missing, err := buildRoute(s, &value, r.isOwn)
-	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
+	wanted, missing, err := route.Build(s, &value, r.isOwn)
+	return err == nil && missing == nil && wanted != nil && route.Same(&there[0], wanted, &value), nil
 }
 
 // ours returns our entries with this key, from a listing that has not expired.
-func (r *routes) ours(s *namespace.Handle, key routeKey) ([]netlink.Route, error) {
+func (r *routes) ours(s *namespace.Handle, key route.Key) ([]netlink.Route, error) {
 	r.mu.Lock()
 	l := r.listings[s.ID]
 	r.mu.Unlock()
 	if begin := time.Now(); l == nil || begin.After(l.until) {
-		l = &listing{byKey: map[routeKey][]netlink.Route{}, own: map[netip.Addr]bool{}}
+		l = &listing{byKey: map[route.Key][]netlink.Route{}, own: map[netip.Addr]bool{}}
 		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: namespace.Protocol}
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			list, err := dump.Retry(func() ([]netlink.Route, error) {
@@ -338,7 +322,7 @@ func (r *routes) ours(s *namespace.Handle, key routeKey) ([]netlink.Route, error
 				return nil, fmt.Errorf("list routes: %w", err)
 			}
 			for _, x := range list {
-				if k, ok := keyOfEntry(&x); ok {
+				if k, ok := route.KeyOfEntry(&x); ok {
 					l.byKey[k] = append(l.byKey[k], x)
 				}
 			}
@@ -379,7 +363,7 @@ func (r *routes) isOwn(s *namespace.Handle, addr netip.Addr) bool {
 // enlist records in the listing that the entries with this key have changed, so that no new listing
 // is necessary. entry is now the only one; nil: none exists. After an error, the state of the
 // entries is unknown.
-func (r *routes) enlist(s *namespace.Handle, key routeKey, entry *netlink.Route, err error) {
+func (r *routes) enlist(s *namespace.Handle, key route.Key, entry *netlink.Route, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.listings[s.ID]
@@ -416,7 +400,7 @@ func (r *routes) concerns(s *namespace.Handle, m syscall.NetlinkMessage) bool {
 	if err != nil {
 		return false
 	}
-	key, ok := keyOfMessage(x, attrs)
+	key, ok := route.KeyOfMessage(x, attrs)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !ok || r.places[place{s.Host, key}] == 0 {
@@ -424,4 +408,11 @@ func (r *routes) concerns(s *namespace.Handle, m syscall.NetlinkMessage) bool {
 	}
 	clear(r.listings)
 	return true
+}
+
+// count adds the number by to the count of key.
+func count[K comparable](counts map[K]int, key K, by int) {
+	if counts[key] += by; counts[key] == 0 {
+		delete(counts, key)
+	}
 }
