@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // defaultAgeing is the kernel's default.
@@ -27,7 +28,7 @@ const clockTick = 10 * time.Millisecond
 // bridgeUpdate brings one bridge to the wanted state, or (dry) reports whether it has that state.
 type bridgeUpdate struct {
 	n      *Network
-	s      *space
+	s      *namespace.Handle
 	name   datapath.BridgeName
 	value  datapath.Bridge
 	record *bridgeRecord
@@ -78,7 +79,7 @@ func (u *bridgeUpdate) run() error {
 func (u *bridgeUpdate) absentPorts() error {
 	var absent, elsewhere []string
 	for _, device := range u.absent {
-		link, err := u.n.host.link(device)
+		link, err := u.n.host.Link(device)
 		if u.s == u.n.host || err != nil || link == nil {
 			absent = append(absent, device)
 		} else {
@@ -106,7 +107,7 @@ func (u *bridgeUpdate) inSwitch() string {
 
 // find finds the bridge, or creates it.
 func (u *bridgeUpdate) find() (err error) {
-	if u.bridge, err = u.s.link(u.value.Device); err != nil {
+	if u.bridge, err = u.s.Link(u.value.Device); err != nil {
 		return err
 	}
 	if u.bridge == nil {
@@ -141,22 +142,22 @@ func (u *bridgeUpdate) make() error {
 		on, none := true, uint16(0) // ports belong only to their configured VLANs
 		bridge.VlanFiltering, bridge.VlanDefaultPVID = &on, &none
 	}
-	err := u.s.nl.LinkAdd(bridge)
+	err := u.s.Netlink.LinkAdd(bridge)
 	if errors.Is(err, unix.EOPNOTSUPP) && u.value.VLANFiltering {
 		return errNoFiltering
 	}
 	if err == nil {
-		err = u.s.nl.LinkSetAlias(bridge, mark(u.n.cfg))
+		err = u.s.Netlink.LinkSetAlias(bridge, mark(u.n.cfg))
 	}
 	if err != nil {
 		return err
 	}
-	link, err := u.s.link(u.value.Device)
+	link, err := u.s.Link(u.value.Device)
 	if err != nil || link == nil {
 		return errors.Join(err, absent("device %q", u.value.Device))
 	}
 	if u.value.VLANFiltering && !filters(link) {
-		return errors.Join(u.s.nl.LinkDel(link), errNoFiltering)
+		return errors.Join(u.s.Netlink.LinkDel(link), errNoFiltering)
 	}
 	u.bridge, u.record.Index = link, link.Attrs().Index
 	return u.note()
@@ -192,24 +193,24 @@ func (u *bridgeUpdate) settings() error {
 		wanted.AgeingTime, changed = &ageing, true
 	}
 	if changed {
-		if err := u.change("set", func() error { return errors.Join(u.note(), u.s.nl.LinkModify(wanted)) }); err != nil {
+		if err := u.change("set", func() error { return errors.Join(u.note(), u.s.Netlink.LinkModify(wanted)) }); err != nil {
 			return err
 		}
 	}
 	if u.record.Made {
 		if mac := macOf(u.n.cfg, u.value.Device); !bytes.Equal(mac, attrs.HardwareAddr) {
-			if err := u.change("set MAC", func() error { return u.s.nl.LinkSetHardwareAddr(u.bridge, mac) }); err != nil {
+			if err := u.change("set MAC", func() error { return u.s.Netlink.LinkSetHardwareAddr(u.bridge, mac) }); err != nil {
 				return err
 			}
 		}
 		if attrs.Alias != mark(u.n.cfg) {
-			if err := u.change("set alias", func() error { return u.s.nl.LinkSetAlias(u.bridge, mark(u.n.cfg)) }); err != nil {
+			if err := u.change("set alias", func() error { return u.s.Netlink.LinkSetAlias(u.bridge, mark(u.n.cfg)) }); err != nil {
 				return err
 			}
 		}
 	}
 	if attrs.Flags&net.FlagUp == 0 {
-		return u.change("set up", func() error { return u.s.nl.LinkSetUp(u.bridge) })
+		return u.change("set up", func() error { return u.s.Netlink.LinkSetUp(u.bridge) })
 	}
 	return nil
 }
@@ -224,7 +225,7 @@ func (u *bridgeUpdate) filter() error {
 	wanted := &netlink.Bridge{LinkAttrs: netlink.NewLinkAttrs(), VlanFiltering: &on}
 	wanted.Name = u.bridge.Attrs().Name
 	u.record.Filtering = true
-	return u.change("filter by VLAN", func() error { return errors.Join(u.note(), u.s.nl.LinkModify(wanted)) })
+	return u.change("filter by VLAN", func() error { return errors.Join(u.note(), u.s.Netlink.LinkModify(wanted)) })
 }
 
 // ageing returns the wanted ageing time of the bridge, in the kernel's unit; 0: unchanged.
@@ -242,9 +243,9 @@ func (u *bridgeUpdate) mtu() error {
 		return nil
 	}
 	// Attaching the ports may have changed the MTU: read it again.
-	link, err := u.s.link(u.value.Device)
+	link, err := u.s.Link(u.value.Device)
 	if err != nil || link == nil || link.Attrs().MTU == u.value.MTU {
 		return err
 	}
-	return u.change(fmt.Sprintf("set MTU %d", u.value.MTU), func() error { return u.s.nl.LinkSetMTU(u.bridge, u.value.MTU) })
+	return u.change(fmt.Sprintf("set MTU %d", u.value.MTU), func() error { return u.s.Netlink.LinkSetMTU(u.bridge, u.value.MTU) })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // bridges is the table of bridges.
@@ -57,7 +58,7 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 		return err
 	}
 	record := b.n.journal.bridge(string(name))
-	if record != nil && (record.Device != value.Device || record.Space != s.id) {
+	if record != nil && (record.Device != value.Device || record.Space != s.ID) {
 		// The bridge had a different device, or its namespace was deleted with everything in it.
 		if err := b.remove(name, record); err != nil {
 			return err
@@ -65,7 +66,7 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 		record = nil
 	}
 	if record == nil {
-		record = &bridgeRecord{Device: value.Device, Space: s.id}
+		record = &bridgeRecord{Device: value.Device, Space: s.ID}
 	}
 	u := &bridgeUpdate{n: b.n, s: s, name: name, value: value, record: record.clone()}
 	return u.run()
@@ -73,12 +74,12 @@ func (b *bridges) Update(_ context.Context, name datapath.BridgeName, value data
 
 // takeRecord makes name the holder of the device if another bridge held it until now, so that a
 // device that moves between objects is never unowned.
-func (b *bridges) takeRecord(name datapath.BridgeName, s *space, device string) error {
+func (b *bridges) takeRecord(name datapath.BridgeName, s *namespace.Handle, device string) error {
 	j := b.n.journal
 	j.mu.Lock()
 	var holder string
 	for other, r := range j.current.Bridges {
-		if other != string(name) && r.Device == device && r.Space == s.id {
+		if other != string(name) && r.Device == device && r.Space == s.ID {
 			holder = other
 		}
 	}
@@ -138,7 +139,7 @@ func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
 	}
 	if s != nil {
 		defer b.n.done(s)
-		link, err := s.link(record.Device)
+		link, err := s.Link(record.Device)
 		if err != nil {
 			return err
 		}
@@ -151,9 +152,9 @@ func (b *bridges) remove(name datapath.BridgeName, record *bridgeRecord) error {
 	return b.n.journal.note(line{Kind: kindBridge, Name: string(name)})
 }
 
-func (n *Network) removeBridge(s *space, link netlink.Link, record *bridgeRecord) error {
+func (n *Network) removeBridge(s *namespace.Handle, link netlink.Link, record *bridgeRecord) error {
 	if record.isMade(n, link) {
-		if err := s.nl.LinkDel(link); err != nil && !isAbsent(err) {
+		if err := s.Netlink.LinkDel(link); err != nil && !namespace.IsAbsent(err) {
 			return err
 		}
 		return nil

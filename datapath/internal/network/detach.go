@@ -12,16 +12,15 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // Present reports whether [Detach] may have something to do.
 func Present(cfg datapath.Config) bool {
 	_, err := os.Stat(filepath.Join(cfg.StateDir, journalName))
-	_, there := namedID(cfg.SwitchNamespace)
+	_, there := namespace.Find(cfg.SwitchNamespace)
 	return !errors.Is(err, fs.ErrNotExist) || !isHost(cfg) && there
 }
 
@@ -35,7 +34,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.host, err = openSpace(""); err != nil {
+	if n.host, err = namespace.Open(""); err != nil {
 		return errors.Join(err, n.journal.close())
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
@@ -43,8 +42,8 @@ func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n.endpoints = &endpoints{n: n, wanted: map[datapath.EndpointName]datapath.Endpoint{}}
 	defer func() { err = errors.Join(err, n.Close()) }()
 	if !isHost(cfg) {
-		if _, there := namedID(cfg.SwitchNamespace); there {
-			if n.sw, err = openSpace(cfg.SwitchNamespace); err != nil {
+		if _, there := namespace.Find(cfg.SwitchNamespace); there {
+			if n.sw, err = namespace.Open(cfg.SwitchNamespace); err != nil {
 				return err
 			}
 		}
@@ -106,12 +105,12 @@ func (n *Network) removeSwitch() error {
 		return nil
 	}
 	if n.cfg.HostDevice != "" {
-		outer, err := n.host.link(n.cfg.HostDevice)
+		outer, err := n.host.Link(n.cfg.HostDevice)
 		if err != nil {
 			return err
 		}
 		if outer != nil && outer.Type() == "veth" && isOurs(n.cfg, outer) {
-			if err := n.host.nl.LinkDel(outer); err != nil && !isAbsent(err) {
+			if err := n.host.Netlink.LinkDel(outer); err != nil && !namespace.IsAbsent(err) {
 				return fmt.Errorf("device %q: %w", n.cfg.HostDevice, err)
 			}
 			n.log.Info("link between host and switch removed", slog.String("host_device", n.cfg.HostDevice))
@@ -125,13 +124,9 @@ func (n *Network) removeSwitch() error {
 		return err
 	}
 	n.warnOfDevices()
-	n.sw.drop()
+	n.sw.Drop()
 	n.sw = nil
-	path := filepath.Join(netnsDir, n.cfg.SwitchNamespace)
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("remove network namespace %q: %w", n.cfg.SwitchNamespace, err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := namespace.Delete(n.cfg.SwitchNamespace); err != nil {
 		return fmt.Errorf("remove network namespace %q: %w", n.cfg.SwitchNamespace, err)
 	}
 	n.log.Info("network namespace of the switch removed", slog.String("namespace", n.cfg.SwitchNamespace))
@@ -141,7 +136,7 @@ func (n *Network) removeSwitch() error {
 // warnOfDevices names other programs' devices that are deleted with the switch's namespace: all
 // except physical devices, which return to the host.
 func (n *Network) warnOfDevices() {
-	links, err := dump.Retry(n.sw.nl.LinkList)
+	links, err := dump.Retry(n.sw.Netlink.LinkList)
 	if err != nil {
 		return // only the warning is lost
 	}
@@ -155,9 +150,4 @@ func (n *Network) warnOfDevices() {
 		n.log.Warn("devices are deleted with the network namespace of the switch",
 			slog.String("namespace", n.cfg.SwitchNamespace), slog.String("devices", strings.Join(devices, ", ")))
 	}
-}
-
-// isAbsent reports whether the item to be removed does not exist.
-func isAbsent(err error) bool {
-	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EADDRNOTAVAIL)
 }

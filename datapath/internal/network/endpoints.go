@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // endpoints is the table of endpoints, restricted to the kernel's own forwarding: each device's
@@ -29,10 +30,10 @@ type endpoints struct {
 
 // endpointRecord describes a device that we attached to a bridge.
 type endpointRecord struct {
-	Space  spaceID `json:"space"`
-	Device string  `json:"device"`
-	Index  int     `json:"index"`
-	Bridge int     `json:"bridge"` // index
+	Space  namespace.ID `json:"space"`
+	Device string       `json:"device"`
+	Index  int          `json:"index"`
+	Bridge int          `json:"bridge"` // index
 }
 
 // Endpoints implements [datapath.Network].
@@ -109,7 +110,7 @@ func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) er
 	}
 	a, index := link.Attrs(), bridge.Attrs().Index
 	record := e.n.journal.endpoint(string(name))
-	ours := record != nil && record.Space == s.id && record.Index == a.Index && record.Bridge == a.MasterIndex
+	ours := record != nil && record.Space == s.ID && record.Index == a.Index && record.Bridge == a.MasterIndex
 	if record != nil && record.Device != value.Device {
 		if err := e.release(record); err != nil {
 			return err
@@ -122,39 +123,39 @@ func (e *endpoints) join(name datapath.EndpointName, value datapath.Endpoint) er
 		if a.MasterIndex != 0 && !ours {
 			return fmt.Errorf("device %q is already enslaved to another device: remove it (ip link set %s nomaster)", value.Device, value.Device)
 		}
-		if err := e.n.journal.note(line{Kind: kindEndpoint, Name: string(name), Endpoint: &endpointRecord{s.id, value.Device, a.Index, index}}); err != nil {
+		if err := e.n.journal.note(line{Kind: kindEndpoint, Name: string(name), Endpoint: &endpointRecord{s.ID, value.Device, a.Index, index}}); err != nil {
 			return err
 		}
-		if err := s.nl.LinkSetMaster(link, bridge); err != nil {
+		if err := s.Netlink.LinkSetMaster(link, bridge); err != nil {
 			return fmt.Errorf("device %q: make it a port of %q: %w", value.Device, value.Bridge, err)
 		}
 		ours = true
 	}
 	if ours && !filters(bridge) {
-		if err := s.secure(link, bridge, before, value.MAC[:]); err != nil {
+		if err := s.SecurePort(link, bridge, before, value.MAC[:]); err != nil {
 			return fmt.Errorf("device %q: %w", value.Device, err)
 		}
 	}
 	if value.MTU != 0 && a.MTU != value.MTU {
-		if err := s.nl.LinkSetMTU(link, value.MTU); err != nil {
+		if err := s.Netlink.LinkSetMTU(link, value.MTU); err != nil {
 			return fmt.Errorf("device %q: set its MTU to %d: %w", value.Device, value.MTU, err)
 		}
 	}
 	if a.Flags&net.FlagUp != 0 {
 		return nil
 	}
-	if err := s.nl.LinkSetUp(link); err != nil {
+	if err := s.Netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("device %q: set it up: %w", value.Device, err)
 	}
 	return nil
 }
 
 // devicesOf returns the device of an endpoint and its bridge.
-func devicesOf(s *space, value datapath.Endpoint) (link, bridge netlink.Link, err error) {
-	if link, err = s.link(value.Device); err != nil {
+func devicesOf(s *namespace.Handle, value datapath.Endpoint) (link, bridge netlink.Link, err error) {
+	if link, err = s.Link(value.Device); err != nil {
 		return nil, nil, err
 	}
-	if bridge, err = s.link(value.Bridge); err != nil {
+	if bridge, err = s.Link(value.Bridge); err != nil {
 		return nil, nil, err
 	}
 	switch {
@@ -193,15 +194,15 @@ func (e *endpoints) release(record *endpointRecord) error {
 		return err
 	}
 	defer e.n.done(s)
-	link, err := s.link(record.Device)
+	link, err := s.Link(record.Device)
 	if err != nil || link == nil || link.Attrs().Index != record.Index || link.Attrs().MasterIndex != record.Bridge {
 		return err
 	}
 	// Set the device down, because it is about to lose its source guard.
-	if err := s.nl.LinkSetDown(link); err != nil && !isAbsent(err) {
+	if err := s.Netlink.LinkSetDown(link); err != nil && !namespace.IsAbsent(err) {
 		return fmt.Errorf("device %q: set it down: %w", record.Device, err)
 	}
-	if err := s.nl.LinkSetNoMaster(link); err != nil && !isAbsent(err) {
+	if err := s.Netlink.LinkSetNoMaster(link); err != nil && !namespace.IsAbsent(err) {
 		return fmt.Errorf("device %q: detach it from its bridge: %w", record.Device, err)
 	}
 	return nil
@@ -238,7 +239,7 @@ func (e *endpoints) Verify(ctx context.Context, name datapath.EndpointName) (boo
 		return false, nil
 	}
 	if record := e.n.journal.endpoint(string(name)); record != nil && record.Bridge == a.MasterIndex && !filters(bridge) {
-		if ok, err := s.isPinned(link, bridge, value.MAC[:]); !ok || err != nil {
+		if ok, err := s.IsPortSecure(link, bridge, value.MAC[:]); !ok || err != nil {
 			return false, err
 		}
 	}

@@ -16,6 +16,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
 
 // journalName is the file in the daemon's state directory.
@@ -59,7 +62,7 @@ func newRecords() records {
 // bridgeRecord is the part of a bridge that is ours.
 type bridgeRecord struct {
 	Device    string                 `json:"device"`
-	Space     spaceID                `json:"space"`
+	Space     namespace.ID           `json:"space"`
 	Made      bool                   `json:"made,omitempty"` // else it existed before
 	Index     int                    `json:"index,omitempty"`
 	Filtering bool                   `json:"filtering,omitempty"` // we switched VLAN filtering on
@@ -77,24 +80,24 @@ type portRecord struct {
 
 // routeRecord is the entry of the main table that belongs to a route.
 type routeRecord struct {
-	Space spaceID  `json:"space"`
-	Key   routeKey `json:"key"`
+	Space namespace.ID `json:"space"`
+	Key   route.Key    `json:"key"`
 }
 
 // linkRecord is the part of a device that is ours.
 type linkRecord struct {
-	Device    string   `json:"device"`
-	Space     spaceID  `json:"space"`
-	Index     int      `json:"index"`
-	Addresses []string `json:"addresses,omitempty"`
-	MTU       int      `json:"mtu,omitempty"`    // that we set; 0: none
-	Before    int      `json:"before,omitempty"` // the MTU that it had then
+	Device    string       `json:"device"`
+	Space     namespace.ID `json:"space"`
+	Index     int          `json:"index"`
+	Addresses []string     `json:"addresses,omitempty"`
+	MTU       int          `json:"mtu,omitempty"`    // that we set; 0: none
+	Before    int          `json:"before,omitempty"` // the MTU that it had then
 }
 
 // tunnelRecord is a device that we made for a tunnel.
 type tunnelRecord struct {
-	Device string  `json:"device"`
-	Space  spaceID `json:"space"`
+	Device string       `json:"device"`
+	Space  namespace.ID `json:"space"`
 }
 
 // line is one change in the journal; a line with only a name deletes the record.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
 
 func TestVLANsOfAPort(t *testing.T) {
@@ -43,7 +44,7 @@ func TestJournalSurvivesWhatIsCutOff(t *testing.T) {
 		}
 	}
 	for i := range 5000 {
-		note(line{Kind: kindRoute, Name: "r", Route: &routeRecord{Key: routeKey{Metric: uint32(i)}}})
+		note(line{Kind: kindRoute, Name: "r", Route: &routeRecord{Key: route.Key{Metric: uint32(i)}}})
 	}
 	note(line{Kind: kindBridge, Name: "a", Bridge: &bridgeRecord{Device: "br0", Addresses: []string{"10.1.0.1/24"}}})
 	note(line{Kind: kindBridge, Name: "b", Bridge: &bridgeRecord{Device: "br1"}})

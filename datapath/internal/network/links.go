@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // links is the table of devices that other programs create and on which some settings are ours.
@@ -51,7 +52,7 @@ func (l *links) Update(_ context.Context, name datapath.LinkName, value datapath
 	}
 	defer l.n.done(s)
 	record := l.n.journal.link(string(name))
-	if record != nil && (record.Device != value.Device || record.Space != s.id) {
+	if record != nil && (record.Device != value.Device || record.Space != s.ID) {
 		if err := l.remove(name, record); err != nil {
 			return err
 		}
@@ -117,7 +118,7 @@ func (l *links) Verify(_ context.Context, name datapath.LinkName) (bool, error) 
 // linkUpdate brings one device to the wanted state, or (dry) reports whether it has that state.
 type linkUpdate struct {
 	n      *Network
-	s      *space
+	s      *namespace.Handle
 	name   datapath.LinkName
 	value  datapath.Link
 	link   netlink.Link
@@ -151,14 +152,14 @@ func (u *linkUpdate) note() error {
 }
 
 func (u *linkUpdate) run(old *linkRecord) (err error) {
-	if u.link, err = u.s.link(u.value.Device); err != nil {
+	if u.link, err = u.s.Link(u.value.Device); err != nil {
 		return err
 	}
 	if u.link == nil {
 		return absent("device %q", u.value.Device)
 	}
 	index := u.link.Attrs().Index
-	u.record = &linkRecord{Device: u.value.Device, Space: u.s.id, Index: index}
+	u.record = &linkRecord{Device: u.value.Device, Space: u.s.ID, Index: index}
 	if old != nil && old.Index == index { // else our settings vanished with the device
 		u.record.Addresses, u.record.MTU, u.record.Before = slices.Clone(old.Addresses), old.MTU, old.Before
 	}
@@ -168,7 +169,7 @@ func (u *linkUpdate) run(old *linkRecord) (err error) {
 		}
 	}
 	if u.link.Attrs().Flags&net.FlagUp == 0 && !u.removing {
-		if err := u.change("set up", func() error { return u.s.nl.LinkSetUp(u.link) }); err != nil {
+		if err := u.change("set up", func() error { return u.s.Netlink.LinkSetUp(u.link) }); err != nil {
 			return err
 		}
 	}
@@ -194,6 +195,6 @@ func (u *linkUpdate) mtu() error {
 		if err := u.note(); err != nil {
 			return err
 		}
-		return u.s.nl.LinkSetMTU(u.link, wanted)
+		return u.s.Netlink.LinkSetMTU(u.link, wanted)
 	})
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
 
 var _ datapath.NetworkLister = (*Network)(nil)
@@ -30,7 +32,7 @@ const (
 
 // List implements [datapath.NetworkLister].
 func (n *Network) List(_ context.Context, v datapath.NetworkView, inSwitch bool, skip, limit int) ([]datapath.NetworkEntry, bool, error) {
-	// A separate space, because the one in use may be released in the meantime.
+	// A separate handle, because the one in use may be released in the meantime.
 	name := ""
 	if inSwitch {
 		if name = n.cfg.SwitchNamespace; n.isHost() {
@@ -44,9 +46,9 @@ func (n *Network) List(_ context.Context, v datapath.NetworkView, inSwitch bool,
 	if err != nil {
 		return nil, false, err
 	}
-	defer s.close()
+	defer s.Close()
 	p := &page{n: n, s: s, skip: skip, limit: limit}
-	links, err := s.links()
+	links, err := s.Links()
 	if err != nil {
 		return nil, false, err
 	}
@@ -69,29 +71,25 @@ func (n *Network) List(_ context.Context, v datapath.NetworkView, inSwitch bool,
 
 // openForListing opens a namespace. The host's is opened by its existing handle, because the thread
 // may be in a different namespace.
-func (n *Network) openForListing(name string) (*space, error) {
+func (n *Network) openForListing(name string) (*namespace.Handle, error) {
 	if name != "" {
-		if _, there := namedID(name); !there {
+		if _, there := namespace.Find(name); !there {
 			return nil, absent("network namespace %q", name)
 		}
-		return openSpace(name)
+		return namespace.Open(name)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.host == nil {
 		return nil, errors.New("network: closed")
 	}
-	fd, err := unix.FcntlInt(uintptr(n.host.ns), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return spaceOf(fd, true)
+	return n.host.Duplicate()
 }
 
 // page collects the entries of one page.
 type page struct {
 	n           *Network
-	s           *space
+	s           *namespace.Handle
 	links       map[int]netlink.Link
 	skip, limit int
 	entries     []datapath.NetworkEntry
@@ -124,7 +122,7 @@ func (p *page) name(index int) string {
 }
 
 func (p *page) bridges(links []netlink.Link) error {
-	vlans, err := dump.Retry(p.s.nl.BridgeVlanList)
+	vlans, err := dump.Retry(p.s.Netlink.BridgeVlanList)
 	if err != nil {
 		return fmt.Errorf("list VLANs: %w", err)
 	}
@@ -145,7 +143,7 @@ func (p *page) bridges(links []netlink.Link) error {
 		if e.Object = p.bridgeObject(a.Name); e.Object != "" && isOurs(p.n.cfg, l) {
 			e.Origin = originOurs
 		}
-		if e.Addresses, err = p.s.addresses(l); err != nil {
+		if e.Addresses, err = p.s.Addresses(l); err != nil {
 			return err
 		}
 		for _, port := range links {
@@ -164,7 +162,7 @@ func (p *page) bridgeObject(device string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for name, r := range j.current.Bridges {
-		if r.Device == device && r.Space == p.s.id {
+		if r.Device == device && r.Space == p.s.ID {
 			return name
 		}
 	}
@@ -193,7 +191,7 @@ func portOf(link netlink.Link, vlans []*nl.BridgeVlanInfo) datapath.NetworkPort 
 }
 
 func (p *page) fdb() error {
-	list, err := dump.Retry(func() ([]netlink.Neigh, error) { return p.s.nl.NeighList(0, unix.AF_BRIDGE) })
+	list, err := dump.Retry(func() ([]netlink.Neigh, error) { return p.s.Netlink.NeighList(0, unix.AF_BRIDGE) })
 	if err != nil {
 		return fmt.Errorf("list the FDB: %w", err)
 	}
@@ -233,7 +231,7 @@ var neighbourStates = []struct {
 
 func (p *page) neighbours() error {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := dump.Retry(func() ([]netlink.Neigh, error) { return p.s.nl.NeighList(0, family) })
+		list, err := dump.Retry(func() ([]netlink.Neigh, error) { return p.s.Netlink.NeighList(0, family) })
 		if err != nil {
 			return fmt.Errorf("list neighbours: %w", err)
 		}
@@ -273,7 +271,7 @@ func (p *page) routes() error {
 	_, err := dump.Retry(func() (struct{}, error) {
 		*p = begin
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			err := p.s.strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_TABLE, func(x netlink.Route) bool {
+			err := p.s.Strict.RouteListFilteredIter(family, filter, netlink.RT_FILTER_TABLE, func(x netlink.Route) bool {
 				past, stop := p.full()
 				if !past {
 					p.entries = append(p.entries, p.routeOf(&x))
@@ -293,18 +291,13 @@ func (p *page) routes() error {
 }
 
 func (p *page) routeOf(x *netlink.Route) datapath.NetworkEntry {
-	key, _ := keyOfEntry(x)
-	r := &datapath.Route{Prefix: key.Prefix, Metric: key.Metric, MTU: uint32(x.MTU)}
+	key, _ := route.KeyOfEntry(x)
+	r := &datapath.Route{Prefix: key.Prefix, Metric: key.Metric, MTU: uint32(x.MTU), Type: route.TypeOf(x)}
 	r.Source, _ = netip.AddrFromSlice(x.Src)
 	r.Source = r.Source.Unmap()
-	for kind, number := range routeTypes {
-		if number == x.Type {
-			r.Type = kind
-		}
-	}
-	e := datapath.NetworkEntry{Origin: protocolName(int(x.Protocol)), MTU: x.MTU, Route: r}
+	e := datapath.NetworkEntry{Origin: route.ProtocolName(int(x.Protocol)), MTU: x.MTU, Route: r}
 	if r.Type == datapath.RouteUnicast {
-		for _, h := range hopsOf(x) {
+		for _, h := range route.HopsOf(x) {
 			hop := datapath.NextHop{Device: p.name(h.LinkIndex), Weight: uint16(h.Hops + 1)}
 			hop.Via, _ = netip.AddrFromSlice(h.Gw)
 			hop.Via = hop.Via.Unmap()
@@ -314,8 +307,8 @@ func (p *page) routeOf(x *netlink.Route) datapath.NetworkEntry {
 			e.Device = r.NextHops[0].Device
 		}
 	}
-	if x.Protocol == Protocol {
-		e.Object, _ = p.n.journal.holder(routeRecord{Space: p.s.id, Key: key})
+	if x.Protocol == namespace.Protocol {
+		e.Object, _ = p.n.journal.holder(routeRecord{Space: p.s.ID, Key: key})
 	}
 	return e
 }

@@ -23,11 +23,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
-
-// Protocol marks routes (RTPROT) and addresses (IFA_PROTO) as ours: the L of loxilight, which no
-// other program uses.
-const Protocol = 0x4c
 
 // hostNamespace is the name for a switch without a namespace of its own.
 const hostNamespace = "host"
@@ -46,9 +43,9 @@ type Network struct {
 	repairs   atomic.Uint64 // of state outside the tables
 
 	mu        sync.Mutex // guards the following
-	host      *space
-	sw        *space          // of the switch; nil: does not exist, or is not needed
-	ports     map[string]bool // that need the switch
+	host      *namespace.Handle
+	sw        *namespace.Handle // of the switch; nil: does not exist, or is not needed
+	ports     map[string]bool   // that need the switch
 	asked     time.Time
 	linked    bool   // the link between host and switch existed in this run
 	linkError string // error about the link between host and switch; logged once
@@ -62,7 +59,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 	if n.journal, err = openJournal(cfg.StateDir); err != nil {
 		return nil, err
 	}
-	if n.host, err = openSpace(""); err != nil {
+	if n.host, err = namespace.Open(""); err != nil {
 		return nil, errors.Join(err, n.journal.close())
 	}
 	n.bridges = &bridges{n: n, wanted: map[datapath.BridgeName]datapath.Bridge{}}
@@ -137,9 +134,9 @@ func (n *Network) needsSwitch() bool {
 func (n *Network) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range []*space{n.host, n.sw} {
+	for _, s := range []*namespace.Handle{n.host, n.sw} {
 		if s != nil {
-			s.drop()
+			s.Drop()
 		}
 	}
 	n.host, n.sw = nil, nil
@@ -156,12 +153,12 @@ func isHost(cfg datapath.Config) bool {
 
 // space returns the namespace of the host or of the switch, to be released by done. The switch's
 // namespace is created if it does not exist, and then kept.
-func (n *Network) space(ofSwitch bool) (s *space, err error) {
+func (n *Network) space(ofSwitch bool) (s *namespace.Handle, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	defer func() {
 		if err == nil {
-			s.users++
+			s.Acquire()
 		}
 	}()
 	if n.host == nil {
@@ -202,36 +199,34 @@ func (n *Network) ForgetSwitch(port string) {
 	delete(n.ports, port)
 }
 
-// done releases a space.
-func (n *Network) done(s *space) {
+// done releases a namespace.
+func (n *Network) done(s *namespace.Handle) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s.users--; s.dropped && s.users == 0 {
-		s.close()
-	}
+	s.Release()
 }
 
-// present returns the space with the given id if it still exists, to be released by done. It never
-// creates one; nil: it does not exist.
-func (n *Network) present(id spaceID) (s *space, err error) {
+// present returns the namespace with the given id if it still exists, to be released by done. It
+// never creates one; nil: it does not exist.
+func (n *Network) present(id namespace.ID) (s *namespace.Handle, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	defer func() {
 		if err == nil && s != nil {
-			s.users++
+			s.Acquire()
 		}
 	}()
 	if n.host == nil {
 		return nil, errors.New("network: closed")
 	}
-	if n.host.id == id {
+	if n.host.ID == id {
 		return n.host, nil
 	}
 	if n.isHost() {
 		return nil, nil
 	}
 	s, err = n.ensureSwitch(false)
-	if errors.Is(err, datapath.ErrAbsent) || err == nil && s.id != id {
+	if errors.Is(err, datapath.ErrAbsent) || err == nil && s.ID != id {
 		return nil, nil
 	}
 	return s, err

@@ -9,11 +9,13 @@ import (
 	"log/slog"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // tendLink ensures that the link between host and switch exists: a veth with one end in the host.
 // An existing link is used, whichever program created it. n.mu is held.
-func (n *Network) tendLink(s *space) error {
+func (n *Network) tendLink(s *namespace.Handle) error {
 	err := n.ensureLink(s)
 	text := ""
 	if err != nil {
@@ -26,16 +28,16 @@ func (n *Network) tendLink(s *space) error {
 	return err
 }
 
-func (n *Network) ensureLink(s *space) error {
+func (n *Network) ensureLink(s *namespace.Handle) error {
 	hostName, switchName := n.cfg.HostDevice, n.cfg.SwitchDevice
 	if hostName == "" || switchName == "" {
 		return nil
 	}
-	outer, err := n.host.link(hostName)
+	outer, err := n.host.Link(hostName)
 	if err != nil {
 		return err
 	}
-	inner, err := s.link(switchName)
+	inner, err := s.Link(switchName)
 	if err != nil {
 		return err
 	}
@@ -52,13 +54,13 @@ func (n *Network) ensureLink(s *space) error {
 	}
 	// One end alone is useless: the other was deleted or moved.
 	for _, end := range []struct {
-		of   *space
+		of   *namespace.Handle
 		link netlink.Link
 	}{{n.host, outer}, {s, inner}} {
 		if end.link == nil {
 			continue
 		}
-		if err := end.of.nl.LinkDel(end.link); err != nil && !isAbsent(err) {
+		if err := end.of.Netlink.LinkDel(end.link); err != nil && !namespace.IsAbsent(err) {
 			return fmt.Errorf("device %q: %w", end.link.Attrs().Name, err)
 		}
 	}
@@ -66,7 +68,7 @@ func (n *Network) ensureLink(s *space) error {
 }
 
 // tendEnd restores the settings of one end of the link, if we created it.
-func (n *Network) tendEnd(s *space, end netlink.Link) error {
+func (n *Network) tendEnd(s *namespace.Handle, end netlink.Link) error {
 	a := end.Attrs()
 	if !isOurs(n.cfg, end) {
 		return nil
@@ -81,9 +83,9 @@ func (n *Network) tendEnd(s *space, end netlink.Link) error {
 	}
 	mac := macOf(n.cfg, a.Name)
 	err := errors.Join(
-		change(a.Alias != mark(n.cfg), func() error { return s.nl.LinkSetAlias(end, mark(n.cfg)) }),
-		change(!bytes.Equal(a.HardwareAddr, mac), func() error { return s.nl.LinkSetHardwareAddr(end, mac) }),
-		change(!isUp(end), func() error { return s.nl.LinkSetUp(end) }))
+		change(a.Alias != mark(n.cfg), func() error { return s.Netlink.LinkSetAlias(end, mark(n.cfg)) }),
+		change(!bytes.Equal(a.HardwareAddr, mac), func() error { return s.Netlink.LinkSetHardwareAddr(end, mac) }),
+		change(!isUp(end), func() error { return s.Netlink.LinkSetUp(end) }))
 	if err != nil {
 		return fmt.Errorf("restore device %q, which another program changed: %w", a.Name, err)
 	}
@@ -100,29 +102,29 @@ func arePeers(a, b netlink.Link) bool {
 		a.Attrs().ParentIndex == b.Attrs().Index && b.Attrs().ParentIndex == a.Attrs().Index
 }
 
-func (n *Network) makeLink(s *space) error {
+func (n *Network) makeLink(s *namespace.Handle) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = n.cfg.HostDevice
 	attrs.HardwareAddr = macOf(n.cfg, n.cfg.HostDevice)
 	veth := &netlink.Veth{
-		LinkAttrs: attrs, PeerName: n.cfg.SwitchDevice, PeerNamespace: netlink.NsFd(s.ns),
+		LinkAttrs: attrs, PeerName: n.cfg.SwitchDevice, PeerNamespace: netlink.NsFd(s.NS),
 		PeerHardwareAddr: macOf(n.cfg, n.cfg.SwitchDevice),
 	}
-	if err := n.host.nl.LinkAdd(veth); err != nil {
+	if err := n.host.Netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("make %s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
 	}
-	inner, err := s.link(n.cfg.SwitchDevice)
+	inner, err := s.Link(n.cfg.SwitchDevice)
 	if err != nil {
 		return err
 	}
 	if inner == nil {
 		return absent("device %q", n.cfg.SwitchDevice)
 	}
-	outer, err := n.host.link(n.cfg.HostDevice)
+	outer, err := n.host.Link(n.cfg.HostDevice)
 	if err != nil || outer == nil {
 		return errors.Join(err, absent("device %q", n.cfg.HostDevice))
 	}
-	err = errors.Join(s.nl.LinkSetAlias(inner, mark(n.cfg)), n.host.nl.LinkSetAlias(outer, mark(n.cfg)), s.nl.LinkSetUp(inner), n.host.nl.LinkSetUp(outer))
+	err = errors.Join(s.Netlink.LinkSetAlias(inner, mark(n.cfg)), n.host.Netlink.LinkSetAlias(outer, mark(n.cfg)), s.Netlink.LinkSetUp(inner), n.host.Netlink.LinkSetUp(outer))
 	if err != nil {
 		return fmt.Errorf("%s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
 	}

@@ -14,12 +14,13 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // ports attaches the wanted ports, and releases those that are no longer wanted.
 func (u *bridgeUpdate) ports() (err error) {
 	if u.value.VLANFiltering {
-		if u.vlans, err = dump.Retry(u.s.nl.BridgeVlanList); err != nil {
+		if u.vlans, err = dump.Retry(u.s.Netlink.BridgeVlanList); err != nil {
 			return fmt.Errorf("list VLANs: %w", err)
 		}
 	}
@@ -66,7 +67,7 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 	if p.Device == u.value.Device {
 		return u.setVLANs(u.bridge, p, u.record.port(p.Device), true)
 	}
-	link, err := u.s.link(p.Device)
+	link, err := u.s.Link(p.Device)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 		if u.dry {
 			return nil
 		}
-		if fresh, err := u.s.link(p.Device); err == nil && fresh != nil {
+		if fresh, err := u.s.Link(p.Device); err == nil && fresh != nil {
 			link = fresh
 		}
 	default:
@@ -103,7 +104,7 @@ func (u *bridgeUpdate) port(p *datapath.BridgePort) error {
 		return nil
 	}
 	if fresh {
-		if u.vlans, err = dump.Retry(u.s.nl.BridgeVlanList); err != nil {
+		if u.vlans, err = dump.Retry(u.s.Netlink.BridgeVlanList); err != nil {
 			return fmt.Errorf("list VLANs: %w", err)
 		}
 	}
@@ -124,20 +125,20 @@ func (u *bridgeUpdate) enslave(link netlink.Link) error {
 	if err := u.note(); err != nil {
 		return err
 	}
-	if err := u.s.nl.LinkSetMaster(link, u.bridge); err != nil {
+	if err := u.s.Netlink.LinkSetMaster(link, u.bridge); err != nil {
 		return err
 	}
 	if link.Attrs().Flags&net.FlagUp != 0 {
 		return nil
 	}
-	return u.s.nl.LinkSetUp(link)
+	return u.s.Netlink.LinkSetUp(link)
 }
 
 func (u *bridgeUpdate) isolate(link netlink.Link, p *datapath.BridgePort, record *portRecord) error {
 	if !p.Isolated && !record.Isolated {
 		return nil
 	}
-	now, err := dump.Retry(func() (netlink.Protinfo, error) { return u.s.nl.LinkGetProtinfo(link) })
+	now, err := dump.Retry(func() (netlink.Protinfo, error) { return u.s.Netlink.LinkGetProtinfo(link) })
 	if err != nil {
 		return fmt.Errorf("port %q: %w", p.Device, err)
 	}
@@ -146,7 +147,7 @@ func (u *bridgeUpdate) isolate(link netlink.Link, p *datapath.BridgePort, record
 	}
 	record.Isolated = p.Isolated
 	return u.change("isolate port "+p.Device, func() error {
-		return errors.Join(u.note(), u.s.nl.LinkSetIsolated(link, p.Isolated))
+		return errors.Join(u.note(), u.s.Netlink.LinkSetIsolated(link, p.Isolated))
 	})
 }
 
@@ -221,7 +222,7 @@ func (u *bridgeUpdate) setVLANs(link netlink.Link, p *datapath.BridgePort, recor
 			return err
 		}
 		for _, v := range remove {
-			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isAbsent(err) {
+			if err := u.s.Netlink.BridgeVlanDel(link, v, false, false, self, false); err != nil && !namespace.IsAbsent(err) {
 				return fmt.Errorf("remove VLAN %d: %w", v, err)
 			}
 		}
@@ -252,9 +253,9 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 		untagged := flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0
 		var err error
 		if first == last {
-			err = u.s.nl.BridgeVlanAdd(link, first, pvid, untagged, self, false)
+			err = u.s.Netlink.BridgeVlanAdd(link, first, pvid, untagged, self, false)
 		} else {
-			err = u.s.nl.BridgeVlanAddRange(link, first, last, pvid, untagged, self, false)
+			err = u.s.Netlink.BridgeVlanAddRange(link, first, last, pvid, untagged, self, false)
 		}
 		if err != nil {
 			return fmt.Errorf("add VLANs %d to %d: %w", first, last, err)
@@ -267,25 +268,25 @@ func (u *bridgeUpdate) addVLANs(link netlink.Link, add map[uint16]uint16, self b
 func (u *bridgeUpdate) release(device string) error {
 	record := u.record.Ports[device]
 	err := u.change("release port "+device, func() error {
-		link, err := u.s.link(device)
+		link, err := u.s.Link(device)
 		if err != nil || link == nil {
 			return err
 		}
 		self := device == u.value.Device
 		inside := self || link.Attrs().MasterIndex == u.bridge.Attrs().Index
 		if inside && record.Enslaved {
-			return u.s.nl.LinkSetNoMaster(link)
+			return u.s.Netlink.LinkSetNoMaster(link)
 		}
 		if !inside {
 			return nil
 		}
 		if record.Isolated {
-			if err := u.s.nl.LinkSetIsolated(link, false); err != nil {
+			if err := u.s.Netlink.LinkSetIsolated(link, false); err != nil {
 				return err
 			}
 		}
 		for _, v := range record.VLANs {
-			if err := u.s.nl.BridgeVlanDel(link, v, false, false, self, false); err != nil && !isAbsent(err) {
+			if err := u.s.Netlink.BridgeVlanDel(link, v, false, false, self, false); err != nil && !namespace.IsAbsent(err) {
 				return fmt.Errorf("remove VLAN %d: %w", v, err)
 			}
 		}

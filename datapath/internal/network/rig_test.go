@@ -80,7 +80,7 @@ func (r *rig) restart() {
 
 // deleteSwitch deletes the switch as ip netns del does.
 func (r *rig) deleteSwitch() {
-	path := filepath.Join(netnsDir, r.cfg.SwitchNamespace)
+	path := filepath.Join("/run/netns", r.cfg.SwitchNamespace)
 	_ = unix.Unmount(path, unix.MNT_DETACH)
 	_ = os.Remove(path)
 }
@@ -159,16 +159,17 @@ func (r *rig) has(ns *testnet.NS, command string, want []string, lacks ...string
 // marked counts the addresses of a device of the switch that have our protocol.
 func (r *rig) marked(device string) (count int) {
 	r.t.Helper()
-	link, err := r.n.sw.link(device)
+	link, err := r.n.sw.Link(device)
 	if err != nil || link == nil {
 		r.t.Fatalf("%s: %v", device, err)
 	}
+	const ifaProto = 11 // IFA_PROTO
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		m := nl.NewIfAddrmsg(family)
 		m.Index = uint32(link.Attrs().Index)
 		request.AddData(m)
-		messages, err := r.n.sw.execute(request, unix.RTM_NEWADDR)
+		messages, err := r.n.sw.Execute(request, unix.RTM_NEWADDR)
 		if err != nil {
 			r.t.Fatal(err)
 		}

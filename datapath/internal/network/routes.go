@@ -7,44 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 )
-
-// defaultMetric6 is the metric that IPv6 uses if none is configured.
-const defaultMetric6 = 1024
-
-// listingAge is the minimum time for which a listing of our routes is reused: verifying ten
-// thousand routes lists them a few times, not ten thousand times. A listing that took long is
-// reused for longer: listingShare times as long as it took.
-const (
-	listingAge   = 500 * time.Millisecond
-	listingShare = 10
-)
-
-// routeKey identifies an entry of a table.
-type routeKey struct {
-	Prefix netip.Prefix `json:"prefix"`
-	Metric uint32       `json:"metric,omitempty"`
-}
-
-func keyOf(r *datapath.Route) routeKey {
-	k := routeKey{r.Prefix.Masked(), r.Metric}
-	if k.Metric == 0 && r.Prefix.Addr().Is6() {
-		k.Metric = defaultMetric6
-	}
-	return k
-}
 
 // routes is the table of routes.
 type routes struct {
@@ -55,30 +29,23 @@ type routes struct {
 	places   map[place]int                         // number of entries of wanted at each place
 	switched int                                   // how many of wanted are for the switch
 	devices  map[string]int                        // how many of wanted depend on it; "": on any
-	listings map[spaceID]*listing
+	listings map[namespace.ID]*listing
 	owned    map[routeOwner]map[datapath.RouteName]bool // those of wanted that belong to no Route
 }
 
 // place is the namespace and key of a route.
 type place struct {
 	host bool
-	key  routeKey
-}
-
-// listing is a cached dump of our routes in one namespace.
-type listing struct {
-	until time.Time
-	byKey map[routeKey][]netlink.Route
-	own   map[netip.Addr]bool // next hops: whether they are addresses of the node
+	key  route.Key
 }
 
 func newRoutes(n *Network) *routes {
 	return &routes{n: n, wanted: map[datapath.RouteName]datapath.Route{}, places: map[place]int{}, devices: map[string]int{},
-		listings: map[spaceID]*listing{}, owned: map[routeOwner]map[datapath.RouteName]bool{}}
+		listings: map[namespace.ID]*listing{}, owned: map[routeOwner]map[datapath.RouteName]bool{}}
 }
 
 func (r *routes) placeOf(v *datapath.Route) place {
-	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
+	return place{host: !v.Switch || r.n.isHost(), key: route.KeyOf(v)}
 }
 
 // want records the value of the last Update; nil: none. It reports whether the route had the same
@@ -147,7 +114,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 		return err
 	}
 	defer r.n.done(s)
-	record := &routeRecord{Space: s.id, Key: keyOf(&value)}
+	record := &routeRecord{Space: s.ID, Key: route.KeyOf(&value)}
 	old := r.n.journal.route(string(name))
 	if old != nil && *old != *record {
 		// The new entry is added first.
@@ -159,19 +126,19 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	if last := r.n.journal.route(before(name)); last != nil && *last != *record {
 		err = errors.Join(err, r.remove(before(name), last))
 	}
-	if errors.Is(err, errDown) {
+	if errors.Is(err, route.ErrDown) {
 		return err // it says what to do, and is the same for all Routes of the device
 	}
 	if err != nil {
-		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.where(), err)
+		return fmt.Errorf("route %s in %s: %w", value.Prefix, s.Where(), err)
 	}
 	return nil
 }
 
 // put ensures that the entry exists.
-func (r *routes) put(s *space, name string, record *routeRecord, value *datapath.Route) error {
+func (r *routes) put(s *namespace.Handle, name string, record *routeRecord, value *datapath.Route) error {
 	known := r.takeRecord(name, record)
-	wanted, missing, err := s.buildRoute(value, r.isOwn)
+	wanted, missing, err := route.Build(s, value, r.isOwn)
 	if err != nil {
 		return err
 	}
@@ -187,7 +154,7 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 		}
 		return errors.Join(r.note(name, record), missing)
 	}
-	if len(there) == 1 && sameRoute(&there[0], wanted, value) {
+	if len(there) == 1 && route.Same(&there[0], wanted, value) {
 		return errors.Join(r.note(name, record), missing)
 	}
 	if len(there) > 0 && !known {
@@ -198,16 +165,16 @@ func (r *routes) put(s *space, name string, record *routeRecord, value *datapath
 		return err
 	}
 	if len(there) > 0 {
-		err = s.nl.RouteReplace(wanted)
+		err = s.Netlink.RouteReplace(wanted)
 	} else {
-		err = s.nl.RouteAdd(wanted)
+		err = s.Netlink.RouteAdd(wanted)
 	}
 	r.enlist(s, record.Key, wanted, err)
 	if errors.Is(err, unix.EEXIST) {
-		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), s.conflict(value, record.Key))
+		return errors.Join(r.n.journal.note(line{Kind: kindRoute, Name: name}), route.Conflict(s, value, record.Key))
 	}
 	if err != nil {
-		return s.routeError(err, value)
+		return route.Explain(s, err, value)
 	}
 	if len(there) > 0 && value.Prefix.Addr().Is6() {
 		if err := r.removeRest(s, record.Key, wanted, value); err != nil {
@@ -269,13 +236,13 @@ func (r *routes) remove(name string, record *routeRecord) error {
 	return r.n.journal.note(line{Kind: kindRoute, Name: name})
 }
 
-func (r *routes) removeAll(s *space, list []netlink.Route) error {
+func (r *routes) removeAll(s *namespace.Handle, list []netlink.Route) error {
 	for i := range list {
-		err := s.nl.RouteDel(&list[i])
-		if k, ok := keyOfEntry(&list[i]); ok {
+		err := s.Netlink.RouteDel(&list[i])
+		if k, ok := route.KeyOfEntry(&list[i]); ok {
 			r.enlist(s, k, nil, err)
 		}
-		if err != nil && !isAbsent(err) {
+		if err != nil && !namespace.IsAbsent(err) {
 			return err
 		}
 	}
@@ -283,13 +250,13 @@ func (r *routes) removeAll(s *space, list []netlink.Route) error {
 }
 
 // removeRest removes the leftovers of a replacement: in IPv6 a key may have several entries.
-func (r *routes) removeRest(s *space, key routeKey, wanted *netlink.Route, value *datapath.Route) error {
+func (r *routes) removeRest(s *namespace.Handle, key route.Key, wanted *netlink.Route, value *datapath.Route) error {
 	r.stale()
 	there, err := r.ours(s, key)
 	if err != nil || len(there) < 2 {
 		return err
 	}
-	return r.removeAll(s, slices.DeleteFunc(there, func(x netlink.Route) bool { return sameRoute(&x, wanted, value) }))
+	return r.removeAll(s, slices.DeleteFunc(there, func(x netlink.Route) bool { return route.Same(&x, wanted, value) }))
 }
 
 // Keys implements [datapath.Table].
@@ -317,97 +284,18 @@ func (r *routes) Verify(_ context.Context, name datapath.RouteName) (bool, error
 	if err != nil || len(there) != 1 {
 		return false, err
 	}
-	wanted, missing, err := s.buildRoute(&value, r.isOwn)
-	return err == nil && missing == nil && wanted != nil && sameRoute(&there[0], wanted, &value), nil
-}
-
-// ours returns our entries with this key, from a listing that has not expired.
-func (r *routes) ours(s *space, key routeKey) ([]netlink.Route, error) {
-	r.mu.Lock()
-	l := r.listings[s.id]
-	r.mu.Unlock()
-	if begin := time.Now(); l == nil || begin.After(l.until) {
-		l = &listing{byKey: map[routeKey][]netlink.Route{}, own: map[netip.Addr]bool{}}
-		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Protocol: Protocol}
-		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-			list, err := dump.Retry(func() ([]netlink.Route, error) {
-				return s.strict.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
-			})
-			if err != nil {
-				return nil, fmt.Errorf("list routes: %w", err)
-			}
-			for _, x := range list {
-				if k, ok := keyOfEntry(&x); ok {
-					l.byKey[k] = append(l.byKey[k], x)
-				}
-			}
-		}
-		took := time.Since(begin)
-		l.until = begin.Add(max(listingAge, listingShare*took))
-		r.mu.Lock()
-		r.listings[s.id] = l
-		r.mu.Unlock()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(l.byKey[key]), nil
-}
-
-// isOwn reports whether an address belongs to the namespace. The result is cached as long as the
-// listing.
-func (r *routes) isOwn(s *space, addr netip.Addr) bool {
-	r.mu.Lock()
-	l := r.listings[s.id]
-	if l != nil && time.Now().Before(l.until) {
-		if own, known := l.own[addr]; known {
-			r.mu.Unlock()
-			return own
-		}
-	}
-	r.mu.Unlock()
-	found, err := s.nl.RouteGet(addr.AsSlice())
-	own := err == nil && len(found) > 0 && found[0].Type == unix.RTN_LOCAL
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if l != nil {
-		l.own[addr] = own
-	}
-	return own
-}
-
-// enlist records in the listing that the entries with this key have changed, so that no new listing
-// is necessary. entry is now the only one; nil: none exists. After an error, the state of the
-// entries is unknown.
-func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.listings[s.id]
-	switch {
-	case l == nil:
-	case err != nil:
-		delete(r.listings, s.id)
-	case entry == nil:
-		delete(l.byKey, key)
-	default:
-		l.byKey[key] = []netlink.Route{*entry}
-	}
-}
-
-// stale discards the cached listings.
-func (r *routes) stale() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.listings)
+	wanted, missing, err := route.Build(s, &value, r.isOwn)
+	return err == nil && missing == nil && wanted != nil && route.Same(&there[0], wanted, &value), nil
 }
 
 // concerns reports whether a message from the kernel is about an entry that may have been ours and
 // was removed or replaced.
-func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
+func (r *routes) concerns(s *namespace.Handle, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofRtMsg {
 		return false
 	}
 	x := nl.DeserializeRtMsg(m.Data)
-	replaced := m.Header.Type == unix.RTM_NEWROUTE && m.Header.Flags&unix.NLM_F_REPLACE != 0 && x.Protocol != Protocol
+	replaced := m.Header.Type == unix.RTM_NEWROUTE && m.Header.Flags&unix.NLM_F_REPLACE != 0 && x.Protocol != namespace.Protocol
 	if x.Table != unix.RT_TABLE_MAIN || m.Header.Type == unix.RTM_NEWROUTE && !replaced {
 		return false
 	}
@@ -415,12 +303,19 @@ func (r *routes) concerns(s *space, m syscall.NetlinkMessage) bool {
 	if err != nil {
 		return false
 	}
-	key, ok := keyOfMessage(x, attrs)
+	key, ok := route.KeyOfMessage(x, attrs)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !ok || r.places[place{s.host, key}] == 0 {
+	if !ok || r.places[place{s.Host, key}] == 0 {
 		return false
 	}
 	clear(r.listings)
 	return true
+}
+
+// count adds the number by to the count of key.
+func count[K comparable](counts map[K]int, key K, by int) {
+	if counts[key] += by; counts[key] == 0 {
+		delete(counts, key)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -27,7 +28,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.route("host only", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
-	if _, there := namedID(r.cfg.SwitchNamespace); there {
+	if _, there := namespace.Find(r.cfg.SwitchNamespace); there {
 		t.Error("an unneeded namespace was created")
 	}
 	r.has(r.host, "ip link", nil, "loxi_host")
@@ -62,7 +63,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		if err := r.n.Maintain(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if _, there := namedID(r.cfg.SwitchNamespace); !there {
+		if _, there := namespace.Find(r.cfg.SwitchNamespace); !there {
 			t.Error("the namespace went with the last object")
 		}
 	}
@@ -71,7 +72,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		if err := r.n.Maintain(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if _, there := namedID(r.cfg.SwitchNamespace); there {
+		if _, there := namespace.Find(r.cfg.SwitchNamespace); there {
 			t.Error("an unneeded namespace was created again")
 		}
 	}
@@ -95,14 +96,14 @@ func TestSwitchDeleted(t *testing.T) {
 	r.sw().ServeUDP(t, "10.71.0.1:4660", "switch")
 	r.reach(r.host, "10.71.0.1:4660")
 	for range 3 {
-		old, _ := namedID(r.cfg.SwitchNamespace)
+		old, _ := namespace.Find(r.cfg.SwitchNamespace)
 		r.drainSignals()
 		r.deleteSwitch()
 		if err := r.n.Maintain(ctx); err != nil {
 			t.Fatal(err)
 		}
 		r.awaitSignal("the namespace is another one")
-		if now, there := namedID(r.cfg.SwitchNamespace); !there || now == old {
+		if now, there := namespace.Find(r.cfg.SwitchNamespace); !there || now == old {
 			t.Fatal("the namespace was not made again")
 		}
 		for what, verify := range map[string]func() (bool, error){
@@ -146,7 +147,7 @@ func TestDetach(t *testing.T) {
 		}
 		r.has(r.host, "ip link", nil, "loxi_host")
 		r.has(r.host, "ip route", nil, "192.0.2.0")
-		if _, there := namedID(r.cfg.SwitchNamespace); there != adopted {
+		if _, there := namespace.Find(r.cfg.SwitchNamespace); there != adopted {
 			t.Errorf("adopted %v: the namespace exists: %v", adopted, there)
 		}
 		if adopted {
@@ -166,7 +167,7 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	r.bridge("lan", lan)
 	r.route("far", datapath.Route{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Type: datapath.RouteBlackhole})
 	// A dump that fits in one message is never interrupted, so add many addresses.
-	lo, err := r.n.host.link("lo")
+	lo, err := r.n.host.Link("lo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +175,7 @@ func TestListingWhileLinksFlap(t *testing.T) {
 		return &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, byte(90+i>>16), byte(i>>8), byte(i)), Mask: net.CIDRMask(32, 32)}}
 	}
 	for i := range 3000 {
-		if err := r.n.host.nl.AddrAdd(lo, many(i)); err != nil {
+		if err := r.n.host.Netlink.AddrAdd(lo, many(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,7 +183,7 @@ func TestListingWhileLinksFlap(t *testing.T) {
 	done := make(chan int)
 	for i := range 20 {
 		go func() {
-			nl, err := netlink.NewHandleAt(r.n.host.ns, unix.NETLINK_ROUTE)
+			nl, err := netlink.NewHandleAt(r.n.host.NS, unix.NETLINK_ROUTE)
 			if err != nil {
 				t.Error(err)
 			}
@@ -217,10 +218,10 @@ func TestListingWhileLinksFlap(t *testing.T) {
 		if ok, err := r.n.Routes().Verify(ctx, "far"); !ok || err != nil {
 			t.Fatalf("route: %v %v", ok, err)
 		}
-		if _, err := r.n.host.links(); err != nil {
+		if _, err := r.n.host.Links(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.n.host.nl.AddrList(nil, netlink.FAMILY_ALL); errors.Is(err, netlink.ErrDumpInterrupted) {
+		if _, err := r.n.host.Netlink.AddrList(nil, netlink.FAMILY_ALL); errors.Is(err, netlink.ErrDumpInterrupted) {
 			interrupted++
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -17,16 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // tendSysctls restores the sysctls of a namespace that we created. n.mu is held.
-func (n *Network) tendSysctls(s *space) error {
+func (n *Network) tendSysctls(s *namespace.Handle) error {
 	made, err := madeByUs(n.cfg, s)
 	if err != nil || !made {
 		return err // in a namespace that already existed, they belong to the operator
 	}
 	var changed []string
-	err = s.enter(func() (err error) {
+	err = s.Enter(func() (err error) {
 		if changed = changedSysctls(); len(changed) > 0 {
 			err = setSysctls()
 		}
@@ -79,27 +79,13 @@ func setSysctls() error {
 
 // restoreSysctls sets the sysctls of an existing namespace if we created it.
 func restoreSysctls(cfg datapath.Config) error {
-	s, err := openSpace(cfg.SwitchNamespace)
+	s, err := namespace.Open(cfg.SwitchNamespace)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	if made, err := madeByUs(cfg, s); err != nil || !made {
 		return err
 	}
-	return s.enter(setSysctls)
-}
-
-// enter calls f on a thread that is in the namespace.
-func (s *space) enter(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
-		if err := unix.Setns(int(s.ns), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
+	return s.Enter(setSysctls)
 }

@@ -55,7 +55,7 @@ func TestTunnelMTU(t *testing.T) {
 	// in the meantime.
 	mtu := func() int {
 		t.Helper()
-		link, err := r.n.host.link("hstunnel")
+		link, err := r.n.host.Link("hstunnel")
 		if err != nil || link == nil {
 			t.Fatal(link, err)
 		}
@@ -181,7 +181,7 @@ func TestTunnelTypeMTU(t *testing.T) {
 		if intact, err := r.n.Tunnels().Verify(t.Context(), "mesh"); !intact || err != nil {
 			t.Errorf("%s: just made: %v, %v", tt.tunnel.Type, intact, err)
 		}
-		link, err := r.n.host.link("hstunnel")
+		link, err := r.n.host.Link("hstunnel")
 		if err != nil || link == nil || link.Attrs().MTU != tt.mtu {
 			t.Errorf("%s to %s: %+v, %v; want an MTU of %d", tt.tunnel.Type, tt.underlay, link, err, tt.mtu)
 		}

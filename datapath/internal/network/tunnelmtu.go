@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 const (
@@ -23,8 +24,8 @@ const (
 // adopt keeps the MTU of an earlier run's device until all peers are configured, which happens one
 // by one: with only some of the peers, the MTU would change for a moment, and senders would be
 // notified of that MTU.
-func (t *tunnels) adopt(s *space, name datapath.TunnelName, device string) error {
-	outer, inner, err := s.ends(device)
+func (t *tunnels) adopt(s *namespace.Handle, name datapath.TunnelName, device string) error {
+	outer, inner, err := ends(s, device)
 	if err != nil || outer == nil || inner == nil || !isOurs(t.n.cfg, outer) {
 		return err
 	}
@@ -46,12 +47,12 @@ func (t *tunnels) isKept(name datapath.TunnelName) bool {
 
 // setMTU sets the MTU of the device, or (dry) reports whether it is right; if only the path to the
 // peers has changed since it was set, the error wraps [datapath.ErrOutdated]. t.devices is held.
-func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
+func (t *tunnels) setMTU(s *namespace.Handle, name datapath.TunnelName, value datapath.Tunnel, dry bool) (bool, error) {
 	mtu, err := t.mtu(name, value)
 	if err != nil || t.isKept(name) {
 		return err == nil, err
 	}
-	outer, inner, err := s.ends(value.Device)
+	outer, inner, err := ends(s, value.Device)
 	if err != nil || outer == nil || inner == nil {
 		return false, errors.Join(err, absent("device %q", value.Device))
 	}
@@ -65,7 +66,7 @@ func (t *tunnels) setMTU(s *space, name datapath.TunnelName, value datapath.Tunn
 		if dry {
 			return false, nil
 		}
-		if err := s.nl.LinkSetMTU(end, mtu); err != nil {
+		if err := s.Netlink.LinkSetMTU(end, mtu); err != nil {
 			return false, fmt.Errorf("device %q: set its MTU to %d: %w", end.Attrs().Name, mtu, err)
 		}
 		if end.Attrs().MTU < minMTU6 { // the larger MTU enables IPv6 again, and the kernel adds a link-local address
@@ -163,19 +164,19 @@ func (t *tunnels) peerChanged(name datapath.TunnelName) error {
 
 // underlay finds the MTUs of paths in the host's namespace.
 type underlay struct {
-	host  *space
+	host  *namespace.Handle
 	links map[int]netlink.Link // as first read
 }
 
 // mtuTo returns the MTU of the path to remote; 0: no path exists.
 func (u *underlay) mtuTo(remote netip.Addr) int {
-	routes, err := u.host.nl.RouteGet(remote.AsSlice())
+	routes, err := u.host.Netlink.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		return 0
 	}
 	l := u.links[routes[0].LinkIndex]
 	if l == nil {
-		if l, err = u.host.nl.LinkByIndex(routes[0].LinkIndex); err != nil {
+		if l, err = u.host.Netlink.LinkByIndex(routes[0].LinkIndex); err != nil {
 			return 0
 		}
 		u.links[routes[0].LinkIndex] = l
@@ -190,7 +191,7 @@ func (u *underlay) mtuTo(remote netip.Addr) int {
 // from ICMP errors are ignored: they may concern pods behind the remote address, which translates
 // their source.
 func (u *underlay) routeMTU(remote netip.Addr) int {
-	routes, err := u.host.nl.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	routes, err := u.host.Netlink.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {
 		return 0
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // endSuffix is appended to the name of a tunnel's device to name its other end. Packets that the
@@ -111,7 +112,7 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 		return err
 	}
 	defer t.n.done(s)
-	record := &tunnelRecord{Device: value.Device, Space: s.id}
+	record := &tunnelRecord{Device: value.Device, Space: s.ID}
 	if old := t.n.journal.tunnel(string(name)); old != nil && *old != *record {
 		if err := t.remove(string(name), old); err != nil {
 			return err
@@ -126,7 +127,7 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 	if err := t.ensure(s, value.Device); err != nil {
 		return fmt.Errorf("device %q: %w", value.Device, err)
 	}
-	if err := s.cutSCTP(value.Device); err != nil {
+	if err := s.DisableSCTPOffload(value.Device); err != nil {
 		return fmt.Errorf("device %q: %w", value.Device, err)
 	}
 	_, err = t.setMTU(s, name, value, false)
@@ -134,8 +135,8 @@ func (t *tunnels) Update(_ context.Context, name datapath.TunnelName, value data
 }
 
 // ensure ensures that the device and its other end exist.
-func (t *tunnels) ensure(s *space, device string) error {
-	outer, inner, err := s.ends(device)
+func (t *tunnels) ensure(s *namespace.Handle, device string) error {
+	outer, inner, err := ends(s, device)
 	if err != nil {
 		return err
 	}
@@ -162,7 +163,7 @@ func (t *tunnels) ensure(s *space, device string) error {
 			if end == nil {
 				continue
 			}
-			if err := s.nl.LinkDel(end); err != nil && !isAbsent(err) {
+			if err := s.Netlink.LinkDel(end); err != nil && !namespace.IsAbsent(err) {
 				return err
 			}
 		}
@@ -170,14 +171,14 @@ func (t *tunnels) ensure(s *space, device string) error {
 			return err
 		}
 	}
-	return errors.Join(s.nl.LinkSetAlias(outer, mark(t.n.cfg)), s.nl.LinkSetAlias(inner, mark(t.n.cfg)),
-		s.nl.LinkSetHardwareAddr(outer, tunnelMAC), s.nl.LinkSetHardwareAddr(inner, macOf(t.n.cfg, device+endSuffix)),
-		s.nl.LinkSetARPOff(outer), s.nl.LinkSetARPOff(inner), addressless(s, outer), addressless(s, inner),
-		s.nl.LinkSetUp(inner), s.nl.LinkSetUp(outer))
+	return errors.Join(s.Netlink.LinkSetAlias(outer, mark(t.n.cfg)), s.Netlink.LinkSetAlias(inner, mark(t.n.cfg)),
+		s.Netlink.LinkSetHardwareAddr(outer, tunnelMAC), s.Netlink.LinkSetHardwareAddr(inner, macOf(t.n.cfg, device+endSuffix)),
+		s.Netlink.LinkSetARPOff(outer), s.Netlink.LinkSetARPOff(inner), addressless(s, outer), addressless(s, inner),
+		s.Netlink.LinkSetUp(inner), s.Netlink.LinkSetUp(outer))
 }
 
 // whole reports whether both ends of a tunnel's device are configured as ensure does it.
-func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
+func (t *tunnels) whole(s *namespace.Handle, outer, inner netlink.Link) (bool, error) {
 	if !arePeers(outer, inner) {
 		return false, nil
 	}
@@ -190,7 +191,7 @@ func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
 		if !isUp(end) || a.Alias != mark(t.n.cfg) || a.RawFlags&unix.IFF_NOARP == 0 || !bytes.Equal(a.HardwareAddr, mac) {
 			return false, nil
 		}
-		local, err := s.linkLocal(end)
+		local, err := linkLocal(s, end)
 		if err != nil || len(local) > 0 {
 			return false, err
 		}
@@ -199,22 +200,22 @@ func (t *tunnels) whole(s *space, outer, inner netlink.Link) (bool, error) {
 }
 
 // linkLocal returns the link-local addresses that the kernel itself assigned to a device.
-func (s *space) linkLocal(l netlink.Link) ([]netip.Prefix, error) {
-	all, err := s.addresses(l)
+func linkLocal(s *namespace.Handle, l netlink.Link) ([]netip.Prefix, error) {
+	all, err := s.Addresses(l)
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() }), err
 }
 
 // addressless prevents the kernel from assigning an IPv6 address to a device. The kernel forgets
 // the mode if an MTU below 1280 disables IPv6 on the device.
-func addressless(s *space, l netlink.Link) error {
-	err := s.nl.LinkSetIP6AddrGenMode(l, addrGenNone)
+func addressless(s *namespace.Handle, l netlink.Link) error {
+	err := s.Netlink.LinkSetIP6AddrGenMode(l, addrGenNone)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil // a kernel without IPv6
 	}
-	local, e := s.linkLocal(l)
+	local, e := linkLocal(s, l)
 	err = errors.Join(err, e)
 	for _, p := range local {
-		if e := s.removeAddress(l.Attrs().Index, p); e != nil && !isAbsent(e) {
+		if e := s.RemoveAddress(l.Attrs().Index, p); e != nil && !namespace.IsAbsent(e) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -224,21 +225,21 @@ func addressless(s *space, l netlink.Link) error {
 func isUp(l netlink.Link) bool { return l.Attrs().Flags&net.FlagUp != 0 }
 
 // ends returns the device and its other end; nil for an end that does not exist.
-func (s *space) ends(device string) (outer, inner netlink.Link, err error) {
-	if outer, err = s.link(device); err == nil {
-		inner, err = s.link(device + endSuffix)
+func ends(s *namespace.Handle, device string) (outer, inner netlink.Link, err error) {
+	if outer, err = s.Link(device); err == nil {
+		inner, err = s.Link(device + endSuffix)
 	}
 	return outer, inner, err
 }
 
-func (t *tunnels) make(s *space, device string) (outer, inner netlink.Link, err error) {
+func (t *tunnels) make(s *namespace.Handle, device string) (outer, inner netlink.Link, err error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = device, tunnelMAC
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: device + endSuffix, PeerHardwareAddr: macOf(t.n.cfg, device+endSuffix)}
-	if err := s.nl.LinkAdd(veth); err != nil {
+	if err := s.Netlink.LinkAdd(veth); err != nil {
 		return nil, nil, fmt.Errorf("make: %w", err)
 	}
-	outer, inner, err = s.ends(device)
+	outer, inner, err = ends(s, device)
 	if err == nil && (outer == nil || inner == nil) {
 		err = absent("device %q", device)
 	}
@@ -272,11 +273,11 @@ func (t *tunnels) remove(name string, record *tunnelRecord) error {
 	}
 	if s != nil {
 		defer t.n.done(s)
-		link, err := s.link(record.Device)
+		link, err := s.Link(record.Device)
 		if err == nil && link != nil && isOurs(t.n.cfg, link) {
-			err = s.nl.LinkDel(link)
+			err = s.Netlink.LinkDel(link)
 		}
-		if err != nil && !isAbsent(err) {
+		if err != nil && !namespace.IsAbsent(err) {
 			return fmt.Errorf("device %q: %w", record.Device, err)
 		}
 	}
@@ -302,7 +303,7 @@ func (t *tunnels) Verify(_ context.Context, name datapath.TunnelName) (bool, err
 		return false, err
 	}
 	defer t.n.done(s)
-	outer, inner, err := s.ends(value.Device)
+	outer, inner, err := ends(s, value.Device)
 	if err != nil || outer == nil || inner == nil {
 		return false, err
 	}

@@ -24,7 +24,7 @@ func requireVLANs(t *testing.T, r *rig) {
 	t.Helper()
 	err := r.n.Bridges().Update(context.Background(), "probe", datapath.Bridge{Device: "br0", VLANFiltering: true})
 	if errors.Is(err, datapath.ErrUnsupported) {
-		if l, err := r.n.host.link("br0"); l != nil || err != nil {
+		if l, err := r.n.host.Link("br0"); l != nil || err != nil {
 			t.Errorf("a bridge that would mix VLANs was left: %v", err)
 		}
 		t.Skip("kernel without CONFIG_BRIDGE_VLAN_FILTERING")
@@ -40,11 +40,11 @@ func requireVLANs(t *testing.T, r *rig) {
 // vlans returns the VLANs of a device, for example "10pu 20": p is the PVID, u is untagged.
 func (r *rig) vlans(device string) string {
 	r.t.Helper()
-	link, err := r.n.host.link(device)
+	link, err := r.n.host.Link(device)
 	if err != nil || link == nil {
 		r.t.Fatalf("%s: %v", device, err)
 	}
-	all, err := r.n.host.nl.BridgeVlanList()
+	all, err := r.n.host.Netlink.BridgeVlanList()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -164,11 +164,11 @@ func TestVLANs(t *testing.T) {
 	r.wantVLANs("p1", "10pu")
 
 	// A VLAN that another program adds stays; a VLAN that it removes is restored.
-	p1, err := r.n.host.link("p1")
+	p1, err := r.n.host.Link("p1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.n.host.nl.BridgeVlanAdd(p1, 33, false, false, false, false), r.n.host.nl.BridgeVlanDel(p1, 10, false, false, false, false)); err != nil {
+	if err := errors.Join(r.n.host.Netlink.BridgeVlanAdd(p1, 33, false, false, false, false), r.n.host.Netlink.BridgeVlanDel(p1, 10, false, false, false, false)); err != nil {
 		t.Fatal(err)
 	}
 	if ok, err := r.n.Bridges().Verify(context.Background(), "lan"); ok || err != nil {
@@ -197,18 +197,18 @@ func TestVLANsAdopted(t *testing.T) {
 	on := true
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
-	if err := r.n.host.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, VlanFiltering: &on}); err != nil {
+	if err := r.n.host.Netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, VlanFiltering: &on}); err != nil {
 		t.Fatal(err)
 	}
-	br0, err := r.n.host.link("br0")
+	br0, err := r.n.host.Link("br0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.host.Up(t, "br0")
 	for _, device := range []string{"p1", "p2"} {
-		link, err := r.n.host.link(device)
+		link, err := r.n.host.Link(device)
 		if err == nil {
-			err = r.n.host.nl.LinkSetMaster(link, br0)
+			err = r.n.host.Netlink.LinkSetMaster(link, br0)
 		}
 		if err != nil {
 			t.Fatal(err)

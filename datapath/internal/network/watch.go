@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
 // signalPause is the minimum time between two signals: devices may be added and removed all the
@@ -76,8 +78,8 @@ func (s *signals) close() {
 const watchBuffer = 1 << 20
 
 // watch signals changes in a namespace until it is closed.
-func (n *Network) watch(s *space) error {
-	socket, err := nl.SubscribeAt(s.ns, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
+func (n *Network) watch(s *namespace.Handle) error {
+	socket, err := nl.SubscribeAt(s.NS, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
 		return fmt.Errorf("watch devices: %w", err)
@@ -85,7 +87,7 @@ func (n *Network) watch(s *space) error {
 	// Exceeds the system-wide limit if permitted; the kernel's default size is sufficient, too.
 	_ = socket.SetReceiveBufferSize(watchBuffer, true)
 	go func() {
-		<-s.done
+		<-s.Dropped()
 		socket.Close()
 	}()
 	go func() {
@@ -117,17 +119,17 @@ const namePause = 100 * time.Millisecond
 
 // watchName signals when the switch's name starts to refer to a different namespace, or to none,
 // until host is closed.
-func (n *Network) watchName(host *space) {
+func (n *Network) watchName(host *namespace.Handle) {
 	ticker := time.NewTicker(namePause)
 	defer ticker.Stop()
-	before, existed := namedID(n.cfg.SwitchNamespace)
+	before, existed := namespace.Find(n.cfg.SwitchNamespace)
 	for {
 		select {
 		case <-ticker.C:
-		case <-host.done:
+		case <-host.Dropped():
 			return
 		}
-		id, exists := namedID(n.cfg.SwitchNamespace)
+		id, exists := namespace.Find(n.cfg.SwitchNamespace)
 		if id != before || exists != existed {
 			n.signals.raise()
 		}
@@ -142,12 +144,12 @@ func isForeign(m syscall.NetlinkMessage) bool {
 		return false
 	}
 	x := nl.DeserializeRtMsg(m.Data)
-	return x.Table == unix.RT_TABLE_MAIN && x.Protocol != Protocol && x.Flags&unix.RTM_F_CLONED == 0
+	return x.Table == unix.RT_TABLE_MAIN && x.Protocol != namespace.Protocol && x.Flags&unix.RTM_F_CLONED == 0
 }
 
-func isClosed(s *space) bool {
+func isClosed(s *namespace.Handle) bool {
 	select {
-	case <-s.done:
+	case <-s.Dropped():
 		return true
 	default:
 		return false
@@ -157,7 +159,7 @@ func isClosed(s *space) bool {
 // look raises a signal for messages that may concern us. names holds the names of the devices seen.
 // When a device goes down, or loses its last address, the kernel removes IPv4 routes without a
 // message.
-func (n *Network) look(s *space, names map[int32]string, messages []syscall.NetlinkMessage) {
+func (n *Network) look(s *namespace.Handle, names map[int32]string, messages []syscall.NetlinkMessage) {
 	for _, m := range messages {
 		switch m.Header.Type {
 		case unix.RTM_DELADDR, unix.RTM_NEWADDR:
@@ -174,7 +176,7 @@ func (n *Network) look(s *space, names map[int32]string, messages []syscall.Netl
 				n.signals.raise()
 			}
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-			if n.routes.concerns(s, m) || s.connects(m) || s.host && n.tunnels.count() > 0 && isForeign(m) {
+			if n.routes.concerns(s, m) || s.ConcernsConnected(m) || s.Host && n.tunnels.count() > 0 && isForeign(m) {
 				n.signals.raise()
 			}
 		}

@@ -7,37 +7,29 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
 
-const (
-	// netnsDir is where ip netns keeps the names of namespaces.
-	netnsDir = "/run/netns"
-	// nsfs is the file system type of namespaces.
-	nsfs = 0x6e736673
-	// askPause is the minimum time between two requests to create the namespace.
-	askPause = 3 * time.Second
-)
+// askPause is the minimum time between two requests to create the namespace.
+const askPause = 3 * time.Second
 
-// ensureSwitch returns the current space of the switch. If another program deleted the namespace,
-// the old space is released, and a new namespace is created if make allows it. n.mu is held.
-func (n *Network) ensureSwitch(make bool) (*space, error) {
+// ensureSwitch returns the current handle of the switch. If another program deleted the namespace,
+// the old handle is released, and a new namespace is created if make allows it. n.mu is held.
+func (n *Network) ensureSwitch(make bool) (*namespace.Handle, error) {
 	name := n.cfg.SwitchNamespace
-	id, there := namedID(name)
-	if n.sw != nil && there && id == n.sw.id {
+	id, there := namespace.Find(name)
+	if n.sw != nil && there && id == n.sw.ID {
 		return n.sw, nil
 	}
 	if n.sw != nil {
 		n.log.Warn("another program deleted the network namespace of the switch", slog.String("namespace", name))
-		n.sw.drop() // or it would continue to exist without a name
+		n.sw.Drop() // or it would continue to exist without a name
 		n.sw = nil
 	}
 	if !there {
@@ -49,27 +41,16 @@ func (n *Network) ensureSwitch(make bool) (*space, error) {
 		}
 		n.log.Info("network namespace of the switch made", slog.String("namespace", name))
 	}
-	s, err := openSpace(name)
+	s, err := namespace.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	if err := n.watch(s); err != nil {
-		s.drop()
+		s.Drop()
 		return nil, err
 	}
 	n.sw = s
 	return s, nil
-}
-
-// namedID returns the ID of the namespace called name; false if none exists.
-func namedID(name string) (spaceID, bool) {
-	path := filepath.Join(netnsDir, name)
-	var st unix.Stat_t
-	var at unix.Statfs_t
-	if unix.Statfs(path, &at) != nil || at.Type != nsfs || unix.Stat(path, &st) != nil {
-		return spaceID{}, false
-	}
-	return spaceID{Dev: st.Dev, Ino: st.Ino}, true
 }
 
 // makeSwitch creates the namespace, or requests it from a process that has the privileges.
@@ -85,7 +66,7 @@ func (n *Network) makeSwitch() error {
 			return fmt.Errorf("network namespace %q: %w", n.cfg.SwitchNamespace, err)
 		}
 	}
-	if _, there := namedID(n.cfg.SwitchNamespace); !there {
+	if _, there := namespace.Find(n.cfg.SwitchNamespace); !there {
 		return absent("network namespace %q (switch.namespace) is being created", n.cfg.SwitchNamespace)
 	}
 	return nil
@@ -98,74 +79,13 @@ func MakeSwitch(cfg datapath.Config) error {
 	if isHost(cfg) {
 		return nil
 	}
-	if _, there := namedID(cfg.SwitchNamespace); there {
+	if _, there := namespace.Find(cfg.SwitchNamespace); there {
 		return restoreSysctls(cfg)
 	}
-	path := filepath.Join(netnsDir, cfg.SwitchNamespace)
-	err := prepareNetnsDir()
-	if err == nil {
-		err = touch(path)
-	}
-	if err == nil {
-		err = onNewNamespace(func() error {
-			if err := furnish(cfg); err != nil {
-				return err
-			}
-			// Last, so that the namespace is complete when its name appears.
-			return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
-		})
-	}
-	if err != nil {
+	if err := namespace.Create(cfg.SwitchNamespace, func() error { return furnish(cfg) }); err != nil {
 		return fmt.Errorf("create network namespace %q (switch.namespace): %w", cfg.SwitchNamespace, err)
 	}
 	return nil
-}
-
-func touch(path string) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o444)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// prepareNetnsDir creates the directory as ip netns does: mounts in it propagate to other mount
-// namespaces, and so do unmounts.
-func prepareNetnsDir() error {
-	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
-		return err
-	}
-	dir, err := os.Open(netnsDir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil { // as ip netns does: mount once
-		return fmt.Errorf("lock %s: %w", netnsDir, err)
-	}
-	err = unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
-	if !errors.Is(err, unix.EINVAL) {
-		return err
-	}
-	if err := unix.Mount(netnsDir, netnsDir, "none", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return err
-	}
-	return unix.Mount("", netnsDir, "none", unix.MS_SHARED|unix.MS_REC, "")
-}
-
-// onNewNamespace runs f on a thread in a network namespace of its own, which vanishes when f
-// returns unless f keeps a reference to it.
-func onNewNamespace(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 // switchSysctls configure forwarding in the namespace. A new namespace inherits some of the host's
@@ -206,8 +126,8 @@ func furnish(cfg datapath.Config) error {
 }
 
 // madeByUs reports whether this instance created the namespace.
-func madeByUs(cfg datapath.Config, s *space) (bool, error) {
-	lo, err := s.link("lo")
+func madeByUs(cfg datapath.Config, s *namespace.Handle) (bool, error) {
+	lo, err := s.Link("lo")
 	if err != nil || lo == nil {
 		return false, err
 	}

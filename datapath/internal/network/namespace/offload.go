@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package network
+package namespace
 
 import (
 	"errors"
@@ -15,11 +15,11 @@ import (
 // sctpSegmentation is the feature with which the kernel leaves SCTP segmentation to a device.
 const sctpSegmentation = "tx-sctp-segmentation"
 
-// cutSCTP makes the kernel segment SCTP packets before they reach the device of a tunnel: programs
-// can encapsulate only unsegmented TCP and UDP packets. A kernel without this netlink setting stays
-// unchanged.
-func (s *space) cutSCTP(device string) error {
-	handle, err := netlink.NewHandleAt(s.ns, unix.NETLINK_GENERIC)
+// DisableSCTPOffload makes the kernel segment SCTP packets before they reach the device of a
+// tunnel: programs can encapsulate only unsegmented TCP and UDP packets. A kernel without this
+// netlink setting stays unchanged.
+func (h *Handle) DisableSCTPOffload(device string) error {
+	handle, err := netlink.NewHandleAt(h.NS, unix.NETLINK_GENERIC)
 	if err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func (s *space) cutSCTP(device string) error {
 	if err != nil {
 		return fmt.Errorf("netlink of ethtool: %w", err)
 	}
-	socket, err := nl.GetNetlinkSocketAt(s.ns, netns.None(), unix.NETLINK_GENERIC)
+	socket, err := nl.GetNetlinkSocketAt(h.NS, netns.None(), unix.NETLINK_GENERIC)
 	if err != nil {
 		return err
 	}
