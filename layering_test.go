@@ -57,7 +57,11 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
+		"loxilightd/internal/state",
+	},
+	"loxilightd/internal/node/condition": {
+		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
@@ -168,7 +172,6 @@ var oversized = []string{
 	"datapath/internal/ebpf",
 	"datapath/internal/network",
 	"loxilightd/internal/control",
-	"loxilightd/internal/node",
 	"loxilightd/internal/state",
 	"tests/bench",
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/condition"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -94,7 +95,7 @@ type Node struct {
 	checker     *health.Checker
 	maintenance maintenance
 
-	conditions *conditions
+	conditions *condition.Evaluator
 
 	exempt   atomic.Pointer[[]datapath.Match]
 	exempted chan struct{} // signalled when exempt has changed
@@ -127,7 +128,6 @@ func New(o Options) *Node {
 	}
 	n.checker = health.New(n.healthChanged)
 	n.derived = newDerived(n)
-	n.conditions = newConditions(n)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // no objects of this kind exist
@@ -151,7 +151,18 @@ func New(o Options) *Node {
 		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
 		state.KindPodNetwork: n.derived,
 	}
+	n.conditions = n.newConditions()
 	return n
+}
+
+// newConditions returns the Evaluator of conditions, which uses the tables and the checker.
+func (n *Node) newConditions() *condition.Evaluator {
+	return condition.New(condition.Options{
+		Store: n.opts.Store, Telemetry: n.opts.Plane.Telemetry(),
+		HostDevice: n.opts.Devices.Host, SwitchDevice: n.opts.Devices.Switch, SwitchNamespace: n.opts.Devices.Namespace,
+		RowStatus: n.rowStatus, PortStatus: n.ports.Status, EndpointStatus: n.endpoints.Status, TunnelStatus: n.tunnels.Status,
+		PeerStatus: n.peers.Status, BackendHealth: n.checker.Result, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
+	})
 }
 
 // leftOutOfUse returns, for each service, the backends that receive no new connections.
@@ -192,7 +203,7 @@ func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
 
-func (n *Node) report(k state.Key, s Status) { n.conditions.reportRow(k, s) }
+func (n *Node) report(k state.Key, s Status) { n.conditions.ReportRow(k, s) }
 
 // SetExempt replaces the set of packets that are allowed regardless of firewall rules; the initial
 // value is in the options.
@@ -215,7 +226,7 @@ func (n *Node) Run(ctx context.Context) {
 	parts.Go(func() { n.checker.Run(ctx) })
 	parts.Go(func() { n.maintenance.run(ctx) })
 	parts.Go(func() { n.watchWorld(ctx) })
-	parts.Go(func() { n.conditions.run(ctx) })
+	parts.Go(func() { n.conditions.Run(ctx) })
 	n.follow(ctx)
 }
 
@@ -240,7 +251,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 				n.ports.Trigger()
 			}
 			n.triggerNetwork()
-			n.conditions.trigger()
+			n.conditions.Trigger()
 			n.signalWorld()
 			n.devicesChanged()
 			later.Reset(time.Until(last.Add(hurryPause)))
@@ -300,7 +311,7 @@ func (n *Node) Synced(ctx context.Context) error {
 // plane has not received the object yet. The result of an earlier spec does not count.
 func (n *Node) Status(k state.Key) (Status, bool) {
 	s, ok := n.rowStatus(k)
-	return n.conditions.apply(k, s), ok
+	return n.conditions.Status(k, s), ok
 }
 
 // rowStatus is like Status, but considers only an object's rows.
@@ -342,7 +353,7 @@ func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state
 		}
 		count += c
 	}
-	unmet, byKind := n.conditions.notDone(limit - len(some))
+	unmet, byKind := n.conditions.NotDone(limit - len(some))
 	maps.Copy(some, unmet)
 	for kind, c := range byKind {
 		if !ignored[kind] {
@@ -353,7 +364,11 @@ func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state
 }
 
 // Noted returns messages about Ready objects that affect the health of the daemon.
-func (n *Node) Noted() map[state.Key]string { return n.conditions.noted() }
+func (n *Node) Noted() map[state.Key]string { return n.conditions.Noted() }
+
+// LastReceived returns when a packet from a Peer was last received, with a precision of one second;
+// zero: not since the daemon started.
+func (n *Node) LastReceived(peer string) time.Time { return n.conditions.LastReceived(peer) }
 
 // notApplied returns at most limit objects that the reconcilers have not received yet, and how many
 // there are: immediately after startup, these are all objects.
