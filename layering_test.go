@@ -60,7 +60,11 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
+		"loxilightd/internal/state",
+	},
+	"loxilightd/internal/node/condition": {
+		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
@@ -170,7 +174,6 @@ const (
 var oversized = []string{
 	"datapath/internal/ebpf",
 	"loxilightd/internal/control",
-	"loxilightd/internal/node",
 	"loxilightd/internal/state",
 	"tests/bench",
 }

@@ -142,14 +142,11 @@ func (d *derived) status(k state.Key) (Status, bool) {
 		return Status{}, false
 	}
 	now := d.of(n)
-	if isUntried(now) && before.Revision == now.Revision {
+	if now.IsUntried() && before.Revision == now.Revision {
 		return before, true
 	}
 	return now, true
 }
-
-// isUntried reports whether the status of an object will still change by itself.
-func isUntried(s Status) bool { return s.State == reconcile.Pending && s.Failures == 0 }
 
 // of returns the worst status of everything that an object needs, with all error messages.
 func (d *derived) of(n *need) Status {
@@ -205,7 +202,7 @@ func (d *derived) reportAll() {
 	d.mu.Unlock()
 	for k, n := range needs {
 		now := d.of(n)
-		if isUntried(now) {
+		if now.IsUntried() {
 			continue // not tried yet
 		}
 		before, known := d.reported[k]

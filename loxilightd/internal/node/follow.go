@@ -183,7 +183,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	for _, p := range slices.Backward(n.order) {
 		p.applyAndWait(ctx, s, changed, true)
 	}
-	n.conditions.trigger()
+	n.conditions.Trigger()
 }
 
 // noteApplied records that the reconcilers have received all changes up to revision.
@@ -227,7 +227,7 @@ func (n *Node) markInitialized() {
 
 // healthChanged is called by the health checker.
 func (n *Node) healthChanged(t health.Target, r health.Result) {
-	n.conditions.trigger()
+	n.conditions.Trigger()
 	n.mu.Lock()
 	n.changedHealth[t.Service] = struct{}{}
 	n.mu.Unlock()
@@ -267,7 +267,7 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 		}
 		left = append(left, p.wait(ctx, revision, own)...)
 	}
-	left = append(left, n.conditions.wait(ctx, slices.DeleteFunc(slices.Clone(keys), func(k state.Key) bool {
+	left = append(left, n.conditions.Wait(ctx, slices.DeleteFunc(slices.Clone(keys), func(k state.Key) bool {
 		return slices.Contains(left, k)
 	}))...)
 	if len(left) == 0 {

@@ -9,8 +9,6 @@ package node
 import (
 	"context"
 	"log/slog"
-	"maps"
-	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -18,7 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
-	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/condition"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -60,9 +58,6 @@ type Options struct {
 	PruneNotBefore time.Time
 }
 
-// Status is the status of an object.
-type Status = reconcile.Status
-
 // Node makes the data plane follow the desired state. All of its methods are safe for concurrent
 // use; Run must be called only once.
 type Node struct {
@@ -94,7 +89,7 @@ type Node struct {
 	checker     *health.Checker
 	maintenance maintenance
 
-	conditions *conditions
+	conditions *condition.Evaluator
 
 	exempt   atomic.Pointer[[]datapath.Match]
 	exempted chan struct{} // signalled when exempt has changed
@@ -127,7 +122,6 @@ func New(o Options) *Node {
 	}
 	n.checker = health.New(n.healthChanged)
 	n.derived = newDerived(n)
-	n.conditions = newConditions(n)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // no objects of this kind exist
@@ -151,7 +145,18 @@ func New(o Options) *Node {
 		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
 		state.KindPodNetwork: n.derived,
 	}
+	n.conditions = n.newConditions()
 	return n
+}
+
+// newConditions returns the Evaluator of conditions, which uses the tables and the checker.
+func (n *Node) newConditions() *condition.Evaluator {
+	return condition.New(condition.Options{
+		Store: n.opts.Store, Telemetry: n.opts.Plane.Telemetry(),
+		HostDevice: n.opts.Devices.Host, SwitchDevice: n.opts.Devices.Switch, SwitchNamespace: n.opts.Devices.Namespace,
+		RowStatus: n.rowStatus, PortStatus: n.ports.Status, EndpointStatus: n.endpoints.Status, TunnelStatus: n.tunnels.Status,
+		PeerStatus: n.peers.Status, BackendHealth: n.checker.Result, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
+	})
 }
 
 // leftOutOfUse returns, for each service, the backends that receive no new connections.
@@ -192,7 +197,7 @@ func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
 
-func (n *Node) report(k state.Key, s Status) { n.conditions.reportRow(k, s) }
+func (n *Node) report(k state.Key, s Status) { n.conditions.ReportRow(k, s) }
 
 // SetExempt replaces the set of packets that are allowed regardless of firewall rules; the initial
 // value is in the options.
@@ -215,7 +220,7 @@ func (n *Node) Run(ctx context.Context) {
 	parts.Go(func() { n.checker.Run(ctx) })
 	parts.Go(func() { n.maintenance.run(ctx) })
 	parts.Go(func() { n.watchWorld(ctx) })
-	parts.Go(func() { n.conditions.run(ctx) })
+	parts.Go(func() { n.conditions.Run(ctx) })
 	n.follow(ctx)
 }
 
@@ -240,7 +245,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 				n.ports.Trigger()
 			}
 			n.triggerNetwork()
-			n.conditions.trigger()
+			n.conditions.Trigger()
 			n.signalWorld()
 			n.devicesChanged()
 			later.Reset(time.Until(last.Add(hurryPause)))
@@ -294,120 +299,4 @@ func (n *Node) Synced(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Status returns the result of applying an object's current spec; it returns false if the data
-// plane has not received the object yet. The result of an earlier spec does not count.
-func (n *Node) Status(k state.Key) (Status, bool) {
-	s, ok := n.rowStatus(k)
-	return n.conditions.apply(k, s), ok
-}
-
-// rowStatus is like Status, but considers only an object's rows.
-func (n *Node) rowStatus(k state.Key) (Status, bool) {
-	p, ok := n.byKind[k.Kind]
-	if !ok {
-		return Status{}, false
-	}
-	s, ok := p.status(k)
-	if ok && s.State == reconcile.Done {
-		o, found := n.opts.Store.Snapshot().Get(k)
-		ok = !found || o.Revision <= s.Revision
-	}
-	return s, ok
-}
-
-// NotDone returns at most limit objects that are not done in the data plane, in no particular
-// order, and how many there are.
-func (n *Node) NotDone(limit int) (some map[state.Key]Status, count int) {
-	return n.NotDoneExcept(limit, nil)
-}
-
-// NotDoneExcept is like NotDone, but leaves out objects of the ignored kinds.
-func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
-	some, count = n.notApplied(limit)
-	for _, p := range n.parts {
-		most := limit - len(some)
-		if len(ignored) > 0 {
-			most = math.MaxInt // to count each kind
-		}
-		of, c := p.notDone(most)
-		for k, s := range of {
-			switch {
-			case ignored[k.Kind]:
-				c--
-			case len(some) < limit:
-				some[k] = s
-			}
-		}
-		count += c
-	}
-	unmet, byKind := n.conditions.notDone(limit - len(some))
-	maps.Copy(some, unmet)
-	for kind, c := range byKind {
-		if !ignored[kind] {
-			count += c
-		}
-	}
-	return some, count
-}
-
-// Noted returns messages about Ready objects that affect the health of the daemon.
-func (n *Node) Noted() map[state.Key]string { return n.conditions.noted() }
-
-// notApplied returns at most limit objects that the reconcilers have not received yet, and how many
-// there are: immediately after startup, these are all objects.
-func (n *Node) notApplied(limit int) (some map[state.Key]Status, count int) {
-	some = map[state.Key]Status{}
-	s := n.opts.Store.Snapshot()
-	n.mu.Lock()
-	applied := n.applied
-	n.mu.Unlock()
-	if applied >= s.Revision {
-		return some, 0
-	}
-	for o := range s.All() {
-		if _, reported := n.Status(o.Key); reported {
-			continue
-		}
-		count++
-		if len(some) < limit {
-			some[o.Key] = Status{State: reconcile.Pending}
-		}
-	}
-	return some, count
-}
-
-// Repairs returns the number of external changes that have been repaired.
-func (n *Node) Repairs() (count uint64) {
-	for _, p := range n.parts {
-		count += p.Repairs()
-	}
-	if n.opts.Network != nil {
-		count += n.opts.Network.Repairs()
-	}
-	return count + n.opts.Plane.Telemetry().Repairs()
-}
-
-// Health returns the health of a backend.
-func (n *Node) Health(t health.Target) health.Result { return n.checker.Result(t.Service, t.Backend) }
-
-// Problems returns messages about faults on the node.
-func (n *Node) Problems() []string {
-	var p []string
-	n.mu.Lock()
-	initialized := n.initialized
-	n.mu.Unlock()
-	if !initialized && !n.opts.PruneNotBefore.IsZero() {
-		p = append(p, "desired state was lost: nothing is deleted from the data plane before "+
-			n.opts.PruneNotBefore.Format(time.RFC3339)+"; configure the desired objects before then")
-	}
-	p = append(p, n.rules.problems()...)
-	if err := n.maintenance.lastErr(); err != nil {
-		p = append(p, "maintenance of the data plane: "+err.Error())
-	}
-	if n, ok := n.opts.Network.(interface{ Problems() []string }); ok {
-		p = append(p, n.Problems()...)
-	}
-	return p
 }

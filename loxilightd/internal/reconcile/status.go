@@ -49,6 +49,10 @@ type Status struct {
 	Failures int    // consecutive failures
 }
 
+// IsUntried reports whether the status will still change by itself: no attempt has been made since
+// the last change.
+func (s Status) IsUntried() bool { return s.State == Pending && s.Failures == 0 }
+
 // statusOf classifies the result of one attempt.
 func statusOf(err error, revision uint64, failuresBefore int) Status {
 	s := Status{State: Done, Revision: revision}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"fmt"
@@ -40,7 +40,7 @@ func (w *world) notAnnounced(v *state.Service) condition {
 	if !v.Announce {
 		return offLink
 	}
-	telemetry := w.n.opts.Plane.Telemetry()
+	telemetry := w.opts.Telemetry
 	for _, f := range v.Frontends {
 		a := f.Addr.Addr()
 		if w.isLocal(a) {
@@ -85,7 +85,7 @@ func (w *world) offLink(a netip.Addr) condition {
 // its bridge if it is a bridge port.
 func (w *world) addressesOfUplink(device string) (all []netip.Prefix) {
 	for _, a := range w.devices[device] {
-		o, ok := w.n.opts.Store.Snapshot().Get(a.object)
+		o, ok := w.opts.Store.Snapshot().Get(a.object)
 		if !ok {
 			continue
 		}
@@ -120,7 +120,7 @@ func (w *world) backendsOf(service string, v *state.Service, is4 bool) (s servin
 		s.total++
 		isActive := b.State == datapath.BackendActive && b.Weight > 0
 		if v.Health != nil && b.State != datapath.BackendDown {
-			switch is := w.n.checker.Result(service, b.Addr).State; {
+			switch is := w.opts.BackendHealth(service, b.Addr).State; {
 			case is == health.Unhealthy:
 				if isActive {
 					s.unhealthy++

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"cmp"
@@ -16,13 +16,13 @@ import (
 
 // linkIsDown returns a message that states that a device is down and contains the command that sets
 // it up.
-func (n *Node) linkIsDown(device string, inSwitch bool) string {
-	return fmt.Sprintf("device %q is down: run %s set %s up", device, n.ipLink(inSwitch), device)
+func (o *Options) linkIsDown(device string, inSwitch bool) string {
+	return fmt.Sprintf("device %q is down: run %s set %s up", device, o.ipLink(inSwitch), device)
 }
 
 // ipLink returns the "ip link" command for the host or the switch.
-func (n *Node) ipLink(inSwitch bool) string {
-	if namespace := n.opts.Devices.Namespace; inSwitch && namespace != "" {
+func (o *Options) ipLink(inSwitch bool) string {
+	if namespace := o.SwitchNamespace; inSwitch && namespace != "" {
 		return "ip -n " + namespace + " link"
 	}
 	return "ip link"
@@ -36,10 +36,10 @@ func noCarrier(device string) string {
 
 // hopIsLost returns why packets cannot be sent to a next hop; empty: packets can be sent, or
 // nothing is known.
-func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
+func (o *Options) hopIsLost(is datapath.HopState, inSwitch bool) string {
 	switch {
 	case is.Link == datapath.LinkDown:
-		return n.linkIsDown(is.Device, inSwitch)
+		return o.linkIsDown(is.Device, inSwitch)
 	case is.Err != nil:
 		return is.Err.Error()
 	case is.Link == datapath.LinkNoCarrier:
@@ -72,7 +72,7 @@ func (w *world) notBridged(device string, inSwitch bool) condition {
 		return condition{}
 	}
 	command := "bridge link"
-	if namespace := w.n.opts.Devices.Namespace; netns == 1 && namespace != "" {
+	if namespace := w.opts.SwitchNamespace; netns == 1 && namespace != "" {
 		command = "bridge -n " + namespace + " link"
 	}
 	return condition{message: fmt.Sprintf(
@@ -84,10 +84,10 @@ func (w *world) notBridged(device string, inSwitch bool) condition {
 // it.
 func (w *world) linkInSwitch(device string) (datapath.LinkState, bool) {
 	for _, a := range w.devices[device] {
-		if !a.inSwitch && w.n.opts.Devices.Host != "" || a.port == "" {
+		if !a.inSwitch && w.opts.HostDevice != "" || a.port == "" {
 			continue
 		}
-		if is, ok := w.n.opts.Plane.Telemetry().PortState(a.port); ok && is.Index != 0 {
+		if is, ok := w.opts.Telemetry.PortState(a.port); ok && is.Index != 0 {
 			return is.Link, true
 		}
 	}
@@ -107,7 +107,7 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 		case !known:
 			continue
 		case is == datapath.LinkDown:
-			return condition{message: w.n.linkIsDown(device, true)}
+			return condition{message: w.opts.linkIsDown(device, true)}
 		case is == datapath.LinkNoCarrier:
 			silent = append(silent, device)
 		default:
@@ -127,15 +127,15 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 // ofEndpoint returns a condition unless the pod's link is up. If the link is only opened once the
 // Endpoint is Ready, a missing carrier is merely informational until then.
 func (w *world) ofEndpoint(name string) condition {
-	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.EndpointName(name).Port())
+	is, ok := w.opts.Telemetry.PortState(datapath.EndpointName(name).Port())
 	if !ok || is.Index == 0 {
 		return condition{}
 	}
 	switch is.Link {
 	case datapath.LinkDown:
-		return condition{message: w.n.linkIsDown(is.Device, true), quiet: true}
+		return condition{message: w.opts.linkIsDown(is.Device, true), quiet: true}
 	case datapath.LinkNoCarrier:
-		opening := w.n.opts.Opening != nil && w.n.opts.Opening(name)
+		opening := w.opts.Opening != nil && w.opts.Opening(name)
 		return condition{ready: opening, quiet: true, message: fmt.Sprintf(
 			"device %q has no carrier: set the pod's end of the link up (ip link set DEVICE up in its network namespace)", is.Device)}
 	}
@@ -151,7 +151,7 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 		return reach
 	}
 	var families [2]bool
-	inSwitch := v.Tunnel != "" && w.n.opts.Devices.Host != ""
+	inSwitch := v.Tunnel != "" && w.opts.HostDevice != ""
 	for _, p := range v.Prefixes {
 		family := familyOf(p.Addr())
 		families[family] = inSwitch || w.gateway()[family]
@@ -169,7 +169,7 @@ func (w *world) ofPeer(name string, v *state.Peer) condition {
 // notReceived returns a condition if tunnel packets from a Peer arrive on a device without the
 // programs, so that they are not decapsulated.
 func (w *world) notReceived(name string, v *state.Peer) condition {
-	p, ok := w.n.opts.Plane.Telemetry().PeerState(datapath.PeerName(name))
+	p, ok := w.opts.Telemetry.PeerState(datapath.PeerName(name))
 	if v.Tunnel == "" || !ok || !p.Underlay.IsValid() {
 		return condition{}
 	}
@@ -184,14 +184,14 @@ func (w *world) notReceived(name string, v *state.Peer) condition {
 // ofTunnel returns a condition if the Tunnel has Peers and none of them is reachable.
 func (w *world) ofTunnel(name string) condition {
 	var first condition
-	for o := range w.n.opts.Store.Snapshot().After(state.KindPeer, "") {
+	for o := range w.opts.Store.Snapshot().After(state.KindPeer, "") {
 		v := o.Value.(*state.Peer)
 		if string(v.Tunnel) != name {
 			continue
 		}
 		is := w.ofPeer(o.Name, v)
-		if s, ok := w.n.peers.Status(datapath.PeerName(o.Name)); !ok || s.State != reconcile.Done {
-			is = condition{message: s.Message, untried: !ok || isUntried(s)}
+		if s, ok := w.opts.PeerStatus(datapath.PeerName(o.Name)); !ok || s.State != reconcile.Done {
+			is = condition{message: s.Message, untried: !ok || s.IsUntried()}
 		}
 		if is.isMet() && !is.untried {
 			return condition{}
@@ -206,14 +206,14 @@ func (w *world) ofTunnel(name string) condition {
 // ofGroups returns a condition if a match refers only to groups without members, so that the match
 // applies to no packet.
 func (w *world) ofGroups(m *datapath.Match) condition {
-	s := w.n.opts.Store.Snapshot()
+	s := w.opts.Store.Snapshot()
 	for _, side := range []struct {
 		groups []datapath.GroupName
 		others int
 	}{{m.SourceGroups, len(m.Source)}, {m.DestinationGroups, len(m.Destination)}} {
 		empty := func(g datapath.GroupName) bool {
 			if g == datapath.LocalGroup {
-				return len(w.n.opts.Plane.Telemetry().LocalAddrs()) == 0
+				return len(w.opts.Telemetry.LocalAddrs()) == 0
 			}
 			return !hasMembers(s, g, map[datapath.GroupName]bool{})
 		}
@@ -236,7 +236,7 @@ func allOf[T any](list []T, is func(T) bool) bool {
 // ofGroup returns a condition if a group currently has no members. Rules that name it are in force
 // nevertheless.
 func (w *world) ofGroup(name datapath.GroupName) condition {
-	s := w.n.opts.Store.Snapshot()
+	s := w.opts.Store.Snapshot()
 	if hasMembers(s, name, map[datapath.GroupName]bool{}) {
 		return condition{}
 	}
@@ -266,28 +266,4 @@ func hasMembers(s *state.Snapshot, name datapath.GroupName, seen map[datapath.Gr
 		}
 	}
 	return slices.ContainsFunc(v.Groups, func(within datapath.GroupName) bool { return hasMembers(s, within, seen) })
-}
-
-// deriveBridgePorts attaches the programs to all ports of Bridges, except ports to which an
-// Interface or an Endpoint attaches them.
-func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
-	taken := map[string]bool{}
-	for o := range s.After(state.KindInterface, "") {
-		if i := o.Value.(*state.Interface); i.Switch || n.opts.Devices.Host == "" {
-			taken[i.Device] = true
-		}
-	}
-	for o := range s.After(state.KindEndpoint, "") {
-		taken[o.Value.(*state.Endpoint).Device] = true
-	}
-	for _, port := range v.ports {
-		taken[port.Device] = taken[port.Device] || port.Switch
-	}
-	for o := range s.After(state.KindBridge, "") {
-		for name, port := range state.BridgePorts(o.Name, o.Value.(*state.Bridge), n.opts.Devices.Switch) {
-			if !taken[port.Device] {
-				v.ports[name] = port
-			}
-		}
-	}
 }

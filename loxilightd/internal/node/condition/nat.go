@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"fmt"
@@ -138,7 +138,7 @@ func (w *world) noWayOut(v *state.NAT) (first condition) {
 	inSwitch, usable := w.inSwitch(&v.Match), 0
 	for _, device := range v.Match.Out {
 		is := w.linkOf(device, inSwitch)
-		lost := w.n.hopIsLost(is, inSwitch)
+		lost := w.opts.hopIsLost(is, inSwitch)
 		if lost == "" {
 			usable++
 		} else if first.message == "" {

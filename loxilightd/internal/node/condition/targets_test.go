@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"errors"
@@ -46,7 +46,7 @@ type targetWorld struct {
 func newTargetWorld(t *testing.T) *targetWorld {
 	w := &targetWorld{seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24", "fd01::1/64")}), t}
 	w.devices["lan"] = w.devices["wan"]
-	w.n.opts.Plane = backends.NewFake(backends.FakeOptions{Hop: wayOf})
+	w.opts.Telemetry = backends.NewFake(backends.FakeOptions{Hop: wayOf}).Telemetry()
 	return w
 }
 
@@ -74,16 +74,16 @@ func (w *targetWorld) nat(target string) *state.Object {
 }
 
 func (w *targetWorld) put(o *state.Object) *state.Object {
-	commit(w.t, w.n.opts.Store, []*state.Object{o})
-	stored, _ := w.n.opts.Store.Snapshot().Get(o.Key)
+	commit(w.t, w.opts.Store, o)
+	stored, _ := w.opts.Store.Snapshot().Get(o.Key)
 	return stored
 }
 
 // read reads the node, and returns the resulting condition of an object.
 func (w *targetWorld) read(o *state.Object) condition {
-	s := w.n.opts.Store.Snapshot()
-	w.ways = newHopCache(w.n)
-	w.reach = w.n.readReach(s, reach{})
+	s := w.opts.Store.Snapshot()
+	w.ways = newHopCache(w.opts.Telemetry)
+	w.reach = readReach(w.opts, s, reach{})
 	w.readTargets(s, &reach{})
 	return w.of(o)
 }

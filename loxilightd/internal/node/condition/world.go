@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"cmp"
@@ -18,7 +18,7 @@ import (
 
 // world is the state of the node with which conditions compare objects.
 type world struct {
-	n        *Node
+	opts     *Options
 	revision uint64                  // revision of the snapshot from which the indexes below are made
 	devices  map[string][]attachment // attachments by device name
 	renamed  map[string]attachment   // by the current names of devices that match rules by a different name
@@ -37,20 +37,20 @@ type attachment struct {
 	object   state.Key
 	port     datapath.PortName
 	inSwitch bool
-	status   func() (Status, bool)
+	status   func() (reconcile.Status, bool)
 	// matches is the name by which rules match the device, and now is the device's current name;
 	// empty: both are the name under which the attachment is listed.
 	matches, now string
 }
 
 // readWorld reads the state of the node; before is the previous state, nil at first.
-func (n *Node) readWorld(before *world) *world {
-	s := n.opts.Store.Snapshot()
-	w := &world{n: n, ways: newHopCache(n)}
-	telemetry := n.opts.Plane.Telemetry()
+func readWorld(opts *Options, before *world) *world {
+	s := opts.Store.Snapshot()
+	w := &world{opts: opts, ways: newHopCache(opts.Telemetry)}
+	telemetry := opts.Telemetry
 	for netns, inSwitch := range []bool{false, true} {
 		w.forwarding[netns], w.found[netns] = telemetry.Forwarding(inSwitch), telemetry.Devices(inSwitch)
-		if len(s.PodNetworks()) > 0 && (!inSwitch || n.opts.Devices.Host != "") {
+		if len(s.PodNetworks()) > 0 && (!inSwitch || opts.HostDevice != "") {
 			w.networks[netns] = telemetry.Networks(inSwitch)
 		}
 	}
@@ -59,7 +59,7 @@ func (n *Node) readWorld(before *world) *world {
 	if before != nil {
 		last = before.reach
 	}
-	w.reach = n.readReach(s, last)
+	w.reach = readReach(opts, s, last)
 	w.readTargets(s, &last)
 	return w
 }
@@ -87,36 +87,36 @@ func (w *world) index(s *state.Snapshot) {
 	for o := range s.After(state.KindEndpoint, "") {
 		name := datapath.EndpointName(o.Name)
 		add(o.Value.(*state.Endpoint).Device, attachment{object: o.Key, port: name.Port(), inSwitch: true,
-			status: func() (Status, bool) { return w.n.endpoints.Status(name) }})
+			status: func() (reconcile.Status, bool) { return w.opts.EndpointStatus(name) }})
 	}
 	for o := range s.After(state.KindTunnel, "") {
 		name := datapath.TunnelName(o.Name)
 		add(o.Value.(*state.Tunnel).Device, attachment{object: o.Key, inSwitch: true,
-			status: func() (Status, bool) { return w.n.tunnels.Status(name) }})
+			status: func() (reconcile.Status, bool) { return w.opts.TunnelStatus(name) }})
 	}
 	for o := range s.After(state.KindBridge, "") {
 		b := o.Value.(*state.Bridge)
 		w.bridges[b.Device] = o.Key
-		for name, port := range state.BridgePorts(o.Name, b, w.n.opts.Devices.Switch) {
+		for name, port := range state.BridgePorts(o.Name, b, w.opts.SwitchDevice) {
 			add(port.Device, w.ofPort(o.Key, name, true))
 		}
 	}
 	for _, o := range s.PodNetworks() {
 		w.bridges[o.Value.(*state.PodNetwork).Bridge] = o.Key
-		if d := w.n.opts.Devices; d.Host != "" {
-			add(d.Host, w.ofPort(o.Key, state.PodPortHost, false))
-			add(d.Switch, w.ofPort(o.Key, state.PodPortSwitch, true))
+		if w.isSplit() {
+			add(w.opts.HostDevice, w.ofPort(o.Key, state.PodPortHost, false))
+			add(w.opts.SwitchDevice, w.ofPort(o.Key, state.PodPortSwitch, true))
 		}
 	}
 }
 
 func (w *world) ofPort(object state.Key, name datapath.PortName, inSwitch bool) attachment {
-	return attachment{object: object, port: name, inSwitch: inSwitch, status: func() (Status, bool) { return w.n.ports.Status(name) }}
+	return attachment{object: object, port: name, inSwitch: inSwitch, status: func() (reconcile.Status, bool) { return w.opts.PortStatus(name) }}
 }
 
 func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
 	v, name := o.Value.(*state.Interface), datapath.PortName(o.Name)
-	is, known := w.n.opts.Plane.Telemetry().PortState(name)
+	is, known := w.opts.Telemetry.PortState(name)
 	device := v.Device
 	if v.Address.IsValid() {
 		device = is.Device
@@ -130,7 +130,7 @@ func (w *world) addInterface(o *state.Object, add func(string, attachment)) {
 		}
 	}
 	add(device, a)
-	if !known || v.Switch && w.n.opts.Devices.Host != "" {
+	if !known || v.Switch && w.opts.HostDevice != "" {
 		return
 	}
 	for family, is4 := range []bool{true, false} {
@@ -156,7 +156,7 @@ func devicesOf(m *datapath.Match) []string { return slices.Concat(m.In, m.Out) }
 func (w *world) isOwn(p netip.Prefix) bool { return p.IsSingleIP() && w.isLocal(p.Addr()) }
 
 func (w *world) isLocal(a netip.Addr) bool {
-	telemetry := w.n.opts.Plane.Telemetry()
+	telemetry := w.opts.Telemetry
 	return telemetry.DeviceOf(a, false) != "" || telemetry.DeviceOf(a, true) != ""
 }
 
@@ -211,8 +211,8 @@ func netnsOf(inSwitch bool) int {
 
 func (w *world) forwardingOff(netns int, families [2]bool, devices []string) condition {
 	f, who, command := &w.forwarding[netns], "the host", "sysctl"
-	if netns == 1 && w.n.opts.Devices.Namespace != "" {
-		who, command = "the switch", "ip netns exec "+w.n.opts.Devices.Namespace+" sysctl"
+	if netns == 1 && w.opts.SwitchNamespace != "" {
+		who, command = "the switch", "ip netns exec "+w.opts.SwitchNamespace+" sysctl"
 	}
 	for family, on := range [2]bool{f.IPv4, f.IPv6} {
 		if !families[family] {
@@ -244,11 +244,11 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 		return overlap
 	}
 	devices := []string{v.Bridge}
-	if d := w.n.opts.Devices; d.Host != "" {
-		if is := w.inSwitchOff(families, v.Bridge, d.Switch); is.message != "" {
+	if w.isSplit() {
+		if is := w.inSwitchOff(families, v.Bridge, w.opts.SwitchDevice); is.message != "" {
 			return is
 		}
-		devices = []string{d.Host}
+		devices = []string{w.opts.HostDevice}
 	}
 	if is := w.notForwarded(families, devices); is.message != "" {
 		return is
@@ -261,10 +261,10 @@ func (w *world) ofPodNetwork(v *state.PodNetwork) condition {
 // instead of reaching pods. If the network is larger, pods are reached, but other hosts with
 // addresses in the subnet are not.
 func (w *world) overlaps(v *state.PodNetwork) (is condition) {
-	d := w.n.opts.Devices
+	own := [2]string{w.opts.HostDevice, w.opts.SwitchDevice}
 	for netns, networks := range w.networks {
 		for _, device := range slices.Sorted(maps.Keys(networks)) {
-			if device == v.Bridge && (netns == 1 || d.Host == "") || device == [2]string{d.Host, d.Switch}[netns] {
+			if device == v.Bridge && (netns == 1 || !w.isSplit()) || device == own[netns] {
 				continue
 			}
 			for _, network := range networks[device] {
@@ -290,14 +290,14 @@ func (w *world) isTunnel(device string) bool {
 }
 
 func (w *world) ofInterface(name string, v *state.Interface) condition {
-	is, ok := w.n.opts.Plane.Telemetry().PortState(datapath.PortName(name))
+	is, ok := w.opts.Telemetry.PortState(datapath.PortName(name))
 	if !ok {
 		return condition{}
 	}
 	quiet := v.Role != datapath.RoleUplink
 	switch is.Link {
 	case datapath.LinkDown:
-		return condition{message: w.n.linkIsDown(is.Device, v.Switch), quiet: quiet}
+		return condition{message: w.opts.linkIsDown(is.Device, v.Switch), quiet: quiet}
 	case datapath.LinkNoCarrier:
 		return condition{message: noCarrier(is.Device), quiet: quiet}
 	}
@@ -312,14 +312,14 @@ func (w *world) ofInterface(name string, v *state.Interface) condition {
 // ofBridge checks that the programs are attached to all ports, because rules must see bridged
 // packets, and checks the links of the ports.
 func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
-	ports := state.BridgePorts(k.Name, v, w.n.opts.Devices.Switch)
+	ports := state.BridgePorts(k.Name, v, w.opts.SwitchDevice)
 	for name, port := range ports {
 		is := w.unseen(port.Device, false)
 		if is.isMet() {
 			continue
 		}
-		if s, ok := w.n.ports.Status(name); ok && s.State != reconcile.Done {
-			return condition{message: "rules do not see packets of port " + port.Device + ": " + s.Message, untried: isUntried(s)}
+		if s, ok := w.opts.PortStatus(name); ok && s.State != reconcile.Done {
+			return condition{message: "rules do not see packets of port " + port.Device + ": " + s.Message, untried: s.IsUntried()}
 		}
 		return condition{message: "rules do not see packets of port " + port.Device + " yet", untried: true}
 	}
@@ -339,7 +339,7 @@ func (w *world) ofRoute(v *state.Route) condition {
 	family := familyOf(v.Prefix.Addr())
 	var families [2]bool
 	families[family] = true
-	inSwitch := v.Switch && w.n.opts.Devices.Host != ""
+	inSwitch := v.Switch && w.opts.HostDevice != ""
 	if v.Type == datapath.RouteUnicast && (inSwitch || w.gateway()[family]) {
 		if is := w.forwardingOff(netnsOf(inSwitch), families, nil); is.message != "" {
 			return is

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // isSplit reports whether host and switch have different network namespaces.
-func (w *world) isSplit() bool { return w.n.opts.Devices.Host != "" }
+func (w *world) isSplit() bool { return w.opts.HostDevice != "" }
 
 // attachments returns everything that attaches the programs to a device in one network namespace.
 func (w *world) attachments(device string, netns int) (list []attachment) {
@@ -111,7 +112,7 @@ func (w *world) notAttached(device string, list []attachment, command string) (f
 		}
 		if i == 0 {
 			first = condition{message: fmt.Sprintf("the programs see packets of device %q only if they also pass another attached device, because %s is not Ready: %s", device, a.object, s.Message)}
-			first.untried = isUntried(s)
+			first.untried = s.IsUntried()
 		}
 	}
 	if len(list) == 0 {
@@ -129,7 +130,7 @@ func (w *world) byOtherName(device string, a *attachment) condition {
 	}
 	return condition{ready: true, quiet: true, message: fmt.Sprintf(
 		"device %q is named %q now, and its packets still match rules by the name %[1]q: run %[3]s set %[2]s name %[1]s, or change %[4]s and its rules to the new name",
-		device, a.now, w.n.ipLink(a.inSwitch), a.object)}
+		device, a.now, w.opts.ipLink(a.inSwitch), a.object)}
 }
 
 // noneAttached returns a condition if the programs are attached to any device.
@@ -240,11 +241,22 @@ func (w *world) leavesRouted(out []string) condition {
 // receives reports whether a device receives packets from other hosts: it has an address, is not a
 // loopback, dummy or VRF device, and is not an end of the link between host and switch.
 func (w *world) receives(device string, netns int) bool {
-	d, own := w.found[netns][device], w.n.opts.Devices
-	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == own.Host || device == own.Switch {
+	d := w.found[netns][device]
+	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == w.opts.HostDevice || device == w.opts.SwitchDevice {
 		return false
 	}
 	return addressed(d.Addresses, true) || addressed(d.Addresses, false)
+}
+
+// addressed reports whether one of a device's addresses belongs to a family and has more than
+// link-local scope.
+func addressed(list []netip.Prefix, is4 bool) bool {
+	for _, a := range list {
+		if a.Addr().Is4() == is4 && !a.Addr().IsLinkLocalUnicast() {
+			return true
+		}
+	}
+	return false
 }
 
 const arriveOn, leaveBy = "arrive on", "leave by"

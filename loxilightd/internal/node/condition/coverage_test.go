@@ -1,82 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
-	"errors"
-	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
-
-func prefixes(list ...string) (all []netip.Prefix) {
-	for _, text := range list {
-		all = append(all, netip.MustParsePrefix(text))
-	}
-	return all
-}
-
-func device(addresses ...string) datapath.Device {
-	d := datapath.Device{Kind: "veth", Addresses: prefixes(addresses...)}
-	for _, p := range d.Addresses {
-		d.Sources[familyOf(p.Addr())] = p.Addr()
-	}
-	return d
-}
-
-// seenWorld is a node with the devices wan (attached, IPv4 only) and lan, the given devices of the
-// host, and the given attached devices of the switch. Host and switch have separate namespaces if
-// any devices of the switch are given.
-func seenWorld(t *testing.T, host map[string]datapath.Device, inSwitch ...string) *world {
-	t.Helper()
-	found := [2]map[string]datapath.Device{{
-		"lo": {Loopback: true, Addresses: prefixes("127.0.0.1/8")}, "wan": device("198.51.100.7/24"), "lan": device("10.1.0.1/24", "fd01::1/64"),
-	}, {}}
-	for name, d := range host {
-		found[0][name] = d
-	}
-	o := Options{Store: openStore(t), Log: slog.New(slog.DiscardHandler)}
-	attached := map[string][]attachment{}
-	attach := func(name string, inSwitch bool) {
-		attached[name] = append(attached[name], attachment{
-			object: state.Key{Kind: state.KindInterface, Name: name}, inSwitch: inSwitch,
-			status: func() (Status, bool) { return Status{State: reconcile.Done}, true },
-		})
-	}
-	attach("wan", false)
-	for _, name := range inSwitch {
-		o.Devices = Devices{Host: "loxi_host", Switch: "hs_host", Namespace: "sw"}
-		found[1][name] = device()
-		attach(name, true)
-	}
-	noRoute := netip.MustParseAddr("10.66.0.1")
-	o.Plane = backends.NewFake(backends.FakeOptions{
-		Devices: func(inSwitch bool) map[string]datapath.Device { return found[map[bool]int{true: 1}[inSwitch]] },
-		Hop: func(h datapath.Hop) datapath.HopState {
-			switch a := h.Addr; {
-			case a == noRoute:
-				return datapath.HopState{Err: errors.New("no route leads to 10.66.0.1")}
-			case a == outside[0], a == outside[1]:
-				return datapath.HopState{Device: "wan"}
-			case found[0]["lan"].Addresses[0].Contains(a):
-				return datapath.HopState{Device: "lan"}
-			}
-			return datapath.HopState{}
-		},
-	})
-	n := New(o)
-	t.Cleanup(n.watch.Close)
-	w := n.readWorld(nil)
-	w.devices = attached
-	return w
-}
 
 // TestRulesOfDevices: if a rule names no devices, its message names the devices to which the rule
 // does not apply. If a rule names a device, the programs must be attached to that device in every
@@ -114,18 +48,6 @@ func TestRulesOfDevices(t *testing.T) {
 			is := w.ofRule(&state.FirewallRule{FirewallRule: datapath.FirewallRule{Hooks: hooks, Action: datapath.ActionDeny, Match: c.match}})
 			wantCondition(t, is, c.ready, c.words)
 		})
-	}
-}
-
-func wantCondition(t *testing.T, is condition, ready bool, words []string) {
-	t.Helper()
-	if is.isMet() != ready || len(words) == 0 && is.message != "" {
-		t.Errorf("ready %v, message %q; want ready %v, with %q", is.isMet(), is.message, ready, words)
-	}
-	for _, word := range words {
-		if !strings.Contains(is.message, word) {
-			t.Errorf("message %q, want %q in it", is.message, word)
-		}
 	}
 }
 
@@ -257,10 +179,10 @@ func TestServiceOnTheNode(t *testing.T) {
 func TestAnnouncedOffLink(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24", "fd01::1/64")})
 	w.devices["lan"] = []attachment{{object: state.Key{Kind: state.KindInterface, Name: "lan"}}}
-	commit(t, w.n.opts.Store, []*state.Object{
+	commit(t, w.opts.Store,
 		objectOf(state.KindInterface, "wan", &state.Interface{Port: datapath.Port{Device: "wan"}}),
 		objectOf(state.KindInterface, "lan", &state.Interface{Port: datapath.Port{Device: "lan", Role: datapath.RolePort}}),
-	})
+	)
 	of := func(addr string) condition { return w.offLink(netip.MustParseAddr(addr)) }
 	wantCondition(t, of("198.51.100.9"), true, nil)
 	wantCondition(t, of("10.1.0.9"), true, []string{"10.1.0.9 is in no network", "198.51.100.0/24 on wan", "ip route add 10.1.0.9 dev DEVICE"})
@@ -306,78 +228,6 @@ func TestNATWithoutALink(t *testing.T) {
 				t.Errorf("%+v: the other device works", is)
 			}
 		})
-	}
-}
-
-// TestRoutingRules: if routing rules exist, the routes for forwarded packets are decisive, not the
-// routes for the node's own packets.
-func TestRoutingRules(t *testing.T) {
-	to := netip.MustParseAddr("198.51.100.66")
-	dropped := map[string]bool{} // by ingress device; empty: packets from the node
-	w := seenWorld(t, map[string]datapath.Device{"lan": device("10.1.0.1/24"), "lan2": device("10.2.0.1/24")})
-	w.n.opts.Plane = backends.NewFake(backends.FakeOptions{Hop: func(h datapath.Hop) datapath.HopState {
-		if dropped[h.From.Device] && h.Addr == to {
-			return datapath.HopState{Err: errors.New("dropped")}
-		}
-		return datapath.HopState{Device: "wan"}
-	}})
-	w.devices["lan"], w.devices["lan2"] = w.devices["wan"], w.devices["wan"]
-	w.routers = [2]int{3, 0}
-	all := func(drops ...string) (list []condition) {
-		clear(dropped)
-		for _, device := range drops {
-			dropped[device] = true
-		}
-		w.ways = newHopCache(w.n)
-		v := &state.Service{Service: datapath.Service{
-			Frontends: []datapath.Frontend{{Addr: netip.MustParseAddrPort("192.0.2.200:80")}},
-			Backends:  []datapath.Backend{{Addr: netip.AddrPortFrom(to, 80), Weight: 1}},
-		}}
-		return append(list, w.ofService(objectOf(state.KindService, "web", v), v),
-			w.ofRoute(&state.Route{Route: datapath.Route{Prefix: netip.PrefixFrom(to, 32)}}),
-			w.ofNAT(&state.NAT{NAT: datapath.NAT{Type: datapath.DNAT, Addresses: prefixes("198.51.100.66/32"),
-				Match: datapath.Match{In: []string{"lan"}}}}, 0))
-	}
-	arriving := []string{"lan", "lan2", "wan"}
-	for _, is := range all(arriving...) {
-		wantCondition(t, is, true, nil) // without rules, the ingress device does not matter
-	}
-	w.forwarding[0].Rules4 = true
-	for _, is := range all(arriving...) {
-		wantCondition(t, is, false, []string{"dropped"})
-	}
-	for _, is := range all("lan", "lan2", "wan", "") {
-		wantCondition(t, is, false, []string{"dropped"})
-	}
-	some := all("lan")
-	wantCondition(t, some[0], true, []string{"backend 198.51.100.66:80", `packets from 10.1.0.2 on device "lan" are dropped`})
-	wantCondition(t, some[1], true, []string{`packets from 10.1.0.2 on device "lan" are dropped`})
-	wantCondition(t, some[2], false, []string{"dropped"})
-	for _, is := range all("") {
-		wantCondition(t, is, true, []string{"packets of the node itself are dropped"})
-	}
-	some = all("lan2", "wan")
-	wantCondition(t, some[2], true, nil)
-}
-
-// TestExamplesOfPrefixes: the examples are host addresses at both ends of a prefix.
-func TestExamplesOfPrefixes(t *testing.T) {
-	for prefix, want := range map[string][]string{
-		"0.0.0.0/0": {"198.18.0.1"}, "::/0": {"2001:2::1"}, "203.0.113.0/24": {"203.0.113.1", "203.0.113.254"}, "203.0.113.7/32": {"203.0.113.7"},
-		"203.0.113.6/31": {"203.0.113.6", "203.0.113.7"}, "2001:db8::/126": {"2001:db8::1", "2001:db8::2"},
-	} {
-		var got []string
-		for _, a := range examplesOf(netip.MustParsePrefix(prefix)) {
-			got = append(got, a.String())
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %s, want %s", prefix, got, want)
-		}
-	}
-	for address, want := range map[string]string{"192.0.2.1/24": "192.0.2.2", "192.0.2.9/24": "192.0.2.1", "192.0.2.6/31": "192.0.2.7", "2001:db8::1/64": "2001:db8::2"} {
-		if got := otherIn(netip.MustParsePrefix(address)); got.String() != want {
-			t.Errorf("host beside %s: %s, want %s", address, got, want)
-		}
 	}
 }
 
@@ -429,7 +279,9 @@ func TestRuleOutOfAPort(t *testing.T) {
 // and rules with that name are Ready. A rule with a name that no packet matches is not Ready.
 func TestRulesOfARenamedDevice(t *testing.T) {
 	w := seenWorld(t, map[string]datapath.Device{"wan7": device("192.0.2.7/24"), "lan": {}})
-	absent := func() (Status, bool) { return Status{State: reconcile.Pending, Message: "absent"}, true }
+	absent := func() (reconcile.Status, bool) {
+		return reconcile.Status{State: reconcile.Pending, Message: "absent"}, true
+	}
 	a := attachment{object: state.Key{Kind: state.KindInterface, Name: "in0"}, status: absent, matches: "in0", now: "wan7"}
 	w.devices = map[string][]attachment{"in0": {a}}
 	w.renamed = map[string]attachment{"wan7": a}

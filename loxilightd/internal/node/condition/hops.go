@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"net/netip"
@@ -15,14 +15,14 @@ const maxWays = 256
 
 // hopCache holds the next hops that were looked up for one state of the node.
 type hopCache struct {
-	n *Node
+	telemetry datapath.Telemetry
 
 	mu    sync.Mutex
 	known map[datapath.Hop]datapath.HopState
 }
 
-func newHopCache(n *Node) *hopCache {
-	return &hopCache{n: n, known: map[datapath.Hop]datapath.HopState{}}
+func newHopCache(telemetry datapath.Telemetry) *hopCache {
+	return &hopCache{telemetry: telemetry, known: map[datapath.Hop]datapath.HopState{}}
 }
 
 // to returns the next hop towards an address. The zero value means that the address belongs to the
@@ -41,7 +41,7 @@ func (c *hopCache) lookup(h datapath.Hop) datapath.HopState {
 	defer c.mu.Unlock()
 	is, ok := c.known[h]
 	if !ok && len(c.known) < limit {
-		is = c.n.opts.Plane.Telemetry().HopTo(h, false)
+		is = c.telemetry.HopTo(h, false)
 		c.known[h] = is
 	}
 	return is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"fmt"
@@ -20,11 +20,10 @@ type target struct {
 // check. The number of checks is limited, like the number of lookups in hopCache; nothing is
 // reported about further targets.
 func (w *world) readTargets(s *state.Snapshot, before *reach) {
-	telemetry := w.n.opts.Plane.Telemetry()
 	asked := 0
 	check := func(t target) (more bool) {
 		is := w.ways.to(t.addr, t.inSwitch)
-		if broken := w.n.hopIsLost(is, t.inSwitch); broken != "" {
+		if broken := w.opts.hopIsLost(is, t.inSwitch); broken != "" {
 			w.reach.problems[fmt.Sprint("target ", t)] = condition{message: broken}
 		}
 		h, ok := neighbourOf(&is, t.inSwitch)
@@ -32,7 +31,7 @@ func (w *world) readTargets(s *state.Snapshot, before *reach) {
 			return !w.ways.full()
 		}
 		asked++
-		if c := w.reach.checkHop(w.n, telemetry, before, h, w.reach.began, askHop); c.message != "" {
+		if c := w.reach.checkHop(w.opts, before, h, w.reach.began, askHop); c.message != "" {
 			w.reach.hops[h] = c
 			w.reach.problems[fmt.Sprint("hop ", h)] = c
 		}
@@ -86,7 +85,7 @@ func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool)
 // that has the target; arrivals are examples of packets to the target.
 func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c condition, partly string) {
 	is, partly := w.forwardedTo(t.addr, t.inSwitch, arrivals)
-	if broken := w.n.hopIsLost(is, t.inSwitch); broken != "" {
+	if broken := w.opts.hopIsLost(is, t.inSwitch); broken != "" {
 		return condition{message: broken}, ""
 	}
 	h, ok := neighbourOf(&is, t.inSwitch)

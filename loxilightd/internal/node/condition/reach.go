@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package condition
 
 import (
 	"fmt"
@@ -52,16 +52,15 @@ type reach struct {
 }
 
 // readReach checks the next hops and Peers.
-func (n *Node) readReach(s *state.Snapshot, before reach) reach {
+func readReach(opts *Options, s *state.Snapshot, before reach) reach {
 	now := time.Now()
 	r := reach{
 		revision: s.Revision, began: now,
 		problems: map[string]condition{}, hops: map[datapath.Hop]condition{}, peers: map[string]peerWatch{},
 		failed: map[datapath.Hop]bool{}, open: map[datapath.Hop]bool{}, asked: map[datapath.Hop]time.Time{},
 	}
-	telemetry := n.opts.Plane.Telemetry()
 	check := func(h datapath.Hop, every time.Duration) condition {
-		return r.checkHop(n, telemetry, &before, h, now, every)
+		return r.checkHop(opts, &before, h, now, every)
 	}
 	// Routes are read first, because a Peer may have the same neighbour.
 	for o := range s.After(state.KindRoute, "") {
@@ -76,7 +75,7 @@ func (n *Node) readReach(s *state.Snapshot, before reach) reach {
 		}
 	}
 	for o := range s.After(state.KindPeer, "") {
-		is, ok := telemetry.PeerState(datapath.PeerName(o.Name))
+		is, ok := opts.Telemetry.PeerState(datapath.PeerName(o.Name))
 		if !ok {
 			continue
 		}
@@ -123,7 +122,7 @@ const never = time.Duration(0)
 // checkHop returns why a next hop is not reached; no message: it is reached, or its state is
 // unknown. every is the interval at which the kernel is made to probe the neighbour. A failed
 // neighbour is probed in any case, so that its return is detected.
-func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
+func (r *reach) checkHop(opts *Options, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
 	switch {
 	case before.open[h]:
 		every = time.Nanosecond // only a call with ask set returns whether the neighbour is still being resolved
@@ -138,11 +137,11 @@ func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h
 		last = now
 	}
 	r.asked[h] = last
-	if device := telemetry.DeviceOf(h.Addr, h.Switch); h.Addr.IsValid() && device != "" {
+	if device := opts.Telemetry.DeviceOf(h.Addr, h.Switch); h.Addr.IsValid() && device != "" {
 		return condition{message: fmt.Sprintf("%s is an address of the node itself, on device %q: set the address of another host", h.Addr, device)}
 	}
-	is := telemetry.HopTo(h, ask)
-	if broken := n.hopIsLost(is, h.Switch); broken != "" {
+	is := opts.Telemetry.HopTo(h, ask)
+	if broken := opts.hopIsLost(is, h.Switch); broken != "" {
 		r.open[h] = every != never // so that the neighbour is probed immediately when the link is repaired
 		return condition{message: broken}
 	}
@@ -231,15 +230,15 @@ func hopName(h datapath.Hop) string {
 
 // LastReceived returns when a packet from a Peer was last received, with a precision of one second;
 // zero: not since the daemon started.
-func (n *Node) LastReceived(peer string) time.Time {
-	n.conditions.mu.Lock()
-	w := n.conditions.world
-	n.conditions.mu.Unlock()
+func (e *Evaluator) LastReceived(peer string) time.Time {
+	e.mu.Lock()
+	w := e.world
+	e.mu.Unlock()
 	if w == nil {
 		return time.Time{}
 	}
 	last := w.reach.peers[peer]
-	if is, ok := n.opts.Plane.Telemetry().PeerState(datapath.PeerName(peer)); ok && last.known && is.Traffic.ReceivedPackets > last.received {
+	if is, ok := e.opts.Telemetry.PeerState(datapath.PeerName(peer)); ok && last.known && is.Traffic.ReceivedPackets > last.received {
 		return time.Now() // it was received since the last reading
 	}
 	return last.lastReceived

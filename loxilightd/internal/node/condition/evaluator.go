@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package condition
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Evaluator compares objects with the state of the node: attached devices, links, forwarding,
+// backends and neighbours. A row in the data plane alone does not make an object Ready. All of its
+// methods are safe for concurrent use; Run must be called only once.
+type Evaluator struct {
+	opts  Options
+	dirty chan struct{}
+
+	mu      sync.Mutex
+	world   *world                  // as it was last read
+	unmet   map[state.Key]condition // objects with a message, as of the last pass
+	since   map[state.Key]time.Time // when rows that depend on reachability were applied
+	updated chan struct{}           // closed and replaced after each pass
+
+	reporting sync.Mutex // held while reporting, so that reports are in order
+	reported  map[state.Key]string
+}
+
+// New returns an Evaluator. Before Run, it evaluates the condition of an object only when a method
+// needs it.
+func New(o Options) *Evaluator {
+	return &Evaluator{
+		opts: o, dirty: make(chan struct{}, 1), unmet: map[state.Key]condition{}, updated: make(chan struct{}),
+		since:    map[state.Key]time.Time{},
+		reported: map[state.Key]string{},
+	}
+}
+
+// Trigger requests an evaluation of all conditions soon.
+func (e *Evaluator) Trigger() {
+	select {
+	case e.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// readInterval is how often the node's state is read, to detect changes for which there is no
+// notification.
+const readInterval = time.Second
+
+// leastPause is the minimum time between two evaluations, so that a burst of changes costs little.
+const leastPause = 20 * time.Millisecond
+
+// Run evaluates all conditions after every change to the node or to an object, until ctx ends.
+func (e *Evaluator) Run(ctx context.Context) {
+	ticker := time.NewTicker(readInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		changed := true
+		select {
+		case <-e.dirty:
+		case <-ticker.C:
+			changed = false
+		case <-ctx.Done():
+			return
+		}
+		begin := time.Now()
+		if e.readNode(changed) {
+			e.pass()
+		}
+		pause := time.NewTimer(min(max(4*time.Since(begin), leastPause), readInterval))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+// readNode reads the state of the node, and reports whether conditions may have changed.
+func (e *Evaluator) readNode(changed bool) bool {
+	e.mu.Lock()
+	before := e.world
+	e.mu.Unlock()
+	now := readWorld(&e.opts, before)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.world = now
+	return changed || !now.equal(before)
+}
+
+// current returns the state of the node that was last read, indexed for a snapshot.
+func (e *Evaluator) current(s *state.Snapshot) *world {
+	e.mu.Lock()
+	w := e.world
+	e.mu.Unlock()
+	if w == nil {
+		e.readNode(true)
+		e.mu.Lock()
+		w = e.world
+		e.mu.Unlock()
+	}
+	if w.revision != s.Revision {
+		fresh := *w
+		fresh.index(s)
+		w = &fresh
+		e.mu.Lock()
+		if e.world.revision < s.Revision {
+			e.world = w
+		}
+		e.mu.Unlock()
+	}
+	return w
+}
+
+// of returns the condition of an object.
+func (e *Evaluator) of(o *state.Object, s *state.Snapshot) condition {
+	w := e.current(s)
+	if e.isUnchecked(o, w) {
+		return condition{message: "reachability has not been checked yet", quiet: true, untried: true}
+	}
+	switch v := o.Value.(type) {
+	case *state.FirewallRule:
+		return w.ofRule(v)
+	case *state.NAT:
+		return w.ofNAT(v, o.Revision)
+	case *state.Interface:
+		return w.ofInterface(o.Name, v)
+	case *state.Bridge:
+		return w.ofBridge(o.Key, v)
+	case *state.Service:
+		return w.ofService(o, v)
+	case *state.Route:
+		return w.ofRoute(v)
+	case *state.PodNetwork:
+		return w.ofPodNetwork(v)
+	case *state.Peer:
+		return w.ofPeer(o.Name, v)
+	case *state.Tunnel:
+		return w.ofTunnel(o.Name)
+	case *state.Endpoint:
+		return w.ofEndpoint(o.Name)
+	case *state.AddressGroup:
+		return w.ofGroup(datapath.GroupName(o.Name))
+	}
+	return condition{}
+}
+
+// isUnchecked reports whether the reachability of an object was read before the object's row was
+// applied, so that the current reachability is unknown.
+func (e *Evaluator) isUnchecked(o *state.Object, w *world) bool {
+	if o.Kind != state.KindRoute && o.Kind != state.KindPeer {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return o.Revision > w.reach.revision || e.since[o.Key].After(w.reach.began)
+}
+
+// Status returns the status of an object: s, the status of its rows, combined with its condition.
+func (e *Evaluator) Status(k state.Key, s reconcile.Status) reconcile.Status {
+	snapshot := e.opts.Store.Snapshot()
+	o, ok := snapshot.Get(k)
+	if !ok || s.State != reconcile.Done {
+		return s
+	}
+	is := e.of(o, snapshot)
+	return is.apply(s)
+}
+
+// pass evaluates all conditions, and reports what changed.
+func (e *Evaluator) pass() {
+	s := e.opts.Store.Snapshot()
+	unmet := map[state.Key]condition{}
+	seen := map[state.Key]bool{}
+	for _, kind := range state.Kinds {
+		for o := range s.After(kind, "") {
+			status, ok := e.opts.RowStatus(o.Key)
+			if !ok || status.State != reconcile.Done {
+				continue
+			}
+			is := e.of(o, s)
+			if is.message != "" {
+				unmet[o.Key] = is
+			}
+			seen[o.Key] = true
+			if !is.untried {
+				e.report(o.Key, is.apply(status), false)
+			}
+		}
+	}
+	e.mu.Lock()
+	maps.DeleteFunc(e.since, func(_ state.Key, at time.Time) bool { return at.Before(e.world.reach.began) })
+	e.unmet = unmet
+	close(e.updated)
+	e.updated = make(chan struct{})
+	e.mu.Unlock()
+	e.reporting.Lock()
+	defer e.reporting.Unlock()
+	maps.DeleteFunc(e.reported, func(k state.Key, _ string) bool { return !seen[k] })
+}
+
+// ReportRow reports the result of applying a row, combined with the condition of the row's object.
+func (e *Evaluator) ReportRow(k state.Key, s reconcile.Status) {
+	if k.Kind == state.KindRoute || k.Kind == state.KindPeer {
+		e.mu.Lock()
+		e.since[k] = time.Now()
+		e.mu.Unlock()
+	}
+	e.Trigger()
+	if s.State == reconcile.Done {
+		snapshot := e.opts.Store.Snapshot()
+		if o, ok := snapshot.Get(k); ok {
+			is := e.of(o, snapshot)
+			if is.untried || !is.isMet() { // the problem may predate the row
+				e.reporting.Lock()
+				defer e.reporting.Unlock()
+				if pending := is.apply(s); e.reported[k] != reportOf(&pending) {
+					e.reported[k] = "" // the next pass reports it
+				}
+				return
+			}
+			s = is.apply(s)
+		}
+	}
+	e.report(k, s, true)
+}
+
+// reportOf returns what a report of status s contains.
+func reportOf(s *reconcile.Status) string { return s.State.String() + " " + s.Message }
+
+// report calls StatusChanged unless the last report contained the same status. If always is set, a
+// row has changed, so the status is reported even if it is the same, unless it is still Pending for
+// the same reason.
+func (e *Evaluator) report(k state.Key, s reconcile.Status, always bool) {
+	e.reporting.Lock()
+	defer e.reporting.Unlock()
+	before, known := e.reported[k]
+	is := reportOf(&s)
+	if (!always || s.State == reconcile.Pending) && known && before == is {
+		return
+	}
+	if !always && !known && s.State == reconcile.Done {
+		e.reported[k] = is // the report for its row has included this status
+		return
+	}
+	e.reported[k] = is
+	if e.opts.StatusChanged != nil {
+		e.opts.StatusChanged(k, s)
+	}
+}
+
+// NotDone returns at most limit objects with an unmet condition, and how many of them affect
+// the health of the daemon, by kind.
+func (e *Evaluator) NotDone(limit int) (some map[state.Key]reconcile.Status, byKind map[string]int) {
+	e.mu.Lock()
+	unmet := e.unmet
+	e.mu.Unlock()
+	some, byKind = map[state.Key]reconcile.Status{}, map[string]int{}
+	for k, is := range unmet {
+		if is.ready {
+			continue
+		}
+		if !is.quiet {
+			byKind[k.Kind]++
+		}
+		if len(some) < limit {
+			some[k] = is.apply(reconcile.Status{State: reconcile.Done})
+		}
+	}
+	return some, byKind
+}
+
+// Noted returns the messages of Ready objects that affect the health of the daemon.
+func (e *Evaluator) Noted() map[state.Key]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	noted := map[state.Key]string{}
+	for k, is := range e.unmet {
+		if is.ready && !is.quiet {
+			noted[k] = is.message
+		}
+	}
+	return noted
+}
+
+// Wait waits until the conditions of objects are met; it returns the objects whose conditions are
+// still unmet.
+func (e *Evaluator) Wait(ctx context.Context, keys []state.Key) (left []state.Key) {
+	for _, k := range keys {
+		if !e.waitOne(ctx, k) {
+			left = append(left, k)
+		}
+	}
+	return left
+}
+
+func (e *Evaluator) waitOne(ctx context.Context, k state.Key) bool {
+	for {
+		e.mu.Lock()
+		updated := e.updated
+		e.mu.Unlock()
+		s := e.opts.Store.Snapshot()
+		o, ok := s.Get(k)
+		if !ok {
+			return true
+		}
+		if is := e.of(o, s); is.isMet() {
+			return true
+		}
+		select {
+		case <-updated:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
