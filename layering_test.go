@@ -61,7 +61,10 @@ var mayImport = map[string][]string{
 	},
 	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
-	"loxilightd/internal/state":     {"api", "datapath"},
+	"loxilightd/internal/state":     {"api", "datapath", "loxilightd/internal/state/record"},
+
+	"loxilightd/internal/state/record": {},
+
 	"loxilightd": {
 		"api", "datapath", "datapath/backends",
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",

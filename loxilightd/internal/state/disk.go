@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // Buckets of the store, and keys in the first bucket.
@@ -360,7 +362,7 @@ func (d *disk) answer(id string) (answer []byte, err error) {
 	}
 	err = guarded(func() error {
 		return d.db.View(func(tx *bbolt.Tx) error {
-			_, answer, err = decodeRequest(seq, tx.Bucket(bucketRequests).Get(seqKey(seq)))
+			_, answer, err = decodeRequest(seq, tx.Bucket(bucketRequests).Get(record.NumberKey(seq)))
 			return err
 		})
 	})

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // bucketHistory contains the rows of the history. Versions without history do not access it.
@@ -105,7 +107,7 @@ func writeHistory(tx *bbolt.Tx, w *write) error {
 // deleteRevision deletes the rows of a revision.
 func deleteRevision(b *bbolt.Bucket, revision uint64) error {
 	var keys [][]byte // collected first, since a cursor is unreliable after a deletion
-	prefix, c := seqKey(revision), b.Cursor()
+	prefix, c := record.NumberKey(revision), b.Cursor()
 	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
 		keys = append(keys, bytes.Clone(k))
 	}
@@ -177,7 +179,7 @@ func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
 // formers calls the function each for the former objects of a revision, in the order of their
 // names, starting after the name given by after, until it returns false.
 func (r *historyReader) formers(revision uint64, after string, each func(name string, o *Object) bool) error {
-	prefix := append(seqKey(revision), rowFormer)
+	prefix := append(record.NumberKey(revision), rowFormer)
 	c := r.b.Cursor()
 	k, v := r.seek(c, revision, after)
 	for more := true; more && bytes.HasPrefix(k, prefix); k, v = c.Next() {
@@ -215,7 +217,7 @@ func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, 
 // changed it.
 func (r *historyReader) former(revision uint64, name string) (o *Object, touched bool, err error) {
 	k, v := r.seek(r.b.Cursor(), revision, name)
-	if !bytes.HasPrefix(k, append(seqKey(revision), rowFormer)) {
+	if !bytes.HasPrefix(k, append(record.NumberKey(revision), rowFormer)) {
 		return nil, false, nil
 	}
 	ok := decodeFormers(k, v, func(n string, found *Object) bool {

@@ -34,6 +34,9 @@ const (
 	noList   = ^uint64(0)
 )
 
+// errDamaged is wrapped by errors about data on disk that is not as it was written.
+var errDamaged = errors.New("damaged")
+
 var native = binary.NativeEndian
 
 // meta is the content of the newer valid meta page; a store has two.
