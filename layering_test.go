@@ -61,8 +61,9 @@ var mayImport = map[string][]string{
 	},
 	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
-	"loxilightd/internal/state":     {"api", "datapath", "loxilightd/internal/state/record"},
+	"loxilightd/internal/state":     {"api", "datapath", "loxilightd/internal/state/disk", "loxilightd/internal/state/record"},
 
+	"loxilightd/internal/state/disk":   {"loxilightd/internal/state/record"},
 	"loxilightd/internal/state/record": {},
 
 	"loxilightd": {
@@ -172,7 +173,6 @@ var oversized = []string{
 	"datapath/internal/network",
 	"loxilightd/internal/control",
 	"loxilightd/internal/node",
-	"loxilightd/internal/state",
 	"tests/bench",
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
 
 var root = Author{UID: 0, User: "root", Method: "apply"}
@@ -220,7 +222,11 @@ func TestHistoryIsBounded(t *testing.T) {
 	s, report := reopen(t, s, cfg)
 	closed(t, s)
 	rows := 0
-	err = s.disk.db.View(func(tx *bbolt.Tx) error {
+	tx, err := s.disk.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = disk.Read(tx, func() error {
 		return tx.Bucket(bucketHistory).ForEach(func(k, _ []byte) error {
 			if revision, _, _ := rowRevision(k); revision < first() {
 				rows++
@@ -281,7 +287,7 @@ func TestOlderVersionInBetween(t *testing.T) {
 	}
 	o := service(t, "c", "192.0.2.3:80 1")
 	o.Revision = 3
-	if err := s.disk.write(&write{revision: 3, puts: []*Object{o}, count: 3}); err != nil { // this is all that the older version wrote
+	if err := (&write{revision: 3, puts: []*Object{o}, count: 3}).commit(s.disk); err != nil { // this is all that the older version wrote
 		t.Fatal(err)
 	}
 	s, report = reopen(t, s, cfg)
@@ -313,7 +319,7 @@ func TestDamagedHistory(t *testing.T) {
 	commit(t, s, &Transaction{By: root, Put: []*Object{service(t, "a", "192.0.2.1:80 2")}})
 	spoil := func(key []byte) {
 		t.Helper()
-		err := s.disk.db.Update(func(tx *bbolt.Tx) error {
+		err := s.disk.Update(func(tx *bbolt.Tx) error {
 			b := tx.Bucket(bucketHistory)
 			record := append([]byte{}, b.Get(key)...)
 			record[len(record)-1] ^= 1

@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
@@ -44,8 +45,8 @@ func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 		return nil
 	})
 	n := len(c.history)
-	if err == nil && n > 0 && c.history[n-1].Revision != c.revision {
-		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.revision)
+	if err == nil && n > 0 && c.history[n-1].Revision != c.Revision {
+		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.Revision)
 	}
 	if err != nil {
 		c.history = nil
@@ -55,13 +56,13 @@ func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
 }
 
 // beginHistory creates the bucket for the history. If anew is set, it replaces an unusable history.
-func (d *disk) beginHistory(anew bool) error {
-	return d.update(func(tx *bbolt.Tx) error {
+func beginHistory(f *disk.File, anew bool) error {
+	return f.Update(func(tx *bbolt.Tx) error {
 		if anew {
 			if err := tx.DeleteBucket(bucketHistory); err != nil {
 				return err
 			}
-			if err := tx.Bucket(bucketMeta).Delete(keyPending); err != nil {
+			if err := disk.Meta(tx).Delete(keyPending); err != nil {
 				return err
 			}
 		}
@@ -72,7 +73,7 @@ func (d *disk) beginHistory(anew bool) error {
 
 // writeHistory adds the history of a commit to its transaction.
 func writeHistory(tx *bbolt.Tx, w *write) error {
-	b, meta := tx.Bucket(bucketHistory), tx.Bucket(bucketMeta)
+	b, meta := tx.Bucket(bucketHistory), disk.Meta(tx)
 	if w.pending != nil {
 		if err := meta.Put(keyPending, w.pending.encode()); err != nil {
 			return err
@@ -151,21 +152,14 @@ func (s *Store) readConcurrently(f func(*historyReader) error) error {
 
 // beginRead starts reading the history as it is now. The caller holds s.writer.
 func (s *Store) beginRead() (r *historyReader, tx *bbolt.Tx, err error) {
-	if err = s.disk.broken; err == nil {
-		err = guarded(func() (err error) {
-			tx, err = s.disk.db.Begin(false)
-			return err
-		})
-	}
-	if err != nil {
+	if tx, err = s.disk.Begin(); err != nil {
 		return nil, nil, refuse(Unavailable, Key{}, "", "read the history: %v", err)
 	}
 	return &historyReader{now: s.Snapshot(), history: s.History(), store: s}, tx, nil
 }
 
 func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
-	defer func() { _ = tx.Rollback() }() // nothing to lose: it only reads
-	err := guarded(func() error {
+	err := disk.Read(tx, func() error {
 		r.b = tx.Bucket(bucketHistory)
 		return f(r)
 	})
@@ -188,7 +182,7 @@ func (r *historyReader) formers(revision uint64, after string, each func(name st
 			return more
 		})
 		if !ok {
-			return fmt.Errorf("%w: objects of revision %d", errDamaged, revision)
+			return fmt.Errorf("%w: objects of revision %d", disk.ErrDamaged, revision)
 		}
 	}
 	return nil
@@ -227,7 +221,7 @@ func (r *historyReader) former(revision uint64, name string) (o *Object, touched
 		return n < name
 	})
 	if !ok {
-		return nil, false, fmt.Errorf("%w: objects of revision %d", errDamaged, revision)
+		return nil, false, fmt.Errorf("%w: objects of revision %d", disk.ErrDamaged, revision)
 	}
 	return o, touched, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package state
+package disk
 
 import (
 	"bytes"
@@ -34,9 +34,6 @@ const (
 	noList   = ^uint64(0)
 )
 
-// errDamaged is wrapped by errors about data on disk that is not as it was written.
-var errDamaged = errors.New("damaged")
-
 var native = binary.NativeEndian
 
 // meta is the content of the newer valid meta page; a store has two.
@@ -55,7 +52,7 @@ type walker struct {
 
 // verify checks the structure of the store at path, so that bbolt can open it safely. lost is set
 // if one of the meta pages is damaged, so that the last commit may be lost. The error wraps
-// errDamaged or ErrLocked if one of them applies.
+// ErrDamaged or ErrLocked if one of them applies.
 func verify(path string) (lost bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -79,7 +76,7 @@ func verify(path string) (lost bool, err error) {
 }
 
 func bad(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
 func (w *walker) findMeta() (lost bool, err error) {

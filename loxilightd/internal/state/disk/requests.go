@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package state
+package disk
 
 import (
 	"encoding/binary"
@@ -17,6 +17,12 @@ const (
 	maxRequests     = 4096
 	maxRequestBytes = 8 << 20
 )
+
+// Reply is the stored reply to a request.
+type Reply struct {
+	RequestID string // empty: no reply is stored
+	Answer    []byte
+}
 
 // requests maps each stored request to the position of its answer on disk.
 type requests struct {
@@ -44,7 +50,7 @@ func decodeRequest(seq uint64, sealed []byte) (id string, answer []byte, err err
 	r := record.Reader{Rest: payload}
 	id = r.Text()
 	if !ok || r.Bad {
-		return "", nil, fmt.Errorf("%w: request %d", errDamaged, seq)
+		return "", nil, fmt.Errorf("%w: request %d", ErrDamaged, seq)
 	}
 	return id, append([]byte{}, r.Rest...), nil
 }
@@ -52,7 +58,7 @@ func decodeRequest(seq uint64, sealed []byte) (id string, answer []byte, err err
 func (q *requests) load(b *bbolt.Bucket) error {
 	return b.ForEach(func(k, v []byte) error {
 		if len(k) != 8 {
-			return fmt.Errorf("%w: request %q", errDamaged, k)
+			return fmt.Errorf("%w: request %q", ErrDamaged, k)
 		}
 		seq := binary.BigEndian.Uint64(k)
 		id, _, err := decodeRequest(seq, v)
@@ -68,14 +74,14 @@ func (q *requests) find(id string) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// put writes an answer and deletes the oldest answers that exceed the limits. The caller passes the
+// put writes a reply and deletes the oldest answers that exceed the limits. The caller passes the
 // result to note once the transaction is durable.
-func (q *requests) put(b *bbolt.Bucket, id string, answer []byte) (*remembered, error) {
-	r := &remembered{id: id, seq: 1}
+func (q *requests) put(b *bbolt.Bucket, reply Reply) (*remembered, error) {
+	r := &remembered{id: reply.RequestID, seq: 1}
 	if n := len(q.order); n > 0 {
 		r.seq = q.order[n-1].seq + 1
 	}
-	sealed := encodeRequest(r.seq, id, answer)
+	sealed := encodeRequest(r.seq, reply.RequestID, reply.Answer)
 	r.bytes = len(sealed)
 	count, bytes := len(q.order)+1, q.bytes+r.bytes
 	for ; r.evict < len(q.order) && (count > maxRequests || bytes > maxRequestBytes); r.evict++ {
