@@ -207,10 +207,9 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 // remember computes what the history must record about a change.
 func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	w.entry = p.newEntry(t, result.Revision, s.clock.Now().Round(0).UTC())
-	sortFormers(p.formers)
-	w.formers = encodeFormers(result.Revision, p.formers)
+	w.formers = rowsOf(result.Revision, p.formers)
 	for _, row := range w.formers {
-		w.entry.bytes += int64(len(row.key) + len(row.record))
+		w.entry.bytes += row.Size()
 	}
 	keep := uint64(0)
 	before := s.waiting.Load()

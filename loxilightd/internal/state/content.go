@@ -99,8 +99,11 @@ func (c *content) load(tx *bbolt.Tx, decode func(string, []byte) (Value, error))
 	if err := c.loadObjects(disk.Objects(tx), decode); err != nil {
 		return err
 	}
-	c.noHistory = tx.Bucket(bucketHistory) == nil
-	c.historyLost = c.loadHistory(tx.Bucket(bucketHistory))
+	if history, ok := disk.HistoryIn(tx); ok {
+		c.historyLost = c.loadHistory(history)
+	} else {
+		c.noHistory = true
+	}
 	c.loadPending(disk.Meta(tx).Get(keyPending))
 	return nil
 }
@@ -127,6 +130,44 @@ func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Valu
 	return err
 }
 
+// loadHistory reads the entries. It discards a history that is damaged, or that does not lead to
+// the current revision because an older version has since changed the store; in that case, why
+// contains the reason.
+func (c *content) loadHistory(h disk.History) (why string) {
+	err := h.Entries(func(revision uint64, entry []byte) error {
+		e, ok := decodeEntry(revision, entry)
+		if !ok {
+			return fmt.Errorf("the record of revision %d", revision)
+		}
+		if n := len(c.history); n > 0 && c.history[n-1].Revision != e.Previous {
+			return fmt.Errorf("a gap before revision %d", revision)
+		}
+		c.history = append(c.history, *e)
+		return nil
+	})
+	n := len(c.history)
+	if err == nil && n > 0 && c.history[n-1].Revision != c.Revision {
+		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.Revision)
+	}
+	if err != nil {
+		c.history = nil
+		return err.Error()
+	}
+	return ""
+}
+
+// beginHistory starts a history. If anew is set, it replaces an unusable history.
+func beginHistory(f *disk.File, anew bool) error {
+	return f.Update(func(tx *bbolt.Tx) error {
+		if anew {
+			if err := disk.Meta(tx).Delete(keyPending); err != nil {
+				return err
+			}
+		}
+		return disk.BeginHistory(tx, anew)
+	})
+}
+
 // write is one commit.
 type write struct {
 	revision uint64
@@ -137,7 +178,7 @@ type write struct {
 	reply    disk.Reply
 
 	entry         *Entry // history entry; nil: no new revision
-	formers       []formerRow
+	formers       []disk.Row
 	evicted       []uint64 // revisions whose history is deleted
 	rewritten     []*Entry // older entries with updated information
 	pending       *Pending // nil: unchanged
@@ -165,6 +206,35 @@ func (w *write) commit(f *disk.File) error {
 				return head, err
 			}
 		}
-		return head, writeHistory(tx, w)
+		return head, w.writeHistory(tx)
 	})
+}
+
+// writeHistory adds the history of a commit to its transaction.
+func (w *write) writeHistory(tx *bbolt.Tx) error {
+	meta := disk.Meta(tx)
+	if w.pending != nil {
+		if err := meta.Put(keyPending, w.pending.encode()); err != nil {
+			return err
+		}
+	} else if w.clearsPending {
+		if err := meta.Delete(keyPending); err != nil {
+			return err
+		}
+	}
+	h, _ := disk.HistoryIn(tx) // exists: see finishOpen
+	for _, revision := range w.evicted {
+		if err := h.Delete(revision); err != nil {
+			return err
+		}
+	}
+	for _, e := range w.rewritten {
+		if err := h.PutEntry(e.Revision, encodeEntry(e)); err != nil {
+			return err
+		}
+	}
+	if w.entry == nil {
+		return nil
+	}
+	return h.Append(w.entry.Revision, encodeEntry(w.entry), w.formers)
 }

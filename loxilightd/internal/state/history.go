@@ -86,30 +86,8 @@ type former struct {
 	object *Object // nil: the object did not exist
 }
 
-// Rows of the history: the record of an entry under its revision, then its former objects in the
-// order of their names. A row holds many objects and is named after the first of them.
-const (
-	rowEntry  = 0
-	rowFormer = 1
-	rowBytes  = 64 << 10 // a row ends at this length
-)
-
-func entryKey(revision uint64) []byte { return append(record.NumberKey(revision), rowEntry) }
-
-func formerKey(revision uint64, first string) []byte {
-	return append(append(record.NumberKey(revision), rowFormer), first...)
-}
-
-// rowRevision returns the revision that a row belongs to.
-func rowRevision(key []byte) (revision uint64, isEntry, ok bool) {
-	if len(key) < 9 || key[8] == rowEntry && len(key) > 9 || key[8] > rowFormer {
-		return 0, false, false
-	}
-	return binary.BigEndian.Uint64(key), key[8] == rowEntry, true
-}
-
 func encodeEntry(e *Entry) []byte {
-	buf := binary.AppendUvarint(make([]byte, record.SumSize, 128), entryFormat)
+	buf := binary.AppendUvarint(make([]byte, 0, 128), entryFormat)
 	buf = binary.AppendUvarint(buf, e.Previous)
 	buf = binary.LittleEndian.AppendUint64(buf, uint64(e.At.UnixNano()))
 	buf = binary.AppendVarint(buf, int64(e.UID))
@@ -121,15 +99,13 @@ func encodeEntry(e *Entry) []byte {
 	for _, n := range []uint64{uint64(e.Created), uint64(e.Updated), uint64(e.Deleted), e.Restored, uint64(e.Confirmation), uint64(e.bytes)} {
 		buf = binary.AppendUvarint(buf, n)
 	}
-	record.Seal(string(entryKey(e.Revision)), buf)
 	return buf
 }
 
-// decodeEntry is the reverse of encodeEntry. It does not retain any part of sealed.
-func decodeEntry(revision uint64, sealed []byte) (*Entry, bool) {
-	payload, _, ok := record.Unseal(string(entryKey(revision)), sealed)
-	r := record.Reader{Rest: payload}
-	if !ok || r.Uvarint() != entryFormat {
+// decodeEntry is the reverse of encodeEntry. It does not retain any part of entry.
+func decodeEntry(revision uint64, entry []byte) (*Entry, bool) {
+	r := record.Reader{Rest: entry}
+	if r.Uvarint() != entryFormat {
 		return nil, false
 	}
 	e := &Entry{Revision: revision, Previous: r.Uvarint(), At: r.Time(), Author: Author{UID: int(r.Varint()), User: r.Text(), Method: r.Text()}}
@@ -143,47 +119,6 @@ func decodeEntry(revision uint64, sealed []byte) (*Entry, bool) {
 	e.Confirmation = Confirmation(r.Uvarint())
 	e.bytes = int64(r.Uvarint())
 	return e, !r.Bad && e.Confirmation <= RolledBack
-}
-
-// formerRow is one row of former objects.
-type formerRow struct{ key, record []byte }
-
-// encodeFormers returns the rows of former objects, which are sorted by name.
-func encodeFormers(revision uint64, formers []former) (rows []formerRow) {
-	for i := 0; i < len(formers); {
-		key := formerKey(revision, formers[i].Key.String())
-		buf := make([]byte, record.SumSize, 4096)
-		for ; i < len(formers) && len(buf) < rowBytes; i++ {
-			buf = record.AppendString(buf, formers[i].Key.String())
-			if o := formers[i].object; o != nil {
-				sealed, _ := recordOf(o)
-				buf = record.AppendString(append(buf, 1), string(sealed))
-			} else {
-				buf = append(buf, 0)
-			}
-		}
-		record.Seal(string(key), buf)
-		rows = append(rows, formerRow{key, buf})
-	}
-	return rows
-}
-
-// decodeFormers calls the function each for the former objects in a row until it returns false. ok
-// is false if the row is damaged.
-func decodeFormers(key, sealed []byte, each func(key string, o *Object) bool) (ok bool) {
-	payload, _, ok := record.Unseal(string(key), sealed)
-	r := record.Reader{Rest: payload}
-	for ok && len(r.Rest) > 0 {
-		name, there := r.Text(), r.Byte()
-		var o *Object
-		if there == 1 {
-			o, ok = decodeObject(name, []byte(r.Text()))
-		}
-		if ok = ok && !r.Bad; ok && !each(name, o) {
-			return true
-		}
-	}
-	return ok
 }
 
 // newEntry returns the entry for the plan p of t. The entry's size in bytes is not known yet.

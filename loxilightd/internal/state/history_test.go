@@ -3,6 +3,7 @@
 package state
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 var root = Author{UID: 0, User: "root", Method: "apply"}
@@ -227,8 +229,8 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = disk.Read(tx, func() error {
-		return tx.Bucket(bucketHistory).ForEach(func(k, _ []byte) error {
-			if revision, _, _ := rowRevision(k); revision < first() {
+		return tx.Bucket([]byte("history")).ForEach(func(k, _ []byte) error {
+			if binary.BigEndian.Uint64(k) < first() {
 				rows++
 			}
 			return nil
@@ -320,23 +322,23 @@ func TestDamagedHistory(t *testing.T) {
 	spoil := func(key []byte) {
 		t.Helper()
 		err := s.disk.Update(func(tx *bbolt.Tx) error {
-			b := tx.Bucket(bucketHistory)
-			record := append([]byte{}, b.Get(key)...)
-			record[len(record)-1] ^= 1
-			return b.Put(key, record)
+			b := tx.Bucket([]byte("history"))
+			row := append([]byte{}, b.Get(key)...)
+			row[len(row)-1] ^= 1
+			return b.Put(key, row)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	spoil(formerKey(2, "Service/a"))
+	spoil(append(record.NumberKey(2), "\x01Service/a"...)) // the row of former objects
 	s, report := reopen(t, s, cfg)
 	before := dump(s.Snapshot())
 	_, err = s.Rollback(&Rollback{Revision: 1, By: root})
 	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != Unavailable || dump(s.Snapshot()) != before || report.HistoryLost != "" {
 		t.Errorf("rollback by way of a damaged row: %v", err)
 	}
-	spoil(entryKey(1))
+	spoil(append(record.NumberKey(1), 0)) // the entry
 	s, report = reopen(t, s, cfg)
 	closed(t, s)
 	if report.HistoryLost == "" || report.Damage != nil || dump(s.Snapshot()) != before || len(s.History()) != 0 {

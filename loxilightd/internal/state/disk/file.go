@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package disk keeps the file of the store: a bbolt database that is verified before it is opened,
-// the replies to earlier requests, and a copy that replaces the file if it is damaged. The package
-// does not know what an object is: its caller encodes, decodes and counts the records of objects.
+// with the rows of the history and the replies to earlier requests, and a copy that replaces the
+// file if it is damaged. The package does not know what an object is: its caller encodes, decodes
+// and counts the records of objects.
 package disk
 
 import (
