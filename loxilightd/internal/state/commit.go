@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
 
 // Transaction is a change that is applied as a whole or not at all.
@@ -110,7 +112,7 @@ func refuse(reason Reason, k Key, field, format string, args ...any) *Refusal {
 func (s *Store) Answer(requestID string) ([]byte, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	answer, err := s.disk.answer(requestID)
+	answer, err := s.disk.Answer(requestID)
 	if err != nil {
 		return nil, refuse(Unavailable, Key{}, "", "look up requestID: %v", err)
 	}
@@ -123,7 +125,7 @@ func (s *Store) repeated(requestID string) (*Result, error) {
 	if requestID == "" {
 		return nil, nil
 	}
-	answer, err := s.disk.answer(requestID)
+	answer, err := s.disk.Answer(requestID)
 	if err != nil {
 		return nil, refuse(Unavailable, Key{}, "", "look up requestID: %v", err)
 	}
@@ -186,10 +188,10 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 		o.Revision = result.Revision
 	}
 	if t.RequestID != "" {
-		w.requestID, w.answer = t.RequestID, t.Answer(result)
+		w.reply = disk.Reply{RequestID: t.RequestID, Answer: t.Answer(result)}
 	}
 	w.rewritten = slices.DeleteFunc(w.rewritten, func(e *Entry) bool { return slices.Contains(w.evicted, e.Revision) })
-	err = s.disk.write(&w)
+	err = w.commit(s.disk)
 	s.noteFailure(err)
 	if err != nil {
 		return nil, refuse(Unavailable, Key{}, "", "the change could not be made durable, so it was not made: %v", err)
@@ -205,10 +207,9 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 // remember computes what the history must record about a change.
 func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	w.entry = p.newEntry(t, result.Revision, s.clock.Now().Round(0).UTC())
-	sortFormers(p.formers)
-	w.formers = encodeFormers(result.Revision, p.formers)
+	w.formers = rowsOf(result.Revision, p.formers)
 	for _, row := range w.formers {
-		w.entry.bytes += int64(len(row.key) + len(row.record))
+		w.entry.bytes += row.Size()
 	}
 	keep := uint64(0)
 	before := s.waiting.Load()

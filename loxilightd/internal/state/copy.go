@@ -7,18 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
-)
 
-// copySuffix is the suffix of the store's copy. The copy is complete and at most a few minutes
-// old; a damaged store is recreated from it.
-const copySuffix = ".copy"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
+)
 
 // copyEvery is the minimum interval between two copies of a changing store.
 const copyEvery = time.Minute
@@ -56,20 +51,11 @@ func (s *Store) Copy() error {
 	if err != nil {
 		return err
 	}
-	path := s.path + copySuffix
-	err = r.run(tx, func(*historyReader) error { return writeCopy(path+".new", tx) })
-	if err == nil {
-		_, err = verify(path + ".new")
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
+	err = disk.ReplaceCopy(s.path, func(path string) error {
+		return r.run(tx, func(*historyReader) error { return disk.WriteFile(path, tx) })
+	})
 	if err != nil {
-		_ = os.Remove(path + ".new") // unusable
-		return fmt.Errorf("copy the store to %s: %w", path, err)
+		return err
 	}
 	s.writer.Lock()
 	defer s.writer.Unlock()
@@ -77,32 +63,12 @@ func (s *Store) Copy() error {
 	return nil
 }
 
-// writeCopy writes the store as tx sees it to a new file and makes the file durable. It leaves as
-// much free space on the file system as the copy occupies, so that further changes are possible.
-func writeCopy(path string, tx *bbolt.Tx) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(path), &st); err != nil {
-		return err
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < 2*tx.Size()+little {
-		return fmt.Errorf("%d KiB are free, and the store has %d KiB: %w", free>>10, tx.Size()>>10, unix.ENOSPC)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = tx.WriteTo(f); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
 // recreate replaces a damaged or missing store with its copy, or with an empty store if there is no
 // usable copy.
-func recreate(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
-	d, c, err := fromCopy(path, damage, decode)
+func recreate(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk.File, *content, error) {
+	f, c, err := fromCopy(path, damage, decode)
 	if err == nil {
-		return d, c, nil
+		return f, c, nil
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		damage.Cause += fmt.Sprintf("; its copy could not be used: %v", err)
@@ -112,70 +78,40 @@ func recreate(path string, damage *Damage, decode func(string, []byte) (Value, e
 	if err := create(path, freshRevision(damage.At), damage); err != nil {
 		return nil, nil, err
 	}
-	return openDisk(path, decode)
+	return openFile(path, decode)
 }
 
 // fromCopy creates a store from its copy and records the damage in it.
-func fromCopy(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk, *content, error) {
-	if lost, err := verify(path + copySuffix); err != nil || lost {
-		return nil, nil, errors.Join(err, lostMeta(lost))
-	}
-	if err := duplicate(path+".new", path+copySuffix); err != nil {
+func fromCopy(path string, damage *Damage, decode func(string, []byte) (Value, error)) (*disk.File, *content, error) {
+	if err := disk.Restore(path); err != nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(os.Rename(path+".new", path), syncDir(filepath.Dir(path))); err != nil {
-		return nil, nil, err
-	}
-	d, c, err := openDisk(path, decode)
+	f, c, err := openFile(path, decode)
 	if err != nil {
 		return nil, nil, err
 	}
-	damage.Restored = c.revision
+	damage.Restored = c.Revision
 	c.damage = damage
-	if err := d.noteDamage(c); err != nil {
-		return nil, nil, errors.Join(err, d.close())
+	if err := c.noteDamage(f); err != nil {
+		return nil, nil, errors.Join(err, f.Close())
 	}
-	return d, c, nil
-}
-
-func lostMeta(lost bool) error {
-	if lost {
-		return bad("one of its meta pages is damaged")
-	}
-	return nil
+	return f, c, nil
 }
 
 // noteDamage durably records that the store is a copy of a damaged store, under a revision that no
 // client has seen.
-func (d *disk) noteDamage(c *content) error {
+func (c *content) noteDamage(f *disk.File) error {
 	text, err := json.Marshal(c.damage)
 	if err != nil {
 		return err
 	}
-	err = d.update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyDamage, text) })
+	err = f.Update(func(tx *bbolt.Tx) error { return disk.Meta(tx).Put(keyDamage, text) })
 	if err != nil {
 		return err
 	}
 	rolledBack := c.rolledBack
 	c.rolledBack = true
-	err = d.finishOpen(c)
+	err = c.finishOpen(f)
 	c.rolledBack = rolledBack
 	return err
-}
-
-// duplicate copies a file and makes the new file durable.
-func duplicate(to, from string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close() // it was only read
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = io.Copy(out, in); err == nil {
-		err = out.Sync()
-	}
-	return errors.Join(err, out.Close())
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -77,6 +78,25 @@ func commit(t testing.TB, s *Store, tr *Transaction) *Result {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// breakDisk makes every access to the disk fail until mend is called.
+func breakDisk(t *testing.T, s *Store) (mend func()) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), fileName)
+	if err := create(path, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	closed, _, err := openFile(path, decodeForTest)
+	if err == nil {
+		err = closed.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	working := s.disk
+	s.disk = closed
+	return func() { s.disk = working }
 }
 
 // dump formats the objects of a store, one per line.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // Limits on the history if the [Config] sets none.
@@ -84,104 +86,39 @@ type former struct {
 	object *Object // nil: the object did not exist
 }
 
-// Rows of the history: the record of an entry under its revision, then its former objects in the
-// order of their names. A row holds many objects and is named after the first of them.
-const (
-	rowEntry  = 0
-	rowFormer = 1
-	rowBytes  = 64 << 10 // a row ends at this length
-)
-
-func entryKey(revision uint64) []byte { return append(seqKey(revision), rowEntry) }
-
-func formerKey(revision uint64, first string) []byte {
-	return append(append(seqKey(revision), rowFormer), first...)
-}
-
-// rowRevision returns the revision that a row belongs to.
-func rowRevision(key []byte) (revision uint64, isEntry, ok bool) {
-	if len(key) < 9 || key[8] == rowEntry && len(key) > 9 || key[8] > rowFormer {
-		return 0, false, false
-	}
-	return binary.BigEndian.Uint64(key), key[8] == rowEntry, true
-}
-
 func encodeEntry(e *Entry) []byte {
-	buf := binary.AppendUvarint(make([]byte, 4, 128), entryFormat)
+	buf := binary.AppendUvarint(make([]byte, 0, 128), entryFormat)
 	buf = binary.AppendUvarint(buf, e.Previous)
 	buf = binary.LittleEndian.AppendUint64(buf, uint64(e.At.UnixNano()))
 	buf = binary.AppendVarint(buf, int64(e.UID))
-	buf = appendString(appendString(buf, e.User), e.Method)
+	buf = record.AppendString(record.AppendString(buf, e.User), e.Method)
 	buf = binary.AppendUvarint(buf, uint64(len(e.Owners)))
 	for _, owner := range e.Owners {
-		buf = appendString(buf, owner)
+		buf = record.AppendString(buf, owner)
 	}
 	for _, n := range []uint64{uint64(e.Created), uint64(e.Updated), uint64(e.Deleted), e.Restored, uint64(e.Confirmation), uint64(e.bytes)} {
 		buf = binary.AppendUvarint(buf, n)
 	}
-	seal(string(entryKey(e.Revision)), buf)
 	return buf
 }
 
-// decodeEntry is the reverse of encodeEntry. It does not retain any part of record.
-func decodeEntry(revision uint64, record []byte) (*Entry, bool) {
-	payload, _, ok := unseal(string(entryKey(revision)), record)
-	r := reader{rest: payload}
-	if !ok || r.uvarint() != entryFormat {
+// decodeEntry is the reverse of encodeEntry. It does not retain any part of entry.
+func decodeEntry(revision uint64, entry []byte) (*Entry, bool) {
+	r := record.Reader{Rest: entry}
+	if r.Uvarint() != entryFormat {
 		return nil, false
 	}
-	e := &Entry{Revision: revision, Previous: r.uvarint(), At: r.time(), Author: Author{UID: int(r.varint()), User: r.string(), Method: r.string()}}
-	for range min(r.uvarint(), maxOwners) {
-		e.Owners = append(e.Owners, r.string())
+	e := &Entry{Revision: revision, Previous: r.Uvarint(), At: r.Time(), Author: Author{UID: int(r.Varint()), User: r.Text(), Method: r.Text()}}
+	for range min(r.Uvarint(), maxOwners) {
+		e.Owners = append(e.Owners, r.Text())
 	}
 	for _, n := range []*int{&e.Created, &e.Updated, &e.Deleted} {
-		*n = int(r.uvarint())
+		*n = int(r.Uvarint())
 	}
-	e.Restored = r.uvarint()
-	e.Confirmation = Confirmation(r.uvarint())
-	e.bytes = int64(r.uvarint())
-	return e, !r.bad && e.Confirmation <= RolledBack
-}
-
-// formerRow is one row of former objects.
-type formerRow struct{ key, record []byte }
-
-// encodeFormers returns the rows of former objects, which are sorted by name.
-func encodeFormers(revision uint64, formers []former) (rows []formerRow) {
-	for i := 0; i < len(formers); {
-		key := formerKey(revision, formers[i].Key.String())
-		buf := make([]byte, 4, 4096)
-		for ; i < len(formers) && len(buf) < rowBytes; i++ {
-			buf = appendString(buf, formers[i].Key.String())
-			if o := formers[i].object; o != nil {
-				record, _ := recordOf(o)
-				buf = appendString(append(buf, 1), string(record))
-			} else {
-				buf = append(buf, 0)
-			}
-		}
-		seal(string(key), buf)
-		rows = append(rows, formerRow{key, buf})
-	}
-	return rows
-}
-
-// decodeFormers calls the function each for the former objects in a row until it returns false. ok
-// is false if the row is damaged.
-func decodeFormers(key, record []byte, each func(key string, o *Object) bool) (ok bool) {
-	payload, _, ok := unseal(string(key), record)
-	r := reader{rest: payload}
-	for ok && len(r.rest) > 0 {
-		name, there := r.string(), r.byte()
-		var o *Object
-		if there == 1 {
-			o, ok = decodeObject(name, []byte(r.string()))
-		}
-		if ok = ok && !r.bad; ok && !each(name, o) {
-			return true
-		}
-	}
-	return ok
+	e.Restored = r.Uvarint()
+	e.Confirmation = Confirmation(r.Uvarint())
+	e.bytes = int64(r.Uvarint())
+	return e, !r.Bad && e.Confirmation <= RolledBack
 }
 
 // newEntry returns the entry for the plan p of t. The entry's size in bytes is not known yet.

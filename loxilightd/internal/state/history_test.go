@@ -3,6 +3,7 @@
 package state
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,9 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 var root = Author{UID: 0, User: "root", Method: "apply"}
@@ -220,9 +224,13 @@ func TestHistoryIsBounded(t *testing.T) {
 	s, report := reopen(t, s, cfg)
 	closed(t, s)
 	rows := 0
-	err = s.disk.db.View(func(tx *bbolt.Tx) error {
-		return tx.Bucket(bucketHistory).ForEach(func(k, _ []byte) error {
-			if revision, _, _ := rowRevision(k); revision < first() {
+	tx, err := s.disk.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = disk.Read(tx, func() error {
+		return tx.Bucket([]byte("history")).ForEach(func(k, _ []byte) error {
+			if binary.BigEndian.Uint64(k) < first() {
 				rows++
 			}
 			return nil
@@ -281,7 +289,7 @@ func TestOlderVersionInBetween(t *testing.T) {
 	}
 	o := service(t, "c", "192.0.2.3:80 1")
 	o.Revision = 3
-	if err := s.disk.write(&write{revision: 3, puts: []*Object{o}, count: 3}); err != nil { // this is all that the older version wrote
+	if err := (&write{revision: 3, puts: []*Object{o}, count: 3}).commit(s.disk); err != nil { // this is all that the older version wrote
 		t.Fatal(err)
 	}
 	s, report = reopen(t, s, cfg)
@@ -313,24 +321,24 @@ func TestDamagedHistory(t *testing.T) {
 	commit(t, s, &Transaction{By: root, Put: []*Object{service(t, "a", "192.0.2.1:80 2")}})
 	spoil := func(key []byte) {
 		t.Helper()
-		err := s.disk.db.Update(func(tx *bbolt.Tx) error {
-			b := tx.Bucket(bucketHistory)
-			record := append([]byte{}, b.Get(key)...)
-			record[len(record)-1] ^= 1
-			return b.Put(key, record)
+		err := s.disk.Update(func(tx *bbolt.Tx) error {
+			b := tx.Bucket([]byte("history"))
+			row := append([]byte{}, b.Get(key)...)
+			row[len(row)-1] ^= 1
+			return b.Put(key, row)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	spoil(formerKey(2, "Service/a"))
+	spoil(append(record.NumberKey(2), "\x01Service/a"...)) // the row of former objects
 	s, report := reopen(t, s, cfg)
 	before := dump(s.Snapshot())
 	_, err = s.Rollback(&Rollback{Revision: 1, By: root})
 	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != Unavailable || dump(s.Snapshot()) != before || report.HistoryLost != "" {
 		t.Errorf("rollback by way of a damaged row: %v", err)
 	}
-	spoil(entryKey(1))
+	spoil(append(record.NumberKey(1), 0)) // the entry
 	s, report = reopen(t, s, cfg)
 	closed(t, s)
 	if report.HistoryLost == "" || report.Damage != nil || dump(s.Snapshot()) != before || len(s.History()) != 0 {

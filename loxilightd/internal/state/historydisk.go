@@ -3,124 +3,20 @@
 package state
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
-
-// bucketHistory contains the rows of the history. Versions without history do not access it.
-var bucketHistory = []byte("history")
-
-// loadHistory reads the entries. It discards a history that is damaged, or that does not lead to
-// the current revision because an older version has since changed the store; in that case, why
-// contains the reason.
-func (c *content) loadHistory(b *bbolt.Bucket) (why string) {
-	if b == nil {
-		return ""
-	}
-	err := b.ForEach(func(k, v []byte) error {
-		revision, isEntry, ok := rowRevision(k)
-		switch {
-		case !ok:
-			return fmt.Errorf("a row %x", k)
-		case isEntry:
-			e, ok := decodeEntry(revision, v)
-			if !ok {
-				return fmt.Errorf("the record of revision %d", revision)
-			}
-			if n := len(c.history); n > 0 && c.history[n-1].Revision != e.Previous {
-				return fmt.Errorf("a gap before revision %d", revision)
-			}
-			c.history = append(c.history, *e)
-		case len(c.history) == 0 || c.history[len(c.history)-1].Revision != revision:
-			return fmt.Errorf("objects of revision %d without its record", revision)
-		}
-		return nil
-	})
-	n := len(c.history)
-	if err == nil && n > 0 && c.history[n-1].Revision != c.revision {
-		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.revision)
-	}
-	if err != nil {
-		c.history = nil
-		return err.Error()
-	}
-	return ""
-}
-
-// beginHistory creates the bucket for the history. If anew is set, it replaces an unusable history.
-func (d *disk) beginHistory(anew bool) error {
-	return d.update(func(tx *bbolt.Tx) error {
-		if anew {
-			if err := tx.DeleteBucket(bucketHistory); err != nil {
-				return err
-			}
-			if err := tx.Bucket(bucketMeta).Delete(keyPending); err != nil {
-				return err
-			}
-		}
-		_, err := tx.CreateBucketIfNotExists(bucketHistory)
-		return err
-	})
-}
-
-// writeHistory adds the history of a commit to its transaction.
-func writeHistory(tx *bbolt.Tx, w *write) error {
-	b, meta := tx.Bucket(bucketHistory), tx.Bucket(bucketMeta)
-	if w.pending != nil {
-		if err := meta.Put(keyPending, w.pending.encode()); err != nil {
-			return err
-		}
-	} else if w.clearsPending {
-		if err := meta.Delete(keyPending); err != nil {
-			return err
-		}
-	}
-	for _, revision := range w.evicted {
-		if err := deleteRevision(b, revision); err != nil {
-			return err
-		}
-	}
-	for _, e := range w.rewritten {
-		if err := b.Put(entryKey(e.Revision), encodeEntry(e)); err != nil {
-			return err
-		}
-	}
-	if w.entry == nil {
-		return nil
-	}
-	b.FillPercent = 0.9 // rows are added in order
-	for _, row := range w.formers {
-		if err := b.Put(row.key, row.record); err != nil {
-			return err
-		}
-	}
-	return b.Put(entryKey(w.entry.Revision), encodeEntry(w.entry))
-}
-
-// deleteRevision deletes the rows of a revision.
-func deleteRevision(b *bbolt.Bucket, revision uint64) error {
-	var keys [][]byte // collected first, since a cursor is unreliable after a deletion
-	prefix, c := seqKey(revision), b.Cursor()
-	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
-		keys = append(keys, bytes.Clone(k))
-	}
-	for _, k := range keys {
-		if err := b.Delete(k); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // historyReader reads former objects in one transaction of the store. It contains the in-memory
 // state of the store as of the start of that transaction.
 type historyReader struct {
-	b       *bbolt.Bucket
+	rows    disk.History
 	now     *Snapshot
 	history []Entry
 	store   *Store
@@ -149,22 +45,15 @@ func (s *Store) readConcurrently(f func(*historyReader) error) error {
 
 // beginRead starts reading the history as it is now. The caller holds s.writer.
 func (s *Store) beginRead() (r *historyReader, tx *bbolt.Tx, err error) {
-	if err = s.disk.broken; err == nil {
-		err = guarded(func() (err error) {
-			tx, err = s.disk.db.Begin(false)
-			return err
-		})
-	}
-	if err != nil {
+	if tx, err = s.disk.Begin(); err != nil {
 		return nil, nil, refuse(Unavailable, Key{}, "", "read the history: %v", err)
 	}
 	return &historyReader{now: s.Snapshot(), history: s.History(), store: s}, tx, nil
 }
 
 func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
-	defer func() { _ = tx.Rollback() }() // nothing to lose: it only reads
-	err := guarded(func() error {
-		r.b = tx.Bucket(bucketHistory)
+	err := disk.Read(tx, func() error {
+		r.rows, _ = disk.HistoryIn(tx)
 		return f(r)
 	})
 	var refusal *Refusal
@@ -177,57 +66,38 @@ func (r *historyReader) run(tx *bbolt.Tx, f func(*historyReader) error) error {
 // formers calls the function each for the former objects of a revision, in the order of their
 // names, starting after the name given by after, until it returns false.
 func (r *historyReader) formers(revision uint64, after string, each func(name string, o *Object) bool) error {
-	prefix := append(seqKey(revision), rowFormer)
-	c := r.b.Cursor()
-	k, v := r.seek(c, revision, after)
-	for more := true; more && bytes.HasPrefix(k, prefix); k, v = c.Next() {
-		ok := decodeFormers(k, v, func(name string, o *Object) bool {
-			more = name <= after || each(name, o)
-			return more
-		})
-		if !ok {
-			return fmt.Errorf("%w: objects of revision %d", errDamaged, revision)
-		}
+	sound := true
+	err := r.rows.Formers(revision, after, func(name string, sealed []byte) bool {
+		var o *Object
+		o, sound = decodeFormer(name, sealed)
+		return sound && each(name, o)
+	})
+	if err == nil && !sound {
+		err = fmt.Errorf("%w: objects of revision %d", disk.ErrDamaged, revision)
 	}
-	return nil
-}
-
-// seek moves c to the row of a revision that would contain the object with the given name, or to
-// the next row if no such row exists.
-func (r *historyReader) seek(c *bbolt.Cursor, revision uint64, name string) (k, v []byte) {
-	want := formerKey(revision, name)
-	k, v = c.Seek(want)
-	if bytes.Equal(k, want) {
-		return k, v
-	}
-	if k == nil {
-		k, v = c.Last()
-	} else {
-		k, v = c.Prev()
-	}
-	if bytes.HasPrefix(k, want[:9]) {
-		return k, v
-	}
-	return c.Seek(want)
+	return err
 }
 
 // former returns the object with the given name as it was before revision, and whether the revision
 // changed it.
 func (r *historyReader) former(revision uint64, name string) (o *Object, touched bool, err error) {
-	k, v := r.seek(r.b.Cursor(), revision, name)
-	if !bytes.HasPrefix(k, append(seqKey(revision), rowFormer)) {
-		return nil, false, nil
+	sealed, touched, err := r.rows.Former(revision, name)
+	if err != nil || !touched {
+		return nil, false, err
 	}
-	ok := decodeFormers(k, v, func(n string, found *Object) bool {
-		if n == name {
-			o, touched = found, true
-		}
-		return n < name
-	})
+	o, ok := decodeFormer(name, sealed)
 	if !ok {
-		return nil, false, fmt.Errorf("%w: objects of revision %d", errDamaged, revision)
+		return nil, false, fmt.Errorf("%w: objects of revision %d", disk.ErrDamaged, revision)
 	}
-	return o, touched, nil
+	return o, true, nil
+}
+
+// decodeFormer decodes a former object; nil: the object did not exist.
+func decodeFormer(name string, sealed []byte) (o *Object, ok bool) {
+	if sealed == nil {
+		return nil, true
+	}
+	return decodeObject(name, sealed)
 }
 
 // evict returns which revisions must be deleted, so that the limits hold, before an entry with the
@@ -247,9 +117,20 @@ func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (evicted
 	return evicted
 }
 
-// sortFormers sorts by name, as rows are.
-func sortFormers(formers []former) {
+// rowsOf returns the rows of former objects, and sorts formers by name, as rows are.
+func rowsOf(revision uint64, formers []former) []disk.Row {
 	slices.SortFunc(formers, func(a, b former) int { return a.Key.compare(b.Key) })
+	return disk.FormerRows(revision, func(yield func(string, []byte) bool) {
+		for _, f := range formers {
+			var sealed []byte
+			if f.object != nil {
+				sealed, _ = recordOf(f.object)
+			}
+			if !yield(f.Key.String(), sealed) {
+				return
+			}
+		}
+	})
 }
 
 // splitKey is the reverse of [Key.String].

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // join commits two changes, 20 and 30 seconds after the pending change of revision 2, which join
@@ -204,12 +206,12 @@ func TestPendingFormat(t *testing.T) {
 	first := p.encode()
 	first[4] = 1 // the version
 	first = first[:len(first)-1]
-	seal(pendingKey, first)
+	record.Seal(pendingKey, first)
 	if got, ok := decodePending(first); !ok || got.Revision != 7 || got.Joined != nil || got.bootID != "first" {
 		t.Errorf("version 1: %+v, %t", got, ok)
 	}
 	first[4] = 9
-	seal(pendingKey, first)
+	record.Seal(pendingKey, first)
 	if _, ok := decodePending(first); ok {
 		t.Error("a version of the future is read")
 	}

@@ -9,13 +9,17 @@
 package state
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // Kinds of objects.
@@ -81,6 +85,62 @@ type Object struct {
 // same reports whether o and p differ only in their revision.
 func (o *Object) same(p *Object) bool {
 	return o.Owner == p.Owner && o.Spec == p.Spec && maps.Equal(o.Labels, p.Labels)
+}
+
+// encodeObject returns the record of o and stores its checksum in o.
+func encodeObject(o *Object) []byte {
+	sealed, crc := recordOf(o)
+	o.crc = crc
+	return sealed
+}
+
+// recordOf returns the record of o: checksum, revision, owner, labels, spec.
+func recordOf(o *Object) (sealed []byte, crc uint32) {
+	buf := make([]byte, record.SumSize, record.SumSize+16+len(o.Owner)+len(o.Spec)+64*len(o.Labels))
+	buf = binary.AppendUvarint(buf, o.Revision)
+	buf = record.AppendString(buf, o.Owner)
+	buf = binary.AppendUvarint(buf, uint64(len(o.Labels)))
+	for _, k := range slices.Sorted(maps.Keys(o.Labels)) {
+		buf = record.AppendString(record.AppendString(buf, k), o.Labels[k])
+	}
+	buf = append(buf, o.Spec...)
+	crc = record.Seal(o.Key.String(), buf)
+	return buf, crc
+}
+
+// decodeObject is the reverse of encodeObject; Value is left unset. It does not retain any part of
+// sealed.
+func decodeObject(key string, sealed []byte) (*Object, bool) {
+	payload, crc, ok := record.Unseal(key, sealed)
+	kind, name, named := strings.Cut(key, "/")
+	if !ok || !named {
+		return nil, false
+	}
+	r := record.Reader{Rest: payload}
+	o := &Object{Key: Key{kindName(kind), name}, crc: crc}
+	o.Revision = r.Uvarint()
+	o.Owner = r.Text()
+	if n := r.Uvarint(); n > 0 && n <= uint64(len(r.Rest)) {
+		o.Labels = make(map[string]string, n)
+		for range n {
+			k := r.Text()
+			o.Labels[k] = r.Text()
+		}
+	} else if n > 0 {
+		r.Bad = true
+	}
+	o.Spec = string(r.Rest)
+	return o, !r.Bad
+}
+
+// kindName returns the constant for a known kind, so that objects share the string.
+func kindName(kind string) string {
+	for _, k := range Kinds {
+		if k == kind {
+			return k
+		}
+	}
+	return kind
 }
 
 // Value is the checked spec of an object: a pointer to one of this package's types that are named

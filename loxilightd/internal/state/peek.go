@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
 
 // maxPeek is the size, in bytes, up to which a store is copied for inspection.
@@ -36,18 +38,18 @@ func Peek(dir string, decode func(kind string, spec []byte) (Value, error)) (p *
 	if err := copyStore(path, filepath.Join(dir, fileName)); err != nil {
 		return nil, err
 	}
-	d, c, err := openDisk(path, decode)
-	if errors.Is(err, errDamaged) {
+	f, c, err := openFile(path, decode)
+	if errors.Is(err, disk.ErrDamaged) {
 		return &Peeked{Damaged: err}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("copy of the store: %w", err)
 	}
 	p = &Peeked{
-		Revision: c.revision, Objects: slices.DeleteFunc(c.objects, (*Object).isOpaque),
+		Revision: c.Revision, Objects: slices.DeleteFunc(c.objects, (*Object).isOpaque),
 		Report: Report{Damage: c.damage, RolledBack: c.rolledBack, Unreadable: c.unreadable},
 	}
-	return p, d.close()
+	return p, f.Close()
 }
 
 func copyStore(to, from string) error {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // Clock provides the time. A nil field means the machine's clock.
@@ -99,37 +101,37 @@ const pendingKey = "pending"
 const pendingFormat = 2
 
 func (p *Pending) encode() []byte {
-	buf := binary.AppendUvarint(make([]byte, 4, 128), pendingFormat)
+	buf := binary.AppendUvarint(make([]byte, record.SumSize, 128), pendingFormat)
 	buf = binary.AppendUvarint(buf, p.Revision)
 	for _, n := range []int64{p.Begun.UnixNano(), int64(p.Within), int64(p.bootAt)} {
 		buf = binary.LittleEndian.AppendUint64(buf, uint64(n))
 	}
-	buf = appendString(buf, p.bootID)
+	buf = record.AppendString(buf, p.bootID)
 	buf = binary.AppendUvarint(buf, uint64(len(p.Joined)))
 	for _, revision := range p.Joined {
 		buf = binary.AppendUvarint(buf, revision)
 	}
-	seal(pendingKey, buf)
+	record.Seal(pendingKey, buf)
 	return buf
 }
 
 // decodePending is the reverse of encode.
-func decodePending(record []byte) (p *Pending, ok bool) {
-	payload, _, ok := unseal(pendingKey, record)
-	r := reader{rest: payload}
+func decodePending(sealed []byte) (p *Pending, ok bool) {
+	payload, _, ok := record.Unseal(pendingKey, sealed)
+	r := record.Reader{Rest: payload}
 	if !ok {
 		return nil, false
 	}
-	format := r.uvarint()
-	p = &Pending{Revision: r.uvarint(), Begun: r.time()}
-	p.Within, p.bootAt = time.Duration(r.int64()), time.Duration(r.int64())
-	p.Until, p.bootID = p.Begun.Add(p.Within), r.string()
+	format := r.Uvarint()
+	p = &Pending{Revision: r.Uvarint(), Begun: r.Time()}
+	p.Within, p.bootAt = time.Duration(r.Int64()), time.Duration(r.Int64())
+	p.Until, p.bootID = p.Begun.Add(p.Within), r.Text()
 	if format > 1 {
-		for range min(r.uvarint(), maxJoined) {
-			p.Joined = append(p.Joined, r.uvarint())
+		for range min(r.Uvarint(), maxJoined) {
+			p.Joined = append(p.Joined, r.Uvarint())
 		}
 	}
-	return p, !r.bad && 1 <= format && format <= pendingFormat
+	return p, !r.Bad && 1 <= format && format <= pendingFormat
 }
 
 // loadPending reads the pending change. If it cannot be read, or if the history does not contain
@@ -150,16 +152,6 @@ func (c *content) loadPending(record []byte) {
 	if !ok && c.historyLost == "" {
 		c.history, c.historyLost = nil, "the change that waits to be confirmed is not in it"
 	}
-}
-
-func (r *reader) int64() int64 {
-	if len(r.rest) < 8 {
-		r.bad, r.rest = true, nil
-		return 0
-	}
-	n := int64(binary.LittleEndian.Uint64(r.rest))
-	r.rest = r.rest[8:]
-	return n
 }
 
 // waiting is a change that waits for confirmation, with the resources that it reserves until then

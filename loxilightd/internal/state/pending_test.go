@@ -382,12 +382,12 @@ func TestExpireIsTriedAgain(t *testing.T) {
 	s, _ := open(t, cfg)
 	before := change(t, s)
 	c.pass(time.Minute)
-	s.disk.broken = errors.New("no space left")
+	mend := breakDisk(t, s)
 	if p, r, err := s.Expire(); p == nil || r != nil || err == nil || wanted(s, false) == before {
 		t.Errorf("%+v, %+v, %v", p, r, err)
 	}
 	wantRefusalText(t, s.Confirm(2), "too late")
-	s.disk.broken = nil
+	mend()
 	if r := expire(t, s); r == nil || wanted(s, false) != before {
 		t.Errorf("the second time: %+v", r)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
 
 // smallDisk mounts a file system of 2 MiB, and returns its path and a function that remounts it.
@@ -156,7 +158,7 @@ func TestCopyTakesThePlace(t *testing.T) {
 func TestDamagedCopy(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	path := filepath.Join(cfg.Dir, fileName)
-	for _, file := range []string{path, path + copySuffix} {
+	for _, file := range []string{path, disk.CopyPath(path)} {
 		if err := os.WriteFile(file, []byte("no store"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
 
 // fileName is the name of the store in the state directory.
@@ -72,7 +73,7 @@ type Store struct {
 	tables datapath.Tables
 
 	writer sync.Mutex // held throughout a commit
-	disk   *disk
+	disk   *disk.File
 	decode func(kind string, spec []byte) (Value, error)
 	limits HistoryLimits
 	clock  Clock
@@ -96,42 +97,39 @@ type Store struct {
 	watches map[*Watch]struct{}
 }
 
-// ErrLocked is wrapped by errors that occur because another process has the store open.
-var ErrLocked = errors.New("another process has the store open")
-
 // Open opens the store in cfg.Dir and creates it if it does not exist. A damaged store is renamed
 // and replaced, and the report describes the damage. An error means that the directory cannot be
-// used at all, or is [ErrLocked].
+// used at all, or wraps [disk.ErrLocked].
 func Open(cfg Config) (*Store, *Report, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("state directory: %w", err)
 	}
 	path := filepath.Join(cfg.Dir, fileName)
-	d, content, err := openDisk(path, cfg.Decode)
-	if errors.Is(err, errDamaged) {
+	f, content, err := openFile(path, cfg.Decode)
+	if errors.Is(err, disk.ErrDamaged) {
 		var damage *Damage
 		if damage, err = setAside(path, err); err != nil {
 			return nil, nil, err
 		}
-		d, content, err = recreate(path, damage, cfg.Decode)
+		f, content, err = recreate(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) && cfg.InUse {
 		damage := &Damage{At: time.Now().UTC(), Cause: "it did not exist, although the data plane was active"}
-		d, content, err = recreate(path, damage, cfg.Decode)
+		f, content, err = recreate(path, damage, cfg.Decode)
 	} else if errors.Is(err, os.ErrNotExist) {
 		if err = create(path, 0, nil); err != nil {
 			return nil, nil, err
 		}
-		d, content, err = openDisk(path, cfg.Decode)
+		f, content, err = openFile(path, cfg.Decode)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("state in %s: %w", path, err)
 	}
-	s := newStore(&cfg, d, content)
-	if d.readOnly != nil {
-		s.noteFailure(d.readOnly)
+	s := newStore(&cfg, f, content)
+	if err := f.ReadOnly(); err != nil {
+		s.noteFailure(err)
 	}
 	if err := s.resumeWaiting(content); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("state in %s: %w", path, err), d.close())
+		return nil, nil, errors.Join(fmt.Errorf("state in %s: %w", path, err), f.Close())
 	}
 	return s, content.report(), nil
 }
@@ -144,18 +142,18 @@ func (c *content) report() *Report {
 	return r
 }
 
-func newStore(cfg *Config, d *disk, c *content) *Store {
+func newStore(cfg *Config, f *disk.File, c *content) *Store {
 	s := &Store{
 		tables:  cfg.Tables,
-		disk:    d,
-		path:    d.path,
+		disk:    f,
+		path:    f.Path(),
 		decode:  cfg.Decode,
 		limits:  cfg.History.orDefault(),
 		clock:   cfg.Clock.orMachine(),
 		merged:  cfg.OneNamespace,
 		claims:  map[claim]Key{},
 		watches: map[*Watch]struct{}{},
-		log:     changeLog{oldest: c.revision},
+		log:     changeLog{oldest: c.Revision},
 	}
 	edit := (&table{}).edit()
 	counts, cost := map[string]int{}, datapath.Cost{}
@@ -167,7 +165,7 @@ func newStore(cfg *Config, d *disk, c *content) *Store {
 		cost = cost.Add(o.Value.cost())
 		o.Value.claims(func(c claim, _ func() string) { s.claims[c] = o.Key })
 	}
-	s.snapshot.Store(newSnapshot(c.revision, edit.done(), counts, cost))
+	s.snapshot.Store(newSnapshot(c.Revision, edit.done(), counts, cost))
 	s.history.Store(&c.history)
 	return s
 }
@@ -192,9 +190,27 @@ func (s *Store) Snapshot() *Snapshot { return s.snapshot.Load() }
 // Tables returns the table sizes against which transactions are checked.
 func (s *Store) Tables() datapath.Tables { return s.tables }
 
+// noteFailure records why a change could not be made durable; nil means that it was made durable.
+func (s *Store) noteFailure(err error) {
+	if err == nil {
+		s.failure.Store(nil)
+		return
+	}
+	s.failure.Store(&err)
+}
+
+// Problem returns why changes are, or soon will be, rejected; empty: no problem.
+func (s *Store) Problem() string {
+	var failed error
+	if f := s.failure.Load(); f != nil {
+		failed = *f
+	}
+	return disk.Problem(filepath.Dir(s.path), failed)
+}
+
 // Close closes the store. Later commits are rejected.
 func (s *Store) Close() error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
-	return s.disk.close()
+	return s.disk.Close()
 }

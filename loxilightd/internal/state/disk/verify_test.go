@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package state
+package disk
 
 import (
 	"errors"
@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// TestVerify damages the structure of a store in ways that random damage (see TestDamage) rarely
-// produces: pages that refer to each other in a circle, or pages in use that count as free.
+// TestVerify damages the structure of a store in ways that random damage (see TestDamage of package
+// state) rarely produces: pages that refer to each other in a circle, or pages in use that count as
+// free.
 func TestVerify(t *testing.T) {
-	cfg := testConfig(t.TempDir())
-	fill(t, cfg, 300)
-	path := filepath.Join(cfg.Dir, fileName)
+	path := filepath.Join(t.TempDir(), "state.db")
+	fill(t, path, 300)
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -71,11 +71,11 @@ func TestVerify(t *testing.T) {
 	} {
 		text := slices.Clone(whole)
 		tt.harm(text)
-		harmed := filepath.Join(t.TempDir(), fileName)
+		harmed := filepath.Join(t.TempDir(), "state.db")
 		if err := os.WriteFile(harmed, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := verify(harmed); !errors.Is(err, errDamaged) || !strings.Contains(err.Error(), tt.want) {
+		if _, err := verify(harmed); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want …%s…", tt.name, err, tt.want)
 		}
 	}

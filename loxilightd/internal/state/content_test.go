@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
 )
 
 func reopen(t *testing.T, s *Store, cfg Config) (*Store, *Report) {
@@ -60,7 +62,7 @@ func TestDurable(t *testing.T) {
 func TestLocked(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	open(t, cfg)
-	if _, _, err := Open(cfg); !errors.Is(err, ErrLocked) {
+	if _, _, err := Open(cfg); !errors.Is(err, disk.ErrLocked) {
 		t.Errorf("a second opening: %v, want ErrLocked", err)
 	}
 }
@@ -103,34 +105,6 @@ func TestRequestIDIsCarriedOutOnce(t *testing.T) {
 	if r := commit(t, s, same); r.Answer != nil {
 		t.Errorf("a dry run is remembered as %q", r.Answer)
 	}
-}
-
-func TestRequestsAreBounded(t *testing.T) {
-	cfg := testConfig(t.TempDir())
-	s, _, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	big := make([]byte, maxRequestBytes/8)
-	for i := range 20 {
-		commit(t, s, &Transaction{RequestID: fmt.Sprint(i), Answer: func(*Result) []byte { return big }})
-	}
-	check := func() {
-		t.Helper()
-		q := &s.disk.requests
-		if q.bytes > maxRequestBytes || len(q.order) != 7 || len(q.byID) != 7 {
-			t.Errorf("%d requests, %d by id, of %d bytes are remembered", len(q.order), len(q.byID), q.bytes)
-		}
-		for i, known := range map[int]bool{12: false, 13: true, 19: true} {
-			if answer, err := s.disk.answer(fmt.Sprint(i)); (answer != nil) != known || err != nil {
-				t.Errorf("request %d remembered: %v, %v; want %v", i, answer != nil, err, known)
-			}
-		}
-	}
-	check()
-	s, _ = reopen(t, s, cfg)
-	closed(t, s)
-	check()
 }
 
 // TestUnreadable: an object that this version cannot decode has no effect and is reported at
@@ -312,9 +286,9 @@ func TestDamageIsReportedAgain(t *testing.T) {
 func TestWriteFails(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	commit(t, s, &Transaction{Put: []*Object{service(t, "a", "192.0.2.1:80 1")}})
-	s.disk.broken = errors.New("no space left")
+	mend := breakDisk(t, s)
 	tr := &Transaction{Put: []*Object{service(t, "a", "192.0.2.9:80 1"), service(t, "b", "192.0.2.2:80 1")}}
-	wantRefusal(t, s, tr, Unavailable, "", "", "no space left")
-	s.disk.broken = nil
+	wantRefusal(t, s, tr, Unavailable, "", "", "the store is closed")
+	mend()
 	wantActions(t, commit(t, s, tr), 2, "Service/a updated", "Service/b created")
 }

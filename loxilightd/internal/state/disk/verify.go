@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package state
+package disk
 
 import (
 	"bytes"
@@ -52,7 +52,7 @@ type walker struct {
 
 // verify checks the structure of the store at path, so that bbolt can open it safely. lost is set
 // if one of the meta pages is damaged, so that the last commit may be lost. The error wraps
-// errDamaged or ErrLocked if one of them applies.
+// ErrDamaged or ErrLocked if one of them applies.
 func verify(path string) (lost bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,7 +76,7 @@ func verify(path string) (lost bool, err error) {
 }
 
 func bad(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
 func (w *walker) findMeta() (lost bool, err error) {

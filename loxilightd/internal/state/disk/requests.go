@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package state
+package disk
 
 import (
 	"encoding/binary"
@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
 )
 
 // Limits on the stored request ids: the oldest ids are deleted.
@@ -15,6 +17,12 @@ const (
 	maxRequests     = 4096
 	maxRequestBytes = 8 << 20
 )
+
+// Reply is the stored reply to a request.
+type Reply struct {
+	RequestID string // empty: no reply is stored
+	Answer    []byte
+}
 
 // requests maps each stored request to the position of its answer on disk.
 type requests struct {
@@ -30,29 +38,27 @@ type remembered struct {
 	evict int // how many of the oldest were deleted to make room for it
 }
 
-func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
-
 func encodeRequest(seq uint64, id string, answer []byte) []byte {
-	buf := append(appendString(make([]byte, 4), id), answer...)
-	seal(string(seqKey(seq)), buf)
+	buf := append(record.AppendString(make([]byte, record.SumSize), id), answer...)
+	record.Seal(string(record.NumberKey(seq)), buf)
 	return buf
 }
 
-// decodeRequest is the reverse of encodeRequest. It does not retain any part of record.
-func decodeRequest(seq uint64, record []byte) (id string, answer []byte, err error) {
-	payload, _, ok := unseal(string(seqKey(seq)), record)
-	r := reader{rest: payload}
-	id = r.string()
-	if !ok || r.bad {
-		return "", nil, fmt.Errorf("%w: request %d", errDamaged, seq)
+// decodeRequest is the reverse of encodeRequest. It does not retain any part of sealed.
+func decodeRequest(seq uint64, sealed []byte) (id string, answer []byte, err error) {
+	payload, _, ok := record.Unseal(string(record.NumberKey(seq)), sealed)
+	r := record.Reader{Rest: payload}
+	id = r.Text()
+	if !ok || r.Bad {
+		return "", nil, fmt.Errorf("%w: request %d", ErrDamaged, seq)
 	}
-	return id, append([]byte{}, r.rest...), nil
+	return id, append([]byte{}, r.Rest...), nil
 }
 
 func (q *requests) load(b *bbolt.Bucket) error {
 	return b.ForEach(func(k, v []byte) error {
 		if len(k) != 8 {
-			return fmt.Errorf("%w: request %q", errDamaged, k)
+			return fmt.Errorf("%w: request %q", ErrDamaged, k)
 		}
 		seq := binary.BigEndian.Uint64(k)
 		id, _, err := decodeRequest(seq, v)
@@ -68,24 +74,24 @@ func (q *requests) find(id string) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// put writes an answer and deletes the oldest answers that exceed the limits. The caller passes the
+// put writes a reply and deletes the oldest answers that exceed the limits. The caller passes the
 // result to note once the transaction is durable.
-func (q *requests) put(b *bbolt.Bucket, id string, answer []byte) (*remembered, error) {
-	r := &remembered{id: id, seq: 1}
+func (q *requests) put(b *bbolt.Bucket, reply Reply) (*remembered, error) {
+	r := &remembered{id: reply.RequestID, seq: 1}
 	if n := len(q.order); n > 0 {
 		r.seq = q.order[n-1].seq + 1
 	}
-	record := encodeRequest(r.seq, id, answer)
-	r.bytes = len(record)
+	sealed := encodeRequest(r.seq, reply.RequestID, reply.Answer)
+	r.bytes = len(sealed)
 	count, bytes := len(q.order)+1, q.bytes+r.bytes
 	for ; r.evict < len(q.order) && (count > maxRequests || bytes > maxRequestBytes); r.evict++ {
 		old := q.order[r.evict]
-		if err := b.Delete(seqKey(old.seq)); err != nil {
+		if err := b.Delete(record.NumberKey(old.seq)); err != nil {
 			return nil, err
 		}
 		count, bytes = count-1, bytes-old.bytes
 	}
-	return r, b.Put(seqKey(r.seq), record)
+	return r, b.Put(record.NumberKey(r.seq), sealed)
 }
 
 // note updates q after put.
