@@ -50,7 +50,10 @@ var mayImport = map[string][]string{
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},
-	"loxilightd/internal/control": {"api", "api/document", "datapath", "loxilightd/internal/ipam", "loxilightd/internal/state"},
+	"loxilightd/internal/control": {
+		"api", "api/document", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/ipam", "loxilightd/internal/state",
+	},
+	"loxilightd/internal/control/decode": {"api"},
 	"loxilightd/internal/doctor": {
 		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},

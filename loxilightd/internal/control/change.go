@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -39,7 +40,7 @@ type request struct {
 	scope   *state.Scope
 	back    *state.Rollback // parameters of a rollback; nil: not a rollback
 
-	budget *budget // budget for the request
+	budget *decode.Budget // budget for the request
 }
 
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
@@ -61,7 +62,7 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 		}
 		for _, o := range r.puts {
 			if o.Owner != p.Owner {
-				return invalid("", "%q is not %q, the owner of this replace", o.Owner, shorten(p.Owner)).At(o.Key.String(), "owner")
+				return invalid("", "%q is not %q, the owner of this replace", o.Owner, decode.Shorten(p.Owner)).At(o.Key.String(), "owner")
 			}
 			if !slices.Contains(r.scope.Kinds, o.Kind) {
 				return invalid("", "%s is not one of the kinds of this replace", o.Kind).At(o.Key.String(), "kind")
@@ -78,7 +79,7 @@ func checkScope(p *api.ReplaceParams) *api.Error {
 	case p.Owner == api.OwnerFile:
 		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
 	case len(p.Owner) > maxOwner || !ownerPattern.MatchString(p.Owner):
-		return invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(p.Owner), maxOwner)
+		return invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", decode.Shorten(p.Owner), maxOwner)
 	case len(p.Kinds) == 0:
 		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
 	}
@@ -124,8 +125,8 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 			first = err
 		case !full && err.Data != nil && err.Data.Object != "":
 			first.Data.Others = append(first.Data.Others, api.ObjectError{
-				Object: shortenTo(err.Data.Object, maxErrorRef), Field: shortenTo(err.Data.Field, maxErrorRef),
-				Message: shortenTo(err.Message, maxErrorRef),
+				Object: decode.ShortenTo(err.Data.Object, maxErrorRef), Field: decode.ShortenTo(err.Data.Field, maxErrorRef),
+				Message: decode.ShortenTo(err.Message, maxErrorRef),
 			})
 		}
 		if full || first.Data == nil || first.Data.Object == "" || len(first.Data.Others) == maxOthers {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -30,7 +31,7 @@ const (
 
 // parseObject checks one object of a request or a file. owner is the default owner, index is the
 // object's position in the request, and b is the budget of the request.
-func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Object, *api.Error) {
+func parseObject(o *api.Object, owner string, index int, b *decode.Budget) (*state.Object, *api.Error) {
 	place := "objects[" + strconv.Itoa(index) + "]"
 	kind, err := parseKind(o.Kind, place+".kind")
 	if err != nil {
@@ -52,7 +53,7 @@ func parseObject(o *api.Object, owner string, index int, b *budget) (*state.Obje
 		o.Owner = owner
 	}
 	if len(o.Owner) > maxOwner || !ownerPattern.MatchString(o.Owner) {
-		return nil, at(invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(o.Owner), maxOwner))
+		return nil, at(invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", decode.Shorten(o.Owner), maxOwner))
 	}
 	if err := checkLabels(o.Labels); err != nil {
 		return nil, at(err)
@@ -106,10 +107,10 @@ func parseKind(kind, field string) (string, *api.Error) {
 		return "", invalid(field, "is missing: want one of %s", strings.Join(api.Kinds, ", "))
 	}
 	hint := ""
-	if near := nearest(shorten(kind), api.Kinds); near != "" {
+	if near := nearest(decode.Shorten(kind), api.Kinds); near != "" {
 		hint = "did you mean " + near + "? "
 	}
-	return "", invalid(field, "%q is not known: %swant one of %s", shorten(kind), hint, strings.Join(api.Kinds, ", "))
+	return "", invalid(field, "%q is not known: %swant one of %s", decode.Shorten(kind), hint, strings.Join(api.Kinds, ", "))
 }
 
 // mostEdits is the maximum number of wrong letters with which [nearest] still finds a word.
@@ -158,8 +159,8 @@ func parseName(kind, name, field string) *api.Error {
 		return invalid(field, "is missing")
 	}
 	if len(name) > maxName || !namePattern.MatchString(name) {
-		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d of a-z, 0-9 and -./: between them", shorten(name), maxName).
-			At(kind+"/"+shorten(name), "name")
+		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d of a-z, 0-9 and -./: between them", decode.Shorten(name), maxName).
+			At(kind+"/"+decode.Shorten(name), "name")
 	}
 	return nil
 }
@@ -170,7 +171,7 @@ func checkLabels(labels map[string]string) *api.Error {
 	}
 	for k, v := range labels {
 		if k == "" || len(k) > maxLabelLen || len(v) > maxLabelLen {
-			return invalid("labels", "%q: names have 1 to %d bytes, values at most %d", shorten(k), maxLabelLen, maxLabelLen)
+			return invalid("labels", "%q: names have 1 to %d bytes, values at most %d", decode.Shorten(k), maxLabelLen, maxLabelLen)
 		}
 	}
 	return nil
@@ -186,50 +187,30 @@ func objectOf(o *state.Object, status json.RawMessage) api.Object {
 
 // documentError converts a structural error in a request to an API error. If the error is within an
 // object whose name can be read, the API error names that object.
-func documentError(e *fieldError, params []byte) *api.Error {
-	if e.syntax {
-		return &api.Error{Code: api.CodeParse, Message: e.text, Data: &api.ErrorData{Reason: api.ReasonInvalid}}
+func documentError(e *decode.Error, params []byte) *api.Error {
+	if e.Syntax {
+		return &api.Error{Code: api.CodeParse, Message: e.Text, Data: &api.ErrorData{Reason: api.ReasonInvalid}}
 	}
 	var index int
-	if n, _ := fmt.Sscanf(e.path, "objects[%d]", &index); n == 1 {
-		_, field, _ := strings.Cut(e.path, "]")
+	if n, _ := fmt.Sscanf(e.Path, "objects[%d]", &index); n == 1 {
+		_, field, _ := strings.Cut(e.Path, "]")
 		if ref := refAt(params, index); ref != "" && field != "" {
-			return api.Errorf(e.reason(), "%s", e.text).At(ref, strings.TrimPrefix(field, "."))
+			return api.Errorf(e.Reason(), "%s", e.Text).At(ref, strings.TrimPrefix(field, "."))
 		}
-		return api.Errorf(e.reason(), "%s", e.text).At("", e.path)
+		return api.Errorf(e.Reason(), "%s", e.Text).At("", e.Path)
 	}
-	err := api.Errorf(e.reason(), "%s", e.text).At("", e.path)
-	if !e.full {
+	err := api.Errorf(e.Reason(), "%s", e.Text).At("", e.Path)
+	if !e.Full {
 		err.Code = api.CodeInvalidParams
 	}
 	return err
 }
 
-// refAt returns the name of object i of a malformed request. It does not retain the preceding
-// objects, because a request may contain very many.
+// refAt returns the name of object i of a malformed request; empty: it cannot be read.
 func refAt(params []byte, i int) string {
-	var found json.RawMessage
-	d := decoder{data: params}
-	if d.peek() != '{' {
-		return ""
-	}
-	_ = d.object(func(key string, _ *uint64) *fieldError { // an error ends the search
-		if key != "objects" || d.peek() != '[' {
-			_, err := d.raw()
-			return err
-		}
-		return d.members(']', func(at int) *fieldError {
-			raw, err := d.raw()
-			if at == i {
-				found = raw
-				return fieldErrorf("", "found")
-			}
-			return err
-		})
-	})
 	var ref api.ObjectRef
-	if json.Unmarshal(found, &ref) != nil || ref.Kind == "" || ref.Name == "" {
+	if json.Unmarshal(decode.Element(params, "objects", i), &ref) != nil || ref.Kind == "" || ref.Name == "" {
 		return ""
 	}
-	return shorten(ref.String())
+	return decode.Shorten(ref.String())
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -48,7 +49,7 @@ func notFound(kind, name string) *api.Error {
 	if kind == api.KindEndpoint {
 		todo += ", where a pod is called NAMESPACE/NAME"
 	}
-	return api.Errorf(api.ReasonNotFound, "no such object: %s", todo).At(kind+"/"+shorten(name), "")
+	return api.Errorf(api.ReasonNotFound, "no such object: %s", todo).At(kind+"/"+decode.Shorten(name), "")
 }
 
 func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *api.Error) {
@@ -113,7 +114,7 @@ func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error)
 			return kinds[i:], name, nil
 		}
 	}
-	return nil, "", invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
+	return nil, "", invalid("continue", "%q is not a continue value of this request", decode.Shorten(p.Continue))
 }
 
 func hasLabels(o *state.Object, want map[string]string) bool {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -207,7 +208,7 @@ func shortMessage(s string) string {
 // statusOf returns the status of an object.
 func (s *Server) statusOf(k state.Key) api.Status {
 	if st, ok := s.Progress.Status(k); ok {
-		st.Message = shortenTo(st.Message, maxMessage)
+		st.Message = decode.ShortenTo(st.Message, maxMessage)
 		return st
 	}
 	return api.Status{State: api.StatePending, Message: "not applied yet"}

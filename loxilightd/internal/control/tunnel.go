@@ -10,6 +10,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -52,7 +53,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 	if s.Local != "" {
 		local, perr := parseHost(s.Local)
 		if perr != nil {
-			return nil, invalid("spec.local", "%q %v", shorten(s.Local), perr)
+			return nil, invalid("spec.local", "%q %v", decode.Shorten(s.Local), perr)
 		}
 		t.Local = local
 	}
@@ -62,7 +63,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 	p := datapath.Peer{Tunnel: datapath.TunnelName(s.Tunnel)}
 	if s.Tunnel != "" && (len(s.Tunnel) > maxName || !namePattern.MatchString(s.Tunnel)) {
-		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; omit tunnel if the underlay routes the prefixes", shorten(s.Tunnel))
+		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; omit tunnel if the underlay routes the prefixes", decode.Shorten(s.Tunnel))
 	}
 	if len(s.Underlay) == 0 {
 		return nil, invalid("spec.underlay", "is missing: set it to the address by which the node is reached")
@@ -72,7 +73,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		field := fmt.Sprintf("spec.underlay[%d]", i)
 		a, err := parseHost(string(text))
 		if err != nil {
-			return nil, invalid(field, "%q %v", shorten(string(text)), err)
+			return nil, invalid(field, "%q %v", decode.Shorten(string(text)), err)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
 			return nil, invalid(field, "%s is link-local: want an address that is routed", a)
@@ -90,7 +91,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		field := fmt.Sprintf("spec.prefixes[%d]", i)
 		prefix, err := parsePrefix(string(text))
 		if err != nil {
-			return nil, invalid(field, "%q %v", shorten(string(text)), err)
+			return nil, invalid(field, "%q %v", decode.Shorten(string(text)), err)
 		}
 		if err := p.MayHave(prefix); err != nil {
 			return nil, invalid(field, "%s %v", prefix, err)
