@@ -51,9 +51,11 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},
 	"loxilightd/internal/control": {
-		"api", "api/document", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/ipam", "loxilightd/internal/state",
+		"api", "api/document", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/control/object",
+		"loxilightd/internal/ipam", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/control/decode": {"api"},
+	"loxilightd/internal/control/object": {"api", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
 		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
@@ -170,7 +172,6 @@ const (
 var oversized = []string{
 	"datapath/internal/ebpf",
 	"datapath/internal/network",
-	"loxilightd/internal/control",
 	"loxilightd/internal/node",
 	"loxilightd/internal/state",
 	"tests/bench",

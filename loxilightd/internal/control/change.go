@@ -15,6 +15,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -78,13 +79,15 @@ func checkScope(p *api.ReplaceParams) *api.Error {
 		return invalid("owner", "is missing: it is the owner whose objects are replaced by the given ones")
 	case p.Owner == api.OwnerFile:
 		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
-	case len(p.Owner) > maxOwner || !ownerPattern.MatchString(p.Owner):
-		return invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", decode.Shorten(p.Owner), maxOwner)
-	case len(p.Kinds) == 0:
+	}
+	if err := object.CheckOwner(p.Owner); err != nil {
+		return err
+	}
+	if len(p.Kinds) == 0 {
 		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
 	}
 	for i, kind := range p.Kinds {
-		if _, err := parseKind(kind, fmt.Sprintf("kinds[%d]", i)); err != nil {
+		if _, err := object.ParseKind(kind, fmt.Sprintf("kinds[%d]", i)); err != nil {
 			return err
 		}
 	}
@@ -96,9 +99,9 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
 		for i, ref := range p.Objects {
 			place := fmt.Sprintf("objects[%d]", base+i)
-			kind, err := parseKind(ref.Kind, place+".kind")
+			kind, err := object.ParseKind(ref.Kind, place+".kind")
 			if err == nil {
-				err = parseName(kind, ref.Name, place+".name")
+				err = object.CheckName(kind, ref.Name, place+".name")
 			}
 			if err != nil {
 				return err
@@ -409,11 +412,11 @@ func refusalError(err error) *api.Error {
 	if !ok {
 		return api.FromError(err)
 	}
-	object := ""
+	ref := ""
 	if r.Key != (state.Key{}) {
-		object = r.Key.String()
+		ref = r.Key.String()
 	}
-	return api.Errorf(reasons[r.Reason], "%s", r.Message).At(object, r.Field)
+	return api.Errorf(reasons[r.Reason], "%s", r.Message).At(ref, r.Field)
 }
 
 func refusalErrorOrNil(err error) *api.Error {

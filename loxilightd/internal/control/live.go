@@ -13,6 +13,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -124,7 +125,7 @@ func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilt
 	}
 	d.State = f.State
 	if f.Service != "" {
-		if err := parseName(api.KindService, f.Service, "filter.service"); err != nil {
+		if err := object.CheckName(api.KindService, f.Service, "filter.service"); err != nil {
 			return d, invalid("filter.service", "%q is not a valid name of a Service", decode.Shorten(f.Service))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,8 +44,8 @@ func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListPa
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)
 	}
-	if _, err := choose("netns", p.Netns, api.Netns...); err != nil {
-		return nil, err
+	if p.Netns != "" && !slices.Contains(api.Netns, p.Netns) {
+		return nil, invalid("netns", "%q is not one of %s", decode.Shorten(p.Netns), strings.Join(api.Netns, ", "))
 	}
 	if s.Network == nil {
 		return nil, api.Errorf(api.ReasonUnsupported, "this data plane does not report the kernel's own forwarding tables")

@@ -5,76 +5,37 @@ package control
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-const maxName = 253
+// Decode parses the spec of a stored object.
+func Decode(kind string, spec []byte) (state.Value, error) {
+	if !slices.Contains(api.Kinds, kind) {
+		return nil, fmt.Errorf("kind %s is not known", kind)
+	}
+	v, _, err := object.ParseSpec(kind, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
 
-var (
-	namePattern  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9./:]*[a-z0-9])?$`)
-	ownerPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9._/:]*[a-z0-9])?$`)
-)
-
-// Limits on labels.
-const (
-	maxLabels   = 64
-	maxLabelLen = 253
-	maxOwner    = 63
-)
-
-// parseObject checks one object of a request or a file. owner is the default owner, index is the
-// object's position in the request, and b is the budget of the request.
+// parseObject checks one object of a request or a file, and whether it fits in a reply. owner is
+// the default owner, index is the object's position in the request, and b is the budget of the
+// request.
 func parseObject(o *api.Object, owner string, index int, b *decode.Budget) (*state.Object, *api.Error) {
-	place := "objects[" + strconv.Itoa(index) + "]"
-	kind, err := parseKind(o.Kind, place+".kind")
+	put, err := object.Parse(o, owner, index, b)
 	if err != nil {
 		return nil, err
-	}
-	if err := parseName(kind, o.Name, place+".name"); err != nil {
-		return nil, err
-	}
-	ref := api.ObjectRef{Kind: kind, Name: o.Name}.String()
-	at := func(err *api.Error) *api.Error {
-		field := ""
-		if err.Data != nil {
-			field = err.Data.Field
-		}
-		text := strings.TrimPrefix(err.Message, field+": ")
-		return (&api.Error{Code: err.Code, Message: text, Data: err.Data}).At(ref, field)
-	}
-	if o.Owner == "" {
-		o.Owner = owner
-	}
-	if len(o.Owner) > maxOwner || !ownerPattern.MatchString(o.Owner) {
-		return nil, at(invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", decode.Shorten(o.Owner), maxOwner))
-	}
-	if err := checkLabels(o.Labels); err != nil {
-		return nil, at(err)
-	}
-	if len(o.Spec) == 0 || string(o.Spec) == "null" {
-		return nil, at(invalid("spec", "is missing"))
-	}
-	value, canonical, err := kindSpecs[kind].parse(o.Spec, b)
-	// One such backend must not cause one of the agent's changes to be rejected as a whole: the
-	// Service reports the backend instead.
-	if admit := kindSpecs[kind].admit; err == nil && admit != nil && o.Owner != api.OwnerK8s {
-		err = admit(value)
-	}
-	if err != nil {
-		return nil, at(err)
-	}
-	put := &state.Object{
-		Key: state.Key{Kind: kind, Name: o.Name}, Owner: o.Owner, Labels: o.Labels, Spec: string(canonical), Value: value,
 	}
 	if size := replySize(put); size > api.MaxObject {
-		return nil, api.ObjectTooLarge(kind, o.Name, size)
+		return nil, api.ObjectTooLarge(put.Kind, put.Name, size)
 	}
 	return put, nil
 }
@@ -96,85 +57,6 @@ func replySize(o *state.Object) int {
 		size = max(size+len(v.Backends)*maxBackendStatus, maxRest+len(v.Backends)*maxBackendCounters)
 	}
 	return size
-}
-
-// parseKind returns the constant for a kind.
-func parseKind(kind, field string) (string, *api.Error) {
-	if i := slices.Index(api.Kinds, kind); i >= 0 {
-		return api.Kinds[i], nil
-	}
-	if kind == "" {
-		return "", invalid(field, "is missing: want one of %s", strings.Join(api.Kinds, ", "))
-	}
-	hint := ""
-	if near := nearest(decode.Shorten(kind), api.Kinds); near != "" {
-		hint = "did you mean " + near + "? "
-	}
-	return "", invalid(field, "%q is not known: %swant one of %s", decode.Shorten(kind), hint, strings.Join(api.Kinds, ", "))
-}
-
-// mostEdits is the maximum number of wrong letters with which [nearest] still finds a word.
-const mostEdits = 2
-
-// nearest returns the word that is most similar to text, ignoring case, or that begins with text;
-// empty: no word is similar.
-func nearest(text string, words []string) (best string) {
-	text = strings.ToLower(text)
-	least := mostEdits + 1
-	for _, word := range words {
-		edits := distance(text, strings.ToLower(word))
-		if len(text) > mostEdits && strings.HasPrefix(strings.ToLower(word), text) {
-			edits = min(edits, mostEdits)
-		}
-		if edits < least && edits < len(text) {
-			best, least = word, edits
-		}
-	}
-	return best
-}
-
-// distance returns the Levenshtein distance between two texts, in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1) // distances from a[:i] to each b[:j]
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
-}
-
-func parseName(kind, name, field string) *api.Error {
-	if name == "" {
-		return invalid(field, "is missing")
-	}
-	if len(name) > maxName || !namePattern.MatchString(name) {
-		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d of a-z, 0-9 and -./: between them", decode.Shorten(name), maxName).
-			At(kind+"/"+decode.Shorten(name), "name")
-	}
-	return nil
-}
-
-func checkLabels(labels map[string]string) *api.Error {
-	if len(labels) > maxLabels {
-		return invalid("labels", "%d of them: at most %d", len(labels), maxLabels)
-	}
-	for k, v := range labels {
-		if k == "" || len(k) > maxLabelLen || len(v) > maxLabelLen {
-			return invalid("labels", "%q: names have 1 to %d bytes, values at most %d", decode.Shorten(k), maxLabelLen, maxLabelLen)
-		}
-	}
-	return nil
 }
 
 // objectOf returns o as clients receive it. status is nil if it was not requested.

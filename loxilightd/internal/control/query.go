@@ -9,6 +9,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -37,7 +38,7 @@ func (s *Server) find(kind, name string) (*state.Object, *api.Error) {
 }
 
 func parseKey(kind, name string) (state.Key, *api.Error) {
-	kind, err := parseKind(kind, "kind")
+	kind, err := object.ParseKind(kind, "kind")
 	if err == nil && name == "" {
 		err = invalid("name", "is missing")
 	}
@@ -99,7 +100,7 @@ func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error)
 	}
 	kinds = api.Kinds
 	if p.Kind != "" {
-		kind, err := parseKind(p.Kind, "kind")
+		kind, err := object.ParseKind(p.Kind, "kind")
 		if err != nil {
 			return nil, "", err
 		}

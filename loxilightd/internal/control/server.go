@@ -297,6 +297,11 @@ const (
 	maxErrorRef = 1 << 10
 )
 
+// invalid returns an error about one parameter of a request.
+func invalid(field, format string, args ...any) *api.Error {
+	return api.Errorf(api.ReasonInvalid, format, args...).At("", field)
+}
+
 func clampError(e *api.Error) {
 	if e == nil {
 		return

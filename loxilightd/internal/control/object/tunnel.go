@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
@@ -102,60 +101,4 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		p.Prefixes = append(p.Prefixes, prefix)
 	}
 	return &state.Peer{Peer: p}, nil
-}
-
-func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
-	st := &api.TunnelStatus{Status: s.statusOf(k)}
-	if t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name)); ok {
-		st.MTU, st.Peers, st.Counters = t.MTU, t.Peers, peerCounters(t.Traffic)
-	}
-	if st.State == api.StateReady {
-		st.Message = s.tooLarge(k)
-	}
-	return st
-}
-
-// tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger MTU
-// does not fit the path to its Peers; empty: the MTU is as configured.
-func (s *Server) tooLarge(k state.Key) string {
-	o, ok := s.Store.Snapshot().Get(k)
-	if !ok {
-		return ""
-	}
-	configured := o.Value.(*state.Tunnel).MTU
-	t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name))
-	if !ok || t.MTU == 0 || t.MTU >= configured {
-		return ""
-	}
-	return fmt.Sprintf("mtu %d does not fit the path to its Peers, encapsulated: the device has %d; leave mtu out, or raise the MTU of the path", configured, t.MTU)
-}
-
-// largeTunnels returns the messages of tooLarge for all Tunnels.
-func (s *Server) largeTunnels() (list []string) {
-	for o := range s.Store.Snapshot().After(state.KindTunnel, "") {
-		if text := s.tooLarge(o.Key); text != "" {
-			list = append(list, o.Key.String()+": "+text)
-		}
-	}
-	return list
-}
-
-func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
-	st := &api.PeerStatus{Status: s.statusOf(k)}
-	p, ok := s.Plane.Telemetry().PeerState(datapath.PeerName(k.Name))
-	if !ok || !p.Underlay.IsValid() {
-		return st
-	}
-	st.Local, st.Underlay, st.Device, st.Counters = p.Local.String(), p.Underlay.String(), p.Device, peerCounters(p.Traffic)
-	st.PathMTU = p.PathMTU
-	if at := s.Progress.LastReceived(k.Name); !at.IsZero() {
-		at = at.UTC().Truncate(time.Second)
-		st.LastHeard = &at
-	}
-	return st
-}
-
-func peerCounters(c datapath.PeerCounters) *api.PeerCounters {
-	x := api.PeerCounters(c)
-	return &x
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -104,16 +104,4 @@ func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) 
 		list = append(list, a)
 	}
 	return list, nil
-}
-
-func (s *Server) endpointStatus(k state.Key, v *state.Endpoint) *api.EndpointStatus {
-	st := &api.EndpointStatus{Status: s.statusOf(k)}
-	if p, ok := s.Plane.Telemetry().PortState(datapath.EndpointName(k.Name).Port()); ok && p.Index != 0 {
-		st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
-	}
-	if s.PodRates != nil {
-		in, out := s.PodRates(v.Device, k.Name)
-		st.IngressRate, st.EgressRate = in.Rate, out.Rate
-	}
-	return st
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"encoding/json"
@@ -64,17 +64,11 @@ func parseWithin[S any](parse func(*S, *decode.Budget) (state.Value, *api.Error)
 	}
 }
 
-// Decode parses the spec of a stored object.
-func Decode(kind string, spec []byte) (state.Value, error) {
-	k, ok := kindSpecs[kind]
-	if !ok {
-		return nil, fmt.Errorf("kind %s is not known", kind)
-	}
-	v, _, err := k.parse(spec, nil)
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
+// ParseSpec checks the spec of an object of a kind, which must be one of [api.Kinds], within the
+// budget b. canonical is the spec as it is stored, with its fields in order, so that equal specs
+// have the same text.
+func ParseSpec(kind string, spec []byte, b *decode.Budget) (value state.Value, canonical []byte, err *api.Error) {
+	return kindSpecs[kind].parse(spec, b)
 }
 
 // invalid returns an error about one field of a spec.
