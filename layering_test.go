@@ -53,7 +53,12 @@ var mayImport = map[string][]string{
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},
-	"loxilightd/internal/control": {"api", "api/document", "datapath", "loxilightd/internal/ipam", "loxilightd/internal/state"},
+	"loxilightd/internal/control": {
+		"api", "api/document", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/control/object",
+		"loxilightd/internal/ipam", "loxilightd/internal/state",
+	},
+	"loxilightd/internal/control/decode": {"api"},
+	"loxilightd/internal/control/object": {"api", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
 		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},

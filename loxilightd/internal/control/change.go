@@ -5,7 +5,6 @@ package control
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -39,7 +40,7 @@ type request struct {
 	scope   *state.Scope
 	back    *state.Rollback // parameters of a rollback; nil: not a rollback
 
-	budget *budget // budget for the request
+	budget *decode.Budget // budget for the request
 }
 
 func (s *Server) apply(ctx context.Context, c Caller, p *api.ApplyParams) (any, *api.Error) {
@@ -61,7 +62,7 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 		}
 		for _, o := range r.puts {
 			if o.Owner != p.Owner {
-				return invalid("", "%q is not %q, the owner of this replace", o.Owner, shorten(p.Owner)).At(o.Key.String(), "owner")
+				return invalid("", "%q is not %q, the owner of this replace", o.Owner, decode.Shorten(p.Owner)).At(o.Key.String(), "owner")
 			}
 			if !slices.Contains(r.scope.Kinds, o.Kind) {
 				return invalid("", "%s is not one of the kinds of this replace", o.Kind).At(o.Key.String(), "kind")
@@ -77,13 +78,15 @@ func checkScope(p *api.ReplaceParams) *api.Error {
 		return invalid("owner", "is missing: it is the owner whose objects are replaced by the given ones")
 	case p.Owner == api.OwnerFile:
 		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
-	case len(p.Owner) > maxOwner || !ownerPattern.MatchString(p.Owner):
-		return invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", shorten(p.Owner), maxOwner)
-	case len(p.Kinds) == 0:
+	}
+	if err := object.CheckOwner(p.Owner); err != nil {
+		return err
+	}
+	if len(p.Kinds) == 0 {
 		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
 	}
 	for i, kind := range p.Kinds {
-		if _, err := parseKind(kind, fmt.Sprintf("kinds[%d]", i)); err != nil {
+		if _, err := object.ParseKind(kind, fmt.Sprintf("kinds[%d]", i)); err != nil {
 			return err
 		}
 	}
@@ -95,9 +98,9 @@ func (s *Server) delete(ctx context.Context, c Caller, p *api.DeleteParams) (any
 	return s.change(ctx, c, r, sizeOf(p.Objects), func(base int) *api.Error {
 		for i, ref := range p.Objects {
 			place := fmt.Sprintf("objects[%d]", base+i)
-			kind, err := parseKind(ref.Kind, place+".kind")
+			kind, err := object.ParseKind(ref.Kind, place+".kind")
 			if err == nil {
-				err = parseName(kind, ref.Name, place+".name")
+				err = object.CheckName(kind, ref.Name, place+".name")
 			}
 			if err != nil {
 				return err
@@ -124,8 +127,8 @@ func (s *Server) parsePuts(r *request, objects []api.Object, owner string, base 
 			first = err
 		case !full && err.Data != nil && err.Data.Object != "":
 			first.Data.Others = append(first.Data.Others, api.ObjectError{
-				Object: shortenTo(err.Data.Object, maxErrorRef), Field: shortenTo(err.Data.Field, maxErrorRef),
-				Message: shortenTo(err.Message, maxErrorRef),
+				Object: decode.ShortenTo(err.Data.Object, maxErrorRef), Field: decode.ShortenTo(err.Data.Field, maxErrorRef),
+				Message: decode.ShortenTo(err.Message, maxErrorRef),
 			})
 		}
 		if full || first.Data == nil || first.Data.Object == "" || len(first.Data.Others) == maxOthers {
@@ -307,121 +310,6 @@ func (r *request) note(changes []state.Change) {
 	}
 }
 
-// await delays the answer until the data plane has applied the change, if the request asks it to
-// wait.
-func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult) (any, *api.Error) {
-	if r.change.Wait == 0 || r.change.DryRun {
-		return result, nil
-	}
-	keys := slices.Clone(r.deletes)
-	for _, o := range r.puts {
-		keys = append(keys, o.Key)
-	}
-	if len(keys) == 0 { // a repeated request: only its answer is known
-		for _, c := range result.Changes {
-			keys = append(keys, state.Key{Kind: c.Kind, Name: c.Name})
-		}
-	}
-	bounded, cancel := context.WithTimeout(ctx, time.Duration(r.change.Wait))
-	defer cancel()
-	left, err := s.Progress.Wait(bounded, result.Revision, keys)
-	if err == nil {
-		result.Warnings = append(result.Warnings, s.messagesOf(keys, maxNotReady-len(result.Warnings))...)
-		return result, nil
-	}
-	if ctx.Err() != nil {
-		return nil, api.Errorf(api.ReasonUnavailable, "saved as revision %d; the daemon stops before the result is known", result.Revision)
-	}
-	e := api.Errorf(api.ReasonTimeout, "saved as revision %d, but %d of %d objects %s not Ready after %s",
-		result.Revision, len(left), len(keys), wasOrWere(len(left)), r.change.Wait)
-	slices.SortFunc(left, func(a, b state.Key) int { return cmpKeys(a, b) })
-	for _, k := range left[:min(len(left), maxNotReady)] {
-		e.Data.NotReady = append(e.Data.NotReady, s.notReady(k))
-	}
-	if len(e.Data.NotReady) > 0 {
-		n := e.Data.NotReady[0]
-		e.Message += fmt.Sprintf("; %s: %s", n.Object, n.State)
-		if n.Message != "" {
-			e.Message += ": " + n.Message
-		}
-	}
-	return nil, e
-}
-
-// messagesOf returns at most limit messages, for those of the objects that are Ready.
-func (s *Server) messagesOf(keys []state.Key, limit int) (list []string) {
-	for _, k := range keys {
-		if len(list) >= limit {
-			break
-		}
-		if st, ok := s.Progress.Status(k); ok && st.State == api.StateReady && st.Message != "" {
-			list = append(list, fmt.Sprintf("%s: %s", k, shortMessage(st.Message)))
-		}
-	}
-	return list
-}
-
-// changeResult encodes a result, with as many of the changes as fit.
-func (s *Server) changeResult(r *state.Result, from int) *api.ChangeResult {
-	result := &api.ChangeResult{Revision: r.Revision, Changes: []api.ObjectChange{}, Summary: map[string]int{}, Warnings: r.Warnings}
-	if r.Pending != nil {
-		result.Confirm = pendingConfirm(r.Pending, r.PendingLeft)
-	}
-	size := 1024 // everything but the changes
-	for _, w := range r.Warnings {
-		size += len(w) + 8
-	}
-	for _, k := range r.Left[:min(len(r.Left), maxLeft)] {
-		size += len(k.Kind) + len(k.Name) + len(`{"kind":"","name":""},`)
-		result.Left = append(result.Left, api.ObjectRef{Kind: k.Kind, Name: k.Name})
-	}
-	for _, c := range r.Changes {
-		result.Summary[c.Action.String()]++
-	}
-	for _, c := range r.Changes[min(from, len(r.Changes)):] {
-		size += len(c.Kind) + len(c.Name) + len(`{"kind":"","name":"","action":"unchanged"},`)
-		if size > maxPage {
-			result.Truncated = true
-			break
-		}
-		result.Changes = append(result.Changes, api.ObjectChange{Kind: c.Kind, Name: c.Name, Action: c.Action.String()})
-	}
-	return result
-}
-
-func encodeResult(r *api.ChangeResult) []byte {
-	text, err := json.Marshal(r)
-	if err != nil {
-		panic(err) // strings and numbers only
-	}
-	return text
-}
-
-var reasons = map[state.Reason]api.Reason{
-	state.Invalid: api.ReasonInvalid, state.Conflict: api.ReasonConflict,
-	state.Capacity: api.ReasonCapacity, state.Unavailable: api.ReasonUnavailable, state.NotKept: api.ReasonNotFound,
-}
-
-// refusalError converts the store's errors to API errors; this is the only place that does so.
-func refusalError(err error) *api.Error {
-	r, ok := errors.AsType[*state.Refusal](err)
-	if !ok {
-		return api.FromError(err)
-	}
-	object := ""
-	if r.Key != (state.Key{}) {
-		object = r.Key.String()
-	}
-	return api.Errorf(reasons[r.Reason], "%s", r.Message).At(object, r.Field)
-}
-
-func refusalErrorOrNil(err error) *api.Error {
-	if err == nil {
-		return nil
-	}
-	return refusalError(err)
-}
-
 // kindsOf returns the kinds of a replace, for messages and comparison.
 func kindsOf(s *state.Scope) []string { return slices.Sorted(maps.Keys(setOf(s.Kinds))) }
 
@@ -431,21 +319,4 @@ func setOf(words []string) map[string]struct{} {
 		m[w] = struct{}{}
 	}
 	return m
-}
-
-func cmpKeys(a, b state.Key) int {
-	switch as, bs := a.String(), b.String(); {
-	case as < bs:
-		return -1
-	case as > bs:
-		return 1
-	}
-	return 0
-}
-
-func wasOrWere(n int) string {
-	if n == 1 {
-		return "was"
-	}
-	return "were"
 }

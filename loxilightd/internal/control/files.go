@@ -13,6 +13,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -104,7 +105,7 @@ type fileObject struct {
 
 // readFiles reads all object files in dir, in the order of their names; the budget b applies to all
 // of them together. A missing directory counts as empty.
-func readFiles(dir string, b *budget) (files []string, objects []fileObject, err *api.Error) {
+func readFiles(dir string, b *decode.Budget) (files []string, objects []fileObject, err *api.Error) {
 	if dir == "" {
 		return []string{}, nil, nil
 	}
@@ -125,7 +126,7 @@ func readFiles(dir string, b *budget) (files []string, objects []fileObject, err
 	return append([]string{}, files...), objects, nil
 }
 
-func readFile(path string, b *budget) ([]fileObject, *api.Error) {
+func readFile(path string, b *decode.Budget) ([]fileObject, *api.Error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, unread(err)
@@ -160,17 +161,17 @@ func unread(err error) *api.Error {
 }
 
 // parseDocument checks one document as an object from a file.
-func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) {
+func parseDocument(d *document.Document, b *decode.Budget) (*state.Object, *api.Error) {
 	o, mistakes := d.Object()
 	if len(mistakes) > 0 {
 		first := mistakes[0]
 		text := strings.TrimPrefix(first.Text, first.Field+": ")
-		e := api.Errorf(api.ReasonInvalid, "%s", shortenTo(text, maxDetail)).At(shorten(first.Object), shortenTo(first.Field, maxDetail))
+		e := api.Errorf(api.ReasonInvalid, "%s", decode.ShortenTo(text, maxDetail)).At(decode.Shorten(first.Object), decode.ShortenTo(first.Field, maxDetail))
 		e.Message = fmt.Sprintf("%s:%d: %s", first.File, first.Line, e.Message)
 		return nil, e
 	}
 	if o.Owner != "" && o.Owner != api.OwnerFile {
-		return nil, placed(d, invalid("", "%q is refused: objects in files belong to owner %s: omit owner", shorten(o.Owner), api.OwnerFile).At(shorten(d.Ref()), "owner"))
+		return nil, placed(d, invalid("", "%q is refused: objects in files belong to owner %s: omit owner", decode.Shorten(o.Owner), api.OwnerFile).At(decode.Shorten(d.Ref()), "owner"))
 	}
 	object, err := parseObject(&o, api.OwnerFile, 0, b)
 	if err == nil {
@@ -180,7 +181,7 @@ func parseDocument(d *document.Document, b *budget) (*state.Object, *api.Error) 
 		// The error concerns kind or name, which are not inside a list.
 		field := strings.TrimPrefix(err.Data.Field, "objects[0].")
 		text := strings.TrimPrefix(err.Message, err.Data.Field+": ")
-		err = api.Errorf(err.Reason(), "%s", text).At(shorten(d.Ref()), field)
+		err = api.Errorf(err.Reason(), "%s", text).At(decode.Shorten(d.Ref()), field)
 	}
 	return nil, placed(d, err)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -255,14 +256,14 @@ func (h *harness) want(method, params, answer string) {
 // wantError sends a request as an admin, and fails the test unless it gets this error.
 func (h *harness) wantError(method, params string, code int, object, field, text string) {
 	h.t.Helper()
-	checkError(h.t, method+" "+shorten(params), h.ask(admin, method, params), code, object, field, text)
+	checkError(h.t, method+" "+decode.Shorten(params), h.ask(admin, method, params), code, object, field, text)
 }
 
 func checkError(t testing.TB, what, answer string, code int, object, field, text string) {
 	t.Helper()
 	var e api.Error
 	if err := json.Unmarshal([]byte(answer), &e); err != nil || e.Data == nil {
-		t.Fatalf("%s: no error, but %s", what, shorten(answer))
+		t.Fatalf("%s: no error, but %s", what, decode.Shorten(answer))
 	}
 	if e.Code != code || e.Data.Object != object || e.Data.Field != field || !strings.Contains(e.Message, text) {
 		t.Errorf("%s:\n got %d at %q %q: %s\nwant %d at %q %q: …%s…", what, e.Code, e.Data.Object, e.Data.Field, e.Message, code, object, field, text)
@@ -285,7 +286,7 @@ func result[R any](h *harness, method, params string) *R {
 	d := json.NewDecoder(strings.NewReader(answer))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
-		h.t.Fatalf("%s: %v in %s", method, err, shorten(answer))
+		h.t.Fatalf("%s: %v in %s", method, err, decode.Shorten(answer))
 	}
 	return &r
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -22,7 +23,7 @@ func userName(uid int) string {
 	if err != nil {
 		return ""
 	}
-	return shorten(u.Username)
+	return decode.Shorten(u.Username)
 }
 
 func authorOf(a state.Author) api.Author {
@@ -68,7 +69,7 @@ func (s *Server) getAt(p *api.GetParams) (any, *api.Error) {
 		return nil, refusalError(serr)
 	}
 	if o == nil {
-		return nil, api.Errorf(api.ReasonNotFound, "no such object at revision %d", p.Revision).At(k.Kind+"/"+shorten(k.Name), "")
+		return nil, api.Errorf(api.ReasonNotFound, "no such object at revision %d", p.Revision).At(k.Kind+"/"+decode.Shorten(k.Name), "")
 	}
 	return objectOf(o, nil), nil
 }
@@ -90,7 +91,7 @@ func (s *Server) historyOf(_ context.Context, _ Caller, p *api.HistoryParams) (a
 	if p.Continue != "" {
 		var err error
 		if before, err = strconv.ParseUint(p.Continue, 10, 64); err != nil {
-			return nil, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
+			return nil, invalid("continue", "%q is not a continue value of this request", decode.Shorten(p.Continue))
 		}
 	}
 	size := 512

@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -44,7 +45,7 @@ func (s *Server) addressesList(_ context.Context, _ Caller, p *api.AddressesList
 	room, last := maxPage, ""
 	from := strings.Split(p.Continue, " ")
 	if p.Continue != "" && len(from) != 3 {
-		return nil, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
+		return nil, invalid("continue", "%q is not a continue value of this request", decode.Shorten(p.Continue))
 	}
 	for _, l := range s.Leases.Leases() {
 		place := []string{l.Network, l.ContainerID, l.IfName}

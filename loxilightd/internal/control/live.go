@@ -12,6 +12,8 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -115,16 +117,16 @@ func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilt
 	if f.Protocol != "" {
 		var ok bool
 		if d.Protocol, ok = datapath.ParseProtocol(f.Protocol); !ok {
-			return d, invalid("filter.protocol", "%q is not one of tcp, udp, sctp, icmp, icmpv6", shorten(f.Protocol))
+			return d, invalid("filter.protocol", "%q is not one of tcp, udp, sctp, icmp, icmpv6", decode.Shorten(f.Protocol))
 		}
 	}
 	if f.State != "" && !slices.Contains(connectionStates, f.State) {
-		return d, invalid("filter.state", "%q is not one of %s", shorten(f.State), strings.Join(connectionStates, ", "))
+		return d, invalid("filter.state", "%q is not one of %s", decode.Shorten(f.State), strings.Join(connectionStates, ", "))
 	}
 	d.State = f.State
 	if f.Service != "" {
-		if err := parseName(api.KindService, f.Service, "filter.service"); err != nil {
-			return d, invalid("filter.service", "%q is not a valid name of a Service", shorten(f.Service))
+		if err := object.CheckName(api.KindService, f.Service, "filter.service"); err != nil {
+			return d, invalid("filter.service", "%q is not a valid name of a Service", decode.Shorten(f.Service))
 		}
 	}
 	d.Service = datapath.ServiceName(f.Service)
@@ -160,7 +162,7 @@ func parseHostFilter(field, text string) (p netip.Prefix, port uint16, err *api.
 		addr := a.Addr().Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), a.Port(), nil
 	}
-	return p, 0, invalid(field, "%q is not an address, prefix or address:port", shorten(text))
+	return p, 0, invalid(field, "%q is not an address, prefix or address:port", decode.Shorten(text))
 }
 
 func connectionOf(c *datapath.Connection) *api.Connection {

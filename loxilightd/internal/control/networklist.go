@@ -6,11 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -37,13 +39,13 @@ type networkPlace struct {
 func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListParams) (any, *api.Error) {
 	view, ok := networkViews[p.What]
 	if !ok {
-		return nil, invalid("what", "%q is not among %s", shorten(p.What), strings.Join(api.NetworkViews, ", "))
+		return nil, invalid("what", "%q is not among %s", decode.Shorten(p.What), strings.Join(api.NetworkViews, ", "))
 	}
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)
 	}
-	if _, err := choose("netns", p.Netns, api.Netns...); err != nil {
-		return nil, err
+	if p.Netns != "" && !slices.Contains(api.Netns, p.Netns) {
+		return nil, invalid("netns", "%q is not one of %s", decode.Shorten(p.Netns), strings.Join(api.Netns, ", "))
 	}
 	if s.Network == nil {
 		return nil, api.Errorf(api.ReasonUnsupported, "this data plane does not report the kernel's own forwarding tables")
@@ -80,7 +82,7 @@ func parsePlace(p *api.NetworkListParams) (at networkPlace, err *api.Error) {
 	netns, number, _ := strings.Cut(p.Continue, "/")
 	skip, nerr := strconv.Atoi(number)
 	if nerr != nil || skip < 0 || netns != "host" && netns != "switch" || p.Netns != "" && p.Netns != netns {
-		return at, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
+		return at, invalid("continue", "%q is not a continue value of this request", decode.Shorten(p.Continue))
 	}
 	return networkPlace{netns, skip}, nil
 }

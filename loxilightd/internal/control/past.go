@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 )
 
 // pastLimit is how many events of each topic are kept. For topics with samples, pastRate is how
@@ -120,12 +121,12 @@ func (s *Server) eventsList(_ context.Context, _ Caller, p *api.EventsListParams
 	}
 	if p.Since != "" {
 		if since, err = time.Parse(time.RFC3339, p.Since); err != nil {
-			return nil, invalid("since", "%q is not a time such as 2026-03-04T05:06:07Z", shorten(p.Since))
+			return nil, invalid("since", "%q is not a time such as 2026-03-04T05:06:07Z", decode.Shorten(p.Since))
 		}
 	}
 	if p.Continue != "" {
 		if behind, err = strconv.ParseUint(p.Continue, 10, 63); err != nil {
-			return nil, invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
+			return nil, invalid("continue", "%q is not a continue value of this request", decode.Shorten(p.Continue))
 		}
 	}
 	topics := p.Topics
@@ -134,7 +135,7 @@ func (s *Server) eventsList(_ context.Context, _ Caller, p *api.EventsListParams
 	}
 	for i, topic := range topics {
 		if !slices.Contains(api.Topics, topic) {
-			return nil, invalid("topics["+strconv.Itoa(i)+"]", "%q is not a topic: want one of %q", shorten(topic), api.Topics)
+			return nil, invalid("topics["+strconv.Itoa(i)+"]", "%q is not a topic: want one of %q", decode.Shorten(topic), api.Topics)
 		}
 	}
 	topics = slices.Compact(slices.Sorted(slices.Values(topics)))

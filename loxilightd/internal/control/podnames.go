@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -50,7 +51,7 @@ func (s *Server) nameConnection(a *api.Connection, c *datapath.Connection) *api.
 func (s *Server) addressesOf(endpoint string) ([]netip.Addr, *api.Error) {
 	o, ok := s.Store.Snapshot().Get(state.Key{Kind: state.KindEndpoint, Name: endpoint})
 	if !ok {
-		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint %q: see llcli get endpoints", shorten(endpoint)).At("", "filter.endpoint")
+		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint %q: see llcli get endpoints", decode.Shorten(endpoint)).At("", "filter.endpoint")
 	}
 	v := o.Value.(*state.Endpoint)
 	return append([]netip.Addr{datapath.LinkLocal(v.MAC)}, v.Addresses...), nil

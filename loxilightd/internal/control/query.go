@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -36,7 +38,7 @@ func (s *Server) find(kind, name string) (*state.Object, *api.Error) {
 }
 
 func parseKey(kind, name string) (state.Key, *api.Error) {
-	kind, err := parseKind(kind, "kind")
+	kind, err := object.ParseKind(kind, "kind")
 	if err == nil && name == "" {
 		err = invalid("name", "is missing")
 	}
@@ -48,7 +50,7 @@ func notFound(kind, name string) *api.Error {
 	if kind == api.KindEndpoint {
 		todo += ", where a pod is called NAMESPACE/NAME"
 	}
-	return api.Errorf(api.ReasonNotFound, "no such object: %s", todo).At(kind+"/"+shorten(name), "")
+	return api.Errorf(api.ReasonNotFound, "no such object: %s", todo).At(kind+"/"+decode.Shorten(name), "")
 }
 
 func (s *Server) list(ctx context.Context, _ Caller, p *api.ListParams) (any, *api.Error) {
@@ -98,7 +100,7 @@ func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error)
 	}
 	kinds = api.Kinds
 	if p.Kind != "" {
-		kind, err := parseKind(p.Kind, "kind")
+		kind, err := object.ParseKind(p.Kind, "kind")
 		if err != nil {
 			return nil, "", err
 		}
@@ -113,7 +115,7 @@ func listRange(p *api.ListParams) (kinds []string, after string, err *api.Error)
 			return kinds[i:], name, nil
 		}
 	}
-	return nil, "", invalid("continue", "%q is not a continue value of this request", shorten(p.Continue))
+	return nil, "", invalid("continue", "%q is not a continue value of this request", decode.Shorten(p.Continue))
 }
 
 func hasLabels(o *state.Object, want map[string]string) bool {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 )
 
 // TestMalformedRequests: the answer to an invalid request contains one of JSON-RPC's own codes, the
@@ -45,14 +46,14 @@ func TestMalformedRequests(t *testing.T) {
 		text := h.Handle(context.Background(), admin, []byte(tt.request))
 		var r api.Reply
 		if err := json.Unmarshal(text, &r); err != nil || r.Error == nil {
-			t.Errorf("%s: answered %s", shorten(tt.request), text)
+			t.Errorf("%s: answered %s", decode.Shorten(tt.request), text)
 			continue
 		}
 		if r.Error.Code != tt.code || !strings.Contains(r.Error.Message, tt.text) || string(r.ID) != tt.id {
-			t.Errorf("%s:\n got %d id %s: %s\nwant %d id %s: …%s…", shorten(tt.request), r.Error.Code, r.ID, r.Error.Message, tt.code, tt.id, tt.text)
+			t.Errorf("%s:\n got %d id %s: %s\nwant %d id %s: …%s…", decode.Shorten(tt.request), r.Error.Code, r.ID, r.Error.Message, tt.code, tt.id, tt.text)
 		}
 		if r.Error.Reason() != api.ReasonInvalid {
-			t.Errorf("%s: reason %s", shorten(tt.request), r.Error.Reason())
+			t.Errorf("%s: reason %s", decode.Shorten(tt.request), r.Error.Reason())
 		}
 	}
 }

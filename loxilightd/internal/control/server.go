@@ -19,6 +19,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -27,7 +28,7 @@ type Caller struct {
 	UID   int
 	Admin bool // may change objects
 
-	budget *budget // budget for the request; nil: no limit
+	budget *decode.Budget // budget for the request; nil: no limit
 }
 
 // Plane is the part of a data plane that this package reads. [datapath.DataPlane] implements it.
@@ -156,7 +157,7 @@ func with[P any](run func(context.Context, Caller, *P) (any, *api.Error)) func(c
 	return func(ctx context.Context, c Caller, raw json.RawMessage) (any, *api.Error) {
 		var p P
 		if len(raw) > 0 {
-			if err := decodeWithin(raw, &p, c.budget); err != nil {
+			if err := decode.Within(raw, &p, c.budget); err != nil {
 				return nil, documentError(err, raw)
 			}
 		}
@@ -198,7 +199,7 @@ func (s *Server) call(ctx context.Context, c Caller, r *api.Request) (result any
 	m, ok := s.methods[r.Method]
 	if !ok {
 		return nil, &api.Error{
-			Code: api.CodeMethodNotFound, Message: fmt.Sprintf("method %q is not known", shorten(r.Method)),
+			Code: api.CodeMethodNotFound, Message: fmt.Sprintf("method %q is not known", decode.Shorten(r.Method)),
 			Data: &api.ErrorData{Reason: api.ReasonInvalid, Field: "method"},
 		}
 	}
@@ -226,30 +227,30 @@ func parseRequest(text []byte) (*api.Request, *api.Error) {
 		err.Code = code
 		return r, err
 	}
-	if ferr := decodeStrict(text, r); ferr != nil {
+	if ferr := decode.Strict(text, r); ferr != nil {
 		var lenient struct{ ID json.RawMessage }
 		if json.Unmarshal(text, &lenient) == nil && validID(lenient.ID) {
 			r.ID = lenient.ID
 		} else {
 			r.ID = nil
 		}
-		if ferr.syntax {
-			return refuse(api.CodeParse, "", "%s", ferr.text)
+		if ferr.Syntax {
+			return refuse(api.CodeParse, "", "%s", ferr.Text)
 		}
-		return refuse(api.CodeInvalidRequest, ferr.path, "%s", ferr.text)
+		return refuse(api.CodeInvalidRequest, ferr.Path, "%s", ferr.Text)
 	}
 	id := r.ID
 	if !validID(id) {
 		r.ID = nil
-		return refuse(api.CodeInvalidRequest, "id", "must be a string, a number or null, not %s", shorten(string(id)))
+		return refuse(api.CodeInvalidRequest, "id", "must be a string, a number or null, not %s", decode.Shorten(string(id)))
 	}
 	switch {
 	case r.JSONRPC != "2.0":
-		return refuse(api.CodeInvalidRequest, "jsonrpc", "version %q is not supported: want \"2.0\"", shorten(r.JSONRPC))
+		return refuse(api.CodeInvalidRequest, "jsonrpc", "version %q is not supported: want \"2.0\"", decode.Shorten(r.JSONRPC))
 	case r.Method == "":
 		return refuse(api.CodeInvalidRequest, "method", "is missing")
 	case len(r.Params) > 0 && r.Params[0] != '{' && r.Params[0] != 'n':
-		return refuse(api.CodeInvalidParams, "params", "%s is not an object", shorten(string(r.Params)))
+		return refuse(api.CodeInvalidParams, "params", "%s is not an object", decode.Shorten(string(r.Params)))
 	}
 	if len(r.Params) > 0 && r.Params[0] == 'n' {
 		r.Params = nil
@@ -296,13 +297,18 @@ const (
 	maxErrorRef = 1 << 10
 )
 
+// invalid returns an error about one parameter of a request.
+func invalid(field, format string, args ...any) *api.Error {
+	return api.Errorf(api.ReasonInvalid, format, args...).At("", field)
+}
+
 func clampError(e *api.Error) {
 	if e == nil {
 		return
 	}
-	e.Message = shortenTo(e.Message, maxMessage)
+	e.Message = decode.ShortenTo(e.Message, maxMessage)
 	if e.Data != nil {
-		e.Data.Object, e.Data.Field = shortenTo(e.Data.Object, maxErrorRef), shortenTo(e.Data.Field, maxErrorRef)
+		e.Data.Object, e.Data.Field = decode.ShortenTo(e.Data.Object, maxErrorRef), decode.ShortenTo(e.Data.Field, maxErrorRef)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 )
 
 // listOf returns the given number of JSON values, separated by commas.
@@ -160,8 +161,8 @@ func TestMessagesOfManyBackends(t *testing.T) {
 func TestLargestInterface(t *testing.T) {
 	h := newHarness(t)
 	var labels []string
-	for i := range maxLabels {
-		labels = append(labels, fmt.Sprintf(`"%03d%s":"%s"`, i, strings.Repeat("<", maxLabelLen-3), strings.Repeat("<", maxLabelLen)))
+	for i := range object.MaxLabels {
+		labels = append(labels, fmt.Sprintf(`"%03d%s":"%s"`, i, strings.Repeat("<", object.MaxLabelLen-3), strings.Repeat("<", object.MaxLabelLen)))
 	}
 	h.wants(admin, "apply", `{"objects":[{"kind":"Interface","name":"lo","labels":{`+strings.Join(labels, ",")+`},"spec":{"device":"lo"}}]}`, `"created"`)
 	state := datapath.PortState{Index: 1, Device: "lo", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}

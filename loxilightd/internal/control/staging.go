@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 )
 
 // Limits on the staged transactions of all users together.
@@ -37,8 +38,8 @@ type stage struct {
 	mu      sync.Mutex
 	request *request
 	objects int
-	used    budgetLimit // budget that its requests have used
-	closed  bool        // dropped, or committed
+	used    decode.Amount // budget that its requests have used
+	closed  bool          // dropped, or committed
 	expiry  *time.Timer
 }
 
@@ -56,13 +57,13 @@ func (g *staging) add(id stageID, r *request, size int, parse func(base int) *ap
 		return 0, forgotten(id)
 	}
 	st.objects += size
-	r.budget.left(st.used)
+	r.budget.DeductPrefixes(st.used.Prefixes)
 	err = parse(st.objects - size)
 	if err == nil {
 		err = st.join(r)
 	}
 	if err == nil {
-		err = g.remember(st, r.budget.used())
+		err = g.remember(st, r.budget.Used())
 	}
 	if err != nil {
 		g.drop(id, st)
@@ -135,7 +136,7 @@ func (g *staging) take(id stageID, r *request, parse func(base int) *api.Error) 
 		return forgotten(id)
 	}
 	defer g.drop(id, st)
-	r.budget.left(st.used)
+	r.budget.DeductPrefixes(st.used.Prefixes)
 	if err := parse(st.objects); err != nil {
 		return err
 	}
@@ -170,20 +171,20 @@ func (g *staging) drop(id stageID, st *stage) {
 	defer g.mu.Unlock()
 	delete(g.byID, id)
 	g.count -= st.objects
-	g.memory -= st.used.memory
+	g.memory -= st.used.Memory
 }
 
 // remember adds to st the budget that a request has used.
-func (g *staging) remember(st *stage, used budgetLimit) *api.Error {
+func (g *staging) remember(st *stage, used decode.Amount) *api.Error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.memory+used.memory > maxStagedMemory {
+	if g.memory+used.Memory > maxStagedMemory {
 		return api.Errorf(api.ReasonUnavailable, "transactions of %d MiB are being collected, and there is no room for this request: try again later, or make the transaction smaller",
 			g.memory>>20)
 	}
-	g.memory += used.memory
-	st.used.memory += used.memory
-	st.used.prefixes += used.prefixes
+	g.memory += used.Memory
+	st.used.Memory += used.Memory
+	st.used.Prefixes += used.Prefixes
 	return nil
 }
 
@@ -195,5 +196,5 @@ func (g *staging) release(size int) {
 
 func forgotten(id stageID) *api.Error {
 	return api.Errorf(api.ReasonConflict, "transaction %q is not known: it was committed, refused, or not continued for %s; begin again",
-		shorten(id.name), stageTimeout).At("", "transaction")
+		decode.Shorten(id.name), stageTimeout).At("", "transaction")
 }

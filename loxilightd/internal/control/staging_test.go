@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 )
 
 func staged(name string, last int) string {
@@ -18,7 +19,7 @@ func (h *harness) stage(method, params string, want int) {
 	h.t.Helper()
 	r := result[api.ChangeResult](h, method, params)
 	if r.Staged != want || len(r.Changes) != 0 {
-		h.t.Errorf("%s: %d objects are staged, want %d", shorten(params), r.Staged, want)
+		h.t.Errorf("%s: %d objects are staged, want %d", decode.Shorten(params), r.Staged, want)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/object"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -25,7 +27,7 @@ func (s *Server) version(context.Context, Caller, *none) (any, *api.Error) {
 func (s *Server) status(ctx context.Context, _ Caller, p *api.StatusParams) (any, *api.Error) {
 	ignored := map[string]bool{}
 	for i, kind := range p.Ignore {
-		kind, err := parseKind(kind, fmt.Sprintf("ignore[%d]", i))
+		kind, err := object.ParseKind(kind, fmt.Sprintf("ignore[%d]", i))
 		if err != nil {
 			return nil, err
 		}
@@ -207,7 +209,7 @@ func shortMessage(s string) string {
 // statusOf returns the status of an object.
 func (s *Server) statusOf(k state.Key) api.Status {
 	if st, ok := s.Progress.Status(k); ok {
-		st.Message = shortenTo(st.Message, maxMessage)
+		st.Message = decode.ShortenTo(st.Message, maxMessage)
 		return st
 	}
 	return api.Status{State: api.StatePending, Message: "not applied yet"}
@@ -289,6 +291,74 @@ func (s *Server) serviceStatus(k state.Key, v *state.Service) *api.ServiceStatus
 		st.Backends[i] = b
 	}
 	return st
+}
+
+func (s *Server) endpointStatus(k state.Key, v *state.Endpoint) *api.EndpointStatus {
+	st := &api.EndpointStatus{Status: s.statusOf(k)}
+	if p, ok := s.Plane.Telemetry().PortState(datapath.EndpointName(k.Name).Port()); ok && p.Index != 0 {
+		st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
+	}
+	if s.PodRates != nil {
+		in, out := s.PodRates(v.Device, k.Name)
+		st.IngressRate, st.EgressRate = in.Rate, out.Rate
+	}
+	return st
+}
+
+func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
+	st := &api.TunnelStatus{Status: s.statusOf(k)}
+	if t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name)); ok {
+		st.MTU, st.Peers, st.Counters = t.MTU, t.Peers, peerCounters(t.Traffic)
+	}
+	if st.State == api.StateReady {
+		st.Message = s.tooLarge(k)
+	}
+	return st
+}
+
+// tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger MTU
+// does not fit the path to its Peers; empty: the MTU is as configured.
+func (s *Server) tooLarge(k state.Key) string {
+	o, ok := s.Store.Snapshot().Get(k)
+	if !ok {
+		return ""
+	}
+	configured := o.Value.(*state.Tunnel).MTU
+	t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name))
+	if !ok || t.MTU == 0 || t.MTU >= configured {
+		return ""
+	}
+	return fmt.Sprintf("mtu %d does not fit the path to its Peers, encapsulated: the device has %d; leave mtu out, or raise the MTU of the path", configured, t.MTU)
+}
+
+// largeTunnels returns the messages of tooLarge for all Tunnels.
+func (s *Server) largeTunnels() (list []string) {
+	for o := range s.Store.Snapshot().After(state.KindTunnel, "") {
+		if text := s.tooLarge(o.Key); text != "" {
+			list = append(list, o.Key.String()+": "+text)
+		}
+	}
+	return list
+}
+
+func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
+	st := &api.PeerStatus{Status: s.statusOf(k)}
+	p, ok := s.Plane.Telemetry().PeerState(datapath.PeerName(k.Name))
+	if !ok || !p.Underlay.IsValid() {
+		return st
+	}
+	st.Local, st.Underlay, st.Device, st.Counters = p.Local.String(), p.Underlay.String(), p.Device, peerCounters(p.Traffic)
+	st.PathMTU = p.PathMTU
+	if at := s.Progress.LastReceived(k.Name); !at.IsZero() {
+		at = at.UTC().Truncate(time.Second)
+		st.LastHeard = &at
+	}
+	return st
+}
+
+func peerCounters(c datapath.PeerCounters) *api.PeerCounters {
+	x := api.PeerCounters(c)
+	return &x
 }
 
 func stack() string { return string(debug.Stack()) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -18,10 +19,10 @@ type natParser struct {
 	spec     *api.NATSpec
 	nat      datapath.NAT
 	families families // address families of the connections that match
-	budget   *budget
+	budget   *decode.Budget
 }
 
-func parseNAT(s *api.NATSpec, b *budget) (state.Value, *api.Error) {
+func parseNAT(s *api.NATSpec, b *decode.Budget) (state.Value, *api.Error) {
 	p := natParser{spec: s, budget: b}
 	for _, step := range []func() *api.Error{p.kind, p.matched, p.addresses, p.oneToOne, p.ports, p.behaviour, p.portBlock} {
 		if err := step(); err != nil {
@@ -84,16 +85,16 @@ func (p *natParser) addresses() *api.Error {
 			err = checkTarget(list)
 		}
 		if err != nil {
-			return invalid(field, "%q %v", shorten(string(w)), err)
+			return invalid(field, "%q %v", decode.Shorten(string(w)), err)
 		}
 		f := familyOf(list[0].Addr())
 		if p.families&f == 0 {
-			return invalid(field, "%s is %s, and what the rule matches is %s only; nothing is translated from one family to the other", shorten(string(w)), f, p.families)
+			return invalid(field, "%s is %s, and what the rule matches is %s only; nothing is translated from one family to the other", decode.Shorten(string(w)), f, p.families)
 		}
 		if seen |= f; p.nat.OneToOne && len(list) > 1 {
-			return invalid(field, "%q is not a prefix, which oneToOne requires", shorten(string(w)))
+			return invalid(field, "%q is not a prefix, which oneToOne requires", decode.Shorten(string(w)))
 		}
-		if err := p.budget.take(list, field); err != nil {
+		if err := p.budget.TakePrefixes(list, field); err != nil {
 			return err
 		}
 		p.nat.Addresses = append(p.nat.Addresses, list...)

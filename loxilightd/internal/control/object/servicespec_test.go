@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"net/netip"
@@ -33,7 +33,7 @@ func TestClusterServiceMeans(t *testing.T) {
 			{Sources: []netip.Prefix{prefix("10.0.0.0/8"), prefix("::/0")}, Service: "shop/web:http"}, {Sources: []netip.Prefix{prefix("10.1.0.0/16")}, Service: "a"},
 		}},
 	} {
-		v, err := Decode("Service", []byte(`{"frontends": ["198.51.100.10:80/tcp"]`+spec+`}`))
+		v, _, err := ParseSpec("Service", []byte(`{"frontends": ["198.51.100.10:80/tcp"]`+spec+`}`), nil)
 		if err != nil {
 			t.Errorf("%s: %v", spec, err)
 			continue
@@ -84,12 +84,12 @@ func TestBadClusterService(t *testing.T) {
 func TestLoopbackBackend(t *testing.T) {
 	for _, loopback := range []string{"127.0.0.1:80", "127.9.8.7:80", "[::1]:80"} {
 		spec := `{"frontends": ["198.51.100.10:80/tcp"], "backends": [{"address": "10.0.1.2:80"}, {"address": "` + loopback + `"}]}`
-		_, err := parseObject(&api.Object{Kind: api.KindService, Name: "web", Spec: []byte(spec)}, api.OwnerCLI, 0, nil)
+		_, err := Parse(&api.Object{Kind: api.KindService, Name: "web", Spec: []byte(spec)}, api.OwnerCLI, 0, nil)
 		if err == nil || err.Data == nil || err.Data.Field != "spec.backends[1].address" || err.Data.Object != "Service/web" ||
 			!strings.Contains(err.Message, loopback) || !strings.Contains(err.Message, "address of one of its devices") {
 			t.Errorf("%s: %+v, want it refused", loopback, err)
 		}
-		if v, err := Decode(api.KindService, []byte(spec)); err != nil || len(v.(*state.Service).Backends) != 2 {
+		if v, _, err := ParseSpec(api.KindService, []byte(spec), nil); err != nil || len(v.(*state.Service).Backends) != 2 {
 			t.Errorf("%s in a stored object: %v, %v", loopback, v, err)
 		}
 	}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
 	"net/netip"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -36,7 +37,7 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 		field := fmt.Sprintf("spec.subnets[%d]", i)
 		p, err := parsePodSubnet(text)
 		if err != nil {
-			return nil, invalid(field, "%q: %v", shorten(text), err)
+			return nil, invalid(field, "%q: %v", decode.Shorten(text), err)
 		}
 		family := familyOf(p.Addr())
 		if has&family != 0 {
@@ -61,7 +62,7 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 	for i, text := range s.Masquerade.Except {
 		p, err := parsePrefix(text)
 		if err != nil {
-			return nil, invalid(fmt.Sprintf("spec.masquerade.except[%d]", i), "%q: %v", shorten(text), err)
+			return nil, invalid(fmt.Sprintf("spec.masquerade.except[%d]", i), "%q: %v", decode.Shorten(text), err)
 		}
 		v.Except = append(v.Except, p)
 	}

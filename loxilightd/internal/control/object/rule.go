@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -23,7 +24,7 @@ func priorityOf(priority *int32) int32 {
 	return *priority
 }
 
-func parseFirewallRule(s *api.FirewallRuleSpec, b *budget) (state.Value, *api.Error) {
+func parseFirewallRule(s *api.FirewallRuleSpec, b *decode.Budget) (state.Value, *api.Error) {
 	v := &state.FirewallRule{}
 	v.Priority, v.Log = priorityOf(s.Priority), s.Log
 	v.Stateless = s.Stateful != nil && !*s.Stateful
@@ -75,7 +76,7 @@ func parseHooks(words api.Words, m *datapath.Match) (datapath.FirewallHook, *api
 		}
 		switch {
 		case hook == 0:
-			return 0, invalid(field, "%q is not one of %s", shorten(string(w)), strings.Join(api.FirewallHooks, ", "))
+			return 0, invalid(field, "%q is not one of %s", decode.Shorten(string(w)), strings.Join(api.FirewallHooks, ", "))
 		case hooks&hook != 0:
 			return 0, invalid(field, "%s occurs twice", w)
 		case hook == datapath.HookInput && known&hook == 0:
@@ -88,7 +89,7 @@ func parseHooks(words api.Words, m *datapath.Match) (datapath.FirewallHook, *api
 	return hooks, nil
 }
 
-func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Error) {
+func parseAddressGroup(s *api.AddressGroupSpec, b *decode.Budget) (state.Value, *api.Error) {
 	v := &state.AddressGroup{}
 	before := map[datapath.GroupName]int{}
 	for i, m := range s.Members {
@@ -104,10 +105,10 @@ func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Er
 		group, isGroup, err := parseGroup(m.Text)
 		if isGroup && err == nil {
 			if first, twice := before[group]; twice {
-				return nil, invalid(field(), "group %s duplicates members[%d]", shorten(string(group)), first)
+				return nil, invalid(field(), "group %s duplicates members[%d]", decode.Shorten(string(group)), first)
 			}
-			if !b.grow(entryMemory) {
-				return nil, api.Errorf(api.ReasonCapacity, "%s", b.tooMuch()).At("", field())
+			if !b.TakeMemory(decode.EntryMemory) {
+				return nil, api.Errorf(api.ReasonCapacity, "%s", b.TooMuch()).At("", field())
 			}
 			before[group] = i
 			v.Groups = append(v.Groups, group)
@@ -118,9 +119,9 @@ func parseAddressGroup(s *api.AddressGroupSpec, b *budget) (state.Value, *api.Er
 			list, err = parsePrefixes(m.Text)
 		}
 		if err != nil {
-			return nil, invalid(field(), "%q %v; or group:NAME for another AddressGroup", shorten(m.Text), err)
+			return nil, invalid(field(), "%q %v; or group:NAME for another AddressGroup", decode.Shorten(m.Text), err)
 		}
-		if err := b.take(list, field()); err != nil {
+		if err := b.TakePrefixes(list, field()); err != nil {
 			return nil, err
 		}
 		v.Prefixes = append(v.Prefixes, list...)
@@ -133,8 +134,8 @@ func parseLabelMember(field, text string) (map[string]string, *api.Error) {
 	var m struct {
 		Labels map[string]string `json:"labels"`
 	}
-	if err := decodeStrict([]byte(text), &m); err != nil {
-		return nil, invalid(strings.TrimSuffix(field+"."+err.path, "."), "%s", err.text)
+	if err := decode.Strict([]byte(text), &m); err != nil {
+		return nil, invalid(strings.TrimSuffix(field+"."+err.Path, "."), "%s", err.Text)
 	}
 	if len(m.Labels) == 0 {
 		return nil, invalid(field+".labels", "is missing: set the labels that every Endpoint of this group has")

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -52,7 +52,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 	if s.Local != "" {
 		local, perr := parseHost(s.Local)
 		if perr != nil {
-			return nil, invalid("spec.local", "%q %v", shorten(s.Local), perr)
+			return nil, invalid("spec.local", "%q %v", decode.Shorten(s.Local), perr)
 		}
 		t.Local = local
 	}
@@ -62,7 +62,7 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 	p := datapath.Peer{Tunnel: datapath.TunnelName(s.Tunnel)}
 	if s.Tunnel != "" && (len(s.Tunnel) > maxName || !namePattern.MatchString(s.Tunnel)) {
-		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; omit tunnel if the underlay routes the prefixes", shorten(s.Tunnel))
+		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; omit tunnel if the underlay routes the prefixes", decode.Shorten(s.Tunnel))
 	}
 	if len(s.Underlay) == 0 {
 		return nil, invalid("spec.underlay", "is missing: set it to the address by which the node is reached")
@@ -72,7 +72,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		field := fmt.Sprintf("spec.underlay[%d]", i)
 		a, err := parseHost(string(text))
 		if err != nil {
-			return nil, invalid(field, "%q %v", shorten(string(text)), err)
+			return nil, invalid(field, "%q %v", decode.Shorten(string(text)), err)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
 			return nil, invalid(field, "%s is link-local: want an address that is routed", a)
@@ -90,7 +90,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		field := fmt.Sprintf("spec.prefixes[%d]", i)
 		prefix, err := parsePrefix(string(text))
 		if err != nil {
-			return nil, invalid(field, "%q %v", shorten(string(text)), err)
+			return nil, invalid(field, "%q %v", decode.Shorten(string(text)), err)
 		}
 		if err := p.MayHave(prefix); err != nil {
 			return nil, invalid(field, "%s %v", prefix, err)
@@ -101,60 +101,4 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		p.Prefixes = append(p.Prefixes, prefix)
 	}
 	return &state.Peer{Peer: p}, nil
-}
-
-func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
-	st := &api.TunnelStatus{Status: s.statusOf(k)}
-	if t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name)); ok {
-		st.MTU, st.Peers, st.Counters = t.MTU, t.Peers, peerCounters(t.Traffic)
-	}
-	if st.State == api.StateReady {
-		st.Message = s.tooLarge(k)
-	}
-	return st
-}
-
-// tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger MTU
-// does not fit the path to its Peers; empty: the MTU is as configured.
-func (s *Server) tooLarge(k state.Key) string {
-	o, ok := s.Store.Snapshot().Get(k)
-	if !ok {
-		return ""
-	}
-	configured := o.Value.(*state.Tunnel).MTU
-	t, ok := s.Plane.Telemetry().TunnelState(datapath.TunnelName(k.Name))
-	if !ok || t.MTU == 0 || t.MTU >= configured {
-		return ""
-	}
-	return fmt.Sprintf("mtu %d does not fit the path to its Peers, encapsulated: the device has %d; leave mtu out, or raise the MTU of the path", configured, t.MTU)
-}
-
-// largeTunnels returns the messages of tooLarge for all Tunnels.
-func (s *Server) largeTunnels() (list []string) {
-	for o := range s.Store.Snapshot().After(state.KindTunnel, "") {
-		if text := s.tooLarge(o.Key); text != "" {
-			list = append(list, o.Key.String()+": "+text)
-		}
-	}
-	return list
-}
-
-func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
-	st := &api.PeerStatus{Status: s.statusOf(k)}
-	p, ok := s.Plane.Telemetry().PeerState(datapath.PeerName(k.Name))
-	if !ok || !p.Underlay.IsValid() {
-		return st
-	}
-	st.Local, st.Underlay, st.Device, st.Counters = p.Local.String(), p.Underlay.String(), p.Device, peerCounters(p.Traffic)
-	st.PathMTU = p.PathMTU
-	if at := s.Progress.LastReceived(k.Name); !at.IsZero() {
-		at = at.UTC().Truncate(time.Second)
-		st.LastHeard = &at
-	}
-	return st
-}
-
-func peerCounters(c datapath.PeerCounters) *api.PeerCounters {
-	x := api.PeerCounters(c)
-	return &x
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -19,12 +20,12 @@ type matchParser struct {
 	spec     *api.Match
 	match    datapath.Match
 	families families // address families of the packets that can match
-	budget   *budget
+	budget   *decode.Budget
 }
 
 // parseMatch parses a match, which may be nil, and returns the address families that can match it.
 // The match's prefixes are charged to b.
-func parseMatch(spec *api.Match, b *budget) (datapath.Match, families, *api.Error) {
+func parseMatch(spec *api.Match, b *decode.Budget) (datapath.Match, families, *api.Error) {
 	p := matchParser{spec: spec, families: bothFamilies, budget: b}
 	if spec == nil {
 		return p.match, p.families, nil
@@ -58,7 +59,7 @@ func (p *matchParser) protocols() *api.Error {
 			protocol, ok = datapath.Protocol(n), true
 		}
 		if !ok {
-			return invalid(element("protocol", i), "%q is not a valid protocol: want tcp, udp, sctp, icmp, icmpv6, gre, esp, another name, or a number up to 255", shorten(string(w)))
+			return invalid(element("protocol", i), "%q is not a valid protocol: want tcp, udp, sctp, icmp, icmpv6, gre, esp, another name, or a number up to 255", decode.Shorten(string(w)))
 		}
 		if first := before(i, protocol); first >= 0 {
 			return invalid(element("protocol", i), "%s duplicates protocol[%d]", protocol, first)
@@ -117,7 +118,7 @@ func (p *matchParser) addresses() *api.Error {
 		seen := families(0)
 		for i, w := range side.words {
 			if first := before(i, w); first >= 0 {
-				return invalid(element(side.name, i), "%s duplicates %s[%d]", shorten(string(w)), side.name, first)
+				return invalid(element(side.name, i), "%s duplicates %s[%d]", decode.Shorten(string(w)), side.name, first)
 			}
 			group, isGroup, err := parseGroup(string(w))
 			if w == localWord {
@@ -133,9 +134,9 @@ func (p *matchParser) addresses() *api.Error {
 				list, err = parsePrefixes(string(w))
 			}
 			if err != nil {
-				return invalid(element(side.name, i), "%q %v; or group:NAME for an AddressGroup, or local for the addresses of the node", shorten(string(w)), err)
+				return invalid(element(side.name, i), "%q %v; or group:NAME for an AddressGroup, or local for the addresses of the node", decode.Shorten(string(w)), err)
 			}
-			if err := p.budget.take(list, element(side.name, i)); err != nil {
+			if err := p.budget.TakePrefixes(list, element(side.name, i)); err != nil {
 				return err
 			}
 			*side.prefixes = append(*side.prefixes, list...)
@@ -190,7 +191,7 @@ func parseRange(text string, low, high uint16) (r [2]uint16, err error) {
 	for i, word := range []string{first, last} {
 		n, err := strconv.ParseUint(word, 10, 16)
 		if err != nil || word[0] == '+' || uint16(n) < low || uint16(n) > high {
-			return r, fmt.Errorf("%q: want a number from %d to %d, or a range of them", shorten(text), low, high)
+			return r, fmt.Errorf("%q: want a number from %d to %d, or a range of them", decode.Shorten(text), low, high)
 		}
 		r[i] = uint16(n)
 	}
@@ -238,7 +239,7 @@ func (p *matchParser) icmp() *api.Error {
 			m, ok = parseICMP(string(w))
 		}
 		if !ok {
-			return invalid(element("icmp", i), "%q is not a valid type of %s: want a name such as echo-request, a type such as 3, or type/code such as 3/4", shorten(string(w)), list[0])
+			return invalid(element("icmp", i), "%q is not a valid type of %s: want a name such as echo-request, a type such as 3, or type/code such as 3/4", decode.Shorten(string(w)), list[0])
 		}
 		p.match.ICMP = append(p.match.ICMP, m)
 	}
@@ -275,7 +276,7 @@ func (p *matchParser) tcpFlags() *api.Error {
 		name, unset := strings.CutPrefix(strings.TrimSpace(word), "!")
 		bit, ok := tcpFlagBits[name]
 		if !ok {
-			return invalid(field, "%q is not one of fin, syn, rst, psh, ack, urg, ece, cwr; want for example syn,!ack", shorten(name))
+			return invalid(field, "%q is not one of fin, syn, rst, psh, ack, urg, ece, cwr; want for example syn,!ack", decode.Shorten(name))
 		}
 		if m.Mask&bit != 0 {
 			return invalid(field, "%s occurs twice", name)
@@ -355,7 +356,7 @@ func (p *matchParser) dscp() *api.Error {
 	for i, w := range p.spec.DSCP {
 		v, ok := parseDSCP(string(w))
 		if !ok {
-			return invalid(element("dscp", i), "%q is not a valid DSCP: want 0 to 63, cs0 to cs7, af11 to af43 or ef", shorten(string(w)))
+			return invalid(element("dscp", i), "%q is not a valid DSCP: want 0 to 63, cs0 to cs7, af11 to af43 or ef", decode.Shorten(string(w)))
 		}
 		if first := before(i, v); first >= 0 {
 			return invalid(element("dscp", i), "%d duplicates dscp[%d]", v, first)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -11,20 +11,21 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // serviceMemory is the charge for a parsed frontend, backend or source range, in bytes.
 const serviceMemory = 128
 
-func parseService(s *api.ServiceSpec, b *budget) (state.Value, *api.Error) {
+func parseService(s *api.ServiceSpec, b *decode.Budget) (state.Value, *api.Error) {
 	v := &state.Service{}
 	count := len(s.Frontends) + len(s.Backends) + len(s.SourceRanges)
 	for i := range s.Divert {
 		count += 1 + len(s.Divert[i].Sources)
 	}
-	if !b.grow(serviceMemory * count) {
-		return nil, api.Errorf(api.ReasonCapacity, "%s", b.tooMuch()).At("", "spec")
+	if !b.TakeMemory(serviceMemory * count) {
+		return nil, api.Errorf(api.ReasonCapacity, "%s", b.TooMuch()).At("", "spec")
 	}
 	for _, parse := range []func(*api.ServiceSpec, *state.Service) *api.Error{
 		parseFrontends, parseBackends, parseChoice, parseRanges, parseHealth, parseIdle, parseDiverts, parseRest,
@@ -77,7 +78,7 @@ func parseBackends(s *api.ServiceSpec, v *state.Service) *api.Error {
 		field := func(name string) string { return fmt.Sprintf("spec.backends[%d].%s", i, name) }
 		addr, err := parseAddrPort(b.Address)
 		if err != nil {
-			return invalid(field("address"), "%q: %v; want address:port, such as 10.0.1.2:8080", shorten(b.Address), err)
+			return invalid(field("address"), "%q: %v; want address:port, such as 10.0.1.2:8080", decode.Shorten(b.Address), err)
 		}
 		if first := before(i, addr); first >= 0 {
 			return invalid(field("address"), "%s duplicates backends[%d]", addr, first)
@@ -144,11 +145,11 @@ func parseClients(texts []string, name string, before map[netip.Prefix]string) (
 		p, err := netip.ParsePrefix(text)
 		switch {
 		case err != nil:
-			return nil, invalid(field, "%q is not a valid prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", shorten(text))
+			return nil, invalid(field, "%q is not a valid prefix: want address/length, such as 10.0.0.0/8 or 2001:db8::/32", decode.Shorten(text))
 		case p.Addr().Is4In6():
-			return nil, invalid(field, "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(text))
+			return nil, invalid(field, "%q is an IPv4-mapped IPv6 address: write it as IPv4", decode.Shorten(text))
 		case p.Masked() != p:
-			return nil, invalid(field, "%q has host bits set: write %s", shorten(text), p.Masked())
+			return nil, invalid(field, "%q has host bits set: write %s", decode.Shorten(text), p.Masked())
 		}
 		if first, ok := before[p]; ok {
 			return nil, invalid(field, "%s duplicates %s", p, strings.TrimPrefix(first, "spec."))
@@ -168,7 +169,7 @@ func parseDiverts(s *api.ServiceSpec, v *state.Service) (err *api.Error) {
 			return invalid(field("sources"), "is missing: set it to the prefixes of the clients, such as 10.0.0.0/8")
 		}
 		if len(spec.Service) > maxName || !namePattern.MatchString(spec.Service) {
-			return invalid(field("service"), "%q is not a valid name of a Service", shorten(spec.Service))
+			return invalid(field("service"), "%q is not a valid name of a Service", decode.Shorten(spec.Service))
 		}
 		d := datapath.Divert{Service: datapath.ServiceName(spec.Service)}
 		if d.Sources, err = parseClients(spec.Sources, field("sources"), before); err != nil {
@@ -254,7 +255,7 @@ func healthPath(h *api.HealthCheck) (string, *api.Error) {
 	case web && h.Path == "":
 		return "/", nil
 	case web && (h.Path[0] != '/' || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r == 0x7f })):
-		return "", invalid("spec.health.path", "%q does not begin with / or has spaces in it", shorten(h.Path))
+		return "", invalid("spec.health.path", "%q does not begin with / or has spaces in it", decode.Shorten(h.Path))
 	}
 	return h.Path, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package decode
 
 import (
 	"encoding/json"
@@ -11,12 +11,11 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// FuzzDecodeStrict compares decodeStrict with encoding/json: a document that decodeStrict accepts
-// gives the same result with both, and a document that it rejects as invalid JSON is invalid for
-// both.
-func FuzzDecodeStrict(f *testing.F) {
+// FuzzStrict compares Strict with encoding/json: a document that Strict accepts gives the same
+// result with both, and a document that it rejects as invalid JSON is invalid for both.
+func FuzzStrict(f *testing.F) {
 	for _, seed := range []string{
-		`{"objects":[` + webObject + `],"wait":"5s","ifRevision":7}`,
+		`{"objects":[{"kind":"Service","name":"web","spec":{"frontends":["198.51.100.10:80/tcp"]}}],"wait":"5s","ifRevision":7}`,
 		`{"objects":[{"kind":"a\u00e9\n","labels":{"x":"y","":""},"spec":{"a":[1,-2.5e3,true,null,"\\"]},"revision":3}],"dryRun":true}`,
 		` { } `, `null`, `{"objects":null}`, `{"objects":[null]}`, `{"ifRevision":-1}`, `{"changesFrom":12345678901234567890}`,
 		`{"a":{"b":[[]]}}`, `{"objects":[{}],"objects":[]}`, `{"wait":5}`, `{"more":truE}`, `{"objects":[1,]}`, `{"spec":01}`, "\"\x01\"", `"\ud800"`,
@@ -25,15 +24,15 @@ func FuzzDecodeStrict(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var got, want api.ApplyParams
-		err := decodeStrict(text, &got)
+		err := Strict(text, &got)
 		theirs := json.Unmarshal(text, &want)
 		if err == nil && (theirs != nil || !reflect.DeepEqual(normal(got), normal(want))) {
 			t.Errorf("%q was decoded as %+v; encoding/json: %+v, %v", text, got, want, theirs)
 		}
-		if err != nil && err.syntax && json.Valid(text) && len(text) < maxNesting && validText(text) {
+		if err != nil && err.Syntax && json.Valid(text) && len(text) < maxNesting && validText(text) {
 			t.Errorf("%q is JSON and was refused as none: %v", text, err)
 		}
-		if err != nil && !err.syntax && !json.Valid(text) && strings.Contains(err.Error(), "no JSON") {
+		if err != nil && !err.Syntax && !json.Valid(text) && strings.Contains(err.Error(), "no JSON") {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
@@ -67,9 +66,22 @@ func TestStrictPaths(t *testing.T) {
 		{`{"source":"\q"}`, "", "invalid escape"},
 	} {
 		var s api.ServiceSpec
-		err := decodeStrict([]byte(tt.text), &s)
-		if err == nil || err.path != tt.path || !strings.Contains(err.text, tt.message) {
-			t.Errorf("%s: %v at %q, want …%s… at %q", tt.text, err, err.path, tt.message, tt.path)
+		err := Strict([]byte(tt.text), &s)
+		if err == nil || err.Path != tt.path || !strings.Contains(err.Text, tt.message) {
+			t.Errorf("%s: %v at %q, want …%s… at %q", tt.text, err, err.Path, tt.message, tt.path)
+		}
+	}
+}
+
+// TestElement: an element of a list is found if it precedes the first error in the document.
+func TestElement(t *testing.T) {
+	for document, want := range map[string]string{
+		`{"wait":"5s","objects":[{"a":[7]}, {"kind":"Service", "name":"web"},{]}`: `{"kind":"Service", "name":"web"}`,
+		`{"objects":[{},3],"objects":[]}`:                                         `3`,
+		`{"objects":[{}`:                                                          "", `{"objects":[{}]}`: "", `{"objects":{}}`: "", `[1,2]`: "", ``: "",
+	} {
+		if got := string(Element([]byte(document), "objects", 1)); got != want {
+			t.Errorf("%s: element 1 is %q, want %q", document, got, want)
 		}
 	}
 }

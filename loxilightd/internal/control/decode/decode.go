@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+// Package decode decodes JSON documents strictly, and limits how much a client's document can use
+// up: memory, prefixes in tables, and space in error messages that quote it.
+package decode
 
 import (
 	"bytes"
@@ -11,61 +13,16 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"unicode/utf8"
-
-	"github.com/loxilight/loxilight/api"
 )
 
-// fieldError describes an error in a document, and its position.
-type fieldError struct {
-	path   string // such as spec.backends[3].address; empty: the document itself
-	text   string
-	syntax bool // not valid JSON
-	full   bool // the budget is spent
-}
-
-func (e *fieldError) Error() string {
-	if e.path == "" {
-		return e.text
-	}
-	return e.path + ": " + e.text
-}
-
-// reason returns the API's reason for e.
-func (e *fieldError) reason() api.Reason {
-	if e.full {
-		return api.ReasonCapacity
-	}
-	return api.ReasonInvalid
-}
-
-func fieldErrorf(path, format string, args ...any) *fieldError {
-	return &fieldError{path: path, text: fmt.Sprintf(format, args...)}
-}
-
-// under returns e with step prepended to its path. A long step is truncated: clients choose the
-// names of fields, and an error contains a path of such names.
-func (e *fieldError) under(step string) *fieldError {
-	step = shorten(step)
-	switch {
-	case e.path == "":
-		e.path = step
-	case e.path[0] == '[':
-		e.path = step + e.path
-	default:
-		e.path = step + "." + e.path
-	}
-	return e
-}
-
-// decodeStrict decodes one JSON document into v, a pointer. Unlike encoding/json, it rejects fields
-// that v does not have or that differ in case, duplicate fields, text that is not UTF-8, and null
-// in a list; it reports the position of the error. A field whose value is null counts as absent. A
+// Strict decodes one JSON document into v, a pointer. Unlike encoding/json, it rejects fields that
+// v does not have or that differ in case, duplicate fields, text that is not UTF-8, and null in a
+// list; it reports the position of the error. A field whose value is null counts as absent. A
 // [json.RawMessage] aliases data.
-func decodeStrict(data []byte, v any) *fieldError { return decodeWithin(data, v, nil) }
+func Strict(data []byte, v any) *Error { return Within(data, v, nil) }
 
-// decodeWithin is decodeStrict with the memory limit in b.
-func decodeWithin(data []byte, v any, b *budget) *fieldError {
+// Within is Strict with the memory limit in b.
+func Within(data []byte, v any, b *Budget) *Error {
 	d := decoder{data: data, budget: b}
 	if err := d.value(reflect.ValueOf(v).Elem()); err != nil {
 		return err
@@ -76,14 +33,30 @@ func decodeWithin(data []byte, v any, b *budget) *fieldError {
 	return nil
 }
 
-// elementError converts an error from a type's own decoder. An error text that begins with [INDEX]
-// concerns one element of a list.
-func elementError(text string) *fieldError {
-	index, rest, ok := strings.Cut(text, "]: ")
-	if !ok || len(index) < 2 || index[0] != '[' || strings.Trim(index[1:], "0123456789") != "" {
-		return &fieldError{text: text}
+// Element returns the text of element i of a list that is a field of a malformed document; nil: the
+// document has no such element before its first error. It does not retain the preceding elements,
+// because a document may contain very many.
+func Element(data []byte, list string, i int) json.RawMessage {
+	var found json.RawMessage
+	d := decoder{data: data}
+	if d.peek() != '{' {
+		return nil
 	}
-	return &fieldError{path: index + "]", text: rest}
+	_ = d.object(func(key string, _ *uint64) *Error { // an error ends the search
+		if key != list || d.peek() != '[' {
+			_, err := d.raw()
+			return err
+		}
+		return d.members(']', func(at int) *Error {
+			raw, err := d.raw()
+			if at == i {
+				found = raw
+				return fieldErrorf("", "found")
+			}
+			return err
+		})
+	})
+	return found
 }
 
 // maxNesting limits the nesting depth of a document.
@@ -93,20 +66,20 @@ type decoder struct {
 	data   []byte
 	pos    int
 	depth  int
-	budget *budget // nil: no limit
+	budget *Budget // nil: no limit
 }
 
 // charge takes memory, in bytes, from the budget.
-func (d *decoder) charge(bytes int) *fieldError {
-	if d.budget.grow(bytes) {
+func (d *decoder) charge(bytes int) *Error {
+	if d.budget.TakeMemory(bytes) {
 		return nil
 	}
-	return &fieldError{text: d.budget.tooMuch(), full: true}
+	return &Error{Text: d.budget.TooMuch(), Full: true}
 }
 
-func (d *decoder) syntax(format string, args ...any) *fieldError {
+func (d *decoder) syntax(format string, args ...any) *Error {
 	line := 1 + bytes.Count(d.data[:d.pos], []byte("\n"))
-	return &fieldError{text: fmt.Sprintf("no JSON: line %d, byte %d: %s", line, d.pos, fmt.Sprintf(format, args...)), syntax: true}
+	return &Error{Text: fmt.Sprintf("no JSON: line %d, byte %d: %s", line, d.pos, fmt.Sprintf(format, args...)), Syntax: true}
 }
 
 func (d *decoder) space() {
@@ -135,7 +108,7 @@ var (
 )
 
 // value decodes the next value into v.
-func (d *decoder) value(v reflect.Value) *fieldError {
+func (d *decoder) value(v reflect.Value) *Error {
 	t := v.Type()
 	first := d.peek()
 	if t == rawType {
@@ -166,10 +139,10 @@ func (d *decoder) value(v reflect.Value) *fieldError {
 		v.Set(reflect.New(t.Elem()))
 		return d.value(v.Elem())
 	case reflect.Struct:
-		return d.object(func(key string, seen *uint64) *fieldError { return d.field(v, key, seen) })
+		return d.object(func(key string, seen *uint64) *Error { return d.field(v, key, seen) })
 	case reflect.Map:
 		v.Set(reflect.MakeMap(t))
-		return d.object(func(key string, _ *uint64) *fieldError { return d.entry(v, key) })
+		return d.object(func(key string, _ *uint64) *Error { return d.entry(v, key) })
 	case reflect.Slice:
 		return d.slice(v)
 	default:
@@ -178,12 +151,12 @@ func (d *decoder) value(v reflect.Value) *fieldError {
 }
 
 // object decodes { "key": value, … }; each decodes the value.
-func (d *decoder) object(each func(key string, seen *uint64) *fieldError) *fieldError {
+func (d *decoder) object(each func(key string, seen *uint64) *Error) *Error {
 	if d.peek() != '{' {
 		return d.wrong("an object")
 	}
 	var seen uint64
-	return d.members('}', func(int) *fieldError {
+	return d.members('}', func(int) *Error {
 		if d.peek() != '"' {
 			return d.syntax("want a name in quotes")
 		}
@@ -192,11 +165,11 @@ func (d *decoder) object(each func(key string, seen *uint64) *fieldError) *field
 			return err
 		}
 		if d.peek() != ':' {
-			return d.syntax("want a colon after %q", shorten(key))
+			return d.syntax("want a colon after %q", Shorten(key))
 		}
 		d.pos++
 		if err := each(key, &seen); err != nil {
-			if err.syntax {
+			if err.Syntax {
 				return err
 			}
 			return err.under(key)
@@ -206,7 +179,7 @@ func (d *decoder) object(each func(key string, seen *uint64) *fieldError) *field
 }
 
 // members parses the elements between brackets, separated by commas.
-func (d *decoder) members(end byte, each func(i int) *fieldError) *fieldError {
+func (d *decoder) members(end byte, each func(i int) *Error) *Error {
 	if d.depth++; d.depth > maxNesting {
 		return d.syntax("nested more than %d deep", maxNesting)
 	}
@@ -234,7 +207,7 @@ func (d *decoder) members(end byte, each func(i int) *fieldError) *fieldError {
 	}
 }
 
-func (d *decoder) field(v reflect.Value, key string, seen *uint64) *fieldError {
+func (d *decoder) field(v reflect.Value, key string, seen *uint64) *Error {
 	fields := fieldsOf(v.Type())
 	f, ok := fields.byName[key]
 	if !ok && len(fields.names) == 0 {
@@ -250,13 +223,13 @@ func (d *decoder) field(v reflect.Value, key string, seen *uint64) *fieldError {
 	return d.value(v.FieldByIndex(f.index))
 }
 
-func (d *decoder) entry(v reflect.Value, key string) *fieldError {
+func (d *decoder) entry(v reflect.Value, key string) *Error {
 	k := reflect.ValueOf(key)
 	if v.MapIndex(k).IsValid() {
 		return fieldErrorf("", "given twice")
 	}
 	value := reflect.New(v.Type().Elem()).Elem()
-	if err := d.charge(entryMemory + len(key)); err != nil {
+	if err := d.charge(EntryMemory + len(key)); err != nil {
 		return err
 	}
 	if err := d.value(value); err != nil {
@@ -266,17 +239,14 @@ func (d *decoder) entry(v reflect.Value, key string) *fieldError {
 	return nil
 }
 
-// entryMemory is the charge for a map entry in addition to its key, in bytes.
-const entryMemory = 96
-
-func (d *decoder) slice(v reflect.Value) *fieldError {
+func (d *decoder) slice(v reflect.Value) *Error {
 	if d.peek() != '[' {
 		return d.wrong("a list")
 	}
 	v.Set(reflect.MakeSlice(v.Type(), 0, 0))
-	return d.members(']', func(i int) *fieldError {
-		step := func(err *fieldError) *fieldError {
-			if err == nil || err.syntax {
+	return d.members(']', func(i int) *Error {
+		step := func(err *Error) *Error {
+			if err == nil || err.Syntax {
 				return err
 			}
 			return err.under("[" + strconv.Itoa(i) + "]")
@@ -296,7 +266,7 @@ func (d *decoder) slice(v reflect.Value) *fieldError {
 	})
 }
 
-func (d *decoder) scalar(v reflect.Value, first byte) *fieldError {
+func (d *decoder) scalar(v reflect.Value, first byte) *Error {
 	switch kind := v.Kind(); {
 	case kind == reflect.String && first == '"':
 		s, err := d.text()
@@ -318,10 +288,10 @@ func (d *decoder) scalar(v reflect.Value, first byte) *fieldError {
 	case v.CanInt(), v.CanUint():
 		return d.integer(v, first)
 	}
-	panic("control: no decoder for " + v.Type().String())
+	panic("decode: no decoder for " + v.Type().String())
 }
 
-func (d *decoder) integer(v reflect.Value, first byte) *fieldError {
+func (d *decoder) integer(v reflect.Value, first byte) *Error {
 	if first != '-' && (first < '0' || first > '9') {
 		return d.wrong("a number")
 	}
@@ -347,15 +317,15 @@ func (d *decoder) integer(v reflect.Value, first byte) *fieldError {
 }
 
 // notWhole returns the error for a number that is not an integer between least and most.
-func notWhole(raw json.RawMessage, least, most any) *fieldError {
+func notWhole(raw json.RawMessage, least, most any) *Error {
 	if bytes.ContainsAny(raw, ".eE") {
-		return fieldErrorf("", "%s is not an integer", shorten(string(raw)))
+		return fieldErrorf("", "%s is not an integer", Shorten(string(raw)))
 	}
-	return fieldErrorf("", "%s is not between %d and %d", shorten(string(raw)), least, most)
+	return fieldErrorf("", "%s is not between %d and %d", Shorten(string(raw)), least, most)
 }
 
 // wrong returns the error for a value of the wrong type.
-func (d *decoder) wrong(want string) *fieldError {
+func (d *decoder) wrong(want string) *Error {
 	if d.peek() == 0 {
 		return d.syntax("unexpected end: want %s", want)
 	}
@@ -363,7 +333,7 @@ func (d *decoder) wrong(want string) *fieldError {
 	if err != nil {
 		return err
 	}
-	text, hint := shorten(string(raw)), ""
+	text, hint := Shorten(string(raw)), ""
 	switch {
 	case want == "a list" && raw[0] != '{' && text == string(raw):
 		hint = ": write [" + text + "]"
@@ -373,21 +343,6 @@ func (d *decoder) wrong(want string) *fieldError {
 		}
 	}
 	return fieldErrorf("", "%s is not %s%s", text, want, hint)
-}
-
-// shorten shortens a value for use in a message.
-func shorten(s string) string { return shortenTo(s, 60) }
-
-// shortenTo truncates s to at most most bytes.
-func shortenTo(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	cut := most
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
 }
 
 // fields are the fields of a struct, keyed by their JSON names.
@@ -417,7 +372,7 @@ func fieldsOf(t reflect.Type) *fields {
 		f.names = append(f.names, name)
 	}
 	if len(f.names) > 64 {
-		panic("control: too many fields in " + t.String())
+		panic("decode: too many fields in " + t.String())
 	}
 	slices.Sort(f.names)
 	fieldCache.Store(t, f)

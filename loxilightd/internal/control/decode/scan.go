@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package decode
 
 import (
 	"encoding/json"
@@ -8,18 +8,18 @@ import (
 )
 
 // raw checks the syntax of the next value and returns its verbatim text.
-func (d *decoder) raw() ([]byte, *fieldError) {
+func (d *decoder) raw() ([]byte, *Error) {
 	first := d.peek()
 	start := d.pos
-	var err *fieldError
+	var err *Error
 	switch first {
 	case '{':
-		err = d.object(func(string, *uint64) *fieldError {
+		err = d.object(func(string, *uint64) *Error {
 			_, err := d.raw()
 			return err
 		})
 	case '[':
-		err = d.members(']', func(int) *fieldError {
+		err = d.members(']', func(int) *Error {
 			_, err := d.raw()
 			return err
 		})
@@ -37,7 +37,7 @@ func (d *decoder) raw() ([]byte, *fieldError) {
 	return d.data[start:d.pos], err
 }
 
-func (d *decoder) word(w string) *fieldError {
+func (d *decoder) word(w string) *Error {
 	if len(d.data)-d.pos < len(w) || string(d.data[d.pos:d.pos+len(w)]) != w {
 		return d.syntax("want a value")
 	}
@@ -46,7 +46,7 @@ func (d *decoder) word(w string) *fieldError {
 }
 
 // number skips a number: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?
-func (d *decoder) number() *fieldError {
+func (d *decoder) number() *Error {
 	at := func() byte {
 		if d.pos < len(d.data) {
 			return d.data[d.pos]
@@ -90,7 +90,7 @@ func (d *decoder) number() *fieldError {
 }
 
 // quoted skips a string and reports whether it contains a backslash.
-func (d *decoder) quoted() (escaped bool, err *fieldError) {
+func (d *decoder) quoted() (escaped bool, err *Error) {
 	start := d.pos
 	for d.pos++; d.pos < len(d.data); d.pos++ {
 		switch c := d.data[d.pos]; {
@@ -115,7 +115,7 @@ func (d *decoder) quoted() (escaped bool, err *fieldError) {
 }
 
 // text decodes a string.
-func (d *decoder) text() (string, *fieldError) {
+func (d *decoder) text() (string, *Error) {
 	start := d.pos
 	escaped, err := d.quoted()
 	if err != nil {

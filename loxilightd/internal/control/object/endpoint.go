@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -41,7 +42,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 		return nil, invalid("spec.labels", "%s", strings.TrimPrefix(err.Message, "labels: "))
 	}
 	if s.Network != "" && (len(s.Network) > maxName || !namePattern.MatchString(s.Network)) {
-		return nil, invalid("spec.network", "%q is not a valid name of a PodNetwork or a Bridge", shorten(s.Network))
+		return nil, invalid("spec.network", "%q is not a valid name of a PodNetwork or a Bridge", decode.Shorten(s.Network))
 	}
 	for _, f := range []struct {
 		name, text string
@@ -51,7 +52,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 		{"netns", s.Netns, longestPath},
 	} {
 		if len(f.text) > f.most || strings.ContainsFunc(f.text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return nil, invalid("spec."+f.name, "%q: want at most %d bytes that can be printed", shorten(f.text), f.most)
+			return nil, invalid("spec."+f.name, "%q: want at most %d bytes that can be printed", decode.Shorten(f.text), f.most)
 		}
 	}
 	return v, nil
@@ -66,7 +67,7 @@ func parseMAC(field, text string) (mac [6]byte, err *api.Error) {
 	parsed, perr := net.ParseMAC(text)
 	switch {
 	case perr != nil || len(parsed) != len(mac):
-		return mac, invalid(field, "%q is not a valid MAC: %s", shorten(text), want)
+		return mac, invalid(field, "%q is not a valid MAC: %s", decode.Shorten(text), want)
 	case parsed[0]&1 != 0:
 		return mac, invalid(field, "%s is a group address, not the MAC address of one host", parsed)
 	case datapath.IsTunnelMAC([6]byte(parsed)):
@@ -88,14 +89,14 @@ func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) 
 	for i, text := range texts {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		if p, perr := netip.ParsePrefix(text); perr == nil {
-			return nil, invalid(field, "%q has a length: write %s", shorten(text), p.Addr())
+			return nil, invalid(field, "%q has a length: write %s", decode.Shorten(text), p.Addr())
 		}
 		a, perr := parseHost(text)
 		if perr == nil && a.IsLoopback() {
 			perr = fmt.Errorf("is a loopback address")
 		}
 		if perr != nil {
-			return nil, invalid(field, "%q %v", shorten(text), perr)
+			return nil, invalid(field, "%q %v", decode.Shorten(text), perr)
 		}
 		if first := before(i, a); first >= 0 {
 			return nil, invalid(field, "%s duplicates addresses[%d]", a, first)
@@ -103,16 +104,4 @@ func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) 
 		list = append(list, a)
 	}
 	return list, nil
-}
-
-func (s *Server) endpointStatus(k state.Key, v *state.Endpoint) *api.EndpointStatus {
-	st := &api.EndpointStatus{Status: s.statusOf(k)}
-	if p, ok := s.Plane.Telemetry().PortState(datapath.EndpointName(k.Name).Port()); ok && p.Index != 0 {
-		st.Index, st.MTU, st.Hooks = p.Index, p.MTU, p.Hooks
-	}
-	if s.PodRates != nil {
-		in, out := s.PodRates(v.Device, k.Name)
-		st.IngressRate, st.EgressRate = in.Rate, out.Rate
-	}
-	return st
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -19,7 +20,7 @@ import (
 type kindSpec struct {
 	// parse checks a spec. canonical is the spec as it is stored, with its fields in order, so that
 	// equal specs have the same text.
-	parse func(spec []byte, b *budget) (value state.Value, canonical []byte, err *api.Error)
+	parse func(spec []byte, b *decode.Budget) (value state.Value, canonical []byte, err *api.Error)
 	// admit performs further checks on a value in a change. A stored object may have a value that
 	// fails them, if it was stored by a version that did not reject such values. Nil: every value
 	// is admitted.
@@ -41,15 +42,15 @@ var kindSpecs = map[string]kindSpec{
 }
 
 // parseWith is parseWithin for kinds whose values are no larger than their specs.
-func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte, *budget) (state.Value, []byte, *api.Error) {
-	return parseWithin(func(s *S, _ *budget) (state.Value, *api.Error) { return parse(s) })
+func parseWith[S any](parse func(*S) (state.Value, *api.Error)) func([]byte, *decode.Budget) (state.Value, []byte, *api.Error) {
+	return parseWithin(func(s *S, _ *decode.Budget) (state.Value, *api.Error) { return parse(s) })
 }
 
-func parseWithin[S any](parse func(*S, *budget) (state.Value, *api.Error)) func([]byte, *budget) (state.Value, []byte, *api.Error) {
-	return func(spec []byte, b *budget) (state.Value, []byte, *api.Error) {
+func parseWithin[S any](parse func(*S, *decode.Budget) (state.Value, *api.Error)) func([]byte, *decode.Budget) (state.Value, []byte, *api.Error) {
+	return func(spec []byte, b *decode.Budget) (state.Value, []byte, *api.Error) {
 		var s S
-		if err := decodeWithin(spec, &s, b); err != nil {
-			return nil, nil, api.Errorf(err.reason(), "%s", err.text).At("", strings.TrimSuffix("spec."+err.path, "."))
+		if err := decode.Within(spec, &s, b); err != nil {
+			return nil, nil, api.Errorf(err.Reason(), "%s", err.Text).At("", strings.TrimSuffix("spec."+err.Path, "."))
 		}
 		v, err := parse(&s, b)
 		if err != nil {
@@ -63,17 +64,11 @@ func parseWithin[S any](parse func(*S, *budget) (state.Value, *api.Error)) func(
 	}
 }
 
-// Decode parses the spec of a stored object.
-func Decode(kind string, spec []byte) (state.Value, error) {
-	k, ok := kindSpecs[kind]
-	if !ok {
-		return nil, fmt.Errorf("kind %s is not known", kind)
-	}
-	v, _, err := k.parse(spec, nil)
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
+// ParseSpec checks the spec of an object of a kind, which must be one of [api.Kinds], within the
+// budget b. canonical is the spec as it is stored, with its fields in order, so that equal specs
+// have the same text.
+func ParseSpec(kind string, spec []byte, b *decode.Budget) (value state.Value, canonical []byte, err *api.Error) {
+	return kindSpecs[kind].parse(spec, b)
 }
 
 // invalid returns an error about one field of a spec.
@@ -93,7 +88,7 @@ func choose(field, word string, words ...string) (int, *api.Error) {
 			return i, nil
 		}
 	}
-	return 0, invalid(field, "%q is not one of %s", shorten(word), strings.Join(words, ", "))
+	return 0, invalid(field, "%q is not one of %s", decode.Shorten(word), strings.Join(words, ", "))
 }
 
 // maxDevice is the maximum length of an interface name: the kernel's IFNAMSIZ without the
@@ -138,7 +133,7 @@ func parseInterfaceDevice(s *api.InterfaceSpec) (address netip.Addr, err *api.Er
 	address, perr := parseHost(s.Address)
 	switch {
 	case perr != nil:
-		return address, invalid("spec.address", "%q %v", shorten(s.Address), perr)
+		return address, invalid("spec.address", "%q %v", decode.Shorten(s.Address), perr)
 	case address.IsLoopback() || address.IsLinkLocalUnicast() && address.Is6():
 		return address, invalid("spec.address", "%s is an address of several devices: name the device", address)
 	}
@@ -149,18 +144,18 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 	const want = "want address:port/protocol, such as 192.0.2.1:80/tcp or [2001:db8::1]:80/tcp"
 	at := strings.LastIndexByte(text, '/')
 	if at < 0 {
-		return datapath.Frontend{}, invalid(field, "%q has no protocol: %s", shorten(text), want)
+		return datapath.Frontend{}, invalid(field, "%q has no protocol: %s", decode.Shorten(text), want)
 	}
 	protocol, ok := datapath.ParseProtocol(text[at+1:])
 	if !ok || protocol == datapath.ICMP || protocol == datapath.ICMPv6 {
-		return datapath.Frontend{}, invalid(field, "%q: the protocol must be tcp, udp or sctp", shorten(text))
+		return datapath.Frontend{}, invalid(field, "%q: the protocol must be tcp, udp or sctp", decode.Shorten(text))
 	}
 	addr, err := parseAddrPort(text[:at])
 	if err != nil {
-		return datapath.Frontend{}, invalid(field, "%q: %v; %s", shorten(text), err, want)
+		return datapath.Frontend{}, invalid(field, "%q: %v; %s", decode.Shorten(text), err, want)
 	}
 	if addr.Addr().IsLoopback() {
-		return datapath.Frontend{}, invalid(field, "%q: %s is a loopback address, which other hosts cannot reach: use an address that clients can reach", shorten(text), addr.Addr())
+		return datapath.Frontend{}, invalid(field, "%q: %s is a loopback address, which other hosts cannot reach: use an address that clients can reach", decode.Shorten(text), addr.Addr())
 	}
 	return datapath.Frontend{Addr: addr, Protocol: protocol}, nil
 }
@@ -176,12 +171,12 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil || port == 0 || portText[0] == '+' {
-		return netip.AddrPort{}, fmt.Errorf("port %q: want a number from 1 to 65535", shorten(portText))
+		return netip.AddrPort{}, fmt.Errorf("port %q: want a number from 1 to 65535", decode.Shorten(portText))
 	}
 	addr, err := netip.ParseAddr(host)
 	switch {
 	case err != nil:
-		return netip.AddrPort{}, fmt.Errorf("%q is not an address", shorten(host))
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", decode.Shorten(host))
 	case addr.Is6() && text[0] != '[':
 		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets: [%s]:%d", addr, port)
 	case addr.Zone() != "":

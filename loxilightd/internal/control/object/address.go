@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"encoding/binary"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 )
 
 // families is a set of address families.
@@ -179,7 +180,7 @@ func parseGroup(text string) (datapath.GroupName, bool, error) {
 		return "", false, nil
 	}
 	if name == "" || len(name) > maxName || !namePattern.MatchString(name) {
-		return "", true, fmt.Errorf("%q is not a valid name of an AddressGroup", shorten(name))
+		return "", true, fmt.Errorf("%q is not a valid name of an AddressGroup", decode.Shorten(name))
 	}
 	return datapath.GroupName(name), true, nil
 }
@@ -215,7 +216,7 @@ func checkDeviceName(field, name string, most int) *api.Error {
 	}
 	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r > '~' }
 	if len(name) > most || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
-		return invalid(field, "%q is not a device name: want 1 to %d letters, digits or signs, but not / or :", shorten(name), most)
+		return invalid(field, "%q is not a device name: want 1 to %d letters, digits or signs, but not / or :", decode.Shorten(name), most)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -63,7 +64,7 @@ func parseAddresses(texts []string) (list []netip.Prefix, err *api.Error) {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		p, perr := netip.ParsePrefix(text)
 		if perr != nil {
-			return nil, invalid(field, "%q is not an address with a length; expected e.g. 10.1.0.1/24 or 2001:db8::1/64", shorten(text))
+			return nil, invalid(field, "%q is not an address with a length; expected e.g. 10.1.0.1/24 or 2001:db8::1/64", decode.Shorten(text))
 		}
 		if perr = checkHost(p.Addr()); perr == nil && p.Addr().IsLoopback() {
 			perr = fmt.Errorf("is a loopback address")
@@ -75,7 +76,7 @@ func parseAddresses(texts []string) (list []netip.Prefix, err *api.Error) {
 			perr = fmt.Errorf("%s is the address of the network, not of a host in it", p.Addr())
 		}
 		if perr != nil {
-			return nil, invalid(field, "%q %v", shorten(text), perr)
+			return nil, invalid(field, "%q %v", decode.Shorten(text), perr)
 		}
 		if first := before(i, p.Addr()); first >= 0 {
 			return nil, invalid(field, "%s duplicates addresses[%d]", p.Addr(), first)
@@ -152,11 +153,11 @@ func (p *routeParser) prefix() *api.Error {
 	prefix, err := netip.ParsePrefix(p.spec.Prefix)
 	switch {
 	case err != nil:
-		return invalid("spec.prefix", "%q is not a valid prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", shorten(p.spec.Prefix))
+		return invalid("spec.prefix", "%q is not a valid prefix: want address/length, such as 10.0.0.0/8, or 0.0.0.0/0 or ::/0 for the default route", decode.Shorten(p.spec.Prefix))
 	case prefix.Addr().Is4In6():
-		return invalid("spec.prefix", "%q is an IPv4-mapped IPv6 address: write it as IPv4", shorten(p.spec.Prefix))
+		return invalid("spec.prefix", "%q is an IPv4-mapped IPv6 address: write it as IPv4", decode.Shorten(p.spec.Prefix))
 	case prefix.Masked() != prefix:
-		return invalid("spec.prefix", "%q has host bits set: write %s", shorten(p.spec.Prefix), prefix.Masked())
+		return invalid("spec.prefix", "%q has host bits set: write %s", decode.Shorten(p.spec.Prefix), prefix.Masked())
 	}
 	p.route.Prefix = prefix
 	return nil
@@ -184,7 +185,7 @@ func (p *routeParser) peer() *api.Error {
 		return nil
 	}
 	if len(spec.Peer) > maxName || !namePattern.MatchString(spec.Peer) {
-		return invalid("spec.peer", "%q is not a name of a Peer", shorten(spec.Peer))
+		return invalid("spec.peer", "%q is not a name of a Peer", decode.Shorten(spec.Peer))
 	}
 	for _, f := range []struct {
 		name string
@@ -262,7 +263,7 @@ func (p *routeParser) nextHop(spec api.NextHop, place string) (hop datapath.Next
 	via, perr := parseHost(spec.Via)
 	switch {
 	case perr != nil:
-		return hop, invalid(place+"via", "%q %v", shorten(spec.Via), perr)
+		return hop, invalid(place+"via", "%q %v", decode.Shorten(spec.Via), perr)
 	case via.Is4() != p.route.Prefix.Addr().Is4():
 		return hop, invalid(place+"via", "%s is %s, and the prefix %s is %s", via, familyOf(via), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
 	case via.IsLinkLocalUnicast() && via.Is6() && spec.Device == "":
@@ -293,7 +294,7 @@ func (p *routeParser) rest() *api.Error {
 	}
 	source, err := parseHost(p.spec.Source)
 	if err != nil {
-		return invalid("spec.source", "%q %v", shorten(p.spec.Source), err)
+		return invalid("spec.source", "%q %v", decode.Shorten(p.spec.Source), err)
 	}
 	if source.Is4() != p.route.Prefix.Addr().Is4() {
 		return invalid("spec.source", "%s is %s, and the prefix %s is %s", source, familyOf(source), p.route.Prefix, familyOf(p.route.Prefix.Addr()))

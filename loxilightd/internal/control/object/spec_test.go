@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+package object
 
 import (
 	"fmt"
@@ -17,13 +17,13 @@ import (
 )
 
 func TestServiceMeans(t *testing.T) {
-	v, err := Decode("Service", []byte(`{
+	v, _, err := ParseSpec("Service", []byte(`{
 		"frontends": ["198.51.100.10:80/tcp", "[2001:db8::10]:53/udp", "198.51.100.11:3868/sctp"],
 		"backends": [{"address": "10.0.1.2:8080"}, {"address": "[2001:db8:1::3]:8081", "weight": 0, "state": "draining"}, {"address": "10.0.1.4:8082", "weight": 65535, "state": "down"}],
 		"algorithm": "least-connections", "affinity": {"timeout": "3h"}, "source": "snat",
 		"sourceRanges": ["10.0.0.0/8", "2001:db8::/32"],
 		"health": {"type": "http", "path": "/healthz?x=1", "port": 8079, "interval": "500ms", "healthy": 4},
-		"idleTimeout": {"udp": "45s"}}`))
+		"idleTimeout": {"udp": "45s"}}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestServiceMeans(t *testing.T) {
 }
 
 func TestServiceDefaults(t *testing.T) {
-	v, err := Decode("Service", []byte(`{"frontends":["198.51.100.10:80/tcp"],"health":{"type":"https"}}`))
+	v, _, err := ParseSpec("Service", []byte(`{"frontends":["198.51.100.10:80/tcp"],"health":{"type":"https"}}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestInterfaceMeans(t *testing.T) {
 		`{"device":"up","xdp":"native"}`:                                    {Device: "up", XDP: datapath.XDPNative},
 		`{"address":"2001:db8::7","netns":"switch"}`:                        {Address: netip.MustParseAddr("2001:db8::7"), Switch: true},
 	} {
-		v, err := Decode("Interface", []byte(spec))
+		v, _, err := ParseSpec("Interface", []byte(spec), nil)
 		if err != nil || v.(*state.Interface).Port != want {
 			t.Errorf("%s: %+v, %v", spec, v, err)
 		}
@@ -160,7 +160,7 @@ func TestNames(t *testing.T) {
 		"a": true, "web": true, "0": true, "default/web:80": true, "a.b-c/d:e": true, strings.Repeat("a", 253): true,
 		"": false, "-a": false, "a-": false, "Web": false, "a_b": false, "a b": false, "ä": false, strings.Repeat("a", 254): false, "a\n": false,
 	} {
-		if err := parseName("Service", name, "name"); (err == nil) != good {
+		if err := CheckName("Service", name, "name"); (err == nil) != good {
 			t.Errorf("name %s: %v", fmt.Sprintf("%.20q", name), err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestNearestKind(t *testing.T) {
 		"service": "Service", "sevice": "Service", "Services": "Service", "Podnetwork": "PodNetwork", "firewall": "FirewallRule",
 		"interfce": "Interface", "nat": "NAT", "Mesh": "", "x": "", "Deployment": "",
 	} {
-		_, err := parseKind(word, "kind")
+		_, err := ParseKind(word, "kind")
 		hint := ""
 		if err != nil {
 			_, hint, _ = strings.Cut(err.Message, "did you mean ")

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package object
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+func TestPodNetworkMeans(t *testing.T) {
+	p := netip.MustParsePrefix
+	wantValue(t, "PodNetwork", `{"subnets":["2001:db8:7::/64","10.7.1.0/29"],"mtu":1280,"bridge":"br0","masquerade":{"enabled":true,"except":["10.0.0.0/8","192.0.2.1"]}}`,
+		&state.PodNetwork{Subnets: []netip.Prefix{p("2001:db8:7::/64"), p("10.7.1.0/29")}, Bridge: "br0", MTU: 1280, Masquerade: true, Except: []netip.Prefix{p("10.0.0.0/8"), p("192.0.2.1/32")}})
+	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"masquerade":{"enabled":false}}`, &state.PodNetwork{Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110"})
+	for spec, want := range map[string]string{
+		`{}`:                                                     "spec.subnets: is missing",
+		`{"subnets":["10.7.0.0/30"]}`:                            "spec.subnets[0]: \"10.7.0.0/30\": a subnet for pods of IPv4 has a length from 8 to 29",
+		`{"subnets":["10.0.0.0/7"]}`:                             "length from 8 to 29",
+		`{"subnets":["::/0"]}`:                                   "length from 32 to 125",
+		`{"subnets":["fe80::/64"]}`:                              "not addresses that hosts can have",
+		`{"subnets":["127.0.0.0/24"]}`:                           "not addresses that hosts can have",
+		`{"subnets":["224.0.0.0/24"]}`:                           "not addresses that hosts can have",
+		`{"subnets":["0.0.0.0/8"]}`:                              "not addresses that hosts can have",
+		`{"subnets":["ff02::/64"]}`:                              "not addresses that hosts can have",
+		`{"subnets":["10.7.0.9/24"]}`:                            "write 10.7.0.0/24",
+		`{"subnets":["10.7.0.0"]}`:                               "is not a valid prefix",
+		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "is an IPv4-mapped IPv6 prefix: write 10.7.0.0/24",
+		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second IPv4 subnet",
+		`{"subnets":["10.7.0.0/24"],"bridge":"a/b"}`:             "spec.bridge",
+		`{"subnets":["10.7.0.0/24"],"mtu":67}`:                   "spec.mtu: 67 is not between 68 and 65535",
+		`{"subnets":["10.7.0.0/24","2001:db8::/64"],"mtu":1279}`: "between 1280",
+		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":false,"except":["10.0.0.1"]}}`:  "spec.masquerade.except: has no effect",
+		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":true,"except":["10.0.0.1/8"]}}`: "spec.masquerade.except[0]",
+		`{"subnets":["10.7.0.0/24"],"gateway":"10.7.0.1"}`:                                  "spec.gateway",
+	} {
+		if v, _, err := ParseSpec("PodNetwork", []byte(spec), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v; want %s", spec, v, err, want)
+		}
+	}
+}
