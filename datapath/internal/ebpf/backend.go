@@ -22,6 +22,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
@@ -49,7 +50,7 @@ type DataPlane struct {
 	announcer   *announce.Announcer
 	uplinkNames uplinkNames
 	shared      *shared[kernel.Shares]
-	nexthops    *nexthops
+	nexthops    *nexthop.Table
 	sweeper     *conn.Sweeper
 	conns       *conn.Connections
 	counters    *telemetry
@@ -142,7 +143,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.shared, err = newShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
 		return err
 	}
-	d.nexthops = newNexthops(d, first)
+	d.nexthops = nexthop.Adopt(d.nexthopOptions(), first)
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
@@ -193,8 +194,23 @@ func (d *DataPlane) sweepOptions() conn.Options {
 		Tables: d.tables, Maps: d.maps, Shares: d.shared.value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
 		// Services are asked first, since most connections that end lead to dead backends. NAT is
 		// asked last: it counts the ports of all connections that no judge has ended as used.
-		Judges:    []conn.Judge{d.services, &d.guards.departed, nexthopJudge{d}, d.nats},
-		IdleTimes: d.services.IdleTimes, Paths: d.paths, ServiceName: d.services.Name, NATName: d.nats.Name,
+		Judges:    []conn.Judge{d.services, &d.guards.departed, d.nexthops, d.nats},
+		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths, ServiceName: d.services.Name, NATName: d.nats.Name,
+	}
+}
+
+func (d *DataPlane) nexthopOptions() nexthop.Options {
+	return nexthop.Options{
+		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.value,
+		Peers:     func() map[uint32]bool { return d.overlay.Nexthops() },
+		PeerNames: func() map[uint32]overlay.Name { return d.overlay.Names() },
+		DeviceName: func(netns uint8, ifindex int) string {
+			z := d.namespaces[netns]
+			if z == nil {
+				return ""
+			}
+			return z.devices.nameOf(ifindex)
+		},
 	}
 }
 

@@ -201,7 +201,7 @@ func (v *devices) scan() error {
 
 // invalidateAll invalidates all next hops of the namespace.
 func (v *devices) invalidateAll() error {
-	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
+	return v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
 }
 
 func (v *devices) key(l netlink.Link) kernel.DeviceKey {
@@ -249,7 +249,7 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	if err := v.d.firewall.DevicesChanged(names); err != nil {
 		return err
 	}
-	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
+	return v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
 }
 
 // before returns the entry of a device in ll_device, possibly an earlier run's.
@@ -327,7 +327,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if !known || !gone && old == mac {
 		return
 	}
-	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
+	v.report(v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == old && k.Bridged == 0
 	}))
 }
@@ -340,7 +340,7 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 		return
 	}
 	gone := u.Type == unix.RTM_DELNEIGH
-	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
+	v.report(v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
 }

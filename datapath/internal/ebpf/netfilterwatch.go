@@ -82,9 +82,9 @@ func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
 	every := func(k kernel.NexthopKey) bool { return k.Netns == r.namespace.ID }
-	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
+	errs = errors.Join(errs, r.d.nexthops.Invalidate(every))
 	time.Sleep(racing)
-	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
+	errs = errors.Join(errs, r.d.nexthops.Invalidate(every))
 	for len(rest) > 0 && err == nil {
 		rest, err = netfilter.Relax(rest, time.Now().Add(relaxTime))
 		errs = errors.Join(errs, err)

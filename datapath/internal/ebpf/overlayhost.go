@@ -13,7 +13,7 @@ func (d *DataPlane) overlayOptions() overlay.Options {
 	return overlay.Options{
 		Tables: d.tables, Ports: overlayPorts{d.ports},
 		Netns: d.overlayNetns, SwitchNetns: d.namespaceOf(true), HostDevice: d.config.HostDevice, SwitchDevice: d.config.SwitchDevice,
-		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.invalidate, Signal: d.signal,
+		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.Invalidate, Signal: d.signal,
 	}
 }
 
