@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
@@ -43,7 +44,7 @@ type DataPlane struct {
 	namespaces   [2]*namespace // by id; the switch's is nil until a port needs it
 
 	ports       *ports
-	guards      *guards
+	guards      *guard.Table
 	services    *lb.Table
 	images      *rules.Images
 	nats        *nat.Table
@@ -156,7 +157,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
 	}
-	d.guards = newGuards(d)
+	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
 	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (d *DataPlane) sweepOptions() conn.Options {
 		Tables: d.tables, Maps: d.maps, Shares: d.shared.value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
 		// Services are asked first, since most connections that end lead to dead backends. NAT is
 		// asked last: it counts the ports of all connections that no judge has ended as used.
-		Judges:    []conn.Judge{d.services, &d.guards.departed, d.nexthops, d.nats},
+		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
 		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths, ServiceName: d.services.Name, NATName: d.nats.Name,
 	}
 }

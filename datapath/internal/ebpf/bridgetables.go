@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -27,8 +28,8 @@ type vlanOf struct {
 // bridgeTables maintains the programs' tables of bridges and of the node's own addresses:
 // ll_bridge_port, ll_bridged and ll_local.
 type bridgeTables struct {
-	gone      func()                              // called when the node loses an address
-	guard     func(guardedDevice) ([6]byte, bool) // the required source MAC of frames from a device
+	gone      func()                             // called when the node loses an address
+	guard     func(guard.Device) ([6]byte, bool) // the required source MAC of frames from a device
 	namespace uint8
 	table     *bpfmap.Map[kernel.BridgePortKey, kernel.BridgePort]
 	bridged   *bpfmap.Map[uint32, uint64]
@@ -45,7 +46,7 @@ type bridgeTables struct {
 func newBridgeTables(d *DataPlane, namespace uint8) *bridgeTables {
 	s := &bridgeTables{
 		gone:      d.sweeper.Kick,
-		guard:     d.guards.mac,
+		guard:     d.guards.MAC,
 		namespace: namespace,
 		table:     &d.tables.BridgePort,
 		bridged:   &d.tables.Bridged,
@@ -127,7 +128,7 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 		words[at] |= 1 << (index & 63)
 		value := kernel.BridgePort{Bridge: uint32(p.bridge)}
 		copy(value.Mac[:], bridge.Attrs().HardwareAddr)
-		if mac, ok := s.guard(guardedDevice{s.namespace, index}); ok {
+		if mac, ok := s.guard(guard.Device{Netns: s.namespace, Ifindex: index}); ok {
 			value.Guard, value.Flags = mac, kernel.BridgePortGuarded
 		}
 		if flat[p.bridge] && !filtersVLANs(bridge) {
@@ -170,7 +171,7 @@ func (s *bridgeTables) flat(ports map[int]bridgePort) map[int]bool {
 	bridges := make(map[int]bool)
 	for index, p := range ports {
 		if !bridges[p.bridge] {
-			_, bridges[p.bridge] = s.guard(guardedDevice{s.namespace, index})
+			_, bridges[p.bridge] = s.guard(guard.Device{Netns: s.namespace, Ifindex: index})
 		}
 	}
 	return bridges

@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -235,12 +236,12 @@ func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
 		if device.Flags&kernel.DeviceUplink != 0 && !v.isLink(device.Text()) {
-			at, bit := guardedDevice{v.namespace.ID, int(key.Ifindex)}.word()
-			words[netnsCount*guardedWords+at] |= bit
+			at, bit := guard.Device{Netns: v.namespace.ID, Ifindex: int(key.Ifindex)}.Word()
+			words[netnsCount*guard.Words+at] |= bit
 		}
 	}
-	for i := range uint32(guardedWords) {
-		at := uint32(netnsCount+v.namespace.ID)*guardedWords + i
+	for i := range uint32(guard.Words) {
+		at := uint32(netnsCount+v.namespace.ID)*guard.Words + i
 		if words[at] == v.uplinkWords[at] && v.uplinksKnown {
 			continue
 		}
