@@ -48,7 +48,7 @@ func (v *devices) own() (all []netip.Addr) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for key := range v.bridges.local {
+	for key := range v.bridges.Local() {
 		all = append(all, key.Addr.Addr())
 	}
 	return all
@@ -64,12 +64,12 @@ func (v *devices) networks() (all []announce.Network) {
 	asked := make(map[int]announce.Role)
 	for index := range v.ports {
 		asked[index] = v.roles[index]
-		if p, ok := v.bridges.ports[index]; ok && asked[p.bridge] != announce.RoleUplink {
-			asked[p.bridge] = v.roles[index]
+		if bridge, ok := v.bridges.BridgeOf(index); ok && asked[bridge] != announce.RoleUplink {
+			asked[bridge] = v.roles[index]
 		}
 	}
 	local := make(map[netip.Addr]bool)
-	for key := range v.bridges.local {
+	for key := range v.bridges.Local() {
 		local[key.Addr.Addr()] = true
 	}
 	known := make(map[int][]netip.Addr)

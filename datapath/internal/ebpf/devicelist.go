@@ -7,8 +7,10 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
@@ -28,24 +30,13 @@ func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
 }
 
 // list returns the devices, keyed by the names that rules match. v.mu is held.
-func (v *devices) list(ports map[int]bridgePort) map[string]datapath.Device {
+func (v *devices) list(ports map[int]bridge.Port) map[string]datapath.Device {
 	return listDevices(v.links, ports, v.addrs, v.first, v.ruleName)
-}
-
-// bridging returns the spanning tree state of a port.
-func (p *bridgePort) bridging() datapath.PortBridging {
-	states := [...]datapath.PortBridging{ // BR_STATE_DISABLED to BR_STATE_BLOCKING
-		datapath.BridgingDisabled, datapath.BridgingListening, datapath.BridgingLearning, datapath.BridgingForwarding, datapath.BridgingBlocking,
-	}
-	if int(p.state) >= len(states) {
-		return datapath.BridgingUnknown
-	}
-	return states[p.state]
 }
 
 // listDevices returns the devices, keyed by name; bridged are the bridge ports.
 func listDevices(
-	links map[int]netlink.Link, bridged map[int]bridgePort, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string,
+	links map[int]netlink.Link, bridged map[int]bridge.Port, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string,
 ) map[string]datapath.Device {
 	names := make(map[int]string, len(links))
 	for index, l := range links {
@@ -62,7 +53,7 @@ func listDevices(
 		d := datapath.Device{Kind: l.Type(), Loopback: index == hook.LoopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
 		slices.Sort(d.Ports)
 		if p, ok := bridged[index]; ok {
-			d.Bridging = p.bridging()
+			d.Bridging = p.Bridging()
 		}
 		if slices.Contains(carriedKinds, d.Kind) && l.Attrs().NetNsID < 0 {
 			d.Parent = names[l.Attrs().ParentIndex]
@@ -88,4 +79,39 @@ func inspectDevices(z *hook.Netns) (map[string]datapath.Device, error) {
 	}
 	first := firstAddrs(addrs, all)
 	return listDevices(links, nil, all, first, func(l netlink.Link) string { return l.Attrs().Name }), nil
+}
+
+// firstAddrs adds the addresses of each device to all, and returns the source address of each
+// device and family: the first that is global, neither deprecated nor tentative. Index 0 has the
+// addresses for devices without their own.
+func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
+	first := make(map[int][2]netip.Addr)
+	const unfit = unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
+	for _, a := range addrs {
+		if a.IPNet == nil {
+			continue
+		}
+		ip, ok := netip.AddrFromSlice(a.IP)
+		if !ok {
+			continue
+		}
+		ip = ip.Unmap()
+		bits, _ := a.Mask.Size()
+		all[a.LinkIndex] = append(all[a.LinkIndex], netip.PrefixFrom(ip, bits))
+		secondary := ip.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
+		if a.Scope != unix.RT_SCOPE_UNIVERSE || ip.IsLoopback() || secondary || ip.Is6() && a.Flags&unfit != 0 {
+			continue
+		}
+		family := 0
+		if ip.Is6() {
+			family = 1
+		}
+		for _, index := range []int{a.LinkIndex, 0} {
+			if f := first[index]; !f[family].IsValid() {
+				f[family] = ip
+				first[index] = f
+			}
+		}
+	}
+	return first
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
@@ -213,17 +214,17 @@ func (v *devices) hasPort(index int) bool {
 func (v *devices) joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.bridges.knows(index) {
+	if v.bridges.Knows(index) {
 		return nil
 	}
-	ports, err := v.namespace.bridgePorts()
+	ports, err := bridge.Ports(v.namespace.Handle)
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
-	if err := v.markOtherTags(ports); err != nil {
+	if err := bridge.MarkOtherTags(v.namespace.Handle, v.links, ports); err != nil {
 		return err
 	}
-	_, err = v.bridges.setPorts(ports, v.links, v.tunnelEnds())
+	_, err = v.bridges.SetPorts(ports, v.links, v.tunnelEnds())
 	return err
 }
 

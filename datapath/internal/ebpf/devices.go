@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
@@ -58,7 +59,7 @@ type devices struct {
 
 	uplinkWords  map[uint32]uint64 // non-zero words of uplinks in ll_guarded
 	uplinksKnown bool              // uplinkWords have been written
-	bridges      *bridgeTables
+	bridges      *bridge.Tables
 	stale        bool // a message was lost
 	deaf         bool // a subscription has ended
 	scanned      time.Time
@@ -76,7 +77,7 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 		uplinks:    devicesOfBefore(d, z.ID, kernel.DeviceUplink),
 		roles:      make(map[int]announce.Role),
 		named:      make(map[int]string),
-		bridges:    newBridgeTables(d, z.ID),
+		bridges:    bridge.Adopt(bridge.Options{Tables: d.tables, Netns: z.ID, Guard: d.guards.MAC, LostAddr: d.sweeper.Kick}),
 	}
 }
 
@@ -160,7 +161,7 @@ func (v *devices) scan() error {
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
-	bridgePorts, err := v.namespace.bridgePorts()
+	bridgePorts, err := bridge.Ports(v.namespace.Handle)
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
@@ -186,13 +187,13 @@ func (v *devices) scan() error {
 	if err := v.write(wanted); err != nil {
 		return err
 	}
-	if err := v.bridges.setLocal(addrs); err != nil {
+	if err := v.bridges.SetLocal(addrs); err != nil {
 		return err
 	}
-	if err := v.markOtherTags(bridgePorts); err != nil {
+	if err := bridge.MarkOtherTags(v.namespace.Handle, v.links, bridgePorts); err != nil {
 		return err
 	}
-	changed, err := v.bridges.setPorts(bridgePorts, v.links, v.tunnelEnds())
+	changed, err := v.bridges.SetPorts(bridgePorts, v.links, v.tunnelEnds())
 	if changed { // frames may take another path now, or none
 		err = errors.Join(err, v.invalidateAll())
 	}
