@@ -50,7 +50,7 @@ type DataPlane struct {
 	nats        *nat.Table
 	announcer   *announce.Announcer
 	uplinkNames uplinkNames
-	shared      *shared[kernel.Shares]
+	shared      *kernel.Shared[kernel.Shares]
 	nexthops    *nexthop.Table
 	sweeper     *conn.Sweeper
 	conns       *conn.Connections
@@ -141,7 +141,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if err := r.PinNew(); err != nil {
 		return err
 	}
-	if d.shared, err = newShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
+	if d.shared, err = kernel.MapShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
 		return err
 	}
 	d.nexthops = nexthop.Adopt(d.nexthopOptions(), first)
@@ -192,7 +192,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 
 func (d *DataPlane) sweepOptions() conn.Options {
 	return conn.Options{
-		Tables: d.tables, Maps: d.maps, Shares: d.shared.value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
+		Tables: d.tables, Maps: d.maps, Shares: d.shared.Value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
 		// Services are asked first, since most connections that end lead to dead backends. NAT is
 		// asked last: it counts the ports of all connections that no judge has ended as used.
 		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
@@ -202,7 +202,7 @@ func (d *DataPlane) sweepOptions() conn.Options {
 
 func (d *DataPlane) nexthopOptions() nexthop.Options {
 	return nexthop.Options{
-		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.value,
+		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.Value,
 		Peers:     func() map[uint32]bool { return d.overlay.Nexthops() },
 		PeerNames: func() map[uint32]overlay.Name { return d.overlay.Names() },
 		DeviceName: func(netns uint8, ifindex int) string {
@@ -361,7 +361,7 @@ func (d *DataPlane) Close() (err error) {
 			d.ports.close()
 		}
 		if d.shared != nil {
-			err = errors.Join(err, d.shared.close())
+			err = errors.Join(err, d.shared.Close())
 		}
 		pin.CloseMaps(d.maps)
 	})

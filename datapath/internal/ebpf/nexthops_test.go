@@ -171,7 +171,7 @@ func TestShareOfNextHops(t *testing.T) {
 // TestNextHopsAreCounted: sweeps set each device's counter to the actual number of next hops.
 func TestNextHopsAreCounted(t *testing.T) {
 	h := newHandover(t)
-	n, use := h.d.nexthops, h.d.shared.value
+	n, use := h.d.nexthops, h.d.shared.Value
 	there := func() (total uint32, counts map[int]uint32) {
 		counts = make(map[int]uint32)
 		var key kernel.NexthopKey
