@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/dump":          {},
 	"datapath/internal/testmap":       {"datapath/internal/bpfmap"},
 	"datapath/internal/network":       {"datapath", "datapath/internal/dump"},
-	"datapath/internal/ebpf":          {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/nexthop", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/rules", "datapath/internal/netfilter"},
+	"datapath/internal/ebpf":          {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/nexthop", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/rules", "datapath/internal/ebpf/telemetry", "datapath/internal/netfilter"},
 	"datapath/internal/ebpf/announce": {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/gratuitous"},
 	"datapath/internal/ebpf/bridge":   {"datapath", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/conn":     {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel"},
@@ -50,6 +50,9 @@ var mayImport = map[string][]string{
 	"datapath/internal/pod":           {"datapath", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/network"},
 	"datapath/backends":               {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network", "datapath/internal/pod"},
 	"datapath/internal/netfilter":     {"datapath/internal/dump"},
+	"datapath/internal/ebpf/telemetry": {
+		"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/rules",
+	},
 
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"datapath"},

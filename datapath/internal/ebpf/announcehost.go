@@ -39,7 +39,7 @@ func (n announcingNetns) Addrs() []netip.Addr { return n.z.devices.own() }
 func (n announcingNetns) Do(f func() error) error { return n.z.Do(f) }
 
 // Announces implements [datapath.Telemetry].
-func (t *telemetry) Announces(addr netip.Addr) bool { return t.d.announcer.AnnouncesService(addr) }
+func (t *nodeTelemetry) Announces(addr netip.Addr) bool { return t.d.announcer.AnnouncesService(addr) }
 
 // own returns the node's addresses in the namespace.
 func (v *devices) own() (all []netip.Addr) {

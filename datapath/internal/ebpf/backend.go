@@ -27,6 +27,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -54,7 +55,7 @@ type DataPlane struct {
 	nexthops    *nexthop.Table
 	sweeper     *conn.Sweeper
 	conns       *conn.Connections
-	counters    *telemetry
+	counters    *nodeTelemetry
 	keeper      *keeper
 	snat        snatPorts
 	firewall    *rules.Firewall
@@ -162,7 +163,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 		return err
 	}
 	d.services.Start(d.sweeper, d.soonOnLoopback)
-	d.conns, d.counters = conn.NewConnections(d.sweeper), &telemetry{d: d}
+	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
 	d.ports = newPorts(d)
 	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 var carriedKinds = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"}
 
 // Devices implements [datapath.Telemetry].
-func (t *telemetry) Devices(inSwitch bool) map[string]datapath.Device {
+func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
 	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return nil

@@ -37,7 +37,7 @@ func linkState(a *netlink.LinkAttrs) datapath.LinkState {
 
 // Forwarding implements [datapath.Telemetry]. If the state cannot be read, forwarding is reported
 // as on: a false warning would be worse than none.
-func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
+func (t *nodeTelemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 	f := datapath.Forwarding{IPv4: true, IPv6: true}
 	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil || z.devices == nil {
@@ -129,7 +129,7 @@ func netconf(m []byte) (index int, forwards bool, err error) {
 }
 
 // HopTo implements [datapath.Telemetry].
-func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
+func (t *nodeTelemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
 	z, err := t.d.namespace(t.d.namespaceOf(to.Switch))
 	if err != nil || z.devices == nil || !to.Addr.IsValid() && to.Device == "" {
 		return h

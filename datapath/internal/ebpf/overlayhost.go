@@ -55,11 +55,11 @@ func (v *devices) tunnelEnds() (ends []int) {
 }
 
 // TunnelState implements [datapath.Telemetry].
-func (t *telemetry) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
+func (t *nodeTelemetry) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
 	return t.d.overlay.TunnelState(name)
 }
 
 // PeerState implements [datapath.Telemetry].
-func (t *telemetry) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
+func (t *nodeTelemetry) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
 	return t.d.overlay.PeerState(name)
 }
