@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -280,7 +281,7 @@ func (d *DataPlane) namespace(id uint8) (*namespace, error) {
 		return z, err
 	}
 	v := newDevices(d, z)
-	if z.netfilter, err = watchNetfilter(d, z); err == nil {
+	if z.netfilter, err = fastpath.Watch(fastpath.Options{Netns: z.Netns, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate}); err == nil {
 		err = v.start()
 	}
 	if err != nil {

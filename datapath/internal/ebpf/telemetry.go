@@ -185,7 +185,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 		if z.netfilter == nil {
 			continue
 		}
-		if why := z.netfilter.why(); why != "" {
+		if why := z.netfilter.Why(); why != "" {
 			f.Fallbacks["netfilter "+z.Label()] = why
 		}
 	}
@@ -201,13 +201,6 @@ func programName(hook string) string {
 		return kernel.ProgLlTcIngress
 	}
 	return kernel.EgressProgLlTcEgress
-}
-
-func (z *namespace) where() string {
-	if z.Name == "" {
-		return ""
-	}
-	return " in network namespace " + z.Name
 }
 
 // Repairs implements [datapath.Telemetry].
