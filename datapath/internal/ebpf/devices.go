@@ -19,6 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
@@ -43,7 +44,7 @@ type devices struct {
 	links      map[int]netlink.Link
 	addrs      map[int][]netip.Prefix
 	listed     map[string]datapath.Device // returned to callers, so never changed
-	first      map[int][2]netip.Addr      // returned by firstAddrs
+	first      map[int][2]netip.Addr      // returned by device.FirstAddrs
 	written    map[kernel.DeviceKey]kernel.Device
 	neighbours map[neighbour][6]byte
 	failed     map[neighbour]bool       // neighbours that the kernel has given up resolving
@@ -175,7 +176,7 @@ func (v *devices) scan() error {
 	v.links = make(map[int]netlink.Link, len(links))
 	v.addrs = make(map[int][]netip.Prefix)
 	wanted := make(map[kernel.DeviceKey]kernel.Device, len(links))
-	v.first = firstAddrs(addrs, v.addrs)
+	v.first = device.FirstAddrs(addrs, v.addrs)
 	for _, l := range links {
 		v.links[l.Attrs().Index] = l
 	}
@@ -183,7 +184,7 @@ func (v *devices) scan() error {
 	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l)
 	}
-	v.listed = v.list(bridgePorts)
+	v.listed = device.List(v.links, bridgePorts, v.addrs, v.first, v.ruleName)
 	if err := v.write(wanted); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
@@ -23,17 +24,6 @@ const (
 	netconfForwarding = 2
 	netconfAll        = -1 // index for all devices
 )
-
-// linkState returns whether a device can carry packets.
-func linkState(a *netlink.LinkAttrs) datapath.LinkState {
-	switch {
-	case a.RawFlags&unix.IFF_UP == 0:
-		return datapath.LinkDown
-	case a.RawFlags&unix.IFF_LOWER_UP == 0:
-		return datapath.LinkNoCarrier
-	}
-	return datapath.LinkUp
-}
 
 // Forwarding implements [datapath.Telemetry]. If the state cannot be read, forwarding is reported
 // as on: a false warning would be worse than none.
@@ -284,19 +274,19 @@ func (z *namespace) neighbourNow(index int, addr netip.Addr) (state int, err err
 // cause returns the device that prevents link from carrying packets, and the state of that device:
 // a VLAN has no carrier while the device below it is down. If link can carry packets, cause returns
 // link itself.
-func (v *devices) cause(link netlink.Link) (device string, state datapath.LinkState) {
+func (v *devices) cause(link netlink.Link) (name string, state datapath.LinkState) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	const mostBelow = 8 // VLANs on VLANs
 	for range mostBelow {
 		a := link.Attrs()
 		below := v.links[a.ParentIndex]
-		if linkState(a) != datapath.LinkNoCarrier || a.NetNsID >= 0 || below == nil || linkState(below.Attrs()) == datapath.LinkUp {
+		if device.LinkState(a) != datapath.LinkNoCarrier || a.NetNsID >= 0 || below == nil || device.LinkState(below.Attrs()) == datapath.LinkUp {
 			break
 		}
 		link = below
 	}
-	return link.Attrs().Name, linkState(link.Attrs())
+	return link.Attrs().Name, device.LinkState(link.Attrs())
 }
 
 // downTo returns a device that is down and whose network contains addr. If there is none, it
@@ -306,7 +296,7 @@ func (v *devices) downTo(addr netip.Addr) string {
 	defer v.mu.Unlock()
 	var candidates []string
 	for index, l := range v.links {
-		if linkState(l.Attrs()) != datapath.LinkDown || index == hook.LoopbackIndex {
+		if device.LinkState(l.Attrs()) != datapath.LinkDown || index == hook.LoopbackIndex {
 			continue
 		}
 		if slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Contains(addr) }) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
@@ -86,13 +87,24 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: linkState(a)}
+	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: device.LinkState(a)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.Attached() {
 			s.Hooks = append(s.Hooks, h.Name())
 		}
 	}
 	return s, true
+}
+
+// Devices implements [datapath.Telemetry].
+func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	if err != nil || z.devices == nil {
+		return nil
+	}
+	z.devices.mu.Lock()
+	defer z.devices.mu.Unlock()
+	return z.devices.listed
 }
 
 // DeviceOf implements [datapath.Telemetry].

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package device reads the devices of a namespace from the kernel: their links, addresses and XDP
+// features. It keeps no state.
+package device
 
 import (
 	"net/netip"
@@ -10,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
@@ -18,24 +21,9 @@ import (
 // parent index names its other end.
 var carriedKinds = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"}
 
-// Devices implements [datapath.Telemetry].
-func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
-	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
-	if err != nil || z.devices == nil {
-		return nil
-	}
-	z.devices.mu.Lock()
-	defer z.devices.mu.Unlock()
-	return z.devices.listed
-}
-
-// list returns the devices, keyed by the names that rules match. v.mu is held.
-func (v *devices) list(ports map[int]bridge.Port) map[string]datapath.Device {
-	return listDevices(v.links, ports, v.addrs, v.first, v.ruleName)
-}
-
-// listDevices returns the devices, keyed by name; bridged are the bridge ports.
-func listDevices(
+// List returns the devices, keyed by name. bridged are the bridge ports, first are the source
+// addresses that [FirstAddrs] returns, and name returns the name of a device.
+func List(
 	links map[int]netlink.Link, bridged map[int]bridge.Port, addrs map[int][]netip.Prefix, first map[int][2]netip.Addr, name func(netlink.Link) string,
 ) map[string]datapath.Device {
 	names := make(map[int]string, len(links))
@@ -50,7 +38,7 @@ func listDevices(
 	}
 	all := make(map[string]datapath.Device, len(links))
 	for index, l := range links {
-		d := datapath.Device{Kind: l.Type(), Loopback: index == hook.LoopbackIndex, Ports: ports[index], Link: linkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
+		d := datapath.Device{Kind: l.Type(), Loopback: index == hook.LoopbackIndex, Ports: ports[index], Link: LinkState(l.Attrs()), Addresses: addrs[index], Sources: first[index]}
 		slices.Sort(d.Ports)
 		if p, ok := bridged[index]; ok {
 			d.Bridging = p.Bridging()
@@ -63,13 +51,13 @@ func listDevices(
 	return all
 }
 
-// inspectDevices returns the devices of a namespace, keyed by name, without a running data plane.
-func inspectDevices(z *hook.Netns) (map[string]datapath.Device, error) {
-	list, err := retry(z.Netlink.LinkList)
+// Inspect returns the devices of a namespace, keyed by name, without a running data plane.
+func Inspect(z *hook.Netns) (map[string]datapath.Device, error) {
+	list, err := dump.Retry(z.Netlink.LinkList)
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := retry(func() ([]netlink.Addr, error) { return z.Netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := dump.Retry(func() ([]netlink.Addr, error) { return z.Netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +65,14 @@ func inspectDevices(z *hook.Netns) (map[string]datapath.Device, error) {
 	for _, l := range list {
 		links[l.Attrs().Index] = l
 	}
-	first := firstAddrs(addrs, all)
-	return listDevices(links, nil, all, first, func(l netlink.Link) string { return l.Attrs().Name }), nil
+	first := FirstAddrs(addrs, all)
+	return List(links, nil, all, first, func(l netlink.Link) string { return l.Attrs().Name }), nil
 }
 
-// firstAddrs adds the addresses of each device to all, and returns the source address of each
+// FirstAddrs adds the addresses of each device to all, and returns the source address of each
 // device and family: the first that is global, neither deprecated nor tentative. Index 0 has the
 // addresses for devices without their own.
-func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
+func FirstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
 	first := make(map[int][2]netip.Addr)
 	const unfit = unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
 	for _, a := range addrs {
@@ -114,4 +102,15 @@ func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]net
 		}
 	}
 	return first
+}
+
+// LinkState returns whether a device can carry packets.
+func LinkState(a *netlink.LinkAttrs) datapath.LinkState {
+	switch {
+	case a.RawFlags&unix.IFF_UP == 0:
+		return datapath.LinkDown
+	case a.RawFlags&unix.IFF_LOWER_UP == 0:
+		return datapath.LinkNoCarrier
+	}
+	return datapath.LinkUp
 }
