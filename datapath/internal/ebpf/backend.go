@@ -212,7 +212,7 @@ func (d *DataPlane) nexthopOptions() nexthop.Options {
 			if z == nil {
 				return ""
 			}
-			return z.devices.nameOf(ifindex)
+			return z.devices.NameOf(ifindex)
 		},
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -20,7 +18,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -363,87 +360,6 @@ func (v *devices) underlayChanged() {
 	if v.namespace.ID == netnsHost {
 		v.d.overlay.PathsChanged()
 	}
-}
-
-// byName returns the device with a name, or nil.
-func (v *devices) byName(name string) netlink.Link {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, l := range v.links {
-		if l.Attrs().Name == name {
-			return l
-		}
-	}
-	return nil
-}
-
-// nameByAddr returns the name of the device that has an address, or "".
-func (v *devices) nameByAddr(addr netip.Addr) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	found := ""
-	for index, list := range v.addrs {
-		has := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr() == addr })
-		if l := v.links[index]; has && l != nil && (found == "" || l.Attrs().Name < found) {
-			found = l.Attrs().Name
-		}
-	}
-	return found
-}
-
-// connected returns the networks of the addresses of each device that is up, to which the kernel
-// has connected routes, in ascending order and without link-local ones.
-func (v *devices) connected() map[string][]netip.Prefix {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	all := map[string][]netip.Prefix{}
-	for index, list := range v.addrs {
-		l := v.links[index]
-		if l == nil || index == hook.LoopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
-			continue
-		}
-		var of []netip.Prefix
-		for _, p := range list {
-			if !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() {
-				of = append(of, p.Masked())
-			}
-		}
-		if len(of) > 0 {
-			slices.SortFunc(of, netip.Prefix.Compare)
-			all[l.Attrs().Name] = slices.Compact(of)
-		}
-	}
-	return all
-}
-
-// appendAddrs appends the addresses of all devices, except loopback and link-local ones.
-func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, list := range v.addrs {
-		for _, p := range list {
-			if a := p.Addr().Unmap().WithZone(""); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-				all = append(all, a)
-			}
-		}
-	}
-	return all
-}
-
-// nameOf returns the name of the device with index, or the index as text.
-func (v *devices) nameOf(index int) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if l := v.links[index]; l != nil {
-		return l.Attrs().Name
-	}
-	return strconv.Itoa(index)
-}
-
-func (v *devices) prefixes(index int) []netip.Prefix {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.addrs[index]
 }
 
 // retry repeats a dump that was interrupted by a change.

@@ -134,7 +134,7 @@ func (p *ports) sharesStill(z *namespace, t *port) bool {
 	if o == nil || o.of != "" || o.namespace != t.namespace || !o.attached() {
 		return false
 	}
-	link := z.devices.byName(t.device)
+	link := z.devices.ByName(t.device)
 	return link != nil && link.Attrs().Index == o.ifindex && z.devices.nameByAddr(t.address) == t.device
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/route"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
 
@@ -75,19 +76,19 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 	if !ok {
 		return s, false
 	}
-	link := z.devices.byName(p.device)
+	link := z.devices.ByName(p.device)
 	s.RuleName = z.devices.ruleNameInForce(p.ifindex)
 	if link == nil {
 		// The device was renamed, or is from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
-			s.Device = z.devices.nameOf(p.ifindex)
-		} else if is := z.devices.byIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
+			s.Device = z.devices.NameOf(p.ifindex)
+		} else if is := z.devices.ByIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
 			s.Renamed = is.Attrs().Name
 		}
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: device.LinkState(a)}
+	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.Prefixes(a.Index), Link: device.LinkState(a)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.Attached() {
 			s.Hooks = append(s.Hooks, h.Name())
@@ -105,6 +106,34 @@ func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
 	z.devices.mu.Lock()
 	defer z.devices.mu.Unlock()
 	return z.devices.listed
+}
+
+// routing returns the namespace of the switch, or of the host; false: it does not exist.
+func (t *nodeTelemetry) routing(inSwitch bool) (route.Namespace, bool) {
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	if err != nil || z.devices == nil {
+		return route.Namespace{}, false
+	}
+	return route.Namespace{Netns: z.Netns, Devices: z.devices}, true
+}
+
+// Forwarding implements [datapath.Telemetry]. If the namespace does not exist, forwarding is
+// reported as on: a false warning would be worse than none.
+func (t *nodeTelemetry) Forwarding(inSwitch bool) datapath.Forwarding {
+	z, ok := t.routing(inSwitch)
+	if !ok {
+		return datapath.Forwarding{IPv4: true, IPv6: true}
+	}
+	return z.Forwarding()
+}
+
+// HopTo implements [datapath.Telemetry].
+func (t *nodeTelemetry) HopTo(to datapath.Hop, ask bool) datapath.HopState {
+	z, ok := t.routing(to.Switch)
+	if !ok {
+		return datapath.HopState{}
+	}
+	return z.HopTo(to, ask)
 }
 
 // DeviceOf implements [datapath.Telemetry].
@@ -171,7 +200,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 		device := p.device
 		if device == "" { // adopted from an earlier run, and not configured yet
 			if z, err := t.d.namespace(p.namespace); err == nil {
-				device = z.devices.nameOf(p.ifindex)
+				device = z.devices.NameOf(p.ifindex)
 			}
 		}
 		for _, h := range p.hooks {
@@ -225,7 +254,7 @@ func (t *nodeTelemetry) Changed() <-chan struct{} { return t.d.changed }
 func (d *DataPlane) deviceName(namespace uint8, index int) string {
 	for _, z := range d.openNamespaces() {
 		if z.ID == namespace {
-			return z.devices.nameOf(index)
+			return z.devices.NameOf(index)
 		}
 	}
 	return fmt.Sprint(index)

@@ -285,7 +285,7 @@ func (n *network) flagsOf(device string) uint32 {
 	n.t.Helper()
 	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	l := z.devices.byName(device)
+	l := z.devices.ByName(device)
 	if l == nil {
 		return 0
 	}
