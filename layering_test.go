@@ -29,16 +29,27 @@ var mayImport = map[string][]string{
 	"datapath/internal/bpfmap":        {},
 	"datapath/internal/dump":          {},
 	"datapath/internal/testmap":       {"datapath/internal/bpfmap"},
+<<<<<<< HEAD
 	"datapath/internal/ebpf":          {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/rules", "datapath/internal/netfilter"},
+=======
+	"datapath/internal/network":       {"datapath", "datapath/internal/dump"},
+	"datapath/internal/ebpf":          {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/device", "datapath/internal/ebpf/fastpath", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/nexthop", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/route", "datapath/internal/ebpf/rules", "datapath/internal/ebpf/telemetry"},
+>>>>>>> ea88a2ce410622628a4ca06d1d02d8b10f1c2e1b
 	"datapath/internal/ebpf/announce": {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/gratuitous"},
+	"datapath/internal/ebpf/bridge":   {"datapath", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/conn":     {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel"},
+	"datapath/internal/ebpf/device":   {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/hook"},
+	"datapath/internal/ebpf/fastpath": {"datapath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/netfilter"},
+	"datapath/internal/ebpf/guard":    {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/hook":     {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin"},
 	"datapath/internal/ebpf/inspect":  {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/netfilter"},
 	"datapath/internal/ebpf/kernel":   {"datapath", "datapath/internal/bpfmap"},
 	"datapath/internal/ebpf/lb":       {"datapath", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/selection"},
 	"datapath/internal/ebpf/nat":      {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel"},
+	"datapath/internal/ebpf/nexthop":  {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/overlay"},
 	"datapath/internal/ebpf/overlay":  {"datapath", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/pin":      {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel"},
+	"datapath/internal/ebpf/route":    {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/hook"},
 	"datapath/internal/ebpf/rules":    {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/testtables":    {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/testmap"},
 	"datapath/internal/fake":          {"datapath"},
@@ -46,6 +57,9 @@ var mayImport = map[string][]string{
 	"datapath/internal/pod":           {"datapath", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/network"},
 	"datapath/backends":               {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network", "datapath/internal/pod"},
 	"datapath/internal/netfilter":     {"datapath/internal/dump"},
+	"datapath/internal/ebpf/telemetry": {
+		"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/rules",
+	},
 
 	"datapath/internal/network":           {"datapath", "datapath/internal/dump", "datapath/internal/network/namespace", "datapath/internal/network/route"},
 	"datapath/internal/network/namespace": {"datapath", "datapath/internal/dump"},

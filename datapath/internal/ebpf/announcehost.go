@@ -39,7 +39,7 @@ func (n announcingNetns) Addrs() []netip.Addr { return n.z.devices.own() }
 func (n announcingNetns) Do(f func() error) error { return n.z.Do(f) }
 
 // Announces implements [datapath.Telemetry].
-func (t *telemetry) Announces(addr netip.Addr) bool { return t.d.announcer.AnnouncesService(addr) }
+func (t *nodeTelemetry) Announces(addr netip.Addr) bool { return t.d.announcer.AnnouncesService(addr) }
 
 // own returns the node's addresses in the namespace.
 func (v *devices) own() (all []netip.Addr) {
@@ -48,7 +48,7 @@ func (v *devices) own() (all []netip.Addr) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for key := range v.bridges.local {
+	for key := range v.bridges.Local() {
 		all = append(all, key.Addr.Addr())
 	}
 	return all
@@ -64,12 +64,12 @@ func (v *devices) networks() (all []announce.Network) {
 	asked := make(map[int]announce.Role)
 	for index := range v.ports {
 		asked[index] = v.roles[index]
-		if p, ok := v.bridges.ports[index]; ok && asked[p.bridge] != announce.RoleUplink {
-			asked[p.bridge] = v.roles[index]
+		if bridge, ok := v.bridges.BridgeOf(index); ok && asked[bridge] != announce.RoleUplink {
+			asked[bridge] = v.roles[index]
 		}
 	}
 	local := make(map[netip.Addr]bool)
-	for key := range v.bridges.local {
+	for key := range v.bridges.Local() {
 		local[key.Addr.Addr()] = true
 	}
 	known := make(map[int][]netip.Addr)

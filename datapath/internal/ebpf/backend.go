@@ -18,13 +18,17 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -42,17 +46,17 @@ type DataPlane struct {
 	namespaces   [2]*namespace // by id; the switch's is nil until a port needs it
 
 	ports       *ports
-	guards      *guards
+	guards      *guard.Table
 	services    *lb.Table
 	images      *rules.Images
 	nats        *nat.Table
 	announcer   *announce.Announcer
 	uplinkNames uplinkNames
-	shared      *shared[kernel.Shares]
-	nexthops    *nexthops
+	shared      *kernel.Shared[kernel.Shares]
+	nexthops    *nexthop.Table
 	sweeper     *conn.Sweeper
 	conns       *conn.Connections
-	counters    *telemetry
+	counters    *nodeTelemetry
 	keeper      *keeper
 	snat        snatPorts
 	firewall    *rules.Firewall
@@ -139,10 +143,10 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if err := r.PinNew(); err != nil {
 		return err
 	}
-	if d.shared, err = newShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
+	if d.shared, err = kernel.MapShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
 		return err
 	}
-	d.nexthops = newNexthops(d, first)
+	d.nexthops = nexthop.Adopt(d.nexthopOptions(), first)
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
@@ -155,12 +159,12 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
 	}
-	d.guards = newGuards(d)
+	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
 	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
 	d.services.Start(d.sweeper, d.soonOnLoopback)
-	d.conns, d.counters = conn.NewConnections(d.sweeper), &telemetry{d: d}
+	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
 	d.ports = newPorts(d)
 	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
 		return err
@@ -190,11 +194,26 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 
 func (d *DataPlane) sweepOptions() conn.Options {
 	return conn.Options{
-		Tables: d.tables, Maps: d.maps, Shares: d.shared.value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
+		Tables: d.tables, Maps: d.maps, Shares: d.shared.Value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
 		// Services are asked first, since most connections that end lead to dead backends. NAT is
 		// asked last: it counts the ports of all connections that no judge has ended as used.
-		Judges:    []conn.Judge{d.services, &d.guards.departed, nexthopJudge{d}, d.nats},
-		IdleTimes: d.services.IdleTimes, Paths: d.paths, ServiceName: d.services.Name, NATName: d.nats.Name,
+		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
+		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths, ServiceName: d.services.Name, NATName: d.nats.Name,
+	}
+}
+
+func (d *DataPlane) nexthopOptions() nexthop.Options {
+	return nexthop.Options{
+		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.Value,
+		Peers:     func() map[uint32]bool { return d.overlay.Nexthops() },
+		PeerNames: func() map[uint32]overlay.Name { return d.overlay.Names() },
+		DeviceName: func(netns uint8, ifindex int) string {
+			z := d.namespaces[netns]
+			if z == nil {
+				return ""
+			}
+			return z.devices.NameOf(ifindex)
+		},
 	}
 }
 
@@ -262,7 +281,7 @@ func (d *DataPlane) namespace(id uint8) (*namespace, error) {
 		return z, err
 	}
 	v := newDevices(d, z)
-	if z.netfilter, err = watchNetfilter(d, z); err == nil {
+	if z.netfilter, err = fastpath.Watch(fastpath.Options{Netns: z.Netns, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate}); err == nil {
 		err = v.start()
 	}
 	if err != nil {
@@ -344,7 +363,7 @@ func (d *DataPlane) Close() (err error) {
 			d.ports.close()
 		}
 		if d.shared != nil {
-			err = errors.Join(err, d.shared.close())
+			err = errors.Join(err, d.shared.Close())
 		}
 		pin.CloseMaps(d.maps)
 	})

@@ -14,6 +14,8 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -212,17 +214,17 @@ func (v *devices) hasPort(index int) bool {
 func (v *devices) joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.bridges.knows(index) {
+	if v.bridges.Knows(index) {
 		return nil
 	}
-	ports, err := v.namespace.bridgePorts()
+	ports, err := bridge.Ports(v.namespace.Handle)
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
-	if err := v.markOtherTags(ports); err != nil {
+	if err := bridge.MarkOtherTags(v.namespace.Handle, v.links, ports); err != nil {
 		return err
 	}
-	_, err = v.bridges.setPorts(ports, v.links, v.tunnelEnds())
+	_, err = v.bridges.SetPorts(ports, v.links, v.tunnelEnds())
 	return err
 }
 
@@ -235,12 +237,12 @@ func (v *devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
 		if device.Flags&kernel.DeviceUplink != 0 && !v.isLink(device.Text()) {
-			at, bit := guardedDevice{v.namespace.ID, int(key.Ifindex)}.word()
-			words[netnsCount*guardedWords+at] |= bit
+			at, bit := guard.Device{Netns: v.namespace.ID, Ifindex: int(key.Ifindex)}.Word()
+			words[netnsCount*guard.Words+at] |= bit
 		}
 	}
-	for i := range uint32(guardedWords) {
-		at := uint32(netnsCount+v.namespace.ID)*guardedWords + i
+	for i := range uint32(guard.Words) {
+		at := uint32(netnsCount+v.namespace.ID)*guard.Words + i
 		if words[at] == v.uplinkWords[at] && v.uplinksKnown {
 			continue
 		}

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -18,7 +16,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -42,7 +41,7 @@ type devices struct {
 	links      map[int]netlink.Link
 	addrs      map[int][]netip.Prefix
 	listed     map[string]datapath.Device // returned to callers, so never changed
-	first      map[int][2]netip.Addr      // returned by firstAddrs
+	first      map[int][2]netip.Addr      // returned by device.FirstAddrs
 	written    map[kernel.DeviceKey]kernel.Device
 	neighbours map[neighbour][6]byte
 	failed     map[neighbour]bool       // neighbours that the kernel has given up resolving
@@ -58,7 +57,7 @@ type devices struct {
 
 	uplinkWords  map[uint32]uint64 // non-zero words of uplinks in ll_guarded
 	uplinksKnown bool              // uplinkWords have been written
-	bridges      *bridgeTables
+	bridges      *bridge.Tables
 	stale        bool // a message was lost
 	deaf         bool // a subscription has ended
 	scanned      time.Time
@@ -76,7 +75,7 @@ func newDevices(d *DataPlane, z *namespace) *devices {
 		uplinks:    devicesOfBefore(d, z.ID, kernel.DeviceUplink),
 		roles:      make(map[int]announce.Role),
 		named:      make(map[int]string),
-		bridges:    newBridgeTables(d, z.ID),
+		bridges:    bridge.Adopt(bridge.Options{Tables: d.tables, Netns: z.ID, Guard: d.guards.MAC, LostAddr: d.sweeper.Kick}),
 	}
 }
 
@@ -160,7 +159,7 @@ func (v *devices) scan() error {
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
-	bridgePorts, err := v.namespace.bridgePorts()
+	bridgePorts, err := bridge.Ports(v.namespace.Handle)
 	if err != nil {
 		return fmt.Errorf("list ports of bridges: %w", err)
 	}
@@ -174,7 +173,7 @@ func (v *devices) scan() error {
 	v.links = make(map[int]netlink.Link, len(links))
 	v.addrs = make(map[int][]netip.Prefix)
 	wanted := make(map[kernel.DeviceKey]kernel.Device, len(links))
-	v.first = firstAddrs(addrs, v.addrs)
+	v.first = device.FirstAddrs(addrs, v.addrs)
 	for _, l := range links {
 		v.links[l.Attrs().Index] = l
 	}
@@ -182,17 +181,17 @@ func (v *devices) scan() error {
 	for _, l := range links {
 		wanted[v.key(l)] = v.encode(l)
 	}
-	v.listed = v.list(bridgePorts)
+	v.listed = device.List(v.links, bridgePorts, v.addrs, v.first, v.ruleName)
 	if err := v.write(wanted); err != nil {
 		return err
 	}
-	if err := v.bridges.setLocal(addrs); err != nil {
+	if err := v.bridges.SetLocal(addrs); err != nil {
 		return err
 	}
-	if err := v.markOtherTags(bridgePorts); err != nil {
+	if err := bridge.MarkOtherTags(v.namespace.Handle, v.links, bridgePorts); err != nil {
 		return err
 	}
-	changed, err := v.bridges.setPorts(bridgePorts, v.links, v.tunnelEnds())
+	changed, err := v.bridges.SetPorts(bridgePorts, v.links, v.tunnelEnds())
 	if changed { // frames may take another path now, or none
 		err = errors.Join(err, v.invalidateAll())
 	}
@@ -201,7 +200,7 @@ func (v *devices) scan() error {
 
 // invalidateAll invalidates all next hops of the namespace.
 func (v *devices) invalidateAll() error {
-	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
+	return v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
 }
 
 func (v *devices) key(l netlink.Link) kernel.DeviceKey {
@@ -249,7 +248,7 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	if err := v.d.firewall.DevicesChanged(names); err != nil {
 		return err
 	}
-	return v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
+	return v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
 }
 
 // before returns the entry of a device in ll_device, possibly an earlier run's.
@@ -327,7 +326,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if !known || !gone && old == mac {
 		return
 	}
-	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
+	v.report(v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == old && k.Bridged == 0
 	}))
 }
@@ -340,7 +339,7 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 		return
 	}
 	gone := u.Type == unix.RTM_DELNEIGH
-	v.report(v.d.nexthops.invalidate(func(k kernel.NexthopKey) bool {
+	v.report(v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
 }
@@ -361,87 +360,6 @@ func (v *devices) underlayChanged() {
 	if v.namespace.ID == netnsHost {
 		v.d.overlay.PathsChanged()
 	}
-}
-
-// byName returns the device with a name, or nil.
-func (v *devices) byName(name string) netlink.Link {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, l := range v.links {
-		if l.Attrs().Name == name {
-			return l
-		}
-	}
-	return nil
-}
-
-// nameByAddr returns the name of the device that has an address, or "".
-func (v *devices) nameByAddr(addr netip.Addr) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	found := ""
-	for index, list := range v.addrs {
-		has := slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Addr() == addr })
-		if l := v.links[index]; has && l != nil && (found == "" || l.Attrs().Name < found) {
-			found = l.Attrs().Name
-		}
-	}
-	return found
-}
-
-// connected returns the networks of the addresses of each device that is up, to which the kernel
-// has connected routes, in ascending order and without link-local ones.
-func (v *devices) connected() map[string][]netip.Prefix {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	all := map[string][]netip.Prefix{}
-	for index, list := range v.addrs {
-		l := v.links[index]
-		if l == nil || index == hook.LoopbackIndex || l.Attrs().RawFlags&unix.IFF_UP == 0 {
-			continue
-		}
-		var of []netip.Prefix
-		for _, p := range list {
-			if !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() {
-				of = append(of, p.Masked())
-			}
-		}
-		if len(of) > 0 {
-			slices.SortFunc(of, netip.Prefix.Compare)
-			all[l.Attrs().Name] = slices.Compact(of)
-		}
-	}
-	return all
-}
-
-// appendAddrs appends the addresses of all devices, except loopback and link-local ones.
-func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, list := range v.addrs {
-		for _, p := range list {
-			if a := p.Addr().Unmap().WithZone(""); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-				all = append(all, a)
-			}
-		}
-	}
-	return all
-}
-
-// nameOf returns the name of the device with index, or the index as text.
-func (v *devices) nameOf(index int) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if l := v.links[index]; l != nil {
-		return l.Attrs().Name
-	}
-	return strconv.Itoa(index)
-}
-
-func (v *devices) prefixes(index int) []netip.Prefix {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.addrs[index]
 }
 
 // retry repeats a dump that was interrupted by a change.

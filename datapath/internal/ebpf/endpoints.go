@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
@@ -75,7 +76,7 @@ func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, 
 	if t == nil {
 		return false, nil
 	}
-	return e.p.d.guards.intact(t.guarded())
+	return e.p.d.guards.Intact(t.guarded())
 }
 
 // endpointOf returns the endpoint that has a device, or "".
@@ -86,13 +87,13 @@ func (d *DataPlane) endpointOf(namespace uint8, index int) datapath.EndpointName
 	return name
 }
 
-func (t *port) guarded() guardedDevice { return guardedDevice{t.namespace, t.ifindex} }
+func (t *port) guarded() guard.Device { return guard.Device{Netns: t.namespace, Ifindex: t.ifindex} }
 
 // prepare sets the guard of a device before programs are attached to it: closed for an endpoint,
 // none for any other port.
 func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	if endpoint == nil {
-		return p.d.guards.clear(t.guarded())
+		return p.d.guards.Clear(t.guarded())
 	}
 	// Connections hold only the lower 16 bits of an ifindex.
 	for name, other := range p.byName {
@@ -101,7 +102,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 				endpoint.Device, t.ifindex, name, other.ifindex)
 		}
 	}
-	return p.d.guards.close(t.guarded())
+	return p.d.guards.Close(t.guarded())
 }
 
 // noted records that programs are attached to a device; turned: its guard has changed.
@@ -135,19 +136,19 @@ func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
 
 // forgetGuards removes the guards of devices that no longer belong to an endpoint.
 func (p *ports) forgetGuards() error {
-	live := make(map[guardedDevice]bool)
+	live := make(map[guard.Device]bool)
 	for name, t := range p.byName {
 		if _, ok := name.Endpoint(); ok && t.ifindex != 0 && len(t.hooks) > 0 {
 			live[t.guarded()] = true
 		}
 	}
-	return p.d.guards.keep(live)
+	return p.d.guards.Keep(live)
 }
 
 // forgetDrops removes the drop counters of a device that is gone, or no longer ours.
-func (d *DataPlane) forgetDrops(v guardedDevice) (err error) {
+func (d *DataPlane) forgetDrops(v guard.Device) (err error) {
 	for reason := range d.reasons {
-		key := kernel.PortDropKey{Ifindex: uint32(v.index), Netns: uint32(v.namespace), Reason: uint32(reason)}
+		key := kernel.PortDropKey{Ifindex: uint32(v.Ifindex), Netns: uint32(v.Netns), Reason: uint32(reason)}
 		if e := d.tables.PortDrops.Delete(key); e != nil {
 			err = errors.Join(err, e)
 		}

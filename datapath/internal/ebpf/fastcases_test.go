@@ -241,7 +241,7 @@ func fromBridge(name string, do func(*fastCase)) fastChange {
 	}}
 }
 
-func nexthop(name string, do func(*kernel.Nexthop)) fastChange {
+func changedHop(name string, do func(*kernel.Nexthop)) fastChange {
 	return fastChange{name: name, do: func(c *fastCase) { do(&c.next) }}
 }
 
@@ -351,12 +351,12 @@ func entryChanges() []fastChange {
 
 func nexthopChanges() []fastChange {
 	all := []fastChange{
-		nexthop("no device", func(n *kernel.Nexthop) { n.Ifindex = 0 }), {name: "a VLAN", do: func(c *fastCase) { c.next.Vid = 7 }, left: map[byte]bool{4: true, 6: true}},
-		nexthop("behind a veth", func(n *kernel.Nexthop) { n.Flags |= 1 }), {name: "a tunnel", do: func(c *fastCase) { c.next.Flags |= 8 }, left: map[byte]bool{4: true, 6: true}},
-		nexthop("bridged", func(n *kernel.Nexthop) { n.Flags |= 2 }),
-		nexthop("of a bridge", func(n *kernel.Nexthop) { n.Flags |= 4 }),
-		nexthop("to be confirmed", func(n *kernel.Nexthop) { n.CheckedTick -= 18 }), nexthop("hardly confirmed", func(n *kernel.Nexthop) { n.CheckedTick -= 14 }),
-		nexthop("confirmed later", func(n *kernel.Nexthop) { n.CheckedTick += 100 }),
+		changedHop("no device", func(n *kernel.Nexthop) { n.Ifindex = 0 }), {name: "a VLAN", do: func(c *fastCase) { c.next.Vid = 7 }, left: map[byte]bool{4: true, 6: true}},
+		changedHop("behind a veth", func(n *kernel.Nexthop) { n.Flags |= 1 }), {name: "a tunnel", do: func(c *fastCase) { c.next.Flags |= 8 }, left: map[byte]bool{4: true, 6: true}},
+		changedHop("bridged", func(n *kernel.Nexthop) { n.Flags |= 2 }),
+		changedHop("of a bridge", func(n *kernel.Nexthop) { n.Flags |= 4 }),
+		changedHop("to be confirmed", func(n *kernel.Nexthop) { n.CheckedTick -= 18 }), changedHop("hardly confirmed", func(n *kernel.Nexthop) { n.CheckedTick -= 14 }),
+		changedHop("confirmed later", func(n *kernel.Nexthop) { n.CheckedTick += 100 }),
 	}
 	for doff := range byte(16) {
 		// Segments that barely fit, and that are barely too large.
@@ -373,7 +373,7 @@ func nexthopChanges() []fastChange {
 		}})
 	}
 	for _, mtu := range []uint32{0, 20, 44, 45, 55, 56, 70, 90, 100, 101, 102, 121, 1460} {
-		all = append(all, nexthop("MTU", func(n *kernel.Nexthop) { n.MtuBytes = mtu }))
+		all = append(all, changedHop("MTU", func(n *kernel.Nexthop) { n.MtuBytes = mtu }))
 	}
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,6 +49,22 @@ func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle 
 	if !listening {
 		s.Close()
 	}
+}
+
+// followPolicy invalidates all next hops if routing rules (ip rule) change, or if forwarding is
+// enabled or disabled on any device. No table here depends on these settings, so the content of the
+// kernel's messages is not used.
+func (v *devices) followPolicy() error {
+	s, err := nl.SubscribeAt(v.namespace.Handle, netns.None(), unix.NETLINK_ROUTE,
+		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+	if err != nil {
+		return fmt.Errorf("watch routing rules: %w", err)
+	}
+	v.listen(s, "routing rules", v.lost, func([]syscall.NetlinkMessage) {
+		v.report(v.invalidateAll())
+		v.d.signal()
+	})
+	return nil
 }
 
 // whileSubscribed starts functions that return when their argument is closed. It starts none and

@@ -54,7 +54,7 @@ func TestMessagesAreLost(t *testing.T) {
 	if isDeaf() {
 		t.Fatal("no receiver is left")
 	}
-	mtu := func() int { return v.byName("out0").Attrs().MTU }
+	mtu := func() int { return v.ByName("out0").Attrs().MTU }
 	if mtu() != 1400 {
 		t.Errorf("MTU %d, want 1400: not made up for", mtu())
 	}
@@ -81,7 +81,7 @@ func TestReceivingFails(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPNative)
 	n.requireXDPTargets()
 	v := n.d.namespaces[netnsHost].devices
-	out0 := v.byName("out0").Attrs().Index
+	out0 := v.ByName("out0").Attrs().Index
 	sends := func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()

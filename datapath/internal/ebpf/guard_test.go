@@ -33,7 +33,7 @@ var (
 
 const etherARP = 0x0806
 
-// guard puts a guard on in0, as written by guards.close or, if open, by guards.open.
+// guard puts a guard on in0, as written by guard.Table: closed or, if open, by its method Open.
 func (r *rig) guard(open bool) {
 	r.t.Helper()
 	low := r.in.index & 0xffff

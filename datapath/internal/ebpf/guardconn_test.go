@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -64,7 +65,7 @@ func (r *rig) intrude(p path) {
 	if n := r.counters()["DROP_SPOOFED"]; n != 2 {
 		r.t.Errorf("%d counted as spoofed, want 2", n)
 	}
-	// From here on another endpoint has the client's address, as guards.open records it.
+	// From here on another endpoint has the client's address, as guard.Table records it.
 	key := kernel.GuardKey{Ifindex: r.in.index}
 	key.Addr.Word = rigWords(p.client.Addr().String())
 	r.ok(r.maps[kernel.MapLlGuard].Delete(key))
@@ -202,7 +203,7 @@ func TestGuardLives(t *testing.T) {
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
 				t.Errorf("verify: %t, %v", ok, err)
 			}
-			key := guardedDevice{netnsHost, n.d.ports.byName["Endpoint/pod"].ifindex}.key(netip.MustParseAddr("192.0.2.10"))
+			key := guard.Device{Netns: netnsHost, Ifindex: n.d.ports.byName["Endpoint/pod"].ifindex}.Key(netip.MustParseAddr("192.0.2.10"))
 			n.ok(n.d.maps[kernel.MapLlGuard].Delete(&key))
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 				t.Errorf("verify after an external change: %t, %v", ok, err)
@@ -212,11 +213,11 @@ func TestGuardLives(t *testing.T) {
 
 			n.ok(n.d.Endpoints().Delete(ctx, "pod"))
 			wanted("without an endpoint", true)
-			if n.guards() != 0 || len(n.d.guards.written) != 0 {
+			if n.guards() != 0 || len(n.d.guards.Devices()) != 0 {
 				t.Errorf("%d entries of guards are left", n.guards())
 			}
 			var word uint64
-			for i := range uint32(2 * guardedWords) {
+			for i := range uint32(2 * guard.Words) {
 				if n.ok(n.d.maps[kernel.MapLlGuarded].Lookup(i, &word)); word != 0 {
 					t.Errorf("bits %d are %x", i, word)
 				}
@@ -298,7 +299,7 @@ func (n *network) endpointAt(device string) datapath.Endpoint {
 func TestGuardIsClosed(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
-	v := func() guardedDevice { return n.d.ports.byName["Endpoint/pod"].guarded() }
+	v := func() guard.Device { return n.d.ports.byName["Endpoint/pod"].guarded() }
 	failed := n.endpoint("192.0.2.10")
 	failed.Device = "lo"
 	if err := n.d.Endpoints().Update(ctx, "pod", failed); err == nil {
@@ -306,7 +307,7 @@ func TestGuardIsClosed(t *testing.T) {
 	}
 	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
 	device := v()
-	n.ok(n.d.guards.close(device))
+	n.ok(n.d.guards.Close(device))
 	if err := n.from("192.0.2.10:0", "192.0.2.1:9"); err == nil || !strings.Contains(err.Error(), "timeout") && !strings.Contains(err.Error(), "unreachable") {
 		t.Errorf("by a closed guard: %v", err)
 	}
@@ -350,7 +351,7 @@ func TestDeparted(t *testing.T) {
 	back, passes := time.Now(), n.d.sweeper.NextPass()
 	testnet.Eventually(t, 5*time.Second, "it is swept after the grace", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		return time.Since(back) > departedGrace+200*time.Millisecond && n.d.sweeper.NextPass() > passes+4
+		return time.Since(back) > guard.Grace+200*time.Millisecond && n.d.sweeper.NextPass() > passes+4
 	})
 	c.echo(t, "back at once")
 	n.ok(n.d.Endpoints().Delete(ctx, "pod"))
@@ -363,49 +364,8 @@ func TestDeparted(t *testing.T) {
 	}
 	testnet.Eventually(t, 5*time.Second, "it is forgotten", func() bool {
 		n.ok(n.d.Maintain(ctx))
-		n.d.guards.departed.mu.Lock()
-		defer n.d.guards.departed.mu.Unlock()
-		return len(n.d.guards.departed.left) == 0
+		return n.d.guards.Pending() == 0
 	})
-}
-
-// entryOf is an entry of UDP.
-type entryOf struct {
-	meta          *kernel.CtMeta
-	namespace     uint8
-	comes, leaves datapath.Tuple
-}
-
-func (e entryOf) Meta() *kernel.CtMeta                   { return e.meta }
-func (e entryOf) Protocol() datapath.Protocol            { return datapath.UDP }
-func (e entryOf) Namespace() uint8                       { return e.namespace }
-func (e entryOf) Tuples() (comes, leaves datapath.Tuple) { return e.comes, e.leaves }
-
-// TestReleasedInBothNamespaces: a released pod address affects connections in both namespaces,
-// since a connection may be translated in one and continue in the other. A released link-local
-// address affects only connections in its own namespace.
-func TestReleasedInBothNamespaces(t *testing.T) {
-	pod, local, outside := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fe80::5"), netip.MustParseAddr("203.0.113.9")
-	d := &departed{}
-	d.leave(netnsSwitch, pod)
-	d.leave(netnsSwitch, local)
-	for a, left := range d.left {
-		left.at = left.at.Add(-departedGrace)
-		d.left[a] = left
-	}
-	p := d.PassBegins(1)
-	for _, test := range []struct {
-		namespace uint8
-		addr      netip.Addr
-		want      bool
-	}{{netnsSwitch, pod, true}, {netnsHost, pod, true}, {netnsSwitch, local, true}, {netnsHost, local, false}, {netnsHost, outside, false}} {
-		comes := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.MustParseAddrPort("192.0.2.1:514")}
-		leaves := datapath.Tuple{Source: netip.AddrPortFrom(outside, 514), Destination: netip.AddrPortFrom(test.addr, 514)}
-		m := kernel.CtMeta{State: uint8(kernel.CtStateCT_ESTABLISHED)}
-		if got := p.Ends(entryOf{&m, test.namespace, comes, leaves}); got != test.want {
-			t.Errorf("namespace %d, %s: %t, want %t", test.namespace, test.addr, got, test.want)
-		}
-	}
 }
 
 // TestGuardIsRepaired: if another program detached one of our programs, the device is down while

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
@@ -19,7 +20,7 @@ const (
 type namespace struct {
 	*hook.Netns
 	devices   *devices
-	netfilter *netfilterWatch
+	netfilter *fastpath.Gate
 }
 
 // renewSwitch closes the switch's namespace if its name no longer exists or refers to another

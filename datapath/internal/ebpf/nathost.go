@@ -38,7 +38,7 @@ func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[ui
 			continue
 		}
 		z.devices.mu.Lock()
-		maps.Copy(addrs, z.devices.bridges.local)
+		maps.Copy(addrs, z.devices.bridges.Local())
 		z.devices.mu.Unlock()
 		namespaces[z.ID] = true
 	}

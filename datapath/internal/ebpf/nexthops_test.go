@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -23,6 +24,11 @@ func (r *rig) begin(client, frontend netip.AddrPort) {
 	})
 }
 
+// nexthops takes over the next hops of the rig, as loxilightd does.
+func (r *rig) nexthops() *nexthop.Table {
+	return nexthop.Adopt(nexthop.Options{Tables: r.tables, Free: r.maps[kernel.MapLlNexthopFree], Shares: new(kernel.Shares)}, false)
+}
+
 // TestVoidWhileInUse: a next hop becomes invalid while a packet is about to be sent to it. The
 // packet takes the next hop as it was, or the slow path, but is never sent to a zero MAC, which
 // would lose it.
@@ -36,7 +42,8 @@ func TestVoidWhileInUse(t *testing.T) {
 	r.ok(r.maps[kernel.MapLlNexthop].Lookup(uint32(5), &valid))
 	valid.CheckedTick += 1 << 20 // not confirmed again while the test runs
 
-	hops := nexthops{table: &r.tables.Nexthop}
+	hops := r.nexthops()
+	only := kernel.NexthopKey{Ifindex: 99} // the key by which it is invalidated
 	quit, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
@@ -46,9 +53,12 @@ func TestVoidWhileInUse(t *testing.T) {
 				return
 			default:
 			}
-			err := hops.table.Put(uint32(5), valid)
+			err := r.tables.Nexthop.Put(uint32(5), valid)
 			if err == nil {
-				err = hops.void(5)
+				err = r.tables.NexthopId.Put(only, 5)
+			}
+			if err == nil {
+				err = hops.Invalidate(func(key kernel.NexthopKey) bool { return key == only })
 			}
 			if err != nil {
 				done <- err
@@ -114,8 +124,7 @@ func TestNextHopIsWhatTheRoutesSay(t *testing.T) {
 		t.Errorf("next hop of the first neighbour is %d, and was %d", again, first)
 	}
 	// Invalidate the next hops as loxilightd does.
-	hops := nexthops{table: &r.tables.Nexthop, ids: &r.tables.NexthopId, retired: map[uint32]retiredHop{}}
-	r.ok(hops.invalidate(func(kernel.NexthopKey) bool { return true }))
+	r.ok(r.nexthops().Invalidate(func(kernel.NexthopKey) bool { return true }))
 	if third := open(); third == first || third == second {
 		t.Errorf("next hop %d is not valid, and new connections have it", third)
 	}
@@ -130,7 +139,7 @@ func TestShareOfNextHops(t *testing.T) {
 	for i := range uint32(8) {
 		r.ok(r.maps[kernel.MapLlNexthopFree].Put(nil, 100+i))
 	}
-	at := useIndex(kernel.NexthopKey{Ifindex: uint32(r.out.index)})
+	at := nexthop.CounterIndex(kernel.NexthopKey{Ifindex: uint32(r.out.index)})
 	for i, c := range []struct {
 		total, has uint32
 		gets       bool
@@ -162,21 +171,19 @@ func TestShareOfNextHops(t *testing.T) {
 // TestNextHopsAreCounted: sweeps set each device's counter to the actual number of next hops.
 func TestNextHopsAreCounted(t *testing.T) {
 	h := newHandover(t)
-	n := h.d.nexthops
+	n, use := h.d.nexthops, h.d.shared.Value
 	there := func() (total uint32, counts map[int]uint32) {
 		counts = make(map[int]uint32)
 		var key kernel.NexthopKey
 		var index uint32
-		for it := n.ids.Iterate(); it.Next(&key, &index); {
-			counts[useIndex(key)]++
+		for it := h.d.tables.NexthopId.Iterate(); it.Next(&key, &index); {
+			counts[nexthop.CounterIndex(key)]++
 			total++
 		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for _, r := range n.retired {
+		for _, at := range n.Retired() {
 			total++
-			if r.at >= 0 {
-				counts[r.at]++
+			if at >= 0 {
+				counts[at]++
 			}
 		}
 		return total, counts
@@ -184,21 +191,21 @@ func TestNextHopsAreCounted(t *testing.T) {
 	want := func(when string) {
 		t.Helper()
 		total, counts := there()
-		if total == 0 || n.use.NexthopTotal != total {
-			t.Errorf("%s: %d next hops are counted, want %d", when, n.use.NexthopTotal, total)
+		if total == 0 || use.NexthopTotal != total {
+			t.Errorf("%s: %d next hops are counted, want %d", when, use.NexthopTotal, total)
 		}
-		for at, count := range n.use.NexthopCount {
+		for at, count := range use.NexthopCount {
 			if count != counts[at] {
 				t.Errorf("%s: %d next hops are counted at %d, want %d", when, count, at, counts[at])
 			}
 		}
 	}
 	want("when they are learnt")
-	n.use.NexthopTotal, n.use.NexthopCount = 9, [len(n.use.NexthopCount)]uint32{}
-	n.use.NexthopCount[7] = 5
+	use.NexthopTotal, use.NexthopCount = 9, [len(use.NexthopCount)]uint32{}
+	use.NexthopCount[7] = 5
 	h.ok(h.d.sweeper.Whole())
 	want("after the counts were lost")
-	h.ok(n.invalidate(func(kernel.NexthopKey) bool { return true }))
+	h.ok(n.Invalidate(func(kernel.NexthopKey) bool { return true }))
 	h.ok(h.d.sweeper.Whole())
 	want("after all were taken away")
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/inspect"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
@@ -42,5 +43,5 @@ func Detach(cfg datapath.Config, log *slog.Logger) error { return hook.Detach(cf
 // Inspect returns our pins and attached programs, and other programs on the hooks of the same
 // devices, and changes nothing. Parts that could not be read are in Unseen.
 func Inspect(o datapath.InspectOptions) (*datapath.Inspection, error) {
-	return inspect.Read(o, inspectDevices)
+	return inspect.Read(o, device.Inspect)
 }

@@ -13,7 +13,7 @@ func (d *DataPlane) overlayOptions() overlay.Options {
 	return overlay.Options{
 		Tables: d.tables, Ports: overlayPorts{d.ports},
 		Netns: d.overlayNetns, SwitchNetns: d.namespaceOf(true), HostDevice: d.config.HostDevice, SwitchDevice: d.config.SwitchDevice,
-		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.invalidate, Signal: d.signal,
+		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.Invalidate, Signal: d.signal,
 	}
 }
 
@@ -55,11 +55,11 @@ func (v *devices) tunnelEnds() (ends []int) {
 }
 
 // TunnelState implements [datapath.Telemetry].
-func (t *telemetry) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
+func (t *nodeTelemetry) TunnelState(name datapath.TunnelName) (datapath.TunnelState, bool) {
 	return t.d.overlay.TunnelState(name)
 }
 
 // PeerState implements [datapath.Telemetry].
-func (t *telemetry) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
+func (t *nodeTelemetry) PeerState(name datapath.PeerName) (datapath.PeerState, bool) {
 	return t.d.overlay.PeerState(name)
 }

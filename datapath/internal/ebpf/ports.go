@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
@@ -36,7 +37,7 @@ type ports struct {
 
 	mu     sync.RWMutex // of byName; written by Update and Delete only
 	byName map[datapath.PortName]*port
-	needed map[datapath.PortName]guardedDevice // inner ports of tunnels; other ports may hold them
+	needed map[datapath.PortName]guard.Device // inner ports of tunnels; other ports may hold them
 }
 
 // port is a device with both programs attached. A port without hooks has only its folder, since its
@@ -52,7 +53,7 @@ type port struct {
 }
 
 func newPorts(d *DataPlane) *ports {
-	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guardedDevice)}
+	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guard.Device)}
 }
 
 func (p *ports) folder(namespace uint8, name datapath.PortName) string {
@@ -227,7 +228,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	t.device, t.address = value.Device, value.Address
 	turned := true
 	if endpoint != nil {
-		if turned, err = p.d.guards.open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
+		if turned, err = p.d.guards.Open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
 			return err
 		}
 	}
@@ -246,7 +247,7 @@ func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint
 		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.d.guards.remove(t.guarded()))
+		return nil, errors.Join(err, p.d.guards.Remove(t.guarded()))
 	}
 	p.d.keeper.noted(p.folder(z.ID, name))
 	return t, nil
@@ -273,16 +274,6 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 	}
 	t.ifindex = 0
 	return nil
-}
-
-// holder returns the port that has the device, or "".
-func (p *ports) holder(namespace uint8, index int) datapath.PortName {
-	for name, t := range p.byName {
-		if t.namespace == namespace && t.ifindex == index && len(t.hooks) > 0 {
-			return name
-		}
-	}
-	return ""
 }
 
 // Delete implements [datapath.Table].
@@ -313,7 +304,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	if t.ifindex != 0 {
-		if err := errors.Join(p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded())); err != nil {
+		if err := errors.Join(p.d.guards.Remove(t.guarded()), p.d.forgetDrops(t.guarded())); err != nil {
 			return err
 		}
 	}
@@ -332,7 +323,7 @@ func (p *ports) abandon(namespace uint8) (err error) {
 			h.Close()
 		}
 		if t.ifindex != 0 {
-			err = errors.Join(err, p.d.guards.remove(t.guarded()), p.d.forgetDrops(t.guarded()))
+			err = errors.Join(err, p.d.guards.Remove(t.guarded()), p.d.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
 		p.d.keeper.forget(p.folder(namespace, name))

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
@@ -22,6 +23,16 @@ func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value
 		return ""
 	}
 	return other
+}
+
+// holder returns the port that has the device, or "".
+func (p *ports) holder(namespace uint8, index int) datapath.PortName {
+	for name, t := range p.byName {
+		if t.namespace == namespace && t.ifindex == index && len(t.hooks) > 0 {
+			return name
+		}
+	}
+	return ""
 }
 
 // share records that a port that selects its device by an address is on the device of another port,
@@ -108,7 +119,7 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 func (p *ports) need(inner datapath.PortName, namespace uint8, index int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.needed[inner] = guardedDevice{namespace, index}
+	p.needed[inner] = guard.Device{Netns: namespace, Ifindex: index}
 }
 
 func (p *ports) unneed(inner datapath.PortName) {
@@ -123,7 +134,7 @@ func (p *ports) sharesStill(z *namespace, t *port) bool {
 	if o == nil || o.of != "" || o.namespace != t.namespace || !o.attached() {
 		return false
 	}
-	link := z.devices.byName(t.device)
+	link := z.devices.ByName(t.device)
 	return link != nil && link.Attrs().Index == o.ifindex && z.devices.nameByAddr(t.address) == t.device
 }
 

@@ -121,7 +121,7 @@ func TestSharesAreCounted(t *testing.T) {
 	client := netip.MustParseAddr("192.0.2.10")
 	want := func(when string, count uint32) {
 		t.Helper()
-		s := h.d.shared.value
+		s := h.d.shared.Value
 		if n, all := s.Count[conn.ShareIndex(s, client)], s.Total[0]; n != count || all != count {
 			t.Errorf("%s: %d of %d connections are counted for %s, want %d", when, n, all, client, count)
 		}
@@ -135,8 +135,8 @@ func TestSharesAreCounted(t *testing.T) {
 	want("with another one", 3)
 	h.restart("tcx")
 	want("after a restart", 3)
-	h.d.shared.value.Total = [2]uint32{}
-	h.d.shared.value.Count = [65536]uint32{}
+	h.d.shared.Value.Total = [2]uint32{}
+	h.d.shared.Value.Count = [65536]uint32{}
 	whole()
 	want("after the counts were lost", 3)
 	_, err := h.d.Connections().Flush(context.Background(), datapath.ConnectionFilter{Protocol: datapath.TCP})

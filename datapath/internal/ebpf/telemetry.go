@@ -10,153 +10,37 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/route"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
 
-// telemetry reads the counters of the programs.
-type telemetry struct {
-	d       *DataPlane
-	samples sync.Mutex // held by the reader of samples
+// nodeTelemetry implements [datapath.Telemetry]: the counters of the programs, and the state of the
+// node's devices.
+type nodeTelemetry struct {
+	*telemetry.Reader
+	d *DataPlane
 }
 
-// perCPU returns the sum over all CPUs for each entry of a per-CPU array.
-func perCPU(m *bpfmap.PerCPU[uint32, uint64]) ([]uint64, error) {
-	sums := make([]uint64, m.MaxEntries())
-	var values []uint64
-	for i := range sums {
-		if err := m.Lookup(uint32(i), &values); err != nil {
-			return nil, err
-		}
-		for _, v := range values {
-			sums[i] += v
-		}
+func (d *DataPlane) telemetryOptions() telemetry.Options {
+	return telemetry.Options{
+		Tables: d.tables, Maps: d.maps, Sizes: d.config.Tables, Reasons: d.reasons, Verdicts: d.verdicts,
+		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats,
+		DeviceName: d.deviceName, EndpointOf: d.endpointOf,
 	}
-	return sums, nil
-}
-
-// byReason maps counts to the names of an enum's values; it skips value 0, "none".
-func byReason(counts []uint64, names []string) map[string]uint64 {
-	named := make(map[string]uint64, len(names))
-	for i := 1; i < min(len(counts), len(names)); i++ {
-		named[names[i]] = counts[i]
-	}
-	return named
-}
-
-// NodeCounters implements [datapath.Telemetry].
-func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err error) {
-	drops, err := perCPU(&t.d.tables.Drops)
-	if err != nil {
-		return c, fmt.Errorf("counters of drops: %w", err)
-	}
-	verdicts, err := perCPU(&t.d.tables.Verdicts)
-	if err != nil {
-		return c, fmt.Errorf("counters of verdicts: %w", err)
-	}
-	c.Drops, c.Verdicts = byReason(drops, t.d.reasons), byReason(verdicts, t.d.verdicts)
-	if err := t.d.sweeper.Refresh(); err != nil {
-		return c, err
-	}
-	for _, v := range t.d.services.All() {
-		s, err := t.service(v)
-		if err != nil {
-			return c, err
-		}
-		c.Packets += s.Packets
-		c.Bytes += s.Bytes
-		c.Connections += s.Connections
-	}
-	return c, t.addPlain(&c, verdicts[kernel.VerdictCountVERDICT_NONE])
-}
-
-// addPlain adds the traffic of connections without a service, live and ended. opened is the number
-// of these connections; earlier versions counted them with the backends' connections.
-func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
-	var total kernel.BackendTotal
-	_, traffic, err := t.d.services.Traffic(0)
-	if err = errors.Join(err, t.d.tables.BackendTotal.Lookup(0, &total)); err != nil {
-		return fmt.Errorf("counters of connections without a Service: %w", err)
-	}
-	c.Packets += traffic.PacketCount
-	c.Bytes += traffic.ByteCount
-	c.Connections += opened + total.ConnectionCount
-	return nil
-}
-
-// ServiceCounters implements [datapath.Telemetry]. If there are very many connections, packets and
-// bytes are as of the last sweep.
-func (t *telemetry) ServiceCounters(_ context.Context, name datapath.ServiceName) (datapath.ServiceCounters, bool, error) {
-	v, ok := t.d.services.Get(name)
-	if !ok {
-		return datapath.ServiceCounters{}, false, nil
-	}
-	if err := t.d.sweeper.Refresh(); err != nil {
-		return datapath.ServiceCounters{}, false, err
-	}
-	c, err := t.service(v)
-	return c, err == nil, err
-}
-
-func (t *telemetry) service(v lb.Info) (c datapath.ServiceCounters, err error) {
-	var stats []kernel.ServiceStats
-	if _, err := t.d.tables.ServiceStats.Find(v.ID, &stats); err != nil {
-		return c, fmt.Errorf("counters of service %q: %w", v.Name, err)
-	}
-	c.Drops = make(map[string]uint64, len(serviceDrops))
-	for _, s := range stats {
-		c.Connections += s.ConnectionCount
-		for i, reason := range serviceDrops {
-			c.Drops[reason] += s.DropCount[i]
-		}
-	}
-	var gone kernel.Traffic // traffic of backends that were removed from the service
-	if _, err := t.d.tables.ServiceTraffic.Find(v.ID, &gone); err != nil {
-		return c, fmt.Errorf("counters of service %q: %w", v.Name, err)
-	}
-	c.Packets, c.Bytes = gone.PacketCount, gone.ByteCount
-	for _, b := range v.Backends {
-		x, err := t.backend(b)
-		if err != nil {
-			return c, err
-		}
-		c.Packets += x.Packets
-		c.Bytes += x.Bytes
-		c.Backends = append(c.Backends, x)
-	}
-	return c, nil
-}
-
-// serviceDrops are the names of enum service_drop.
-var serviceDrops = []string{"no_backend", "source_range", "no_port", "other"}
-
-func (t *telemetry) backend(b lb.BackendInfo) (datapath.BackendCounters, error) {
-	var total kernel.BackendTotal
-	active, traffic, err := t.d.services.Traffic(b.ID)
-	if err = errors.Join(err, t.d.tables.BackendTotal.Lookup(b.ID, &total)); err != nil {
-		return datapath.BackendCounters{}, fmt.Errorf("counters of backend %s: %w", b.Addr, err)
-	}
-	return datapath.BackendCounters{
-		Backend:     b.Addr,
-		Connections: total.ConnectionCount,
-		Active:      active,
-		Packets:     traffic.PacketCount,
-		Bytes:       traffic.ByteCount,
-	}, nil
 }
 
 // PortCounters implements [datapath.Telemetry]. Packets and bytes are the device's own, of both
 // directions; they do not include packets sent with bpf_redirect_peer.
-func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
+func (t *nodeTelemetry) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
 	p, z, ok := t.port(name)
 	if !ok {
 		return c, false, nil
@@ -165,36 +49,13 @@ func (t *telemetry) PortCounters(_ context.Context, name datapath.PortName) (c d
 		s := link.Attrs().Statistics
 		c.Packets, c.Bytes = s.RxPackets+s.TxPackets, s.RxBytes+s.TxBytes
 	}
-	c.Drops = make(map[string]uint64, len(t.d.reasons))
-	for reason := 1; reason < len(t.d.reasons); reason++ {
-		key := kernel.PortDropKey{Ifindex: uint32(p.ifindex), Netns: uint32(p.namespace), Reason: uint32(reason)}
-		var counts []uint64
-		if _, err := t.d.tables.PortDrops.Find(key, &counts); err != nil {
-			return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
-		}
-		sum := uint64(0)
-		for _, n := range counts {
-			sum += n
-		}
-		c.Drops[t.d.reasons[reason]] = sum
+	if c.Drops, err = t.PortDrops(p.namespace, p.ifindex); err != nil {
+		return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
 	}
 	return c, true, nil
 }
 
-// RuleCounters implements [datapath.Telemetry].
-func (t *telemetry) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {
-	return t.d.firewall.Counters(name)
-}
-
-// NATCounters implements [datapath.Telemetry].
-func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (datapath.NATCounters, bool, error) {
-	if err := t.d.sweeper.Refresh(); err != nil {
-		return datapath.NATCounters{}, false, err
-	}
-	return t.d.nats.Counters(name)
-}
-
-func (t *telemetry) port(name datapath.PortName) (port, *namespace, bool) {
+func (t *nodeTelemetry) port(name datapath.PortName) (port, *namespace, bool) {
 	t.d.ports.mu.RLock()
 	p := t.d.ports.byName[name]
 	var is port
@@ -210,24 +71,24 @@ func (t *telemetry) port(name datapath.PortName) (port, *namespace, bool) {
 }
 
 // PortState implements [datapath.Telemetry].
-func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok bool) {
+func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState, ok bool) {
 	p, z, ok := t.port(name)
 	if !ok {
 		return s, false
 	}
-	link := z.devices.byName(p.device)
+	link := z.devices.ByName(p.device)
 	s.RuleName = z.devices.ruleNameInForce(p.ifindex)
 	if link == nil {
 		// The device was renamed, or is from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
-			s.Device = z.devices.nameOf(p.ifindex)
-		} else if is := z.devices.byIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
+			s.Device = z.devices.NameOf(p.ifindex)
+		} else if is := z.devices.ByIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
 			s.Renamed = is.Attrs().Name
 		}
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.prefixes(a.Index), Link: linkState(a)}
+	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.Prefixes(a.Index), Link: device.LinkState(a)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.Attached() {
 			s.Hooks = append(s.Hooks, h.Name())
@@ -236,8 +97,47 @@ func (t *telemetry) PortState(name datapath.PortName) (s datapath.PortState, ok 
 	return s, true
 }
 
+// Devices implements [datapath.Telemetry].
+func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	if err != nil || z.devices == nil {
+		return nil
+	}
+	z.devices.mu.Lock()
+	defer z.devices.mu.Unlock()
+	return z.devices.listed
+}
+
+// routing returns the namespace of the switch, or of the host; false: it does not exist.
+func (t *nodeTelemetry) routing(inSwitch bool) (route.Namespace, bool) {
+	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	if err != nil || z.devices == nil {
+		return route.Namespace{}, false
+	}
+	return route.Namespace{Netns: z.Netns, Devices: z.devices}, true
+}
+
+// Forwarding implements [datapath.Telemetry]. If the namespace does not exist, forwarding is
+// reported as on: a false warning would be worse than none.
+func (t *nodeTelemetry) Forwarding(inSwitch bool) datapath.Forwarding {
+	z, ok := t.routing(inSwitch)
+	if !ok {
+		return datapath.Forwarding{IPv4: true, IPv6: true}
+	}
+	return z.Forwarding()
+}
+
+// HopTo implements [datapath.Telemetry].
+func (t *nodeTelemetry) HopTo(to datapath.Hop, ask bool) datapath.HopState {
+	z, ok := t.routing(to.Switch)
+	if !ok {
+		return datapath.HopState{}
+	}
+	return z.HopTo(to, ask)
+}
+
 // DeviceOf implements [datapath.Telemetry].
-func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
+func (t *nodeTelemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil {
 		return ""
@@ -246,7 +146,7 @@ func (t *telemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 }
 
 // Networks implements [datapath.Telemetry].
-func (t *telemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
+func (t *nodeTelemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
 	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return nil
@@ -255,7 +155,7 @@ func (t *telemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
 }
 
 // LocalAddrs implements [datapath.Telemetry].
-func (t *telemetry) LocalAddrs() (all []netip.Addr) {
+func (t *nodeTelemetry) LocalAddrs() (all []netip.Addr) {
 	_, _ = t.d.namespace(t.d.namespaceOf(false)) // opens it if possible
 	for _, z := range t.d.openNamespaces() {
 		if z.devices != nil {
@@ -279,7 +179,7 @@ func withoutTCX(configured string) string {
 }
 
 // Features implements [datapath.Telemetry].
-func (t *telemetry) Features(context.Context) (datapath.Features, error) {
+func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return datapath.Features{}, err
@@ -300,7 +200,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 		device := p.device
 		if device == "" { // adopted from an earlier run, and not configured yet
 			if z, err := t.d.namespace(p.namespace); err == nil {
-				device = z.devices.nameOf(p.ifindex)
+				device = z.devices.NameOf(p.ifindex)
 			}
 		}
 		for _, h := range p.hooks {
@@ -326,7 +226,7 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 		if z.netfilter == nil {
 			continue
 		}
-		if why := z.netfilter.why(); why != "" {
+		if why := z.netfilter.Why(); why != "" {
 			f.Fallbacks["netfilter "+z.Label()] = why
 		}
 	}
@@ -344,20 +244,18 @@ func programName(hook string) string {
 	return kernel.EgressProgLlTcEgress
 }
 
-func (z *namespace) where() string {
-	if z.Name == "" {
-		return ""
-	}
-	return " in network namespace " + z.Name
-}
-
-// Usage implements [datapath.Telemetry].
-func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
-	return t.d.usage()
-}
-
 // Repairs implements [datapath.Telemetry].
-func (t *telemetry) Repairs() uint64 { return t.d.keeper.repairs.Load() }
+func (t *nodeTelemetry) Repairs() uint64 { return t.d.keeper.repairs.Load() }
 
 // Changed implements [datapath.Telemetry].
-func (t *telemetry) Changed() <-chan struct{} { return t.d.changed }
+func (t *nodeTelemetry) Changed() <-chan struct{} { return t.d.changed }
+
+// deviceName returns the name of a device; if it is unknown, the index as text.
+func (d *DataPlane) deviceName(namespace uint8, index int) string {
+	for _, z := range d.openNamespaces() {
+		if z.ID == namespace {
+			return z.devices.NameOf(index)
+		}
+	}
+	return fmt.Sprint(index)
+}

@@ -43,8 +43,8 @@ func (f *fastRig) loadXDP(mode datapath.XDPMode) *ebpf.Program {
 
 // xdpChanges are changes of state that only the XDP programs check.
 var xdpChanges = []fastChange{
-	nexthop("a driver that takes no frames", func(n *kernel.Nexthop) { n.Flags &^= kernel.NexthopXDPXmit }),
-	nexthop("a queue", func(n *kernel.Nexthop) { n.Flags &^= kernel.NexthopXDPXmit | kernel.NexthopNoQdisc }),
+	changedHop("a driver that takes no frames", func(n *kernel.Nexthop) { n.Flags &^= kernel.NexthopXDPXmit }),
+	changedHop("a queue", func(n *kernel.Nexthop) { n.Flags &^= kernel.NexthopXDPXmit | kernel.NexthopNoQdisc }),
 	{name: "back", do: func(c *fastCase) { c.next.Ifindex = uint32(c.meta.InPort) }},
 	{name: "back to where a queue is", do: func(c *fastCase) {
 		c.next.Ifindex, c.next.Flags = uint32(c.meta.InPort), c.next.Flags&^(kernel.NexthopXDPXmit|kernel.NexthopNoQdisc)

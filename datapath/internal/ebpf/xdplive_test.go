@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -174,7 +175,7 @@ func (n *xdpNetwork) requireXDPTargets() {
 	n.t.Helper()
 	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	transmitters, err := z.xdpTransmitters()
+	transmitters, err := device.XDPTransmitters(z.Netns)
 	n.ok(err)
 	if transmitters == nil {
 		n.t.Skip("kernels before 6.3 do not report which devices can transmit XDP frames")
@@ -222,7 +223,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	}
 	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	if found, err := z.xdpTransmitters(); found == nil {
+	if found, err := device.XDPTransmitters(z.Netns); found == nil {
 		n.ok(err)
 		n.wantXDP("on a kernel that does not tell", false, word)
 		n.wantFallback("only from Linux 6.3 on")
@@ -284,7 +285,7 @@ func (n *network) flagsOf(device string) uint32 {
 	n.t.Helper()
 	z, err := n.d.namespace(netnsHost)
 	n.ok(err)
-	l := z.devices.byName(device)
+	l := z.devices.ByName(device)
 	if l == nil {
 		return 0
 	}
@@ -307,7 +308,7 @@ func TestXDPComesAndGoes(t *testing.T) {
 	n.wantMode("generic", "in0", "out0")
 	native := true
 	if z, err := n.d.namespace(netnsHost); err == nil {
-		transmitters, err := z.xdpTransmitters()
+		transmitters, err := device.XDPTransmitters(z.Netns)
 		n.ok(err)
 		native = transmitters != nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package telemetry
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 )
 
 // Samples implements [datapath.Telemetry].
-func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) error {
-	t.samples.Lock()
-	defer t.samples.Unlock()
-	r, err := ringbuf.NewReader(t.d.maps[kernel.MapLlSamples])
+func (r *Reader) Samples(ctx context.Context, each func(datapath.Sample)) error {
+	r.samples.Lock()
+	defer r.samples.Unlock()
+	records, err := ringbuf.NewReader(r.options.Maps[kernel.MapLlSamples])
 	if err != nil {
 		return fmt.Errorf("read samples: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { r.Close() })
+	stop := context.AfterFunc(ctx, func() { records.Close() })
 	defer stop()
-	defer r.Close()
+	defer records.Close()
 	for {
-		record, err := r.Read()
+		record, err := records.Read()
 		if errors.Is(err, ringbuf.ErrClosed) || errors.Is(err, os.ErrClosed) {
 			return nil
 		}
@@ -35,29 +35,29 @@ func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) err
 			return fmt.Errorf("read samples: %w", err)
 		}
 		if raw, ok := kernel.SampleOf(record.RawSample); ok {
-			each(t.d.sample(&raw))
+			each(r.sample(&raw))
 		}
 	}
 }
 
-func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
+func (r *Reader) sample(raw *kernel.Sample) datapath.Sample {
 	tuple := datapath.Tuple{
 		Source:      netip.AddrPortFrom(raw.Saddr.Addr(), kernel.Swap16(raw.Sport)),
 		Destination: netip.AddrPortFrom(raw.Daddr.Addr(), kernel.Swap16(raw.Dport)),
 	}
 	packet := datapath.Packet{
-		Device:   d.deviceName(uint8(raw.Netns), int(raw.Ifindex)),
+		Device:   r.options.DeviceName(uint8(raw.Netns), int(raw.Ifindex)),
 		Egress:   raw.Egress != 0,
 		Protocol: datapath.Protocol(raw.Proto),
 		Tuple:    tuple,
 		Length:   int(raw.LenBytes),
 	}
-	rule, action, logged := d.firewall.Rule(raw.RuleId)
+	rule, action, logged := r.options.Firewall.Rule(raw.RuleId)
 	var decision *datapath.Decision
 	if logged {
 		decision = &datapath.Decision{Rule: rule, Action: action, Packet: packet}
 	}
-	service := d.services.Name(raw.ServiceId)
+	service := r.options.Services.Name(raw.ServiceId)
 	switch kernel.SampleType(raw.Type) {
 	case kernel.SampleTypeSAMPLE_ALLOWED:
 		return datapath.Sample{Decision: decision}
@@ -69,17 +69,8 @@ func (d *DataPlane) sample(raw *kernel.Sample) datapath.Sample {
 		}}
 	}
 	reason := fmt.Sprint(raw.Reason)
-	if int(raw.Reason) < len(d.reasons) {
-		reason = d.reasons[raw.Reason]
+	if int(raw.Reason) < len(r.options.Reasons) {
+		reason = r.options.Reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: d.nats.Name(uint16(raw.NatId)), Endpoint: d.endpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
-}
-
-func (d *DataPlane) deviceName(namespace uint8, index int) string {
-	for _, z := range d.openNamespaces() {
-		if z.ID == namespace {
-			return z.devices.nameOf(index)
-		}
-	}
-	return fmt.Sprint(index)
+	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: r.options.NATs.Name(uint16(raw.NatId)), Endpoint: r.options.EndpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
 }

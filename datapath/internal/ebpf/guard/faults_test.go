@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package guard
 
 import (
 	"math/rand/v2"
@@ -31,10 +31,10 @@ func TestGuardsUnderFaults(t *testing.T) {
 		}
 		return nil
 	}})
-	g := newGuards(&DataPlane{tables: all, epoch: rules.NewEpoch(all)})
-	devices := []guardedDevice{{0, 5}, {0, 5 + 1<<16}, {1, 5}} // the first two share a bit
+	g := Adopt(all, rules.NewEpoch(all).Raise)
+	devices := []Device{{0, 5}, {0, 5 + 1<<16}, {1, 5}} // the first two share a bit
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:244::2")}
-	desired := map[guardedDevice][]netip.Addr{} // no key: no guard
+	desired := map[Device][]netip.Addr{} // no key: no guard
 	epoch := func() uint32 {
 		var e kernel.Epoch
 		if err := all.Epoch.Lookup(0, &e); err != nil {
@@ -59,9 +59,9 @@ func TestGuardsUnderFaults(t *testing.T) {
 		apply := func() error {
 			list, ok := desired[v]
 			if !ok {
-				return g.clear(v)
+				return g.Clear(v)
 			}
-			_, err := g.open(v, mac, list)
+			_, err := g.Open(v, mac, list)
 			return err
 		}
 		fails = 0.4
@@ -77,18 +77,18 @@ func TestGuardsUnderFaults(t *testing.T) {
 			list, guarded := desired[x]
 			if guarded {
 				entries += len(list) + 2 // the device itself, and the link-local address
-				if ok, err := g.intact(x); !ok || err != nil {
+				if ok, err := g.Intact(x); !ok || err != nil {
 					t.Fatalf("seed %d, step %d: the guard of %v is not as it was written: %v", seed, step, x, err)
 				}
 			}
-			at, bit := x.word()
+			at, bit := x.Word()
 			var word uint64
 			if err := g.bits.Lookup(at, &word); err != nil {
 				t.Fatal(err)
 			}
 			wanted := false
 			for other := range desired {
-				a, b := other.word()
+				a, b := other.Word()
 				wanted = wanted || a == at && b == bit
 			}
 			if wanted != (word&bit != 0) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package telemetry
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -10,16 +11,16 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// usage returns how full the tables are, keyed by their names in the configuration. For
-// connections, which have one table per family, it returns the fuller one. The numbers for
-// connections and NAT are as of the last sweep.
-func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
-	if err := d.sweeper.Refresh(); err != nil {
+// Usage implements [datapath.Telemetry]. It returns how full the tables are, keyed by their names
+// in the configuration. For connections, which have one table per family, it returns the fuller
+// one. The numbers for connections and NAT are as of the last sweep.
+func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
+	if err := r.options.Sweeper.Refresh(); err != nil {
 		return nil, err
 	}
-	conns := d.sweeper.Entries()
+	conns := r.options.Sweeper.Entries()
 	affinity := uint64(0)
-	err := d.tables.Affinity.Batches(func(keys []kernel.AffinityKey, _ []kernel.Affinity) error {
+	err := r.options.Tables.Affinity.Batches(func(keys []kernel.AffinityKey, _ []kernel.Affinity) error {
 		affinity += uint64(len(keys))
 		return nil
 	})
@@ -28,7 +29,7 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 	}
 	// A map may have kept its old size.
 	of := func(name string, entries, each uint64) datapath.Usage {
-		return datapath.Usage{Used: entries / each, Size: uint64(d.maps[name].MaxEntries()) / each}
+		return datapath.Usage{Used: entries / each, Size: uint64(r.options.Maps[name].MaxEntries()) / each}
 	}
 	u := map[string]datapath.Usage{
 		"connections": fuller(of(kernel.MapLlCt4, conns[conn.Established4], 2), of(kernel.MapLlCt6, conns[conn.Established6], 2)),
@@ -36,10 +37,10 @@ func (d *DataPlane) usage() (map[string]datapath.Usage, error) {
 		"affinity":    of(kernel.MapLlAffinity, affinity, 1),
 	}
 	// The outer side always has at least as many entries as the inner side.
-	mappings, blocks := d.nats.Entries()
+	mappings, blocks := r.options.NATs.Entries()
 	u["natMappings"] = of(kernel.MapLlMappingOuter, mappings, 1)
 	u["natBlocks"] = of(kernel.MapLlBlockOwner, blocks, 1)
-	d.services.Usage(u, d.config.Tables)
+	r.options.Services.Usage(u, r.options.Sizes)
 	return u, nil
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package nexthop
 
 import (
 	"fmt"
@@ -25,46 +25,49 @@ var whySlow = map[kernel.EgressSlowpathReason]string{
 	kernel.EgressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
 }
 
-// ways describes the paths of connections, based on a snapshot of the next hops.
-type ways struct {
-	d          *DataPlane
+// paths describes the paths of connections, based on a snapshot of the next hops.
+type paths struct {
+	deviceName func(netns uint8, ifindex int) string
 	nexthops   []kernel.Nexthop
 	namespaces map[uint32]uint8 // by next hop: the namespace of its device
 	peers      map[uint32]overlay.Name
 }
 
-// paths returns a function that describes the paths of entries, as of now.
-func (d *DataPlane) paths() (func(*kernel.CtMeta) datapath.Way, error) {
-	w, err := newWays(d)
+// Paths returns a function that describes the paths of entries, as of now.
+func (n *Table) Paths() (func(*kernel.CtMeta) datapath.Way, error) {
+	p, err := n.newPaths()
 	if err != nil {
 		return nil, err
 	}
-	return w.of, nil
+	return p.of, nil
 }
 
-func newWays(d *DataPlane) (*ways, error) {
-	w := &ways{d: d, nexthops: make([]kernel.Nexthop, kernel.NexthopCount), namespaces: make(map[uint32]uint8), peers: d.overlay.Names()}
+func (n *Table) newPaths() (*paths, error) {
+	p := &paths{
+		deviceName: n.options.DeviceName, nexthops: make([]kernel.Nexthop, kernel.NexthopCount), namespaces: make(map[uint32]uint8),
+		peers: n.options.PeerNames(),
+	}
 	keys := make([]uint32, kernel.NexthopCount)
 	var cursor bpfmap.Cursor
 	for at := 0; at < kernel.NexthopCount; {
-		n, more, err := d.tables.Nexthop.NextBatch(&cursor, keys[at:], w.nexthops[at:])
+		count, more, err := n.table.NextBatch(&cursor, keys[at:], p.nexthops[at:])
 		if err != nil {
 			return nil, fmt.Errorf("next hops: %w", err)
 		}
-		if at += n; !more || n == 0 {
+		if at += count; !more || count == 0 {
 			break
 		}
 	}
 	var key kernel.NexthopKey
 	var index uint32
-	for it := d.tables.NexthopId.Iterate(); it.Next(&key, &index); {
-		w.namespaces[index] = key.Netns
+	for it := n.ids.Iterate(); it.Next(&key, &index); {
+		p.namespaces[index] = key.Netns
 	}
-	return w, nil
+	return p, nil
 }
 
 // of returns the path of packets that match an entry.
-func (w *ways) of(m *kernel.CtMeta) datapath.Way {
+func (p *paths) of(m *kernel.CtMeta) datapath.Way {
 	if m.Flags&kernel.CtDenied != 0 {
 		return datapath.Way{Why: "the rules no longer allow it, or have not checked its output device yet"}
 	}
@@ -78,19 +81,16 @@ func (w *ways) of(m *kernel.CtMeta) datapath.Way {
 	if m.PacketCount == 0 {
 		return datapath.Way{Why: "no packet seen yet"}
 	}
-	if m.Nexthop == 0 || int(m.Nexthop) >= len(w.nexthops) {
+	if m.Nexthop == 0 || int(m.Nexthop) >= len(p.nexthops) {
 		return datapath.Way{Why: "no packet has been sent through a port yet"}
 	}
-	hop := &w.nexthops[m.Nexthop]
+	hop := &p.nexthops[m.Nexthop]
 	if hop.Ifindex == 0 {
 		return datapath.Way{Why: "its next hop may have changed"}
 	}
-	way := datapath.Way{Tracked: true, VLAN: hop.Vid}
-	if z := w.d.namespaces[w.namespaces[uint32(m.Nexthop)]]; z != nil {
-		way.Device = z.devices.nameOf(int(hop.Ifindex))
-	}
+	way := datapath.Way{Tracked: true, VLAN: hop.Vid, Device: p.deviceName(p.namespaces[uint32(m.Nexthop)], int(hop.Ifindex))}
 	if hop.Peer != 0 {
-		way.Peer, way.Tunnel = w.peers[uint32(hop.Peer)].Peer, w.peers[uint32(hop.Peer)].Tunnel
+		way.Peer, way.Tunnel = p.peers[uint32(hop.Peer)].Peer, p.peers[uint32(hop.Peer)].Tunnel
 	}
 	return way
 }

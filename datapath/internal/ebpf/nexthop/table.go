@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package nexthop keeps the next hops that the programs learn for connections and peers: it retires
+// those that may have changed, reuses their indexes, and describes the paths of connections. Others
+// determine when a next hop may have changed.
+package nexthop
 
 import (
 	"errors"
@@ -12,12 +15,15 @@ import (
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
-// nexthops keeps the table of next hops that the programs learn. A next hop that may have changed
+// Table keeps the table of next hops that the programs learn. A next hop that may have changed
 // loses its index, so that connections that refer to it learn it again under another index. An
 // index is reused after a sweep over all connections has found no reference to it.
-type nexthops struct {
+type Table struct {
+	options Options
+
 	table *bpfmap.Map[uint32, kernel.Nexthop]
 	ids   *bpfmap.Map[kernel.NexthopKey, uint32]
 	free  *ebpf.Map // a queue
@@ -29,19 +35,34 @@ type nexthops struct {
 	unused  map[uint32]int // number of successive sweeps without a reference
 }
 
+// Options are what a [Table] uses.
+type Options struct {
+	Tables *kernel.Tables
+	Free   *ebpf.Map      // the queue of free indexes
+	Shares *kernel.Shares // also written by the programs
+
+	// Peers returns the indexes of the next hops that lead to peers.
+	Peers func() map[uint32]bool
+	// PeerNames returns the names of peers by their index in the maps.
+	PeerNames func() map[uint32]overlay.Name
+	// DeviceName returns the name of a device; "": its namespace is not in use.
+	DeviceName func(netns uint8, ifindex int) string
+}
+
 // retiredHop is an index that was retired and may still be referred to.
 type retiredHop struct {
 	sweep uint64 // number of the first sweep that counts
 	at    int    // index of its counter; -1: retired by an earlier run
 }
 
-// newNexthops takes over the next hops that an earlier run learnt; first: no earlier run exists.
-func newNexthops(d *DataPlane, first bool) *nexthops {
-	n := &nexthops{
-		use:     d.shared.value,
-		table:   &d.tables.Nexthop,
-		ids:     &d.tables.NexthopId,
-		free:    d.maps[kernel.MapLlNexthopFree],
+// Adopt takes over the next hops that an earlier run learnt; first: no earlier run exists.
+func Adopt(o Options, first bool) *Table {
+	n := &Table{
+		options: o,
+		use:     o.Shares,
+		table:   &o.Tables.Nexthop,
+		ids:     &o.Tables.NexthopId,
+		free:    o.Free,
 		retired: make(map[uint32]retiredHop),
 		unused:  make(map[uint32]int),
 	}
@@ -51,7 +72,7 @@ func newNexthops(d *DataPlane, first bool) *nexthops {
 
 // adopt determines which indexes are free. Indexes that are neither free nor in use are retired: an
 // earlier run may have been about to use them, and connections may refer to them.
-func (n *nexthops) adopt(first bool) {
+func (n *Table) adopt(first bool) {
 	free := make(map[uint32]bool)
 	var index uint32
 	for n.free.LookupAndDelete(nil, &index) == nil {
@@ -74,9 +95,9 @@ func (n *nexthops) adopt(first bool) {
 	}
 }
 
-// invalidate retires the indexes of the next hops that match selects. Packets of their connections
+// Invalidate retires the indexes of the next hops that match selects. Packets of their connections
 // take the slow path until the next hops are learnt again.
-func (n *nexthops) invalidate(match func(kernel.NexthopKey) bool) error {
+func (n *Table) Invalidate(match func(kernel.NexthopKey) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var chosen []kernel.NexthopKey
@@ -100,26 +121,38 @@ func (n *nexthops) invalidate(match func(kernel.NexthopKey) bool) error {
 	return err
 }
 
-func (n *nexthops) retire(key kernel.NexthopKey, index uint32) error {
+func (n *Table) retire(key kernel.NexthopKey, index uint32) error {
 	if err := n.ids.Delete(key); err != nil {
 		return fmt.Errorf("next hop %d: %w", index, err)
 	}
 	if err := n.void(index); err != nil {
 		return err
 	}
-	n.retired[index] = retiredHop{n.sweep, useIndex(key)}
+	n.retired[index] = retiredHop{n.sweep, CounterIndex(key)}
 	return nil
 }
 
-// useIndex returns the index of the counter that nh.h uses for a next hop.
-func useIndex(k kernel.NexthopKey) int {
+// CounterIndex returns the index of the counter that nh.h uses for a next hop.
+func CounterIndex(k kernel.NexthopKey) int {
 	const devices = len(kernel.Shares{}.NexthopCount) / 2
 	return int(k.Netns&1)*devices + int(k.Ifindex)%devices
 }
 
+// Retired returns the indexes that are retired and not free yet, each with the index of its
+// counter; -1: retired by an earlier run.
+func (n *Table) Retired() map[uint32]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	counters := make(map[uint32]int, len(n.retired))
+	for index, r := range n.retired {
+		counters[index] = r.at
+	}
+	return counters
+}
+
 // void makes a next hop invalid. Its addresses are kept for programs that have just found it valid
 // and are about to write them into a packet.
-func (n *nexthops) void(index uint32) error {
+func (n *Table) void(index uint32) error {
 	var now kernel.Nexthop
 	err := n.table.Lookup(index, &now)
 	if err == nil && now.Ifindex != 0 {
@@ -133,7 +166,7 @@ func (n *nexthops) void(index uint32) error {
 }
 
 // sweepBegins is called before a sweep over the connections.
-func (n *nexthops) sweepBegins() {
+func (n *Table) sweepBegins() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sweep++
@@ -141,7 +174,7 @@ func (n *nexthops) sweepBegins() {
 
 // sweepEnded frees the indexes to which no connection refers: retired ones at once, others after a
 // few sweeps.
-func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
+func (n *Table) sweepEnded(used func(index uint32) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs error
@@ -166,7 +199,7 @@ func (n *nexthops) sweepEnded(used func(index uint32) bool) error {
 
 // count sets the counters of devices to the actual numbers. A next hop that a program adds
 // meanwhile may be counted twice until the next sweep.
-func (n *nexthops) count() error {
+func (n *Table) count() error {
 	before, all := n.use.NexthopCount, n.use.NexthopTotal
 	var seen [len(before)]uint32
 	var total uint32
@@ -180,7 +213,7 @@ func (n *nexthops) count() error {
 	var index uint32
 	it := n.ids.Iterate()
 	for it.Next(&key, &index) {
-		add(useIndex(key))
+		add(CounterIndex(key))
 	}
 	if it.Err() != nil {
 		return nil // entries were added or deleted: the next sweep counts them
@@ -198,7 +231,7 @@ func (n *nexthops) count() error {
 }
 
 // age retires next hops that have had no reference for more than three sweeps.
-func (n *nexthops) age(used func(index uint32) bool) error {
+func (n *Table) age(used func(index uint32) bool) error {
 	var old []kernel.NexthopKey
 	var indexes []uint32
 	var key kernel.NexthopKey

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package fastpath keeps the connections to which netfilter rules may apply off the fast path, whose
+// packets netfilter does not see.
+package fastpath
 
 import (
 	"errors"
@@ -12,15 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/netfilter"
 )
 
-// netfilterWatch keeps ll_netfilter in sync with the netfilter rules of a namespace: connections to
-// which rules may apply do not take the fast path.
-type netfilterWatch struct {
-	d         *DataPlane
-	namespace *namespace
+// Gate keeps ll_netfilter in sync with the netfilter rules of a namespace: connections to which
+// rules may apply do not take the fast path.
+type Gate struct {
+	options   Options
+	namespace *hook.Netns
 	stop      func()
 
 	mu    sync.Mutex
@@ -28,15 +31,27 @@ type netfilterWatch struct {
 	bits  uint32
 }
 
-// watchNetfilter starts a watch, which begins with the current rules.
-func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
-	r := &netfilterWatch{d: d, namespace: z}
+// Options are what a [Gate] uses.
+type Options struct {
+	Netns  *hook.Netns
+	Tables *kernel.Tables
+	Log    *slog.Logger
+
+	// Invalidate retires the next hops that match selects.
+	Invalidate func(match func(kernel.NexthopKey) bool) error
+}
+
+// Watch begins to follow the netfilter rules of a namespace. If it fails, the caller must close the
+// gate nevertheless.
+func Watch(o Options) (*Gate, error) {
+	z := o.Netns
+	r := &Gate{options: o, namespace: z}
 	// Written by an earlier run; 0 in a new map.
-	if err := d.tables.Netfilter.Lookup(uint32(z.ID), &r.bits); err != nil {
+	if err := o.Tables.Netfilter.Lookup(uint32(z.ID), &r.bits); err != nil {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
 	}
 	stop, err := netfilter.Watch(int(z.Handle), r.changed, func(err error) {
-		d.log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.Label()))
+		o.Log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.Label()))
 	})
 	r.stop = stop
 	return r, err
@@ -46,7 +61,7 @@ func watchNetfilter(d *DataPlane, z *namespace) (*netfilterWatch, error) {
 const racing = 10 * time.Millisecond
 
 // changed writes the new state, and takes connections off the fast path that the state forbids.
-func (r *netfilterWatch) changed(s netfilter.State) {
+func (r *Gate) changed(s netfilter.State) {
 	var bits uint32
 	if s.Routed {
 		bits |= kernel.NetfilterRouted
@@ -56,13 +71,13 @@ func (r *netfilterWatch) changed(s netfilter.State) {
 	}
 	more := bits &^ r.bits // r.bits has no other writer
 	if err := r.enforce(bits, more != 0); err != nil {
-		r.d.log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.namespace.Label()))
+		r.options.Log.Error("the rules of netfilter cannot be monitored: the fast path may bypass them", "error", err, slog.String("netns", r.namespace.Label()))
 	}
 	r.mu.Lock()
 	r.state, r.bits = s, bits
 	r.mu.Unlock()
 	if more != 0 {
-		r.d.log.Info("netfilter has rules: connections without a Service take the slow path", slog.String("why", s.Why), slog.String("netns", r.namespace.Label()))
+		r.options.Log.Info("netfilter has rules: connections without a Service take the slow path", slog.String("why", s.Why), slog.String("netns", r.namespace.Label()))
 	}
 }
 
@@ -70,8 +85,8 @@ func (r *netfilterWatch) changed(s netfilter.State) {
 const relaxTime = 500 * time.Millisecond
 
 // enforce is called on a thread that is in the network namespace.
-func (r *netfilterWatch) enforce(bits uint32, more bool) error {
-	if err := r.d.tables.Netfilter.Put(uint32(r.namespace.ID), bits); err != nil {
+func (r *Gate) enforce(bits uint32, more bool) error {
+	if err := r.options.Tables.Netfilter.Put(uint32(r.namespace.ID), bits); err != nil {
 		return fmt.Errorf("write ll_netfilter: %w", err)
 	}
 	if !more {
@@ -82,9 +97,9 @@ func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 	rest, err := netfilter.Relax(passed, time.Now().Add(relaxTime))
 	errs = errors.Join(errs, err)
 	every := func(k kernel.NexthopKey) bool { return k.Netns == r.namespace.ID }
-	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
+	errs = errors.Join(errs, r.options.Invalidate(every))
 	time.Sleep(racing)
-	errs = errors.Join(errs, r.d.nexthops.invalidate(every))
+	errs = errors.Join(errs, r.options.Invalidate(every))
 	for len(rest) > 0 && err == nil {
 		rest, err = netfilter.Relax(rest, time.Now().Add(relaxTime))
 		errs = errors.Join(errs, err)
@@ -93,14 +108,14 @@ func (r *netfilterWatch) enforce(bits uint32, more bool) error {
 }
 
 // passed returns the TCP connections whose packets may have bypassed netfilter on the fast path.
-func (r *netfilterWatch) passed() (all []netfilter.Connection, err error) {
-	err = r.d.tables.Ct4.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
+func (r *Gate) passed() (all []netfilter.Connection, err error) {
+	err = r.options.Tables.Ct4.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
 		for i := range keys {
 			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].Tuple)
 		}
 		return nil
 	})
-	return all, errors.Join(err, r.d.tables.Ct6.Batches(func(keys []kernel.Ct6Key, values []kernel.Ct6Val) error {
+	return all, errors.Join(err, r.options.Tables.Ct6.Batches(func(keys []kernel.Ct6Key, values []kernel.Ct6Val) error {
 		for i := range keys {
 			all = r.note(all, keys[i].Netns, keys[i].Proto, &values[i].Meta, keys[i].Tuple)
 		}
@@ -110,7 +125,7 @@ func (r *netfilterWatch) passed() (all []netfilter.Connection, err error) {
 
 // note appends the connection of an entry if the kernel tracks it with the same tuple: the
 // connection is not translated, or its source is translated at egress, after netfilter.
-func (r *netfilterWatch) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
+func (r *Gate) note(all []netfilter.Connection, namespace, proto uint8, m *kernel.CtMeta, tuple func() datapath.Tuple) []netfilter.Connection {
 	translated := m.Flags&(kernel.CtDNAT|kernel.CtSNAT) != 0 && m.Flags&kernel.CtSNATAtEgress == 0
 	if namespace != r.namespace.ID || proto != unix.IPPROTO_TCP || m.Flags&kernel.CtReply != 0 || translated {
 		return all
@@ -119,8 +134,8 @@ func (r *netfilterWatch) note(all []netfilter.Connection, namespace, proto uint8
 	return append(all, netfilter.Connection{Source: t.Source, Destination: t.Destination})
 }
 
-// why returns the reason why connections do not take the fast path, or "".
-func (r *netfilterWatch) why() string {
+// Why returns the reason why connections do not take the fast path, or "".
+func (r *Gate) Why() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.bits == 0 {
@@ -133,10 +148,18 @@ func (r *netfilterWatch) why() string {
 	case kernel.NetfilterBridged:
 		what = "bridged connections"
 	}
-	return fmt.Sprintf("%s without a Service take the slow path%s: %s", what, r.namespace.where(), r.state.Why)
+	return fmt.Sprintf("%s without a Service take the slow path%s: %s", what, r.where(), r.state.Why)
 }
 
-func (r *netfilterWatch) Close() {
+func (r *Gate) where() string {
+	if r.namespace.Name == "" {
+		return ""
+	}
+	return " in network namespace " + r.namespace.Name
+}
+
+// Close ends the watch.
+func (r *Gate) Close() {
 	if r.stop != nil {
 		r.stop()
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package guard
 
 import (
 	"net/netip"
@@ -11,9 +11,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// departedGrace is how long an address may be unassigned before its connections end. If one change
-// moves an address from one endpoint to another, its connections continue.
-const departedGrace = time.Second
+// Grace is how long an address may be unassigned before its connections end. If one change moves an
+// address from one endpoint to another, its connections continue.
+const Grace = time.Second
 
 // departed holds released addresses, which no endpoint has any more. The next sweep ends their
 // connections, except those that are closing, so that no other endpoint continues them.
@@ -55,7 +55,7 @@ func (d *departed) leave(namespace uint8, a netip.Addr) {
 func (d *departed) back(namespace uint8, a netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if was, ok := d.left[departedAt(namespace, a)]; ok && time.Since(was.at) < departedGrace {
+	if was, ok := d.left[departedAt(namespace, a)]; ok && time.Since(was.at) < Grace {
 		delete(d.left, departedAt(namespace, a))
 	}
 }
@@ -72,7 +72,7 @@ func (d *departed) PassBegins(uint64) conn.Part {
 	defer d.mu.Unlock()
 	due := make(map[netnsAddr]departure)
 	for a, left := range d.left {
-		if time.Since(left.at) >= departedGrace {
+		if time.Since(left.at) >= Grace {
 			due[a] = left
 		}
 	}

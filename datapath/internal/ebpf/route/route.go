@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package route reads how the kernel forwards packets in a namespace: its forwarding settings and
+// routing rules, and the device and neighbour through which it sends packets to an address.
+package route
 
 import (
 	"errors"
@@ -14,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
@@ -24,25 +27,36 @@ const (
 	netconfAll        = -1 // index for all devices
 )
 
-// linkState returns whether a device can carry packets.
-func linkState(a *netlink.LinkAttrs) datapath.LinkState {
-	switch {
-	case a.RawFlags&unix.IFF_UP == 0:
-		return datapath.LinkDown
-	case a.RawFlags&unix.IFF_LOWER_UP == 0:
-		return datapath.LinkNoCarrier
-	}
-	return datapath.LinkUp
+// Namespace is a network namespace and its devices.
+type Namespace struct {
+	*hook.Netns
+	Devices Devices
 }
 
-// Forwarding implements [datapath.Telemetry]. If the state cannot be read, forwarding is reported
-// as on: a false warning would be worse than none.
-func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
+// Devices are the devices of a namespace, as last read from the kernel.
+type Devices interface {
+	// ByName returns the device with a name, or nil.
+	ByName(name string) netlink.Link
+	// ByIndex returns the device with an index, or nil.
+	ByIndex(index int) netlink.Link
+	// NameOf returns the name of the device with index, or the index as text.
+	NameOf(index int) string
+	// Prefixes returns the addresses of a device, with their networks.
+	Prefixes(index int) []netip.Prefix
+	// Cause returns the device that prevents link from carrying packets, and the state of that
+	// device; link itself if it can carry packets.
+	Cause(link netlink.Link) (name string, state datapath.LinkState)
+	// DownTo returns a device that is down and that probably leads to addr, or "".
+	DownTo(addr netip.Addr) string
+	// NeighbourState reports whether the link-layer address of a neighbour is known, and whether
+	// the kernel has given up resolving it.
+	NeighbourState(index int, addr netip.Addr) (resolved, failed bool)
+}
+
+// Forwarding returns whether the kernel forwards packets. If the state cannot be read, forwarding
+// is reported as on: a false warning would be worse than none.
+func (z Namespace) Forwarding() datapath.Forwarding {
 	f := datapath.Forwarding{IPv4: true, IPv6: true}
-	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
-	if err != nil || z.devices == nil {
-		return f
-	}
 	all4, off4, err4 := z.notForwarding(unix.AF_INET)
 	all6, off6, err6 := z.notForwarding(unix.AF_INET6)
 	if err4 == nil {
@@ -56,9 +70,9 @@ func (t *telemetry) Forwarding(inSwitch bool) datapath.Forwarding {
 }
 
 // hasRoutingRules reports whether there are routing rules besides the kernel's own.
-func (z *namespace) hasRoutingRules(family int) bool {
+func (z Namespace) hasRoutingRules(family int) bool {
 	own := map[int]int{0: unix.RT_TABLE_LOCAL, 32766: unix.RT_TABLE_MAIN, 32767: unix.RT_TABLE_DEFAULT} // by priority
-	list, err := retry(func() ([]netlink.Rule, error) { return z.Netlink.RuleList(family) })
+	list, err := dump.Retry(func() ([]netlink.Rule, error) { return z.Netlink.RuleList(family) })
 	return err == nil && slices.ContainsFunc(list, func(r netlink.Rule) bool {
 		table, known := own[max(r.Priority, 0)] // the library returns -1 if the kernel reports none
 		return !known || r.Table != table
@@ -67,14 +81,14 @@ func (z *namespace) hasRoutingRules(family int) bool {
 
 // notForwarding returns whether the namespace forwards packets of a family, and the sorted names of
 // devices that do not forward although the namespace does.
-func (z *namespace) notForwarding(family uint8) (all bool, off []string, err error) {
+func (z Namespace) notForwarding(family uint8) (all bool, off []string, err error) {
 	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return false, nil, fmt.Errorf("netlink: %w", err)
 	}
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
 	defer sockets[unix.NETLINK_ROUTE].Close()
-	msgs, err := retry(func() ([][]byte, error) {
+	msgs, err := dump.Retry(func() ([][]byte, error) {
 		req := nl.NewNetlinkRequest(unix.RTM_GETNETCONF, unix.NLM_F_DUMP)
 		req.Sockets = sockets
 		req.AddRawData([]byte{family, 0, 0, 0})
@@ -92,7 +106,7 @@ func (z *namespace) notForwarding(family uint8) (all bool, off []string, err err
 		case index == netconfAll:
 			all = on
 		case index > hook.LoopbackIndex && !on:
-			off = append(off, z.devices.nameOf(index))
+			off = append(off, z.Devices.NameOf(index))
 		}
 	}
 	if !all {
@@ -128,17 +142,17 @@ func netconf(m []byte) (index int, forwards bool, err error) {
 	return index, forwards, nil
 }
 
-// HopTo implements [datapath.Telemetry].
-func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
-	z, err := t.d.namespace(t.d.namespaceOf(to.Switch))
-	if err != nil || z.devices == nil || !to.Addr.IsValid() && to.Device == "" {
+// HopTo returns the device and the neighbour through which the kernel sends packets to a hop, and
+// their state. ask makes the kernel probe the neighbour.
+func (z Namespace) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
+	if !to.Addr.IsValid() && to.Device == "" {
 		return h
 	}
-	link := z.devices.byName(to.Device)
+	link := z.Devices.ByName(to.Device)
 	h.Neighbour = to.Addr
 	if to.Device == "" {
 		link, h.Neighbour, h.Err = z.firstHop(to.Addr, to.From)
-		if down := z.devices.downTo(to.Addr); h.Err != nil && !errors.Is(h.Err, errRefused) && down != "" {
+		if down := z.Devices.DownTo(to.Addr); h.Err != nil && !errors.Is(h.Err, errRefused) && down != "" {
 			return datapath.HopState{Device: down, Link: datapath.LinkDown, Err: fmt.Errorf("no route leads to %s, since device %q is down", to.Addr, down)}
 		}
 		if h.Err != nil {
@@ -149,12 +163,12 @@ func (t *telemetry) HopTo(to datapath.Hop, ask bool) (h datapath.HopState) {
 		return datapath.HopState{}
 	}
 	a := link.Attrs()
-	h.Device, h.Link = z.devices.cause(link)
+	h.Device, h.Link = z.Devices.Cause(link)
 	if a.RawFlags&(unix.IFF_NOARP|unix.IFF_POINTOPOINT|unix.IFF_LOOPBACK) != 0 || !h.Neighbour.IsValid() {
 		h.Neighbour = netip.Addr{}
 		return h
 	}
-	h.Resolved, h.Failed = z.devices.neighbourState(neighbour{a.Index, h.Neighbour})
+	h.Resolved, h.Failed = z.Devices.NeighbourState(a.Index, h.Neighbour)
 	if !ask || h.Link != datapath.LinkUp {
 		return h
 	}
@@ -177,7 +191,7 @@ func refused(addr netip.Addr, kind string) error {
 
 // firstHop returns the device and the neighbour through which the kernel forwards packets to an
 // address. If link and err are nil, they are unknown.
-func (z *namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Link, next netip.Addr, err error) {
+func (z Namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netlink.Link, next netip.Addr, err error) {
 	routes, err := z.routesOf(addr, from)
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
@@ -185,7 +199,7 @@ func (z *namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netli
 	case addr.IsLoopback():
 		return nil, next, fmt.Errorf("%s is a loopback address, to which the kernel delivers no packet from a device: set an address of one of the node's devices", addr)
 	case err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_BROADCAST:
-		return nil, next, fmt.Errorf("%s is the broadcast address of a network of device %q: set the address of one host", addr, z.devices.nameOf(routes[0].LinkIndex))
+		return nil, next, fmt.Errorf("%s is the broadcast address of a network of device %q: set the address of one host", addr, z.Devices.NameOf(routes[0].LinkIndex))
 	case errors.Is(err, unix.EACCES):
 		return nil, next, refused(addr, "prohibit")
 	case errors.Is(err, unix.EINVAL) && z.accepts(from):
@@ -197,14 +211,14 @@ func (z *namespace) firstHop(addr netip.Addr, from datapath.Arrival) (link netli
 	if gateway, ok := netip.AddrFromSlice(routes[0].Gw); ok {
 		next = gateway.Unmap()
 	}
-	return z.devices.byIndex(routes[0].LinkIndex), next, nil
+	return z.Devices.ByIndex(routes[0].LinkIndex), next, nil
 }
 
 // routesOf returns the kernel's route for packets to an address.
-func (z *namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route, error) {
+func (z Namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.Route, error) {
 	options := &netlink.RouteGetOptions{}
 	if from.Device != "" {
-		in := z.devices.byName(from.Device)
+		in := z.Devices.ByName(from.Device)
 		if in == nil {
 			return nil, nil
 		}
@@ -218,15 +232,15 @@ func (z *namespace) routesOf(addr netip.Addr, from datapath.Arrival) ([]netlink.
 
 // accepts reports whether the kernel accepts the packets' source address. It refuses a source with
 // the same error that a blackhole route causes.
-func (z *namespace) accepts(from datapath.Arrival) bool {
+func (z Namespace) accepts(from datapath.Arrival) bool {
 	if !from.Source.Is4() {
 		return true
 	}
-	in := z.devices.byName(from.Device)
+	in := z.Devices.ByName(from.Device)
 	if in == nil {
 		return false
 	}
-	for _, p := range z.devices.prefixes(in.Attrs().Index) {
+	for _, p := range z.Devices.Prefixes(in.Attrs().Index) {
 		if p.Addr().Is4() {
 			_, err := z.routesOf(p.Addr(), from)
 			return err == nil
@@ -238,7 +252,7 @@ func (z *namespace) accepts(from datapath.Arrival) bool {
 // askNeighbour makes the kernel probe a neighbour, even if it knows the link-layer address:
 // otherwise the kernel may take up to a minute to detect that a neighbour no longer answers. Static
 // entries are left alone. It returns the resulting state of the entry.
-func (z *namespace) askNeighbour(index int, addr netip.Addr) (state int, err error) {
+func (z Namespace) askNeighbour(index int, addr netip.Addr) (state int, err error) {
 	state, err = z.neighbourNow(index, addr)
 	request := &netlink.Neigh{LinkIndex: index, IP: addr.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE}
 	switch {
@@ -255,7 +269,7 @@ func (z *namespace) askNeighbour(index int, addr netip.Addr) (state int, err err
 }
 
 // neighbourNow returns the current state of a neighbour's entry.
-func (z *namespace) neighbourNow(index int, addr netip.Addr) (state int, err error) {
+func (z Namespace) neighbourNow(index int, addr netip.Addr) (state int, err error) {
 	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, fmt.Errorf("netlink: %w", err)
@@ -279,72 +293,4 @@ func (z *namespace) neighbourNow(index int, addr netip.Addr) (state int, err err
 		return 0, err
 	}
 	return n.State, nil
-}
-
-// cause returns the device that prevents link from carrying packets, and the state of that device:
-// a VLAN has no carrier while the device below it is down. If link can carry packets, cause returns
-// link itself.
-func (v *devices) cause(link netlink.Link) (device string, state datapath.LinkState) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	const mostBelow = 8 // VLANs on VLANs
-	for range mostBelow {
-		a := link.Attrs()
-		below := v.links[a.ParentIndex]
-		if linkState(a) != datapath.LinkNoCarrier || a.NetNsID >= 0 || below == nil || linkState(below.Attrs()) == datapath.LinkUp {
-			break
-		}
-		link = below
-	}
-	return link.Attrs().Name, linkState(link.Attrs())
-}
-
-// downTo returns a device that is down and whose network contains addr. If there is none, it
-// returns the only device that is down and has an address of the family, or "".
-func (v *devices) downTo(addr netip.Addr) string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var candidates []string
-	for index, l := range v.links {
-		if linkState(l.Attrs()) != datapath.LinkDown || index == hook.LoopbackIndex {
-			continue
-		}
-		if slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			return l.Attrs().Name
-		}
-		// The kernel removes IPv6 addresses when a link goes down, so any device with our programs
-		// is a candidate.
-		if v.ports[index] || slices.ContainsFunc(v.addrs[index], func(p netip.Prefix) bool { return p.Addr().Is4() == addr.Is4() }) {
-			candidates = append(candidates, l.Attrs().Name)
-		}
-	}
-	if len(candidates) == 1 {
-		return candidates[0]
-	}
-	return ""
-}
-
-// byIndex returns the device with an index, or nil.
-func (v *devices) byIndex(index int) netlink.Link {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.links[index]
-}
-
-// neighbourState reports whether the link-layer address of a neighbour is known, and whether the
-// kernel has given up resolving it.
-func (v *devices) neighbourState(n neighbour) (resolved, failed bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, resolved = v.neighbours[n]
-	return resolved, v.failed[n]
-}
-
-// noteFailed records whether the kernel has given up resolving a neighbour. v.mu is held.
-func (v *devices) noteFailed(n neighbour, u *netlink.NeighUpdate) {
-	if u.Type != unix.RTM_DELNEIGH && u.State&unix.NUD_FAILED != 0 {
-		v.failed[n] = true
-	} else if u.State&unix.NUD_INCOMPLETE == 0 || u.Type == unix.RTM_DELNEIGH {
-		delete(v.failed, n)
-	}
 }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package bridge maintains the programs' tables of bridges: to which bridge domain frames from a
+// bridge port belong, and which addresses are the node's own. It reads the settings of bridge
+// ports, but does not watch them.
+package bridge
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -24,17 +26,16 @@ type vlanOf struct {
 	vid    uint16
 }
 
-// bridgeTables maintains the programs' tables of bridges and of the node's own addresses:
-// ll_bridge_port, ll_bridged and ll_local.
-type bridgeTables struct {
-	gone      func()                              // called when the node loses an address
-	guard     func(guardedDevice) ([6]byte, bool) // the required source MAC of frames from a device
+// Tables maintains the programs' tables of bridges and of the node's own addresses in one
+// namespace: ll_bridge_port, ll_bridged and ll_local. It is not safe for concurrent use.
+type Tables struct {
+	options   Options
 	namespace uint8
 	table     *bpfmap.Map[kernel.BridgePortKey, kernel.BridgePort]
 	bridged   *bpfmap.Map[uint32, uint64]
 	locals    *bpfmap.Map[kernel.LocalKey, uint8]
 
-	ports   map[int]bridgePort
+	ports   map[int]Port
 	written map[kernel.BridgePortKey]kernel.BridgePort
 	words   map[uint32]uint64 // of ll_bridged
 	local   map[kernel.LocalKey]bool
@@ -42,14 +43,25 @@ type bridgeTables struct {
 	next    uint16 // next domain to assign
 }
 
-func newBridgeTables(d *DataPlane, namespace uint8) *bridgeTables {
-	s := &bridgeTables{
-		gone:      d.sweeper.Kick,
-		guard:     d.guards.mac,
-		namespace: namespace,
-		table:     &d.tables.BridgePort,
-		bridged:   &d.tables.Bridged,
-		locals:    &d.tables.Local,
+// Options are what [Tables] use.
+type Options struct {
+	Tables *kernel.Tables
+	Netns  uint8 // id of the namespace in the keys of maps
+
+	// Guard returns the required source MAC of frames from a device; false: any.
+	Guard func(guard.Device) (mac [6]byte, ok bool)
+	// LostAddr is called when the node has lost an address.
+	LostAddr func()
+}
+
+// Adopt takes over the tables that an earlier run wrote.
+func Adopt(o Options) *Tables {
+	s := &Tables{
+		options:   o,
+		namespace: o.Netns,
+		table:     &o.Tables.BridgePort,
+		bridged:   &o.Tables.Bridged,
+		locals:    &o.Tables.Local,
 		written:   make(map[kernel.BridgePortKey]kernel.BridgePort),
 		words:     make(map[uint32]uint64),
 		local:     make(map[kernel.LocalKey]bool),
@@ -60,7 +72,7 @@ func newBridgeTables(d *DataPlane, namespace uint8) *bridgeTables {
 }
 
 // adopt takes over the tables of an earlier run: connections refer to its bridge domains.
-func (s *bridgeTables) adopt() {
+func (s *Tables) adopt() {
 	var key kernel.BridgePortKey
 	var value kernel.BridgePort
 	for it := s.table.Iterate(); it.Next(&key, &value); {
@@ -90,7 +102,7 @@ func (s *bridgeTables) adopt() {
 }
 
 // domain returns the number of the bridge domain for a VLAN of a bridge; 0: none is free.
-func (s *bridgeTables) domain(v vlanOf) uint16 {
+func (s *Tables) domain(v vlanOf) uint16 {
 	if id, ok := s.domains[v]; ok {
 		return id
 	}
@@ -108,9 +120,9 @@ func (s *bridgeTables) domain(v vlanOf) uint16 {
 	return 0
 }
 
-// setPorts writes the bridge domains of frames from bridge ports and the devices that are tunnel
+// SetPorts writes the bridge domains of frames from bridge ports and the devices that are tunnel
 // ends, and reports whether anything changed.
-func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.Link, ends []int) (changed bool, err error) {
+func (s *Tables) SetPorts(ports map[int]Port, links map[int]netlink.Link, ends []int) (changed bool, err error) {
 	wanted := make(map[kernel.BridgePortKey]kernel.BridgePort)
 	words := make(map[uint32]uint64)
 	for _, index := range ends {
@@ -119,18 +131,18 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 	}
 	live, flat := make(map[vlanOf]bool), s.flat(ports)
 	for index, p := range ports {
-		bridge := links[p.bridge]
+		bridge := links[p.Bridge]
 		if bridge == nil || bridge.Type() != "bridge" {
 			continue
 		}
 		at := uint32(s.namespace)*bridgedWords + uint32(index&0xffff)>>6
 		words[at] |= 1 << (index & 63)
-		value := kernel.BridgePort{Bridge: uint32(p.bridge)}
+		value := kernel.BridgePort{Bridge: uint32(p.Bridge)}
 		copy(value.Mac[:], bridge.Attrs().HardwareAddr)
-		if mac, ok := s.guard(guardedDevice{s.namespace, index}); ok {
+		if mac, ok := s.options.Guard(guard.Device{Netns: s.namespace, Ifindex: index}); ok {
 			value.Guard, value.Flags = mac, kernel.BridgePortGuarded
 		}
-		if flat[p.bridge] && !filtersVLANs(bridge) {
+		if flat[p.Bridge] && !filtersVLANs(bridge) {
 			value.Flags |= kernel.BridgePortFlat
 		}
 		put := func(vid uint16, of vlanOf, domain uint16) {
@@ -138,14 +150,14 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 			wanted[kernel.BridgePortKey{Ifindex: uint32(index), Vid: vid, Netns: s.namespace}] = value
 			live[of] = true
 		}
-		put(0, vlanOf{p.bridge, 0}, 0) // unless overwritten below
+		put(0, vlanOf{p.Bridge, 0}, 0) // unless overwritten below
 		switch {
 		case !p.follows(value.Flags&kernel.BridgePortGuarded != 0):
 		case !filtersVLANs(bridge):
-			put(0, vlanOf{p.bridge, 0}, s.domain(vlanOf{p.bridge, 0}))
+			put(0, vlanOf{p.Bridge, 0}, s.domain(vlanOf{p.Bridge, 0}))
 		default:
 			p.eachVLAN(func(vid uint16, pvid bool) {
-				of := vlanOf{p.bridge, vid}
+				of := vlanOf{p.Bridge, vid}
 				put(vid, of, s.domain(of))
 				if pvid {
 					put(0, of, s.domain(of))
@@ -160,24 +172,34 @@ func (s *bridgeTables) setPorts(ports map[int]bridgePort, links map[int]netlink.
 	return changed, err
 }
 
-// knows reports whether programs know the bridge domain of untagged frames from a port.
-func (s *bridgeTables) knows(index int) bool {
+// Knows reports whether programs know the bridge domain of untagged frames from a port.
+func (s *Tables) Knows(index int) bool {
 	return s.written[kernel.BridgePortKey{Ifindex: uint32(index), Netns: s.namespace}].Domain != 0
 }
 
+// BridgeOf returns the bridge of a port.
+func (s *Tables) BridgeOf(port int) (bridge int, ok bool) {
+	p, ok := s.ports[port]
+	return p.Bridge, ok
+}
+
+// Local returns the node's own addresses, as written. The caller must not change the map; SetLocal
+// changes it.
+func (s *Tables) Local() map[kernel.LocalKey]bool { return s.local }
+
 // flat returns the bridges of pods: the bridges with guarded ports.
-func (s *bridgeTables) flat(ports map[int]bridgePort) map[int]bool {
+func (s *Tables) flat(ports map[int]Port) map[int]bool {
 	bridges := make(map[int]bool)
 	for index, p := range ports {
-		if !bridges[p.bridge] {
-			_, bridges[p.bridge] = s.guard(guardedDevice{s.namespace, index})
+		if !bridges[p.Bridge] {
+			_, bridges[p.Bridge] = s.options.Guard(guard.Device{Netns: s.namespace, Ifindex: index})
 		}
 	}
 	return bridges
 }
 
 // write makes the tables equal wanted. A bit is set only while its entries exist.
-func (s *bridgeTables) write(wanted map[kernel.BridgePortKey]kernel.BridgePort, words map[uint32]uint64) error {
+func (s *Tables) write(wanted map[kernel.BridgePortKey]kernel.BridgePort, words map[uint32]uint64) error {
 	for at, old := range maps.Clone(s.words) {
 		if err := s.setWord(at, old&words[at]); err != nil {
 			return err
@@ -209,7 +231,7 @@ func (s *bridgeTables) write(wanted map[kernel.BridgePortKey]kernel.BridgePort, 
 	return nil
 }
 
-func (s *bridgeTables) setWord(at uint32, word uint64) error {
+func (s *Tables) setWord(at uint32, word uint64) error {
 	if s.words[at] == word {
 		return nil
 	}
@@ -223,8 +245,8 @@ func (s *bridgeTables) setWord(at uint32, word uint64) error {
 	return nil
 }
 
-// setLocal writes the node's own addresses, and the broadcast addresses of its networks.
-func (s *bridgeTables) setLocal(addrs []netlink.Addr) error {
+// SetLocal writes the node's own addresses, and the broadcast addresses of its networks.
+func (s *Tables) SetLocal(addrs []netlink.Addr) error {
 	wanted := make(map[kernel.LocalKey]bool)
 	for i := range addrs {
 		for _, ip := range ownAddrs(&addrs[i]) {
@@ -252,7 +274,7 @@ func (s *bridgeTables) setLocal(addrs []netlink.Addr) error {
 		gone = true
 	}
 	if gone {
-		s.gone()
+		s.options.LostAddr()
 	}
 	return nil
 }
@@ -277,60 +299,4 @@ func ownAddrs(a *netlink.Addr) (all []netip.Addr) {
 		all = append(all, b.Unmap())
 	}
 	return all
-}
-
-// markOtherTags records for each port whether its bridge uses VLAN tags other than 802.1Q. Such a
-// bridge treats an 802.1Q tag as payload.
-func (v *devices) markOtherTags(ports map[int]bridgePort) error {
-	other := make(map[int]bool)
-	for index, l := range v.links {
-		if !filtersVLANs(l) {
-			continue
-		}
-		protocol, err := v.namespace.vlanProtocol(index)
-		if err != nil && !errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("VLAN tags of bridge %s: %w", l.Attrs().Name, err)
-		}
-		other[index] = protocol != unix.ETH_P_8021Q
-	}
-	for index, p := range ports {
-		p.other = other[p.bridge]
-		ports[index] = p
-	}
-	return nil
-}
-
-// firstAddrs adds the addresses of each device to all, and returns the source address of each
-// device and family: the first that is global, neither deprecated nor tentative. Index 0 has the
-// addresses for devices without their own.
-func firstAddrs(addrs []netlink.Addr, all map[int][]netip.Prefix) map[int][2]netip.Addr {
-	first := make(map[int][2]netip.Addr)
-	const unfit = unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY
-	for _, a := range addrs {
-		if a.IPNet == nil {
-			continue
-		}
-		ip, ok := netip.AddrFromSlice(a.IP)
-		if !ok {
-			continue
-		}
-		ip = ip.Unmap()
-		bits, _ := a.Mask.Size()
-		all[a.LinkIndex] = append(all[a.LinkIndex], netip.PrefixFrom(ip, bits))
-		secondary := ip.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
-		if a.Scope != unix.RT_SCOPE_UNIVERSE || ip.IsLoopback() || secondary || ip.Is6() && a.Flags&unfit != 0 {
-			continue
-		}
-		family := 0
-		if ip.Is6() {
-			family = 1
-		}
-		for _, index := range []int{a.LinkIndex, 0} {
-			if f := first[index]; !f[family].IsValid() {
-				f[family] = ip
-				first[index] = f
-			}
-		}
-	}
-	return first
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package bridge
 
 import (
 	"encoding/binary"
@@ -13,11 +13,14 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 )
 
-// bridgePort is a device that is attached to a bridge, as the kernel reports it.
-type bridgePort struct {
-	bridge int   // index of the device
+// Port is a device that is attached to a bridge, as the kernel reports it.
+type Port struct {
+	Bridge int   // index of the bridge
 	other  bool  // the bridge uses VLAN tags other than 802.1Q
 	state  uint8 // spanning tree state
 	flags  portFlags
@@ -46,13 +49,24 @@ var watchedFlags = []uint16{
 // follows reports whether the data plane may forward in place of the bridge at this port. The port
 // of an endpoint is disabled until its peer device is up; no packet arrives before that, so a
 // guarded port counts as forwarding without waiting for the kernel's message.
-func (p *bridgePort) follows(guarded bool) bool {
+func (p *Port) follows(guarded bool) bool {
 	forwards := p.state == stateForwarding || guarded && p.state == stateDisabled
 	return forwards && !p.other && p.flags[nl.IFLA_BRPORT_VLAN_TUNNEL] == 0 && p.flags[brportLocked] == 0
 }
 
+// Bridging returns the spanning tree state of a port.
+func (p *Port) Bridging() datapath.PortBridging {
+	states := [...]datapath.PortBridging{ // BR_STATE_DISABLED to BR_STATE_BLOCKING
+		datapath.BridgingDisabled, datapath.BridgingListening, datapath.BridgingLearning, datapath.BridgingForwarding, datapath.BridgingBlocking,
+	}
+	if int(p.state) >= len(states) {
+		return datapath.BridgingUnknown
+	}
+	return states[p.state]
+}
+
 // eachVLAN calls each for every VLAN of a port.
-func (p *bridgePort) eachVLAN(each func(vid uint16, pvid bool)) {
+func (p *Port) eachVLAN(each func(vid uint16, pvid bool)) {
 	first := uint16(0)
 	for raw := []byte(p.vlans); len(raw) >= 4; raw = raw[4:] {
 		v := nl.DeserializeBridgeVlanInfo(raw)
@@ -69,15 +83,15 @@ func (p *bridgePort) eachVLAN(each func(vid uint16, pvid bool)) {
 	}
 }
 
-// bridgePorts returns the ports of all bridges of the namespace by ifindex.
-func (z *namespace) bridgePorts() (map[int]bridgePort, error) {
-	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
+// Ports returns the ports of all bridges of a namespace by ifindex.
+func Ports(namespace netns.NsHandle) (map[int]Port, error) {
+	socket, err := nl.GetNetlinkSocketAt(namespace, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: socket}}
 	defer sockets[unix.NETLINK_ROUTE].Close()
-	return retry(func() (map[int]bridgePort, error) {
+	return dump.Retry(func() (map[int]Port, error) {
 		req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		req.Sockets = sockets
 		req.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))
@@ -86,7 +100,7 @@ func (z *namespace) bridgePorts() (map[int]bridgePort, error) {
 		if err != nil {
 			return nil, err
 		}
-		ports := make(map[int]bridgePort)
+		ports := make(map[int]Port)
 		for _, m := range msgs {
 			err = errors.Join(err, addBridgePort(ports, m))
 		}
@@ -95,18 +109,18 @@ func (z *namespace) bridgePorts() (map[int]bridgePort, error) {
 }
 
 // addBridgePort parses one message of a listing. It skips the bridge itself, which has no master.
-func addBridgePort(ports map[int]bridgePort, m []byte) error {
+func addBridgePort(ports map[int]Port, m []byte) error {
 	msg := nl.DeserializeIfInfomsg(m)
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
 	if err != nil {
 		return err
 	}
-	var p bridgePort
+	var p Port
 	for _, a := range attrs {
 		var nested []byte
 		switch a.Attr.Type &^ unix.NLA_F_NESTED {
 		case unix.IFLA_MASTER:
-			p.bridge = int(nl.NativeEndian().Uint32(a.Value))
+			p.Bridge = int(nl.NativeEndian().Uint32(a.Value))
 			continue
 		case unix.IFLA_PROTINFO, unix.IFLA_AF_SPEC:
 			nested = a.Value
@@ -129,13 +143,13 @@ func addBridgePort(ports map[int]bridgePort, m []byte) error {
 			}
 		}
 	}
-	if p.bridge != 0 && p.bridge != int(msg.Index) {
+	if p.Bridge != 0 && p.Bridge != int(msg.Index) {
 		ports[int(msg.Index)] = p
 	}
 	return nil
 }
 
-func (p *bridgePort) setFlag(number uint16, value []byte) {
+func (p *Port) setFlag(number uint16, value []byte) {
 	for _, w := range watchedFlags {
 		if number == w && len(value) > 0 {
 			p.flags[number] = value[0]
@@ -143,9 +157,30 @@ func (p *bridgePort) setFlag(number uint16, value []byte) {
 	}
 }
 
+// MarkOtherTags records for each port of a namespace whether its bridge uses VLAN tags other than
+// 802.1Q. Such a bridge treats an 802.1Q tag as payload.
+func MarkOtherTags(namespace netns.NsHandle, links map[int]netlink.Link, ports map[int]Port) error {
+	other := make(map[int]bool)
+	for index, l := range links {
+		if !filtersVLANs(l) {
+			continue
+		}
+		protocol, err := vlanProtocol(namespace, index)
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("VLAN tags of bridge %s: %w", l.Attrs().Name, err)
+		}
+		other[index] = protocol != unix.ETH_P_8021Q
+	}
+	for index, p := range ports {
+		p.other = other[p.Bridge]
+		ports[index] = p
+	}
+	return nil
+}
+
 // vlanProtocol returns the EtherType of the VLAN tags that a bridge uses.
-func (z *namespace) vlanProtocol(bridge int) (uint16, error) {
-	socket, err := nl.GetNetlinkSocketAt(z.Handle, netns.None(), unix.NETLINK_ROUTE)
+func vlanProtocol(namespace netns.NsHandle, bridge int) (uint16, error) {
+	socket, err := nl.GetNetlinkSocketAt(namespace, netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, fmt.Errorf("netlink: %w", err)
 	}
