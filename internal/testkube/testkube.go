@@ -213,7 +213,7 @@ func (s *Server) Delete(objects ...metav1.Object) {
 	s.tell()
 }
 
-// Node, Service, Slice and Lease return copies of the stored object; nil: it does not exist.
+// Node, Service, Slice and Lease return copies of the stored object, or nil if it does not exist.
 
 // Node returns a node.
 func (s *Server) Node(name string) *corev1.Node { return get[corev1.Node](s, Nodes, "/"+name) }

@@ -30,7 +30,8 @@ const (
 	overlayConnections = 1024    // that the small packets belong to
 )
 
-// tunnelTypes are the tunnel types of our paths; empty: no tunnel.
+// tunnelTypes contains the tunnel types of our paths, or an empty string for a path without a
+// tunnel.
 var tunnelTypes = map[string]string{pathOursRouted: "", pathOursVXLAN: "vxlan", pathOursGeneve: "geneve", pathOursGRE: "gre"}
 
 // side is one of two nodes.

@@ -18,7 +18,7 @@ func (r *rig) flowsTo(p place, connections, services int) flows {
 	return flows{connections: connections, target: frontendFirst[p], targets: services, port: frontendPort}
 }
 
-// hop returns the destination of frames to backends at a place; nil: the node.
+// hop returns the destination of frames to backends at a place, or nil for the node.
 func (r *rig) hop(p place) net.HardwareAddr {
 	if !r.bridged {
 		return nil

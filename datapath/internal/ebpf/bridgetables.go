@@ -89,7 +89,7 @@ func (s *bridgeTables) adopt() {
 	}
 }
 
-// domain returns the number of the bridge domain for a VLAN of a bridge; 0: none is free.
+// domain returns the number of the bridge domain for a VLAN of a bridge, or 0 if no number is free.
 func (s *bridgeTables) domain(v vlanOf) uint16 {
 	if id, ok := s.domains[v]; ok {
 		return id

@@ -237,7 +237,7 @@ func (g *guards) devices() (all []guardedDevice) {
 	return all
 }
 
-// mac returns the source MAC that a device must use; false: any.
+// mac returns the source MAC that a device must use, and false if the device may use any MAC.
 func (g *guards) mac(v guardedDevice) (mac [6]byte, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

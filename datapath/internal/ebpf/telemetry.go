@@ -79,8 +79,9 @@ func (t *telemetry) NodeCounters(context.Context) (c datapath.NodeCounters, err 
 	return c, t.addPlain(&c, verdicts[kernel.VerdictCountVERDICT_NONE])
 }
 
-// addPlain adds the traffic of connections without a service, live and ended. opened is the number
-// of these connections; earlier versions counted them with the backends' connections.
+// addPlain adds the traffic of live and ended connections without a service. opened is the number
+// of such connections. Earlier versions counted them in BackendTotal 0, so that count is added as
+// well.
 func (t *telemetry) addPlain(c *datapath.NodeCounters, opened uint64) error {
 	var total kernel.BackendTotal
 	_, traffic, err := t.d.services.Traffic(0)

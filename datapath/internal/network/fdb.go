@@ -36,7 +36,7 @@ func (e *fdbEntry) pinned(port int) bool {
 	return e != nil && e.port == port && e.state&unix.NUD_NOARP != 0 && e.flags&ntfSticky != 0
 }
 
-// fdbEntry returns the FDB entry of a MAC in a bridge; nil: no such entry exists.
+// fdbEntry returns the FDB entry of a MAC in a bridge, or nil if no such entry exists.
 func (s *space) fdbEntry(bridge int, mac net.HardwareAddr) (*fdbEntry, error) {
 	const length = 12 // of struct ndmsg
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
@@ -144,7 +144,7 @@ func (s *space) isPinned(port, bridge netlink.Link, mac net.HardwareAddr) (bool,
 }
 
 // secure disables learning on the port of an endpoint and adds its MAC to the bridge's FDB. before
-// is the endpoint's previous MAC; nil: none.
+// is the endpoint's previous MAC, or nil if it had none.
 func (s *space) secure(port, bridge netlink.Link, before, mac net.HardwareAddr) error {
 	index := port.Attrs().Index
 	if ok, err := s.isPinned(port, bridge, mac); err != nil || ok {

@@ -211,8 +211,8 @@ func (n *Network) done(s *space) {
 	}
 }
 
-// present returns the space with the given id if it still exists, to be released by done. It never
-// creates one; nil: it does not exist.
+// present returns the space with the given id if it still exists, to be released by done. It
+// returns nil if the space does not exist, and never creates one.
 func (n *Network) present(id spaceID) (s *space, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

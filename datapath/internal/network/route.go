@@ -235,9 +235,9 @@ func (s *space) isDown(device string) string {
 	return fmt.Sprintf("device %q is down: run %s set %s up", device, command, device)
 }
 
-// downTo returns a device that is down and has an address in the network of a next hop; empty: none
-// is known. The kernel removes the IPv6 addresses of a device that goes down, so for an IPv6 route,
-// a device that is down and has any address is returned if it is the only one.
+// downTo returns a device that is down and has an address in the network of a next hop, or an empty
+// string if none is known. The kernel removes the IPv6 addresses of a device that goes down, so for
+// an IPv6 route, a device that is down and has any address is returned if it is the only one.
 func (s *space) downTo(v *datapath.Route) string {
 	links, err := s.links()
 	if err != nil {

@@ -81,8 +81,8 @@ func (r *routes) placeOf(v *datapath.Route) place {
 	return place{host: !v.Switch || r.n.isHost(), key: keyOf(v)}
 }
 
-// want records the value of the last Update; nil: none. It reports whether the route had the same
-// place before.
+// want records the value of the last Update, or nil if the route was deleted. It reports whether
+// the route had the same place before.
 func (r *routes) want(name datapath.RouteName, value *datapath.Route) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -376,8 +376,8 @@ func (r *routes) isOwn(s *space, addr netip.Addr) bool {
 }
 
 // enlist records in the listing that the entries with this key have changed, so that no new listing
-// is necessary. entry is now the only one; nil: none exists. After an error, the state of the
-// entries is unknown.
+// is necessary. entry is now the only such entry, or nil if none exists. After an error, the state
+// of the entries is unknown.
 func (r *routes) enlist(s *space, key routeKey, entry *netlink.Route, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,7 +63,7 @@ func namedPort(flag, word string) (string, error) {
 }
 
 // portOf returns the port of a well-known service such as ssh, and returns numbers and ranges
-// unchanged; false: the word is not the name of a service.
+// unchanged. It returns false if the word is not the name of a service.
 func portOf(word string) (string, bool) {
 	if word == "" || word[0] >= '0' && word[0] <= '9' {
 		return word, true

@@ -115,8 +115,8 @@ func parseKind(kind, field string) (string, *api.Error) {
 // mostEdits is the maximum number of wrong letters with which [nearest] still finds a word.
 const mostEdits = 2
 
-// nearest returns the word that is most similar to text, ignoring case, or that begins with text;
-// empty: no word is similar.
+// nearest returns the word that is most similar to text, ignoring case, or that begins with text.
+// It returns an empty string if no word is similar.
 func nearest(text string, words []string) (best string) {
 	text = strings.ToLower(text)
 	least := mostEdits + 1

@@ -115,7 +115,7 @@ func (s *Server) tunnelStatus(k state.Key) *api.TunnelStatus {
 }
 
 // tooLarge returns a message if a Tunnel has a smaller MTU than configured, because a larger MTU
-// does not fit the path to its Peers; empty: the MTU is as configured.
+// does not fit the path to its Peers. It returns an empty string if the MTU is as configured.
 func (s *Server) tooLarge(k state.Key) string {
 	o, ok := s.Store.Snapshot().Get(k)
 	if !ok {

@@ -34,8 +34,8 @@ func noCarrier(device string) string {
 	return fmt.Sprintf("device %q has no carrier: check its cable, or the other end of the link", device)
 }
 
-// hopIsLost returns why packets cannot be sent to a next hop; empty: packets can be sent, or
-// nothing is known.
+// hopIsLost returns why packets cannot be sent to a next hop, or an empty string if packets can be
+// sent or nothing is known.
 func (n *Node) hopIsLost(is datapath.HopState, inSwitch bool) string {
 	switch {
 	case is.Link == datapath.LinkDown:

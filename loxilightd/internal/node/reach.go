@@ -120,7 +120,7 @@ func hopsOf(v *state.Route) (hops []datapath.Hop) {
 // never, as an interval, means that the kernel is not made to probe a neighbour.
 const never = time.Duration(0)
 
-// checkHop returns why a next hop is not reached; no message: it is reached, or its state is
+// checkHop returns why a next hop is not reached, or no message if it is reached or its state is
 // unknown. every is the interval at which the kernel is made to probe the neighbour. A failed
 // neighbour is probed in any case, so that its return is detected.
 func (r *reach) checkHop(n *Node, telemetry datapath.Telemetry, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {
@@ -229,8 +229,8 @@ func hopName(h datapath.Hop) string {
 	return h.Device
 }
 
-// LastReceived returns when a packet from a Peer was last received, with a precision of one second;
-// zero: not since the daemon started.
+// LastReceived returns when a packet from a Peer was last received, with a precision of one second,
+// or the zero time if none was received since the daemon started.
 func (n *Node) LastReceived(peer string) time.Time {
 	n.conditions.mu.Lock()
 	w := n.conditions.world

@@ -77,7 +77,8 @@ func (s *Store) noteFailure(err error) {
 	s.failure.Store(&err)
 }
 
-// Problem returns why changes are, or soon will be, rejected; empty: no problem.
+// Problem returns why changes are, or soon will be, rejected, or an empty string if there is no
+// problem.
 func (s *Store) Problem() string {
 	dir := filepath.Dir(s.path)
 	failed := s.failure.Load()

@@ -231,8 +231,8 @@ func (t *Transaction) leave(k Key) bool {
 	return len(t.Put)+len(t.Delete) < before
 }
 
-// Expire rolls back the pending change if its deadline has passed, and returns it; nil: there is
-// nothing to roll back. The caller must retry after an error.
+// Expire rolls back the pending change if its deadline has passed. It returns the change and the
+// result, or nil if there is nothing to roll back. The caller must retry after an error.
 func (s *Store) Expire() (*Pending, *Result, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
