@@ -116,8 +116,9 @@ type DataPlane interface {
 
 // Connections is the table of tracked connections. Safe for concurrent use.
 type Connections interface {
-	// List returns at most limit connections that match f, starting at cursor (empty: the
-	// beginning), and the cursor of the next page (empty: there are no more).
+	// List returns at most limit connections that match f, starting at cursor (an empty cursor is
+	// the beginning), and the cursor of the next page, which is empty if there are no more
+	// connections.
 	List(ctx context.Context, f ConnectionFilter, cursor string, limit int) ([]Connection, string, error)
 	// Flush ends the connections that match f and returns their number.
 	Flush(ctx context.Context, f ConnectionFilter) (uint64, error)

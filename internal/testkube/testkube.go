@@ -123,7 +123,7 @@ func (s *Server) Start() {
 }
 
 // Fault lets f handle each request first: f returns true if it has answered the request or closed
-// the connection. nil: no faults.
+// the connection. If f is nil, there are no faults.
 func (s *Server) Fault(f func(http.ResponseWriter, *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

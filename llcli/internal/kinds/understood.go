@@ -25,7 +25,8 @@ var foreignAlgorithms = map[string]string{
 }
 
 // understood returns a value of the flag called name in the API's terms, even if it is given in
-// other tools' terms. Empty: any value matches, so the flag has no effect.
+// other tools' terms. It returns an empty string if any value matches, so that the flag has no
+// effect.
 func (f *specField) understood(name, word string) (string, error) {
 	lower := strings.ToLower(word)
 	switch f.path {

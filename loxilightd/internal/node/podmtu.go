@@ -88,8 +88,8 @@ func (n *Node) leastPodMTU(s *state.Snapshot) (mtu int) {
 }
 
 // egressMTU returns the MTU of packets that leave the node: as configured, or the largest MTU that
-// every uplink and every tunnel can carry. 0: there are no such devices, or one of them does not
-// exist yet.
+// every uplink and every tunnel can carry. It returns 0 if there are no such devices, or if one of
+// them does not exist yet.
 func (n *Node) egressMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if configured := o.Value.(*state.PodNetwork).MTU; configured != 0 {

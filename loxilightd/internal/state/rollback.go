@@ -169,7 +169,8 @@ func (r *Rollback) transaction() *Transaction {
 
 func belongsTo(o *Object, owner string) bool { return o != nil && o.Owner == owner }
 
-// restore makes the objects that belong to owner (empty: to any owner) equal to those in then.
+// restore makes the objects that belong to owner, or to any owner if owner is empty, equal to the
+// objects in then.
 func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Result, error) {
 	keys := make([]Key, 0, len(then))
 	for k := range then {
