@@ -29,12 +29,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/bpfmap":        {},
 	"datapath/internal/dump":          {},
 	"datapath/internal/testmap":       {"datapath/internal/bpfmap"},
-<<<<<<< HEAD
-	"datapath/internal/ebpf":          {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/rules", "datapath/internal/netfilter"},
-=======
-	"datapath/internal/network":       {"datapath", "datapath/internal/dump"},
 	"datapath/internal/ebpf":          {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/device", "datapath/internal/ebpf/fastpath", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/nexthop", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/route", "datapath/internal/ebpf/rules", "datapath/internal/ebpf/telemetry"},
->>>>>>> ea88a2ce410622628a4ca06d1d02d8b10f1c2e1b
 	"datapath/internal/ebpf/announce": {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/gratuitous"},
 	"datapath/internal/ebpf/bridge":   {"datapath", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/conn":     {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel"},

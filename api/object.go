@@ -143,7 +143,7 @@ type HealthCheck struct {
 	Unhealthy int      `json:"unhealthy,omitempty"` // failures in a row; default 3
 }
 
-// IdleTimeout is the time without packets after which connections end. Zero: the default.
+// IdleTimeout is the time without packets after which connections end; zero is the default.
 type IdleTimeout struct {
 	TCP  Duration `json:"tcp,omitempty"`  // default 2h
 	UDP  Duration `json:"udp,omitempty"`  // default 30s

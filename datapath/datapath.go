@@ -116,8 +116,9 @@ type DataPlane interface {
 
 // Connections is the table of tracked connections. Safe for concurrent use.
 type Connections interface {
-	// List returns at most limit connections that match f, starting at cursor (empty: the
-	// beginning), and the cursor of the next page (empty: there are no more).
+	// List returns at most limit connections that match f, starting at cursor (an empty cursor is
+	// the beginning), and the cursor of the next page, which is empty if there are no more
+	// connections.
 	List(ctx context.Context, f ConnectionFilter, cursor string, limit int) ([]Connection, string, error)
 	// Flush ends the connections that match f and returns their number.
 	Flush(ctx context.Context, f ConnectionFilter) (uint64, error)
@@ -141,7 +142,7 @@ type Telemetry interface {
 	// PortState returns the current state of a port's device; false if it has no entry.
 	PortState(name PortName) (PortState, bool)
 	// DeviceOf returns the name of the device that has an address, in the switch's network
-	// namespace or in the host's; empty: no device has it.
+	// namespace or in the host's, or an empty string if no device has it.
 	DeviceOf(addr netip.Addr, inSwitch bool) string
 	// Networks returns the networks to which the kernel has a connected route, in the switch's
 	// network namespace or the host's, by device.
@@ -150,7 +151,8 @@ type Telemetry interface {
 	// switch's network namespace, without loopback and link-local addresses.
 	LocalAddrs() []netip.Addr
 	// Devices returns the devices of the switch's network namespace or of the host's, keyed by the
-	// names that rules use for them; nil: unknown. The caller must not change the map.
+	// names that rules use for them, or nil if they are unknown. The caller must not change the
+	// map.
 	Devices(inSwitch bool) map[string]Device
 	// Announces reports whether the node replies to ARP and neighbour discovery for a service
 	// address that must be announced.

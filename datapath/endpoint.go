@@ -14,7 +14,7 @@ const endpointPort = "Endpoint/"
 // Port returns the name of the endpoint's port, for counters and state.
 func (n EndpointName) Port() PortName { return PortName(endpointPort + n) }
 
-// Endpoint returns the name of the endpoint that has this port; false: no endpoint has it.
+// Endpoint returns the name of the endpoint that has this port, and false if no endpoint has it.
 func (n PortName) Endpoint() (EndpointName, bool) {
 	if len(n) <= len(endpointPort) || n[:len(endpointPort)] != endpointPort {
 		return "", false

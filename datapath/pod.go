@@ -55,8 +55,8 @@ type PodLinks interface {
 	// port: listening TCP and SCTP sockets, and unconnected UDP sockets. A dual-stack wildcard
 	// socket has both unspecified addresses.
 	Listeners(ctx context.Context, p Protocol, port uint16) ([]netip.Addr, error)
-	// Devices returns the switch's ends of the existing links, each with its label; empty: the
-	// complete label is unknown.
+	// Devices returns the switch's ends of the existing links, each with its label. The label is
+	// empty if the complete label is unknown.
 	Devices(ctx context.Context) (map[string]string, error)
 }
 
@@ -89,7 +89,7 @@ type PodRoute struct {
 	Spare bool
 }
 
-// PodRate limits traffic; zero: no limit.
+// PodRate limits traffic. The zero value is no limit.
 type PodRate struct {
 	Rate  uint64 // bits per second
 	Burst uint64 // bits

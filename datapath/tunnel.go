@@ -36,7 +36,7 @@ func (t TunnelType) String() string {
 	return fmt.Sprintf("TunnelType(%d)", uint8(t))
 }
 
-// DefaultPort returns the UDP port of a type; 0: the type uses no port.
+// DefaultPort returns the UDP port of a type, or 0 if the type uses no port.
 func (t TunnelType) DefaultPort() uint16 {
 	return [...]uint16{TunnelVXLAN: 4789, TunnelGeneve: 6081, TunnelGRE: 0}[t]
 }

@@ -40,8 +40,8 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 	return 0
 }
 
-// instanceOf returns the instance whose configuration file is at path; empty: the path does not
-// belong to any particular instance.
+// instanceOf returns the instance whose configuration file is at path, or an empty string if the
+// path does not belong to any particular instance.
 func instanceOf(path string) string {
 	suffix, ours := strings.CutPrefix(filepath.Dir(path), "/etc/loxilight")
 	switch name := strings.TrimPrefix(suffix, "-"); {

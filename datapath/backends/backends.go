@@ -49,8 +49,8 @@ func Open(name string, cfg datapath.Config, log *slog.Logger) (datapath.DataPlan
 	}
 }
 
-// OpenNetwork opens the kernel's own forwarding for the data plane called name; nil: the data plane
-// does not use it, so bridges and routes are not supported.
+// OpenNetwork opens the kernel's own forwarding for the data plane called name. It returns nil if
+// the data plane does not use that forwarding, so that bridges and routes are not supported.
 func OpenNetwork(name string, cfg datapath.Config, log *slog.Logger) (datapath.Network, error) {
 	switch name {
 	case Fake:

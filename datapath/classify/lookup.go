@@ -12,8 +12,8 @@ import (
 func (m *Image) word(at int) uint32 { return binary.LittleEndian.Uint32(m.b[at:]) }
 func (m *Image) long(at int) uint64 { return binary.LittleEndian.Uint64(m.b[at:]) }
 
-// Lookup returns the index, in the order given to [Compile], of the first rule that matches p;
-// false: no rule matches.
+// Lookup returns the index, in the order given to [Compile], of the first rule that matches p, and
+// false if no rule matches.
 func (m *Image) Lookup(p *Packet) (int, bool) {
 	place := m.search(p)
 	if place < 0 {
@@ -139,7 +139,8 @@ func (m *Image) first(vectors []int) int {
 	return found
 }
 
-// Find returns the first rule that matches p, without its name and match; false: no rule matches.
+// Find returns the first rule that matches p, without its name and match, and false if no rule
+// matches.
 func (m *Image) Find(p *Packet) (r Rule, found bool) {
 	place := m.search(p)
 	if place < 0 {

@@ -18,8 +18,8 @@ func (k key) compare(o key) int {
 	return cmp.Compare(k.lo, o.lo)
 }
 
-// after returns the first key after all keys that begin with the first n bits of k; false: no such
-// key exists.
+// after returns the first key after all keys that begin with the first n bits of k, and false if no
+// such key exists.
 func (k key) after(n int) (key, bool) {
 	switch {
 	case n == 0:

@@ -131,7 +131,7 @@ func clearFolders() {
 	}
 }
 
-// maker returns the id of the process in the name of a cgroup; 0: no process.
+// maker returns the id of the process in the name of a cgroup, or 0 if the name contains none.
 func maker(path string) int {
 	word, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), ours), "-")
 	pid, _ := strconv.Atoi(word) // 0 if it is not a number

@@ -123,7 +123,7 @@ func (s *Server) Start() {
 }
 
 // Fault lets f handle each request first: f returns true if it has answered the request or closed
-// the connection. nil: no faults.
+// the connection. If f is nil, there are no faults.
 func (s *Server) Fault(f func(http.ResponseWriter, *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func (s *Server) Delete(objects ...metav1.Object) {
 	s.tell()
 }
 
-// Node, Service, Slice and Lease return copies of the stored object; nil: it does not exist.
+// Node, Service, Slice and Lease return copies of the stored object, or nil if it does not exist.
 
 // Node returns a node.
 func (s *Server) Node(name string) *corev1.Node { return get[corev1.Node](s, Nodes, "/"+name) }

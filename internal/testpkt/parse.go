@@ -53,7 +53,7 @@ func ParseIP(b []byte) *Packet {
 }
 
 // Check returns all errors in the packet: headers that contradict its length, and wrong checksums,
-// including those in an embedded packet. Nil: no errors.
+// including those in an embedded packet. It returns nil if there are no errors.
 func (p *Packet) Check() error {
 	if len(p.faults) == 0 {
 		return nil

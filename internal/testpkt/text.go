@@ -92,8 +92,8 @@ func hexPart(name string, b []byte) string {
 
 func shorten(b []byte) []byte { return b[:min(len(b), 64)] }
 
-// Diff describes how two frames differ, header by header; empty: they are equal. Lines of want
-// begin with -, lines of got with +.
+// Diff describes how two frames differ, header by header. It returns an empty string if they are
+// equal. Lines of want begin with -, lines of got with +.
 func Diff(want, got []byte) string {
 	if bytes.Equal(want, got) {
 		return ""

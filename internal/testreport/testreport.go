@@ -37,7 +37,7 @@ func find(report, name string) (from, to int, ok bool, err error) {
 	return from + len(begin), last, true, nil
 }
 
-// Part returns a part of a report; empty: no such part.
+// Part returns a part of a report, or an empty string if there is no such part.
 func Part(report, name string) (string, error) {
 	from, to, _, err := find(report, name)
 	return report[from:to], err

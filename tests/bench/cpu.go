@@ -65,8 +65,8 @@ func (s *stopwatch) read() (thread, daemon time.Duration, err error) {
 	return time.Duration(ts.Nano()), time.Duration(ns), nil
 }
 
-// softirqFile finds the kernel thread that executes deferred softirqs of cpu. Empty: the thread is
-// not visible, for example in the PID namespace of a container.
+// softirqFile finds the kernel thread that executes deferred softirqs of cpu. It returns an empty
+// string if the thread is not visible, for example in the PID namespace of a container.
 func softirqFile(cpu int) (string, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -54,7 +54,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 		text += flowtableText
 	}
 	packets := b.report.section(f.title+": small UDP packets", forwardText+"\n"+
-		"Millions of 64-byte packets a second of one core that does all the work; each belongs to another connection than\nthe one before it."+text,
+		"Throughput of a single core that does all the work, in millions of 64-byte packets per second; each packet\nbelongs to another connection than the one before it."+text,
 		f.header(withXDP.paths, "to", "connections")...)
 	for _, p := range places {
 		err := b.withRigs(ctx, withXDP, b.connectionsMax, func(rigs []*rig) error {
@@ -134,7 +134,7 @@ func (b *bench) as(connections int) *bench {
 
 func (b *bench) forwardRequests(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {
 	s := b.report.section(f.title+": TCP requests",
-		fmt.Sprintf("Thousands a second of one core that is client, node and server, on %d connections that stay; %d bytes each way.", tcpBatch, requestSize),
+		fmt.Sprintf("Thousands of requests per second, with one core as client, node and server, on %d connections that stay open; %d bytes each way.", tcpBatch, requestSize),
 		f.header(columns, "to")...)
 	for _, p := range places {
 		before, err := shortcutsOf(ctx, rigs)

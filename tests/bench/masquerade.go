@@ -48,9 +48,10 @@ func (b *bench) translation(ctx context.Context) error {
 		"The client's connections leave with the address of the port that they leave by: one that leads into a namespace\n"+
 			"of the node (*on the node*; what is rewritten on the way there is as much as of an answer to a masqueraded\n"+
 			"client in it), or the other port. **Kernel routing** and the **bare redirect**, a program that sends all packets\n"+
-			"of a port the same way, translate nothing. Packets: millions of 64-byte UDP packets a second of one core, each\n"+
-			"of another connection than the one before. New connections: thousands a second; UDP: the first packet and its\n"+
-			"answer, TCP: a request and its answer, too, and the end, with client and server on the same core."+xdpText,
+			"of a port the same way, translate nothing. Packets: throughput of a single core, in millions of 64-byte UDP\n"+
+			"packets per second, each of another connection than the one before. New connections: thousands per second; UDP:\n"+
+			"the first packet and its answer, TCP: a request and its answer, too, and the end, with client and server on the\n"+
+			"same core."+xdpText,
 		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), b.available(pathsInXDP), []string{pathOurs + " to " + pathMasquerade})...)
 	for _, p := range places {
 		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {

@@ -30,7 +30,8 @@ const (
 	overlayConnections = 1024    // that the small packets belong to
 )
 
-// tunnelTypes are the tunnel types of our paths; empty: no tunnel.
+// tunnelTypes contains the tunnel types of our paths, or an empty string for a path without a
+// tunnel.
 var tunnelTypes = map[string]string{pathOursRouted: "", pathOursVXLAN: "vxlan", pathOursGeneve: "geneve", pathOursGRE: "gre"}
 
 // side is one of two nodes.
@@ -143,8 +144,8 @@ func (b *bench) overlay(ctx context.Context) error {
 	s := b.report.section("Between nodes",
 		fmt.Sprintf("The client is behind one node, the server in a namespace of another one; both have an MTU of %d on every path.\n", overlayMTU)+
 			"**Kernel VXLAN** is a device of the kernel as CNI plugins make it, with its neighbours entered beforehand. Bulk: Gbit/s,\n"+
-			"all cores. Requests: thousands a second of one core that is client, server and both nodes. Packets: millions of\n"+
-			fmt.Sprintf("64-byte UDP packets a second of such a core, one of %s connections after the other.", grouped(overlayConnections)),
+			"all cores. Requests: thousands per second, with one core as client, server and both nodes. Packets: millions of\n"+
+			fmt.Sprintf("64-byte UDP packets per second of such a core, from %s connections in turn.", grouped(overlayConnections)),
 		append(append([]string{"what"}, paths...), pathOursVXLAN+" to "+pathVXLAN)...)
 	row := func(what string, c comparison, unit float64, format string) {
 		cells := append([]string{what}, c.cellsTo(pathKernel, unit, format, paths[1:]...)...)

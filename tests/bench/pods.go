@@ -36,7 +36,7 @@ func (b *bench) podToPod(ctx context.Context, ours, theirs *attacher) (err error
 	}
 	s := b.report.section("Pod to pod",
 		"Two pods of one node, connected by each plugin as above; **veth pair**: by nothing but that. Bulk: Gbit/s, all cores.\n"+
-			"Requests: thousands a second of one core that is client, server and node.",
+			"Requests: thousands per second, with one core as client, server and node.",
 		"what", pathPair, pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	row := func(what string, c comparison, unit float64) {
 		s.row(append(append([]string{what}, c.cellsTo(pathPair, unit, "%.1f", pathPlugin, pathOurs)...), c.cell(pathOurs, pathPlugin))...)

@@ -88,7 +88,7 @@ func (c comparison) cell(a, b string) string {
 const reportHead = `# Benchmarks
 
 Written by ` + "`make bench`" + ` on %s: %s%s.
-Do not edit: run it again.
+Do not edit; run ` + "`make bench`" + ` again.
 
 Each row compares paths side by side in one run: the same traffic, in turn and in an order shuffled
 each round, over plain **kernel routing** (no connection tracking, the client talks to the backends
@@ -108,7 +108,7 @@ How the kernel's own fast path, a flowtable of nftables, compares is in [benchma
 const emulatedHead = `# Benchmarks on an emulated machine
 
 Written by ` + "`make bench-kernels`" + ` on %s: %s%s.
-Do not edit: run it again.
+Do not edit; run ` + "`make bench-kernels`" + ` again.
 
 **This machine is emulated**: Debian's kernel under QEMU, without KVM, since the machine that
 [benchmarks.md](benchmarks.md) is measured on has no flowtables in its kernel. The emulated one has a single CPU:

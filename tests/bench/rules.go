@@ -36,7 +36,7 @@ func (b *bench) rules(ctx context.Context) error {
 		s := b.report.section("Rules of the firewall",
 			fmt.Sprintf("Routed to a backend on the node. No rule is for the packets but the last one, which allows them; every\n"+
 				"one matches some of their fields, and of those of the largest set one in a hundred is about a group of %s\n"+
-				"prefixes. First packets alone: ns by `BPF_PROG_RUN`; the others are rates, millions a second of one core.", grouped(groupSize)),
+				"prefixes. First packets alone: ns by `BPF_PROG_RUN`; the others are rates of one core, in millions per second.", grouped(groupSize)),
 			append([]string{"what"}, l.paths...)...)
 		return b.ruled(ctx, rigs, s, paths)
 	})

@@ -23,7 +23,7 @@ func (b *bench) tcp(ctx context.Context) error {
 	others := slices.DeleteFunc(slices.Clone(l.paths[1:]), func(path string) bool { return path == pathNftables || path == pathOurs })
 	others = append(append([]string{pathNftables}, others...), pathOurs)
 	s := b.report.section("TCP connections and requests",
-		fmt.Sprintf("Thousands a second of one core that is client, node and server, %d at a time; %d bytes each way.\n"+
+		fmt.Sprintf("Thousands per second, with one core as client, node and server, %d at a time; %d bytes each way.\n"+
 			"In the rows *connections*, each connection carries one request; in the rows *requests*, persistent connections carry many, one after the other. **Bare redirect** is a\n"+
 			"program that sends all packets of a port the same way and looks at nothing: no program can be faster.", tcpBatch, requestSize),
 		slices.Concat([]string{"backends", "what", pathKernel}, others, []string{pathOurs + " to nftables"})...)

@@ -18,7 +18,7 @@ func (r *rig) flowsTo(p place, connections, services int) flows {
 	return flows{connections: connections, target: frontendFirst[p], targets: services, port: frontendPort}
 }
 
-// hop returns the destination of frames to backends at a place; nil: the node.
+// hop returns the destination of frames to backends at a place, or nil for the node.
 func (r *rig) hop(p place) net.HardwareAddr {
 	if !r.bridged {
 		return nil
@@ -110,10 +110,10 @@ var packetCases = []struct {
 // udp measures small packets through one service, by place and number of connections.
 func (b *bench) udp(ctx context.Context) error {
 	s := b.report.section("Small UDP packets",
-		"Millions of 64-byte packets a second of one core, through one service with ten backends. Every\n"+
-			"packet belongs to another connection than the one before it. The core does all the work: it makes the\n"+
-			"packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and swallows it. The last row\n"+
-			"is without a node, swallowed where it begins: no path can be faster."+xdpText,
+		"Throughput of a single core, in millions of 64-byte packets per second, through one Service with ten\n"+
+			"backends. Every packet belongs to another connection than the one before it. The core does all the work: it\n"+
+			"makes the packet (XDP live frames by `BPF_PROG_RUN`), carries it through the node and drops it. The last row\n"+
+			"is without a node: packets are dropped where they are generated, so no path can be faster."+xdpText,
 		"backends", "connections", pathKernel, pathNftables, pathOurs, pathXDP, pathOurs+" to nftables")
 	for _, p := range places {
 		err := b.withRigs(ctx, b.withXDP(b.services()), b.connectionsMax, func(rigs []*rig) error {
@@ -150,7 +150,8 @@ func (b *bench) udp(ctx context.Context) error {
 	return err
 }
 
-// ceiling measures packets that are swallowed on arrival at the node: no path can be faster.
+// ceiling measures the rate of packets that are dropped as soon as they reach the node, the upper
+// bound for every path.
 func (b *bench) ceiling(ctx context.Context) (float64, error) {
 	const name = "none"
 	r, err := newRig(name)

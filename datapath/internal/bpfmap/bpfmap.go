@@ -68,7 +68,7 @@ func (m inKernel) Iterate() Iterating { return m.Map.Iterate() }
 // table has the methods of all maps.
 type table[K any] struct{ store Store }
 
-// Raw returns the kernel map without types; nil: the map is not in the kernel.
+// Raw returns the kernel map without types, or nil if the map is not in the kernel.
 func (t *table[K]) Raw() *ebpf.Map {
 	m, _ := t.store.(inKernel)
 	return m.Map
@@ -163,7 +163,7 @@ type Iterator[K, V any] struct{ raw Iterating }
 // Next reads the next entry, and reports whether one exists.
 func (i *Iterator[K, V]) Next(key *K, value *V) bool { return i.raw.Next(key, value) }
 
-// Err returns why Next ended too early; nil: it read all entries.
+// Err returns why Next ended too early, or nil if it read all entries.
 func (i *Iterator[K, V]) Err() error { return i.raw.Err() }
 
 // Lookup reads the values of a key. The error is [ebpf.ErrKeyNotExist] if the key does not exist.

@@ -15,8 +15,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
-// sharer returns the port that already has a device which port name selects by an address; "": no
-// such port, so that name may take the device.
+// sharer returns the port that already has a device which port name selects by an address, or an
+// empty name if there is no such port, so that port name may take the device.
 func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
 	other := p.holder(namespace, index)
 	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || overlay.IsInner(other) {
@@ -88,7 +88,8 @@ func (p *ports) letGo(name datapath.PortName) error {
 	return nil
 }
 
-// neededAs returns the inner port for which tunnels need the device of a port; "": not needed.
+// neededAs returns the inner port for which tunnels need the device of a port, or an empty name if
+// they do not need it.
 func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 	if overlay.IsInner(name) || len(t.hooks) == 0 || t.mode != datapath.XDPOff {
 		return ""

@@ -225,7 +225,8 @@ func (t *telemetry) Samples(ctx context.Context, each func(datapath.Sample)) err
 // SetFaults sets the share of calls that fail.
 func (d *DataPlane) SetFaults(share float64) { d.faults.set(share) }
 
-// Refuse makes every set with a rule of that name fail; nil: no longer.
+// Refuse makes every set with a rule of that name fail with err; if err is nil, such sets no longer
+// fail.
 func (d *DataPlane) Refuse(rule string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

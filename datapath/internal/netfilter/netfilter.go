@@ -197,7 +197,8 @@ func (w *watcher) pause(limit time.Duration) {
 	}
 }
 
-// await waits for a message, and reads all pending ones; false: none arrived in time.
+// await waits for a message, and reads all pending messages. It returns false if no message arrived
+// in time.
 func (w *watcher) await(limit time.Duration) (received bool) {
 	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
 	for _, fd := range w.sockets {

@@ -66,7 +66,8 @@ func nftables() (found []finding, err error) {
 	return found, nil
 }
 
-// chain parses the message about a chain; nil: the chain does not affect forwarded packets.
+// chain parses the message about a chain. It returns nil if the chain does not affect forwarded
+// packets.
 func chain(m []byte) (*finding, error) {
 	if len(m) < nl.SizeofNfgenmsg {
 		return nil, fmt.Errorf("a message of %d bytes", len(m))

@@ -228,7 +228,8 @@ func (u *bridgeUpdate) filter() error {
 	return u.change("filter by VLAN", func() error { return errors.Join(u.note(), u.s.Netlink.LinkModify(wanted)) })
 }
 
-// ageing returns the wanted ageing time of the bridge, in the kernel's unit; 0: unchanged.
+// ageing returns the wanted ageing time of the bridge, in the kernel's unit, or 0 if it stays
+// unchanged.
 func (u *bridgeUpdate) ageing() uint32 {
 	d := u.value.Ageing
 	if d == 0 && u.record.Made {

@@ -300,7 +300,7 @@ func (j *journal) append(l line) error {
 	return nil
 }
 
-// problem returns why the journal on disk is broken; nil: it is intact.
+// problem returns why the journal on disk is broken, or nil if it is intact.
 func (j *journal) problem() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -327,7 +327,7 @@ func (r *records) contains(l line) bool {
 	return false
 }
 
-// recordOf returns the record with a name; nil: no record.
+// recordOf returns the record with a name, or nil if there is no such record.
 func recordOf[R any](j *journal, current map[string]*R, name string) *R {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -30,7 +30,7 @@ func (o routeOwner) route(what string) datapath.RouteName {
 	return datapath.RouteName(string(o) + " " + what)
 }
 
-// ownerOf returns the owner of a route; empty: the route belongs to a Route.
+// ownerOf returns the owner of a route, or an empty owner if the route belongs to a Route.
 func ownerOf(route string) routeOwner {
 	for _, mark := range []string{peerMark, endpointMark} {
 		if rest, ok := strings.CutPrefix(route, mark); ok {
@@ -99,9 +99,9 @@ func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
 	return maps.Clone(r.owned[owner])
 }
 
-// rival returns a different Route that has precedence at the same place; empty: none. The store
-// allows one Route for each place, but if host and switch have become one namespace, each of them
-// may have one there: the first by name has precedence.
+// rival returns a different Route that has precedence at the same place, or an empty name if there
+// is none. The store allows one Route for each place, but if host and switch have become one
+// namespace, each of them may have one there: the first by name has precedence.
 func (r *routes) rival(name datapath.RouteName, value *datapath.Route) (first datapath.RouteName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,8 +49,8 @@ func (p peers) routes(name datapath.PeerName, value datapath.Peer) (map[datapath
 	return all, nil
 }
 
-// mtuTo returns the MTU of a route to a prefix; 0: the route has no MTU of its own. The minimum for
-// IPv6 is 1280.
+// mtuTo returns the MTU of a route to a prefix, or 0 if the route has no MTU of its own. The
+// minimum for IPv6 is 1280.
 func mtuTo(mtu int, prefix netip.Prefix) uint32 {
 	const least6 = 1280
 	if mtu != 0 && prefix.Addr().Is6() {

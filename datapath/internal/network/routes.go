@@ -48,8 +48,8 @@ func (r *routes) placeOf(v *datapath.Route) place {
 	return place{host: !v.Switch || r.n.isHost(), key: route.KeyOf(v)}
 }
 
-// want records the value of the last Update; nil: none. It reports whether the route had the same
-// place before.
+// want records the value of the last Update, or nil if the route was deleted. It reports whether
+// the route had the same place before.
 func (r *routes) want(name datapath.RouteName, value *datapath.Route) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

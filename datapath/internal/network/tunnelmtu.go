@@ -130,8 +130,8 @@ func (t *tunnels) mtu(name datapath.TunnelName, value datapath.Tunnel) (int, err
 	return defaultMTU - value.Overhead(true), nil
 }
 
-// fits returns the inner MTU on the path to the first reachable one of remotes; 0: none is
-// reachable.
+// fits returns the inner MTU on the path to the first of remotes that is reachable, or 0 if none
+// is.
 func (u *underlay) fits(t *datapath.Tunnel, remotes ...netip.Addr) int {
 	for _, remote := range remotes {
 		if t.Local.IsValid() && t.Local.Is4() != remote.Is4() {
@@ -168,7 +168,7 @@ type underlay struct {
 	links map[int]netlink.Link // as first read
 }
 
-// mtuTo returns the MTU of the path to remote; 0: no path exists.
+// mtuTo returns the MTU of the path to remote, or 0 if no path exists.
 func (u *underlay) mtuTo(remote netip.Addr) int {
 	routes, err := u.host.Netlink.RouteGet(remote.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
@@ -187,9 +187,9 @@ func (u *underlay) mtuTo(remote netip.Addr) int {
 	return l.Attrs().MTU
 }
 
-// routeMTU returns the configured MTU of the route to remote; 0: none. MTUs that the kernel learnt
-// from ICMP errors are ignored: they may concern pods behind the remote address, which translates
-// their source.
+// routeMTU returns the configured MTU of the route to remote, or 0 if none is configured. MTUs that
+// the kernel learnt from ICMP errors are ignored: they may concern pods behind the remote address,
+// which translates their source.
 func (u *underlay) routeMTU(remote netip.Addr) int {
 	routes, err := u.host.Netlink.RouteGetWithOptions(remote.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) == 0 {

@@ -78,7 +78,7 @@ func (t *tunnels) names(device string) bool {
 	return false
 }
 
-// peer records a peer; nil: it was deleted.
+// peer records a peer. p is nil if the peer was deleted.
 func (t *tunnels) peer(name datapath.PeerName, p *datapath.Peer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

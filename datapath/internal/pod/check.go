@@ -101,8 +101,8 @@ func checkRoutes(pod *end, inner netlink.Link, wanted []datapath.PodRoute) error
 	return nil
 }
 
-// routes returns the routes in the table and family of r on the device with this index; 0: on all
-// devices.
+// routes returns the routes in the table and family of r on the device with this index, or on all
+// devices if index is 0.
 func (e *end) routes(r *datapath.PodRoute, index int) ([]netlink.Route, error) {
 	family, mask := netlink.FAMILY_V4, netlink.RT_FILTER_TABLE
 	if r.Prefix.Addr().Is6() {

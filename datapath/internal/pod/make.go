@@ -133,7 +133,8 @@ func spareRoutes(pod *end, p *datapath.PodLink) error {
 	return nil
 }
 
-// way returns the device of a route to the same prefix as r; empty: no such route exists.
+// way returns the device of a route to the same prefix as r, or an empty string if no such route
+// exists.
 func (e *end) way(r *datapath.PodRoute) (device string, err error) {
 	list, err := e.routes(r, 0)
 	if err != nil {

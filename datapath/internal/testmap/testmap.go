@@ -85,7 +85,7 @@ func (m *Map) Lookup(key, value any) error {
 	return ebpf.ErrKeyNotExist
 }
 
-// fails returns the error of a change; nil: it succeeds.
+// fails returns the error of a change, or nil if the change succeeds.
 func (m *Map) fails() error {
 	if m.faults != nil && m.faults.Fail != nil {
 		return m.faults.Fail()

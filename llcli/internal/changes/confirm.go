@@ -60,7 +60,7 @@ func parseRevision(text string) (uint64, error) {
 	return revision, nil
 }
 
-// pendingConfirm returns the change that awaits confirmation; nil: none.
+// pendingConfirm returns the change that awaits confirmation, or nil if there is none.
 func pendingConfirm(ctx context.Context, a *command.App, d command.Daemon) (*api.PendingConfirm, error) {
 	var status api.StatusResult
 	err := d.Call(ctx, api.MethodStatus, nil, &status)

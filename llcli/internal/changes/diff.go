@@ -163,7 +163,7 @@ func printDiffLines(a *command.App, lines []string) {
 const diffContext = 3
 
 // diffLines returns the differing lines of two texts and a few lines around them, each preceded by
-// +, - or a blank. Empty: the texts are equal.
+// +, - or a blank. It returns nothing if the texts are equal.
 func diffLines(before, after string) []string {
 	if before == after {
 		return nil

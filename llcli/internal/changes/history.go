@@ -128,8 +128,8 @@ func madeBy(e *api.HistoryEntry) string {
 // change.
 const methodExpire = "expire"
 
-// namedEntries limits the revisions whose objects are looked up, namedObjects the objects shown for
-// each of them.
+// namedEntries is the maximum number of revisions for which objects are looked up; namedObjects is
+// the maximum number of objects shown per revision.
 const namedEntries, namedObjects = 100, 3
 
 // changedNames names the first objects that a revision changed.
@@ -211,7 +211,7 @@ func completeDiff(ctx context.Context, a *command.App, d command.Daemon, items [
 	return err
 }
 
-// objectAt requests an object as it was at a revision; nil: it did not exist.
+// objectAt requests an object as it was at a revision. It returns nil if the object did not exist.
 func objectAt(ctx context.Context, a *command.App, d command.Daemon, kind, name string, revision uint64) (*api.Object, error) {
 	if revision == 0 { // the beginning: no object existed
 		return nil, nil

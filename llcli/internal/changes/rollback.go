@@ -98,7 +98,7 @@ func findLast(ctx context.Context, a *command.App, d command.Daemon, t *Transact
 	return nil
 }
 
-// latestEntry returns the latest change in the history; nil: the history is empty.
+// latestEntry returns the latest change in the history, or nil if the history is empty.
 func latestEntry(ctx context.Context, a *command.App, d command.Daemon) (latest *api.HistoryEntry, err error) {
 	err = eachEntry(ctx, a, d, 1, func(e api.HistoryEntry) bool {
 		latest = &e

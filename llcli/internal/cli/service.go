@@ -129,7 +129,7 @@ func sameBackend(item any, b api.Backend) bool {
 	return weight(is) == weight(b) && cmp.Or(is.State, "active") == cmp.Or(b.State, "active")
 }
 
-// indexOf returns the index of the backend with an address; -1: it does not exist.
+// indexOf returns the index of the backend with an address, or -1 if it does not exist.
 func indexOf(backends []any, address string) int {
 	return slices.IndexFunc(backends, func(item any) bool {
 		switch b := item.(type) {

@@ -56,7 +56,8 @@ func NoCommand(cmd *cobra.Command, args []string) error {
 	return Usagef("%s%s", text, suggestions(cmd, args[0]))
 }
 
-// DidYouMean returns a hint that names the words most like text; empty: no word is similar.
+// DidYouMean returns a hint that names the words most like text, or an empty string if no word is
+// similar.
 func DidYouMean(text string, words []string) string {
 	root := &cobra.Command{}
 	for _, word := range words {
@@ -65,8 +66,8 @@ func DidYouMean(text string, words []string) string {
 	return suggestions(root, text)
 }
 
-// suggestions returns a hint that names the commands of cmd most like text; empty: no command is
-// similar.
+// suggestions returns a hint that names the commands of cmd most like text, or an empty string if
+// no command is similar.
 func suggestions(cmd *cobra.Command, text string) string {
 	cmd.SuggestionsMinimumDistance = 2
 	near := cmd.SuggestionsFor(text)

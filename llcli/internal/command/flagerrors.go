@@ -34,7 +34,8 @@ func InFlags(err error, paths []FlagPath, given *pflag.FlagSet) error {
 	return ArgumentError(err, e, "--"+flag+": "+text)
 }
 
-// flagOf returns the flag for a field, preferably one that was given; empty: no flag sets it.
+// flagOf returns the flag for a field, preferably one that was given, or an empty string if no flag
+// sets the field.
 func flagOf(paths []FlagPath, field string, given *pflag.FlagSet) string {
 	field, _, _ = strings.Cut(field, "[")
 	for ; field != ""; field = field[:max(0, strings.LastIndexByte(field, '.'))] {

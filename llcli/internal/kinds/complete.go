@@ -67,7 +67,8 @@ func CompleteName(a *command.App, kind string) command.Completer {
 	}
 }
 
-// CompleteRefs offers a kind, and then the names of up to limit objects of it; 0: any number.
+// CompleteRefs offers a kind, and then the names of up to limit objects of that kind, or of any
+// number if limit is 0.
 func CompleteRefs(a *command.App, limit int) command.Completer {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		switch {

@@ -184,7 +184,7 @@ func (f *fieldFlags) Merge(spec map[string]any, given *pflag.FlagSet) error {
 	return f.kind.adjust(f.app, spec, given)
 }
 
-// value reads the flag called name; nil: it is empty.
+// value reads the flag called name. It returns nil if the flag is empty.
 func (f *specField) value(flags *pflag.FlagSet, name string) (value any, err error) {
 	switch f.form {
 	case formText:

@@ -91,7 +91,8 @@ func TopicsOf(kind string) []string {
 	return []string{api.TopicChanges, api.TopicStatus}
 }
 
-// SchemaOf returns the schema of the kind that a word means; empty: it is not a kind.
+// SchemaOf returns the schema of the kind that a word means, or an empty string if the word is not
+// a kind.
 func SchemaOf(word string) string {
 	if k := Find(word); k != nil {
 		return k.Schema
@@ -161,7 +162,7 @@ func PluralOf(word string) string {
 	return cmp.Or(k.Plural, k.Name+"s")
 }
 
-// Find returns the kind that a word means; nil: unknown.
+// Find returns the kind that a word means, or nil if the word is unknown.
 func Find(word string) *Kind {
 	for i := range All {
 		if word == All[i].Name {

@@ -143,8 +143,8 @@ func unbracketed(a *command.App, spec map[string]any, flag, text string) error {
 	return nil
 }
 
-// cutPort splits ADDRESS:PORT or [ADDRESS]:PORT; false: text is not an address followed by
-// something.
+// cutPort splits ADDRESS:PORT or [ADDRESS]:PORT. It returns false if text is not an address
+// followed by something.
 func cutPort(text string) (address, port string, ok bool) {
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {

@@ -16,7 +16,7 @@ func listAt(spec map[string]any, path []string) []any {
 	}
 }
 
-// find returns the field at a path; nil: it does not exist.
+// find returns the field at a path, or nil if it does not exist.
 func find(spec map[string]any, path []string) any {
 	for _, name := range path[:len(path)-1] {
 		inner, ok := spec[name].(map[string]any)

@@ -25,7 +25,8 @@ var foreignAlgorithms = map[string]string{
 }
 
 // understood returns a value of the flag called name in the API's terms, even if it is given in
-// other tools' terms. Empty: any value matches, so the flag has no effect.
+// other tools' terms. It returns an empty string if any value matches, so that the flag has no
+// effect.
 func (f *specField) understood(name, word string) (string, error) {
 	lower := strings.ToLower(word)
 	switch f.path {
@@ -63,7 +64,7 @@ func namedPort(flag, word string) (string, error) {
 }
 
 // portOf returns the port of a well-known service such as ssh, and returns numbers and ranges
-// unchanged; false: the word is not the name of a service.
+// unchanged. It returns false if the word is not the name of a service.
 func portOf(word string) (string, bool) {
 	if word == "" || word[0] >= '0' && word[0] <= '9' {
 		return word, true

@@ -111,7 +111,7 @@ type ourPlugin struct {
 	whole                     json.RawMessage
 }
 
-// readPlugin returns our plugin's entry in a list of plugins; false: it is missing.
+// readPlugin returns our plugin's entry in a list of plugins, and false if it is missing.
 func readPlugin(text []byte) (p ourPlugin, ok bool) {
 	var list struct {
 		Name    string
@@ -141,7 +141,8 @@ func names(text []byte) bool {
 	return ok
 }
 
-// strays returns how a configuration differs from the daemon's; empty: it leads to this daemon.
+// strays returns how a configuration differs from the daemon's, or an empty string if it leads to
+// this daemon.
 func (p *ourPlugin) strays(t *cniTarget) string {
 	switch {
 	case p.Socket != t.socket && !sameFile(p.Socket, t.socket):

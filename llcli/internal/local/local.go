@@ -55,7 +55,7 @@ func configFile(a *command.App, o *localOptions) (string, error) {
 }
 
 // runningConfig returns the configuration with which the daemon that uses a run directory was
-// started; empty: no such daemon is running.
+// started, or an empty string if no such daemon is running.
 func runningConfig(a *command.App, runDir string) string {
 	pid := client.DaemonProcess(a.Root, runDir)
 	if pid == "" {

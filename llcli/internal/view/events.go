@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// eventOptions are the flags of events.
+// eventOptions are the flags of the `llcli events` command.
 type eventOptions struct {
 	count int
 	of    string // KIND/NAME

@@ -93,7 +93,7 @@ func kernelViewCommand(a *command.App, v *kernelView) *cobra.Command {
 	return cmd
 }
 
-// findView returns the view that a word means; nil: none.
+// findView returns the view that a word means, or nil if there is none.
 func findView(word string) *kernelView {
 	i := slices.IndexFunc(kernelViews, func(v kernelView) bool { return slices.Contains(v.words, strings.ToLower(word)) })
 	if i < 0 {

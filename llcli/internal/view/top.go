@@ -199,7 +199,7 @@ func total(counts map[string]uint64) uint64 {
 	return sum
 }
 
-// firstOf returns at most limit rates, and how many are left out; 0: no limit.
+// firstOf returns at most limit rates, or all of them if limit is 0, and how many are left out.
 func firstOf(all []rate, limit int) ([]rate, int) {
 	if limit == 0 || len(all) <= limit {
 		return all, 0

@@ -98,7 +98,7 @@ func waitReady(ctx context.Context, a *command.App, d command.Daemon, kinds []st
 	return late
 }
 
-// absent is the error about wanted objects that do not exist; nil: all of them exist.
+// absent returns the error about wanted objects that do not exist, or nil if all of them exist.
 func absent(pending map[api.ObjectRef]api.NotReady) error {
 	var names []string
 	for _, p := range pending {

@@ -40,7 +40,7 @@ var (
 	vocabularies = []*vocabulary{&roleWords, &ruleWords, &backendWords, &dropWords, &verdictWords, &connectionWords, &objectWords}
 )
 
-// find returns the word with a name; nil: no such word exists.
+// find returns the word with a name, or nil if no such word exists.
 func (v *vocabulary) find(name string) *word {
 	for i := range v.words {
 		if strings.EqualFold(v.words[i].name, name) || strings.EqualFold(v.words[i].name, strings.ReplaceAll(name, "-", "_")) {
@@ -50,7 +50,7 @@ func (v *vocabulary) find(name string) *word {
 	return nil
 }
 
-// meaning returns the meaning of a name; empty: unknown to this llcli.
+// meaning returns the meaning of a name, or an empty string if this llcli does not know the name.
 func (v *vocabulary) meaning(name string) string {
 	if w := v.find(name); w != nil {
 		return w.meaning

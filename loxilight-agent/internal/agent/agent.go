@@ -163,5 +163,5 @@ func (a *Agent) checkNodes(list []*corev1.Node) error {
 	return fmt.Errorf("%w: %d nodes, and this one, %s, is not among them: is it registered by that name?", kube.ErrImplausible, len(list), a.o.NodeName)
 }
 
-// self returns the API server's object for this node; nil: it does not exist.
+// self returns the API server's object for this node, or nil if it does not exist.
 func (a *Agent) self() *corev1.Node { return a.nodes.Get(a.o.NodeName) }

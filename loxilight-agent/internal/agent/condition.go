@@ -60,7 +60,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// condition returns the node's new condition; nil: it is already set, or unknown.
+// condition returns the node's new condition, or nil if it is already set or unknown.
 func (a *Agent) condition(now time.Time) *corev1.NodeCondition {
 	node := a.self()
 	if node == nil {

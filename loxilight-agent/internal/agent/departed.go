@@ -219,7 +219,8 @@ func (g *departure) slice() *discoveryv1.EndpointSlice {
 	}}}
 }
 
-// address returns the endpoint's first address in its shortest form; empty: it has no address.
+// address returns the endpoint's first address in its shortest form, or an empty string if it has
+// no address.
 func address(e *discoveryv1.Endpoint) string {
 	if len(e.Addresses) == 0 {
 		return ""

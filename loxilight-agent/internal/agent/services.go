@@ -29,7 +29,8 @@ type translator struct {
 	here       map[netip.Addr]bool // addresses from pools: whether this node announces them
 }
 
-// serviceOf returns namespace/name of the service of a slice; empty: it has no service.
+// serviceOf returns namespace/name of the service of a slice, or an empty string if the slice has
+// no service.
 func serviceOf(s *packed) string {
 	if name := s.Labels[discoveryv1.LabelServiceName]; name != "" {
 		return kube.Key(s.Namespace, name)
@@ -78,7 +79,7 @@ func (a *Agent) noteDeparted(service string, old, now *packed, stays bool) {
 }
 
 // triggered returns the time of the pod change that caused a slice to change, according to the
-// slice's controller; zero: unknown, or an earlier change.
+// slice's controller, or the zero time if it is unknown or an earlier change.
 func triggered(old, now *packed) time.Time {
 	text := now.Annotations[corev1.EndpointsLastChangeTriggerTime]
 	if text == "" || old != nil && old.Annotations[corev1.EndpointsLastChangeTriggerTime] == text {
@@ -192,7 +193,8 @@ func aboutService(s *corev1.Service) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID}
 }
 
-// serviceNamed returns the Service to which one of our objects belongs, by its name; nil: none.
+// serviceNamed returns the Service to which the object of ours with that name belongs, or nil if
+// there is none.
 func (a *Agent) serviceNamed(object string) *corev1.Service {
 	namespace, rest, _ := strings.Cut(object, "/")
 	if end := strings.IndexAny(rest, ":/"); end >= 0 {

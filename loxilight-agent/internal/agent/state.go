@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// state is the state of the agent and its daemon, for probes, the condition of the node, and
+// state is the state of the agent and its daemon, as reported by probes, the Node's condition and
 // metrics.
 type state struct {
 	mu          sync.Mutex
@@ -109,8 +109,8 @@ func (s *state) network(state, message string) {
 	s.poke()
 }
 
-// nextLook returns when the state of the pod network must be read again, even without an event;
-// zero: it was Ready.
+// nextLook returns when the state of the pod network must be read again, even without an event, or
+// the zero time if it was Ready.
 func (s *state) nextLook() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -136,8 +136,8 @@ func (c *boundedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Serve listens on an address until ctx is done; empty: it does not listen. An address in use is
-// tried again.
+// Serve listens on an address until ctx is done. It does not listen if the address is empty. An
+// address in use is tried again.
 func Serve(ctx context.Context, log *slog.Logger, name, address string, h http.Handler) {
 	if address == "" {
 		return

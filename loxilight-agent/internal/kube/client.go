@@ -94,7 +94,7 @@ func clientFor(cfg rest.Config, gv schema.GroupVersion, shared *http.Client) (*r
 	return rest.RESTClientForConfigAndClient(&cfg, shared)
 }
 
-// file returns the kubeconfig; empty: there is no kubeconfig.
+// file returns the path of the kubeconfig, or an empty string if there is none.
 func file(o Options) string { return cmp.Or(o.Kubeconfig, os.Getenv("KUBECONFIG")) }
 
 func load(o Options) (*rest.Config, error) {

@@ -28,7 +28,7 @@ type Lease struct {
 	seen     time.Time // when we saw that first
 }
 
-// Held returns since when the lease has been ours; zero: it is not ours.
+// Held returns since when the lease has been ours, or the zero time if it is not ours.
 func (l *Lease) Held() time.Time {
 	if l.renewed.IsZero() || time.Since(l.renewed) > l.Duration*2/3 { // the others' clocks may be faster
 		return time.Time{}

@@ -93,7 +93,7 @@ func Key(namespace, name string) string {
 // Synced is closed when the store has received a complete list.
 func (s *Store[T]) Synced() <-chan struct{} { return s.synced }
 
-// Get returns the object with a key; nil: it does not exist.
+// Get returns the object with a key, or nil if it does not exist.
 func (s *Store[T]) Get(key string) *T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

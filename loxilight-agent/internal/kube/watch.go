@@ -36,7 +36,8 @@ func (w *Watcher) Nodes(ctx context.Context, c *Client, s *Store[corev1.Node]) {
 	run(ctx, w, c.core, "nodes", nil, &corev1.Node{}, s)
 }
 
-// Services fills a store with the Services that a label selector selects; nil: with all Services.
+// Services fills a store with the Services that a label selector selects, or with all Services if
+// selector is nil.
 func (w *Watcher) Services(ctx context.Context, c *Client, selector labels.Selector, s *Store[corev1.Service]) {
 	run(ctx, w, c.core, "services", selector, &corev1.Service{}, s)
 }

@@ -48,7 +48,7 @@ func SelfRefs() (tunnel api.ObjectRef, uplinks []api.ObjectRef) {
 	return api.ObjectRef{Kind: api.KindTunnel, Name: Overlay}, uplinks
 }
 
-// Tunnel returns the tunnel to other nodes; none: pods are routed.
+// Tunnel returns the tunnel to other nodes, or no object if the underlay routes pods.
 func Tunnel(cfg *config.Config) []api.Object {
 	if t := tunnel(cfg); t != nil {
 		return []api.Object{object(api.KindTunnel, Overlay, t)}
@@ -56,8 +56,8 @@ func Tunnel(cfg *config.Config) []api.Object {
 	return nil
 }
 
-// PodNetwork returns the network of the node's pods; nil: the node has no podCIDRs, which it gets
-// some time after it has joined the cluster.
+// PodNetwork returns the network of the node's pods, or nil if the node has no podCIDRs. A node
+// gets its podCIDRs some time after it has joined the cluster.
 func PodNetwork(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
 	if err != nil || len(cidrs) == 0 {
@@ -71,7 +71,8 @@ func PodNetwork(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	return &o, nil
 }
 
-// Peer translates another node; nil: its pod subnets or its address are not known yet.
+// Peer translates another node. It returns nil if the pod subnets or the address of that node are
+// not known yet.
 func Peer(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
 	if err != nil || len(cidrs) == 0 {
@@ -136,8 +137,8 @@ func Underlay(node *corev1.Node) ([]string, error) {
 	return addresses, nil
 }
 
-// Uplinks returns the devices through which a node reaches the others; none: unknown, as for a node
-// that has no address yet.
+// Uplinks returns the devices through which a node reaches the others, or no objects if they are
+// unknown, as for a node that has no address yet.
 func Uplinks(node *corev1.Node) ([]api.Object, error) {
 	if text, ok := node.Annotations[AnnotationUplink]; ok {
 		devices := list(text)
@@ -181,7 +182,7 @@ func uplinksByAddress(addresses []string) (objects []api.Object) {
 	return objects
 }
 
-// tunnel returns how packets to other nodes are encapsulated; nil: they are not.
+// tunnel returns how packets to other nodes are encapsulated, or nil if they are not.
 func tunnel(cfg *config.Config) *api.TunnelSpec {
 	t := cfg.Tunnel
 	if t.Type == "none" {

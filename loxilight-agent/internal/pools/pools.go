@@ -39,7 +39,7 @@ const Manager = "loxilight-agent"
 var written = metav1.NewFieldsV1(`{"f:ingress":{}}`)
 
 // Given returns the fields that mark the addresses in the status of a Service as assigned by this
-// controller; nil: no such fields.
+// controller, or nil if there are no such fields.
 func Given(s *corev1.Service) []metav1.ManagedFieldsEntry {
 	for _, f := range s.ManagedFields {
 		if f.Manager == Manager && f.Subresource == "status" && f.FieldsV1 != nil &&
@@ -334,8 +334,9 @@ func (w *want) addresses() (list []netip.Addr) {
 	return list
 }
 
-// Announcer returns which of the nodes announces an address; empty: no nodes. All nodes with the
-// same list agree, and a node that joins or leaves moves only its own addresses.
+// Announcer returns which of the nodes announces an address, or an empty string if there are no
+// nodes. All nodes with the same list agree, and a node that joins or leaves moves only its own
+// addresses.
 func Announcer(a netip.Addr, nodes []string) (best string) {
 	var most uint64
 	for _, n := range nodes {

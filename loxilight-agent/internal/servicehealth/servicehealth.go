@@ -71,7 +71,7 @@ func (s *Server) SetAddresses(addresses []netip.Addr) {
 	})
 }
 
-// Set sets the state of a service; nil: its health check is removed.
+// Set sets the state of a service. If h is nil, the health check of the service is removed.
 func (s *Server) Set(key services.Key, h *services.Health) {
 	s.change(func() {
 		sv := s.services[key]

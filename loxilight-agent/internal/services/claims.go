@@ -249,7 +249,7 @@ func (c *Claims) withdraw(cl *claim) {
 	}
 }
 
-// owner returns the claim that holds a pool address; nil: none does.
+// owner returns the claim that holds a pool address, or nil if no claim does.
 func (c *Claims) owner(a netip.Addr) (owner *claim) {
 	for _, cl := range c.at[a] {
 		if cl.pooled(a) && (owner == nil || cl.compare(owner) < 0) {
@@ -260,7 +260,7 @@ func (c *Claims) owner(a netip.Addr) (owner *claim) {
 }
 
 // holder returns the claim that has a frontend, or that excludes others from it because it holds
-// the address; nil: no claim does.
+// the address. It returns nil if no claim does.
 func (c *Claims) holder(k claimKey) *claim {
 	h := c.holders[k]
 	if h == nil || h.rank(k) == rankGiven {

@@ -37,7 +37,8 @@ var neverServed = []struct {
 	{netip.MustParsePrefix("0.0.0.0/8"), "an address of this network (RFC 1122)"},
 }
 
-// reserved names the owner of an address that Services must not take; empty: the address is free.
+// reserved returns the owner of an address that Services must not take, or an empty string if the
+// address is free.
 func (n *Node) reserved(a netip.Addr) string {
 	for _, never := range neverServed {
 		if never.prefix.Contains(a) {
@@ -58,7 +59,7 @@ func (n *Node) reserved(a netip.Addr) string {
 	return n.Policy.Reserved(a)
 }
 
-// refusesExternal returns why an external IP is not served; empty: it is.
+// refusesExternal returns why an external IP is not served, or an empty string if it is.
 func (n *Node) refusesExternal(a netip.Addr) string {
 	if why := n.reserved(a); why != "" {
 		return why
@@ -69,7 +70,8 @@ func (n *Node) refusesExternal(a netip.Addr) string {
 	return ""
 }
 
-// refusesIngress returns why an address in the status of a Service is not served; empty: it is.
+// refusesIngress returns why an address in the status of a Service is not served, or an empty
+// string if it is.
 func (n *Node) refusesIngress(s *corev1.Service, a netip.Addr) string {
 	if why := n.reserved(a); why != "" {
 		return why
@@ -122,7 +124,7 @@ func (r *Reserved) Equal(other *Reserved) bool {
 	return maps.Equal(r.addresses, other.addresses) && maps.Equal(r.subnets, other.subnets)
 }
 
-// Of names the owner of an address; empty: none.
+// Of returns the owner of an address, or an empty string if it has none.
 func (r *Reserved) Of(a netip.Addr) string {
 	if name, ok := r.addresses[a]; ok {
 		return "it is an address of Node " + name

@@ -49,8 +49,9 @@ type Health struct {
 	Local int // ready endpoints on this node
 }
 
-// TranslateService translates a service with its slices for a node. claims knows the frontends
-// that belong to other services; nil: no other services. The arguments are not changed.
+// TranslateService translates a service with its slices for a node. claims contains the frontends
+// that belong to other services, and is nil if there are no other services. The arguments are not
+// changed.
 func TranslateService(n *Node, s *corev1.Service, slices []*discoveryv1.EndpointSlice, claims *Claims) Translation {
 	if !n.Concerns(s) {
 		return Translation{}
@@ -211,8 +212,8 @@ func objectName(s *corev1.Service, p *corev1.ServicePort) string {
 	return name
 }
 
-// PortOf returns the port of a service to which the object of that name belongs; nil: there is
-// none, or no longer.
+// PortOf returns the port of a service to which the object of that name belongs, or nil if there is
+// no such port, or no longer.
 func PortOf(s *corev1.Service, object string) *corev1.ServicePort {
 	i := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
 		rest, found := strings.CutPrefix(object, objectName(s, &p))

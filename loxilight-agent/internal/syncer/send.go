@@ -202,7 +202,8 @@ func (s *Syncer) readRefused(ctx context.Context) error {
 	return nil
 }
 
-// get returns the daemon's version of our object of that name; nil: it does not exist.
+// get returns the daemon's version of the object ref, or nil if the object does not exist or has
+// another owner.
 func (s *Syncer) get(ctx context.Context, ref api.ObjectRef) (*api.Object, error) {
 	current, err := s.o.Client.Get(ctx, ref.Kind, ref.Name)
 	if none, ok := errors.AsType[*api.Error](err); ok && none.Reason() == api.ReasonNotFound {
@@ -237,7 +238,8 @@ func (s *Syncer) markStuck(ctx context.Context, err error) error {
 	return nil
 }
 
-// blame returns which of our objects an error is about; nil: none.
+// blame returns err as an API error, and which of our objects it is about. The error is nil if it
+// is about none of them.
 func (s *Syncer) blame(objects []api.Object, err error) (*api.Error, api.ObjectRef) {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || refused.Data == nil {

@@ -89,7 +89,7 @@ func New(o Options) *Syncer {
 }
 
 // Set replaces the objects of a group; without objects the group is removed. since is the time of
-// the change, for [Options.Applied]; zero: not reported.
+// the change, for [Options.Applied]; a zero time is not reported.
 func (s *Syncer) Set(group string, objects []api.Object, since time.Time) {
 	changed := false
 	refs := make([]api.ObjectRef, 0, len(objects))
@@ -197,8 +197,8 @@ func (s *Syncer) Refused() (n int) {
 	return n
 }
 
-// Refusal returns why the daemon does not accept the desired object; nil: it does, or it was not
-// sent.
+// Refusal returns why the daemon does not accept the desired object, or nil if it was accepted or
+// not sent.
 func (s *Syncer) Refusal(ref api.ObjectRef) *api.Error {
 	if e := s.want[ref]; e != nil && e.refusal != nil && e.refusal.sum == e.sum {
 		return e.refusal.err
@@ -213,7 +213,7 @@ func (s *Syncer) Retry(ref api.ObjectRef) {
 	}
 }
 
-// Next returns when a rejected object must be retried; zero: none.
+// Next returns when a rejected object must be retried, or the zero time if there is none.
 func (s *Syncer) Next() (next time.Time) {
 	if len(s.stuck) > 0 {
 		next = s.stuckNext

@@ -241,7 +241,7 @@ func (c *conn) readBody(size int) (*mangos.Message, error) {
 }
 
 // requestIDSize returns the length of the header that a reply must repeat: the words up to and
-// including the first whose highest bit is set. 0: there is no such word.
+// including the first whose highest bit is set. It returns 0 if there is no such word.
 func requestIDSize(body []byte) int {
 	for i := 0; i+4 <= len(body) && i < 4*maxHops; i += 4 {
 		if body[i]&0x80 != 0 {

@@ -269,7 +269,8 @@ func requestID(c Caller, r *request) string {
 	return fmt.Sprintf("%d/%s", c.UID, r.change.RequestID)
 }
 
-// answered returns the stored reply to the request; nil: the request has not been executed before.
+// answered returns the stored reply to the request, or nil if the request has not been executed
+// before.
 func (s *Server) answered(c Caller, r *request) (*api.ChangeResult, *api.Error) {
 	id := requestID(c, r)
 	if id == "" {

@@ -17,7 +17,7 @@ import (
 // maxLeft limits how many objects an answer to rollback lists as not restored.
 const maxLeft = 100
 
-// userName returns the name of a user; empty: uid has no name.
+// userName returns the name of a user, or an empty string if uid has no name.
 func userName(uid int) string {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {

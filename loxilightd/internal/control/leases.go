@@ -22,9 +22,11 @@ type Leases interface {
 	Leases() []ipam.Lease
 	// Pools returns the usage of the subnets, ordered by network and subnet.
 	Pools() []ipam.Pool
-	// Gone returns why the owner of a lease can no longer exist; empty: it may exist.
+	// Gone returns why the owner of a lease can no longer exist, or an empty string if it may
+	// exist.
 	Gone(ipam.Lease) string
-	// Problem describes a past or present fault in the storage of leases; empty: no fault.
+	// Problem describes a past or present fault in the storage of leases. It returns an empty
+	// string if there is no fault.
 	Problem() string
 }
 

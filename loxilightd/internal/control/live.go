@@ -242,7 +242,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 // firewallDrop is the drop reason of packets that a rule denies or rejects.
 const firewallDrop = "firewall"
 
-// plainCounters returns the counters of an object other than a Service; nil: the kind has no
+// plainCounters returns the counters of an object other than a Service, or nil if the kind has no
 // counters.
 func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.CountersResult, error) {
 	t := s.Plane.Telemetry()

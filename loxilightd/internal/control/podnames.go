@@ -29,7 +29,7 @@ func (p *podNames) at(s *state.Snapshot) map[netip.Addr]*state.Object {
 	return p.byAddr
 }
 
-// sideOf returns the Endpoint that has an address; nil: no Endpoint has it.
+// sideOf returns the Endpoint that has an address, or nil if no Endpoint has it.
 func (s *Server) sideOf(a netip.Addr) *api.ConnectionSide {
 	o := s.pods.at(s.Store.Snapshot())[a.Unmap()]
 	if o == nil {

@@ -46,15 +46,15 @@ type Progress interface {
 	NotReady(limit int, ignored map[string]bool) (map[state.Key]api.Status, int)
 	// Noted returns messages about Ready objects that affect the health.
 	Noted() map[state.Key]string
-	// LastReceived returns when a packet from a Peer was last received; zero: not since the daemon
-	// started.
+	// LastReceived returns when a packet from a Peer was last received, or the zero time if none
+	// was received since the daemon started.
 	LastReceived(peer string) time.Time
 	// Wait returns once all objects in keys are Ready at revision or a later one, or deleted. If
 	// ctx ends first, it returns the remaining objects and an error.
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns the health of a backend (healthy, unhealthy, unknown) and the reason.
 	Health(service string, backend netip.AddrPort) (health, message string)
-	// PodMTU returns the maximum size of a pod's packets, in bytes; 0: unknown.
+	// PodMTU returns the maximum size of a pod's packets, in bytes, or 0 if it is unknown.
 	PodMTU() int
 	// Repairs returns the number of external changes that have been repaired.
 	Repairs() uint64

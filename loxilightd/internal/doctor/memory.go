@@ -45,7 +45,7 @@ func (x *examiner) checkMemory() {
 	}
 }
 
-// meminfo returns a value from /proc/meminfo in bytes; 0: unknown.
+// meminfo returns a value from /proc/meminfo in bytes, or 0 if it is unknown.
 func (x *examiner) meminfo(name string) uint64 {
 	text, _ := x.read("/proc/meminfo")
 	for line := range strings.Lines(text) {

@@ -115,7 +115,7 @@ func servicesOf(names map[string]bool) string {
 }
 
 // sysctl returns a kernel parameter by its dotted name, in which slashes replace the dots in device
-// names; empty: the parameter does not exist.
+// names. It returns an empty string if the parameter does not exist.
 func (x *examiner) sysctl(name string) string {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	value, _ := x.read("/proc/sys/" + path)

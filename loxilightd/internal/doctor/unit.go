@@ -57,7 +57,8 @@ func (u *unit) wanted() bool {
 	return u.props["UnitFileState"] == "enabled" || u.props["ActiveState"] == "active" || u.props["ActiveState"] == "activating"
 }
 
-// since returns the time since which the unit has been in its state; empty: unknown.
+// since returns the time since which the unit has been in its state, or an empty string if it is
+// unknown.
 func (u *unit) since() string {
 	return u.props["StateChangeTimestamp"]
 }

@@ -206,9 +206,9 @@ func (s *Store) load() {
 		slog.String("cause", why), slog.String("file", aside), slog.Int("leases", len(s.leases)))
 }
 
-// replay applies the records of a file, and returns a description of its damage; empty: no damage.
-// An incomplete last line is not damage: it was being written when the daemon was killed, and its
-// request was not answered.
+// replay applies the records of a file, and returns a description of the file's damage, or an empty
+// string if there is none. An incomplete last line is not damage: it was being written when the
+// daemon was killed, and its request was not answered.
 func (s *Store) replay(content []byte) (why string) {
 	bad, first := 0, true
 	for len(content) > 0 {

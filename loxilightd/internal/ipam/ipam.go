@@ -128,7 +128,7 @@ func (o *Options) setDefaults() error {
 // Boot returns the boot id for new leases.
 func (s *Store) Boot() string { return s.opts.Boot }
 
-// Gone returns why the owner of a lease can no longer exist; empty: it may exist.
+// Gone returns why the owner of a lease can no longer exist, or an empty string if it may exist.
 func (s *Store) Gone(l Lease) string {
 	if l.Boot != "" && l.Boot != s.opts.Boot {
 		return "the machine was booted since"
@@ -241,7 +241,8 @@ func (s *Store) Keep(ctx context.Context, network string, keep func(Lease) bool)
 	return gone, nil
 }
 
-// Problem describes a past or present fault in the file; empty: no fault.
+// Problem describes a past or present fault in the file. It returns an empty string if there is no
+// fault.
 func (s *Store) Problem() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -220,7 +220,7 @@ func (d *derived) reportAll() {
 	}
 }
 
-// note records the reported status of an object; nil: the object was deleted.
+// note records the reported status of an object. s is nil if the object was deleted.
 func (d *derived) note(k state.Key, s *Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

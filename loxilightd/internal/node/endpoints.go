@@ -111,7 +111,7 @@ func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
 	return e
 }
 
-// bridgeOf returns the bridge device of a network; empty: there is no such bridge.
+// bridgeOf returns the bridge device of a network, or an empty string if there is no such bridge.
 func bridgeOf(s *state.Snapshot, network string) (device string) {
 	if network != "" {
 		if o, ok := s.Get(state.Key{Kind: state.KindPodNetwork, Name: network}); ok {

@@ -8,7 +8,8 @@ import (
 )
 
 // pathMTU returns the size of the largest packet that can be sent to a Peer, before encapsulation,
-// as reported by routers in the underlay; 0: no router has reported a value below the tunnel's MTU.
+// as reported by routers in the underlay. It returns 0 if no router has reported a value below the
+// tunnel's MTU.
 func (n *Node) pathMTU(s *state.Snapshot, name string, tunnel datapath.TunnelName) int {
 	telemetry := n.opts.Plane.Telemetry()
 	is, ok := telemetry.PeerState(datapath.PeerName(name))

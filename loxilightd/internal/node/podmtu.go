@@ -11,17 +11,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// podMTU is the MTU of pods, in bytes; 0: unknown. All devices that a bridge connects must have the
-// same MTU, because a bridge silently drops packets that are too long for a port. The MTU of a
-// running pod's devices must not change: while a pod exists, the devices keep their MTU, and the
-// MTU for packets that leave the node is set on routes.
+// podMTU is the MTU of pods, in bytes, or 0 if it is unknown. All devices that a bridge connects
+// must have the same MTU, because a bridge silently drops packets that are too long for a port. The
+// MTU of a running pod's devices must not change: while a pod exists, the devices keep their MTU,
+// and the MTU for packets that leave the node is set on routes.
 type podMTU struct {
 	device int // MTU of the bridge, of both ends of the link to the host, and of the pods' devices
 	egress int // MTU of packets that leave the node
 }
 
-// route returns the MTU for a route out of the node through a device that has the pods' MTU; 0: the
-// device's MTU applies.
+// route returns the MTU for a route out of the node through a device that has the pods' MTU, or 0
+// if the device's MTU applies.
 func (m podMTU) route(prefix netip.Prefix) uint32 {
 	const least6 = 1280 // minimum MTU of IPv6
 	if m.egress == 0 || m.egress >= m.device || prefix.Addr().Is6() && m.egress < least6 {
@@ -30,7 +30,7 @@ func (m podMTU) route(prefix netip.Prefix) uint32 {
 	return uint32(m.egress)
 }
 
-// keptMTU is the last desired MTU of pods' devices; 0: none yet.
+// keptMTU is the last desired MTU of pods' devices, or 0 if there was none yet.
 type keptMTU struct {
 	mu     sync.Mutex
 	device int
@@ -88,8 +88,8 @@ func (n *Node) leastPodMTU(s *state.Snapshot) (mtu int) {
 }
 
 // egressMTU returns the MTU of packets that leave the node: as configured, or the largest MTU that
-// every uplink and every tunnel can carry. 0: there are no such devices, or one of them does not
-// exist yet.
+// every uplink and every tunnel can carry. It returns 0 if there are no such devices, or if one of
+// them does not exist yet.
 func (n *Node) egressMTU(s *state.Snapshot) (mtu int) {
 	for o := range s.After(state.KindPodNetwork, "") {
 		if configured := o.Value.(*state.PodNetwork).MTU; configured != 0 {
@@ -127,15 +127,15 @@ func (n *Node) podMTUChanged() bool {
 	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
 }
 
-// PodMTUs returns the MTU of pods' devices and the MTU of their routes out of the node, in bytes;
-// 0: unknown.
+// PodMTUs returns the MTU of pods' devices and the MTU of their routes out of the node, in bytes,
+// or 0 for an unknown MTU.
 func (n *Node) PodMTUs() (device, egress int) {
 	m := n.podMTU(n.opts.Store.Snapshot())
 	return m.device, m.egress
 }
 
-// PodMTU returns the size of the largest packet that a pod may send to any destination, in bytes;
-// 0: unknown.
+// PodMTU returns the size of the largest packet that a pod may send to any destination, in bytes,
+// or 0 if it is unknown.
 func (n *Node) PodMTU() int {
 	device, egress := n.PodMTUs()
 	if egress == 0 || device != 0 && device < egress {

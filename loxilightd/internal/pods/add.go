@@ -223,7 +223,8 @@ func defaults(n *Network, r *record) (list []route) {
 }
 
 // gatewayFor returns the gateway for a route to dst for which no gateway is configured: the gateway
-// of an address of the same family, or else the switch's address. Nil: no gateway.
+// of an address of the same family, or else the switch's address. It returns nil if there is no
+// gateway.
 func gatewayFor(n *Network, r *record, dst netip.Prefix) *netip.Addr {
 	for i, a := range r.Addresses {
 		if gw := r.Gateways[i]; gw.IsValid() && a.Addr().Is4() == dst.Addr().Is4() {

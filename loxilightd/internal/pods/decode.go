@@ -14,8 +14,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// decode decodes JSON from another program; at is the configuration field that contains the JSON;
-// empty: it is the whole configuration.
+// decode decodes JSON from another program; at is the configuration field that contains the JSON,
+// or empty if the JSON is the whole configuration.
 func decode(at string, text []byte, v any) *api.Error {
 	err := json.Unmarshal(text, v)
 	if err == nil {

@@ -106,7 +106,7 @@ func (s *Server) portHolder(r *record) (*record, string) {
 	return nil, ""
 }
 
-// has returns a host port that an interface has and that overlaps wanted.
+// has returns a host port of r that overlaps wanted, if there is one.
 func (r *record) has(wanted place) (place, bool) {
 	for _, m := range r.Ports {
 		for _, p := range m.places() {

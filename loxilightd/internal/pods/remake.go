@@ -155,7 +155,7 @@ func (s *Server) Opening(endpoint string) bool {
 	return s.opening[endpoint]
 }
 
-// setMissing records why a pod's link does not exist; empty: it exists.
+// setMissing records why a pod's link does not exist. why is empty if the link exists.
 func (s *Server) setMissing(r *record, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +169,8 @@ func (s *Server) setMissing(r *record, why string) {
 	s.missing[r.Object] = why
 }
 
-// Missing returns why the device of an Endpoint does not exist; empty: the device exists, or is not
-// a pod's device.
+// Missing returns why the device of an Endpoint does not exist, or an empty string if the device
+// exists or is not a pod's device.
 func (s *Server) Missing(endpoint string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,8 @@ const (
 	listRetry          = time.Second // after the table could not be listed
 )
 
-// round is one verification of the table, and the time at which the next round is due.
+// round is the state of one verification pass over the table, and contains the time at which the
+// next pass is due.
 type round[K comparable] struct {
 	turn      int // counts attempts; see freshShare
 	keys      []K // rows that remain to be verified in this round

@@ -216,8 +216,8 @@ func (u *detachCheck) readUnderlays() {
 	}
 }
 
-// named returns the names of some of the objects of a kind, and how many more there are; empty:
-// there are no such objects.
+// named returns the names of some of the objects of a kind, and how many more there are. It returns
+// an empty string if there are no such objects.
 func (p *plan) named(kind string, is func(*Object) bool) string {
 	var names []string
 	more := 0

@@ -48,7 +48,7 @@ func (e *Endpoint) Has(labels map[string]string) bool {
 	return true
 }
 
-// EndpointAt returns the Endpoint that has an address; nil: no Endpoint has it.
+// EndpointAt returns the Endpoint that has an address, or nil if no Endpoint has it.
 func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
 	for o := range s.After(KindEndpoint, "") {
 		if slices.Contains(o.Value.(*Endpoint).Addresses, a) {

@@ -252,7 +252,7 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 	})
 }
 
-// At returns the object with key k as it was at revision; nil: it did not exist.
+// At returns the object with key k as it was at revision, or nil if it did not exist.
 func (s *Store) At(revision uint64, k Key) (o *Object, err error) {
 	err = s.readConcurrently(func(r *historyReader) error {
 		later, err := r.since(revision)

@@ -243,7 +243,7 @@ func (s *Store) resumeWaiting(c *content) error {
 	return nil
 }
 
-// Pending returns the pending change and the time that remains; nil: no change is pending.
+// Pending returns the pending change and the time that remains, or nil if no change is pending.
 func (s *Store) Pending() (p *Pending, left time.Duration) {
 	w := s.waiting.Load()
 	if w == nil {
@@ -327,8 +327,8 @@ func (w *waiting) plan(p *plan) *plan {
 	return back
 }
 
-// checkStays rejects a plan in which an Endpoint is in a pod network that a rollback of w would
-// delete, or whose subnets it would change.
+// checkStays rejects a plan with an Endpoint whose PodNetwork a rollback of w would delete, or
+// whose address would no longer be in a subnet of that PodNetwork.
 func (p *plan) checkStays(w *waiting) error {
 	for _, o := range p.puts {
 		e, ok := o.Value.(*Endpoint)

@@ -57,9 +57,9 @@ func peerPrefixes(o *Object) func(func(netip.Prefix, string) bool) {
 	}
 }
 
-// peerConflict returns why a prefix behind a Peer conflicts with a subnet of this node's pods;
-// empty: no conflict. A wider prefix does not conflict, because the longest match wins, and neither
-// does the address of a pod that has moved to the Peer.
+// peerConflict returns why a prefix behind a Peer conflicts with a subnet of this node's pods, or
+// an empty string if there is no conflict. A wider prefix does not conflict, because the longest
+// match wins, and neither does the address of a pod that has moved to the Peer.
 func peerConflict(prefix, subnet netip.Prefix, of string) string {
 	if !subnet.Overlaps(prefix) || prefix.Bits() < subnet.Bits() {
 		return ""
@@ -134,8 +134,9 @@ func (p *plan) checkInhabited(was *Object) error {
 }
 
 // livesIn reports whether an Endpoint is in the pod network that was describes, but cannot be in it
-// after the plan. after is the same network after the plan (nil: deleted). address is the index of
-// the Endpoint's first address that is no longer in any of its subnets; -1: none.
+// after the plan. after is the same network after the plan, or nil if the plan deletes it. address
+// is the index of the Endpoint's first address that is no longer in any of its subnets, or -1 if
+// there is none.
 func (e *Endpoint) livesIn(was, after *Object) (address int, ends bool) {
 	subnets := []netip.Prefix(nil)
 	if after != nil {

@@ -169,7 +169,8 @@ func (r *Rollback) transaction() *Transaction {
 
 func belongsTo(o *Object, owner string) bool { return o != nil && o.Owner == owner }
 
-// restore makes the objects that belong to owner (empty: to any owner) equal to those in then.
+// restore makes the objects that belong to owner, or to any owner if owner is empty, equal to the
+// objects in then.
 func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Result, error) {
 	keys := make([]Key, 0, len(then))
 	for k := range then {
@@ -231,8 +232,8 @@ func (t *Transaction) leave(k Key) bool {
 	return len(t.Put)+len(t.Delete) < before
 }
 
-// Expire rolls back the pending change if its deadline has passed, and returns it; nil: there is
-// nothing to roll back. The caller must retry after an error.
+// Expire rolls back the pending change if its deadline has passed. It returns the change and the
+// result, or nil if there is nothing to roll back. The caller must retry after an error.
 func (s *Store) Expire() (*Pending, *Result, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()

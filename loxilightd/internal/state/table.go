@@ -35,7 +35,7 @@ func (t *table) seek(k Key) (ci, oi int, found bool) {
 	return ci, oi, found
 }
 
-// get returns the object with key k; nil: there is none, or it is opaque.
+// get returns the object with key k, or nil if there is none or it is opaque.
 func (t *table) get(k Key) *Object {
 	if o := t.find(k); o != nil && !o.isOpaque() {
 		return o
@@ -43,7 +43,7 @@ func (t *table) get(k Key) *Object {
 	return nil
 }
 
-// find returns the object with key k, which may be opaque; nil: there is none.
+// find returns the object with key k, which may be opaque, or nil if there is none.
 func (t *table) find(k Key) *Object {
 	ci, oi, found := t.seek(k)
 	if !found {

@@ -47,8 +47,8 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	}
 }
 
-// ticksFor returns the number of idle ticks after which a connection expires; 0: never, because its
-// service has not been configured yet in this run.
+// ticksFor returns the number of idle ticks after which a connection expires, or 0 if it never
+// expires because its service has not been configured yet in this run.
 func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) uint32 {
 	if m.NatId != 0 && m.ServiceId == 0 {
 		if t := translatedIdle(kernel.CtState(m.State), protocol); t != 0 {

@@ -21,7 +21,8 @@ import (
 type Attachment interface {
 	// Name returns the kind and the side, such as tcx-ingress.
 	Name() string
-	// Program returns the id of the attached program; 0: none, or it cannot be read.
+	// Program returns the id of the attached program, or 0 if there is none or its id cannot be
+	// read.
 	Program() ebpf.ProgramID
 	// Attached reports whether the program is attached and pinned.
 	Attached() bool
@@ -138,7 +139,7 @@ func linkTCX(z *Netns, o link.TCXOptions) (l link.Link, err error) {
 }
 
 // OpenAttachments opens the attachments that an earlier run pinned in folder, and returns the
-// ifindex of their device; 0: the device is gone. It changes nothing.
+// ifindex of their device, or 0 if the device no longer exists. It changes nothing.
 func (z *Netns) OpenAttachments(folder string) (found []Attachment, index int, err error) {
 	pins, err := os.ReadDir(folder)
 	if err != nil {

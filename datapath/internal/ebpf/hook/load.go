@@ -23,7 +23,7 @@ func Programs() [2]Program {
 	return [2]Program{{kernel.ProgLlTcIngress, kernel.LoadKernel}, {kernel.EgressProgLlTcEgress, kernel.LoadEgress}}
 }
 
-// Pair holds the programs of both tc hooks; nil: not loaded.
+// Pair holds the programs of both tc hooks. A program that is not loaded is nil.
 type Pair struct{ Ingress, Egress *ebpf.Program }
 
 // Close closes the handles of the programs; attached programs stay attached.

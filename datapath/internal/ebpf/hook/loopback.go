@@ -29,7 +29,7 @@ var ownSettings = []struct {
 // address of the host, or a loopback address. Without our program the kernel accepts such packets
 // anyway, since they never leave it; with our program they are replies of services to the host,
 // from one of its own addresses. The settings that it changes are recorded in folder. repaired is
-// the number of settings that it had changed before, and another program has changed back since.
+// the number of settings that an earlier call had changed and that another program has since reset.
 func (z *Netns) AcceptLocalSources(folder string) (repaired int, err error) {
 	for _, s := range ownSettings {
 		path := "/proc/sys/net/ipv4/conf/lo/" + s.name

@@ -37,7 +37,8 @@ func openLink(path string) (p pinnedLink, err error) {
 	return p, nil
 }
 
-// DeviceIndex returns the ifindex of the device to which a link is attached; 0: it is severed.
+// DeviceIndex returns the ifindex of the device to which a link is attached, or 0 if the link is
+// severed.
 func DeviceIndex(info *link.Info) int {
 	if x := info.TCX(); x != nil {
 		return int(x.Ifindex)

@@ -295,7 +295,8 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 	}
 }
 
-// pinnedLink reads a link into h, and returns the ifindex of its device; 0: the link is severed.
+// pinnedLink reads a link into h, and returns the ifindex of its device, or 0 if the link is
+// severed.
 func (x *inspector) pinnedLink(pin string, h *datapath.InspectedHook) (index int, err error) {
 	l, err := link.LoadPinnedLink(pin, nil) // links have no read-only mode
 	if err != nil {

@@ -36,7 +36,7 @@ func (s *Table) All() []Info {
 	return all
 }
 
-// Get returns the service called name; false: it does not exist.
+// Get returns the service called name, and false if it does not exist.
 func (s *Table) Get(name datapath.ServiceName) (Info, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -114,8 +114,8 @@ func fallingBack(value *datapath.Service) (falls [2]bool) {
 	return falls
 }
 
-// shareOf returns the weight of b for new connections, given whether its family is falling back; 0:
-// b gets none.
+// shareOf returns the weight of b for new connections, given whether its family is falling back. It
+// returns 0 if b gets no new connections.
 func shareOf(b datapath.Backend, falls bool) uint16 {
 	switch {
 	case b.State == datapath.BackendDown:

@@ -4,7 +4,7 @@ package overlay
 
 import "github.com/loxilight/loxilight/datapath"
 
-// TunnelState returns the state of a tunnel; false: this run has not configured it.
+// TunnelState returns the state of a tunnel, and false if this run has not configured the tunnel.
 func (o *Overlay) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -28,7 +28,7 @@ func (o *Overlay) TunnelState(name datapath.TunnelName) (s datapath.TunnelState,
 	return s, true
 }
 
-// PeerState returns the state of a peer; false: this run has not configured it.
+// PeerState returns the state of a peer, and false if this run has not configured the peer.
 func (o *Overlay) PeerState(name datapath.PeerName) (s datapath.PeerState, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -115,8 +115,8 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", old.MaxEntries(), spec.MaxEntries)}
 }
 
-// compareEntries returns the converter from entries of old to entries of spec; nil: entries stay
-// unchanged.
+// compareEntries returns the converter from entries of old to entries of spec, or nil if entries
+// stay unchanged.
 func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) {
 	if !sameFamily(old.Type(), spec.Type) {
 		return nil, fmt.Errorf("type %s, want %s", old.Type(), spec.Type)

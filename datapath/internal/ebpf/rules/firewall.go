@@ -68,7 +68,7 @@ func (f *Firewall) Rule(id uint32) (name datapath.RuleName, action datapath.Fire
 	return r.name, r.action, r.log
 }
 
-// ID returns the id of a rule; false: no rule has that name.
+// ID returns the id of a rule, and false if no rule has that name.
 func (f *Firewall) ID(name datapath.RuleName) (uint32, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -286,7 +286,7 @@ func (f *Firewall) Verify(context.Context, datapath.SetName) (bool, error) {
 	return f.images.Verify(kernel.RulesFirewall)
 }
 
-// Counters returns the counters of a rule; false: no rule has that name.
+// Counters returns the counters of a rule, and false if no rule has that name.
 func (f *Firewall) Counters(name datapath.RuleName) (c datapath.RuleCounters, found bool, err error) {
 	f.mu.Lock()
 	id, ok := f.ids[name]

@@ -56,8 +56,8 @@ type stagedImage struct {
 	inner *ebpf.Map    // nil: the set has no rules, or the same rules
 }
 
-// Publish atomically makes an image take effect for a set; nil: the set has no rules. It reports
-// whether anything has changed since Settle was last called.
+// Publish atomically makes an image take effect for a set. image is nil if the set has no rules.
+// Publish reports whether anything has changed since Settle was last called.
 func (m *Images) Publish(set kernel.RuleSet, image *classify.Image) (changed bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -37,8 +37,8 @@ func parseService(s *api.ServiceSpec, b *decode.Budget) (state.Value, *api.Error
 	return v, nil
 }
 
-// firstTwice returns a function that returns the index at which key k occurred before; -1: it did
-// not occur before.
+// firstTwice returns a function that returns the index at which key k occurred before, or -1 if it
+// did not.
 func firstTwice[K comparable](count int) func(i int, k K) int {
 	seen := make(map[K]int, count)
 	return func(i int, k K) int {

@@ -97,7 +97,7 @@ func (w *world) passes(to, verb, device string) condition {
 }
 
 // receiverOf returns the device of the host that has the address p and receives packets from other
-// hosts; empty: there is no such device.
+// hosts, or an empty string if there is no such device.
 func (w *world) receiverOf(p netip.Prefix) string {
 	for device := range w.found[0] {
 		if p.IsSingleIP() && w.receives(device, 0) &&

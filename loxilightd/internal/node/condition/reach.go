@@ -119,7 +119,7 @@ func hopsOf(v *state.Route) (hops []datapath.Hop) {
 // never, as an interval, means that the kernel is not made to probe a neighbour.
 const never = time.Duration(0)
 
-// checkHop returns why a next hop is not reached; no message: it is reached, or its state is
+// checkHop returns why a next hop is not reached, or no message if it is reached or its state is
 // unknown. every is the interval at which the kernel is made to probe the neighbour. A failed
 // neighbour is probed in any case, so that its return is detected.
 func (r *reach) checkHop(opts *Options, before *reach, h datapath.Hop, now time.Time, every time.Duration) condition {

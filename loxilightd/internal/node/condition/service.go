@@ -58,9 +58,9 @@ func (w *world) notAnnounced(v *state.Service) condition {
 	return offLink
 }
 
-// offLink returns a message if an announced address is in no network of the uplinks. The uplinks
-// answer for such an address, but other hosts send requests for it only if they have a route to it
-// on that link, as some routers do.
+// offLink returns a message if an announced address is in no network of the uplinks. The node
+// replies to ARP and NDP requests for such an address on its uplinks, but other hosts send these
+// requests only if they have an on-link route to the address, as some routers do.
 func (w *world) offLink(a netip.Addr) condition {
 	var networks []string
 	for _, device := range slices.Sorted(maps.Keys(w.devices)) {

@@ -80,9 +80,9 @@ func neighbourOf(is *datapath.HopState, inSwitch bool) (h datapath.Hop, ok bool)
 	return h, h.Addr.IsValid() && h.Device != ""
 }
 
-// lost returns why packets to a target do not arrive; no message: they arrive, or nothing is known.
-// partly is a message if only some of the packets arrive. revision is the revision of the object
-// that has the target; arrivals are examples of packets to the target.
+// lost returns why packets to a target do not arrive, or no message if they arrive or nothing is
+// known. partly is a message if only some of the packets arrive. revision is the revision of the
+// object that has the target; arrivals are examples of packets to the target.
 func (w *world) lost(t target, revision uint64, arrivals []datapath.Arrival) (c condition, partly string) {
 	is, partly := w.forwardedTo(t.addr, t.inSwitch, arrivals)
 	if broken := w.opts.hopIsLost(is, t.inSwitch); broken != "" {

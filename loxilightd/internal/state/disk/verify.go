@@ -147,7 +147,7 @@ func (w *walker) read(id uint64) (page []byte, err error) {
 }
 
 // page checks the page with the given id and all pages below it. Its keys must be at least low and
-// less than high; nil: no bound.
+// less than high; nil is no bound.
 func (w *walker) page(id uint64, low, high []byte, depth int) error {
 	page, err := w.read(id)
 	if err != nil {
