@@ -126,7 +126,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 
 // takeOver replaces an earlier run's maps and programs with this run's. It may be interrupted at
 // any point: the next run, of whatever version, continues.
-func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err error) {
+func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) error {
 	if err := d.loadNamespaces(); err != nil {
 		return err
 	}
@@ -143,30 +143,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	if err := r.PinNew(); err != nil {
 		return err
 	}
-	if d.shared, err = kernel.MapShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
-		return err
-	}
-	d.nexthops = nexthop.Adopt(d.nexthopOptions(), first)
-	if d.announcer, err = newAnnouncer(d); err != nil {
-		return err
-	}
-	if d.services, err = lb.Adopt(d.tables, d.announcer.Services(), d.log); err != nil {
-		return err
-	}
-	if err := d.adoptRules(); err != nil {
-		return err
-	}
-	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
-		return err
-	}
-	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
-	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
-		return err
-	}
-	d.services.Start(d.sweeper, d.soonOnLoopback)
-	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
-	d.ports = newPorts(d)
-	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
+	if err := d.adoptTables(first); err != nil {
 		return err
 	}
 	if _, err := d.namespace(netnsHost); err != nil {
@@ -190,6 +167,35 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) (err
 	}
 	d.keeper = newKeeper(d, o)
 	return nil
+}
+
+// adoptTables takes over the contents of the tables. first: there were none.
+func (d *DataPlane) adoptTables(first bool) (err error) {
+	if d.shared, err = kernel.MapShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
+		return err
+	}
+	d.nexthops = nexthop.Adopt(d.nexthopOptions(), first)
+	if d.announcer, err = newAnnouncer(d); err != nil {
+		return err
+	}
+	if d.services, err = lb.Adopt(d.tables, d.announcer.Services(), d.log); err != nil {
+		return err
+	}
+	if err := d.adoptRules(); err != nil {
+		return err
+	}
+	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
+		return err
+	}
+	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
+	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
+		return err
+	}
+	d.services.Start(d.sweeper, d.soonOnLoopback)
+	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
+	d.ports = newPorts(d)
+	d.overlay, err = overlay.Adopt(d.overlayOptions())
+	return err
 }
 
 func (d *DataPlane) sweepOptions() conn.Options {

@@ -176,26 +176,11 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	if err != nil {
 		return err
 	}
-	t := p.byName[name]
-	if value.Address.IsValid() {
-		if value.Device = z.devices.nameByAddr(value.Address); value.Device == "" {
-			return fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
-		}
-	}
-	link, err := z.Netlink.LinkByName(value.Device)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		if err = p.forgetGone(name, t); err == nil {
-			return p.d.noDevice(id, name, value.Device)
-		}
-	}
+	link, err := p.deviceOf(z, name, &value)
 	if err != nil {
-		return fmt.Errorf("device %q: %w", value.Device, err)
+		return err
 	}
-	index := link.Attrs().Index
-	if link.Attrs().Flags&net.FlagLoopback != 0 {
-		return fmt.Errorf("device %q is the loopback, which needs no Interface: packets of the node to its own addresses are balanced anyway; use the outgoing devices: %w",
-			value.Device, datapath.ErrUnsupported)
-	}
+	index, t := link.Attrs().Index, p.byName[name]
 	if other := p.sharer(id, index, name, &value); other != "" && endpoint == nil {
 		return p.share(z, index, name, other, &value)
 	}
@@ -234,6 +219,30 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	}
 	z.devices.setRole(index, value.Device, value.Role)
 	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), z.noted(index, endpoint, fresh, turned))
+}
+
+// deviceOf returns the device of a port, and enters its name into value if it is selected by an
+// address. If the device does not exist, the port's programs are forgotten. p.mu is held.
+func (p *ports) deviceOf(z *namespace, name datapath.PortName, value *datapath.Port) (netlink.Link, error) {
+	if value.Address.IsValid() {
+		if value.Device = z.devices.nameByAddr(value.Address); value.Device == "" {
+			return nil, fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
+		}
+	}
+	link, err := z.Netlink.LinkByName(value.Device)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		if err = p.forgetGone(name, p.byName[name]); err == nil {
+			return nil, p.d.noDevice(z.ID, name, value.Device)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %q: %w", value.Device, err)
+	}
+	if link.Attrs().Flags&net.FlagLoopback != 0 {
+		return nil, fmt.Errorf("device %q is the loopback, which needs no Interface: packets of the node to its own addresses are balanced anyway; use the outgoing devices: %w",
+			value.Device, datapath.ErrUnsupported)
+	}
+	return link, nil
 }
 
 // attach attaches both programs to a device.

@@ -115,7 +115,43 @@ const damageReportTime = 24 * time.Hour
 
 // health returns the health of the daemon.
 func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notReady int, ignored map[string]bool) api.Health {
-	var m []string
+	m := s.storeProblems()
+	s.mu.Lock()
+	if s.expireFail != nil {
+		m = append(m, fmt.Sprintf("an unconfirmed change could not be rolled back yet; the rollback is retried: %v", s.expireFail))
+	}
+	if s.fileFail != nil {
+		m = append(m, fmt.Sprintf("the object files were not applied; their previous objects stay in force: %v", s.fileFail))
+	}
+	s.mu.Unlock()
+	m = append(m, s.Progress.Problems()...)
+	m = append(m, s.largeTunnels()...)
+	if s.Leases != nil && s.Leases.Problem() != "" {
+		m = append(m, s.Leases.Problem())
+	}
+	if s.PodProblems != nil {
+		m = append(m, s.PodProblems()...)
+	}
+	m = append(m, warnings...)
+	m = append(m, fullTables(usage)...)
+	switch {
+	case notReady == 1:
+		m = append(m, "one object is not Ready")
+	case notReady > 1:
+		m = append(m, fmt.Sprintf("%d objects are not Ready", notReady))
+	}
+	m = append(m, s.noted(ignored)...)
+	for i := range m {
+		m[i] = shortMessage(m[i])
+	}
+	if len(m) == 0 {
+		return api.Health{State: "ok"}
+	}
+	return api.Health{State: "degraded", Messages: m}
+}
+
+// storeProblems says what is wrong with the store.
+func (s *Server) storeProblems() (m []string) {
 	if d := s.Report.Damage; d != nil && time.Since(d.At) < damageReportTime {
 		became := "and set aside as " + d.File
 		if d.File == "" {
@@ -139,23 +175,11 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 	if p := s.Report.Unconfirmed; p != nil {
 		m = append(m, fmt.Sprintf("the change of revision %d was not confirmed and could not be rolled back, since the history was lost: check the configuration", p.Revision))
 	}
-	s.mu.Lock()
-	if s.expireFail != nil {
-		m = append(m, fmt.Sprintf("an unconfirmed change could not be rolled back yet; the rollback is retried: %v", s.expireFail))
-	}
-	if s.fileFail != nil {
-		m = append(m, fmt.Sprintf("the object files were not applied; their previous objects stay in force: %v", s.fileFail))
-	}
-	s.mu.Unlock()
-	m = append(m, s.Progress.Problems()...)
-	m = append(m, s.largeTunnels()...)
-	if s.Leases != nil && s.Leases.Problem() != "" {
-		m = append(m, s.Leases.Problem())
-	}
-	if s.PodProblems != nil {
-		m = append(m, s.PodProblems()...)
-	}
-	m = append(m, warnings...)
+	return m
+}
+
+// fullTables names the tables and pools that are full or nearly full.
+func fullTables(usage map[string]datapath.Usage) (m []string) {
 	for _, table := range slices.Sorted(maps.Keys(usage)) {
 		u := usage[table]
 		switch {
@@ -168,20 +192,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
 		}
 	}
-	switch {
-	case notReady == 1:
-		m = append(m, "one object is not Ready")
-	case notReady > 1:
-		m = append(m, fmt.Sprintf("%d objects are not Ready", notReady))
-	}
-	m = append(m, s.noted(ignored)...)
-	for i := range m {
-		m[i] = shortMessage(m[i])
-	}
-	if len(m) == 0 {
-		return api.Health{State: "ok"}
-	}
-	return api.Health{State: "degraded", Messages: m}
+	return m
 }
 
 // noted returns at most maxNotReady messages about objects that are Ready.

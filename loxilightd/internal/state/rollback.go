@@ -180,32 +180,12 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 	var left []Key
 	now := s.Snapshot()
 	for _, k := range keys {
-		was, is := s.decoded(then[k]), now.table.find(k)
-		isFile, wasFile := belongsTo(is, OwnerFile), belongsTo(was, OwnerFile)
-		mine := owner == "" || belongsTo(is, owner) || belongsTo(was, owner)
-		switch {
-		case mine && (belongsTo(is, OwnerCNI) || belongsTo(was, OwnerCNI)):
-			if is == nil || was == nil || !is.same(was) {
-				left = append(left, k)
-			}
-			// The object did not exist at that revision, or was a pod's object.
-			if is != nil && !isFile && is.Owner != OwnerCNI && owner != OwnerCNI {
-				t.Delete = append(t.Delete, k)
-			}
-		case isFile && was != nil && !wasFile && mine:
-			return nil, refuse(Conflict, k, "owner", "was of owner %s then, and is defined in the object files now: remove it there, then reload, or exclude it", was.Owner)
-		case isFile && (was == nil || !is.same(was)):
+		leave, err := t.revert(k, s.decoded(then[k]), now.table.find(k), owner)
+		if err != nil {
+			return nil, err
+		}
+		if leave {
 			left = append(left, k)
-		case isFile || !mine:
-		case wasFile:
-			left = append(left, k)
-			if is != nil {
-				t.Delete = append(t.Delete, k)
-			}
-		case was != nil:
-			t.Put = append(t.Put, was)
-		case is != nil:
-			t.Delete = append(t.Delete, k)
 		}
 	}
 	result, err := s.commit(t)
@@ -221,6 +201,39 @@ func (s *Store) restore(t *Transaction, then map[Key]*Object, owner string) (*Re
 		result.Left = left
 	}
 	return result, err
+}
+
+// revert adds to t what turns the object with key k, which is now is, into was; nil: it does not
+// exist. It returns true if the object is left as it is, in part or as a whole. Objects of the CNI and
+// of the object files are not reverted, nor, if owner is not empty, those of other owners.
+func (t *Transaction) revert(k Key, was, is *Object, owner string) (left bool, err error) {
+	isFile, wasFile := belongsTo(is, OwnerFile), belongsTo(was, OwnerFile)
+	mine := owner == "" || belongsTo(is, owner) || belongsTo(was, owner)
+	switch {
+	case mine && (belongsTo(is, OwnerCNI) || belongsTo(was, OwnerCNI)):
+		if is == nil || was == nil || !is.same(was) {
+			left = true
+		}
+		// The object did not exist at that revision, or was a pod's object.
+		if is != nil && !isFile && is.Owner != OwnerCNI && owner != OwnerCNI {
+			t.Delete = append(t.Delete, k)
+		}
+	case isFile && was != nil && !wasFile && mine:
+		return false, refuse(Conflict, k, "owner", "was of owner %s then, and is defined in the object files now: remove it there, then reload, or exclude it", was.Owner)
+	case isFile && (was == nil || !is.same(was)):
+		return true, nil
+	case isFile || !mine:
+	case wasFile:
+		left = true
+		if is != nil {
+			t.Delete = append(t.Delete, k)
+		}
+	case was != nil:
+		t.Put = append(t.Put, was)
+	case is != nil:
+		t.Delete = append(t.Delete, k)
+	}
+	return left, nil
 }
 
 // leave removes an object from the transaction. It returns false if the transaction does not

@@ -52,7 +52,26 @@ func Build(ns *namespace.Handle, v *datapath.Route, isOwn func(*namespace.Handle
 	if v.Type != datapath.RouteUnicast {
 		return entry, nil, nil
 	}
-	var hops []*netlink.NexthopInfo
+	hops, missing, err := hopsOf(ns, v, isOwn)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch len(hops) {
+	case 0:
+		return nil, missing, nil
+	case 1:
+		entry.Gw, entry.LinkIndex = hops[0].Gw, hops[0].LinkIndex
+		if entry.Gw == nil && p.Addr().Is4() {
+			entry.Scope = netlink.SCOPE_LINK
+		}
+	default:
+		entry.MultiPath = hops
+	}
+	return entry, missing, nil
+}
+
+// hopsOf returns the next hops of a Route that can be used now, and why others cannot; see [Build].
+func hopsOf(ns *namespace.Handle, v *datapath.Route, isOwn func(*namespace.Handle, netip.Addr) bool) (hops []*netlink.NexthopInfo, missing, err error) {
 	var lacking, down []string
 	var own error
 	for _, h := range v.NextHops {
@@ -87,19 +106,7 @@ func Build(ns *namespace.Handle, v *datapath.Route, isOwn func(*namespace.Handle
 	case len(down) > 0:
 		missing = downError(strings.Join(down, "; "))
 	}
-	missing = cmp.Or(own, missing)
-	switch len(hops) {
-	case 0:
-		return nil, missing, nil
-	case 1:
-		entry.Gw, entry.LinkIndex = hops[0].Gw, hops[0].LinkIndex
-		if entry.Gw == nil && p.Addr().Is4() {
-			entry.Scope = netlink.SCOPE_LINK
-		}
-	default:
-		entry.MultiPath = hops
-	}
-	return entry, missing, nil
+	return hops, cmp.Or(own, missing), nil
 }
 
 // HopsOf returns the next hops of an entry.
