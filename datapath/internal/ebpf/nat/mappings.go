@@ -3,6 +3,7 @@
 package nat
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -56,8 +57,15 @@ type translated struct {
 	size         int // of a block (outer contains its first port, inner no port), else 0
 }
 
-func (n *Table) tell(what string, t translated) {
-	name := n.names[t.nat]
+// report records that a mapping or block exists, so that its creation is logged if its NAT logs. If
+// its creation has been logged, its deletion will be too, whatever happens to the rule meanwhile.
+func (p *Pass) report(t translated) {
+	if name := cmp.Or(p.table.reported[t], p.log[t.nat]); name != "" {
+		p.reported[t] = name
+	}
+}
+
+func (n *Table) tell(what string, name datapath.NATName, t translated) {
 	if t.size > 0 {
 		n.logger.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
 			"ports", fmt.Sprintf("%d-%d", t.outer.Port(), int(t.outer.Port())+t.size-1))
@@ -89,9 +97,7 @@ func (n *Table) endMappings(p *Pass) error {
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
 			inUse := p.outers.used(at, kernel.Swap16(k.Port), 1)
 			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingTimeout) {
-				if p.log[v.NatId] {
-					p.reported[t] = true
-				}
+				p.report(t)
 				continue
 			}
 			ended = append(ended, k)
@@ -114,9 +120,7 @@ func (n *Table) endMappings(p *Pass) error {
 		}
 		if ok && inner.Addr == ended[i].Addr && inner.Port == ended[i].Port {
 			if p.keeps(v.NatId, inner.CreatedTick, inner.UsedTick, mappingTimeout) {
-				if p.log[v.NatId] {
-					p.reported[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
-				}
+				p.report(translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)})
 				continue
 			}
 			if err := inners.Delete(key); err != nil {
@@ -176,11 +180,9 @@ func (n *Table) endBlocks(p *Pass) error {
 				continue
 			}
 			held[kernel.BlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
-			if p.log[k.NatId] {
-				p.reported[translated{
-					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.Addr(), 0), outer: netip.AddrPortFrom(v.Outer.Addr(), v.First),
-				}] = true
-			}
+			p.report(translated{
+				nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.Addr(), 0), outer: netip.AddrPortFrom(v.Outer.Addr(), v.First),
+			})
 		}
 		return nil
 	})
