@@ -197,30 +197,3 @@ func TestMappingByAddress(t *testing.T) {
 		})
 	}
 }
-
-// TestMappingOfNewRule: a pass over the connections that began before a rule took effect does not
-// end mappings that the rule has created since.
-func TestMappingOfNewRule(t *testing.T) {
-	for name, change := range map[string]func(*datapath.NAT){
-		"mapping": func(v *datapath.NAT) { v.Mapping = datapath.EndpointIndependent },
-		"block":   func(v *datapath.NAT) { v.BlockSize = 64 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := families[0]
-			r := newRig(t)
-			n := r.translate(nil)
-			p := n.NewPass()
-			rule := masquerade("out0")
-			change(&rule)
-			r.ok(n.Update(context.Background(), datapath.NodeSet, datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"away": rule}}))
-			r.leave(r.in, r.out, packet(r.out.leaves(), testpkt.ProtoUDP, f.client, f.far, stageOpen, 60))
-			r.ok(p.PassEnded())
-			if got := r.count(kernel.MapLlMapping) + r.count(kernel.MapLlBlock); got != 1 {
-				t.Errorf("%d mappings and blocks are left, want 1", got)
-			}
-			if got := r.count(kernel.MapLlMappingOuter) + r.count(kernel.MapLlBlockOwner); got != 1 {
-				t.Errorf("%d outer sides are left, want 1", got)
-			}
-		})
-	}
-}

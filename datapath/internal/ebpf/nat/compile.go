@@ -14,7 +14,8 @@ import (
 const (
 	natRanges = len(kernel.NatRule{}.RangeFirst)
 
-	// natPoolMax is the maximum number of equal-sized pieces of a pool.
+	// natPoolMax is the maximum number of equal-sized pieces of a pool. A pool of more prefixes has a
+	// piece for each.
 	natPoolMax = 512
 )
 
@@ -98,7 +99,7 @@ func (r *natRule) fillPool(addresses []netip.Prefix) {
 				longest = max(longest, p.Bits())
 			}
 		}
-		for ; pieces(of, longest) > natPoolMax; longest-- {
+		for ; longest > 0 && pieces(of, longest) > natPoolMax; longest-- {
 		}
 		for _, p := range of {
 			for a, n := p.Addr(), 1<<max(0, longest-p.Bits()); n > 0; n-- {

@@ -3,6 +3,7 @@
 package nat
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -56,8 +57,15 @@ type translated struct {
 	size         int // of a block (outer contains its first port, inner no port), else 0
 }
 
-func (n *Table) tell(what string, t translated) {
-	name := n.names[t.nat]
+// report records that a mapping or block exists, so that its creation is logged if its NAT logs. If
+// its creation has been logged, its deletion will be too, whatever happens to the rule meanwhile.
+func (p *Pass) report(t translated) {
+	if name := cmp.Or(p.table.reported[t], p.log[t.nat]); name != "" {
+		p.reported[t] = name
+	}
+}
+
+func (n *Table) tell(what string, name datapath.NATName, t translated) {
 	if t.size > 0 {
 		n.logger.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
 			"ports", fmt.Sprintf("%d-%d", t.outer.Port(), int(t.outer.Port())+t.size-1))
@@ -89,9 +97,7 @@ func (n *Table) endMappings(p *Pass) error {
 			t := translated{nat: v.NatId, proto: k.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(k.Addr, k.Port)}
 			inUse := p.outers.used(at, kernel.Swap16(k.Port), 1)
 			if inUse || p.keeps(v.NatId, v.CreatedTick, v.UsedTick, mappingTimeout) {
-				if p.log[v.NatId] {
-					p.reported[t] = true
-				}
+				p.report(t)
 				continue
 			}
 			ended = append(ended, k)
@@ -103,8 +109,13 @@ func (n *Table) endMappings(p *Pass) error {
 	}
 	for i := range ended {
 		var v, inner kernel.Mapping
-		if ok, err := outers.Find(ended[i], &v); !ok || err != nil {
+		there, err := outers.Find(ended[i], &v)
+		if err != nil {
 			return err
+		}
+		if !there { // the programs delete one for which they find no use
+			count--
+			continue
 		}
 		// The inner side is refreshed by new connections, and may have a different mapping by now.
 		key := innerKey(&ended[i], &v)
@@ -114,9 +125,7 @@ func (n *Table) endMappings(p *Pass) error {
 		}
 		if ok && inner.Addr == ended[i].Addr && inner.Port == ended[i].Port {
 			if p.keeps(v.NatId, inner.CreatedTick, inner.UsedTick, mappingTimeout) {
-				if p.log[v.NatId] {
-					p.reported[translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)}] = true
-				}
+				p.report(translated{nat: v.NatId, proto: key.Proto, inner: endpoint(v.Addr, v.Port), outer: endpoint(ended[i].Addr, ended[i].Port)})
 				continue
 			}
 			if err := inners.Delete(key); err != nil {
@@ -156,8 +165,14 @@ func endpoint(a kernel.Addr, port uint16) netip.AddrPort {
 }
 
 func (n *Table) endBlocks(p *Pass) error {
-	blocks, owners := &n.tables.Block, &n.tables.BlockOwner
+	blocks := &n.tables.Block
 	held := make(map[kernel.BlockOwnerKey]bool)
+	hold := func(k kernel.BlockKey, v *kernel.Block) {
+		held[kernel.BlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
+		p.report(translated{
+			nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.Addr(), 0), outer: netip.AddrPortFrom(v.Outer.Addr(), v.First),
+		})
+	}
 	var ended []kernel.BlockKey
 	used := make(map[kernel.BlockKey]kernel.Block)
 	err := blocks.Batches(func(keys []kernel.BlockKey, values []kernel.Block) error {
@@ -175,43 +190,67 @@ func (n *Table) endBlocks(p *Pass) error {
 				ended = append(ended, k)
 				continue
 			}
-			held[kernel.BlockOwnerKey{Outer: v.Outer, First: v.First, Netns: k.Netns}] = true
-			if p.log[k.NatId] {
-				p.reported[translated{
-					nat: k.NatId, size: int(v.Size), inner: netip.AddrPortFrom(k.Inner.Addr(), 0), outer: netip.AddrPortFrom(v.Outer.Addr(), v.First),
-				}] = true
-			}
+			hold(k, v)
 		}
 		return nil
 	})
 	err = errors.Join(err, writeUsed(blocks, used))
-	for i := range ended {
-		err = errors.Join(err, blocks.Delete(ended[i]))
+	for _, k := range ended {
+		var v kernel.Block
+		there, e := blocks.Find(k, &v)
+		switch {
+		case e != nil:
+		case there && p.keeps(k.NatId, v.CreatedTick, v.UsedTick, blockTimeout):
+			hold(k, &v) // a new connection has begun to use it
+		default:
+			e = blocks.Delete(k)
+		}
+		err = errors.Join(err, e)
 	}
 	if err != nil {
 		return err
 	}
-	// Owners whose block is gone, or was concurrently assigned to a different owner.
-	var left []kernel.BlockOwnerKey
+	return n.endOwners(held)
+}
+
+// endOwners deletes the owners whose block is gone, or was concurrently assigned to a different
+// owner. held are the owners of blocks.
+func (n *Table) endOwners(held map[kernel.BlockOwnerKey]bool) error {
+	owners := &n.tables.BlockOwner
+	owns := func(k kernel.BlockOwnerKey, block kernel.BlockKey) (bool, error) {
+		var v kernel.Block
+		ok, err := n.tables.Block.Find(block, &v)
+		return ok && v.Outer == k.Outer && v.First == k.First, err
+	}
+	left := make(map[kernel.BlockOwnerKey]kernel.BlockKey)
 	count := uint64(0)
-	err = owners.Batches(func(keys []kernel.BlockOwnerKey, values []kernel.BlockKey) error {
+	err := owners.Batches(func(keys []kernel.BlockOwnerKey, values []kernel.BlockKey) error {
 		count += uint64(len(keys))
 		for i, k := range keys {
-			var v kernel.Block
-			ok, err := blocks.Find(values[i], &v)
+			if held[k] {
+				continue
+			}
+			ok, err := owns(k, values[i])
 			if err != nil {
 				return err
 			}
-			if !held[k] && (!ok || v.Outer != k.Outer || v.First != k.First) {
-				left = append(left, k)
+			if !ok {
+				left[k] = values[i]
 			}
 		}
 		return nil
 	})
-	for i := range left {
-		err = errors.Join(err, owners.Delete(left[i]))
+	for k, block := range left {
+		ok, e := owns(k, block) // the programs insert the block just after its owner
+		if e == nil && !ok {
+			e = owners.Delete(k)
+			count--
+		}
+		err = errors.Join(err, e)
 	}
-	n.blocks = count - uint64(len(left))
+	if err == nil {
+		n.blocks = count
+	}
 	return err
 }
 

@@ -35,17 +35,17 @@ type Table struct {
 	lastID   uint16
 	dead     map[uint16]bool // ids whose entries must be removed
 	inForce  bool
-	rules    map[uint32]*natRule // by slot: all to which an image in force may refer
-	unclear  bool                // rules also contains others, because publishing failed
-	dirty    bool                // the tables may hold something else: write everything
-	referred map[uint32]bool     // slots in the images in force, if rules may lack some of them
-	old      []natSlot           // to be removed: no image in force refers to them
-	log      map[uint16]bool     // ids whose mappings are logged
-	reported map[translated]bool // logged as created but not as deleted
-	live     map[uint32]*traffic // traffic of connections as of the last pass, by id
-	closed   map[uint32]*traffic // traffic of deleted connections, not in a table yet; used by passes only
-	last     lastUses            // likewise: uses of mappings that are not in a table yet
-	mappings uint64              // entries as of the last pass
+	rules    map[uint32]*natRule             // by slot: all to which an image in force may refer
+	unclear  bool                            // rules also contains others, because publishing failed
+	dirty    bool                            // the tables may hold something else: write everything
+	referred map[uint32]bool                 // slots in the images in force, if rules may lack some of them
+	old      []natSlot                       // to be removed: no image in force refers to them
+	log      map[uint16]bool                 // ids whose mappings are logged
+	reported map[translated]datapath.NATName // logged as created but not as deleted; used by passes only
+	live     map[uint32]*traffic             // traffic of connections as of the last pass, by id
+	closed   map[uint32]*traffic             // traffic of deleted connections, not in a table yet; used by passes only
+	last     lastUses                        // likewise: uses of mappings that are not in a table yet
+	mappings uint64                          // entries as of the last pass
 	blocks   uint64
 }
 
@@ -195,6 +195,7 @@ func (n *Table) Delete(context.Context, datapath.SetName) error {
 		return err
 	}
 	n.host.SetUplinkNames(nil)
+	clear(n.log)
 	if err := n.dropOld(); err != nil {
 		return err
 	}

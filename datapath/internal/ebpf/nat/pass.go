@@ -20,11 +20,11 @@ type Pass struct {
 	outers     outerPorts
 	last       lastUses // of connections that this pass and given-up ones before it ended
 	local      map[kernel.LocalKey]bool
-	namespaces map[uint8]bool // namespaces whose addresses are in local
-	began      uint32         // tick
-	log        map[uint16]bool
-	shared     map[uint16]bool // ids with mappings or blocks
-	reported   map[translated]bool
+	namespaces map[uint8]bool              // namespaces whose addresses are in local
+	began      uint32                      // tick
+	log        map[uint16]datapath.NATName // NATs that log, by id
+	shared     map[uint16]bool             // ids with mappings or blocks
+	reported   map[translated]datapath.NATName
 	live       map[uint32]*traffic // traffic of live connections, by id
 	closed     map[uint32]*traffic // traffic of deleted connections, not in a table yet
 }
@@ -36,7 +36,7 @@ func (n *Table) PassBegins(uint64) conn.Part { return n.NewPass() }
 func (n *Table) NewPass() *Pass {
 	p := &Pass{
 		table: n, outers: make(outerPorts), last: n.last, began: n.Now(),
-		log: make(map[uint16]bool), shared: make(map[uint16]bool), reported: make(map[translated]bool),
+		log: make(map[uint16]datapath.NATName), shared: make(map[uint16]bool), reported: make(map[translated]datapath.NATName),
 		live: make(map[uint32]*traffic), closed: n.closed,
 	}
 	p.local, p.namespaces = n.host.LocalAddrs()
@@ -47,7 +47,9 @@ func (n *Table) NewPass() *Pass {
 		}
 	}
 	for id, log := range n.log {
-		p.log[id] = log
+		if log {
+			p.log[id] = n.names[id]
+		}
 	}
 	n.mu.RUnlock()
 	return p
@@ -93,8 +95,8 @@ func (p *Pass) note(m *kernel.CtMeta, comes, leaves datapath.Tuple, proto, names
 	switch {
 	case p.shared[m.NatId] && isInwards(m):
 		p.Use(comes.Destination, proto, namespace)
-	case p.log[m.NatId] && !p.shared[m.NatId] && answers:
-		p.reported[translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination}] = true
+	case answers && !p.shared[m.NatId]:
+		p.report(translated{nat: m.NatId, proto: proto, inner: leaves.Destination, outer: comes.Destination})
 	}
 }
 
@@ -127,14 +129,14 @@ func (p *Pass) PassEnded() error {
 		return errors.Join(closed, fmt.Errorf("end mappings of NAT: %w", err))
 	}
 	n.last = make(lastUses)
-	for t := range p.reported {
-		if !n.reported[t] {
-			n.tell("NAT mapping created", t)
+	for t, name := range p.reported {
+		if _, before := n.reported[t]; !before {
+			n.tell("NAT mapping created", name, t)
 		}
 	}
-	for t := range n.reported {
-		if !p.reported[t] {
-			n.tell("NAT mapping deleted", t)
+	for t, name := range n.reported {
+		if _, stays := p.reported[t]; !stays {
+			n.tell("NAT mapping deleted", name, t)
 		}
 	}
 	n.reported = p.reported

@@ -37,7 +37,7 @@ var sizeClasses = map[string]sizeClass{
 		return 2 * t.Ranges // old and new ranges exist together for a moment
 	}},
 	"rules":         byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
-	"nats":          byRules(func(t datapath.Tables) uint32 { return t.MaxNATs() }),
+	"nats":          byRules(func(t datapath.Tables) uint32 { return 2 * t.MaxNATs() }),     // old and new NATs exist together for a moment
 	"natRules":      byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
 	"natPrefixes":   byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),
 	"mappings":      byConnections(func(n uint32) uint32 { return max(1024, n/8-min(n/8, 2048)) }),
