@@ -292,3 +292,19 @@ func TestWriteFails(t *testing.T) {
 	mend()
 	wantActions(t, commit(t, s, tr), 2, "Service/a updated", "Service/b created")
 }
+
+// TestConfirmFails: a confirmation that cannot be made durable is not made, and Problem reports it
+// until a later one succeeds.
+func TestConfirmFails(t *testing.T) {
+	cfg, _ := clockConfig(t)
+	s, _ := open(t, cfg)
+	change(t, s)
+	mend := breakDisk(t, s)
+	if err := s.Confirm(2); err == nil || !strings.Contains(err.Error(), "could not be made durable") || s.Problem() == "" {
+		t.Errorf("%v, problem %q", err, s.Problem())
+	}
+	mend()
+	if err := s.Confirm(2); err != nil || s.Problem() != "" {
+		t.Errorf("the second time: %v, problem %q", err, s.Problem())
+	}
+}

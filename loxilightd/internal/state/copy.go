@@ -46,13 +46,13 @@ func (s *Store) Copy() error {
 		s.writer.Unlock()
 		return nil
 	}
-	r, tx, err := s.beginRead()
+	_, tx, err := s.beginRead()
 	s.writer.Unlock()
 	if err != nil {
 		return err
 	}
 	err = disk.ReplaceCopy(s.path, func(path string) error {
-		return r.run(tx, func(*historyReader) error { return disk.WriteFile(path, tx) })
+		return disk.Read(tx, func() error { return disk.WriteFile(path, tx) })
 	})
 	if err != nil {
 		return err

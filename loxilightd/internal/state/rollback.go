@@ -282,7 +282,9 @@ func (s *Store) Confirm(revision uint64) error {
 	confirmed := s.withConfirmation(w.Revisions(), Confirmed)
 	now := s.Snapshot()
 	change := write{revision: now.Revision, count: now.table.count, rewritten: confirmed, clearsPending: true}
-	if err := change.commit(s.disk); err != nil {
+	err := change.commit(s.disk)
+	s.noteFailure(err)
+	if err != nil {
 		return refuse(Unavailable, Key{}, "", "the confirmation could not be made durable, so it was not made: %v", err)
 	}
 	s.waiting.Store(nil)
