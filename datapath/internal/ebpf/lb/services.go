@@ -241,12 +241,14 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 		if _, ok := findBackend(sorted, b.addr); ok {
 			continue
 		}
+		if err == nil {
+			err = s.writeBackend(v, backend{addr: b.addr, id: b.id})
+		}
 		if err != nil {
 			wanted = append(wanted, b) // kept for the next attempt
 			continue
 		}
 		v.changed.gone = append(v.changed.gone, b.id)
-		err = errors.Join(err, s.writeBackend(v, backend{addr: b.addr, id: b.id}))
 	}
 	slices.SortFunc(wanted, compareBackends)
 	v.backends = wanted
