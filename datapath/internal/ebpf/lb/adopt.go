@@ -62,9 +62,22 @@ func (s *Table) adoptNames() error {
 		return nil
 	})
 	for _, id := range left {
-		err = errors.Join(err, s.tables.ServiceName.Delete(id))
+		err = errors.Join(err, s.deleteID(id))
+	}
+	for id := range s.byID {
+		err = errors.Join(err, s.adoptStats(id))
 	}
 	return err
+}
+
+// adoptStats creates the counters of a service, if an earlier run ended after it had written the
+// name.
+func (s *Table) adoptStats(id uint32) error {
+	var stats []kernel.ServiceStats
+	if ok, err := s.tables.ServiceStats.Find(id, &stats); ok || err != nil {
+		return err
+	}
+	return s.zeroStats(id)
 }
 
 func (s *Table) adoptFrontends() error {

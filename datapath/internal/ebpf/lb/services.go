@@ -359,9 +359,13 @@ func (s *Table) Delete(_ context.Context, name datapath.ServiceName) error {
 	return nil
 }
 
-// deleteID deletes the name and the counters of a service.
+// deleteID deletes the counters of a service, and then its name: as long as counters exist, the next
+// run finds them by the name.
 func (s *Table) deleteID(id uint32) error {
-	return errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id), s.tables.ServiceName.Delete(id))
+	if err := errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id)); err != nil {
+		return err
+	}
+	return s.tables.ServiceName.Delete(id)
 }
 
 // Keys implements [datapath.Table].
