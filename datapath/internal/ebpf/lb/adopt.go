@@ -146,6 +146,7 @@ func (s *Table) adoptBackends() error {
 				continue
 			}
 			used[id] = true
+			s.lastID = max(s.lastID, e.ServiceId) // perhaps of a deleted service
 			s.adoptBackend(id, e)
 		}
 		return nil

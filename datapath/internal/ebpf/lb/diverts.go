@@ -151,7 +151,7 @@ func (s *Table) adoptDiverts() error {
 			d.name = other.name
 		}
 		sets[key.SetId] = append(sets[key.SetId], d)
-		s.lastID = max(s.lastID, key.SetId)
+		s.lastID = max(s.lastID, key.SetId, entry.ServiceId)
 	}
 	if err := it.Err(); err != nil {
 		return err
