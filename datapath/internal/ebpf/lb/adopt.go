@@ -28,8 +28,9 @@ func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
 		diverted:  make(map[datapath.ServiceName]int),
 		addrs:     newServiceAddrs(),
 		closed:    make(map[uint32]*traffic),
+		loaded:    make(map[uint32]bool),
 	}
-	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
+	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptLoads, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
 		if err := adopt(); err != nil {
 			return nil, fmt.Errorf("take over the services of an earlier run: %w", err)
 		}

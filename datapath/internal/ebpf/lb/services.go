@@ -34,6 +34,7 @@ type Table struct {
 	backends         *backendIDs
 
 	closed map[uint32]*traffic // of deleted connections, not in a table yet; used by passes only
+	loaded map[uint32]bool     // backends whose load may not be 0; used by passes only
 	liveMu sync.Mutex
 	live   map[uint32]traffic // of backends, as of the last pass
 
