@@ -109,6 +109,16 @@ func (s *Table) adoptFrontends() error {
 		}
 		return nil
 	})
+	// A run that ended between writing an entry by id and the frontends left different ones.
+	err = errors.Join(err, s.tables.ServiceId.Batches(func(_ []kernel.ServiceIdKey, entries []kernel.Service) error {
+		for _, e := range entries {
+			if v := s.byID[e.Id]; v != nil {
+				referred[v] = append(referred[v], e)
+				s.lastID = max(s.lastID, e.TableId, e.RangeSetId, e.DivertSetId)
+			}
+		}
+		return nil
+	}))
 	for v, entries := range referred {
 		v.adoptStrays(entries)
 	}
@@ -118,7 +128,7 @@ func (s *Table) adoptFrontends() error {
 	return err
 }
 
-// adoptStrays records the tables and sets to which frontends of v refer, except the current ones of
+// adoptStrays records the tables and sets to which entries of v refer, except the current ones of
 // v.
 func (v *service) adoptStrays(entries []kernel.Service) {
 	noted := map[uint32]bool{0: true, v.tables[0].id: true, v.tables[1].id: true, v.rangeSet: true, v.divertSet: true}
