@@ -30,6 +30,11 @@ func prefixesOf(list []divert) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
+// oldDiverts returns a set of diverts to be deleted.
+func oldDiverts(set uint32, list []divert) oldTable {
+	return oldTable{divertSet: set, ranges: prefixesOf(list), targets: targetsOf(list)}
+}
+
 func (d divert) entry() kernel.Divert {
 	return kernel.Divert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
 }
@@ -63,8 +68,7 @@ func (s *Table) writeDiverts(v *service, diverts []datapath.Divert) error {
 			return kernel.TableError("ranges", err)
 		}
 	}
-	before := targetsOf(v.diverts)
-	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
+	v.strays(oldDiverts(v.divertSet, v.diverts))
 	v.diverts, v.divertSet = wanted, set
 	for name := range targetsOf(wanted) {
 		s.diverted[name]++
@@ -75,7 +79,6 @@ func (s *Table) writeDiverts(v *service, diverts []datapath.Divert) error {
 			errs = errors.Join(errs, s.writeByID(other, other.entries))
 		}
 	}
-	s.undivert(before)
 	v.suspect = v.suspect || errs != nil
 	return errs
 }
@@ -88,7 +91,8 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 	return names
 }
 
-// undivert records that one service has stopped diverting to the services in names.
+// undivert records that the frontends of one service have stopped diverting to the services in
+// names.
 func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	for name := range names {
 		if s.diverted[name]--; s.diverted[name] > 0 {
@@ -107,8 +111,7 @@ func (s *Table) forgetDiverts(v *service) error {
 	if err := s.deleteByID(v.id); err != nil {
 		return err
 	}
-	s.undivert(targetsOf(v.diverts))
-	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
+	v.strays(oldDiverts(v.divertSet, v.diverts))
 	v.diverts, v.divertSet = nil, 0
 	return nil
 }
@@ -162,8 +165,11 @@ func (s *Table) adoptDiverts() error {
 		delete(sets, v.divertSet)
 		for i := range v.stray {
 			if set := v.stray[i].divertSet; set != 0 {
-				v.stray[i].ranges = prefixesOf(sets[set])
+				v.stray[i] = oldDiverts(set, sets[set])
 				delete(sets, set)
+			}
+			for name := range v.stray[i].targets {
+				s.diverted[name]++
 			}
 		}
 		for name := range targetsOf(v.diverts) {

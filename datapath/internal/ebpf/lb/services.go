@@ -199,6 +199,7 @@ func (s *Table) zeroStats(id uint32) error {
 func (s *Table) settle(v *service) {
 	for _, o := range v.stray {
 		s.putAside(o)
+		s.undivert(o.targets)
 	}
 	s.end(v.id, v.changed)
 	v.stray, v.changed = nil, changes{}
