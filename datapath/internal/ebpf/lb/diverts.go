@@ -124,6 +124,9 @@ func (s *Table) writeByID(v *service, entries [2]kernel.Service) error {
 		return nil
 	}
 	for f := range entries {
+		if entries[f].Id == 0 {
+			continue // not written by this run yet: an entry that exists is better
+		}
 		key := kernel.ServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		if err := s.tables.ServiceId.Put(key, entries[f]); err != nil {
 			v.suspect = true // the next update writes everything

@@ -145,7 +145,6 @@ func (s *Table) write(name datapath.ServiceName, value datapath.Service, giveUp 
 	if err := s.writeDiverts(v, value.Diverts); err != nil {
 		return false, err
 	}
-	before := v.entries
 	if err := s.writeFrontends(v, &value); err != nil {
 		return false, err
 	}
@@ -153,7 +152,7 @@ func (s *Table) write(name datapath.ServiceName, value datapath.Service, giveUp 
 		err = s.giveUp(v, &value)
 	}
 	if !whole || err != nil {
-		v.entries, v.mixed = before, true // the entries of frontends to be removed
+		v.mixed = true // frontends to be removed have other entries
 		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
@@ -361,8 +360,8 @@ func (s *Table) Delete(_ context.Context, name datapath.ServiceName) error {
 	return nil
 }
 
-// deleteID deletes the counters of a service, and then its name: as long as counters exist, the next
-// run finds them by the name.
+// deleteID deletes the counters of a service, and then its name: as long as counters exist, the
+// next run finds them by the name.
 func (s *Table) deleteID(id uint32) error {
 	if err := errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id)); err != nil {
 		return err
