@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -92,16 +90,6 @@ func TestDiverted(t *testing.T) {
 	n.answers("not diverted any more", "198.51.100.10:80", "tcp-0")
 	if _, err := testtraffic.TalkTCP(n.client, "", "198.51.100.10:81", nil); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("the other one itself: %v, want a refusal", err)
-	}
-	for _, name := range []datapath.ServiceName{"outside", "inside", "third"} {
-		n.ok(n.d.Services().Delete(ctx, name))
-	}
-	time.Sleep(kernel.Grace) // longer than a program may run
-	n.d.services.DropOld()
-	for _, table := range []string{kernel.MapLlDivert, kernel.MapLlServiceId, kernel.MapLlServiceAddr} {
-		if count, err := pin.CountEntries(n.d.maps[table]); err != nil || count != 0 {
-			t.Errorf("%s has %d entries in the end, %v", table, count, err)
-		}
 	}
 }
 

@@ -125,30 +125,3 @@ func TestFrontendIsHandedOverWithItsServer(t *testing.T) {
 		testnet.Eventually(t, 5*time.Second, "another one has the client", func() bool { return h.udp() == "udp-1" })
 	})
 }
-
-// TestFrontendStaysAfterAll: a frontend that is configured again while its removal is pending uses
-// the current tables like the other frontends, not the old tables.
-func TestFrontendStaysAfterAll(t *testing.T) {
-	n := newNetwork(t)
-	n.attach()
-	n.serve()
-	s, ctx := web(1), context.Background()
-	s.Frontends = append(s.Frontends, frontend("198.51.100.10:81", datapath.TCP))
-	n.ok(n.d.Services().Update(ctx, "web", s))
-	fewer := s
-	fewer.Frontends, fewer.Backends = s.Frontends[:len(s.Frontends)-1], backendAddrs(8080, "10.0.1.12")
-	table := n.d.Services().(datapath.ExclusiveTable[datapath.ServiceName, datapath.Service])
-	if whole, err := table.Begin(ctx, "web", fewer); whole || err != nil {
-		t.Fatalf("whole: %t, %v; want that a frontend is left to be given up", whole, err)
-	}
-	s.Backends = fewer.Backends
-	n.ok(n.d.Services().Update(ctx, "web", s))
-	if ok, err := n.d.Services().Verify(ctx, "web"); !ok || err != nil {
-		t.Errorf("as configured: %t, %v", ok, err)
-	}
-	for _, f := range []string{"198.51.100.10:80", "198.51.100.10:81"} {
-		if got, err := n.ask(f); got != "tcp-1" || err != nil {
-			t.Errorf("%s is served by %q, %v; want tcp-1", f, got, err)
-		}
-	}
-}

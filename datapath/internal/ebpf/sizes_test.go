@@ -4,44 +4,13 @@ package ebpf
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
-	"github.com/loxilight/loxilight/internal/testnet"
 )
-
-func TestTablesThatAreFullRefuse(t *testing.T) {
-	n := newNetwork(t)
-	ctx := context.Background()
-	big := datapath.Service{Frontends: []datapath.Frontend{frontend("198.51.100.20:80", datapath.TCP)}}
-	for i := range 300 {
-		big.Backends = append(big.Backends, datapath.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 80), Weight: 1})
-	}
-	n.ok(n.d.Services().Update(ctx, "web", web(3)))
-	err := n.d.Services().Update(ctx, "big", big)
-	if !errors.Is(err, datapath.ErrCapacity) {
-		t.Fatalf("error %v, want an error that wraps ErrCapacity", err)
-	}
-	n.attach()
-	n.serve()
-	if _, err := n.ask("198.51.100.10:80"); err != nil {
-		t.Errorf("existing connections do not continue: %v", err)
-	}
-	n.ok(n.d.Services().Delete(ctx, "big"))
-	testnet.Eventually(t, 5*time.Second, "the backends are given back", func() bool {
-		n.ok(n.d.Maintain(ctx))
-		dead := n.d.services.Dead()
-		return len(dead) == 0
-	})
-	big.Backends = big.Backends[:200]
-	n.ok(n.d.Services().Update(ctx, "big", big))
-}
 
 func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	n := newNetwork(t)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -20,6 +21,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/testmap"
 )
 
+// loadKernel parses the programs once: tests create tables many times.
+var loadKernel = sync.OnceValues(kernel.LoadKernel)
+
 // New returns tables in memory that have the types and sizes of maps.h, and the maps, keyed by the
 // names of the fields of the tables.
 func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.Tables, map[string]*testmap.Map) {
@@ -27,7 +31,7 @@ func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.T
 	if os.Getenv("LL_TEST_BRIEF") != "" {
 		t.Skip("an emulated machine shows nothing about maps in memory")
 	}
-	spec, err := kernel.LoadKernel()
+	spec, err := loadKernel()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,8 +28,9 @@ func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
 		diverted:  make(map[datapath.ServiceName]int),
 		addrs:     newServiceAddrs(),
 		closed:    make(map[uint32]*traffic),
+		loaded:    make(map[uint32]bool),
 	}
-	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
+	for _, adopt := range []func() error{s.adoptNames, s.adoptFrontends, s.adoptBackends, s.adoptLoads, s.adoptTables, s.adoptRanges, s.adoptDiverts, s.adoptAddrs} {
 		if err := adopt(); err != nil {
 			return nil, fmt.Errorf("take over the services of an earlier run: %w", err)
 		}
@@ -62,9 +63,22 @@ func (s *Table) adoptNames() error {
 		return nil
 	})
 	for _, id := range left {
-		err = errors.Join(err, s.tables.ServiceName.Delete(id))
+		err = errors.Join(err, s.deleteID(id))
+	}
+	for id := range s.byID {
+		err = errors.Join(err, s.adoptStats(id))
 	}
 	return err
+}
+
+// adoptStats creates the counters of a service, if an earlier run ended after it had written the
+// name.
+func (s *Table) adoptStats(id uint32) error {
+	var stats []kernel.ServiceStats
+	if ok, err := s.tables.ServiceStats.Find(id, &stats); ok || err != nil {
+		return err
+	}
+	return s.zeroStats(id)
 }
 
 func (s *Table) adoptFrontends() error {
@@ -95,6 +109,16 @@ func (s *Table) adoptFrontends() error {
 		}
 		return nil
 	})
+	// A run that ended between writing an entry by id and the frontends left different ones.
+	err = errors.Join(err, s.tables.ServiceId.Batches(func(_ []kernel.ServiceIdKey, entries []kernel.Service) error {
+		for _, e := range entries {
+			if v := s.byID[e.Id]; v != nil {
+				referred[v] = append(referred[v], e)
+				s.lastID = max(s.lastID, e.TableId, e.RangeSetId, e.DivertSetId)
+			}
+		}
+		return nil
+	}))
 	for v, entries := range referred {
 		v.adoptStrays(entries)
 	}
@@ -104,7 +128,7 @@ func (s *Table) adoptFrontends() error {
 	return err
 }
 
-// adoptStrays records the tables and sets to which frontends of v refer, except the current ones of
+// adoptStrays records the tables and sets to which entries of v refer, except the current ones of
 // v.
 func (v *service) adoptStrays(entries []kernel.Service) {
 	noted := map[uint32]bool{0: true, v.tables[0].id: true, v.tables[1].id: true, v.rangeSet: true, v.divertSet: true}
@@ -133,6 +157,7 @@ func (s *Table) adoptBackends() error {
 				continue
 			}
 			used[id] = true
+			s.lastID = max(s.lastID, e.ServiceId) // perhaps of a deleted service
 			s.adoptBackend(id, e)
 		}
 		return nil

@@ -57,14 +57,16 @@ func (b *backendIDs) take() (uint32, error) {
 	return id, nil
 }
 
+// zero sets the counters of id to zero: the number of connections last, because without it the next
+// run considers the id as never used.
 func (b *backendIDs) zero(id uint32) error {
 	if err := b.tables.BackendLoad.Put(id, uint32(0)); err != nil {
 		return err
 	}
-	if err := b.tables.BackendTotal.Put(id, kernel.BackendTotal{}); err != nil {
+	if err := b.tables.BackendTraffic.Put(id, kernel.Traffic{}); err != nil {
 		return err
 	}
-	return b.tables.BackendTraffic.Put(id, kernel.Traffic{})
+	return b.tables.BackendTotal.Put(id, kernel.BackendTotal{})
 }
 
 // end marks backends that are down or deleted, so that their connections end.

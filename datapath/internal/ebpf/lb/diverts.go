@@ -30,6 +30,11 @@ func prefixesOf(list []divert) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
+// oldDiverts returns a set of diverts to be deleted.
+func oldDiverts(set uint32, list []divert) oldTable {
+	return oldTable{divertSet: set, ranges: prefixesOf(list), targets: targetsOf(list)}
+}
+
 func (d divert) entry() kernel.Divert {
 	return kernel.Divert{ServiceId: d.service, Family: uint32(rangeFamily(d.prefix))}
 }
@@ -63,8 +68,7 @@ func (s *Table) writeDiverts(v *service, diverts []datapath.Divert) error {
 			return kernel.TableError("ranges", err)
 		}
 	}
-	before := targetsOf(v.diverts)
-	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
+	v.strays(oldDiverts(v.divertSet, v.diverts))
 	v.diverts, v.divertSet = wanted, set
 	for name := range targetsOf(wanted) {
 		s.diverted[name]++
@@ -75,7 +79,6 @@ func (s *Table) writeDiverts(v *service, diverts []datapath.Divert) error {
 			errs = errors.Join(errs, s.writeByID(other, other.entries))
 		}
 	}
-	s.undivert(before)
 	v.suspect = v.suspect || errs != nil
 	return errs
 }
@@ -88,7 +91,8 @@ func targetsOf(list []divert) map[datapath.ServiceName]bool {
 	return names
 }
 
-// undivert records that one service has stopped diverting to the services in names.
+// undivert records that the frontends of one service have stopped diverting to the services in
+// names.
 func (s *Table) undivert(names map[datapath.ServiceName]bool) {
 	for name := range names {
 		if s.diverted[name]--; s.diverted[name] > 0 {
@@ -107,8 +111,7 @@ func (s *Table) forgetDiverts(v *service) error {
 	if err := s.deleteByID(v.id); err != nil {
 		return err
 	}
-	s.undivert(targetsOf(v.diverts))
-	v.strays(oldTable{divertSet: v.divertSet, ranges: prefixesOf(v.diverts)})
+	v.strays(oldDiverts(v.divertSet, v.diverts))
 	v.diverts, v.divertSet = nil, 0
 	return nil
 }
@@ -121,6 +124,9 @@ func (s *Table) writeByID(v *service, entries [2]kernel.Service) error {
 		return nil
 	}
 	for f := range entries {
+		if entries[f].Id == 0 {
+			continue // not written by this run yet: an entry that exists is better
+		}
 		key := kernel.ServiceIdKey{Id: v.id, Family: divertFamilies[f]}
 		if err := s.tables.ServiceId.Put(key, entries[f]); err != nil {
 			v.suspect = true // the next update writes everything
@@ -151,7 +157,7 @@ func (s *Table) adoptDiverts() error {
 			d.name = other.name
 		}
 		sets[key.SetId] = append(sets[key.SetId], d)
-		s.lastID = max(s.lastID, key.SetId)
+		s.lastID = max(s.lastID, key.SetId, entry.ServiceId)
 	}
 	if err := it.Err(); err != nil {
 		return err
@@ -162,8 +168,11 @@ func (s *Table) adoptDiverts() error {
 		delete(sets, v.divertSet)
 		for i := range v.stray {
 			if set := v.stray[i].divertSet; set != 0 {
-				v.stray[i].ranges = prefixesOf(sets[set])
+				v.stray[i] = oldDiverts(set, sets[set])
 				delete(sets, set)
+			}
+			for name := range v.stray[i].targets {
+				s.diverted[name]++
 			}
 		}
 		for name := range targetsOf(v.diverts) {

@@ -43,6 +43,9 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 			v.suspect = true // frontends are inconsistent: the next update writes everything
 			return fmt.Errorf("frontend %s: %w", f, kernel.TableError("services", err))
 		}
+		if v.entries[fam].Id == 0 {
+			v.entries[fam] = entries[fam] // for services that divert to v meanwhile
+		}
 		s.takes(v, f)
 		if !slices.Contains(v.frontends, f) {
 			v.frontends = append(v.frontends, f)

@@ -104,10 +104,9 @@ func (p *Pass) PassEnded() error {
 		totals[id] = traffic{active: t.active, packets: t.packets + reused.PacketCount, bytes: t.bytes + reused.ByteCount}
 	}
 	s.liveMu.Lock()
-	before := s.live
 	s.live = totals
 	s.liveMu.Unlock()
-	return errors.Join(err, s.writeLoads(before, totals), s.passEnded(p.number, p.isUsed))
+	return errors.Join(err, s.writeLoads(totals), s.passEnded(p.number, p.isUsed))
 }
 
 // passEnded frees whatever was waiting for a complete pass; number is the number of that pass. used

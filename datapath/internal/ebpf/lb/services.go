@@ -34,6 +34,7 @@ type Table struct {
 	backends         *backendIDs
 
 	closed map[uint32]*traffic // of deleted connections, not in a table yet; used by passes only
+	loaded map[uint32]bool     // backends whose load may not be 0; used by passes only
 	liveMu sync.Mutex
 	live   map[uint32]traffic // of backends, as of the last pass
 
@@ -144,7 +145,6 @@ func (s *Table) write(name datapath.ServiceName, value datapath.Service, giveUp 
 	if err := s.writeDiverts(v, value.Diverts); err != nil {
 		return false, err
 	}
-	before := v.entries
 	if err := s.writeFrontends(v, &value); err != nil {
 		return false, err
 	}
@@ -152,7 +152,7 @@ func (s *Table) write(name datapath.ServiceName, value datapath.Service, giveUp 
 		err = s.giveUp(v, &value)
 	}
 	if !whole || err != nil {
-		v.entries, v.mixed = before, true // the entries of frontends to be removed
+		v.mixed = true // frontends to be removed have other entries
 		return false, err
 	}
 	if err := s.writeAddrs(v, &value); err != nil {
@@ -198,6 +198,7 @@ func (s *Table) zeroStats(id uint32) error {
 func (s *Table) settle(v *service) {
 	for _, o := range v.stray {
 		s.putAside(o)
+		s.undivert(o.targets)
 	}
 	s.end(v.id, v.changed)
 	v.stray, v.changed = nil, changes{}
@@ -241,12 +242,14 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 		if _, ok := findBackend(sorted, b.addr); ok {
 			continue
 		}
+		if err == nil {
+			err = s.writeBackend(v, backend{addr: b.addr, id: b.id})
+		}
 		if err != nil {
 			wanted = append(wanted, b) // kept for the next attempt
 			continue
 		}
 		v.changed.gone = append(v.changed.gone, b.id)
-		err = errors.Join(err, s.writeBackend(v, backend{addr: b.addr, id: b.id}))
 	}
 	slices.SortFunc(wanted, compareBackends)
 	v.backends = wanted
@@ -357,9 +360,13 @@ func (s *Table) Delete(_ context.Context, name datapath.ServiceName) error {
 	return nil
 }
 
-// deleteID deletes the name and the counters of a service.
+// deleteID deletes the counters of a service, and then its name: as long as counters exist, the
+// next run finds them by the name.
 func (s *Table) deleteID(id uint32) error {
-	return errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id), s.tables.ServiceName.Delete(id))
+	if err := errors.Join(s.tables.ServiceStats.Delete(id), s.tables.ServiceTraffic.Delete(id)); err != nil {
+		return err
+	}
+	return s.tables.ServiceName.Delete(id)
 }
 
 // Keys implements [datapath.Table].

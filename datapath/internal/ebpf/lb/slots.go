@@ -27,9 +27,10 @@ type oldTable struct {
 	table     table
 	rangeSet  uint32 // or one of these sets
 	divertSet uint32
-	ranges    []netip.Prefix // of rangeSet or divertSet
-	byID      uint32         // or: the entries in the by-id table for the service with this id
-	service   uint32         // or: name and counters of the deleted service with this id
+	ranges    []netip.Prefix                // of rangeSet or divertSet
+	targets   map[datapath.ServiceName]bool // of divertSet
+	byID      uint32                        // or: the entries in the by-id table for the service with this id
+	service   uint32                        // or: name and counters of the deleted service with this id
 }
 
 // writeTables writes the selection table of each family for which v has a frontend, if it has

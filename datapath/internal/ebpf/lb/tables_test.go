@@ -61,31 +61,92 @@ func (r *tablesOfSite) nameOf(id uint32) datapath.ServiceName {
 	return name.Text()
 }
 
-// wrongReference describes an error that a packet arriving now would encounter: a frontend that
-// refers to a table, backend or set that does not exist, or to a backend of another service; empty:
-// none.
-func wrongReference(r *tablesOfSite) string {
-	ranges, diverts := r.sets()
-	for f, e := range r.entries() {
-		ids, complete := r.slotsOf(&e)
-		if !complete {
-			return fmt.Sprintf("frontend %s: selection table %d is incomplete", f, e.TableId)
+// byID returns the entries of services to which others divert clients.
+func (r *tablesOfSite) byID() map[kernel.ServiceIdKey]kernel.Service {
+	list := map[kernel.ServiceIdKey]kernel.Service{}
+	_ = r.ServiceId.Batches(func(keys []kernel.ServiceIdKey, values []kernel.Service) error {
+		for i, k := range keys {
+			list[k] = values[i]
 		}
-		for _, id := range ids {
-			var b kernel.Backend
-			if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || kernel.FamilyOf(b.BackendAddr().Addr()) != kernel.FamilyOf(f.Addr.Addr()) {
-				return fmt.Sprintf("frontend %s: backend %d is %+v", f, id, b)
+		return nil
+	})
+	return list
+}
+
+// diverted returns the ids of the services to which each set of diverts diverts clients.
+func (r *tablesOfSite) diverted() map[uint32]map[uint32]bool {
+	list := map[uint32]map[uint32]bool{}
+	var key kernel.SourceRangeKey
+	var d kernel.Divert
+	for it := r.Divert.Iterate(); it.Next(&key, &d); {
+		if list[key.SetId] == nil {
+			list[key.SetId] = map[uint32]bool{}
+		}
+		list[key.SetId][d.ServiceId] = true
+	}
+	return list
+}
+
+// wrongReference describes an error that a packet arriving now would encounter: a frontend or a
+// divert that refers to a table, backend, set or service that does not exist, or to a backend of
+// another service; empty: none.
+func wrongReference(r *tablesOfSite) string {
+	ranges, _ := r.sets()
+	diverted, byID, entries := r.diverted(), r.byID(), r.entries()
+	has := map[kernel.ServiceIdKey]bool{} // services with a frontend of the family
+	for f, e := range entries {
+		has[idKey(e.Id, f)] = true
+	}
+	for f, e := range entries {
+		what := "frontend " + f.String()
+		if wrong := r.wrongEntry(what, kernel.FamilyOf(f.Addr.Addr()), &e, ranges); wrong != "" {
+			return wrong
+		}
+		if e.DivertSetId != 0 && len(diverted[e.DivertSetId]) == 0 {
+			return fmt.Sprintf("%s: set of diverts %d does not exist", what, e.DivertSetId)
+		}
+		for id := range diverted[e.DivertSetId] {
+			other, ok := byID[idKey(id, f)]
+			if !ok {
+				if has[idKey(id, f)] {
+					return fmt.Sprintf("%s: its clients are not diverted to service %d", what, id)
+				}
+				continue
+			}
+			if wrong := r.wrongEntry(fmt.Sprintf("%s, diverted to %d", what, id), kernel.FamilyOf(f.Addr.Addr()), &other, ranges); wrong != "" {
+				return wrong
 			}
 		}
-		if e.RangeSetId != 0 && len(ranges[e.RangeSetId]) == 0 {
-			return fmt.Sprintf("frontend %s: set of source ranges %d does not exist, so it is open to all or to none", f, e.RangeSetId)
+	}
+	return ""
+}
+
+// idKey returns the key of a service for diverted clients of a frontend.
+func idKey(id uint32, f datapath.Frontend) kernel.ServiceIdKey {
+	if f.Addr.Addr().Is6() {
+		return kernel.ServiceIdKey{Id: id, Family: 6}
+	}
+	return kernel.ServiceIdKey{Id: id, Family: 4}
+}
+
+// wrongEntry describes an error in the tables and sets to which an entry refers; empty: none.
+func (r *tablesOfSite) wrongEntry(what string, family int, e *kernel.Service, ranges map[uint32][]string) string {
+	ids, complete := r.slotsOf(e)
+	if !complete {
+		return fmt.Sprintf("%s: selection table %d is incomplete", what, e.TableId)
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		var b kernel.Backend
+		if _ = r.Backend.Lookup(id, &b); b.ServiceId != e.Id || kernel.FamilyOf(b.BackendAddr().Addr()) != family {
+			return fmt.Sprintf("%s: backend %d is %+v", what, id, b)
 		}
-		if e.DivertSetId != 0 && len(diverts[e.DivertSetId]) == 0 {
-			return fmt.Sprintf("frontend %s: set of diverts %d does not exist", f, e.DivertSetId)
-		}
-		if r.nameOf(e.Id) == "?" {
-			return fmt.Sprintf("frontend %s: service %d does not exist", f, e.Id)
-		}
+	}
+	if e.RangeSetId != 0 && len(ranges[e.RangeSetId]) == 0 {
+		return fmt.Sprintf("%s: set of source ranges %d does not exist, so it is open to all or to none", what, e.RangeSetId)
+	}
+	if r.nameOf(e.Id) == "?" {
+		return fmt.Sprintf("%s: service %d does not exist", what, e.Id)
 	}
 	return ""
 }
@@ -111,12 +172,9 @@ func (r *tablesOfSite) meaning() map[string]string {
 	for f, e := range r.entries() {
 		out["frontend "+f.String()] = describe(e)
 	}
-	_ = r.ServiceId.Batches(func(keys []kernel.ServiceIdKey, values []kernel.Service) error {
-		for i, k := range keys {
-			out[fmt.Sprintf("by id %s/%d", r.nameOf(k.Id), k.Family)] = describe(values[i])
-		}
-		return nil
-	})
+	for k, e := range r.byID() {
+		out[fmt.Sprintf("by id %s/%d", r.nameOf(k.Id), k.Family)] = describe(e)
+	}
 	_ = r.ServiceAddr.Batches(func(keys []kernel.Addr, values []uint32) error {
 		for i, k := range keys {
 			out["address "+k.Addr().String()] = fmt.Sprint(values[i])
@@ -130,38 +188,4 @@ func (r *tablesOfSite) meaning() map[string]string {
 		return nil
 	})
 	return out
-}
-
-// garbage returns an entry to which no frontend refers; empty: none exists.
-func (r *tablesOfSite) garbage() string {
-	tables, sets, ids := map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
-	for _, e := range r.entries() {
-		tables[e.TableId], sets[e.RangeSetId], sets[e.DivertSetId], ids[e.Id] = true, true, true, true
-	}
-	found := ""
-	_ = r.Slot.Batches(func(keys []kernel.SlotKey, _ []kernel.SlotChunk) error {
-		for _, k := range keys {
-			if !tables[k.TableId] {
-				found = fmt.Sprintf("selection table %d", k.TableId)
-			}
-		}
-		return nil
-	})
-	ranges, diverts := r.sets()
-	for _, list := range []map[uint32][]string{ranges, diverts} {
-		for set := range list {
-			if !sets[set] {
-				found = fmt.Sprintf("set %d: %v", set, list[set])
-			}
-		}
-	}
-	_ = r.Backend.Batches(func(keys []uint32, values []kernel.Backend) error {
-		for i, b := range values {
-			if b.ServiceId != 0 && r.nameOf(b.ServiceId) == "?" {
-				found = fmt.Sprintf("backend %d of service %d", keys[i], b.ServiceId)
-			}
-		}
-		return nil
-	})
-	return found
 }

@@ -86,21 +86,37 @@ func (s *Table) addTraffic(id uint32, c *traffic) error {
 	return s.tables.BackendTraffic.Replace(id, t)
 }
 
-// writeLoads sets the number of connections of each backend, which the programs only increase.
-func (s *Table) writeLoads(before, now map[uint32]traffic) error {
-	for id := range before {
+// writeLoads sets the number of connections of each backend, which the programs only increase. A
+// failed write is repeated after the next pass.
+func (s *Table) writeLoads(now map[uint32]traffic) (err error) {
+	for id := range now {
+		if id < s.backends.total { // otherwise an id of an earlier run with a larger table
+			s.loaded[id] = true
+		}
+	}
+	for id := range s.loaded {
+		if e := s.tables.BackendLoad.Replace(id, uint32(now[id].active)); e != nil {
+			err = errors.Join(err, fmt.Errorf("load of backend %d: %w", id, e))
+			continue
+		}
 		if _, ok := now[id]; !ok {
-			if err := s.tables.BackendLoad.Replace(id, 0); err != nil {
-				return fmt.Errorf("load of backend %d: %w", id, err)
+			delete(s.loaded, id)
+		}
+	}
+	return err
+}
+
+// adoptLoads records the backends to which the earlier run, or a program since, counted
+// connections.
+func (s *Table) adoptLoads() error {
+	return s.tables.BackendLoad.Batches(func(ids []uint32, loads []uint32) error {
+		for i, id := range ids {
+			if loads[i] != 0 {
+				s.loaded[id] = true
 			}
 		}
-	}
-	for id, t := range now {
-		if err := s.tables.BackendLoad.Replace(id, uint32(t.active)); err != nil {
-			return fmt.Errorf("load of backend %d: %w", id, err)
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Traffic returns the number of a backend's connections as of the last pass, and the traffic of all
