@@ -115,7 +115,7 @@ func (v *devices) Cause(link netlink.Link) (name string, state datapath.LinkStat
 	return link.Attrs().Name, device.LinkState(link.Attrs())
 }
 
-// DownTo returns a device that is down and whose network contains addr. If there is none, it
+// DownTo returns a device that is down and whose network contains addr. If no such device exists, it
 // returns the only device that is down and has an address of the family, or "".
 func (v *devices) DownTo(addr netip.Addr) string {
 	v.mu.Lock()

@@ -99,9 +99,9 @@ func (r *routes) wantedOf(owner routeOwner) map[datapath.RouteName]bool {
 	return maps.Clone(r.owned[owner])
 }
 
-// rival returns a different Route that has precedence at the same place, or an empty name if there
-// is none. The store allows one Route for each place, but if host and switch have become one
-// namespace, each of them may have one there: the first by name has precedence.
+// rival returns a different Route that has precedence at the same place, or an empty name if no
+// such Route exists. The store allows one Route for each place, but if host and switch have become
+// one namespace, each of them may have a Route there: the first by name has precedence.
 func (r *routes) rival(name datapath.RouteName, value *datapath.Route) (first datapath.RouteName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

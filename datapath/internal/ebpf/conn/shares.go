@@ -118,7 +118,8 @@ func familyOf(client netip.Addr) int {
 }
 
 // changed reads the changes that the programs have made since its last call. The sweeper calls it
-// before and after each step of a pass: little is read between two calls.
+// before and after each step of a pass, so that a call finds either a part that was read or changes
+// of the time between two steps, but hardly both.
 func (s *shares) changed() {
 	for kind := range s.last {
 		last, missed := &s.last[kind], &s.missed[kind]
@@ -150,7 +151,6 @@ func (r *readPart) read(size uint32) float64 {
 // passEnded corrects the counts to the numbers that the pass has read, and the changes that it has
 // missed.
 func (s *shares) passEnded() {
-	s.changed()
 	for kind := range s.seen {
 		last, seen, missed := &s.last[kind], &s.seen[kind], &s.missed[kind]
 		total, count := s.of(kind)

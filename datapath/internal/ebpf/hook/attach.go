@@ -21,8 +21,8 @@ import (
 type Attachment interface {
 	// Name returns the kind and the side, such as tcx-ingress.
 	Name() string
-	// Program returns the id of the attached program, or 0 if there is none or its id cannot be
-	// read.
+	// Program returns the id of the attached program, or 0 if no program is attached or its id
+	// cannot be read.
 	Program() ebpf.ProgramID
 	// Attached reports whether the program is attached and pinned.
 	Attached() bool

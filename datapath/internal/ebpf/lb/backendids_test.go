@@ -86,7 +86,7 @@ func TestReusedIDHasNoCounters(t *testing.T) {
 		}
 		s.converge()
 		s.desired["web"] = everything("198.51.100.2", "")
-		slices.Sort(s.backends.free) // the highest id is the first one that is reused
+		slices.Sort(s.backends.free) // the highest id is reused first
 		s.writes, s.failAt, s.killed = 0, 1+n/2, true
 		s.reconcile()
 		if s.failures == 0 {

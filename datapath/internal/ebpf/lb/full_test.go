@@ -185,8 +185,8 @@ func TestTooManyBackends(t *testing.T) {
 	s.wantModel("smaller")
 }
 
-// TestLongName: a name that does not fit into the tables is refused, of the service itself or of
-// the one that it diverts clients to.
+// TestLongName: a name that does not fit into the tables is refused: the name of the service, and the
+// name of a service to which it diverts clients.
 func TestLongName(t *testing.T) {
 	s := newFaultySite(t, 1)
 	fits := datapath.ServiceName(strings.Repeat("n", len(kernel.ServiceName{}.Name)-1))

@@ -27,7 +27,7 @@ func (s *faultySite) converge() {
 	s.pass()
 }
 
-// wantRemovedUnusable fails the test if a removed backend may still get new connections: those of
+// wantRemovedUnusable fails the test if a removed backend may still get new connections, from
 // clients with affinity to it.
 func (s *faultySite) wantRemovedUnusable() {
 	s.t.Helper()

@@ -145,8 +145,8 @@ func TestEndsOfTakenFrontends(t *testing.T) {
 	}
 }
 
-// TestLoads: after a pass, the load of each backend is the number of its connections that it still
-// serves, also if it has none any more, after failed writes, and after a restart.
+// TestLoads: after a pass, the load of each backend is the number of connections that it still
+// serves, even if that number is 0, after failed writes, and after a restart.
 func TestLoads(t *testing.T) {
 	for seed := range uint64(50) {
 		s := newFaultySite(t, seed)

@@ -99,7 +99,7 @@ func (s *natSite) failsAt(c change, n int, kills bool) bool {
 	if wrong := s.wrong(); s.broken != "" || wrong != "" {
 		s.t.Fatalf("step %d: %s; %s", n, s.broken, wrong)
 	}
-	// verify, not Verify: the retry must write what is missing without being told to write all.
+	// verify, not Verify: the retry must write what is missing although nothing demands that everything is written.
 	if ok, err := s.verify(); ok && s.images.interrupted || err != nil {
 		s.t.Errorf("step %d: publishing was interrupted, and the check misses that: %v", n, err)
 	}

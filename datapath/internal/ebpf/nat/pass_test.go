@@ -181,7 +181,7 @@ func count[K, V any](it interface{ Next(*K, *V) bool }) (n int) {
 	return n
 }
 
-// wantLog compares what was logged: the creation of each mapping and block of a NAT that logs, and
+// wantLog compares the lines of the log: the creation of each mapping and block of a NAT that logs, and
 // of each connection of a NAT that has neither; and the deletion of each whose creation was logged.
 func (s *passSite) wantLog(p *passing) {
 	s.t.Helper()
