@@ -3,6 +3,7 @@
 package lb
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net/netip"
@@ -98,6 +99,20 @@ func frontendAddrs(frontends []datapath.Frontend) map[netip.Addr]bool {
 	return addrs
 }
 
+// pending returns the addresses to write because of a service, those without a setting first: their
+// entries are deleted, which makes room for the others.
+func (a *serviceAddrs) pending(name datapath.ServiceName) (list []netip.Addr) {
+	for addr, by := range a.failed {
+		if by == name {
+			list = append(list, addr)
+		}
+	}
+	slices.SortFunc(list, func(x, y netip.Addr) int {
+		return cmp.Or(cmp.Compare(min(a.of(x).other, 1), min(a.of(y).other, 1)), x.Compare(y))
+	})
+	return list
+}
+
 // writeAddrs applies the settings of v to the addresses of its frontends.
 func (s *Table) writeAddrs(v *service, value *datapath.Service) error {
 	before := make(map[netip.Addr]bool)
@@ -120,10 +135,8 @@ func (s *Table) writeAddrs(v *service, value *datapath.Service) error {
 		}
 	}
 	var errs error
-	for addr, by := range s.addrs.failed {
-		if by == v.name {
-			errs = errors.Join(errs, s.writeAddr(addr))
-		}
+	for _, addr := range s.addrs.pending(v.name) {
+		errs = errors.Join(errs, s.writeAddr(addr))
 	}
 	if announce {
 		errs = errors.Join(errs, s.announcer.Announce(s.addrs.announced()))
