@@ -26,6 +26,13 @@ func TestRestartLoadsNothing(t *testing.T) {
 	if after := n.programs(); after[0] == before[0] || after[1] == before[1] {
 		t.Errorf("with other constants programs are %v as before", after)
 	}
+	n.restart("")
+	before = n.programs()
+	n.config.Tables.Affinity *= 2 // a table that only the slow path uses
+	n.restart("")
+	if after := n.programs(); after[0] == before[0] {
+		t.Errorf("with another size of ll_affinity the ingress program is %v as before", after[0])
+	}
 	before = n.programs()
 	altered(t, func() { n.restart("") })
 	if after := n.programs(); after[0] == before[0] || after[1] == before[1] {

@@ -59,7 +59,7 @@ func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.M
 		if err != nil {
 			continue // unloaded meanwhile
 		}
-		if isProgram(p, name, s, shared) {
+		if isProgram(p, name, s, maps, shared) {
 			return p
 		}
 		p.Close() // only closes a file descriptor
@@ -68,7 +68,7 @@ func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.M
 
 // isProgram reports whether a program has the name, and uses only shared maps and private maps of
 // the specification, its constants among them.
-func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[ebpf.MapID]bool) bool {
+func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, maps map[string]*ebpf.Map, shared map[ebpf.MapID]bool) bool {
 	info, err := p.Info()
 	if err != nil || info.Name != name {
 		return false
@@ -79,7 +79,7 @@ func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[
 		if shared[id] {
 			continue
 		}
-		own, constants := isOwn(id, s)
+		own, constants := isOwn(id, s, maps)
 		if !own {
 			return false
 		}
@@ -88,9 +88,9 @@ func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, shared map[
 	return same
 }
 
-// isOwn reports whether a map is a private map of the specification, and whether it is the map of
-// constants, which must be frozen and have the same content.
-func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec) (own, constants bool) {
+// isOwn reports whether a map is a private map of the specification, not an earlier generation of one
+// of maps, and whether it is the map of constants, which must be frozen and have the same content.
+func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec, maps map[string]*ebpf.Map) (own, constants bool) {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return false, false
@@ -101,7 +101,7 @@ func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec) (own, constants bool) {
 		return false, false
 	}
 	spec := s.Maps[info.Name]
-	if spec == nil || m.Type() != spec.Type || m.ValueSize() != spec.ValueSize {
+	if spec == nil || maps[info.Name] != nil || m.Type() != spec.Type || m.ValueSize() != spec.ValueSize {
 		return false, false
 	}
 	if info.Name != rodata {
