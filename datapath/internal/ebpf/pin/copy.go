@@ -218,7 +218,9 @@ func addMissing(m *ebpf.Map, from generation, since uint32) (count int, err erro
 	return count, err
 }
 
-// oneByOne copies a map that has several values per key, or that does not support batches.
+// oneByOne copies a map that has several values per key, or that does not support batches. Several
+// values per key are counters; a counter that the new layout does not know (of a drop reason that
+// only a later version has) is lost, rather than that a start is refused.
 func oneByOne(m *ebpf.Map, from generation, flags ebpf.MapUpdateFlags) (count int, err error) {
 	toKey, key := make([]byte, m.KeySize()), make([]byte, from.m.KeySize())
 	var value any = new([]byte)
@@ -247,6 +249,7 @@ func oneByOne(m *ebpf.Map, from generation, flags ebpf.MapUpdateFlags) (count in
 		switch {
 		case err == nil:
 			count++
+		case perCPUMap(m) && errors.Is(err, datapath.ErrRefused):
 		case m.Type() == ebpf.PerCPUArray && errors.Is(err, unix.E2BIG): // beyond its end
 		case !errors.Is(err, ebpf.ErrKeyExist):
 			return count, tooFull(err, m)

@@ -144,6 +144,52 @@ func TestLargeEntriesAreCopied(t *testing.T) {
 	}
 }
 
+// TestUnknownCounters: a downgrade continues without the counters of drop reasons that only the
+// later version has.
+func TestUnknownCounters(t *testing.T) {
+	testnet.RequireRoot(t)
+	spec, err := kernel.LoadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := Wanted(spec.Maps, datapath.TablesFor(0))[kernel.MapLlPortDrops]
+	older := newer.Copy()
+	older.Key = btf.Copy(newer.Key)
+	reasons := older.Key.(*btf.Struct).Members[slices.IndexFunc(older.Key.(*btf.Struct).Members, func(m btf.Member) bool { return m.Name == "reason" })].Type.(*btf.Enum)
+	last := len(reasons.Values) - 2 // before DROP_MAX
+	unknown := uint32(reasons.Values[last].Value)
+	reasons.Values = slices.Delete(reasons.Values, last, last+1)
+	dir := testnet.BPFFS(t)
+	m, err := ebpf.NewMap(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	counts := make([]uint64, ebpf.MustPossibleCPU())
+	err = errors.Join(m.Pin(filepath.Join(dir, newer.Name)),
+		m.Put(kernel.PortDropKey{Ifindex: 1, Reason: 0}, counts), m.Put(kernel.PortDropKey{Ifindex: 1, Reason: unknown}, counts))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := openMap(dir, older, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.target.Close()
+	r := &Replacements{Maps: map[string]*ebpf.Map{older.Name: x.target}, dir: dir, log: slog.New(slog.DiscardHandler), list: []*replacement{x}}
+	defer r.Close()
+	if err := r.Copy(); err != nil {
+		t.Fatal(err)
+	}
+	var key kernel.PortDropKey
+	if err := x.target.NextKey(nil, &key); err != nil || key.Reason != 0 {
+		t.Errorf("first key %+v (%v), want the known reason", key, err)
+	}
+	if err := x.target.NextKey(key, &key); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("another key %+v (%v)", key, err)
+	}
+}
+
 // entryPair is an entry of a map in two layouts; with one value for each CPU if the map is per-CPU.
 type entryPair struct {
 	oldKey, newKey []byte

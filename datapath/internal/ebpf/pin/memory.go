@@ -27,7 +27,7 @@ func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
 	switch spec.Type {
 	case ebpf.Array:
 		atStart = entries * value
-	case ebpf.ArrayOfMaps:
+	case ebpf.ArrayOfMaps, ebpf.ProgramArray:
 		atStart = entries * 8 // without the inner maps, see classify.ImageMax
 	case ebpf.PerCPUArray:
 		atStart = entries * (perCPUEntryBytes + value*uint64(cpus))

@@ -85,7 +85,7 @@ func TestMemoryEstimate(t *testing.T) {
 			continue
 		}
 		s = s.Copy()
-		s.Pinning = ebpf.PinNone
+		s.Pinning, s.Contents = ebpf.PinNone, nil
 		_, _, s.MaxEntries = sizeOf(s, datapath.TablesFor(1<<30))
 		m, err := ebpf.NewMap(s)
 		if err != nil {
