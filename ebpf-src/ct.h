@@ -96,7 +96,10 @@ struct work {
 	struct block block;
 	struct source_range_key source_range_key;
 	struct pkt inner; /* quoted in an ICMP error */
-			  /* Keys of the entry that is looked up or inserted. */
+	/* From ll_tc_ingress to ll_tc_slow: a packet, and the result of the last stage. */
+	struct pkt handed;
+	__s32 handed_result;
+	/* Keys of the entry that is looked up or inserted. */
 	struct ct4_key key4 __attribute__((aligned(8)));
 	struct ct6_key key6 __attribute__((aligned(8)));
 	struct ct4_val val4; /* of the entry that is inserted */

@@ -104,6 +104,10 @@ enum drop_reason {
 	DROP_UPLINK_SOURCE,
 	/* it arrived on a device other than the loopback, from or to a loopback address */
 	DROP_LOOPBACK,
+	/* the program of the slow path is gone, since its pin was deleted while loxilightd did not
+	 * run: start loxilightd
+	 */
+	DROP_NO_SLOW_PATH,
 	DROP_MAX,
 };
 

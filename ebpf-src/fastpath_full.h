@@ -227,21 +227,35 @@ static __always_inline int track_is_early(struct pkt *p, const struct ct_meta *m
 	       ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks;
 }
 
+static __always_inline struct ct4_val *track_find_ipv4(const struct pkt *p)
+{
+	struct ct4_key key __attribute__((aligned(8)));
+
+	key4_set(&key, p->saddr.word[3], p->daddr.word[3], ports_word(p->sport, p->dport), p->proto,
+		 p->domain);
+	return bpf_map_lookup_elem(&ll_ct4, &key);
+}
+
+static __always_inline struct ct6_val *track_find_ipv6(const struct pkt *p)
+{
+	struct ct6_key key __attribute__((aligned(8)));
+
+	key6_set(&key, &p->saddr, &p->daddr, ports_word(p->sport, p->dport), p->proto, p->domain);
+	return bpf_map_lookup_elem(&ll_ct6, &key);
+}
+
 /* Forwards a packet of an established IPv4 connection. LL_NEXT: there is no such connection, or its
  * state may change.
  */
 static __noinline int track_ipv4(struct pkt *p)
 {
-	struct ct4_key key __attribute__((aligned(8)));
 	struct ct4_val *v;
-	struct rewrite r = {};
+	struct rewrite r;
 	__u32 index;
 
 	if (p->tcp_flags & TCP_EVENTS)
 		return LL_NEXT;
-	key4_set(&key, p->saddr.word[3], p->daddr.word[3], ports_word(p->sport, p->dport), p->proto,
-		 p->domain);
-	v = bpf_map_lookup_elem(&ll_ct4, &key);
+	v = track_find_ipv4(p);
 	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
 	    firewall_has_changed(&v->meta))
@@ -252,6 +266,7 @@ static __noinline int track_ipv4(struct pkt *p)
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
+	__builtin_memset(&r, 0, sizeof(r));
 	r.translate = !!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT));
 	addr_from4(&r.saddr, v->saddr);
 	addr_from4(&r.daddr, v->daddr);
@@ -262,15 +277,13 @@ static __noinline int track_ipv4(struct pkt *p)
 
 static __noinline int track_ipv6(struct pkt *p)
 {
-	struct ct6_key key __attribute__((aligned(8)));
 	struct ct6_val *v;
-	struct rewrite r = {};
+	struct rewrite r;
 	__u32 index;
 
 	if (p->tcp_flags & TCP_EVENTS)
 		return LL_NEXT;
-	key6_set(&key, &p->saddr, &p->daddr, ports_word(p->sport, p->dport), p->proto, p->domain);
-	v = bpf_map_lookup_elem(&ll_ct6, &key);
+	v = track_find_ipv6(p);
 	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
 	    firewall_has_changed(&v->meta))
@@ -281,6 +294,7 @@ static __noinline int track_ipv6(struct pkt *p)
 	track_count(p, &v->meta);
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
+	__builtin_memset(&r, 0, sizeof(r));
 	r.translate = !!(v->meta.flags & (CT_F_DNAT | CT_F_SNAT));
 	r.saddr = v->saddr;
 	r.daddr = v->daddr;

@@ -12,13 +12,17 @@
 #include "fib.h"
 #include "fastpath_checks.h"
 
-/* Returns the rule set, or NULL if there are no rules. */
-static __always_inline const struct rules *firewall_rules(void)
+/* Returns a rule set, or NULL if it has no rules. */
+static __always_inline const struct rules *rules_of(__u32 set)
 {
-	__u32 set = RULES_FIREWALL;
 	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
 
 	return rules && rules->image ? rules : NULL;
+}
+
+static __always_inline const struct rules *firewall_rules(void)
+{
+	return rules_of(RULES_FIREWALL);
 }
 
 /* Reports whether an address belongs to the node itself. */
@@ -228,8 +232,8 @@ __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick
 }
 
 /* Evaluates the rules again for w->conn, the connection of p found under w->tuple, as if its first
- * packet arrived now. A denied connection stays in its table while its packets arrive, so that
- * packets of the other side do not open a connection of their own.
+ * packet arrived now. The entry of a denied connection is kept as long as packets arrive for it, so
+ * that packets from the other side do not open a new connection.
  */
 static __noinline int firewall_again(struct pkt *p, struct work *w)
 {

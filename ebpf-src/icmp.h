@@ -131,21 +131,13 @@ static __always_inline int icmp_is_own_ttl(const struct pkt *p)
 	       p->icmp_type == (p->family == 4 ? ICMP_TIME_EXCEEDED : ICMPV6_TIME_EXCEEDED);
 }
 
-/* Translates the ICMP error p. Before we rewrote it, the quoted packet had the reversed leaving
- * tuple of w->conn. LL_PASS: no translation is needed; LL_UNTRACKED: not about a connection.
+/* Finds the connection that the ICMP error p is about, and copies it to w->conn. Before we rewrote it,
+ * the quoted packet had the reversed leaving tuple of w->conn. LL_PASS: no translation is needed;
+ * LL_UNTRACKED: not about a connection.
  */
-static __noinline int icmp_translate(struct pkt *p, struct work *w)
+static __always_inline int icmp_find(struct pkt *p, struct work *w)
 {
-	struct rewrite *outer;
-	struct {
-		__be16 sport;
-		__be16 dport;
-	} ports;
-	__u32 ports_off, ports_size = sizeof(ports), out = 0;
-	int answers;
-	__u64 diff;
-
-	if (!w || icmp_parse_inner(p, w) != LL_NEXT)
+	if (icmp_parse_inner(p, w) != LL_NEXT)
 		return LL_UNTRACKED;
 	/* The error must be addressed to the source of the quoted packet; otherwise the rules are
 	 * evaluated for it.
@@ -165,14 +157,22 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	}
 	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)) || icmp_is_own_ttl(p))
 		return LL_PASS;
-	outer = &w->rewrite;
-	outer->translate = 1;
-	outer->daddr = w->conn.daddr;
-	outer->saddr = p->saddr;
-	/* Only the translated source is known outside (RFC 5508, REQ-5). */
-	if (addr_equal(&p->saddr, &w->inner.daddr) ||
-	    (w->conn.meta.nat_id && (w->conn.meta.flags & (CT_F_SNAT | CT_F_REPLY)) == CT_F_SNAT))
-		outer->saddr = w->conn.saddr;
+	return LL_NEXT;
+}
+
+/* Writes the addresses and the ports of the quoted packet, and the outer addresses in w->rewrite.
+ * Returns 0, or an error.
+ */
+static __always_inline int icmp_write(struct pkt *p, struct work *w)
+{
+	struct rewrite *outer = &w->rewrite;
+	struct {
+		__be16 sport;
+		__be16 dport;
+	} ports;
+	__u32 ports_off, ports_size = sizeof(ports);
+	__u64 diff;
+
 	ports.sport = w->conn.dport;
 	ports.dport = w->conn.sport;
 	ports_off = w->inner.l4_off;
@@ -193,24 +193,18 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 		diff = csum_diff_addr(diff, &p->saddr, &outer->saddr);
 		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
 	}
-	/* The stack drops packets that arrive with the node's address as source, so p is forwarded
-	 * here.
-	 */
-	answers = !p->egress && loopback_answers(p, w->conn.meta.flags, outer);
-	if (!p->egress && !answers && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
-	    firewall_is_local(&outer->saddr))
-		out = route_out(p, &outer->saddr, &outer->daddr);
-	if (out && p->ttl <= 1)
-		return -DROP_TTL_LIMITED; /* no error about an error (RFC 1122, section 3.2.2) */
-	if (icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr, &w->conn.saddr) ||
-	    icmp_write_addrs(p->skb, p->l3_off, p->family, &outer->saddr, &outer->daddr) ||
-	    bpf_skb_store_bytes(p->skb, ports_off, &ports, ports_size, 0) ||
-	    bpf_l4_csum_replace(p->skb, p->l4_off + offsetof(struct icmp_header, checksum), 0,
-				csum_fold32(diff), 0))
-		return -DROP_REWRITE;
-	p->verdict = VERDICT_ICMP_ERROR;
-	if (answers)
-		return loopback_redirect(p);
+	return icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr, &w->conn.saddr) ||
+	       icmp_write_addrs(p->skb, p->l3_off, p->family, &outer->saddr, &outer->daddr) ||
+	       bpf_skb_store_bytes(p->skb, ports_off, &ports, ports_size, 0) ||
+	       bpf_l4_csum_replace(p->skb, p->l4_off + offsetof(struct icmp_header, checksum), 0,
+				   csum_fold32(diff), 0);
+}
+
+/* Sends the translated ICMP error p: at ingress through the device out, if it is not 0. */
+static __always_inline int icmp_send(struct pkt *p, struct work *w, __u32 out)
+{
+	struct rewrite *outer = &w->rewrite;
+
 	p->skb->tc_index = TC_INDEX_LEARN; /* no next hop is learnt from it */
 	if (p->egress && !addr_equal(&p->daddr, &outer->daddr)) {
 		if (w->conn.meta.flags & CT_F_LOCAL)
@@ -231,4 +225,39 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	if (p->egress)
 		p->skb->tc_index = 0; /* the packet leaves without the word */
 	return LL_STACK;
+}
+
+/* Translates the ICMP error p. LL_PASS: no translation is needed; LL_UNTRACKED: not about a
+ * connection.
+ */
+static __noinline int icmp_translate(struct pkt *p, struct work *w)
+{
+	struct rewrite *outer;
+	__u32 out = 0;
+	int answers, found;
+
+	found = w ? icmp_find(p, w) : LL_UNTRACKED;
+	if (found != LL_NEXT)
+		return found;
+	outer = &w->rewrite;
+	outer->translate = 1;
+	outer->daddr = w->conn.daddr;
+	outer->saddr = p->saddr;
+	/* Only the translated source is known outside (RFC 5508, REQ-5). */
+	if (addr_equal(&p->saddr, &w->inner.daddr) ||
+	    (w->conn.meta.nat_id && (w->conn.meta.flags & (CT_F_SNAT | CT_F_REPLY)) == CT_F_SNAT))
+		outer->saddr = w->conn.saddr;
+	/* The stack drops packets that arrive with the node's address as source, so p is forwarded
+	 * here.
+	 */
+	answers = !p->egress && loopback_answers(p, w->conn.meta.flags, outer);
+	if (!p->egress && !answers && p->family == 4 && !addr_equal(&p->saddr, &outer->saddr) &&
+	    firewall_is_local(&outer->saddr))
+		out = route_out(p, &outer->saddr, &outer->daddr);
+	if (out && p->ttl <= 1)
+		return -DROP_TTL_LIMITED; /* no error about an error (RFC 1122, section 3.2.2) */
+	if (icmp_write(p, w))
+		return -DROP_REWRITE;
+	p->verdict = VERDICT_ICMP_ERROR;
+	return answers ? loopback_redirect(p) : icmp_send(p, w, out);
 }

@@ -45,7 +45,7 @@ func TestPreflightBesideADaemon(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v in %s", err, out)
 	}
-	if code != 0 || !r.OK || len(r.Programs) != 10 || r.Pins.Action != datapath.PinsAdopt || r.Kernel == "" {
+	if code != 0 || !r.OK || len(r.Programs) != 14 || r.Pins.Action != datapath.PinsAdopt || r.Kernel == "" {
 		t.Errorf("exit code %d, report %+v", code, r)
 	}
 	for _, p := range r.Programs {

@@ -73,6 +73,57 @@ func restorePins(t *testing.T, attach string) {
 	}
 }
 
+// TestSlowPathGone: while the daemon is dead, the programs open new connections. If another program
+// deletes the pins of the slow path then, new connections are dropped, since no rule has allowed
+// them; established connections and ARP continue; and a start restores everything.
+func TestSlowPathGone(t *testing.T) {
+	for _, attach := range []string{"tcx", "tc"} {
+		t.Run(attach, func(t *testing.T) {
+			requireAttach(t, attach)
+			s, fronts := balanced(t, attach)
+			s.ObjectFile("60-rules.yaml", rule("all", 1, "allow", "forward, in, out", ""))
+			s.reload()
+			want := s.pins()
+			traffic := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 4, Packets: 1000, Lasting: 4})
+			s.Kill()
+			for _, front := range fronts {
+				if _, err := s.quick(front); err != nil {
+					t.Errorf("%s, while the daemon is dead: %v", front, err)
+				}
+			}
+			slow, err := filepath.Glob(filepath.Join(s.PinDir, "layout-*", "ports", "*", "*", "slow_*"))
+			if err != nil || len(slow) == 0 {
+				t.Fatalf("pins of the slow path: %q, %v", slow, err)
+			}
+			for _, path := range slow {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, front := range fronts { // the kernel frees the array a little later
+				testnet.Eventually(t, patience, "no new connection to "+front, func() bool {
+					_, err := s.quick(front)
+					return err != nil
+				})
+			}
+			s.Start()
+			s.ready()
+			for _, front := range fronts {
+				if _, err := s.quick(front); err != nil {
+					t.Errorf("%s, after the start: %v", front, err)
+				}
+			}
+			if n := s.Counters("", "").Drops["no_slow_path"]; n < 2 {
+				t.Errorf("%d drops with reason no_slow_path, want one for each connection", n)
+			}
+			if got := s.pins(); len(got) != len(want) {
+				t.Errorf("pins before %q, after the start %q", want, got)
+			}
+			traffic.ExpectUnharmed(t)
+		})
+	}
+}
+
 // unmountPins unmounts the BPF file system lazily (the daemon has it open), which health must
 // report, and mounts it again: then the pins are restored.
 func (s *site) unmountPins(want []string) {

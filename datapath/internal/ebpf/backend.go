@@ -155,6 +155,11 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.ports.adopt(r); err != nil {
 		return err
 	}
+	for _, z := range d.openNamespaces() {
+		if err := z.CloseShadow(); err != nil {
+			return err
+		}
+	}
 	if err := r.Finish(); err != nil {
 		return err
 	}

@@ -63,9 +63,12 @@ func (f *fastRig) loadOn(spec *ebpf.CollectionSpec, name string) *ebpf.Program {
 		f.t.Fatalf("%+v", refused)
 	}
 	f.ok(err)
-	p := c.DetachProgram(name)
+	p, slow := c.DetachProgram(name), c.DetachMap(kernel.MapLlSlow) // without a handle, the kernel empties it
 	c.Close()
-	f.t.Cleanup(func() { p.Close() })
+	f.t.Cleanup(func() {
+		p.Close()
+		slow.Close()
+	})
 	return p
 }
 

@@ -95,7 +95,7 @@ func (n *network) kinds(device string) (kinds []string) {
 	attached := n.hooked(device)
 	links := slices.DeleteFunc(slices.Clone(attached), func(s string) bool { return !strings.HasPrefix(s, "tcx ") })
 	tcx := slices.Contains(kinds, "tcx-ingress")
-	if want := map[bool]int{true: 2, false: 3}[tcx]; len(pins) != want { // the qdisc has a pin, too
+	if want := map[bool]int{true: 3, false: 4}[tcx]; len(pins) != want { // with the slow path's; the qdisc has a pin, too
 		n.t.Errorf("%v on %s: pins %v", kinds, device, pins)
 	}
 	if tcx != (len(links) == 2) || tcx == slices.Contains(attached, "clsact") || len(links)%2 != 0 {

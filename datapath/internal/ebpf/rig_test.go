@@ -47,6 +47,7 @@ type rig struct {
 type loaded struct {
 	maps            map[string]*ebpf.Map
 	tables          *kernel.Tables // of maps
+	slow            *ebpf.Map      // of ingress; the kernel empties it without a handle
 	ingress, egress *ebpf.Program
 	types           *btf.Spec
 }
@@ -146,6 +147,9 @@ func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
 			return l, fmt.Errorf("%+v", err) // with all lines of the verifier's log
 		}
 		*program.to = c.DetachProgram(program.name)
+		if m := c.DetachMap(kernel.MapLlSlow); m != nil {
+			l.slow = m
+		}
 		for name := range c.Maps {
 			if strings.HasPrefix(name, "ll_") && l.maps[name] == nil {
 				l.maps[name] = c.DetachMap(name)
@@ -160,6 +164,7 @@ func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
 func (l loaded) close() {
 	l.ingress.Close()
 	l.egress.Close()
+	l.slow.Close()
 	for _, m := range l.maps {
 		m.Close()
 	}

@@ -18,6 +18,7 @@ import (
 
 // takeOver replaces the programs of all hooks.
 func (p *ports) takeOver(r *pin.Replacements) error {
+	defer kernel.Synchronize() // the next step removes what earlier programs call
 	if !r.Apart() {
 		return p.each(replaceHook)
 	}

@@ -43,6 +43,7 @@ func everyProgram() map[string]verified {
 			constants := map[string]any{kernel.VarConfigNetns: namespace, kernel.VarConfigShadow: first}
 			whole := namespace == netnsHost && first == 0
 			all[kernel.ProgLlTcIngress+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcIngress, constants, 0, whole}
+			all[kernel.ProgLlTcSlow+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcSlow, constants, 0, whole}
 			all[kernel.EgressProgLlTcEgress+", "+where+what] = verified{kernel.LoadEgress, kernel.EgressProgLlTcEgress, constants, 0, whole}
 		}
 		for pieces, flags := range map[uint8]uint32{0: 0, 1: unix.BPF_F_XDP_HAS_FRAGS} {

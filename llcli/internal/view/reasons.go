@@ -62,6 +62,7 @@ var dropAdvice = map[string]string{
 	"tunnel_port":         "if the underlay has several paths, set role: uplink on their Interfaces; else see who sends it",
 	"uplink_source":       "llcli events drops names the sender; if the underlay is to route pods, remove tunnel from the Peer",
 	"loopback":            "llcli events drops names the device: see who sends it",
+	"no_slow_path":        "start loxilightd: it restores its pins",
 }
 
 // verdictAdvice says what to do about verdicts, if anything.

@@ -5,7 +5,6 @@ package hook
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -70,6 +69,8 @@ func (s Side) Owns(b *netlink.BpfFilter) bool {
 	return b.Priority == filterPriority && b.Name == filterName+s.Name
 }
 
+func (s Side) isIngress() bool { return s.AttachType == ebpf.AttachTCXIngress }
+
 // sidesOf returns the hooks of a device to which programs are attached: only egress on the loopback
 // device.
 func sidesOf(index int) []Side {
@@ -119,6 +120,9 @@ func attachHook(z *Netns, s Side, how, folder string, index int) (Attachment, er
 
 // attachTCX attaches the program of a side and pins it in folder.
 func attachTCX(z *Netns, s Side, folder string, index int) (*tcx, error) {
+	if _, err := z.pinSlow(s, folder); err != nil {
+		return nil, err
+	}
 	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.Pair), Attach: s.AttachType})
 	if err != nil {
 		return nil, err
@@ -197,7 +201,10 @@ func openTCX(z *Netns, s Side, path string) (Attachment, int, error) {
 }
 
 func (t *tcx) AttachShadow() (err error) {
-	if t.index != 0 { // else the device is gone
+	if t.index == 0 {
+		return nil // the device is gone
+	}
+	if _, err = t.namespace.shadow.pinSlow(t.side, filepath.Dir(t.path)); err == nil {
 		t.shadow, err = linkTCX(t.namespace, link.TCXOptions{
 			Interface: t.index, Program: t.side.of(&t.namespace.shadow), Attach: t.side.AttachType, Anchor: link.BeforeLink(t.link),
 		})
@@ -205,15 +212,40 @@ func (t *tcx) AttachShadow() (err error) {
 	return err
 }
 
-func (t *tcx) Replace() error { return t.update(t.side.of(&t.namespace.Pair)) }
+func (t *tcx) Replace() error {
+	if t.index == 0 {
+		return nil // as in AttachShadow
+	}
+	if _, err := t.namespace.pinSlow(t.side, filepath.Dir(t.path)); err != nil {
+		return err
+	}
+	return t.update(t.side.of(&t.namespace.Pair))
+}
 
 func (t *tcx) Finish() error {
-	if t.shadow == nil {
+	if t.index == 0 {
 		return nil
 	}
-	l := t.shadow
-	t.shadow = nil
-	return l.Close()
+	if l := t.shadow; l != nil {
+		t.shadow = nil
+		if err := l.Close(); err != nil {
+			return err
+		}
+	}
+	return t.namespace.unpinOtherSlow(t.side, filepath.Dir(t.path))
+}
+
+func (t *tcx) Repin() (bool, error) {
+	pinned, err := t.pinnedLink.Repin()
+	if err != nil || !t.inPlace() {
+		return pinned, err
+	}
+	slow, err := t.namespace.pinSlow(t.side, filepath.Dir(t.path))
+	return pinned || slow, err
+}
+
+func (t *tcx) isPinned() bool {
+	return t.pinnedLink.isPinned() && t.namespace.isSlowPinned(t.side, filepath.Dir(t.path))
 }
 
 func (t *tcx) Name() string { return "tcx-" + t.side.Name }
@@ -241,14 +273,10 @@ func AllAttached(attachments []Attachment, index int) bool {
 	return there == len(sidesOf(index))
 }
 
-// IsPinned reports whether a has its pin.
+// IsPinned reports whether a has its pins.
 func IsPinned(a Attachment) bool {
-	p, ok := a.(interface{ pinPath() string })
-	if !ok {
-		return true
-	}
-	_, err := os.Lstat(p.pinPath())
-	return !errors.Is(err, fs.ErrNotExist)
+	p, ok := a.(interface{ isPinned() bool })
+	return !ok || p.isPinned()
 }
 
 // IsSevered reports whether a is a link that is no longer attached: another program detached it, or

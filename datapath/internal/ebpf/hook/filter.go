@@ -51,6 +51,9 @@ func (f *Filter) Replace() error {
 	if !f.found {
 		return nil // the device is gone, or another program removed the filter
 	}
+	if _, err := f.namespace.pinSlow(f.side, f.folder); err != nil {
+		return err
+	}
 	return f.namespace.Netlink.FilterReplace(f.entry(f.side.of(&f.namespace.Pair)))
 }
 
@@ -62,6 +65,9 @@ func (f *Filter) AttachShadow() error {
 	b := f.entry(f.side.of(&f.namespace.shadow))
 	b.Priority, b.Name = shadowPriority, shadowName+f.side.Name
 	if err := f.vacant(b); err != nil {
+		return err
+	}
+	if _, err := f.namespace.shadow.pinSlow(f.side, f.folder); err != nil {
 		return err
 	}
 	return f.namespace.Netlink.FilterReplace(b)
@@ -85,7 +91,10 @@ func (f *Filter) Finish() error {
 	if !f.found {
 		return nil
 	}
-	return errors.Join(f.removeShadow(), pinClone(f.side.of(&f.namespace.Pair), f.pinPath()))
+	if err := f.removeShadow(); err != nil {
+		return err
+	}
+	return errors.Join(f.namespace.unpinOtherSlow(f.side, f.folder), pinClone(f.side.of(&f.namespace.Pair), f.pinPath()))
 }
 
 func (f *Filter) entry(program *ebpf.Program) *netlink.BpfFilter {
@@ -121,6 +130,9 @@ func (f *Filter) qdisc() netlink.Qdisc {
 func (f *Filter) attach() error {
 	program := f.side.of(&f.namespace.Pair)
 	if err := pinClone(program, f.pinPath()); err != nil {
+		return err
+	}
+	if _, err := f.namespace.pinSlow(f.side, f.folder); err != nil {
 		return err
 	}
 	added := false
@@ -231,11 +243,20 @@ func (f *Filter) Repin() (bool, error) {
 	if b == nil || err != nil {
 		return false, nil // the filter is not attached
 	}
+	pinned, err := f.namespace.pinSlow(f.side, f.folder)
+	if err != nil {
+		return false, err
+	}
 	if _, err := os.Stat(f.pinPath()); !errors.Is(err, os.ErrNotExist) {
-		return false, nil
+		return pinned, nil
 	}
 	err = pinClone(f.side.of(&f.namespace.Pair), f.pinPath())
 	return err == nil, err
+}
+
+func (f *Filter) isPinned() bool {
+	_, err := os.Lstat(f.pinPath())
+	return !errors.Is(err, os.ErrNotExist) && f.namespace.isSlowPinned(f.side, f.folder)
 }
 
 // Detach implements [Attachment]. It removes the filter, and the qdisc if we created it and no

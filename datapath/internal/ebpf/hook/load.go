@@ -24,7 +24,10 @@ func Programs() [2]Program {
 }
 
 // Pair holds the programs of both tc hooks. A program that is not loaded is nil.
-type Pair struct{ Ingress, Egress *ebpf.Program }
+type Pair struct {
+	Ingress, Egress *ebpf.Program
+	slow            *ebpf.Map // from which Ingress calls the program of the slow path
+}
 
 // Close closes the handles of the programs; attached programs stay attached.
 func (p *Pair) Close() (err error) {
@@ -32,6 +35,9 @@ func (p *Pair) Close() (err error) {
 		if x != nil {
 			err = errors.Join(err, x.Close())
 		}
+	}
+	if p.slow != nil {
+		err = errors.Join(err, p.slow.Close())
 	}
 	return err
 }
@@ -50,7 +56,17 @@ func (z *Netns) LoadShadow(programs [2]Program, maps map[string]*ebpf.Map) error
 	if z.shadow.Ingress != nil {
 		return nil
 	}
-	return z.shadow.load(programs, z.ID, true, maps)
+	if err := z.shadow.load(programs, z.ID, true, maps); err != nil {
+		return errors.Join(err, z.CloseShadow())
+	}
+	return nil
+}
+
+// CloseShadow closes the handles of the shadow programs. They must not be attached any more.
+func (z *Netns) CloseShadow() error {
+	err := z.shadow.Close()
+	z.shadow = Pair{}
+	return err
 }
 
 // load loads both programs in parallel, since the kernel verifies each for about a second.
@@ -59,11 +75,13 @@ func (p *Pair) load(programs [2]Program, id uint8, shadow bool, maps map[string]
 	var errs [2]error
 	for i, to := range []**ebpf.Program{&p.Ingress, &p.Egress} {
 		both.Go(func() {
-			x, err := loadProgram(copyOf{programs[i], id, shadow}, maps, 0)
+			x, slow, err := loadProgram(copyOf{programs[i], id, shadow}, maps)
 			if err != nil {
 				errs[i] = refusedProgram(programs[i].Name, id, err)
 			}
-			*to = x
+			if *to = x; slow != nil {
+				p.slow = slow
+			}
 		})
 	}
 	both.Wait()
@@ -77,25 +95,23 @@ type copyOf struct {
 	shadow    bool // config_shadow
 }
 
-// loadProgram loads a program, or reuses an earlier run's identical one. A non-zero log level
-// requests the verifier's log, so the program is always loaded.
-func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
-	s, err := p.Load()
-	if err != nil {
-		return nil, err
+// spec returns the description of p with its constants, and the maps that it uses of maps.
+func (p copyOf) spec(maps map[string]*ebpf.Map) (s *ebpf.CollectionSpec, replace map[string]*ebpf.Map, err error) {
+	if s, err = p.Load(); err != nil {
+		return nil, nil, err
 	}
 	if err := s.Variables[kernel.VarConfigNetns].Set(p.namespace); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if p.shadow {
 		if err := s.Variables[kernel.VarConfigShadow].Set(uint8(1)); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	replace := make(map[string]*ebpf.Map)
-	if err := s.Variables[kernel.VarConfigBuild].Set(buildOf(s.Programs[p.Name])); err != nil {
-		return nil, err
+	if err := s.Variables[kernel.VarConfigBuild].Set(buildOf(s)); err != nil {
+		return nil, nil, err
 	}
+	replace = make(map[string]*ebpf.Map)
 	for n, m := range s.Maps {
 		m.Pinning = ebpf.PinNone
 		if shared := maps[n]; shared != nil {
@@ -103,10 +119,43 @@ func loadProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.
 			m.MaxEntries = shared.MaxEntries()
 		}
 	}
-	if log == 0 {
-		if running := runningProgram(s, p.Name, replace); running != nil {
-			return running, nil
-		}
+	return s, replace, nil
+}
+
+// loadProgram loads a program, or reuses an earlier run's identical one; slow is the array from which
+// it calls the program of the slow path, nil: it calls none.
+func loadProgram(p copyOf, maps map[string]*ebpf.Map) (program *ebpf.Program, slow *ebpf.Map, err error) {
+	s, replace, err := p.spec(maps)
+	if err != nil {
+		return nil, nil, err
+	}
+	earlier, err := newRunning(s, replace)
+	if err != nil {
+		return nil, nil, err
+	}
+	if program, slow = earlier.find(p.Name); program != nil {
+		return program, slow, nil
+	}
+	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{MapReplacements: replace})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer c.Close()
+	if c.Maps[kernel.MapLlSlow] != nil {
+		slow = c.DetachMap(kernel.MapLlSlow)
+	}
+	return c.DetachProgram(p.Name), slow, nil
+}
+
+// verifyProgram loads a single program for its verifier's log, without the program that it calls.
+func verifyProgram(p copyOf, maps map[string]*ebpf.Map, log ebpf.LogLevel) (*ebpf.Program, error) {
+	s, replace, err := p.spec(maps)
+	if err != nil {
+		return nil, err
+	}
+	s.Programs = map[string]*ebpf.ProgramSpec{p.Name: s.Programs[p.Name]}
+	if slow := s.Maps[kernel.MapLlSlow]; slow != nil {
+		slow.Contents = nil
 	}
 	c, err := ebpf.NewCollectionWithOptions(s, ebpf.CollectionOptions{
 		MapReplacements: replace, Programs: ebpf.ProgramOptions{LogLevel: log},

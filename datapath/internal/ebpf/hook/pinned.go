@@ -21,7 +21,10 @@ type pinnedLink struct {
 	path  string // of the pin
 }
 
-func (p *pinnedLink) pinPath() string { return p.path }
+func (p *pinnedLink) isPinned() bool {
+	_, err := os.Lstat(p.path)
+	return !errors.Is(err, os.ErrNotExist)
+}
 
 // openLink opens a link of an earlier run.
 func openLink(path string) (p pinnedLink, err error) {

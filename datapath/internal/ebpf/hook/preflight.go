@@ -63,6 +63,9 @@ func preflightCopies(programs [2]Program) (copies []copyOf) {
 		for _, p := range programs {
 			for _, shadow := range []bool{false, true} {
 				copies = append(copies, copyOf{p, uint8(namespace), shadow})
+				if p.Name == kernel.ProgLlTcIngress {
+					copies = append(copies, copyOf{Program{kernel.ProgLlTcSlow, p.Load}, uint8(namespace), shadow})
+				}
 			}
 		}
 		copies = append(copies, copyOf{Program{kernel.ShortestProgLlXdp, kernel.LoadShortest}, uint8(namespace), false})
@@ -96,7 +99,7 @@ func preflightMaps(programs [2]Program) (map[string]*ebpf.Map, error) {
 			return maps, err
 		}
 		for name, m := range spec.Maps {
-			if !strings.HasPrefix(name, "ll_") || maps[name] != nil {
+			if !strings.HasPrefix(name, "ll_") || maps[name] != nil || m.Type == ebpf.ProgramArray {
 				continue
 			}
 			m.Pinning = ebpf.PinNone
@@ -122,9 +125,9 @@ func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightPr
 	if spec, err := c.Load(); err == nil {
 		result.Instructions = len(spec.Programs[c.Name].Instructions)
 	}
-	p, err := loadProgram(c, maps, ebpf.LogLevelStats)
+	p, err := verifyProgram(c, maps, ebpf.LogLevelStats)
 	if err != nil {
-		p, err = loadProgram(c, maps, 0) // with the full log if it fails
+		p, err = verifyProgram(c, maps, 0) // with the full log if it fails
 	}
 	if err != nil {
 		result.Error = err.Error()

@@ -7,9 +7,12 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // Verification takes most of the time of a start. So a restarted daemon reuses programs that an
@@ -18,57 +21,111 @@ import (
 // rodata is the name of the map of a program's constants.
 const rodata = ".rodata"
 
-// buildOf returns a hash of a program's instructions: config_build.
-func buildOf(p *ebpf.ProgramSpec) uint64 {
+// buildOf returns a hash of the instructions of the programs that are loaded together: config_build.
+func buildOf(s *ebpf.CollectionSpec) uint64 {
 	h := fnv.New64a()
+	for _, name := range slices.Sorted(maps.Keys(s.Programs)) {
+		hashProgram(h, s.Programs[name])
+	}
+	return h.Sum64()
+}
+
+func hashProgram(h io.Writer, p *ebpf.ProgramSpec) {
 	var b [16]byte
 	for i := range p.Instructions {
 		ins := &p.Instructions[i]
 		b[0], b[1], b[2], b[3] = byte(ins.OpCode), byte(ins.OpCode>>8), byte(ins.Dst), byte(ins.Src)
 		binary.LittleEndian.PutUint16(b[4:], uint16(ins.Offset))
 		binary.LittleEndian.PutUint64(b[8:], uint64(ins.Constant))
-		h.Write(b[:])
-		_, _ = io.WriteString(h, ins.Symbol()+"\x00"+ins.Reference()+"\x00") // never fails
+		_, _ = h.Write(b[:]) // never fails
+		_, _ = io.WriteString(h, ins.Symbol()+"\x00"+ins.Reference()+"\x00")
 	}
 	binary.LittleEndian.PutUint32(b[:], p.Flags)
-	h.Write(b[:4])
-	return h.Sum64()
+	_, _ = h.Write(b[:4])
 }
 
-// runningProgram returns an already loaded program with the same instructions and constants that
-// uses these maps; nil if none is found. Its private scratch maps are kept.
-func runningProgram(s *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) *ebpf.Program {
-	shared := map[ebpf.MapID]bool{}
-	for _, m := range maps {
+// running recognises programs that an earlier run has loaded from the same specification.
+type running struct {
+	spec    *ebpf.CollectionSpec
+	shared  map[ebpf.MapID]bool // the maps of the data plane that the programs use
+	private map[string]bool     // the names of their other maps
+}
+
+// newRunning returns a running for a specification of which these maps are replaced.
+func newRunning(s *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) (*running, error) {
+	r := &running{s, make(map[ebpf.MapID]bool), make(map[string]bool)}
+	for name := range s.Maps {
+		m := replaced[name]
+		if m == nil {
+			r.private[name] = true
+			continue
+		}
 		info, err := m.Info()
 		if err != nil {
-			return nil
+			return nil, err
 		}
-		id, ok := info.ID()
-		if !ok {
-			return nil
+		if id, ok := info.ID(); ok {
+			r.shared[id] = true
 		}
-		shared[id] = true
 	}
+	return r, nil
+}
+
+// find returns an already loaded program with the same instructions and constants that uses the same
+// maps, and so does the program of its slow path, whose array is slow; nil: there is none. Their
+// private scratch maps are kept.
+func (r *running) find(name string) (p *ebpf.Program, slow *ebpf.Map) {
 	for id := ebpf.ProgramID(0); ; {
 		var err error
 		if id, err = ebpf.ProgramGetNextID(id); err != nil {
-			return nil // no more programs, or not permitted
+			return nil, nil // no more programs, or not permitted
 		}
-		p, err := ebpf.NewProgramFromID(id)
-		if err != nil {
+		if p, err = ebpf.NewProgramFromID(id); err != nil {
 			continue // unloaded meanwhile
 		}
-		if isProgram(p, name, s, maps, shared) {
-			return p
+		if r.is(p, name) {
+			if slow = r.slowOf(p); slow != nil || !r.private[kernel.MapLlSlow] {
+				return p, slow
+			}
 		}
 		p.Close() // only closes a file descriptor
 	}
 }
 
-// isProgram reports whether a program has the name, and uses only shared maps and private maps of
-// the specification, its constants among them.
-func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, maps map[string]*ebpf.Map, shared map[ebpf.MapID]bool) bool {
+// slowOf returns the array of a loaded ingress program; nil: it cannot be read, or does not contain
+// the program of this slow path, for example because its pins were deleted.
+func (r *running) slowOf(p *ebpf.Program) *ebpf.Map {
+	info, err := p.Info()
+	if err != nil {
+		return nil
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return nil
+		}
+		if info, err := m.Info(); err == nil && info.Name == kernel.MapLlSlow && r.holds(m) {
+			return m
+		}
+		m.Close() // only closes a file descriptor
+	}
+	return nil
+}
+
+// holds reports whether an array contains the program of this slow path.
+func (r *running) holds(slow *ebpf.Map) bool {
+	var p *ebpf.Program
+	if err := slow.Lookup(uint32(0), &p); err != nil {
+		return false
+	}
+	defer p.Close() // only closes a file descriptor
+	return r.is(p, kernel.ProgLlTcSlow)
+}
+
+// is reports whether a program has the name, and uses only shared maps and private maps of the
+// specification, its constants among them.
+func (r *running) is(p *ebpf.Program, name string) bool {
 	info, err := p.Info()
 	if err != nil || info.Name != name {
 		return false
@@ -76,10 +133,10 @@ func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, maps map[st
 	ids, _ := info.MapIDs()
 	same := false
 	for _, id := range ids {
-		if shared[id] {
+		if r.shared[id] {
 			continue
 		}
-		own, constants := isOwn(id, s, maps)
+		own, constants := r.owns(id)
 		if !own {
 			return false
 		}
@@ -88,27 +145,27 @@ func isProgram(p *ebpf.Program, name string, s *ebpf.CollectionSpec, maps map[st
 	return same
 }
 
-// isOwn reports whether a map is a private map of the specification, not an earlier generation of one
-// of maps, and whether it is the map of constants, which must be frozen and have the same content.
-func isOwn(id ebpf.MapID, s *ebpf.CollectionSpec, maps map[string]*ebpf.Map) (own, constants bool) {
+// owns reports whether a map is a private map of the specification, and whether it is the map of
+// constants, which must be frozen and have the same content.
+func (r *running) owns(id ebpf.MapID) (own, constants bool) {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return false, false
 	}
 	defer m.Close()
 	info, err := m.Info()
-	if err != nil {
+	if err != nil || !r.private[info.Name] {
 		return false, false
 	}
-	spec := s.Maps[info.Name]
-	if spec == nil || maps[info.Name] != nil || m.Type() != spec.Type || m.ValueSize() != spec.ValueSize {
+	spec := r.spec.Maps[info.Name]
+	if m.Type() != spec.Type || m.ValueSize() != spec.ValueSize {
 		return false, false
 	}
 	if info.Name != rodata {
 		return true, false
 	}
 	value, err := m.LookupBytes(uint32(0))
-	same := err == nil && info.Frozen() && bytes.Equal(value, constantsOf(s))
+	same := err == nil && info.Frozen() && bytes.Equal(value, constantsOf(r.spec))
 	return same, same
 }
 

@@ -170,7 +170,7 @@ func (z *Netns) loadXDP(c xdpConstants) (*ebpf.Program, error) {
 		}
 		return s, nil
 	}
-	program, err := loadProgram(copyOf{Program{kernel.ShortestProgLlXdp, load}, z.ID, false}, z.maps, 0)
+	program, _, err := loadProgram(copyOf{Program{kernel.ShortestProgLlXdp, load}, z.ID, false}, z.maps)
 	if err != nil {
 		return nil, refusedProgram(kernel.ShortestProgLlXdp, z.ID, err)
 	}

@@ -15,4 +15,10 @@ import "github.com/cilium/ebpf"
 
 // LoadKernel returns the program on the ingress hook, with all maps. Its types and constants have no
 // prefix in this package.
-func LoadKernel() (*ebpf.CollectionSpec, error) { return loadKernel() }
+func LoadKernel() (*ebpf.CollectionSpec, error) {
+	spec, err := loadKernel()
+	if err == nil {
+		spec.Maps[MapLlSlow].Contents = []ebpf.MapKV{{Key: uint32(0), Value: ProgLlTcSlow}}
+	}
+	return spec, err
+}

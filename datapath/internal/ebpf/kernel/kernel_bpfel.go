@@ -782,6 +782,7 @@ const (
 	MapLlShadow           = "ll_shadow"
 	MapLlShares           = "ll_shares"
 	MapLlSlot             = "ll_slot"
+	MapLlSlow             = "ll_slow"
 	MapLlSnatNext         = "ll_snat_next"
 	MapLlSnatPorts        = "ll_snat_ports"
 	MapLlSourceRange      = "ll_source_range"
@@ -792,6 +793,7 @@ const (
 	MapLlVerdicts         = "ll_verdicts"
 	MapLlWork             = "ll_work"
 	ProgLlTcIngress       = "ll_tc_ingress"
+	ProgLlTcSlow          = "ll_tc_slow"
 	VarConfigBuild        = "config_build"
 	VarConfigConfirmTicks = "config_confirm_ticks"
 	VarConfigEnums        = "config_enums"
@@ -843,6 +845,7 @@ type Specs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProgramSpecs struct {
 	LlTcIngress *ebpf.ProgramSpec `ebpf:"ll_tc_ingress"`
+	LlTcSlow    *ebpf.ProgramSpec `ebpf:"ll_tc_slow"`
 }
 
 // MapSpecs contains maps before they are loaded into the kernel.
@@ -912,6 +915,7 @@ type MapSpecs struct {
 	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
+	LlSlow           *ebpf.MapSpec `ebpf:"ll_slow"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
@@ -1018,6 +1022,7 @@ type Maps struct {
 	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
+	LlSlow           *ebpf.Map `ebpf:"ll_slow"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
@@ -1094,6 +1099,7 @@ func (m *Maps) Close() error {
 		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
+		m.LlSlow,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
@@ -1123,11 +1129,13 @@ type Variables struct {
 // It can be passed to loadKernelObjects or ebpf.CollectionSpec.LoadAndAssign.
 type Programs struct {
 	LlTcIngress *ebpf.Program `ebpf:"ll_tc_ingress"`
+	LlTcSlow    *ebpf.Program `ebpf:"ll_tc_slow"`
 }
 
 func (p *Programs) Close() error {
 	return _KernelClose(
 		p.LlTcIngress,
+		p.LlTcSlow,
 	)
 }
 
