@@ -43,7 +43,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	__u32 index = meta->nexthop;
 	struct nexthop *nexthop;
 
-	/* As track_nexthop. */
+	/* fastpath_full.h asks whether the bridge must see the packet. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
 	if (meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED || !index ||

@@ -103,7 +103,7 @@ static __always_inline int ct_seen(struct ct_meta *meta, __u32 now_tick)
 	return *(const volatile __u8 *)&meta->state != CT_ENDING;
 }
 
-/* In 2^6 ticks (8.6 s) the kernel's bridge sees at least one packet of each connection, so that it
+/* In 2^6 ticks (8.6 s) the kernel's bridge gets at least one frame of each source MAC, so that it
  * does not forget the MACs.
  */
 #define BRIDGE_SEES_SHIFT 6

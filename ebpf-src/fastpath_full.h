@@ -203,9 +203,10 @@ static __always_inline int track_is_event(const struct pkt *p, const struct ct_m
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
-static __always_inline __u32 track_nexthop(const struct pkt *p, const struct ct_meta *meta)
+static __always_inline __u32 track_nexthop(struct pkt *p, const struct ct_meta *meta)
 {
-	if (p->bridge_port && (meta->last_seen_tick ^ p->now_tick) >> BRIDGE_SEES_SHIFT)
+	if (p->bridge_port && (meta->last_seen_tick ^ p->now_tick) >> BRIDGE_SEES_SHIFT &&
+	    !bridge_has_seen(p))
 		return 0;
 	return meta->nexthop;
 }

@@ -193,7 +193,8 @@ static __always_inline int icmp_write(struct pkt *p, struct work *w)
 		diff = csum_diff_addr(diff, &p->saddr, &outer->saddr);
 		diff = csum_diff_addr(diff, &p->daddr, &outer->daddr);
 	}
-	return icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr, &w->conn.saddr) ||
+	return icmp_write_addrs(p->skb, w->inner.l3_off, p->family, &w->conn.daddr,
+				&w->conn.saddr) ||
 	       icmp_write_addrs(p->skb, p->l3_off, p->family, &outer->saddr, &outer->daddr) ||
 	       bpf_skb_store_bytes(p->skb, ports_off, &ports, ports_size, 0) ||
 	       bpf_l4_csum_replace(p->skb, p->l4_off + offsetof(struct icmp_header, checksum), 0,

@@ -51,6 +51,40 @@ static __noinline int domain_of_port(struct pkt *p)
 	return LL_NEXT;
 }
 
+/* Reports whether the kernel's bridge has recently been given a frame of the source MAC of p, which
+ * arrives on a bridge port. If not, it must be given p. A MAC that moves to another port is unknown
+ * there.
+ */
+static __noinline int bridge_has_seen(struct pkt *p)
+{
+	const __u8 *data = (void *)(long)p->skb->data;
+	const void *end = (void *)(long)p->skb->data_end;
+	struct bridge_seen *seen;
+	__u16 vlan = p->vlan | config_netns << 12;
+	__u32 high, index;
+	__u16 low;
+
+	if (data + 12 > (const __u8 *)end)
+		return 0;
+	low = *(const __u16 *)(data + 6);
+	high = *(const __u32 *)(data + 8);
+	index = ((high ^ (__u32)low << 16) * 0x9e3779b1) >> (32 - BRIDGE_SEEN_BITS);
+	seen = bpf_map_lookup_elem(&ll_bridge_seen, &index);
+	if (!seen)
+		return 0;
+	if (seen->ifindex == p->in_port && seen->vlan == vlan && *(__u16 *)&seen->mac[0] == low &&
+	    *(__u16 *)&seen->mac[2] == (__u16)high && *(__u16 *)&seen->mac[4] == high >> 16 &&
+	    !((seen->tick ^ p->now_tick) >> BRIDGE_SEES_SHIFT))
+		return 1;
+	seen->tick = p->now_tick;
+	seen->ifindex = p->in_port;
+	seen->vlan = vlan;
+	*(__u16 *)&seen->mac[0] = low;
+	*(__u16 *)&seen->mac[2] = high;
+	*(__u16 *)&seen->mac[4] = high >> 16;
+	return 0;
+}
+
 /* Sets the bridge domain of an arriving packet. LL_PASS: we cannot forward it. */
 static __always_inline int domain_ingress(struct pkt *p)
 {

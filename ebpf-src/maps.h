@@ -87,6 +87,12 @@ MAP(ll_bridge_port, BPF_MAP_TYPE_HASH, struct bridge_port_key, struct bridge_por
 SIZED_BY("bridgePorts");
 MAP(ll_bridged, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * BRIDGED_WORDS, 0);
 
+/* When the kernel's bridge was last given a frame of a source MAC, by a hash of the MAC: MACs with the
+ * same hash replace each other. Used only here.
+ */
+MAP(ll_bridge_seen, BPF_MAP_TYPE_ARRAY, __u32, struct bridge_seen, 1 << BRIDGE_SEEN_BITS, 0)
+NOT_COPIED;
+
 /* Permitted source addresses of devices with a source guard, and a bit for each device, as in
  * ll_bridged. Written by loxilightd: the bit is set before the programs are attached, and cleared
  * after they are detached. The bits of both netns are followed by a bit for each port of role

@@ -11,9 +11,6 @@
 #include "nh_resolve.h"
 #include "nat_rules.h"
 
-/* A bridge sees packets from its ports in one of 64 ticks (every 8.6 s). */
-#define EARLY_BRIDGE_TICKS 63
-
 /* Reports whether an address is link-local. */
 static __always_inline int early_is_link(const struct addr *a)
 {
@@ -32,16 +29,14 @@ static __always_inline int early_may(struct pkt *p)
 
 	if (!rules || !rules->image || !netfilter || *netfilter & NETFILTER_F_ROUTED)
 		return 0;
-	/* The kernel's bridge must see a MAC periodically, or it would forget it. */
-	if (p->bridge_port && !(p->now_tick & EARLY_BRIDGE_TICKS))
-		return 0;
 	if (event != EVENT_OPEN &&
 	    (event != EVENT_DATA || p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP))
 		return 0;
 	return !(config_shadow | p->tagged | p->slow | p->bridged | p->stateless | p->to_group) &&
 	       p->ttl > 1 && p->fragment == FRAGMENT_NONE && !p->skb->mark &&
 	       answer_is_host(&p->saddr, p->family) && answer_is_host(&p->daddr, p->family) &&
-	       !early_is_link(&p->saddr) && !early_is_link(&p->daddr);
+	       !early_is_link(&p->saddr) && !early_is_link(&p->daddr) &&
+	       (!p->bridge_port || bridge_has_seen(p));
 }
 
 /* Returns the index of the device of arrival of p, as the kernel's routes see it. */

@@ -49,6 +49,19 @@ _Static_assert(sizeof(struct nexthop_key) == 24, "layout is pinned");
 
 #define BRIDGED_WORDS 1024 /* for each netns: a bit for each lower half of an ifindex */
 
+/* When the kernel's bridge was last given a frame of a source MAC. Not atomic: two processors may
+ * mix two entries, both of which are then of this moment.
+ */
+struct bridge_seen {
+	__u32 tick;
+	__u32 ifindex; /* bridge port on which the frame arrived */
+	__u16 vlan;    /* 12 bits, and config_netns above them */
+	__u8 mac[6];
+};
+_Static_assert(sizeof(struct bridge_seen) == 16, "four to a cache line");
+
+#define BRIDGE_SEEN_BITS 14 /* of the index of ll_bridge_seen, a hash of the MAC */
+
 struct bridge_port_key {
 	__u32 ifindex;
 	__u16 vid; /* 0: untagged frames */

@@ -92,7 +92,7 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 		measured := b.as(connections)
 		c, err := measured.packets(ctx, rigs, p, connections, 1)
 		if err == nil {
-			err = measured.wantTaken(ctx, rigs, before, connections, f.trackedShare(connections))
+			err = measured.wantTaken(ctx, rigs, before, connections, trackedShare)
 		}
 		if err == nil {
 			err = wantOffloaded(rigs, connections)
@@ -108,16 +108,6 @@ func (b *bench) forwardPackets(ctx context.Context, rigs []*rig, p place, f forw
 		}
 	}
 	return nil
-}
-
-// trackedShare is the minimum share of packets that take our fast path. With a million connections,
-// each has a packet only every few seconds, which is about as often as a bridge must see one: the
-// slower the machine, the fewer packets take the fast path.
-func (f *forwarding) trackedShare(connections int) float64 {
-	if f.bridged && connections >= 1_000_000 {
-		return 0.3
-	}
-	return trackedShare
 }
 
 // as returns a copy of b for measurements with this many connections, with no more rounds or

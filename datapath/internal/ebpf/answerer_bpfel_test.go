@@ -26,6 +26,7 @@ const (
 	answererMapLlBlock            = "ll_block"
 	answererMapLlBlockOwner       = "ll_block_owner"
 	answererMapLlBridgePort       = "ll_bridge_port"
+	answererMapLlBridgeSeen       = "ll_bridge_seen"
 	answererMapLlBridged          = "ll_bridged"
 	answererMapLlCt4              = "ll_ct4"
 	answererMapLlCt6              = "ll_ct6"
@@ -158,6 +159,7 @@ type answererMapSpecs struct {
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.MapSpec `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -266,6 +268,7 @@ type answererMaps struct {
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.Map `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -342,6 +345,7 @@ func (m *answererMaps) Close() error {
 		m.LlBlock,
 		m.LlBlockOwner,
 		m.LlBridgePort,
+		m.LlBridgeSeen,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,

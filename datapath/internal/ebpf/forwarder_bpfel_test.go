@@ -26,6 +26,7 @@ const (
 	forwarderMapLlBlock            = "ll_block"
 	forwarderMapLlBlockOwner       = "ll_block_owner"
 	forwarderMapLlBridgePort       = "ll_bridge_port"
+	forwarderMapLlBridgeSeen       = "ll_bridge_seen"
 	forwarderMapLlBridged          = "ll_bridged"
 	forwarderMapLlCt4              = "ll_ct4"
 	forwarderMapLlCt6              = "ll_ct6"
@@ -155,6 +156,7 @@ type forwarderMapSpecs struct {
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.MapSpec `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -260,6 +262,7 @@ type forwarderMaps struct {
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.Map `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -336,6 +339,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlBlock,
 		m.LlBlockOwner,
 		m.LlBridgePort,
+		m.LlBridgeSeen,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,

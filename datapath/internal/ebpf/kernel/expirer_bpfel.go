@@ -105,6 +105,7 @@ const (
 	ExpirerMapLlBlock            = "ll_block"
 	ExpirerMapLlBlockOwner       = "ll_block_owner"
 	ExpirerMapLlBridgePort       = "ll_bridge_port"
+	ExpirerMapLlBridgeSeen       = "ll_bridge_seen"
 	ExpirerMapLlBridged          = "ll_bridged"
 	ExpirerMapLlCt4              = "ll_ct4"
 	ExpirerMapLlCt6              = "ll_ct6"
@@ -232,6 +233,7 @@ type ExpirerMapSpecs struct {
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.MapSpec `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -335,6 +337,7 @@ type ExpirerMaps struct {
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.Map `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -410,6 +413,7 @@ func (m *ExpirerMaps) Close() error {
 		m.LlBlock,
 		m.LlBlockOwner,
 		m.LlBridgePort,
+		m.LlBridgeSeen,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,

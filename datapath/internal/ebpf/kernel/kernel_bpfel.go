@@ -136,6 +136,14 @@ type BridgePortKey struct {
 	Pad     uint8
 }
 
+type BridgeSeen struct {
+	_       structs.HostLayout
+	Tick    uint32
+	Ifindex uint32
+	Vlan    uint16
+	Mac     [6]uint8
+}
+
 type Ct4Key struct {
 	_      structs.HostLayout
 	Saddr  uint32
@@ -729,6 +737,7 @@ const (
 	MapLlBlock            = "ll_block"
 	MapLlBlockOwner       = "ll_block_owner"
 	MapLlBridgePort       = "ll_bridge_port"
+	MapLlBridgeSeen       = "ll_bridge_seen"
 	MapLlBridged          = "ll_bridged"
 	MapLlCt4              = "ll_ct4"
 	MapLlCt6              = "ll_ct6"
@@ -862,6 +871,7 @@ type MapSpecs struct {
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.MapSpec `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -969,6 +979,7 @@ type Maps struct {
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.Map `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -1046,6 +1057,7 @@ func (m *Maps) Close() error {
 		m.LlBlock,
 		m.LlBlockOwner,
 		m.LlBridgePort,
+		m.LlBridgeSeen,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,

@@ -25,6 +25,7 @@ const (
 	ShortestMapLlBlock            = "ll_block"
 	ShortestMapLlBlockOwner       = "ll_block_owner"
 	ShortestMapLlBridgePort       = "ll_bridge_port"
+	ShortestMapLlBridgeSeen       = "ll_bridge_seen"
 	ShortestMapLlBridged          = "ll_bridged"
 	ShortestMapLlCt4              = "ll_ct4"
 	ShortestMapLlCt6              = "ll_ct6"
@@ -159,6 +160,7 @@ type ShortestMapSpecs struct {
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.MapSpec `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -269,6 +271,7 @@ type ShortestMaps struct {
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.Map `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -343,6 +346,7 @@ func (m *ShortestMaps) Close() error {
 		m.LlBlock,
 		m.LlBlockOwner,
 		m.LlBridgePort,
+		m.LlBridgeSeen,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,

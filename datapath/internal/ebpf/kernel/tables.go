@@ -26,6 +26,7 @@ type Tables struct {
 	Local          bpfmap.Map[LocalKey, uint8]
 	BridgePort     bpfmap.Map[BridgePortKey, BridgePort]
 	Bridged        bpfmap.Map[uint32, uint64]
+	BridgeSeen     bpfmap.Map[uint32, BridgeSeen]
 	Guard          bpfmap.Map[GuardKey, Guard]
 	Guarded        bpfmap.Map[uint32, uint64]
 	PortUsed       bpfmap.Map[uint32, uint64]

@@ -68,6 +68,7 @@ const (
 	askerMapLlBlock            = "ll_block"
 	askerMapLlBlockOwner       = "ll_block_owner"
 	askerMapLlBridgePort       = "ll_bridge_port"
+	askerMapLlBridgeSeen       = "ll_bridge_seen"
 	askerMapLlBridged          = "ll_bridged"
 	askerMapLlCt4              = "ll_ct4"
 	askerMapLlCt6              = "ll_ct6"
@@ -195,6 +196,7 @@ type askerMapSpecs struct {
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.MapSpec `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.MapSpec `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
@@ -298,6 +300,7 @@ type askerMaps struct {
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
 	LlBridgePort     *ebpf.Map `ebpf:"ll_bridge_port"`
+	LlBridgeSeen     *ebpf.Map `ebpf:"ll_bridge_seen"`
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
@@ -373,6 +376,7 @@ func (m *askerMaps) Close() error {
 		m.LlBlock,
 		m.LlBlockOwner,
 		m.LlBridgePort,
+		m.LlBridgeSeen,
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
