@@ -18,6 +18,7 @@ const (
 	fileLinesMax     = 400
 	functionLinesMax = 60
 	branchesMax      = 25
+	stageLinesMax    = 80 // of a C function
 )
 
 // TestFunctionSizes: no file or function exceeds the limits. Tests, test tools and generated code are
@@ -36,6 +37,11 @@ func TestFunctionSizes(t *testing.T) {
 			t.Errorf("%s has %d lines, at most %d: split it", name, lines, fileLinesMax)
 		}
 		checkFunctions(t, name, source)
+	}
+	for _, pattern := range []string{"ebpf-src/*.h", "ebpf-src/*.c"} {
+		for _, name := range trackedFiles(t, pattern) {
+			checkStages(t, name)
+		}
 	}
 }
 
@@ -89,4 +95,24 @@ func branches(body *ast.BlockStmt) (count int) {
 		return true
 	})
 	return count
+}
+
+// checkStages checks the functions of a C file, whose braces are in the first column.
+func checkStages(t *testing.T, name string) {
+	source, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin := 0
+	for i, line := range strings.Split(string(source), "\n") {
+		switch {
+		case line == "{":
+			begin = i
+		case line == "}" && begin != 0:
+			if n := i - begin - 1; n > stageLinesMax {
+				t.Errorf("%s:%d: a function of %d lines, at most %d", name, begin, n, stageLinesMax)
+			}
+			begin = 0
+		}
+	}
 }
