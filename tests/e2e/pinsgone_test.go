@@ -81,10 +81,11 @@ func TestSlowPathGone(t *testing.T) {
 		t.Run(attach, func(t *testing.T) {
 			requireAttach(t, attach)
 			s, fronts := balanced(t, attach)
-			s.ObjectFile("60-rules.yaml", rule("all", 1, "allow", "forward, in, out", ""))
+			s.ObjectFile("60-rules.yaml", rule("all", 1, "allow", "forward, input, output", ""))
 			s.reload()
 			want := s.pins()
 			traffic := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 4, Packets: 1000, Lasting: 4})
+			time.Sleep(time.Second) // the slow path asks the rules again about packets of the tick of the reload
 			s.Kill()
 			for _, front := range fronts {
 				if _, err := s.quick(front); err != nil {
