@@ -58,7 +58,7 @@ type DataPlane struct {
 	conns       *conn.Connections
 	counters    *nodeTelemetry
 	keeper      *keeper
-	snat        snatPorts
+	snat        *snatPorts
 	firewall    *rules.Firewall
 	overlay     *overlay.Overlay
 	epoch       *rules.Epoch
@@ -71,6 +71,9 @@ type DataPlane struct {
 }
 
 var _ datapath.DataPlane = (*DataPlane)(nil)
+
+// snatInterval is the interval at which the node's sockets are read; tests replace it.
+var snatInterval = 5 * time.Second
 
 // loadMapSpecs returns the specifications of all maps; tests replace it, and the programs.
 var (
@@ -149,7 +152,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if _, err := d.namespace(netnsHost); err != nil {
 		return err
 	}
-	if err := d.refreshSNATPorts(); err != nil {
+	if err := d.snat.refresh(); err != nil {
 		return err
 	}
 	if err := d.ports.adopt(r); err != nil {
@@ -189,6 +192,9 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
+	d.snat = &snatPorts{options: snatOptions{
+		Tables: d.tables, InNamespaces: d.inNamespaces, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
+	}}
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
 	}
@@ -315,6 +321,16 @@ func (d *DataPlane) openNamespaces() (open []*namespace) {
 	return open
 }
 
+// inNamespaces calls f on a thread in each namespace in use, until f fails.
+func (d *DataPlane) inNamespaces(f func() error) error {
+	for _, z := range d.openNamespaces() {
+		if err := z.Do(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Ports implements [datapath.DataPlane].
 func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { return d.ports }
 
@@ -354,7 +370,7 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}
-	return errors.Join(err, d.refreshSNATPorts())
+	return errors.Join(err, d.snat.refresh())
 }
 
 // Close implements [datapath.DataPlane]. Pinned maps and programs stay in force. Further calls do

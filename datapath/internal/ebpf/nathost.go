@@ -3,9 +3,7 @@
 package ebpf
 
 import (
-	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -15,14 +13,7 @@ import (
 type natHost struct{ *DataPlane }
 
 // DefaultPorts implements [nat.Host].
-func (h natHost) DefaultPorts() ([]datapath.PortRange, error) {
-	h.snat.mu.Lock()
-	defer h.snat.mu.Unlock()
-	if len(h.snat.free) == 0 {
-		return nil, fmt.Errorf("ip_local_port_range and ip_local_reserved_ports leave no port from 1024 on: %w", datapath.ErrAbsent)
-	}
-	return slices.Clone(h.snat.free), nil
-}
+func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.rulePorts() }
 
 // SetUplinkNames implements [nat.Host].
 func (h natHost) SetUplinkNames(names []string) { h.setUplinkNames(names) }

@@ -138,6 +138,9 @@ func firstOf(m map[uint16]netip.Addr) uint16 {
 
 // TestSocketsKeepTheirPorts: a port that a socket of the node uses is not assigned.
 func TestSocketsKeepTheirPorts(t *testing.T) {
+	interval := snatInterval
+	t.Cleanup(func() { snatInterval = interval })
+	snatInterval = 0
 	n := newNetwork(t)
 	n.attach()
 	rule := masquerade("out0")
@@ -147,13 +150,10 @@ func TestSocketsKeepTheirPorts(t *testing.T) {
 		t.Cleanup(func() { c.Close() }) // keeps the port in use
 	}
 	testnet.Eventually(t, 10*time.Second, "the node's sockets are known", func() bool {
-		n.d.snat.mu.Lock()
-		n.d.snat.due = time.Time{} // otherwise only every few seconds
-		n.d.snat.mu.Unlock()
 		n.ok(n.d.Maintain(context.Background()))
-		n.d.snat.mu.Lock()
-		defer n.d.snat.mu.Unlock()
-		return n.d.snat.taken[5001] && n.d.snat.taken[5002]
+		var word uint64
+		n.ok(n.d.tables.PortTaken.Lookup(5001/64, &word))
+		return word>>(5001%64)&1 == 1 && word>>(5002%64)&1 == 1
 	})
 	n.translate(map[datapath.NATName]datapath.NAT{"away": rule})
 	reflector(t, n.backends, "10.0.1.11:3478")

@@ -16,12 +16,15 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // snatPorts are the source ports that the programs assign: ports from 1024 on that are not used by
 // the node's own connections, its sockets or frontends. The map holds them in random order, and
 // their number at index 0.
 type snatPorts struct {
+	options snatOptions
+
 	mu      sync.Mutex
 	written []uint16 // sorted
 	taken   *[1 << 16]bool
@@ -29,24 +32,32 @@ type snatPorts struct {
 	due     time.Time
 }
 
-// snatInterval is the interval at which the node's sockets are read; it is longer if reading them
-// takes long.
-const snatInterval = 5 * time.Second
+// snatOptions are what [snatPorts] use.
+type snatOptions struct {
+	Tables *kernel.Tables
+	// InNamespaces calls f on a thread in each network namespace in use, until f fails.
+	InNamespaces func(f func() error) error
+	// FrontendPorts returns the ports of the services' frontends.
+	FrontendPorts func() []uint16
+	// Interval is the interval at which the node's sockets are read; it is longer if reading them
+	// takes long.
+	Interval time.Duration
+}
 
-// refreshSNATPorts writes the ports if they have changed.
-func (d *DataPlane) refreshSNATPorts() error {
-	d.snat.mu.Lock()
-	defer d.snat.mu.Unlock()
+// refresh writes the ports if they have changed.
+func (s *snatPorts) refresh() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	began := time.Now()
-	if began.Before(d.snat.due) {
+	if began.Before(s.due) {
 		return nil
 	}
-	defer func() { d.snat.due = began.Add(max(snatInterval, 50*time.Since(began))) }()
-	taken, own, err := d.takenPorts()
+	defer func() { s.due = began.Add(max(s.options.Interval, 50*time.Since(began))) }()
+	taken, own, err := s.takenPorts()
 	if err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
-	if err := d.writeTaken(taken, own); err != nil {
+	if err := s.writeTaken(taken, own); err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
 	ports := make([]uint16, 0, 1<<16)
@@ -55,7 +66,7 @@ func (d *DataPlane) refreshSNATPorts() error {
 			ports = append(ports, uint16(p))
 		}
 	}
-	if slices.Equal(ports, d.snat.written) {
+	if slices.Equal(ports, s.written) {
 		return nil
 	}
 	shuffled := slices.Clone(ports)
@@ -64,32 +75,42 @@ func (d *DataPlane) refreshSNATPorts() error {
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	table := &d.tables.SnatPorts
+	table := &s.options.Tables.SnatPorts
 	if err := table.PutBatch(keys[1:], shuffled); err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
 	if err := table.Put(0, uint16(len(shuffled))); err != nil {
 		return fmt.Errorf("source ports for SNAT: %w", err)
 	}
-	d.snat.written = ports
+	s.written = ports
 	return nil
+}
+
+// rulePorts returns the ports from which rules that name none assign.
+func (s *snatPorts) rulePorts() ([]datapath.PortRange, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) == 0 {
+		return nil, fmt.Errorf("ip_local_port_range and ip_local_reserved_ports leave no port from 1024 on: %w", datapath.ErrAbsent)
+	}
+	return slices.Clone(s.free), nil
 }
 
 // writeTaken writes the ports that no rule may assign, if they have changed, and records the
 // default ports for rules.
-func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
-	d.snat.free = d.snat.free[:0]
+func (s *snatPorts) writeTaken(taken, own *[1 << 16]bool) error {
+	s.free = s.free[:0]
 	for p := 1024; p < 1<<16; p++ {
 		if own[p] {
 			continue
 		}
-		if n := len(d.snat.free); n > 0 && int(d.snat.free[n-1].Last) == p-1 {
-			d.snat.free[n-1].Last++
+		if n := len(s.free); n > 0 && int(s.free[n-1].Last) == p-1 {
+			s.free[n-1].Last++
 			continue
 		}
-		d.snat.free = append(d.snat.free, datapath.PortRange{First: uint16(p), Last: uint16(p)})
+		s.free = append(s.free, datapath.PortRange{First: uint16(p), Last: uint16(p)})
 	}
-	if d.snat.taken != nil && *d.snat.taken == *taken {
+	if s.taken != nil && *s.taken == *taken {
 		return nil
 	}
 	keys, words := make([]uint32, 1024), make([]uint64, 1024)
@@ -101,24 +122,21 @@ func (d *DataPlane) writeTaken(taken, own *[1 << 16]bool) error {
 			words[p/64] |= 1 << (p % 64)
 		}
 	}
-	if err := d.tables.PortTaken.PutBatch(keys, words); err != nil {
+	if err := s.options.Tables.PortTaken.PutBatch(keys, words); err != nil {
 		return err
 	}
-	d.snat.taken = taken
+	s.taken = taken
 	return nil
 }
 
 // takenPorts returns the ports that sockets of the node or services use (taken), and the ports that
 // the kernel assigns to the node's own connections or that are reserved (own).
-func (d *DataPlane) takenPorts() (taken, own *[1 << 16]bool, err error) {
+func (s *snatPorts) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
-	for _, z := range d.openNamespaces() {
-		err := z.Do(func() error { return portsInUse(taken, own) })
-		if err != nil {
-			return nil, nil, err
-		}
+	if err := s.options.InNamespaces(func() error { return portsInUse(taken, own) }); err != nil {
+		return nil, nil, err
 	}
-	for _, port := range d.services.FrontendPorts() {
+	for _, port := range s.options.FrontendPorts() {
 		taken[port] = true
 	}
 	return taken, own, nil
