@@ -28,6 +28,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
 
@@ -58,7 +59,7 @@ type DataPlane struct {
 	conns       *conn.Connections
 	counters    *nodeTelemetry
 	keeper      *keeper
-	snat        *snatPorts
+	snat        *snat.Ports
 	firewall    *rules.Firewall
 	overlay     *overlay.Overlay
 	epoch       *rules.Epoch
@@ -152,7 +153,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if _, err := d.namespace(netnsHost); err != nil {
 		return err
 	}
-	if err := d.snat.refresh(); err != nil {
+	if err := d.snat.Refresh(); err != nil {
 		return err
 	}
 	if err := d.ports.adopt(r); err != nil {
@@ -192,9 +193,9 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
-	d.snat = &snatPorts{options: snatOptions{
+	d.snat = snat.New(snat.Options{
 		Tables: d.tables, InNamespaces: d.inNamespaces, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
-	}}
+	})
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
 	}
@@ -370,7 +371,7 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 	for _, z := range d.openNamespaces() {
 		err = errors.Join(err, z.devices.maintain())
 	}
-	return errors.Join(err, d.snat.refresh())
+	return errors.Join(err, d.snat.Refresh())
 }
 
 // Close implements [datapath.DataPlane]. Pinned maps and programs stay in force. Further calls do

@@ -31,15 +31,24 @@ func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nat.Table {
 // adoptNAT takes over the rules in force. Rules that name no ports use the ports in free.
 func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table {
 	r.t.Helper()
-	d := &DataPlane{maps: r.maps, tables: r.tables, snat: &snatPorts{free: free}}
+	d := &DataPlane{maps: r.maps, tables: r.tables}
 	images, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)
 	r.ok(err)
-	n, err := nat.Adopt(r.tables, images, natHost{d}, slog.New(log))
+	n, err := nat.Adopt(r.tables, images, rigNATHost{natHost{d}, free}, slog.New(log))
 	r.ok(err)
 	return n
 }
+
+// rigNATHost is the [nat.Host] of a rig.
+type rigNATHost struct {
+	natHost
+	free []datapath.PortRange
+}
+
+// DefaultPorts implements [nat.Host].
+func (h rigNATHost) DefaultPorts() ([]datapath.PortRange, error) { return h.free, nil }
 
 // leave sends a frame that arrived on in, which is treated as a device without our programs,
 // through the egress hook of out.

@@ -13,7 +13,7 @@ import (
 type natHost struct{ *DataPlane }
 
 // DefaultPorts implements [nat.Host].
-func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.rulePorts() }
+func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.ForRules() }
 
 // SetUplinkNames implements [nat.Host].
 func (h natHost) SetUplinkNames(names []string) { h.setUplinkNames(names) }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package snat maintains the source ports that the programs assign to connections: ports that
+// neither the node's own sockets nor services use. It does not assign ports.
+package snat
 
 import (
 	"bufio"
@@ -19,11 +21,11 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// snatPorts are the source ports that the programs assign: ports from 1024 on that are not used by
+// Ports are the source ports that the programs assign: ports from 1024 on that are not used by
 // the node's own connections, its sockets or frontends. The map holds them in random order, and
-// their number at index 0.
-type snatPorts struct {
-	options snatOptions
+// their number at index 0. Ports is safe for concurrent use.
+type Ports struct {
+	options Options
 
 	mu      sync.Mutex
 	written []uint16 // sorted
@@ -32,8 +34,8 @@ type snatPorts struct {
 	due     time.Time
 }
 
-// snatOptions are what [snatPorts] use.
-type snatOptions struct {
+// Options are what [Ports] use.
+type Options struct {
 	Tables *kernel.Tables
 	// InNamespaces calls f on a thread in each network namespace in use, until f fails.
 	InNamespaces func(f func() error) error
@@ -44,8 +46,11 @@ type snatOptions struct {
 	Interval time.Duration
 }
 
-// refresh writes the ports if they have changed.
-func (s *snatPorts) refresh() error {
+// New returns the ports, which Refresh reads and writes.
+func New(o Options) *Ports { return &Ports{options: o} }
+
+// Refresh writes the ports if they have changed.
+func (s *Ports) Refresh() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	began := time.Now()
@@ -86,8 +91,8 @@ func (s *snatPorts) refresh() error {
 	return nil
 }
 
-// rulePorts returns the ports from which rules that name none assign.
-func (s *snatPorts) rulePorts() ([]datapath.PortRange, error) {
+// ForRules returns the ports from which rules that name none assign.
+func (s *Ports) ForRules() ([]datapath.PortRange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.free) == 0 {
@@ -98,7 +103,7 @@ func (s *snatPorts) rulePorts() ([]datapath.PortRange, error) {
 
 // writeTaken writes the ports that no rule may assign, if they have changed, and records the
 // default ports for rules.
-func (s *snatPorts) writeTaken(taken, own *[1 << 16]bool) error {
+func (s *Ports) writeTaken(taken, own *[1 << 16]bool) error {
 	s.free = s.free[:0]
 	for p := 1024; p < 1<<16; p++ {
 		if own[p] {
@@ -131,7 +136,7 @@ func (s *snatPorts) writeTaken(taken, own *[1 << 16]bool) error {
 
 // takenPorts returns the ports that sockets of the node or services use (taken), and the ports that
 // the kernel assigns to the node's own connections or that are reserved (own).
-func (s *snatPorts) takenPorts() (taken, own *[1 << 16]bool, err error) {
+func (s *Ports) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
 	if err := s.options.InNamespaces(func() error { return portsInUse(taken, own) }); err != nil {
 		return nil, nil, err
