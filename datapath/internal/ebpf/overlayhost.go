@@ -3,8 +3,6 @@
 package ebpf
 
 import (
-	"strings"
-
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
@@ -41,17 +39,6 @@ func (p overlayPorts) Holder(inSwitch bool, ifindex int) datapath.PortName {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.holder(p.d.namespaceOf(inSwitch), ifindex)
-}
-
-// tunnelEnds returns the devices on which packets to be encapsulated arrive. v.mu is held.
-func (v *devices) tunnelEnds() (ends []int) {
-	for index, l := range v.links {
-		device, ok := strings.CutSuffix(l.Attrs().Name, datapath.TunnelEndSuffix)
-		if ok && v.d.overlay.HasDevice(v.namespace.ID, device) && l.Type() == "veth" {
-			ends = append(ends, index)
-		}
-	}
-	return ends
 }
 
 // TunnelState implements [datapath.Telemetry].
