@@ -298,7 +298,7 @@ func (d *DataPlane) namespace(id uint8) (*namespace, error) {
 	if err != nil || z.devices != nil {
 		return z, err
 	}
-	v := newDevices(d, z)
+	v := newDevices(d.devicesOptions(z.Netns))
 	if z.netfilter, err = fastpath.Watch(fastpath.Options{Netns: z.Netns, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate}); err == nil {
 		err = v.start()
 	}

@@ -3,11 +3,13 @@
 package ebpf
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // own returns the node's addresses in the namespace.
@@ -67,9 +69,23 @@ func (v *devices) networks() (all []announce.Network) {
 func (v *devices) tunnelEnds() (ends []int) {
 	for index, l := range v.links {
 		device, ok := strings.CutSuffix(l.Attrs().Name, datapath.TunnelEndSuffix)
-		if ok && v.d.overlay.HasDevice(v.namespace.ID, device) && l.Type() == "veth" {
+		if ok && v.options.IsTunnel(device) && l.Type() == "veth" {
 			ends = append(ends, index)
 		}
 	}
 	return ends
+}
+
+// local returns the keys of the node's addresses in ll_local.
+func (v *devices) local() map[kernel.LocalKey]bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return maps.Clone(v.bridges.Local())
+}
+
+// list returns the devices, keyed by name.
+func (v *devices) list() map[string]datapath.Device {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.listed
 }

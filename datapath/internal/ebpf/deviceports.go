@@ -16,17 +16,18 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // devicesOfBefore returns the devices that have a flag in an earlier run's entries. The flag
 // applies until this run has read the current state.
-func devicesOfBefore(d *DataPlane, namespace uint8, flag uint32) map[int]bool {
+func devicesOfBefore(o *devicesOptions, flag uint32) map[int]bool {
 	those := make(map[int]bool)
 	var key kernel.DeviceKey
 	var device kernel.Device
-	for it := d.tables.Device.Iterate(); it.Next(&key, &device); {
-		if key.Netns == uint32(namespace) && device.Flags&flag != 0 {
+	for it := o.Tables.Device.Iterate(); it.Next(&key, &device); {
+		if key.Netns == uint32(o.Netns.ID) && device.Flags&flag != 0 {
 			those[int(key.Ifindex)] = true
 		}
 	}
@@ -66,7 +67,7 @@ func (v *devices) ruleName(l netlink.Link) string {
 	if next == "" || next != a.Name && v.isOther(next) {
 		next = a.Name
 	}
-	if v.uplinks[a.Index] && inForce != "" && inForce != next && !v.d.uplinkNames.allow(inForce, next) {
+	if v.uplinks[a.Index] && inForce != "" && inForce != next && !v.options.Uplinks.allow(inForce, next) {
 		v.keeping = true
 		return inForce
 	}
@@ -102,16 +103,8 @@ func (u *uplinkNames) allow(old, next string) bool {
 	return names != nil && (slices.Contains(*names, next) || !slices.Contains(*names, old))
 }
 
-// setUplinkNames records the names in the NAT rules now in force. Uplinks that waited for these
-// rules change their names.
-func (d *DataPlane) setUplinkNames(names []string) {
-	d.uplinkNames.names.Store(&names)
-	for _, z := range d.openNamespaces() {
-		if z.devices != nil {
-			z.devices.changeNames()
-		}
-	}
-}
+// set records the names in the NAT rules now in force. The caller then calls changeNames.
+func (u *uplinkNames) set(names []string) { u.names.Store(&names) }
 
 // changeNames applies the new names of devices that ruleName has deferred.
 func (v *devices) changeNames() {
@@ -120,7 +113,7 @@ func (v *devices) changeNames() {
 	v.mu.Unlock()
 	if keeping {
 		v.report(v.scan())
-		v.d.signal()
+		v.options.Signal()
 	}
 }
 
@@ -151,7 +144,7 @@ func (v *devices) setPort(index int, attached bool) error {
 		delete(v.uplinks, index)
 	}
 	v.mu.Unlock()
-	return errors.Join(v.scan(), v.d.announcer.Follow())
+	return errors.Join(v.scan(), v.options.FollowAddrs())
 }
 
 // addPort records that our programs are attached to a new device, which is not up yet. It does not
@@ -200,7 +193,7 @@ func (v *devices) keepPorts(attached map[int]bool) error {
 	v.ports = make(map[int]bool, len(attached))
 	maps.Copy(v.ports, attached)
 	v.mu.Unlock()
-	return errors.Join(v.scan(), v.d.announcer.Follow())
+	return errors.Join(v.scan(), v.options.FollowAddrs())
 }
 
 // hasPort reports whether our programs are recorded as attached to a device.
@@ -229,7 +222,7 @@ func (v *devices) joined(index int) error {
 }
 
 // netnsCount is the number of namespaces.
-const netnsCount = netnsSwitch + 1
+const netnsCount = hook.Switch + 1
 
 // writeUplinks updates the bits of uplinks in ll_guarded, which follow the bits of guards, from
 // ll_device. v.mu is held.
@@ -246,7 +239,7 @@ func (v *devices) writeUplinks() error {
 		if words[at] == v.uplinkWords[at] && v.uplinksKnown {
 			continue
 		}
-		if err := v.d.tables.Guarded.Put(at, words[at]); err != nil {
+		if err := v.tables.Guarded.Put(at, words[at]); err != nil {
 			return fmt.Errorf("uplinks: %w", err)
 		}
 	}
@@ -257,7 +250,5 @@ func (v *devices) writeUplinks() error {
 // isLink reports whether a device is an end of the link between host and switch. Its packets are
 // this node's own, so it is not treated as an uplink even if its Interface has that role.
 func (v *devices) isLink(device string) bool {
-	c := v.d.config
-	return device != "" && (v.namespace.ID == netnsHost && device == c.HostDevice ||
-		v.namespace.ID == netnsSwitch && device == c.SwitchDevice)
+	return device != "" && device == v.options.LinkDevice
 }

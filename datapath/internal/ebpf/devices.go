@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"sync"
@@ -18,6 +19,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
@@ -32,8 +35,9 @@ type neighbour struct {
 // devices follows the devices, addresses, neighbours and routes of a namespace. It keeps ll_device
 // in sync with them, and invalidates next hops that may have changed.
 type devices struct {
-	d         *DataPlane
-	namespace *namespace
+	options   devicesOptions
+	namespace *hook.Netns
+	tables    *kernel.Tables
 	done      chan struct{}
 	wg        sync.WaitGroup
 
@@ -63,19 +67,49 @@ type devices struct {
 	scanned      time.Time
 }
 
-func newDevices(d *DataPlane, z *namespace) *devices {
+// devicesOptions are what [devices] use. The functions must be safe for concurrent use.
+type devicesOptions struct {
+	Netns  *hook.Netns
+	Tables *kernel.Tables
+	Log    *slog.Logger
+	// LinkDevice is the end of the link between host and switch in this namespace; "": none.
+	LinkDevice string
+	Uplinks    *uplinkNames
+
+	// Guard returns the required source MAC of frames from a device; false: any.
+	Guard func(guard.Device) (mac [6]byte, ok bool)
+	// LostAddr is called when the node has lost an address.
+	LostAddr func()
+	// FollowAddrs updates the announcements after a change of devices, addresses or neighbours.
+	FollowAddrs func() error
+	// NamesChanged is called with the names that devices have lost or gained.
+	NamesChanged func(names []string) error
+	// Invalidate retires the next hops that match selects.
+	Invalidate func(match func(kernel.NexthopKey) bool) error
+	// IsTunnel reports whether a device with this name belongs to a tunnel.
+	IsTunnel func(device string) bool
+	// PathsChanged is called when the paths to peers may have changed.
+	PathsChanged func()
+	// LacksProgram reports whether a device with our programs lacks one; false if done is closed
+	// meanwhile.
+	LacksProgram func(index int, done <-chan struct{}) bool
+	// Signal is called after a change that others must read.
+	Signal func()
+}
+
+func newDevices(o devicesOptions) *devices {
 	return &devices{
-		d: d, namespace: z,
+		options: o, namespace: o.Netns, tables: o.Tables,
 		done:       make(chan struct{}),
 		written:    make(map[kernel.DeviceKey]kernel.Device),
 		neighbours: make(map[neighbour][6]byte),
 		failed:     make(map[neighbour]bool),
 		xdp:        make(map[int]datapath.XDPMode),
-		ports:      devicesOfBefore(d, z.ID, kernel.DevicePort),
-		uplinks:    devicesOfBefore(d, z.ID, kernel.DeviceUplink),
+		ports:      devicesOfBefore(&o, kernel.DevicePort),
+		uplinks:    devicesOfBefore(&o, kernel.DeviceUplink),
 		roles:      make(map[int]announce.Role),
 		named:      make(map[int]string),
-		bridges:    bridge.Adopt(bridge.Options{Tables: d.tables, Netns: z.ID, Guard: d.guards.MAC, LostAddr: d.sweeper.Kick}),
+		bridges:    bridge.Adopt(bridge.Options{Tables: o.Tables, Netns: o.Netns.ID, Guard: o.Guard, LostAddr: o.LostAddr}),
 	}
 }
 
@@ -135,16 +169,16 @@ func (v *devices) subscribe() error {
 
 func (v *devices) report(err error) {
 	if err != nil {
-		v.d.log.Warn("cannot watch the devices of the node; retrying", "error", err)
+		v.options.Log.Warn("cannot watch the devices of the node; retrying", "error", err)
 		v.lost()
 	}
 }
 
 func (v *devices) refresh() {
 	v.report(v.scan())
-	v.report(v.d.announcer.Follow())
+	v.report(v.options.FollowAddrs())
 	v.underlayChanged()
-	v.d.signal()
+	v.options.Signal()
 }
 
 // scan reads the current devices and updates ll_device.
@@ -200,7 +234,7 @@ func (v *devices) scan() error {
 
 // invalidateAll invalidates all next hops of the namespace.
 func (v *devices) invalidateAll() error {
-	return v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
+	return v.options.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
 }
 
 func (v *devices) key(l netlink.Link) kernel.DeviceKey {
@@ -210,7 +244,7 @@ func (v *devices) key(l netlink.Link) kernel.DeviceKey {
 // write makes ll_device equal wanted, starting from v.written, and invalidates next hops through
 // changed devices.
 func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
-	table := &v.d.tables.Device
+	table := &v.tables.Device
 	changed := make(map[uint32]bool)
 	var names []string // old and new names of changed devices
 	for key, device := range wanted {
@@ -245,10 +279,10 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	if err := v.writeUplinks(); err != nil {
 		return err
 	}
-	if err := v.d.firewall.DevicesChanged(names); err != nil {
+	if err := v.options.NamesChanged(names); err != nil {
 		return err
 	}
-	return v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
+	return v.options.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID && changed[k.Ifindex] })
 }
 
 // before returns the entry of a device in ll_device, possibly an earlier run's.
@@ -256,7 +290,7 @@ func (v *devices) before(key kernel.DeviceKey) (old kernel.Device, err error) {
 	if old, ok := v.written[key]; ok {
 		return old, nil
 	}
-	if _, err := v.d.tables.Device.Find(key, &old); err != nil {
+	if _, err := v.tables.Device.Find(key, &old); err != nil {
 		return old, fmt.Errorf("device %d: %w", key.Ifindex, err)
 	}
 	return old, nil
@@ -287,7 +321,7 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 		k.Flags |= kernel.DeviceUplink
 	}
 	k.Flags |= v.xdpTargets.flags(a)
-	if v.d.overlay.HasDevice(v.namespace.ID, a.Name) {
+	if v.options.IsTunnel(a.Name) {
 		k.Flags |= kernel.DeviceTunnel
 	}
 	// Routes point to a device of a VRF itself, not to the VRF.
@@ -326,7 +360,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 	if !known || !gone && old == mac {
 		return
 	}
-	v.report(v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool {
+	v.report(v.options.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == old && k.Bridged == 0
 	}))
 }
@@ -339,7 +373,7 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 		return
 	}
 	gone := u.Type == unix.RTM_DELNEIGH
-	v.report(v.d.nexthops.Invalidate(func(k kernel.NexthopKey) bool {
+	v.report(v.options.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
 }
@@ -352,13 +386,13 @@ func (v *devices) routeChanged(u netlink.RouteUpdate) {
 	}
 	v.report(v.invalidateAll())
 	v.underlayChanged()
-	v.d.signal()
+	v.options.Signal()
 }
 
 // underlayChanged records that the paths to peers may have changed.
 func (v *devices) underlayChanged() {
-	if v.namespace.ID == netnsHost {
-		v.d.overlay.PathsChanged()
+	if v.namespace.ID == hook.Host {
+		v.options.PathsChanged()
 	}
 }
 

@@ -62,7 +62,7 @@ func (v *devices) followPolicy() error {
 	}
 	v.listen(s, "routing rules", v.lost, func([]syscall.NetlinkMessage) {
 		v.report(v.invalidateAll())
-		v.d.signal()
+		v.options.Signal()
 	})
 	return nil
 }
@@ -165,7 +165,7 @@ func (v *devices) maintain() error {
 		if err := v.invalidateAll(); err != nil {
 			return err
 		}
-		v.d.signal()
+		v.options.Signal()
 	}
 	return v.scan()
 }

@@ -5,7 +5,6 @@ package ebpf
 import (
 	"fmt"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -20,7 +19,7 @@ func (v *devices) followHooks() error {
 	if err != nil {
 		return fmt.Errorf("watch filters of devices: %w", err)
 	}
-	v.listen(s, "filters of devices", v.d.signal, func(messages []syscall.NetlinkMessage) {
+	v.listen(s, "filters of devices", v.options.Signal, func(messages []syscall.NetlinkMessage) {
 		for i := range messages {
 			if m := &messages[i]; m.Header.Type == unix.RTM_DELQDISC || m.Header.Type == unix.RTM_DELTFILTER {
 				v.hookWent(m.Data)
@@ -40,18 +39,7 @@ func (v *devices) hookWent(message []byte) {
 	if !v.hasPort(index) {
 		return
 	}
-	p := v.d.ports
-	for !p.mu.TryRLock() { // the holder may wait for this goroutine to end
-		select {
-		case <-time.After(time.Millisecond):
-		case <-v.done:
-			return
-		}
-	}
-	t := p.byName[p.holder(v.namespace.ID, index)]
-	lacks := t != nil && !t.attached()
-	p.mu.RUnlock()
-	if lacks {
-		v.d.signal()
+	if v.options.LacksProgram(index, v.done) {
+		v.options.Signal()
 	}
 }

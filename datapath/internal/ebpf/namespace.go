@@ -23,6 +23,19 @@ type namespace struct {
 	netfilter *fastpath.Gate
 }
 
+func (d *DataPlane) devicesOptions(z *hook.Netns) devicesOptions {
+	return devicesOptions{
+		Netns: z, Tables: d.tables, Log: d.log, Uplinks: &d.uplinkNames,
+		LinkDevice: [...]string{netnsHost: d.config.HostDevice, netnsSwitch: d.config.SwitchDevice}[z.ID],
+		Guard:      d.guards.MAC, LostAddr: d.sweeper.Kick, FollowAddrs: d.announcer.Follow,
+		NamesChanged: d.firewall.DevicesChanged, Invalidate: d.nexthops.Invalidate,
+		IsTunnel:     func(device string) bool { return d.overlay.HasDevice(z.ID, device) },
+		PathsChanged: d.overlay.PathsChanged,
+		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.lacksProgram(z.ID, index, done) },
+		Signal:       d.signal,
+	}
+}
+
 // renewSwitch closes the switch's namespace if its name no longer exists or refers to another
 // namespace: an open handle would keep the old namespace alive. The programs are attached again
 // when a new namespace exists.

@@ -15,8 +15,15 @@ type natHost struct{ *DataPlane }
 // DefaultPorts implements [nat.Host].
 func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.ForRules() }
 
-// SetUplinkNames implements [nat.Host].
-func (h natHost) SetUplinkNames(names []string) { h.setUplinkNames(names) }
+// SetUplinkNames implements [nat.Host]. Uplinks that waited for these rules change their names.
+func (h natHost) SetUplinkNames(names []string) {
+	h.uplinkNames.set(names)
+	for _, z := range h.openNamespaces() {
+		if z.devices != nil {
+			z.devices.changeNames()
+		}
+	}
+}
 
 // SoonOnLoopback implements [nat.Host].
 func (h natHost) SoonOnLoopback() { h.soonOnLoopback() }
@@ -28,9 +35,7 @@ func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[ui
 		if z.devices == nil {
 			continue
 		}
-		z.devices.mu.Lock()
-		maps.Copy(addrs, z.devices.bridges.Local())
-		z.devices.mu.Unlock()
+		maps.Copy(addrs, z.devices.local())
 		namespaces[z.ID] = true
 	}
 	return addrs, namespaces

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
@@ -33,6 +34,21 @@ func (p *ports) holder(namespace uint8, index int) datapath.PortName {
 		}
 	}
 	return ""
+}
+
+// lacksProgram reports whether the port that has a device lacks a program; false if done is closed
+// while another operation on ports runs, which may wait for the caller to end.
+func (p *ports) lacksProgram(namespace uint8, index int, done <-chan struct{}) bool {
+	for !p.mu.TryRLock() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-done:
+			return false
+		}
+	}
+	defer p.mu.RUnlock()
+	t := p.byName[p.holder(namespace, index)]
+	return t != nil && !t.attached()
 }
 
 // share records that a port that selects its device by an address is on the device of another port,

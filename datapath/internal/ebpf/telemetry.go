@@ -103,9 +103,7 @@ func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
 	if err != nil || z.devices == nil {
 		return nil
 	}
-	z.devices.mu.Lock()
-	defer z.devices.mu.Unlock()
-	return z.devices.listed
+	return z.devices.list()
 }
 
 // routing returns the namespace of the switch, or of the host; false: it does not exist.

@@ -48,7 +48,7 @@ func (v *devices) findXDPTargets() (err error) {
 	if v.xdpTargets.bounded, err = v.namespace.BoundedDevices(); err != nil {
 		return err
 	}
-	v.xdpTargets.frames, err = device.XDPTransmitters(v.namespace.Netns)
+	v.xdpTargets.frames, err = device.XDPTransmitters(v.namespace)
 	return err
 }
 
@@ -116,7 +116,7 @@ func (v *devices) followXDPFeaturesAgain() error {
 // followXDPFeatures refreshes the devices when the kernel reports a change of their XDP features,
 // until v.done.
 func (v *devices) followXDPFeatures() error {
-	s, err := device.SubscribeXDPFeatures(v.namespace.Netns)
+	s, err := device.SubscribeXDPFeatures(v.namespace)
 	if s == nil || err != nil {
 		return err
 	}
