@@ -117,11 +117,11 @@ func (v *devices) changeNames() {
 	}
 }
 
-// role returns the role that setRole recorded.
-func (v *devices) role(index int) announce.Role {
+// hasRole reports whether setRole recorded this role.
+func (v *devices) hasRole(index int, role datapath.Role) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.roles[index]
+	return v.roles[index] == roleOf(role)
 }
 
 func roleOf(role datapath.Role) announce.Role {

@@ -56,7 +56,7 @@ func (p *ports) lacksProgram(namespace uint8, index int, done <-chan struct{}) b
 // on one device.
 func (p *ports) share(z *namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
-		if role := z.devices.role(index); role != roleOf(value.Role) || o.mode != value.XDP {
+		if !z.devices.hasRole(index, value.Role) || o.mode != value.XDP {
 			return fmt.Errorf("device %q, which has %s, already belongs to %s with another role or xdp: delete one of the two, or set the same role and xdp", value.Device, value.Address, describe(other))
 		}
 	}

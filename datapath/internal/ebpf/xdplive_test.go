@@ -290,7 +290,7 @@ func (n *network) flagsOf(device string) uint32 {
 		return 0
 	}
 	var d kernel.Device
-	if err := n.d.maps[kernel.MapLlDevice].Lookup(z.devices.key(l), &d); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := n.d.maps[kernel.MapLlDevice].Lookup(kernel.DeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: netnsHost}, &d); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		n.t.Fatal(err)
 	}
 	return d.Flags
