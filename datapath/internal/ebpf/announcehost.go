@@ -30,10 +30,10 @@ type announcingNetns struct{ z *namespace }
 func (n announcingNetns) ID() uint8 { return n.z.ID }
 
 // Networks implements [announce.Netns].
-func (n announcingNetns) Networks() []announce.Network { return n.z.devices.networks() }
+func (n announcingNetns) Networks() []announce.Network { return n.z.devices.Networks() }
 
 // Addrs implements [announce.Netns].
-func (n announcingNetns) Addrs() []netip.Addr { return n.z.devices.own() }
+func (n announcingNetns) Addrs() []netip.Addr { return n.z.devices.Own() }
 
 // Do implements [announce.Netns].
 func (n announcingNetns) Do(f func() error) error { return n.z.Do(f) }

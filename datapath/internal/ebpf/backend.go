@@ -30,6 +30,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -52,7 +53,7 @@ type DataPlane struct {
 	images      *rules.Images
 	nats        *nat.Table
 	announcer   *announce.Announcer
-	uplinkNames uplinkNames
+	uplinkNames watch.UplinkNames
 	shared      *kernel.Shared[kernel.Shares]
 	nexthops    *nexthop.Table
 	sweeper     *conn.Sweeper
@@ -298,9 +299,9 @@ func (d *DataPlane) namespace(id uint8) (*namespace, error) {
 	if err != nil || z.devices != nil {
 		return z, err
 	}
-	v := newDevices(d.devicesOptions(z.Netns))
+	v := watch.New(d.devicesOptions(z.Netns))
 	if z.netfilter, err = fastpath.Watch(fastpath.Options{Netns: z.Netns, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate}); err == nil {
-		err = v.start()
+		err = v.Start()
 	}
 	if err != nil {
 		d.namespaces[id] = nil
@@ -369,7 +370,7 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
 	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
 	for _, z := range d.openNamespaces() {
-		err = errors.Join(err, z.devices.maintain())
+		err = errors.Join(err, z.devices.Maintain())
 	}
 	return errors.Join(err, d.snat.Refresh())
 }

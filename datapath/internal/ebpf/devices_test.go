@@ -106,7 +106,7 @@ func TestDevicesFlap(t *testing.T) {
 		}
 	}
 	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
-		count(n.d.namespaces[netnsHost].devices.scan())
+		count(n.d.namespaces[netnsHost].devices.Scan())
 		count(n.d.Ports().Update(ctx, "in0", datapath.Port{Device: "in0"}))
 		ok, err := n.d.Ports().Verify(ctx, "in0")
 		if !ok && err == nil {

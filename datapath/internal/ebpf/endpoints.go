@@ -44,7 +44,7 @@ func (e endpoints) Joined(name datapath.EndpointName) error {
 	if err != nil {
 		return err
 	}
-	return z.devices.joined(t.ifindex)
+	return z.devices.Joined(t.ifindex)
 }
 
 // Delete implements [datapath.Table].
@@ -109,19 +109,19 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 func (z *namespace) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
 	switch {
 	case endpoint != nil && fresh:
-		return z.devices.addPort(index)
-	case !turned && z.devices.hasPort(index):
+		return z.devices.AddPort(index)
+	case !turned && z.devices.HasPort(index):
 		return nil
 	}
-	return z.devices.setPort(index, true)
+	return z.devices.SetPort(index, true)
 }
 
 // forgotten records that programs are no longer attached to a device.
 func (z *namespace) forgotten(name datapath.PortName, index int) error {
 	if _, ok := name.Endpoint(); ok {
-		return z.devices.dropPort(index)
+		return z.devices.DropPort(index)
 	}
-	return z.devices.setPort(index, false)
+	return z.devices.SetPort(index, false)
 }
 
 // attachedHow returns the kind of hook for a device that has no programs yet. Attaching a link

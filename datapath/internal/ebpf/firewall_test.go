@@ -270,7 +270,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 		n.node.Run(t, "ip", append([]string{"link"}, args...)...)
 		z, err := n.d.namespace(netnsHost)
 		n.ok(err)
-		n.ok(z.devices.scan())
+		n.ok(z.devices.Scan())
 		if got := n.epoch() - epoch; got != want {
 			t.Errorf("%s: the epoch rose by %d, want %d", what, got, want)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
 )
 
 // The namespaces, as config_netns in the programs.
@@ -19,12 +20,12 @@ const (
 // namespace is a network namespace in which the data plane works.
 type namespace struct {
 	*hook.Netns
-	devices   *devices
+	devices   *watch.Devices
 	netfilter *fastpath.Gate
 }
 
-func (d *DataPlane) devicesOptions(z *hook.Netns) devicesOptions {
-	return devicesOptions{
+func (d *DataPlane) devicesOptions(z *hook.Netns) watch.Options {
+	return watch.Options{
 		Netns: z, Tables: d.tables, Log: d.log, Uplinks: &d.uplinkNames,
 		LinkDevice: [...]string{netnsHost: d.config.HostDevice, netnsSwitch: d.config.SwitchDevice}[z.ID],
 		Guard:      d.guards.MAC, LostAddr: d.sweeper.Kick, FollowAddrs: d.announcer.Follow,
@@ -54,7 +55,7 @@ func (d *DataPlane) renewSwitch() error {
 	d.log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
 	err := errors.Join(d.ports.abandon(netnsSwitch), z.Close())
 	if z.devices != nil {
-		err = errors.Join(err, z.devices.forget())
+		err = errors.Join(err, z.devices.Forget())
 	}
 	d.signal()
 	return err

@@ -17,10 +17,10 @@ func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.Fo
 
 // SetUplinkNames implements [nat.Host]. Uplinks that waited for these rules change their names.
 func (h natHost) SetUplinkNames(names []string) {
-	h.uplinkNames.set(names)
+	h.uplinkNames.Set(names)
 	for _, z := range h.openNamespaces() {
 		if z.devices != nil {
-			z.devices.changeNames()
+			z.devices.ChangeNames()
 		}
 	}
 }
@@ -35,7 +35,7 @@ func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[ui
 		if z.devices == nil {
 			continue
 		}
-		maps.Copy(addrs, z.devices.local())
+		maps.Copy(addrs, z.devices.Local())
 		namespaces[z.ID] = true
 	}
 	return addrs, namespaces

@@ -5,11 +5,8 @@ package ebpf
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/loxilight/loxilight/internal/testnet"
 )
 
 // hookOf returns the kind of hook that both programs of a port have.
@@ -108,26 +105,4 @@ func TestHookTakenOff(t *testing.T) {
 	if told(300 * time.Millisecond) {
 		t.Error("the removal of programs by ourselves is reported")
 	}
-}
-
-// TestFollowAllRests: continuous updates are handled at intervals, and once after the last update.
-func TestFollowAllRests(t *testing.T) {
-	const took = 2 * time.Millisecond
-	v := &devices{done: make(chan struct{})}
-	updates := make(chan int)
-	var handled, seen, last atomic.Int64
-	v.wg.Add(1)
-	go followAll(v, updates, func() { handled.Add(1); time.Sleep(took); seen.Store(last.Load()) })
-	begin := time.Now()
-	for i := int64(1); time.Since(begin) < 50*took; i++ {
-		last.Store(i)
-		updates <- 0
-	}
-	if n, most := handled.Load(), int64(time.Since(begin)/(4*took))+1; n == 0 || n > most {
-		t.Errorf("looked at %d times in %s, want 1 to %d times", n, time.Since(begin), most)
-	}
-	testnet.Eventually(t, 5*time.Second, "the last is seen", func() bool { return seen.Load() == last.Load() })
-	close(v.done)
-	close(updates)
-	v.wg.Wait()
 }

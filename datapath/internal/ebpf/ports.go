@@ -94,13 +94,13 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		}
 		attached[t.namespace][t.ifindex] = true
 		if x := t.xdp(); x != nil {
-			z.devices.setXDP(t.ifindex, x.Mode())
+			z.devices.SetXDP(t.ifindex, x.Mode())
 		}
 		return nil
 	})
 	for _, z := range p.d.openNamespaces() {
 		if err == nil && z.devices != nil {
-			err = z.devices.keepPorts(attached[z.ID])
+			err = z.devices.KeepPorts(attached[z.ID])
 		}
 	}
 	if err != nil {
@@ -217,7 +217,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 			return err
 		}
 	}
-	z.devices.setRole(index, value.Device, value.Role)
+	z.devices.SetRole(index, value.Device, value.Role)
 	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), z.noted(index, endpoint, fresh, turned))
 }
 
@@ -225,7 +225,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 // address. If the device does not exist, the port's programs are forgotten. p.mu is held.
 func (p *ports) deviceOf(z *namespace, name datapath.PortName, value *datapath.Port) (netlink.Link, error) {
 	if value.Address.IsValid() {
-		if value.Device = z.devices.nameByAddr(value.Address); value.Device == "" {
+		if value.Device = z.devices.NameByAddr(value.Address); value.Device == "" {
 			return nil, fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
 		}
 	}
@@ -382,7 +382,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t.of != "" {
 		return p.sharesStill(z, t), nil
 	}
-	if t.address.IsValid() && z.devices.nameByAddr(t.address) != t.device {
+	if t.address.IsValid() && z.devices.NameByAddr(t.address) != t.device {
 		return false, nil
 	}
 	link, err := z.Netlink.LinkByName(t.device)

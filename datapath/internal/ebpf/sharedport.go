@@ -56,7 +56,7 @@ func (p *ports) lacksProgram(namespace uint8, index int, done <-chan struct{}) b
 // on one device.
 func (p *ports) share(z *namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
-		if !z.devices.hasRole(index, value.Role) || o.mode != value.XDP {
+		if !z.devices.HasRole(index, value.Role) || o.mode != value.XDP {
 			return fmt.Errorf("device %q, which has %s, already belongs to %s with another role or xdp: delete one of the two, or set the same role and xdp", value.Device, value.Address, describe(other))
 		}
 	}
@@ -128,8 +128,8 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 		return err
 	}
 	t.device, t.address = strings.TrimPrefix(string(inner), overlay.LinkPrefix), netip.Addr{}
-	z.devices.setRole(t.ifindex, t.device, datapath.RoleHost)
-	return z.devices.setPort(t.ifindex, true)
+	z.devices.SetRole(t.ifindex, t.device, datapath.RoleHost)
+	return z.devices.SetPort(t.ifindex, true)
 }
 
 // need records that tunnels need a device as an inner port until unneed.
@@ -152,7 +152,7 @@ func (p *ports) sharesStill(z *namespace, t *port) bool {
 		return false
 	}
 	link := z.devices.ByName(t.device)
-	return link != nil && link.Attrs().Index == o.ifindex && z.devices.nameByAddr(t.address) == t.device
+	return link != nil && link.Attrs().Index == o.ifindex && z.devices.NameByAddr(t.address) == t.device
 }
 
 // withHooks returns a copy of a port with the programs on its device, even if these belong to

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/dump"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
@@ -158,7 +159,7 @@ func (s *strangerSet) seenOn(side hook.Side) (names []string) {
 			}
 			names = append(names, "tcx "+strings.TrimSuffix(info.Name, side.Name))
 		}
-		filters, err := retry(func() ([]netlink.Filter, error) { return netlink.FilterList(dev, side.Parent) })
+		filters, err := dump.Retry(func() ([]netlink.Filter, error) { return netlink.FilterList(dev, side.Parent) })
 		for _, f := range filters {
 			names = append(names, "filter "+strings.TrimSuffix(f.(*netlink.BpfFilter).Name, side.Name))
 		}

@@ -77,7 +77,7 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 		return s, false
 	}
 	link := z.devices.ByName(p.device)
-	s.RuleName = z.devices.ruleNameInForce(p.ifindex)
+	s.RuleName = z.devices.RuleNameInForce(p.ifindex)
 	if link == nil {
 		// The device was renamed, or is from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
@@ -103,7 +103,7 @@ func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
 	if err != nil || z.devices == nil {
 		return nil
 	}
-	return z.devices.list()
+	return z.devices.List()
 }
 
 // routing returns the namespace of the switch, or of the host; false: it does not exist.
@@ -140,7 +140,7 @@ func (t *nodeTelemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 	if err != nil {
 		return ""
 	}
-	return z.devices.nameByAddr(addr)
+	return z.devices.NameByAddr(addr)
 }
 
 // Networks implements [datapath.Telemetry].
@@ -149,7 +149,7 @@ func (t *nodeTelemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
 	if err != nil || z.devices == nil {
 		return nil
 	}
-	return z.devices.connected()
+	return z.devices.Connected()
 }
 
 // LocalAddrs implements [datapath.Telemetry].
@@ -157,7 +157,7 @@ func (t *nodeTelemetry) LocalAddrs() (all []netip.Addr) {
 	_, _ = t.d.namespace(t.d.namespaceOf(false)) // opens it if possible
 	for _, z := range t.d.openNamespaces() {
 		if z.devices != nil {
-			all = z.devices.appendAddrs(all)
+			all = z.devices.AppendAddrs(all)
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
@@ -217,7 +217,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 	})
 	for _, z := range t.d.openNamespaces() {
 		if z.devices != nil {
-			if why := z.devices.whyNotXDP(); why != "" {
+			if why := z.devices.WhyNotXDP(); why != "" {
 				f.Fallbacks["xdp "+z.Label()] = why
 			}
 		}

@@ -250,7 +250,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 			return
 		}
 	}
-	n.ok(z.devices.scan()) // otherwise done every 30 s
+	n.ok(z.devices.Scan()) // otherwise done every 30 s
 	transmitters(false)
 	n.wantXDP("with a bound", false, word)
 	n.noDrops()

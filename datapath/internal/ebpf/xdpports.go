@@ -33,7 +33,7 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 		t.hooks = slices.DeleteFunc(slices.Clone(t.hooks), func(h hook.Attachment) bool { return h == x })
 		x = nil
 	}
-	z.devices.setXDP(t.ifindex, mode)
+	z.devices.SetXDP(t.ifindex, mode)
 	if mode == datapath.XDPOff {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ import (
 
 // devicesOfBefore returns the devices that have a flag in an earlier run's entries. The flag
 // applies until this run has read the current state.
-func devicesOfBefore(o *devicesOptions, flag uint32) map[int]bool {
+func devicesOfBefore(o *Options, flag uint32) map[int]bool {
 	those := make(map[int]bool)
 	var key kernel.DeviceKey
 	var device kernel.Device
@@ -34,9 +34,9 @@ func devicesOfBefore(o *devicesOptions, flag uint32) map[int]bool {
 	return those
 }
 
-// setRole records the role of a device to which our programs are or will be attached, and the name
+// SetRole records the role of a device to which our programs are or will be attached, and the name
 // by which its object refers to it.
-func (v *devices) setRole(index int, device string, role datapath.Role) {
+func (v *Devices) SetRole(index int, device string, role datapath.Role) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.named[index] = device
@@ -51,7 +51,7 @@ func (v *devices) setRole(index int, device string, role datapath.Role) {
 // the name in the object, even if another program renames the device: otherwise packets would
 // bypass rules and NAT until the device has its name again. An uplink keeps its name in force until
 // the NAT rules in force contain the new name as well. v.mu is held.
-func (v *devices) ruleName(l netlink.Link) string {
+func (v *Devices) ruleName(l netlink.Link) string {
 	a := l.Attrs()
 	if !v.ports[a.Index] {
 		return a.Name
@@ -75,7 +75,7 @@ func (v *devices) ruleName(l netlink.Link) string {
 }
 
 // isOther reports whether a device has this name. v.mu is held.
-func (v *devices) isOther(name string) bool {
+func (v *Devices) isOther(name string) bool {
 	for _, l := range v.links {
 		if l.Attrs().Name == name {
 			return true
@@ -84,41 +84,41 @@ func (v *devices) isOther(name string) bool {
 	return false
 }
 
-// ruleNameInForce returns the name by which rules match a device, or "".
-func (v *devices) ruleNameInForce(index int) string {
+// RuleNameInForce returns the name by which rules match a device, or "".
+func (v *Devices) RuleNameInForce(index int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old := v.written[kernel.DeviceKey{Ifindex: uint32(index), Netns: uint32(v.namespace.ID)}]
 	return old.Text()
 }
 
-// uplinkNames are the names of uplinks in the NAT rules in force.
-type uplinkNames struct {
+// UplinkNames are the names of uplinks in the NAT rules in force.
+type UplinkNames struct {
 	names atomic.Pointer[[]string] // nil: unknown, set by an earlier run
 }
 
 // allow reports whether rules may match an uplink by its next name from now on.
-func (u *uplinkNames) allow(old, next string) bool {
+func (u *UplinkNames) allow(old, next string) bool {
 	names := u.names.Load()
 	return names != nil && (slices.Contains(*names, next) || !slices.Contains(*names, old))
 }
 
-// set records the names in the NAT rules now in force. The caller then calls changeNames.
-func (u *uplinkNames) set(names []string) { u.names.Store(&names) }
+// Set records the names in the NAT rules now in force. The caller then calls ChangeNames.
+func (u *UplinkNames) Set(names []string) { u.names.Store(&names) }
 
-// changeNames applies the new names of devices that ruleName has deferred.
-func (v *devices) changeNames() {
+// ChangeNames applies the new names of devices that ruleName has deferred.
+func (v *Devices) ChangeNames() {
 	v.mu.Lock()
 	keeping := v.keeping
 	v.mu.Unlock()
 	if keeping {
-		v.report(v.scan())
+		v.report(v.Scan())
 		v.options.Signal()
 	}
 }
 
-// hasRole reports whether setRole recorded this role.
-func (v *devices) hasRole(index int, role datapath.Role) bool {
+// HasRole reports whether setRole recorded this role.
+func (v *Devices) HasRole(index int, role datapath.Role) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.roles[index] == roleOf(role)
@@ -131,8 +131,8 @@ func roleOf(role datapath.Role) announce.Role {
 	return announce.RoleOther
 }
 
-// setPort records whether our programs are attached to a device.
-func (v *devices) setPort(index int, attached bool) error {
+// SetPort records whether our programs are attached to a device.
+func (v *Devices) SetPort(index int, attached bool) error {
 	v.mu.Lock()
 	if attached {
 		v.ports[index] = true
@@ -144,20 +144,20 @@ func (v *devices) setPort(index int, attached bool) error {
 		delete(v.uplinks, index)
 	}
 	v.mu.Unlock()
-	return errors.Join(v.scan(), v.options.FollowAddrs())
+	return errors.Join(v.Scan(), v.options.FollowAddrs())
 }
 
-// addPort records that our programs are attached to a new device, which is not up yet. It does not
-// scan all devices, since that takes long if there are many; the kernel reports later changes of
+// AddPort records that our programs are attached to a new device, which is not up yet. It does not
+// Scan all devices, since that takes long if there are many; the kernel reports later changes of
 // this device.
-func (v *devices) addPort(index int) error {
+func (v *Devices) AddPort(index int) error {
 	if ok, err := v.addFresh(index); ok || err != nil {
 		return err
 	}
-	return v.setPort(index, true)
+	return v.SetPort(index, true)
 }
 
-func (v *devices) addFresh(index int) (ok bool, err error) {
+func (v *Devices) addFresh(index int) (ok bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	l, err := v.namespace.Netlink.LinkByIndex(index) // an earlier result may be older than the last scan
@@ -170,8 +170,8 @@ func (v *devices) addFresh(index int) (ok bool, err error) {
 	return true, v.write(wanted)
 }
 
-// dropPort records that our programs are detached from a device that is about to be deleted.
-func (v *devices) dropPort(index int) error {
+// DropPort records that our programs are detached from a device that is about to be deleted.
+func (v *Devices) DropPort(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.ports, index)
@@ -187,24 +187,24 @@ func (v *devices) dropPort(index int) error {
 	return v.write(wanted)
 }
 
-// keepPorts records that our programs are attached to exactly these devices.
-func (v *devices) keepPorts(attached map[int]bool) error {
+// KeepPorts records that our programs are attached to exactly these devices.
+func (v *Devices) KeepPorts(attached map[int]bool) error {
 	v.mu.Lock()
 	v.ports = make(map[int]bool, len(attached))
 	maps.Copy(v.ports, attached)
 	v.mu.Unlock()
-	return errors.Join(v.scan(), v.options.FollowAddrs())
+	return errors.Join(v.Scan(), v.options.FollowAddrs())
 }
 
-// hasPort reports whether our programs are recorded as attached to a device.
-func (v *devices) hasPort(index int) bool {
+// HasPort reports whether our programs are recorded as attached to a device.
+func (v *Devices) HasPort(index int) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.ports[index]
 }
 
-// joined writes the entries of a bridge port if the programs do not know it yet.
-func (v *devices) joined(index int) error {
+// Joined writes the entries of a bridge port if the programs do not know it yet.
+func (v *Devices) Joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.bridges.Knows(index) {
@@ -226,7 +226,7 @@ const netnsCount = hook.Switch + 1
 
 // writeUplinks updates the bits of uplinks in ll_guarded, which follow the bits of guards, from
 // ll_device. v.mu is held.
-func (v *devices) writeUplinks() error {
+func (v *Devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
 		if device.Flags&kernel.DeviceUplink != 0 && !v.isLink(device.Text()) {
@@ -249,6 +249,6 @@ func (v *devices) writeUplinks() error {
 
 // isLink reports whether a device is an end of the link between host and switch. Its packets are
 // this node's own, so it is not treated as an uplink even if its Interface has that role.
-func (v *devices) isLink(device string) bool {
+func (v *Devices) isLink(device string) bool {
 	return device != "" && device == v.options.LinkDevice
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"sync"
@@ -19,7 +18,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/bridge"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
@@ -32,10 +30,10 @@ type neighbour struct {
 	addr    netip.Addr
 }
 
-// devices follows the devices, addresses, neighbours and routes of a namespace. It keeps ll_device
+// Devices follows the devices, addresses, neighbours and routes of a namespace. It keeps ll_device
 // in sync with them, and invalidates next hops that may have changed.
-type devices struct {
-	options   devicesOptions
+type Devices struct {
+	options   Options
 	namespace *hook.Netns
 	tables    *kernel.Tables
 	done      chan struct{}
@@ -67,38 +65,9 @@ type devices struct {
 	scanned      time.Time
 }
 
-// devicesOptions are what [devices] use. The functions must be safe for concurrent use.
-type devicesOptions struct {
-	Netns  *hook.Netns
-	Tables *kernel.Tables
-	Log    *slog.Logger
-	// LinkDevice is the end of the link between host and switch in this namespace; "": none.
-	LinkDevice string
-	Uplinks    *uplinkNames
-
-	// Guard returns the required source MAC of frames from a device; false: any.
-	Guard func(guard.Device) (mac [6]byte, ok bool)
-	// LostAddr is called when the node has lost an address.
-	LostAddr func()
-	// FollowAddrs updates the announcements after a change of devices, addresses or neighbours.
-	FollowAddrs func() error
-	// NamesChanged is called with the names that devices have lost or gained.
-	NamesChanged func(names []string) error
-	// Invalidate retires the next hops that match selects.
-	Invalidate func(match func(kernel.NexthopKey) bool) error
-	// IsTunnel reports whether a device with this name belongs to a tunnel.
-	IsTunnel func(device string) bool
-	// PathsChanged is called when the paths to peers may have changed.
-	PathsChanged func()
-	// LacksProgram reports whether a device with our programs lacks one; false if done is closed
-	// meanwhile.
-	LacksProgram func(index int, done <-chan struct{}) bool
-	// Signal is called after a change that others must read.
-	Signal func()
-}
-
-func newDevices(o devicesOptions) *devices {
-	return &devices{
+// New returns the devices of a namespace. Nothing is read before Start.
+func New(o Options) *Devices {
+	return &Devices{
 		options: o, namespace: o.Netns, tables: o.Tables,
 		done:       make(chan struct{}),
 		written:    make(map[kernel.DeviceKey]kernel.Device),
@@ -113,31 +82,32 @@ func newDevices(o devicesOptions) *devices {
 	}
 }
 
-// forget deletes the devices from ll_device after their namespace is gone.
-func (v *devices) forget() error {
+// Forget deletes the devices from ll_device after their namespace is gone.
+func (v *Devices) Forget() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.write(nil)
 }
 
-func (v *devices) Close() {
+// Close ends the subscriptions.
+func (v *Devices) Close() {
 	close(v.done)
 	v.wg.Wait()
 }
 
-// start subscribes to changes, then reads the current state.
-func (v *devices) start() error {
+// Start subscribes to changes, then reads the current state.
+func (v *Devices) Start() error {
 	if err := v.subscribe(); err != nil {
 		return err
 	}
 	// Next hops that an earlier run's programs learnt may be out of date.
-	if err := v.invalidateAll(); err != nil {
+	if err := v.InvalidateAll(); err != nil {
 		return err
 	}
-	return v.scan()
+	return v.Scan()
 }
 
-func (v *devices) subscribe() error {
+func (v *Devices) subscribe() error {
 	links := make(chan netlink.LinkUpdate, 64)
 	addrs := make(chan netlink.AddrUpdate, 64)
 	neighs := make(chan netlink.NeighUpdate, 256)
@@ -159,7 +129,7 @@ func (v *devices) subscribe() error {
 	v.wg.Add(4)
 	go followAll(v, links, v.refresh)
 	go followAll(v, addrs, func() {
-		v.report(v.invalidateAll()) // packets for an address of the node must not be forwarded
+		v.report(v.InvalidateAll()) // packets for an address of the node must not be forwarded
 		v.refresh()
 	})
 	go follow(v, neighs, v.neighbourChanged)
@@ -167,22 +137,22 @@ func (v *devices) subscribe() error {
 	return nil
 }
 
-func (v *devices) report(err error) {
+func (v *Devices) report(err error) {
 	if err != nil {
 		v.options.Log.Warn("cannot watch the devices of the node; retrying", "error", err)
 		v.lost()
 	}
 }
 
-func (v *devices) refresh() {
-	v.report(v.scan())
+func (v *Devices) refresh() {
+	v.report(v.Scan())
 	v.report(v.options.FollowAddrs())
 	v.underlayChanged()
 	v.options.Signal()
 }
 
-// scan reads the current devices and updates ll_device.
-func (v *devices) scan() error {
+// Scan reads the current devices and updates ll_device.
+func (v *Devices) Scan() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	links, err := retry(v.namespace.Netlink.LinkList)
@@ -227,23 +197,23 @@ func (v *devices) scan() error {
 	}
 	changed, err := v.bridges.SetPorts(bridgePorts, v.links, v.tunnelEnds())
 	if changed { // frames may take another path now, or none
-		err = errors.Join(err, v.invalidateAll())
+		err = errors.Join(err, v.InvalidateAll())
 	}
 	return err
 }
 
-// invalidateAll invalidates all next hops of the namespace.
-func (v *devices) invalidateAll() error {
+// InvalidateAll invalidates all next hops of the namespace.
+func (v *Devices) InvalidateAll() error {
 	return v.options.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
 }
 
-func (v *devices) key(l netlink.Link) kernel.DeviceKey {
+func (v *Devices) key(l netlink.Link) kernel.DeviceKey {
 	return kernel.DeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.ID)}
 }
 
 // write makes ll_device equal wanted, starting from v.written, and invalidates next hops through
 // changed devices.
-func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
+func (v *Devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 	table := &v.tables.Device
 	changed := make(map[uint32]bool)
 	var names []string // old and new names of changed devices
@@ -286,7 +256,7 @@ func (v *devices) write(wanted map[kernel.DeviceKey]kernel.Device) error {
 }
 
 // before returns the entry of a device in ll_device, possibly an earlier run's.
-func (v *devices) before(key kernel.DeviceKey) (old kernel.Device, err error) {
+func (v *Devices) before(key kernel.DeviceKey) (old kernel.Device, err error) {
 	if old, ok := v.written[key]; ok {
 		return old, nil
 	}
@@ -297,7 +267,7 @@ func (v *devices) before(key kernel.DeviceKey) (old kernel.Device, err error) {
 }
 
 // encode returns the ll_device entry of a device. v.mu is held.
-func (v *devices) encode(l netlink.Link) kernel.Device {
+func (v *Devices) encode(l netlink.Link) kernel.Device {
 	a := l.Attrs()
 	k := kernel.Device{MtuBytes: uint32(a.MTU), Name: kernel.DeviceName(v.ruleName(l))}
 	copy(k.Mac[:], a.HardwareAddr)
@@ -335,7 +305,7 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 // gone. They are matched by MAC address alone, since packets to the neighbour may leave through a
 // device other than the one in its entry: a port of the bridge, or of the bridge below the VLAN
 // device. Bridged next hops are skipped: bridging does not resolve neighbours.
-func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
+func (v *Devices) neighbourChanged(u netlink.NeighUpdate) {
 	if u.Family == unix.AF_BRIDGE {
 		v.stationChanged(u)
 		return
@@ -367,7 +337,7 @@ func (v *devices) neighbourChanged(u netlink.NeighUpdate) {
 
 // stationChanged invalidates the next hops to a MAC address that a bridge has learnt on another
 // port, or deleted.
-func (v *devices) stationChanged(u netlink.NeighUpdate) {
+func (v *Devices) stationChanged(u netlink.NeighUpdate) {
 	var mac [6]byte
 	if copy(mac[:], u.HardwareAddr) != len(mac) {
 		return
@@ -380,17 +350,17 @@ func (v *devices) stationChanged(u netlink.NeighUpdate) {
 
 // routeChanged invalidates all next hops: any connection may take another path now. Cached clones
 // and the local table are ignored.
-func (v *devices) routeChanged(u netlink.RouteUpdate) {
+func (v *Devices) routeChanged(u netlink.RouteUpdate) {
 	if u.Route.Flags&unix.RTM_F_CLONED != 0 || u.Route.Table == unix.RT_TABLE_LOCAL {
 		return
 	}
-	v.report(v.invalidateAll())
+	v.report(v.InvalidateAll())
 	v.underlayChanged()
 	v.options.Signal()
 }
 
 // underlayChanged records that the paths to peers may have changed.
-func (v *devices) underlayChanged() {
+func (v *Devices) underlayChanged() {
 	if v.namespace.ID == hook.Host {
 		v.options.PathsChanged()
 	}

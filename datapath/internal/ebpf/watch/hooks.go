@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // followHooks signals if another program removes one of our filters, or its qdisc, from a device:
 // from then on packets bypass our program. The kernel does not report the removal of other kinds of
 // hooks.
-func (v *devices) followHooks() error {
+func (v *Devices) followHooks() error {
 	s, err := nl.SubscribeAt(v.namespace.Handle, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return fmt.Errorf("watch filters of devices: %w", err)
@@ -31,12 +31,12 @@ func (v *devices) followHooks() error {
 
 // hookWent signals if the port in a message lacks a program. If we removed the hook ourselves, the
 // port lacks none, or is no longer a port.
-func (v *devices) hookWent(message []byte) {
+func (v *Devices) hookWent(message []byte) {
 	if len(message) < nl.SizeofTcMsg {
 		return
 	}
 	index := int(nl.DeserializeTcMsg(message).Ifindex)
-	if !v.hasPort(index) {
+	if !v.HasPort(index) {
 		return
 	}
 	if v.options.LacksProgram(index, v.done) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ import (
 )
 
 // ByName returns the device with a name, or nil.
-func (v *devices) ByName(name string) netlink.Link {
+func (v *Devices) ByName(name string) netlink.Link {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, l := range v.links {
@@ -27,8 +27,8 @@ func (v *devices) ByName(name string) netlink.Link {
 	return nil
 }
 
-// nameByAddr returns the name of the device that has an address, or "".
-func (v *devices) nameByAddr(addr netip.Addr) string {
+// NameByAddr returns the name of the device that has an address, or "".
+func (v *Devices) NameByAddr(addr netip.Addr) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	found := ""
@@ -41,9 +41,9 @@ func (v *devices) nameByAddr(addr netip.Addr) string {
 	return found
 }
 
-// connected returns the networks of the addresses of each device that is up, to which the kernel
+// Connected returns the networks of the addresses of each device that is up, to which the kernel
 // has connected routes, in ascending order and without link-local ones.
-func (v *devices) connected() map[string][]netip.Prefix {
+func (v *Devices) Connected() map[string][]netip.Prefix {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	all := map[string][]netip.Prefix{}
@@ -66,8 +66,8 @@ func (v *devices) connected() map[string][]netip.Prefix {
 	return all
 }
 
-// appendAddrs appends the addresses of all devices, except loopback and link-local ones.
-func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
+// AppendAddrs appends the addresses of all devices, except loopback and link-local ones.
+func (v *Devices) AppendAddrs(all []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, list := range v.addrs {
@@ -81,7 +81,7 @@ func (v *devices) appendAddrs(all []netip.Addr) []netip.Addr {
 }
 
 // NameOf returns the name of the device with index, or the index as text.
-func (v *devices) NameOf(index int) string {
+func (v *Devices) NameOf(index int) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if l := v.links[index]; l != nil {
@@ -91,7 +91,7 @@ func (v *devices) NameOf(index int) string {
 }
 
 // Prefixes returns the addresses of a device, with their networks.
-func (v *devices) Prefixes(index int) []netip.Prefix {
+func (v *Devices) Prefixes(index int) []netip.Prefix {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.addrs[index]
@@ -100,7 +100,7 @@ func (v *devices) Prefixes(index int) []netip.Prefix {
 // Cause returns the device that prevents link from carrying packets, and the state of that device:
 // a VLAN has no carrier while the device below it is down. If link can carry packets, Cause returns
 // link itself.
-func (v *devices) Cause(link netlink.Link) (name string, state datapath.LinkState) {
+func (v *Devices) Cause(link netlink.Link) (name string, state datapath.LinkState) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	const mostBelow = 8 // VLANs on VLANs
@@ -117,7 +117,7 @@ func (v *devices) Cause(link netlink.Link) (name string, state datapath.LinkStat
 
 // DownTo returns a device that is down and whose network contains addr. If no such device exists, it
 // returns the only device that is down and has an address of the family, or "".
-func (v *devices) DownTo(addr netip.Addr) string {
+func (v *Devices) DownTo(addr netip.Addr) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var candidates []string
@@ -141,7 +141,7 @@ func (v *devices) DownTo(addr netip.Addr) string {
 }
 
 // ByIndex returns the device with an index, or nil.
-func (v *devices) ByIndex(index int) netlink.Link {
+func (v *Devices) ByIndex(index int) netlink.Link {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.links[index]
@@ -149,7 +149,7 @@ func (v *devices) ByIndex(index int) netlink.Link {
 
 // NeighbourState reports whether the link-layer address of a neighbour is known, and whether the
 // kernel has given up resolving it.
-func (v *devices) NeighbourState(index int, addr netip.Addr) (resolved, failed bool) {
+func (v *Devices) NeighbourState(index int, addr netip.Addr) (resolved, failed bool) {
 	n := neighbour{index, addr}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -158,7 +158,7 @@ func (v *devices) NeighbourState(index int, addr netip.Addr) (resolved, failed b
 }
 
 // noteFailed records whether the kernel has given up resolving a neighbour. v.mu is held.
-func (v *devices) noteFailed(n neighbour, u *netlink.NeighUpdate) {
+func (v *Devices) noteFailed(n neighbour, u *netlink.NeighUpdate) {
 	if u.Type != unix.RTM_DELNEIGH && u.State&unix.NUD_FAILED != 0 {
 		v.failed[n] = true
 	} else if u.State&unix.NUD_INCOMPLETE == 0 || u.Type == unix.RTM_DELNEIGH {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"fmt"
@@ -40,7 +40,7 @@ func (t *xdpTargets) flags(a *netlink.LinkAttrs) (flags uint32) {
 }
 
 // findXDPTargets updates v.xdpTargets. v.mu is held.
-func (v *devices) findXDPTargets() (err error) {
+func (v *Devices) findXDPTargets() (err error) {
 	v.xdpTargets = xdpTargets{wanted: len(v.xdp) > 0}
 	if !v.xdpTargets.wanted {
 		return nil
@@ -52,9 +52,9 @@ func (v *devices) findXDPTargets() (err error) {
 	return err
 }
 
-// whyNotXDP returns why packets that arrive on a port in native XDP take the tc path because of
+// WhyNotXDP returns why packets that arrive on a port in native XDP take the tc path because of
 // their output device; "" if nothing prevents XDP.
-func (v *devices) whyNotXDP() string {
+func (v *Devices) WhyNotXDP() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if native := slices.Contains(slices.Collect(maps.Values(v.xdp)), datapath.XDPNative); !native || !v.xdpTargets.wanted {
@@ -82,8 +82,8 @@ func (v *devices) whyNotXDP() string {
 		strings.Join(names, ", "), more)
 }
 
-// setXDP records the mode in which our XDP program is attached to a device.
-func (v *devices) setXDP(index int, mode datapath.XDPMode) {
+// SetXDP records the mode in which our XDP program is attached to a device.
+func (v *Devices) SetXDP(index int, mode datapath.XDPMode) {
 	v.mu.Lock()
 	first := mode != datapath.XDPOff && !v.listening
 	if mode != datapath.XDPOff {
@@ -103,7 +103,7 @@ func (v *devices) setXDP(index int, mode datapath.XDPMode) {
 }
 
 // followXDPFeaturesAgain follows XDP features if they were followed before.
-func (v *devices) followXDPFeaturesAgain() error {
+func (v *Devices) followXDPFeaturesAgain() error {
 	v.mu.Lock()
 	listening := v.listening
 	v.mu.Unlock()
@@ -115,7 +115,7 @@ func (v *devices) followXDPFeaturesAgain() error {
 
 // followXDPFeatures refreshes the devices when the kernel reports a change of their XDP features,
 // until v.done.
-func (v *devices) followXDPFeatures() error {
+func (v *Devices) followXDPFeatures() error {
 	s, err := device.SubscribeXDPFeatures(v.namespace)
 	if s == nil || err != nil {
 		return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"maps"
@@ -12,8 +12,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// own returns the node's addresses in the namespace.
-func (v *devices) own() (all []netip.Addr) {
+// Own returns the node's addresses in the namespace.
+func (v *Devices) Own() (all []netip.Addr) {
 	if v == nil {
 		return nil
 	}
@@ -25,8 +25,8 @@ func (v *devices) own() (all []netip.Addr) {
 	return all
 }
 
-// networks returns the networks whose ARP and NDP requests our programs see.
-func (v *devices) networks() (all []announce.Network) {
+// Networks returns the networks whose ARP and NDP requests our programs see.
+func (v *Devices) Networks() (all []announce.Network) {
 	if v == nil {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (v *devices) networks() (all []announce.Network) {
 }
 
 // tunnelEnds returns the devices on which packets to be encapsulated arrive. v.mu is held.
-func (v *devices) tunnelEnds() (ends []int) {
+func (v *Devices) tunnelEnds() (ends []int) {
 	for index, l := range v.links {
 		device, ok := strings.CutSuffix(l.Attrs().Name, datapath.TunnelEndSuffix)
 		if ok && v.options.IsTunnel(device) && l.Type() == "veth" {
@@ -76,15 +76,15 @@ func (v *devices) tunnelEnds() (ends []int) {
 	return ends
 }
 
-// local returns the keys of the node's addresses in ll_local.
-func (v *devices) local() map[kernel.LocalKey]bool {
+// Local returns the keys of the node's addresses in ll_local.
+func (v *Devices) Local() map[kernel.LocalKey]bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return maps.Clone(v.bridges.Local())
 }
 
-// list returns the devices, keyed by name.
-func (v *devices) list() map[string]datapath.Device {
+// List returns the devices, keyed by name.
+func (v *Devices) List() map[string]datapath.Device {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.listed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package watch
 
 import (
 	"errors"
@@ -21,8 +21,8 @@ var receive = func(s *nl.NetlinkSocket) ([]syscall.NetlinkMessage, error) {
 
 // listen calls handle with the messages that a socket receives, until v.done, and then closes the
 // socket. lost is called if messages were lost. On any other error the subscription ends, and
-// maintain opens all subscriptions again. about names the subject in errors.
-func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle func([]syscall.NetlinkMessage)) {
+// Maintain opens all subscriptions again. about names the subject in errors.
+func (v *Devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle func([]syscall.NetlinkMessage)) {
 	listening := v.whileSubscribed(func(done <-chan struct{}) {
 		<-done
 		s.Close()
@@ -54,14 +54,14 @@ func (v *devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle 
 // followPolicy invalidates all next hops if routing rules (ip rule) change, or if forwarding is
 // enabled or disabled on any device. No table here depends on these settings, so the content of the
 // kernel's messages is not used.
-func (v *devices) followPolicy() error {
+func (v *Devices) followPolicy() error {
 	s, err := nl.SubscribeAt(v.namespace.Handle, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return fmt.Errorf("watch routing rules: %w", err)
 	}
 	v.listen(s, "routing rules", v.lost, func([]syscall.NetlinkMessage) {
-		v.report(v.invalidateAll())
+		v.report(v.InvalidateAll())
 		v.options.Signal()
 	})
 	return nil
@@ -69,7 +69,7 @@ func (v *devices) followPolicy() error {
 
 // whileSubscribed starts functions that return when their argument is closed. It starts none and
 // returns false if the subscriptions are being ended.
-func (v *devices) whileSubscribed(run ...func(done <-chan struct{})) bool {
+func (v *Devices) whileSubscribed(run ...func(done <-chan struct{})) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	done := v.done
@@ -85,7 +85,7 @@ func (v *devices) whileSubscribed(run ...func(done <-chan struct{})) bool {
 }
 
 // follow handles updates until the channel is closed.
-func follow[T any](v *devices, updates <-chan T, handle func(T)) {
+func follow[T any](v *Devices, updates <-chan T, handle func(T)) {
 	defer v.wg.Done()
 	for u := range updates {
 		handle(u)
@@ -101,7 +101,7 @@ const followRest = 3
 // followAll calls handle after updates, until the channel is closed. Updates that arrive while
 // handle runs, or during the pause after it, are handled together: a new device causes half a
 // dozen.
-func followAll[T any](v *devices, updates <-chan T, handle func()) {
+func followAll[T any](v *Devices, updates <-chan T, handle func()) {
 	defer v.wg.Done()
 	rest := time.NewTimer(0)
 	defer rest.Stop()
@@ -128,7 +128,7 @@ func followAll[T any](v *devices, updates <-chan T, handle func()) {
 }
 
 // unheard records that a subscription has ended.
-func (v *devices) unheard() {
+func (v *Devices) unheard() {
 	select {
 	case <-v.done:
 	default:
@@ -139,15 +139,15 @@ func (v *devices) unheard() {
 	}
 }
 
-// lost records that messages were lost; maintain then reads the current state.
-func (v *devices) lost() {
+// lost records that messages were lost; Maintain then reads the current state.
+func (v *Devices) lost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.stale = true
 }
 
-// maintain subscribes and scans again if messages were lost, and scans periodically.
-func (v *devices) maintain() error {
+// Maintain subscribes and scans again if messages were lost, and scans periodically.
+func (v *Devices) Maintain() error {
 	v.mu.Lock()
 	stale, deaf, due := v.stale, v.deaf, time.Since(v.scanned) > rescanInterval
 	v.stale = false
@@ -162,16 +162,16 @@ func (v *devices) maintain() error {
 		return nil
 	}
 	if stale {
-		if err := v.invalidateAll(); err != nil {
+		if err := v.InvalidateAll(); err != nil {
 			return err
 		}
 		v.options.Signal()
 	}
-	return v.scan()
+	return v.Scan()
 }
 
 // listenAgain ends the remaining subscriptions and subscribes again.
-func (v *devices) listenAgain() error {
+func (v *Devices) listenAgain() error {
 	v.endSubscriptions()
 	err := v.subscribe()
 	if err != nil {
@@ -185,7 +185,7 @@ func (v *devices) listenAgain() error {
 }
 
 // endSubscriptions ends the subscriptions, so that others can begin.
-func (v *devices) endSubscriptions() {
+func (v *Devices) endSubscriptions() {
 	v.mu.Lock()
 	select {
 	case <-v.done:
