@@ -123,3 +123,22 @@ func TestDevicesFlap(t *testing.T) {
 		t.Errorf("logged:\n%.2000s", text)
 	}
 }
+
+// TestMaintainReadsDevices: if messages of the kernel were lost, Maintain reads the devices again,
+// and signals it.
+func TestMaintainReadsDevices(t *testing.T) {
+	n := newNetwork(t)
+	n.attach()
+	for quiet := false; !quiet; {
+		select {
+		case <-n.d.Telemetry().Changed():
+		case <-time.After(500 * time.Millisecond):
+			quiet = true
+		}
+	}
+	n.d.namespaces[netnsHost].devices.Lost()
+	n.ok(n.d.Maintain(t.Context()))
+	if len(n.d.Telemetry().Changed()) == 0 {
+		t.Error("nothing was signalled")
+	}
+}

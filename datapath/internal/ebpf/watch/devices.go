@@ -112,7 +112,7 @@ func (v *Devices) subscribe() error {
 	addrs := make(chan netlink.AddrUpdate, 64)
 	neighs := make(chan netlink.NeighUpdate, 256)
 	routes := make(chan netlink.RouteUpdate, 256)
-	lost := func(error) { v.lost() }
+	lost := func(error) { v.Lost() }
 	err := errors.Join(
 		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
 		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
@@ -140,7 +140,7 @@ func (v *Devices) subscribe() error {
 func (v *Devices) report(err error) {
 	if err != nil {
 		v.options.Log.Warn("cannot watch the devices of the node; retrying", "error", err)
-		v.lost()
+		v.Lost()
 	}
 }
 

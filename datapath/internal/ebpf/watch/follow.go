@@ -60,7 +60,7 @@ func (v *Devices) followPolicy() error {
 	if err != nil {
 		return fmt.Errorf("watch routing rules: %w", err)
 	}
-	v.listen(s, "routing rules", v.lost, func([]syscall.NetlinkMessage) {
+	v.listen(s, "routing rules", v.Lost, func([]syscall.NetlinkMessage) {
 		v.report(v.InvalidateAll())
 		v.options.Signal()
 	})
@@ -139,8 +139,8 @@ func (v *Devices) unheard() {
 	}
 }
 
-// lost records that messages were lost; Maintain then reads the current state.
-func (v *Devices) lost() {
+// Lost records that messages were lost; Maintain then reads the current state.
+func (v *Devices) Lost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.stale = true
@@ -154,7 +154,7 @@ func (v *Devices) Maintain() error {
 	v.mu.Unlock()
 	if deaf {
 		if err := v.listenAgain(); err != nil {
-			v.lost()
+			v.Lost()
 			return err
 		}
 	}
