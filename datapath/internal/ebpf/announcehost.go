@@ -11,13 +11,13 @@ import (
 // newAnnouncer takes over the announcements of an earlier run.
 func newAnnouncer(d *DataPlane) (*announce.Announcer, error) {
 	return announce.New(announce.Options{
-		Table: &d.tables.Announced, SwitchNetns: d.namespaceOf(true), Netns: d.announcingNetns, Log: d.log,
+		Table: &d.tables.Announced, SwitchNetns: d.namespaces.idOf(true), Netns: d.announcingNetns, Log: d.log,
 	})
 }
 
 // announcingNetns returns the namespaces in use for package announce.
 func (d *DataPlane) announcingNetns() (open []announce.Netns) {
-	for _, z := range d.openNamespaces() {
+	for _, z := range d.namespaces.inUse() {
 		open = append(open, announcingNetns{z})
 	}
 	return open

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,9 +43,7 @@ type DataPlane struct {
 	// keptSizes are messages about tables that are larger than configured.
 	keptSizes []string
 
-	namespacesMu sync.Mutex
-	namespaces   [2]*namespace // by id; the switch's is nil until a port needs it
-
+	namespaces  *namespaces
 	ports       *ports
 	guards      *guard.Table
 	services    *lb.Table
@@ -125,6 +122,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 		return nil, err
 	}
 	d.maps, d.tables, d.keptSizes = r.Maps, kernel.TablesOf(r.Maps), r.KeptSizes
+	d.namespaces = newNamespaces(d.namespacesOptions())
 	defer r.Close()
 	return d, d.takeOver(r, pins.Action == datapath.PinsNone, pin.Origin{Version: cfg.Version, Sum: pin.LayoutSum(spec.Maps)})
 }
@@ -132,7 +130,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 // takeOver replaces an earlier run's maps and programs with this run's. It may be interrupted at
 // any point: the next run, of whatever version, continues.
 func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) error {
-	if err := d.loadNamespaces(); err != nil {
+	if err := d.namespaces.loadUsed(); err != nil {
 		return err
 	}
 	if err := r.Copy(); err != nil {
@@ -151,7 +149,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.adoptTables(first); err != nil {
 		return err
 	}
-	if _, err := d.namespace(netnsHost); err != nil {
+	if _, err := d.namespaces.open(netnsHost); err != nil {
 		return err
 	}
 	if err := d.snat.Refresh(); err != nil {
@@ -160,7 +158,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.ports.adopt(r); err != nil {
 		return err
 	}
-	for _, z := range d.openNamespaces() {
+	for _, z := range d.namespaces.inUse() {
 		if err := z.CloseShadow(); err != nil {
 			return err
 		}
@@ -195,7 +193,7 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 		return err
 	}
 	d.snat = snat.New(snat.Options{
-		Tables: d.tables, InNamespaces: d.inNamespaces, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
+		Tables: d.tables, InNamespaces: d.namespaces.do, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
 	})
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
@@ -221,18 +219,35 @@ func (d *DataPlane) sweepOptions() conn.Options {
 	}
 }
 
+func (d *DataPlane) namespacesOptions() namespacesOptions {
+	return namespacesOptions{
+		SwitchName: d.config.SwitchNamespace, Pins: filepath.Join(d.dir, "ports"), Programs: programs, Maps: d.maps,
+		Watch: func(z *hook.Netns) *watch.Devices { return watch.New(d.watchOptions(z)) },
+		WatchNetfilter: func(z *hook.Netns) (*fastpath.Gate, error) {
+			return fastpath.Watch(fastpath.Options{Netns: z, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate})
+		},
+	}
+}
+
+func (d *DataPlane) watchOptions(z *hook.Netns) watch.Options {
+	return watch.Options{
+		Netns: z, Tables: d.tables, Log: d.log, Uplinks: &d.uplinkNames,
+		LinkDevice: [...]string{netnsHost: d.config.HostDevice, netnsSwitch: d.config.SwitchDevice}[z.ID],
+		Guard:      d.guards.MAC, LostAddr: d.sweeper.Kick, FollowAddrs: d.announcer.Follow,
+		NamesChanged: d.firewall.DevicesChanged, Invalidate: d.nexthops.Invalidate,
+		IsTunnel:     func(device string) bool { return d.overlay.HasDevice(z.ID, device) },
+		PathsChanged: d.overlay.PathsChanged,
+		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.lacksProgram(z.ID, index, done) },
+		Signal:       d.signal,
+	}
+}
+
 func (d *DataPlane) nexthopOptions() nexthop.Options {
 	return nexthop.Options{
 		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.Value,
-		Peers:     func() map[uint32]bool { return d.overlay.Nexthops() },
-		PeerNames: func() map[uint32]overlay.Name { return d.overlay.Names() },
-		DeviceName: func(netns uint8, ifindex int) string {
-			z := d.namespaces[netns]
-			if z == nil {
-				return ""
-			}
-			return z.devices.NameOf(ifindex)
-		},
+		Peers:      func() map[uint32]bool { return d.overlay.Nexthops() },
+		PeerNames:  func() map[uint32]overlay.Name { return d.overlay.Names() },
+		DeviceName: d.namespaces.deviceName,
 	}
 }
 
@@ -254,83 +269,6 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 	}
 	d.states, err = kernel.EnumNames(spec.Types, "ct_state", "CT_")
 	return err
-}
-
-// loadNamespaces loads the programs of the namespaces that an earlier run used, except namespaces
-// that no longer exist.
-func (d *DataPlane) loadNamespaces() error {
-	for id := range d.namespaces {
-		if id != netnsHost && pin.IsEmpty(filepath.Join(d.dir, "ports", strconv.Itoa(id))) {
-			continue
-		}
-		if _, err := d.loadNamespace(uint8(id)); err != nil && !errors.Is(err, datapath.ErrAbsent) {
-			return err
-		}
-	}
-	return nil
-}
-
-// loadNamespace opens a namespace and loads its programs, unless already done. The caller holds
-// namespacesMu, or is the only goroutine.
-func (d *DataPlane) loadNamespace(id uint8) (*namespace, error) {
-	if d.namespaces[id] != nil {
-		return d.namespaces[id], nil
-	}
-	name := ""
-	if id == netnsSwitch {
-		name = d.config.SwitchNamespace
-	}
-	z, err := hook.OpenNetns(id, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := z.Load(programs, d.maps); err != nil {
-		return nil, errors.Join(err, z.Close())
-	}
-	d.namespaces[id] = &namespace{Netns: z}
-	return d.namespaces[id], nil
-}
-
-// namespace returns the namespace with id, opening it on first use.
-func (d *DataPlane) namespace(id uint8) (*namespace, error) {
-	d.namespacesMu.Lock()
-	defer d.namespacesMu.Unlock()
-	z, err := d.loadNamespace(id)
-	if err != nil || z.devices != nil {
-		return z, err
-	}
-	v := watch.New(d.devicesOptions(z.Netns))
-	if z.netfilter, err = fastpath.Watch(fastpath.Options{Netns: z.Netns, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate}); err == nil {
-		err = v.Start()
-	}
-	if err != nil {
-		d.namespaces[id] = nil
-		return nil, errors.Join(err, z.Close())
-	}
-	z.devices = v
-	return z, nil
-}
-
-// openNamespaces returns the namespaces in use.
-func (d *DataPlane) openNamespaces() (open []*namespace) {
-	d.namespacesMu.Lock()
-	defer d.namespacesMu.Unlock()
-	for _, z := range d.namespaces {
-		if z != nil {
-			open = append(open, z)
-		}
-	}
-	return open
-}
-
-// inNamespaces calls f on a thread in each namespace in use, until f fails.
-func (d *DataPlane) inNamespaces(f func() error) error {
-	for _, z := range d.openNamespaces() {
-		if err := z.Do(f); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Ports implements [datapath.DataPlane].
@@ -368,8 +306,8 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
-	for _, z := range d.openNamespaces() {
+	err := errors.Join(d.ports.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
+	for _, z := range d.namespaces.inUse() {
 		err = errors.Join(err, z.devices.Maintain())
 	}
 	return errors.Join(err, d.snat.Refresh())
@@ -385,8 +323,8 @@ func (d *DataPlane) Close() (err error) {
 		if d.sweeper != nil {
 			err = errors.Join(err, d.sweeper.Close())
 		}
-		for _, z := range d.openNamespaces() {
-			err = errors.Join(err, z.Close())
+		if d.namespaces != nil {
+			err = errors.Join(err, d.namespaces.close())
 		}
 		if d.ports != nil {
 			d.ports.close()

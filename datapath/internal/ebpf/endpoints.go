@@ -40,7 +40,7 @@ func (e endpoints) Joined(name datapath.EndpointName) error {
 	if t == nil {
 		return nil
 	}
-	z, err := e.p.d.namespace(t.namespace)
+	z, err := e.p.d.namespaces.open(t.namespace)
 	if err != nil {
 		return err
 	}

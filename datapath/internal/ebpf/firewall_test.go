@@ -268,7 +268,7 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	changed := func(what string, want uint32, args ...string) {
 		t.Helper()
 		n.node.Run(t, "ip", append([]string{"link"}, args...)...)
-		z, err := n.d.namespace(netnsHost)
+		z, err := n.d.namespaces.open(netnsHost)
 		n.ok(err)
 		n.ok(z.devices.Scan())
 		if got := n.epoch() - epoch; got != want {

@@ -82,7 +82,7 @@ func (k *keeper) run() {
 			k.d.signal()
 		}
 		// Maintain reports the errors of both.
-		_ = errors.Join(k.d.renewSwitch(), k.d.followLoopback())
+		_ = errors.Join(k.d.ports.renewSwitch(), k.d.followLoopback())
 		k.keepPins()
 	}
 }
@@ -266,7 +266,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 		}
 		err = errors.Join(err, e)
 	}
-	z, e := k.d.namespace(t.namespace)
+	z, e := k.d.namespaces.open(t.namespace)
 	if e != nil {
 		return restored, errors.Join(err, e)
 	}

@@ -54,7 +54,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 		p.d.onLoopback.Store(false)
 		return p.detach(loopbackPort, t)
 	}
-	z, err := p.d.namespace(netnsHost)
+	z, err := p.d.namespaces.open(netnsHost)
 	if err != nil {
 		return err
 	}

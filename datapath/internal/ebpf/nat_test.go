@@ -31,7 +31,7 @@ func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nat.Table {
 // adoptNAT takes over the rules in force. Rules that name no ports use the ports in free.
 func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table {
 	r.t.Helper()
-	d := &DataPlane{maps: r.maps, tables: r.tables}
+	d := &DataPlane{maps: r.maps, tables: r.tables, namespaces: newNamespaces(namespacesOptions{})}
 	images, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)

@@ -18,7 +18,7 @@ func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.Fo
 // SetUplinkNames implements [nat.Host]. Uplinks that waited for these rules change their names.
 func (h natHost) SetUplinkNames(names []string) {
 	h.uplinkNames.Set(names)
-	for _, z := range h.openNamespaces() {
+	for _, z := range h.namespaces.inUse() {
 		if z.devices != nil {
 			z.devices.ChangeNames()
 		}
@@ -31,7 +31,7 @@ func (h natHost) SoonOnLoopback() { h.soonOnLoopback() }
 // LocalAddrs implements [nat.Host].
 func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[uint8]bool) {
 	addrs, namespaces = make(map[kernel.LocalKey]bool), make(map[uint8]bool)
-	for _, z := range h.openNamespaces() {
+	for _, z := range h.namespaces.inUse() {
 		if z.devices == nil {
 			continue
 		}

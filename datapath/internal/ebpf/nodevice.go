@@ -6,13 +6,12 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // noDevice returns the error for a device that is missing in a namespace. The error reports whether
 // the device is in the other namespace, and which command corrects that.
-func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) error {
+func (s *namespaces) noDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
 	if strings.HasPrefix(object, overlay.InnerPrefix) || strings.Contains(object, "#") {
 		object = "" // not an Interface
@@ -22,14 +21,14 @@ func (d *DataPlane) noDevice(id uint8, name datapath.PortName, device string) er
 		other = netnsHost
 	}
 	switch {
-	case d.namespaceOf(true) == d.namespaceOf(false) || !d.hasDevice(other, device):
-		return datapath.Absentf("device %q does not exist%s", device, d.inNamespace(id))
+	case !s.apart() || !s.hasDevice(other, device):
+		return datapath.Absentf("device %q does not exist%s", device, s.inNamespace(id))
 	case id == netnsSwitch:
 		return datapath.Absentf("device %q is in the host's network namespace, not in the switch's: run ip link set %s netns %s%s",
-			device, device, d.config.SwitchNamespace, orSet(object, "host"))
+			device, device, s.options.SwitchName, orSet(object, "host"))
 	default:
 		return datapath.Absentf("device %q is in the switch's network namespace (%s), not in the host's%s",
-			device, d.config.SwitchNamespace, strings.Replace(orSet(object, "switch"), ", or", ": run", 1))
+			device, s.options.SwitchName, strings.Replace(orSet(object, "switch"), ", or", ": run", 1))
 	}
 }
 
@@ -42,20 +41,16 @@ func orSet(object, netns string) string {
 }
 
 // inNamespace names the switch's namespace if the switch has its own.
-func (d *DataPlane) inNamespace(id uint8) string {
-	if id == netnsHost || d.namespaceOf(true) == d.namespaceOf(false) {
+func (s *namespaces) inNamespace(id uint8) string {
+	if id == netnsHost || !s.apart() {
 		return ""
 	}
-	return " in network namespace " + d.config.SwitchNamespace
+	return " in network namespace " + s.options.SwitchName
 }
 
 // hasDevice reports whether a device exists in a namespace, which need not be in use.
-func (d *DataPlane) hasDevice(id uint8, device string) bool {
-	name := ""
-	if id == netnsSwitch {
-		name = d.config.SwitchNamespace
-	}
-	z, err := hook.OpenNetns(id, name)
+func (s *namespaces) hasDevice(id uint8, device string) bool {
+	z, err := s.handle(id)
 	if err != nil {
 		return false
 	}

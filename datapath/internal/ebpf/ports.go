@@ -63,8 +63,8 @@ func (p *ports) folder(namespace uint8, name datapath.PortName) string {
 // adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
 // go, since until then some programs may use different maps from the rest.
 func (p *ports) adopt(r *pin.Replacements) error {
-	for namespace := range p.d.namespaces {
-		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(namespace)))
+	for _, namespace := range []uint8{netnsHost, netnsSwitch} {
+		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(int(namespace))))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -72,7 +72,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 			return err
 		}
 		for _, f := range folders {
-			if err := p.openOne(uint8(namespace), pin.PortOf(f.Name())); err != nil {
+			if err := p.openOne(namespace, pin.PortOf(f.Name())); err != nil {
 				return fmt.Errorf("take over port %q of an earlier run: %w", pin.PortOf(f.Name()), err)
 			}
 		}
@@ -85,7 +85,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == hook.LoopbackIndex {
 			return err
 		}
-		z, err := p.d.namespace(t.namespace)
+		z, err := p.d.namespaces.open(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		}
 		return nil
 	})
-	for _, z := range p.d.openNamespaces() {
+	for _, z := range p.d.namespaces.inUse() {
 		if err == nil && z.devices != nil {
 			err = z.devices.KeepPorts(attached[z.ID])
 		}
@@ -143,7 +143,7 @@ func (p *ports) each(f func(*port, hook.Attachment) error) error {
 func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	t := &port{namespace: id}
 	p.byName[name] = t
-	z, err := p.d.namespace(id)
+	z, err := p.d.namespaces.open(id)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return nil // its namespace is gone, and the device with it
 	}
@@ -166,13 +166,13 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 // update attaches the programs to the device of a port. An endpoint's device is guarded from then
 // on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
-	id := p.d.namespaceOf(value.Switch)
-	if _, err := p.d.namespace(id); err != nil { // may take long on first use
+	id := p.d.namespaces.idOf(value.Switch)
+	if _, err := p.d.namespaces.open(id); err != nil { // may take long on first use
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	z, err := p.d.namespace(id)
+	z, err := p.d.namespaces.open(id)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (p *ports) deviceOf(z *namespace, name datapath.PortName, value *datapath.P
 	link, err := z.Netlink.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		if err = p.forgetGone(name, p.byName[name]); err == nil {
-			return nil, p.d.noDevice(z.ID, name, value.Device)
+			return nil, p.d.namespaces.noDevice(z.ID, name, value.Device)
 		}
 	}
 	if err != nil {
@@ -270,7 +270,7 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 		return nil
 	}
 	if t.ifindex != 0 {
-		z, err := p.d.namespace(t.namespace)
+		z, err := p.d.namespaces.open(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -301,7 +301,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
-	if z, err := p.d.namespace(t.namespace); err == nil {
+	if z, err := p.d.namespaces.open(t.namespace); err == nil {
 		if err := z.RestoreLocalSources(p.folder(t.namespace, name)); err != nil {
 			return err
 		}
@@ -372,7 +372,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t == nil || t.device == "" {
 		return false, nil
 	}
-	z, err := p.d.namespace(t.namespace)
+	z, err := p.d.namespaces.open(t.namespace)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return false, nil // the namespace was deleted
 	}

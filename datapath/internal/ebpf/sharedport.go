@@ -3,7 +3,9 @@
 package ebpf
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
@@ -120,7 +123,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 
 // leaveTo turns a port into an inner port of tunnels, which keeps the programs.
 func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
-	z, err := p.d.namespace(t.namespace)
+	z, err := p.d.namespaces.open(t.namespace)
 	if err != nil {
 		return err
 	}
@@ -185,3 +188,25 @@ func (p *ports) rename(from, to datapath.PortName) error {
 	delete(p.byName, from)
 	return nil
 }
+
+// renewSwitch closes the switch's namespace if its name no longer exists or refers to another
+// namespace. The programs are attached again when a new namespace exists.
+func (p *ports) renewSwitch() error {
+	// Locked so that no operation on ports uses the namespace after it is closed.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	z := p.d.namespaces.takeDeleted()
+	if z == nil {
+		return nil
+	}
+	p.d.log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
+	err := errors.Join(p.abandon(netnsSwitch), z.close())
+	if z.devices != nil {
+		err = errors.Join(err, z.devices.Forget())
+	}
+	p.d.signal()
+	return err
+}
+
+// attached reports whether the tc programs of a port are still attached.
+func (t *port) attached() bool { return hook.AllAttached(t.hooks, t.ifindex) }

@@ -66,7 +66,7 @@ func (t *nodeTelemetry) port(name datapath.PortName) (port, *namespace, bool) {
 	if is.device == "" {
 		return port{}, nil, false
 	}
-	z, err := t.d.namespace(is.namespace)
+	z, err := t.d.namespaces.open(is.namespace)
 	return is, z, err == nil
 }
 
@@ -99,7 +99,7 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 
 // Devices implements [datapath.Telemetry].
 func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
-	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
 
 // routing returns the namespace of the switch, or of the host; false: it does not exist.
 func (t *nodeTelemetry) routing(inSwitch bool) (route.Namespace, bool) {
-	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return route.Namespace{}, false
 	}
@@ -136,7 +136,7 @@ func (t *nodeTelemetry) HopTo(to datapath.Hop, ask bool) datapath.HopState {
 
 // DeviceOf implements [datapath.Telemetry].
 func (t *nodeTelemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
-	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
 	if err != nil {
 		return ""
 	}
@@ -145,7 +145,7 @@ func (t *nodeTelemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
 
 // Networks implements [datapath.Telemetry].
 func (t *nodeTelemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
-	z, err := t.d.namespace(t.d.namespaceOf(inSwitch))
+	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
 	if err != nil || z.devices == nil {
 		return nil
 	}
@@ -154,8 +154,8 @@ func (t *nodeTelemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
 
 // LocalAddrs implements [datapath.Telemetry].
 func (t *nodeTelemetry) LocalAddrs() (all []netip.Addr) {
-	_, _ = t.d.namespace(t.d.namespaceOf(false)) // opens it if possible
-	for _, z := range t.d.openNamespaces() {
+	_, _ = t.d.namespaces.open(t.d.namespaces.idOf(false)) // opens it if possible
+	for _, z := range t.d.namespaces.inUse() {
 		if z.devices != nil {
 			all = z.devices.AppendAddrs(all)
 		}
@@ -197,7 +197,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 		_, guarded := name.Endpoint()
 		device := p.device
 		if device == "" { // adopted from an earlier run, and not configured yet
-			if z, err := t.d.namespace(p.namespace); err == nil {
+			if z, err := t.d.namespaces.open(p.namespace); err == nil {
 				device = z.devices.NameOf(p.ifindex)
 			}
 		}
@@ -215,7 +215,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})
-	for _, z := range t.d.openNamespaces() {
+	for _, z := range t.d.namespaces.inUse() {
 		if z.devices != nil {
 			if why := z.devices.WhyNotXDP(); why != "" {
 				f.Fallbacks["xdp "+z.Label()] = why
@@ -250,7 +250,7 @@ func (t *nodeTelemetry) Changed() <-chan struct{} { return t.d.changed }
 
 // deviceName returns the name of a device; if it is unknown, the index as text.
 func (d *DataPlane) deviceName(namespace uint8, index int) string {
-	for _, z := range d.openNamespaces() {
+	for _, z := range d.namespaces.inUse() {
 		if z.ID == namespace {
 			return z.devices.NameOf(index)
 		}
