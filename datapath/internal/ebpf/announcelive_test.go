@@ -64,7 +64,7 @@ func TestAnnounced(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	index := func(dev string) uint32 {
-		l, err := n.d.namespaces.byID[netnsHost].Netlink.LinkByName(dev)
+		l, err := n.host().Netlink.LinkByName(dev)
 		n.ok(err)
 		return uint32(l.Attrs().Index)
 	}

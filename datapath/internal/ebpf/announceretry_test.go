@@ -39,7 +39,7 @@ func TestAnnouncingFails(t *testing.T) {
 	for _, key := range fill {
 		n.ok(table.Delete(key))
 	}
-	out0, err := n.d.namespaces.byID[netnsHost].Netlink.LinkByName("out0")
+	out0, err := n.host().Netlink.LinkByName("out0")
 	n.ok(err)
 	testnet.Eventually(t, patience, "the addresses are announced", func() bool {
 		_ = n.d.Maintain(ctx) // fails until the next attempt

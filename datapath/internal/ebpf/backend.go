@@ -22,6 +22,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
@@ -43,7 +44,7 @@ type DataPlane struct {
 	// keptSizes are messages about tables that are larger than configured.
 	keptSizes []string
 
-	namespaces  *namespaces
+	namespaces  *namespace.Set
 	ports       *ports
 	guards      *guard.Table
 	services    *lb.Table
@@ -73,6 +74,12 @@ var _ datapath.DataPlane = (*DataPlane)(nil)
 
 // snatInterval is the interval at which the node's sockets are read; tests replace it.
 var snatInterval = 5 * time.Second
+
+// The namespaces, as config_netns in the programs.
+const (
+	netnsHost   = hook.Host
+	netnsSwitch = hook.Switch
+)
 
 // loadMapSpecs returns the specifications of all maps; tests replace it, and the programs.
 var (
@@ -122,7 +129,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 		return nil, err
 	}
 	d.maps, d.tables, d.keptSizes = r.Maps, kernel.TablesOf(r.Maps), r.KeptSizes
-	d.namespaces = newNamespaces(d.namespacesOptions())
+	d.namespaces = namespace.New(d.namespacesOptions())
 	defer r.Close()
 	return d, d.takeOver(r, pins.Action == datapath.PinsNone, pin.Origin{Version: cfg.Version, Sum: pin.LayoutSum(spec.Maps)})
 }
@@ -130,7 +137,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 // takeOver replaces an earlier run's maps and programs with this run's. It may be interrupted at
 // any point: the next run, of whatever version, continues.
 func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) error {
-	if err := d.namespaces.loadUsed(); err != nil {
+	if err := d.namespaces.LoadUsed(); err != nil {
 		return err
 	}
 	if err := r.Copy(); err != nil {
@@ -149,7 +156,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.adoptTables(first); err != nil {
 		return err
 	}
-	if _, err := d.namespaces.open(netnsHost); err != nil {
+	if _, err := d.namespaces.Open(netnsHost); err != nil {
 		return err
 	}
 	if err := d.snat.Refresh(); err != nil {
@@ -158,7 +165,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.ports.adopt(r); err != nil {
 		return err
 	}
-	for _, z := range d.namespaces.inUse() {
+	for _, z := range d.namespaces.InUse() {
 		if err := z.CloseShadow(); err != nil {
 			return err
 		}
@@ -193,7 +200,7 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 		return err
 	}
 	d.snat = snat.New(snat.Options{
-		Tables: d.tables, InNamespaces: d.namespaces.do, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
+		Tables: d.tables, InNamespaces: d.namespaces.Do, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
 	})
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
@@ -219,8 +226,8 @@ func (d *DataPlane) sweepOptions() conn.Options {
 	}
 }
 
-func (d *DataPlane) namespacesOptions() namespacesOptions {
-	return namespacesOptions{
+func (d *DataPlane) namespacesOptions() namespace.Options {
+	return namespace.Options{
 		SwitchName: d.config.SwitchNamespace, Pins: filepath.Join(d.dir, "ports"), Programs: programs, Maps: d.maps,
 		Watch: func(z *hook.Netns) *watch.Devices { return watch.New(d.watchOptions(z)) },
 		WatchNetfilter: func(z *hook.Netns) (*fastpath.Gate, error) {
@@ -247,7 +254,7 @@ func (d *DataPlane) nexthopOptions() nexthop.Options {
 		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.Value,
 		Peers:      func() map[uint32]bool { return d.overlay.Nexthops() },
 		PeerNames:  func() map[uint32]overlay.Name { return d.overlay.Names() },
-		DeviceName: d.namespaces.deviceName,
+		DeviceName: d.namespaces.DeviceName,
 	}
 }
 
@@ -307,8 +314,8 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
 	err := errors.Join(d.ports.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
-	for _, z := range d.namespaces.inUse() {
-		err = errors.Join(err, z.devices.Maintain())
+	for _, z := range d.namespaces.InUse() {
+		err = errors.Join(err, z.Devices.Maintain())
 	}
 	return errors.Join(err, d.snat.Refresh())
 }
@@ -324,7 +331,7 @@ func (d *DataPlane) Close() (err error) {
 			err = errors.Join(err, d.sweeper.Close())
 		}
 		if d.namespaces != nil {
-			err = errors.Join(err, d.namespaces.close())
+			err = errors.Join(err, d.namespaces.Close())
 		}
 		if d.ports != nil {
 			d.ports.close()

@@ -90,7 +90,7 @@ func TestUplinkKeepsItsName(t *testing.T) {
 			if address == "2001:db8:2::1" {
 				n.node.Addr(t, "wan7", address+"/64") // which the kernel removed when the link went down
 			}
-			n.ok(n.d.namespaces.byID[netnsHost].devices.Scan())
+			n.ok(n.host().Devices.Scan())
 			attach()
 			want("renamed", "wan7", "out0")
 			n.restart("")

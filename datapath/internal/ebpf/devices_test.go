@@ -106,7 +106,7 @@ func TestDevicesFlap(t *testing.T) {
 		}
 	}
 	for begin := time.Now(); time.Since(begin) < 3*time.Second; {
-		count(n.d.namespaces.byID[netnsHost].devices.Scan())
+		count(n.host().Devices.Scan())
 		count(n.d.Ports().Update(ctx, "in0", datapath.Port{Device: "in0"}))
 		ok, err := n.d.Ports().Verify(ctx, "in0")
 		if !ok && err == nil {
@@ -136,7 +136,7 @@ func TestMaintainReadsDevices(t *testing.T) {
 			quiet = true
 		}
 	}
-	n.d.namespaces.byID[netnsHost].devices.Lost()
+	n.host().Devices.Lost()
 	n.ok(n.d.Maintain(t.Context()))
 	if len(n.d.Telemetry().Changed()) == 0 {
 		t.Error("nothing was signalled")

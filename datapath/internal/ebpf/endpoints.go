@@ -13,6 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
@@ -40,11 +41,11 @@ func (e endpoints) Joined(name datapath.EndpointName) error {
 	if t == nil {
 		return nil
 	}
-	z, err := e.p.d.namespaces.open(t.namespace)
+	z, err := e.p.d.namespaces.Open(t.namespace)
 	if err != nil {
 		return err
 	}
-	return z.devices.Joined(t.ifindex)
+	return z.Devices.Joined(t.ifindex)
 }
 
 // Delete implements [datapath.Table].
@@ -106,22 +107,22 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 }
 
 // noted records that programs are attached to a device; turned: its guard has changed.
-func (z *namespace) noted(index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
+func noted(z *namespace.Namespace, index int, endpoint *datapath.Endpoint, fresh, turned bool) error {
 	switch {
 	case endpoint != nil && fresh:
-		return z.devices.AddPort(index)
-	case !turned && z.devices.HasPort(index):
+		return z.Devices.AddPort(index)
+	case !turned && z.Devices.HasPort(index):
 		return nil
 	}
-	return z.devices.SetPort(index, true)
+	return z.Devices.SetPort(index, true)
 }
 
 // forgotten records that programs are no longer attached to a device.
-func (z *namespace) forgotten(name datapath.PortName, index int) error {
+func forgotten(z *namespace.Namespace, name datapath.PortName, index int) error {
 	if _, ok := name.Endpoint(); ok {
-		return z.devices.DropPort(index)
+		return z.Devices.DropPort(index)
 	}
-	return z.devices.SetPort(index, false)
+	return z.Devices.SetPort(index, false)
 }
 
 // attachedHow returns the kind of hook for a device that has no programs yet. Attaching a link
@@ -158,7 +159,7 @@ func (d *DataPlane) forgetDrops(v guard.Device) (err error) {
 
 // detachGuarded is detach for programs that are about to be attached again. The device of an
 // endpoint is set down first, since it has no guard until then; package network sets it up again.
-func (p *ports) detachGuarded(z *namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
+func (p *ports) detachGuarded(z *namespace.Namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
 		if err := z.Netlink.LinkSetDown(link); err != nil {
 			return fmt.Errorf("device %q: set it down while it has no source guard: %w", endpoint.Device, err)

@@ -268,9 +268,9 @@ func TestFirewallSetFollowsDevices(t *testing.T) {
 	changed := func(what string, want uint32, args ...string) {
 		t.Helper()
 		n.node.Run(t, "ip", append([]string{"link"}, args...)...)
-		z, err := n.d.namespaces.open(netnsHost)
+		z, err := n.d.namespaces.Open(netnsHost)
 		n.ok(err)
-		n.ok(z.devices.Scan())
+		n.ok(z.Devices.Scan())
 		if got := n.epoch() - epoch; got != want {
 			t.Errorf("%s: the epoch rose by %d, want %d", what, got, want)
 		}

@@ -266,7 +266,7 @@ func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
 		}
 		err = errors.Join(err, e)
 	}
-	z, e := k.d.namespaces.open(t.namespace)
+	z, e := k.d.namespaces.Open(t.namespace)
 	if e != nil {
 		return restored, errors.Join(err, e)
 	}

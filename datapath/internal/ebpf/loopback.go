@@ -7,6 +7,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
@@ -54,7 +55,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 		p.d.onLoopback.Store(false)
 		return p.detach(loopbackPort, t)
 	}
-	z, err := p.d.namespaces.open(netnsHost)
+	z, err := p.d.namespaces.Open(netnsHost)
 	if err != nil {
 		return err
 	}
@@ -77,7 +78,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 }
 
 // attachLoopback attaches to the loopback device; t is the port from an earlier attempt, or nil.
-func (p *ports) attachLoopback(z *namespace, t *port, folder string) (err error) {
+func (p *ports) attachLoopback(z *namespace.Namespace, t *port, folder string) (err error) {
 	if t != nil {
 		if err := p.detach(loopbackPort, t); err != nil {
 			return err

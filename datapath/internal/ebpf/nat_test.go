@@ -15,6 +15,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -31,7 +32,7 @@ func (r *rig) translate(set map[datapath.NATName]datapath.NAT) *nat.Table {
 // adoptNAT takes over the rules in force. Rules that name no ports use the ports in free.
 func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table {
 	r.t.Helper()
-	d := &DataPlane{maps: r.maps, tables: r.tables, namespaces: newNamespaces(namespacesOptions{})}
+	d := &DataPlane{maps: r.maps, tables: r.tables, namespaces: namespace.New(namespace.Options{})}
 	images, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)

@@ -18,9 +18,9 @@ func (h natHost) DefaultPorts() ([]datapath.PortRange, error) { return h.snat.Fo
 // SetUplinkNames implements [nat.Host]. Uplinks that waited for these rules change their names.
 func (h natHost) SetUplinkNames(names []string) {
 	h.uplinkNames.Set(names)
-	for _, z := range h.namespaces.inUse() {
-		if z.devices != nil {
-			z.devices.ChangeNames()
+	for _, z := range h.namespaces.InUse() {
+		if z.Devices != nil {
+			z.Devices.ChangeNames()
 		}
 	}
 }
@@ -31,11 +31,11 @@ func (h natHost) SoonOnLoopback() { h.soonOnLoopback() }
 // LocalAddrs implements [nat.Host].
 func (h natHost) LocalAddrs() (addrs map[kernel.LocalKey]bool, namespaces map[uint8]bool) {
 	addrs, namespaces = make(map[kernel.LocalKey]bool), make(map[uint8]bool)
-	for _, z := range h.namespaces.inUse() {
-		if z.devices == nil {
+	for _, z := range h.namespaces.InUse() {
+		if z.Devices == nil {
 			continue
 		}
-		maps.Copy(addrs, z.devices.Local())
+		maps.Copy(addrs, z.Devices.Local())
 		namespaces[z.ID] = true
 	}
 	return addrs, namespaces

@@ -21,6 +21,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -75,6 +76,14 @@ func (n *network) open() {
 		n.d, err = Open(n.config, slog.New(slog.NewTextHandler(n.t.Output(), nil)))
 		return err
 	})
+}
+
+// host returns the namespace of the node.
+func (n *network) host() *namespace.Namespace {
+	n.t.Helper()
+	z, err := n.d.namespaces.Open(netnsHost)
+	n.ok(err)
+	return z
 }
 
 func (n *network) ok(err error) {

@@ -10,13 +10,13 @@ import (
 func (d *DataPlane) overlayOptions() overlay.Options {
 	return overlay.Options{
 		Tables: d.tables, Ports: overlayPorts{d.ports},
-		Netns: d.overlayNetns, SwitchNetns: d.namespaces.idOf(true), HostDevice: d.config.HostDevice, SwitchDevice: d.config.SwitchDevice,
+		Netns: d.overlayNetns, SwitchNetns: d.namespaces.IDOf(true), HostDevice: d.config.HostDevice, SwitchDevice: d.config.SwitchDevice,
 		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.Invalidate, Signal: d.signal,
 	}
 }
 
 func (d *DataPlane) overlayNetns(inSwitch bool) (overlay.Netns, error) {
-	z, err := d.namespaces.open(d.namespaces.idOf(inSwitch))
+	z, err := d.namespaces.Open(d.namespaces.IDOf(inSwitch))
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ type overlayPorts struct{ *ports }
 
 // Need implements [overlay.Ports].
 func (p overlayPorts) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
-	p.need(inner, p.d.namespaces.idOf(inSwitch), ifindex)
+	p.need(inner, p.d.namespaces.IDOf(inSwitch), ifindex)
 }
 
 // Unneed implements [overlay.Ports].
@@ -38,7 +38,7 @@ func (p overlayPorts) Unneed(inner datapath.PortName) { p.unneed(inner) }
 func (p overlayPorts) Holder(inSwitch bool, ifindex int) datapath.PortName {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.holder(p.d.namespaces.idOf(inSwitch), ifindex)
+	return p.holder(p.d.namespaces.IDOf(inSwitch), ifindex)
 }
 
 // TunnelState implements [datapath.Telemetry].

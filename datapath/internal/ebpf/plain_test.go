@@ -93,7 +93,7 @@ func TestRouted(t *testing.T) {
 
 			// netfilter has rules: no packet takes the fast path any more.
 			n.ok(n.d.maps[kernel.MapLlNetfilter].Put(uint32(netnsHost), uint32(1)))
-			n.ok(n.d.namespaces.byID[netnsHost].devices.InvalidateAll())
+			n.ok(n.host().Devices.InvalidateAll())
 			n.wantSlow("netfilter", c)
 			n.wantWays(datapath.Way{Why: "netfilter has rules"}, datapath.Way{Why: "netfilter has rules"})
 			n.ok(n.d.maps[kernel.MapLlNetfilter].Put(uint32(netnsHost), uint32(0)))

@@ -25,6 +25,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
@@ -85,7 +86,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == hook.LoopbackIndex {
 			return err
 		}
-		z, err := p.d.namespaces.open(t.namespace)
+		z, err := p.d.namespaces.Open(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -94,13 +95,13 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		}
 		attached[t.namespace][t.ifindex] = true
 		if x := t.xdp(); x != nil {
-			z.devices.SetXDP(t.ifindex, x.Mode())
+			z.Devices.SetXDP(t.ifindex, x.Mode())
 		}
 		return nil
 	})
-	for _, z := range p.d.namespaces.inUse() {
-		if err == nil && z.devices != nil {
-			err = z.devices.KeepPorts(attached[z.ID])
+	for _, z := range p.d.namespaces.InUse() {
+		if err == nil && z.Devices != nil {
+			err = z.Devices.KeepPorts(attached[z.ID])
 		}
 	}
 	if err != nil {
@@ -143,7 +144,7 @@ func (p *ports) each(f func(*port, hook.Attachment) error) error {
 func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	t := &port{namespace: id}
 	p.byName[name] = t
-	z, err := p.d.namespaces.open(id)
+	z, err := p.d.namespaces.Open(id)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return nil // its namespace is gone, and the device with it
 	}
@@ -166,13 +167,13 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 // update attaches the programs to the device of a port. An endpoint's device is guarded from then
 // on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
-	id := p.d.namespaces.idOf(value.Switch)
-	if _, err := p.d.namespaces.open(id); err != nil { // may take long on first use
+	id := p.d.namespaces.IDOf(value.Switch)
+	if _, err := p.d.namespaces.Open(id); err != nil { // may take long on first use
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	z, err := p.d.namespaces.open(id)
+	z, err := p.d.namespaces.Open(id)
 	if err != nil {
 		return err
 	}
@@ -217,22 +218,22 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 			return err
 		}
 	}
-	z.devices.SetRole(index, value.Device, value.Role)
-	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), z.noted(index, endpoint, fresh, turned))
+	z.Devices.SetRole(index, value.Device, value.Role)
+	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), noted(z, index, endpoint, fresh, turned))
 }
 
 // deviceOf returns the device of a port, and enters its name into value if it is selected by an
 // address. If the device does not exist, the port's programs are forgotten. p.mu is held.
-func (p *ports) deviceOf(z *namespace, name datapath.PortName, value *datapath.Port) (netlink.Link, error) {
+func (p *ports) deviceOf(z *namespace.Namespace, name datapath.PortName, value *datapath.Port) (netlink.Link, error) {
 	if value.Address.IsValid() {
-		if value.Device = z.devices.NameByAddr(value.Address); value.Device == "" {
+		if value.Device = z.Devices.NameByAddr(value.Address); value.Device == "" {
 			return nil, fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
 		}
 	}
 	link, err := z.Netlink.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		if err = p.forgetGone(name, p.byName[name]); err == nil {
-			return nil, p.d.namespaces.noDevice(z.ID, name, value.Device)
+			return nil, p.d.namespaces.NoDevice(z.ID, name, value.Device)
 		}
 	}
 	if err != nil {
@@ -246,7 +247,7 @@ func (p *ports) deviceOf(z *namespace, name datapath.PortName, value *datapath.P
 }
 
 // attach attaches both programs to a device.
-func (p *ports) attach(z *namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
+func (p *ports) attach(z *namespace.Namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
 	t = &port{namespace: z.ID, ifindex: index}
 	p.byName[name] = t
 	if err = p.prepare(t, endpoint); err == nil {
@@ -270,7 +271,7 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 		return nil
 	}
 	if t.ifindex != 0 {
-		z, err := p.d.namespaces.open(t.namespace)
+		z, err := p.d.namespaces.Open(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -301,12 +302,12 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
-	if z, err := p.d.namespaces.open(t.namespace); err == nil {
+	if z, err := p.d.namespaces.Open(t.namespace); err == nil {
 		if err := z.RestoreLocalSources(p.folder(t.namespace, name)); err != nil {
 			return err
 		}
 		if t.ifindex != 0 {
-			err = z.forgotten(name, t.ifindex)
+			err = forgotten(z, name, t.ifindex)
 		}
 		if err != nil {
 			return err
@@ -372,7 +373,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t == nil || t.device == "" {
 		return false, nil
 	}
-	z, err := p.d.namespaces.open(t.namespace)
+	z, err := p.d.namespaces.Open(t.namespace)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return false, nil // the namespace was deleted
 	}
@@ -382,7 +383,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t.of != "" {
 		return p.sharesStill(z, t), nil
 	}
-	if t.address.IsValid() && z.devices.NameByAddr(t.address) != t.device {
+	if t.address.IsValid() && z.Devices.NameByAddr(t.address) != t.device {
 		return false, nil
 	}
 	link, err := z.Netlink.LinkByName(t.device)

@@ -64,9 +64,9 @@ func (n *network) keep() {
 		n.ok(err)
 	}
 	var err error
-	spare.programs.Ingress, err = n.d.namespaces.byID[netnsHost].Ingress.Clone()
+	spare.programs.Ingress, err = n.host().Ingress.Clone()
 	n.ok(err)
-	spare.programs.Egress, err = n.d.namespaces.byID[netnsHost].Egress.Clone()
+	spare.programs.Egress, err = n.host().Egress.Clone()
 	n.ok(err)
 	spare.maps = maps
 }

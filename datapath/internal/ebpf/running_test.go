@@ -64,7 +64,7 @@ func altered(t *testing.T, f func()) {
 // programs returns the ids of the programs of the host's namespace.
 func (n *network) programs() (ids [2]ebpf.ProgramID) {
 	n.t.Helper()
-	z, err := n.d.namespaces.open(netnsHost)
+	z, err := n.d.namespaces.Open(netnsHost)
 	n.ok(err)
 	for i, p := range []*ebpf.Program{z.Ingress, z.Egress} {
 		info, err := p.Info()

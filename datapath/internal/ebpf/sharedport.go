@@ -16,6 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
@@ -57,9 +58,9 @@ func (p *ports) lacksProgram(namespace uint8, index int, done <-chan struct{}) b
 // share records that a port that selects its device by an address is on the device of another port,
 // which has the programs. If a node has two addresses, it is not known in advance whether both are
 // on one device.
-func (p *ports) share(z *namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
+func (p *ports) share(z *namespace.Namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
-		if !z.devices.HasRole(index, value.Role) || o.mode != value.XDP {
+		if !z.Devices.HasRole(index, value.Role) || o.mode != value.XDP {
 			return fmt.Errorf("device %q, which has %s, already belongs to %s with another role or xdp: delete one of the two, or set the same role and xdp", value.Device, value.Address, describe(other))
 		}
 	}
@@ -123,7 +124,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 
 // leaveTo turns a port into an inner port of tunnels, which keeps the programs.
 func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
-	z, err := p.d.namespaces.open(t.namespace)
+	z, err := p.d.namespaces.Open(t.namespace)
 	if err != nil {
 		return err
 	}
@@ -131,8 +132,8 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 		return err
 	}
 	t.device, t.address = strings.TrimPrefix(string(inner), overlay.LinkPrefix), netip.Addr{}
-	z.devices.SetRole(t.ifindex, t.device, datapath.RoleHost)
-	return z.devices.SetPort(t.ifindex, true)
+	z.Devices.SetRole(t.ifindex, t.device, datapath.RoleHost)
+	return z.Devices.SetPort(t.ifindex, true)
 }
 
 // need records that tunnels need a device as an inner port until unneed.
@@ -149,13 +150,13 @@ func (p *ports) unneed(inner datapath.PortName) {
 }
 
 // sharesStill reports whether a port is still on the same device as the port that has the programs.
-func (p *ports) sharesStill(z *namespace, t *port) bool {
+func (p *ports) sharesStill(z *namespace.Namespace, t *port) bool {
 	o := p.byName[t.of]
 	if o == nil || o.of != "" || o.namespace != t.namespace || !o.attached() {
 		return false
 	}
-	link := z.devices.ByName(t.device)
-	return link != nil && link.Attrs().Index == o.ifindex && z.devices.NameByAddr(t.address) == t.device
+	link := z.Devices.ByName(t.device)
+	return link != nil && link.Attrs().Index == o.ifindex && z.Devices.NameByAddr(t.address) == t.device
 }
 
 // withHooks returns a copy of a port with the programs on its device, even if these belong to
@@ -195,14 +196,14 @@ func (p *ports) renewSwitch() error {
 	// Locked so that no operation on ports uses the namespace after it is closed.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	z := p.d.namespaces.takeDeleted()
+	z := p.d.namespaces.TakeDeleted()
 	if z == nil {
 		return nil
 	}
 	p.d.log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
-	err := errors.Join(p.abandon(netnsSwitch), z.close())
-	if z.devices != nil {
-		err = errors.Join(err, z.devices.Forget())
+	err := errors.Join(p.abandon(netnsSwitch), z.Close())
+	if z.Devices != nil {
+		err = errors.Join(err, z.Devices.Forget())
 	}
 	p.d.signal()
 	return err

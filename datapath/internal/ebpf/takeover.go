@@ -75,7 +75,7 @@ func (d *DataPlane) announceFirst(there bool) error {
 // loadFirst loads and announces the shadow programs in all namespaces that have hooks.
 func (p *ports) loadFirst() error {
 	return p.each(func(t *port, _ hook.Attachment) error {
-		z, err := p.d.namespaces.open(t.namespace)
+		z, err := p.d.namespaces.Open(t.namespace)
 		if err != nil {
 			return err
 		}

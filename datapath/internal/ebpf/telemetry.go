@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/device"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/route"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
@@ -55,7 +56,7 @@ func (t *nodeTelemetry) PortCounters(_ context.Context, name datapath.PortName) 
 	return c, true, nil
 }
 
-func (t *nodeTelemetry) port(name datapath.PortName) (port, *namespace, bool) {
+func (t *nodeTelemetry) port(name datapath.PortName) (port, *namespace.Namespace, bool) {
 	t.d.ports.mu.RLock()
 	p := t.d.ports.byName[name]
 	var is port
@@ -66,7 +67,7 @@ func (t *nodeTelemetry) port(name datapath.PortName) (port, *namespace, bool) {
 	if is.device == "" {
 		return port{}, nil, false
 	}
-	z, err := t.d.namespaces.open(is.namespace)
+	z, err := t.d.namespaces.Open(is.namespace)
 	return is, z, err == nil
 }
 
@@ -76,19 +77,19 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 	if !ok {
 		return s, false
 	}
-	link := z.devices.ByName(p.device)
-	s.RuleName = z.devices.RuleNameInForce(p.ifindex)
+	link := z.Devices.ByName(p.device)
+	s.RuleName = z.Devices.RuleNameInForce(p.ifindex)
 	if link == nil {
 		// The device was renamed, or is from an earlier run: rules match it by its old name.
 		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
-			s.Device = z.devices.NameOf(p.ifindex)
-		} else if is := z.devices.ByIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
+			s.Device = z.Devices.NameOf(p.ifindex)
+		} else if is := z.Devices.ByIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
 			s.Renamed = is.Attrs().Name
 		}
 		return s, true
 	}
 	a := link.Attrs()
-	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.devices.Prefixes(a.Index), Link: device.LinkState(a)}
+	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.Devices.Prefixes(a.Index), Link: device.LinkState(a)}
 	for _, h := range p.hooks {
 		if p.ifindex == a.Index && h.Attached() {
 			s.Hooks = append(s.Hooks, h.Name())
@@ -99,20 +100,20 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 
 // Devices implements [datapath.Telemetry].
 func (t *nodeTelemetry) Devices(inSwitch bool) map[string]datapath.Device {
-	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
-	if err != nil || z.devices == nil {
+	z, err := t.d.namespaces.Open(t.d.namespaces.IDOf(inSwitch))
+	if err != nil || z.Devices == nil {
 		return nil
 	}
-	return z.devices.List()
+	return z.Devices.List()
 }
 
 // routing returns the namespace of the switch, or of the host; false: it does not exist.
 func (t *nodeTelemetry) routing(inSwitch bool) (route.Namespace, bool) {
-	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
-	if err != nil || z.devices == nil {
+	z, err := t.d.namespaces.Open(t.d.namespaces.IDOf(inSwitch))
+	if err != nil || z.Devices == nil {
 		return route.Namespace{}, false
 	}
-	return route.Namespace{Netns: z.Netns, Devices: z.devices}, true
+	return route.Namespace{Netns: z.Netns, Devices: z.Devices}, true
 }
 
 // Forwarding implements [datapath.Telemetry]. If the namespace does not exist, forwarding is
@@ -136,28 +137,28 @@ func (t *nodeTelemetry) HopTo(to datapath.Hop, ask bool) datapath.HopState {
 
 // DeviceOf implements [datapath.Telemetry].
 func (t *nodeTelemetry) DeviceOf(addr netip.Addr, inSwitch bool) string {
-	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
+	z, err := t.d.namespaces.Open(t.d.namespaces.IDOf(inSwitch))
 	if err != nil {
 		return ""
 	}
-	return z.devices.NameByAddr(addr)
+	return z.Devices.NameByAddr(addr)
 }
 
 // Networks implements [datapath.Telemetry].
 func (t *nodeTelemetry) Networks(inSwitch bool) map[string][]netip.Prefix {
-	z, err := t.d.namespaces.open(t.d.namespaces.idOf(inSwitch))
-	if err != nil || z.devices == nil {
+	z, err := t.d.namespaces.Open(t.d.namespaces.IDOf(inSwitch))
+	if err != nil || z.Devices == nil {
 		return nil
 	}
-	return z.devices.Connected()
+	return z.Devices.Connected()
 }
 
 // LocalAddrs implements [datapath.Telemetry].
 func (t *nodeTelemetry) LocalAddrs() (all []netip.Addr) {
-	_, _ = t.d.namespaces.open(t.d.namespaces.idOf(false)) // opens it if possible
-	for _, z := range t.d.namespaces.inUse() {
-		if z.devices != nil {
-			all = z.devices.AppendAddrs(all)
+	_, _ = t.d.namespaces.Open(t.d.namespaces.IDOf(false)) // opens it if possible
+	for _, z := range t.d.namespaces.InUse() {
+		if z.Devices != nil {
+			all = z.Devices.AppendAddrs(all)
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
@@ -197,8 +198,8 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 		_, guarded := name.Endpoint()
 		device := p.device
 		if device == "" { // adopted from an earlier run, and not configured yet
-			if z, err := t.d.namespaces.open(p.namespace); err == nil {
-				device = z.devices.NameOf(p.ifindex)
+			if z, err := t.d.namespaces.Open(p.namespace); err == nil {
+				device = z.Devices.NameOf(p.ifindex)
 			}
 		}
 		for _, h := range p.hooks {
@@ -215,16 +216,16 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})
-	for _, z := range t.d.namespaces.inUse() {
-		if z.devices != nil {
-			if why := z.devices.WhyNotXDP(); why != "" {
+	for _, z := range t.d.namespaces.InUse() {
+		if z.Devices != nil {
+			if why := z.Devices.WhyNotXDP(); why != "" {
 				f.Fallbacks["xdp "+z.Label()] = why
 			}
 		}
-		if z.netfilter == nil {
+		if z.Netfilter == nil {
 			continue
 		}
-		if why := z.netfilter.Why(); why != "" {
+		if why := z.Netfilter.Why(); why != "" {
 			f.Fallbacks["netfilter "+z.Label()] = why
 		}
 	}
@@ -250,9 +251,9 @@ func (t *nodeTelemetry) Changed() <-chan struct{} { return t.d.changed }
 
 // deviceName returns the name of a device; if it is unknown, the index as text.
 func (d *DataPlane) deviceName(namespace uint8, index int) string {
-	for _, z := range d.namespaces.inUse() {
+	for _, z := range d.namespaces.InUse() {
 		if z.ID == namespace {
-			return z.devices.NameOf(index)
+			return z.Devices.NameOf(index)
 		}
 	}
 	return fmt.Sprint(index)

@@ -62,7 +62,7 @@ func TestReplacedUnderTraffic(t *testing.T) {
 	for i := range brief(20, 3) {
 		build(t, uint32(36+i%2), func() { n.restart("") })
 	}
-	z := n.d.namespaces.byID[netnsHost]
+	z := n.host()
 	var other hook.Netns
 	build(t, 38, func() { n.ok(other.Load(programs, n.d.maps)) })
 	t.Cleanup(func() { other.Ingress.Close(); other.Egress.Close() })

@@ -173,7 +173,7 @@ func (n *network) noDrops() {
 // requireXDPTargets skips the test on kernels that do not report XDP transmit targets.
 func (n *xdpNetwork) requireXDPTargets() {
 	n.t.Helper()
-	z, err := n.d.namespaces.open(netnsHost)
+	z, err := n.d.namespaces.Open(netnsHost)
 	n.ok(err)
 	transmitters, err := device.XDPTransmitters(z.Netns)
 	n.ok(err)
@@ -221,7 +221,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 			return n.flagsOf("in0")&n.flagsOf("out0")&kernel.DeviceXDPXmit != 0 == wanted && (n.flagsOf("in0")|n.flagsOf("out0"))&kernel.DeviceXDPXmit != 0 == wanted
 		})
 	}
-	z, err := n.d.namespaces.open(netnsHost)
+	z, err := n.d.namespaces.Open(netnsHost)
 	n.ok(err)
 	if found, err := device.XDPTransmitters(z.Netns); found == nil {
 		n.ok(err)
@@ -250,7 +250,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 			return
 		}
 	}
-	n.ok(z.devices.Scan()) // otherwise done every 30 s
+	n.ok(z.Devices.Scan()) // otherwise done every 30 s
 	transmitters(false)
 	n.wantXDP("with a bound", false, word)
 	n.noDrops()
@@ -283,9 +283,9 @@ func (n *network) bound(device string) bool {
 // flagsOf returns the flags of a device of the node.
 func (n *network) flagsOf(device string) uint32 {
 	n.t.Helper()
-	z, err := n.d.namespaces.open(netnsHost)
+	z, err := n.d.namespaces.Open(netnsHost)
 	n.ok(err)
-	l := z.devices.ByName(device)
+	l := z.Devices.ByName(device)
 	if l == nil {
 		return 0
 	}
@@ -307,7 +307,7 @@ func TestXDPComesAndGoes(t *testing.T) {
 	n.wantXDP("generic", true, word)
 	n.wantMode("generic", "in0", "out0")
 	native := true
-	if z, err := n.d.namespaces.open(netnsHost); err == nil {
+	if z, err := n.d.namespaces.Open(netnsHost); err == nil {
 		transmitters, err := device.XDPTransmitters(z.Netns)
 		n.ok(err)
 		native = transmitters != nil

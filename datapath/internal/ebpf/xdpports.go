@@ -10,6 +10,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 )
 
 // xdp returns the XDP program on the device of a port, or nil.
@@ -23,7 +24,7 @@ func (t *port) xdp() *hook.XDP {
 }
 
 // fitXDP adapts the XDP program to the wanted mode and the current state of the device.
-func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
+func (p *ports) fitXDP(z *namespace.Namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
 	t.mode = mode
 	x := t.xdp()
 	if x != nil && (x.Mode() != mode || !x.Attached()) {
@@ -33,7 +34,7 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 		t.hooks = slices.DeleteFunc(slices.Clone(t.hooks), func(h hook.Attachment) bool { return h == x })
 		x = nil
 	}
-	z.devices.SetXDP(t.ifindex, mode)
+	z.Devices.SetXDP(t.ifindex, mode)
 	if mode == datapath.XDPOff {
 		return nil
 	}

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package namespace holds the network namespaces in which the data plane works: the host's, and the
+// switch's if it has one of its own. It opens them, loads their programs and follows their devices
+// and netfilter rules. It attaches nothing.
+package namespace
 
 import (
 	"errors"
@@ -18,25 +21,18 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
 )
 
-// The namespaces, as config_netns in the programs.
-const (
-	netnsHost   = hook.Host
-	netnsSwitch = hook.Switch
-)
-
-// namespaces are the network namespaces in which the data plane works, by id. They are safe for
-// concurrent use.
-type namespaces struct {
-	options namespacesOptions
+// Set is the network namespaces in which the data plane works, by id. It is safe for concurrent use.
+type Set struct {
+	options Options
 
 	mu   sync.Mutex
-	byID [2]*namespace // the switch's is nil until a port needs it
+	byID [2]*Namespace // the switch's is nil until a port needs it
 
 	devices [2]atomic.Pointer[watch.Devices] // of byID, for readers that must not wait
 }
 
-// namespacesOptions are what [namespaces] use.
-type namespacesOptions struct {
+// Options are what a [Set] uses.
+type Options struct {
 	// SwitchName is the name of the switch's namespace; "" or "host": the host's.
 	SwitchName string
 	Pins       string // the folder with the pins of ports, by id
@@ -49,15 +45,16 @@ type namespacesOptions struct {
 	WatchNetfilter func(*hook.Netns) (*fastpath.Gate, error)
 }
 
-func newNamespaces(o namespacesOptions) *namespaces { return &namespaces{options: o} }
+// New returns the namespaces, of which none is open.
+func New(o Options) *Set { return &Set{options: o} }
 
-// loadUsed loads the programs of the namespaces that an earlier run used, except namespaces that no
+// LoadUsed loads the programs of the namespaces that an earlier run used, except namespaces that no
 // longer exist.
-func (s *namespaces) loadUsed() error {
+func (s *Set) LoadUsed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.byID {
-		if id != netnsHost && pin.IsEmpty(filepath.Join(s.options.Pins, strconv.Itoa(id))) {
+		if id != hook.Host && pin.IsEmpty(filepath.Join(s.options.Pins, strconv.Itoa(id))) {
 			continue
 		}
 		if _, err := s.load(uint8(id)); err != nil && !errors.Is(err, datapath.ErrAbsent) {
@@ -68,7 +65,7 @@ func (s *namespaces) loadUsed() error {
 }
 
 // load opens a namespace and loads its programs, unless already done. s.mu is held.
-func (s *namespaces) load(id uint8) (*namespace, error) {
+func (s *Set) load(id uint8) (*Namespace, error) {
 	if s.byID[id] != nil {
 		return s.byID[id], nil
 	}
@@ -79,42 +76,42 @@ func (s *namespaces) load(id uint8) (*namespace, error) {
 	if err := z.Load(s.options.Programs, s.options.Maps); err != nil {
 		return nil, errors.Join(err, z.Close())
 	}
-	s.byID[id] = &namespace{Netns: z}
+	s.byID[id] = &Namespace{Netns: z}
 	return s.byID[id], nil
 }
 
 // handle opens a namespace, which need not be in use. It loads no programs.
-func (s *namespaces) handle(id uint8) (*hook.Netns, error) {
+func (s *Set) handle(id uint8) (*hook.Netns, error) {
 	name := ""
-	if id == netnsSwitch {
+	if id == hook.Switch {
 		name = s.options.SwitchName
 	}
 	return hook.OpenNetns(id, name)
 }
 
-// open returns the namespace with id, opening it on first use.
-func (s *namespaces) open(id uint8) (*namespace, error) {
+// Open returns the namespace with id, opening it on first use.
+func (s *Set) Open(id uint8) (*Namespace, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	z, err := s.load(id)
-	if err != nil || z.devices != nil {
+	if err != nil || z.Devices != nil {
 		return z, err
 	}
 	v := s.options.Watch(z.Netns)
-	if z.netfilter, err = s.options.WatchNetfilter(z.Netns); err == nil {
+	if z.Netfilter, err = s.options.WatchNetfilter(z.Netns); err == nil {
 		err = v.Start()
 	}
 	if err != nil {
 		s.byID[id] = nil
-		return nil, errors.Join(err, z.close())
+		return nil, errors.Join(err, z.Close())
 	}
-	z.devices = v
+	z.Devices = v
 	s.devices[id].Store(v)
 	return z, nil
 }
 
-// inUse returns the namespaces in use.
-func (s *namespaces) inUse() (open []*namespace) {
+// InUse returns the namespaces in use.
+func (s *Set) InUse() (open []*Namespace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, z := range s.byID {
@@ -125,24 +122,24 @@ func (s *namespaces) inUse() (open []*namespace) {
 	return open
 }
 
-// takeDeleted takes the switch's namespace out of use if its name no longer exists or refers to
+// TakeDeleted takes the switch's namespace out of use if its name no longer exists or refers to
 // another namespace, and returns it; nil: it is current, or not in use. The caller closes it: an
 // open handle would keep the old namespace alive.
-func (s *namespaces) takeDeleted() *namespace {
+func (s *Set) TakeDeleted() *Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	z := s.byID[netnsSwitch]
+	z := s.byID[hook.Switch]
 	if z == nil || z.Current() {
 		return nil
 	}
-	s.byID[netnsSwitch] = nil
-	s.devices[netnsSwitch].Store(nil)
+	s.byID[hook.Switch] = nil
+	s.devices[hook.Switch].Store(nil)
 	return z
 }
 
-// do calls f on a thread in each namespace in use, until f fails.
-func (s *namespaces) do(f func() error) error {
-	for _, z := range s.inUse() {
+// Do calls f on a thread in each namespace in use, until f fails.
+func (s *Set) Do(f func() error) error {
+	for _, z := range s.InUse() {
 		if err := z.Do(f); err != nil {
 			return err
 		}
@@ -150,9 +147,9 @@ func (s *namespaces) do(f func() error) error {
 	return nil
 }
 
-// deviceName returns the name of a device; "": its namespace is not in use. It never waits until a
+// DeviceName returns the name of a device; "": its namespace is not in use. It never waits until a
 // namespace is opened.
-func (s *namespaces) deviceName(id uint8, index int) string {
+func (s *Set) DeviceName(id uint8, index int) string {
 	v := s.devices[id].Load()
 	if v == nil {
 		return ""
@@ -160,41 +157,41 @@ func (s *namespaces) deviceName(id uint8, index int) string {
 	return v.NameOf(index)
 }
 
-// idOf returns the id of the switch's namespace, or of the host's.
-func (s *namespaces) idOf(inSwitch bool) uint8 {
+// IDOf returns the id of the switch's namespace, or of the host's.
+func (s *Set) IDOf(inSwitch bool) uint8 {
 	if inSwitch && s.apart() {
-		return netnsSwitch
+		return hook.Switch
 	}
-	return netnsHost
+	return hook.Host
 }
 
 // apart reports whether the switch has a namespace of its own.
-func (s *namespaces) apart() bool {
+func (s *Set) apart() bool {
 	return s.options.SwitchName != "" && s.options.SwitchName != "host"
 }
 
-// close closes all namespaces.
-func (s *namespaces) close() (err error) {
-	for _, z := range s.inUse() {
-		err = errors.Join(err, z.close())
+// Close closes all namespaces.
+func (s *Set) Close() (err error) {
+	for _, z := range s.InUse() {
+		err = errors.Join(err, z.Close())
 	}
 	return err
 }
 
-// namespace is a network namespace in which the data plane works.
-type namespace struct {
+// Namespace is a network namespace in which the data plane works.
+type Namespace struct {
 	*hook.Netns
-	devices   *watch.Devices
-	netfilter *fastpath.Gate
+	Devices   *watch.Devices // nil until Open returns it
+	Netfilter *fastpath.Gate
 }
 
-// close closes the handles of the namespace; attached programs stay attached.
-func (z *namespace) close() error {
-	if z.devices != nil {
-		z.devices.Close()
+// Close closes the handles of the namespace; attached programs stay attached.
+func (z *Namespace) Close() error {
+	if z.Devices != nil {
+		z.Devices.Close()
 	}
-	if z.netfilter != nil {
-		z.netfilter.Close()
+	if z.Netfilter != nil {
+		z.Netfilter.Close()
 	}
 	return z.Netns.Close()
 }

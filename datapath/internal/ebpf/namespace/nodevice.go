@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package namespace
 
 import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
-// noDevice returns the error for a device that is missing in a namespace. The error reports whether
+// NoDevice returns the error for a device that is missing in a namespace. The error reports whether
 // the device is in the other namespace, and which command corrects that.
-func (s *namespaces) noDevice(id uint8, name datapath.PortName, device string) error {
+func (s *Set) NoDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
 	if strings.HasPrefix(object, overlay.InnerPrefix) || strings.Contains(object, "#") {
 		object = "" // not an Interface
 	}
-	other := uint8(netnsSwitch)
-	if id == netnsSwitch {
-		other = netnsHost
+	other := uint8(hook.Switch)
+	if id == hook.Switch {
+		other = hook.Host
 	}
 	switch {
 	case !s.apart() || !s.hasDevice(other, device):
 		return datapath.Absentf("device %q does not exist%s", device, s.inNamespace(id))
-	case id == netnsSwitch:
+	case id == hook.Switch:
 		return datapath.Absentf("device %q is in the host's network namespace, not in the switch's: run ip link set %s netns %s%s",
 			device, device, s.options.SwitchName, orSet(object, "host"))
 	default:
@@ -41,15 +42,15 @@ func orSet(object, netns string) string {
 }
 
 // inNamespace names the switch's namespace if the switch has its own.
-func (s *namespaces) inNamespace(id uint8) string {
-	if id == netnsHost || !s.apart() {
+func (s *Set) inNamespace(id uint8) string {
+	if id == hook.Host || !s.apart() {
 		return ""
 	}
 	return " in network namespace " + s.options.SwitchName
 }
 
 // hasDevice reports whether a device exists in a namespace, which need not be in use.
-func (s *namespaces) hasDevice(id uint8, device string) bool {
+func (s *Set) hasDevice(id uint8, device string) bool {
 	z, err := s.handle(id)
 	if err != nil {
 		return false
