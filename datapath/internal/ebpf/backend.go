@@ -180,7 +180,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.announceFirst(false); err != nil {
 		return err
 	}
-	d.keeper = newKeeper(d, o)
+	d.keeper = newKeeper(d.keeperOptions(o))
+	d.ports.keepWith(d.keeper)
+	d.keeper.start()
 	return nil
 }
 
@@ -214,6 +216,21 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	d.ports = newPorts(d)
 	d.overlay, err = overlay.Adopt(d.overlayOptions())
 	return err
+}
+
+func (d *DataPlane) keeperOptions(o pin.Origin) keeperOptions {
+	return keeperOptions{
+		Dir: d.dir, PinDir: d.config.PinDir, Maps: d.maps, Origin: o, Log: d.log, Ports: d.ports, Signal: d.signal,
+		PinNote: func(netns uint8, path string) error {
+			z, err := d.namespaces.Open(netns)
+			if err != nil {
+				return err
+			}
+			return z.PinNote(path)
+		},
+		// Maintain reports the errors of both.
+		EachRound: func() { _ = errors.Join(d.ports.renewSwitch(), d.followLoopback()) },
+	}
 }
 
 func (d *DataPlane) sweepOptions() conn.Options {

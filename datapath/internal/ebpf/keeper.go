@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
@@ -28,8 +30,7 @@ const keeperInterval = 400 * time.Millisecond
 // keeper restores pins that another program deleted, and detects links that another program
 // detached: the kernel reports neither. Without pins, maps and programs end with the daemon.
 type keeper struct {
-	d       *DataPlane
-	origin  pin.Origin
+	options keeperOptions
 	repairs atomic.Uint64
 	done    chan struct{}
 	ended   sync.WaitGroup
@@ -41,28 +42,63 @@ type keeper struct {
 	err     error               // of the last restoration
 }
 
+// keeperOptions are what a [keeper] uses. The functions must be safe for concurrent use.
+type keeperOptions struct {
+	Dir    string               // the folder of pins
+	PinDir string               // as configured, for messages
+	Maps   map[string]*ebpf.Map // by the names of their pins
+	Origin pin.Origin
+	Log    *slog.Logger
+	Ports  keptPorts
+
+	// PinNote creates a note in the folder of a port in a namespace.
+	PinNote func(netns uint8, path string) error
+	// EachRound is called in each round.
+	EachRound func()
+	// Signal is called while programs are detached, so that they are attached again.
+	Signal func()
+}
+
+// keptPorts are the devices with our programs.
+type keptPorts interface {
+	// Each calls f for each port that has programs on a device, while no port changes.
+	Each(f func(keptPort))
+	// Locked calls f for the ports with these names that have programs, while no other operation on
+	// ports runs.
+	Locked(names []datapath.PortName, f func(keptPort))
+	// Describe returns the name of a port for messages.
+	Describe(name datapath.PortName) string
+}
+
+// keptPort is a port with its programs.
+type keptPort struct {
+	Name   datapath.PortName
+	Netns  uint8
+	Folder string // of its pins
+	Hooks  []hook.Attachment
+}
+
 // folderID changes when a pin is created in a folder or deleted from it.
 type folderID struct {
 	inode    uint64
 	modified time.Time
 }
 
-// newKeeper starts the keeper. Everything must already be pinned.
-func newKeeper(d *DataPlane, o pin.Origin) *keeper {
+// newKeeper returns a keeper. Everything must already be pinned.
+func newKeeper(o keeperOptions) *keeper {
 	k := &keeper{
-		d: d, origin: o, done: make(chan struct{}),
+		options: o, done: make(chan struct{}),
 		inodes: map[string]uint64{}, folders: map[string]folderID{}, notes: map[string][]string{},
 	}
-	for name := range d.maps {
-		k.inodes[name], _ = inodeOf(filepath.Join(d.dir, name))
+	for name := range o.Maps {
+		k.inodes[name], _ = inodeOf(filepath.Join(o.Dir, name))
 	}
-	k.inodes[pin.OriginName], _ = inodeOf(filepath.Join(d.dir, pin.OriginName))
-	for name, t := range d.ports.byName {
-		k.noted(d.ports.folder(t.namespace, name))
-	}
-	k.ended.Go(k.run)
+	k.inodes[pin.OriginName], _ = inodeOf(filepath.Join(o.Dir, pin.OriginName))
 	return k
 }
+
+// start starts the rounds, which close ends.
+func (k *keeper) start() { k.ended.Go(k.run) }
 
 func (k *keeper) close() {
 	close(k.done)
@@ -79,10 +115,9 @@ func (k *keeper) run() {
 			return
 		}
 		if k.detached() {
-			k.d.signal()
+			k.options.Signal()
 		}
-		// Maintain reports the errors of both.
-		_ = errors.Join(k.d.ports.renewSwitch(), k.d.followLoopback())
+		k.options.EachRound()
 		k.keepPins()
 	}
 }
@@ -99,10 +134,10 @@ func (k *keeper) keepPins() {
 	k.mu.Unlock()
 	if n > 0 {
 		k.repairs.Add(uint64(n))
-		k.d.log.Warn("pins were deleted by another program and are restored", slog.Int("pins", n))
+		k.options.Log.Warn("pins were deleted by another program and are restored", slog.Int("pins", n))
 	}
 	if err != nil && before == nil {
-		k.d.log.Warn("pins that another program deleted cannot be restored", slog.Any("error", err))
+		k.options.Log.Warn("pins that another program deleted cannot be restored", slog.Any("error", err))
 	}
 }
 
@@ -110,7 +145,7 @@ func (k *keeper) keepPins() {
 func (k *keeper) keepMaps() (restored int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.unchanged(k.d.dir) {
+	if k.unchanged(k.options.Dir) {
 		return 0, nil
 	}
 	missing := k.missingMaps()
@@ -127,7 +162,7 @@ func (k *keeper) keepMaps() (restored int, err error) {
 		restored++
 	}
 	if err == nil {
-		k.complete(k.d.dir)
+		k.complete(k.options.Dir)
 	}
 	return restored, err
 }
@@ -135,7 +170,7 @@ func (k *keeper) keepMaps() (restored int, err error) {
 // missingMaps returns the maps whose pin is missing or refers to another object. k.mu is held.
 func (k *keeper) missingMaps() (missing []string) {
 	for _, name := range slices.Sorted(maps.Keys(k.inodes)) {
-		inode, err := inodeOf(filepath.Join(k.d.dir, name))
+		inode, err := inodeOf(filepath.Join(k.options.Dir, name))
 		if err == nil && (inode != k.inodes[name] || inode == 0) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			missing = append(missing, name)
 		}
@@ -145,14 +180,14 @@ func (k *keeper) missingMaps() (missing []string) {
 
 // restore pins a map from the daemon's own descriptor. k.mu is held.
 func (k *keeper) restore(name string) error {
-	path := filepath.Join(k.d.dir, name)
+	path := filepath.Join(k.options.Dir, name)
 	if err := os.RemoveAll(path); err != nil { // a pin of another object, if any
 		return err
 	}
 	var err error
 	if name == pin.OriginName {
-		err = pin.WriteOrigin(k.d.dir, k.origin)
-	} else if m, e := k.d.maps[name].Clone(); e != nil {
+		err = pin.WriteOrigin(k.options.Dir, k.options.Origin)
+	} else if m, e := k.options.Maps[name].Clone(); e != nil {
 		err = e
 	} else {
 		err = errors.Join(m.Pin(path), m.Close())
@@ -167,7 +202,7 @@ func (k *keeper) restore(name string) error {
 // prepareDir creates the folder of pins again. It does not mount a file system: a mount that only
 // this process sees, as in a sandbox, would end with the process.
 func (k *keeper) prepareDir() error {
-	dir := k.d.dir
+	dir := k.options.Dir
 	for dir != "/" && dir != "." {
 		if _, err := os.Lstat(dir); err == nil {
 			break
@@ -175,48 +210,35 @@ func (k *keeper) prepareDir() error {
 		dir = filepath.Dir(dir)
 	}
 	if !pin.OnBPFFS(dir) {
-		return fmt.Errorf("no BPF file system is mounted for pinDir %s: mount it again (mount -t bpf bpf /sys/fs/bpf) before the daemon ends", k.d.config.PinDir)
+		return fmt.Errorf("no BPF file system is mounted for pinDir %s: mount it again (mount -t bpf bpf /sys/fs/bpf) before the daemon ends", k.options.PinDir)
 	}
-	return os.MkdirAll(k.d.dir, 0o700)
+	return os.MkdirAll(k.options.Dir, 0o700)
 }
 
 // keepPorts restores the pins of hooks, and returns the number of restored pins.
 func (k *keeper) keepPorts() (restored int, err error) {
-	p := k.d.ports
 	var incomplete []datapath.PortName
-	p.mu.RLock()
-	k.mu.Lock()
-	for name, t := range p.byName {
-		if len(t.hooks) == 0 || t.ifindex == 0 {
-			continue
+	k.options.Ports.Each(func(p keptPort) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !k.unchanged(p.Folder) {
+			incomplete = append(incomplete, p.Name)
 		}
-		if !k.unchanged(p.folder(t.namespace, name)) {
-			incomplete = append(incomplete, name)
-		}
-	}
-	k.mu.Unlock()
-	p.mu.RUnlock()
+	})
 	if len(incomplete) == 0 {
 		return 0, nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, name := range incomplete {
-		t := p.byName[name]
-		if t == nil || len(t.hooks) == 0 {
-			continue
-		}
-		folder := p.folder(t.namespace, name)
-		n, e := k.pinHooks(t, folder)
+	k.options.Ports.Locked(incomplete, func(p keptPort) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		n, e := k.pinHooks(p)
 		restored += n
 		if e != nil {
-			err = errors.Join(err, fmt.Errorf("pin the programs of %s: %w", describe(name), e))
-			continue
+			err = errors.Join(err, fmt.Errorf("pin the programs of %s: %w", k.options.Ports.Describe(p.Name), e))
+			return
 		}
-		k.complete(folder)
-	}
+		k.complete(p.Folder)
+	})
 	return restored, err
 }
 
@@ -228,50 +250,32 @@ func (k *keeper) repaired(n int) {
 }
 
 // mend restores the missing pins in a port's folder, and counts them.
-func (k *keeper) mend(t *port, folder string) error {
+func (k *keeper) mend(p keptPort) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n, err := k.pinHooks(t, folder)
+	n, err := k.pinHooks(p)
 	k.repairs.Add(uint64(n))
-	return err
-}
-
-// mend restores pins that another program removed, so that no hook has to be detached. p.mu is
-// held.
-func (p *ports) mend(t *port, folder string) error {
-	if k := p.d.keeper; k != nil {
-		return k.mend(t, folder)
-	}
-	err := os.MkdirAll(folder, 0o700)
-	for _, h := range t.hooks {
-		_, e := h.Repin()
-		err = errors.Join(err, e)
-	}
 	return err
 }
 
 // pinHooks restores the missing pins in a port's folder, and returns the number of restored pins.
 // k.mu is held.
-func (k *keeper) pinHooks(t *port, folder string) (restored int, err error) {
+func (k *keeper) pinHooks(p keptPort) (restored int, err error) {
 	if err := k.prepareDir(); err != nil {
 		return 0, err
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(p.Folder, 0o700); err != nil {
 		return 0, err
 	}
-	for _, h := range t.hooks {
+	for _, h := range p.Hooks {
 		done, e := h.Repin()
 		if done {
 			restored++
 		}
 		err = errors.Join(err, e)
 	}
-	z, e := k.d.namespaces.Open(t.namespace)
-	if e != nil {
-		return restored, errors.Join(err, e)
-	}
-	for _, path := range k.lacking(folder) {
-		if e := z.PinNote(path); e != nil {
+	for _, path := range k.lacking(p.Folder) {
+		if e := k.options.PinNote(p.Netns, path); e != nil {
 			err = errors.Join(err, e)
 			continue
 		}

@@ -11,21 +11,14 @@ import (
 )
 
 // detached reports whether another program detached a link.
-func (k *keeper) detached() bool {
-	p := k.d.ports
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, t := range p.byName {
-		if t.ifindex != 0 && t.lost() != nil {
-			return true
-		}
-	}
-	return false
+func (k *keeper) detached() (found bool) {
+	k.options.Ports.Each(func(p keptPort) { found = found || lostOf(p.Hooks) != nil })
+	return found
 }
 
-// lost returns a hook whose link another program detached, or nil.
-func (t *port) lost() hook.Attachment {
-	for _, h := range t.hooks {
+// lostOf returns a hook whose link another program detached, or nil.
+func lostOf(hooks []hook.Attachment) hook.Attachment {
+	for _, h := range hooks {
 		if hook.IsSevered(h) {
 			return h
 		}
@@ -33,9 +26,9 @@ func (t *port) lost() hook.Attachment {
 	return nil
 }
 
-// pinned reports whether all hooks of a port have their pins.
-func (t *port) pinned() bool {
-	for _, h := range t.hooks {
+// pinned reports whether all hooks have their pins.
+func pinned(hooks []hook.Attachment) bool {
+	for _, h := range hooks {
 		if !hook.IsPinned(h) {
 			return false
 		}
@@ -43,33 +36,32 @@ func (t *port) pinned() bool {
 	return true
 }
 
+// repairCount returns the number of repairs since the start.
+func (k *keeper) repairCount() uint64 { return k.repairs.Load() }
+
 // problems returns the missing pins and links, whether or not they can be restored.
 func (k *keeper) problems() (found []string) {
 	if k == nil {
 		return nil
 	}
-	p := k.d.ports
-	p.mu.RLock()
 	k.mu.Lock()
 	missing, err := k.missingMaps(), k.err
-	var unpinned, detached []string
-	for name, t := range p.byName {
-		if len(t.hooks) == 0 || t.ifindex == 0 {
-			continue
-		}
-		if h := t.lost(); h != nil {
-			detached = append(detached, fmt.Sprintf("%s of %s", h.Name(), describe(name)))
-		} else if !t.pinned() || len(k.lacking(p.folder(t.namespace, name))) > 0 {
-			unpinned = append(unpinned, describe(name))
-		}
-	}
 	k.mu.Unlock()
-	p.mu.RUnlock()
+	var unpinned, detached []string
+	k.options.Ports.Each(func(p keptPort) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if h := lostOf(p.Hooks); h != nil {
+			detached = append(detached, fmt.Sprintf("%s of %s", h.Name(), k.options.Ports.Describe(p.Name)))
+		} else if !pinned(p.Hooks) || len(k.lacking(p.Folder)) > 0 {
+			unpinned = append(unpinned, k.options.Ports.Describe(p.Name))
+		}
+	})
 	switch {
 	case err != nil:
-		found = append(found, fmt.Sprintf("pins in %s were deleted by another program and cannot be restored, so that a restart loses their contents: %v", k.d.dir, err))
+		found = append(found, fmt.Sprintf("pins in %s were deleted by another program and cannot be restored, so that a restart loses their contents: %v", k.options.Dir, err))
 	case len(missing) > 0:
-		found = append(found, fmt.Sprintf("pins of %d maps in %s were deleted by another program, %s among them; they are being restored", len(missing), k.d.dir, missing[0]))
+		found = append(found, fmt.Sprintf("pins of %d maps in %s were deleted by another program, %s among them; they are being restored", len(missing), k.options.Dir, missing[0]))
 	}
 	if err == nil && len(unpinned) > 0 {
 		slices.Sort(unpinned)

@@ -61,7 +61,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 	}
 	folder := p.folder(netnsHost, loopbackPort)
 	if t != nil {
-		if err := p.mend(t, folder); err != nil {
+		if err := p.mend(loopbackPort, t); err != nil {
 			return err
 		}
 	}
@@ -72,8 +72,8 @@ func (p *ports) holdLoopback(wanted bool) error {
 	}
 	p.d.onLoopback.Store(true)
 	repaired, err := z.AcceptLocalSources(folder)
-	p.d.keeper.noted(folder)
-	p.d.keeper.repaired(repaired)
+	p.keeper.noted(folder)
+	p.keeper.repaired(repaired)
 	return err
 }
 

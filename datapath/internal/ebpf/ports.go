@@ -39,6 +39,7 @@ type ports struct {
 	mu     sync.RWMutex // of byName; written by Update and Delete only
 	byName map[datapath.PortName]*port
 	needed map[datapath.PortName]guard.Device // inner ports of tunnels; other ports may hold them
+	keeper *keeper                            // nil: not started yet
 }
 
 // port is a device with both programs attached. A port without hooks has only its folder, since its
@@ -195,7 +196,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	}
 	t = p.byName[name]
 	if t != nil && t.namespace == id && t.ifindex == index {
-		if err := p.mend(t, p.folder(id, name)); err != nil {
+		if err := p.mend(name, t); err != nil {
 			return fmt.Errorf("device %q: pin again: %w", value.Device, err)
 		}
 	}
@@ -259,7 +260,7 @@ func (p *ports) attach(z *namespace.Namespace, name datapath.PortName, index int
 	if err != nil {
 		return nil, errors.Join(err, p.d.guards.Remove(t.guarded()))
 	}
-	p.d.keeper.noted(p.folder(z.ID, name))
+	p.keeper.noted(p.folder(z.ID, name))
 	return t, nil
 }
 
@@ -318,7 +319,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
-	p.d.keeper.forget(p.folder(t.namespace, name))
+	p.keeper.forget(p.folder(t.namespace, name))
 	return os.RemoveAll(p.folder(t.namespace, name))
 }
 
@@ -336,7 +337,7 @@ func (p *ports) abandon(namespace uint8) (err error) {
 			err = errors.Join(err, p.d.guards.Remove(t.guarded()), p.d.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
-		p.d.keeper.forget(p.folder(namespace, name))
+		p.keeper.forget(p.folder(namespace, name))
 		err = errors.Join(err, os.RemoveAll(p.folder(namespace, name)))
 	}
 	return err

@@ -244,7 +244,7 @@ func programName(hook string) string {
 }
 
 // Repairs implements [datapath.Telemetry].
-func (t *nodeTelemetry) Repairs() uint64 { return t.d.keeper.repairs.Load() }
+func (t *nodeTelemetry) Repairs() uint64 { return t.d.keeper.repairCount() }
 
 // Changed implements [datapath.Telemetry].
 func (t *nodeTelemetry) Changed() <-chan struct{} { return t.d.changed }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ebpf
+
+import (
+	"errors"
+	"os"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// keepWith makes a keeper preserve the pins of all ports.
+func (p *ports) keepWith(k *keeper) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keeper = k
+	for name, t := range p.byName {
+		k.noted(p.folder(t.namespace, name))
+	}
+}
+
+// Each implements [keptPorts].
+func (p *ports) Each(f func(keptPort)) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for name, t := range p.byName {
+		if len(t.hooks) > 0 && t.ifindex != 0 {
+			f(p.kept(name, t))
+		}
+	}
+}
+
+// Locked implements [keptPorts].
+func (p *ports) Locked(names []datapath.PortName, f func(keptPort)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range names {
+		if t := p.byName[name]; t != nil && len(t.hooks) > 0 {
+			f(p.kept(name, t))
+		}
+	}
+}
+
+// Describe implements [keptPorts].
+func (p *ports) Describe(name datapath.PortName) string { return describe(name) }
+
+func (p *ports) kept(name datapath.PortName, t *port) keptPort {
+	return keptPort{Name: name, Netns: t.namespace, Folder: p.folder(t.namespace, name), Hooks: t.hooks}
+}
+
+// mend restores pins that another program removed, so that no hook has to be detached. p.mu is
+// held.
+func (p *ports) mend(name datapath.PortName, t *port) error {
+	if p.keeper != nil {
+		return p.keeper.mend(p.kept(name, t))
+	}
+	err := os.MkdirAll(p.folder(t.namespace, name), 0o700)
+	for _, h := range t.hooks {
+		_, e := h.Repin()
+		err = errors.Join(err, e)
+	}
+	return err
+}
