@@ -65,6 +65,8 @@ func (p *ports) folder(namespace uint8, name datapath.PortName) string {
 // adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
 // go, since until then some programs may use different maps from the rest.
 func (p *ports) adopt(r *pin.Replacements) error {
+	p.mu.Lock() // devices are followed already, and removed filters reported
+	defer p.mu.Unlock()
 	for _, namespace := range []uint8{netnsHost, netnsSwitch} {
 		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(int(namespace))))
 		if errors.Is(err, fs.ErrNotExist) {
