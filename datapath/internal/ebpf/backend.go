@@ -20,6 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
@@ -57,7 +58,7 @@ type DataPlane struct {
 	sweeper     *conn.Sweeper
 	conns       *conn.Connections
 	counters    *nodeTelemetry
-	keeper      *keeper
+	keeper      *keeper.Keeper
 	snat        *snat.Ports
 	firewall    *rules.Firewall
 	overlay     *overlay.Overlay
@@ -180,9 +181,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.announceFirst(false); err != nil {
 		return err
 	}
-	d.keeper = newKeeper(d.keeperOptions(o))
+	d.keeper = keeper.New(d.keeperOptions(o))
 	d.ports.keepWith(d.keeper)
-	d.keeper.start()
+	d.keeper.Start()
 	return nil
 }
 
@@ -218,8 +219,8 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	return err
 }
 
-func (d *DataPlane) keeperOptions(o pin.Origin) keeperOptions {
-	return keeperOptions{
+func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
+	return keeper.Options{
 		Dir: d.dir, PinDir: d.config.PinDir, Maps: d.maps, Origin: o, Log: d.log, Ports: d.ports, Signal: d.signal,
 		PinNote: func(netns uint8, path string) error {
 			z, err := d.namespaces.Open(netns)
@@ -342,7 +343,7 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 func (d *DataPlane) Close() (err error) {
 	d.closing.Do(func() {
 		if d.keeper != nil {
-			d.keeper.close()
+			d.keeper.Close()
 		}
 		if d.sweeper != nil {
 			err = errors.Join(err, d.sweeper.Close())

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -46,7 +47,7 @@ func TestKeeperCost(t *testing.T) {
 		n.ok(n.d.Ports().Update(t.Context(), datapath.PortName(device), datapath.Port{Device: device}))
 	}
 	time.Sleep(1100 * time.Millisecond) // until all folders are old enough to be skipped
-	n.d.keeper.keepPins()
+	n.d.keeper.KeepPins()
 	const rounds = 200
 	cost := func(do func()) time.Duration {
 		before := cpuTime()
@@ -55,9 +56,9 @@ func TestKeeperCost(t *testing.T) {
 		}
 		return (cpuTime() - before) / rounds * largeNode / keeperPorts
 	}
-	links := cost(func() { n.d.keeper.detached() })
-	pins := cost(n.d.keeper.keepPins)
-	share := float64(links+pins) / float64(keeperInterval)
+	links := cost(func() { n.d.keeper.Detached() })
+	pins := cost(n.d.keeper.KeepPins)
+	share := float64(links+pins) / float64(keeper.Interval)
 	t.Logf("%d ports: links %s, pins %s, %.2f %% of a core", largeNode, links, pins, 100*share)
 	if share > keeperCPU {
 		t.Errorf("the keeper takes %.1f %% of a core, want at most %.0f %%", 100*share, 100*keeperCPU)
@@ -88,8 +89,8 @@ func TestForeignPinReplaced(t *testing.T) {
 		id, _ := want.ID()
 		return got == id
 	})
-	if len(n.d.keeper.problems()) > 0 || n.d.Telemetry().Repairs() == 0 {
-		t.Errorf("problems %q, %d repairs", n.d.keeper.problems(), n.d.Telemetry().Repairs())
+	if len(n.d.keeper.Problems()) > 0 || n.d.Telemetry().Repairs() == 0 {
+		t.Errorf("problems %q, %d repairs", n.d.keeper.Problems(), n.d.Telemetry().Repairs())
 	}
 }
 
@@ -106,7 +107,7 @@ func TestDetachedLinkReported(t *testing.T) {
 	n.ok(err)
 	defer l.Close()
 	n.ok(l.Detach())
-	if found := n.d.keeper.problems(); len(found) != 1 {
+	if found := n.d.keeper.Problems(); len(found) != 1 {
 		t.Errorf("problems %q, want one", found)
 	}
 	select {
@@ -115,7 +116,7 @@ func TestDetachedLinkReported(t *testing.T) {
 		t.Fatal("nothing was signalled")
 	}
 	n.attach()
-	if found := n.d.keeper.problems(); len(found) != 0 {
+	if found := n.d.keeper.Problems(); len(found) != 0 {
 		t.Errorf("problems %q, want none", found)
 	}
 }

@@ -7,20 +7,21 @@ import (
 	"os"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 )
 
 // keepWith makes a keeper preserve the pins of all ports.
-func (p *ports) keepWith(k *keeper) {
+func (p *ports) keepWith(k *keeper.Keeper) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keeper = k
 	for name, t := range p.byName {
-		k.noted(p.folder(t.namespace, name))
+		k.Noted(p.folder(t.namespace, name))
 	}
 }
 
-// Each implements [keptPorts].
-func (p *ports) Each(f func(keptPort)) {
+// Each implements [keeper.Ports].
+func (p *ports) Each(f func(keeper.Port)) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for name, t := range p.byName {
@@ -30,8 +31,8 @@ func (p *ports) Each(f func(keptPort)) {
 	}
 }
 
-// Locked implements [keptPorts].
-func (p *ports) Locked(names []datapath.PortName, f func(keptPort)) {
+// Locked implements [keeper.Ports].
+func (p *ports) Locked(names []datapath.PortName, f func(keeper.Port)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range names {
@@ -41,18 +42,18 @@ func (p *ports) Locked(names []datapath.PortName, f func(keptPort)) {
 	}
 }
 
-// Describe implements [keptPorts].
+// Describe implements [keeper.Ports].
 func (p *ports) Describe(name datapath.PortName) string { return describe(name) }
 
-func (p *ports) kept(name datapath.PortName, t *port) keptPort {
-	return keptPort{Name: name, Netns: t.namespace, Folder: p.folder(t.namespace, name), Hooks: t.hooks}
+func (p *ports) kept(name datapath.PortName, t *port) keeper.Port {
+	return keeper.Port{Name: name, Netns: t.namespace, Folder: p.folder(t.namespace, name), Hooks: t.hooks}
 }
 
 // mend restores pins that another program removed, so that no hook has to be detached. p.mu is
 // held.
 func (p *ports) mend(name datapath.PortName, t *port) error {
 	if p.keeper != nil {
-		return p.keeper.mend(p.kept(name, t))
+		return p.keeper.Mend(p.kept(name, t))
 	}
 	err := os.MkdirAll(p.folder(t.namespace, name), 0o700)
 	for _, h := range t.hooks {

@@ -72,8 +72,8 @@ func (p *ports) holdLoopback(wanted bool) error {
 	}
 	p.d.onLoopback.Store(true)
 	repaired, err := z.AcceptLocalSources(folder)
-	p.keeper.noted(folder)
-	p.keeper.repaired(repaired)
+	p.keeper.Noted(folder)
+	p.keeper.Repaired(repaired)
 	return err
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
@@ -39,7 +40,7 @@ type ports struct {
 	mu     sync.RWMutex // of byName; written by Update and Delete only
 	byName map[datapath.PortName]*port
 	needed map[datapath.PortName]guard.Device // inner ports of tunnels; other ports may hold them
-	keeper *keeper                            // nil: not started yet
+	keeper *keeper.Keeper                     // nil: not started yet
 }
 
 // port is a device with both programs attached. A port without hooks has only its folder, since its
@@ -262,7 +263,7 @@ func (p *ports) attach(z *namespace.Namespace, name datapath.PortName, index int
 	if err != nil {
 		return nil, errors.Join(err, p.d.guards.Remove(t.guarded()))
 	}
-	p.keeper.noted(p.folder(z.ID, name))
+	p.keeper.Noted(p.folder(z.ID, name))
 	return t, nil
 }
 
@@ -321,7 +322,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
-	p.keeper.forget(p.folder(t.namespace, name))
+	p.keeper.Forget(p.folder(t.namespace, name))
 	return os.RemoveAll(p.folder(t.namespace, name))
 }
 
@@ -339,7 +340,7 @@ func (p *ports) abandon(namespace uint8) (err error) {
 			err = errors.Join(err, p.d.guards.Remove(t.guarded()), p.d.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
-		p.keeper.forget(p.folder(namespace, name))
+		p.keeper.Forget(p.folder(namespace, name))
 		err = errors.Join(err, os.RemoveAll(p.folder(namespace, name)))
 	}
 	return err

@@ -179,9 +179,9 @@ func (p *ports) rename(from, to datapath.PortName) error {
 	if err := os.Rename(p.folder(t.namespace, from), folder); err != nil {
 		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
 	}
-	p.keeper.forget(p.folder(t.namespace, from))
-	p.keeper.forget(folder)
-	p.keeper.noted(folder)
+	p.keeper.Forget(p.folder(t.namespace, from))
+	p.keeper.Forget(folder)
+	p.keeper.Noted(folder)
 	for _, h := range t.hooks {
 		h.Moved(folder)
 	}

@@ -229,7 +229,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 			f.Fallbacks["netfilter "+z.Label()] = why
 		}
 	}
-	f.Warnings = append(t.d.keeper.problems(), t.d.keptSizes...)
+	f.Warnings = append(t.d.keeper.Problems(), t.d.keptSizes...)
 	return f, nil
 }
 
@@ -244,7 +244,7 @@ func programName(hook string) string {
 }
 
 // Repairs implements [datapath.Telemetry].
-func (t *nodeTelemetry) Repairs() uint64 { return t.d.keeper.repairCount() }
+func (t *nodeTelemetry) Repairs() uint64 { return t.d.keeper.Repairs() }
 
 // Changed implements [datapath.Telemetry].
 func (t *nodeTelemetry) Changed() <-chan struct{} { return t.d.changed }

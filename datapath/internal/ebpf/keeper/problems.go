@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package keeper
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
-// detached reports whether another program detached a link.
-func (k *keeper) detached() (found bool) {
-	k.options.Ports.Each(func(p keptPort) { found = found || lostOf(p.Hooks) != nil })
+// Detached reports whether another program detached a link.
+func (k *Keeper) Detached() (found bool) {
+	k.options.Ports.Each(func(p Port) { found = found || lostOf(p.Hooks) != nil })
 	return found
 }
 
@@ -36,11 +36,11 @@ func pinned(hooks []hook.Attachment) bool {
 	return true
 }
 
-// repairCount returns the number of repairs since the start.
-func (k *keeper) repairCount() uint64 { return k.repairs.Load() }
+// Repairs returns the number of repairs since the start.
+func (k *Keeper) Repairs() uint64 { return k.repairs.Load() }
 
-// problems returns the missing pins and links, whether or not they can be restored.
-func (k *keeper) problems() (found []string) {
+// Problems returns the missing pins and links, whether or not they can be restored.
+func (k *Keeper) Problems() (found []string) {
 	if k == nil {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (k *keeper) problems() (found []string) {
 	missing, err := k.missingMaps(), k.err
 	k.mu.Unlock()
 	var unpinned, detached []string
-	k.options.Ports.Each(func(p keptPort) {
+	k.options.Ports.Each(func(p Port) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if h := lostOf(p.Hooks); h != nil {

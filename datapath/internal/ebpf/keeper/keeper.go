@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package keeper restores the pins of maps and programs that another program deleted, and detects
+// the programs that another program detached. It attaches nothing.
+package keeper
 
 import (
 	"errors"
@@ -24,13 +26,13 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// keeperInterval is the interval at which pins and links are compared with their wanted state.
-const keeperInterval = 400 * time.Millisecond
+// Interval is the interval at which pins and links are compared with their wanted state.
+const Interval = 400 * time.Millisecond
 
-// keeper restores pins that another program deleted, and detects links that another program
-// detached: the kernel reports neither. Without pins, maps and programs end with the daemon.
-type keeper struct {
-	options keeperOptions
+// Keeper restores pins that another program deleted, and detects links that another program
+// detached: the kernel reports neither. Without pins, maps and programs end with the daemon. A nil Keeper has not started: Noted, Forget, Repaired and Problems do nothing.
+type Keeper struct {
+	options Options
 	repairs atomic.Uint64
 	done    chan struct{}
 	ended   sync.WaitGroup
@@ -42,14 +44,14 @@ type keeper struct {
 	err     error               // of the last restoration
 }
 
-// keeperOptions are what a [keeper] uses. The functions must be safe for concurrent use.
-type keeperOptions struct {
+// Options are what a [Keeper] uses. The functions must be safe for concurrent use.
+type Options struct {
 	Dir    string               // the folder of pins
 	PinDir string               // as configured, for messages
 	Maps   map[string]*ebpf.Map // by the names of their pins
 	Origin pin.Origin
 	Log    *slog.Logger
-	Ports  keptPorts
+	Ports  Ports
 
 	// PinNote creates a note in the folder of a port in a namespace.
 	PinNote func(netns uint8, path string) error
@@ -59,19 +61,19 @@ type keeperOptions struct {
 	Signal func()
 }
 
-// keptPorts are the devices with our programs.
-type keptPorts interface {
+// Ports are the devices with our programs.
+type Ports interface {
 	// Each calls f for each port that has programs on a device, while no port changes.
-	Each(f func(keptPort))
+	Each(f func(Port))
 	// Locked calls f for the ports with these names that have programs, while no other operation on
 	// ports runs.
-	Locked(names []datapath.PortName, f func(keptPort))
+	Locked(names []datapath.PortName, f func(Port))
 	// Describe returns the name of a port for messages.
 	Describe(name datapath.PortName) string
 }
 
-// keptPort is a port with its programs.
-type keptPort struct {
+// Port is a port with its programs.
+type Port struct {
 	Name   datapath.PortName
 	Netns  uint8
 	Folder string // of its pins
@@ -84,9 +86,9 @@ type folderID struct {
 	modified time.Time
 }
 
-// newKeeper returns a keeper. Everything must already be pinned.
-func newKeeper(o keeperOptions) *keeper {
-	k := &keeper{
+// New returns a keeper. Everything must already be pinned.
+func New(o Options) *Keeper {
+	k := &Keeper{
 		options: o, done: make(chan struct{}),
 		inodes: map[string]uint64{}, folders: map[string]folderID{}, notes: map[string][]string{},
 	}
@@ -97,16 +99,17 @@ func newKeeper(o keeperOptions) *keeper {
 	return k
 }
 
-// start starts the rounds, which close ends.
-func (k *keeper) start() { k.ended.Go(k.run) }
+// Start starts the rounds, which Close ends.
+func (k *Keeper) Start() { k.ended.Go(k.run) }
 
-func (k *keeper) close() {
+// Close ends the rounds.
+func (k *Keeper) Close() {
 	close(k.done)
 	k.ended.Wait()
 }
 
-func (k *keeper) run() {
-	ticker := time.NewTicker(keeperInterval)
+func (k *Keeper) run() {
+	ticker := time.NewTicker(Interval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -114,16 +117,16 @@ func (k *keeper) run() {
 		case <-k.done:
 			return
 		}
-		if k.detached() {
+		if k.Detached() {
 			k.options.Signal()
 		}
 		k.options.EachRound()
-		k.keepPins()
+		k.KeepPins()
 	}
 }
 
-// keepPins restores missing pins, and logs an error only when it first occurs.
-func (k *keeper) keepPins() {
+// KeepPins restores missing pins, and logs an error only when it first occurs.
+func (k *Keeper) KeepPins() {
 	n, err := k.keepMaps()
 	restored, portsErr := k.keepPorts()
 	n += restored
@@ -142,7 +145,7 @@ func (k *keeper) keepPins() {
 }
 
 // keepMaps restores the pins of maps, and returns the number of restored pins.
-func (k *keeper) keepMaps() (restored int, err error) {
+func (k *Keeper) keepMaps() (restored int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.unchanged(k.options.Dir) {
@@ -168,7 +171,7 @@ func (k *keeper) keepMaps() (restored int, err error) {
 }
 
 // missingMaps returns the maps whose pin is missing or refers to another object. k.mu is held.
-func (k *keeper) missingMaps() (missing []string) {
+func (k *Keeper) missingMaps() (missing []string) {
 	for _, name := range slices.Sorted(maps.Keys(k.inodes)) {
 		inode, err := inodeOf(filepath.Join(k.options.Dir, name))
 		if err == nil && (inode != k.inodes[name] || inode == 0) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
@@ -179,7 +182,7 @@ func (k *keeper) missingMaps() (missing []string) {
 }
 
 // restore pins a map from the daemon's own descriptor. k.mu is held.
-func (k *keeper) restore(name string) error {
+func (k *Keeper) restore(name string) error {
 	path := filepath.Join(k.options.Dir, name)
 	if err := os.RemoveAll(path); err != nil { // a pin of another object, if any
 		return err
@@ -201,7 +204,7 @@ func (k *keeper) restore(name string) error {
 
 // prepareDir creates the folder of pins again. It does not mount a file system: a mount that only
 // this process sees, as in a sandbox, would end with the process.
-func (k *keeper) prepareDir() error {
+func (k *Keeper) prepareDir() error {
 	dir := k.options.Dir
 	for dir != "/" && dir != "." {
 		if _, err := os.Lstat(dir); err == nil {
@@ -216,9 +219,9 @@ func (k *keeper) prepareDir() error {
 }
 
 // keepPorts restores the pins of hooks, and returns the number of restored pins.
-func (k *keeper) keepPorts() (restored int, err error) {
+func (k *Keeper) keepPorts() (restored int, err error) {
 	var incomplete []datapath.PortName
-	k.options.Ports.Each(func(p keptPort) {
+	k.options.Ports.Each(func(p Port) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if !k.unchanged(p.Folder) {
@@ -228,7 +231,7 @@ func (k *keeper) keepPorts() (restored int, err error) {
 	if len(incomplete) == 0 {
 		return 0, nil
 	}
-	k.options.Ports.Locked(incomplete, func(p keptPort) {
+	k.options.Ports.Locked(incomplete, func(p Port) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		n, e := k.pinHooks(p)
@@ -242,15 +245,15 @@ func (k *keeper) keepPorts() (restored int, err error) {
 	return restored, err
 }
 
-// repaired counts repairs that other code made.
-func (k *keeper) repaired(n int) {
+// Repaired counts repairs that other code made.
+func (k *Keeper) Repaired(n int) {
 	if k != nil {
 		k.repairs.Add(uint64(n))
 	}
 }
 
-// mend restores the missing pins in a port's folder, and counts them.
-func (k *keeper) mend(p keptPort) error {
+// Mend restores the missing pins in a port's folder, and counts them.
+func (k *Keeper) Mend(p Port) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n, err := k.pinHooks(p)
@@ -260,7 +263,7 @@ func (k *keeper) mend(p keptPort) error {
 
 // pinHooks restores the missing pins in a port's folder, and returns the number of restored pins.
 // k.mu is held.
-func (k *keeper) pinHooks(p keptPort) (restored int, err error) {
+func (k *Keeper) pinHooks(p Port) (restored int, err error) {
 	if err := k.prepareDir(); err != nil {
 		return 0, err
 	}
@@ -285,7 +288,7 @@ func (k *keeper) pinHooks(p keptPort) (restored int, err error) {
 }
 
 // lacking returns the missing pins in a port's folder, except pins of hooks. k.mu is held.
-func (k *keeper) lacking(folder string) (paths []string) {
+func (k *Keeper) lacking(folder string) (paths []string) {
 	for _, note := range k.notes[folder] {
 		path := filepath.Join(folder, note)
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -295,8 +298,8 @@ func (k *keeper) lacking(folder string) (paths []string) {
 	return paths
 }
 
-// noted makes the keeper preserve the pins in a port's folder that record what to undo later.
-func (k *keeper) noted(folder string) {
+// Noted makes the keeper preserve the pins in a port's folder that record what to undo later.
+func (k *Keeper) Noted(folder string) {
 	if k == nil {
 		return // not started yet
 	}
@@ -315,8 +318,8 @@ func (k *keeper) noted(folder string) {
 	}
 }
 
-// forget makes the keeper ignore the folder of a port that is about to be removed.
-func (k *keeper) forget(folder string) {
+// Forget makes the keeper ignore the folder of a port that is about to be removed.
+func (k *Keeper) Forget(folder string) {
 	if k == nil {
 		return // not started yet
 	}
@@ -327,14 +330,14 @@ func (k *keeper) forget(folder string) {
 }
 
 // unchanged reports whether a folder of pins is unchanged since it was complete. k.mu is held.
-func (k *keeper) unchanged(folder string) bool {
+func (k *Keeper) unchanged(folder string) bool {
 	id, err := folderOf(folder)
 	return err == nil && k.folders[folder] == id
 }
 
 // complete records that a folder has all its pins. k.mu is held. File times are only as precise as
 // the kernel's tick, so a folder that has just changed is compared again.
-func (k *keeper) complete(folder string) {
+func (k *Keeper) complete(folder string) {
 	id, err := folderOf(folder)
 	if err != nil || time.Since(id.modified) < time.Second {
 		delete(k.folders, folder)
