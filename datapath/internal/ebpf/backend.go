@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -65,8 +64,6 @@ type DataPlane struct {
 	epoch       *rules.Epoch
 	changed     chan struct{}
 	closing     sync.Once
-
-	onLoopback atomic.Bool // our program is attached to the loopback device
 
 	reasons, verdicts, states []string // by value of the enum
 }
@@ -178,7 +175,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 		return err
 	}
 	d.ports.warnOfOtherHooks()
-	if err := d.announceFirst(false); err != nil {
+	if err := d.ports.announceFirst(false); err != nil {
 		return err
 	}
 	d.keeper = keeper.New(d.keeperOptions(o))
@@ -209,14 +206,29 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 		return err
 	}
 	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
+	d.ports = newPorts(d.portsOptions())
 	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
 	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
-	d.ports = newPorts(d)
 	d.overlay, err = overlay.Adopt(d.overlayOptions())
 	return err
+}
+
+func (d *DataPlane) portsOptions() portsOptions {
+	return portsOptions{
+		Dir: filepath.Join(d.dir, "ports"), Attach: d.config.Attach, Programs: programs, Maps: d.maps, Tables: d.tables, Reasons: len(d.reasons),
+		Namespaces: d.namespaces, Guards: d.guards, Log: d.log, Signal: d.signal,
+		NeedsLoopback: func() bool { return d.services.HasFrontends() || d.nats.HasDNAT() },
+	}
+}
+
+// soonOnLoopback attaches our program to the loopback device if it is needed now.
+func (d *DataPlane) soonOnLoopback() {
+	if d.ports != nil { // open
+		d.ports.soonOnLoopback()
+	}
 }
 
 func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
@@ -230,7 +242,7 @@ func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
 			return z.PinNote(path)
 		},
 		// Maintain reports the errors of both.
-		EachRound: func() { _ = errors.Join(d.ports.renewSwitch(), d.followLoopback()) },
+		EachRound: func() { _ = errors.Join(d.ports.renewSwitch(), d.ports.followLoopback()) },
 	}
 }
 
@@ -299,6 +311,11 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 // Ports implements [datapath.DataPlane].
 func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { return d.ports }
 
+// Endpoints implements [datapath.DataPlane].
+func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+	return endpoints{d.ports}
+}
+
 // Services implements [datapath.DataPlane].
 func (d *DataPlane) Services() datapath.ServiceTable { return d.services }
 
@@ -331,7 +348,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.ports.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.followLoopback())
+	err := errors.Join(d.ports.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.ports.followLoopback())
 	for _, z := range d.namespaces.InUse() {
 		err = errors.Join(err, z.Devices.Maintain())
 	}

@@ -21,11 +21,6 @@ import (
 // recovered from the folder of its port and its guard in the maps.
 type endpoints struct{ p *ports }
 
-// Endpoints implements [datapath.DataPlane].
-func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
-	return endpoints{d.ports}
-}
-
 // Update implements [datapath.Table].
 func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
@@ -41,7 +36,7 @@ func (e endpoints) Joined(name datapath.EndpointName) error {
 	if t == nil {
 		return nil
 	}
-	z, err := e.p.d.namespaces.Open(t.namespace)
+	z, err := e.p.namespaces.Open(t.namespace)
 	if err != nil {
 		return err
 	}
@@ -77,14 +72,14 @@ func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, 
 	if t == nil {
 		return false, nil
 	}
-	return e.p.d.guards.Intact(t.guarded())
+	return e.p.guards.Intact(t.guarded())
 }
 
 // endpointOf returns the endpoint that has a device, or "".
-func (d *DataPlane) endpointOf(namespace uint8, index int) datapath.EndpointName {
-	d.ports.mu.RLock()
-	defer d.ports.mu.RUnlock()
-	name, _ := d.ports.holder(namespace, index).Endpoint()
+func (p *ports) endpointOf(namespace uint8, index int) datapath.EndpointName {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	name, _ := p.holder(namespace, index).Endpoint()
 	return name
 }
 
@@ -94,7 +89,7 @@ func (t *port) guarded() guard.Device { return guard.Device{Netns: t.namespace, 
 // none for any other port.
 func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 	if endpoint == nil {
-		return p.d.guards.Clear(t.guarded())
+		return p.guards.Clear(t.guarded())
 	}
 	// Connections hold only the lower 16 bits of an ifindex.
 	for name, other := range p.byName {
@@ -103,7 +98,7 @@ func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
 				endpoint.Device, t.ifindex, name, other.ifindex)
 		}
 	}
-	return p.d.guards.Close(t.guarded())
+	return p.guards.Close(t.guarded())
 }
 
 // noted records that programs are attached to a device; turned: its guard has changed.
@@ -129,7 +124,7 @@ func forgotten(z *namespace.Namespace, name datapath.PortName, index int) error 
 // takes two RCU grace periods, about 14 ms each, with the RTNL lock held; adding a filter to a new
 // device does not. A filter costs about 1 % more per packet, but pods are created by the hundred.
 func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
-	if how := p.d.config.Attach; how != "" || endpoint == nil {
+	if how := p.options.Attach; how != "" || endpoint == nil {
 		return how
 	}
 	return "tc"
@@ -143,14 +138,14 @@ func (p *ports) forgetGuards() error {
 			live[t.guarded()] = true
 		}
 	}
-	return p.d.guards.Keep(live)
+	return p.guards.Keep(live)
 }
 
 // forgetDrops removes the drop counters of a device that is gone, or no longer ours.
-func (d *DataPlane) forgetDrops(v guard.Device) (err error) {
-	for reason := range d.reasons {
+func (p *ports) forgetDrops(v guard.Device) (err error) {
+	for reason := range p.options.Reasons {
 		key := kernel.PortDropKey{Ifindex: uint32(v.Ifindex), Netns: uint32(v.Netns), Reason: uint32(reason)}
-		if e := d.tables.PortDrops.Delete(key); e != nil {
+		if e := p.options.Tables.PortDrops.Delete(key); e != nil {
 			err = errors.Join(err, e)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 )
 
@@ -61,4 +62,38 @@ func (p *ports) mend(name datapath.PortName, t *port) error {
 		err = errors.Join(err, e)
 	}
 	return err
+}
+
+// attachedPort is a port as others see it.
+type attachedPort struct {
+	Netns   uint8
+	Device  string // empty: from an earlier run
+	Ifindex int    // 0: the device is gone
+	Hooks   []hook.Attachment
+}
+
+// get returns a port with the programs on its device, even if these belong to another port.
+func (p *ports) get(name datapath.PortName) (attachedPort, bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	t := p.byName[name]
+	if t == nil {
+		return attachedPort{}, false
+	}
+	return p.withHooks(t).seen(), true
+}
+
+// all returns all ports, each with the programs that belong to it.
+func (p *ports) all() map[datapath.PortName]attachedPort {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	all := make(map[datapath.PortName]attachedPort, len(p.byName))
+	for name, t := range p.byName {
+		all[name] = t.seen()
+	}
+	return all
+}
+
+func (t *port) seen() attachedPort {
+	return attachedPort{Netns: t.namespace, Device: t.device, Ifindex: t.ifindex, Hooks: t.hooks}
 }

@@ -17,22 +17,18 @@ const loopbackPort = datapath.PortName(overlay.InnerPrefix + "link lo")
 
 // followLoopback keeps our program attached to the host's loopback device while it may be needed:
 // if a frontend or a DNAT rule exists, and the host has ports.
-func (d *DataPlane) followLoopback() error {
-	if d.services == nil || d.nats == nil || d.ports == nil {
-		return nil // not open yet
-	}
-	wanted := d.services.HasFrontends() || d.nats.HasDNAT()
-	if err := d.ports.holdLoopback(wanted); err != nil {
+func (p *ports) followLoopback() error {
+	if err := p.holdLoopback(p.options.NeedsLoopback()); err != nil {
 		return fmt.Errorf("loopback, for packets of the host to its own addresses: %w", err)
 	}
 	return nil
 }
 
-// soonOnLoopback is followLoopback after a change that may need it. Errors are ignored: Maintain
-// tries again and reports them.
-func (d *DataPlane) soonOnLoopback() {
-	if !d.onLoopback.Load() {
-		_ = d.followLoopback()
+// soonOnLoopback is followLoopback after a change that may need it. Errors are ignored: the next
+// followLoopback tries again and reports them.
+func (p *ports) soonOnLoopback() {
+	if !p.onLoopback.Load() {
+		_ = p.followLoopback()
 	}
 }
 
@@ -52,10 +48,10 @@ func (p *ports) holdLoopback(wanted bool) error {
 			return nil
 		}
 		delete(p.byName, loopbackPort)
-		p.d.onLoopback.Store(false)
+		p.onLoopback.Store(false)
 		return p.detach(loopbackPort, t)
 	}
-	z, err := p.d.namespaces.Open(netnsHost)
+	z, err := p.namespaces.Open(netnsHost)
 	if err != nil {
 		return err
 	}
@@ -70,7 +66,7 @@ func (p *ports) holdLoopback(wanted bool) error {
 			return err
 		}
 	}
-	p.d.onLoopback.Store(true)
+	p.onLoopback.Store(true)
 	repaired, err := z.AcceptLocalSources(folder)
 	p.keeper.Noted(folder)
 	p.keeper.Repaired(repaired)
@@ -85,7 +81,7 @@ func (p *ports) attachLoopback(z *namespace.Namespace, t *port, folder string) (
 		}
 	}
 	t = &port{namespace: netnsHost, device: "lo", ifindex: hook.LoopbackIndex}
-	if t.hooks, err = z.Attach(p.d.config.Attach, folder, hook.LoopbackIndex); err != nil {
+	if t.hooks, err = z.Attach(p.options.Attach, folder, hook.LoopbackIndex); err != nil {
 		return err
 	}
 	p.byName[loopbackPort] = t

@@ -9,7 +9,7 @@ import (
 
 func (d *DataPlane) overlayOptions() overlay.Options {
 	return overlay.Options{
-		Tables: d.tables, Ports: overlayPorts{d.ports},
+		Tables: d.tables, Ports: d.ports,
 		Netns: d.overlayNetns, SwitchNetns: d.namespaces.IDOf(true), HostDevice: d.config.HostDevice, SwitchDevice: d.config.SwitchDevice,
 		Announce: d.announcer.SetPeers, RaiseEpoch: d.epoch.Raise, Invalidate: d.nexthops.Invalidate, Signal: d.signal,
 	}
@@ -21,24 +21,6 @@ func (d *DataPlane) overlayNetns(inSwitch bool) (overlay.Netns, error) {
 		return nil, err
 	}
 	return z.Netlink, nil
-}
-
-// overlayPorts implements [overlay.Ports].
-type overlayPorts struct{ *ports }
-
-// Need implements [overlay.Ports].
-func (p overlayPorts) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
-	p.need(inner, p.d.namespaces.IDOf(inSwitch), ifindex)
-}
-
-// Unneed implements [overlay.Ports].
-func (p overlayPorts) Unneed(inner datapath.PortName) { p.unneed(inner) }
-
-// Holder implements [overlay.Ports].
-func (p overlayPorts) Holder(inSwitch bool, ifindex int) datapath.PortName {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.holder(p.d.namespaces.IDOf(inSwitch), ifindex)
 }
 
 // TunnelState implements [datapath.Telemetry].

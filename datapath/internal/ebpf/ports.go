@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -17,7 +18,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -34,8 +37,11 @@ import (
 // ports is the table of devices to which the programs are attached. Each has a folder of pins,
 // ports/NETNS/NAME, from which it is restored after a restart.
 type ports struct {
-	d   *DataPlane
-	dir string
+	options    portsOptions
+	namespaces *namespace.Set
+	guards     *guard.Table
+
+	onLoopback atomic.Bool // our program is attached to the loopback device
 
 	mu     sync.RWMutex // of byName; written by Update and Delete only
 	byName map[datapath.PortName]*port
@@ -55,12 +61,34 @@ type port struct {
 	mode      datapath.XDPMode // wanted mode
 }
 
-func newPorts(d *DataPlane) *ports {
-	return &ports{d: d, dir: filepath.Join(d.dir, "ports"), byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guard.Device)}
+// portsOptions are what [ports] use. The functions must be safe for concurrent use.
+type portsOptions struct {
+	Dir        string // the folder with the folders of pins
+	Attach     string // how programs are attached, as configured
+	Programs   [2]hook.Program
+	Maps       map[string]*ebpf.Map // which the programs use
+	Tables     *kernel.Tables       // the same
+	Reasons    int                  // number of values of enum drop_reason
+	Namespaces *namespace.Set
+	Guards     *guard.Table
+	Log        *slog.Logger
+
+	// NeedsLoopback reports whether our program must handle packets of the host to its own
+	// addresses.
+	NeedsLoopback func() bool
+	// Signal is called after a change that others must read.
+	Signal func()
+}
+
+func newPorts(o portsOptions) *ports {
+	return &ports{
+		options: o, namespaces: o.Namespaces, guards: o.Guards,
+		byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guard.Device),
+	}
 }
 
 func (p *ports) folder(namespace uint8, name datapath.PortName) string {
-	return filepath.Join(p.dir, strconv.Itoa(int(namespace)), pin.FolderOf(name))
+	return filepath.Join(p.options.Dir, strconv.Itoa(int(namespace)), pin.FolderOf(name))
 }
 
 // adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
@@ -69,7 +97,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 	p.mu.Lock() // devices are followed already, and removed filters reported
 	defer p.mu.Unlock()
 	for _, namespace := range []uint8{netnsHost, netnsSwitch} {
-		folders, err := os.ReadDir(filepath.Join(p.dir, strconv.Itoa(int(namespace))))
+		folders, err := os.ReadDir(filepath.Join(p.options.Dir, strconv.Itoa(int(namespace))))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -90,7 +118,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == hook.LoopbackIndex {
 			return err
 		}
-		z, err := p.d.namespaces.Open(t.namespace)
+		z, err := p.namespaces.Open(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -103,7 +131,7 @@ func (p *ports) adopt(r *pin.Replacements) error {
 		}
 		return nil
 	})
-	for _, z := range p.d.namespaces.InUse() {
+	for _, z := range p.namespaces.InUse() {
 		if err == nil && z.Devices != nil {
 			err = z.Devices.KeepPorts(attached[z.ID])
 		}
@@ -117,14 +145,14 @@ func (p *ports) adopt(r *pin.Replacements) error {
 // warnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another
 // kind is configured.
 func (p *ports) warnOfOtherHooks() {
-	want := p.d.config.Attach
+	want := p.options.Attach
 	if want == "" {
 		return
 	}
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
 			if !strings.HasPrefix(h.Name(), want+"-") && !strings.HasPrefix(h.Name(), "xdp") {
-				p.d.log.Warn("a port keeps the hooks of an earlier run instead of the configured datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
+				p.options.Log.Warn("a port keeps the hooks of an earlier run instead of the configured datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
 					"port", string(name), "hook", h.Name(), "configured", want)
 				break
 			}
@@ -148,7 +176,7 @@ func (p *ports) each(f func(*port, hook.Attachment) error) error {
 func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	t := &port{namespace: id}
 	p.byName[name] = t
-	z, err := p.d.namespaces.Open(id)
+	z, err := p.namespaces.Open(id)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return nil // its namespace is gone, and the device with it
 	}
@@ -163,7 +191,7 @@ func (p *ports) openOne(id uint8, name datapath.PortName) error {
 func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
 	err := p.update(name, value, nil)
 	if err == nil {
-		p.d.soonOnLoopback() // services may be older than the first port
+		p.soonOnLoopback() // services may be older than the first port
 	}
 	return err
 }
@@ -171,13 +199,13 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 // update attaches the programs to the device of a port. An endpoint's device is guarded from then
 // on.
 func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
-	id := p.d.namespaces.IDOf(value.Switch)
-	if _, err := p.d.namespaces.Open(id); err != nil { // may take long on first use
+	id := p.namespaces.IDOf(value.Switch)
+	if _, err := p.namespaces.Open(id); err != nil { // may take long on first use
 		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	z, err := p.d.namespaces.Open(id)
+	z, err := p.namespaces.Open(id)
 	if err != nil {
 		return err
 	}
@@ -218,7 +246,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 	t.device, t.address = value.Device, value.Address
 	turned := true
 	if endpoint != nil {
-		if turned, err = p.d.guards.Open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
+		if turned, err = p.guards.Open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
 			return err
 		}
 	}
@@ -237,7 +265,7 @@ func (p *ports) deviceOf(z *namespace.Namespace, name datapath.PortName, value *
 	link, err := z.Netlink.LinkByName(value.Device)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
 		if err = p.forgetGone(name, p.byName[name]); err == nil {
-			return nil, p.d.namespaces.NoDevice(z.ID, name, value.Device)
+			return nil, p.namespaces.NoDevice(z.ID, name, value.Device)
 		}
 	}
 	if err != nil {
@@ -261,7 +289,7 @@ func (p *ports) attach(z *namespace.Namespace, name datapath.PortName, index int
 		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
 	}
 	if err != nil {
-		return nil, errors.Join(err, p.d.guards.Remove(t.guarded()))
+		return nil, errors.Join(err, p.guards.Remove(t.guarded()))
 	}
 	p.keeper.Noted(p.folder(z.ID, name))
 	return t, nil
@@ -275,7 +303,7 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 		return nil
 	}
 	if t.ifindex != 0 {
-		z, err := p.d.namespaces.Open(t.namespace)
+		z, err := p.namespaces.Open(t.namespace)
 		if err != nil {
 			return err
 		}
@@ -306,7 +334,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	t.hooks = nil
-	if z, err := p.d.namespaces.Open(t.namespace); err == nil {
+	if z, err := p.namespaces.Open(t.namespace); err == nil {
 		if err := z.RestoreLocalSources(p.folder(t.namespace, name)); err != nil {
 			return err
 		}
@@ -318,7 +346,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 		}
 	}
 	if t.ifindex != 0 {
-		if err := errors.Join(p.d.guards.Remove(t.guarded()), p.d.forgetDrops(t.guarded())); err != nil {
+		if err := errors.Join(p.guards.Remove(t.guarded()), p.forgetDrops(t.guarded())); err != nil {
 			return err
 		}
 	}
@@ -337,7 +365,7 @@ func (p *ports) abandon(namespace uint8) (err error) {
 			h.Close()
 		}
 		if t.ifindex != 0 {
-			err = errors.Join(err, p.d.guards.Remove(t.guarded()), p.d.forgetDrops(t.guarded()))
+			err = errors.Join(err, p.guards.Remove(t.guarded()), p.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
 		p.keeper.Forget(p.folder(namespace, name))
@@ -377,7 +405,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	if t == nil || t.device == "" {
 		return false, nil
 	}
-	z, err := p.d.namespaces.Open(t.namespace)
+	z, err := p.namespaces.Open(t.namespace)
 	if errors.Is(err, datapath.ErrAbsent) {
 		return false, nil // the namespace was deleted
 	}

@@ -124,7 +124,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 
 // leaveTo turns a port into an inner port of tunnels, which keeps the programs.
 func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
-	z, err := p.d.namespaces.Open(t.namespace)
+	z, err := p.namespaces.Open(t.namespace)
 	if err != nil {
 		return err
 	}
@@ -136,14 +136,22 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 	return z.Devices.SetPort(t.ifindex, true)
 }
 
-// need records that tunnels need a device as an inner port until unneed.
-func (p *ports) need(inner datapath.PortName, namespace uint8, index int) {
+// Need implements [overlay.Ports].
+func (p *ports) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.needed[inner] = guard.Device{Netns: namespace, Ifindex: index}
+	p.needed[inner] = guard.Device{Netns: p.namespaces.IDOf(inSwitch), Ifindex: ifindex}
 }
 
-func (p *ports) unneed(inner datapath.PortName) {
+// Holder implements [overlay.Ports].
+func (p *ports) Holder(inSwitch bool, ifindex int) datapath.PortName {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.holder(p.namespaces.IDOf(inSwitch), ifindex)
+}
+
+// Unneed implements [overlay.Ports].
+func (p *ports) Unneed(inner datapath.PortName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.needed, inner)
@@ -161,12 +169,12 @@ func (p *ports) sharesStill(z *namespace.Namespace, t *port) bool {
 
 // withHooks returns a copy of a port with the programs on its device, even if these belong to
 // another port.
-func (p *ports) withHooks(t *port) port {
+func (p *ports) withHooks(t *port) *port {
 	is := *t
 	if o := p.byName[t.of]; t.of != "" && o != nil {
 		is.hooks, is.ifindex, is.mode = o.hooks, o.ifindex, o.mode
 	}
-	return is
+	return &is
 }
 
 // rename changes the name of a port, whose hooks stay attached. p.mu is held.
@@ -196,16 +204,16 @@ func (p *ports) renewSwitch() error {
 	// Locked so that no operation on ports uses the namespace after it is closed.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	z := p.d.namespaces.TakeDeleted()
+	z := p.namespaces.TakeDeleted()
 	if z == nil {
 		return nil
 	}
-	p.d.log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
+	p.options.Log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
 	err := errors.Join(p.abandon(netnsSwitch), z.Close())
 	if z.Devices != nil {
 		err = errors.Join(err, z.Devices.Forget())
 	}
-	p.d.signal()
+	p.options.Signal()
 	return err
 }
 

@@ -54,19 +54,19 @@ func (p *ports) precedeHook(_ *port, h hook.Attachment) error {
 		return err
 	}
 	if err := h.AttachShadow(); err != nil {
-		p.d.log.Warn("the programs of an earlier run are replaced without a transition; connections that are being opened may be lost", "hook", h.Name(), "error", err)
+		p.options.Log.Warn("the programs of an earlier run are replaced without a transition; connections that are being opened may be lost", "hook", h.Name(), "error", err)
 	}
 	return nil
 }
 
 // announceFirst records whether shadow programs run before others: if so, programs honour the mark
 // of a handled packet.
-func (d *DataPlane) announceFirst(there bool) error {
+func (p *ports) announceFirst(there bool) error {
 	var value uint32
 	if there {
 		value = 1
 	}
-	if err := d.tables.Shadow.Put(uint32(0), value); err != nil {
+	if err := p.options.Tables.Shadow.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("publish which programs run first: %w", err)
 	}
 	return nil
@@ -75,13 +75,13 @@ func (d *DataPlane) announceFirst(there bool) error {
 // loadFirst loads and announces the shadow programs in all namespaces that have hooks.
 func (p *ports) loadFirst() error {
 	return p.each(func(t *port, _ hook.Attachment) error {
-		z, err := p.d.namespaces.Open(t.namespace)
+		z, err := p.namespaces.Open(t.namespace)
 		if err != nil {
 			return err
 		}
-		if err := z.LoadShadow(programs, p.d.maps); err != nil {
+		if err := z.LoadShadow(p.options.Programs, p.options.Maps); err != nil {
 			return err
 		}
-		return p.d.announceFirst(true)
+		return p.announceFirst(true)
 	})
 }

@@ -35,7 +35,7 @@ func (d *DataPlane) telemetryOptions() telemetry.Options {
 	return telemetry.Options{
 		Tables: d.tables, Maps: d.maps, Sizes: d.config.Tables, Reasons: d.reasons, Verdicts: d.verdicts,
 		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats,
-		DeviceName: d.deviceName, EndpointOf: d.endpointOf,
+		DeviceName: d.deviceName, EndpointOf: d.ports.endpointOf,
 	}
 }
 
@@ -46,29 +46,23 @@ func (t *nodeTelemetry) PortCounters(_ context.Context, name datapath.PortName) 
 	if !ok {
 		return c, false, nil
 	}
-	if link, err := z.Netlink.LinkByIndex(p.ifindex); err == nil && link.Attrs().Statistics != nil {
+	if link, err := z.Netlink.LinkByIndex(p.Ifindex); err == nil && link.Attrs().Statistics != nil {
 		s := link.Attrs().Statistics
 		c.Packets, c.Bytes = s.RxPackets+s.TxPackets, s.RxBytes+s.TxBytes
 	}
-	if c.Drops, err = t.PortDrops(p.namespace, p.ifindex); err != nil {
+	if c.Drops, err = t.PortDrops(p.Netns, p.Ifindex); err != nil {
 		return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
 	}
 	return c, true, nil
 }
 
-func (t *nodeTelemetry) port(name datapath.PortName) (port, *namespace.Namespace, bool) {
-	t.d.ports.mu.RLock()
-	p := t.d.ports.byName[name]
-	var is port
-	if p != nil {
-		is = t.d.ports.withHooks(p)
+func (t *nodeTelemetry) port(name datapath.PortName) (attachedPort, *namespace.Namespace, bool) {
+	p, ok := t.d.ports.get(name)
+	if !ok || p.Device == "" {
+		return attachedPort{}, nil, false
 	}
-	t.d.ports.mu.RUnlock()
-	if is.device == "" {
-		return port{}, nil, false
-	}
-	z, err := t.d.namespaces.Open(is.namespace)
-	return is, z, err == nil
+	z, err := t.d.namespaces.Open(p.Netns)
+	return p, z, err == nil
 }
 
 // PortState implements [datapath.Telemetry].
@@ -77,21 +71,21 @@ func (t *nodeTelemetry) PortState(name datapath.PortName) (s datapath.PortState,
 	if !ok {
 		return s, false
 	}
-	link := z.Devices.ByName(p.device)
-	s.RuleName = z.Devices.RuleNameInForce(p.ifindex)
+	link := z.Devices.ByName(p.Device)
+	s.RuleName = z.Devices.RuleNameInForce(p.Ifindex)
 	if link == nil {
 		// The device was renamed, or is from an earlier run: rules match it by its old name.
-		if s.Device = p.device; s.Device == "" && p.ifindex != 0 {
-			s.Device = z.Devices.NameOf(p.ifindex)
-		} else if is := z.Devices.ByIndex(p.ifindex); is != nil && p.ifindex != 0 && len(p.hooks) > 0 {
+		if s.Device = p.Device; s.Device == "" && p.Ifindex != 0 {
+			s.Device = z.Devices.NameOf(p.Ifindex)
+		} else if is := z.Devices.ByIndex(p.Ifindex); is != nil && p.Ifindex != 0 && len(p.Hooks) > 0 {
 			s.Renamed = is.Attrs().Name
 		}
 		return s, true
 	}
 	a := link.Attrs()
 	s = datapath.PortState{Device: a.Name, RuleName: s.RuleName, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Addresses: z.Devices.Prefixes(a.Index), Link: device.LinkState(a)}
-	for _, h := range p.hooks {
-		if p.ifindex == a.Index && h.Attached() {
+	for _, h := range p.Hooks {
+		if p.Ifindex == a.Index && h.Attached() {
 			s.Hooks = append(s.Hooks, h.Name())
 		}
 	}
@@ -188,23 +182,17 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 		Layout:    pin.LayoutVersion,
 		Fallbacks: make(map[string]string),
 	}
-	ports := make(map[datapath.PortName]port)
-	t.d.ports.mu.RLock()
-	for name, p := range t.d.ports.byName {
-		ports[name] = *p
-	}
-	t.d.ports.mu.RUnlock()
-	for name, p := range ports {
+	for name, p := range t.d.ports.all() {
 		_, guarded := name.Endpoint()
-		device := p.device
+		device := p.Device
 		if device == "" { // adopted from an earlier run, and not configured yet
-			if z, err := t.d.namespaces.Open(p.namespace); err == nil {
-				device = z.Devices.NameOf(p.ifindex)
+			if z, err := t.d.namespaces.Open(p.Netns); err == nil {
+				device = z.Devices.NameOf(p.Ifindex)
 			}
 		}
-		for _, h := range p.hooks {
+		for _, h := range p.Hooks {
 			x := datapath.Hook{Device: device, Netns: "host", Hook: h.Name(), Program: programName(h.Name()), ID: uint32(h.Program())}
-			if p.namespace == netnsSwitch {
+			if p.Netns == netnsSwitch {
 				x.Netns = "switch"
 			}
 			f.Hooks = append(f.Hooks, x)

@@ -30,7 +30,8 @@ import (
 const Interval = 400 * time.Millisecond
 
 // Keeper restores pins that another program deleted, and detects links that another program
-// detached: the kernel reports neither. Without pins, maps and programs end with the daemon. A nil Keeper has not started: Noted, Forget, Repaired and Problems do nothing.
+// detached: the kernel reports neither. Without pins, maps and programs end with the daemon. A nil
+// Keeper has not started: Noted, Forget, Repaired and Problems do nothing.
 type Keeper struct {
 	options Options
 	repairs atomic.Uint64
