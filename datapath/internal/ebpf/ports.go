@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"log/slog"
 	"maps"
@@ -16,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -89,102 +87,6 @@ func newPorts(o portsOptions) *ports {
 
 func (p *ports) folder(namespace uint8, name datapath.PortName) string {
 	return filepath.Join(p.options.Dir, strconv.Itoa(int(namespace)), pin.FolderOf(name))
-}
-
-// adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
-// go, since until then some programs may use different maps from the rest.
-func (p *ports) adopt(r *pin.Replacements) error {
-	p.mu.Lock() // devices are followed already, and removed filters reported
-	defer p.mu.Unlock()
-	for _, namespace := range []uint8{netnsHost, netnsSwitch} {
-		folders, err := os.ReadDir(filepath.Join(p.options.Dir, strconv.Itoa(int(namespace))))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, f := range folders {
-			if err := p.openOne(namespace, pin.PortOf(f.Name())); err != nil {
-				return fmt.Errorf("take over port %q of an earlier run: %w", pin.PortOf(f.Name()), err)
-			}
-		}
-	}
-	if err := p.takeOver(r); err != nil {
-		return err
-	}
-	attached := make(map[uint8]map[int]bool)
-	err := p.each(func(t *port, h hook.Attachment) error {
-		if err := kernel.Step("settle "+h.Name(), h.Finish); err != nil || t.ifindex == 0 || t.ifindex == hook.LoopbackIndex {
-			return err
-		}
-		z, err := p.namespaces.Open(t.namespace)
-		if err != nil {
-			return err
-		}
-		if attached[t.namespace] == nil {
-			attached[t.namespace] = make(map[int]bool)
-		}
-		attached[t.namespace][t.ifindex] = true
-		if x := t.xdp(); x != nil {
-			z.Devices.SetXDP(t.ifindex, x.Mode())
-		}
-		return nil
-	})
-	for _, z := range p.namespaces.InUse() {
-		if err == nil && z.Devices != nil {
-			err = z.Devices.KeepPorts(attached[z.ID])
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return p.forgetGuards()
-}
-
-// warnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another
-// kind is configured.
-func (p *ports) warnOfOtherHooks() {
-	want := p.options.Attach
-	if want == "" {
-		return
-	}
-	for name, t := range p.byName {
-		for _, h := range t.hooks {
-			if !strings.HasPrefix(h.Name(), want+"-") && !strings.HasPrefix(h.Name(), "xdp") {
-				p.options.Log.Warn("a port keeps the hooks of an earlier run instead of the configured datapath.attach; stop loxilightd, run llcli detach, and start loxilightd again",
-					"port", string(name), "hook", h.Name(), "configured", want)
-				break
-			}
-		}
-	}
-}
-
-// each calls f for every hook of every port.
-func (p *ports) each(f func(*port, hook.Attachment) error) error {
-	for name, t := range p.byName {
-		for _, h := range t.hooks {
-			if err := f(t, h); err != nil {
-				return fmt.Errorf("take over port %q of an earlier run, %s: %w", name, h.Name(), err)
-			}
-		}
-	}
-	return nil
-}
-
-// openOne opens the pins of a port, and changes nothing.
-func (p *ports) openOne(id uint8, name datapath.PortName) error {
-	t := &port{namespace: id}
-	p.byName[name] = t
-	z, err := p.namespaces.Open(id)
-	if errors.Is(err, datapath.ErrAbsent) {
-		return nil // its namespace is gone, and the device with it
-	}
-	if err != nil {
-		return err
-	}
-	t.hooks, t.ifindex, err = z.OpenAttachments(p.folder(id, name))
-	return err
 }
 
 // Update implements [datapath.Table].
