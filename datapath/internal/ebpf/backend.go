@@ -27,6 +27,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
@@ -45,7 +46,7 @@ type DataPlane struct {
 	keptSizes []string
 
 	namespaces  *namespace.Set
-	ports       *ports
+	ports       *port.Table
 	guards      *guard.Table
 	services    *lb.Table
 	images      *rules.Images
@@ -160,7 +161,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.snat.Refresh(); err != nil {
 		return err
 	}
-	if err := d.ports.adopt(r); err != nil {
+	if err := d.ports.Adopt(r); err != nil {
 		return err
 	}
 	for _, z := range d.namespaces.InUse() {
@@ -174,12 +175,12 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := pin.WriteOrigin(d.dir, o); err != nil {
 		return err
 	}
-	d.ports.warnOfOtherHooks()
-	if err := d.ports.announceFirst(false); err != nil {
+	d.ports.WarnOfOtherHooks()
+	if err := d.ports.AnnounceFirst(false); err != nil {
 		return err
 	}
 	d.keeper = keeper.New(d.keeperOptions(o))
-	d.ports.keepWith(d.keeper)
+	d.ports.KeepWith(d.keeper)
 	d.keeper.Start()
 	return nil
 }
@@ -206,7 +207,7 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 		return err
 	}
 	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
-	d.ports = newPorts(d.portsOptions())
+	d.ports = port.New(d.portsOptions())
 	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
@@ -216,8 +217,8 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	return err
 }
 
-func (d *DataPlane) portsOptions() portsOptions {
-	return portsOptions{
+func (d *DataPlane) portsOptions() port.Options {
+	return port.Options{
 		Dir: filepath.Join(d.dir, "ports"), Attach: d.config.Attach, Programs: programs, Maps: d.maps, Tables: d.tables, Reasons: len(d.reasons),
 		Namespaces: d.namespaces, Guards: d.guards, Log: d.log, Signal: d.signal,
 		NeedsLoopback: func() bool { return d.services.HasFrontends() || d.nats.HasDNAT() },
@@ -227,7 +228,7 @@ func (d *DataPlane) portsOptions() portsOptions {
 // soonOnLoopback attaches our program to the loopback device if it is needed now.
 func (d *DataPlane) soonOnLoopback() {
 	if d.ports != nil { // open
-		d.ports.soonOnLoopback()
+		d.ports.SoonOnLoopback()
 	}
 }
 
@@ -242,7 +243,7 @@ func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
 			return z.PinNote(path)
 		},
 		// Maintain reports the errors of both.
-		EachRound: func() { _ = errors.Join(d.ports.renewSwitch(), d.ports.followLoopback()) },
+		EachRound: func() { _ = errors.Join(d.ports.RenewSwitch(), d.ports.FollowLoopback()) },
 	}
 }
 
@@ -274,7 +275,7 @@ func (d *DataPlane) watchOptions(z *hook.Netns) watch.Options {
 		NamesChanged: d.firewall.DevicesChanged, Invalidate: d.nexthops.Invalidate,
 		IsTunnel:     func(device string) bool { return d.overlay.HasDevice(z.ID, device) },
 		PathsChanged: d.overlay.PathsChanged,
-		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.lacksProgram(z.ID, index, done) },
+		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.LacksProgram(z.ID, index, done) },
 		Signal:       d.signal,
 	}
 }
@@ -313,7 +314,7 @@ func (d *DataPlane) Ports() datapath.Table[datapath.PortName, datapath.Port] { r
 
 // Endpoints implements [datapath.DataPlane].
 func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
-	return endpoints{d.ports}
+	return d.ports.Endpoints()
 }
 
 // Services implements [datapath.DataPlane].
@@ -348,7 +349,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.ports.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.ports.followLoopback())
+	err := errors.Join(d.ports.RenewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.ports.FollowLoopback())
 	for _, z := range d.namespaces.InUse() {
 		err = errors.Join(err, z.Devices.Maintain())
 	}
@@ -369,7 +370,7 @@ func (d *DataPlane) Close() (err error) {
 			err = errors.Join(err, d.namespaces.Close())
 		}
 		if d.ports != nil {
-			d.ports.close()
+			d.ports.Close()
 		}
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.Close())

@@ -51,7 +51,7 @@ func TestPortsStayPorts(t *testing.T) {
 	}
 	kernel.AtStep = old
 	n.d.Close()
-	n.ok(os.RemoveAll(n.d.ports.folder(netnsHost, "out0"))) // as if it had never been a port
+	n.ok(os.RemoveAll(n.d.ports.Folder(netnsHost, "out0"))) // as if it had never been a port
 	n.open()
 	if flags("in0")&kernel.DevicePort == 0 || flags("out0")&kernel.DevicePort != 0 {
 		t.Errorf("after a start in0 has flags %#x and out0 %#x, want that only in0 is a port", flags("in0"), flags("out0"))

@@ -203,7 +203,7 @@ func TestGuardLives(t *testing.T) {
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); !ok || err != nil {
 				t.Errorf("verify: %t, %v", ok, err)
 			}
-			key := guard.Device{Netns: netnsHost, Ifindex: n.d.ports.byName["Endpoint/pod"].ifindex}.Key(netip.MustParseAddr("192.0.2.10"))
+			key := n.guarded("Endpoint/pod").Key(netip.MustParseAddr("192.0.2.10"))
 			n.ok(n.d.maps[kernel.MapLlGuard].Delete(&key))
 			if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 				t.Errorf("verify after an external change: %t, %v", ok, err)
@@ -263,7 +263,7 @@ func TestGuardOfAnIndex(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
 	n.ok(n.d.Endpoints().Update(ctx, "pod", n.endpoint("192.0.2.10")))
-	index := n.d.ports.byName["Endpoint/pod"].ifindex
+	index := n.port("Endpoint/pod").Ifindex
 	n.ok(n.d.Close())
 	n.node.DeleteLink(t, "in0")
 	n.node.Do(t, func() error {
@@ -299,7 +299,7 @@ func (n *network) endpointAt(device string) datapath.Endpoint {
 func TestGuardIsClosed(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
-	v := func() guard.Device { return n.d.ports.byName["Endpoint/pod"].guarded() }
+	v := func() guard.Device { return n.guarded("Endpoint/pod") }
 	failed := n.endpoint("192.0.2.10")
 	failed.Device = "lo"
 	if err := n.d.Endpoints().Update(ctx, "pod", failed); err == nil {
@@ -386,7 +386,7 @@ func TestGuardIsRepaired(t *testing.T) {
 	if !up() {
 		t.Error("the device is down where nothing is wrong")
 	}
-	n.ok(n.d.ports.byName["Endpoint/pod"].hooks[0].Detach())
+	n.ok(n.port("Endpoint/pod").Hooks[0].Detach())
 	if ok, err := n.d.Endpoints().Verify(ctx, "pod"); ok || err != nil {
 		t.Errorf("verify: %t, %v", ok, err)
 	}

@@ -84,7 +84,7 @@ func (s *countedStream) end() (sent, handled uint64) {
 // kinds returns the hooks of a port, after comparing them with its pins and the attached programs.
 func (n *network) kinds(device string) (kinds []string) {
 	n.t.Helper()
-	for _, h := range n.d.ports.byName[datapath.PortName(device)].hooks {
+	for _, h := range n.port(datapath.PortName(device)).Hooks {
 		if !h.Attached() {
 			n.t.Errorf("%s of %s is not attached", h.Name(), device)
 		}

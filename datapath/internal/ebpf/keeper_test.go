@@ -103,7 +103,7 @@ func TestDetachedLinkReported(t *testing.T) {
 	for len(n.d.Telemetry().Changed()) > 0 {
 		<-n.d.Telemetry().Changed()
 	}
-	l, err := link.LoadPinnedLink(filepath.Join(n.d.ports.folder(netnsHost, "in0"), "ingress"), nil)
+	l, err := link.LoadPinnedLink(filepath.Join(n.d.ports.Folder(netnsHost, "in0"), "ingress"), nil)
 	n.ok(err)
 	defer l.Close()
 	n.ok(l.Detach())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -128,7 +129,7 @@ func TestLoopbackKilledWhileAttaching(t *testing.T) {
 	n.put("web", datapath.Service{Frontends: []datapath.Frontend{frontend("192.0.2.1:80", datapath.TCP)}, Backends: backendAddrs(8080, "10.0.1.12")})
 	n.ok(n.d.Maintain(t.Context()))
 	n.expectOwn("with a service", "1")
-	folder := n.d.ports.folder(netnsHost, loopbackPort)
+	folder := n.d.ports.Folder(netnsHost, port.Loopback)
 	n.d.Close()
 	if err := os.Remove(filepath.Join(folder, "egress")); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func TestUnpinnedHooksArePinnedAgain(t *testing.T) {
 			stream := n.countedStream(brief(10, 1))
 			ctx := t.Context()
 			for range 3 {
-				pins, err := filepath.Glob(filepath.Join(n.d.ports.folder(netnsHost, "in0"), "*gress*"))
+				pins, err := filepath.Glob(filepath.Join(n.d.ports.Folder(netnsHost, "in0"), "*gress*"))
 				if err != nil || len(pins) != 2 {
 					t.Fatalf("pins %v, %v", pins, err)
 				}

@@ -20,8 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -84,6 +86,35 @@ func (n *network) host() *namespace.Namespace {
 	z, err := n.d.namespaces.Open(netnsHost)
 	n.ok(err)
 	return z
+}
+
+// port returns a port and its programs.
+func (n *network) port(name datapath.PortName) port.Attached {
+	n.t.Helper()
+	p, ok := n.d.ports.Get(name)
+	if !ok {
+		n.t.Fatalf("no port %q", name)
+	}
+	return p
+}
+
+// guarded returns the device of a port, as package guard identifies it.
+func (n *network) guarded(name datapath.PortName) guard.Device {
+	n.t.Helper()
+	p := n.port(name)
+	return guard.Device{Netns: p.Netns, Ifindex: p.Ifindex}
+}
+
+// eachHook calls f for every program on every port, until f fails.
+func (n *network) eachHook(f func(hook.Attachment) error) error {
+	for _, p := range n.d.ports.All() {
+		for _, h := range p.Hooks {
+			if err := f(h); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (n *network) ok(err error) {

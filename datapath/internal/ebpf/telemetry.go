@@ -20,6 +20,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/route"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
@@ -35,7 +36,7 @@ func (d *DataPlane) telemetryOptions() telemetry.Options {
 	return telemetry.Options{
 		Tables: d.tables, Maps: d.maps, Sizes: d.config.Tables, Reasons: d.reasons, Verdicts: d.verdicts,
 		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats,
-		DeviceName: d.deviceName, EndpointOf: d.ports.endpointOf,
+		DeviceName: d.deviceName, EndpointOf: d.ports.EndpointOf,
 	}
 }
 
@@ -56,10 +57,10 @@ func (t *nodeTelemetry) PortCounters(_ context.Context, name datapath.PortName) 
 	return c, true, nil
 }
 
-func (t *nodeTelemetry) port(name datapath.PortName) (attachedPort, *namespace.Namespace, bool) {
-	p, ok := t.d.ports.get(name)
+func (t *nodeTelemetry) port(name datapath.PortName) (port.Attached, *namespace.Namespace, bool) {
+	p, ok := t.d.ports.Get(name)
 	if !ok || p.Device == "" {
-		return attachedPort{}, nil, false
+		return port.Attached{}, nil, false
 	}
 	z, err := t.d.namespaces.Open(p.Netns)
 	return p, z, err == nil
@@ -182,7 +183,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 		Layout:    pin.LayoutVersion,
 		Fallbacks: make(map[string]string),
 	}
-	for name, p := range t.d.ports.all() {
+	for name, p := range t.d.ports.All() {
 		_, guarded := name.Endpoint()
 		device := p.Device
 		if device == "" { // adopted from an earlier run, and not configured yet

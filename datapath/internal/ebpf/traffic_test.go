@@ -69,7 +69,7 @@ func TestReplacedUnderTraffic(t *testing.T) {
 	for range 200 {
 		z.Ingress, other.Ingress = other.Ingress, z.Ingress
 		z.Egress, other.Egress = other.Egress, z.Egress
-		n.ok(n.d.ports.each(func(_ *port, h hook.Attachment) error { return h.Replace() }))
+		n.ok(n.eachHook(func(h hook.Attachment) error { return h.Replace() }))
 	}
 	traffic.ExpectUnharmed(t)
 	drops, err := n.d.Telemetry().NodeCounters(context.Background())

@@ -56,10 +56,22 @@ func (n *xdpNetwork) update(mode datapath.XDPMode) {
 	}
 }
 
+// xdpOf returns the XDP program on the device of a port.
+func (n *network) xdpOf(name datapath.PortName) *hook.XDP {
+	n.t.Helper()
+	for _, h := range n.port(name).Hooks {
+		if x, ok := h.(*hook.XDP); ok {
+			return x
+		}
+	}
+	n.t.Fatalf("port %q has no XDP program", name)
+	return nil
+}
+
 // runs returns how often programs have run on the tc ingress hooks, and in XDP.
 func (n *xdpNetwork) runs() (tc, inXDP uint64) {
 	n.t.Helper()
-	n.ok(n.d.ports.each(func(_ *port, h hook.Attachment) error {
+	n.ok(n.eachHook(func(h hook.Attachment) error {
 		if strings.HasSuffix(h.Name(), "egress") {
 			return nil
 		}
@@ -315,19 +327,19 @@ func TestXDPComesAndGoes(t *testing.T) {
 	n.update(datapath.XDPNative)
 	n.wantXDP("native", native, word)
 	n.wantMode("native", "in0", "out0")
-	program := n.d.ports.byName["in0"].xdp().Program()
+	program := n.xdpOf("in0").Program()
 
 	n.ok(n.d.Close())
 	c.echo(t, "without a daemon")
 	n.open()
 	n.wantMode("native", "in0", "out0")
-	if now := n.d.ports.byName["in0"].xdp().Program(); now != program {
+	if now := n.xdpOf("in0").Program(); now != program {
 		t.Error("a start replaced the program by the same program")
 	}
 	c.echo(t, "after a start")
 	n.wantXDP("after a start, before it is asked for", native, word)
 	n.update(datapath.XDPNative)
-	if now := n.d.ports.byName["in0"].xdp().Program(); now != program {
+	if now := n.xdpOf("in0").Program(); now != program {
 		t.Error("the program was replaced by the same program")
 	}
 	n.wantXDP("after the first round", native, word)
@@ -388,9 +400,8 @@ func (n *network) wantMode(want string, devices ...string) {
 		if n.d == nil {
 			continue
 		}
-		p := n.d.ports.byName[datapath.PortName(device)]
 		var hooks []string
-		for _, h := range p.hooks {
+		for _, h := range n.port(datapath.PortName(device)).Hooks {
 			hooks = append(hooks, h.Name())
 		}
 		if got := slices.Contains(hooks, "xdp-"+want); got != (want != "") {

@@ -23,7 +23,7 @@ func TestXDPOfJumboFrames(t *testing.T) {
 		n.node.MTU(t, device, 9000)
 	}
 	n.update(datapath.XDPNative)
-	if !n.d.ports.byName["in0"].xdp().Frags() {
+	if !n.xdpOf("in0").Frags() {
 		t.Error("the program does not accept frames in several buffers")
 	}
 	n.serve()
@@ -58,7 +58,7 @@ func TestXDPUnderTraffic(t *testing.T) {
 	n.config.Tables.Connections = 1 << 17 // tables are replaced, too
 	n.restartIn(datapath.XDPNative)
 	for range brief(50, 5) {
-		n.ok(n.d.ports.each(func(_ *port, h hook.Attachment) error { return h.Replace() }))
+		n.ok(n.eachHook(func(h hook.Attachment) error { return h.Replace() }))
 	}
 	if _, after := n.runs(); after <= before {
 		t.Errorf("%d runs in XDP before, %d after", before, after)

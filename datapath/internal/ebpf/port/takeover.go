@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"errors"
@@ -23,12 +23,12 @@ import (
 // that only the old programs know to the old programs. From then on the old maps no longer grow, so
 // they can be copied; then the old programs are removed.
 
-// adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
+// Adopt takes over the ports of an earlier run, and replaces its programs by this run's: all in one
 // go, since until then some programs may use different maps from the rest.
-func (p *ports) adopt(r *pin.Replacements) error {
+func (p *Table) Adopt(r *pin.Replacements) error {
 	p.mu.Lock() // devices are followed already, and removed filters reported
 	defer p.mu.Unlock()
-	for _, namespace := range []uint8{netnsHost, netnsSwitch} {
+	for _, namespace := range []uint8{hook.Host, hook.Switch} {
 		folders, err := os.ReadDir(filepath.Join(p.options.Dir, strconv.Itoa(int(namespace))))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -75,9 +75,9 @@ func (p *ports) adopt(r *pin.Replacements) error {
 	return p.forgetGuards()
 }
 
-// warnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another
+// WarnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another
 // kind is configured.
-func (p *ports) warnOfOtherHooks() {
+func (p *Table) WarnOfOtherHooks() {
 	want := p.options.Attach
 	if want == "" {
 		return
@@ -94,7 +94,7 @@ func (p *ports) warnOfOtherHooks() {
 }
 
 // each calls f for every hook of every port.
-func (p *ports) each(f func(*port, hook.Attachment) error) error {
+func (p *Table) each(f func(*port, hook.Attachment) error) error {
 	for name, t := range p.byName {
 		for _, h := range t.hooks {
 			if err := f(t, h); err != nil {
@@ -106,7 +106,7 @@ func (p *ports) each(f func(*port, hook.Attachment) error) error {
 }
 
 // openOne opens the pins of a port, and changes nothing.
-func (p *ports) openOne(id uint8, name datapath.PortName) error {
+func (p *Table) openOne(id uint8, name datapath.PortName) error {
 	t := &port{namespace: id}
 	p.byName[name] = t
 	z, err := p.namespaces.Open(id)
@@ -116,12 +116,12 @@ func (p *ports) openOne(id uint8, name datapath.PortName) error {
 	if err != nil {
 		return err
 	}
-	t.hooks, t.ifindex, err = z.OpenAttachments(p.folder(id, name))
+	t.hooks, t.ifindex, err = z.OpenAttachments(p.Folder(id, name))
 	return err
 }
 
 // takeOver replaces the programs of all hooks.
-func (p *ports) takeOver(r *pin.Replacements) error {
+func (p *Table) takeOver(r *pin.Replacements) error {
 	if !r.Apart() {
 		return p.each(replaceHook)
 	}
@@ -152,7 +152,7 @@ func replaceHook(_ *port, h hook.Attachment) error {
 
 // precedeHook attaches the shadow program to a hook. It skips a hook before which no program can
 // run: there the exchange loses connections that are just being opened.
-func (p *ports) precedeHook(_ *port, h hook.Attachment) error {
+func (p *Table) precedeHook(_ *port, h hook.Attachment) error {
 	if err := kernel.AtStep("precede " + h.Name()); err != nil {
 		return err
 	}
@@ -162,9 +162,9 @@ func (p *ports) precedeHook(_ *port, h hook.Attachment) error {
 	return nil
 }
 
-// announceFirst records whether shadow programs run before others: if so, programs honour the mark
+// AnnounceFirst records whether shadow programs run before others: if so, programs honour the mark
 // of a handled packet.
-func (p *ports) announceFirst(there bool) error {
+func (p *Table) AnnounceFirst(there bool) error {
 	var value uint32
 	if there {
 		value = 1
@@ -176,7 +176,7 @@ func (p *ports) announceFirst(there bool) error {
 }
 
 // loadFirst loads and announces the shadow programs in all namespaces that have hooks.
-func (p *ports) loadFirst() error {
+func (p *Table) loadFirst() error {
 	return p.each(func(t *port, _ hook.Attachment) error {
 		z, err := p.namespaces.Open(t.namespace)
 		if err != nil {
@@ -185,6 +185,6 @@ func (p *ports) loadFirst() error {
 		if err := z.LoadShadow(p.options.Programs, p.options.Maps); err != nil {
 			return err
 		}
-		return p.announceFirst(true)
+		return p.AnnounceFirst(true)
 	})
 }

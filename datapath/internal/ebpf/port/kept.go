@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"errors"
@@ -11,18 +11,18 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 )
 
-// keepWith makes a keeper preserve the pins of all ports.
-func (p *ports) keepWith(k *keeper.Keeper) {
+// KeepWith makes a keeper preserve the pins of all ports.
+func (p *Table) KeepWith(k *keeper.Keeper) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keeper = k
 	for name, t := range p.byName {
-		k.Noted(p.folder(t.namespace, name))
+		k.Noted(p.Folder(t.namespace, name))
 	}
 }
 
 // Each implements [keeper.Ports].
-func (p *ports) Each(f func(keeper.Port)) {
+func (p *Table) Each(f func(keeper.Port)) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for name, t := range p.byName {
@@ -33,7 +33,7 @@ func (p *ports) Each(f func(keeper.Port)) {
 }
 
 // Locked implements [keeper.Ports].
-func (p *ports) Locked(names []datapath.PortName, f func(keeper.Port)) {
+func (p *Table) Locked(names []datapath.PortName, f func(keeper.Port)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range names {
@@ -44,19 +44,19 @@ func (p *ports) Locked(names []datapath.PortName, f func(keeper.Port)) {
 }
 
 // Describe implements [keeper.Ports].
-func (p *ports) Describe(name datapath.PortName) string { return describe(name) }
+func (p *Table) Describe(name datapath.PortName) string { return describe(name) }
 
-func (p *ports) kept(name datapath.PortName, t *port) keeper.Port {
-	return keeper.Port{Name: name, Netns: t.namespace, Folder: p.folder(t.namespace, name), Hooks: t.hooks}
+func (p *Table) kept(name datapath.PortName, t *port) keeper.Port {
+	return keeper.Port{Name: name, Netns: t.namespace, Folder: p.Folder(t.namespace, name), Hooks: t.hooks}
 }
 
 // mend restores pins that another program removed, so that no hook has to be detached. p.mu is
 // held.
-func (p *ports) mend(name datapath.PortName, t *port) error {
+func (p *Table) mend(name datapath.PortName, t *port) error {
 	if p.keeper != nil {
 		return p.keeper.Mend(p.kept(name, t))
 	}
-	err := os.MkdirAll(p.folder(t.namespace, name), 0o700)
+	err := os.MkdirAll(p.Folder(t.namespace, name), 0o700)
 	for _, h := range t.hooks {
 		_, e := h.Repin()
 		err = errors.Join(err, e)
@@ -64,36 +64,36 @@ func (p *ports) mend(name datapath.PortName, t *port) error {
 	return err
 }
 
-// attachedPort is a port as others see it.
-type attachedPort struct {
+// Attached is a port as others see it.
+type Attached struct {
 	Netns   uint8
 	Device  string // empty: from an earlier run
 	Ifindex int    // 0: the device is gone
 	Hooks   []hook.Attachment
 }
 
-// get returns a port with the programs on its device, even if these belong to another port.
-func (p *ports) get(name datapath.PortName) (attachedPort, bool) {
+// Get returns a port with the programs on its device, even if these belong to another port.
+func (p *Table) Get(name datapath.PortName) (Attached, bool) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	t := p.byName[name]
 	if t == nil {
-		return attachedPort{}, false
+		return Attached{}, false
 	}
 	return p.withHooks(t).seen(), true
 }
 
-// all returns all ports, each with the programs that belong to it.
-func (p *ports) all() map[datapath.PortName]attachedPort {
+// All returns all ports, each with the programs that belong to it.
+func (p *Table) All() map[datapath.PortName]Attached {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	all := make(map[datapath.PortName]attachedPort, len(p.byName))
+	all := make(map[datapath.PortName]Attached, len(p.byName))
 	for name, t := range p.byName {
 		all[name] = t.seen()
 	}
 	return all
 }
 
-func (t *port) seen() attachedPort {
-	return attachedPort{Netns: t.namespace, Device: t.device, Ifindex: t.ifindex, Hooks: t.hooks}
+func (t *port) seen() Attached {
+	return Attached{Netns: t.namespace, Device: t.device, Ifindex: t.ifindex, Hooks: t.hooks}
 }

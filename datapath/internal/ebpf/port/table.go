@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -18,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -26,16 +24,15 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// ports is the table of devices to which the programs are attached. Each has a folder of pins,
+// Table is the table of devices to which the programs are attached. Each has a folder of pins,
 // ports/NETNS/NAME, from which it is restored after a restart.
-type ports struct {
-	options    portsOptions
+type Table struct {
+	options    Options
 	namespaces *namespace.Set
 	guards     *guard.Table
 
@@ -59,48 +56,31 @@ type port struct {
 	mode      datapath.XDPMode // wanted mode
 }
 
-// portsOptions are what [ports] use. The functions must be safe for concurrent use.
-type portsOptions struct {
-	Dir        string // the folder with the folders of pins
-	Attach     string // how programs are attached, as configured
-	Programs   [2]hook.Program
-	Maps       map[string]*ebpf.Map // which the programs use
-	Tables     *kernel.Tables       // the same
-	Reasons    int                  // number of values of enum drop_reason
-	Namespaces *namespace.Set
-	Guards     *guard.Table
-	Log        *slog.Logger
-
-	// NeedsLoopback reports whether our program must handle packets of the host to its own
-	// addresses.
-	NeedsLoopback func() bool
-	// Signal is called after a change that others must read.
-	Signal func()
-}
-
-func newPorts(o portsOptions) *ports {
-	return &ports{
+// New returns the table, which is empty until Adopt.
+func New(o Options) *Table {
+	return &Table{
 		options: o, namespaces: o.Namespaces, guards: o.Guards,
 		byName: make(map[datapath.PortName]*port), needed: make(map[datapath.PortName]guard.Device),
 	}
 }
 
-func (p *ports) folder(namespace uint8, name datapath.PortName) string {
+// Folder returns the folder of pins of a port.
+func (p *Table) Folder(namespace uint8, name datapath.PortName) string {
 	return filepath.Join(p.options.Dir, strconv.Itoa(int(namespace)), pin.FolderOf(name))
 }
 
 // Update implements [datapath.Table].
-func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
+func (p *Table) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
 	err := p.update(name, value, nil)
 	if err == nil {
-		p.soonOnLoopback() // services may be older than the first port
+		p.SoonOnLoopback() // services may be older than the first port
 	}
 	return err
 }
 
 // update attaches the programs to the device of a port. An endpoint's device is guarded from then
 // on.
-func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
+func (p *Table) update(name datapath.PortName, value datapath.Port, endpoint *datapath.Endpoint) error {
 	id := p.namespaces.IDOf(value.Switch)
 	if _, err := p.namespaces.Open(id); err != nil { // may take long on first use
 		return err
@@ -158,7 +138,7 @@ func (p *ports) update(name datapath.PortName, value datapath.Port, endpoint *da
 
 // deviceOf returns the device of a port, and enters its name into value if it is selected by an
 // address. If the device does not exist, the port's programs are forgotten. p.mu is held.
-func (p *ports) deviceOf(z *namespace.Namespace, name datapath.PortName, value *datapath.Port) (netlink.Link, error) {
+func (p *Table) deviceOf(z *namespace.Namespace, name datapath.PortName, value *datapath.Port) (netlink.Link, error) {
 	if value.Address.IsValid() {
 		if value.Device = z.Devices.NameByAddr(value.Address); value.Device == "" {
 			return nil, fmt.Errorf("a device with address %s: %w", value.Address, datapath.ErrAbsent)
@@ -181,11 +161,11 @@ func (p *ports) deviceOf(z *namespace.Namespace, name datapath.PortName, value *
 }
 
 // attach attaches both programs to a device.
-func (p *ports) attach(z *namespace.Namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
+func (p *Table) attach(z *namespace.Namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
 	t = &port{namespace: z.ID, ifindex: index}
 	p.byName[name] = t
 	if err = p.prepare(t, endpoint); err == nil {
-		t.hooks, err = z.Attach(p.attachedHow(endpoint), p.folder(z.ID, name), index)
+		t.hooks, err = z.Attach(p.attachedHow(endpoint), p.Folder(z.ID, name), index)
 	}
 	if errors.Is(err, unix.ENODEV) {
 		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
@@ -193,14 +173,14 @@ func (p *ports) attach(z *namespace.Namespace, name datapath.PortName, index int
 	if err != nil {
 		return nil, errors.Join(err, p.guards.Remove(t.guarded()))
 	}
-	p.keeper.Noted(p.folder(z.ID, name))
+	p.keeper.Noted(p.Folder(z.ID, name))
 	return t, nil
 }
 
 // forgetGone removes the programs and pins of a port whose device is no longer in the namespace: it
 // was deleted, or moved to another namespace, whose packets the programs must not process. If the
 // device was only renamed, they stay.
-func (p *ports) forgetGone(name datapath.PortName, t *port) error {
+func (p *Table) forgetGone(name datapath.PortName, t *port) error {
 	if t == nil || len(t.hooks) == 0 {
 		return nil
 	}
@@ -221,15 +201,15 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 }
 
 // Delete implements [datapath.Table].
-func (p *ports) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
+func (p *Table) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
 
-func (p *ports) remove(name datapath.PortName) error {
+func (p *Table) remove(name datapath.PortName) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.letGo(name)
 }
 
-func (p *ports) detach(name datapath.PortName, t *port) error {
+func (p *Table) detach(name datapath.PortName, t *port) error {
 	for _, h := range slices.Backward(t.hooks) {
 		if err := h.Detach(); err != nil {
 			return err
@@ -237,7 +217,7 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 	}
 	t.hooks = nil
 	if z, err := p.namespaces.Open(t.namespace); err == nil {
-		if err := z.RestoreLocalSources(p.folder(t.namespace, name)); err != nil {
+		if err := z.RestoreLocalSources(p.Folder(t.namespace, name)); err != nil {
 			return err
 		}
 		if t.ifindex != 0 {
@@ -252,13 +232,13 @@ func (p *ports) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
-	p.keeper.Forget(p.folder(t.namespace, name))
-	return os.RemoveAll(p.folder(t.namespace, name))
+	p.keeper.Forget(p.Folder(t.namespace, name))
+	return os.RemoveAll(p.Folder(t.namespace, name))
 }
 
 // abandon forgets the ports of a namespace that was deleted with its devices. Their programs ended
 // with the devices, or end with their pins. p.mu is held.
-func (p *ports) abandon(namespace uint8) (err error) {
+func (p *Table) abandon(namespace uint8) (err error) {
 	for name, t := range p.byName {
 		if t.namespace != namespace {
 			continue
@@ -270,14 +250,14 @@ func (p *ports) abandon(namespace uint8) (err error) {
 			err = errors.Join(err, p.guards.Remove(t.guarded()), p.forgetDrops(t.guarded()))
 		}
 		t.hooks, t.ifindex = nil, 0
-		p.keeper.Forget(p.folder(namespace, name))
-		err = errors.Join(err, os.RemoveAll(p.folder(namespace, name)))
+		p.keeper.Forget(p.Folder(namespace, name))
+		err = errors.Join(err, os.RemoveAll(p.Folder(namespace, name)))
 	}
 	return err
 }
 
 // Keys implements [datapath.Table].
-func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
+func (p *Table) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 	names := p.names()
 	return func(yield func(datapath.PortName, error) bool) {
 		for _, name := range names {
@@ -289,18 +269,18 @@ func (p *ports) Keys(context.Context) iter.Seq2[datapath.PortName, error] {
 }
 
 // names returns the names of all ports, including endpoints.
-func (p *ports) names() []datapath.PortName {
+func (p *Table) names() []datapath.PortName {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return slices.Sorted(maps.Keys(p.byName))
 }
 
 // Verify implements [datapath.Table].
-func (p *ports) Verify(_ context.Context, name datapath.PortName) (bool, error) {
+func (p *Table) Verify(_ context.Context, name datapath.PortName) (bool, error) {
 	return p.verify(name)
 }
 
-func (p *ports) verify(name datapath.PortName) (bool, error) {
+func (p *Table) verify(name datapath.PortName) (bool, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	t := p.byName[name]
@@ -324,7 +304,8 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && t.fitsXDP(link), nil
 }
 
-func (p *ports) close() {
+// Close closes the handles of the programs, which stay attached.
+func (p *Table) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.byName {

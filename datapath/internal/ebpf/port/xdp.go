@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ func (t *port) xdp() *hook.XDP {
 }
 
 // fitXDP adapts the XDP program to the wanted mode and the current state of the device.
-func (p *ports) fitXDP(z *namespace.Namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
+func (p *Table) fitXDP(z *namespace.Namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
 	t.mode = mode
 	x := t.xdp()
 	if x != nil && (x.Mode() != mode || !x.Attached()) {
@@ -41,7 +41,7 @@ func (p *ports) fitXDP(z *namespace.Namespace, name datapath.PortName, t *port, 
 	if x != nil {
 		return x.Fit(l)
 	}
-	if x, err = z.AttachXDP(l, mode, p.folder(z.ID, name)); err != nil {
+	if x, err = z.AttachXDP(l, mode, p.Folder(z.ID, name)); err != nil {
 		return err
 	}
 	t.hooks = append(t.hooks, x)

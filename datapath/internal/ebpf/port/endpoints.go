@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"context"
@@ -17,19 +17,22 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
-// endpoints is the table of endpoints: ports with a source guard. After a restart an endpoint is
+// Endpoints is the table of endpoints: ports with a source guard. After a restart an endpoint is
 // recovered from the folder of its port and its guard in the maps.
-type endpoints struct{ p *ports }
+type Endpoints struct{ p *Table }
+
+// Endpoints returns the table of endpoints.
+func (p *Table) Endpoints() Endpoints { return Endpoints{p} }
 
 // Update implements [datapath.Table].
-func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
+func (e Endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
 }
 
 // Joined implements [datapath.EndpointJoiner]. The kernel also reports that a device has joined a
 // bridge, but that message may be processed late under load, and until then packets of the pod are
 // not translated.
-func (e endpoints) Joined(name datapath.EndpointName) error {
+func (e Endpoints) Joined(name datapath.EndpointName) error {
 	e.p.mu.RLock()
 	t := e.p.byName[name.Port()]
 	e.p.mu.RUnlock()
@@ -44,12 +47,12 @@ func (e endpoints) Joined(name datapath.EndpointName) error {
 }
 
 // Delete implements [datapath.Table].
-func (e endpoints) Delete(_ context.Context, name datapath.EndpointName) error {
+func (e Endpoints) Delete(_ context.Context, name datapath.EndpointName) error {
 	return e.p.remove(name.Port())
 }
 
 // Keys implements [datapath.Table].
-func (e endpoints) Keys(context.Context) iter.Seq2[datapath.EndpointName, error] {
+func (e Endpoints) Keys(context.Context) iter.Seq2[datapath.EndpointName, error] {
 	names := e.p.names()
 	return func(yield func(datapath.EndpointName, error) bool) {
 		for _, port := range names {
@@ -61,7 +64,7 @@ func (e endpoints) Keys(context.Context) iter.Seq2[datapath.EndpointName, error]
 }
 
 // Verify implements [datapath.Table].
-func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, error) {
+func (e Endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, error) {
 	intact, err := e.p.verify(name.Port())
 	if !intact || err != nil {
 		return false, err
@@ -75,8 +78,8 @@ func (e endpoints) Verify(_ context.Context, name datapath.EndpointName) (bool, 
 	return e.p.guards.Intact(t.guarded())
 }
 
-// endpointOf returns the endpoint that has a device, or "".
-func (p *ports) endpointOf(namespace uint8, index int) datapath.EndpointName {
+// EndpointOf returns the endpoint that has a device, or "".
+func (p *Table) EndpointOf(namespace uint8, index int) datapath.EndpointName {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	name, _ := p.holder(namespace, index).Endpoint()
@@ -87,7 +90,7 @@ func (t *port) guarded() guard.Device { return guard.Device{Netns: t.namespace, 
 
 // prepare sets the guard of a device before programs are attached to it: closed for an endpoint,
 // none for any other port.
-func (p *ports) prepare(t *port, endpoint *datapath.Endpoint) error {
+func (p *Table) prepare(t *port, endpoint *datapath.Endpoint) error {
 	if endpoint == nil {
 		return p.guards.Clear(t.guarded())
 	}
@@ -123,7 +126,7 @@ func forgotten(z *namespace.Namespace, name datapath.PortName, index int) error 
 // attachedHow returns the kind of hook for a device that has no programs yet. Attaching a link
 // takes two RCU grace periods, about 14 ms each, with the RTNL lock held; adding a filter to a new
 // device does not. A filter costs about 1 % more per packet, but pods are created by the hundred.
-func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
+func (p *Table) attachedHow(endpoint *datapath.Endpoint) string {
 	if how := p.options.Attach; how != "" || endpoint == nil {
 		return how
 	}
@@ -131,7 +134,7 @@ func (p *ports) attachedHow(endpoint *datapath.Endpoint) string {
 }
 
 // forgetGuards removes the guards of devices that no longer belong to an endpoint.
-func (p *ports) forgetGuards() error {
+func (p *Table) forgetGuards() error {
 	live := make(map[guard.Device]bool)
 	for name, t := range p.byName {
 		if _, ok := name.Endpoint(); ok && t.ifindex != 0 && len(t.hooks) > 0 {
@@ -142,7 +145,7 @@ func (p *ports) forgetGuards() error {
 }
 
 // forgetDrops removes the drop counters of a device that is gone, or no longer ours.
-func (p *ports) forgetDrops(v guard.Device) (err error) {
+func (p *Table) forgetDrops(v guard.Device) (err error) {
 	for reason := range p.options.Reasons {
 		key := kernel.PortDropKey{Ifindex: uint32(v.Ifindex), Netns: uint32(v.Netns), Reason: uint32(reason)}
 		if e := p.options.Tables.PortDrops.Delete(key); e != nil {
@@ -154,7 +157,7 @@ func (p *ports) forgetDrops(v guard.Device) (err error) {
 
 // detachGuarded is detach for programs that are about to be attached again. The device of an
 // endpoint is set down first, since it has no guard until then; package network sets it up again.
-func (p *ports) detachGuarded(z *namespace.Namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
+func (p *Table) detachGuarded(z *namespace.Namespace, name datapath.PortName, t *port, link netlink.Link, endpoint *datapath.Endpoint) error {
 	if endpoint != nil && t.ifindex == link.Attrs().Index && len(t.hooks) > 0 {
 		if err := z.Netlink.LinkSetDown(link); err != nil {
 			return fmt.Errorf("device %q: set it down while it has no source guard: %w", endpoint.Device, err)
@@ -165,7 +168,7 @@ func (p *ports) detachGuarded(z *namespace.Namespace, name datapath.PortName, t 
 
 // releaseFrom makes another port release a device if the device has been renamed since, or if the
 // other port exists only for a tunnel.
-func (p *ports) releaseFrom(namespace uint8, index int, name datapath.PortName, device string) error {
+func (p *Table) releaseFrom(namespace uint8, index int, name datapath.PortName, device string) error {
 	other := p.holder(namespace, index)
 	if other == "" || other == name {
 		return nil

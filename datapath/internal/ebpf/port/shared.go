@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ import (
 
 // sharer returns the port that already has a device which port name selects by an address, or an
 // empty name if there is no such port, so that port name may take the device.
-func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
+func (p *Table) sharer(namespace uint8, index int, name datapath.PortName, value *datapath.Port) datapath.PortName {
 	other := p.holder(namespace, index)
 	if _, guarded := other.Endpoint(); !value.Address.IsValid() || other == "" || other == name || guarded || overlay.IsInner(other) {
 		return ""
@@ -31,7 +31,7 @@ func (p *ports) sharer(namespace uint8, index int, name datapath.PortName, value
 }
 
 // holder returns the port that has the device, or "".
-func (p *ports) holder(namespace uint8, index int) datapath.PortName {
+func (p *Table) holder(namespace uint8, index int) datapath.PortName {
 	for name, t := range p.byName {
 		if t.namespace == namespace && t.ifindex == index && len(t.hooks) > 0 {
 			return name
@@ -40,9 +40,9 @@ func (p *ports) holder(namespace uint8, index int) datapath.PortName {
 	return ""
 }
 
-// lacksProgram reports whether the port that has a device lacks a program; false if done is closed
+// LacksProgram reports whether the port that has a device lacks a program; false if done is closed
 // while another operation on ports runs, which may wait for the caller to end.
-func (p *ports) lacksProgram(namespace uint8, index int, done <-chan struct{}) bool {
+func (p *Table) LacksProgram(namespace uint8, index int, done <-chan struct{}) bool {
 	for !p.mu.TryRLock() {
 		select {
 		case <-time.After(time.Millisecond):
@@ -58,7 +58,7 @@ func (p *ports) lacksProgram(namespace uint8, index int, done <-chan struct{}) b
 // share records that a port that selects its device by an address is on the device of another port,
 // which has the programs. If a node has two addresses, it is not known in advance whether both are
 // on one device.
-func (p *ports) share(z *namespace.Namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
+func (p *Table) share(z *namespace.Namespace, index int, name, other datapath.PortName, value *datapath.Port) error {
 	if o := p.byName[other]; o.device != "" {
 		if !z.Devices.HasRole(index, value.Role) || o.mode != value.XDP {
 			return fmt.Errorf("device %q, which has %s, already belongs to %s with another role or xdp: delete one of the two, or set the same role and xdp", value.Device, value.Address, describe(other))
@@ -73,7 +73,7 @@ func (p *ports) share(z *namespace.Namespace, index int, name, other datapath.Po
 
 // letGo detaches the programs of a port, unless another port shares the device, or tunnels need it:
 // then the programs pass to the other port.
-func (p *ports) letGo(name datapath.PortName) error {
+func (p *Table) letGo(name datapath.PortName) error {
 	t := p.byName[name]
 	if t == nil {
 		return nil
@@ -110,7 +110,7 @@ func (p *ports) letGo(name datapath.PortName) error {
 
 // neededAs returns the inner port for which tunnels need the device of a port, or an empty name if
 // they do not need it.
-func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
+func (p *Table) neededAs(name datapath.PortName, t *port) datapath.PortName {
 	if overlay.IsInner(name) || len(t.hooks) == 0 || t.mode != datapath.XDPOff {
 		return ""
 	}
@@ -123,7 +123,7 @@ func (p *ports) neededAs(name datapath.PortName, t *port) datapath.PortName {
 }
 
 // leaveTo turns a port into an inner port of tunnels, which keeps the programs.
-func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
+func (p *Table) leaveTo(inner, name datapath.PortName, t *port) error {
 	z, err := p.namespaces.Open(t.namespace)
 	if err != nil {
 		return err
@@ -137,28 +137,28 @@ func (p *ports) leaveTo(inner, name datapath.PortName, t *port) error {
 }
 
 // Need implements [overlay.Ports].
-func (p *ports) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
+func (p *Table) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.needed[inner] = guard.Device{Netns: p.namespaces.IDOf(inSwitch), Ifindex: ifindex}
 }
 
 // Holder implements [overlay.Ports].
-func (p *ports) Holder(inSwitch bool, ifindex int) datapath.PortName {
+func (p *Table) Holder(inSwitch bool, ifindex int) datapath.PortName {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.holder(p.namespaces.IDOf(inSwitch), ifindex)
 }
 
 // Unneed implements [overlay.Ports].
-func (p *ports) Unneed(inner datapath.PortName) {
+func (p *Table) Unneed(inner datapath.PortName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.needed, inner)
 }
 
 // sharesStill reports whether a port is still on the same device as the port that has the programs.
-func (p *ports) sharesStill(z *namespace.Namespace, t *port) bool {
+func (p *Table) sharesStill(z *namespace.Namespace, t *port) bool {
 	o := p.byName[t.of]
 	if o == nil || o.of != "" || o.namespace != t.namespace || !o.attached() {
 		return false
@@ -169,7 +169,7 @@ func (p *ports) sharesStill(z *namespace.Namespace, t *port) bool {
 
 // withHooks returns a copy of a port with the programs on its device, even if these belong to
 // another port.
-func (p *ports) withHooks(t *port) *port {
+func (p *Table) withHooks(t *port) *port {
 	is := *t
 	if o := p.byName[t.of]; t.of != "" && o != nil {
 		is.hooks, is.ifindex, is.mode = o.hooks, o.ifindex, o.mode
@@ -178,16 +178,16 @@ func (p *ports) withHooks(t *port) *port {
 }
 
 // rename changes the name of a port, whose hooks stay attached. p.mu is held.
-func (p *ports) rename(from, to datapath.PortName) error {
+func (p *Table) rename(from, to datapath.PortName) error {
 	t := p.byName[from]
-	folder := p.folder(t.namespace, to)
+	folder := p.Folder(t.namespace, to)
 	if err := os.RemoveAll(folder); err != nil {
 		return err
 	}
-	if err := os.Rename(p.folder(t.namespace, from), folder); err != nil {
+	if err := os.Rename(p.Folder(t.namespace, from), folder); err != nil {
 		return fmt.Errorf("port %q: take over the programs of %q: %w", to, from, err)
 	}
-	p.keeper.Forget(p.folder(t.namespace, from))
+	p.keeper.Forget(p.Folder(t.namespace, from))
 	p.keeper.Forget(folder)
 	p.keeper.Noted(folder)
 	for _, h := range t.hooks {
@@ -198,9 +198,9 @@ func (p *ports) rename(from, to datapath.PortName) error {
 	return nil
 }
 
-// renewSwitch closes the switch's namespace if its name no longer exists or refers to another
+// RenewSwitch closes the switch's namespace if its name no longer exists or refers to another
 // namespace. The programs are attached again when a new namespace exists.
-func (p *ports) renewSwitch() error {
+func (p *Table) RenewSwitch() error {
 	// Locked so that no operation on ports uses the namespace after it is closed.
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,7 +209,7 @@ func (p *ports) renewSwitch() error {
 		return nil
 	}
 	p.options.Log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
-	err := errors.Join(p.abandon(netnsSwitch), z.Close())
+	err := errors.Join(p.abandon(hook.Switch), z.Close())
 	if z.Devices != nil {
 		err = errors.Join(err, z.Devices.Forget())
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+package port
 
 import (
 	"fmt"
@@ -11,53 +11,53 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
-// loopbackPort is the port for packets from the host to its own addresses. It has only the egress
+// Loopback is the port for packets from the host to its own addresses. It has only the egress
 // program.
-const loopbackPort = datapath.PortName(overlay.InnerPrefix + "link lo")
+const Loopback = datapath.PortName(overlay.InnerPrefix + "link lo")
 
-// followLoopback keeps our program attached to the host's loopback device while it may be needed:
+// FollowLoopback keeps our program attached to the host's loopback device while it may be needed:
 // if a frontend or a DNAT rule exists, and the host has ports.
-func (p *ports) followLoopback() error {
+func (p *Table) FollowLoopback() error {
 	if err := p.holdLoopback(p.options.NeedsLoopback()); err != nil {
 		return fmt.Errorf("loopback, for packets of the host to its own addresses: %w", err)
 	}
 	return nil
 }
 
-// soonOnLoopback is followLoopback after a change that may need it. Errors are ignored: the next
-// followLoopback tries again and reports them.
-func (p *ports) soonOnLoopback() {
+// SoonOnLoopback is FollowLoopback after a change that may need it. Errors are ignored: the next
+// FollowLoopback tries again and reports them.
+func (p *Table) SoonOnLoopback() {
 	if !p.onLoopback.Load() {
-		_ = p.followLoopback()
+		_ = p.FollowLoopback()
 	}
 }
 
 // holdLoopback attaches the program to the loopback device, or detaches it.
-func (p *ports) holdLoopback(wanted bool) error {
+func (p *Table) holdLoopback(wanted bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	others := 0
 	for name, t := range p.byName {
-		if name != loopbackPort && t.namespace == netnsHost && len(t.hooks) > 0 {
+		if name != Loopback && t.namespace == hook.Host && len(t.hooks) > 0 {
 			others++
 		}
 	}
-	t := p.byName[loopbackPort]
+	t := p.byName[Loopback]
 	if !wanted || others == 0 {
 		if t == nil {
 			return nil
 		}
-		delete(p.byName, loopbackPort)
+		delete(p.byName, Loopback)
 		p.onLoopback.Store(false)
-		return p.detach(loopbackPort, t)
+		return p.detach(Loopback, t)
 	}
-	z, err := p.namespaces.Open(netnsHost)
+	z, err := p.namespaces.Open(hook.Host)
 	if err != nil {
 		return err
 	}
-	folder := p.folder(netnsHost, loopbackPort)
+	folder := p.Folder(hook.Host, Loopback)
 	if t != nil {
-		if err := p.mend(loopbackPort, t); err != nil {
+		if err := p.mend(Loopback, t); err != nil {
 			return err
 		}
 	}
@@ -74,16 +74,16 @@ func (p *ports) holdLoopback(wanted bool) error {
 }
 
 // attachLoopback attaches to the loopback device; t is the port from an earlier attempt, or nil.
-func (p *ports) attachLoopback(z *namespace.Namespace, t *port, folder string) (err error) {
+func (p *Table) attachLoopback(z *namespace.Namespace, t *port, folder string) (err error) {
 	if t != nil {
-		if err := p.detach(loopbackPort, t); err != nil {
+		if err := p.detach(Loopback, t); err != nil {
 			return err
 		}
 	}
-	t = &port{namespace: netnsHost, device: "lo", ifindex: hook.LoopbackIndex}
+	t = &port{namespace: hook.Host, device: "lo", ifindex: hook.LoopbackIndex}
 	if t.hooks, err = z.Attach(p.options.Attach, folder, hook.LoopbackIndex); err != nil {
 		return err
 	}
-	p.byName[loopbackPort] = t
+	p.byName[Loopback] = t
 	return nil
 }

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package port attaches the programs to devices, with a source guard for those of endpoints, and
+// takes over the programs that an earlier run attached. It does not follow the devices.
+package port
+
+import (
+	"log/slog"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
+)
+
+// Options are what a [Table] uses. The functions must be safe for concurrent use.
+type Options struct {
+	Dir        string // the folder with the folders of pins
+	Attach     string // how programs are attached, as configured
+	Programs   [2]hook.Program
+	Maps       map[string]*ebpf.Map // which the programs use
+	Tables     *kernel.Tables       // the same
+	Reasons    int                  // number of values of enum drop_reason
+	Namespaces *namespace.Set
+	Guards     *guard.Table
+	Log        *slog.Logger
+
+	// NeedsLoopback reports whether our program must handle packets of the host to its own
+	// addresses.
+	NeedsLoopback func() bool
+	// Signal is called after a change that others must read.
+	Signal func()
+}
