@@ -30,7 +30,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
 )
 
@@ -212,7 +211,7 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 		return err
 	}
 	d.services.Start(d.sweeper, d.soonOnLoopback)
-	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
+	d.conns, d.counters = conn.NewConnections(d.sweeper), d.newTelemetry()
 	d.overlay, err = overlay.Adopt(d.overlayOptions())
 	return err
 }
