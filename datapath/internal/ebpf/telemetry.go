@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/observe"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
 )
 
@@ -13,7 +14,7 @@ import (
 // node and of its objects.
 type nodeTelemetry struct {
 	*telemetry.Reader
-	*nodeState
+	*observe.Node
 	d *DataPlane
 }
 
@@ -23,10 +24,10 @@ func (d *DataPlane) newTelemetry() *nodeTelemetry {
 		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats,
 		DeviceName: d.deviceName, EndpointOf: d.ports.EndpointOf,
 	})
-	return &nodeTelemetry{r, &nodeState{nodeStateOptions{
+	return &nodeTelemetry{r, observe.New(observe.Options{
 		Ports: d.ports, Namespaces: d.namespaces, Attach: d.config.Attach, PortDrops: r.PortDrops,
 		Warnings: func() []string { return append(d.keeper.Problems(), d.keptSizes...) },
-	}}, d}
+	}), d}
 }
 
 // deviceName returns the name of a device; if it is unknown, the index as text.

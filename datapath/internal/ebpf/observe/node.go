@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package ebpf
+// Package observe reads the state of the node's ports, devices and routes that
+// [datapath.Telemetry] reports. It changes nothing.
+package observe
 
 import (
 	"cmp"
@@ -24,12 +26,15 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/route"
 )
 
-// nodeState answers questions of [datapath.Telemetry] about the node's ports, devices and routes. It
+// Node answers questions of [datapath.Telemetry] about the node's ports, devices and routes. It
 // is safe for concurrent use.
-type nodeState struct{ options nodeStateOptions }
+type Node struct{ options Options }
 
-// nodeStateOptions are what [nodeState] uses.
-type nodeStateOptions struct {
+// New returns the state of a node.
+func New(o Options) *Node { return &Node{options: o} }
+
+// Options are what a [Node] uses.
+type Options struct {
 	Ports      *port.Table
 	Namespaces *namespace.Set
 	Attach     string // how programs are attached, as configured
@@ -42,8 +47,8 @@ type nodeStateOptions struct {
 
 // PortCounters implements [datapath.Telemetry]. Packets and bytes are the device's own, of both
 // directions; they do not include packets sent with bpf_redirect_peer.
-func (t *nodeState) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
-	p, z, ok := t.port(name)
+func (n *Node) PortCounters(_ context.Context, name datapath.PortName) (c datapath.PortCounters, ok bool, err error) {
+	p, z, ok := n.port(name)
 	if !ok {
 		return c, false, nil
 	}
@@ -51,24 +56,24 @@ func (t *nodeState) PortCounters(_ context.Context, name datapath.PortName) (c d
 		s := link.Attrs().Statistics
 		c.Packets, c.Bytes = s.RxPackets+s.TxPackets, s.RxBytes+s.TxBytes
 	}
-	if c.Drops, err = t.options.PortDrops(p.Netns, p.Ifindex); err != nil {
+	if c.Drops, err = n.options.PortDrops(p.Netns, p.Ifindex); err != nil {
 		return c, false, fmt.Errorf("counters of interface %q: %w", name, err)
 	}
 	return c, true, nil
 }
 
-func (t *nodeState) port(name datapath.PortName) (port.Attached, *namespace.Namespace, bool) {
-	p, ok := t.options.Ports.Get(name)
+func (n *Node) port(name datapath.PortName) (port.Attached, *namespace.Namespace, bool) {
+	p, ok := n.options.Ports.Get(name)
 	if !ok || p.Device == "" {
 		return port.Attached{}, nil, false
 	}
-	z, err := t.options.Namespaces.Open(p.Netns)
+	z, err := n.options.Namespaces.Open(p.Netns)
 	return p, z, err == nil
 }
 
 // PortState implements [datapath.Telemetry].
-func (t *nodeState) PortState(name datapath.PortName) (s datapath.PortState, ok bool) {
-	p, z, ok := t.port(name)
+func (n *Node) PortState(name datapath.PortName) (s datapath.PortState, ok bool) {
+	p, z, ok := n.port(name)
 	if !ok {
 		return s, false
 	}
@@ -94,8 +99,8 @@ func (t *nodeState) PortState(name datapath.PortName) (s datapath.PortState, ok 
 }
 
 // Devices implements [datapath.Telemetry].
-func (t *nodeState) Devices(inSwitch bool) map[string]datapath.Device {
-	z, err := t.options.Namespaces.Open(t.options.Namespaces.IDOf(inSwitch))
+func (n *Node) Devices(inSwitch bool) map[string]datapath.Device {
+	z, err := n.options.Namespaces.Open(n.options.Namespaces.IDOf(inSwitch))
 	if err != nil || z.Devices == nil {
 		return nil
 	}
@@ -103,8 +108,8 @@ func (t *nodeState) Devices(inSwitch bool) map[string]datapath.Device {
 }
 
 // routing returns the namespace of the switch, or of the host; false: it does not exist.
-func (t *nodeState) routing(inSwitch bool) (route.Namespace, bool) {
-	z, err := t.options.Namespaces.Open(t.options.Namespaces.IDOf(inSwitch))
+func (n *Node) routing(inSwitch bool) (route.Namespace, bool) {
+	z, err := n.options.Namespaces.Open(n.options.Namespaces.IDOf(inSwitch))
 	if err != nil || z.Devices == nil {
 		return route.Namespace{}, false
 	}
@@ -113,8 +118,8 @@ func (t *nodeState) routing(inSwitch bool) (route.Namespace, bool) {
 
 // Forwarding implements [datapath.Telemetry]. If the namespace does not exist, forwarding is
 // reported as on: a false warning would be worse than none.
-func (t *nodeState) Forwarding(inSwitch bool) datapath.Forwarding {
-	z, ok := t.routing(inSwitch)
+func (n *Node) Forwarding(inSwitch bool) datapath.Forwarding {
+	z, ok := n.routing(inSwitch)
 	if !ok {
 		return datapath.Forwarding{IPv4: true, IPv6: true}
 	}
@@ -122,8 +127,8 @@ func (t *nodeState) Forwarding(inSwitch bool) datapath.Forwarding {
 }
 
 // HopTo implements [datapath.Telemetry].
-func (t *nodeState) HopTo(to datapath.Hop, ask bool) datapath.HopState {
-	z, ok := t.routing(to.Switch)
+func (n *Node) HopTo(to datapath.Hop, ask bool) datapath.HopState {
+	z, ok := n.routing(to.Switch)
 	if !ok {
 		return datapath.HopState{}
 	}
@@ -131,8 +136,8 @@ func (t *nodeState) HopTo(to datapath.Hop, ask bool) datapath.HopState {
 }
 
 // DeviceOf implements [datapath.Telemetry].
-func (t *nodeState) DeviceOf(addr netip.Addr, inSwitch bool) string {
-	z, err := t.options.Namespaces.Open(t.options.Namespaces.IDOf(inSwitch))
+func (n *Node) DeviceOf(addr netip.Addr, inSwitch bool) string {
+	z, err := n.options.Namespaces.Open(n.options.Namespaces.IDOf(inSwitch))
 	if err != nil {
 		return ""
 	}
@@ -140,8 +145,8 @@ func (t *nodeState) DeviceOf(addr netip.Addr, inSwitch bool) string {
 }
 
 // Networks implements [datapath.Telemetry].
-func (t *nodeState) Networks(inSwitch bool) map[string][]netip.Prefix {
-	z, err := t.options.Namespaces.Open(t.options.Namespaces.IDOf(inSwitch))
+func (n *Node) Networks(inSwitch bool) map[string][]netip.Prefix {
+	z, err := n.options.Namespaces.Open(n.options.Namespaces.IDOf(inSwitch))
 	if err != nil || z.Devices == nil {
 		return nil
 	}
@@ -149,9 +154,9 @@ func (t *nodeState) Networks(inSwitch bool) map[string][]netip.Prefix {
 }
 
 // LocalAddrs implements [datapath.Telemetry].
-func (t *nodeState) LocalAddrs() (all []netip.Addr) {
-	_, _ = t.options.Namespaces.Open(t.options.Namespaces.IDOf(false)) // opens it if possible
-	for _, z := range t.options.Namespaces.InUse() {
+func (n *Node) LocalAddrs() (all []netip.Addr) {
+	_, _ = n.options.Namespaces.Open(n.options.Namespaces.IDOf(false)) // opens it if possible
+	for _, z := range n.options.Namespaces.InUse() {
 		if z.Devices != nil {
 			all = z.Devices.AppendAddrs(all)
 		}
@@ -173,7 +178,7 @@ func withoutTCX(configured string) string {
 }
 
 // Features implements [datapath.Telemetry].
-func (t *nodeState) Features(context.Context) (datapath.Features, error) {
+func (n *Node) Features(context.Context) (datapath.Features, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return datapath.Features{}, err
@@ -183,29 +188,29 @@ func (t *nodeState) Features(context.Context) (datapath.Features, error) {
 		Layout:    pin.LayoutVersion,
 		Fallbacks: make(map[string]string),
 	}
-	for name, p := range t.options.Ports.All() {
+	for name, p := range n.options.Ports.All() {
 		_, guarded := name.Endpoint()
 		device := p.Device
 		if device == "" { // adopted from an earlier run, and not configured yet
-			if z, err := t.options.Namespaces.Open(p.Netns); err == nil {
+			if z, err := n.options.Namespaces.Open(p.Netns); err == nil {
 				device = z.Devices.NameOf(p.Ifindex)
 			}
 		}
 		for _, h := range p.Hooks {
 			x := datapath.Hook{Device: device, Netns: "host", Hook: h.Name(), Program: programName(h.Name()), ID: uint32(h.Program())}
-			if p.Netns == netnsSwitch {
+			if p.Netns == hook.Switch {
 				x.Netns = "switch"
 			}
 			f.Hooks = append(f.Hooks, x)
-			if strings.HasPrefix(h.Name(), "tc-") && !(guarded && t.options.Attach == "") {
-				f.Fallbacks["tcx"] = withoutTCX(t.options.Attach)
+			if strings.HasPrefix(h.Name(), "tc-") && !(guarded && n.options.Attach == "") {
+				f.Fallbacks["tcx"] = withoutTCX(n.options.Attach)
 			}
 		}
 	}
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})
-	for _, z := range t.options.Namespaces.InUse() {
+	for _, z := range n.options.Namespaces.InUse() {
 		if z.Devices != nil {
 			if why := z.Devices.WhyNotXDP(); why != "" {
 				f.Fallbacks["xdp "+z.Label()] = why
@@ -218,7 +223,7 @@ func (t *nodeState) Features(context.Context) (datapath.Features, error) {
 			f.Fallbacks["netfilter "+z.Label()] = why
 		}
 	}
-	f.Warnings = t.options.Warnings()
+	f.Warnings = n.options.Warnings()
 	return f, nil
 }
 
