@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package observe reads the state of the node's ports, devices and routes that
-// [datapath.Telemetry] reports. It changes nothing.
+// [datapath.Telemetry] reports. It keeps no state of its own.
 package observe
 
 import (
