@@ -21,7 +21,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
 )
 
-// Set is the network namespaces in which the data plane works, by id. It is safe for concurrent use.
+// Set holds the network namespaces in which the data plane works, by id. It is safe for concurrent
+// use.
 type Set struct {
 	options Options
 
