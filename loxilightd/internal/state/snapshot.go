@@ -19,12 +19,14 @@ type Snapshot struct {
 	counts    map[string]int // objects by kind, without opaque objects
 	cost      datapath.Cost
 	peersOnce func() (map[string]datapath.Peer, map[string]error) // result of Peers; computed on demand
+	opaque    func() []Key                                        // result of Undecodable; computed on demand
 }
 
 // newSnapshot returns a snapshot of table; the caller has counted its objects.
 func newSnapshot(revision uint64, table *table, counts map[string]int, cost datapath.Cost) *Snapshot {
 	s := &Snapshot{Revision: revision, table: table, counts: counts, cost: cost}
 	s.peersOnce = sync.OnceValues(s.peers)
+	s.opaque = sync.OnceValue(s.undecodable)
 	return s
 }
 
@@ -51,6 +53,21 @@ func (s *Snapshot) After(kind, after string) iter.Seq[*Object] {
 
 // All yields every object, ordered by kind and name.
 func (s *Snapshot) All() iter.Seq[*Object] { return s.table.from(Key{}) }
+
+// Undecodable returns the objects that this version cannot decode. The other methods leave them out.
+func (s *Snapshot) Undecodable() []Key { return s.opaque() }
+
+func (s *Snapshot) undecodable() (keys []Key) {
+	if s.Len() == s.table.count {
+		return nil
+	}
+	for o := range s.table.whole(Key{}) {
+		if o.isOpaque() {
+			keys = append(keys, o.Key)
+		}
+	}
+	return keys
+}
 
 // Len returns the number of objects.
 func (s *Snapshot) Len() (n int) {
