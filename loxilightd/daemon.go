@@ -212,9 +212,6 @@ func (d *loxilightd) newNode() *node.Node {
 	o.DevicesChanged = func() { d.pods.Wake() }
 	o.Opening = func(endpoint string) bool { return d.pods.Opening(endpoint) }
 	o.Missing = func(endpoint string) string { return d.pods.Missing(endpoint) }
-	for _, u := range d.report.Unreadable {
-		o.NoPrune = append(o.NoPrune, u.Key)
-	}
 	return node.New(o)
 }
 

@@ -18,13 +18,13 @@ func (n *Node) deriveBridgePorts(s *state.Snapshot, v *derivation) {
 	for o := range s.After(state.KindEndpoint, "") {
 		taken[o.Value.(*state.Endpoint).Device] = true
 	}
-	for _, port := range v.ports {
+	for _, port := range v.ports.wanted {
 		taken[port.Device] = taken[port.Device] || port.Switch
 	}
 	for o := range s.After(state.KindBridge, "") {
 		for name, port := range state.BridgePorts(o.Name, o.Value.(*state.Bridge), n.opts.Devices.Switch) {
 			if !taken[port.Device] {
-				v.ports[name] = port
+				v.ports.wanted[name] = port
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func (n *Node) follow(ctx context.Context) {
 			}
 		case <-n.exempted:
 			if !first { // otherwise, the first round applies the world
-				n.rules.applyFirewall(n.opts.Store.Snapshot())
+				n.firewall.make(n.opts.Store.Snapshot())
 			}
 		case <-grace.C:
 		}
@@ -60,15 +60,15 @@ func (n *Node) follow(ctx context.Context) {
 // applyWorld updates everything that depends on devices, if devices have changed.
 func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	changed := n.uplinksChanged(s)
-	if changed || n.hostPortsChanged(s) || n.rules.nat.localAddrsChanged() {
-		n.rules.applyNAT(s)
+	if changed || n.omittedChanged(s) || n.nat.localAddrsChanged() {
+		n.nat.make(s)
 	}
 	if changed {
-		n.rules.waitNAT(ctx) // before rules match a port by a different name
+		n.waitNAT(ctx) // before rules match a port by a different name
 		n.ports.Trigger()
 	}
-	if n.rules.firewall.localAddrsChanged() {
-		n.rules.applyFirewall(s)
+	if n.firewall.localAddrsChanged() {
+		n.firewall.make(s)
 	}
 	if peers := n.pathMTUsChanged(s); changed || len(peers) > 0 || n.podMTUChanged() {
 		n.apply(ctx, s, peers)
@@ -146,10 +146,10 @@ func checkOf(h *state.HealthCheck) health.Check {
 	}
 }
 
-// orderTimeout limits how long one part waits for another part that must be applied first.
+// orderTimeout limits how long one table waits for another table that must be applied first.
 const orderTimeout = 2 * time.Second
 
-// apply passes changed objects to the parts. It deletes last, so that a resource that moves between
+// apply passes changed objects to the tables. It deletes last, so that a resource that moves between
 // objects is never unowned. Objects on which others depend are created first and deleted last.
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
@@ -159,29 +159,29 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	n.services.apply(s, changed, false)
 	n.services.apply(s, changed, true)
 	if changed == nil || isDerivedFrom(changed) {
-		n.derived.apply(s)
-		defer n.derived.reportAll()
-		defer n.signalWorld() // a port's MTU is known once our programs are attached
+		n.derive(s)
+		defer n.rowsChanged(n.bridges) // a PodNetwork may be changed without its rows
+		defer n.signalWorld()          // a port's MTU is known once our programs are attached
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
 		defer n.signalWorld() // once no pod is left, the MTU may change
 	}
-	n.rules.apply(s, changed, roaming)
+	n.applyRules(s, changed, roaming)
 
-	for _, p := range n.order {
+	for _, t := range n.order {
 		with := changed
-		switch p {
+		switch t {
 		case ordered(n.ports):
 			if slices.ContainsFunc(changed, needsRules) {
 				// No packet on a new port may bypass the rules in the same transaction.
-				n.rules.waitTried(ctx)
+				n.waitRules(ctx)
 			}
 		case ordered(n.endpoints):
 			with = n.withEndpoints(s, changed)
 		}
-		p.applyAndWait(ctx, s, with, false)
+		t.applyAndWait(ctx, s, with, false)
 	}
-	for _, p := range slices.Backward(n.order) {
-		p.applyAndWait(ctx, s, changed, true)
+	for _, t := range slices.Backward(n.order) {
+		t.applyAndWait(ctx, s, changed, true)
 	}
 	n.conditions.Trigger()
 }
@@ -189,10 +189,16 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 // noteApplied records that the reconcilers have received all changes up to revision.
 func (n *Node) noteApplied(revision uint64) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.applied = revision
-	close(n.appliedChanged)
-	n.appliedChanged = make(chan struct{})
+	n.mu.Unlock()
+	n.wake()
+}
+
+// received returns the latest revision that the reconcilers have received.
+func (n *Node) received() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.applied
 }
 
 // service returns the desired state of a service, without its unhealthy backends.
@@ -219,8 +225,8 @@ func (n *Node) markInitialized() {
 	n.mu.Unlock()
 	n.left = nil
 	if !before {
-		for _, p := range n.parts {
-			p.MarkInitialized()
+		for _, t := range n.tables {
+			t.MarkInitialized()
 		}
 	}
 }
@@ -249,46 +255,4 @@ func (n *Node) takeChangedHealth() []state.Key {
 	}
 	clear(n.changedHealth)
 	return keys
-}
-
-// Wait returns once all objects in keys are done in the data plane at revision or a later one. If
-// ctx ends first, it returns the remaining objects and the error from ctx.
-func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error) {
-	if !n.waitApplied(ctx, revision) {
-		return keys, ctx.Err()
-	}
-	var left []state.Key
-	for _, p := range n.parts {
-		var own []state.Key
-		for _, k := range keys {
-			if n.byKind[k.Kind] == p {
-				own = append(own, k)
-			}
-		}
-		left = append(left, p.wait(ctx, revision, own)...)
-	}
-	left = append(left, n.conditions.Wait(ctx, slices.DeleteFunc(slices.Clone(keys), func(k state.Key) bool {
-		return slices.Contains(left, k)
-	}))...)
-	if len(left) == 0 {
-		return nil, nil
-	}
-	return left, ctx.Err()
-}
-
-// waitApplied waits until the reconcilers have received revision.
-func (n *Node) waitApplied(ctx context.Context, revision uint64) bool {
-	for {
-		n.mu.Lock()
-		applied, changed := n.applied, n.appliedChanged
-		n.mu.Unlock()
-		if applied >= revision {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -50,7 +49,7 @@ func (r *ruleSet[V]) isFrozen() bool {
 // once all have been, unless groups select Endpoints by labels: it is impossible to detect whether
 // such a group still lacks Endpoints.
 func (r *ruleSet[V]) checkFrozen(s *state.Snapshot) {
-	set, _ := r.gather(s)
+	set, _, g := r.gather(s)
 	wanted, inForce := map[string]bool{}, map[string]bool{}
 	for _, name := range set.Names() {
 		wanted[name] = true
@@ -72,42 +71,48 @@ func (r *ruleSet[V]) checkFrozen(s *state.Snapshot) {
 	}
 	slices.Sort(missing)
 	r.mu.Lock()
+	r.take(g)
 	r.frozen.missing, r.frozen.complete = missing, complete
-	whole := len(missing) == 0 && !r.labelled
 	r.mu.Unlock()
-	if whole {
+	if len(missing) == 0 && !g.labelled {
 		r.unfreeze(s)
 	}
 }
 
 // unfreeze ends the period in which the set is kept.
 func (r *ruleSet[V]) unfreeze(s *state.Snapshot) {
-	if !r.isFrozen() {
-		return
-	}
 	if s != nil {
-		r.make(s) // before released is closed, so that callers that wait for released also wait for this set
+		r.replace(s) // before released is closed, so that waiters also wait for this set
 	}
 	close(r.frozen.released)
+	r.changed()
 }
 
-// frozenStatus returns the status of an object while the old set is kept. A PodNetwork is done if
-// the old set already masquerades for it: other changes to the PodNetwork must not prevent pods
-// from being attached.
-func (r *ruleSet[V]) frozenStatus(o *state.Object) Status {
-	r.mu.Lock()
-	_, complete := r.frozen.complete[o.Key]
-	r.mu.Unlock()
-	if complete && o.Kind == state.KindPodNetwork {
-		return Status{State: reconcile.Done, Revision: o.Revision}
+// MarkInitialized allows a set from an earlier run to be replaced and removed.
+func (r *ruleSet[V]) MarkInitialized() {
+	if r.isFrozen() {
+		r.unfreeze(r.snapshot)
 	}
-	return Status{State: reconcile.Pending, Revision: o.Revision, Message: r.waitsFor(), Failures: 1}
+	r.Reconciler.MarkInitialized()
 }
 
-// waitsFor returns why the old set is kept, and which owners must configure their objects.
-func (r *ruleSet[V]) waitsFor() string {
+// IsSettled reports whether all objects are done.
+func (r *ruleSet[V]) IsSettled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.Reconciler.IsSettled() && !r.isFrozen() && len(r.groups.omitted) == 0
+}
+
+// isStillInForce reports whether the kept set already masquerades for a PodNetwork: other changes to
+// the PodNetwork must not prevent pods from being attached. The caller holds r.mu.
+func (r *ruleSet[V]) isStillInForce(o *state.Object) bool {
+	_, complete := r.frozen.complete[o.Key]
+	return complete && o.Kind == state.KindPodNetwork
+}
+
+// waitsFor returns why the old set is kept, and which owners must configure their objects. The caller
+// holds r.mu.
+func (r *ruleSet[V]) waitsFor() string {
 	rest := "groups may select Endpoints by labels that have not been configured again"
 	if n := len(r.frozen.missing); n > 0 {
 		rest = fmt.Sprintf("%s is in force and was not configured again", ownerOf(r.kind, r.frozen.missing[0]))

@@ -50,9 +50,6 @@ type Options struct {
 	// reason is unknown. Nil: always unknown.
 	Missing func(endpoint string) string
 
-	// NoPrune lists objects that may be desired although the store does not contain them: their
-	// rows in the data plane are not pruned.
-	NoPrune []state.Key
 	// PruneNotBefore is the earliest time at which rows that are not desired may be deleted from
 	// the data plane; zero: immediately.
 	PruneNotBefore time.Time
@@ -72,20 +69,22 @@ type Node struct {
 	peers            *rows[datapath.PeerName, datapath.Peer]
 	routes           *rows[datapath.RouteName, datapath.Route]
 	services         *rows[datapath.ServiceName, datapath.Service]
-	rules            *rules
-	derived          *derived
-	hostPorts        hostPorts
+	firewall         *ruleSet[datapath.FirewallSet]
+	nat              *ruleSet[datapath.NATSet]
 	peerRoutes       peerRoutes
 	roaming          roamingPods
 	// paths are the reported path MTUs to Peers; used by follow only.
 	paths map[string]int
 	kept  keptMTU
+	// derivedMTU is the MTU with which rows were derived; used by follow only.
+	derivedMTU podMTU
+	uplinks    atomic.Pointer[[]string] // the uplinks of which the NAT rules were made; written by follow only
 	// left are the backends that an earlier run took out of use and whose services have not been
 	// processed yet; used by follow only.
 	left        map[string]map[netip.AddrPort]bool
-	parts       []part          // all of the parts above
-	order       []ordered       // the order in which the parts apply objects; deletions run in reverse
-	byKind      map[string]part // by kind of object
+	tables      []rowTable            // all of the tables above
+	order       []ordered             // the order in which objects are applied; deletions run in reverse
+	byKind      map[string][]rowTable // the tables in which objects of a kind have rows
 	checker     *health.Checker
 	maintenance maintenance
 
@@ -94,34 +93,37 @@ type Node struct {
 	exempt   atomic.Pointer[[]datapath.Match]
 	exempted chan struct{} // signalled when exempt has changed
 
-	mu             sync.Mutex
-	changedHealth  map[string]struct{} // services with a backend whose health changed
-	pending        chan struct{}       // signalled when changedHealth is not empty
-	applied        uint64              // revision that the reconcilers have received
-	world          chan struct{}       // signalled when devices or their MTU may have changed
-	appliedChanged chan struct{}       // closed and replaced when applied increases
-	initialized    bool                // rows that are not desired may be deleted
+	mu            sync.Mutex
+	changedHealth map[string]struct{} // services with a backend whose health changed
+	pending       chan struct{}       // signalled when changedHealth is not empty
+	applied       uint64              // revision that the reconcilers have received
+	world         chan struct{}       // signalled when devices or their MTU may have changed
+	woken         chan struct{}       // closed and replaced when applied or the status of an object may have changed
+	initialized   bool                // rows that are not desired may be deleted
+
+	reporting sync.Mutex                     // held while reporting, so that reports are in order
+	reported  map[string]map[string]reported // by kind, of sharedKinds, and name; changed only with mu held as well
 }
 
 // New returns a Node that does nothing before Run. All objects that are in the store when Run is
 // called count as changed.
 func New(o Options) *Node {
 	n := &Node{
-		opts:           o,
-		watch:          o.Store.Watch(),
-		changedHealth:  map[string]struct{}{},
-		roaming:        roamingPods{},
-		pending:        make(chan struct{}, 1),
-		exempted:       make(chan struct{}, 1),
-		world:          make(chan struct{}, 1),
-		appliedChanged: make(chan struct{}),
+		opts:          o,
+		watch:         o.Store.Watch(),
+		changedHealth: map[string]struct{}{},
+		roaming:       roamingPods{},
+		pending:       make(chan struct{}, 1),
+		exempted:      make(chan struct{}, 1),
+		world:         make(chan struct{}, 1),
+		woken:         make(chan struct{}),
+		reported:      map[string]map[string]reported{},
 	}
 	n.maintenance = maintenance{log: o.Log, tasks: []periodicTask{{o.Plane.Maintain, maintenanceInterval}}}
 	if o.Network != nil {
 		n.maintenance.tasks = append(n.maintenance.tasks, periodicTask{o.Network.Maintain, networkInterval})
 	}
 	n.checker = health.New(n.healthChanged)
-	n.derived = newDerived(n)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
 	n.links = newRows(n, "Link", links, func(*state.Object) datapath.Link { return datapath.Link{} }) // no objects of this kind exist
@@ -136,14 +138,18 @@ func New(o Options) *Node {
 	})
 	n.left = leftOutOfUse(o.Plane.Services())
 	n.exempt.Store(&n.opts.Exempt)
-	n.rules = newRules(n)
+	n.firewall = newRuleSet(n, state.KindFirewallRule, o.Plane.Firewall(), n.buildFirewall)
+	n.nat = newRuleSet(n, state.KindNAT, o.Plane.NAT(), n.buildNAT)
 	n.order = []ordered{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes}
-	n.parts = []part{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.rules, n.derived}
-	n.byKind = map[string]part{
-		state.KindBridge: n.bridges, state.KindInterface: n.ports, state.KindEndpoint: n.endpoints, state.KindRoute: n.routes, state.KindService: n.services,
-		state.KindTunnel: n.tunnels, state.KindPeer: n.peers,
-		state.KindAddressGroup: n.rules, state.KindNAT: n.rules, state.KindFirewallRule: n.rules,
-		state.KindPodNetwork: n.derived,
+	n.tables = []rowTable{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.firewall, n.nat}
+	n.byKind = map[string][]rowTable{
+		state.KindBridge: {n.bridges}, state.KindInterface: {n.ports}, state.KindEndpoint: {n.endpoints}, state.KindRoute: {n.routes},
+		state.KindService: {n.services}, state.KindTunnel: {n.tunnels}, state.KindPeer: {n.peers},
+		state.KindFirewallRule: {n.firewall}, state.KindNAT: {n.nat}, state.KindAddressGroup: {n.firewall, n.nat},
+		state.KindPodNetwork: {n.bridges, n.links, n.ports, n.routes, n.peers, n.nat},
+	}
+	for _, kind := range sharedKinds {
+		n.reported[kind] = map[string]reported{}
 	}
 	n.conditions = n.newConditions()
 	return n
@@ -214,8 +220,8 @@ func (n *Node) Run(ctx context.Context) {
 	defer n.watch.Close()
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	for _, p := range n.parts {
-		parts.Go(func() { p.Run(ctx) })
+	for _, t := range n.tables {
+		parts.Go(func() { t.Run(ctx) })
 	}
 	parts.Go(func() { n.checker.Run(ctx) })
 	parts.Go(func() { n.maintenance.run(ctx) })
@@ -256,7 +262,8 @@ func (n *Node) watchWorld(ctx context.Context) {
 		case <-later.C:
 			last = time.Now()
 			n.services.Trigger()
-			n.rules.Trigger()
+			n.firewall.Trigger()
+			n.nat.Trigger()
 		case <-ctx.Done():
 			return
 		}
@@ -289,13 +296,11 @@ func (n *Node) triggerNetwork() {
 // Synced waits until an attempt has been made to apply the desired state as of startup, and rows
 // that are not desired have been deleted or could not be deleted.
 func (n *Node) Synced(ctx context.Context) error {
-	for _, p := range n.parts {
-		for _, synced := range p.synced() {
-			select {
-			case <-synced:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	for _, t := range n.tables {
+		select {
+		case <-t.Synced():
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil

@@ -27,9 +27,22 @@ import (
 
 func openStore(t *testing.T) *state.Store {
 	t.Helper()
+	return openStoreIn(t, t.TempDir())
+}
+
+// undecodableStore is like openStore, with objects that this version cannot decode.
+func undecodableStore(t *testing.T, objects ...*state.Object) *state.Store {
+	t.Helper()
+	dir := t.TempDir()
+	t.Run("another version", func(t *testing.T) { commit(t, openStoreIn(t, dir), objects) })
+	return openStoreIn(t, dir)
+}
+
+func openStoreIn(t *testing.T, dir string) *state.Store {
+	t.Helper()
 	s, _, err := state.Open(state.Config{
-		Dir: t.TempDir(), Tables: datapath.DefaultTables(),
-		Decode: func(string, []byte) (state.Value, error) { return nil, fmt.Errorf("nothing was stored") },
+		Dir: dir, Tables: datapath.DefaultTables(),
+		Decode: func(string, []byte) (state.Value, error) { return nil, fmt.Errorf("of another version") },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -197,26 +210,23 @@ func TestWaitMeansDone(t *testing.T) {
 }
 
 func TestRestartAdoptsAndPrunes(t *testing.T) {
-	store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
-	for _, name := range []string{"web", "gone", "unreadable"} {
+	store, plane := undecodableStore(t, service("undecodable", 3, 9, 1)), backends.NewFake(backends.FakeOptions{})
+	for _, name := range []string{"web", "gone", "undecodable"} {
 		v := service(name, 1, 9, 1).Value.(*state.Service).Service
 		if err := plane.Services().Update(t.Context(), datapath.ServiceName(name), v); err != nil {
 			t.Fatal(err)
 		}
 	}
 	commit(t, store, []*state.Object{service("web", 1, 10, 2), service("new", 2, 10, 1)})
-	n := start(t, Options{
-		Store: store, Plane: plane, NoPrune: []state.Key{{Kind: state.KindService, Name: "unreadable"}},
-	})
+	n := start(t, Options{Store: store, Plane: plane})
 	if err := n.Synced(within(t, 20*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if _, services := plane.Content(); len(services["unreadable"].Backends) != 1 {
-		t.Error("a row of NoPrune was pruned")
+	if _, services := plane.Content(); len(services["undecodable"].Backends) != 1 {
+		t.Error("the row of an undecodable object was pruned")
 	}
-	if err := plane.Services().Delete(t.Context(), "unreadable"); err != nil {
-		t.Fatal(err)
-	}
+	undecodable := service("undecodable", 3, 9, 1)
+	waitFor(t, n, commit(t, store, nil, undecodable.Key), undecodable)
 	wantAsDesired(t, store, plane)
 }
 

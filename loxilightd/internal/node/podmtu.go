@@ -124,7 +124,7 @@ func (n *Node) egressMTU(s *state.Snapshot) (mtu int) {
 // podMTUChanged reports whether the rows of the pod networks need a different MTU.
 func (n *Node) podMTUChanged() bool {
 	s := n.opts.Store.Snapshot()
-	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derived.podMTU
+	return len(s.PodNetworks()) > 0 && n.podMTU(s) != n.derivedMTU
 }
 
 // PodMTUs returns the MTU of pods' devices and the MTU of their routes out of the node, in bytes,

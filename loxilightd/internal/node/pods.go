@@ -35,8 +35,6 @@ type podNetworks struct {
 	v       *derivation
 	objects []*state.Object
 	mtu     podMTU
-	shared  []rowRef
-	remote  []datapath.RouteName // from the host to pods on other nodes
 }
 
 // derivePods makes the rows of the pod networks.
@@ -48,7 +46,7 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 		return
 	}
 	p.mtu = n.podMTU(s)
-	n.derived.podMTU = p.mtu
+	n.derivedMTU = p.mtu
 	p.bridge()
 	p.here()
 	if n.opts.Devices.Host != "" && n.opts.Devices.Switch != "" {
@@ -61,17 +59,6 @@ func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
 		p.routeTable()
 	} else {
 		p.tunnels()
-	}
-	uplinks := n.uplinksOf(s)
-	n.derived.uplinks.Store(&uplinks)
-	for _, o := range p.objects {
-		need := &need{object: o, rows: p.shared, routes: p.remote}
-		if o.Value.(*state.PodNetwork).Masquerade {
-			if need.nat = len(uplinks) > 0; !need.nat {
-				need.problem = "nothing is masqueraded, since no uplink has our programs: apply an Interface with role uplink for the device that leads out"
-			}
-		}
-		v.needs[o.Key] = need
 	}
 }
 
@@ -92,36 +79,32 @@ func (p *podNetworks) bridge() {
 	if port := p.n.opts.Devices.Switch; port != "" {
 		b.Ports = []datapath.BridgePort{{Device: port}}
 	}
-	p.v.bridges[podBridge] = b
-	p.shared = append(p.shared, rowRef{p.n.bridges, podBridge})
+	p.v.bridges.add(podBridge, b)
 }
 
 // here makes the pods' subnets known to the data plane: a packet with such a source address that
 // arrives on an uplink is forged.
 func (p *podNetworks) here() {
 	subnets := p.addresses(netip.Prefix.Addr)
-	p.v.peers[podHere] = datapath.Peer{Prefixes: subnets, Here: true}
-	p.shared = append(p.shared, rowRef{p.n.peers, podHere})
+	p.v.peers.add(podHere, datapath.Peer{Prefixes: subnets, Here: true})
 }
 
 // link sets the host's addresses, and the MTU of both ends of the link.
 func (p *podNetworks) link() {
 	d := p.n.opts.Devices
-	p.v.links[podHost] = datapath.Link{Device: d.Host, Addresses: p.addresses(ipam.Host), MTU: p.mtu.device}
-	p.v.links[podSwitch] = datapath.Link{Device: d.Switch, Switch: true, MTU: p.mtu.device}
-	p.shared = append(p.shared, rowRef{p.n.links, podHost}, rowRef{p.n.links, podSwitch})
+	p.v.links.add(podHost, datapath.Link{Device: d.Host, Addresses: p.addresses(ipam.Host), MTU: p.mtu.device})
+	p.v.links.add(podSwitch, datapath.Link{Device: d.Switch, Switch: true, MTU: p.mtu.device})
 }
 
 // port attaches our programs to a device, unless an Interface already does so.
 func (p *podNetworks) port(name datapath.PortName, port datapath.Port) {
 	for o := range p.s.After(state.KindInterface, "") {
 		if i := o.Value.(*state.Interface); i.Device == port.Device && i.Switch == port.Switch {
-			p.shared = append(p.shared, rowRef{p.n.ports, o.Name})
+			p.v.ports.needed = append(p.v.ports.needed, datapath.PortName(o.Name))
 			return
 		}
 	}
-	p.v.ports[name] = port
-	p.shared = append(p.shared, rowRef{p.n.ports, string(name)})
+	p.v.ports.add(name, port)
 }
 
 // route adds the switch's default route to the host, unless a Route replaces it.
@@ -135,8 +118,7 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 		return
 	}
 	r.NextHops = []datapath.NextHop{{Via: host, Device: p.device(), Weight: 1}}
-	p.v.routes[name] = r
-	p.shared = append(p.shared, rowRef{p.n.routes, string(name)})
+	p.v.routes.add(name, r)
 }
 
 // host returns the host's first address of a family in the pod networks; the zero Addr: there is
@@ -171,11 +153,9 @@ func (p *podNetworks) routeTable() {
 			if via < 0 || configured[prefix] {
 				continue
 			}
-			name := datapath.RouteName(rowOf(o.Key, prefix.String()))
-			p.v.routes[name] = datapath.Route{
+			p.v.routes.add(datapath.RouteName(rowOf(o.Key, prefix.String())), datapath.Route{
 				Prefix: prefix, NextHops: []datapath.NextHop{{Via: gateways[via].Addr(), Device: p.n.opts.Devices.Host, Weight: 1}}, MTU: p.mtu.route(prefix),
-			}
-			p.remote = append(p.remote, name)
+			})
 		}
 	}
 }
@@ -187,9 +167,9 @@ func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
 	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isConfigured(p.s, prefix, true) {
 		return
 	}
-	name := datapath.RouteName(rowOf(peer, "switch "+prefix.String()))
-	p.v.routes[name] = datapath.Route{Prefix: prefix, Switch: true, NextHops: []datapath.NextHop{{Via: host, Device: p.device(), Weight: 1}}}
-	p.remote = append(p.remote, name)
+	p.v.routes.add(datapath.RouteName(rowOf(peer, "switch "+prefix.String())), datapath.Route{
+		Prefix: prefix, Switch: true, NextHops: []datapath.NextHop{{Via: host, Device: p.device(), Weight: 1}},
+	})
 }
 
 // tunnels adds the gateways' addresses to tunnel devices, so that packets which the switch itself
@@ -200,9 +180,7 @@ func (p *podNetworks) tunnels() {
 		own = append(own, netip.PrefixFrom(g.Addr(), g.Addr().BitLen()))
 	}
 	for o := range p.s.After(state.KindTunnel, "") {
-		name := datapath.LinkName(rowOf(o.Key, "addresses"))
-		p.v.links[name] = datapath.Link{Device: o.Value.(*state.Tunnel).Device, Switch: true, Addresses: own}
-		p.shared = append(p.shared, rowRef{p.n.links, string(name)})
+		p.v.links.add(datapath.LinkName(rowOf(o.Key, "addresses")), datapath.Link{Device: o.Value.(*state.Tunnel).Device, Switch: true, Addresses: own})
 	}
 }
 
@@ -257,7 +235,7 @@ func (n *Node) uplinksChanged(s *state.Snapshot) bool {
 	if len(s.PodNetworks()) == 0 {
 		return false
 	}
-	before := n.derived.uplinks.Load()
+	before := n.uplinks.Load()
 	return before == nil || !slices.Equal(n.uplinksOf(s), *before)
 }
 

@@ -170,22 +170,17 @@ func TestStatusWhileMadeAnew(t *testing.T) {
 	one := podNetwork("one", "10.7.1.0/24")
 	r.apply(uplink("eth0"), one)
 	r.reports.want(t, "Interface/eth0 done", "PodNetwork/one done")
-	d := r.n.derived
-	d.mu.Lock()
-	anew := *d.needs[one.Key]
-	anew.rows = append(slices.Clone(anew.rows), rowRef{r.n.bridges, "not made yet"})
-	d.needs = map[state.Key]*need{one.Key: &anew}
-	d.mu.Unlock()
+	anew := *r.n.bridges.received.Load()
+	anew.needed = append(slices.Clone(anew.needed), "not made yet")
+	r.n.bridges.received.Store(&anew)
 	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Done {
 		t.Errorf("status %+v, and it was reported to be Done", s)
 	}
-	changed := *anew.object
-	changed.Revision++
-	d.mu.Lock()
-	anew.object = &changed
-	d.mu.Unlock()
-	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Pending || s.Revision != changed.Revision {
-		t.Errorf("status %+v of a revision of which nothing was reported yet", s)
+	changed, _ := r.store.Snapshot().Get(one.Key)
+	next := *changed
+	next.Revision++
+	if s, ok := r.n.shown(&next); ok || s.State != reconcile.Pending {
+		t.Errorf("status %+v of a revision that no table has received yet", s)
 	}
 }
 
@@ -341,19 +336,25 @@ func TestPodNetworkThroughFaults(t *testing.T) {
 func TestPodNetworkIsKept(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		store, plane, network := openStore(t), backends.NewFake(backends.FakeOptions{}), backends.NewFakeNetwork(backends.FakeOptions{})
+		if kept {
+			store = undecodableStore(t, masqueraded("one", "10.7.1.0/24"))
+		}
+		set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{"PodNetwork/one#ipv4": {Type: datapath.Masquerade}}}
+		if err := plane.NAT().Update(t.Context(), datapath.NodeSet, set); err != nil {
+			t.Fatal(err)
+		}
 		if err := network.Bridges().Update(t.Context(), "pods#bridge", datapath.Bridge{Device: "hsvlan110"}); err != nil {
 			t.Fatal(err)
 		}
-		o := Options{Store: store, Plane: plane, Network: network}
-		if kept {
-			o.NoPrune = []state.Key{{Kind: state.KindPodNetwork, Name: "of-the-future"}}
-		}
-		n := start(t, o)
+		n := start(t, Options{Store: store, Plane: plane, Network: network})
 		if err := n.Synced(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if bridges, _ := network.Content(); len(bridges) == 1 != kept {
 			t.Errorf("kept %v: bridges %v", kept, bridges)
+		}
+		if _, _, _, translates := plane.Rules(); translates != kept {
+			t.Errorf("kept %v: NAT %v", kept, translates)
 		}
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"slices"
+	"reflect"
+	"strings"
 	"sync/atomic"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -14,70 +15,66 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ordered is a part whose objects are applied after the objects of earlier parts, and deleted before
+// derivedMark marks the names of derived rows: rows that are made from other objects than the one
+// with their name. Object names never contain it.
+const derivedMark = "#"
+
+// rowOf returns the name of a row, or of a rule, that is derived from an object.
+func rowOf(k state.Key, what string) string { return k.String() + derivedMark + what }
+
+// ownerOf returns the object from which a row or a rule of a kind is derived.
+func ownerOf(kind, row string) state.Key {
+	if whose, _, ok := strings.Cut(row, derivedMark); ok {
+		if of, name, ok := strings.Cut(whose, "/"); ok {
+			return state.Key{Kind: of, Name: name}
+		}
+	}
+	return state.Key{Kind: kind, Name: row}
+}
+
+func isDerived[K ~string](row K) bool { return strings.Contains(string(row), derivedMark) }
+
+// ordered is a table whose rows are applied after the rows of earlier tables, and deleted before
 // them.
 type ordered interface {
+	rowTable
 	applyAndWait(ctx context.Context, s *state.Snapshot, changed []state.Key, gone bool)
 }
 
-// part applies the objects of one or a few kinds.
-type part interface {
-	Run(ctx context.Context)
-	Trigger()
-	MarkInitialized()
-	Repairs() uint64
-
-	// synced returns channels that are closed once an attempt has been made to apply everything.
-	synced() []<-chan struct{}
-	// status, notDone and wait are like the methods of [Node] with the same names.
-	status(k state.Key) (Status, bool)
-	notDone(limit int) (some map[state.Key]Status, count int)
-	wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key
-}
-
-// rows is the part for a kind of object each of which is one row in a table.
+// rows is the table for a kind of object each of which is one row, and for rows that are derived
+// from PodNetworks and other objects.
 type rows[K ~string, V any] struct {
 	*reconcile.Reconciler[K, V]
 	kind  string
 	value func(o *state.Object) V
 
-	// The fields below are for derived rows; used by follow only.
-	wanted map[K]V
-	queued map[K]reconcile.Change[K, V] // changes that the reconciler has not received yet
-	names  atomic.Pointer[[]K]          // names of wanted, for other goroutines
+	derived *derivedRows[K, V]           // used by follow only
+	queued  map[K]reconcile.Change[K, V] // changes to derived rows that the reconciler has not received yet; used by follow only
+	// received are the derived rows that the reconciler has received.
+	received atomic.Pointer[derivedRows[K, V]]
+}
+
+// derivedRows are the derived rows of one table as of a revision.
+type derivedRows[K ~string, V any] struct {
+	revision uint64
+	wanted   map[K]V
+	needed   []K // rows that every PodNetwork needs to be Ready, derived or not
 }
 
 func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
-	noPrune := map[K]bool{}
-	for _, k := range n.opts.NoPrune {
-		if k.Kind == kind {
-			noPrune[K(k.Name)] = true
-		}
-		if slices.Contains(derivedKinds, k.Kind) {
-			keepDerived(table, noPrune)
-		}
-	}
-	r := &rows[K, V]{kind: kind, value: value, queued: map[K]reconcile.Change[K, V]{}}
+	r := &rows[K, V]{kind: kind, value: value, derived: &derivedRows[K, V]{}, queued: map[K]reconcile.Change[K, V]{}}
+	r.received.Store(r.derived)
 	r.Reconciler = reconcile.New(reconcile.Options[K, V]{
-		Table: table, Log: n.logOf(kind), NoPrune: noPrune,
+		Table: table, Log: n.logOf(kind),
+		Keep: func(k K) bool { return n.keeps(kind, string(k)) },
 		Notify: func(k K, s Status) {
 			if !isDerived(k) {
 				n.report(state.Key{Kind: kind, Name: string(k)}, s)
 			}
-			n.derived.reportAll()
+			n.rowsChanged(r)
 		},
 	})
 	return r
-}
-
-// keepDerived keeps all existing derived rows: they may come from objects that this version
-// cannot decode.
-func keepDerived[K ~string, V any](table datapath.Table[K, V], noPrune map[K]bool) {
-	for k, err := range table.Keys(context.Background()) {
-		if err == nil && isDerived(k) {
-			noPrune[k] = true
-		}
-	}
 }
 
 // apply passes the changed objects of this kind to the reconciler, either the deleted ones (if gone
@@ -98,10 +95,16 @@ func (r *rows[K, V]) apply(s *state.Snapshot, changed []state.Key, gone bool) (k
 		}
 		changes, keys = append(changes, c), append(keys, c.Key)
 	}
-	for _, c := range r.takeDerived(gone) {
-		changes, keys = append(changes, c), append(keys, c.Key)
+	for k, c := range r.queued {
+		if c.Remove == gone {
+			changes, keys = append(changes, c), append(keys, k)
+			delete(r.queued, k)
+		}
 	}
 	r.Apply(s.Revision, changes)
+	if !gone {
+		r.received.Store(r.derived)
+	}
 	return keys
 }
 
@@ -112,39 +115,79 @@ func (r *rows[K, V]) applyAndWait(ctx context.Context, s *state.Snapshot, change
 	}
 }
 
-func (r *rows[K, V]) synced() []<-chan struct{} { return []<-chan struct{}{r.Synced()} }
-
-func (r *rows[K, V]) status(k state.Key) (Status, bool) { return r.Status(K(k.Name)) }
-
-func (r *rows[K, V]) notDone(limit int) (some map[state.Key]Status, count int) {
-	some = map[state.Key]Status{}
-	derived := r.derivedNotDone()
-	for k, s := range r.NotDone(limit + derived) {
-		if len(some) < limit && !isDerived(k) {
-			some[state.Key{Kind: r.kind, Name: string(k)}] = s
-		}
-	}
-	c := r.Counts()
-	return some, c[reconcile.Pending] + c[reconcile.Failed] - derived
+// none returns no derived rows, as of a snapshot.
+func (r *rows[K, V]) none(s *state.Snapshot) *derivedRows[K, V] {
+	return &derivedRows[K, V]{revision: s.Revision, wanted: map[K]V{}}
 }
 
-func (r *rows[K, V]) wait(ctx context.Context, revision uint64, keys []state.Key) []state.Key {
-	names := make([]K, len(keys))
-	for i, k := range keys {
-		names[i] = K(k.Name)
+// add adds a row that every PodNetwork needs to be Ready.
+func (d *derivedRows[K, V]) add(name K, value V) {
+	d.wanted[name] = value
+	d.needed = append(d.needed, name)
+}
+
+// derive sets the desired derived rows; the next apply passes differences to the reconciler.
+func (r *rows[K, V]) derive(now *derivedRows[K, V]) {
+	for k, v := range now.wanted {
+		if old, ok := r.derived.wanted[k]; !ok || !reflect.DeepEqual(old, v) {
+			r.queued[k] = reconcile.Change[K, V]{Key: k, Value: v}
+		}
 	}
-	if len(names) == 0 {
-		return nil // the reconciler would take an empty list to mean all rows
+	for k := range r.derived.wanted {
+		if _, ok := now.wanted[k]; !ok {
+			r.queued[k] = reconcile.Change[K, V]{Key: k, Remove: true}
+		}
 	}
-	names, err := r.WaitDone(ctx, revision, names...)
-	if err == nil {
+	r.derived = now
+}
+
+// check implements rowTable.
+func (r *rows[K, V]) check(o *state.Object, list []Status) ([]Status, uint64) {
+	if o.Kind != r.kind {
+		received := r.received.Load()
+		if o.Revision > received.revision {
+			return nil, 0
+		}
+		return append(list, r.notDone(received.needed)...), o.Revision
+	}
+	s, ok := r.Status(K(o.Name))
+	if !ok || o.Revision > s.Revision {
+		return nil, 0
+	}
+	if s.State != reconcile.Done {
+		list = append(list, s)
+	}
+	return list, o.Revision
+}
+
+// notDone returns the status of the first few of the named rows that are not done. It is fast if
+// all rows in the table are done.
+func (r *rows[K, V]) notDone(names []K) (some []Status) {
+	const few = 3
+	if len(names) > few && r.IsSettled() {
 		return nil
 	}
-	left := make([]state.Key, len(names))
-	for i, name := range names {
-		left[i] = state.Key{Kind: r.kind, Name: string(name)}
+	for _, name := range names {
+		if s, _ := r.Status(name); s.State != reconcile.Done {
+			if some = append(some, s); len(some) == few {
+				break
+			}
+		}
 	}
-	return left
+	return some
+}
+
+// isDeleted implements rowTable. A deleted PodNetwork may leave rows to another one.
+func (r *rows[K, V]) isDeleted(k state.Key) bool {
+	if k.Kind == r.kind {
+		return !r.Has(K(k.Name))
+	}
+	for _, row := range r.Removing() {
+		if isDerived(row) {
+			return false
+		}
+	}
+	return len(r.notDone(r.received.Load().needed)) == 0
 }
 
 // nothing is the table for rows that the data plane does not support.

@@ -223,16 +223,16 @@ func TestRulesThroughFaults(t *testing.T) {
 // kept.
 func TestRulesAfterARestart(t *testing.T) {
 	for _, keep := range []bool{false, true} {
-		store, plane := openStore(t), backends.NewFake(backends.FakeOptions{})
+		store := openStore(t)
+		if keep {
+			store = undecodableStore(t, rule("undecodable", 1))
+		}
+		plane := backends.NewFake(backends.FakeOptions{})
 		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{"undecodable": {}}}
 		if err := plane.Firewall().Update(t.Context(), datapath.NodeSet, set); err != nil {
 			t.Fatal(err)
 		}
-		o := Options{Store: store, Plane: plane}
-		if keep {
-			o.NoPrune = []state.Key{{Kind: state.KindFirewallRule, Name: "undecodable"}}
-		}
-		n := start(t, o)
+		n := start(t, Options{Store: store, Plane: plane})
 		if err := n.Synced(within(t, 20*time.Second)); err != nil {
 			t.Fatal(err)
 		}

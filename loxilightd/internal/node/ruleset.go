@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -16,68 +15,45 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// ruleSet is the single row that contains all rules of a kind and the groups to which they refer. V
-// is a [datapath.FirewallSet] or a [datapath.NATSet].
+// ruleSet is the table with the single row that contains all rules of a kind and the groups to which
+// they refer. V is a [datapath.FirewallSet] or a [datapath.NATSet].
 type ruleSet[V names] struct {
 	*reconcile.Reconciler[datapath.SetName, V]
 	datapath.RuleTable[V]
-	kind   string
-	build  func(s *state.Snapshot, groups *groups) (set V, rules int)
-	frozen frozen
+	kind    string
+	build   func(s *state.Snapshot, groups *groups) (set V, rules int)
+	changed func() // called whenever the status of objects may have changed
+	frozen  frozen
 	// localAddrs returns the addresses of the node itself.
 	localAddrs func() []netip.Addr
 
 	mu       sync.Mutex
-	members  map[datapath.GroupName]struct{} // groups in the set, including nested groups
-	labelled bool                            // one of members selects Endpoints by labels
-	local    []netip.Addr                    // members of LocalGroup
-	isLocal  bool                            // a rule refers to LocalGroup
-	changed  uint64                          // the latest revision of one of the members
-	inForce  uint64                          // revision as of which the set is in force; 0: unknown
-	faults   map[state.Key]string            // errors that single objects caused in the last attempt
-	broken   uint64                          // how often another program has changed the set
+	snapshot *state.Snapshot      // the last that was received; nil: none
+	groups   *groups              // of the desired set
+	returned map[state.Key]bool   // objects that are omitted from the set in force only
+	inForce  uint64               // revision as of which the set is in force; 0: unknown
+	faults   map[state.Key]string // errors that single objects caused in the last attempt
+	broken   uint64               // how often another program has changed the set
 }
 
-// version identifies the spec of an object, including the groups that it refers to, and the period
-// during which it is in force. A new version is reported even if its status is the same, because
-// the status may have been Pending in between.
-type version struct{ revision, broken uint64 }
-
-func (r *ruleSet[V]) version(o *state.Object) version {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return version{r.newest(o), r.broken}
-}
-
-// newest returns the latest revision of an object and of the groups that it refers to. The caller
-// holds r.mu.
-func (r *ruleSet[V]) newest(o *state.Object) uint64 {
-	if o.Kind != state.KindAddressGroup && refersToGroups(o) {
-		return max(o.Revision, r.changed)
-	}
-	return o.Revision
-}
-
-func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outcome func(),
-	build func(*state.Snapshot, *groups) (V, int),
-) *ruleSet[V] {
-	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build,
+func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], build func(*state.Snapshot, *groups) (V, int)) *ruleSet[V] {
+	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build, groups: &groups{}, returned: map[state.Key]bool{},
 		localAddrs: n.opts.Plane.Telemetry().LocalAddrs, frozen: frozen{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
+	r.changed = func() { n.rowsChanged(r) }
 	if !time.Now().Before(n.opts.PruneNotBefore) || !hasRows(table) {
 		close(r.frozen.released)
 	}
 	r.frozen.missing = slices.Sorted(slices.Values(table.Rules()))
-	noPrune := map[datapath.SetName]bool{}
-	for _, k := range n.opts.NoPrune {
-		if k.Kind == kind || k.Kind == state.KindAddressGroup {
-			noPrune[datapath.NodeSet] = true
-		}
-	}
 	r.Reconciler = reconcile.New(reconcile.Options[datapath.SetName, V]{
-		Table: r, Log: n.logOf(kind), NoPrune: noPrune, Every: true,
-		Notify: func(_ datapath.SetName, s Status) {
-			r.note(s)
-			outcome()
+		Table: r, Log: n.logOf(kind),
+		Keep: func(datapath.SetName) bool {
+			return slices.ContainsFunc(n.opts.Store.Snapshot().Undecodable(), func(k state.Key) bool {
+				return slices.Contains(n.byKind[k.Kind], rowTable(r))
+			})
+		},
+		Notify: func(datapath.SetName, Status) {
+			r.note()
+			r.changed()
 		},
 	})
 	return r
@@ -86,45 +62,63 @@ func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], outc
 // apply passes a new set to the reconciler if one of the changed objects is relevant.
 func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Lock()
-	counts := false
-	for _, k := range changed {
-		_, member := r.members[datapath.GroupName(k.Name)]
-		counts = counts || k.Kind == r.kind || k.Kind == state.KindAddressGroup && member || k.Kind == state.KindEndpoint && r.labelled
+	relevant := slices.ContainsFunc(changed, func(k state.Key) bool {
+		return k.Kind == r.kind || k.Kind == state.KindAddressGroup && r.groups.has(k) || k.Kind == state.KindEndpoint && r.groups.labelled
+	})
+	if !relevant {
+		r.snapshot = s
 	}
 	r.mu.Unlock()
-	switch {
-	case !counts:
-	case r.isFrozen():
-		r.checkFrozen(s)
-	default:
+	if relevant {
 		r.make(s)
+	} else {
+		r.changed()
 	}
 }
 
-// make passes to the reconciler the set that snapshot s desires.
+// make passes to the reconciler the set that snapshot s desires, unless the old set is kept.
 func (r *ruleSet[V]) make(s *state.Snapshot) {
-	set, rules := r.gather(s)
+	if r.isFrozen() {
+		r.checkFrozen(s)
+	} else {
+		r.replace(s)
+	}
+	r.changed()
+}
+
+// replace passes to the reconciler the set that snapshot s desires.
+func (r *ruleSet[V]) replace(s *state.Snapshot) {
+	set, rules, g := r.gather(s)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.take(g)
 	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
 }
 
-// gather returns the set that snapshot s desires, and how many rules it has.
-func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int) {
-	g := &groups{snapshot: s, localAddrs: r.localAddrs, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
+// gather returns the set that snapshot s desires, how many rules it has, and its groups.
+func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int, g *groups) {
+	g = &groups{snapshot: s, localAddrs: r.localAddrs, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
 	set, rules = r.build(s, g)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.members, r.changed, r.labelled = g.members, g.changed, g.labelled
-	r.local, r.isLocal = g.local, g.isLocal
-	return set, rules
+	return set, rules, g
+}
+
+// take records what the desired set consists of. The caller holds r.mu.
+func (r *ruleSet[V]) take(g *groups) {
+	for k := range r.groups.omitted {
+		if g.omitted[k] == "" {
+			r.returned[k] = true
+		}
+	}
+	r.snapshot, r.groups = g.snapshot, g
 }
 
 // localAddrsChanged reports whether rules refer to the node's addresses and these addresses have
 // changed.
 func (r *ruleSet[V]) localAddrsChanged() bool {
 	r.mu.Lock()
-	before, isLocal := r.local, r.isLocal
+	g := r.groups
 	r.mu.Unlock()
-	return isLocal && !slices.Equal(before, r.localAddrs())
+	return g.isLocal && !slices.Equal(g.local, r.localAddrs())
 }
 
 // Update updates the table, and records which objects have caused an error.
@@ -168,61 +162,80 @@ func (r *ruleSet[V]) Verify(ctx context.Context, key datapath.SetName) (bool, er
 	return intact, err
 }
 
-// note records the result of an attempt.
-func (r *ruleSet[V]) note(s Status) {
+// note records whether the desired set is in force after an attempt.
+func (r *ruleSet[V]) note() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch s.State {
-	case reconcile.Done:
-		r.inForce = s.Revision
-	case reconcile.Removed:
+	switch s, ok := r.Status(datapath.NodeSet); {
+	case !ok:
 		r.inForce = 0
+	case s.State == reconcile.Done:
+		r.inForce = s.Revision
+		clear(r.returned)
 	}
 }
 
-// waitDone waits until the set is in force, and reports whether ctx ended first.
-func (r *ruleSet[V]) waitDone(ctx context.Context, revision uint64) (ended bool) {
-	select {
-	case <-r.frozen.released:
-	case <-ctx.Done():
-		return true
+// newest returns the latest revision of an object and of the groups that it refers to. The caller
+// holds r.mu.
+func (r *ruleSet[V]) newest(o *state.Object) uint64 {
+	if refersToGroups(o) {
+		return max(o.Revision, r.groups.changed)
 	}
-	_, err := r.WaitDone(ctx, revision, datapath.NodeSet)
-	return err != nil
+	return o.Revision
 }
 
-// has reports whether the set refers to a group.
-func (r *ruleSet[V]) has(group string) bool {
+// check implements rowTable. While the desired set is not in force, the previous set stays in force.
+func (r *ruleSet[V]) check(o *state.Object, list []Status) ([]Status, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_, ok := r.members[datapath.GroupName(group)]
-	return ok
-}
-
-// of returns the status of an object in the set. While the desired set is not in force, the
-// previous set stays in force.
-func (r *ruleSet[V]) of(o *state.Object) Status {
+	if r.snapshot == nil || o.Revision > r.snapshot.Revision {
+		return nil, 0
+	}
 	s, ok := r.Status(datapath.NodeSet)
-	if r.isFrozen() {
-		return r.frozenStatus(o)
+	newest := r.newest(o)
+	switch omitted := r.groups.omitted[o.Key]; {
+	case !r.concerns(o):
+	case omitted != "":
+		list = append(list, Status{State: reconcile.Pending, Reason: reconcile.ReasonAbsent, Message: omitted, Failures: 1})
+	case r.isFrozen():
+		if !r.isStillInForce(o) {
+			list = append(list, Status{State: reconcile.Pending, Message: r.waitsFor(), Failures: 1})
+		}
+	case ok && s.State != reconcile.Done && (newest > r.inForce || r.returned[o.Key]):
+		list = append(list, r.blamed(o, s))
 	}
-	if !ok || s.State == reconcile.Done {
+	return list, newest + r.broken
+}
+
+// concerns reports whether the set has rules that depend on an object.
+func (r *ruleSet[V]) concerns(o *state.Object) bool {
+	switch v := o.Value.(type) {
+	case *state.AddressGroup:
+		return r.groups.has(o.Key)
+	case *state.PodNetwork:
+		return v.Masquerade
+	}
+	return true
+}
+
+// blamed returns the status s of the set as the status of an object: the message is about the object
+// or names a faulty one. The caller holds r.mu.
+func (r *ruleSet[V]) blamed(o *state.Object, s Status) Status {
+	if s.Failures == 0 || len(r.faults) == 0 {
 		return s
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.newest(o) <= r.inForce {
-		return Status{State: reconcile.Done, Revision: s.Revision}
-	}
-	if fault, ok := r.faults[o.Key]; ok && s.Failures > 0 {
-		s.Message = fault
-		return s
-	}
-	if s.Failures > 0 && len(r.faults) > 0 {
+	var ok bool
+	if s.Message, ok = r.faults[o.Key]; !ok {
 		k, fault := r.firstFault()
 		s.Message = fmt.Sprintf("not in force, because rules take effect together and %s is faulty: %s", k, fault)
 	}
 	return s
+}
+
+// isDeleted implements rowTable. A deleted AddressGroup is in no set: nothing referred to it.
+func (r *ruleSet[V]) isDeleted(k state.Key) bool {
+	s, ok := r.Status(datapath.NodeSet)
+	return k.Kind == state.KindAddressGroup || !r.isFrozen() && (ok && s.State == reconcile.Done || !r.Has(datapath.NodeSet))
 }
 
 // firstFault returns the first object with an error. The caller holds r.mu.
@@ -238,6 +251,8 @@ func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 // trouble returns a message if the set is not done, else the empty string.
 func (r *ruleSet[V]) trouble() string {
 	if r.isFrozen() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		return r.waitsFor()
 	}
 	s, ok := r.Status(datapath.NodeSet)
@@ -257,7 +272,7 @@ func refersToGroups(o *state.Object) bool {
 	return false
 }
 
-// groups collects the groups that a set refers to.
+// groups collects what a set refers to, while the set is built; afterwards it does not change.
 type groups struct {
 	snapshot *state.Snapshot
 	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of nested groups
@@ -268,6 +283,14 @@ type groups struct {
 	localAddrs func() []netip.Addr
 	local      []netip.Addr // members of LocalGroup, if isLocal
 	isLocal    bool         // a match refers to LocalGroup
+
+	omitted map[state.Key]string // objects without rules in the set, and why
+}
+
+// has reports whether the set refers to a group.
+func (g *groups) has(k state.Key) bool {
+	_, ok := g.members[datapath.GroupName(k.Name)]
+	return ok
 }
 
 // add adds the groups that a match refers to. A group that this version cannot decode is omitted,
@@ -340,42 +363,5 @@ func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup
 		for _, a := range e.Addresses {
 			whole.Prefixes = append(whole.Prefixes, netip.PrefixFrom(a, a.BitLen()))
 		}
-	}
-}
-
-// buildNAT makes a set from the NAT rules, including the rules of pod networks. Pods' host ports
-// are never announced, and are omitted while the node does not have their address.
-func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
-	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
-	absent := n.absentHostPorts(s)
-	n.hostPorts.set(absent)
-	for o := range s.After(state.KindNAT, "") {
-		if _, ok := absent[o.Name]; ok {
-			continue
-		}
-		v := o.Value.(*state.NAT).NAT
-		v.Unannounced = o.Owner == state.OwnerCNI
-		set.Rules[datapath.NATName(o.Name)] = v
-		g.add(&v.Match)
-	}
-	if len(s.PodNetworks()) > 0 {
-		set.Uplinks = n.uplinksOf(s)
-		podNAT(s, set.Uplinks, set.Rules)
-	}
-	set.Groups = g.flat
-	return set, len(set.Rules)
-}
-
-// buildFirewall returns a function that makes a set from the rules and the exempt packets.
-func buildFirewall(exempt *atomic.Pointer[[]datapath.Match]) func(*state.Snapshot, *groups) (datapath.FirewallSet, int) {
-	return func(s *state.Snapshot, g *groups) (datapath.FirewallSet, int) {
-		set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: *exempt.Load()}
-		for o := range s.After(state.KindFirewallRule, "") {
-			v := o.Value.(*state.FirewallRule)
-			set.Rules[datapath.RuleName(o.Name)] = v.FirewallRule
-			g.add(&v.Match)
-		}
-		set.Groups = g.flat
-		return set, len(set.Rules)
 	}
 }

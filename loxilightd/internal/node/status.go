@@ -4,7 +4,7 @@ package node
 
 import (
 	"maps"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
@@ -22,20 +22,6 @@ func (n *Node) Status(k state.Key) (Status, bool) {
 	return n.conditions.Status(k, s), ok
 }
 
-// rowStatus is like Status, but considers only an object's rows.
-func (n *Node) rowStatus(k state.Key) (Status, bool) {
-	p, ok := n.byKind[k.Kind]
-	if !ok {
-		return Status{}, false
-	}
-	s, ok := p.status(k)
-	if ok && s.State == reconcile.Done {
-		o, found := n.opts.Store.Snapshot().Get(k)
-		ok = !found || o.Revision <= s.Revision
-	}
-	return s, ok
-}
-
 // NotDone returns at most limit objects that are not done in the data plane, in no particular
 // order, and how many there are.
 func (n *Node) NotDone(limit int) (some map[state.Key]Status, count int) {
@@ -44,22 +30,25 @@ func (n *Node) NotDone(limit int) (some map[state.Key]Status, count int) {
 
 // NotDoneExcept is like NotDone, but leaves out objects of the ignored kinds.
 func (n *Node) NotDoneExcept(limit int, ignored map[string]bool) (some map[state.Key]Status, count int) {
-	some, count = n.notApplied(limit)
-	for _, p := range n.parts {
-		most := limit - len(some)
-		if len(ignored) > 0 {
-			most = math.MaxInt // to count each kind
+	some = map[state.Key]Status{}
+	snapshot := n.opts.Store.Snapshot()
+	received := n.received() >= snapshot.Revision // otherwise a settled table may lack objects
+	for _, kind := range state.Kinds {
+		if ignored[kind] || received && !slices.ContainsFunc(n.byKind[kind], func(t rowTable) bool { return !t.IsSettled() }) {
+			continue
 		}
-		of, c := p.notDone(most)
-		for k, s := range of {
-			switch {
-			case ignored[k.Kind]:
-				c--
-			case len(some) < limit:
-				some[k] = s
+		for o := range snapshot.After(kind, "") {
+			s, _ := n.of(o)
+			if s.State == reconcile.Done {
+				continue
+			}
+			if count++; len(some) < limit {
+				some[o.Key] = s
 			}
 		}
-		count += c
+	}
+	for _, t := range n.tables {
+		count += t.RemovingCount()
 	}
 	unmet, byKind := n.conditions.NotDone(limit - len(some))
 	maps.Copy(some, unmet)
@@ -78,33 +67,10 @@ func (n *Node) Noted() map[state.Key]string { return n.conditions.Noted() }
 // zero: not since the daemon started.
 func (n *Node) LastReceived(peer string) time.Time { return n.conditions.LastReceived(peer) }
 
-// notApplied returns at most limit objects that the reconcilers have not received yet, and how many
-// there are: immediately after startup, these are all objects.
-func (n *Node) notApplied(limit int) (some map[state.Key]Status, count int) {
-	some = map[state.Key]Status{}
-	s := n.opts.Store.Snapshot()
-	n.mu.Lock()
-	applied := n.applied
-	n.mu.Unlock()
-	if applied >= s.Revision {
-		return some, 0
-	}
-	for o := range s.All() {
-		if _, reported := n.Status(o.Key); reported {
-			continue
-		}
-		count++
-		if len(some) < limit {
-			some[o.Key] = Status{State: reconcile.Pending}
-		}
-	}
-	return some, count
-}
-
 // Repairs returns the number of external changes that have been repaired.
 func (n *Node) Repairs() (count uint64) {
-	for _, p := range n.parts {
-		count += p.Repairs()
+	for _, t := range n.tables {
+		count += t.Repairs()
 	}
 	if n.opts.Network != nil {
 		count += n.opts.Network.Repairs()
@@ -125,7 +91,11 @@ func (n *Node) Problems() []string {
 		p = append(p, "desired state was lost: nothing is deleted from the data plane before "+
 			n.opts.PruneNotBefore.Format(time.RFC3339)+"; configure the desired objects before then")
 	}
-	p = append(p, n.rules.problems()...)
+	for _, text := range []string{n.firewall.trouble(), n.nat.trouble()} {
+		if text != "" {
+			p = append(p, text)
+		}
+	}
 	if err := n.maintenance.lastErr(); err != nil {
 		p = append(p, "maintenance of the data plane: "+err.Error())
 	}

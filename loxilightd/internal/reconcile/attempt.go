@@ -119,11 +119,11 @@ func (r *Reconciler[K, V]) record(a attempt[K, V], err error) {
 		rest := backoff(s, r.opts.MinBackoff, r.opts.MaxBackoff, r.opts.AbsentBackoff)
 		r.retries.add(w, time.Now().Add(rest))
 	}
-	r.release(w.key, err == nil)
+	r.release(w.key)
 	before := w.notified
 	changed := !sameOutcome(before, s) || s.State == Done && before.Revision == 0
 	// A client may have read Pending in between: it must be notified of the new status.
-	notify := changed || w.reset || r.opts.Every
+	notify := changed || w.reset
 	w.reset = false
 	if changed {
 		w.notified = s

@@ -56,7 +56,7 @@ func TestExclusiveTable(t *testing.T) {
 		r.Apply(1, []Change[string, int]{put("a", 1), put("b", 2), put("c", 3), del("d")})
 		expect("a transaction", "begin a1", "begin b2", "begin c3", "delete d", "update a1", "update c3")
 		wantContent(t, y.table, map[string]int{"a": 1, "b": 2, "c": 3})
-		if n := r.Counts()[Done]; n != 3 {
+		if n := r.counts[Done]; n != 3 {
 			t.Errorf("%d rows are done, want 3", n)
 		}
 

@@ -24,10 +24,8 @@ type Options[K comparable, V any] struct {
 	// from the goroutine of Run and with no lock held. It is therefore called after each change and
 	// after each repair. A deleted row has State Removed.
 	Notify func(K, Status)
-	// If Every is set, Notify is called for every result, changed or not.
-	Every bool
-	// NoPrune are rows that are not pruned although they are not desired.
-	NoPrune map[K]bool
+	// Keep reports whether a row in the table stays although it is not desired; nil: none does.
+	Keep func(K) bool
 
 	MinBackoff time.Duration // after the first failure of a row; default 50 ms
 	MaxBackoff time.Duration // after many failures; default 30 s

@@ -111,33 +111,37 @@ func (r *Reconciler[K, V]) Status(key K) (Status, bool) {
 	return w.status, true
 }
 
-// Counts returns how many rows are in each state, including rows that are being removed.
-func (r *Reconciler[K, V]) Counts() map[State]int {
+// Has reports whether a row is desired, or is to be deleted and still in the table.
+func (r *Reconciler[K, V]) Has(key K) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := make(map[State]int, stateCount)
-	for s, n := range r.counts {
-		m[State(s)] = n
-	}
-	return m
+	_, ok := r.rows[key]
+	return ok
 }
 
-// NotDone returns at most limit rows that are desired and not done, in no particular order. It is
-// fast if all rows are done.
-func (r *Reconciler[K, V]) NotDone(limit int) map[K]Status {
+// IsSettled reports whether all desired rows are done, and all other rows are deleted.
+func (r *Reconciler[K, V]) IsSettled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.counts[Pending]+r.counts[Failed] == 0 {
+	return r.isSettled()
+}
+
+func (r *Reconciler[K, V]) isSettled() bool { return r.counts[Pending]+r.counts[Failed] == 0 }
+
+// Removing returns the rows that are to be deleted. It is fast if all rows are done.
+func (r *Reconciler[K, V]) Removing() (keys []K) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isSettled() {
 		return nil
 	}
-	m := make(map[K]Status)
 	for key, w := range r.rows {
-		if len(m) == limit {
-			break
-		}
-		if !w.remove && w.status.State != Done {
-			m[key] = w.status
+		if w.remove {
+			keys = append(keys, key)
 		}
 	}
-	return m
+	return keys
 }
+
+// RemovingCount returns how many rows are to be deleted.
+func (r *Reconciler[K, V]) RemovingCount() int { return len(r.Removing()) }

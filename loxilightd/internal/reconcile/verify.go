@@ -165,7 +165,7 @@ func (r *Reconciler[K, V]) prune(ctx context.Context) {
 	r.mu.Lock()
 	r.pruned = true
 	for _, key := range present {
-		if _, ok := r.rows[key]; !ok && !r.opts.NoPrune[key] {
+		if _, ok := r.rows[key]; !ok && (r.opts.Keep == nil || !r.opts.Keep(key)) {
 			r.want(0, Change[K, V]{Key: key, Remove: true})
 			undesired = append(undesired, key)
 		}

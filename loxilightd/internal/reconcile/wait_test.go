@@ -12,38 +12,44 @@ import (
 	"time"
 )
 
-func TestWaitDone(t *testing.T) {
+// waitDone waits until rows are done, or deleted if they are to be deleted; without keys, all rows.
+func waitDone(ctx context.Context, r *Reconciler[string, int], keys ...string) error {
+	isDone := func(key string) bool {
+		s, ok := r.Status(key)
+		return ok && s.State == Done || !r.Has(key)
+	}
+	for len(keys) == 0 && !r.IsSettled() || slices.ContainsFunc(keys, func(k string) bool { return !isDone(k) }) {
+		select {
+		case <-time.After(100 * time.Microsecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// TestSettled: rows that failed, or that cannot be deleted, are not settled.
+func TestSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTable(map[string]int{})
 		f.fail["bad"] = errInjected
 		r := start(t, f)
+		want := func(settled, has bool, removing ...string) {
+			t.Helper()
+			synctest.Wait()
+			if r.IsSettled() != settled || r.Has("bad") != has || !slices.Equal(r.Removing(), removing) || r.RemovingCount() != len(removing) {
+				t.Errorf("settled %v, has bad %v, removing %v; want %v, %v, %v", r.IsSettled(), r.Has("bad"), r.Removing(), settled, has, removing)
+			}
+		}
+		want(true, false)
 		r.Apply(4, []Change[string, int]{put("good", 1), put("bad", 2)})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if left, err := r.WaitDone(ctx, 4, "good", "no such row"); err != nil {
-			t.Errorf("wait for good: %v, left %v", err, left)
-		}
-		left, err := r.WaitDone(ctx, 4)
-		if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(left, []string{"bad"}) {
-			t.Errorf("wait for all: left %v, %v; want bad and a deadline", left, err)
-		}
-		if left, err := r.WaitDone(t.Context(), 3); err != nil {
-			t.Errorf("wait for an earlier revision: %v, left %v", err, left)
-		}
-		done := make(chan error)
-		go func() { _, err := r.WaitDone(t.Context(), 4, "bad"); done <- err }()
-		synctest.Wait()
+		want(false, true)
+		r.Apply(5, []Change[string, int]{del("bad")})
+		want(false, true, "bad")
 		f.set(func() { delete(f.fail, "bad") })
-		if err := <-done; err != nil {
-			t.Errorf("wait for bad: %v", err)
-		}
-		wantContent(t, f, map[string]int{"good": 1, "bad": 2})
-
-		r.Apply(5, []Change[string, int]{del("good")})
-		if left, err := r.WaitDone(t.Context(), 5, "good"); err != nil {
-			t.Errorf("wait for a removal: %v, left %v", err, left)
-		}
-		wantContent(t, f, map[string]int{"bad": 2})
+		time.Sleep(time.Minute)
+		want(true, false)
+		wantContent(t, f, map[string]int{"good": 1})
 	})
 }
 
@@ -64,8 +70,8 @@ func TestManyRows(t *testing.T) {
 	begin := time.Now()
 	r.Apply(1, changes)
 	r.MarkInitialized()
-	if left, err := r.WaitDone(ctx, 1, keys...); err != nil {
-		t.Fatalf("%d of %d rows left: %v", len(left), count, err)
+	if err := waitDone(ctx, r); err != nil {
+		t.Fatalf("%d rows: %v", count, err)
 	}
 	if d := time.Since(begin); d > 2*time.Second { // about 20 ms on an idle machine
 		t.Errorf("%d rows took %s", count, d)
@@ -80,7 +86,7 @@ func TestManyRows(t *testing.T) {
 		r.Trigger()
 		begin := time.Now()
 		r.Apply(uint64(i+2), []Change[string, int]{put(keys[i*97], -1)})
-		if _, err := r.WaitDone(ctx, uint64(i+2), keys[i*97]); err != nil {
+		if err := waitDone(ctx, r, keys[i*97]); err != nil {
 			t.Fatal(err)
 		}
 		f.set(func() { took = append(took, f.updated[keys[i*97]].Sub(begin)) })
@@ -101,7 +107,7 @@ func TestWaitTried(t *testing.T) {
 		var notified []string
 		f.delay = 100 * time.Millisecond
 		r := startWith(t, f, Options[string, int]{
-			Every: true, Notify: func(k string, s Status) { notified = append(notified, fmt.Sprint(k, " ", s.State)) },
+			Notify: func(k string, s Status) { notified = append(notified, fmt.Sprint(k, " ", s.State)) },
 		})
 		r.Apply(4, []Change[string, int]{put("good", 1), put("bad", 2)})
 		begin := time.Now()
@@ -121,8 +127,8 @@ func TestWaitTried(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if want := []string{"good done", "bad failed"}; len(notified) < 3 || !slices.Equal(notified[:2], want) || !slices.Contains(notified[2:], "good done") {
-			t.Errorf("notified of %q, want every outcome", notified)
+		if want := []string{"good done", "bad failed"}; len(notified) != 3 || !slices.Equal(notified[:2], want) || notified[2] != "good done" {
+			t.Errorf("notified of %q, want every change", notified)
 		}
 	})
 }
