@@ -3,6 +3,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"strings"
@@ -62,4 +63,65 @@ func TestOmittedRuleReturns(t *testing.T) {
 func TestNothingToMasquerade(t *testing.T) {
 	r := newPodRig(t)
 	r.apply(uplink("eth0"), masqueraded("one", "10.7.1.0/24", "0.0.0.0/0"))
+}
+
+// slowEndpoints is a network in which no Endpoint is applied before proceed is closed.
+type slowEndpoints struct {
+	*backends.FakeNetwork
+	proceed chan struct{}
+}
+
+type slowEndpointTable struct {
+	datapath.Table[datapath.EndpointName, datapath.Endpoint]
+	proceed chan struct{}
+}
+
+func (s slowEndpoints) Endpoints() datapath.Table[datapath.EndpointName, datapath.Endpoint] {
+	return slowEndpointTable{s.FakeNetwork.Endpoints(), s.proceed}
+}
+
+func (s slowEndpointTable) Update(ctx context.Context, name datapath.EndpointName, e datapath.Endpoint) error {
+	select {
+	case <-s.proceed:
+	case <-ctx.Done():
+	}
+	return s.Table.Update(ctx, name, e)
+}
+
+// TestNotReadyBeforeItsLastTable: a PodNetwork is not Ready while some of its rows still wait for
+// another object in the same transaction.
+func TestNotReadyBeforeItsLastTable(t *testing.T) {
+	network := slowEndpoints{backends.NewFakeNetwork(backends.FakeOptions{}), make(chan struct{})}
+	via := func() string {
+		_, routes := network.Content()
+		if r, ok := routes["pods#default4"]; ok {
+			return r.NextHops[0].Via.String()
+		}
+		return "none"
+	}
+	store, done := openStore(t), make(chan string, 100)
+	n := start(t, Options{
+		Store: store, Plane: endpointPlane(), Network: network, Devices: Devices{Host: "loxi_host", Switch: "hs_host"},
+		StatusChanged: func(k state.Key, s Status) {
+			if k.Kind == state.KindPodNetwork && s.State == reconcile.Done {
+				done <- via()
+			}
+		},
+	})
+	one := podNetwork("one", "10.7.1.0/24")
+	waitFor(t, n, commit(t, store, []*state.Object{one}), one)
+	if got := <-done; got != "10.7.1.2" {
+		t.Errorf("Ready with a default route via %s", got)
+	}
+	commit(t, store, []*state.Object{podNetwork("one", "10.7.2.0/24"), endpoint("pod", "one", 5, nil)})
+	for range 20 {
+		if s, _ := n.Status(one.Key); s.State == reconcile.Done && s.Revision > 1 && via() != "10.7.2.2" {
+			t.Fatalf("status %+v with a default route via %s", s, via())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	close(network.proceed)
+	if got := <-done; got != "10.7.2.2" {
+		t.Errorf("Ready with a default route via %s", got)
+	}
 }
