@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -17,14 +16,14 @@ import (
 // guard of a device is set before the device becomes a bridge port, and removed only once the
 // device is no longer a bridge port.
 type endpointTable struct {
-	plane, network   datapath.Table[datapath.EndpointName, datapath.Endpoint]
+	chainedTable[datapath.EndpointName, datapath.Endpoint]
 	expectedRemovals *expectedRemovals
 	// missing returns why the device of an Endpoint does not exist, if known; nil: never known.
 	missing func(endpoint string) string
 }
 
 func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e datapath.Endpoint) error {
-	if err := t.plane.Update(ctx, name, e); err != nil {
+	if err := t.first.Update(ctx, name, e); err != nil {
 		return t.explained(name, err)
 	}
 	if e.Bridge == "" {
@@ -34,10 +33,10 @@ func (t endpointTable) Update(ctx context.Context, name datapath.EndpointName, e
 		}
 		return fmt.Errorf("%s: %w", what, datapath.ErrAbsent)
 	}
-	if err := t.network.Update(ctx, name, e); err != nil {
+	if err := t.then.Update(ctx, name, e); err != nil {
 		return t.explained(name, err)
 	}
-	if j, ok := t.plane.(datapath.EndpointJoiner); ok {
+	if j, ok := t.first.(datapath.EndpointJoiner); ok {
 		return j.Joined(name)
 	}
 	return nil
@@ -54,33 +53,9 @@ func (t endpointTable) explained(name datapath.EndpointName, err error) error {
 	return err
 }
 
-func (t endpointTable) Delete(ctx context.Context, name datapath.EndpointName) error {
-	if err := t.network.Delete(ctx, name); err != nil {
-		return err
-	}
-	return t.plane.Delete(ctx, name)
-}
-
-func (t endpointTable) Keys(ctx context.Context) iter.Seq2[datapath.EndpointName, error] {
-	return func(yield func(datapath.EndpointName, error) bool) {
-		seen := map[datapath.EndpointName]bool{}
-		for _, table := range []datapath.Table[datapath.EndpointName, datapath.Endpoint]{t.plane, t.network} {
-			for name, err := range table.Keys(ctx) {
-				if err == nil && seen[name] {
-					continue
-				}
-				seen[name] = true
-				if !yield(name, err) {
-					return
-				}
-			}
-		}
-	}
-}
-
 func (t endpointTable) Verify(ctx context.Context, name datapath.EndpointName) (bool, error) {
-	plane, err := t.plane.Verify(ctx, name)
-	network, nerr := t.network.Verify(ctx, name)
+	plane, err := t.first.Verify(ctx, name)
+	network, nerr := t.then.Verify(ctx, name)
 	// expectedRemovals must be checked after the device has been read.
 	if intact := plane && network; intact || !t.expectedRemovals.has(name) {
 		return intact, errors.Join(err, nerr)
@@ -93,7 +68,9 @@ func (o *Options) endpointTable(expectedRemovals *expectedRemovals) datapath.Tab
 	if o.Network == nil {
 		return nothing[datapath.EndpointName, datapath.Endpoint]{"endpoints"}
 	}
-	return endpointTable{o.Plane.Endpoints(), o.Network.Endpoints(), expectedRemovals, o.Missing}
+	return endpointTable{
+		chainedTable[datapath.EndpointName, datapath.Endpoint]{o.Plane.Endpoints(), o.Network.Endpoints()}, expectedRemovals, o.Missing,
+	}
 }
 
 // VerifyEndpoint verifies an Endpoint in the data plane now, so that the Endpoint's status is

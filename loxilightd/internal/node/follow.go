@@ -161,9 +161,9 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	if changed == nil || isDerivedFrom(changed) {
 		n.derive(s)
 		defer n.rowsChanged(n.bridges) // a PodNetwork may be changed without its rows
-		defer n.signalWorld()          // a port's MTU is known once our programs are attached
+		defer signal(n.world)          // a port's MTU is known once our programs are attached
 	} else if slices.ContainsFunc(changed, func(k state.Key) bool { return k.Kind == state.KindEndpoint }) {
-		defer n.signalWorld() // once no pod is left, the MTU may change
+		defer signal(n.world) // once no pod is left, the MTU may change
 	}
 	n.applyRules(s, changed, roaming)
 
@@ -237,10 +237,7 @@ func (n *Node) healthChanged(t health.Target, r health.Result) {
 	n.mu.Lock()
 	n.changedHealth[t.Service] = struct{}{}
 	n.mu.Unlock()
-	select {
-	case n.pending <- struct{}{}:
-	default:
-	}
+	signal(n.pending)
 	if n.opts.HealthChanged != nil {
 		n.opts.HealthChanged(t, r)
 	}

@@ -209,8 +209,13 @@ func (n *Node) report(k state.Key, s Status) { n.conditions.ReportRow(k, s) }
 // value is in the options.
 func (n *Node) SetExempt(exempt []datapath.Match) {
 	n.exempt.Store(&exempt)
+	signal(n.exempted)
+}
+
+// signal sends to a channel of size 1, unless it is full.
+func signal(c chan struct{}) {
 	select {
-	case n.exempted <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -252,12 +257,12 @@ func (n *Node) watchWorld(ctx context.Context) {
 			}
 			n.triggerNetwork()
 			n.conditions.Trigger()
-			n.signalWorld()
+			signal(n.world)
 			n.devicesChanged()
 			later.Reset(time.Until(last.Add(hurryPause)))
 		case <-network:
 			n.triggerNetwork()
-			n.signalWorld()
+			signal(n.world)
 			n.devicesChanged()
 		case <-later.C:
 			last = time.Now()
@@ -273,14 +278,6 @@ func (n *Node) watchWorld(ctx context.Context) {
 func (n *Node) devicesChanged() {
 	if n.opts.DevicesChanged != nil {
 		n.opts.DevicesChanged()
-	}
-}
-
-// signalWorld requests an update of everything that depends on devices.
-func (n *Node) signalWorld() {
-	select {
-	case n.world <- struct{}{}:
-	default:
 	}
 }
 

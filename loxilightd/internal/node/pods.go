@@ -109,11 +109,8 @@ func (p *podNetworks) port(name datapath.PortName, port datapath.Port) {
 
 // route adds the switch's default route to the host, unless a Route replaces it.
 func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
-	r := datapath.Route{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Switch: true}
-	if is4 {
-		r.Prefix = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	host := p.host(is4)
+	r := datapath.Route{Prefix: everything(is4), Switch: true}
+	host := podAddress(p.s, ipam.Host, is4)
 	if !host.IsValid() || isConfigured(p.s, r.Prefix, true) {
 		return
 	}
@@ -121,12 +118,14 @@ func (p *podNetworks) route(name datapath.RouteName, is4 bool) {
 	p.v.routes.add(name, r)
 }
 
-// host returns the host's first address of a family in the pod networks; the zero Addr: there is
-// none.
-func (p *podNetworks) host(is4 bool) netip.Addr {
-	for _, host := range p.addresses(ipam.Host) {
-		if host.Addr().Is4() == is4 {
-			return host.Addr()
+// podAddress returns the first address of a family that the host or the switch has in the pod networks,
+// as of selects it; the zero Addr: there is none.
+func podAddress(s *state.Snapshot, of func(netip.Prefix) netip.Addr, is4 bool) netip.Addr {
+	for o := range s.After(state.KindPodNetwork, "") {
+		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
+			if subnet.Addr().Is4() == is4 {
+				return of(subnet)
+			}
 		}
 	}
 	return netip.Addr{}
@@ -141,20 +140,19 @@ func (p *podNetworks) routeTable() {
 			configured[r.Prefix] = true
 		}
 	}
-	gateways := p.addresses(ipam.Gateway)
 	for o := range p.s.After(state.KindPeer, "") {
 		peer := p.n.peerRoutes.peers[o.Name]
 		for _, prefix := range peer.Prefixes {
-			via := slices.IndexFunc(gateways, func(g netip.Prefix) bool { return g.Addr().Is4() == prefix.Addr().Is4() })
+			via := podAddress(p.s, ipam.Gateway, prefix.Addr().Is4())
 			if peer.Tunnel == "" {
 				p.aside(o.Key, prefix)
 				continue
 			}
-			if via < 0 || configured[prefix] {
+			if !via.IsValid() || configured[prefix] {
 				continue
 			}
 			p.v.routes.add(datapath.RouteName(rowOf(o.Key, prefix.String())), datapath.Route{
-				Prefix: prefix, NextHops: []datapath.NextHop{{Via: gateways[via].Addr(), Device: p.n.opts.Devices.Host, Weight: 1}}, MTU: p.mtu.route(prefix),
+				Prefix: prefix, NextHops: []datapath.NextHop{{Via: via, Device: p.n.opts.Devices.Host, Weight: 1}}, MTU: p.mtu.route(prefix),
 			})
 		}
 	}
@@ -163,7 +161,7 @@ func (p *podNetworks) routeTable() {
 // aside adds a route from the switch to the host for an address that is in a local pod subnet but
 // behind a Peer without a tunnel: the address of a pod that has moved to that Peer.
 func (p *podNetworks) aside(peer state.Key, prefix netip.Prefix) {
-	host := p.host(prefix.Addr().Is4())
+	host := podAddress(p.s, ipam.Host, prefix.Addr().Is4())
 	if !host.IsValid() || !prefix.IsSingleIP() || !isPods(p.s, prefix.Addr()) || isConfigured(p.s, prefix, true) {
 		return
 	}
@@ -273,20 +271,28 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 			continue
 		}
 		for _, subnet := range v.Subnets {
-			all, what := netip.PrefixFrom(netip.IPv6Unspecified(), 0), "ipv6"
-			if subnet.Addr().Is4() {
-				all, what = netip.PrefixFrom(netip.IPv4Unspecified(), 0), "ipv4"
+			is4, what := subnet.Addr().Is4(), "ipv6"
+			if is4 {
+				what = "ipv4"
 			}
-			others := without(all, slices.Concat(pods, v.Except))
+			others := without(everything(is4), slices.Concat(pods, v.Except))
 			if len(others) == 0 {
 				continue // the whole subnet is excepted
 			}
 			rules[datapath.NATName(rowOf(o.Key, what))] = datapath.NAT{
 				Type: datapath.Masquerade, Priority: masquerade,
-				Match: datapath.Match{Source: append([]netip.Prefix{subnet}, roamingPrefixes(s, o.Name, subnet.Addr().Is4())...), Destination: others, Out: uplinks},
+				Match: datapath.Match{Source: append([]netip.Prefix{subnet}, roamingPrefixes(s, o.Name, is4)...), Destination: others, Out: uplinks},
 			}
 		}
 	}
+}
+
+// everything returns the prefix that contains all addresses of a family.
+func everything(is4 bool) netip.Prefix {
+	if is4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
 // without returns, in order, the prefixes that together cover p except for the prefixes in out.

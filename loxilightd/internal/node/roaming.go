@@ -62,24 +62,12 @@ func (n *Node) roamingRoutes(s *state.Snapshot, e *state.Endpoint, bridge string
 		if !isConfigured(s, p, true) && (!merged || !isConfigured(s, p, false)) {
 			routes = append(routes, datapath.Route{Prefix: p, Switch: true, NextHops: []datapath.NextHop{{Device: bridge, Weight: 1}}})
 		}
-		via := gatewayFor(s, a)
+		via := podAddress(s, ipam.Gateway, a.Is4())
 		if !merged && via.IsValid() && !isConfigured(s, p, false) {
 			routes = append(routes, datapath.Route{Prefix: p, NextHops: []datapath.NextHop{{Via: via, Device: n.opts.Devices.Host, Weight: 1}}})
 		}
 	}
 	return routes
-}
-
-// gatewayFor returns the switch's address in the pod network that has the same family as a.
-func gatewayFor(s *state.Snapshot, a netip.Addr) netip.Addr {
-	for o := range s.After(state.KindPodNetwork, "") {
-		for _, subnet := range o.Value.(*state.PodNetwork).Subnets {
-			if subnet.Addr().Is4() == a.Is4() {
-				return ipam.Gateway(subnet)
-			}
-		}
-	}
-	return netip.Addr{}
 }
 
 // roamingPrefixes returns the addresses of one family that Endpoints in a PodNetwork have and that
