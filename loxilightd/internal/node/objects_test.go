@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -123,5 +124,80 @@ func TestNotReadyBeforeItsLastTable(t *testing.T) {
 	close(network.proceed)
 	if got := <-done; got != "10.7.2.2" {
 		t.Errorf("Ready with a default route via %s", got)
+	}
+}
+
+// TestUnusedGroups: a group that no rule refers to is Ready as soon as the node has received it,
+// although no set changes, and although the rules in force are not the desired ones.
+func TestUnusedGroups(t *testing.T) {
+	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
+	n := start(t, Options{Store: store, Plane: plane})
+	plane.Refuse("bad", errors.New("too wide"))
+	commit(t, store, []*state.Object{rule("bad", 1)})
+	for i := range 50 {
+		g := group("idle", fmt.Sprintf("10.%d.0.0/16", i))
+		waitFor(t, n, commit(t, store, []*state.Object{g}), g)
+	}
+	idle := state.Key{Kind: state.KindAddressGroup, Name: "idle"}
+	if left, err := n.Wait(within(t, 5*time.Second), commit(t, store, nil, idle), []state.Key{idle}); err != nil {
+		t.Errorf("deleted: left %v: %v", left, err)
+	}
+}
+
+// TestDamagedRulesAreReported: while a set that was changed externally is repaired, its rules are
+// not Ready; that they are Ready again is reported.
+func TestDamagedRulesAreReported(t *testing.T) {
+	store, plane, reports := attachedStore(t), backends.NewFake(backends.FakeOptions{}), &recorder{}
+	n := start(t, Options{Store: store, Plane: plane, StatusChanged: reports.record})
+	waitFor(t, n, commit(t, store, []*state.Object{rule("a", 1), nat("out")}), rule("a", 1), nat("out"))
+	reports.want(t, "FirewallRule/a done", "NAT/out done")
+	if err := plane.DamageFirewall(); err != nil {
+		t.Fatal(err)
+	}
+	plane.SignalChange()
+	reports.want(t, "FirewallRule/a done")
+}
+
+// TestFailedDeletion: an object that was deleted from the store but not from the data plane counts
+// as not done.
+func TestFailedDeletion(t *testing.T) {
+	store, plane := attachedStore(t), backends.NewFake(backends.FakeOptions{})
+	n := start(t, Options{Store: store, Plane: plane})
+	web := service("web", 1, 10, 1)
+	waitFor(t, n, commit(t, store, []*state.Object{web}), web)
+	plane.SetFaults(1)
+	revision := commit(t, store, nil, web.Key)
+	if left, err := n.Wait(within(t, 100*time.Millisecond), revision, []state.Key{web.Key}); err == nil || len(left) != 1 {
+		t.Errorf("waited with %v, left %v; want web", err, left)
+	}
+	if some, count := n.NotDone(5); count != 1 || len(some) != 0 {
+		t.Errorf("%d not done, of which %v; want one that does not exist", count, some)
+	}
+	plane.SetFaults(0)
+	waitFor(t, n, revision, web)
+	if _, count := n.NotDone(5); count != 0 {
+		t.Errorf("%d not done, want none", count)
+	}
+}
+
+func TestWorst(t *testing.T) {
+	untried := Status{State: reconcile.Pending, Message: "not applied yet"}
+	absent := Status{State: reconcile.Pending, Reason: reconcile.ReasonAbsent, Message: "no device", Failures: 2}
+	failed := Status{State: reconcile.Failed, Reason: reconcile.ReasonOther, Message: "no room", Failures: 1}
+	for _, tt := range []struct {
+		list []Status
+		want Status
+	}{
+		{nil, Status{State: reconcile.Done}},
+		{[]Status{failed}, failed},
+		{[]Status{untried, untried}, untried},
+		{[]Status{absent, absent}, absent},
+		{[]Status{absent, untried}, Status{State: reconcile.Pending, Reason: reconcile.ReasonAbsent, Message: "no device"}},
+		{[]Status{absent, failed}, Status{State: reconcile.Failed, Reason: reconcile.ReasonOther, Message: "no device; no room", Failures: 2}},
+		{[]Status{untried, failed}, Status{State: reconcile.Failed, Reason: reconcile.ReasonOther, Message: "no room", Failures: 1}},
+	} {
+		if got := worst(tt.list); got != tt.want {
+			t.Errorf("worst of %+v: %+v, want %+v", tt.list, got, tt.want)
+		}
 	}
 }
