@@ -177,14 +177,6 @@ func (c *Channel) answer(handlers context.Context, rctx mangos.Context, conn *co
 // channel is closed.
 func (c *Channel) Publish(topic string, event Numbered) error { return c.pub.publish(topic, event) }
 
-// Skip uses up a number of a topic without sending an event, for an event that cannot be sent:
-// subscribers detect the loss.
-func (c *Channel) Skip(topic string) { c.pub.skip(topic) }
-
-// Subscribers returns the number of connections to the events socket: without any, events need not
-// be sampled.
-func (c *Channel) Subscribers() int { return c.events.count() }
-
 // Close closes the sockets and removes them, as [Channel.Serve] does before it returns.
 func (c *Channel) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = errors.Join(c.control.close(), c.events.close()) })

@@ -230,19 +230,6 @@ func (e *endpoint) drain(timeout time.Duration) {
 	}
 }
 
-// count returns the number of connections after the handshake.
-func (e *endpoint) count() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	n := 0
-	for _, shaken := range e.conns {
-		if shaken {
-			n++
-		}
-	}
-	return n
-}
-
 func (e *endpoint) busy() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -162,7 +162,7 @@ func TestStuckReaders(t *testing.T) {
 	for range 5 {
 		served(t, c, 500*time.Millisecond)
 	}
-	eventually(t, "those who do not read are hung up on", func() bool { return c.control.count() == 0 })
+	eventually(t, "those who do not read are hung up on", func() bool { return countOf(c.control) == 0 })
 }
 
 // TestPeerIsBounded sends more requests over one connection than the limit on unanswered requests:

@@ -61,12 +61,6 @@ func (p *publisher) took(topic string, seq uint64) {
 	}
 }
 
-func (p *publisher) skip(topic string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.took(topic, p.seq[topic]+1)
-}
-
 // repeat sends the hello to all subscribers for as long as necessary.
 func (p *publisher) repeat() {
 	body, err := p.hello()
