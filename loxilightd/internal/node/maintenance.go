@@ -30,8 +30,7 @@ type maintenance struct {
 	log   *slog.Logger
 
 	mu   sync.Mutex
-	errs map[int]error // errors of the last calls, by task index
-	err  error         // all errors joined
+	errs []error // results of the last calls, by task index
 }
 
 func (m *maintenance) run(ctx context.Context) {
@@ -63,16 +62,9 @@ func (m *maintenance) repeat(ctx context.Context, i int) {
 // it works again.
 func (m *maintenance) note(i int, of error) {
 	m.mu.Lock()
-	if m.errs == nil {
-		m.errs = map[int]error{}
-	}
+	before := errors.Join(m.errs...)
 	m.errs[i] = of
-	before := m.err
-	m.err = nil
-	for i := range m.tasks {
-		m.err = errors.Join(m.err, m.errs[i])
-	}
-	err := m.err
+	err := errors.Join(m.errs...)
 	m.mu.Unlock()
 	switch {
 	case err != nil && before == nil:
@@ -85,5 +77,5 @@ func (m *maintenance) note(i int, of error) {
 func (m *maintenance) lastErr() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.err
+	return errors.Join(m.errs...)
 }

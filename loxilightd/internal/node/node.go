@@ -123,6 +123,7 @@ func New(o Options) *Node {
 	if o.Network != nil {
 		n.maintenance.tasks = append(n.maintenance.tasks, periodicTask{o.Network.Maintain, networkInterval})
 	}
+	n.maintenance.errs = make([]error, len(n.maintenance.tasks))
 	n.checker = health.New(n.healthChanged)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })
