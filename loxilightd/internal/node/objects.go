@@ -25,8 +25,8 @@ type rowTable interface {
 	RemovingCount() int
 
 	// check appends to list the statuses of an object's rows that are not done. The version changes
-	// with the object, with everything that it refers to, and with each external change of its
-	// rows; 0: the table has not received the object yet.
+	// with the object, with the groups that it refers to, and with each external change of a set of
+	// rules; 0: the table has not received the object yet.
 	check(o *state.Object, list []Status) (_ []Status, version uint64)
 	// isDeleted reports whether the table no longer contains what it contained because of an object
 	// that has been deleted from the store.

@@ -48,8 +48,10 @@ type rows[K ~string, V any] struct {
 	kind  string
 	value func(o *state.Object) V
 
-	derived *derivedRows[K, V]           // used by follow only
-	queued  map[K]reconcile.Change[K, V] // changes to derived rows that the reconciler has not received yet; used by follow only
+	// derived are the desired derived rows, and queued are the changes to derived rows that the
+	// reconciler has not received yet; both are used by follow only.
+	derived *derivedRows[K, V]
+	queued  map[K]reconcile.Change[K, V]
 	// received are the derived rows that the reconciler has received.
 	received atomic.Pointer[derivedRows[K, V]]
 }
