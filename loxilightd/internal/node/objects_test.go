@@ -170,13 +170,14 @@ func TestFailedDeletion(t *testing.T) {
 	if left, err := n.Wait(within(t, 100*time.Millisecond), revision, []state.Key{web.Key}); err == nil || len(left) != 1 {
 		t.Errorf("waited with %v, left %v; want web", err, left)
 	}
-	if some, count := n.NotDone(5); count != 1 || len(some) != 0 {
-		t.Errorf("%d not done, of which %v; want one that does not exist", count, some)
+	// Faults may also have hit the Interface.
+	if some, count := n.NotDone(5); count-len(some) != 1 {
+		t.Errorf("%d not done, of which %v; want another one that does not exist", count, some)
 	}
 	plane.SetFaults(0)
 	waitFor(t, n, revision, web)
-	if _, count := n.NotDone(5); count != 0 {
-		t.Errorf("%d not done, want none", count)
+	if some, count := n.NotDone(5); count != len(some) {
+		t.Errorf("%d not done, of which %v; want no other", count, some)
 	}
 }
 
