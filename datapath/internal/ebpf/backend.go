@@ -23,6 +23,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/mirror"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
@@ -61,6 +62,7 @@ type DataPlane struct {
 	snat        snatPorts
 	firewall    *rules.Firewall
 	overlay     *overlay.Overlay
+	mirrors     *mirror.Table
 	epoch       *rules.Epoch
 	changed     chan struct{}
 	closing     sync.Once
@@ -155,6 +157,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.ports.adopt(r); err != nil {
 		return err
 	}
+	if err := d.adoptMirrors(); err != nil {
+		return err
+	}
 	for _, z := range d.openNamespaces() {
 		if err := z.CloseShadow(); err != nil {
 			return err
@@ -199,7 +204,10 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = conn.NewConnections(d.sweeper), &nodeTelemetry{telemetry.New(d.telemetryOptions()), d}
 	d.ports = newPorts(d)
-	d.overlay, err = overlay.Adopt(d.overlayOptions())
+	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
+		return err
+	}
+	d.mirrors, err = mirror.Adopt(d.tables, mirrorHost{d})
 	return err
 }
 
@@ -372,6 +380,9 @@ func (d *DataPlane) Close() (err error) {
 		}
 		if d.ports != nil {
 			d.ports.close()
+		}
+		if d.mirrors != nil {
+			d.mirrors.Close()
 		}
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.Close())

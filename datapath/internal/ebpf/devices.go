@@ -277,7 +277,7 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 			*to = kernel.AddrOf(ip)
 		}
 	}
-	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] {
+	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] && !v.isMirrored(a.Index) {
 		k.Flags |= kernel.DevicePeer
 	}
 	if v.ports[a.Index] {
@@ -286,7 +286,9 @@ func (v *devices) encode(l netlink.Link) kernel.Device {
 	if v.uplinks[a.Index] {
 		k.Flags |= kernel.DeviceUplink
 	}
-	k.Flags |= v.xdpTargets.flags(a)
+	if !v.isMirrored(a.Index) {
+		k.Flags |= v.xdpTargets.flags(a)
+	}
 	if v.d.overlay.HasDevice(v.namespace.ID, a.Name) {
 		k.Flags |= kernel.DeviceTunnel
 	}

@@ -27,6 +27,7 @@ func (d *DataPlane) Endpoints() datapath.Table[datapath.EndpointName, datapath.E
 
 // Update implements [datapath.Table].
 func (e endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
+	defer e.p.d.followMirrors(name.Port())
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
 }
 

@@ -159,6 +159,7 @@ func (p *ports) Update(_ context.Context, name datapath.PortName, value datapath
 	err := p.update(name, value, nil)
 	if err == nil {
 		p.d.soonOnLoopback() // services may be older than the first port
+		p.d.followMirrors(name)
 	}
 	return err
 }
@@ -289,6 +290,7 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 func (p *ports) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
 
 func (p *ports) remove(name datapath.PortName) error {
+	defer p.d.followMirrors(name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.letGo(name)
@@ -386,7 +388,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 		return false, nil
 	}
 	link, err := z.Netlink.LinkByName(t.device)
-	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && t.fitsXDP(link), nil
+	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && p.fitsXDP(t, link), nil
 }
 
 func (p *ports) close() {

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -25,6 +26,7 @@ func (t *port) xdp() *hook.XDP {
 // fitXDP adapts the XDP program to the wanted mode and the current state of the device.
 func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
 	t.mode = mode
+	mode = p.xdpMode(t)
 	x := t.xdp()
 	if x != nil && (x.Mode() != mode || !x.Attached()) {
 		if err := x.Detach(); err != nil {
@@ -47,11 +49,45 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 	return nil
 }
 
-// fitsXDP reports whether fitXDP has nothing to do.
-func (t *port) fitsXDP(l netlink.Link) bool {
-	x := t.xdp()
-	if x == nil || t.mode == datapath.XDPOff {
-		return x == nil && t.mode == datapath.XDPOff
+// xdpMode returns the mode in which a port has the XDP program: off while packets of the port are
+// copied, since XDP bypasses the programs of mirrors.
+func (p *ports) xdpMode(t *port) datapath.XDPMode {
+	if b := p.d.mirrors.Bypass(t.namespace, t.ifindex); b.In || b.Out {
+		return datapath.XDPOff
 	}
-	return x.Mode() == t.mode && x.Fits(l)
+	return t.mode
+}
+
+// refitXDP attaches and detaches the XDP programs of ports after mirrors have changed.
+func (p *ports) refitXDP() (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, t := range p.byName {
+		if len(t.hooks) == 0 || t.mode == datapath.XDPOff || (p.xdpMode(t) == datapath.XDPOff) == (t.xdp() == nil) {
+			continue
+		}
+		z, e := p.d.namespace(t.namespace)
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		l, e := z.Netlink.LinkByIndex(t.ifindex)
+		if errors.As(e, new(netlink.LinkNotFoundError)) {
+			continue
+		}
+		if e == nil {
+			e = p.fitXDP(z, name, t, l, t.mode)
+		}
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// fitsXDP reports whether fitXDP has nothing to do.
+func (p *ports) fitsXDP(t *port, l netlink.Link) bool {
+	x, mode := t.xdp(), p.xdpMode(t)
+	if x == nil || mode == datapath.XDPOff {
+		return x == nil && mode == datapath.XDPOff
+	}
+	return x.Mode() == mode && x.Fits(l)
 }

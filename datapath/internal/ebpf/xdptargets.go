@@ -52,6 +52,10 @@ func (v *devices) findXDPTargets() (err error) {
 	return err
 }
 
+// isMirrored reports whether packets that leave by a device are copied, so that they must take its
+// egress hook.
+func (v *devices) isMirrored(index int) bool { return v.d.mirrors.Bypass(v.namespace.ID, index).Out }
+
 // whyNotXDP returns why packets that arrive on a port in native XDP take the tc path because of
 // their output device; "" if nothing prevents XDP.
 func (v *devices) whyNotXDP() string {

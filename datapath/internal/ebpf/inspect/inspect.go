@@ -143,7 +143,7 @@ func (x *inspector) layout(dir string) {
 		name, _, _ := pin.SplitGeneration(e.Name())
 		there[name] = true
 		if e.IsDir() {
-			if e.Name() != "ports" {
+			if e.Name() != "ports" && e.Name() != "mirrors" {
 				l.Strange = append(l.Strange, e.Name())
 			}
 			continue

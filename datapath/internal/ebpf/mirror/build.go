@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
+
+// build returns the mirror that a specification describes, without a slot.
+func (t *Table) build(name datapath.MirrorName, spec *datapath.Mirror) (*mirror, error) {
+	m := &mirror{spec: *spec, configured: true, sources: map[Key]Directions{}, targets: map[Key]bool{}}
+	if err := encodeMatch(&m.entry, &spec.Match); err != nil {
+		return nil, err
+	}
+	m.entry.LenBytes = uint32(spec.Length)
+	if err := t.findTarget(m); err != nil {
+		return nil, err
+	}
+	if err := t.findSources(m); err != nil {
+		return nil, err
+	}
+	return m, t.checkLoops(name, m)
+}
+
+// findTarget fills in where copies are sent.
+func (t *Table) findTarget(m *mirror) error {
+	to := &m.spec.To
+	if to.Peer != "" {
+		return fmt.Errorf("peer %q: copies through tunnels are not supported: %w", to.Peer, datapath.ErrUnsupported)
+	}
+	d, err := t.host.Target(to.Device, to.Switch)
+	if err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	m.entry.Target[d.Netns&1] = d.Ifindex
+	m.targets[d.Key] = true
+	return nil
+}
+
+// findSources fills in where copies are taken.
+func (t *Table) findSources(m *mirror) error {
+	in, out := m.spec.Direction&datapath.MirrorIn != 0, m.spec.Direction&datapath.MirrorOut != 0
+	if m.spec.Port != "" {
+		d, err := t.host.Port(m.spec.Port)
+		if err != nil {
+			return err
+		}
+		if m.entry.Target[d.Netns&1] == 0 {
+			return fmt.Errorf("device %q of port %q is in another network namespace than the target %s: choose a target in the same one: %w",
+				d.Name, m.spec.Port, targetText(&m.spec.To), datapath.ErrUnsupported)
+		}
+		m.sources[d.Key] = Directions{In: in, Out: out}
+		return nil
+	}
+	return fmt.Errorf("mirrors of services and rules are not supported: %w", datapath.ErrUnsupported)
+}
+
+// targetText describes a target in messages.
+func targetText(to *datapath.MirrorTarget) string {
+	if to.Peer != "" {
+		return fmt.Sprintf("peer %q", to.Peer)
+	}
+	return fmt.Sprintf("device %q", to.Device)
+}
+
+// checkLoops returns an error if a copy could be copied again: if the ports and targets of mirrors,
+// and the other ends of targets that are veths, form a circle.
+func (t *Table) checkLoops(name datapath.MirrorName, m *mirror) error {
+	all := map[datapath.MirrorName]*mirror{name: m}
+	for other, o := range t.byName {
+		if other != name && o.spec.To.Peer == "" {
+			all[other] = o
+		}
+	}
+	if m.spec.To.Peer != "" {
+		return nil
+	}
+	from := map[Key]bool{}
+	for device := range m.targets {
+		from[device] = true
+	}
+	for grown := true; grown; { // all devices that a copy of m may reach
+		grown = false
+		reach := func(device Key) {
+			if !from[device] {
+				from[device], grown = true, true
+			}
+		}
+		for device := range from {
+			if wire := t.host.Wire(device); wire != (Key{}) {
+				reach(wire)
+			}
+		}
+		for _, o := range all {
+			for source := range o.sources {
+				if from[source] {
+					for target := range o.targets {
+						reach(target)
+					}
+				}
+			}
+		}
+	}
+	for source := range m.sources {
+		if from[source] {
+			return fmt.Errorf("its copies would come back to device %q, on which they are taken: choose another target than %s: %w",
+				t.host.Name(source), targetText(&m.spec.To), datapath.ErrUnsupported)
+		}
+	}
+	return nil
+}
+
+// encodeMatch fills in which packets are copied.
+func encodeMatch(e *kernel.Mirror, match *datapath.Match) error {
+	type list struct {
+		name string
+		len  int
+	}
+	for _, l := range []list{
+		{"source", len(match.Source)}, {"destination", len(match.Destination)},
+		{"sourcePorts", len(match.SourcePorts)}, {"ports", len(match.Ports)},
+	} {
+		if l.len > datapath.MirrorMembersMax {
+			return fmt.Errorf("match.%s has %d members, at most %d are possible: use several mirrors: %w", l.name, l.len, datapath.MirrorMembersMax, datapath.ErrUnsupported)
+		}
+	}
+	for i, p := range match.Source {
+		e.Source[i].Addr, e.Source[i].Mask = kernel.AddrOf(p.Masked().Addr()), maskOf(p)
+	}
+	for i, p := range match.Destination {
+		e.Destination[i].Addr, e.Destination[i].Mask = kernel.AddrOf(p.Masked().Addr()), maskOf(p)
+	}
+	for i, r := range match.SourcePorts {
+		e.SourcePort[i].First, e.SourcePort[i].Last = r.First, r.Last
+	}
+	for i, r := range match.Ports {
+		e.Port[i].First, e.Port[i].Last = r.First, r.Last
+	}
+	e.SourceCount, e.DestinationCount = uint32(len(match.Source)), uint32(len(match.Destination))
+	e.SourcePortCount, e.PortCount = uint32(len(match.SourcePorts)), uint32(len(match.Ports))
+	for _, p := range match.Protocols {
+		e.Protocol[p>>6] |= 1 << (p & 63)
+		e.Flags |= kernel.MirrorProtocol
+	}
+	if e.Flags != 0 || e.SourceCount+e.DestinationCount+e.SourcePortCount+e.PortCount > 0 {
+		e.Flags |= kernel.MirrorIP
+	}
+	return nil
+}
+
+// maskOf returns the mask of a prefix.
+func maskOf(p netip.Prefix) (k kernel.Addr) {
+	var b [16]byte
+	for i := range kernel.Bits128(p) {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	k.Word = kernel.WordsOf(b)
+	return k
+}
