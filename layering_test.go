@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/ebpf/inspect":  {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/netfilter"},
 	"datapath/internal/ebpf/kernel":   {"datapath", "datapath/internal/bpfmap"},
 	"datapath/internal/ebpf/lb":       {"datapath", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/selection"},
-	"datapath/internal/ebpf/mirror":   {"datapath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel"},
+	"datapath/internal/ebpf/mirror":   {"datapath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/overlay"},
 	"datapath/internal/ebpf/nat":      {"datapath", "datapath/classify", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/nexthop":  {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/overlay"},
 	"datapath/internal/ebpf/overlay":  {"datapath", "datapath/internal/bpfmap", "datapath/internal/dump", "datapath/internal/ebpf/kernel"},

@@ -11,6 +11,7 @@
 
 #include "parse.h"
 #include "mirror_copy.h"
+#include "mirror_encap.h"
 #include "mirror_send.h"
 
 /* On the ingress hook of a mirrored port, before ll_tc_ingress. */
@@ -52,6 +53,8 @@ int ll_mirror_send(struct __sk_buff *skb)
 		return TC_ACT_SHOT; /* the mirror has just been changed */
 	if (m->len_bytes && !mirror_cut(skb, m->len_bytes))
 		return TC_ACT_SHOT;
+	if (m->peer)
+		return mirror_send_peer(skb, m);
 	return mirror_fits_device(skb) ? TC_ACT_OK : TC_ACT_SHOT;
 }
 

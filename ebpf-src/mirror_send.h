@@ -27,15 +27,32 @@ static __noinline int mirror_cut(struct __sk_buff *skb, __u32 len)
 	return skb->len <= MIRROR_LEN_LAST || !bpf_skb_change_tail(skb, MIRROR_LEN_LAST, 0);
 }
 
-#define MIRROR_SEGMENT_HEADERS 40 /* the least that a segment of a GSO packet has: IPv4 and TCP */
+/* Returns the bytes of the headers of IP and layer 4 in each segment of a GSO packet without tags. */
+static __always_inline __u32 mirror_segment_headers(struct __sk_buff *skb)
+{
+	int is4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 l4 = sizeof(struct ipv6hdr);
+	__u8 first = 0, proto = 0, words = 5;
 
-/* Reports whether a copy, with room for more bytes, fits an MTU. The exact length of the segments of
- * a GSO packet is unknown here: their sender has seen to the MTU of the port where it was copied.
- */
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &first, 1) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + (is4 ? 9 : 6), &proto, 1))
+		return l4;
+	if (is4)
+		l4 = (first & 15) * 4;
+	if (proto != IPPROTO_TCP)
+		return l4 + (proto == IPPROTO_UDP ? 8 : 12);
+	if (!bpf_skb_load_bytes(skb, ETH_HLEN + l4 + 12, &words, 1))
+		words >>= 4;
+	return l4 + words * 4;
+}
+
+/* Reports whether a copy, with room for more bytes, fits an MTU. */
 static __always_inline int mirror_fits(struct __sk_buff *skb, __u32 room, __u32 mtu_bytes)
 {
-	__u32 len = skb->gso_size ? skb->gso_size + MIRROR_SEGMENT_HEADERS : skb->len - ETH_HLEN;
+	__u32 len = skb->len - ETH_HLEN;
 
+	if (skb->gso_size)
+		len = skb->gso_size + mirror_segment_headers(skb);
 	return len + room <= mtu_bytes;
 }
 

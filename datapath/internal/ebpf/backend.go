@@ -381,9 +381,7 @@ func (d *DataPlane) Close() (err error) {
 		if d.ports != nil {
 			d.ports.close()
 		}
-		if d.mirrors != nil {
-			d.mirrors.Close()
-		}
+		d.mirrors.Close()
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.Close())
 		}

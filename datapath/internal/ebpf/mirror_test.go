@@ -85,6 +85,7 @@ func (n *mirrorNetwork) copied(from mirrorMarks) (frames []string) {
 // wantCopies compares the copies since a mark with the frames on a wire that want selects.
 func (n *mirrorNetwork) wantCopies(what string, from mirrorMarks, wire *testnet.Wire, at int, want func(frame []byte) bool) {
 	n.t.Helper()
+	n.settle()
 	var expected, got []string
 	equal := func() bool {
 		expected, got = nil, n.copied(from)
@@ -150,6 +151,14 @@ func (n *mirrorNetwork) talk() {
 		c.echo(n.t, fmt.Sprint("word ", i))
 	}
 	c.Close()
+	n.settle()
+}
+
+// settle waits until no more frames are captured.
+func (n *mirrorNetwork) settle() {
+	for last := (mirrorMarks{-1, -1, -1}); n.mark() != last; time.Sleep(100 * time.Millisecond) {
+		last = n.mark()
+	}
 }
 
 func (n *mirrorNetwork) serveOnce() {

@@ -134,7 +134,15 @@ func (h mirrorHost) Wire(device mirror.Key) mirror.Key {
 
 // Peer implements [mirror.Host].
 func (h mirrorHost) Peer(name datapath.PeerName) (index uint32, entry kernel.Peer, by [2]mirror.Key, err error) {
-	return index, entry, by, datapath.ErrUnsupported
+	index, entry, err = h.d.overlay.PeerEntry(name)
+	if err != nil {
+		return index, entry, by, err
+	}
+	by[netnsHost] = mirror.Key{Ifindex: entry.OutIfindex, Netns: netnsHost}
+	if entry.LinkSwitchIfindex != 0 {
+		by[netnsSwitch] = mirror.Key{Ifindex: entry.LinkSwitchIfindex, Netns: netnsSwitch}
+	}
+	return index, entry, by, nil
 }
 
 // Service implements [mirror.Host].

@@ -286,16 +286,6 @@ func (p *ports) forgetGone(name datapath.PortName, t *port) error {
 	return nil
 }
 
-// Delete implements [datapath.Table].
-func (p *ports) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
-
-func (p *ports) remove(name datapath.PortName) error {
-	defer p.d.followMirrors(name)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.letGo(name)
-}
-
 func (p *ports) detach(name datapath.PortName, t *port) error {
 	for _, h := range slices.Backward(t.hooks) {
 		if err := h.Detach(); err != nil {

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -49,6 +50,16 @@ func (p *ports) share(z *namespace, index int, name, other datapath.PortName, va
 	}
 	p.byName[name] = &port{namespace: z.ID, device: value.Device, address: value.Address, of: other}
 	return nil
+}
+
+// Delete implements [datapath.Table].
+func (p *ports) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
+
+func (p *ports) remove(name datapath.PortName) error {
+	defer p.d.followMirrors(name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.letGo(name)
 }
 
 // letGo detaches the programs of a port, unless another port shares the device, or tunnels need it:

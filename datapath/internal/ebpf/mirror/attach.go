@@ -163,6 +163,9 @@ func (t *Table) Each(f func(device Key, h hook.Attachment) error) error {
 
 // Close closes the handles of the programs, which stay attached.
 func (t *Table) Close() {
+	if t == nil {
+		return // not adopted yet
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, h := range t.hooks {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
 // build returns the mirror that a specification describes, without a slot.
@@ -30,7 +31,7 @@ func (t *Table) build(name datapath.MirrorName, spec *datapath.Mirror) (*mirror,
 func (t *Table) findTarget(m *mirror) error {
 	to := &m.spec.To
 	if to.Peer != "" {
-		return fmt.Errorf("peer %q: copies through tunnels are not supported: %w", to.Peer, datapath.ErrUnsupported)
+		return t.findPeer(m)
 	}
 	d, err := t.host.Target(to.Device, to.Switch)
 	if err != nil {
@@ -38,6 +39,34 @@ func (t *Table) findTarget(m *mirror) error {
 	}
 	m.entry.Target[d.Netns&1] = d.Ifindex
 	m.targets[d.Key] = true
+	return nil
+}
+
+// findPeer fills in how copies are sent to a peer.
+func (t *Table) findPeer(m *mirror) error {
+	to := &m.spec.To
+	index, peer, by, err := t.host.Peer(to.Peer)
+	if err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
+	gre := peer.Type == kernel.TunnelTypeTUNNEL_GRE
+	if !gre && to.VNI >= 1<<24 {
+		return fmt.Errorf("target: VNI %d has more than 24 bits: choose one below 16777216: %w", to.VNI, datapath.ErrUnsupported)
+	}
+	m.entry.Peer = index
+	m.entry.HeaderLen = uint32(copy(m.entry.Header[:], overlay.MirrorHeader(&peer, to.VNI)))
+	if !gre {
+		m.entry.Flags |= kernel.MirrorUDP
+	}
+	if !peer.Remote.Addr().Is4() {
+		m.entry.Flags |= kernel.MirrorIPv6
+	}
+	for netns, device := range by {
+		if device != (Key{}) {
+			m.entry.Target[netns] = device.Ifindex
+			m.targets[device] = true
+		}
+	}
 	return nil
 }
 
@@ -70,14 +99,14 @@ func targetText(to *datapath.MirrorTarget) string {
 // checkLoops returns an error if a copy could be copied again: if the ports and targets of mirrors,
 // and the other ends of targets that are veths, form a circle.
 func (t *Table) checkLoops(name datapath.MirrorName, m *mirror) error {
+	if m.entry.Peer != 0 {
+		return nil // copies leave the node
+	}
 	all := map[datapath.MirrorName]*mirror{name: m}
 	for other, o := range t.byName {
-		if other != name && o.spec.To.Peer == "" {
+		if other != name && o.entry.Peer == 0 {
 			all[other] = o
 		}
-	}
-	if m.spec.To.Peer != "" {
-		return nil
 	}
 	from := map[Key]bool{}
 	for device := range m.targets {
@@ -146,7 +175,7 @@ func encodeMatch(e *kernel.Mirror, match *datapath.Match) error {
 		e.Protocol[p>>6] |= 1 << (p & 63)
 		e.Flags |= kernel.MirrorProtocol
 	}
-	if e.Flags != 0 || e.SourceCount+e.DestinationCount+e.SourcePortCount+e.PortCount > 0 {
+	if e.Flags&kernel.MirrorProtocol != 0 || e.SourceCount+e.DestinationCount+e.SourcePortCount+e.PortCount > 0 {
 		e.Flags |= kernel.MirrorIP
 	}
 	return nil
