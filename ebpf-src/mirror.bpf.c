@@ -21,8 +21,10 @@ int ll_mirror_in(struct __sk_buff *skb)
 	const struct mirror_port *port = mirror_port_of(skb);
 	struct pkt p;
 
-	if (port && skb->mark != MARK_COPY && !mirror_is_returned(skb))
-		mirror_all(skb, &p, port->in | port->conn);
+	if (!port || skb->mark == MARK_COPY || mirror_is_returned(skb))
+		return TC_ACT_UNSPEC;
+	__builtin_memset(&p, 0, sizeof(p));
+	mirror_all(skb, &p, port->in | port->conn, port->conn, port->rule);
 	return TC_ACT_UNSPEC;
 }
 
@@ -31,10 +33,18 @@ SEC("tc")
 int ll_mirror_out(struct __sk_buff *skb)
 {
 	const struct mirror_port *port = mirror_port_of(skb);
+	__u64 conn = 0, rule = 0;
 	struct pkt p;
 
-	if (port && skb->mark != MARK_COPY)
-		mirror_all(skb, &p, port->out | (skb->ingress_ifindex ? 0 : port->conn));
+	if (!port || skb->mark == MARK_COPY)
+		return TC_ACT_UNSPEC;
+	if (!skb->ingress_ifindex) {
+		conn = port->conn;
+		rule = port->rule;
+	}
+	__builtin_memset(&p, 0, sizeof(p));
+	p.egress = 1;
+	mirror_all(skb, &p, port->out | conn, conn, rule);
 	return TC_ACT_UNSPEC;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "maps.h"
+#include "mirror_conn.h"
 #include "mirror_match.h"
 #include "pkt.h"
 
@@ -47,31 +48,54 @@ static __always_inline void mirror_copy(struct __sk_buff *skb, const struct mirr
 	mirror_count(slot, cut && cut < len ? cut : len, !failed);
 }
 
-/* Copies a packet for the mirror at slot if it matches. ret: the result of parsing. A global
- * function, so that the verifier walks it once.
+/* Reports whether the connection of a packet is one of m's, in a direction of m. */
+static __always_inline int mirror_has_conn(const struct mirror *m, const struct mirror_conn *c)
+{
+	if (m->flags & MIRROR_F_SERVICE && (!c->service_id || c->service_id != m->id))
+		return 0;
+	if (m->flags & MIRROR_F_RULE && (!c->rule_id || c->rule_id != m->id))
+		return 0;
+	return m->flags & (c->reply ? MIRROR_F_OUT : MIRROR_F_IN);
+}
+
+/* Copies a packet for the mirror at slot if it matches. A global function, so that the verifier walks
+ * it once.
  */
-__noinline int mirror_consider(struct __sk_buff *skb, struct pkt *p, __u32 slot, int ret)
+__noinline int mirror_consider(struct __sk_buff *skb, struct pkt *p, struct mirror_conn *c,
+			       __u32 slot)
 {
 	struct mirror *m = bpf_map_lookup_elem(&ll_mirror, &slot);
 
-	if (m && p && mirror_matches(m, p, ret))
-		mirror_copy(skb, m, slot & TC_INDEX_MIRROR);
+	if (!m || !p || !c || !mirror_matches(m, p, c->parsed))
+		return 0;
+	if (m->flags & (MIRROR_F_SERVICE | MIRROR_F_RULE) && !mirror_has_conn(m, c))
+		return 0;
+	mirror_copy(skb, m, slot & TC_INDEX_MIRROR);
 	return 0;
 }
 
-/* Copies a packet for each mirror in the mask. */
-static __always_inline void mirror_all(struct __sk_buff *skb, struct pkt *p, __u64 mask)
+/* Copies a packet for each mirror in all; those in conn need its connection, and those in rule the
+ * rule that allows it.
+ */
+static __always_inline void mirror_all(struct __sk_buff *skb, struct pkt *p, __u64 all, __u64 conn,
+				       __u64 rule)
 {
-	int ret;
+	struct mirror_conn c = {};
 
-	__builtin_memset(p, 0, sizeof(*p));
-	ret = parse_packet(skb, p);
+	if (!all)
+		return;
 	p->skb = skb;
+	c.parsed = parse_packet(skb, p);
+	p->skb = skb;
+	if (conn) {
+		mirror_connection(p, &c, rule != 0);
+		p->skb = skb;
+	}
 	for (__u32 slot = 0; slot < MIRROR_COUNT; slot++) {
-		if (!(mask >> slot))
+		if (!(all >> slot))
 			break;
-		if (mask >> slot & 1)
-			mirror_consider(skb, p, slot, ret);
+		if (all >> slot & 1)
+			mirror_consider(skb, p, &c, slot);
 	}
 }
 

@@ -13,6 +13,7 @@ struct mirror_port {
 	__u64 in;   /* of arriving packets */
 	__u64 out;  /* of leaving packets */
 	__u64 conn; /* of connections: arriving packets, and leaving packets of the node itself */
+	__u64 rule; /* those of conn that are mirrors of rules */
 };
 
 struct mirror_prefix {

@@ -43,7 +43,7 @@ func newMirrorNetwork(t *testing.T) *mirrorNetwork {
 	for _, ns := range []*testnet.NS{n.client, n.backends} { // copies have complete checksums
 		ns.Offload(t, "eth0", false, testnet.TSO, testnet.GSO, testnet.TxChecksum)
 	}
-	for _, device := range []string{"in0", "out0"} {
+	for _, device := range []string{"in0", "out0", "mon0"} {
 		n.node.Offload(t, device, false, testnet.TSO, testnet.GSO, testnet.GRO, testnet.TxChecksum)
 	}
 	n.macs = [][6]byte{n.node.MAC(t, "mon0"), n.monitor.MAC(t, "eth0")}
@@ -85,15 +85,26 @@ func (n *mirrorNetwork) copied(from mirrorMarks) (frames []string) {
 // wantCopies compares the copies since a mark with the frames on a wire that want selects.
 func (n *mirrorNetwork) wantCopies(what string, from mirrorMarks, wire *testnet.Wire, at int, want func(frame []byte) bool) {
 	n.t.Helper()
+	n.wantFrames(what, from, func() []string { return selected(wire, at, want) })
+}
+
+// selected returns the frames that a wire has captured since at, and that want selects.
+func selected(wire *testnet.Wire, at int, want func(frame []byte) bool) (frames []string) {
+	for _, f := range wire.Frames()[at:] {
+		if want(f) {
+			frames = append(frames, string(f))
+		}
+	}
+	return frames
+}
+
+// wantFrames compares the copies since a mark with the expected ones.
+func (n *mirrorNetwork) wantFrames(what string, from mirrorMarks, want func() []string) {
+	n.t.Helper()
 	n.settle()
 	var expected, got []string
 	equal := func() bool {
-		expected, got = nil, n.copied(from)
-		for _, f := range wire.Frames()[at:] {
-			if want(f) {
-				expected = append(expected, string(f))
-			}
-		}
+		expected, got = want(), n.copied(from)
 		slices.Sort(expected)
 		slices.Sort(got)
 		return slices.Equal(expected, got)

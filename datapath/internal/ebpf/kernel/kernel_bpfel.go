@@ -389,6 +389,7 @@ type MirrorPort struct {
 	In   uint64
 	Out  uint64
 	Conn uint64
+	Rule uint64
 }
 
 type MirrorStats struct {

@@ -84,7 +84,7 @@ func with(p kernel.MirrorPort, slot uint32, d Directions) kernel.MirrorPort {
 	for _, x := range []struct {
 		set  bool
 		mask *uint64
-	}{{d.In, &p.In}, {d.Out, &p.Out}, {d.Conn, &p.Conn}} {
+	}{{d.In, &p.In}, {d.Out, &p.Out}, {d.Conn, &p.Conn}, {d.Rule, &p.Rule}} {
 		if x.set {
 			*x.mask |= 1 << slot
 		}
@@ -94,7 +94,7 @@ func with(p kernel.MirrorPort, slot uint32, d Directions) kernel.MirrorPort {
 
 // directionsOf returns the directions of a mirror in p.
 func directionsOf(p kernel.MirrorPort, slot uint32) Directions {
-	return Directions{In: p.In>>slot&1 != 0, Out: p.Out>>slot&1 != 0, Conn: p.Conn>>slot&1 != 0}
+	return Directions{In: p.In>>slot&1 != 0, Out: p.Out>>slot&1 != 0, Conn: p.Conn>>slot&1 != 0, Rule: p.Rule>>slot&1 != 0}
 }
 
 // write makes the table of ports equal to wanted.

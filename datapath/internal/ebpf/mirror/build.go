@@ -85,7 +85,31 @@ func (t *Table) findSources(m *mirror) error {
 		m.sources[d.Key] = Directions{In: in, Out: out}
 		return nil
 	}
-	return fmt.Errorf("mirrors of services and rules are not supported: %w", datapath.ErrUnsupported)
+	var ok bool
+	if m.spec.Service != "" {
+		m.entry.Flags |= kernel.MirrorService
+		if m.entry.Id, ok = t.host.Service(m.spec.Service); !ok {
+			return datapath.Absentf("service %q does not exist", m.spec.Service)
+		}
+	} else {
+		m.entry.Flags |= kernel.MirrorRule
+		if m.entry.Id, ok = t.host.Rule(m.spec.Rule); !ok {
+			return datapath.Absentf("firewall rule %q does not exist", m.spec.Rule)
+		}
+	}
+	if in {
+		m.entry.Flags |= kernel.MirrorIn
+	}
+	if out {
+		m.entry.Flags |= kernel.MirrorOut
+	}
+	// On ports in another netns than the target, no copies can be taken.
+	for _, d := range t.host.Ports() {
+		if m.entry.Target[d.Netns&1] != 0 {
+			m.sources[d.Key] = Directions{Conn: true, Rule: m.spec.Rule != ""}
+		}
+	}
+	return nil
 }
 
 // targetText describes a target in messages.

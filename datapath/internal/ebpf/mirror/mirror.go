@@ -65,6 +65,7 @@ type Directions struct {
 	In   bool // arriving packets
 	Out  bool // leaving packets
 	Conn bool // of connections: arriving packets, and leaving packets of the node itself
+	Rule bool // with Conn: of connections that a rule allows
 }
 
 // mirror is a mirror in the tables.
