@@ -14,13 +14,17 @@
 #include "mirror_encap.h"
 #include "mirror_send.h"
 
-/* On the ingress hook of a mirrored port, before ll_tc_ingress. */
+/* On the ingress hook of a mirrored port, and of the link between host and switch if copies cross it;
+ * before ll_tc_ingress.
+ */
 SEC("tc")
 int ll_mirror_in(struct __sk_buff *skb)
 {
 	const struct mirror_port *port = mirror_port_of(skb);
 	struct pkt p;
 
+	if (skb->tc_index & TC_INDEX_UNDERLAY && mirror_crosses(skb))
+		skb->mark = MARK_COPY; /* which was lost between the namespaces */
 	if (!port || skb->mark == MARK_COPY || mirror_is_returned(skb))
 		return TC_ACT_UNSPEC;
 	__builtin_memset(&p, 0, sizeof(p));

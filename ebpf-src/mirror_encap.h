@@ -108,6 +108,31 @@ static __always_inline int mirror_is_for(const struct mirror *m, const struct pe
 	return 1;
 }
 
+/* Reports whether a packet that crosses from the switch's to the host's netns, to be sent to a peer, is
+ * an encapsulated copy: unlike packets of tunnels, it does not contain the inner Ethernet header of
+ * struct peer, or contains one in GRE.
+ */
+static __always_inline int mirror_crosses(struct __sk_buff *skb)
+{
+	struct peer *peer = underlay_peer(skb, skb->tc_index & TC_INDEX_PEER);
+	__u32 len, inner[2] = {};
+	__u16 *proto = (__u16 *)inner;
+
+	if (config_netns || !peer || (skb->tc_index & TC_INDEX_INNER) != TC_INDEX_UNDERLAY ||
+	    peer->link_host_ifindex != skb->ifindex)
+		return 0;
+	if (peer->type == TUNNEL_GRE) {
+		len = addr_is4(&peer->remote) ? TUNNEL_L4_OVER4 : TUNNEL_L4_OVER6;
+		return !bpf_skb_load_bytes(skb, len, inner, 4) && proto[1] == bpf_htons(ETH_P_TEB);
+	}
+	len = peer->header_len;
+	if (len < 2 * ETH_HLEN || len > TUNNEL_HEADER_MAX ||
+	    bpf_skb_load_bytes(skb, len - ETH_HLEN, inner, 6))
+		return 0;
+	/* 02:4c:4c:00:00:01 */
+	return inner[0] != bpf_htonl(0x024c4c00) || (__u16)inner[1] != bpf_htons(1);
+}
+
 /* Encapsulates a copy for the peer of m. Returns 0 on success. */
 static __always_inline int mirror_encapsulate(struct __sk_buff *skb, const struct mirror *m,
 					      struct peer *peer)

@@ -37,6 +37,9 @@ func (v *devices) hookWent(message []byte) {
 		return
 	}
 	index := int(nl.DeserializeTcMsg(message).Ifindex)
+	if v.d.mirrors.IsAttached(v.namespace.ID, index) {
+		v.d.signal()
+	}
 	if !v.hasPort(index) {
 		return
 	}

@@ -78,7 +78,7 @@ func (k *keeper) run() {
 		case <-k.done:
 			return
 		}
-		if k.detached() {
+		if k.detached() || k.d.mirrors.Severed() {
 			k.d.signal()
 		}
 		// Maintain reports the errors of both.
@@ -92,7 +92,9 @@ func (k *keeper) keepPins() {
 	n, err := k.keepMaps()
 	restored, portsErr := k.keepPorts()
 	n += restored
-	err = errors.Join(err, portsErr)
+	restored, mirrorsErr := k.d.mirrors.Repin(k.prepareDir)
+	n += restored
+	err = errors.Join(err, portsErr, mirrorsErr)
 	k.mu.Lock()
 	before := k.err
 	k.err = err

@@ -198,6 +198,23 @@ func (h mirrorHost) Rerouted() (err error) {
 	return errors.Join(err, h.d.ports.refitXDP())
 }
 
+// Prepare implements [mirror.Host].
+func (h mirrorHost) Prepare(device mirror.Key) error { return os.MkdirAll(h.folder(device), 0o700) }
+
+// mirrorHooks returns the attached programs of mirrors.
+func (d *DataPlane) mirrorHooks() (all []datapath.Hook) {
+	_ = d.mirrors.Each(func(device mirror.Key, a hook.Attachment) error { // the function returns no error
+		side, _ := strings.CutPrefix(strings.TrimPrefix(a.Name(), "tcx-"), "tc-")
+		x := datapath.Hook{Device: d.deviceName(uint8(device.Netns), int(device.Ifindex)), Netns: "host", Hook: a.Name(), Program: "ll_" + side, ID: uint32(a.Program())}
+		if device.Netns == netnsSwitch {
+			x.Netns = "switch"
+		}
+		all = append(all, x)
+		return nil
+	})
+	return all
+}
+
 // adoptMirrors takes over the programs of mirrors that an earlier run attached, and replaces them by
 // this run's.
 func (d *DataPlane) adoptMirrors() error {
@@ -241,7 +258,13 @@ func (d *DataPlane) followMirrors(name datapath.PortName) {
 		d.signal()
 		return
 	}
-	if err := d.mirrors.Follow(); err != nil {
+	d.ports.mu.RLock()
+	var device mirror.Key // on which programs may have been attached behind those of mirrors
+	if t := d.ports.byName[name]; t != nil {
+		device = mirror.Key{Ifindex: uint32(t.ifindex), Netns: uint32(t.namespace)}
+	}
+	d.ports.mu.RUnlock()
+	if err := d.mirrors.Follow(device); err != nil {
 		d.log.Warn("mirrors cannot follow the ports; retrying", "error", err)
 		d.signal()
 	}

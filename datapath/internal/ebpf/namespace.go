@@ -27,6 +27,16 @@ type namespace struct {
 // namespace: an open handle would keep the old namespace alive. The programs are attached again
 // when a new namespace exists.
 func (d *DataPlane) renewSwitch() error {
+	closed, err := d.closeSwitch()
+	if closed {
+		err = errors.Join(err, d.mirrors.Abandon(netnsSwitch))
+		d.signal()
+	}
+	return err
+}
+
+// closeSwitch closes the switch's namespace if it was deleted, and reports whether it did.
+func (d *DataPlane) closeSwitch() (bool, error) {
 	// Locked so that no operation on ports uses the namespace after it is closed.
 	d.ports.mu.Lock()
 	defer d.ports.mu.Unlock()
@@ -34,7 +44,7 @@ func (d *DataPlane) renewSwitch() error {
 	z := d.namespaces[netnsSwitch]
 	if z == nil || z.Current() {
 		d.namespacesMu.Unlock()
-		return nil
+		return false, nil
 	}
 	d.namespaces[netnsSwitch] = nil
 	d.namespacesMu.Unlock()
@@ -43,8 +53,7 @@ func (d *DataPlane) renewSwitch() error {
 	if z.devices != nil {
 		err = errors.Join(err, z.devices.forget())
 	}
-	d.signal()
-	return err
+	return true, err
 }
 
 func (z *namespace) Close() error {

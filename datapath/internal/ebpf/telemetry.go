@@ -203,6 +203,9 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 				device = z.devices.NameOf(p.ifindex)
 			}
 		}
+		if p.mode != datapath.XDPOff && t.d.ports.xdpMode(&p) == datapath.XDPOff {
+			f.Fallbacks["xdp "+device] = "a Mirror copies packets of the port, which XDP would bypass"
+		}
 		for _, h := range p.hooks {
 			x := datapath.Hook{Device: device, Netns: "host", Hook: h.Name(), Program: programName(h.Name()), ID: uint32(h.Program())}
 			if p.namespace == netnsSwitch {
@@ -214,6 +217,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 			}
 		}
 	}
+	f.Hooks = append(f.Hooks, t.d.mirrorHooks()...)
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})

@@ -86,6 +86,7 @@ func (t *Table) AdoptHooks(side int, device Key, h hook.Attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.hooks[place{device, side}] = h
+	t.publish()
 }
 
 // nameOf encodes a name.

@@ -20,6 +20,9 @@ func (m *mirror) places() iter.Seq[place] {
 				return
 			}
 		}
+		if m.crossing != (Key{}) && len(m.sources) > 0 && !yield(place{m.crossing, hook.MirrorIn}) {
+			return
+		}
 		for device := range m.targets {
 			if len(m.sources) > 0 && !yield(place{device, hook.MirrorSend}) {
 				return
@@ -28,9 +31,14 @@ func (m *mirror) places() iter.Seq[place] {
 	}
 }
 
-// attach attaches the missing programs of a mirror, and those that are not in order.
-func (t *Table) attach(m *mirror) error {
+// attach attaches the missing programs of a mirror in the selected places, and those that are not in
+// order.
+func (t *Table) attach(m *mirror, selected func(place) bool) error {
+	defer t.publish()
 	for at := range m.places() {
+		if !selected(at) {
+			continue
+		}
 		h := t.hooks[at]
 		if h != nil && h.Attached() && hook.InOrder(h) {
 			continue
@@ -59,6 +67,11 @@ func (t *Table) apply() error {
 	for _, m := range t.byName {
 		for at := range m.places() {
 			needed[at] = true
+		}
+		for at := range t.hooks { // the crossing of a mirror of an earlier run is unknown
+			if !m.configured && m.entry.Peer != 0 && at.side == hook.MirrorIn {
+				needed[at] = true
+			}
 		}
 		for device, d := range m.sources {
 			wanted[device] = with(wanted[device], m.slot, d)
@@ -124,6 +137,7 @@ func (t *Table) write(wanted map[Key]kernel.MirrorPort) error {
 
 // detach detaches the programs that are not needed.
 func (t *Table) detach(needed map[place]bool) (err error) {
+	defer t.publish()
 	for at, h := range t.hooks {
 		if needed[at] {
 			continue
@@ -147,6 +161,56 @@ func (t *Table) hasHooks(device Key) bool {
 		}
 	}
 	return false
+}
+
+// publish makes the devices in t.hooks available to IsAttached.
+func (t *Table) publish() {
+	devices := map[Key]bool{}
+	for at := range t.hooks {
+		devices[at.device] = true
+	}
+	t.attached.Store(&devices)
+}
+
+// IsAttached reports whether programs of mirrors are or were attached to a device. It does not block.
+func (t *Table) IsAttached(netns uint8, index int) bool {
+	if t == nil {
+		return false // not adopted yet
+	}
+	devices := t.attached.Load()
+	return devices != nil && (*devices)[Key{Ifindex: uint32(index), Netns: uint32(netns)}]
+}
+
+// Severed reports whether another program detached a program of a mirror.
+func (t *Table) Severed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.hooks {
+		if hook.IsSevered(h) {
+			return true
+		}
+	}
+	return false
+}
+
+// Repin restores missing pins, and returns their number. prepare creates the folder of the layout.
+func (t *Table) Repin(prepare func() error) (restored int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for at, h := range t.hooks {
+		if hook.IsPinned(h) {
+			continue
+		}
+		if err := errors.Join(prepare(), t.host.Prepare(at.device)); err != nil {
+			return restored, err
+		}
+		done, e := h.Repin()
+		if done {
+			restored++
+		}
+		err = errors.Join(err, e)
+	}
+	return restored, err
 }
 
 // Each calls f for each attached program until f returns an error.
@@ -182,6 +246,7 @@ func (t *Table) Abandon(netns uint8) error {
 		if at.device.Netns == uint32(netns) {
 			h.Close()
 			delete(t.hooks, at)
+			t.publish()
 			err = errors.Join(err, t.host.Detached(at.device))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
@@ -60,6 +61,9 @@ func (t *Table) findPeer(m *mirror) error {
 	}
 	if !peer.Remote.Addr().Is4() {
 		m.entry.Flags |= kernel.MirrorIPv6
+	}
+	if peer.LinkSwitchIfindex != 0 {
+		m.crossing = Key{Ifindex: peer.LinkHostIfindex, Netns: hook.Host}
 	}
 	for netns, device := range by {
 		if device != (Key{}) {

@@ -51,6 +51,8 @@ type Host interface {
 	Service(name datapath.ServiceName) (id uint32, ok bool)
 	Rule(name datapath.RuleName) (id uint32, ok bool)
 
+	// Prepare creates the folder for the pins of a device.
+	Prepare(device Key) error
 	// Attach attaches a program, by its index in [hook.MirrorSides].
 	Attach(side int, device Key) (hook.Attachment, error)
 	// Detached is called after the last program of mirrors on a device has been detached.
@@ -76,6 +78,7 @@ type mirror struct {
 	entry      kernel.Mirror
 	sources    map[Key]Directions
 	targets    map[Key]bool
+	crossing   Key // copies enter the host's netns there, on their way to a peer
 }
 
 // Table is the table of mirrors. It is safe for concurrent use.
@@ -89,7 +92,9 @@ type Table struct {
 	hooks   map[place]hook.Attachment
 	written map[Key]kernel.MirrorPort
 
-	bypass atomic.Pointer[map[Key]Directions] // never changed after it is stored
+	// Never changed after they are stored.
+	bypass   atomic.Pointer[map[Key]Directions]
+	attached atomic.Pointer[map[Key]bool] // devices in hooks
 }
 
 // place is a hook of a device.
@@ -185,7 +190,7 @@ func (t *Table) clearGarbage() error {
 func (t *Table) effect(m *mirror) error {
 	configured := m.configured
 	m.configured = false // until it has taken effect
-	if err := t.attach(m); err != nil {
+	if err := t.attach(m, func(place) bool { return true }); err != nil {
 		return err
 	}
 	if err := t.tables.Mirror.Put(m.slot, m.entry); err != nil {
@@ -206,7 +211,7 @@ func (t *Table) Delete(_ context.Context, name datapath.MirrorName) error {
 	if m == nil {
 		return nil
 	}
-	m.configured, m.sources, m.targets = false, nil, nil
+	m.configured, m.sources, m.targets, m.entry.Peer = false, nil, nil, 0
 	if err := t.apply(); err != nil {
 		return err
 	}
@@ -251,7 +256,7 @@ func (t *Table) Verify(_ context.Context, name datapath.MirrorName) (bool, error
 		return false, nil
 	}
 	next, err := t.build(name, &m.spec)
-	if err != nil || next.entry != m.entry || !maps.Equal(next.sources, m.sources) || !maps.Equal(next.targets, m.targets) {
+	if err != nil || next.entry != m.entry || !maps.Equal(next.sources, m.sources) || !maps.Equal(next.targets, m.targets) || next.crossing != m.crossing {
 		return false, fmt.Errorf("its ports, target, service or rule have changed: %w", datapath.ErrOutdated)
 	}
 	var now kernel.Mirror
@@ -272,13 +277,18 @@ func (t *Table) Verify(_ context.Context, name datapath.MirrorName) (bool, error
 	return true, nil
 }
 
-// Follow adapts the mirrors of services and rules to the current ports.
-func (t *Table) Follow() error {
+// Follow adapts the mirrors of services and rules to the current ports, and restores the order of the
+// programs on a device.
+func (t *Table) Follow(on Key) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var err error
 	for name, m := range t.byName {
-		if !m.configured || m.spec.Port != "" {
+		if !m.configured {
+			continue
+		}
+		err = errors.Join(err, t.attach(m, func(at place) bool { return at.device == on }))
+		if m.spec.Port != "" {
 			continue
 		}
 		next, e := t.build(name, &m.spec)
