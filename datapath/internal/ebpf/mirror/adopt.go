@@ -54,7 +54,8 @@ func (t *Table) adopt(slot uint32, text *kernel.MirrorName) error {
 		return nil
 	}
 	m := &mirror{slot: slot, sources: map[Key]Directions{}, targets: map[Key]bool{}}
-	if _, err := t.tables.Mirror.Find(slot, &m.entry); err != nil {
+	var err error
+	if m.defined, err = t.tables.Mirror.Find(slot, &m.entry); err != nil {
 		return fmt.Errorf("take over the mirrors of an earlier run: %w", err)
 	}
 	for device, p := range t.written {

@@ -74,6 +74,9 @@ func (t *Table) apply() error {
 			}
 		}
 		for device, d := range m.sources {
+			if !m.defined {
+				continue
+			}
 			wanted[device] = with(wanted[device], m.slot, d)
 			b := bypass[device]
 			bypass[device] = Directions{In: b.In || d.In || d.Conn, Out: b.Out || d.Out}

@@ -75,6 +75,7 @@ type mirror struct {
 	slot       uint32
 	spec       datapath.Mirror
 	configured bool // in this run; else by an earlier one
+	defined    bool // its definition is in the kernel, so that ports may refer to it
 	entry      kernel.Mirror
 	sources    map[Key]Directions
 	targets    map[Key]bool
@@ -137,24 +138,21 @@ func (t *Table) Update(_ context.Context, name datapath.MirrorName, value datapa
 
 // add enters a mirror under a new slot, with the counters of its former one.
 func (t *Table) add(name datapath.MirrorName, m *mirror, before counters) error {
-	text, err := nameOf(name)
+	if _, err := nameOf(name); err != nil {
+		return err
+	}
+	slot, err := t.freeSlot()
 	if err != nil {
 		return err
 	}
-	if m.slot, err = t.freeSlot(); err != nil {
-		return err
-	}
+	m.slot = slot
 	stats := make([]kernel.MirrorStats, ebpf.MustPossibleCPU())
 	stats[0] = kernel.MirrorStats{PacketCount: before.packets, ByteCount: before.bytes, DropCount: before.drops}
 	if err := t.tables.MirrorStats.Put(m.slot, stats); err != nil {
 		return fmt.Errorf("counters: %w", err)
 	}
 	t.byName[name] = m
-	// The name first: the next run finds the definition by it.
-	if err := t.tables.MirrorName.Put(m.slot, text); err != nil {
-		return fmt.Errorf("name: %w", err)
-	}
-	return t.effect(m)
+	return t.effect(name, m)
 }
 
 // replace changes a mirror. If packets could otherwise see a mixture of the old and the new mirror,
@@ -163,7 +161,7 @@ func (t *Table) replace(name datapath.MirrorName, m, next *mirror) error {
 	next.slot = m.slot
 	if m.entry == next.entry || maps.Equal(m.sources, next.sources) || len(m.sources) == 0 {
 		t.byName[name] = next
-		return t.effect(next)
+		return t.effect(name, next)
 	}
 	err := t.add(name, next, t.counted(m.slot))
 	if t.byName[name] == next {
@@ -186,16 +184,25 @@ func (t *Table) clearGarbage() error {
 	return nil
 }
 
-// effect makes a mirror that has a slot and a name take effect.
-func (t *Table) effect(m *mirror) error {
+// effect makes a mirror that has a slot take effect.
+func (t *Table) effect(name datapath.MirrorName, m *mirror) error {
 	configured := m.configured
 	m.configured = false // until it has taken effect
 	if err := t.attach(m, func(place) bool { return true }); err != nil {
 		return err
 	}
+	text, err := nameOf(name)
+	if err != nil {
+		return err
+	}
+	// The name first: the next run finds the definition by it.
+	if err := t.tables.MirrorName.Put(m.slot, text); err != nil {
+		return fmt.Errorf("name: %w", err)
+	}
 	if err := t.tables.Mirror.Put(m.slot, m.entry); err != nil {
 		return fmt.Errorf("definition: %w", err)
 	}
+	m.defined = true
 	if err := t.apply(); err != nil {
 		return err
 	}
