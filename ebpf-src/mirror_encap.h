@@ -25,21 +25,24 @@ static __always_inline int mirror_untag(struct __sk_buff *skb, __be16 *tag)
 	return skb->vlan_present ? -1 : len;
 }
 
-/* Makes room for the outer headers and len bytes of tags in front of a copy. */
+/* Makes room for the outer headers and len bytes of tags in front of a copy. The kernel encapsulates
+ * as such only IP packets that it does not consider encapsulated already, as it does with packets that
+ * were just decapsulated; all others get the room only, so that they must not be GSO packets, and
+ * skb->protocol stays.
+ */
 static __always_inline int mirror_room(struct __sk_buff *skb, const struct mirror *m, __u32 tags,
 				       __u32 room)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
 		      BPF_F_ADJ_ROOM_ENCAP_L2((__u64)ETH_HLEN + tags);
 
-	/* The kernel encapsulates only IP packets as such; others are never GSO packets. */
-	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
-		return bpf_skb_change_head(skb, room, 0);
 	flags |= m->flags & MIRROR_F_IPV6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
 					  : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
 	flags |= m->flags & MIRROR_F_UDP ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP
 					 : BPF_F_ADJ_ROOM_ENCAP_L4_GRE;
-	return bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags);
+	if (!bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
+		return 0;
+	return skb->gso_size ? -1 : bpf_skb_change_head(skb, room, 0);
 }
 
 /* Fills in the fields of the outer headers that depend on the packet. As in tunnel_header, the UDP
@@ -172,7 +175,9 @@ static __always_inline int mirror_underlay(struct __sk_buff *skb, struct peer *p
 {
 	__u32 *way = bpf_map_lookup_elem(&ll_peer_nexthop, &index), now_tick = clock_tick(), hop,
 	      out;
-	int is_ip = skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6);
+	/* Whether the kernel knows the type of the outer packet; see mirror_room. */
+	int is_known = skb->protocol ==
+		       (addr_is4(&peer->remote) ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6));
 	struct nexthop *nexthop;
 	struct work *w;
 
@@ -186,7 +191,7 @@ static __always_inline int mirror_underlay(struct __sk_buff *skb, struct peer *p
 		skb->tc_index = TC_INDEX_TRACKED;
 		return bpf_redirect(out, 0);
 	}
-	if (out && is_ip)
+	if (out && is_known)
 		nexthop->checked_tick = now_tick; /* one packet is enough to confirm it */
 	out = route_find(skb, &peer->local, &peer->remote,
 			 (peer->type == TUNNEL_GRE ? IPPROTO_GRE : IPPROTO_UDP) | ROUTE_EGRESS |
@@ -194,11 +199,11 @@ static __always_inline int mirror_underlay(struct __sk_buff *skb, struct peer *p
 			 skb->ifindex);
 	if (!out)
 		out = peer->out_ifindex;
-	if (is_ip) {
+	if (is_known) {
 		skb->tc_index = TC_INDEX_UNDERLAY | (index & TC_INDEX_PEER);
 		return bpf_redirect_neigh(out, NULL, 0, 0);
 	}
-	/* The kernel resolves neighbours only for IP packets. */
+	/* The kernel resolves neighbours only for packets whose type it knows. */
 	w = work_get();
 	if (!w || !(w->fib.dmac[0] | w->fib.dmac[1] | w->fib.dmac[2] | w->fib.dmac[3] |
 		    w->fib.dmac[4] | w->fib.dmac[5]))

@@ -53,7 +53,7 @@ func unwrap(frame []byte, typ datapath.TunnelType) (o outer, inner []byte, ok bo
 // mirrorTunnel makes a tunnel to a collector behind out0, whose MTU has room for whole frames.
 func (n *mirrorNetwork) mirrorTunnel(typ datapath.TunnelType, remote string) {
 	n.t.Helper()
-	testnet.Veth(n.t, testnet.Port{NS: n.node, Name: "tun0"}, testnet.Port{NS: n.node, Name: "tun0-e"})
+	testnet.Veth(n.t, testnet.Port{NS: n.node, Name: "tun0", MAC: "02:4c:4c:00:00:01"}, testnet.Port{NS: n.node, Name: "tun0-e"})
 	n.node.Run(n.t, "ip", "link", "set", "out0", "mtu", "1600")
 	n.backends.Run(n.t, "ip", "link", "set", "eth0", "mtu", "1600")
 	ctx := n.t.Context()
@@ -126,6 +126,49 @@ func TestMirrorToPeer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestMirrorOfDecapsulated: packets that arrive through a tunnel and leave through a mirrored port are
+// copied to a peer, whose header differs in family from theirs.
+func TestMirrorOfDecapsulated(t *testing.T) {
+	for _, remote := range []string{"10.0.1.13", "2001:db8:2::13"} {
+		t.Run(remote, func(t *testing.T) {
+			n := newMirrorNetwork(t)
+			n.attach()
+			n.mirrorTunnel(datapath.TunnelVXLAN, "10.0.1.13")
+			ctx := t.Context()
+			n.ok(n.d.Peers().Update(ctx, "far", datapath.Peer{Tunnel: "overlay", Underlay: []netip.Addr{netip.MustParseAddr("10.0.1.12")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}}))
+			n.ok(n.d.Peers().Update(ctx, "collector", datapath.Peer{Tunnel: "overlay", Underlay: []netip.Addr{netip.MustParseAddr(remote)}}))
+			n.node.Run(t, "ip", "route", "add", "10.77.0.0/16", "dev", "tun0")
+			n.mirror("m", datapath.Mirror{Port: "in0", Direction: datapath.MirrorOut, To: datapath.MirrorTarget{Peer: "collector", VNI: 9}})
+			n.node.Run(t, "ping", "-c", "1", "-W", "2", remote)
+			n.ok(n.ping(n.client, "192.0.2.1", 10))
+			n.settle()
+			at := n.mark()
+			inner := testpkt.Build(testpkt.Ethernet{Source: innerFrom, Destination: innerMAC}, testpkt.IPv4{Source: netip.MustParseAddr("10.77.0.5"), Destination: netip.MustParseAddr("192.0.2.10"), DontFragment: true},
+				testpkt.UDP{Source: 1111, Destination: 2222}, testpkt.Payload("from afar"))
+			frame := testpkt.Build(testpkt.Ethernet{Source: n.backends.MAC(t, "eth0"), Destination: n.node.MAC(t, "out0")},
+				testpkt.IPv4{Source: netip.MustParseAddr("10.0.1.12"), Destination: netip.MustParseAddr("10.0.1.1"), DontFragment: true},
+				testpkt.UDP{Source: 50000, Destination: 4789, NoChecksum: true}, testpkt.Payload(append([]byte{8, 0, 0, 0, 0, 0, 7, 0}, inner...)))
+			far := n.backends.Wire(t, "eth0")
+			isInner := func(f []byte) bool { return testpkt.Parse(f).Destination().Port() == 2222 }
+			for range 3 {
+				far.Send(t, frame)
+				n.settle()
+			}
+			want := selected(n.client0, at.client, isInner)
+			var got []string
+			for _, f := range n.backends0.Frames()[at.backends:] {
+				if o, copied, ok := unwrap(f, datapath.TunnelVXLAN); ok && o.header[6] == 9 && isInner(copied) {
+					got = append(got, string(copied))
+				}
+			}
+			if len(want) != 3 || !slices.Equal(want, got) {
+				s, _ := n.d.Telemetry().MirrorState("m")
+				t.Errorf("%d copies of %d packets; state %+v; drops %v", len(got), len(want), s, n.dropped())
+			}
+		})
 	}
 }
 

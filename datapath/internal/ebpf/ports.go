@@ -50,6 +50,7 @@ type port struct {
 	ifindex   int
 	hooks     []hook.Attachment
 	mode      datapath.XDPMode // wanted mode
+	mirrored  bool             // its packets are copied, so that it has no XDP program
 }
 
 func newPorts(d *DataPlane) *ports {
@@ -378,7 +379,7 @@ func (p *ports) verify(name datapath.PortName) (bool, error) {
 		return false, nil
 	}
 	link, err := z.Netlink.LinkByName(t.device)
-	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && p.fitsXDP(t, link), nil
+	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && t.fitsXDP(link), nil
 }
 
 func (p *ports) close() {

@@ -155,7 +155,7 @@ func (p *ports) sharesStill(z *namespace, t *port) bool {
 func (p *ports) withHooks(t *port) port {
 	is := *t
 	if o := p.byName[t.of]; t.of != "" && o != nil {
-		is.hooks, is.ifindex, is.mode = o.hooks, o.ifindex, o.mode
+		is.hooks, is.ifindex, is.mode, is.mirrored = o.hooks, o.ifindex, o.mode, o.mirrored
 	}
 	return is
 }

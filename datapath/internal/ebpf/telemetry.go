@@ -203,7 +203,7 @@ func (t *nodeTelemetry) Features(context.Context) (datapath.Features, error) {
 				device = z.devices.NameOf(p.ifindex)
 			}
 		}
-		if p.mode != datapath.XDPOff && t.d.ports.xdpMode(&p) == datapath.XDPOff {
+		if p.mode != datapath.XDPOff && p.xdpMode() == datapath.XDPOff {
 			f.Fallbacks["xdp "+device] = "a Mirror copies packets of the port, which XDP would bypass"
 		}
 		for _, h := range p.hooks {

@@ -25,8 +25,8 @@ func (t *port) xdp() *hook.XDP {
 
 // fitXDP adapts the XDP program to the wanted mode and the current state of the device.
 func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
-	t.mode = mode
-	mode = p.xdpMode(t)
+	t.mode, t.mirrored = mode, p.isMirrored(t)
+	mode = t.xdpMode()
 	x := t.xdp()
 	if x != nil && (x.Mode() != mode || !x.Attached()) {
 		if err := x.Detach(); err != nil {
@@ -49,10 +49,16 @@ func (p *ports) fitXDP(z *namespace, name datapath.PortName, t *port, l netlink.
 	return nil
 }
 
+// isMirrored reports whether packets of a port must be copied from now on.
+func (p *ports) isMirrored(t *port) bool {
+	b := p.d.mirrors.Bypass(t.namespace, t.ifindex)
+	return b.In || b.Out
+}
+
 // xdpMode returns the mode in which a port has the XDP program: off while packets of the port are
 // copied, since XDP bypasses the programs of mirrors.
-func (p *ports) xdpMode(t *port) datapath.XDPMode {
-	if b := p.d.mirrors.Bypass(t.namespace, t.ifindex); b.In || b.Out {
+func (t *port) xdpMode() datapath.XDPMode {
+	if t.mirrored {
 		return datapath.XDPOff
 	}
 	return t.mode
@@ -63,7 +69,8 @@ func (p *ports) refitXDP() (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, t := range p.byName {
-		if len(t.hooks) == 0 || t.mode == datapath.XDPOff || (p.xdpMode(t) == datapath.XDPOff) == (t.xdp() == nil) {
+		done := p.isMirrored(t) == t.mirrored && (t.xdp() == nil) == (t.xdpMode() == datapath.XDPOff)
+		if len(t.hooks) == 0 || t.mode == datapath.XDPOff || done {
 			continue
 		}
 		z, e := p.d.namespace(t.namespace)
@@ -84,8 +91,8 @@ func (p *ports) refitXDP() (err error) {
 }
 
 // fitsXDP reports whether fitXDP has nothing to do.
-func (p *ports) fitsXDP(t *port, l netlink.Link) bool {
-	x, mode := t.xdp(), p.xdpMode(t)
+func (t *port) fitsXDP(l netlink.Link) bool {
+	x, mode := t.xdp(), t.xdpMode()
 	if x == nil || mode == datapath.XDPOff {
 		return x == nil && mode == datapath.XDPOff
 	}
