@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,15 +147,20 @@ func TestMirrorOfDecapsulated(t *testing.T) {
 			n.ok(n.ping(n.client, "192.0.2.1", 10))
 			n.settle()
 			at := n.mark()
-			inner := testpkt.Build(testpkt.Ethernet{Source: innerFrom, Destination: innerMAC}, testpkt.IPv4{Source: netip.MustParseAddr("10.77.0.5"), Destination: netip.MustParseAddr("192.0.2.10"), DontFragment: true},
-				testpkt.UDP{Source: 1111, Destination: 2222}, testpkt.Payload("from afar"))
-			frame := testpkt.Build(testpkt.Ethernet{Source: n.backends.MAC(t, "eth0"), Destination: n.node.MAC(t, "out0")},
-				testpkt.IPv4{Source: netip.MustParseAddr("10.0.1.12"), Destination: netip.MustParseAddr("10.0.1.1"), DontFragment: true},
-				testpkt.UDP{Source: 50000, Destination: 4789, NoChecksum: true}, testpkt.Payload(append([]byte{8, 0, 0, 0, 0, 0, 7, 0}, inner...)))
-			far := n.backends.Wire(t, "eth0")
 			isInner := func(f []byte) bool { return testpkt.Parse(f).Destination().Port() == 2222 }
+			// The kernel considers what its own tunnels send encapsulated, even after decapsulation.
+			for _, c := range []string{
+				"link add vx0 address 02:4c:4c:00:00:02 type vxlan id 7 local 10.0.1.12 remote 10.0.1.1 dstport 4789 dev eth0", "link set vx0 up", "addr add 10.77.0.5/32 dev vx0",
+				"route add 192.0.2.10 dev vx0 src 10.77.0.5", "neigh replace 192.0.2.10 lladdr 02:4c:4c:00:00:01 dev vx0",
+			} {
+				n.backends.Run(t, "ip", strings.Fields(c)...)
+			}
+			c, err := n.backends.Dial("udp", "10.77.0.5:1111", "192.0.2.10:2222", time.Second)
+			n.ok(err)
+			defer c.Close()
 			for range 3 {
-				far.Send(t, frame)
+				_, err := c.Write([]byte("from afar"))
+				n.ok(err)
 				n.settle()
 			}
 			want := selected(n.client0, at.client, isInner)
