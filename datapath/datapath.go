@@ -105,6 +105,9 @@ type DataPlane interface {
 	// holds only peers with a tunnel.
 	Tunnels() Table[TunnelName, Tunnel]
 	Peers() Table[PeerName, Peer]
+	// Mirrors wraps [ErrAbsent] in the errors of mirrors whose port, target, service or rule does
+	// not exist.
+	Mirrors() Table[MirrorName, Mirror]
 	Connections() Connections
 	Telemetry() Telemetry
 	// Maintain does one bounded piece of maintenance: expiry of connections, refresh of neighbours
@@ -139,6 +142,8 @@ type Telemetry interface {
 	// TunnelState and PeerState return the state of a tunnel or peer; false if it has no entry.
 	TunnelState(name TunnelName) (TunnelState, bool)
 	PeerState(name PeerName) (PeerState, bool)
+	// MirrorState returns the state of a mirror; false if it has no entry.
+	MirrorState(name MirrorName) (MirrorState, bool)
 	// PortState returns the current state of a port's device; false if it has no entry.
 	PortState(name PortName) (PortState, bool)
 	// DeviceOf returns the name of the device that has an address, in the switch's network

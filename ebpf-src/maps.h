@@ -7,6 +7,7 @@
 #include "config.h"
 #include "drop.h"
 #include "types_conn.h"
+#include "types_mirror.h"
 #include "types_nat.h"
 #include "types_path.h"
 #include "types_rules.h"
@@ -313,6 +314,19 @@ MAP(ll_peer_pmtu, BPF_MAP_TYPE_ARRAY, __u32, struct peer_pmtu, PEER_COUNT, 0) SI
 /* Counters of peers. Incremented here, reset by loxilightd when the index is reused. */
 MAP(ll_peer_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct peer_stats, PEER_COUNT, 0)
 SIZED_BY("peers");
+
+/* Mirrors by slot, their names and counters; and the ports on which copies are taken. Written by
+ * loxilightd, the ports last; the counters are incremented here, and reset by loxilightd when the slot
+ * is reused. An entry of a hash is replaced as a whole.
+ */
+MAP(ll_mirror, BPF_MAP_TYPE_HASH, __u32, struct mirror, MIRROR_COUNT, BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
+MAP(ll_mirror_name, BPF_MAP_TYPE_HASH, __u32, struct mirror_name, MIRROR_COUNT, BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
+MAP(ll_mirror_port, BPF_MAP_TYPE_HASH, struct device_key, struct mirror_port, 16384,
+    BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
+MAP(ll_mirror_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct mirror_stats, MIRROR_COUNT, 0);
 
 /* Packets by drop_reason, and by verdict_count. Incremented here, read by loxilightd. */
 MAP(ll_drops, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, __u64, DROP_MAX, 0);

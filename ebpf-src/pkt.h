@@ -234,6 +234,15 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
  */
 #define MARK_OURS 0x4c4c4d00
 
+/* A copy for a mirror, on its way through the kernel: skb->mark is MARK_COPY until it is on the wire
+ * or in another netns, and skb->tc_index is TC_INDEX_COPY plus the slot of the mirror until the
+ * program on its target has handled it. Copies are never copied. A pod can set the word, but not the
+ * mark.
+ */
+#define MARK_COPY	0x4c4c4e00
+#define TC_INDEX_COPY	0x4f00
+#define TC_INDEX_MIRROR 0x003f /* the slot */
+
 /* Reports whether one of our programs marked a packet as handled. The mark is always proof; the
  * word is proof only if no pod can have set it (guarded is 0).
  */

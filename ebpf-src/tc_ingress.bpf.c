@@ -32,6 +32,7 @@ volatile const struct {
 	enum ct_flag ct;
 	enum device_flag device;
 	enum guard_flag guard;
+	enum mirror_flag mirror;
 	enum nat_flag nat;
 	enum netfilter_flag netfilter;
 	enum nexthop_flag nexthop;

@@ -121,6 +121,7 @@ var elsewhere = map[string]string{
 	"BPF file system":                                       "tests/e2e: TestPinsRestored",
 	"the program of the egress hook on the host's loopback": "tests/e2e: TestDetachedLinks",
 	"a link in XDP":                                         "tests/e2e: TestXDPStrangers",
+	"tcx links or cls_bpf filters of mirrors":               "datapath/internal/ebpf: TestMirrorRepaired, TestMirrorKept",
 	"another of each on a hook":                             "exists during a start only",
 	"`clsact` qdisc":                                        "deleted above: it is not ours then",
 	"network namespace `switch.namespace`":                  "tests/e2e: TestSwitch",

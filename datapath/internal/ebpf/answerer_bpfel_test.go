@@ -46,6 +46,10 @@ const (
 	answererMapLlLocal            = "ll_local"
 	answererMapLlMapping          = "ll_mapping"
 	answererMapLlMappingOuter     = "ll_mapping_outer"
+	answererMapLlMirror           = "ll_mirror"
+	answererMapLlMirrorName       = "ll_mirror_name"
+	answererMapLlMirrorPort       = "ll_mirror_port"
+	answererMapLlMirrorStats      = "ll_mirror_stats"
 	answererMapLlNatName          = "ll_nat_name"
 	answererMapLlNatPair          = "ll_nat_pair"
 	answererMapLlNatPool          = "ll_nat_pool"
@@ -179,6 +183,10 @@ type answererMapSpecs struct {
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.MapSpec `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -288,6 +296,10 @@ type answererMaps struct {
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.Map `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -365,6 +377,10 @@ func (m *answererMaps) Close() error {
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
+		m.LlMirror,
+		m.LlMirrorName,
+		m.LlMirrorPort,
+		m.LlMirrorStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,

@@ -22,6 +22,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/mirror"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
@@ -61,6 +62,7 @@ type DataPlane struct {
 	snat        *snat.Ports
 	firewall    *rules.Firewall
 	overlay     *overlay.Overlay
+	mirrors     *mirror.Table
 	epoch       *rules.Epoch
 	changed     chan struct{}
 	closing     sync.Once
@@ -163,6 +165,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := d.ports.Adopt(r); err != nil {
 		return err
 	}
+	if err := d.adoptMirrors(); err != nil {
+		return err
+	}
 	for _, z := range d.namespaces.InUse() {
 		if err := z.CloseShadow(); err != nil {
 			return err
@@ -212,7 +217,10 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	}
 	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = conn.NewConnections(d.sweeper), d.newTelemetry()
-	d.overlay, err = overlay.Adopt(d.overlayOptions())
+	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
+		return err
+	}
+	d.mirrors, err = mirror.Adopt(d.tables, mirrorHost{d})
 	return err
 }
 
@@ -221,6 +229,11 @@ func (d *DataPlane) portsOptions() port.Options {
 		Dir: filepath.Join(d.dir, "ports"), Attach: d.config.Attach, Programs: programs, Maps: d.maps, Tables: d.tables, Reasons: len(d.reasons),
 		Namespaces: d.namespaces, Guards: d.guards, Log: d.log, Signal: d.signal,
 		NeedsLoopback: func() bool { return d.services.HasFrontends() || d.nats.HasDNAT() },
+		IsMirrored: func(netns uint8, index int) bool {
+			b := d.mirrors.Bypass(netns, index)
+			return b.In || b.Out
+		},
+		FollowMirrors: d.followMirrors,
 	}
 }
 
@@ -242,7 +255,8 @@ func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
 			return z.PinNote(path)
 		},
 		// Maintain reports the errors of both.
-		EachRound: func() { _ = errors.Join(d.ports.RenewSwitch(), d.ports.FollowLoopback()) },
+		EachRound: func() { _ = errors.Join(d.renewSwitch(), d.ports.FollowLoopback()) },
+		Severed:   d.mirrors.Severed, Repin: d.mirrors.Repin,
 	}
 }
 
@@ -275,6 +289,8 @@ func (d *DataPlane) watchOptions(z *hook.Netns) watch.Options {
 		IsTunnel:     func(device string) bool { return d.overlay.HasDevice(z.ID, device) },
 		PathsChanged: d.overlay.PathsChanged,
 		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.LacksProgram(z.ID, index, done) },
+		HasMirrors:   func(index int) bool { return d.mirrors.IsAttached(z.ID, index) },
+		IsMirrored:   func(index int) bool { return d.mirrors.Bypass(z.ID, index).Out },
 		Signal:       d.signal,
 	}
 }
@@ -305,6 +321,16 @@ func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {
 		return err
 	}
 	d.states, err = kernel.EnumNames(spec.Types, "ct_state", "CT_")
+	return err
+}
+
+// renewSwitch closes the switch's namespace if it was deleted.
+func (d *DataPlane) renewSwitch() error {
+	closed, err := d.ports.RenewSwitch()
+	if closed {
+		err = errors.Join(err, d.mirrors.Abandon(netnsSwitch))
+		d.signal()
+	}
 	return err
 }
 
@@ -348,7 +374,7 @@ func (d *DataPlane) Telemetry() datapath.Telemetry { return d.counters }
 // Maintain implements [datapath.DataPlane].
 func (d *DataPlane) Maintain(ctx context.Context) error {
 	d.services.DropOld()
-	err := errors.Join(d.ports.RenewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.ports.FollowLoopback())
+	err := errors.Join(d.renewSwitch(), d.sweeper.Maintain(ctx), d.nats.Maintain(), d.announcer.Maintain(), d.overlay.Maintain(), d.ports.FollowLoopback())
 	for _, z := range d.namespaces.InUse() {
 		err = errors.Join(err, z.Devices.Maintain())
 	}
@@ -371,6 +397,7 @@ func (d *DataPlane) Close() (err error) {
 		if d.ports != nil {
 			d.ports.Close()
 		}
+		d.mirrors.Close()
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.Close())
 		}

@@ -46,6 +46,10 @@ const (
 	forwarderMapLlLocal            = "ll_local"
 	forwarderMapLlMapping          = "ll_mapping"
 	forwarderMapLlMappingOuter     = "ll_mapping_outer"
+	forwarderMapLlMirror           = "ll_mirror"
+	forwarderMapLlMirrorName       = "ll_mirror_name"
+	forwarderMapLlMirrorPort       = "ll_mirror_port"
+	forwarderMapLlMirrorStats      = "ll_mirror_stats"
 	forwarderMapLlNatName          = "ll_nat_name"
 	forwarderMapLlNatPair          = "ll_nat_pair"
 	forwarderMapLlNatPool          = "ll_nat_pool"
@@ -176,6 +180,10 @@ type forwarderMapSpecs struct {
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.MapSpec `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -282,6 +290,10 @@ type forwarderMaps struct {
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.Map `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -359,6 +371,10 @@ func (m *forwarderMaps) Close() error {
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
+		m.LlMirror,
+		m.LlMirrorName,
+		m.LlMirrorPort,
+		m.LlMirrorStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,

@@ -81,7 +81,7 @@ func TestRefusedProgram(t *testing.T) {
 
 	r, err := Preflight(n.config)
 	n.ok(err)
-	if r.OK || len(r.Programs) != 14 {
+	if r.OK || len(r.Programs) != 20 {
 		t.Fatalf("report %+v", r)
 	}
 	for _, p := range r.Programs {

@@ -25,7 +25,7 @@ func (d *DataPlane) newTelemetry() *nodeTelemetry {
 		DeviceName: d.deviceName, EndpointOf: d.ports.EndpointOf,
 	})
 	return &nodeTelemetry{r, observe.New(observe.Options{
-		Ports: d.ports, Namespaces: d.namespaces, Attach: d.config.Attach, PortDrops: r.PortDrops,
+		Ports: d.ports, Namespaces: d.namespaces, Attach: d.config.Attach, PortDrops: r.PortDrops, MirrorHooks: d.mirrorHooks,
 		Warnings: func() []string { return append(d.keeper.Problems(), d.keptSizes...) },
 	}), d}
 }

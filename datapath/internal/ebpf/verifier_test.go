@@ -46,6 +46,9 @@ func everyProgram() map[string]verified {
 			all[kernel.ProgLlTcSlow+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcSlow, constants, 0, whole}
 			all[kernel.EgressProgLlTcEgress+", "+where+what] = verified{kernel.LoadEgress, kernel.EgressProgLlTcEgress, constants, 0, whole}
 		}
+		for _, name := range []string{kernel.MirrorsProgLlMirrorIn, kernel.MirrorsProgLlMirrorOut, kernel.MirrorsProgLlMirrorSend} {
+			all[name+", "+where] = verified{kernel.LoadMirrors, name, map[string]any{kernel.VarConfigNetns: namespace}, 0, namespace == netnsHost}
+		}
 		for pieces, flags := range map[uint8]uint32{0: 0, 1: unix.BPF_F_XDP_HAS_FRAGS} {
 			for generic := range uint8(2) {
 				all[fmt.Sprintf("%s, %s, generic %d, fragments %d", kernel.ShortestProgLlXdp, where, generic, pieces)] = verified{

@@ -46,6 +46,8 @@ type Side struct {
 	Name       string          // "ingress" or "egress"; also the name of the pin of a tcx link
 	AttachType ebpf.AttachType // of tcx links
 	Parent     uint32          // of filters: the handle of the qdisc
+	priority   uint16          // of filters
+	anchor     link.Anchor     // of tcx links: where they are inserted; nil: behind all others
 	of         func(*Pair) *ebpf.Program
 }
 
@@ -53,8 +55,8 @@ type Side struct {
 // ingress, since processing begins once ingress is attached.
 func Sides() [2]Side {
 	return [2]Side{
-		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, func(p *Pair) *ebpf.Program { return p.Egress }},
-		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, func(p *Pair) *ebpf.Program { return p.Ingress }},
+		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, filterPriority, nil, func(p *Pair) *ebpf.Program { return p.Egress }},
+		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, filterPriority, nil, func(p *Pair) *ebpf.Program { return p.Ingress }},
 	}
 }
 
@@ -66,10 +68,11 @@ func (s Side) CutFilterPin(name string) (index string, found bool) {
 
 // Owns reports whether a filter on this side has our priority and name.
 func (s Side) Owns(b *netlink.BpfFilter) bool {
-	return b.Priority == filterPriority && b.Name == filterName+s.Name
+	return b.Priority == s.priority && b.Name == filterName+s.Name
 }
 
-func (s Side) isIngress() bool { return s.AttachType == ebpf.AttachTCXIngress }
+// isIngress reports whether ll_tc_ingress is the program of this side.
+func (s Side) isIngress() bool { return s.Name == "ingress" }
 
 // sidesOf returns the hooks of a device to which programs are attached: only egress on the loopback
 // device.
@@ -123,7 +126,7 @@ func attachTCX(z *Netns, s Side, folder string, index int) (*tcx, error) {
 	if _, err := z.pinSlow(s, folder); err != nil {
 		return nil, err
 	}
-	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.Pair), Attach: s.AttachType})
+	l, err := linkTCX(z, link.TCXOptions{Interface: index, Program: s.of(&z.Pair), Attach: s.AttachType, Anchor: s.anchor})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +152,23 @@ func (z *Netns) OpenAttachments(folder string) (found []Attachment, index int, e
 	if err != nil {
 		return nil, 0, err
 	}
-	for _, s := range Sides() {
+	sides := Sides()
+	if found, index, err = z.openSides(sides[:], folder, pins); err != nil {
+		return nil, 0, err
+	}
+	x, err := openXDP(z, folder, pins)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, x := range x {
+		found, index = append(found, x), max(index, x.index)
+	}
+	return found, index, nil
+}
+
+// openSides opens the pins of tc hooks in a folder.
+func (z *Netns) openSides(sides []Side, folder string, pins []os.DirEntry) (found []Attachment, index int, err error) {
+	for _, s := range sides {
 		for _, entry := range pins {
 			var h Attachment
 			switch rest, tc := s.CutFilterPin(entry.Name()); {
@@ -164,7 +183,10 @@ func (z *Netns) OpenAttachments(folder string) (found []Attachment, index int, e
 				}
 				h = f
 			case entry.Name() == s.Name:
-				h, index, err = openTCX(z, s, filepath.Join(folder, entry.Name()))
+				var i int
+				if h, i, err = openTCX(z, s, filepath.Join(folder, entry.Name())); i != 0 {
+					index = i
+				}
 			default:
 				continue
 			}
@@ -173,13 +195,6 @@ func (z *Netns) OpenAttachments(folder string) (found []Attachment, index int, e
 			}
 			found = append(found, h)
 		}
-	}
-	x, err := openXDP(z, folder, pins)
-	if err != nil {
-		return nil, 0, err
-	}
-	for _, x := range x {
-		found, index = append(found, x), max(index, x.index)
 	}
 	return found, index, nil
 }

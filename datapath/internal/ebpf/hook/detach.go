@@ -31,7 +31,7 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 	}
 	for _, layout := range layouts {
 		for id, name := range [2]string{Host: "", Switch: cfg.SwitchNamespace} {
-			if err := detachNamespace(filepath.Join(layout, "ports", strconv.Itoa(id)), uint8(id), name, log); err != nil {
+			if err := detachNamespace(layout, uint8(id), name, log); err != nil {
 				return err
 			}
 		}
@@ -50,14 +50,15 @@ func Detach(cfg datapath.Config, log *slog.Logger) error {
 	return nil
 }
 
-// detachNamespace detaches the programs of all ports below folder.
-func detachNamespace(folder string, id uint8, name string, log *slog.Logger) error {
+// detachNamespace detaches the programs of all mirrors and ports that are pinned in layout.
+func detachNamespace(layout string, id uint8, name string, log *slog.Logger) error {
+	folder := filepath.Join(layout, "ports", strconv.Itoa(int(id)))
 	ports, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(ports) == 0 {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	if len(ports) == 0 && !HasMirrors(layout, id) {
+		return nil
 	}
 	z, err := OpenNetns(id, name)
 	if errors.Is(err, datapath.ErrAbsent) {
@@ -68,6 +69,9 @@ func detachNamespace(folder string, id uint8, name string, log *slog.Logger) err
 	}
 	if z != nil {
 		defer z.Close()
+	}
+	if err := detachMirrors(z, layout, id); err != nil {
+		return fmt.Errorf("detach the programs of mirrors: %w", err)
 	}
 	for _, port := range ports {
 		if err := detachPort(z, filepath.Join(folder, port.Name())); err != nil {
@@ -97,27 +101,8 @@ func detachPort(z *Netns, folder string) error {
 	// In the reverse order of attaching: ingress first.
 	sides := Sides()
 	for _, s := range slices.Backward(sides[:]) {
-		for _, entry := range pins {
-			path := filepath.Join(folder, entry.Name())
-			rest, tc := s.CutFilterPin(entry.Name())
-			switch {
-			case tc && z != nil:
-				index, err := strconv.Atoi(rest)
-				if err != nil {
-					return err
-				}
-				if err := NewFilter(z, s, index, folder).Detach(); err != nil {
-					return err
-				}
-			case entry.Name() == s.Name:
-				l, err := link.LoadPinnedLink(path, nil)
-				if err != nil {
-					return err
-				}
-				if err := (&pinnedLink{link: l, path: path}).Detach(); err != nil {
-					return err
-				}
-			}
+		if err := detachSide(z, s, folder, pins); err != nil {
+			return err
 		}
 	}
 	if z != nil {
@@ -126,4 +111,31 @@ func detachPort(z *Netns, folder string) error {
 		}
 	}
 	return os.RemoveAll(folder)
+}
+
+// detachSide detaches the programs of one side that are pinned in folder; z is as for detachPort.
+func detachSide(z *Netns, s Side, folder string, pins []fs.DirEntry) error {
+	for _, entry := range pins {
+		path := filepath.Join(folder, entry.Name())
+		rest, tc := s.CutFilterPin(entry.Name())
+		switch {
+		case tc && z != nil:
+			index, err := strconv.Atoi(rest)
+			if err != nil {
+				return err
+			}
+			if err := NewFilter(z, s, index, folder).Detach(); err != nil {
+				return err
+			}
+		case entry.Name() == s.Name:
+			l, err := link.LoadPinnedLink(path, nil)
+			if err != nil {
+				return err
+			}
+			if err := (&pinnedLink{link: l, path: path}).Detach(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -103,7 +103,7 @@ func (f *Filter) entry(program *ebpf.Program) *netlink.BpfFilter {
 			LinkIndex: f.index,
 			Parent:    f.side.Parent,
 			Handle:    filterHandle,
-			Priority:  filterPriority,
+			Priority:  f.side.priority,
 			Protocol:  unix.ETH_P_ALL,
 		},
 		Fd:           program.FD(),
@@ -205,8 +205,7 @@ func (f *Filter) Find() (found *netlink.BpfFilter, others int, err error) {
 		}
 		for _, x := range filters {
 			b, ok := x.(*netlink.BpfFilter)
-			ours := ok && s.Owns(b)
-			if ours && s.Parent == f.side.Parent {
+			if ok && f.side.Owns(b) && s.Parent == f.side.Parent {
 				found = b
 			} else {
 				others++
@@ -273,8 +272,13 @@ func (f *Filter) Detach() error {
 		if err := f.namespace.Netlink.FilterDel(b); err != nil && !gone(err) {
 			return fmt.Errorf("remove filter: %w", err)
 		}
-		if _, err := os.Stat(f.qdiscPin()); err == nil && others == 0 {
-			if err := f.removeQdisc(); err != nil {
+		if _, err := os.Stat(f.qdiscPin()); err == nil {
+			if others == 0 {
+				err = f.removeQdisc()
+			} else {
+				err = f.leaveQdisc()
+			}
+			if err != nil {
 				return err
 			}
 		}

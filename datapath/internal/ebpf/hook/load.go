@@ -27,11 +27,12 @@ func Programs() [2]Program {
 type Pair struct {
 	Ingress, Egress *ebpf.Program
 	slow            *ebpf.Map // from which Ingress calls the program of the slow path
+	mirrors         [mirrorSideCount]*ebpf.Program
 }
 
 // Close closes the handles of the programs; attached programs stay attached.
 func (p *Pair) Close() (err error) {
-	for _, x := range []*ebpf.Program{p.Ingress, p.Egress} {
+	for _, x := range append(p.mirrors[:], p.Ingress, p.Egress) {
 		if x != nil {
 			err = errors.Join(err, x.Close())
 		}

@@ -68,6 +68,9 @@ func preflightCopies(programs [2]Program) (copies []copyOf) {
 				}
 			}
 		}
+		for _, name := range mirrorPrograms {
+			copies = append(copies, copyOf{mirrorProgram(name), uint8(namespace), false})
+		}
 		copies = append(copies, copyOf{Program{kernel.ShortestProgLlXdp, kernel.LoadShortest}, uint8(namespace), false})
 	}
 	return copies

@@ -32,6 +32,7 @@ type inspector struct {
 	// links are the pinned links, filters the cls_bpf filters that pins name.
 	links   map[link.ID]bool
 	filters map[filterKey]bool
+	mirrors map[filterKey]bool // filters of mirrors
 	inXDP   map[xdpKey]bool
 	maps    map[ebpf.MapID]bool // pinned maps
 }
@@ -57,7 +58,7 @@ func Read(o datapath.InspectOptions, listDevices func(*hook.Netns) (map[string]d
 	x := &inspector{
 		InspectOptions: o,
 		out:            &datapath.Inspection{Layout: pin.LayoutVersion, Routes: map[netip.Addr]datapath.InspectedRoute{}, Unseen: map[string]string{}},
-		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, inXDP: map[xdpKey]bool{}, maps: map[ebpf.MapID]bool{},
+		links:          map[link.ID]bool{}, filters: map[filterKey]bool{}, mirrors: map[filterKey]bool{}, inXDP: map[xdpKey]bool{}, maps: map[ebpf.MapID]bool{},
 	}
 	if err := x.openNamespaces(); err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func (x *inspector) layout(dir string) {
 		name, _, _ := pin.SplitGeneration(e.Name())
 		there[name] = true
 		if e.IsDir() {
-			if e.Name() != "ports" {
+			if e.Name() != "ports" && e.Name() != "mirrors" {
 				l.Strange = append(l.Strange, e.Name())
 			}
 			continue
@@ -157,6 +158,7 @@ func (x *inspector) layout(dir string) {
 	}
 	slices.Sort(l.Missing)
 	for id := range x.namespaces {
+		x.mirrorPins(uint8(id), dir)
 		l.Ports += x.portFolders(uint8(id), l.Current, filepath.Join(dir, "ports", strconv.Itoa(id)))
 	}
 	if len(l.Missing) > 0 {

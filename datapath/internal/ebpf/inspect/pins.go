@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -99,6 +100,37 @@ func kernelName(m *ebpf.Map) string {
 		return ""
 	}
 	return info.Name
+}
+
+// mirrorPins reads the pins of the programs of mirrors.
+func (x *inspector) mirrorPins(id uint8, dir string) {
+	paths, err := filepath.Glob(filepath.Join(filepath.Dir(hook.MirrorFolder(dir, id, 0)), "*", "*"))
+	if err != nil {
+		x.unseen(dir, err)
+	}
+	for _, path := range paths {
+		for _, s := range hook.MirrorSides() {
+			if filepath.Base(path) == s.Name {
+				if _, err := x.pinnedLink(path, &datapath.InspectedHook{}); err != nil {
+					x.unseen(path, err)
+				}
+			} else if rest, tc := s.CutFilterPin(filepath.Base(path)); tc {
+				if index, err := strconv.Atoi(rest); err == nil {
+					x.mirrors[filterKey{id, index, s.Parent}] = true
+				}
+			}
+		}
+	}
+}
+
+// isMirror reports whether a filter on a device is one of a mirror.
+func (x *inspector) isMirror(id uint8, b *netlink.BpfFilter) bool {
+	for _, s := range hook.MirrorSides() {
+		if s.Owns(b) && x.mirrors[filterKey{id, b.LinkIndex, s.Parent}] {
+			return true
+		}
+	}
+	return false
 }
 
 // siblings searches for pin folders of other instances beside PinDir.

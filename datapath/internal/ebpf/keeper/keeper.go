@@ -56,6 +56,10 @@ type Options struct {
 
 	// PinNote creates a note in the folder of a port in a namespace.
 	PinNote func(netns uint8, path string) error
+	// Severed reports whether another program detached a program of a mirror. Repin restores the pins
+	// of these programs, after prepare if one is missing, and returns the number of restored pins.
+	Severed func() bool
+	Repin   func(prepare func() error) (restored int, err error)
 	// EachRound is called in each round.
 	EachRound func()
 	// Signal is called while programs are detached, so that they are attached again.
@@ -118,7 +122,7 @@ func (k *Keeper) run() {
 		case <-k.done:
 			return
 		}
-		if k.Detached() {
+		if k.Detached() || k.options.Severed() {
 			k.options.Signal()
 		}
 		k.options.EachRound()
@@ -131,7 +135,9 @@ func (k *Keeper) KeepPins() {
 	n, err := k.keepMaps()
 	restored, portsErr := k.keepPorts()
 	n += restored
-	err = errors.Join(err, portsErr)
+	restored, mirrorsErr := k.options.Repin(k.prepareDir)
+	n += restored
+	err = errors.Join(err, portsErr, mirrorsErr)
 	k.mu.Lock()
 	before := k.err
 	k.err = err

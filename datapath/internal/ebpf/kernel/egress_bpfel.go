@@ -59,6 +59,10 @@ const (
 	EgressMapLlLocal            = "ll_local"
 	EgressMapLlMapping          = "ll_mapping"
 	EgressMapLlMappingOuter     = "ll_mapping_outer"
+	EgressMapLlMirror           = "ll_mirror"
+	EgressMapLlMirrorName       = "ll_mirror_name"
+	EgressMapLlMirrorPort       = "ll_mirror_port"
+	EgressMapLlMirrorStats      = "ll_mirror_stats"
 	EgressMapLlNatName          = "ll_nat_name"
 	EgressMapLlNatPair          = "ll_nat_pair"
 	EgressMapLlNatPool          = "ll_nat_pool"
@@ -188,6 +192,10 @@ type EgressMapSpecs struct {
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.MapSpec `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -293,6 +301,10 @@ type EgressMaps struct {
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.Map `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -370,6 +382,10 @@ func (m *EgressMaps) Close() error {
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
+		m.LlMirror,
+		m.LlMirrorName,
+		m.LlMirrorPort,
+		m.LlMirrorStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,

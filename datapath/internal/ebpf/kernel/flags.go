@@ -33,6 +33,15 @@ const (
 
 	GuardOpen = uint16(GuardFlagGUARD_F_OPEN)
 
+	MirrorIn       = uint32(MirrorFlagMIRROR_F_IN)
+	MirrorOut      = uint32(MirrorFlagMIRROR_F_OUT)
+	MirrorService  = uint32(MirrorFlagMIRROR_F_SERVICE)
+	MirrorRule     = uint32(MirrorFlagMIRROR_F_RULE)
+	MirrorUDP      = uint32(MirrorFlagMIRROR_F_UDP)
+	MirrorIPv6     = uint32(MirrorFlagMIRROR_F_IPV6)
+	MirrorIP       = uint32(MirrorFlagMIRROR_F_IP)
+	MirrorProtocol = uint32(MirrorFlagMIRROR_F_PROTOCOL)
+
 	NATOneToOne = uint8(NatFlagNAT_F_ONE_TO_ONE)
 	NATMapping  = uint8(NatFlagNAT_F_MAPPING)
 	NATOpen     = uint8(NatFlagNAT_F_OPEN)

@@ -337,6 +337,76 @@ type MappingKey struct {
 	NatId uint32
 }
 
+type Mirror struct {
+	_                structs.HostLayout
+	Protocol         [4]uint64
+	Target           [2]uint32
+	Flags            uint32
+	Id               uint32
+	LenBytes         uint32
+	Peer             uint32
+	HeaderLen        uint32
+	SourceCount      uint32
+	DestinationCount uint32
+	SourcePortCount  uint32
+	PortCount        uint32
+	Pad              uint32
+	Source           [16]struct {
+		_    structs.HostLayout
+		Addr Addr
+		Mask Addr
+	}
+	Destination [16]struct {
+		_    structs.HostLayout
+		Addr Addr
+		Mask Addr
+	}
+	SourcePort [16]struct {
+		_     structs.HostLayout
+		First uint16
+		Last  uint16
+	}
+	Port [16]struct {
+		_     structs.HostLayout
+		First uint16
+		Last  uint16
+	}
+	Header [96]uint8
+}
+
+type MirrorFlag uint32
+
+const (
+	MirrorFlagMIRROR_F_IN       MirrorFlag = 1
+	MirrorFlagMIRROR_F_OUT      MirrorFlag = 2
+	MirrorFlagMIRROR_F_SERVICE  MirrorFlag = 4
+	MirrorFlagMIRROR_F_RULE     MirrorFlag = 8
+	MirrorFlagMIRROR_F_UDP      MirrorFlag = 16
+	MirrorFlagMIRROR_F_IPV6     MirrorFlag = 32
+	MirrorFlagMIRROR_F_IP       MirrorFlag = 64
+	MirrorFlagMIRROR_F_PROTOCOL MirrorFlag = 128
+)
+
+type MirrorName struct {
+	_    structs.HostLayout
+	Name [256]uint8
+}
+
+type MirrorPort struct {
+	_    structs.HostLayout
+	In   uint64
+	Out  uint64
+	Conn uint64
+	Rule uint64
+}
+
+type MirrorStats struct {
+	_           structs.HostLayout
+	PacketCount uint64
+	ByteCount   uint64
+	DropCount   uint64
+}
+
 type NatFlag uint32
 
 const (
@@ -757,6 +827,10 @@ const (
 	MapLlLocal            = "ll_local"
 	MapLlMapping          = "ll_mapping"
 	MapLlMappingOuter     = "ll_mapping_outer"
+	MapLlMirror           = "ll_mirror"
+	MapLlMirrorName       = "ll_mirror_name"
+	MapLlMirrorPort       = "ll_mirror_port"
+	MapLlMirrorStats      = "ll_mirror_stats"
 	MapLlNatName          = "ll_nat_name"
 	MapLlNatPair          = "ll_nat_pair"
 	MapLlNatPool          = "ll_nat_pool"
@@ -891,6 +965,10 @@ type MapSpecs struct {
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.MapSpec `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -999,6 +1077,10 @@ type Maps struct {
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.Map `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -1077,6 +1159,10 @@ func (m *Maps) Close() error {
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
+		m.LlMirror,
+		m.LlMirrorName,
+		m.LlMirrorPort,
+		m.LlMirrorStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,

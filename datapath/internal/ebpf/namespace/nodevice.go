@@ -23,7 +23,7 @@ func (s *Set) NoDevice(id uint8, name datapath.PortName, device string) error {
 	}
 	switch {
 	case !s.apart() || !s.hasDevice(other, device):
-		return datapath.Absentf("device %q does not exist%s", device, s.inNamespace(id))
+		return datapath.Absentf("device %q does not exist%s", device, s.InNamespace(id))
 	case id == hook.Switch:
 		return datapath.Absentf("device %q is in the host's network namespace, not in the switch's: run ip link set %s netns %s%s",
 			device, device, s.options.SwitchName, orSet(object, "host"))
@@ -41,8 +41,8 @@ func orSet(object, netns string) string {
 	return ", or llcli interface set " + object + " --netns " + netns
 }
 
-// inNamespace names the switch's namespace if the switch has its own.
-func (s *Set) inNamespace(id uint8) string {
+// InNamespace names the switch's namespace if the switch has its own.
+func (s *Set) InNamespace(id uint8) string {
 	if id == hook.Host || !s.apart() {
 		return ""
 	}

@@ -41,6 +41,8 @@ type Options struct {
 
 	// PortDrops returns the packets from a device that were dropped, by reason.
 	PortDrops func(netns uint8, ifindex int) (map[string]uint64, error)
+	// MirrorHooks returns the attached programs of mirrors.
+	MirrorHooks func() []datapath.Hook
 	// Warnings returns the problems of pins and tables.
 	Warnings func() []string
 }
@@ -196,6 +198,9 @@ func (n *Node) Features(context.Context) (datapath.Features, error) {
 				device = z.Devices.NameOf(p.Ifindex)
 			}
 		}
+		if p.Mirrored && p.XDP != datapath.XDPOff {
+			f.Fallbacks["xdp "+device] = "a Mirror copies packets of the port, which XDP would bypass"
+		}
 		for _, h := range p.Hooks {
 			x := datapath.Hook{Device: device, Netns: "host", Hook: h.Name(), Program: programName(h.Name()), ID: uint32(h.Program())}
 			if p.Netns == hook.Switch {
@@ -207,6 +212,7 @@ func (n *Node) Features(context.Context) (datapath.Features, error) {
 			}
 		}
 	}
+	f.Hooks = append(f.Hooks, n.options.MirrorHooks()...)
 	slices.SortFunc(f.Hooks, func(a, b datapath.Hook) int {
 		return cmp.Or(cmp.Compare(a.Netns, b.Netns), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Hook, b.Hook))
 	})

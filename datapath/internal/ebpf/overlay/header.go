@@ -5,12 +5,33 @@ package overlay
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
+
+// MirrorHeader returns the header that is prepended to the frames that are sent through the tunnel of
+// a peer under another VNI (GRE: key): up to, and without, the inner Ethernet header. The fields that
+// differ between frames are zero, as in [Header].
+func MirrorHeader(p *kernel.Peer, vni uint32) []byte {
+	const ethernet = 14
+	length := int(p.HeaderLen)
+	if p.Type == kernel.TunnelTypeTUNNEL_GRE {
+		const outer4, outer6 = ethernet + 20, ethernet + 40
+		length = outer6
+		if p.Remote.Addr().Is4() {
+			length = outer4
+		}
+		b := append(make([]byte, 0, kernel.HeaderMax), p.Header[:length]...)
+		return binary.BigEndian.AppendUint32(append(b, 0x20, 0, 0x65, 0x58), vni)
+	}
+	b := slices.Clone(p.Header[:length-ethernet])
+	binary.BigEndian.PutUint32(b[len(b)-4:], vni<<8)
+	return b
+}
 
 // Header returns the header that is prepended to each packet of a tunnel, from the outer to the
 // inner Ethernet header, without the fields that differ between packets. local and remote are the

@@ -2,7 +2,10 @@
 
 package overlay
 
-import "github.com/loxilight/loxilight/datapath"
+import (
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
 
 // TunnelState returns the state of a tunnel, and false if this run has not configured the tunnel.
 func (o *Overlay) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
@@ -26,6 +29,21 @@ func (o *Overlay) TunnelState(name datapath.TunnelName) (s datapath.TunnelState,
 		}
 	}
 	return s, true
+}
+
+// PeerEntry returns the index and the entry of a peer in the tables. The error wraps
+// [datapath.ErrAbsent] if the peer does not exist or has no tunnel.
+func (o *Overlay) PeerEntry(name datapath.PeerName) (uint32, kernel.Peer, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.peers[name]
+	switch {
+	case p == nil:
+		return 0, kernel.Peer{}, datapath.Absentf("peer %q does not exist", name)
+	case p.index == 0:
+		return 0, kernel.Peer{}, datapath.Absentf("peer %q has no Tunnel, or no path to its underlay address exists", name)
+	}
+	return p.index, p.entry, nil
 }
 
 // PeerState returns the state of a peer, and false if this run has not configured the peer.

@@ -26,6 +26,7 @@ func (p *Table) Endpoints() Endpoints { return Endpoints{p} }
 
 // Update implements [datapath.Table].
 func (e Endpoints) Update(_ context.Context, name datapath.EndpointName, value datapath.Endpoint) error {
+	defer e.p.options.FollowMirrors(name.Port())
 	return e.p.update(name.Port(), datapath.Port{Device: value.Device, Switch: true, Role: datapath.RolePort}, &value)
 }
 

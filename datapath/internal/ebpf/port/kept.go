@@ -70,6 +70,9 @@ type Attached struct {
 	Device  string // empty: from an earlier run
 	Ifindex int    // 0: the device is gone
 	Hooks   []hook.Attachment
+	XDP     datapath.XDPMode // wanted mode
+	// Mirrored: packets of the port are copied, so that it has no XDP program.
+	Mirrored bool
 }
 
 // Get returns a port with the programs on its device, even if these belong to another port.
@@ -94,6 +97,17 @@ func (p *Table) All() map[datapath.PortName]Attached {
 	return all
 }
 
+// Of returns the port that has the programs on a device.
+func (p *Table) Of(namespace uint8, index int) (Attached, bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	t := p.byName[p.holder(namespace, index)]
+	if t == nil {
+		return Attached{}, false
+	}
+	return t.seen(), true
+}
+
 func (t *port) seen() Attached {
-	return Attached{Netns: t.namespace, Device: t.device, Ifindex: t.ifindex, Hooks: t.hooks}
+	return Attached{Netns: t.namespace, Device: t.device, Ifindex: t.ifindex, Hooks: t.hooks, XDP: t.mode, Mirrored: t.mirrored}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -30,6 +31,10 @@ type Options struct {
 	// NeedsLoopback reports whether our program must handle packets of the host to its own
 	// addresses.
 	NeedsLoopback func() bool
+	// IsMirrored reports whether packets of a device must be copied from now on.
+	IsMirrored func(netns uint8, index int) bool
+	// FollowMirrors is called after a port was added or removed, without a lock held.
+	FollowMirrors func(name datapath.PortName)
 	// Signal is called after a change that others must read.
 	Signal func()
 }

@@ -3,6 +3,7 @@
 package port
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,6 +70,16 @@ func (p *Table) share(z *namespace.Namespace, index int, name, other datapath.Po
 	}
 	p.byName[name] = &port{namespace: z.ID, device: value.Device, address: value.Address, of: other}
 	return nil
+}
+
+// Delete implements [datapath.Table].
+func (p *Table) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
+
+func (p *Table) remove(name datapath.PortName) error {
+	defer p.options.FollowMirrors(name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.letGo(name)
 }
 
 // letGo detaches the programs of a port, unless another port shares the device, or tunnels need it:
@@ -172,7 +183,7 @@ func (p *Table) sharesStill(z *namespace.Namespace, t *port) bool {
 func (p *Table) withHooks(t *port) *port {
 	is := *t
 	if o := p.byName[t.of]; t.of != "" && o != nil {
-		is.hooks, is.ifindex, is.mode = o.hooks, o.ifindex, o.mode
+		is.hooks, is.ifindex, is.mode, is.mirrored = o.hooks, o.ifindex, o.mode, o.mirrored
 	}
 	return &is
 }
@@ -199,22 +210,21 @@ func (p *Table) rename(from, to datapath.PortName) error {
 }
 
 // RenewSwitch closes the switch's namespace if its name no longer exists or refers to another
-// namespace. The programs are attached again when a new namespace exists.
-func (p *Table) RenewSwitch() error {
+// namespace, and reports whether it did. The programs are attached again when a new namespace exists.
+func (p *Table) RenewSwitch() (closed bool, err error) {
 	// Locked so that no operation on ports uses the namespace after it is closed.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	z := p.namespaces.TakeDeleted()
 	if z == nil {
-		return nil
+		return false, nil
 	}
 	p.options.Log.Warn("the network namespace of the switch was deleted", slog.String("namespace", z.Name))
-	err := errors.Join(p.abandon(hook.Switch), z.Close())
+	err = errors.Join(p.abandon(hook.Switch), z.Close())
 	if z.Devices != nil {
 		err = errors.Join(err, z.Devices.Forget())
 	}
-	p.options.Signal()
-	return err
+	return true, err
 }
 
 // attached reports whether the tc programs of a port are still attached.

@@ -54,6 +54,7 @@ type port struct {
 	ifindex   int
 	hooks     []hook.Attachment
 	mode      datapath.XDPMode // wanted mode
+	mirrored  bool             // its packets are copied, so that it has no XDP program
 }
 
 // New returns the table, which is empty until Adopt.
@@ -74,6 +75,7 @@ func (p *Table) Update(_ context.Context, name datapath.PortName, value datapath
 	err := p.update(name, value, nil)
 	if err == nil {
 		p.SoonOnLoopback() // services may be older than the first port
+		p.options.FollowMirrors(name)
 	}
 	return err
 }
@@ -198,15 +200,6 @@ func (p *Table) forgetGone(name datapath.PortName, t *port) error {
 	}
 	t.ifindex = 0
 	return nil
-}
-
-// Delete implements [datapath.Table].
-func (p *Table) Delete(_ context.Context, name datapath.PortName) error { return p.remove(name) }
-
-func (p *Table) remove(name datapath.PortName) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.letGo(name)
 }
 
 func (p *Table) detach(name datapath.PortName, t *port) error {

@@ -3,6 +3,7 @@
 package port
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -25,7 +26,8 @@ func (t *port) xdp() *hook.XDP {
 
 // fitXDP adapts the XDP program to the wanted mode and the current state of the device.
 func (p *Table) fitXDP(z *namespace.Namespace, name datapath.PortName, t *port, l netlink.Link, mode datapath.XDPMode) (err error) {
-	t.mode = mode
+	t.mode, t.mirrored = mode, p.options.IsMirrored(t.namespace, t.ifindex)
+	mode = t.xdpMode()
 	x := t.xdp()
 	if x != nil && (x.Mode() != mode || !x.Attached()) {
 		if err := x.Detach(); err != nil {
@@ -48,11 +50,46 @@ func (p *Table) fitXDP(z *namespace.Namespace, name datapath.PortName, t *port, 
 	return nil
 }
 
+// xdpMode returns the mode in which a port has the XDP program: off while packets of the port are
+// copied, since XDP bypasses the programs of mirrors.
+func (t *port) xdpMode() datapath.XDPMode {
+	if t.mirrored {
+		return datapath.XDPOff
+	}
+	return t.mode
+}
+
+// RefitXDP attaches and detaches the XDP programs of ports after mirrors have changed.
+func (p *Table) RefitXDP() (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, t := range p.byName {
+		done := p.options.IsMirrored(t.namespace, t.ifindex) == t.mirrored && (t.xdp() == nil) == (t.xdpMode() == datapath.XDPOff)
+		if len(t.hooks) == 0 || t.mode == datapath.XDPOff || done {
+			continue
+		}
+		z, e := p.namespaces.Open(t.namespace)
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		l, e := z.Netlink.LinkByIndex(t.ifindex)
+		if errors.As(e, new(netlink.LinkNotFoundError)) {
+			continue
+		}
+		if e == nil {
+			e = p.fitXDP(z, name, t, l, t.mode)
+		}
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
 // fitsXDP reports whether fitXDP has nothing to do.
 func (t *port) fitsXDP(l netlink.Link) bool {
-	x := t.xdp()
-	if x == nil || t.mode == datapath.XDPOff {
-		return x == nil && t.mode == datapath.XDPOff
+	x, mode := t.xdp(), t.xdpMode()
+	if x == nil || mode == datapath.XDPOff {
+		return x == nil && mode == datapath.XDPOff
 	}
-	return x.Mode() == t.mode && x.Fits(l)
+	return x.Mode() == mode && x.Fits(l)
 }

@@ -88,6 +88,10 @@ const (
 	askerMapLlLocal            = "ll_local"
 	askerMapLlMapping          = "ll_mapping"
 	askerMapLlMappingOuter     = "ll_mapping_outer"
+	askerMapLlMirror           = "ll_mirror"
+	askerMapLlMirrorName       = "ll_mirror_name"
+	askerMapLlMirrorPort       = "ll_mirror_port"
+	askerMapLlMirrorStats      = "ll_mirror_stats"
 	askerMapLlNatName          = "ll_nat_name"
 	askerMapLlNatPair          = "ll_nat_pair"
 	askerMapLlNatPool          = "ll_nat_pool"
@@ -216,6 +220,10 @@ type askerMapSpecs struct {
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.MapSpec `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -320,6 +328,10 @@ type askerMaps struct {
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
+	LlMirror         *ebpf.Map `ebpf:"ll_mirror"`
+	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
+	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
+	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -396,6 +408,10 @@ func (m *askerMaps) Close() error {
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
+		m.LlMirror,
+		m.LlMirrorName,
+		m.LlMirrorPort,
+		m.LlMirrorStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,

@@ -183,7 +183,7 @@ func (v *Devices) Scan() error {
 	}
 	v.keeping = false
 	for _, l := range links {
-		wanted[v.key(l)] = v.encode(l)
+		wanted[v.Key(l)] = v.encode(l)
 	}
 	v.listed = device.List(v.links, bridgePorts, v.addrs, v.first, v.ruleName)
 	if err := v.write(wanted); err != nil {
@@ -207,7 +207,8 @@ func (v *Devices) InvalidateAll() error {
 	return v.options.Invalidate(func(k kernel.NexthopKey) bool { return k.Netns == v.namespace.ID })
 }
 
-func (v *Devices) key(l netlink.Link) kernel.DeviceKey {
+// Key returns the key of a device in ll_device.
+func (v *Devices) Key(l netlink.Link) kernel.DeviceKey {
 	return kernel.DeviceKey{Ifindex: uint32(l.Attrs().Index), Netns: uint32(v.namespace.ID)}
 }
 
@@ -281,7 +282,7 @@ func (v *Devices) encode(l netlink.Link) kernel.Device {
 			*to = kernel.AddrOf(ip)
 		}
 	}
-	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] {
+	if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&unix.IFF_UP != 0 && !v.queued[a.Index] && !v.options.IsMirrored(a.Index) {
 		k.Flags |= kernel.DevicePeer
 	}
 	if v.ports[a.Index] {
@@ -290,7 +291,9 @@ func (v *Devices) encode(l netlink.Link) kernel.Device {
 	if v.uplinks[a.Index] {
 		k.Flags |= kernel.DeviceUplink
 	}
-	k.Flags |= v.xdpTargets.flags(a)
+	if !v.options.IsMirrored(a.Index) {
+		k.Flags |= v.xdpTargets.flags(a)
+	}
 	if v.options.IsTunnel(a.Name) {
 		k.Flags |= kernel.DeviceTunnel
 	}

@@ -36,6 +36,9 @@ func (v *Devices) hookWent(message []byte) {
 		return
 	}
 	index := int(nl.DeserializeTcMsg(message).Ifindex)
+	if v.options.HasMirrors(index) {
+		v.options.Signal()
+	}
 	if !v.HasPort(index) {
 		return
 	}

@@ -57,7 +57,7 @@ func (v *Devices) ruleName(l netlink.Link) string {
 		return a.Name
 	}
 	inForce := ""
-	if old, err := v.before(v.key(l)); err == nil {
+	if old, err := v.before(v.Key(l)); err == nil {
 		inForce = old.Text()
 	}
 	next := v.named[a.Index]
@@ -166,7 +166,7 @@ func (v *Devices) addFresh(index int) (ok bool, err error) {
 	}
 	v.ports[index], v.links[index] = true, l
 	wanted := maps.Clone(v.written)
-	wanted[v.key(l)] = v.encode(l)
+	wanted[v.Key(l)] = v.encode(l)
 	return true, v.write(wanted)
 }
 
@@ -229,7 +229,7 @@ const netnsCount = hook.Switch + 1
 func (v *Devices) writeUplinks() error {
 	words := make(map[uint32]uint64)
 	for key, device := range v.written {
-		if device.Flags&kernel.DeviceUplink != 0 && !v.isLink(device.Text()) {
+		if device.Flags&kernel.DeviceUplink != 0 && !v.IsLink(device.Text()) {
 			at, bit := guard.Device{Netns: v.namespace.ID, Ifindex: int(key.Ifindex)}.Word()
 			words[netnsCount*guard.Words+at] |= bit
 		}
@@ -247,8 +247,8 @@ func (v *Devices) writeUplinks() error {
 	return nil
 }
 
-// isLink reports whether a device is an end of the link between host and switch. Its packets are
+// IsLink reports whether a device is an end of the link between host and switch. Its packets are
 // this node's own, so it is not treated as an uplink even if its Interface has that role.
-func (v *Devices) isLink(device string) bool {
+func (v *Devices) IsLink(device string) bool {
 	return device != "" && device == v.options.LinkDevice
 }

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// State returns the state of a mirror, and false if this run has not configured the mirror.
+func (t *Table) State(name datapath.MirrorName) (s datapath.MirrorState, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := t.byName[name]
+	if m == nil {
+		return s, false
+	}
+	for device := range m.sources {
+		if t.isCopying(m, device) {
+			s.Ports = append(s.Ports, t.host.Name(device))
+		}
+	}
+	slices.Sort(s.Ports)
+	sum := t.counted(m.slot)
+	s.Packets, s.Bytes, s.Drops = sum.packets, sum.bytes, sum.drops
+	return s, true
+}
+
+// isCopying reports whether the programs of a mirror are attached to a port.
+func (t *Table) isCopying(m *mirror, device Key) bool {
+	for at := range m.places() {
+		if h := t.hooks[at]; at.device == device && (h == nil || !h.Attached()) {
+			return false
+		}
+	}
+	return true
+}
