@@ -54,12 +54,14 @@ type DataPlane struct {
 	samples   chan datapath.Sample
 	tunnels   *table[datapath.TunnelName, datapath.Tunnel]
 	peers     *table[datapath.PeerName, datapath.Peer]
+	mirrors   *table[datapath.MirrorName, datapath.Mirror]
 
 	faults *faults
 
 	mu          sync.Mutex
 	cost        datapath.Cost    // of the tables' contents; see admit
 	refused     map[string]error // by the name of a rule
+	copied      map[datapath.MirrorName]datapath.MirrorState // counters
 	connections []tracked
 	nextID      uint64
 	maintained  int
@@ -88,6 +90,7 @@ func New(o Options) *DataPlane {
 		samples: make(chan datapath.Sample),
 		faults:  newFaults(o.Faults, o.Seed),
 		refused: map[string]error{},
+		copied:  map[datapath.MirrorName]datapath.MirrorState{},
 	}
 	d.ports = newTable[datapath.PortName](d.faults, "port", d.admitPort)
 	d.endpoints = newTable[datapath.EndpointName](d.faults, "endpoint", func(_, e *datapath.Endpoint) error {
@@ -113,6 +116,7 @@ func New(o Options) *DataPlane {
 		}
 		return nil
 	})
+	d.mirrors = newTable[datapath.MirrorName](d.faults, "mirror", d.admitMirror)
 	return d
 }
 
