@@ -17,10 +17,11 @@ const (
 	KindService      = "Service"
 	KindTunnel       = "Tunnel"
 	KindPeer         = "Peer"
+	KindMirror       = "Mirror"
 )
 
 // Kinds lists them in the order in which they are applied.
-var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService}
+var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService, KindMirror}
 
 // Owners with a predefined meaning; a client may use others.
 const (
@@ -38,7 +39,7 @@ type Object struct {
 	Owner    string            `json:"owner,omitempty" yaml:"owner,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty" yaml:"labels,omitempty"` // for list; the daemon does not interpret them
 	Spec     json.RawMessage   `json:"spec,omitempty" yaml:"-"`                  // the Spec of the kind, such as ServiceSpec
-	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // InterfaceStatus, PodNetworkStatus, EndpointStatus, ServiceStatus, else Status; ignored in requests
+	Status   json.RawMessage   `json:"status,omitempty" yaml:"-"`                // the Status of the kind, such as InterfaceStatus, else Status; ignored in requests
 	Revision uint64            `json:"revision,omitempty" yaml:"-"`              // ignored in requests
 }
 

@@ -24,6 +24,8 @@ var (
 	NATBehaviours   = []string{"address-and-port-dependent", "endpoint-independent"} // mapping and filtering of a NAT
 	FirewallActions = []string{"allow", "deny", "reject"}                            // required
 	FirewallHooks   = []string{"forward", "input", "output"}                         // default: all at which the fields of the match are known
+
+	MirrorDirections = []string{"both", "in", "out"}
 )
 
 // Owners are the owners with a predefined meaning.

@@ -59,8 +59,8 @@ type DataPlane struct {
 	faults *faults
 
 	mu          sync.Mutex
-	cost        datapath.Cost    // of the tables' contents; see admit
-	refused     map[string]error // by the name of a rule
+	cost        datapath.Cost                                // of the tables' contents; see admit
+	refused     map[string]error                             // by the name of a rule
 	copied      map[datapath.MirrorName]datapath.MirrorState // counters
 	connections []tracked
 	nextID      uint64

@@ -14,7 +14,9 @@ import (
 func (d *DataPlane) Mirrors() datapath.Table[datapath.MirrorName, datapath.Mirror] { return d.mirrors }
 
 // MirrorContent returns copies of all mirrors.
-func (d *DataPlane) MirrorContent() map[datapath.MirrorName]datapath.Mirror { return d.mirrors.content() }
+func (d *DataPlane) MirrorContent() map[datapath.MirrorName]datapath.Mirror {
+	return d.mirrors.content()
+}
 
 // DamageMirror changes or removes a mirror in the data plane as an external change.
 func (d *DataPlane) DamageMirror(name datapath.MirrorName, remove bool) error {

@@ -177,6 +177,10 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 			}
 		case ordered(n.endpoints):
 			with = n.withEndpoints(s, changed)
+		case ordered(n.mirrors):
+			if with = n.withMirrors(s, changed); len(with) > 0 {
+				n.waitSources(ctx, s, with)
+			}
 		}
 		t.applyAndWait(ctx, s, with, false)
 	}

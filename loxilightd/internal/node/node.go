@@ -69,6 +69,7 @@ type Node struct {
 	peers            *rows[datapath.PeerName, datapath.Peer]
 	routes           *rows[datapath.RouteName, datapath.Route]
 	services         *rows[datapath.ServiceName, datapath.Service]
+	mirrors          *rows[datapath.MirrorName, datapath.Mirror]
 	firewall         *ruleSet[datapath.FirewallSet]
 	nat              *ruleSet[datapath.NATSet]
 	peerRoutes       peerRoutes
@@ -79,6 +80,8 @@ type Node struct {
 	// derivedMTU is the MTU with which rows were derived; used by follow only.
 	derivedMTU podMTU
 	uplinks    atomic.Pointer[[]string] // the uplinks of which the NAT rules were made; written by follow only
+	// mirrored are the rows of Mirrors as they were last passed on; used by follow only.
+	mirrored map[datapath.MirrorName]datapath.Mirror
 	// left are the backends that an earlier run took out of use and whose services have not been
 	// processed yet; used by follow only.
 	left        map[string]map[netip.AddrPort]bool
@@ -113,6 +116,7 @@ func New(o Options) *Node {
 		watch:         o.Store.Watch(),
 		changedHealth: map[string]struct{}{},
 		roaming:       roamingPods{},
+		mirrored:      map[datapath.MirrorName]datapath.Mirror{},
 		pending:       make(chan struct{}, 1),
 		exempted:      make(chan struct{}, 1),
 		world:         make(chan struct{}, 1),
@@ -137,15 +141,16 @@ func New(o Options) *Node {
 	n.services = newRows(n, state.KindService, o.Plane.Services(), func(o *state.Object) datapath.Service {
 		return n.service(o.Name, o.Value.(*state.Service))
 	})
+	n.mirrors = newRows(n, state.KindMirror, n.mirrorTable(), func(o *state.Object) datapath.Mirror { return o.Value.(*state.Mirror).Mirror })
 	n.left = leftOutOfUse(o.Plane.Services())
 	n.exempt.Store(&n.opts.Exempt)
 	n.firewall = newRuleSet(n, state.KindFirewallRule, o.Plane.Firewall(), n.buildFirewall)
 	n.nat = newRuleSet(n, state.KindNAT, o.Plane.NAT(), n.buildNAT)
-	n.order = []ordered{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes}
-	n.tables = []rowTable{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.firewall, n.nat}
+	n.order = []ordered{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.mirrors}
+	n.tables = []rowTable{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.firewall, n.nat, n.mirrors}
 	n.byKind = map[string][]rowTable{
 		state.KindBridge: {n.bridges}, state.KindInterface: {n.ports}, state.KindEndpoint: {n.endpoints}, state.KindRoute: {n.routes},
-		state.KindService: {n.services}, state.KindTunnel: {n.tunnels}, state.KindPeer: {n.peers},
+		state.KindService: {n.services}, state.KindTunnel: {n.tunnels}, state.KindPeer: {n.peers}, state.KindMirror: {n.mirrors},
 		state.KindFirewallRule: {n.firewall}, state.KindNAT: {n.nat}, state.KindAddressGroup: {n.firewall, n.nat},
 		state.KindPodNetwork: {n.bridges, n.links, n.ports, n.routes, n.peers, n.nat},
 	}
@@ -257,6 +262,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 				n.ports.Trigger()
 			}
 			n.triggerNetwork()
+			n.mirrors.Trigger()
 			n.conditions.Trigger()
 			signal(n.world)
 			n.devicesChanged()

@@ -79,3 +79,38 @@ func (c claim) String() string {
 		return "device " + c.device + place
 	}
 }
+
+// NamesDevice reports whether an object refers to a device with the given name, as an existing
+// device, as one to create, or as the target of copies. It considers the current state and the state after a rollback of the
+// pending change. It ignores objects that belong to the owner but.
+func (s *Store) NamesDevice(device, but string) bool {
+	w := s.waiting.Load()
+	return s.Snapshot().table.namesDevice(device, but) || w != nil && w.back.namesDevice(device, but)
+}
+
+func (t *table) namesDevice(device, but string) bool {
+	found := false
+	for _, kind := range []string{KindInterface, KindBridge, KindTunnel, KindEndpoint, KindPodNetwork, KindMirror} {
+		for o := range t.each(kind) {
+			if o.Owner == but {
+				continue
+			}
+			switch v := o.Value.(type) {
+			case *PodNetwork:
+				found = v.Bridge == device
+			case *Mirror:
+				found = device != "" && v.To.Device == device
+			}
+			o.Value.claims(func(c claim, _ func() string) {
+				switch c.what {
+				case claimInterface, claimBridged, claimTunnel, claimEndpoint:
+					found = found || c.device == device
+				}
+			})
+			if found {
+				return true
+			}
+		}
+	}
+	return false
+}

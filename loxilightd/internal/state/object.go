@@ -35,6 +35,7 @@ const (
 	KindService      = api.KindService
 	KindTunnel       = api.KindTunnel
 	KindPeer         = api.KindPeer
+	KindMirror       = api.KindMirror
 )
 
 // Kinds lists the kinds of objects, in the order of [api.Kinds].

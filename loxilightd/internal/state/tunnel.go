@@ -69,6 +69,33 @@ func (p *plan) checkTunnels() error {
 	return nil
 }
 
+// checkTunnelled rejects a plan in which the bridge of a pod network has the name of a Tunnel's
+// device.
+func (p *plan) checkTunnelled() error {
+	for _, o := range p.puts {
+		switch v := o.Value.(type) {
+		case *Tunnel:
+			for n := range p.each(KindPodNetwork) {
+				if device := n.Value.(*PodNetwork).Bridge; v.makes(device) {
+					return refuse(Conflict, o.Key, "spec.device", "%s is the bridge of %s: give this one another name", device, n.Key)
+				}
+			}
+		case *PodNetwork:
+			for t := range p.each(KindTunnel) {
+				if t.Value.(*Tunnel).makes(v.Bridge) {
+					return refuse(Conflict, o.Key, "spec.bridge", "%s belongs to %s already: name another device", v.Bridge, t.Key)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// makes reports whether a device is one end of a Tunnel's link.
+func (t *Tunnel) makes(device string) bool {
+	return device == t.Device || device == t.Device+datapath.TunnelEndSuffix
+}
+
 // Peers returns every Peer with all prefixes behind it, including prefixes from Routes. refused
 // contains, by the name of the Route, the reason why a Route to a Peer is ignored. The caller must
 // not modify the maps.

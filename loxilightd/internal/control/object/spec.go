@@ -39,6 +39,7 @@ var kindSpecs = map[string]kindSpec{
 	api.KindService:      {parse: parseWithin(parseService), admit: admitService},
 	api.KindTunnel:       {parse: parseWith(parseTunnel)},
 	api.KindPeer:         {parse: parseWith(parsePeer)},
+	api.KindMirror:       {parse: parseWithin(parseMirror)},
 }
 
 // parseWith is parseWithin for kinds whose values are no larger than their specs.

@@ -120,9 +120,14 @@ func (e *Evaluator) current(s *state.Snapshot) *world {
 // of returns the condition of an object.
 func (e *Evaluator) of(o *state.Object, s *state.Snapshot) condition {
 	w := e.current(s)
-	if e.isUnchecked(o, w) {
+	if e.isUnchecked(o, s, w) {
 		return condition{message: "reachability has not been checked yet", quiet: true, untried: true}
 	}
+	return w.of(o, s)
+}
+
+// of returns the condition of an object, given the reachability that was last read.
+func (w *world) of(o *state.Object, s *state.Snapshot) condition {
 	switch v := o.Value.(type) {
 	case *state.FirewallRule:
 		return w.ofRule(v)
@@ -146,13 +151,20 @@ func (e *Evaluator) of(o *state.Object, s *state.Snapshot) condition {
 		return w.ofEndpoint(o.Name)
 	case *state.AddressGroup:
 		return w.ofGroup(datapath.GroupName(o.Name))
+	case *state.Mirror:
+		return w.ofMirror(o.Name, v, s)
 	}
 	return condition{}
 }
 
 // isUnchecked reports whether the reachability of an object was read before the object's row was
-// applied, so that the current reachability is unknown.
-func (e *Evaluator) isUnchecked(o *state.Object, w *world) bool {
+// applied, so that the current reachability is unknown. A Mirror needs the reachability of its Peer.
+func (e *Evaluator) isUnchecked(o *state.Object, s *state.Snapshot, w *world) bool {
+	if v, ok := o.Value.(*state.Mirror); ok {
+		if o, ok = s.Get(state.Key{Kind: state.KindPeer, Name: string(v.To.Peer)}); !ok {
+			return false
+		}
+	}
 	if o.Kind != state.KindRoute && o.Kind != state.KindPeer {
 		return false
 	}
