@@ -212,11 +212,13 @@ type CountersResult struct {
 	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; for the node, an Interface or an Endpoint, reasons that never occurred are included
 	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by verdict
 	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
-	// Sent, Received and Dropped are set for a Tunnel or Peer only: packets into the tunnel,
-	// packets out of it, and dropped packets, whose reasons are counted for the node.
+	// Sent and Received are set for a Tunnel or Peer only: packets into the tunnel, and packets out
+	// of it.
 	Sent     *Traffic `json:"sent,omitempty"`
 	Received *Traffic `json:"received,omitempty"`
-	Dropped  uint64   `json:"dropped,omitempty"`
+	// Dropped is set for a Tunnel or Peer, whose drop reasons are counted for the node, and for a
+	// Mirror: copies that could not be sent.
+	Dropped uint64 `json:"dropped,omitempty"`
 }
 
 // BackendCounters are the counters of one backend of a Service.

@@ -128,6 +128,10 @@ func (p *fakePlane) PeerState(name datapath.PeerName) (datapath.PeerState, bool)
 		Traffic: datapath.PeerCounters{SentPackets: 3, SentBytes: 400, ReceivedPackets: 7, ReceivedBytes: 700, Drops: 1}}, name == "known"
 }
 
+func (p *fakePlane) MirrorState(name datapath.MirrorName) (datapath.MirrorState, bool) {
+	return datapath.MirrorState{Ports: []string{"eth0", "eth1"}, Packets: 8, Bytes: 900, Drops: 3}, name == "known"
+}
+
 func (p *fakePlane) Features(context.Context) (datapath.Features, error)      { return p.features, nil }
 func (p *fakePlane) Usage(context.Context) (map[string]datapath.Usage, error) { return p.usage, nil }
 func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) error {

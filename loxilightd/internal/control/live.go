@@ -234,7 +234,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 		return nil, planeError(derr)
 	}
 	if result == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs and FirewallRules have").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs, FirewallRules and Mirrors have").At(o.Key.String(), "")
 	}
 	return result, nil
 }
@@ -269,6 +269,9 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 	case *state.Peer:
 		is, ok := t.PeerState(datapath.PeerName(o.Name))
 		return overlayCounters(is.Traffic, ok), nil
+	case *state.Mirror:
+		is, _ := t.MirrorState(datapath.MirrorName(o.Name))
+		return &api.CountersResult{Packets: is.Packets, Bytes: is.Bytes, Drops: map[string]uint64{}, Dropped: is.Drops}, nil
 	}
 	return nil, nil
 }

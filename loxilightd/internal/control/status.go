@@ -247,6 +247,8 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 		status = s.tunnelStatus(o.Key)
 	case *state.Peer:
 		status = s.peerStatus(o.Key)
+	case *state.Mirror:
+		status = s.mirrorStatus(o.Key)
 	default:
 		status = s.statusOf(o.Key)
 	}
@@ -260,6 +262,7 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 // Limits on the lists and texts in a status, so that the status fits in a reply; see [replySize].
 const (
 	maxAddresses       = 4096     // maximum number of an Interface's addresses
+	maxMirrorDevices   = 4096     // maximum number of devices on which a Mirror copies packets
 	maxBackendMessages = 16 << 10 // total size, in bytes, of the messages about the backends of a Service
 )
 
@@ -363,6 +366,15 @@ func (s *Server) peerStatus(k state.Key) *api.PeerStatus {
 	if at := s.Progress.LastReceived(k.Name); !at.IsZero() {
 		at = at.UTC().Truncate(time.Second)
 		st.LastHeard = &at
+	}
+	return st
+}
+
+func (s *Server) mirrorStatus(k state.Key) *api.MirrorStatus {
+	st := &api.MirrorStatus{Status: s.statusOf(k)}
+	if m, ok := s.Plane.Telemetry().MirrorState(datapath.MirrorName(k.Name)); ok {
+		st.Devices = m.Ports[:min(len(m.Ports), maxMirrorDevices)]
+		st.Counters = &api.MirrorCounters{Packets: m.Packets, Bytes: m.Bytes, Drops: m.Drops}
 	}
 	return st
 }

@@ -91,6 +91,11 @@ func (n *Node) isSplit() bool { return n.opts.Devices.Host != "" }
 func (n *Node) withMirrors(s *state.Snapshot, changed []state.Key) []state.Key {
 	isTunnel := func(k state.Key) bool { return k.Kind == state.KindTunnel }
 	tunnels, all := slices.ContainsFunc(changed, isTunnel), slices.Clip(changed)
+	for _, k := range changed {
+		if k.Kind == state.KindMirror {
+			delete(n.mirrored, datapath.MirrorName(k.Name)) // it may not exist any more
+		}
+	}
 	for o := range s.After(state.KindMirror, "") {
 		m := o.Value.(*state.Mirror)
 		isOwn := slices.Contains(changed, o.Key)

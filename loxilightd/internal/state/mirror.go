@@ -148,8 +148,17 @@ func (m *Mirror) resolveDevice(r *datapath.Mirror, from *place, all objects, mer
 	return nil
 }
 
-// checkMirrors rejects more Mirrors than the data plane holds, and Mirrors in conflict with other
-// objects. A Mirror may name objects that do not exist yet. A rollback is not rejected: the status
+// checkMirrorCount rejects more Mirrors than the data plane holds.
+func (p *plan) checkMirrorCount() error {
+	before, after := p.base.counts[KindMirror], p.counts[KindMirror]
+	if after <= datapath.MirrorMax || after <= before {
+		return nil
+	}
+	return refuse(Capacity, p.lastPut(KindMirror), "", "a node has at most %d Mirrors: %d now, %d with this change; delete some, or merge their matches",
+		datapath.MirrorMax, before, after)
+}
+
+// checkMirrors rejects Mirrors in conflict with other objects. A Mirror may name objects that do not exist yet. A rollback is not rejected: the status
 // of a Mirror states the conflict.
 func (p *plan) checkMirrors() error {
 	if p.isRollback || p.counts[KindMirror] == 0 {
@@ -158,10 +167,6 @@ func (p *plan) checkMirrors() error {
 	put := map[Key]bool{}
 	for _, o := range p.puts {
 		put[o.Key] = true
-	}
-	if before, after := p.base.counts[KindMirror], p.counts[KindMirror]; after > datapath.MirrorMax && after > before {
-		return refuse(Capacity, p.lastPut(KindMirror), "", "a node has at most %d Mirrors: %d now, %d with this change; delete some, or merge their matches",
-			datapath.MirrorMax, before, after)
 	}
 	for o := range p.each(KindMirror) {
 		m := o.Value.(*Mirror)

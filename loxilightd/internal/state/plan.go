@@ -257,6 +257,9 @@ func (s *Store) checkCapacity(p *plan) error {
 		int(s.tables.MaxNATs()), func(c datapath.Cost) int { return c.NATs }); err != nil {
 		return err
 	}
+	if err := p.checkMirrorCount(); err != nil {
+		return err
+	}
 	for _, t := range []struct {
 		name, field string // field is empty if it is not the same for all kinds
 		of          func(datapath.Cost) int

@@ -93,6 +93,12 @@ func (m *small) object(owner string) *Object {
 		v = &Tunnel{datapath.Tunnel{Device: pick(m, "hs-t", "hs-u"), VNI: uint32(m.IntN(2))}}
 	case KindPeer:
 		v = &Peer{datapath.Peer{Tunnel: datapath.TunnelName(pick(m, "", "0", "1")), Prefixes: []netip.Prefix{m.prefix()}, Underlay: some(m, 1, m.addr())}}
+	case KindMirror:
+		x := &Mirror{Source: Key{pick(m, KindInterface, KindEndpoint, KindService, KindFirewallRule), fmt.Sprint(m.IntN(3))}}
+		if x.To.Device = m.device(); m.IntN(2) == 0 {
+			x.To = datapath.MirrorTarget{Peer: datapath.PeerName(pick(m, "0", "1")), VNI: uint32(1 + m.IntN(2))}
+		}
+		v = x
 	}
 	spec := fmt.Sprintf("%+v", v)
 	m.values[kind+spec] = v
