@@ -270,7 +270,10 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 		is, ok := t.PeerState(datapath.PeerName(o.Name))
 		return overlayCounters(is.Traffic, ok), nil
 	case *state.Mirror:
-		is, _ := t.MirrorState(datapath.MirrorName(o.Name))
+		is, ok := t.MirrorState(datapath.MirrorName(o.Name))
+		if !ok {
+			is = datapath.MirrorState{}
+		}
 		return &api.CountersResult{Packets: is.Packets, Bytes: is.Bytes, Drops: map[string]uint64{}, Dropped: is.Drops}, nil
 	}
 	return nil, nil

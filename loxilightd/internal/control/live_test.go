@@ -139,6 +139,24 @@ func TestCounters(t *testing.T) {
 	h.wantError("counters", `{"name":"web"}`, 1, "", "kind", "missing")
 }
 
+// TestMirrorReports: the status of a Mirror contains the devices on which packets are copied, and
+// its counters; before it is in force, it contains neither.
+func TestMirrorReports(t *testing.T) {
+	h := newHarness(t)
+	for _, name := range []string{"known", "waits"} {
+		result[api.ChangeResult](h, "apply", `{"objects":[{"kind":"Mirror","name":"`+name+`","spec":{"source":{"interface":"eth0"},"to":{"device":"mon0"}}}]}`)
+	}
+	h.want("counters", `{"kind":"Mirror","name":"known"}`, `{"packets":8,"bytes":900,"drops":{},"dropped":3}`)
+	h.want("counters", `{"kind":"Mirror","name":"waits"}`, `{"packets":0,"bytes":0,"drops":{}}`)
+	for name, want := range map[string]string{
+		"known": `{"state":"Ready","devices":["eth0","eth1"],"counters":{"packets":8,"bytes":900,"drops":3}}`, "waits": `{"state":"Ready"}`,
+	} {
+		if got := string(result[api.Object](h, "get", `{"kind":"Mirror","name":"`+name+`"}`).Status); got != want {
+			t.Errorf("status of %s:\n got %s\nwant %s", name, got, want)
+		}
+	}
+}
+
 func TestStatusOfObjects(t *testing.T) {
 	h := newHarness(t)
 	up, web := state.Key{Kind: "Interface", Name: "up"}, state.Key{Kind: "Service", Name: "web"}

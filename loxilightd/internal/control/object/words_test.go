@@ -32,6 +32,7 @@ func TestWordsOfFields(t *testing.T) {
 		{api.NATBehaviours, order("address-and-port-dependent", datapath.AddressAndPortDependent, "endpoint-independent", datapath.EndpointIndependent)},
 		{api.FirewallHooks, "[forward input output]"}, // hookBits
 		{api.NoBackends, "[reject drop]"},             // 1: drop
+		{api.MirrorDirections, "[both in out]"},       // parseMirror
 		{api.Netns, "[host switch]"},                  // 1: the switch
 	} {
 		if got := fmt.Sprint(list.words); got != list.want {
