@@ -11,12 +11,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
 	"github.com/loxilight/loxilight/llcli/internal/output"
-	"github.com/spf13/cobra"
 )
 
 func diffCommand(a *command.App) *cobra.Command {
@@ -119,7 +120,7 @@ func canonical(o *api.Object) (string, error) {
 // one element. Unknown fields stay unchanged.
 func asKept(o *api.Object) json.RawMessage {
 	k := kinds.Find(o.Kind)
-	if k == nil || k.Spec == nil || o.Spec == nil {
+	if k == nil || o.Spec == nil {
 		return o.Spec
 	}
 	spec := k.Spec()

@@ -313,6 +313,9 @@ func statusOf(o *api.Object) json.RawMessage {
 		status = api.InterfaceStatus{Status: state, Index: 3, MAC: "02:00:5e:10:20:30", MTU: 1500,
 			Addresses: []string{"192.0.2.7/24", "2001:db8:7::1/64"}, Hooks: []string{"tcx-ingress", "tcx-egress"}}
 	}
+	if o.Kind == api.KindMirror {
+		status = api.MirrorStatus{Status: state, Devices: []string{"eth0", "eth1"}, Counters: &api.MirrorCounters{Packets: 41, Bytes: 4200, Drops: 3}}
+	}
 	if o.Kind == api.KindPodNetwork {
 		status = api.PodNetworkStatus{Status: state, MTU: 1450, Subnets: []api.PodSubnet{
 			{Subnet: "10.244.3.0/24", Gateway: "10.244.3.1", Host: "10.244.3.2", Used: 17, Size: 252},

@@ -105,6 +105,8 @@ func (d *testDaemon) counters(p api.CountersParams) (any, *api.Error) {
 			Packets: 1500 + more, Bytes: 2_000_000, Sent: &api.Traffic{Packets: 1500, Bytes: 1_500_000},
 			Received: &api.Traffic{Packets: more, Bytes: 500_000}, Dropped: 7,
 		}, nil
+	case p.Kind == api.KindMirror:
+		return api.CountersResult{Packets: 41, Bytes: 4200, Dropped: 3}, nil
 	case p.Kind == api.KindRoute:
 		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters").At("Route/"+p.Name, "")
 	case p.Name == "shop/gone":

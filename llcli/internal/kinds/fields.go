@@ -10,11 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
 	"github.com/loxilight/loxilight/llcli/internal/command"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // form is the syntax of a flag's value, and how it is converted to its field.
@@ -73,7 +74,7 @@ func (f *fieldFlags) Bind(cmd *cobra.Command) {
 		}
 		complete := cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)
 		switch {
-		case field.path == "match.in" || field.path == "match.out" || field.path == "device" && field.form == formText:
+		case field.path == "match.in" || field.path == "match.out" || field.path == "to.device" || field.path == "device" && field.form == formText:
 			complete = f.app.CompleteDevices
 		case field.groups:
 			complete = completeGroups(f.app, strings.HasPrefix(field.path, "match."))

@@ -6,11 +6,12 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/output"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // interfaceFlags are the flags for an InterfaceSpec.
@@ -99,6 +100,7 @@ var interfaceKind = Kind{
 		{Title: "ADDRESSES", Flexible: true, Optional: 3}, {Title: "HOOKS", Flexible: true, Optional: 3},
 	},
 	Cells:    interfaceCells,
+	Spec:     func() any { return &api.InterfaceSpec{} },
 	Schema:   fillSchema(interfaceSchema),
 	Topics:   api.Topics,
 	Counters: DeviceCounters,

@@ -11,11 +11,12 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/output"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // Kind is everything that llcli knows about one kind of object.
@@ -34,8 +35,7 @@ type Kind struct {
 	Order         func(a, b *api.Object) int
 	Hits          bool
 
-	// Spec returns an empty spec; nil: the daemon keeps every field as it is written.
-	Spec func() any
+	Spec func() any // returns an empty spec
 
 	// What the daemon reports about an object: the counters, and the topics whose events name
 	// objects of the kind, or their devices. nil: changes and status.
@@ -72,6 +72,7 @@ const (
 	ConnectionCounters CounterSet = iota // packets, bytes, connections, drops
 	DeviceCounters                       // the same without connections
 	TunnelCounters                       // packets and bytes of each direction, drops
+	CopyCounters                         // packets, bytes, drops without a reason
 )
 
 // CountersOf returns which counters objects of a kind have; for an empty kind, the counters of the
@@ -129,6 +130,7 @@ var All = []Kind{
 	natKind,
 	firewallKind,
 	serviceKind,
+	mirrorKind,
 }
 
 // NeedKind checks that the first argument is a kind.

@@ -66,6 +66,7 @@ var serviceKind = Kind{
 		{Title: "SOURCE", Optional: 3}, {Title: "AFFINITY", Optional: 4}, {Title: "HEALTH", Optional: 4}, {Title: "LABELS", Flexible: true, Optional: 5},
 	},
 	Cells:    serviceCells,
+	Spec:     func() any { return &api.ServiceSpec{} },
 	Schema:   fillSchema(serviceSchema),
 	Topics:   []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicConnections},
 	expand:   servicesOf,

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/loxilight/loxilight/api"
-	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/llcli/internal/command"
 )
 
 // serviceFlags are the flags for a ServiceSpec.

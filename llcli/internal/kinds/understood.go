@@ -24,6 +24,9 @@ var foreignAlgorithms = map[string]string{
 	"sh": "source-hash", "source": "source-hash", "ip-hash": "source-hash", "mh": "maglev",
 }
 
+// foreignDirections are other tools' words for directions of packets.
+var foreignDirections = map[string]string{"ingress": "in", "rx": "in", "egress": "out", "tx": "out", "inout": "both"}
+
 // understood returns a value of the flag called name in the API's terms, even if it is given in
 // other tools' terms. It returns an empty string if any value matches, so that the flag has no
 // effect.
@@ -32,6 +35,8 @@ func (f *specField) understood(name, word string) (string, error) {
 	switch f.path {
 	case "action":
 		return cmp.Or(foreignActions[lower], lower), nil
+	case "direction":
+		return cmp.Or(foreignDirections[lower], lower), nil
 	case "hooks":
 		return lower, nil
 	case "match.icmp":
@@ -41,7 +46,7 @@ func (f *specField) understood(name, word string) (string, error) {
 			return "", nil
 		}
 		if rest, negated := strings.CutPrefix(word, "!"); negated {
-			return "", command.Usagef("--%s %s: there is no negation; add a rule for %s that is evaluated before this one (a lower --priority)", name, word, rest)
+			return "", command.Usagef("--%s %s: there is no negation; of rules, add one for %s that is evaluated before this one (a lower --priority)", name, word, rest)
 		}
 	case "match.ports", "match.sourcePorts":
 		if lower == "any" || lower == "all" {

@@ -124,6 +124,10 @@ func printEach(a *command.App, kind string, all []namedCounters) {
 			sent, received := orNothing(c.Sent), orNothing(c.Received)
 			return []string{output.Count(sent.Packets), output.Size(sent.Bytes), output.Count(received.Packets), output.Size(received.Bytes), output.Count(c.Dropped)}
 		}
+	case kinds.CopyCounters:
+		titles, figures = []string{"COPIES", "BYTES", "DROPS"}, func(c *api.CountersResult) []string {
+			return []string{output.Count(c.Packets), output.Size(c.Bytes), output.Count(c.Dropped)}
+		}
 	case kinds.DeviceCounters:
 		titles, figures = []string{"PACKETS", "BYTES", "DROPS"}, func(c *api.CountersResult) []string {
 			return []string{output.Count(c.Packets), output.Size(c.Bytes), output.Count(total(c.Drops))}
@@ -201,7 +205,12 @@ func printCounters(a *command.App, kind string, c *api.CountersResult) {
 	}
 	columns := []output.Column{{Title: "PACKETS", Right: true}, {Title: "BYTES", Right: true}}
 	cells := []output.Cell{{Text: output.Count(c.Packets)}, {Text: output.Size(c.Bytes)}}
-	if kinds.CountersOf(kind) != kinds.DeviceCounters {
+	switch kinds.CountersOf(kind) {
+	case kinds.DeviceCounters:
+	case kinds.CopyCounters:
+		columns[0].Title = "COPIES"
+		columns, cells = append(columns, output.Column{Title: "DROPS", Right: true}), append(cells, output.Cell{Text: output.Count(c.Dropped)})
+	default:
 		columns, cells = append(columns, output.Column{Title: "CONNECTIONS", Right: true}), append(cells, output.Cell{Text: output.Count(c.Connections)})
 	}
 	t := a.Table(columns...)
