@@ -25,6 +25,7 @@ var documented = map[string]any{
 	"CNIParams": CNIParams{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
 	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"TunnelSpec": TunnelSpec{}, "TunnelStatus": TunnelStatus{}, "PeerSpec": PeerSpec{}, "PeerStatus": PeerStatus{},
+	"MirrorSpec": MirrorSpec{}, "MirrorStatus": MirrorStatus{},
 	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
 	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
 	"GetParams": GetParams{}, "ListParams": ListParams{}, "ListResult": ListResult{},
@@ -139,7 +140,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	}
 	for _, list := range [][]string{
 		Algorithms, SourceModes, NoBackends, OtherPorts, BackendStates, HealthTypes, Netns, Roles, XDPModes, RouteTypes, TunnelTypes,
-		NATTypes, NATBehaviours, FirewallActions, FirewallHooks, Owners, Protocols,
+		NATTypes, NATBehaviours, FirewallActions, FirewallHooks, MirrorDirections, Owners, Protocols,
 	} {
 		for _, w := range list {
 			if !regexp.MustCompile(`\b` + w + `\b`).MatchString(text) {

@@ -27,8 +27,9 @@ type desired struct {
 	absent  bool            // no store exists
 	objects []*state.Object // desired objects, with decoded values
 	leases  []api.AddressLease
-	serving map[string]map[string]string // states of the backends of Services, as reported
-	peeked  *state.Peeked                // desired state of a daemon that is not running
+	serving map[string]map[string]string  // states of the backends of Services, as reported
+	copies  map[string]api.MirrorCounters // of Mirrors, as reported
+	peeked  *state.Peeked                 // desired state of a daemon that is not running
 	err     error
 }
 
@@ -80,6 +81,7 @@ func (d *desired) take(o *api.Object) {
 		return // the object comes from a different version; the daemon reports it
 	}
 	d.noteServing(o)
+	d.noteCopies(o)
 	d.objects = append(d.objects, &state.Object{
 		Key: state.Key{Kind: o.Kind, Name: o.Name}, Owner: o.Owner, Labels: o.Labels, Spec: string(o.Spec), Value: value,
 	})

@@ -104,6 +104,7 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		{"programs of others", x.checkChains},
 		{"routes and kernel parameters", x.checkNetwork},
 		{"pods", x.checkPods},
+		{"mirrors", x.checkMirrors},
 		{"firewalls", x.checkFirewall},
 		{"network managers", x.checkNetworkd},
 		{"memory", x.checkMemory},
