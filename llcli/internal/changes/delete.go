@@ -5,11 +5,10 @@ package changes
 import (
 	"context"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
+	"github.com/spf13/cobra"
 )
 
 func deleteCommand(a *command.App) *cobra.Command {

@@ -11,13 +11,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
 	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
 )
 
 func diffCommand(a *command.App) *cobra.Command {

@@ -10,12 +10,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
+	"github.com/spf13/cobra"
 )
 
 const editorHead = `# What is wanted of %s. Save and leave the editor to apply it;

@@ -6,12 +6,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/kinds"
 	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
 )
 
 func replaceCommand(a *command.App) *cobra.Command {

@@ -12,11 +12,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
 )
 
 func historyCommand(a *command.App) *cobra.Command {

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/spf13/cobra"
 )
 
 // Options are the flags of every command that changes something.

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
 )
 
 func rollbackCommand(a *command.App) *cobra.Command {

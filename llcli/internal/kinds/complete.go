@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/spf13/cobra"
 )
 
 // objectNames returns the names of a kind's objects that begin with prefix and are not in args,

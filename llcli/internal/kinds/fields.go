@@ -10,12 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/document"
 	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // form is the syntax of a flag's value, and how it is converted to its field.

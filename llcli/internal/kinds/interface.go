@@ -6,12 +6,11 @@ import (
 	"cmp"
 	"context"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // interfaceFlags are the flags for an InterfaceSpec.

@@ -11,12 +11,11 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/loxilight/loxilight/llcli/internal/output"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Kind is everything that llcli knows about one kind of object.

@@ -5,10 +5,9 @@ package kinds
 import (
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/spf13/cobra"
 )
 
 // Selection chooses objects of a kind by flags.

@@ -7,11 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // serviceFlags are the flags for a ServiceSpec.
