@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,18 +101,29 @@ func (s *site) play(sc *scenario) (judged int, story string, err error) {
 		if !ok {
 			continue
 		}
+		before := o.conns[p.tuple]
+		if before != nil {
+			copied := *before
+			copied.conn = &conn{service: before.service, ended: before.ended} // judging changes it
+			before = &copied
+		}
 		v := o.judge(port, p)
 		if v.told == ratedTold {
 			v.told = s.rated()
 		}
 		judged++
 		fmt.Fprintf(&b, "%4d. into %s: %s\n        model: %s\n", i, device(port), p, v.why)
-		out, told := s.send(port, p.frame(mac, nodeMAC(port)), p, v)
+		frame := p.frame(mac, nodeMAC(port))
+		out, told := s.send(port, frame, p, v)
 		for range told {
 			s.refusals = append(s.refusals, time.Now())
 		}
 		fmt.Fprintf(&b, "        came out: %s\n", describe(out, told))
 		if err := s.compare(o, p, port, v, out, told, op, &last[op.flow]); err != nil {
+			return judged, fmt.Sprintf("%s        BUT: %v\n", b.String(), err), nil
+		}
+		a := &arrival{port, frame, slices.Concat(out, told), before, v}
+		if err := s.checkCopies(o.config, a); err != nil {
 			return judged, fmt.Sprintf("%s        BUT: %v\n", b.String(), err), nil
 		}
 	}

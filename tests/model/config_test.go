@@ -13,7 +13,7 @@ import (
 )
 
 // kinds are the kinds that the model knows.
-var kinds = []string{api.KindAddressGroup, api.KindNAT, api.KindFirewallRule, api.KindService}
+var kinds = []string{api.KindAddressGroup, api.KindNAT, api.KindFirewallRule, api.KindService, api.KindMirror}
 
 // config is the daemon's configuration, as the model sees it.
 type config struct {
@@ -21,6 +21,7 @@ type config struct {
 	groups   []*group
 	rules    []*rule
 	nats     []*nat
+	mirrors  []*mirror
 }
 
 type frontend struct {
@@ -106,6 +107,9 @@ func (c *config) objects() (all []api.Object) {
 	}
 	for _, s := range c.services {
 		all = append(all, object(api.KindService, s.name, s.spec()))
+	}
+	for _, m := range c.mirrors {
+		all = append(all, object(api.KindMirror, m.name, m.spec()))
 	}
 	return all
 }
@@ -217,7 +221,14 @@ func (c *config) asksPackets() bool {
 
 // without returns the configuration without its i-th object; nil: no such object exists.
 func (c *config) without(i int) *config {
-	d := &config{services: c.services, groups: c.groups, rules: c.rules, nats: c.nats}
+	d := &config{services: c.services, groups: c.groups, rules: c.rules, nats: c.nats, mirrors: c.mirrors}
+	switch {
+	case i < len(c.mirrors):
+		d.mirrors = cut(c.mirrors, i)
+		return d
+	default:
+		i -= len(c.mirrors)
+	}
 	switch {
 	case i < len(c.services):
 		d.services = cut(c.services, i)
@@ -228,7 +239,7 @@ func (c *config) without(i int) *config {
 	default:
 		return nil
 	}
-	return d
+	return d.withoutLostMirrors()
 }
 
 func cut[V any](all []V, i int) []V {

@@ -62,6 +62,9 @@ func randomConfig(rng *rand.Rand, carries map[string]bool) *config {
 	if carries[api.KindNAT] && rng.IntN(3) != 0 {
 		c.nats = randomNATs(rng)
 	}
+	if carries[api.KindMirror] && rng.IntN(2) == 0 {
+		c.mirrors = randomMirrors(rng, c)
+	}
 	return c
 }
 
@@ -144,6 +147,9 @@ func changed(rng *rand.Rand, c *config) *config {
 		d.nats = cut(c.nats, rng.IntN(len(c.nats)))
 	case len(c.nats) > 0 && rng.IntN(2) == 0:
 		d.nats = randomNATs(rng)
+	}
+	if len(c.mirrors) > 0 {
+		d.mirrors = randomMirrors(rng, &d)
 	}
 	return &d
 }

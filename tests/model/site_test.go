@@ -69,8 +69,10 @@ type site struct {
 	node   *testnet.NS
 	daemon *testdaemon.Daemon
 	taps   [portCount]*testnet.Tap
-	late   map[string]bool // marks of packets that must not come out
-	marks  int             // given so far
+	// monitors receive the copies of mirrors.
+	monitors [monitorCount]*testnet.Tap
+	late     map[string]bool // marks of packets that must not come out
+	marks    int             // given so far
 	// refusals are the times of the node's recent reports to senders.
 	refusals []time.Time
 	// carries contains the kinds that the daemon supports, of those in the model.
@@ -116,6 +118,12 @@ func newSite(t *testing.T) *site {
 		}
 		s.taps[p] = world.Tap(t, device(p))
 	}
+	for i := range monitorCount {
+		testnet.Veth(t, testnet.Port{NS: s.node, Name: monitor(i)}, testnet.Port{NS: world, Name: monitor(i)})
+		s.node.Sysctl(t, "net.ipv6.conf."+monitor(i)+".disable_ipv6", "1")
+		world.Offload(t, monitor(i), false, testnet.GRO)
+		s.monitors[i] = world.Tap(t, monitor(i))
+	}
 	fmt.Fprintf(&batch, "route add default via %s\nroute add default via %s\n", host(3, 2, false), host(3, 2, true))
 	s.node.Run(t, "sh", "-ec", "ip -batch - <<END\n"+batch.String()+"END")
 	s.node.Forward(t)
@@ -140,6 +148,7 @@ func (s *site) probe() {
 	s.carries = map[string]bool{api.KindService: true}
 	for kind, spec := range map[string]any{
 		api.KindFirewallRule: api.FirewallRuleSpec{Action: "allow"},
+		api.KindMirror:       api.MirrorSpec{Source: api.MirrorSource{Interface: "p1"}, To: api.MirrorTarget{Device: monitor(0)}},
 		api.KindNAT:          api.NATSpec{Type: "masquerade", Match: &api.Match{Out: api.Words{"p4"}}},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
