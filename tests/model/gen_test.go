@@ -20,10 +20,15 @@ func vip(i int, v6 bool) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 51, 100, byte(i + 1)})
 }
 
-// generate creates a scenario from a random configuration and random packets.
-func generate(rng *rand.Rand, carries map[string]bool) *scenario {
+// generate creates a scenario from a random configuration and random packets. The mirrors have a
+// random generator of their own, so that the rest of a scenario does not depend on them.
+func generate(seed uint64, carries map[string]bool) *scenario {
+	rng, mirrors := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3))
 	sc := &scenario{}
 	c := randomConfig(rng, carries)
+	if carries[api.KindMirror] && mirrors.IntN(2) == 0 {
+		c.mirrors = randomMirrors(mirrors, c)
+	}
 	sc.ops = append(sc.ops, op{config: c})
 	for range 12 + rng.IntN(30) {
 		sc.flows = append(sc.flows, randomFlow(rng, c))
@@ -33,7 +38,9 @@ func generate(rng *rand.Rand, carries map[string]bool) *scenario {
 	change := rng.IntN(2 * packets) // perhaps never
 	for i := range packets {
 		if i == change {
-			c = changed(rng, c)
+			if c = changed(rng, c); len(c.mirrors) > 0 {
+				c.mirrors = randomMirrors(mirrors, c)
+			}
 			sc.ops = append(sc.ops, op{config: c})
 		}
 		f := rng.IntN(len(sc.flows))
@@ -61,9 +68,6 @@ func randomConfig(rng *rand.Rand, carries map[string]bool) *config {
 	}
 	if carries[api.KindNAT] && rng.IntN(3) != 0 {
 		c.nats = randomNATs(rng)
-	}
-	if carries[api.KindMirror] && rng.IntN(2) == 0 {
-		c.mirrors = randomMirrors(rng, c)
 	}
 	return c
 }
@@ -147,9 +151,6 @@ func changed(rng *rand.Rand, c *config) *config {
 		d.nats = cut(c.nats, rng.IntN(len(c.nats)))
 	case len(c.nats) > 0 && rng.IntN(2) == 0:
 		d.nats = randomNATs(rng)
-	}
-	if len(c.mirrors) > 0 {
-		d.mirrors = randomMirrors(rng, &d)
 	}
 	return &d
 }

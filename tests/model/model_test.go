@@ -29,7 +29,7 @@ func TestModel(t *testing.T) {
 		default:
 			seed = rand.Uint64N(1 << 32)
 		}
-		sc := generate(newRand(seed), s.carries)
+		sc := generate(seed, s.carries)
 		n, story, err := s.play(sc)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

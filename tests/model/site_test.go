@@ -15,7 +15,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -153,7 +152,7 @@ func (s *site) probe() {
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		_, err := s.daemon.Client.Apply(ctx, api.ApplyParams{
-			Objects: []api.Object{object(kind, "probe", spec)}, Change: api.Change{Wait: api.Duration(time.Second)},
+			Objects: []api.Object{object(kind, "probe", spec)}, Change: api.Change{Wait: api.Duration(5 * time.Second)},
 		})
 		cancel()
 		if s.carries[kind] = err == nil; err != nil {
@@ -210,5 +209,3 @@ func oneCPU(t *testing.T) {
 		}
 	})
 }
-
-func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 2)) }
