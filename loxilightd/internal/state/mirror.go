@@ -158,8 +158,9 @@ func (p *plan) checkMirrorCount() error {
 		datapath.MirrorMax, before, after)
 }
 
-// checkMirrors rejects Mirrors in conflict with other objects. A Mirror may name objects that do not exist yet. A rollback is not rejected: the status
-// of a Mirror states the conflict.
+// checkMirrors rejects Mirrors in conflict with other objects, and other objects in conflict with
+// Mirrors, unless they have an unattended owner. A rollback is not rejected either: the status of
+// the Mirror states the conflict. A Mirror may name objects that do not exist yet.
 func (p *plan) checkMirrors() error {
 	if p.isRollback || p.counts[KindMirror] == 0 {
 		return nil
@@ -175,6 +176,8 @@ func (p *plan) checkMirrors() error {
 		case fault == nil:
 		case fault.Conflict && put[o.Key]:
 			return refuse(Conflict, o.Key, fault.Field, "%s", fault.Text)
+		case fault.Conflict && put[fault.With] && isUnattended(p.edit.get(fault.With)):
+			p.warn("%s: copies nothing any more: %s", o.Key, fault.Text)
 		case fault.Conflict && put[fault.With]:
 			return refuse(Conflict, fault.With, "", "%s would stop copying (%s): %s; change or delete it first, or in the same change", o.Key, fault.Field, fault.Text)
 		case p.isDropped(fault.With):
@@ -182,6 +185,11 @@ func (p *plan) checkMirrors() error {
 		}
 	}
 	return nil
+}
+
+// isUnattended reports whether no user is there to resolve a conflict of an object with a Mirror.
+func isUnattended(o *Object) bool {
+	return o != nil && (o.Owner == OwnerFile || o.Owner == OwnerK8s || o.Owner == OwnerCNI)
 }
 
 // lastPut returns the last object of a kind that the plan puts.

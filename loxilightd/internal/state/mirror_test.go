@@ -115,6 +115,11 @@ func TestMirrorsInConflict(t *testing.T) {
 	commit(t, s, put(mirrorTo("m", eth.Key, toPeer("far", 5)), mirrorTo("d", eth.Key, toDevice("mon")), tunnel("net", "cli"), peerBy("far", "cli", "net")))
 	wantRefusal(t, s, put(tunnel("other", "cli")), Conflict, "Tunnel/other", "", "Mirror/m would stop copying (spec.to.vni): 5 is the VNI of Tunnel/other")
 	wantRefusal(t, s, put(attachedTo("eth", "mon", false)), Conflict, "Interface/eth", "", "Mirror/d would stop copying (spec.to.device): mon is the device of Interface/eth")
+	agent := put(tunnel("other", OwnerK8s))
+	agent.DryRun = true
+	if r := commit(t, s, agent); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "Mirror/m: copies nothing any more: 5 is the VNI of Tunnel/other") {
+		t.Errorf("a Tunnel of the agent: warnings %q", r.Warnings)
+	}
 	moved := put(attachedTo("eth", "mon", false))
 	moved.Delete = []Key{{KindMirror, "d"}}
 	commit(t, s, moved)
