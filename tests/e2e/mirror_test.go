@@ -190,7 +190,7 @@ func TestMirrorsTogether(t *testing.T) {
 	s.Apply("kind: Interface\nname: mon0\nspec: {device: mon0, role: port}\n")
 	s.LLCLI("mirror", "add", "whole", "--interface", "in0", "--to-device", "mon0", "--wait", "20s")
 	s.LLCLI("mirror", "add", "cut", "--service", "web", "--snaplen", "100", "--to-device", "mon1", "--wait", "20s")
-	s.LLCLI("mirror", "add", "again", "--interface", "mon0", "--to-device", "mon1", "--wait", "20s")
+	s.LLCLI("mirror", "add", "again", "--interface", "mon0", "--protocol", "udp", "--to-device", "mon1", "--wait", "20s")
 	c := dialUDP(t, s.client, vip4+":9000")
 	mark := "<cut>"
 	if _, err := testtraffic.ExchangeUDP(c, []byte(mark+strings.Repeat("x", 400))); err != nil {
@@ -286,6 +286,45 @@ func TestMirrorOfPod(t *testing.T) {
 	})
 }
 
+// receiver receives the copies that are sent to a Peer. frame returns the copy in a frame of the wire;
+// false: the frame contains none.
+type receiver struct {
+	wire  *testnet.Wire
+	frame func(outer []byte) (copied []byte, ok bool)
+}
+
+const mirrorVNI = 4242
+
+// copiesOnWire receives the encapsulated copies that leave a node.
+func (m *mesh) copiesOnWire(n *meshNode) []receiver {
+	outer := 14 + 20 // before the header of the tunnel
+	if m.over6 {
+		outer += 20
+	}
+	header, vni := 8, []byte{0, 0, mirrorVNI >> 8, mirrorVNI & 255} // GRE: the key
+	if m.tunnel != "gre" {
+		outer, vni = outer+8, append(vni[1:], 0)
+	}
+	return []receiver{{m.lan.Wire(m.t, fmt.Sprintf("n%d", n.id)), func(f []byte) ([]byte, bool) {
+		if len(f) < outer+header || !bytes.Equal(f[outer+4:outer+8], vni) {
+			return nil, false
+		}
+		return f[outer+header:], true
+	}}}
+}
+
+// kernelReceives makes a vxlan device of the kernel on a node that receives the copies.
+func (m *mesh) kernelReceives(n *meshNode) receiver {
+	m.t.Helper()
+	device := "vxlan id 4242 dstport 4789 local 192.0.2.2 remote 192.0.2.1"
+	if m.over6 {
+		device = "vxlan id 4242 dstport 4789 local 2001:db8:74::2 remote 2001:db8:74::1 udp6zerocsumrx"
+	}
+	n.ns.Run(m.t, "ip", append([]string{"link", "add", "mon0", "type"}, strings.Fields(device)...)...)
+	n.ns.Run(m.t, "ip", "link", "set", "mon0", "up")
+	return receiver{n.ns.Wire(m.t, "mon0"), func(f []byte) ([]byte, bool) { return f, true }}
+}
+
 // TestMirrorToPeer: copies of a pod's packets on node 1 reach node 2 through the tunnel, with a VNI
 // of their own, and a vxlan device of the kernel receives them.
 func TestMirrorToPeer(t *testing.T) {
@@ -300,22 +339,10 @@ func TestMirrorToPeer(t *testing.T) {
 				t.Errorf("with the VNI of the Tunnel: exit code %d", code)
 			}
 			one.LLCLI("mirror", "add", "copies", "--interface", "p1", "--to-peer", "node2", "--vni", "4242", "--wait", "20s")
-			device := map[string]string{"vxlan": "vxlan id 4242 dstport 4789", "geneve": "geneve id 4242 dstport 6081", "gre": "gretap key 4242"}[kind.tunnel]
-			from, to := "192.0.2.1", "192.0.2.2"
-			if kind.over6 {
-				from, to = "2001:db8:74::1", "2001:db8:74::2"
-				device = strings.Replace(device, "gretap", "ip6gretap", 1)
+			heard := m.copiesOnWire(one)
+			if kind.tunnel == "vxlan" { // a Linux host receives them as well
+				heard = append(heard, m.kernelReceives(two))
 			}
-			device += " remote " + from
-			if kind.tunnel != "geneve" {
-				device += " local " + to
-			}
-			if kind.tunnel == "vxlan" && kind.over6 {
-				device += " udp6zerocsumrx"
-			}
-			two.ns.Run(t, "ip", append([]string{"link", "add", "mon0", "type"}, strings.Fields(device)...)...)
-			two.ns.Run(t, "ip", "link", "set", "mon0", "up")
-			heard := two.ns.Wire(t, "mon0")
 			for i, target := range []string{two.pod4() + ":4660", "[" + two.pod6() + "]:4660"} {
 				c := dialUDP(t, one.pod, target)
 				for n := range 3 {
@@ -328,9 +355,12 @@ func TestMirrorToPeer(t *testing.T) {
 						"request": func(p *testpkt.Packet) bool { return p.Destination() == port },
 						"reply":   func(p *testpkt.Packet) bool { return p.Source() == port },
 					} {
-						heard.Await(t, patience, fmt.Sprintf("the copy of %s %d to %s", what, n, target), func(f []byte) bool {
-							return bytes.Contains(f, []byte(mark)) && is(testpkt.Parse(f))
-						})
+						for k, inner := range heard {
+							inner.wire.Await(t, patience, fmt.Sprintf("receiver %d: the copy of %s %d to %s", k, what, n, target), func(f []byte) bool {
+								f, ok := inner.frame(f)
+								return ok && bytes.Contains(f, []byte(mark)) && is(testpkt.Parse(f))
+							})
+						}
 					}
 				}
 			}
