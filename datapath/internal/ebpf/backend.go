@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/announce"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/keeper"
@@ -224,83 +222,10 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	return err
 }
 
-func (d *DataPlane) portsOptions() port.Options {
-	return port.Options{
-		Dir: filepath.Join(d.dir, "ports"), Attach: d.config.Attach, Programs: programs, Maps: d.maps, Tables: d.tables, Reasons: len(d.reasons),
-		Namespaces: d.namespaces, Guards: d.guards, Log: d.log, Signal: d.signal,
-		NeedsLoopback: func() bool { return d.services.HasFrontends() || d.nats.HasDNAT() },
-		IsMirrored: func(netns uint8, index int) bool {
-			b := d.mirrors.Bypass(netns, index)
-			return b.In || b.Out
-		},
-		FollowMirrors: d.followMirrors,
-	}
-}
-
 // soonOnLoopback attaches our program to the loopback device if it is needed now.
 func (d *DataPlane) soonOnLoopback() {
 	if d.ports != nil { // open
 		d.ports.SoonOnLoopback()
-	}
-}
-
-func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
-	return keeper.Options{
-		Dir: d.dir, PinDir: d.config.PinDir, Maps: d.maps, Origin: o, Log: d.log, Ports: d.ports, Signal: d.signal,
-		PinNote: func(netns uint8, path string) error {
-			z, err := d.namespaces.Open(netns)
-			if err != nil {
-				return err
-			}
-			return z.PinNote(path)
-		},
-		// Maintain reports the errors of both.
-		EachRound: func() { _ = errors.Join(d.renewSwitch(), d.ports.FollowLoopback()) },
-		Severed:   d.mirrors.Severed, Repin: d.mirrors.Repin,
-	}
-}
-
-func (d *DataPlane) sweepOptions() conn.Options {
-	return conn.Options{
-		Tables: d.tables, Maps: d.maps, Shares: d.shared.Value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
-		// Services are asked first, since most connections that end lead to dead backends. NAT is
-		// asked last: it counts the ports of all connections that no judge has ended as used.
-		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
-		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths, ServiceName: d.services.Name, NATName: d.nats.Name,
-	}
-}
-
-func (d *DataPlane) namespacesOptions() namespace.Options {
-	return namespace.Options{
-		SwitchName: d.config.SwitchNamespace, Pins: filepath.Join(d.dir, "ports"), Programs: programs, Maps: d.maps,
-		Watch: func(z *hook.Netns) *watch.Devices { return watch.New(d.watchOptions(z)) },
-		WatchNetfilter: func(z *hook.Netns) (*fastpath.Gate, error) {
-			return fastpath.Watch(fastpath.Options{Netns: z, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate})
-		},
-	}
-}
-
-func (d *DataPlane) watchOptions(z *hook.Netns) watch.Options {
-	return watch.Options{
-		Netns: z, Tables: d.tables, Log: d.log, Uplinks: &d.uplinkNames,
-		LinkDevice: [...]string{netnsHost: d.config.HostDevice, netnsSwitch: d.config.SwitchDevice}[z.ID],
-		Guard:      d.guards.MAC, LostAddr: d.sweeper.Kick, FollowAddrs: d.announcer.Follow,
-		NamesChanged: d.firewall.DevicesChanged, Invalidate: d.nexthops.Invalidate,
-		IsTunnel:     func(device string) bool { return d.overlay.HasDevice(z.ID, device) },
-		PathsChanged: d.overlay.PathsChanged,
-		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.LacksProgram(z.ID, index, done) },
-		HasMirrors:   func(index int) bool { return d.mirrors.IsAttached(z.ID, index) },
-		IsMirrored:   func(index int) bool { return d.mirrors.Bypass(z.ID, index).Out },
-		Signal:       d.signal,
-	}
-}
-
-func (d *DataPlane) nexthopOptions() nexthop.Options {
-	return nexthop.Options{
-		Tables: d.tables, Free: d.maps[kernel.MapLlNexthopFree], Shares: d.shared.Value,
-		Peers:      func() map[uint32]bool { return d.overlay.Nexthops() },
-		PeerNames:  func() map[uint32]overlay.Name { return d.overlay.Names() },
-		DeviceName: d.namespaces.DeviceName,
 	}
 }
 
