@@ -93,11 +93,14 @@ func (m *mirror) selects(c *config, frame []byte) bool {
 	return isIP && c.matches(&m.match, -1, -1, &pkt{tuple: k})
 }
 
-func (m *mirror) cut(frame []byte) []byte {
+// isCopy reports whether copied is a copy of a frame, cut to snaplen or, where the kernel refuses
+// that, to the next longer length.
+func (m *mirror) isCopy(frame, copied []byte) bool {
 	if m.snaplen == 0 {
-		return frame
+		return bytes.Equal(frame, copied)
 	}
-	return frame[:min(len(frame), m.snaplen)]
+	isLength := func(n int) bool { return n >= m.snaplen && len(copied) == min(len(frame), n) }
+	return bytes.HasPrefix(frame, copied) && slices.ContainsFunc([]int{m.snaplen, 128, 256}, isLength)
 }
 
 // arrival is a frame that was sent into the node, and what became of it.
@@ -114,18 +117,18 @@ type arrival struct {
 func (m *mirror) expected(c *config, a *arrival) (must, may [][]byte) {
 	if m.port >= 0 {
 		if m.in && a.port == m.port && m.selects(c, a.frame) {
-			must = append(must, m.cut(a.frame))
+			must = append(must, a.frame)
 		}
 		for _, o := range a.left {
 			if m.out && o.port == m.port && m.selects(c, o.frame) {
-				must = append(must, m.cut(o.frame))
+				must = append(must, o.frame)
 			}
 		}
 		return must, nil
 	}
 	for _, o := range a.left {
 		if m.selects(c, o.frame) {
-			may = append(may, m.cut(o.frame)) // the node itself may have sent it
+			may = append(may, o.frame) // the node itself may have sent it
 		}
 	}
 	if !m.selects(c, a.frame) {
@@ -135,9 +138,9 @@ func (m *mirror) expected(c *config, a *arrival) (must, may [][]byte) {
 	certain := d != nil && !d.ended && d.service != "" && d.service == m.service && a.judged.accept != nil && !a.judged.silent &&
 		(m.in && !d.reply || m.out && d.reply)
 	if certain {
-		return [][]byte{m.cut(a.frame)}, may
+		return [][]byte{a.frame}, may
 	}
-	return nil, append(may, m.cut(a.frame))
+	return nil, append(may, a.frame)
 }
 
 // checkCopies returns how the copies of an arrival differ from the expected ones.
@@ -149,14 +152,14 @@ func (s *site) checkCopies(c *config, a *arrival) error {
 			return err
 		}
 		for _, frame := range must {
-			i := slices.IndexFunc(got, func(copied []byte) bool { return bytes.Equal(copied, frame) })
+			i := slices.IndexFunc(got, func(copied []byte) bool { return m.isCopy(frame, copied) })
 			if i < 0 {
 				return fmt.Errorf("Mirror %s did not copy %s", m.name, describe([]output{{max(m.port, 0), frame}}, nil))
 			}
 			got = slices.Delete(got, i, i+1)
 		}
 		for _, copied := range got {
-			i := slices.IndexFunc(may, func(frame []byte) bool { return bytes.Equal(copied, frame) })
+			i := slices.IndexFunc(may, func(frame []byte) bool { return m.isCopy(frame, copied) })
 			if i < 0 {
 				k, _ := tupleOf(copied)
 				return fmt.Errorf("Mirror %s copied %s (%d bytes), and should not have, or not in this form", m.name, k, len(copied))
@@ -175,7 +178,8 @@ func (s *site) copiesOf(m *mirror, a *arrival, must [][]byte) (got [][]byte, err
 		if len(frame) > 54 && frame[12] == 0x86 && frame[20] == testpkt.ProtoICMPv6 && frame[54] == 137 {
 			return false // a redirect
 		}
-		return mark != "" && markOf(frame) == mark || slices.ContainsFunc(a.left, func(o output) bool { return bytes.Equal(m.cut(o.frame), frame) })
+		return mark != "" && markOf(frame) == mark || m.isCopy(a.frame, frame) ||
+			slices.ContainsFunc(a.left, func(o output) bool { return m.isCopy(o.frame, frame) })
 	}
 	for deadline := time.Now().Add(time.Second); ; time.Sleep(100 * time.Microsecond) {
 		err := s.monitors[m.target].Receive(func(frame []byte) {
