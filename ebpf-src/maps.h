@@ -325,7 +325,7 @@ MAP(ll_mirror_name, BPF_MAP_TYPE_HASH, __u32, struct mirror_name, MIRROR_COUNT, 
 CREATED_BY_DAEMON;
 MAP(ll_mirror_port, BPF_MAP_TYPE_HASH, struct device_key, struct mirror_port, 16384,
     BPF_F_NO_PREALLOC)
-CREATED_BY_DAEMON;
+SIZED_BY("mirrorPorts") CREATED_BY_DAEMON;
 MAP(ll_mirror_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct mirror_stats, MIRROR_COUNT, 0);
 
 /* Packets by drop_reason, and by verdict_count. Incremented here, read by loxilightd. */

@@ -60,7 +60,7 @@ struct bridge_seen {
 };
 _Static_assert(sizeof(struct bridge_seen) == 16, "four to a cache line");
 
-#define BRIDGE_SEEN_BITS 14 /* of the index of ll_bridge_seen, a hash of the MAC */
+#define BRIDGE_SEEN_BITS 13 /* of the index of ll_bridge_seen, a hash of the MAC */
 
 struct bridge_port_key {
 	__u32 ifindex;

@@ -59,7 +59,7 @@ func TestBridgeSeesEachMAC(t *testing.T) {
 			}
 			wrong := try()
 			if len(wrong) > 0 {
-				for i := range uint32(1 << 14) {
+				for i := range uint32(1 << 13) {
 					f.put(kernel.MapLlBridgeSeen, i, kernel.BridgeSeen{})
 				}
 				wrong = try()

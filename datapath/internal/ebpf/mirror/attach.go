@@ -121,7 +121,7 @@ func (t *Table) write(wanted map[Key]kernel.MirrorPort) error {
 			t.written[device] = p
 			continue
 		}
-		if err := t.tables.MirrorPort.Put(device, p); err != nil {
+		if err := kernel.TableError("connections", t.tables.MirrorPort.Put(device, p)); err != nil {
 			return fmt.Errorf("port %d: %w", device.Ifindex, err)
 		}
 		t.written[device] = p

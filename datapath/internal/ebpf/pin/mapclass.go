@@ -44,6 +44,7 @@ var sizeClasses = map[string]sizeClass{
 	"blocks":        byConnections(func(n uint32) uint32 { return max(n/64, 256) }),
 	"remotes":       byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<12, n/4)) }),
 	"bridgePorts":   byConnections(func(n uint32) uint32 { return min(1<<16, max(1<<13, n/2)) }),
+	"mirrorPorts":   byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<10, n/32)) }),
 	"guards":        byConnections(func(n uint32) uint32 { return min(1<<16, max(1<<11, n/16)) }), // four for each Endpoint
 	"peers":         byConnections(peersFor),
 	"peerAddresses": byConnections(func(n uint32) uint32 { return 2 * peersFor(n) }),

@@ -55,7 +55,8 @@ func newNetwork(t *testing.T) *network {
 		IsTunnel:     func(string) bool { return false },
 		PathsChanged: func() {},
 		LacksProgram: func(int, <-chan struct{}) bool { return false },
-		Signal:       func() {},
+		HasMirrors:   func(int) bool { return false }, IsMirrored: func(int) bool { return false },
+		Signal: func() {},
 	})
 	n.ok(n.devices.Start())
 	t.Cleanup(n.devices.Close)
