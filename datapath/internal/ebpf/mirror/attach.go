@@ -82,17 +82,39 @@ func (t *Table) apply() error {
 			bypass[device] = Directions{In: b.In || d.In || d.Conn, Out: b.Out || d.Out}
 		}
 	}
-	if old := t.bypass.Load(); old == nil && len(bypass) > 0 || old != nil && !maps.Equal(*old, bypass) {
-		t.bypass.Store(&bypass)
-		if err := t.host.Rerouted(); err != nil {
-			t.bypass.Store(old) // so that the next call tries again
-			return err
+	rerouted := t.reroute(bypass)
+	if rerouted != nil { // no further packets are copied, since some may bypass the hooks
+		for device, p := range wanted {
+			if p = both(p, t.written[device]); p == (kernel.MirrorPort{}) {
+				delete(wanted, device)
+			} else {
+				wanted[device] = p
+			}
 		}
 	}
 	if err := t.write(wanted); err != nil {
-		return err
+		return errors.Join(rerouted, err)
 	}
-	return errors.Join(t.detach(needed), t.clearGarbage())
+	return errors.Join(rerouted, t.detach(needed), t.clearGarbage())
+}
+
+// reroute makes the packets in bypass, and no others, take the hooks of their devices.
+func (t *Table) reroute(bypass map[Key]Directions) error {
+	old := t.bypass.Load()
+	if old == nil && len(bypass) == 0 || old != nil && maps.Equal(*old, bypass) {
+		return nil
+	}
+	t.bypass.Store(&bypass)
+	err := t.host.Rerouted()
+	if err != nil {
+		t.bypass.Store(old) // so that the next call tries again
+	}
+	return err
+}
+
+// both returns the mirrors that are in a and in b.
+func both(a, b kernel.MirrorPort) kernel.MirrorPort {
+	return kernel.MirrorPort{In: a.In & b.In, Out: a.Out & b.Out, Conn: a.Conn & b.Conn, Rule: a.Rule & b.Rule}
 }
 
 // with returns p with a mirror.

@@ -164,6 +164,14 @@ func (t *Table) replace(name datapath.MirrorName, m, next *mirror) error {
 		return t.effect(name, next)
 	}
 	err := t.add(name, next, t.counted(m.slot))
+	if errors.Is(err, datapath.ErrCapacity) { // no other slot is free: no copies are taken meanwhile
+		m.configured, m.sources = false, nil
+		if err := t.apply(); err != nil {
+			return err
+		}
+		t.byName[name] = next
+		return t.effect(name, next)
+	}
 	if t.byName[name] == next {
 		t.garbage = append(t.garbage, m.slot)
 	}
@@ -184,10 +192,23 @@ func (t *Table) clearGarbage() error {
 	return nil
 }
 
-// effect makes a mirror that has a slot take effect.
+// effect makes a mirror that has a slot take effect. After an error, it takes no copies.
 func (t *Table) effect(name datapath.MirrorName, m *mirror) error {
 	configured := m.configured
 	m.configured = false // until it has taken effect
+	if err := t.define(name, m); err != nil {
+		return errors.Join(err, t.apply())
+	}
+	m.defined = true
+	if err := t.apply(); err != nil {
+		return err
+	}
+	m.configured = configured
+	return nil
+}
+
+// define attaches the programs of a mirror, and writes its definition.
+func (t *Table) define(name datapath.MirrorName, m *mirror) error {
 	if err := t.attach(m, func(place) bool { return true }); err != nil {
 		return err
 	}
@@ -202,11 +223,6 @@ func (t *Table) effect(name datapath.MirrorName, m *mirror) error {
 	if err := t.tables.Mirror.Put(m.slot, m.entry); err != nil {
 		return fmt.Errorf("definition: %w", err)
 	}
-	m.defined = true
-	if err := t.apply(); err != nil {
-		return err
-	}
-	m.configured = configured
 	return nil
 }
 

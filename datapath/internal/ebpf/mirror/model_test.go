@@ -31,6 +31,8 @@ type world struct {
 	wires    map[Key]Key
 	services map[datapath.ServiceName]uint32
 	attached map[place]bool
+	rerouted error // the result of Rerouted
+	refused  place // where nothing can be attached
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -135,13 +137,16 @@ func (w *world) Name(device Key) string                { return fmt.Sprint(devic
 func (w *world) Wire(device Key) Key                   { return w.wires[device] }
 func (w *world) Prepare(Key) error                     { return w.fault() }
 func (w *world) Detached(Key) error                    { return w.fault() }
-func (w *world) Rerouted() error                       { return w.fault() }
+func (w *world) Rerouted() error                       { return errors.Join(w.rerouted, w.fault()) }
 
 func (w *world) Attach(side int, device Key) (hook.Attachment, error) {
 	if err := w.fault(); err != nil {
 		return nil, err
 	}
 	at := place{device, side}
+	if at == w.refused {
+		return nil, errFault
+	}
 	if w.attached[at] {
 		w.t.Fatalf("%s is attached to %d twice", hook.MirrorSides()[side].Name, device.Ifindex)
 	}
