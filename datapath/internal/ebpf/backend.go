@@ -177,6 +177,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := pin.WriteOrigin(d.dir, o); err != nil {
 		return err
 	}
+	if err := d.mirrors.Tidy(); err != nil {
+		d.log.Warn("programs of mirrors that an earlier run left cannot be detached", "error", err)
+	}
 	d.ports.WarnOfOtherHooks()
 	if err := d.ports.AnnounceFirst(false); err != nil {
 		return err

@@ -117,6 +117,14 @@ func both(a, b kernel.MirrorPort) kernel.MirrorPort {
 	return kernel.MirrorPort{In: a.In & b.In, Out: a.Out & b.Out, Conn: a.Conn & b.Conn, Rule: a.Rule & b.Rule}
 }
 
+// Tidy detaches the programs that no mirror of an earlier run needs: that run was killed before it
+// entered the mirror, or while it deleted it.
+func (t *Table) Tidy() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.apply()
+}
+
 // with returns p with a mirror.
 func with(p kernel.MirrorPort, slot uint32, d Directions) kernel.MirrorPort {
 	for _, x := range []struct {

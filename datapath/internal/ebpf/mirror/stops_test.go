@@ -5,6 +5,7 @@ package mirror
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -80,4 +81,21 @@ func TestChangedAtCapacity(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantExactly(table, want)
+}
+
+// TestTidy: programs that an earlier run attached for a mirror that it did not enter are detached.
+func TestTidy(t *testing.T) {
+	w := newWorld(t, 1)
+	m := datapath.Mirror{Port: "p1", Direction: datapath.MirrorIn, To: datapath.MirrorTarget{Device: "t1"}}
+	if err := w.start().Update(t.Context(), "m", m); err != nil {
+		t.Fatal(err)
+	}
+	w.attached[place{Key{Ifindex: 2}, hook.MirrorOut}] = true
+	if err := w.start().Tidy(); err != nil {
+		t.Fatal(err)
+	}
+	want := map[place]bool{{Key{Ifindex: 1}, hook.MirrorIn}: true, {Key{Ifindex: 101}, hook.MirrorSend}: true}
+	if !maps.Equal(w.attached, want) {
+		t.Errorf("programs %v, want %v", w.attached, want)
+	}
 }
