@@ -6,9 +6,10 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 )
 
-// State returns the state of a mirror, and false if this run has not configured the mirror.
+// State returns the state of a mirror, possibly of an earlier run; false if it does not exist.
 func (t *Table) State(name datapath.MirrorName) (s datapath.MirrorState, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -27,10 +28,14 @@ func (t *Table) State(name datapath.MirrorName) (s datapath.MirrorState, ok bool
 	return s, true
 }
 
-// isCopying reports whether the programs of a mirror are attached to a port.
+// isCopying reports whether the programs of a mirror are attached to a port, and to the targets in
+// the netns of the port.
 func (t *Table) isCopying(m *mirror, device Key) bool {
 	for at := range m.places() {
-		if h := t.hooks[at]; at.device == device && (h == nil || !h.Attached()) {
+		if at.device != device && (at.side != hook.MirrorSend || at.device.Netns != device.Netns) {
+			continue
+		}
+		if h := t.hooks[at]; h == nil || !h.Attached() {
 			return false
 		}
 	}
