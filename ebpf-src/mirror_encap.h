@@ -8,6 +8,12 @@
 
 #define MIRROR_TAGS 2
 
+/* Offsets of the VNI in the header of a packet to a peer: behind the UDP header and half of the VXLAN
+ * or Geneve header.
+ */
+#define TUNNEL_VNI_OVER4 (TUNNEL_L4_OVER4 + 12)
+#define TUNNEL_VNI_OVER6 (TUNNEL_L4_OVER6 + 12)
+
 /* Moves the VLAN tags that the kernel keeps outside the frame to tag, which has room for MIRROR_TAGS.
  * Returns their length in bytes; negative: there are more.
  */
@@ -112,28 +118,26 @@ static __always_inline int mirror_is_for(const struct mirror *m, const struct pe
 }
 
 /* Reports whether a packet that crosses from the switch's to the host's netns, to be sent to a peer, is
- * an encapsulated copy: unlike packets of tunnels, it does not contain the inner Ethernet header of
- * struct peer, or contains one in GRE.
+ * an encapsulated copy: its VNI is not the VNI of the peer's tunnel, or, in GRE, it contains Ethernet.
  */
 static __always_inline int mirror_crosses(struct __sk_buff *skb)
 {
 	struct peer *peer = underlay_peer(skb, skb->tc_index & TC_INDEX_PEER);
-	__u32 len, inner[2] = {};
-	__u16 *proto = (__u16 *)inner;
+	__be16 got[4] = {};
+	const __be16 *own;
+	int is4;
 
 	if (config_netns || !peer || (skb->tc_index & TC_INDEX_INNER) != TC_INDEX_UNDERLAY ||
 	    peer->link_host_ifindex != skb->ifindex)
 		return 0;
-	if (peer->type == TUNNEL_GRE) {
-		len = addr_is4(&peer->remote) ? TUNNEL_L4_OVER4 : TUNNEL_L4_OVER6;
-		return !bpf_skb_load_bytes(skb, len, inner, 4) && proto[1] == bpf_htons(ETH_P_TEB);
-	}
-	len = peer->header_len;
-	if (len < 2 * ETH_HLEN || len > TUNNEL_HEADER_MAX ||
-	    bpf_skb_load_bytes(skb, len - ETH_HLEN, inner, 6))
+	is4 = addr_is4(&peer->remote);
+	if (peer->type == TUNNEL_GRE)
+		return !bpf_skb_load_bytes(skb, is4 ? TUNNEL_L4_OVER4 : TUNNEL_L4_OVER6, got, 4) &&
+		       got[1] == bpf_htons(ETH_P_TEB);
+	own = (const __be16 *)&peer->header[is4 ? TUNNEL_VNI_OVER4 : TUNNEL_VNI_OVER6];
+	if (bpf_skb_load_bytes(skb, is4 ? TUNNEL_VNI_OVER4 : TUNNEL_VNI_OVER6, got, 4))
 		return 0;
-	/* 02:4c:4c:00:00:01 */
-	return inner[0] != bpf_htonl(0x024c4c00) || (__u16)inner[1] != bpf_htons(1);
+	return got[0] != own[0] || got[1] != own[1];
 }
 
 /* Encapsulates a copy for the peer of m. Returns 0 on success. */

@@ -212,10 +212,14 @@ func TestMirrorFromSwitch(t *testing.T) {
 		n.mirror("m", datapath.Mirror{Port: datapath.EndpointName("pod").Port(), Direction: bothDirections, To: datapath.MirrorTarget{Peer: "collector", VNI: 9}})
 		n.mirror("uplink", datapath.Mirror{Port: "out0", Direction: bothDirections})
 		n.node.Run(t, "ping", "-c", "1", "-W", "2", "10.0.1.13")
-		wire := pod.Wire(t, "eth0")
+		wire, sender := pod.Wire(t, "eth0"), pod.Wire(t, "eth0")
 		at := n.mark()
 		n.ok(n.ping(pod, "10.9.0.1", 100))
 		n.ok(n.ping(pod, "10.9.0.1", 1400))
+		// As the inner destination of packets of tunnels: a pod can send it, too.
+		ours := testpkt.Ethernet{Source: pod.MAC(t, "eth0"), Destination: [6]byte{2, 0x4c, 0x4c, 0, 0, 1}, Type: 0x0800}
+		forged := testpkt.Build(ours, testpkt.IPv4{Source: netip.MustParseAddr("10.9.0.2"), Destination: netip.MustParseAddr("10.9.0.7"), Protocol: testpkt.ProtoUDP}, testpkt.UDP{Source: 1, Destination: 2}, testpkt.Raw("a copy?"))
+		sender.Send(t, forged)
 		n.settle()
 		var want, got []string
 		testnet.Eventually(t, 3*time.Second, "copies at the collector", func() bool {
