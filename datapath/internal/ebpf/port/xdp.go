@@ -59,30 +59,41 @@ func (t *port) xdpMode() datapath.XDPMode {
 	return t.mode
 }
 
-// RefitXDP attaches and detaches the XDP programs of ports after mirrors have changed.
+// RefitXDP detaches the XDP programs of ports that are mirrored now, and attaches those of ports that
+// are not mirrored any more. If the latter fails, this is not a fault of a mirror: the port's own
+// verification finds the program missing.
 func (p *Table) RefitXDP() (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for name, t := range p.byName {
-		done := p.options.IsMirrored(t.namespace, t.ifindex) == t.mirrored && (t.xdp() == nil) == (t.xdpMode() == datapath.XDPOff)
-		if len(t.hooks) == 0 || t.mode == datapath.XDPOff || done {
+		mirrored := p.options.IsMirrored(t.namespace, t.ifindex)
+		if len(t.hooks) == 0 || t.mode == datapath.XDPOff || mirrored == t.mirrored && (!mirrored || t.xdp() == nil) {
 			continue
 		}
-		z, e := p.namespaces.Open(t.namespace)
-		if e != nil {
-			err = errors.Join(err, e)
+		e := p.refitXDP(name, t)
+		if e != nil && !mirrored {
+			p.options.Log.Warn("a port that is not mirrored any more lacks its XDP program; retrying", "port", describe(name), "error", e)
+			p.options.Signal()
 			continue
-		}
-		l, e := z.Netlink.LinkByIndex(t.ifindex)
-		if errors.As(e, new(netlink.LinkNotFoundError)) {
-			continue
-		}
-		if e == nil {
-			e = p.fitXDP(z, name, t, l, t.mode)
 		}
 		err = errors.Join(err, e)
 	}
 	return err
+}
+
+func (p *Table) refitXDP(name datapath.PortName, t *port) error {
+	z, err := p.namespaces.Open(t.namespace)
+	if err != nil {
+		return err
+	}
+	l, err := z.Netlink.LinkByIndex(t.ifindex)
+	if errors.As(err, new(netlink.LinkNotFoundError)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return p.fitXDP(z, name, t, l, t.mode)
 }
 
 // fitsXDP reports whether fitXDP has nothing to do.
