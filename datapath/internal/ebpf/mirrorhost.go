@@ -213,8 +213,11 @@ func (d *DataPlane) adoptMirrors() error {
 			continue
 		}
 		z, err := d.namespaces.Open(id)
-		if errors.Is(err, datapath.ErrAbsent) {
-			continue // its devices are gone, and the programs with them
+		if errors.Is(err, datapath.ErrAbsent) { // its devices are gone, and the programs with them
+			if err := hook.RemoveMirrors(d.dir, id); err != nil {
+				return err
+			}
+			continue
 		}
 		if err != nil {
 			return err

@@ -141,6 +141,12 @@ func HasMirrors(dir string, netns uint8) bool {
 	return err != nil || len(folders) > 0
 }
 
+// RemoveMirrors removes the pins of the programs of mirrors in a namespace that no longer exists. A
+// device of a new namespace may get the ifindex, and so the folder, of a deleted one.
+func RemoveMirrors(dir string, netns uint8) error {
+	return os.RemoveAll(filepath.Dir(MirrorFolder(dir, netns, 0)))
+}
+
 // mirrorFolders returns the folders of pins by ifindex.
 func mirrorFolders(dir string, netns uint8) (map[int]string, error) {
 	parent := filepath.Dir(MirrorFolder(dir, netns, 0))
@@ -158,23 +164,40 @@ func mirrorFolders(dir string, netns uint8) (map[int]string, error) {
 }
 
 // InOrder reports whether a program of mirrors is before, or after, the program of the port on the
-// same hook. Filters always are, by their priorities.
+// same hook. Links are before all filters, and the filters are in order by their priorities.
 func InOrder(a Attachment) bool {
-	t, ok := a.(*tcx)
-	if !ok {
-		return true
+	switch h := a.(type) {
+	case *tcx:
+		own, port := h.namespace.linked(h.side, h.index, h.Program())
+		if port >= 0 && own >= 0 {
+			return (own > port) == h.side.isMirrorOut()
+		}
+		return !h.side.isMirrorOut() || port >= 0 || !h.namespace.hasPortFilter(h.side, h.index)
+	case *Filter:
+		_, port := h.namespace.linked(h.side, h.index, 0)
+		return port < 0 || h.side.isMirrorOut()
 	}
-	port, err := t.namespace.Egress.Info()
-	if t.side.AttachType == ebpf.AttachTCXIngress {
-		port, err = t.namespace.Ingress.Info()
+	return true
+}
+
+// isMirrorOut reports whether the program of this side runs after the program of the port.
+func (s Side) isMirrorOut() bool { return s.Name == MirrorSides()[MirrorOut].Name }
+
+// linked returns the positions of a program, and of the program of the port, among the programs that
+// are attached by links to the hook of a side; negative: not attached so.
+func (z *Netns) linked(s Side, index int, program ebpf.ProgramID) (own, port int) {
+	x := z.Egress
+	if s.AttachType == ebpf.AttachTCXIngress {
+		x = z.Ingress
 	}
+	info, err := x.Info()
 	if err != nil {
-		return true
+		return -1, -1
 	}
-	portID, _ := port.ID()
+	id, _ := info.ID()
 	var ids []ebpf.ProgramID
-	err = t.namespace.Do(func() error {
-		r, err := link.QueryPrograms(link.QueryOptions{Target: t.index, Attach: t.side.AttachType})
+	_ = z.Do(func() error { // after an error, none is known: older kernels have no such links
+		r, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: s.AttachType})
 		if err != nil {
 			return err
 		}
@@ -183,11 +206,18 @@ func InOrder(a Attachment) bool {
 		}
 		return nil
 	})
-	at, of := slices.Index(ids, t.Program()), slices.Index(ids, portID)
-	if err != nil || at < 0 || of < 0 {
-		return true
+	return slices.Index(ids, program), slices.Index(ids, id)
+}
+
+// hasPortFilter reports whether the program of the port on the hook of a side is a filter.
+func (z *Netns) hasPortFilter(s Side, index int) bool {
+	for _, of := range Sides() {
+		if of.AttachType == s.AttachType {
+			b, err := NewFilter(z, of, index, "").mine()
+			return err == nil && b != nil
+		}
 	}
-	return (at > of) == (t.side.Name == MirrorSides()[MirrorOut].Name)
+	return false
 }
 
 // leaveQdisc passes the note that we created the qdisc on, if only filters of the other kind remain:
