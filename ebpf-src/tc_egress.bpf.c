@@ -20,8 +20,16 @@
 #include "reply_reject.h"
 #include "ct_slowpath.h"
 
+/* Reports whether a packet is a copy that ll_mirror_send has not handled, since another program
+ * detached that program: as it is, the copy is not for this wire.
+ */
+static __always_inline int egress_is_lost_copy(struct __sk_buff *skb, __u32 word)
+{
+	return (word & ~TC_INDEX_MIRROR) == TC_INDEX_COPY && skb->mark == MARK_COPY;
+}
+
 /* Reports whether the word of a redirected packet was set by one of our programs: a packet from a
- * device that is not a port may have arrived with it.
+ * device that is not a port may have arrived with it. A copy may be of such a packet.
  */
 static __always_inline int egress_tracked(struct __sk_buff *skb)
 {
@@ -33,7 +41,7 @@ static __always_inline int egress_tracked(struct __sk_buff *skb)
 		return 1;
 	}
 	in = skb->ingress_ifindex;
-	if (!in)
+	if (!in || skb->mark == MARK_COPY)
 		return 1;
 	device = device_find(in);
 	return device && device->flags & DEVICE_F_PORT;
@@ -132,6 +140,8 @@ int ll_tc_egress(struct __sk_buff *skb)
 
 	if (word) {
 		skb->tc_index = 0;
+		if (egress_is_lost_copy(skb, word))
+			return TC_ACT_SHOT; /* counted by the program that made the copy */
 		if ((word == TC_INDEX_TRACKED || word & TC_INDEX_UNDERLAY) && !egress_tracked(skb))
 			word = 0;
 	}
