@@ -6,6 +6,7 @@
 #include "mirror_conn.h"
 #include "mirror_match.h"
 #include "pkt.h"
+#include "tun_encap.h"
 
 #define VLAN_TAG_LEN 4
 
@@ -58,6 +59,36 @@ static __always_inline int mirror_has_conn(const struct mirror *m, const struct 
 	return m->flags & (c->reply ? MIRROR_F_OUT : MIRROR_F_IN);
 }
 
+/* Reports whether p arrives from the peer of m as a copy for a mirror of that peer: in the encapsulation
+ * of its tunnel, under a VNI that no tunnel has. Nodes that mirror their uplinks to each other would
+ * copy such a packet without end.
+ */
+static __noinline int mirror_is_back(struct __sk_buff *skb, const struct pkt *p,
+				     const struct mirror *m)
+{
+	struct peer *peer = underlay_peer(skb, m->peer);
+	struct tunnel_key key = {};
+	__be32 word = 0;
+	__be16 port;
+
+	if (config_netns || p->egress || p->fragment || !peer ||
+	    !addr_equal(&p->saddr, &peer->remote))
+		return 0;
+	if (peer->type == TUNNEL_GRE)
+		return p->proto == IPPROTO_GRE && !bpf_skb_load_bytes(skb, p->l4_off, &word, 4) &&
+		       (bpf_ntohl(word) & 0xffff) == ETH_P_TEB;
+	port = *(const __be16 *)&peer
+			->header[(p->family == 4 ? TUNNEL_L4_OVER4 : TUNNEL_L4_OVER6) + 2];
+	if (p->proto != IPPROTO_UDP || p->dport != port ||
+	    bpf_skb_load_bytes(skb, p->l4_off + 12, &word, 4))
+		return 0;
+	key.local = p->daddr;
+	key.vni = bpf_ntohl(word) >> 8;
+	key.port = p->dport;
+	key.proto = IPPROTO_UDP;
+	return !bpf_map_lookup_elem(&ll_tunnel, &key);
+}
+
 /* Copies a packet for the mirror at slot if it matches. A global function, so that the verifier walks
  * it once.
  */
@@ -69,6 +100,8 @@ __noinline int mirror_consider(struct __sk_buff *skb, struct pkt *p, struct mirr
 	if (!m || !p || !c || !mirror_matches(m, p, c->parsed))
 		return 0;
 	if (m->flags & (MIRROR_F_SERVICE | MIRROR_F_RULE) && !mirror_has_conn(m, c))
+		return 0;
+	if (m->peer && mirror_is_back(skb, p, m))
 		return 0;
 	mirror_copy(skb, m, slot & TC_INDEX_MIRROR);
 	return 0;

@@ -177,3 +177,65 @@ func TestMirrorOfDeletedSwitch(t *testing.T) {
 	n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.DiscardHandler)) })
 	n.open()
 }
+
+// TestMirrorToEachOther: what a peer copies from its uplink is not copied back to it, since that would
+// never end; packets of its tunnel are, and all packets are copied to other targets.
+func TestMirrorToEachOther(t *testing.T) {
+	for _, typ := range []datapath.TunnelType{datapath.TunnelVXLAN, datapath.TunnelGRE} {
+		for _, ends := range [][2]string{{"10.0.1.13", "10.0.1.1"}, {"2001:db8:2::13", "2001:db8:2::1"}} {
+			t.Run(typ.String()+" "+ends[0], func(t *testing.T) {
+				n := newMirrorNetwork(t)
+				n.attach()
+				n.mirrorTunnel(typ, ends[0])
+				n.mirror("m", datapath.Mirror{Port: "out0", Direction: datapath.MirrorIn, To: datapath.MirrorTarget{Peer: "collector", VNI: 9}})
+				n.mirror("device", datapath.Mirror{Port: "out0", Direction: datapath.MirrorIn})
+				n.node.Run(t, "ping", "-c", "1", "-W", "2", ends[0])
+				sender := n.backends.Wire(t, "eth0")
+				ours := testpkt.Ethernet{Source: n.backends.MAC(t, "eth0"), Destination: n.node.MAC(t, "out0"), Type: 0x0800}
+				source, destination := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
+				if source.Is6() {
+					ours.Type = 0x86dd
+				}
+				outer := func(vni byte) []byte {
+					inner := testpkt.Build(testpkt.Ethernet{Source: [6]byte{2, 1}, Destination: [6]byte{2, 2}, Type: 0x88b5}, testpkt.Raw("a copy of the peer"))
+					ip := func(protocol uint8) testpkt.Layer {
+						if source.Is4() {
+							return testpkt.IPv4{Source: source, Destination: destination, Protocol: protocol}
+						}
+						return testpkt.IPv6{Source: source, Destination: destination, Protocol: protocol}
+					}
+					if typ == datapath.TunnelGRE {
+						ethernet := []byte{0x20, 0, 0x65, 0x58, 0, 0, 0, vni}
+						if vni == 7 { // packets of the tunnel are not Ethernet frames
+							ethernet[2], ethernet[3] = 8, 0
+						}
+						return testpkt.Build(ours, ip(47), testpkt.Raw(append(ethernet, inner...)))
+					}
+					return testpkt.Build(ours, ip(testpkt.ProtoUDP), testpkt.UDP{Source: 0xc001, Destination: 4789}, testpkt.Raw(append([]byte{8, 0, 0, 0, 0, 0, vni, 0}, inner...)))
+				}
+				n.settle()
+				at := n.mark()
+				sent := []string{string(outer(9)), string(outer(7))}
+				for _, f := range sent {
+					sender.Send(t, []byte(f))
+				}
+				n.settle()
+				var back []string
+				for _, f := range n.backends0.Frames()[at.backends:] {
+					if _, copied, ok := unwrap(f, typ); ok && slices.Contains(sent, string(copied)) {
+						back = append(back, string(copied))
+					}
+				}
+				if !slices.Equal(back, sent[1:]) {
+					t.Errorf("%d frames are copied back, want the packet of the tunnel only", len(back))
+				}
+				copied := n.copied(at)
+				for _, f := range sent {
+					if !slices.Contains(copied, f) {
+						t.Error("a frame is not copied to the device")
+					}
+				}
+			})
+		}
+	}
+}
