@@ -21,6 +21,7 @@ SEC("tc")
 int ll_mirror_in(struct __sk_buff *skb)
 {
 	const struct mirror_port *port = mirror_port_of(skb);
+	__u64 conn;
 	struct pkt p;
 
 	if (skb->tc_index & TC_INDEX_UNDERLAY && mirror_crosses(skb))
@@ -28,7 +29,10 @@ int ll_mirror_in(struct __sk_buff *skb)
 	if (!port || skb->mark == MARK_COPY || mirror_is_returned(skb))
 		return TC_ACT_UNSPEC;
 	__builtin_memset(&p, 0, sizeof(p));
-	mirror_all(skb, &p, port->in | port->conn, port->conn, port->rule);
+	conn = port->conn;
+	if ((skb->tc_index & TC_INDEX_INNER) != TC_INDEX_INNER) /* it comes from no tunnel */
+		conn &= ~port->crossed;
+	mirror_all(skb, &p, port->in | conn, conn, port->rule & conn);
 	return TC_ACT_UNSPEC;
 }
 
@@ -43,8 +47,8 @@ int ll_mirror_out(struct __sk_buff *skb)
 	if (!port || skb->mark == MARK_COPY)
 		return TC_ACT_UNSPEC;
 	if (!skb->ingress_ifindex) {
-		conn = port->conn;
-		rule = port->rule;
+		conn = port->sent;
+		rule = port->rule & conn;
 	}
 	__builtin_memset(&p, 0, sizeof(p));
 	p.egress = 1;

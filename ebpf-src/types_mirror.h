@@ -12,8 +12,11 @@
 struct mirror_port {
 	__u64 in;   /* of arriving packets */
 	__u64 out;  /* of leaving packets */
-	__u64 conn; /* of connections: arriving packets, and leaving packets of the node itself */
-	__u64 rule; /* those of conn that are mirrors of rules */
+	__u64 conn; /* of arriving packets of connections */
+	__u64 sent; /* of leaving packets of connections that the node itself sends */
+	__u64 rule; /* those of conn and sent that are mirrors of rules */
+	/* Those of conn that copy in the other netns what crosses the link from there. */
+	__u64 crossed;
 };
 
 struct mirror_prefix {

@@ -59,7 +59,7 @@ func (h mirrorHost) device(z *namespace.Namespace, link netlink.Link) (mirror.De
 	switch {
 	case a.EncapType != "" && a.EncapType != "ether":
 		return d, fmt.Errorf("device %q has no Ethernet frames (link/%s): choose another one: %w", a.Name, a.EncapType, datapath.ErrUnsupported)
-	case z.Devices.IsLink(a.Name), h.d.overlay.HasDevice(z.ID, strings.TrimSuffix(a.Name, datapath.TunnelEndSuffix)):
+	case z.Devices.IsLink(a.Name), h.isTunnel(z.ID, a.Name):
 		return d, fmt.Errorf("device %q connects host and switch, or belongs to a Tunnel: choose an Endpoint or a device of the network: %w", a.Name, datapath.ErrUnsupported)
 	}
 	return d, nil
@@ -69,10 +69,19 @@ func (h mirrorHost) device(z *namespace.Namespace, link netlink.Link) (mirror.De
 func (h mirrorHost) Ports() (all []mirror.Device) {
 	for _, p := range h.d.ports.All() {
 		if len(p.Hooks) > 0 && p.Ifindex > hook.LoopbackIndex {
-			all = append(all, mirror.Device{Key: mirror.Key{Ifindex: uint32(p.Ifindex), Netns: uint32(p.Netns)}, Name: p.Device})
+			d := mirror.Device{Key: mirror.Key{Ifindex: uint32(p.Ifindex), Netns: uint32(p.Netns)}}
+			d.Name = h.Name(d.Key)
+			d.IsLink = d.Name != "" && d.Name == [...]string{netnsHost: h.d.config.HostDevice, netnsSwitch: h.d.config.SwitchDevice}[p.Netns]
+			d.IsTunnel = h.isTunnel(p.Netns, d.Name)
+			all = append(all, d)
 		}
 	}
 	return all
+}
+
+// isTunnel reports whether a device is an end of the link of a Tunnel.
+func (h mirrorHost) isTunnel(netns uint8, device string) bool {
+	return h.d.overlay.HasDevice(netns, strings.TrimSuffix(device, datapath.TunnelEndSuffix))
 }
 
 // Target implements [mirror.Host].

@@ -393,11 +393,13 @@ type MirrorName struct {
 }
 
 type MirrorPort struct {
-	_    structs.HostLayout
-	In   uint64
-	Out  uint64
-	Conn uint64
-	Rule uint64
+	_       structs.HostLayout
+	In      uint64
+	Out     uint64
+	Conn    uint64
+	Sent    uint64
+	Rule    uint64
+	Crossed uint64
 }
 
 type MirrorStats struct {

@@ -16,7 +16,7 @@ import (
 func (m *mirror) places() iter.Seq[place] {
 	return func(yield func(place) bool) {
 		for device, d := range m.sources {
-			if (d.In || d.Conn) && !yield(place{device, hook.MirrorIn}) || (d.Out || d.Conn) && !yield(place{device, hook.MirrorOut}) {
+			if (d.In || d.Conn) && !yield(place{device, hook.MirrorIn}) || (d.Out || d.Sent) && !yield(place{device, hook.MirrorOut}) {
 				return
 			}
 		}
@@ -114,7 +114,9 @@ func (t *Table) reroute(bypass map[Key]Directions) error {
 
 // both returns the mirrors that are in a and in b.
 func both(a, b kernel.MirrorPort) kernel.MirrorPort {
-	return kernel.MirrorPort{In: a.In & b.In, Out: a.Out & b.Out, Conn: a.Conn & b.Conn, Rule: a.Rule & b.Rule}
+	return kernel.MirrorPort{
+		In: a.In & b.In, Out: a.Out & b.Out, Conn: a.Conn & b.Conn, Sent: a.Sent & b.Sent, Rule: a.Rule & b.Rule, Crossed: a.Crossed & b.Crossed,
+	}
 }
 
 // Tidy detaches the programs that no mirror of an earlier run needs: that run was killed before it
@@ -130,7 +132,7 @@ func with(p kernel.MirrorPort, slot uint32, d Directions) kernel.MirrorPort {
 	for _, x := range []struct {
 		set  bool
 		mask *uint64
-	}{{d.In, &p.In}, {d.Out, &p.Out}, {d.Conn, &p.Conn}, {d.Rule, &p.Rule}} {
+	}{{d.In, &p.In}, {d.Out, &p.Out}, {d.Conn, &p.Conn}, {d.Sent, &p.Sent}, {d.Rule, &p.Rule}, {d.Crossed, &p.Crossed}} {
 		if x.set {
 			*x.mask |= 1 << slot
 		}
@@ -140,7 +142,8 @@ func with(p kernel.MirrorPort, slot uint32, d Directions) kernel.MirrorPort {
 
 // directionsOf returns the directions of a mirror in p.
 func directionsOf(p kernel.MirrorPort, slot uint32) Directions {
-	return Directions{In: p.In>>slot&1 != 0, Out: p.Out>>slot&1 != 0, Conn: p.Conn>>slot&1 != 0, Rule: p.Rule>>slot&1 != 0}
+	has := func(mask uint64) bool { return mask>>slot&1 != 0 }
+	return Directions{In: has(p.In), Out: has(p.Out), Conn: has(p.Conn), Sent: has(p.Sent), Rule: has(p.Rule), Crossed: has(p.Crossed)}
 }
 
 // write makes the table of ports equal to wanted.

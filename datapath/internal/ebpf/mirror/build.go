@@ -107,10 +107,12 @@ func (t *Table) findSources(m *mirror) error {
 	if out {
 		m.entry.Flags |= kernel.MirrorOut
 	}
-	// On ports in another netns than the target, no copies can be taken.
+	// On ports in another netns than the target, no copies can be taken. What arrives on the link of a
+	// Tunnel has arrived on another port before.
+	inBoth := m.entry.Target[hook.Host] != 0 && m.entry.Target[hook.Switch] != 0
 	for _, d := range t.host.Ports() {
 		if m.entry.Target[d.Netns&1] != 0 {
-			m.sources[d.Key] = Directions{Conn: true, Rule: m.spec.Rule != ""}
+			m.sources[d.Key] = Directions{Conn: !d.IsTunnel, Sent: true, Rule: m.spec.Rule != "", Crossed: inBoth && d.IsLink}
 		}
 	}
 	return nil

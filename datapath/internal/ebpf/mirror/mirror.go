@@ -28,7 +28,9 @@ type Key = kernel.DeviceKey
 // Device is a device of the node.
 type Device struct {
 	Key
-	Name string
+	Name     string
+	IsLink   bool // an end of the link between host and switch
+	IsTunnel bool // an end of the link of a Tunnel
 }
 
 // Host is the rest of the data plane.
@@ -66,8 +68,11 @@ type Host interface {
 type Directions struct {
 	In   bool // arriving packets
 	Out  bool // leaving packets
-	Conn bool // of connections: arriving packets, and leaving packets of the node itself
-	Rule bool // with Conn: of connections that a rule allows
+	Conn bool // arriving packets of connections
+	Sent bool // leaving packets of connections that the node itself sends
+	Rule bool // with Conn or Sent: of connections that a rule allows
+	// Crossed: with Conn: not what crosses the link from the other netns, where it is copied already.
+	Crossed bool
 }
 
 // mirror is a mirror in the tables.
@@ -332,7 +337,7 @@ func (t *Table) freeSlot() (uint32, error) {
 		used |= 1 << slot
 	}
 	for _, p := range t.written { // of a mirror that is being replaced
-		used |= p.In | p.Out | p.Conn
+		used |= p.In | p.Out | p.Conn | p.Sent
 	}
 	if slot := bits.TrailingZeros64(^used); slot < datapath.MirrorMax {
 		return uint32(slot), nil

@@ -73,7 +73,7 @@ func (w *world) check() {
 			if ok, err := w.tables.Mirror.Find(slot, &m); !ok || err != nil {
 				w.t.Fatalf("port %d refers to mirror %d, which has no definition (%v)", device.Ifindex, slot, err)
 			}
-			if (d.In || d.Conn) && !w.attached[place{device, hook.MirrorIn}] || (d.Out || d.Conn) && !w.attached[place{device, hook.MirrorOut}] {
+			if (d.In || d.Conn) && !w.attached[place{device, hook.MirrorIn}] || (d.Out || d.Sent) && !w.attached[place{device, hook.MirrorOut}] {
 				w.t.Fatalf("port %d takes copies %+v without programs", device.Ifindex, d)
 			}
 			if !w.attached[place{Key{Ifindex: m.Target[0]}, hook.MirrorSend}] {
@@ -104,14 +104,14 @@ func (a *attachment) Detach() error {
 
 func (w *world) Port(name datapath.PortName) (Device, error) {
 	if index, ok := w.ports[name]; ok {
-		return Device{Key{Ifindex: index}, string(name)}, nil
+		return Device{Key: Key{Ifindex: index}, Name: string(name)}, nil
 	}
 	return Device{}, datapath.Absentf("port %q", name)
 }
 
 func (w *world) Ports() (all []Device) {
 	for name, index := range w.ports {
-		all = append(all, Device{Key{Ifindex: index}, string(name)})
+		all = append(all, Device{Key: Key{Ifindex: index}, Name: string(name)})
 	}
 	return all
 }
@@ -119,7 +119,7 @@ func (w *world) Ports() (all []Device) {
 func (w *world) Target(name string, _ bool) (Device, error) {
 	var index uint32
 	if n, _ := fmt.Sscanf(name, "t%d", &index); n == 1 {
-		return Device{Key{Ifindex: 100 + index}, name}, nil
+		return Device{Key: Key{Ifindex: 100 + index}, Name: name}, nil
 	}
 	return w.Port(datapath.PortName(name))
 }
