@@ -30,7 +30,7 @@ func TestMirrors(t *testing.T) {
 	s.expect("__complete mirror set watch --to-peer f", "far")
 	s.expect("export mirrors", "kind: Mirror", "service: web", "vni: 8")
 	s.refuse(0, "delete service web")
-	s.expect("get mirror watch", "Pending", "Service/web does not exist: create it (llcli service add web)")
+	s.says("get mirror watch", "Pending", "Service/web does not exist: create it (llcli service add web)")
 	s.expect("rollback --last", "Service/web created")
 	s.expect("mirror delete watch", "Mirror/watch deleted")
 	s.expect("rollback --last", "Mirror/watch created")
