@@ -44,7 +44,7 @@ type MirrorTarget struct {
 	Device string
 	Switch bool     // Device is in the switch's network namespace rather than the host's
 	Peer   PeerName // through the peer's tunnel, as Ethernet frames, with VNI
-	VNI    uint32   // differs from those of all tunnels: 24 bits; GRE: the key
+	VNI    uint32   // 24 bits, different from the VNI of each tunnel; GRE: the key
 }
 
 // MirrorState is the current state of a mirror.

@@ -260,7 +260,7 @@ func (d *DataPlane) followMirrors(name datapath.PortName) {
 		d.signal()
 		return
 	}
-	var device mirror.Key // on which programs may have been attached behind those of mirrors
+	var device mirror.Key // on which programs may have been attached behind the programs of mirrors
 	if p, ok := d.ports.Get(name); ok {
 		device = mirror.Key{Ifindex: uint32(p.Ifindex), Netns: uint32(p.Netns)}
 	}

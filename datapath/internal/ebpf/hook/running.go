@@ -71,9 +71,9 @@ func newRunning(s *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) (*running
 	return r, nil
 }
 
-// find returns an already loaded program with the same instructions and constants that uses the same
-// maps, and so does the program of its slow path, whose array is slow; nil: there is none. Their
-// private scratch maps are kept.
+// find returns an already loaded program with the same instructions, constants and maps, and the array
+// from which it calls its slow path, whose program must be the same too; nil: no such program is
+// loaded. The private scratch maps of the programs are kept.
 func (r *running) find(name string) (p *ebpf.Program, slow *ebpf.Map) {
 	for id := ebpf.ProgramID(0); ; {
 		var err error
