@@ -48,7 +48,8 @@ type Load struct {
 	Packets     int // datagrams per second, for all flows together
 	Connections int // new TCP connections per second
 	Lasting     int // lasting TCP connections
-	Idle        int // UDP sockets that are used only once
+	Idle        int // UDP sockets that are idle after two exchanges: established connections
+	Once        int // UDP sockets that are idle after one exchange: half-open connections
 }
 
 const (
@@ -61,25 +62,22 @@ func Start(t testing.TB, ns *testnet.NS, target string, l Load) *Traffic {
 	t.Helper()
 	tr := &Traffic{ns: ns, target: target, stop: make(chan struct{}), begin: time.Now(), servers: make(map[string]uint64)}
 	t.Cleanup(tr.End)
-	for i := range l.Flows + l.Idle {
-		c, err := ns.Dial("udp", "", target, Patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name, err := ExchangeUDP(c, []byte("12345678")); err != nil {
-			t.Fatalf("first datagram to %s: %q, %v", target, name, err)
-		}
-		tr.Tuples = append(tr.Tuples, fmt.Sprintf("udp %s %s", c.LocalAddr(), target))
-		if i >= l.Flows {
-			t.Cleanup(func() { c.Close() })
-			continue
-		}
+	for range l.Flows {
+		c := tr.openUDP(t, 1)
 		f := &flow{c: c, servers: make(map[string]uint64)}
 		if err := c.SetDeadline(time.Time{}); err != nil {
 			t.Fatal(err)
 		}
 		tr.flows = append(tr.flows, f)
 		tr.wg.Go(f.receive)
+	}
+	for i := range l.Idle + l.Once {
+		exchanges := 2
+		if i >= l.Idle {
+			exchanges = 1
+		}
+		c := tr.openUDP(t, exchanges)
+		t.Cleanup(func() { c.Close() })
 	}
 	for range l.Lasting {
 		c, err := ns.Dial("tcp", "", target, Patience)
@@ -96,6 +94,22 @@ func Start(t testing.TB, ns *testnet.NS, target string, l Load) *Traffic {
 		tr.wg.Go(func() { tr.open(l.Connections) })
 	}
 	return tr
+}
+
+// openUDP opens a UDP socket and exchanges datagrams on it.
+func (tr *Traffic) openUDP(t testing.TB, exchanges int) net.Conn {
+	t.Helper()
+	c, err := tr.ns.Dial("udp", "", tr.target, Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range exchanges {
+		if name, err := ExchangeUDP(c, []byte("12345678")); err != nil {
+			t.Fatalf("datagram %d to %s: %q, %v", i+1, tr.target, name, err)
+		}
+	}
+	tr.Tuples = append(tr.Tuples, fmt.Sprintf("udp %s %s", c.LocalAddr(), tr.target))
+	return c
 }
 
 // End stops the traffic; it may be called twice.

@@ -134,7 +134,7 @@ func TestConvertedUnderTraffic(t *testing.T) {
 }
 
 func convertUnderTraffic(t *testing.T, attach string) {
-	n, traffic := busy(t, attach, testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Lasting: 4, Idle: brief(200, 20)})
+	n, traffic := busy(t, attach, testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Lasting: 4, Once: brief(200, 20)})
 	opens := n.openSteadily(brief(500, 10))
 	conversions := brief(9, 2)
 	begin := time.Now()
