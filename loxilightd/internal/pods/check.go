@@ -39,8 +39,10 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 			return unavailable("%s/%s could not be checked: %v", kindEndpoint, r.Object, err)
 		}
 	}
+	patient, cancel := context.WithTimeout(ctx, pendingPatience)
+	defer cancel()
 	for _, o := range r.objects() {
-		if st, ok := s.Objects.Status(o); !ok {
+		if st, ok := s.lastingStatus(patient, o); !ok {
 			return failed("%s: does not exist: another program deleted it", o)
 		} else if st.State != api.StateReady {
 			return unavailable("%s: %s: %s", o, st.State, st.Message)
@@ -53,6 +55,22 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 		return failed("%s has no addresses any more", o)
 	}
 	return nil
+}
+
+// lastingStatus returns the status of an object. It waits while the object is Pending, until ctx
+// ends.
+func (s *Server) lastingStatus(ctx context.Context, o api.ObjectRef) (api.Status, bool) {
+	for {
+		st, ok := s.Objects.Status(o)
+		if !ok || st.State != api.StatePending {
+			return st, ok
+		}
+		select {
+		case <-time.After(pendingInterval):
+		case <-ctx.Done():
+			return st, ok
+		}
+	}
 }
 
 // agrees checks that the runtime's previous result belongs to this interface.
@@ -78,7 +96,7 @@ func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
 	for {
-		err := s.status(c)
+		err := s.status(ctx, c)
 		if err == nil || err.Reason() != api.ReasonUnavailable || time.Now().After(s.starts) {
 			return err
 		}
@@ -91,7 +109,7 @@ func (s *Server) patientStatus(ctx context.Context, c *conf) *api.Error {
 }
 
 // status reports whether pods can be added.
-func (s *Server) status(c *conf) *api.Error {
+func (s *Server) status(ctx context.Context, c *conf) *api.Error {
 	code := api.CNINotAvailable
 	notAvailable := func(format string, args ...any) *api.Error {
 		return coded(api.ReasonUnavailable, code, format, args...)
@@ -110,7 +128,9 @@ func (s *Server) status(c *conf) *api.Error {
 	if _, ok := s.Network(c.Network); !ok {
 		return notAvailable("%s does not exist", o)
 	}
-	if st, ok := s.Objects.Status(o); !ok || st.State != api.StateReady {
+	ctx, cancel := context.WithTimeout(ctx, pendingPatience)
+	defer cancel()
+	if st, ok := s.lastingStatus(ctx, o); !ok || st.State != api.StateReady {
 		return notAvailable("%s: %s: %s", o, st.State, st.Message)
 	}
 	return nil

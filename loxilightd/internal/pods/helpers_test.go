@@ -32,6 +32,7 @@ type desired struct {
 	pending  string // message of objects that never become Ready
 	unseen   string // an object that is Pending from the next VerifyEndpoint on
 	network  string // status message of the network, if it is not Ready
+	brief    int    // how many more calls of Status report that the object is Pending
 }
 
 func (d *desired) Change(puts []api.Object, deletes []api.ObjectRef) (uint64, *api.Error) {
@@ -72,6 +73,10 @@ func (d *desired) Ready(ctx context.Context, _ uint64, refs []api.ObjectRef) *ap
 func (d *desired) Status(o api.ObjectRef) (api.Status, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.brief > 0 {
+		d.brief--
+		return api.Status{State: api.StatePending, Message: "being applied"}, true
+	}
 	if o.Kind == kindPodNetwork && d.network != "" {
 		return api.Status{State: api.StateError, Message: d.network}, true
 	}

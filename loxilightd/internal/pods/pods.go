@@ -93,6 +93,10 @@ const (
 	// the node as not ready.
 	statusPatience = 3 * time.Second
 	startTime      = 20 * time.Second
+	// pendingPatience is how long CHECK and STATUS wait for objects that are Pending: a change to
+	// another object, such as an uplink, makes them Pending for some milliseconds.
+	pendingPatience = time.Second
+	pendingInterval = 20 * time.Millisecond // between two looks at the status
 )
 
 // Server carries out commands. It is safe for concurrent use, but Run must be called only once.
