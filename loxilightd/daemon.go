@@ -164,7 +164,7 @@ func (d *loxilightd) tellReport() {
 		d.log.Error("an unconfirmed change cannot be rolled back: check the configuration", slog.Uint64("revision", p.Revision))
 	}
 	for _, u := range d.report.Unreadable {
-		d.log.Warn("this version cannot decode a stored object; it stays in the store and has no effect",
+		d.log.Warn("this version cannot decode a stored object; it stays in the store, and in the data plane what an earlier run applied",
 			slog.String("object", u.Key.String()), slog.Any("error", u.Err))
 	}
 }

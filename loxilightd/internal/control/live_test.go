@@ -212,7 +212,7 @@ func TestStatusTellsOfLostState(t *testing.T) {
 	}{
 		{state.Report{Damage: &state.Damage{At: time.Now().Add(-time.Hour), File: "/var/old", Cause: "no head"}}, "was damaged (no head) and set aside as /var/old"},
 		{state.Report{RolledBack: true}, "last change before it may be lost"},
-		{state.Report{Unreadable: []state.Unreadable{{Key: state.Key{Kind: "NAT", Name: "x"}, Err: datapath.ErrAbsent}}}, "this version cannot decode the stored NAT/x, so it has no effect"},
+		{state.Report{Unreadable: []state.Unreadable{{Key: state.Key{Kind: "NAT", Name: "x"}, Err: datapath.ErrAbsent}}}, "this version cannot decode the stored NAT/x, so only what an earlier run applied is in force"},
 		{state.Report{Damage: &state.Damage{At: time.Now().Add(-25 * time.Hour)}}, ""},
 	} {
 		h.Report = &tt.report

@@ -170,7 +170,7 @@ func (s *Server) storeProblems() (m []string) {
 		m = append(m, "a page of the store was damaged at the start: the last change before it may be lost")
 	}
 	for _, u := range s.Report.Unreadable[:min(len(s.Report.Unreadable), maxNotReady)] {
-		m = append(m, fmt.Sprintf("this version cannot decode the stored %s, so it has no effect: %v", u.Key, u.Err))
+		m = append(m, fmt.Sprintf("this version cannot decode the stored %s, so only what an earlier run applied is in force: %v", u.Key, u.Err))
 	}
 	if p := s.Report.Unconfirmed; p != nil {
 		m = append(m, fmt.Sprintf("the change of revision %d was not confirmed and could not be rolled back, since the history was lost: check the configuration", p.Revision))

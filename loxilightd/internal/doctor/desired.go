@@ -129,7 +129,7 @@ func (x *examiner) checkState() {
 		for _, u := range p.Unreadable {
 			x.find("warning", "state.unreadable", u.Key.String(), words{
 				what: "is not understood by this version: " + u.Err.Error(),
-				why:  "it is kept and has no effect; a newer version wrote it",
+				why:  "it is kept, and only what an earlier run applied is in force; a newer version wrote it",
 				do:   "install the newer version again, or apply or delete the object",
 			}, nil)
 		}

@@ -27,12 +27,20 @@ func isDerivedFrom(changed []state.Key) bool {
 
 // derive derives all rows again; the next apply of each table passes its rows to the reconciler.
 func (n *Node) derive(s *state.Snapshot) {
-	v := &derivation{n.bridges.none(s), n.links.none(s), n.ports.none(s), n.routes.none(s), n.peers.none(s)}
-	n.derivePods(s, v)
+	v := n.noRows(s)
+	if len(s.PodNetworks()) > 0 {
+		n.derivedMTU = n.podMTU(s)
+		n.derivePods(s, v, n.peerRoutes.peers, n.derivedMTU)
+	}
 	n.deriveBridgePorts(s, v)
 	n.bridges.derive(v.bridges)
 	n.links.derive(v.links)
 	n.ports.derive(v.ports)
 	n.routes.derive(v.routes)
 	n.peers.derive(v.peers)
+}
+
+// noRows returns a derivation without any rows.
+func (n *Node) noRows(s *state.Snapshot) *derivation {
+	return &derivation{n.bridges.none(s), n.links.none(s), n.ports.none(s), n.routes.none(s), n.peers.none(s)}
 }

@@ -74,7 +74,7 @@ func (r *ruleSet[V]) checkFrozen(s *state.Snapshot) {
 	r.take(g)
 	r.frozen.missing, r.frozen.complete = missing, complete
 	r.mu.Unlock()
-	if len(missing) == 0 && !g.labelled {
+	if len(missing) == 0 && !g.isLabelled() {
 		r.unfreeze(s)
 	}
 }
@@ -100,7 +100,7 @@ func (r *ruleSet[V]) MarkInitialized() {
 func (r *ruleSet[V]) IsSettled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Reconciler.IsSettled() && !r.isFrozen() && len(r.groups.omitted) == 0
+	return r.Reconciler.IsSettled() && !r.isFrozen() && !r.isKept() && len(r.groups.omitted) == 0
 }
 
 // isStillInForce reports whether the kept set already masquerades for a PodNetwork: other changes to

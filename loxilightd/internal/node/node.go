@@ -82,6 +82,9 @@ type Node struct {
 	uplinks    atomic.Pointer[[]string] // the uplinks of which the NAT rules were made; written by follow only
 	// mirrored are the rows of Mirrors as they were last passed on; used by follow only.
 	mirrored map[datapath.MirrorName]datapath.Mirror
+	// ruled is set once the sets of rules have received the objects that cannot be decoded; used by
+	// follow only.
+	ruled bool
 	// left are the backends that an earlier run took out of use and whose services have not been
 	// processed yet; used by follow only.
 	left        map[string]map[netip.AddrPort]bool

@@ -34,19 +34,19 @@ type podNetworks struct {
 	s       *state.Snapshot
 	v       *derivation
 	objects []*state.Object
+	peers   map[string]datapath.Peer // without single addresses that belong to this node
 	mtu     podMTU
 }
 
-// derivePods makes the rows of the pod networks.
+// derivePods makes the rows of the pod networks, given the Peers without single addresses that
+// belong to this node.
 //
 //	host: HostDevice (second address) ══ SwitchDevice ─ bridge (first address), tunnels :switch
-func (n *Node) derivePods(s *state.Snapshot, v *derivation) {
-	p := &podNetworks{n: n, s: s, v: v, objects: s.PodNetworks()}
+func (n *Node) derivePods(s *state.Snapshot, v *derivation, peers map[string]datapath.Peer, mtu podMTU) {
+	p := &podNetworks{n: n, s: s, v: v, objects: s.PodNetworks(), peers: peers, mtu: mtu}
 	if len(p.objects) == 0 {
 		return
 	}
-	p.mtu = n.podMTU(s)
-	n.derivedMTU = p.mtu
 	p.bridge()
 	p.here()
 	if n.opts.Devices.Host != "" && n.opts.Devices.Switch != "" {
@@ -141,7 +141,7 @@ func (p *podNetworks) routeTable() {
 		}
 	}
 	for o := range p.s.After(state.KindPeer, "") {
-		peer := p.n.peerRoutes.peers[o.Name]
+		peer := p.peers[o.Name]
 		for _, prefix := range peer.Prefixes {
 			via := podAddress(p.s, ipam.Gateway, prefix.Addr().Is4())
 			if peer.Tunnel == "" {
@@ -250,12 +250,13 @@ func hasPodRules(s *state.Snapshot, changed []state.Key) bool {
 	return networks || others && len(s.PodNetworks()) > 0
 }
 
-// podNAT adds the rules that translate pods' connections to the node's address: connections that
-// leave through an uplink, except connections to local or remote pods and to excepted prefixes.
-func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]datapath.NAT) {
-	networks := s.PodNetworks()
+// podNAT returns, for each PodNetwork, the rules that translate its pods' connections to the node's
+// address: connections that leave through an uplink, except connections to local or remote pods and
+// to excepted prefixes.
+func podNAT(s *state.Snapshot, uplinks []string) map[state.Key]map[datapath.NATName]datapath.NAT {
+	derived, networks := map[state.Key]map[datapath.NATName]datapath.NAT{}, s.PodNetworks()
 	if len(uplinks) == 0 {
-		return
+		return derived
 	}
 	var pods []netip.Prefix
 	for _, o := range networks {
@@ -270,6 +271,7 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 		if !v.Masquerade {
 			continue
 		}
+		rules := map[datapath.NATName]datapath.NAT{}
 		for _, subnet := range v.Subnets {
 			is4, what := subnet.Addr().Is4(), "ipv6"
 			if is4 {
@@ -284,7 +286,9 @@ func podNAT(s *state.Snapshot, uplinks []string, rules map[datapath.NATName]data
 				Match: datapath.Match{Source: append([]netip.Prefix{subnet}, roamingPrefixes(s, o.Name, is4)...), Destination: others, Out: uplinks},
 			}
 		}
+		derived[o.Key] = rules
 	}
+	return derived
 }
 
 // everything returns the prefix that contains all addresses of a family.

@@ -18,6 +18,10 @@ var ruleKinds = []string{state.KindFirewallRule, state.KindNAT, state.KindAddres
 // applyRules passes changes to the sets of rules. roaming is set if the roaming pods have changed
 // too.
 func (n *Node) applyRules(s *state.Snapshot, changed []state.Key, roaming bool) {
+	if !n.ruled {
+		n.ruled = true
+		changed = append(slices.Clip(changed), s.Undecodable()...)
+	}
 	if roaming || hasPodRules(s, changed) {
 		// NAT has derived rules too.
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT})
@@ -47,19 +51,26 @@ func (n *Node) waitNAT(ctx context.Context) {
 func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 	set := datapath.NATSet{Rules: map[datapath.NATName]datapath.NAT{}}
 	g.omitted = n.omittedNAT(s)
+	g.addUndecodable(state.KindNAT, state.KindPodNetwork)
 	for o := range s.After(state.KindNAT, "") {
 		if g.omitted[o.Key] != "" {
 			continue
 		}
 		v := o.Value.(*state.NAT).NAT
 		v.Unannounced = o.Owner == state.OwnerCNI
-		set.Rules[datapath.NATName(o.Name)] = v
-		g.add(&v.Match)
+		if g.add(o.Key, &v.Match) {
+			set.Rules[datapath.NATName(o.Name)] = v
+		} else {
+			g.omitted[o.Key] = fmt.Sprintf("not in force, because this version cannot decode %s: %s", g.lacking[o.Key], undecodableTodo(g.lacking[o.Key]))
+		}
 	}
 	if len(s.PodNetworks()) > 0 {
 		set.Uplinks = n.uplinksOf(s)
 		n.uplinks.Store(&set.Uplinks)
-		podNAT(s, set.Uplinks, set.Rules)
+		g.derived = podNAT(s, set.Uplinks)
+		for _, rules := range g.derived {
+			maps.Copy(set.Rules, rules)
+		}
 	}
 	set.Groups = g.flat
 	return set, len(set.Rules)
@@ -68,10 +79,26 @@ func (n *Node) buildNAT(s *state.Snapshot, g *groups) (datapath.NATSet, int) {
 // buildFirewall makes a set from the firewall rules and the exempt packets.
 func (n *Node) buildFirewall(s *state.Snapshot, g *groups) (datapath.FirewallSet, int) {
 	set := datapath.FirewallSet{Rules: map[datapath.RuleName]datapath.FirewallRule{}, Exempt: *n.exempt.Load()}
+	for _, k := range g.addUndecodable(state.KindFirewallRule) {
+		if r, denies := standInFor(s.UndecodableSpec(k)); denies {
+			set.Rules[datapath.RuleName(standIn+k.Name)] = r
+			g.standIns = true
+		}
+	}
+	g.omitted = map[state.Key]string{}
 	for o := range s.After(state.KindFirewallRule, "") {
-		v := o.Value.(*state.FirewallRule)
-		set.Rules[datapath.RuleName(o.Name)] = v.FirewallRule
-		g.add(&v.Match)
+		v := o.Value.(*state.FirewallRule).FirewallRule
+		if g.add(o.Key, &v.Match) {
+			set.Rules[datapath.RuleName(o.Name)] = v
+			continue
+		}
+		group, effect := g.lacking[o.Key], "not in force"
+		if v.Action != datapath.ActionAllow {
+			v.Match, v.Hooks, v.Action = datapath.Match{}, datapath.HookAll, datapath.ActionDeny
+			set.Rules[datapath.RuleName(standIn+o.Name)] = v
+			g.standIns, effect = true, "denies all packets that firewall.exempt does not list"
+		}
+		g.omitted[o.Key] = fmt.Sprintf("%s, because this version cannot decode %s: %s", effect, group, undecodableTodo(group))
 	}
 	set.Groups = g.flat
 	return set, len(set.Rules)
@@ -105,7 +132,10 @@ func (n *Node) omittedNAT(s *state.Snapshot) map[state.Key]string {
 // omittedChanged reports whether other objects than before must be omitted from the NAT rules.
 func (n *Node) omittedChanged(s *state.Snapshot) bool {
 	n.nat.mu.Lock()
-	before := n.nat.groups.omitted
+	before := maps.Clone(n.nat.groups.omitted)
+	for k := range n.nat.groups.lacking {
+		delete(before, k)
+	}
 	n.nat.mu.Unlock()
 	return !maps.Equal(n.omittedNAT(s), before)
 }

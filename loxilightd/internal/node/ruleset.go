@@ -28,16 +28,19 @@ type ruleSet[V names] struct {
 	localAddrs func() []netip.Addr
 
 	mu       sync.Mutex
-	snapshot *state.Snapshot      // the last that was received; nil: none
-	groups   *groups              // of the desired set
-	returned map[state.Key]bool   // objects that are omitted from the set in force only
-	inForce  uint64               // revision as of which the set is in force; 0: unknown
-	faults   map[state.Key]string // errors that single objects caused in the last attempt
-	broken   uint64               // how often another program has changed the set
+	snapshot *state.Snapshot // the last that was received; nil: none
+	groups   *groups         // of the desired set
+	// differing are the objects whose rules differ between the set in force and the desired set
+	// although neither they nor groups have changed: the rules depend on other objects too.
+	differing map[state.Key]bool
+	inForce   uint64               // revision as of which the set is in force; 0: unknown
+	faults    map[state.Key]string // errors that single objects caused in the last attempt
+	broken    uint64               // how often another program has changed the set
+	kept      kept
 }
 
 func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], build func(*state.Snapshot, *groups) (V, int)) *ruleSet[V] {
-	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build, groups: &groups{}, returned: map[state.Key]bool{},
+	r := &ruleSet[V]{RuleTable: table, kind: kind, build: build, groups: &groups{}, differing: map[state.Key]bool{},
 		localAddrs: n.opts.Plane.Telemetry().LocalAddrs, frozen: frozen{released: make(chan struct{}), until: n.opts.PruneNotBefore}}
 	r.changed = func() { n.rowsChanged(r) }
 	if !time.Now().Before(n.opts.PruneNotBefore) || !hasRows(table) {
@@ -63,7 +66,7 @@ func newRuleSet[V names](n *Node, kind string, table datapath.RuleTable[V], buil
 func (r *ruleSet[V]) apply(s *state.Snapshot, changed []state.Key) {
 	r.mu.Lock()
 	relevant := slices.ContainsFunc(changed, func(k state.Key) bool {
-		return k.Kind == r.kind || k.Kind == state.KindAddressGroup && r.groups.has(k) || k.Kind == state.KindEndpoint && r.groups.labelled
+		return k.Kind == r.kind || k.Kind == state.KindAddressGroup && r.groups.has(k) || k.Kind == state.KindEndpoint && r.groups.isLabelled()
 	})
 	if !relevant {
 		r.snapshot = s
@@ -86,19 +89,25 @@ func (r *ruleSet[V]) make(s *state.Snapshot) {
 	r.changed()
 }
 
-// replace passes to the reconciler the set that snapshot s desires.
+// replace passes to the reconciler the set that snapshot s desires, unless the set in force has rules
+// that this version cannot decode.
 func (r *ruleSet[V]) replace(s *state.Snapshot) {
 	set, rules, g := r.gather(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.take(g)
-	r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
+	if !r.mustKeep(g) {
+		r.Apply(s.Revision, []reconcile.Change[datapath.SetName, V]{{Key: datapath.NodeSet, Value: set, Remove: rules == 0}})
+	}
 }
 
 // gather returns the set that snapshot s desires, how many rules it has, and its groups.
 func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int, g *groups) {
-	g = &groups{snapshot: s, localAddrs: r.localAddrs, flat: map[datapath.GroupName]datapath.AddressGroup{}, members: map[datapath.GroupName]struct{}{}}
+	r.mu.Lock()
+	g = newGroups(s, r.groups, r.localAddrs)
+	r.mu.Unlock()
 	set, rules = r.build(s, g)
+	g.before = nil
 	return set, rules, g
 }
 
@@ -106,8 +115,11 @@ func (r *ruleSet[V]) gather(s *state.Snapshot) (set V, rules int, g *groups) {
 func (r *ruleSet[V]) take(g *groups) {
 	for k := range r.groups.omitted {
 		if g.omitted[k] == "" {
-			r.returned[k] = true
+			r.differing[k] = true
 		}
+	}
+	if r.groups.snapshot != nil {
+		compareMaps(r.differing, r.groups.derived, g.derived)
 	}
 	r.snapshot, r.groups = g.snapshot, g
 }
@@ -171,17 +183,8 @@ func (r *ruleSet[V]) note() {
 		r.inForce = 0
 	case s.State == reconcile.Done:
 		r.inForce = s.Revision
-		clear(r.returned)
+		clear(r.differing)
 	}
-}
-
-// newest returns the latest revision of an object and of the groups that it refers to. The caller
-// holds r.mu.
-func (r *ruleSet[V]) newest(o *state.Object) uint64 {
-	if refersToGroups(o) {
-		return max(o.Revision, r.groups.changed)
-	}
-	return o.Revision
 }
 
 // check implements rowTable. While the desired set is not in force, the previous set stays in force.
@@ -192,17 +195,24 @@ func (r *ruleSet[V]) check(o *state.Object, list []Status) ([]Status, uint64) {
 		return nil, 0
 	}
 	s, ok := r.Status(datapath.NodeSet)
-	newest := r.newest(o)
+	newest := r.groups.latest(o)
 	switch omitted := r.groups.omitted[o.Key]; {
 	case !r.concerns(o):
+	case r.isKept():
+		if newest > r.kept.since || r.differing[o.Key] || !r.isKeptWith(o) {
+			list = append(list, Status{State: reconcile.Pending, Message: r.keptText(), Failures: 1})
+		}
 	case omitted != "":
 		list = append(list, Status{State: reconcile.Pending, Reason: reconcile.ReasonAbsent, Message: omitted, Failures: 1})
 	case r.isFrozen():
 		if !r.isStillInForce(o) {
 			list = append(list, Status{State: reconcile.Pending, Message: r.waitsFor(), Failures: 1})
 		}
-	case ok && s.State != reconcile.Done && (newest > r.inForce || r.returned[o.Key]):
+	case ok && s.State != reconcile.Done && (newest > r.inForce || r.differing[o.Key]):
 		list = append(list, r.blamed(o, s))
+	}
+	if o.Kind == state.KindAddressGroup {
+		newest = o.Revision // rules refer to it, or do not any more
 	}
 	return list, newest + r.broken
 }
@@ -235,7 +245,10 @@ func (r *ruleSet[V]) blamed(o *state.Object, s Status) Status {
 // isDeleted implements rowTable. A deleted AddressGroup is in no set: nothing referred to it.
 func (r *ruleSet[V]) isDeleted(k state.Key) bool {
 	s, ok := r.Status(datapath.NodeSet)
-	return k.Kind == state.KindAddressGroup || !r.isFrozen() && (ok && s.State == reconcile.Done || !r.Has(datapath.NodeSet))
+	r.mu.Lock()
+	isKept := r.isKept()
+	r.mu.Unlock()
+	return k.Kind == state.KindAddressGroup || !r.isFrozen() && !isKept && (ok && s.State == reconcile.Done || !r.Has(datapath.NodeSet))
 }
 
 // firstFault returns the first object with an error. The caller holds r.mu.
@@ -250,118 +263,17 @@ func (r *ruleSet[V]) firstFault() (first state.Key, fault string) {
 
 // trouble returns a message if the set is not done, else the empty string.
 func (r *ruleSet[V]) trouble() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.isFrozen() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
 		return r.waitsFor()
+	}
+	if r.isKept() {
+		return r.keptText()
 	}
 	s, ok := r.Status(datapath.NodeSet)
 	if !ok || s.Failures == 0 {
-		return ""
+		return r.standInText()
 	}
 	return fmt.Sprintf("changes of %s objects are not in force, and the previous rules stay in force: %s", r.kind, s.Message)
-}
-
-func refersToGroups(o *state.Object) bool {
-	switch v := o.Value.(type) {
-	case *state.FirewallRule:
-		return len(v.Match.SourceGroups)+len(v.Match.DestinationGroups) > 0
-	case *state.NAT:
-		return len(v.Match.SourceGroups)+len(v.Match.DestinationGroups) > 0
-	}
-	return false
-}
-
-// groups collects what a set refers to, while the set is built; afterwards it does not change.
-type groups struct {
-	snapshot *state.Snapshot
-	flat     map[datapath.GroupName]datapath.AddressGroup // with the prefixes of nested groups
-	members  map[datapath.GroupName]struct{}              // these, and nested groups
-	changed  uint64                                       // the latest revision among members
-	labelled bool                                         // a member selects Endpoints by labels
-
-	localAddrs func() []netip.Addr
-	local      []netip.Addr // members of LocalGroup, if isLocal
-	isLocal    bool         // a match refers to LocalGroup
-
-	omitted map[state.Key]string // objects without rules in the set, and why
-}
-
-// has reports whether the set refers to a group.
-func (g *groups) has(k state.Key) bool {
-	_, ok := g.members[datapath.GroupName(k.Name)]
-	return ok
-}
-
-// add adds the groups that a match refers to. A group that this version cannot decode is omitted,
-// so that the data plane rejects the set instead of applying it with a different meaning.
-func (g *groups) add(m *datapath.Match) {
-	for _, list := range [][]datapath.GroupName{m.SourceGroups, m.DestinationGroups} {
-		for _, name := range list {
-			if _, ok := g.flat[name]; ok {
-				continue
-			}
-			whole := datapath.AddressGroup{}
-			if name == datapath.LocalGroup {
-				g.flat[name] = g.addLocal()
-				continue
-			}
-			if g.flatten(name, &whole, map[datapath.GroupName]struct{}{}) {
-				g.flat[name] = whole
-			}
-		}
-	}
-}
-
-// flatten adds the prefixes of a group and its nested groups to whole; it returns false if one of
-// these groups does not exist.
-func (g *groups) flatten(name datapath.GroupName, whole *datapath.AddressGroup, seen map[datapath.GroupName]struct{}) bool {
-	if _, twice := seen[name]; twice {
-		return true
-	}
-	seen[name] = struct{}{}
-	g.members[name] = struct{}{}
-	o, ok := g.snapshot.Get(state.Key{Kind: state.KindAddressGroup, Name: string(name)})
-	if !ok {
-		return false
-	}
-	g.changed = max(g.changed, o.Revision)
-	v := o.Value.(*state.AddressGroup)
-	if len(v.Groups)+len(v.Labels) == 0 && whole.Prefixes == nil {
-		whole.Prefixes = v.Prefixes // this slice is shared and must never be modified
-		return true
-	}
-	whole.Prefixes = append(whole.Prefixes[:len(whole.Prefixes):len(whole.Prefixes)], v.Prefixes...)
-	if len(v.Labels) > 0 {
-		g.addLabelled(v, whole)
-	}
-	for _, within := range v.Groups {
-		if !g.flatten(within, whole, seen) {
-			return false
-		}
-	}
-	return true
-}
-
-// addLocal returns the group that contains the node's own addresses.
-func (g *groups) addLocal() (whole datapath.AddressGroup) {
-	g.local, g.isLocal = g.localAddrs(), true
-	for _, a := range g.local {
-		whole.Prefixes = append(whole.Prefixes, netip.PrefixFrom(a, a.BitLen()))
-	}
-	return whole
-}
-
-// addLabelled adds the addresses of the Endpoints that a group selects by labels.
-func (g *groups) addLabelled(v *state.AddressGroup, whole *datapath.AddressGroup) {
-	g.labelled, g.changed = true, g.snapshot.Revision
-	for o := range g.snapshot.After(state.KindEndpoint, "") {
-		e := o.Value.(*state.Endpoint)
-		if !slices.ContainsFunc(v.Labels, e.Has) {
-			continue
-		}
-		for _, a := range e.Addresses {
-			whole.Prefixes = append(whole.Prefixes, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
+// DefaultPriority is the priority of rules without a configured priority; it leaves room before and
+// after them.
+const DefaultPriority = 1000
+
 // FirewallRule is the spec of a FirewallRule.
 type FirewallRule struct{ datapath.FirewallRule }
 

@@ -57,6 +57,14 @@ func (s *Snapshot) All() iter.Seq[*Object] { return s.table.from(Key{}) }
 // Undecodable returns the objects that this version cannot decode. The other methods leave them out.
 func (s *Snapshot) Undecodable() []Key { return s.opaque() }
 
+// UndecodableSpec returns the spec, as configured, of an object that this version cannot decode.
+func (s *Snapshot) UndecodableSpec(k Key) string {
+	if o := s.table.find(k); o != nil {
+		return o.Spec
+	}
+	return ""
+}
+
 func (s *Snapshot) undecodable() (keys []Key) {
 	if s.Len() == s.table.count {
 		return nil

@@ -14,12 +14,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// defaultPriority leaves room before and after a rule without a priority.
-const defaultPriority = 1000
-
 func priorityOf(priority *int32) int32 {
 	if priority == nil {
-		return defaultPriority
+		return state.DefaultPriority
 	}
 	return *priority
 }
