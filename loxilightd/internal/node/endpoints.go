@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -81,7 +83,12 @@ func (n *Node) VerifyEndpoint(ctx context.Context, name string) error {
 
 // endpoint returns the desired state of an Endpoint, including the bridge of its network.
 func (n *Node) endpoint(o *state.Object) datapath.Endpoint {
-	s, e := n.opts.Store.Snapshot(), o.Value.(*state.Endpoint).Endpoint
+	return n.endpointIn(n.opts.Store.Snapshot(), o)
+}
+
+// endpointIn is like endpoint, for the state in a snapshot.
+func (n *Node) endpointIn(s *state.Snapshot, o *state.Object) datapath.Endpoint {
+	e := o.Value.(*state.Endpoint).Endpoint
 	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
 		e.Routes = n.roamingRoutes(s, o.Value.(*state.Endpoint), e.Bridge)
 	}
@@ -111,23 +118,35 @@ func bridgeOf(s *state.Snapshot, network string) (device string) {
 	return device
 }
 
-// withEndpoints adds to the changed objects the Endpoints whose network or routes may have changed.
+// withEndpoints adds to the changed objects the Endpoints whose network or routes have changed.
 func (n *Node) withEndpoints(s *state.Snapshot, changed []state.Key) []state.Key {
-	network, route := false, false
-	for _, k := range changed {
-		network = network || k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork
-		route = route || k.Kind == state.KindRoute
+	isRelevant := func(k state.Key) bool {
+		return k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork || k.Kind == state.KindRoute && len(n.roaming) > 0
 	}
-	if !network && (!route || len(n.roaming) == 0) {
+	if !slices.ContainsFunc(changed, isRelevant) {
 		return changed
 	}
-	changed = slices.Clip(changed)
+	all := slices.Clip(changed)
 	for o := range s.After(state.KindEndpoint, "") {
-		if (network || n.roaming[o.Name] != nil) && !slices.Contains(changed, o.Key) {
-			changed = append(changed, o.Key)
+		if !slices.Contains(changed, o.Key) && n.mustApplyAgain(s, o, changed) {
+			all = append(all, o.Key)
 		}
 	}
-	return changed
+	return all
+}
+
+// mustApplyAgain reports whether an Endpoint must be applied again because of changed objects: its
+// network has changed, its row differs, or it may have waited for one of these objects.
+func (n *Node) mustApplyAgain(s *state.Snapshot, o *state.Object, changed []state.Key) bool {
+	v := o.Value.(*state.Endpoint)
+	if slices.ContainsFunc(changed, func(k state.Key) bool {
+		return (k.Kind == state.KindBridge || k.Kind == state.KindPodNetwork) && (v.Network == "" || k.Name == v.Network)
+	}) {
+		return true
+	}
+	is, ok := n.endpoints.Status(datapath.EndpointName(o.Name))
+	row, _ := n.endpoints.Desired(datapath.EndpointName(o.Name))
+	return !ok || is.State != reconcile.Done || !reflect.DeepEqual(row, n.endpointIn(s, o))
 }
 
 // needsRules reports whether an object's packets must not pass before the rules in the same

@@ -29,6 +29,7 @@ func (n *Node) follow(ctx context.Context) {
 			return
 		case <-n.watch.C():
 			snapshot, changed := n.watch.Take()
+			n.noteApplying(snapshot)
 			n.setChecks(snapshot, changed)
 			if first {
 				first = false
@@ -37,17 +38,17 @@ func (n *Node) follow(ctx context.Context) {
 				n.awaitHealth(ctx)
 			}
 			n.apply(ctx, snapshot, changed)
-			n.noteApplied(snapshot.Revision)
+			n.noteApplied(snapshot)
 		case <-n.pending:
 			// The store may have changed in the meantime; its watch will report that.
-			n.apply(ctx, n.opts.Store.Snapshot(), n.takeChangedHealth())
+			n.apply(ctx, n.snapshot(), n.takeChangedHealth())
 		case <-n.world:
 			if !first {
-				n.applyWorld(ctx, n.opts.Store.Snapshot())
+				n.applyWorld(ctx, n.snapshot())
 			}
 		case <-n.exempted:
 			if !first { // otherwise, the first round applies the world
-				n.firewall.make(n.opts.Store.Snapshot())
+				n.firewall.make(n.snapshot())
 			}
 		case <-grace.C:
 		}
@@ -188,21 +189,6 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 		t.applyAndWait(ctx, s, changed, true)
 	}
 	n.conditions.Trigger()
-}
-
-// noteApplied records that the reconcilers have received all changes up to revision.
-func (n *Node) noteApplied(revision uint64) {
-	n.mu.Lock()
-	n.applied = revision
-	n.mu.Unlock()
-	n.wake()
-}
-
-// received returns the latest revision that the reconcilers have received.
-func (n *Node) received() uint64 {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.applied
 }
 
 // service returns the desired state of a service, without its unhealthy backends.

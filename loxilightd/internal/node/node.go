@@ -102,7 +102,8 @@ type Node struct {
 	mu            sync.Mutex
 	changedHealth map[string]struct{} // services with a backend whose health changed
 	pending       chan struct{}       // signalled when changedHealth is not empty
-	applied       uint64              // revision that the reconcilers have received
+	handed        handed              // the snapshots whose rows the reconcilers have received
+	owed          map[state.Key]bool  // objects whose next status must be reported: see owe
 	world         chan struct{}       // signalled when devices or their MTU may have changed
 	woken         chan struct{}       // closed and replaced when applied or the status of an object may have changed
 	initialized   bool                // rows that are not desired may be deleted
@@ -124,6 +125,7 @@ func New(o Options) *Node {
 		exempted:      make(chan struct{}, 1),
 		world:         make(chan struct{}, 1),
 		woken:         make(chan struct{}),
+		owed:          map[state.Key]bool{},
 		reported:      map[string]map[string]reported{},
 	}
 	n.maintenance = maintenance{log: o.Log, tasks: []periodicTask{{o.Plane.Maintain, maintenanceInterval}}}
@@ -169,8 +171,8 @@ func (n *Node) newConditions() *condition.Evaluator {
 	return condition.New(condition.Options{
 		Store: n.opts.Store, Telemetry: n.opts.Plane.Telemetry(),
 		HostDevice: n.opts.Devices.Host, SwitchDevice: n.opts.Devices.Switch, SwitchNamespace: n.opts.Devices.Namespace,
-		RowStatus: n.rowStatus, PortStatus: n.ports.Status, EndpointStatus: n.endpoints.Status, TunnelStatus: n.tunnels.Status,
-		PeerStatus: n.peers.Status, BackendHealth: n.checker.Result, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
+		RowStatus: n.rowStatus, PortStatus: n.ports.current, EndpointStatus: n.endpoints.current, TunnelStatus: n.tunnels.current,
+		PeerStatus: n.peers.current, BackendHealth: n.checker.Result, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
 	})
 }
 
@@ -211,8 +213,6 @@ func (o *Options) overlay() (datapath.Table[datapath.TunnelName, datapath.Tunnel
 }
 
 func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.String("kind", kind)) }
-
-func (n *Node) report(k state.Key, s Status) { n.conditions.ReportRow(k, s) }
 
 // SetExempt replaces the set of packets that are allowed regardless of firewall rules; the initial
 // value is in the options.

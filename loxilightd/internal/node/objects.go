@@ -46,8 +46,19 @@ type reported struct {
 }
 
 // of returns the status of an object, and its version as [rowTable] defines it. The version is 0 if
-// a table has not received the object yet.
+// a table has not received the object yet. An object whose rows in the tables are outdated is
+// Pending.
 func (n *Node) of(o *state.Object) (s Status, version uint64) {
+	outdated := n.isOutdated(o) // before the rows are read, because they may be replaced in the meantime
+	s, version = n.applied(o)
+	if outdated && version != 0 && s.State == reconcile.Done {
+		s.State, s.Message = reconcile.Pending, "a change to another object is being applied to it"
+	}
+	return s, version
+}
+
+// applied is like of, for the rows that the tables have received.
+func (n *Node) applied(o *state.Object) (s Status, version uint64) {
 	var list []Status
 	for _, t := range n.byKind[o.Kind] {
 		var v uint64
@@ -93,25 +104,71 @@ func worst(list []Status) Status {
 
 // rowStatus is like Status, but considers only an object's rows.
 func (n *Node) rowStatus(k state.Key) (Status, bool) {
-	if o, ok := n.opts.Store.Snapshot().Get(k); ok {
-		return n.shown(o)
+	o, ok := n.opts.Store.Snapshot().Get(k)
+	if !ok {
+		return Status{}, false
 	}
-	return Status{}, false
+	s, version := n.of(o)
+	return s, version != 0
 }
 
-// shown returns the status of an object as clients see it. While rows that the object shares are
-// being applied again, this is the last reported status: a client that waits for a report could
-// otherwise wait forever, because a new status that equals the reported one is not reported.
-func (n *Node) shown(o *state.Object) (Status, bool) {
-	s, version := n.of(o)
-	if s.IsUntried() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if before, ok := n.reported[o.Kind][o.Name]; ok && before.version == version {
-			return before.Status, true
+// shownStatus is like rowStatus, for clients: if the status will change by itself, the next one is
+// reported, even if it equals the last that was reported.
+func (n *Node) shownStatus(k state.Key) (Status, bool) {
+	s, ok := n.rowStatus(k)
+	if !ok || !s.IsUntried() {
+		return s, ok
+	}
+	n.owe(k, true)
+	if s, ok = n.rowStatus(k); ok && !s.IsUntried() {
+		n.reportOwed(k) // the report may have been sent before it was owed
+	}
+	return s, ok
+}
+
+// reportRow reports the result s for the row of an object. It reports the status later if the row
+// is outdated already.
+func (n *Node) reportRow(k state.Key, s Status) {
+	if o, ok := n.opts.Store.Snapshot().Get(k); ok && s.State == reconcile.Done && n.isOutdated(o) {
+		if n.owe(k, true); n.isOutdated(o) {
+			return
 		}
 	}
-	return s, version != 0
+	n.report(k, s)
+}
+
+// report reports the status of an object's rows.
+func (n *Node) report(k state.Key, s Status) {
+	n.mu.Lock()
+	delete(n.owed, k)
+	n.mu.Unlock()
+	n.conditions.ReportRow(k, s)
+}
+
+// owe records that the next final status of an object must be reported: in any case if always is
+// set, otherwise if it differs from the last report.
+func (n *Node) owe(k state.Key, always bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.owed[k] = n.owed[k] || always
+}
+
+// reportOwed reports the statuses that are owed and final, of the objects in keys.
+func (n *Node) reportOwed(keys ...state.Key) {
+	n.reporting.Lock()
+	defer n.reporting.Unlock()
+	for _, k := range keys {
+		n.mu.Lock()
+		_, owed := n.owed[k]
+		n.mu.Unlock()
+		o, exists := n.opts.Store.Snapshot().Get(k)
+		if !owed || !exists { // the deletion of an object is reported anyway
+			continue
+		}
+		if is, version := n.of(o); version != 0 && !is.IsUntried() && n.note(k, reported{is, version}) {
+			n.report(k, is)
+		}
+	}
 }
 
 // rowsChanged reports all objects whose status has changed along with rows of a table.
@@ -126,6 +183,10 @@ func (n *Node) rowsChanged(t rowTable) {
 		}
 		for o := range s.After(kind, "") {
 			is, version := n.of(o)
+			if version != 0 && is.IsUntried() && n.isOutdated(o) {
+				n.owe(o.Key, false)
+				is, version = n.of(o) // the rows may have been applied in the meantime
+			}
 			if version != 0 && !is.IsUntried() && n.note(o.Key, reported{is, version}) {
 				n.report(o.Key, is)
 			}
@@ -142,13 +203,19 @@ func (n *Node) rowsChanged(t rowTable) {
 	}
 }
 
-// note records the status of an object, and returns whether it must be reported.
+// note records the status of an object, and returns whether it must be reported. The reports of
+// objects that share no rows are recorded elsewhere.
 func (n *Node) note(k state.Key, now reported) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	always := n.owed[k]
+	delete(n.owed, k)
+	if n.reported[k.Kind] == nil {
+		return always
+	}
 	before, known := n.reported[k.Kind][k.Name]
 	n.reported[k.Kind][k.Name] = now
-	return !known || before.version != now.version || before.State != now.State || before.Message != now.Message
+	return always || !known || before.version != now.version || before.State != now.State || before.Message != now.Message
 }
 
 // wake makes all waiters look again.
@@ -200,7 +267,7 @@ func (n *Node) Wait(ctx context.Context, revision uint64, keys []state.Key) ([]s
 // isDone reports whether an object is done, or is deleted from all tables.
 func (n *Node) isDone(k state.Key) bool {
 	if o, ok := n.opts.Store.Snapshot().Get(k); ok {
-		s, version := n.of(o)
+		s, version := n.applied(o) // later changes to other objects do not matter
 		return version != 0 && s.State == reconcile.Done
 	}
 	return !slices.ContainsFunc(n.byKind[k.Kind], func(t rowTable) bool { return !t.isDeleted(k) })

@@ -162,28 +162,6 @@ func (r *podRig) rules() map[datapath.NATName]datapath.NAT {
 	return set.Rules
 }
 
-// TestStatusWhileMadeAnew: while rows of an object are applied again, the object keeps the status
-// that was reported last, because there may be no further report; a new revision of the object is
-// Pending.
-func TestStatusWhileMadeAnew(t *testing.T) {
-	r := newPodRig(t)
-	one := podNetwork("one", "10.7.1.0/24")
-	r.apply(uplink("eth0"), one)
-	r.reports.want(t, "Interface/eth0 done", "PodNetwork/one done")
-	anew := *r.n.bridges.received.Load()
-	anew.needed = append(slices.Clone(anew.needed), "not made yet")
-	r.n.bridges.received.Store(&anew)
-	if s, ok := r.n.Status(one.Key); !ok || s.State != reconcile.Done {
-		t.Errorf("status %+v, and it was reported to be Done", s)
-	}
-	changed, _ := r.store.Snapshot().Get(one.Key)
-	next := *changed
-	next.Revision++
-	if s, ok := r.n.shown(&next); ok || s.State != reconcile.Pending {
-		t.Errorf("status %+v of a revision that no table has received yet", s)
-	}
-}
-
 func TestPodMasquerade(t *testing.T) {
 	r := newPodRig(t)
 	one := masqueraded("one", "10.7.1.0/24", "128.0.0.0/1")

@@ -46,6 +46,7 @@ type ordered interface {
 type rows[K ~string, V any] struct {
 	*reconcile.Reconciler[K, V]
 	kind  string
+	store *state.Store
 	value func(o *state.Object) V
 
 	// derived are the desired derived rows, and queued are the changes to derived rows that the
@@ -64,14 +65,14 @@ type derivedRows[K ~string, V any] struct {
 }
 
 func newRows[K ~string, V any](n *Node, kind string, table datapath.Table[K, V], value func(*state.Object) V) *rows[K, V] {
-	r := &rows[K, V]{kind: kind, value: value, derived: &derivedRows[K, V]{}, queued: map[K]reconcile.Change[K, V]{}}
+	r := &rows[K, V]{kind: kind, store: n.opts.Store, value: value, derived: &derivedRows[K, V]{}, queued: map[K]reconcile.Change[K, V]{}}
 	r.received.Store(r.derived)
 	r.Reconciler = reconcile.New(reconcile.Options[K, V]{
 		Table: table, Log: n.logOf(kind),
 		Keep: func(k K) bool { return n.keeps(kind, string(k)) },
 		Notify: func(k K, s Status) {
 			if !isDerived(k) {
-				n.report(state.Key{Kind: kind, Name: string(k)}, s)
+				n.reportRow(state.Key{Kind: kind, Name: string(k)}, s)
 			}
 			n.rowsChanged(r)
 		},
@@ -160,6 +161,19 @@ func (r *rows[K, V]) check(o *state.Object, list []Status) ([]Status, uint64) {
 		list = append(list, s)
 	}
 	return list, o.Revision
+}
+
+// current returns the status of a row. A row whose object has changed since the reconciler received
+// it is Pending.
+func (r *rows[K, V]) current(name K) (Status, bool) {
+	s, ok := r.Status(name)
+	if !ok || s.State != reconcile.Done || isDerived(name) {
+		return s, ok
+	}
+	if o, exists := r.store.Snapshot().Get(state.Key{Kind: r.kind, Name: string(name)}); exists && o.Revision > s.Revision {
+		s = Status{State: reconcile.Pending, Revision: o.Revision, Message: "not applied yet"}
+	}
+	return s, ok
 }
 
 // notDone returns the status of the first few of the named rows that are not done. It is fast if

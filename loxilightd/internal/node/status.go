@@ -18,7 +18,7 @@ type Status = reconcile.Status
 // Status returns the result of applying an object's current spec; it returns false if the data
 // plane has not received the object yet. The result of an earlier spec does not count.
 func (n *Node) Status(k state.Key) (Status, bool) {
-	s, ok := n.rowStatus(k)
+	s, ok := n.shownStatus(k)
 	return n.conditions.Status(k, s), ok
 }
 

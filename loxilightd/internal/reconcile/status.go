@@ -111,6 +111,16 @@ func (r *Reconciler[K, V]) Status(key K) (Status, bool) {
 	return w.status, true
 }
 
+// Desired returns the desired value of a row; false if the row is not desired.
+func (r *Reconciler[K, V]) Desired(key K) (value V, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w, found := r.rows[key]; found && !w.remove {
+		return w.value, true
+	}
+	return value, false
+}
+
 // Has reports whether a row is desired, or is to be deleted and still in the table.
 func (r *Reconciler[K, V]) Has(key K) bool {
 	r.mu.Lock()

@@ -181,7 +181,19 @@ func (e *Evaluator) Status(k state.Key, s reconcile.Status) reconcile.Status {
 		return s
 	}
 	is := e.of(o, snapshot)
+	if is.untried && !is.isMet() {
+		e.expect(k)
+	}
 	return is.apply(s)
+}
+
+// expect makes the next pass that finds the condition of an object met, or unmet for good, report
+// the status, even if it equals the last report: a client has read another one.
+func (e *Evaluator) expect(k state.Key) {
+	e.reporting.Lock()
+	e.reported[k] = expected
+	e.reporting.Unlock()
+	e.Trigger()
 }
 
 // pass evaluates all conditions, and reports what changed.
@@ -213,7 +225,10 @@ func (e *Evaluator) pass() {
 	e.mu.Unlock()
 	e.reporting.Lock()
 	defer e.reporting.Unlock()
-	maps.DeleteFunc(e.reported, func(k state.Key, _ string) bool { return !seen[k] })
+	maps.DeleteFunc(e.reported, func(k state.Key, report string) bool {
+		_, exists := s.Get(k)
+		return !seen[k] && (report != expected || !exists)
+	})
 }
 
 // ReportRow reports the result of applying a row, combined with the condition of the row's object.
@@ -232,7 +247,7 @@ func (e *Evaluator) ReportRow(k state.Key, s reconcile.Status) {
 				e.reporting.Lock()
 				defer e.reporting.Unlock()
 				if pending := is.apply(s); e.reported[k] != reportOf(&pending) {
-					e.reported[k] = "" // the next pass reports it
+					e.reported[k] = expected
 				}
 				return
 			}
@@ -241,6 +256,9 @@ func (e *Evaluator) ReportRow(k state.Key, s reconcile.Status) {
 	}
 	e.report(k, s, true)
 }
+
+// expected, in place of a report, makes the next pass report the status.
+const expected = ""
 
 // reportOf returns what a report of status s contains.
 func reportOf(s *reconcile.Status) string { return s.State.String() + " " + s.Message }

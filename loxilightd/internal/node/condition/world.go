@@ -329,6 +329,9 @@ func (w *world) ofBridge(k state.Key, v *state.Bridge) condition {
 func (w *world) ofRoute(v *state.Route) condition {
 	reach := w.reach.ofRoute(v)
 	if v.Peer != "" {
+		if s, ok := w.opts.PeerStatus(datapath.PeerName(v.Peer)); ok && s.State != reconcile.Done {
+			return condition{message: fmt.Sprintf("the Peer %s is not Ready, see llcli get peer %[1]s", v.Peer), untried: s.IsUntried()}
+		}
 		if reach = w.reach.problems["Peer/"+v.Peer]; reach.message != "" {
 			reach.message = "Peer/" + v.Peer + ": " + reach.message
 		}
