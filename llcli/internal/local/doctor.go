@@ -52,7 +52,7 @@ The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
 				return fmt.Errorf("loxilightd --doctor ended with exit code %d and no report: %w", code, err)
 			}
 			if a.IsTable() {
-				printReport(a, &report)
+				a.Printf("%s", Style{Width: a.Width(), Color: bool(a.Painter())}.Text(&report))
 			} else if err := a.PrintValue(&report); err != nil {
 				return err
 			}
