@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"api":          {},
 	"api/client":   {"api"},
 	"api/document": {"api"},
+	"api/report":   {"api"},
 	"datapath":     {},
 
 	"datapath/classify":                {"datapath"},
@@ -132,7 +133,7 @@ var mayImport = map[string][]string{
 	"llcli/internal/kinds":   {"api", "api/document", "llcli/internal/command", "llcli/internal/output"},
 	"llcli/internal/view":    {".", "api", "api/client", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
 	"llcli/internal/changes": {"api", "api/document", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
-	"llcli/internal/local":   {"api", "api/client", "llcli/internal/bundle", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
+	"llcli/internal/local":   {"api", "api/client", "api/report", "llcli/internal/bundle", "llcli/internal/command", "llcli/internal/kinds", "llcli/internal/output"},
 	"llcli/internal/output":  {"api", "api/document"},
 
 	"tools/chart":          {},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/report"
 	"github.com/loxilight/loxilight/llcli/internal/command"
 	"github.com/spf13/cobra"
 )
@@ -47,13 +48,13 @@ The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
 			if err != nil {
 				return err
 			}
-			var report api.DoctorReport
-			if err := json.Unmarshal(out, &report); err != nil {
+			var found api.DoctorReport
+			if err := json.Unmarshal(out, &found); err != nil {
 				return fmt.Errorf("loxilightd --doctor ended with exit code %d and no report: %w", code, err)
 			}
 			if a.IsTable() {
-				a.Printf("%s", Style{Width: a.Width(), Color: bool(a.Painter())}.Text(&report))
-			} else if err := a.PrintValue(&report); err != nil {
+				a.Printf("%s", report.Style{Width: a.Width(), Color: bool(a.Painter())}.Text(&found))
+			} else if err := a.PrintValue(&found); err != nil {
 				return err
 			}
 			if code != 0 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package local
+// Package report writes findings as text, for terminals and files.
+package report
 
 import (
 	"fmt"
