@@ -96,7 +96,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/state/record": {},
 
 	"loxilightd": {
-		"api", "datapath", "datapath/backends",
+		"api", "api/report", "datapath", "datapath/backends",
 		"loxilightd/internal/channel", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/doctor",
 		"loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node", "loxilightd/internal/pods", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/report"
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 	"github.com/loxilight/loxilight/loxilightd/internal/doctor"
@@ -24,16 +25,16 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 			cfg = config.Default(name)
 		}
 	}
-	report := doctor.Run(ctx, doctor.Options{
+	found := doctor.Run(ctx, doctor.Options{
 		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix, Objects: o.objects,
 		Inspect: backends.Inspect, Preflight: backends.Preflight,
 	})
-	if err := printReport(stdout, report, o.json); err != nil {
+	if err := show(stdout, o.json, found, report.Style{}.Text(found)); err != nil {
 		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
 		return exitFailed
 	}
-	for i := range report.Findings {
-		if f := &report.Findings[i]; f.Severity == api.SeverityError && f.Left() {
+	for i := range found.Findings {
+		if f := &found.Findings[i]; f.Severity == api.SeverityError && f.Left() {
 			return exitFailed
 		}
 	}
@@ -55,27 +56,13 @@ func instanceOf(path string) string {
 	return ""
 }
 
-func printReport(w io.Writer, r *api.DoctorReport, asJSON bool) error {
-	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+// show writes v as JSON, or its text.
+func show(w io.Writer, asJSON bool, v any, text string) error {
+	if !asJSON {
+		_, err := io.WriteString(w, text)
+		return err
 	}
-	for i := range r.Findings {
-		f := &r.Findings[i]
-		if _, err := fmt.Fprintf(w, "%s %s: %s\n  why: %s\n  do: %s\n", f.Severity, f.Object, f.What, f.Why, f.Do); err != nil {
-			return err
-		}
-		if f.Fixed != "" {
-			fmt.Fprintf(w, "  repaired: %s\n", f.Fixed)
-		}
-		if f.FixError != "" {
-			fmt.Fprintf(w, "  not repaired: %s\n", f.FixError)
-		}
-	}
-	for _, u := range r.Unseen {
-		fmt.Fprintf(w, "not seen: %s: %s\n", u.What, u.Why)
-	}
-	_, err := fmt.Fprintf(w, "loxilightd %s\n%d findings\n", r.Daemon, len(r.Findings))
-	return err
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

@@ -180,7 +180,7 @@ func TestDoctorMounts(t *testing.T) {
 	cmd.Env = append(os.Environ(), asDaemon+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "repaired: mount -t bpf bpf /sys/fs/bpf") || !strings.Contains(string(out), "bpf /sys/fs/bpf bpf ") {
+	if err != nil || !strings.Contains(string(out), "did  mount -t bpf bpf /sys/fs/bpf") || !strings.Contains(string(out), "bpf /sys/fs/bpf bpf ") {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }

@@ -135,8 +135,8 @@ func TestDoctorAsAnOrdinaryUser(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, want := range []string{
-		"not seen: the daemon: ", "permission denied", "not seen: programs, pins and hooks: ", "lacks CAP_BPF",
-		"warning user nobody: is neither root nor in the group loxilight",
+		"not seen  the daemon\n", "permission denied", "not seen  programs, pins and hooks\n", "lacks CAP_BPF",
+		"warning  user nobody\n  what is neither root nor in the group loxilight\n",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in:\n%s", want, out)

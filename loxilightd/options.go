@@ -30,7 +30,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.BoolVar(&o.preflight, "preflight", false, "load the programs on this kernel without attaching them, check whether the pinned maps can be adopted, and stop")
 	flags.BoolVar(&o.detach, "detach", false, "detach the programs from all devices, remove all pins, and stop: nothing is forwarded until the next start")
 	flags.BoolVar(&o.makeSwitch, "make-switch", false, "create the network namespace of the switch if it does not exist, and stop; the daemon runs this when it needs it")
-	flags.BoolVar(&o.doctor, "doctor", false, "check this instance and the machine, print the findings, and stop; llcli doctor prints them in a more readable form")
+	flags.BoolVar(&o.doctor, "doctor", false, "check this instance and the machine, print the findings, and stop; as llcli doctor, without colours")
 	flags.BoolVar(&o.fix, "fix", false, "with --doctor: repair what belongs to loxilight")
 	flags.BoolVar(&o.objects, "objects", false, "with --doctor: the desired objects as well")
 	flags.BoolVar(&o.json, "json", false, "with --preflight and --doctor: the report as JSON")
