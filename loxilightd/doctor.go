@@ -12,6 +12,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/report"
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 	"github.com/loxilight/loxilight/loxilightd/internal/doctor"
@@ -27,7 +28,11 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 	}
 	found := doctor.Run(ctx, doctor.Options{
 		Config: cfg, ConfigFile: o.config, ConfigErr: cfgErr, Version: version, Fix: o.fix, Objects: o.objects,
-		Inspect: backends.Inspect, Preflight: backends.Preflight,
+		Inspect: func(i datapath.InspectOptions) (*datapath.Inspection, error) {
+			i.Config = planeConfig(cfg)
+			return backends.Inspect(cfg.Backend, i)
+		},
+		Preflight: func() (datapath.Preflight, error) { return backends.Preflight(cfg.Backend, planeConfig(cfg)) },
 	})
 	if err := show(stdout, o.json, found, report.Style{}.Text(found)); err != nil {
 		fmt.Fprintf(stderr, "loxilightd: %v\n", err)

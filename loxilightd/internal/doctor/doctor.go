@@ -41,9 +41,9 @@ type Options struct {
 	Objects    bool // also report the desired objects
 
 	// Inspect reads the state of the data plane in the kernel.
-	Inspect func(backend string, o datapath.InspectOptions) (*datapath.Inspection, error)
+	Inspect func(o datapath.InspectOptions) (*datapath.Inspection, error)
 	// Preflight returns the expected result of starting the data plane.
-	Preflight func(backend string, cfg datapath.Config) (datapath.Preflight, error)
+	Preflight func() (datapath.Preflight, error)
 
 	Root string // prefix of the paths of the machine's own files; empty: this machine
 	// Run runs one of the machine's programs and returns its output; nil: programs are run by

@@ -17,7 +17,7 @@ import (
 
 // inspection sets the kernel state that the examiner reads.
 func (r *rig) inspection(i *datapath.Inspection) {
-	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) { return i, nil }
+	r.o.Inspect = func(datapath.InspectOptions) (*datapath.Inspection, error) { return i, nil }
 }
 
 func TestNetworkd(t *testing.T) {
@@ -106,7 +106,7 @@ func TestPreflight(t *testing.T) {
 		Kernel: "6.1.0", Hooks: datapath.PreflightHooks{OK: true, Use: "tc", Fallback: "kernel 6.1.0 has no tcx"},
 		Programs: []datapath.PreflightProgram{{Program: "ll_tc_ingress", Netns: "host", Error: "too complex", Verifier: []string{"BPF program is too large"}}},
 	}
-	r.o.Preflight = func(string, datapath.Config) (datapath.Preflight, error) { return p, nil }
+	r.o.Preflight = func() (datapath.Preflight, error) { return p, nil }
 	found := r.examine(false)
 	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (netns host)", "too complex; BPF program is too large")
 	r.expect(found, "note", "kernel.tcx hooks", "kernel 6.1.0 has no tcx")
@@ -135,7 +135,7 @@ func TestNeighbours(t *testing.T) {
 // TestInspectionFails: a failed inspection is reported, but causes no other findings.
 func TestInspectionFails(t *testing.T) {
 	r := newRig(t)
-	r.o.Inspect = func(string, datapath.InspectOptions) (*datapath.Inspection, error) {
+	r.o.Inspect = func(datapath.InspectOptions) (*datapath.Inspection, error) {
 		return nil, errors.New("lacks CAP_BPF")
 	}
 	report := Run(t.Context(), r.o)

@@ -22,11 +22,6 @@ import (
 // maxTargets limits how many addresses are looked up in the routing tables.
 const maxTargets = 2000
 
-func (x *examiner) planeConfig() datapath.Config {
-	c := x.Config
-	return datapath.Config{PinDir: c.PinDir, SwitchNamespace: c.SwitchNamespace, Tables: c.Tables, Attach: c.Attach}
-}
-
 // services calls the function each for every Service.
 func (x *examiner) services(each func(name string, s *state.Service)) {
 	for _, o := range x.desired.objects {
@@ -60,7 +55,7 @@ func (x *examiner) inspect() {
 	if x.Inspect == nil {
 		return
 	}
-	plane, err := x.Inspect(x.Config.Backend, datapath.InspectOptions{Config: x.planeConfig(), Ports: x.interfaces(), Targets: x.targets(), PID: x.daemon.pid})
+	plane, err := x.Inspect(datapath.InspectOptions{Ports: x.interfaces(), Targets: x.targets(), PID: x.daemon.pid})
 	if err != nil {
 		x.hidden("programs, pins and hooks", err)
 		return

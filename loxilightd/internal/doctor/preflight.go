@@ -13,7 +13,7 @@ func (x *examiner) checkPreflight() {
 	if x.Preflight == nil || x.provenByDaemon() {
 		return
 	}
-	p, err := x.Preflight(x.Config.Backend, x.planeConfig())
+	p, err := x.Preflight()
 	if err != nil {
 		x.hidden("whether the programs load", err)
 		return
