@@ -73,6 +73,30 @@ type examiner struct {
 	use     string // how programs are attached: tcx, tc; empty: unknown
 }
 
+// check examines one part of an instance.
+type check struct {
+	part string // in the report
+	run  func(*examiner)
+}
+
+// checks are all checks, in the order in which they run.
+var checks = []check{
+	{"configuration", (*examiner).checkConfig},
+	{"files, modes and groups", (*examiner).checkFiles},
+	{"unit", (*examiner).checkUnit},
+	{"daemon", (*examiner).checkDaemon},
+	{"desired state", (*examiner).checkState},
+	{"kernel and BPF file system", (*examiner).checkKernel},
+	{"programs, pins and devices", (*examiner).checkPlane},
+	{"programs of others", (*examiner).checkChains},
+	{"routes and kernel parameters", (*examiner).checkNetwork},
+	{"pods", (*examiner).checkPods},
+	{"mirrors", (*examiner).checkMirrors},
+	{"firewalls", (*examiner).checkFirewall},
+	{"network managers", (*examiner).checkNetworkd},
+	{"memory", (*examiner).checkMemory},
+}
+
 // Run examines the instance. It takes at most a minute, even if other parts hang.
 func Run(ctx context.Context, o Options) *api.DoctorReport {
 	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
@@ -90,27 +114,9 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 	x.askDaemon()
 	x.readStore()
 	x.inspect()
-	for _, c := range []struct {
-		words string
-		check func()
-	}{
-		{"configuration", x.checkConfig},
-		{"files, modes and groups", x.checkFiles},
-		{"unit", x.checkUnit},
-		{"daemon", x.checkDaemon},
-		{"desired state", x.checkState},
-		{"kernel and BPF file system", x.checkKernel},
-		{"programs, pins and devices", x.checkPlane},
-		{"programs of others", x.checkChains},
-		{"routes and kernel parameters", x.checkNetwork},
-		{"pods", x.checkPods},
-		{"mirrors", x.checkMirrors},
-		{"firewalls", x.checkFirewall},
-		{"network managers", x.checkNetworkd},
-		{"memory", x.checkMemory},
-	} {
-		c.check()
-		x.checked = append(x.checked, c.words)
+	for _, c := range checks {
+		c.run(x)
+		x.checked = append(x.checked, c.part)
 	}
 	if x.Fix && x.ConfigErr == nil { // with the default configuration, it might repair a different instance
 		x.mend()
