@@ -87,6 +87,7 @@ var checks = []check{
 	{"daemon", (*examiner).checkDaemon},
 	{"desired state", (*examiner).checkState},
 	{"kernel and BPF file system", (*examiner).checkKernel},
+	{"start of the daemon", (*examiner).checkPreflight},
 	{"programs, pins and devices", (*examiner).checkPlane},
 	{"programs of others", (*examiner).checkChains},
 	{"routes and kernel parameters", (*examiner).checkNetwork},

@@ -67,7 +67,6 @@ func (x *examiner) inspect() {
 }
 
 func (x *examiner) checkPlane() {
-	x.checkPreflight()
 	x.checkMount()
 	for i := range x.plane.Layouts {
 		x.checkLayout(&x.plane.Layouts[i])
