@@ -44,6 +44,7 @@ type PreflightProgram struct {
 	Program      string   `json:"program"`
 	Netns        string   `json:"netns"`      // host, switch
 	TakingOver   bool     `json:"takingOver"` // the copy that runs first during a takeover
+	Optional     bool     `json:"optional"`   // the daemon starts without it
 	OK           bool     `json:"ok"`
 	Instructions int      `json:"instructions"` // as compiled
 	Processed    uint32   `json:"processed"`    // instructions seen by the verifier; limit: a million

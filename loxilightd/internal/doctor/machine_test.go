@@ -104,11 +104,15 @@ func TestPreflight(t *testing.T) {
 	r.inspection(&datapath.Inspection{Layout: 1, Devices: []datapath.InspectedDevice{{Name: "eth0", Exists: true, Up: true, IngressQdisc: true}}})
 	p := datapath.Preflight{
 		Kernel: "6.1.0", Hooks: datapath.PreflightHooks{OK: true, Use: "tc", Fallback: "kernel 6.1.0 has no tcx"},
-		Programs: []datapath.PreflightProgram{{Program: "ll_tc_ingress", Netns: "host", Error: "too complex", Verifier: []string{"BPF program is too large"}}},
+		Programs: []datapath.PreflightProgram{
+			{Program: "ll_tc_ingress", Netns: "host", Error: "too complex", Verifier: []string{"BPF program is too large"}},
+			{Program: "ll_xdp", Netns: "host", Optional: true, Error: "no XDP"},
+		},
 	}
 	r.o.Preflight = func() (datapath.Preflight, error) { return p, nil }
 	found := r.examine(false)
 	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (netns host)", "too complex; BPF program is too large")
+	r.expect(found, "warning", "kernel.refuses program ll_xdp (netns host)", "no XDP")
 	r.expect(found, "note", "kernel.tcx hooks", "kernel 6.1.0 has no tcx")
 	r.expect(found, "error", "qdiscs.ingress device eth0", "clsact")
 	p = datapath.Preflight{Hooks: datapath.PreflightHooks{Error: "no cls_bpf"}}

@@ -20,13 +20,18 @@ func (x *examiner) checkPreflight() {
 	}
 	x.use = p.Hooks.Use
 	for _, program := range p.Programs {
-		if !program.OK {
-			x.find("error", "kernel.refuses", "program "+program.Program+" (netns "+program.Netns+")", words{
-				what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
-				why:  "the next start ends with exit code 70; the attached programs continue",
-				do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
-			}, nil)
+		if program.OK {
+			continue
 		}
+		severity, why := "error", "the next start ends with exit code 70; the attached programs continue"
+		if program.Optional {
+			severity, why = "warning", "the daemon starts without it: packets take the slower path through the tc programs"
+		}
+		x.find(severity, "kernel.refuses", "program "+program.Program+" (netns "+program.Netns+")", words{
+			what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
+			why:  why,
+			do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
+		}, nil)
 	}
 	if !p.Hooks.OK {
 		x.find("error", "kernel.hooks", "hooks", words{

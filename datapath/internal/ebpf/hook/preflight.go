@@ -43,8 +43,7 @@ func Preflight(programs [2]Program, how string) (r datapath.Preflight, err error
 	results, loaded := preflightLoad(copies, maps)
 	r.Programs = results
 	for i, c := range copies {
-		// The XDP program is optional: without it packets take the tc path.
-		r.OK = r.OK && (results[i].OK || c.Name == kernel.ShortestProgLlXdp)
+		r.OK = r.OK && (results[i].OK || results[i].Optional)
 		if loaded[i] == nil {
 			continue
 		}
@@ -124,7 +123,10 @@ var (
 )
 
 func preflightProgram(c copyOf, maps map[string]*ebpf.Map) (datapath.PreflightProgram, *ebpf.Program) {
-	result := datapath.PreflightProgram{Program: c.Name, Netns: labels[c.namespace], TakingOver: c.shadow}
+	result := datapath.PreflightProgram{
+		Program: c.Name, Netns: labels[c.namespace], TakingOver: c.shadow,
+		Optional: c.Name == kernel.ShortestProgLlXdp, // without it packets take the tc path
+	}
 	if spec, err := c.Load(); err == nil {
 		result.Instructions = len(spec.Programs[c.Name].Instructions)
 	}
