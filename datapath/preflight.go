@@ -53,6 +53,14 @@ type PreflightProgram struct {
 	Verifier     []string `json:"verifier,omitempty"` // last lines of its log, if it rejected
 }
 
+// Copy returns the name of the program, and whether this copy is for a takeover.
+func (p *PreflightProgram) Copy() string {
+	if p.TakingOver {
+		return p.Program + " (taking over)"
+	}
+	return p.Program
+}
+
 // PreflightHooks predicts how the programs will be attached.
 type PreflightHooks struct {
 	OK       bool   `json:"ok"`

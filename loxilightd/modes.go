@@ -48,14 +48,14 @@ func printPreflight(w io.Writer, r datapath.Preflight) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "PROGRAM\tNETNS\tLOADS\tINSTRUCTIONS\tVERIFIED\tSTACK")
 	for _, p := range r.Programs {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Program+part(p), p.Netns, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Copy(), p.Netns, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, p := range r.Programs {
 		if !p.OK {
-			fmt.Fprintf(w, "\n%s of netns %s is refused: %s\n", p.Program+part(p), p.Netns, p.Error)
+			fmt.Fprintf(w, "\n%s of netns %s is refused: %s\n", p.Copy(), p.Netns, p.Error)
 			for _, line := range p.Verifier {
 				fmt.Fprintf(w, "    %s\n", line)
 			}
@@ -79,14 +79,6 @@ var pinsText = map[string]string{
 	datapath.PinsAdopt:   "adopted as they are",
 	datapath.PinsConvert: "adopted, their entries are copied",
 	datapath.PinsRefuse:  "they CANNOT be adopted",
-}
-
-// part returns the name of a program variant that runs during an upgrade.
-func part(p datapath.PreflightProgram) string {
-	if p.TakingOver {
-		return " (taking over)"
-	}
-	return ""
 }
 
 func okOrNot(ok bool) string {

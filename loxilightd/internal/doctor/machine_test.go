@@ -115,6 +115,13 @@ func TestPreflight(t *testing.T) {
 	r.expect(found, "warning", "kernel.refuses program ll_xdp (netns host)", "no XDP")
 	r.expect(found, "note", "kernel.tcx hooks", "kernel 6.1.0 has no tcx")
 	r.expect(found, "error", "qdiscs.ingress device eth0", "clsact")
+	p.Hooks = datapath.PreflightHooks{}
+	p.Programs = append(p.Programs, datapath.PreflightProgram{Program: "ll_tc_ingress", Netns: "host", TakingOver: true, Error: "too complex"})
+	found = r.examine(false)
+	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (taking over) (netns host)", "too complex")
+	if f, ok := found["kernel.hooks hooks"]; ok {
+		t.Errorf("hooks were not tried, and are reported: %+v", f)
+	}
 	p = datapath.Preflight{Hooks: datapath.PreflightHooks{Error: "no cls_bpf"}}
 	r.expect(r.examine(false), "error", "kernel.hooks hooks", "no cls_bpf")
 }

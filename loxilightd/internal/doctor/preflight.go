@@ -27,13 +27,13 @@ func (x *examiner) checkPreflight() {
 		if program.Optional {
 			severity, why = "warning", "the daemon starts without it: packets take the slower path through the tc programs"
 		}
-		x.find(severity, "kernel.refuses", "program "+program.Program+" (netns "+program.Netns+")", words{
+		x.find(severity, "kernel.refuses", "program "+program.Copy()+" (netns "+program.Netns+")", words{
 			what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
 			why:  why,
 			do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
 		}, nil)
 	}
-	if !p.Hooks.OK {
+	if p.Hooks.Error != "" { // it is empty if the program to attach is refused
 		x.find("error", "kernel.hooks", "hooks", words{
 			what: "programs cannot be attached: " + p.Hooks.Error, why: "no Interface becomes Ready",
 			do: "see llcli preflight; a kernel needs tcx (6.6 and later) or CONFIG_NET_CLS_BPF with CONFIG_NET_SCH_INGRESS",
