@@ -3,11 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
@@ -34,16 +35,7 @@ func examine(ctx context.Context, cfg *config.Config, cfgErr error, o *options, 
 		},
 		Preflight: func() (datapath.Preflight, error) { return backends.Preflight(cfg.Backend, planeConfig(cfg)) },
 	})
-	if err := show(stdout, o.json, found, report.Style{}.Text(found)); err != nil {
-		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
-		return exitFailed
-	}
-	for i := range found.Findings {
-		if f := &found.Findings[i]; f.Severity == api.SeverityError && f.Left() {
-			return exitFailed
-		}
-	}
-	return 0
+	return cmp.Or(show(o, found, report.Style{}.Text(found), stdout, stderr), exitCode(found.Findings))
 }
 
 // instanceOf returns the instance whose configuration file is at path, or an empty string if the
@@ -61,13 +53,27 @@ func instanceOf(path string) string {
 	return ""
 }
 
-// show writes v as JSON, or its text.
-func show(w io.Writer, asJSON bool, v any, text string) error {
-	if !asJSON {
-		_, err := io.WriteString(w, text)
-		return err
+// show prints a report, as JSON or as text. It returns an exit code if it cannot.
+func show(o *options, v any, text string, stdout, stderr io.Writer) (code int) {
+	var err error
+	if o.json {
+		e := json.NewEncoder(stdout)
+		e.SetIndent("", "  ")
+		err = e.Encode(v)
+	} else {
+		_, err = io.WriteString(stdout, text)
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	if err != nil {
+		printError(stderr, err)
+		return exitFailed
+	}
+	return 0
+}
+
+// exitCode returns 1 if errors remain.
+func exitCode(found []api.Finding) int {
+	if slices.ContainsFunc(found, func(f api.Finding) bool { return f.Severity == api.SeverityError && f.Left() }) {
+		return exitFailed
+	}
+	return 0
 }

@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, hup <-chan os.Signal, stdout, stder
 	case o.check:
 		return 0
 	case o.preflight:
-		return preflight(cfg, o.json, stdout, stderr)
+		return preflight(ctx, cfg, &o, stdout, stderr)
 	case o.detach:
 		if err = detach(cfg, log); err != nil {
 			printError(stderr, err)

@@ -3,75 +3,71 @@
 package main
 
 import (
-	"encoding/json"
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"text/tabwriter"
 
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/api/report"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/loxilightd/internal/channel"
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
+	"github.com/loxilight/loxilight/loxilightd/internal/doctor"
 )
+
+// preflightReport is the output of --preflight --json.
+type preflightReport struct {
+	datapath.Preflight
+	Findings []api.Finding `json:"findings"`
+}
 
 // preflight prints the expected result of starting the daemon, and returns the exit code. It takes
 // no lock: a daemon may be running.
-func preflight(cfg *config.Config, asJSON bool, stdout, stderr io.Writer) int {
-	r, err := backends.Preflight(cfg.Backend, planeConfig(cfg))
-	if err != nil {
-		fmt.Fprintf(stderr, "loxilightd: preflight could not run: %v\n", err)
+func preflight(ctx context.Context, cfg *config.Config, o *options, stdout, stderr io.Writer) int {
+	var r preflightReport
+	found := doctor.Run(ctx, doctor.Options{
+		Config: cfg, ConfigFile: o.config, Version: version, StartOnly: true,
+		Preflight: func() (_ datapath.Preflight, err error) {
+			r.Preflight, err = backends.Preflight(cfg.Backend, planeConfig(cfg))
+			return r.Preflight, err
+		},
+	})
+	if len(found.Unseen) > 0 {
+		fmt.Fprintf(stderr, "loxilightd: preflight could not run: %s\n", found.Unseen[0].Why)
 		return exitUntried
 	}
-	if asJSON {
-		e := json.NewEncoder(stdout)
-		e.SetIndent("", "  ")
-		err = e.Encode(r)
-	} else {
-		err = printPreflight(stdout, r)
-	}
-	switch {
-	case err != nil:
-		fmt.Fprintf(stderr, "loxilightd: %v\n", err)
-		return exitFailed
-	case !r.OK:
-		return exitFailed
-	}
-	return 0
+	r.Findings = found.Findings
+	return cmp.Or(show(o, &r, r.text(), stdout, stderr), exitCode(r.Findings))
 }
 
-func printPreflight(w io.Writer, r datapath.Preflight) error {
-	fmt.Fprintf(w, "loxilightd %s on kernel %s\n\n", version, r.Kernel)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+func (r *preflightReport) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "loxilightd %s on kernel %s\n\n", version, r.Kernel)
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "PROGRAM\tNETNS\tLOADS\tINSTRUCTIONS\tVERIFIED\tSTACK")
 	for _, p := range r.Programs {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\n", p.Copy(), p.Netns, okOrNot(p.OK), p.Instructions, p.Processed, p.StackBytes)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, p := range r.Programs {
-		if !p.OK {
-			fmt.Fprintf(w, "\n%s of netns %s is refused: %s\n", p.Copy(), p.Netns, p.Error)
-			for _, line := range p.Verifier {
-				fmt.Fprintf(w, "    %s\n", line)
-			}
-		}
-	}
-	fmt.Fprintf(w, "\nattached by %s: %s%s\n", r.Hooks.Use, okOrNot(r.Hooks.OK), because(r.Hooks.Fallback, r.Hooks.Error))
-	fmt.Fprintf(w, "pins in %s: %s%s\n", r.Pins.Dir, pinsText[r.Pins.Action], because(r.Pins.Error))
+	_ = t.Flush() // b accepts everything
+	fmt.Fprintf(&b, "\nattached by %s: %s\npins in %s: %s\n", r.Hooks.Use, okOrNot(r.Hooks.OK), r.Pins.Dir, pinsText[r.Pins.Action])
 	for _, m := range r.Pins.Maps {
-		fmt.Fprintf(w, "    %s: %s: %s\n", m.Map, m.Action, m.Reason)
+		fmt.Fprintf(&b, "    %s: %s: %s\n", m.Map, m.Action, m.Reason)
 	}
-	verdict := "a start would succeed"
-	if !r.OK {
-		verdict = "a start would FAIL; the attached programs would continue"
+	if len(r.Findings) > 0 {
+		b.WriteString("\n" + report.Style{}.Findings(r.Findings))
 	}
-	_, err := fmt.Fprintf(w, "\n%s\n", verdict)
-	return err
+	if exitCode(r.Findings) != 0 {
+		return b.String() + "\na start would FAIL; the attached programs would continue\n"
+	}
+	return b.String() + "\na start would succeed\n"
 }
 
 var pinsText = map[string]string{
@@ -86,16 +82,6 @@ func okOrNot(ok bool) string {
 		return "ok"
 	}
 	return "FAILS"
-}
-
-// because joins the non-empty reasons.
-func because(reasons ...string) (text string) {
-	for _, r := range reasons {
-		if r != "" {
-			text += ": " + r
-		}
-	}
-	return text
 }
 
 // detach ends forwarding: it removes programs and pins. It fails if a daemon is running, because

@@ -92,6 +92,9 @@ func TestPinsOfAnotherVersion(t *testing.T) {
 			if code != exitFailed || !strings.Contains(out, tt.want) || !strings.Contains(out, "would FAIL") {
 				t.Errorf("exit code %d of --preflight:\n%s", code, out)
 			}
+			if code, out, _ = s.mode("--preflight", "--json"); code != exitFailed || !strings.Contains(out, `"id": "pins.refused"`) {
+				t.Errorf("exit code %d of --preflight --json:\n%s", code, out)
+			}
 			if after := listing(t, pins); after != before {
 				t.Errorf("pins before:\n%safter:\n%s", before, after)
 			}

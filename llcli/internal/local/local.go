@@ -136,7 +136,8 @@ func preflightCommand(a *command.App) *cobra.Command {
 		Short: "Check whether loxilightd would start on this kernel, with the pinned maps",
 		Long: `Load every program on the running kernel without attaching any, and say whether
 what an earlier version left pinned can be taken over: before an upgrade, or before
-a new kernel's first start. A running daemon is not disturbed. Needs root.
+a new kernel's first start. What would go wrong is reported as by doctor. A running
+daemon is not disturbed. Needs root.
 
 The exit code is 0 if a start would succeed, 1 if it would not, and 3 if the check
 could not run: no privileges, or no BPF on this machine.`,

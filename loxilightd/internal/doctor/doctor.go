@@ -3,7 +3,8 @@
 // Package doctor finds faults in an instance of loxilightd and in its machine. It reports why they
 // matter and what to do about them, and can repair our own files and kernel objects. It runs in a
 // process of its own: the daemon may be running, hung or stopped. It changes only what
-// docs/ownership.md lists, and changes nothing unless Options.Fix is set.
+// docs/ownership.md lists, and changes nothing unless Options.Fix is set. For preflight, it runs
+// the checks that need no instance.
 package doctor
 
 import (
@@ -37,6 +38,7 @@ type Options struct {
 	ConfigFile string
 	ConfigErr  error // why Config contains defaults (or is nil) instead of the content of ConfigFile
 	Version    string
+	StartOnly  bool // only whether the daemon would start, without its instance: for --preflight
 	Fix        bool // repair our own files and kernel objects
 	Objects    bool // also report the desired objects
 
@@ -73,29 +75,39 @@ type examiner struct {
 	use     string // how programs are attached: tcx, tc; empty: unknown
 }
 
+// need is what a check needs. Each need includes those before it.
+type need int
+
+const (
+	needFile     need = iota // the configuration file
+	needKernel               // the privileges to load programs
+	needInstance             // the daemon and its store, and the machine
+)
+
 // check examines one part of an instance.
 type check struct {
-	part string // in the report
-	run  func(*examiner)
+	part  string // in the report
+	needs need
+	run   func(*examiner)
 }
 
 // checks are all checks, in the order in which they run.
 var checks = []check{
-	{"configuration", (*examiner).checkConfig},
-	{"files, modes and groups", (*examiner).checkFiles},
-	{"unit", (*examiner).checkUnit},
-	{"daemon", (*examiner).checkDaemon},
-	{"desired state", (*examiner).checkState},
-	{"kernel and BPF file system", (*examiner).checkKernel},
-	{"start of the daemon", (*examiner).checkPreflight},
-	{"programs, pins and devices", (*examiner).checkPlane},
-	{"programs of others", (*examiner).checkChains},
-	{"routes and kernel parameters", (*examiner).checkNetwork},
-	{"pods", (*examiner).checkPods},
-	{"mirrors", (*examiner).checkMirrors},
-	{"firewalls", (*examiner).checkFirewall},
-	{"network managers", (*examiner).checkNetworkd},
-	{"memory", (*examiner).checkMemory},
+	{"configuration", needFile, (*examiner).checkConfig},
+	{"files, modes and groups", needInstance, (*examiner).checkFiles},
+	{"unit", needInstance, (*examiner).checkUnit},
+	{"daemon", needInstance, (*examiner).checkDaemon},
+	{"desired state", needInstance, (*examiner).checkState},
+	{"kernel and BPF file system", needInstance, (*examiner).checkKernel},
+	{"start of the daemon", needKernel, (*examiner).checkPreflight},
+	{"programs, pins and devices", needInstance, (*examiner).checkPlane},
+	{"programs of others", needInstance, (*examiner).checkChains},
+	{"routes and kernel parameters", needInstance, (*examiner).checkNetwork},
+	{"pods", needInstance, (*examiner).checkPods},
+	{"mirrors", needInstance, (*examiner).checkMirrors},
+	{"firewalls", needInstance, (*examiner).checkFirewall},
+	{"network managers", needInstance, (*examiner).checkNetworkd},
+	{"memory", needInstance, (*examiner).checkMemory},
 }
 
 // Run examines the instance. It takes at most a minute, even if other parts hang.
@@ -106,26 +118,31 @@ func Run(ctx context.Context, o Options) *api.DoctorReport {
 		o.Run = runCommand
 	}
 	x := &examiner{Options: o, ctx: ctx}
-	if errors.Is(x.ConfigErr, fs.ErrNotExist) || x.Config == nil { // the instance does not exist, or is unknown
-		x.checkConfig()
-		x.checked = []string{"configuration"}
-		return x.report()
+	has := needInstance
+	switch {
+	case errors.Is(x.ConfigErr, fs.ErrNotExist) || x.Config == nil: // the instance does not exist, or is unknown
+		has = needFile
+	case x.StartOnly:
+		has = needKernel
+	default:
+		x.askUnit()
+		x.askDaemon()
+		x.readStore()
+		x.inspect()
 	}
-	x.askUnit()
-	x.askDaemon()
-	x.readStore()
-	x.inspect()
 	for _, c := range checks {
-		c.run(x)
-		x.checked = append(x.checked, c.part)
+		if c.needs <= has {
+			c.run(x)
+			x.checked = append(x.checked, c.part)
+		}
 	}
 	if x.Fix && x.ConfigErr == nil { // with the default configuration, it might repair a different instance
 		x.mend()
 	}
-	return x.report()
+	return x.report(has)
 }
 
-func (x *examiner) report() *api.DoctorReport {
+func (x *examiner) report(has need) *api.DoctorReport {
 	instance := ""
 	if x.Config != nil {
 		instance = x.Config.Instance
@@ -137,7 +154,7 @@ func (x *examiner) report() *api.DoctorReport {
 	for i := range x.findings {
 		r.Findings = append(r.Findings, x.findings[i].Finding)
 	}
-	if !errors.Is(x.ConfigErr, fs.ErrNotExist) && x.Config != nil {
+	if has == needInstance {
 		r.Daemon = x.describeDaemon()
 	}
 	if x.Objects {

@@ -111,7 +111,7 @@ func TestPreflight(t *testing.T) {
 	}
 	r.o.Preflight = func() (datapath.Preflight, error) { return p, nil }
 	found := r.examine(false)
-	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (netns host)", "too complex; BPF program is too large")
+	r.expect(found, "error", "kernel.refuses program ll_tc_ingress (netns host)", "too complex\nBPF program is too large")
 	r.expect(found, "warning", "kernel.refuses program ll_xdp (netns host)", "no XDP")
 	r.expect(found, "note", "kernel.tcx hooks", "kernel 6.1.0 has no tcx")
 	r.expect(found, "error", "qdiscs.ingress device eth0", "clsact")
@@ -124,6 +124,11 @@ func TestPreflight(t *testing.T) {
 	}
 	p = datapath.Preflight{Hooks: datapath.PreflightHooks{Error: "no cls_bpf"}}
 	r.expect(r.examine(false), "error", "kernel.hooks hooks", "no cls_bpf")
+	r.o.StartOnly = true
+	report := Run(t.Context(), r.o)
+	if !slices.Equal(report.Checked, []string{"configuration", "start of the daemon"}) || len(report.Findings) != 1 || report.Daemon != "" {
+		t.Errorf("without the instance: %+v", report)
+	}
 }
 
 func TestNeighbours(t *testing.T) {

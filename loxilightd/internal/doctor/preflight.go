@@ -28,15 +28,15 @@ func (x *examiner) checkPreflight() {
 			severity, why = "warning", "the daemon starts without it: packets take the slower path through the tc programs"
 		}
 		x.find(severity, "kernel.refuses", "program "+program.Copy()+" (netns "+program.Netns+")", words{
-			what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "; "),
+			what: "is refused by kernel " + p.Kernel + ": " + strings.Join(append([]string{program.Error}, program.Verifier...), "\n"),
 			why:  why,
-			do:   "run another kernel, or another version of loxilight; llcli preflight shows more",
+			do:   "run another kernel, or another version of loxilight",
 		}, nil)
 	}
 	if p.Hooks.Error != "" { // it is empty if the program to attach is refused
 		x.find("error", "kernel.hooks", "hooks", words{
 			what: "programs cannot be attached: " + p.Hooks.Error, why: "no Interface becomes Ready",
-			do: "see llcli preflight; a kernel needs tcx (6.6 and later) or CONFIG_NET_CLS_BPF with CONFIG_NET_SCH_INGRESS",
+			do: "run a kernel with tcx (6.6 and later) or CONFIG_NET_CLS_BPF with CONFIG_NET_SCH_INGRESS",
 		}, nil)
 	} else if p.Hooks.Use == "tc" {
 		x.findFallback(p.Hooks.Fallback)
