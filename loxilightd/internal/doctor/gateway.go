@@ -182,8 +182,7 @@ func (x *examiner) uplinks() (devices []string) {
 // checkGateway checks whether the host forwards packets, if NATs or FirewallRules require
 // forwarding.
 func (x *examiner) checkGateway(family int) {
-	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
-	if x.sysctl(name) != "0" {
+	if x.hostForwards(family) {
 		return
 	}
 	of := ""
@@ -202,14 +201,10 @@ func (x *examiner) checkGateway(family int) {
 			of = o.Key.String()
 		}
 	}
-	if of == "" {
-		return
+	if of != "" {
+		x.findForwarding(family, "sysctl.gateway", of+" applies to forwarded packets",
+			fmt.Sprintf("the kernel routes no IPv%d packet from one device to another", family))
 	}
-	x.find("error", "sysctl.gateway", name, words{
-		what: "is 0, and " + of + " applies to forwarded packets",
-		why:  fmt.Sprintf("the kernel routes no IPv%d packet from one device to another", family),
-		do:   fmt.Sprintf("sysctl -w %s=1, and permanently in /etc/sysctl.d/", name),
-	}, nil)
 }
 
 // checkInner reports devices whose IPv4 packets the kernel does not forward, so that no NAT
@@ -217,7 +212,7 @@ func (x *examiner) checkGateway(family int) {
 // IPv6, the kernel ignores the per-device parameter when it forwards.
 func (x *examiner) checkInner(w *paths) {
 	at := slices.IndexFunc(x.desired.objects, func(o *state.Object) bool { return o.Kind == state.KindNAT })
-	if at < 0 || x.sysctl("net.ipv4.ip_forward") == "0" {
+	if at < 0 || !x.hostForwards(4) {
 		return
 	}
 	for _, device := range slices.Sorted(maps.Keys(x.plane.Found)) {

@@ -94,15 +94,21 @@ func (x *examiner) answersLeaveElsewhere(s *state.Service, device string, family
 }
 
 func (x *examiner) checkForwarding(family int, w *paths) {
-	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
-	if len(w.beyond) == 0 || x.sysctl(name) != "0" {
-		return
+	if len(w.beyond) > 0 && !x.hostForwards(family) {
+		x.findForwarding(family, "sysctl.forwarding", "backends of "+servicesOf(w.beyond)+" are on other hosts",
+			"the kernel routes no packet from one device to another: the first packets of connections do not reach these backends")
 	}
-	x.find("error", "sysctl.forwarding", name, words{
-		what: "is 0, and backends of " + servicesOf(w.beyond) + " are on other hosts",
-		why:  "the kernel routes no packet from one device to another: the first packets of connections do not reach these backends",
-		do:   fmt.Sprintf("sysctl -w %s=1, and permanently in /etc/sysctl.d/", name),
-	}, nil)
+}
+
+// forwardingKey is the parameter that makes the host forward packets, by address family.
+var forwardingKey = map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}
+
+func (x *examiner) hostForwards(family int) bool { return x.sysctl(forwardingKey[family]) != "0" }
+
+// findForwarding reports that the host does not forward packets of a family, although reason.
+func (x *examiner) findForwarding(family int, id, reason, why string) {
+	name := forwardingKey[family]
+	x.find("error", id, name, words{what: "is 0, and " + reason, why: why, do: "sysctl -w " + name + "=1, and permanently in /etc/sysctl.d/"}, nil)
 }
 
 // servicesOf lists up to three Services.
@@ -130,8 +136,7 @@ func (x *examiner) checkPortSysctls(family int, w *paths) {
 			continue
 		}
 		conf := fmt.Sprintf("net.ipv%d.conf.%s.", family, strings.ReplaceAll(d.Name, ".", "/"))
-		all := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
-		if x.sysctl(conf+"forwarding") == "0" && x.sysctl(all) != "0" {
+		if x.sysctl(conf+"forwarding") == "0" && x.hostForwards(family) {
 			x.find("warning", "sysctl.device_forwarding", conf+"forwarding", words{
 				what: "is 0, while all others forward",
 				why:  "the kernel does not route packets that arrive on " + d.Name + ": first packets of connections are lost there",

@@ -63,8 +63,7 @@ func (x *examiner) checkLeases() {
 // checkPodForwarding checks whether the host forwards packets, because it routes between pods and
 // other hosts.
 func (x *examiner) checkPodForwarding(family int) {
-	name := map[int]string{4: "net.ipv4.ip_forward", 6: "net.ipv6.conf.all.forwarding"}[family]
-	if x.sysctl(name) != "0" {
+	if x.hostForwards(family) {
 		return
 	}
 	for _, o := range x.desired.objects {
@@ -74,11 +73,8 @@ func (x *examiner) checkPodForwarding(family int) {
 		}
 		for _, subnet := range v.Subnets {
 			if isFamily(subnet.Addr(), family) {
-				x.find("error", "sysctl.pod_forwarding", name, words{
-					what: "is 0, and " + o.Key.String() + " has " + subnet.String(),
-					why:  "the host routes nothing between pods and others: pods reach only each other and the host",
-					do:   fmt.Sprintf("sysctl -w %s=1, and permanently in /etc/sysctl.d/", name),
-				}, nil)
+				x.findForwarding(family, "sysctl.pod_forwarding", o.Key.String()+" has "+subnet.String(),
+					"the host routes nothing between pods and others: pods reach only each other and the host")
 				return
 			}
 		}

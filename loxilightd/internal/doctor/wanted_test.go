@@ -275,7 +275,7 @@ func TestFindingsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := map[string]bool{}
-	call := regexp.MustCompile(`find(?:File)?\((?:severity|"[a-z]+"), "([a-z]+\.[a-z_0-9]+)"`)
+	call := regexp.MustCompile(`find(?:File|Forwarding)?\((?:severity|family|"[a-z]+"), "([a-z]+\.[a-z_0-9]+)"`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
