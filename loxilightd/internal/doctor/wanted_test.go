@@ -258,9 +258,9 @@ func TestYoungerConfiguration(t *testing.T) {
 	}
 }
 
-// TestFindingsAreDocumented: docs/operations.md describes each finding.
+// TestFindingsAreDocumented: docs/findings.md describes each finding.
 func TestFindingsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/operations.md")
+	page, err := os.ReadFile("../../../docs/findings.md")
 	if err != nil {
 		t.Fatal(err)
 	}
