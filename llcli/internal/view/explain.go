@@ -19,11 +19,11 @@ import (
 func ExplainCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [KIND | WORD…]",
-		Short: "Explain kinds of objects, reasons of drops, verdicts and states",
+		Short: "Explain kinds of objects, reasons of drops, verdicts, states and findings",
 		Long: `Explain a kind of objects, by a document with all of its fields that apply takes, or
-words that status, counters, connections and events use: why packets are dropped
-and what to do about it, what else is done with packets, and the states of
-connections and objects. Without a word it lists all of them.`,
+words that status, counters, connections, events and doctor use: why packets are
+dropped and what to do about it, what else is done with packets, the states of
+connections and objects, and findings. Without a word it lists all of them.`,
 		Example: "  llcli explain service > web.yaml\n  llcli explain no_backend\n  llcli explain",
 		RunE: a.RunLocal(func(_ context.Context, args []string) error {
 			if len(args) == 0 {
@@ -114,7 +114,9 @@ func nearWords(name string) string {
 	case dotted && kinds.Find(kind) != nil:
 		return "; llcli explain " + kinds.NounOf(kind) + " shows the fields"
 	case dotted:
-		return strings.Replace(command.DidYouMean(kind, words), "?", "."+field+"?", 1)
+		if near := command.DidYouMean(kind, words); near != "" {
+			return strings.Replace(near, "?", "."+field+"?", 1)
+		}
 	}
 	for _, v := range vocabularies {
 		for i := range v.words {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/loxilight/loxilight"
 )
 
 // TestReasonsAreExplained: every reason and verdict in the C source has an explanation, and all
@@ -42,5 +44,24 @@ func TestReasonsAreExplained(t *testing.T) {
 		if len(want) == 0 || !slices.Equal(got, want) {
 			t.Errorf("words for %s…:\n got %q\nwant %q", prefix, got, want)
 		}
+	}
+}
+
+// TestFindingsAreExplained: every row of docs/findings.md is explained, and what --fix repairs.
+func TestFindingsAreExplained(t *testing.T) {
+	if rows := strings.Count(loxilight.Findings, "\n| `"); rows < 80 || len(findingWords.words) != rows {
+		t.Errorf("%d of %d rows are explained", len(findingWords.words), rows)
+	}
+	repairs := 0
+	for _, w := range findingWords.words {
+		if w.meaning == "" || strings.ContainsAny(w.meaning+w.advice, "*|`") {
+			t.Errorf("%s: %q, %q", w.name, w.meaning, w.advice)
+		}
+		if w.advice != "" {
+			repairs++
+		}
+	}
+	if want := strings.Count(loxilight.Findings, "; *repaired"); repairs != want {
+		t.Errorf("%d findings are repaired, want %d", repairs, want)
 	}
 }

@@ -27,6 +27,21 @@ func reasons(prefix string, advice map[string]string) (all []word) {
 	return all
 }
 
+// finding is a row of docs/findings.md: a name, its meaning, and when --fix repairs it.
+var finding = regexp.MustCompile("(?m)^\\| `([a-z0-9_.]+)` \\| (.*?)(; \\*repaired(.*)\\*)? \\|$")
+
+// findings returns the findings of docs/findings.md.
+func findings() (all []word) {
+	for _, m := range finding.FindAllStringSubmatch(loxilight.Findings, -1) {
+		w := word{name: m[1], meaning: m[2]}
+		if m[3] != "" {
+			w.advice = "llcli doctor --fix repairs it" + m[4]
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
 // dropAdvice says what to do when packets are dropped, by reason.
 var dropAdvice = map[string]string{
 	"no_backend":          "llcli service show NAME: are all backends draining, down, unhealthy, or of the other address family?",

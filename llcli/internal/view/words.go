@@ -37,7 +37,8 @@ var (
 		{"Error", "the data plane cannot apply it; it is retried",
 			"llcli describe KIND NAME shows the message"},
 	}}
-	vocabularies = []*vocabulary{&roleWords, &ruleWords, &backendWords, &dropWords, &verdictWords, &connectionWords, &objectWords}
+	findingWords = vocabulary{"FINDING", findings()}
+	vocabularies = []*vocabulary{&roleWords, &ruleWords, &backendWords, &dropWords, &verdictWords, &connectionWords, &objectWords, &findingWords}
 )
 
 // find returns the word with a name, or nil if no such word exists.
