@@ -25,9 +25,11 @@ table inet bench {
 `
 
 // flowtableText describes this path.
-const flowtableText = "\n**nftables flowtable** is kernel routing with connection tracking, and a flowtable on all ports of the node that takes\n" +
-	"every connection once it is established. In the run all were listed as `[OFFLOAD]` by conntrack, and the chain `forward`\n" +
-	"counted none of the packets measured but the first and last ones of TCP connections."
+const flowtableText = "\n" +
+	"**nftables flowtable** is kernel routing with connection tracking, and a flowtable on\n" +
+	"all ports of the node that takes over every connection once it is established. During\n" +
+	"the measurement, conntrack listed all connections as `[OFFLOAD]`, and the chain\n" +
+	"`forward` counted only the first and last packets of TCP connections."
 
 // attachFlowtable adds a flowtable to the node.
 func (r *rig) attachFlowtable() error {
@@ -56,8 +58,10 @@ func bridgeFlowtable() string {
 	if !flowtableIn("inet") || flowtableIn("bridge") {
 		return ""
 	}
-	return "\nThere is no flowtable here: this kernel refuses one in the family `bridge`, and one in the family `inet` forwards by\n" +
-		"routes, which a bridge does not have."
+	return "\n" +
+		"There is no flowtable here: this kernel rejects a flowtable in the family `bridge`,\n" +
+		"and a flowtable in the family `inet` forwards by routes, which a bridge does not\n" +
+		"have."
 }
 
 // slowPackets returns how many packets took the path that the flowtable bypasses.

@@ -38,9 +38,10 @@ func (b *bench) bridged(ctx context.Context) error {
 }
 
 // forwardText describes what the tables of plain traffic have in common.
-const forwardText = "No Service is involved. The client sends directly to the backends: in a network namespace on the node\n" +
-	"(*on the node*), or on another machine (*behind another port*). **Bare redirect** is a program that sends all\n" +
-	"packets of a port the same way and looks at nothing: no program can be faster."
+const forwardText = "No Service is involved. The client sends directly to the backends, which are in a\n" +
+	"network namespace on the node (*on the node*) or on another machine (*behind another\n" +
+	"port*). **Bare redirect** is a program that redirects every packet of a port without\n" +
+	"inspecting it: an upper bound for any program."
 
 func (b *bench) forward(ctx context.Context, f forwarding) error {
 	columns := b.available(append([]string{f.base}, f.paths...))
@@ -54,7 +55,8 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 		text += flowtableText
 	}
 	packets := b.report.section(f.title+": small UDP packets", forwardText+"\n"+
-		"Throughput of a single core that does all the work, in millions of 64-byte packets per second; each packet\nbelongs to another connection than the one before it."+text,
+		"Throughput of a single core that does all the work, in millions of 64-byte packets\n" +
+		"per second; consecutive packets belong to different connections."+text,
 		f.header(withXDP.paths, "to", "connections")...)
 	for _, p := range places {
 		err := b.withRigs(ctx, withXDP, b.connectionsMax, func(rigs []*rig) error {
@@ -156,7 +158,7 @@ const forwardRounds = 5
 
 func (b *bench) forwardBulk(ctx context.Context, rigs []*rig, f forwarding, columns []string) error {
 	s := b.report.section(f.title+": bulk TCP",
-		"Gbit/s, all cores. Without segmentation offload packets cross the node as they do behind a plain NIC.",
+		"Gbit/s, all cores. Without segmentation offload, packets cross the node as they do on a plain NIC.",
 		f.header(columns, "to", "offload", "streams")...)
 	for _, p := range places {
 		for _, offload := range b.bulkOffloads {

@@ -43,8 +43,9 @@ func (b *bench) many(ctx context.Context) error {
 func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) error {
 	count := grouped(len(services))
 	s := b.report.section(count+" services of 10 backends",
-		"Time until a change is in force for packets: all services at once, from none; and one service given\n"+
-			"other backends, the median and the longest of ten changes. Memory is the daemon's own.",
+		"Time until a change is in force for packets: for all Services at once, from an\n" +
+			"empty table; and for one Service whose backends are replaced: the median and the\n" +
+			"longest of ten changes. Memory is the daemon's own.",
 		"path", "all", "one change", "longest", "memory")
 	for _, r := range rigs {
 		if r.balancer == nil {
@@ -102,7 +103,7 @@ func alterOne(ctx context.Context, r *rig, s service) ([]time.Duration, error) {
 func (b *bench) packetsOfMany(ctx context.Context, rigs []*rig, services []service) error {
 	count := grouped(len(services))
 	s := b.report.section("Small UDP packets through "+count+" services",
-		"As above; connections are spread over all the services, backends are on the node.",
+		"As above; connections are spread over all Services, and the backends are on the node.",
 		"connections", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables", pathOurs+" to itself with 1 service")
 	for _, connections := range []int{1024, 65536} {
 		for _, r := range rigs {
@@ -132,8 +133,9 @@ func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
 		return nil
 	}
 	s := b.report.section("Memory",
-		"The kernel's connection tracking allocates as it needs, and has a hash table besides; ours is set\n"+
-			"aside from the start, both directions of a connection counted.", "path", "bytes a connection", "for a million connections", "of the daemon")
+		"The kernel's connection tracking allocates entries on demand, in addition to its\n" +
+			"hash table. loxilight allocates its tables at the start; both directions of a\n" +
+			"connection are counted.", "path", "bytes a connection", "for a million connections", "of the daemon")
 	row := func(name string, perConnection float64, daemon string) {
 		const million = 1e6
 		s.row(name, fmt.Sprintf("%.0f", perConnection), fmt.Sprintf("%.0f MB", perConnection*million/1e6), daemon)

@@ -45,13 +45,15 @@ var translators = []string{pathMasquerade, pathBare, pathOther, pathOurs}
 func (b *bench) translation(ctx context.Context) error {
 	l := b.withXDP(lineup{paths: b.available(append([]string{pathKernel}, translators...)), direct: true})
 	s := b.report.section("Masquerading",
-		"The client's connections leave with the address of the port that they leave by: one that leads into a namespace\n"+
-			"of the node (*on the node*; what is rewritten on the way there is as much as of an answer to a masqueraded\n"+
-			"client in it), or the other port. **Kernel routing** and the **bare redirect**, a program that sends all packets\n"+
-			"of a port the same way, translate nothing. Packets: throughput of a single core, in millions of 64-byte UDP\n"+
-			"packets per second, each of another connection than the one before. New connections: thousands per second; UDP:\n"+
-			"the first packet and its answer, TCP: a request and its answer, too, and the end, with client and server on the\n"+
-			"same core."+xdpText,
+		"The client's connections leave with the address of their output port: a port to\n" +
+			"a namespace on the node (*on the node*; each packet is rewritten as much as a\n" +
+			"reply to a masqueraded client in that namespace would be), or the other port.\n" +
+			"**Kernel routing** and the **bare redirect**, a program that redirects every\n" +
+			"packet of a port without inspecting it, translate nothing. Packets: throughput\n" +
+			"of a single core, in millions of 64-byte UDP packets per second; consecutive\n" +
+			"packets belong to different connections. New connections: thousands per second\n" +
+			"(UDP: the first packet and its reply; TCP: also a request, its reply and the\n" +
+			"close), with client and server on the same core."+xdpText,
 		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), b.available(pathsInXDP), []string{pathOurs + " to " + pathMasquerade})...)
 	for _, p := range places {
 		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {

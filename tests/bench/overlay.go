@@ -142,9 +142,10 @@ func (b *bench) overlay(ctx context.Context) error {
 		paths = append(paths, pathOursRouted, pathOursVXLAN, pathOursGeneve, pathOursGRE)
 	}
 	s := b.report.section("Between nodes",
-		fmt.Sprintf("The client is behind one node, the server in a namespace of another one; both have an MTU of %d on every path.\n", overlayMTU)+
-			"**Kernel VXLAN** is a device of the kernel as CNI plugins make it, with its neighbours entered beforehand. Bulk: Gbit/s,\n"+
-			"all cores. Requests: thousands per second, with one core as client, server and both nodes. Packets: millions of\n"+
+		fmt.Sprintf("The client is behind one node, the server in a namespace on another node; both have an MTU of %d on every path.\n", overlayMTU)+
+			"**Kernel VXLAN** is a kernel device as CNI plugins create it, with its\n" +
+			"neighbours entered beforehand. Bulk: Gbit/s, all cores. Requests: thousands per\n" +
+			"second, with one core as client, server and both nodes. Packets: millions of\n"+
 			fmt.Sprintf("64-byte UDP packets per second of such a core, from %s connections in turn.", grouped(overlayConnections)),
 		append(append([]string{"what"}, paths...), pathOursVXLAN+" to "+pathVXLAN)...)
 	row := func(what string, c comparison, unit float64, format string) {

@@ -35,8 +35,9 @@ func (b *bench) podToPod(ctx context.Context, ours, theirs *attacher) (err error
 		}
 	}
 	s := b.report.section("Pod to pod",
-		"Two pods of one node, connected by each plugin as above; **veth pair**: by nothing but that. Bulk: Gbit/s, all cores.\n"+
-			"Requests: thousands per second, with one core as client, server and node.",
+		"Two pods on one node, connected by each plugin as above, or by a plain **veth\n" +
+			"pair**. Bulk: Gbit/s, all cores. Requests: thousands per second, with one core\n" +
+			"as client, server and node.",
 		"what", pathPair, pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	row := func(what string, c comparison, unit float64) {
 		s.row(append(append([]string{what}, c.cellsTo(pathPair, unit, "%.1f", pathPlugin, pathOurs)...), c.cell(pathOurs, pathPlugin))...)

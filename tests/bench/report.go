@@ -90,19 +90,20 @@ const reportHead = `# Benchmarks
 Written by ` + "`make bench`" + ` on %s: %s%s.
 Do not edit; run ` + "`make bench`" + ` again.
 
-Each row compares paths side by side in one run: the same traffic, in turn and in an order shuffled
-each round, over plain **kernel routing** (no connection tracking, the client talks to the backends
-themselves), over **nftables** with the rules that kube-proxy writes for the same services, and over
-**loxilight**. The first path is given as it is, the others as their ratio to it in the same round:
-the median of %d rounds, and in brackets the quartiles. Ratios from 0.9 to 1.1 count as equal; figures
-of different machines, or of different days, do not compare.
+Each row compares paths in one run: the same traffic over each path in turn, in an order that is
+shuffled in each round. The paths are plain **kernel routing** (no connection tracking; the client
+connects directly to the backends), **nftables** with the rules that kube-proxy writes for the same
+Services, and **loxilight**. The first path has its measured value, the others their ratio to it in
+the same round: the median of %d rounds, with the quartiles in brackets. Ratios from 0.9 to 1.1
+count as equal. Values from different machines, or from different days, are not comparable.
 
-The node, its client and the backends are network namespaces. Backends are *on the node*, in a namespace
-that one of its ports leads to, or *behind another port*, on another machine as the client is. Ports that
-lead to other machines have no peer in another namespace to which packets could be redirected without a
-device: they are like NICs.
+The node, its client and the backends are network namespaces. Backends are *on the node*, in a
+namespace behind one of its ports, or *behind another port*, on another machine like the client. For
+ports to other machines, packets cannot be redirected directly into a namespace
+(` + "`bpf_redirect_peer`" + `): these ports behave like NICs.
 
-How the kernel's own fast path, a flowtable of nftables, compares is in [benchmarks-qemu.md](benchmarks-qemu.md).
+[benchmarks-qemu.md](benchmarks-qemu.md) compares with a flowtable of nftables, the kernel's own
+fast path.
 `
 
 const emulatedHead = `# Benchmarks on an emulated machine
@@ -110,25 +111,27 @@ const emulatedHead = `# Benchmarks on an emulated machine
 Written by ` + "`make bench-kernels`" + ` on %s: %s%s.
 Do not edit; run ` + "`make bench-kernels`" + ` again.
 
-**This machine is emulated**: Debian's kernel under QEMU, without KVM, since the machine that
-[benchmarks.md](benchmarks.md) is measured on has no flowtables in its kernel. The emulated one has a single CPU:
-every instruction takes one nanosecond, and caches and memory latency are not modelled. A rate is thus a count of instructions,
-and **only the ratios within this run mean something**, as ratios of instructions: that a path waits for memory, for a lock or
-for another CPU does not show. They hardly change from run to run, whatever else the real machine does; benchmarks.md has the
-same rows in time.
+**This machine is emulated**: Debian's kernel under QEMU without KVM, because the kernel of the
+machine used for [benchmarks.md](benchmarks.md) has no flowtables. The emulated machine has a single
+CPU. Every instruction takes one nanosecond; caches and memory latency are not modelled. A rate is
+therefore a count of instructions, and **only the ratios within this run are meaningful**, as ratios
+of instructions: time spent waiting for memory, locks or other CPUs is not included. The ratios
+hardly change from run to run, whatever else runs on the real machine. benchmarks.md has the same
+rows, measured in time.
 
-Each row compares paths side by side: the same traffic, in turn and in an order shuffled each round. The first path is
-given as it is, the others as their ratio to it in the same round: the median of %d rounds, and in brackets the quartiles.
-The network is that of benchmarks.md. A run fails unless the packets take the measured fast path: at least 90 %% with
-**loxilight** (its counter ` + "`fast`" + `), all with a flowtable. What bulk transfers get depends on when the one
-CPU turns from the sender to the receiver as well: see their quartiles.
+Each row compares paths: the same traffic over each path in turn, in an order that is shuffled in
+each round. The first path has its measured value, the others their ratio to it in the same round:
+the median of %d rounds, with the quartiles in brackets. The network is the same as in
+benchmarks.md. A run fails unless the packets take the measured fast path: at least 90 %% of them
+with **loxilight** (its counter ` + "`fast`" + `), all of them with a flowtable. The results of bulk transfers
+also depend on when the single CPU switches from the sender to the receiver: see their quartiles.
 `
 
 const reportTail = `
 ## Review notes
-- Is the generator the bottleneck? The row of packets without a node tells what it takes; ratios of paths near it hide a part.
-- Did packets really arrive? A run fails where more than one in a hundred is lost.
-- What changed besides the code: kernel, CPU, what else ran? The quartiles tell.
+- Is the generator the bottleneck? The row of packets without a node shows its limit; ratios of paths near this limit are understated.
+- Did packets really arrive? A run fails if more than one in a hundred is lost.
+- What changed besides the code: kernel, CPU, other load? The quartiles show the variation.
 `
 
 // write renders the report as Markdown.

@@ -34,9 +34,11 @@ func (b *bench) rules(ctx context.Context) error {
 			}
 		}
 		s := b.report.section("Rules of the firewall",
-			fmt.Sprintf("Routed to a backend on the node. No rule is for the packets but the last one, which allows them; every\n"+
-				"one matches some of their fields, and of those of the largest set one in a hundred is about a group of %s\n"+
-				"prefixes. First packets alone: ns by `BPF_PROG_RUN`; the others are rates of one core, in millions per second.", grouped(groupSize)),
+			fmt.Sprintf("Packets are routed to a backend on the node. Every rule matches some fields\n" +
+				"of the packets, but only the last rule matches all of them, and allows them.\n" +
+				"In the largest set, one rule in a hundred has a group of %s prefixes. First\n" +
+				"packets alone: ns by `BPF_PROG_RUN`; the other rows are rates of one core,\n" +
+				"in millions per second.", grouped(groupSize)),
 			append([]string{"what"}, l.paths...)...)
 		return b.ruled(ctx, rigs, s, paths)
 	})

@@ -24,8 +24,10 @@ func (b *bench) tcp(ctx context.Context) error {
 	others = append(append([]string{pathNftables}, others...), pathOurs)
 	s := b.report.section("TCP connections and requests",
 		fmt.Sprintf("Thousands per second, with one core as client, node and server, %d at a time; %d bytes each way.\n"+
-			"In the rows *connections*, each connection carries one request; in the rows *requests*, persistent connections carry many, one after the other. **Bare redirect** is a\n"+
-			"program that sends all packets of a port the same way and looks at nothing: no program can be faster.", tcpBatch, requestSize),
+			"In the rows *connections*, each connection carries one request; in the rows\n" +
+			"*requests*, persistent connections carry many, one after the other. **Bare\n" +
+			"redirect** is a program that redirects every packet of a port without inspecting\n" +
+			"it: an upper bound for any program.", tcpBatch, requestSize),
 		slices.Concat([]string{"backends", "what", pathKernel}, others, []string{pathOurs + " to nftables"})...)
 	return b.withRigs(ctx, l, 0, func(rigs []*rig) error {
 		for _, p := range places {
@@ -62,7 +64,7 @@ func (b *bench) tcp(ctx context.Context) error {
 // bulk measures throughput.
 func (b *bench) bulk(ctx context.Context) error {
 	s := b.report.section("Bulk TCP",
-		"Gbit/s, all cores. Without segmentation offload packets cross the node as they do behind a plain NIC.",
+		"Gbit/s, all cores. Without segmentation offload, packets cross the node as they do on a plain NIC.",
 		"backends", "offload", "streams", pathKernel, pathNftables, pathOurs, pathOurs+" to nftables")
 	return b.withRigs(ctx, b.services(), 0, func(rigs []*rig) error {
 		for _, p := range places {

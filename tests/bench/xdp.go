@@ -25,9 +25,11 @@ var pathsInXDP = []string{pathXDP, pathOtherXDP}
 func (r *rig) inXDP() bool { return slices.Contains(pathsInXDP, r.name) }
 
 // xdpText describes the setup for our programs in XDP.
-const xdpText = "\n**loxilight, XDP** has `xdp: native` on the client's port. Only on this path is GRO enabled in the pod, whose\n" +
-	"end of the veth needs it to accept frames; and packets to another port are swallowed in XDP on the wire, since a NIC\n" +
-	"sends XDP frames without an sk_buff."
+const xdpText = "\n" +
+	"**loxilight, XDP** has `xdp: native` on the client's port. Only on this path is GRO\n" +
+	"enabled in the pod, whose end of the veth needs GRO to accept frames. Packets to another\n" +
+	"port are dropped by an XDP program at the other end of the wire, since a NIC sends XDP\n" +
+	"frames without an sk_buff."
 
 // takeFrames makes the receivers accept frames that the node sends in XDP. A pod converts them to
 // packets; a wire swallows them unconverted, as a NIC would send them.
