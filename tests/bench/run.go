@@ -166,7 +166,7 @@ func (b *bench) run(ctx context.Context) error {
 		return nil
 	}
 	s := b.report.section("The programs alone",
-		"ns per packet by `BPF_PROG_RUN`, quartiles in brackets; the measuring itself, an empty program, has the last row.",
+		"ns per packet by `BPF_PROG_RUN`, quartiles in brackets. The last row, an empty program, is the cost of the measurement.",
 		"path of a 64-byte UDP packet", "ns")
 	r, err := newRig(pathOurs)
 	if err != nil {

@@ -17,8 +17,9 @@ const partHead = `## Kubernetes at scale
 Written by ` + "`make scale-k8s`" + ` on %s: %s, which carried API server, etcd and both nodes; loxilight %s.
 Do not edit; run ` + "`make scale-k8s`" + ` again.
 
-A real API server with %s Services of %d endpoints and %d Nodes; daemon and agent on one node, then kube-proxy (nftables) on another, from
-nothing; then EndpointSlices change, %d times, and each node, both at once, asks its Service until it is served.
+A real API server with %s Services of %d endpoints and %d Nodes. Daemon and agent start from nothing
+on one node, then kube-proxy (nftables) on another. Then EndpointSlices change %d times, and on both
+nodes at once, a client connects to the Service until it is served.
 
 `
 
