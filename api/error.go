@@ -137,7 +137,7 @@ func ObjectTooLarge(kind, name string, size int) *Error {
 	case KindService:
 		advice = "use several Services"
 	}
-	return Errorf(ReasonInvalid, "the object takes %d bytes of a message, at most %d fit: %s", size, MaxObject, advice).
+	return Errorf(ReasonInvalid, "the object takes up %d bytes of a message, at most %d fit: %s", size, MaxObject, advice).
 		At(ObjectRef{Kind: kind, Name: name}.String(), "spec")
 }
 

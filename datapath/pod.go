@@ -11,7 +11,7 @@ import (
 
 // ErrNetns is wrapped if a pod's network namespace is at fault: the path does not exist, or is not
 // a namespace.
-var ErrNetns = errors.New("no network namespace")
+var ErrNetns = errors.New("not a network namespace")
 
 // ErrExists is wrapped if the pod already has a device of that name.
 var ErrExists = errors.New("already exists")

@@ -91,7 +91,7 @@ func (p *Peer) MayHave(prefix netip.Prefix) error {
 	case slices.ContainsFunc(p.Underlay, prefix.Contains):
 		return errors.New("contains the Peer's own underlay address")
 	case p.Tunnel == "" && !slices.ContainsFunc(p.Underlay, func(u netip.Addr) bool { return u.Is4() == a.Is4() }):
-		return errors.New("is of another family than the underlay addresses: name a tunnel, or an address of its family")
+		return errors.New("is of a different family than the underlay addresses: set a tunnel, or add an underlay address of its family")
 	}
 	return nil
 }

@@ -59,12 +59,12 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.config, "config", config.DefaultFile, "configuration `FILE`")
 	flags.StringVar(&o.node, "node-name", os.Getenv("NODE_NAME"), "`NAME` of this node in the cluster; default: $NODE_NAME, or the name of the host")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default: $KUBECONFIG, or as a pod of the cluster")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default: $KUBECONFIG, or the pod's service account")
 	flags.StringVar(&o.socket, "socket", api.ControlSocket, "control socket of loxilightd, a `URL`")
 	flags.BoolVar(&o.controller, "controller", false, "assign addresses from pools for the whole cluster, and nothing else: no daemon is needed")
-	flags.StringVar(&o.health, "health-listen", "", "answer probes at `ADDRESS` in place of health.listen of the configuration")
-	flags.BoolVar(&o.check, "check", false, "check the configuration, report its errors, and stop")
-	flags.BoolVar(&o.version, "version", false, "print the version and stop")
+	flags.StringVar(&o.health, "health-listen", "", "serve probes on `ADDRESS` instead of health.listen in the configuration")
+	flags.BoolVar(&o.check, "check", false, "check the configuration, report its errors, and exit")
+	flags.BoolVar(&o.version, "version", false, "print the version and exit")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return o, 0, false
 	} else if err != nil {
@@ -115,7 +115,7 @@ func work(ctx context.Context, o *options, cfg *config.Config, log *slog.Logger)
 	if o.node == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("name of this node: %w; give it with --node-name", err)
+			return fmt.Errorf("name of this node: %w; set --node-name", err)
 		}
 		o.node = strings.ToLower(name) // as kubelets do
 	}

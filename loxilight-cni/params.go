@@ -36,9 +36,9 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	case at < 0:
 		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %q is not one of %s", cfg.CNIVersion, strings.Join(api.CNIVersions, ", "))
 	case at < slices.Index(api.CNIVersions, since[command]):
-		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %s has no %s, which came with %s", cfg.CNIVersion, command, since[command])
+		return nil, fail(api.CNIVersionUnsupported, "cniVersion: %s does not have %s, which was added in %s", cfg.CNIVersion, command, since[command])
 	case !isWord(cfg.Name):
-		return nil, fail(api.CNIConfigInvalid, "name: %q is not a valid network name: letters, digits, and after the first of them _ . -", cfg.Name)
+		return nil, fail(api.CNIConfigInvalid, "name: %q is not a valid network name: want letters, digits and, after the first character, _ . -", cfg.Name)
 	case cfg.StateDir != "" && !filepath.IsAbs(cfg.StateDir):
 		return nil, fail(api.CNIConfigInvalid, "stateDir: %q is not an absolute path", cfg.StateDir)
 	}
@@ -49,7 +49,7 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 		}
 	}
 	if len(missing) > 0 {
-		return nil, fail(api.CNIEnvironmentInvalid, "not set in the environment, and needed by %s: %s", command, strings.Join(missing, ", "))
+		return nil, fail(api.CNIEnvironmentInvalid, "not set in the environment, but required by %s: %s", command, strings.Join(missing, ", "))
 	}
 	p := &api.CNIParams{Command: command, Path: env("CNI_PATH"), Config: text}
 	if command == api.CNIGC || command == api.CNIStatus {
@@ -58,7 +58,7 @@ func params(command string, env func(string) string, cfg *config, text []byte) (
 	p.ContainerID, p.Netns, p.IfName, p.Args = env("CNI_CONTAINERID"), env("CNI_NETNS"), env("CNI_IFNAME"), env("CNI_ARGS")
 	switch {
 	case !isWord(p.ContainerID):
-		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is not a valid container id: letters, digits, and after the first of them _ . -", p.ContainerID)
+		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: %q is not a valid container id: want letters, digits and, after the first character, _ . -", p.ContainerID)
 	case len(p.ContainerID) > maxID && command != api.CNIDel: // nothing was ever created for such an id
 		return nil, fail(api.CNIEnvironmentInvalid, "CNI_CONTAINERID: has %d bytes, at most %d", len(p.ContainerID), maxID)
 	case !isDevice(p.IfName):

@@ -43,7 +43,7 @@ func parse(args []string, stderr io.Writer) (o options, code int, ok bool) {
 	case flags.NArg() > 0:
 		fmt.Fprintf(stderr, "loxilightd: unexpected argument %q\n", flags.Arg(0))
 	case o.preflight && o.detach, o.doctor && (o.preflight || o.detach), o.makeSwitch && (o.preflight || o.detach || o.doctor):
-		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach, --make-switch and --doctor exclude each other")
+		fmt.Fprintln(stderr, "loxilightd: --preflight, --detach, --make-switch and --doctor are mutually exclusive")
 	case o.json && !o.preflight && !o.doctor:
 		fmt.Fprintln(stderr, "loxilightd: --json requires --preflight or --doctor")
 	case (o.fix || o.objects) && !o.doctor:

@@ -165,7 +165,7 @@ func (c *Client) Change(ctx context.Context, method, requestID string, wait time
 			return err
 		}
 		if sofar.Staged != p.counts[i] {
-			return fmt.Errorf("%s: the daemon has %d of %d objects of the transaction, it was restarted meanwhile: nothing was changed, try again",
+			return fmt.Errorf("%s: the daemon has %d of %d objects of the transaction, it was restarted in the meantime: nothing was changed, try again",
 				method, sofar.Staged, p.counts[i])
 		}
 	}

@@ -120,7 +120,7 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 
 const backlogHint = "it does not accept connections; see its log"
 
-const permissionHint = "be root, or a member of group loxilight to read, and also of loxilight-admin to change"
+const permissionHint = "run as root, or join the group loxilight to read, and also loxilight-admin to make changes"
 
 // cause removes the text that [Error] itself adds.
 func cause(err error) error {
@@ -147,11 +147,11 @@ func handshake(ctx context.Context, path string, nc net.Conn, proto mangos.Proto
 	case errors.Is(ctx.Err(), context.Canceled):
 		e.kinds, e.cause = nil, ctx.Err()
 	case ctx.Err() != nil:
-		e.hint = "it hangs: look at its log"
+		e.hint = "it hangs: see its log"
 	case !memberOf(path):
 		e.kinds, e.hint = []error{ErrPermission}, permissionHint
 	default:
-		e.hint = "it closed the connection: too many connections, or it is stopping; look at its log"
+		e.hint = "it closed the connection: too many connections, or it is stopping; see its log"
 	}
 	return nil, e
 }

@@ -135,16 +135,16 @@ func (c *Client) callError(method, requestID string, change bool, err error) err
 	case errors.Is(err, context.Canceled): // the caller gave up; the daemon may be fine
 		e.kinds = nil
 	case errors.Is(err, context.DeadlineExceeded):
-		e.hint = "it hangs, or needs longer than the timeout: look at its log"
+		e.hint = "it hangs, or needs longer than the timeout: see its log"
 	default:
-		e.hint = "it stopped meanwhile: look at its log"
+		e.hint = "it has stopped: see its log"
 	}
 	if change && !errors.Is(err, errNotSent) {
 		e.kinds = []error{ErrOutcomeUnknown, ErrNotAnswering}
 		e.RequestID = requestID
 		e.hint = "the change may or may not have been made"
 		if requestID != "" {
-			e.hint += "; asking again with request id " + requestID + " does not make it twice"
+			e.hint += "; repeating the request with request id " + requestID + " does not make it twice"
 		}
 	}
 	return e

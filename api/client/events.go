@@ -98,7 +98,7 @@ func (s *Subscription) greeting(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.Close)
 	m, err := s.receive()
 	if !stop() && ctx.Err() != nil {
-		return &Error{Socket: s.path, kinds: []error{ErrNotAnswering}, cause: ctx.Err(), hint: "it sends no greeting: look at its log"}
+		return &Error{Socket: s.path, kinds: []error{ErrNotAnswering}, cause: ctx.Err(), hint: "it sent no hello event: see its log"}
 	}
 	if err != nil {
 		return s.ended()

@@ -54,9 +54,9 @@ func TestMistakes(t *testing.T) {
 		"labels":               {"f", "kind: A\nname: b\nlabels:\n  x: 5\n  y: [a]\n  7: z\n  w: v\n  w: u\n", []string{`f:4: A/b labels.x labels.x: "5" is not a string (quote it)`, `f:5: A/b labels.y labels.y: "" is not a string (quote it)`, `f:6: A/b labels labels: the key "7" must be a string (quote it)`, `f:8: A/b labels.w labels.w is already set`}},
 		"labels as a list":     {"f", "kind: A\nname: b\nlabels: [x]\n", []string{"f:3: A/b labels labels: want a mapping of strings to strings"}},
 		"a key that is a list": {"f", "kind: A\nname: b\nspec: {? [x] : y}\n", []string{`f:3: A/b spec the key "" must be a plain string (quote it)`}},
-		"too deep":             {"f", "kind: A\nname: b\nspec: {x: " + deep + "}\n", []string{"f:3: A/b spec nested more than 64 deep"}},
-		"not a number":         {"f", "kind: A\nname: b\nspec: {x: .nan}\n", []string{`f:3: A/b spec.x ".nan" has no equivalent in JSON; quote it if it is a text`}},
-		"itself":               {"f", "kind: A\nname: b\nspec: &s {x: *s}\n", []string{"f:3: A/b spec nested more than 64 deep"}},
+		"too deep":             {"f", "kind: A\nname: b\nspec: {x: " + deep + "}\n", []string{"f:3: A/b spec nested more than 64 levels deep"}},
+		"not a number":         {"f", "kind: A\nname: b\nspec: {x: .nan}\n", []string{`f:3: A/b spec.x ".nan" has no equivalent in JSON; quote it if it is a string`}},
+		"itself":               {"f", "kind: A\nname: b\nspec: &s {x: *s}\n", []string{"f:3: A/b spec nested more than 64 levels deep"}},
 		"several objects":      {"f", "- {kind: A}\n- {name: 7}\n", []string{"f:1:  name the object has no name", "f:2:  name name: want a string (quote it if it looks like a number)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestSyntax(t *testing.T) {
 		"kind: A\nspec:\n  x: [a, b\n  y: 1\nz: 1\n": "f.yaml:3: not valid YAML: did not find expected",
 		"{\"kind\":\"A\",\n\"spec\":}":               "f.json:2: not valid JSON: ",
 		"[{\"kind\":\"A\"}":                          "f.json:1: not valid JSON: unexpected EOF",
-		deep:                                         "f.json:1: not valid JSON: nested more than 64 deep",
+		deep:                                         "f.json:1: not valid JSON: nested more than 64 levels deep",
 		"{\"kind\":\"\xff\"}":                        "f.json:1: not valid JSON: the text is not UTF-8",
 	} {
 		file, _, _ := strings.Cut(want, ":")

@@ -106,7 +106,7 @@ func (r *jsonReader) value() (*yaml.Node, error) {
 
 func (r *jsonReader) children(node *yaml.Node, open json.Delim) error {
 	if r.depth++; r.depth > maxNesting {
-		return fmt.Errorf("nested more than %d deep", maxNesting)
+		return fmt.Errorf("nested more than %d levels deep", maxNesting)
 	}
 	defer func() { r.depth-- }()
 	node.Kind, node.Tag = yaml.SequenceNode, "!!seq"
@@ -169,7 +169,7 @@ type writer struct {
 
 func (w *writer) write(node *yaml.Node, depth int) *nodeError {
 	if depth > maxNesting {
-		return &nodeError{line: node.Line, whole: true, text: fmt.Sprintf("nested more than %d deep", maxNesting)}
+		return &nodeError{line: node.Line, whole: true, text: fmt.Sprintf("nested more than %d levels deep", maxNesting)}
 	}
 	if w.inAlias > 0 {
 		if w.aliased++; w.aliased > maxAliased {
@@ -226,7 +226,7 @@ func (w *writer) writeMapping(node *yaml.Node, depth int) *nodeError {
 }
 
 func (w *writer) writeScalar(node *yaml.Node) *nodeError {
-	bad := &nodeError{line: node.Line, text: fmt.Sprintf("%q has no equivalent in JSON; quote it if it is a text", node.Value)}
+	bad := &nodeError{line: node.Line, text: fmt.Sprintf("%q has no equivalent in JSON; quote it if it is a string", node.Value)}
 	switch node.ShortTag() {
 	case "!!null":
 		w.buf.WriteString("null")

@@ -180,7 +180,7 @@ func TestRefused(t *testing.T) {
 		{make([]classify.Rule, classify.MaxRules+1), datapath.ErrCapacity, "16385 rules, at most 16384: table full"},
 		{one(datapath.Match{SourceGroups: []datapath.GroupName{"absent"}}), datapath.ErrAbsent, "rule web: sourceGroups: group absent: does not exist"},
 		{one(datapath.Match{Ports: []datapath.PortRange{{First: 80, Last: 79}}}), nil, "rule web: ports: 80-79 is not a valid range"},
-		{one(datapath.Match{DSCP: []uint8{64}}), nil, "rule web: dscp: 64 is not of 0 to 63"},
+		{one(datapath.Match{DSCP: []uint8{64}}), nil, "rule web: dscp: 64 is not between 0 and 63"},
 		{one(datapath.Match{VLANs: []datapath.VLANRange{{First: 1, Last: 4095}}}), nil, "rule web: vlans: 1-4095 is not a valid range (1 to 4094)"},
 		{one(datapath.Match{In: []string{"a-device-16-long"}}), nil, `rule web: in: "a-device-16-long" is not a valid device name`},
 		{one(datapath.Match{Source: []netip.Prefix{{}}}), nil, "rule web: source: invalid Prefix is not a valid prefix"},

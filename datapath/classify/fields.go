@@ -69,7 +69,7 @@ func (c *compiler) dscp() error {
 	for i := range c.rules {
 		for _, d := range c.rules[i].Match.DSCP {
 			if d > 63 {
-				return c.errorf(i, "dscp", "%d is not of 0 to 63", d)
+				return c.errorf(i, "dscp", "%d is not between 0 and 63", d)
 			}
 			spans = append(spans, span{uint64(d), uint64(d), i})
 		}

@@ -155,7 +155,7 @@ func TestLinkOfAPodThatIsGone(t *testing.T) {
 				message = string(o.Status)
 			}
 		}
-		return strings.Contains(message, "Pending") && strings.Contains(message, path) && strings.Contains(message, "no network namespace")
+		return strings.Contains(message, "Pending") && strings.Contains(message, path) && strings.Contains(message, "not a network namespace")
 	})
 	s.del(list, gone)
 }

@@ -73,7 +73,7 @@ func TestSecondInterface(t *testing.T) {
 	s.del(own, p)
 	// An impossible request is rejected, and leaves nothing behind.
 	fights := s.parse(s.second(map[string]any{"ipam": map[string]any{"routes": []any{map[string]any{"dst": "0.0.0.0/0"}}}}))
-	if err := s.tryAdd(fights, p); err == nil || !strings.Contains(err.Error(), "route 0.0.0.0/0: the pod has one already, by eth0") {
+	if err := s.tryAdd(fights, p); err == nil || !strings.Contains(err.Error(), "route 0.0.0.0/0: the pod already has this route, through eth0") {
 		t.Errorf("a second default route: %v", err)
 	}
 	routes("default via 10.73.3.1 dev eth0")

@@ -27,7 +27,7 @@ func TestPathBetweenNodes(t *testing.T) {
 			one, two := m.nodes[0], m.nodes[1]
 			one.ns.Addr(t, "eth0", "192.0.2.101/24")
 			testnet.Eventually(t, patience, "the tunnel is known by another address, too", func() bool {
-				return strings.Contains(one.Process().Output(), "msg=recreated kind=Tunnel object=mesh cause=\"the host has other addresses")
+				return strings.Contains(one.Process().Output(), "msg=recreated kind=Tunnel object=mesh cause=\"the host's addresses have changed")
 			})
 			if n := one.Repairs(); n != 0 {
 				t.Errorf("the other address counts as %d external changes", n)
@@ -71,7 +71,7 @@ func TestTunnelToldTooMuch(t *testing.T) {
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan", split: true})
 	for _, n := range m.nodes {
 		n.LLCLI("tunnel", "set", "mesh", "--mtu", "9000", "--wait", "10s")
-		const want = "mtu 9000 does not fit the path to its Peers, encapsulated: the device has 1450"
+		const want = "packets of mtu 9000, once encapsulated, exceed the path MTU to its Peers: the device has 1450"
 		for _, words := range [][]string{{"get", "tunnel", "mesh", "-o", "yaml"}, {"status"}} {
 			if out := n.LLCLI(words...); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 				t.Errorf("llcli %v does not say it:\n%s", words, out)

@@ -250,7 +250,7 @@ func TestXDPKnowsWhoTakesFrames(t *testing.T) {
 	}
 	transmitters(false)
 	n.wantXDP("without GRO", false, word)
-	n.wantFallback("packets that leave by in0, out0 take the tc path")
+	n.wantFallback("packets that leave through in0, out0 take the tc path")
 	for _, ns := range []*testnet.NS{n.client, n.backends} {
 		ns.Offload(t, "eth0", true, testnet.GRO)
 	}

@@ -66,7 +66,7 @@ func (u *addressUpdate) add(p netip.Prefix) error {
 	}
 	err := u.s.AddAddress(u.link.Attrs().Index, p)
 	if errors.Is(err, unix.EEXIST) && p.Addr().Is6() {
-		return fmt.Errorf("the device has it with another prefix length: remove that address, or set that length")
+		return fmt.Errorf("the device already has this address with a different prefix length: remove it, or configure that prefix length")
 	}
 	if err == nil && p.Addr().Is6() {
 		u.s.AwaitLocalRoute(u.link.Attrs().Index, p)

@@ -183,7 +183,7 @@ func (u *bridgeUpdate) settings() error {
 		none := uint16(0) // ports belong only to their configured VLANs
 		wanted.VlanDefaultPVID, changed = &none, true
 	case !u.value.VLANFiltering && filters(b) && !u.record.Made && !u.record.Filtering:
-		return fmt.Errorf("bridge %q exists with VLAN filtering, without which its VLANs would be one: set vlanFiltering to true, or switch it off (ip link set %s type bridge vlan_filtering 0)",
+		return fmt.Errorf("bridge %q already filters VLANs, which would be merged without filtering: set vlanFiltering to true, or turn filtering off (ip link set %s type bridge vlan_filtering 0)",
 			u.value.Device, u.value.Device)
 	case !u.value.VLANFiltering && filters(b):
 		off := false

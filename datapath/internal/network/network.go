@@ -77,7 +77,7 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *Network, err error) {
 // Problems returns messages about network faults that are not in the status of an object.
 func (n *Network) Problems() []string {
 	if err := n.journal.problem(); err != nil {
-		return []string{"the record of our network objects is in memory only: after a restart they would count as another program's: " + err.Error()}
+		return []string{"the record of our network objects is in memory only: after a restart, they would be treated as another program's: " + err.Error()}
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (n *Network) makeLink(s *namespace.Handle) error {
 		PeerHardwareAddr: macOf(n.cfg, n.cfg.SwitchDevice),
 	}
 	if err := n.host.Netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("make %s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
+		return fmt.Errorf("create %s and %s: %w", n.cfg.HostDevice, n.cfg.SwitchDevice, err)
 	}
 	inner, err := s.Link(n.cfg.SwitchDevice)
 	if err != nil {
@@ -132,7 +132,7 @@ func (n *Network) makeLink(s *namespace.Handle) error {
 		n.repairs.Add(1) // another program deleted it
 	}
 	n.linked = true
-	n.log.Info("link between host and switch made",
+	n.log.Info("link between host and switch created",
 		slog.String("host_device", n.cfg.HostDevice), slog.String("switch_device", n.cfg.SwitchDevice))
 	return nil
 }

@@ -105,7 +105,7 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	// A new value may take over from a route that is about to be removed.
 	if again := r.want(name, &value); again {
 		if first := r.rival(name, &value); first != "" {
-			return fmt.Errorf("route %s: already configured by Route %s; host and switch share one netns (switch.namespace: host): delete one of the two, or give one another metric",
+			return fmt.Errorf("route %s: already configured by Route %s; host and switch share one netns (switch.namespace: host): delete one of the two, or change the metric of one",
 				value.Prefix, first)
 		}
 	}
@@ -158,7 +158,7 @@ func (r *routes) put(s *namespace.Handle, name string, record *routeRecord, valu
 		return errors.Join(r.note(name, record), missing)
 	}
 	if len(there) > 0 && !known {
-		return fmt.Errorf("metric %d already exists, from another instance of loxilight, or from an earlier run with lost state: %w; to have ours, remove it (ip route del %s metric %d) or choose another metric",
+		return fmt.Errorf("metric %d already exists, from another instance of loxilight, or from an earlier run whose state was lost: %w; remove it (ip route del %s metric %d), or choose another metric",
 			record.Key.Metric, errTaken, value.Prefix, record.Key.Metric)
 	}
 	if err := r.note(name, record); err != nil {

@@ -39,7 +39,7 @@ func (n *Network) ensureSwitch(make bool) (*namespace.Handle, error) {
 		if err := n.makeSwitch(); err != nil {
 			return nil, err
 		}
-		n.log.Info("network namespace of the switch made", slog.String("namespace", name))
+		n.log.Info("network namespace of the switch created", slog.String("namespace", name))
 	}
 	s, err := namespace.Open(name)
 	if err != nil {

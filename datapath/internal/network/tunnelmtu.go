@@ -61,7 +61,7 @@ func (t *tunnels) setMTU(s *namespace.Handle, name datapath.TunnelName, value da
 			continue
 		}
 		if dry && end.Attrs().MTU == t.setLast(name) {
-			return false, fmt.Errorf("the path to its peers has another MTU: %w", datapath.ErrOutdated)
+			return false, fmt.Errorf("the MTU of the path to its peers has changed: %w", datapath.ErrOutdated)
 		}
 		if dry {
 			return false, nil

@@ -244,7 +244,7 @@ func (t *tunnels) make(s *namespace.Handle, device string) (outer, inner netlink
 		err = absent("device %q", device)
 	}
 	if err == nil {
-		t.n.log.Info("device of a tunnel made", slog.String("device", device))
+		t.n.log.Info("device of a tunnel created", slog.String("device", device))
 	}
 	return outer, inner, err
 }

@@ -168,7 +168,7 @@ func (l *Links) makePair(sw, pod *end, p *datapath.PodLink) (netlink.Link, error
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make device %q and %q in the pod: %w", p.Device, p.IfName, err)
+		return nil, fmt.Errorf("create device %q and %q in the pod: %w", p.Device, p.IfName, err)
 	}
 	link, err := sw.link(p.Device)
 	if err == nil && link == nil {
@@ -227,7 +227,7 @@ func furnish(pod *end, inner netlink.Link, p *datapath.PodLink) error {
 		err := pod.RouteAdd(routeOf(r, index))
 		if errors.Is(err, unix.EEXIST) {
 			if device, _ := pod.way(r); device != "" {
-				err = fmt.Errorf("the pod has one already, by %s: leave it out, or give this one a priority", device)
+				err = fmt.Errorf("the pod already has this route, through %s: omit it, or give this route a priority", device)
 			}
 		}
 		if err != nil {

@@ -118,7 +118,7 @@ func Write(ctx context.Context, w io.Writer, o Options) (*Manifest, error) {
 			return nil, err
 		}
 	}
-	b.missing("goroutines of the daemon", errors.New("it could only be asked for them by a signal that ends it"))
+	b.missing("goroutines of the daemon", errors.New("they can only be requested by a signal that terminates the daemon"))
 	text, err := json.MarshalIndent(b.manifest, "", "  ")
 	if err != nil {
 		return nil, err

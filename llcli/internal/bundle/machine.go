@@ -40,8 +40,8 @@ func (b *writer) machineParts() []part {
 	}
 	return append(parts,
 		part{name: "kernel/config.txt", what: "/proc/config.gz", get: kernelConfig(b.path("/proc/config.gz"))},
-		part{name: "kernel/sysctl.txt", what: "kernel parameters that matter", get: b.sysctls},
-		part{name: "unit/cgroup.txt", what: "what the unit uses of memory and processors", get: b.cgroup},
+		part{name: "kernel/sysctl.txt", what: "relevant kernel parameters", get: b.sysctls},
+		part{name: "unit/cgroup.txt", what: "memory and processor usage of the unit", get: b.cgroup},
 	)
 }
 

@@ -142,8 +142,8 @@ func (b *writer) programParts() []part {
 		{"network/namespaces.txt", "network namespaces", "ip netns list"},
 		{"network/qdisc.txt", "qdiscs", "tc -s qdisc show"},
 		{"network/nft.txt", "nftables rules", "nft list ruleset"},
-		{"network/iptables.txt", "iptables rules of the older kind", "iptables-legacy-save"},
-		{"network/sockets.txt", "how many sockets there are", "ss -s"},
+		{"network/iptables.txt", "legacy iptables rules", "iptables-legacy-save"},
+		{"network/sockets.txt", "numbers of sockets", "ss -s"},
 		{"bpf/programs.txt", "eBPF programs", "bpftool prog show"},
 		{"bpf/maps.txt", "eBPF maps", "bpftool map show"},
 		{"bpf/links.txt", "eBPF links", "bpftool link show"},
@@ -236,7 +236,7 @@ func readFile(path string) func(context.Context) ([]byte, error) {
 			return nil, err
 		}
 		if !info.Mode().IsRegular() {
-			return nil, errors.New("is no file")
+			return nil, errors.New("is not a regular file")
 		}
 		f, err := os.Open(path)
 		if err != nil {

@@ -17,7 +17,7 @@ const maxLine = 8 << 10
 
 // Rules describe the redaction; they are included in every archive.
 var Rules = []string{
-	"the value of a key that is called as a secret (password, passwd, passphrase, pwd, secret, token, credential, authorization, auth, cookie, psk, salt, otp, or … key), in YAML, JSON, environment, URL and command line, over several lines, too",
+	"the values of keys whose names suggest secrets (password, passwd, passphrase, pwd, secret, token, credential, authorization, auth, cookie, psk, salt, otp, or … key), in YAML, JSON, environment, URL and command line, over several lines, too",
 	"private keys in PEM, whole",
 	"user and password in URLs",
 	"Bearer and Basic credentials",

@@ -26,7 +26,7 @@ func applyCommand(a *command.App) *cobra.Command {
 	var owner string
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE…",
-		Short: "Create or change the objects of files",
+		Short: "Create or change the objects in files",
 		Long: `Create or change the objects of the files, all of them in one transaction. Other objects
 stay as they are.
 
@@ -44,12 +44,12 @@ files, or - for the standard input.`,
 	}
 	options.Bind(cmd)
 	bindFiles(cmd, &files)
-	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of objects that name none (default cli)")
+	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of objects without an owner (default cli)")
 	return cmd
 }
 
 func bindFiles(cmd *cobra.Command, files *[]string) {
-	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a directory, or - for the standard input; may be repeated")
+	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a directory, or - for standard input; may be repeated")
 	command.Must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 }
 
@@ -71,7 +71,7 @@ func changeInput(a *command.App, files []string, owner string, options *Options)
 		return nil, change, err
 	}
 	if len(files) == 0 {
-		return nil, change, command.Usagef("which objects? name a file with -f FILE, or -f - for the standard input")
+		return nil, change, command.Usagef("which objects? name a file with -f FILE, or -f - for standard input")
 	}
 	docs, err := readManifests(a.In, files)
 	if err == nil && len(docs) == 0 {

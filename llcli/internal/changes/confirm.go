@@ -44,7 +44,7 @@ any user.`,
 				return err
 			}
 			if waits == nil {
-				return errors.New("no change waits to be confirmed; see llcli history")
+				return errors.New("no change is pending; see llcli history")
 			}
 			return confirmRevision(ctx, a, d, waits.Revision)
 		}),

@@ -28,7 +28,7 @@ func deleteCommand(a *command.App) *cobra.Command {
 			}
 			if len(files) > 0 {
 				if len(args) > 0 || len(chosen.Labels) > 0 {
-					return command.Usagef("-f does not go together with names or --labels")
+					return command.Usagef("-f cannot be combined with names or --labels")
 				}
 				docs, change, err := changeInput(a, files, "", &options)
 				if err != nil {
@@ -61,7 +61,7 @@ func deleteCommand(a *command.App) *cobra.Command {
 func DeleteChosen(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string, chosen kinds.Selection, change api.Change) error {
 	switch {
 	case len(names) > 0 && len(chosen.Labels) > 0:
-		return command.Usagef("names and --labels do not go together")
+		return command.Usagef("names and --labels cannot be combined")
 	case len(chosen.Labels) > 0:
 		_, err := a.List(ctx, d, api.ListParams{Kind: kind, Labels: chosen.Labels}, func(objects []api.Object) error {
 			for i := range objects {
@@ -77,7 +77,7 @@ func DeleteChosen(ctx context.Context, a *command.App, d command.Daemon, kind st
 			return nil
 		}
 	case len(names) == 0:
-		return command.Usagef("which %s? name it, or choose by label with -l KEY=VALUE", kind)
+		return command.Usagef("which %s? name it, or select by label with -l KEY=VALUE", kind)
 	}
 	refs := make([]api.ObjectRef, len(names))
 	for i, name := range names {

@@ -35,7 +35,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, more []string) error {
 			if revision >= 0 {
 				if len(files) > 0 {
-					return command.Usagef("-f and --revision do not go together")
+					return command.Usagef("-f and --revision cannot be combined")
 				}
 				differs, err := diffRevision(ctx, a, d, uint64(revision), owner)
 				if err == nil && differs && exitCode {
@@ -65,7 +65,7 @@ answer of apply --dry-run. With --revision, show what rollback to it would chang
 		}),
 	}
 	bindFiles(cmd, &files)
-	bindOwner(cmd, &owner, "", "the `OWNER` of objects that name none (default cli)")
+	bindOwner(cmd, &owner, "", "the `OWNER` of objects without an owner (default cli)")
 	cmd.Flags().Int64Var(&revision, "revision", -1, "compare the current objects with the objects at this `REVISION`, of all owners or of --owner")
 	command.HideDefault(cmd.Flags(), "revision")
 	command.Must(cmd.RegisterFlagCompletionFunc("revision", func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {

@@ -76,7 +76,7 @@ func editObject(ctx context.Context, a *command.App, d command.Daemon, ref api.O
 		return os.RemoveAll(filepath.Dir(path))
 	}
 	if err := applyEdited(ctx, a, d, ref, revision, path, edited, change); err != nil {
-		return fmt.Errorf("%w\n  your text is kept in %s: correct it, and llcli apply -f %s", err, path, path)
+		return fmt.Errorf("%w\n  your text is kept in %s: correct it, then run llcli apply -f %s", err, path, path)
 	}
 	return os.RemoveAll(filepath.Dir(path))
 }
@@ -116,7 +116,7 @@ func applyEdited(ctx context.Context, a *command.App, d command.Daemon, ref api.
 			return err
 		}
 		if is.Revision != revision {
-			return fmt.Errorf("%s was changed by another user meanwhile", ref)
+			return fmt.Errorf("%s was changed by another user in the meantime", ref)
 		}
 		return nil
 	})

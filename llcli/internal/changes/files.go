@@ -19,7 +19,7 @@ func replaceCommand(a *command.App) *cobra.Command {
 	var owner string
 	cmd := &cobra.Command{
 		Use:   "replace -f FILE…",
-		Short: "Replace all objects of an owner by the objects of files",
+		Short: "Replace all objects of an owner with the objects in files",
 		Long: `Create and change the objects of the files as apply does, and delete the owner's
 other objects of these kinds, all of it in one transaction. Objects of other
 owners stay as they are. With --dry-run it lists the objects that it would delete.`,
@@ -68,7 +68,7 @@ func exportCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "export [KIND…]",
 		Aliases: []string{"backup"},
-		Short:   "Write objects as apply and replace take them",
+		Short:   "Write objects in the form that apply and replace read",
 		Long: `Write the objects of all kinds, or of those that are named, as a file that apply and
 replace take: the specs, without the status. They are of one revision, or llcli reports that they
 changed meanwhile.`,
@@ -112,7 +112,7 @@ func exportObjects(ctx context.Context, a *command.App, d command.Daemon, kinds 
 	list.End()
 	last, err := currentRevision(ctx, a, d)
 	if err == nil && last != first {
-		a.Note("the objects changed meanwhile, from revision %d to %d: export again if all objects must be of one revision", first, last)
+		a.Note("the objects changed in the meantime, from revision %d to %d: export again if all objects must be of one revision", first, last)
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func reloadCommand(a *command.App) *cobra.Command {
 		Long: `Have the daemon read the files of its object directory (/etc/loxilight/conf.d) again.
 What owner file holds becomes exactly what they say, or nothing changes and the
 error names file and line.`,
-		Args: command.NoWords("the daemon knows its files"),
+		Args: command.NoWords("reload reads the files in the daemon's object directory"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
 			var result api.ReloadResult
 			if err := d.Change(ctx, api.MethodReload, "", 0, nil, &result); err != nil {

@@ -163,7 +163,7 @@ func summaryText(summary map[string]int) string {
 // historyOf shows the changes in one revision.
 func historyOf(ctx context.Context, a *command.App, d command.Daemon, revision uint64) error {
 	if revision == 0 {
-		return command.Usagef("0 is the beginning: nothing was changed by it")
+		return command.Usagef("revision 0 is the initial state: nothing was changed")
 	}
 	params := api.HistoryParams{Revision: revision}
 	list := a.NewList()

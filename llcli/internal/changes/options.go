@@ -55,7 +55,7 @@ func (o *Options) Bind(cmd *cobra.Command) {
 	flags.BoolVar(&o.dryRun, "dry-run", false, "check the change and show the result without applying it")
 	flags.BoolVar(&o.dryRun, "diff", false, "the same as --dry-run: show line by line what would change")
 	flags.DurationVar(&o.wait, "wait", 0, "return when the data plane has applied the change, or after this `TIME` with exit code 4")
-	flags.Var((*confirmTime)(&o.confirm), "confirm", "roll back automatically after `TIME` (1s to 1h) unless llcli confirm is run first: for changes that may lock you out. If a change waits already, this one joins it, with its deadline")
+	flags.Var((*confirmTime)(&o.confirm), "confirm", "roll back automatically after `TIME` (1s to 1h) unless llcli confirm is run first: for changes that may lock you out. If a change is already pending, this one joins it and has its deadline")
 	flags.BoolVar(&o.force, "force", false, "delete or change an Interface although other objects need its device")
 	flags.Int64Var(&o.ifRevision, "if-revision", -1, "refuse unless the daemon is still at this `REVISION`")
 	flags.StringVar(&o.requestID, "request-id", "", "your own `ID` of the change; a change with the same id is made only once")

@@ -36,7 +36,7 @@ The rollback of a change that was not confirmed is never rolled back.`,
 			case (len(args) == 1) == last:
 				return command.Usagef("no revision given: use llcli rollback REVISION or --last; llcli history lists revisions")
 			case last && owner != "":
-				return command.Usagef("--last and --owner do not go together")
+				return command.Usagef("--last and --owner cannot be combined")
 			}
 			return nil
 		},
@@ -121,7 +121,7 @@ func inForce(ctx context.Context, a *command.App, d command.Daemon, latest *api.
 	}
 	further := fmt.Sprintf("to go further back, name one of the revisions of %s history: %s rollback REVISION", a.Self(), a.Self())
 	if len(result.Changes) > 0 {
-		return nil, fmt.Errorf("revision %d rolled back a part of the objects to revision %d, so it is unknown which change is the latest in force: nothing was changed; %s",
+		return nil, fmt.Errorf("revision %d rolled back only some of the objects to revision %d, so it is unknown which change is the latest in force: nothing was changed; %s",
 			latest.Revision, latest.Restored, further)
 	}
 	at := latest

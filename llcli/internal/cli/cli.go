@@ -74,7 +74,7 @@ completely and durably, or not at all.`,
 	flags.StringVar(&a.Socket, "socket", "", "the daemon's control socket, a `PATH` or ipc://PATH (default: $LOXILIGHT_SOCKET, or the socket of --instance)")
 	flags.StringVar(&a.Instance, "instance", "", "the `NAME` of the daemon's instance (default: $LOXILIGHT_INSTANCE, or default)")
 	flags.DurationVar(&a.Timeout, "timeout", 10*time.Second, "how long to wait for the daemon's answer, a `TIME` such as 30s")
-	flags.StringVarP(&a.Format, "output", "o", output.FormatTable, "`FORM` of the output: "+strings.Join(output.Formats, ", "))
+	flags.StringVarP(&a.Format, "output", "o", output.FormatTable, "`FORMAT` of the output: "+strings.Join(output.Formats, ", "))
 	command.Must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats, cobra.ShellCompDirectiveNoFileComp)))
 	command.Must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
 	addCommands(a, root)

@@ -145,7 +145,7 @@ func (d *testDaemon) settle(how string) {
 
 func (d *testDaemon) confirm(p api.ConfirmParams) (any, *api.Error) {
 	if d.waits == nil || d.waits.Revision != p.Revision {
-		return nil, api.Errorf(api.ReasonConflict, "no change waits to be confirmed").At("", "revision")
+		return nil, api.Errorf(api.ReasonConflict, "no change is pending").At("", "revision")
 	}
 	d.settle("confirmed")
 	return api.ConfirmResult(p), nil

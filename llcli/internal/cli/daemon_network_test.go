@@ -59,7 +59,7 @@ func addressesList(p api.AddressesListParams) (any, *api.Error) {
 	leases := []api.AddressLease{
 		{Network: "default", Addresses: []string{"10.244.3.17/24", "2001:db8:3::11/64"}, Pod: "shop/web-1", ContainerID: "4f2a9c", IfName: "eth0",
 			Netns: "/run/netns/cni-77", Since: "2026-03-04T05:06:07Z"},
-		{Network: "default", Addresses: []string{"10.244.3.18/24"}, ContainerID: "77bd02", IfName: "net1", Since: "2026-03-01T00:00:00Z", Gone: "the machine was booted since"},
+		{Network: "default", Addresses: []string{"10.244.3.18/24"}, ContainerID: "77bd02", IfName: "net1", Since: "2026-03-01T00:00:00Z", Gone: "the machine has rebooted since"},
 	}
 	at, _ := strconv.Atoi(p.Continue)
 	r := api.AddressesListResult{Items: leases[at : at+1]}

@@ -280,7 +280,7 @@ func (d *testDaemon) commit(result *api.ChangeResult, after map[api.ObjectRef]ap
 		return nil, api.Errorf(api.ReasonConflict, "the daemon is at revision %d, not %d", d.revision, *change.IfRevision)
 	}
 	if d.waits != nil && change.Confirm == 0 {
-		return nil, api.Errorf(api.ReasonConflict, "the change of revision %d waits to be confirmed", d.waits.Revision)
+		return nil, api.Errorf(api.ReasonConflict, "the change of revision %d is pending", d.waits.Revision)
 	}
 	if change.DryRun {
 		return result, nil

@@ -41,7 +41,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	case "bool":
 		want = "true or false"
 	case "stringSlice":
-		want = "values, with commas between them, without quotes"
+		want = "values separated by commas, without quotes"
 	case "stringToString":
 		want = "KEY=VALUE,..."
 	default:
@@ -105,7 +105,7 @@ func report(a *command.App, cmd *cobra.Command, err error) {
 		}
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok && e.RequestID != "" {
-		_, _ = fmt.Fprintf(a.Err, "llcli: to be sure, run the same again with --request-id %s\n", e.RequestID)
+		_, _ = fmt.Fprintf(a.Err, "llcli: to be sure, repeat the command with --request-id %s\n", e.RequestID)
 	}
 	if _, ok := errors.AsType[*command.UsageError](err); ok {
 		_, _ = fmt.Fprintf(a.Err, "llcli: see %s --help\n", cmd.CommandPath())

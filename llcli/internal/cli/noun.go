@@ -42,7 +42,7 @@ func addCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "add NAME",
 		Aliases: []string{"create"},
-		Short:   "Add " + kinds.Article(k.Name) + " by flags",
+		Short:   "Add " + kinds.Article(k.Name) + " with flags",
 		Long:    fmt.Sprintf("Add %s. An existing object with a different spec is left alone unless --overwrite is\ngiven. llcli explain %s explains the fields.", kinds.Article(k.Name), k.Words[0]),
 		Example: k.AddExample,
 		Args:    command.OneName(k.Words[0]+" add", "NAME"),
@@ -89,7 +89,7 @@ func addCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 func nothingEmpty(given *pflag.FlagSet) (err error) {
 	given.Visit(func(flag *pflag.Flag) {
 		if v := flag.Value.String(); err == nil && (v == "" || v == "[]" || v == `[""]`) {
-			err = command.Usagef("--%s: is empty; leave it out, or give a value", flag.Name)
+			err = command.Usagef("--%s is empty; omit it, or give a value", flag.Name)
 		}
 	})
 	return err
@@ -135,7 +135,7 @@ func nounDelete(a *command.App, k *kinds.Kind) *cobra.Command {
 		Short:   fmt.Sprintf("Delete %ss", k.Name),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && !cmd.Flags().Changed("labels") {
-				return command.Usagef("something is missing: llcli %s delete NAME…, or -l KEY=VALUE", k.Words[0])
+				return command.Usagef("missing argument: llcli %s delete NAME…, or -l KEY=VALUE", k.Words[0])
 			}
 			return nil
 		},
@@ -172,7 +172,7 @@ func setCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "set NAME",
 		Aliases: []string{"update"},
-		Short:   fmt.Sprintf("Change fields of %s by flags", kinds.Article(k.Name)),
+		Short:   fmt.Sprintf("Change fields of %s with flags", kinds.Article(k.Name)),
 		Long:    fmt.Sprintf("Change the fields of %s that flags name. Other fields stay as they are. A list replaces the\nwhole list; --add-… and --remove-… change single elements. --diff shows the difference first.", kinds.Article(k.Name)),
 		Example: k.SetExample,
 		Args:    command.OneName(k.Words[0]+" set", "NAME"),

@@ -25,7 +25,7 @@ func drainCommand(a *command.App) *cobra.Command {
 	var undo bool
 	cmd := &cobra.Command{
 		Use:   "drain NAME BACKEND…",
-		Short: "Take backends out of a Service: they keep their connections and get no new ones",
+		Short: "Drain backends of a Service: they keep their connections and get no new ones",
 		Long: `Set the state of backends to draining: they keep the connections that they have and
 get no new ones, unless no other backend is left: set the state to down for that.
 --undo sets it back to active. BACKEND is an address:port, or an address for all of

@@ -23,7 +23,7 @@ func NoWords(hint string) cobra.PositionalArgs {
 func NeedWords(n int, usage string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) < n {
-			return Usagef("something is missing: %s", usage)
+			return Usagef("missing argument: %s", usage)
 		}
 		return nil
 	}

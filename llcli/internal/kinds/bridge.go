@@ -60,7 +60,7 @@ var bridgeFields = []specField{
 	{flag: "address", path: "addresses", form: formWords, usage: "`ADDRESS/LENGTH` of the bridge device; may be repeated"},
 	{
 		flag: "port", path: "ports", form: formItems,
-		usage: "`DEVICE` that belongs to it, with ,pvid=N ,vlans=N+N-N ,untagged=N and ,isolated if need be; may be repeated",
+		usage: "`DEVICE` that belongs to it, with ,pvid=N ,vlans=N+N-N ,untagged=N and ,isolated if needed; may be repeated",
 		item:  itemOf("device", map[string]form{"device": formText, "pvid": formNumber, "vlans": formWords, "untagged": formWords, "isolated": formTruth}),
 		key:   func(item map[string]any) string { return textOf(item["device"]) },
 	},

@@ -68,7 +68,7 @@ func (f *fieldFlags) Bind(cmd *cobra.Command) {
 		if cmd.Name() == "set" && field.isList() {
 			add, remove := "add-"+field.flag, "remove-"+field.flag
 			field.bind(f.flags, add, "add this "+field.usage)
-			f.flags.StringSlice(remove, nil, "take this `"+strings.ToUpper(field.flag)+"` out; may be repeated")
+			f.flags.StringSlice(remove, nil, "remove this `"+strings.ToUpper(field.flag)+"`; may be repeated")
 			names = append(names, add, remove)
 		}
 		complete := cobra.FixedCompletions(field.values, cobra.ShellCompDirectiveNoFileComp)
@@ -161,7 +161,7 @@ func (f *fieldFlags) Merge(spec map[string]any, given *pflag.FlagSet) error {
 				return err
 			}
 			if value != nil && set[field.path] != "" {
-				return command.Usagef("--%s and --%s do not go together: both set %s; give one of them", set[field.path], field.flag, field.path)
+				return command.Usagef("--%s and --%s cannot be combined: both set %s", set[field.path], field.flag, field.path)
 			}
 			if value != nil {
 				set[field.path] = field.flag

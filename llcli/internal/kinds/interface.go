@@ -19,7 +19,7 @@ type interfaceFlags struct{ api.InterfaceSpec }
 func (f *interfaceFlags) Bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Device, "device", "", "the Linux `DEVICE` that the data plane attaches to (default of add: NAME, without --address)")
-	flags.StringVar(&f.Address, "address", "", "instead of a device the `ADDRESS` that it has")
+	flags.StringVar(&f.Address, "address", "", "select the device that has this `ADDRESS`, instead of --device")
 	flags.StringVar(&f.Netns, "netns", "", "the `NAMESPACE` that it is in: "+AnyOf(withDefault(api.Netns)))
 	flags.StringVar(&f.Role, "role", "", "its `ROLE`: "+AnyOf(withDefault(api.Roles)))
 	flags.StringVar(&f.XDP, "xdp", "", "the `MODE` of XDP: "+AnyOf(withDefault(api.XDPModes)))

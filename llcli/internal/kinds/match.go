@@ -75,7 +75,7 @@ var matchFields = []specField{
 	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, a range such as 8000-8100, or a name such as ssh; may be repeated. Rules see the port before a NAT or Service translates it"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},
 	{flag: "icmp", path: "match.icmp", form: formWords, usage: "`TYPE` of ICMP messages, by name or number, or TYPE/CODE; may be repeated"},
-	{flag: "tcp-flags", path: "match.tcpFlags", usage: "`FLAGS` that are set, and with ! those that are not: syn,!ack"},
+	{flag: "tcp-flags", path: "match.tcpFlags", usage: "`FLAGS` that must be set or, with !, must not be set: syn,!ack"},
 	{flag: "in", path: "match.in", form: formWords, usage: "incoming `DEVICE`; may be repeated"},
 	{flag: "out", path: "match.out", form: formWords, usage: "outgoing `DEVICE`; may be repeated"},
 	{flag: "vlan", path: "match.vlans", form: formWords, usage: "`VLAN`, or a range; may be repeated"},

@@ -95,15 +95,15 @@ var (
 )
 
 var mirrorFields = append(append([]specField{
-	{flag: "direction", path: "direction", values: api.MirrorDirections, usage: "`DIRECTION` of the packets: in, out, both (default). Of a Service or rule, in is from clients"},
+	{flag: "direction", path: "direction", values: api.MirrorDirections, usage: "`DIRECTION` of the packets: in, out, both (default). For a Service or rule, in means from clients"},
 	{flag: "source", path: "match.source", form: formWords, usage: "source `ADDRESS`, prefix or range; may be repeated"},
 	{flag: "destination", path: "match.destination", form: formWords, usage: "destination `ADDRESS`, prefix or range; may be repeated"},
 	{flag: "protocol", path: "match.protocol", form: formWords, usage: "their `PROTOCOL`, by name or number; may be repeated", values: api.Protocols},
 	{flag: "port", path: "match.ports", form: formWords, usage: "destination `PORT`, a range such as 8000-8100, or a name such as ssh; may be repeated"},
 	{flag: "source-port", path: "match.sourcePorts", form: formWords, usage: "source `PORT` or range; may be repeated"},
-	{flag: "snaplen", path: "snaplen", form: formNumber, usage: "cut copies to so many `BYTES`, 64 to 65535 (default: 0, whole packets)"},
-	{flag: "to-netns", path: "to.netns", values: api.Netns, usage: "the `NAMESPACE` of the device: host, switch (default: that of the Interface or Endpoint; else host)"},
-	{flag: "vni", path: "to.vni", form: formNumber, usage: "the `NUMBER` of the copies in the Tunnel, which no Tunnel has"},
+	{flag: "snaplen", path: "snaplen", form: formNumber, usage: "cut copies to this number of `BYTES`, 64 to 65535 (default: 0, whole packets)"},
+	{flag: "to-netns", path: "to.netns", values: api.Netns, usage: "the `NAMESPACE` of the device: host, switch (default: the namespace of the Interface or Endpoint, otherwise host)"},
+	{flag: "vni", path: "to.vni", form: formNumber, usage: "the VNI of the copies, a `NUMBER` that no Tunnel has"},
 }, mirrorSources...), mirrorTargets...)
 
 func completeMirror(_ string, spec map[string]any) error {
@@ -127,7 +127,7 @@ func adjustMirror(_ *command.App, spec map[string]any, given *pflag.FlagSet) err
 				continue
 			}
 			if chosen != "" {
-				return command.Usagef("--%s and --%s do not go together: a Mirror has one source and one target; give one of them", chosen, f.flag)
+				return command.Usagef("--%s and --%s cannot be combined: a Mirror has one source and one target", chosen, f.flag)
 			}
 			chosen = f.flag
 		}

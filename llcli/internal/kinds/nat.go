@@ -66,16 +66,16 @@ func natCells(o *api.Object, wide bool) []output.Cell {
 
 var natFields = append([]specField{
 	{flag: "type", path: "type", usage: "`TYPE`: " + AnyOf(api.NATTypes), values: api.NATTypes},
-	{flag: "masquerade", path: "type", form: formMeans, means: "masquerade", usage: "translate the source to the address of the device that they leave by"},
-	{flag: "snat", path: "type", form: formMeans, means: "snat", usage: "translate the source to an address of --to"},
-	{flag: "dnat", path: "type", form: formMeans, means: "dnat", usage: "translate the destination to an address of --to"},
+	{flag: "masquerade", path: "type", form: formMeans, means: "masquerade", usage: "translate the source to the address of the output device"},
+	{flag: "snat", path: "type", form: formMeans, means: "snat", usage: "translate the source to an address in --to"},
+	{flag: "dnat", path: "type", form: formMeans, means: "dnat", usage: "translate the destination to an address in --to"},
 	{flag: "to", path: "to.addresses", form: formWords, usage: "`ADDRESS` to translate to, a prefix or a range; may be repeated"},
 	{flag: "to-port", path: "to.ports", form: formWords, usage: "`PORT` or range to translate to; may be repeated"},
 	{flag: "one-to-one", path: "oneToOne", form: formTruth, usage: "translate addresses one-to-one"},
-	{flag: "mapping", path: "mapping", usage: "`HOW` far a mapping depends on the other side: " + AnyOf(withDefault(api.NATBehaviours)), values: api.NATBehaviours},
-	{flag: "filtering", path: "filtering", usage: "`WHO` may use a mapping: " + AnyOf(withDefault(api.NATBehaviours)), values: api.NATBehaviours},
+	{flag: "mapping", path: "mapping", usage: "`HOW` a mapping depends on the remote address and port: " + AnyOf(withDefault(api.NATBehaviours)), values: api.NATBehaviours},
+	{flag: "filtering", path: "filtering", usage: "`WHICH` remote hosts may use a mapping: " + AnyOf(withDefault(api.NATBehaviours)), values: api.NATBehaviours},
 	{flag: "port-block", path: "portBlock", form: formNumber, usage: "`N` ports for each inner address at a time, 64 to 4096 (default: one by one)"},
-	{flag: "log", path: "log", form: formTruth, usage: "an event for each block or mapping"},
+	{flag: "log", path: "log", form: formTruth, usage: "log the start and end of each block or mapping"},
 }, matchFields...)
 
 // completeNAT checks that a type is given.
@@ -106,7 +106,7 @@ func splitTo(a *command.App, spec map[string]any, given *pflag.FlagSet) error {
 		case len(addresses) > 1:
 			return command.Usagef("--%s %s: a port goes with a single address; set the port of several with --to-port", flag, text)
 		case given.Changed("to-port"):
-			return command.Usagef("--%s %s names a port, and so does --to-port", flag, text)
+			return command.Usagef("--%s %s already names a port: omit --to-port", flag, text)
 		}
 		port, _ := portOf(word) // an unknown name is not a number
 		first, last, _ := strings.Cut(port, "-")

@@ -75,11 +75,11 @@ var routeFields = []specField{
 	{flag: "device", path: "device", usage: "`DEVICE` that leads to it"},
 	{flag: "peer", path: "peer", kind: api.KindPeer, usage: "`NAME` of the Peer that it leads to; no other field is needed"},
 	{
-		flag: "nexthop", path: "nexthops", form: formItems, usage: "one of several next hops: `ADDRESS` of the router, with ,device=D and ,weight=N if need be; may be repeated",
+		flag: "nexthop", path: "nexthops", form: formItems, usage: "one of several next hops: `ADDRESS` of the router, with ,device=D and ,weight=N if needed; may be repeated",
 		item: itemOf("via", map[string]form{"via": formText, "device": formText, "weight": formNumber}),
 		key:  func(item map[string]any) string { return cmp.Or(textOf(item["via"]), textOf(item["device"])) },
 	},
-	{flag: "type", path: "type", usage: "`WHAT` becomes of the packets: " + strings.Join(withDefault(api.RouteTypes), ", "), values: api.RouteTypes},
+	{flag: "type", path: "type", usage: "`WHAT` happens to the packets: " + strings.Join(withDefault(api.RouteTypes), ", "), values: api.RouteTypes},
 	{flag: "netns", path: "netns", usage: "the `NAMESPACE` that it is in: " + AnyOf(withDefault(api.Netns)), values: api.Netns},
 	{flag: "metric", path: "metric", form: formNumber, usage: "`N`: lower ones first (default: the kernel's)"},
 	{flag: "source", path: "source", usage: "`ADDRESS` of the node's own packets (default: the kernel chooses)"},

@@ -140,7 +140,7 @@ func showService(ctx context.Context, a *command.App, d command.Daemon, o *api.O
 		a.Field("No backend", "dropped")
 	}
 	if spec.Announce {
-		a.Field("Announced", "by the uplinks")
+		a.Field("Announced", "on the uplinks")
 	}
 	a.Field("Other ports", spec.OtherPorts)
 	a.Field("Health check", describeHealth(spec.Health))

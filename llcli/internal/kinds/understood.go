@@ -46,7 +46,7 @@ func (f *specField) understood(name, word string) (string, error) {
 			return "", nil
 		}
 		if rest, negated := strings.CutPrefix(word, "!"); negated {
-			return "", command.Usagef("--%s %s: there is no negation; of rules, add one for %s that is evaluated before this one (a lower --priority)", name, word, rest)
+			return "", command.Usagef("--%s %s: negation is not supported; add a rule for %s that is evaluated before this one (a lower --priority)", name, word, rest)
 		}
 	case "match.ports", "match.sourcePorts":
 		if lower == "any" || lower == "all" {

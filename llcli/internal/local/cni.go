@@ -55,7 +55,7 @@ func (o *cniOptions) path() string { return filepath.Join(o.dir, "10-loxilight.c
 func cniCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cni",
-		Short: "Have container runtimes attach pods by loxilight, and say whether they can",
+		Short: "Make container runtimes attach pods with loxilight, and report whether they can",
 		Long: `Container runtimes find the plugin loxilight-cni by a configuration in /etc/cni/net.d,
 and take a node for ready as soon as there is one.`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -75,7 +75,7 @@ func cniInstall(a *command.App) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Put the configuration for container runtimes in its place, once pods can be attached",
+		Short: "Install the configuration for container runtimes once pods can be attached",
 		Long: `Wait, as long as --timeout says, until the daemon can attach pods, and then put the
 configuration 10-loxilight.conflist in its place, whole, by one rename. One that is
 there and says something else stays, unless --force is given: it may have been

@@ -70,7 +70,7 @@ func conflist(a *command.App, o *cniOptions, t *cniTarget) ([]byte, error) {
 	if o.file != "" {
 		text, err := os.ReadFile(o.file)
 		if err == nil && !names(text) {
-			err = fmt.Errorf("%s: not a list of plugins in JSON with one of type %s", o.file, pluginName)
+			err = fmt.Errorf("%s: not a JSON list of plugins that contains type %s", o.file, pluginName)
 		}
 		return text, err
 	}

@@ -19,7 +19,7 @@ func cniPrepare(a *command.App) *cobra.Command {
 	var user uint32
 	cmd := &cobra.Command{
 		Use:   "prepare",
-		Short: "Let a user that is not root keep the configuration for container runtimes",
+		Short: "Let a non-root user keep the configuration for container runtimes",
 		Long: `Make the directory for configurations of container runtimes writable for the group of
 a user, with the sticky bit: the user can make files there, and neither change nor
 remove those of others. A configuration 10-loxilight.conflist that exists becomes the
@@ -28,7 +28,7 @@ without root. It needs root, or the capability CAP_CHOWN and the directory.`,
 		Args: command.NoWords("prepare takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
 			if user == 0 {
-				return command.Usagef("--user: the number of a user other than root is required")
+				return command.Usagef("--user: the id of a non-root user is required")
 			}
 			if err := mayMake("dir", dir, usualConfDir); err != nil {
 				return err

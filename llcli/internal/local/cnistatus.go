@@ -89,7 +89,7 @@ about that PodNetwork. With --daemon nothing else counts, as for probes of the d
 		return s.run(ctx)
 	})
 	s.bind(a, cmd)
-	cmd.Flags().BoolVar(&s.alone, "daemon", false, "only say whether the daemon can attach pods")
+	cmd.Flags().BoolVar(&s.alone, "daemon", false, "only report whether the daemon can attach pods")
 	cmd.Flags().StringSliceVar(&s.plugins, "plugin-dir", pluginDirs, "the `DIRECTORY` that the runtime has plugins in; may be repeated")
 	command.Must(cmd.MarkFlagDirname("plugin-dir"))
 	return cmd
@@ -157,10 +157,10 @@ func (s *cniStatus) findConfiguration() {
 		s.missing("no configuration in %s: llcli cni install", s.dir)
 		return
 	case s.conf == nil && c.Path == s.path():
-		s.missing("%s is not a list of plugins with one of type %s: llcli cni install --force", c.Path, pluginName)
+		s.missing("%s is not a list of plugins that contains type %s: llcli cni install --force", c.Path, pluginName)
 		return
 	case s.conf == nil:
-		s.missing("%s, which runtimes use, does not name %s: llcli cni install, and rename or remove what sorts before it", c.Path, pluginName)
+		s.missing("%s, which runtimes use, does not name %s: llcli cni install, and rename or remove the files that sort before it", c.Path, pluginName)
 		return
 	case later != c.Path && !bytes.Contains(first, []byte(filepath.Base(later))) && !bytes.Contains(first, []byte(pluginName)):
 		s.missing("%s sorts before %s, and runtimes use the first configuration: rename it, or remove it", c.Path, later)
@@ -301,7 +301,7 @@ func (s *cniStatus) print() {
 	}
 	title := "plugin"
 	for _, p := range s.Plugins {
-		text := p.Path + ", " + cmp.Or(p.Version, "of no version")
+		text := p.Path + ", " + cmp.Or(p.Version, "of unknown version")
 		if s.Daemon != nil && p.Version != "" && p.Version != s.Daemon.Version {
 			text += fmt.Sprintf("; the daemon is %s: llcli cni install-plugin", s.Daemon.Version)
 		}

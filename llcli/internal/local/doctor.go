@@ -18,7 +18,7 @@ func doctorCommand(a *command.App) *cobra.Command {
 	var fix bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine and the daemon, and say how to repair what is wrong",
+		Short: "Check this machine and the daemon, and report faults and how to repair them",
 		Long: `Look at everything that the data plane depends on, and say of each thing that is
 not as it should be what it is, why it matters and what to do: the daemon and its
 unit, files and groups, the kernel, what is pinned and attached, programs of

@@ -101,7 +101,7 @@ func loxilightd(ctx context.Context, a *command.App, args ...string) (out []byte
 	}
 	told := strings.TrimSpace(stderr.String())
 	if strings.Contains(told, "flag provided but not defined") {
-		return nil, 0, fmt.Errorf("%s is of another version than llcli, and does not know %s", program, strings.Join(args, " "))
+		return nil, 0, fmt.Errorf("%s has a different version than llcli, and does not support %s", program, strings.Join(args, " "))
 	}
 	for line := range strings.Lines(told) {
 		if strings.HasPrefix(line, "time=") { // a line of its log
@@ -190,7 +190,7 @@ asks before, unless --yes is given.`,
 		}),
 	}
 	o.bind(cmd)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask at a terminal")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation at a terminal")
 	return cmd
 }
 

@@ -19,7 +19,7 @@ import (
 func bindFilter(a *command.App, cmd *cobra.Command, f *api.ConnectionFilter) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Source, "source", "", "of this `CLIENT`: an address, prefix or address:port")
-	flags.StringVar(&f.Destination, "destination", "", "to this `ADDRESS`, prefix or address:port, as the client knows it")
+	flags.StringVar(&f.Destination, "destination", "", "to this `ADDRESS`, prefix or address:port, as the client sees it")
 	flags.StringVar(&f.Protocol, "protocol", "", "of this `PROTOCOL`: "+kinds.AnyOf(api.ConnectionProtocols))
 	flags.StringVar(&f.State, "state", "", "in this `STATE`, such as established")
 	flags.StringVar(&f.Service, "service", "", "of the Service of this `NAME`, or of NAMESPACE/NAME of Kubernetes: all its ports and addresses")
@@ -71,7 +71,7 @@ the device by which packets leave, or the slow-path reason.`,
 	}
 	bindFilter(a, cmd, &filter)
 	a.BindWatch(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 0, "show at most `N`, and say so if there are more; 0: all")
+	cmd.Flags().IntVar(&limit, "limit", 0, "show at most `N`, and report if there are more; 0: all")
 	return cmd
 }
 
@@ -284,7 +284,7 @@ func flushCommand(a *command.App) *cobra.Command {
 	var filter api.ConnectionFilter
 	cmd := &cobra.Command{
 		Use:   "flush {--all | FILTER}",
-		Short: "Forget tracked connections",
+		Short: "Delete tracked connections",
 		Long: `Forget the connections that the flags choose. Their next packet is decided anew:
 where the endpoints still keep a TCP connection that a Service translated, it ends.`,
 		Example: "  llcli connections flush --service web\n  llcli connections flush --all",
@@ -294,7 +294,7 @@ where the endpoints still keep a TCP connection that a Service translated, it en
 				return command.Usagef("which connections? choose them with flags, or all with --all")
 			}
 			if filter.All && filter != (api.ConnectionFilter{All: true}) {
-				return command.Usagef("--all and other flags do not go together")
+				return command.Usagef("--all cannot be combined with other flags")
 			}
 			filters, err := eachFilter(ctx, a, d, filter)
 			if err != nil {
@@ -321,6 +321,6 @@ where the endpoints still keep a TCP connection that a Service translated, it en
 		}),
 	}
 	bindFilter(a, cmd, &filter)
-	cmd.Flags().BoolVar(&filter.All, "all", false, "really all connections")
+	cmd.Flags().BoolVar(&filter.All, "all", false, "flush all connections")
 	return cmd
 }

@@ -51,7 +51,7 @@ func eventsCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "events [TOPIC…]",
 		Aliases: []string{"monitor"},
-		Short:   "Show what happens, as it happens",
+		Short:   "Show events as they occur",
 		Long: `Show events as they come, until interrupted; with --since those of the past first. The
 topics are
 

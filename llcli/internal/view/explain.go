@@ -97,7 +97,7 @@ func explain(a *command.App, name string) error {
 		found = true
 	}
 	if !found {
-		return command.Usagef("nothing to explain called %q%s; see llcli explain", name, nearWords(name))
+		return command.Usagef("nothing named %q to explain%s; see llcli explain", name, nearWords(name))
 	}
 	return nil
 }

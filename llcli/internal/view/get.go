@@ -99,7 +99,7 @@ func completeGet(a *command.App) command.Completer {
 // Get shows objects of a kind.
 func Get(ctx context.Context, a *command.App, d command.Daemon, kind string, names []string, options kinds.Selection) error {
 	if len(names) > 0 && (options.Owner != "" || len(options.Labels) > 0) {
-		return command.Usagef("names and --owner or --labels do not go together")
+		return command.Usagef("names cannot be combined with --owner or --labels")
 	}
 	if a.Repeated {
 		return watchObjects(ctx, a, d, kind, names, options)

@@ -47,7 +47,7 @@ func healthCommand(a *command.App) *cobra.Command {
 	var ignore []string
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Say whether all is well, with the exit code",
+		Short: "Report with the exit code whether the state is ok",
 		Long: `Say in a few words whether all is well with the daemon and its data plane, for
 probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not answer.`,
 		Example: "  llcli health --timeout 2s || echo look at llcli status\n  llcli health --ignore services",

@@ -104,7 +104,7 @@ func TestPoolMadeSmaller(t *testing.T) {
 	stop()
 	w.config.LoadBalancer.Pools[0].Addresses = []string{"203.0.113.18-203.0.113.19"}
 	w.controller("c1")
-	eventually(t, "an event says that it is not announced", func() bool { return w.hasEvent("a", "203.0.113.16 is in no pool any more") })
+	eventually(t, "an event says that it is not announced", func() bool { return w.hasEvent("a", "203.0.113.16 is no longer in any pool") })
 	w.kube.Set(balancer("b", "10.96.0.9"))
 	eventually(t, "b has an address", func() bool { return w.ingress("b") == "203.0.113.18" })
 	if got := w.ingress("a"); got != "203.0.113.16" {

@@ -54,7 +54,7 @@ func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
 
 // failing is called when the data plane cannot implement an object.
 func (a *Agent) failing(ref api.ObjectRef, message string) {
-	a.log.Warn("the data plane does not carry out an object", slog.String("object", ref.String()), slog.String("message", message))
+	a.log.Warn("the data plane cannot apply an object", slog.String("object", ref.String()), slog.String("message", message))
 	a.events.Warn(a.about(ref), reasonFailing, ref.String()+": "+message)
 }
 

@@ -27,9 +27,9 @@ func (a *Agent) newMetrics() *agentMetrics {
 	f := &agentMetrics{}
 	r := &f.registry
 	f.latency = r.Histogram("loxilight_agent_endpoints_latency_seconds",
-		"From the change of a pod, as its EndpointSlice reports it, to the daemon's answer.",
+		"Time from a pod's change, as reported by its EndpointSlice, to the daemon's reply.",
 		[]float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300})
-	f.calls = r.Histogram("loxilight_agent_daemon_call_seconds", "How long a change took the daemon.",
+	f.calls = r.Histogram("loxilight_agent_daemon_call_seconds", "Duration of changes in the daemon.",
 		[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}, "method")
 	f.errors = r.Counter("loxilight_agent_daemon_errors_total", "Changes that the daemon did not make.", "method", "reason")
 	f.apiFailures = r.Counter("loxilight_agent_api_server_errors_total", "Requests that the API server did not answer as expected.", "resource")
@@ -37,13 +37,13 @@ func (a *Agent) newMetrics() *agentMetrics {
 	f.repairs = r.Counter("loxilight_agent_repairs_total", "Number of objects repaired after an external change.")
 	r.Gauge("loxilight_agent_objects", "Objects desired in the daemon.", func() float64 { return float64(a.state.numbers().objects) })
 	r.Gauge("loxilight_agent_refused_objects", "Desired objects that the daemon refuses.", func() float64 { return float64(a.state.numbers().refused) })
-	r.Gauge("loxilight_agent_queue", "Changes of the cluster that the daemon has not applied yet.", func() float64 {
+	r.Gauge("loxilight_agent_queue", "Cluster changes that the daemon has not applied yet.", func() float64 {
 		waiting, _ := a.queue.waiting()
 		return float64(waiting)
 	})
-	r.Gauge("loxilight_agent_nodes", "Nodes of the cluster.", func() float64 { return float64(a.nodes.Len()) })
-	r.Gauge("loxilight_agent_services", "Services of the cluster.", func() float64 { return float64(a.services.Len()) })
-	r.Gauge("loxilight_agent_endpoint_slices", "EndpointSlices of the cluster.", func() float64 { return float64(a.slices.Len()) })
+	r.Gauge("loxilight_agent_nodes", "Nodes in the cluster.", func() float64 { return float64(a.nodes.Len()) })
+	r.Gauge("loxilight_agent_services", "Services in the cluster.", func() float64 { return float64(a.services.Len()) })
+	r.Gauge("loxilight_agent_endpoint_slices", "EndpointSlices in the cluster.", func() float64 { return float64(a.slices.Len()) })
 	r.Gauge("loxilight_agent_synced", "1: the daemon has the state of the API server.", func() float64 { return bit(a.state.numbers().daemon) })
 	r.Gauge("loxilight_agent_ready", "1: the node can carry pods.", func() float64 { ready, _ := a.Readiness(); return bit(ready) })
 	return f

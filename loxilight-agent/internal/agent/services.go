@@ -205,5 +205,5 @@ func (a *Agent) serviceNamed(object string) *corev1.Service {
 
 // logCounts logs the number of objects in the cluster.
 func (a *Agent) logCounts() {
-	a.log.Info("the cluster is known", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()))
+	a.log.Info("the first lists of the cluster are complete", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()))
 }

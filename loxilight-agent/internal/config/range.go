@@ -18,7 +18,7 @@ func ParseRange(text string) (Range, error) {
 		a, errA := netip.ParseAddr(strings.TrimSpace(first))
 		b, errB := netip.ParseAddr(strings.TrimSpace(last))
 		if errA != nil || errB != nil || a.Is4() != b.Is4() || b.Less(a) {
-			return Range{}, fmt.Errorf("%q is no range, such as 192.0.2.10-192.0.2.20", text)
+			return Range{}, fmt.Errorf("%q is not a range, such as 192.0.2.10-192.0.2.20", text)
 		}
 		return Range{a, b}, nil
 	}

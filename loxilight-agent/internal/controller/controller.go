@@ -156,7 +156,7 @@ func (c *Controller) assign(ctx context.Context, reported map[string]string) {
 		err := c.o.Kube.PatchServiceAddresses(ctx, s, as.Addresses, pools.Manager)
 		switch {
 		case err == nil:
-			c.o.Log.Info("a service has its addresses", slog.String("service", key), slog.Any("addresses", as.Addresses))
+			c.o.Log.Info("addresses assigned to a service", slog.String("service", key), slog.Any("addresses", as.Addresses))
 		case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil: // the watch reports the change
 		default:
 			c.o.Log.Warn("the addresses of a service could not be written; it is retried", slog.String("service", key), slog.Any("error", err))

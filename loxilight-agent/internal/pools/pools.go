@@ -122,7 +122,7 @@ func (p *Pools) Assign(services []*corev1.Service) []Assignment {
 			all = append(all, Assignment{Service: s})
 		} else if lost := p.lost(s); len(lost) > 0 {
 			rest = append(rest, Assignment{Service: s, Addresses: Ingress(s),
-				Problem: join(lost) + " is in no pool any more: no node announces it, and the service keeps it until it is removed from its status"})
+				Problem: join(lost) + " is no longer in any pool: no node announces it, and the service keeps it until it is removed from its status"})
 		}
 	}
 	slices.SortFunc(all, func(a, b Assignment) int {
@@ -299,7 +299,7 @@ func (w *want) fill(p *Pools, taken map[netip.Addr]*corev1.Service) {
 		}
 	}
 	if len(w.lost) > 0 {
-		w.tell("%s is in no pool any more", join(w.lost))
+		w.tell("%s is no longer in any pool", join(w.lost))
 	}
 	if len(kept) > 0 {
 		w.tell("the service keeps %s", join(kept))

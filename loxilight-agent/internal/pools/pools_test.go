@@ -164,14 +164,14 @@ var assignments = map[string]struct {
 	},
 	"a pool made smaller": {
 		[]*corev1.Service{balancer("a", 1, given, dual4, has("192.0.2.1", "2001:db8:113::10")), balancer("b", 2, given, deleted, has("192.0.2.2"))},
-		"a 192.0.2.1 2001:db8:113::10 - 192.0.2.1 is in no pool any more: no node announces it, and the service keeps it until it is removed from its status",
+		"a 192.0.2.1 2001:db8:113::10 - 192.0.2.1 is no longer in any pool: no node announces it, and the service keeps it until it is removed from its status",
 	},
 	"two have the same": {
 		[]*corev1.Service{balancer("a", 2, has("203.0.113.16")), balancer("b", 1, has("203.0.113.16"))},
 		"b 203.0.113.16, a 203.0.113.17",
 	},
 	"the pool is gone": {
-		[]*corev1.Service{balancer("a", 1, has("192.0.2.1"), class(Class))}, "a 203.0.113.16 - 192.0.2.1 is in no pool any more",
+		[]*corev1.Service{balancer("a", 1, has("192.0.2.1"), class(Class))}, "a 203.0.113.16 - 192.0.2.1 is no longer in any pool",
 	},
 	"not ours": {
 		[]*corev1.Service{balancer("cloud", 1, has("192.0.2.1")), balancer("dns", 2, hostname), balancer("class", 3, class("example.com/lb")), balancer("plain", 4, plain)}, "",

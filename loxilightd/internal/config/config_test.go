@@ -89,8 +89,8 @@ func TestDefaults(t *testing.T) {
 
 func TestErrorsNameLineAndKey(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
-		{"runDir: /run/x\nrunDirs: /run/y\n", "t.yaml:2: unknown key runDirs: known are instance, runDir,"},
-		{"tables:\n  connection: 5\n", "t.yaml:2: unknown key tables.connection: known are"},
+		{"runDir: /run/x\nrunDirs: /run/y\n", "t.yaml:2: unknown key runDirs; known keys: instance, runDir,"},
+		{"tables:\n  connection: 5\n", "t.yaml:2: unknown key tables.connection; known keys:"},
 		{"a: &x 1\n", "t.yaml:1: unknown key a"},
 		{"tables:\n  connections: many\n", `t.yaml:2: tables.connections: "many" is not a valid size`},
 		{"tables: {services: 0}\n", `t.yaml:1: tables.services: "0" is not a valid size`},
@@ -105,7 +105,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"pinDir: /\n", `t.yaml:1: pinDir: "/" is not a valid directory`},
 		{"instance: A b\n", `t.yaml:1: instance: "A b" is not a valid name`},
 		{"log: {level: loud}\n", `t.yaml:1: log.level: "loud" is not a valid level: want debug, info, warn or error`},
-		{"log: {format: xml}\n", `t.yaml:1: log.format: "xml" is not among text, json`},
+		{"log: {format: xml}\n", `t.yaml:1: log.format: "xml" is not one of text, json`},
 		{"switch: {namespace: ../x}\n", `t.yaml:1: switch.namespace: "../x" is not a valid name of a network namespace`},
 		{"datapath: {sweepInterval: 5}\n", `t.yaml:1: datapath.sweepInterval: "5" is not a valid interval`},
 		{"metrics: {listen: \":9\"}\n", "t.yaml:1: metrics.listen: this version has no metrics"},
@@ -119,7 +119,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"firewall: {exempts: []}\n", "t.yaml:1: unknown key firewall.exempts"},
 		{"firewall:\n  exempt:\n    - eth0\n", "t.yaml:3: firewall.exempt[0]: want keys and values: destination, in, ports, protocol, source"},
 		{"firewall:\n  exempt:\n    - {}\n", "t.yaml:3: firewall.exempt[0]: is empty, so that no firewall rule would have any effect"},
-		{"firewall:\n  exempt:\n    - in: eth0\n      inn: eth1\n", "t.yaml:4: unknown key firewall.exempt[0].inn: known are destination, in,"},
+		{"firewall:\n  exempt:\n    - in: eth0\n      inn: eth1\n", "t.yaml:4: unknown key firewall.exempt[0].inn; known keys: destination, in,"},
 		{"firewall:\n  exempt:\n    - in: eth0\n      in: eth1\n", "t.yaml:4: firewall.exempt[0].in is set twice"},
 		{"firewall:\n  exempt:\n    - in: []\n", "t.yaml:3: firewall.exempt[0].in: want 1 to 64 values"},
 		{"firewall:\n  exempt:\n    - in:\n", "t.yaml:3: firewall.exempt[0].in: want a value, or a list of them"},

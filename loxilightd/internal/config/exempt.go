@@ -113,7 +113,7 @@ func (r *reader) exemption(name string, n *yaml.Node) (m datapath.Match, ok bool
 		parse, known := exemptFields[k.Value]
 		switch {
 		case !known:
-			r.failf(k.Line, "unknown key %s.%s: known are %s", name, k.Value, exemptKeys())
+			r.failf(k.Line, "unknown key %s.%s; known keys: %s", name, k.Value, exemptKeys())
 		case seen[k.Value]:
 			r.failf(k.Line, "%s.%s is set twice", name, k.Value)
 		default:
@@ -169,7 +169,7 @@ func checkExemption(m *datapath.Match) error {
 			}
 		}
 	}
-	return errors.New("source and destination are of different address families: no packet is both")
+	return errors.New("source and destination have different address families: no packet matches both")
 }
 
 func exemptKeys() string {

@@ -67,7 +67,7 @@ var schema = []key{
 		get:  func(*Config) any { return "" },
 		set: func(_ *Config, s string) error {
 			if s != "" {
-				return errors.New("this version has no metrics: leave it empty; llcli counters has the figures")
+				return errors.New("this version has no metrics: leave it empty; llcli counters shows the counters")
 			}
 			return nil
 		},
@@ -127,7 +127,7 @@ func oneOf(words ...string) func(string) (string, error) {
 		if slices.Contains(words, s) {
 			return s, nil
 		}
-		return "", fmt.Errorf("%q is not among %s", s, strings.Trim(strings.Join(words, ", "), ", "))
+		return "", fmt.Errorf("%q is not one of %s", s, strings.Trim(strings.Join(words, ", "), ", "))
 	}
 }
 
@@ -277,7 +277,7 @@ func (r *reader) value(name string, k, v *yaml.Node) {
 	case slices.ContainsFunc(schema, section):
 		r.mapping(name+".", v)
 	case !slices.ContainsFunc(schema, func(s key) bool { return s.name == name }):
-		r.failf(k.Line, "unknown key %s: known are %s", name, known())
+		r.failf(k.Line, "unknown key %s; known keys: %s", name, known())
 	case slices.ContainsFunc(schema, func(s key) bool { return s.name == name && s.list != nil }):
 		r.found[name] = entry{v.Line, "", v}
 	case v.Kind != yaml.ScalarNode || v.Tag == "!!null":

@@ -75,15 +75,15 @@ func (s *Server) replace(ctx context.Context, c Caller, p *api.ReplaceParams) (a
 func checkScope(p *api.ReplaceParams) *api.Error {
 	switch {
 	case p.Owner == "":
-		return invalid("owner", "is missing: it is the owner whose objects are replaced by the given ones")
+		return invalid("owner", "is missing: set it to the owner whose objects are replaced")
 	case p.Owner == api.OwnerFile:
-		return invalid("owner", "the owner %s is for the object files: change them, then reload", api.OwnerFile)
+		return invalid("owner", "the owner %s is reserved for the object files: change them, then reload", api.OwnerFile)
 	}
 	if err := object.CheckOwner(p.Owner); err != nil {
 		return err
 	}
 	if len(p.Kinds) == 0 {
-		return invalid("kinds", "is missing: objects of these kinds that are not given are deleted")
+		return invalid("kinds", "is missing: list the kinds of which all other objects are deleted")
 	}
 	for i, kind := range p.Kinds {
 		if _, err := object.ParseKind(kind, fmt.Sprintf("kinds[%d]", i)); err != nil {
@@ -148,7 +148,7 @@ func (s *Server) parsePut(r *request, o *api.Object, owner string, index int) (*
 		err = s.notReserved(put)
 	}
 	if err == nil && put.Owner == api.OwnerFile {
-		err = invalid("", "the owner %s is for the object files: choose another", api.OwnerFile).At(put.Key.String(), "owner")
+		err = invalid("", "the owner %s is reserved for the object files: choose another", api.OwnerFile).At(put.Key.String(), "owner")
 	}
 	return put, err
 }
@@ -286,7 +286,7 @@ func (s *Server) answered(c Caller, r *request) (*api.ChangeResult, *api.Error) 
 func decodeResult(text []byte) (*api.ChangeResult, *api.Error) {
 	var result api.ChangeResult
 	if err := json.Unmarshal(text, &result); err != nil {
-		return nil, api.Errorf(api.ReasonInternal, "remembered answer: %v", err)
+		return nil, api.Errorf(api.ReasonInternal, "stored reply: %v", err)
 	}
 	return &result, nil
 }

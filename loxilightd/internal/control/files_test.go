@@ -69,7 +69,7 @@ func TestReload(t *testing.T) {
 	result[api.ChangeResult](h, "apply", `{"objects":[`+staged("mine", 1)+`]}`)
 	h.write("10-ports.yaml", "")
 	h.want("reload", `{}`, `{"revision":3,"changes":[{"kind":"Service","name":"web","action":"unchanged"},{"kind":"Interface","name":"down","action":"deleted"},`+
-		`{"kind":"Interface","name":"up","action":"deleted"}],"summary":{"deleted":2,"unchanged":1},"warnings":["Interface/down: Service/mine, Service/web: no connection of other hosts is accepted any more, because no Interface is left"],"files":["`+dir+`/10-ports.yaml","`+dir+`/20-web.yaml"]}`)
+		`{"kind":"Interface","name":"up","action":"deleted"}],"summary":{"deleted":2,"unchanged":1},"warnings":["Interface/down: Service/mine, Service/web: connections from other hosts are no longer accepted, because no Interface is left"],"files":["`+dir+`/10-ports.yaml","`+dir+`/20-web.yaml"]}`)
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestConfirm(t *testing.T) {
 	if p := result[api.StatusResult](h, "status", "{}").Confirm; p == nil || p.Left != api.Duration(40*time.Second) || p.Revision != 2 {
 		t.Errorf("status: %+v", p)
 	}
-	checkError(t, "another change", h.applyWeb(82, ""), 3, "Service/web", "", "waits to be confirmed until 2026-03-04T05:07:07Z (for 40s)")
+	checkError(t, "another change", h.applyWeb(82, ""), 3, "Service/web", "", "is pending until 2026-03-04T05:07:07Z (for 40s)")
 	checkError(t, "a reader's confirm", h.ask(reader, "confirm", `{"revision":2}`), 5, "", "", "user id 1007")
 	h.wantError("confirm", `{"revision":1}`, 3, "", "revision", "the pending change has revision 2, not 1")
 	h.wantError("confirm", `{}`, 3, "", "revision", "not 0")

@@ -27,7 +27,7 @@ func (f *fakeLeases) Pools() []ipam.Pool   { return f.pools }
 func (f *fakeLeases) Problem() string      { return f.problem }
 func (f *fakeLeases) Gone(l ipam.Lease) string {
 	if l.Boot == "old" {
-		return "the machine was booted since"
+		return "the machine has rebooted since"
 	}
 	return ""
 }
@@ -74,7 +74,7 @@ func TestAddressesList(t *testing.T) {
 		Netns: "/run/netns/x", Pod: "shop/web-1", Boot: "old", Since: time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC),
 	}}
 	h.want("addresses.list", `{}`, `{"items":[{"network":"default","addresses":["10.7.1.3/24","2001:db8::3/64"],"pod":"shop/web-1","containerID":"c1","ifName":"eth0",`+
-		`"netns":"/run/netns/x","since":"2026-03-04T05:06:07Z","gone":"the machine was booted since"}]}`)
+		`"netns":"/run/netns/x","since":"2026-03-04T05:06:07Z","gone":"the machine has rebooted since"}]}`)
 }
 
 func TestPodNetworkStatus(t *testing.T) {
@@ -112,7 +112,7 @@ func TestPodNetworkConflicts(t *testing.T) {
 	h.wantError("apply", network("c", `{"subnets":["10.0.0.0/8"]}`), 3, "PodNetwork/c", "spec.subnets[0]", "10.0.0.0/8 overlaps 10.7.0.0/24 of PodNetwork/a")
 	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24","2001:db8::80/121"]}`), 3, "PodNetwork/c", "spec.subnets[1]", "of PodNetwork/a")
 	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"bridge":"br7"}`), 3, "PodNetwork/c", "spec.bridge", "PodNetwork/a has hsvlan110")
-	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"mtu":1400}`), 3, "PodNetwork/c", "spec.mtu", "PodNetwork/a has none, which follows the uplinks: the pod networks of a node share one bridge, with one MTU")
+	h.wantError("apply", network("c", `{"subnets":["10.9.0.0/24"],"mtu":1400}`), 3, "PodNetwork/c", "spec.mtu", "PodNetwork/a has no mtu, so it follows the uplinks: the pod networks of a node share one bridge, with one MTU")
 	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"hsvlan110"}}]}`, 3, "Bridge/d", "spec.device", "is the bridge of PodNetwork/a")
 	h.wantError("apply", `{"objects":[{"kind":"Bridge","name":"d","spec":{"device":"br9","ports":[{"device":"p2"},{"device":"hsvlan110"}]}}]}`,
 		3, "Bridge/d", "spec.ports[1].device", "is the bridge of PodNetwork/a")

@@ -98,7 +98,7 @@ func planeError(err error) *api.Error {
 	case errors.Is(err, datapath.ErrCapacity):
 		return api.Errorf(api.ReasonCapacity, "%v", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return api.Errorf(api.ReasonUnavailable, "the daemon stops, or the client disconnected")
+		return api.Errorf(api.ReasonUnavailable, "the daemon is stopping, or the client disconnected")
 	}
 	return api.FromError(err)
 }
@@ -234,7 +234,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 		return nil, planeError(derr)
 	}
 	if result == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs, FirewallRules and Mirrors have").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs, FirewallRules and Mirrors have them").At(o.Key.String(), "")
 	}
 	return result, nil
 }

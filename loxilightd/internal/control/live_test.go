@@ -239,7 +239,7 @@ func TestStatusFits(t *testing.T) {
 // report this.
 func TestTunnelTooLarge(t *testing.T) {
 	h := newHarness(t)
-	for mtu, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "mtu 9000 does not fit the path to its Peers, encapsulated: the device has 1450"} {
+	for mtu, want := range map[int]string{0: "", 1400: "", 1450: "", 9000: "packets of mtu 9000, once encapsulated, exceed the path MTU to its Peers: the device has 1450"} {
 		h.ask(admin, "apply", fmt.Sprintf(`{"objects":[{"kind":"Tunnel","name":"known","spec":{"device":"hsvx","mtu":%d}}]}`, mtu))
 		for method, params := range map[string]string{"get": `{"kind":"Tunnel","name":"known"}`, "status": "{}"} {
 			out := h.ask(reader, method, params)

@@ -39,7 +39,7 @@ type networkPlace struct {
 func (s *Server) networkList(ctx context.Context, _ Caller, p *api.NetworkListParams) (any, *api.Error) {
 	view, ok := networkViews[p.What]
 	if !ok {
-		return nil, invalid("what", "%q is not among %s", decode.Shorten(p.What), strings.Join(api.NetworkViews, ", "))
+		return nil, invalid("what", "%q is not one of %s", decode.Shorten(p.What), strings.Join(api.NetworkViews, ", "))
 	}
 	if p.Limit < 0 {
 		return nil, invalid("limit", "%d is negative", p.Limit)

@@ -75,7 +75,7 @@ func TestNetworkList(t *testing.T) {
 			t.Errorf("%s: %d entries in %d pages, want %d", c.params, seen, pages, c.count)
 		}
 	}
-	h.wantError("network.list", `{"what":"sausages"}`, 1, "", "what", "is not among bridges")
+	h.wantError("network.list", `{"what":"sausages"}`, 1, "", "what", "is not one of bridges")
 	h.wantError("network.list", `{"what":"fdb","netns":"moon"}`, 1, "", "netns", "moon")
 	h.wantError("network.list", `{"what":"fdb","continue":"elsewhere"}`, 1, "", "continue", "elsewhere")
 	h.wantError("network.list", `{"what":"fdb","limit":-1}`, 1, "", "limit", "negative")

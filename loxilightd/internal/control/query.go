@@ -48,7 +48,7 @@ func parseKey(kind, name string) (state.Key, *api.Error) {
 func notFound(kind, name string) *api.Error {
 	todo := "see llcli get " + strings.ToLower(kind) + "s"
 	if kind == api.KindEndpoint {
-		todo += ", where a pod is called NAMESPACE/NAME"
+		todo += ", which lists pods as NAMESPACE/NAME"
 	}
 	return api.Errorf(api.ReasonNotFound, "no such object: %s", todo).At(kind+"/"+decode.Shorten(name), "")
 }

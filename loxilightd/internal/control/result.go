@@ -37,7 +37,7 @@ func (s *Server) await(ctx context.Context, r *request, result *api.ChangeResult
 		return result, nil
 	}
 	if ctx.Err() != nil {
-		return nil, api.Errorf(api.ReasonUnavailable, "saved as revision %d; the daemon stops before the result is known", result.Revision)
+		return nil, api.Errorf(api.ReasonUnavailable, "saved as revision %d, but the daemon is stopping before the result is known", result.Revision)
 	}
 	e := api.Errorf(api.ReasonTimeout, "saved as revision %d, but %d of %d objects %s not Ready after %s",
 		result.Revision, len(left), len(keys), wasOrWere(len(left)), r.change.Wait)

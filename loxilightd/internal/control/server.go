@@ -178,7 +178,7 @@ func (s *Server) Handle(ctx context.Context, c Caller, request []byte) []byte {
 	if !c.Admin {
 		leave, ok := s.readers.enter(ctx, c.UID, len(request) > longRequest || dryRuns[r.Method])
 		if !ok {
-			return reply(r.ID, nil, api.Errorf(api.ReasonUnavailable, "the daemon stops, or the connection is closed"))
+			return reply(r.ID, nil, api.Errorf(api.ReasonUnavailable, "the daemon is stopping, or the connection is closed"))
 		}
 		defer leave()
 	}
@@ -215,7 +215,7 @@ func (c Caller) mayChange(method string) *api.Error {
 	if c.Admin {
 		return nil
 	}
-	return api.Errorf(api.ReasonDenied, "%s: user id %d may only read; changes are for root and for the group of admins (loxilight-admin)", method, c.UID)
+	return api.Errorf(api.ReasonDenied, "%s: user id %d may only read: only root and members of loxilight-admin may make changes", method, c.UID)
 }
 
 // parseRequest returns a request; if its ID could be read, the request contains it even if there is

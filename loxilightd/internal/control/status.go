@@ -103,7 +103,7 @@ func fitStatus(r *api.StatusResult) {
 		}
 		left += len(r.Datapath.Hooks) - keep
 		r.Datapath.Hooks = r.Datapath.Hooks[:keep]
-		r.Health.Messages = append(r.Health.Messages, fmt.Sprintf("%d more hooks do not fit this answer: get the objects of kind Interface", left))
+		r.Health.Messages = append(r.Health.Messages, fmt.Sprintf("%d more hooks do not fit this reply: get the objects of kind Interface", left))
 	}
 }
 
@@ -159,7 +159,7 @@ func (s *Server) storeProblems() (m []string) {
 		}
 		todo := "apply the objects again"
 		if d.Restored != 0 {
-			todo = fmt.Sprintf("it was replaced by its copy as of revision %d, so the changes of the last minutes before may be missing: check the objects", d.Restored)
+			todo = fmt.Sprintf("it was replaced by its copy as of revision %d, so changes from the minutes before may be missing: check the objects", d.Restored)
 		}
 		m = append(m, fmt.Sprintf("the store of the desired state was damaged (%s) %s on %s: %s", d.Cause, became, d.At.Format(time.RFC3339), todo))
 	}
@@ -342,7 +342,7 @@ func (s *Server) tooLarge(k state.Key) string {
 	if !ok || t.MTU == 0 || t.MTU >= configured {
 		return ""
 	}
-	return fmt.Sprintf("mtu %d does not fit the path to its Peers, encapsulated: the device has %d; leave mtu out, or raise the MTU of the path", configured, t.MTU)
+	return fmt.Sprintf("packets of mtu %d, once encapsulated, exceed the path MTU to its Peers: the device has %d; omit mtu, or raise the MTU of the path", configured, t.MTU)
 }
 
 // largeTunnels returns the messages of tooLarge for all Tunnels.

@@ -22,8 +22,8 @@ func (x *examiner) checkChains() {
 		if d.IngressQdisc && x.use == "tc" {
 			x.find("error", "qdiscs.ingress", "device "+d.Name, words{
 				what: "has the qdisc ingress, where cls_bpf needs clsact",
-				why:  "a device has only one of them: programs cannot be attached for packets that leave by this device",
-				do:   "find out which program created it (tc filter show dev " + d.Name + " ingress), and replace it by clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
+				why:  "a device has only one of them, and programs on outgoing packets cannot be attached to the qdisc ingress",
+				do:   "find out which program created it (tc filter show dev " + d.Name + " ingress), and replace it with clsact, which can do the same; or run a kernel from 6.6 on, where tcx needs neither",
 			}, nil)
 		}
 	}
@@ -62,7 +62,7 @@ func (x *examiner) checkOurXDP(d *datapath.InspectedDevice) {
 	}
 	x.find("note", "hooks.xdp", "device "+d.Name, words{
 		what: "has our program in XDP, native, and is a veth",
-		why:  "XDP on a veth disables its offloads: TCP from behind it is several times slower, and packets with unfinished checksums are still handled by the tc program",
+		why:  "XDP on a veth disables its offloads: TCP from behind it is several times slower, and packets with incomplete checksums are still handled by the tc program",
 		do:   "nothing, if the host behind it computes checksums itself and packets are small; else set spec.xdp of the Interface to off",
 	}, nil)
 }
@@ -110,14 +110,14 @@ func (x *examiner) checkChain(d *datapath.InspectedDevice, side string, chain []
 	}
 	if len(before) > 0 {
 		x.find("warning", "hooks.before", d.Name+" "+side, words{
-			what: "before ours run, in this order: " + strings.Join(before, "; "),
+			what: "programs run before ours, in this order: " + strings.Join(before, "; "),
 			why:  "packets that they drop, redirect, or accept finally (TC_ACT_OK) do not reach our programs: they are not balanced, and replies of Services may keep the address of the backend",
 			do:   "nothing if they only observe packets; else attach them after ours (tcx: BPF_F_AFTER; cls_bpf: a priority above 19532)",
 		}, nil)
 	}
 	if len(after) > 0 {
 		x.find("note", "hooks.after", d.Name+" "+side, words{
-			what: "after ours run, in this order: " + strings.Join(after, "; "),
+			what: "programs run after ours, in this order: " + strings.Join(after, "; "),
 			why:  "they see only packets that our programs leave to the kernel; packets on the fast path bypass them",
 			do:   "nothing, unless they must see the packets of services: then attach them before ours",
 		}, nil)

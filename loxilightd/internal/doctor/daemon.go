@@ -133,7 +133,7 @@ func (x *examiner) checkDaemon() {
 		x.hidden("the daemon", d.err)
 	case d.locked || errors.Is(d.err, client.ErrNotAnswering):
 		x.find("error", "daemon.hung", x.process(), words{
-			what: "runs, and does not answer: " + d.err.Error(),
+			what: "runs, but does not answer: " + d.err.Error(),
 			why:  "packets are forwarded as configured; nothing can be changed, and external changes are not repaired",
 			do:   "see its log (" + x.journal() + "); then " + x.restart() + ": no packet is lost",
 		}, nil)

@@ -115,7 +115,7 @@ func (x *examiner) checkState() {
 		x.find("error", "state.lost", store, words{
 			what: "does not exist, although programs are attached",
 			why:  "the next start takes state.db.copy, if it exists; without it the desired state is unknown: ten minutes later the programs are detached, unless the owners have applied their objects again",
-			do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
+			do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read automatically)",
 		}, nil)
 	}
 	if p := x.desired.peeked; p != nil {
@@ -123,7 +123,7 @@ func (x *examiner) checkState() {
 			x.find("error", "state.damaged", store, words{
 				what: p.Damaged.Error(),
 				why:  "the next start sets it aside and takes state.db.copy, or begins without objects if that does not exist; the data plane keeps its state for ten minutes, in which the owners must apply their later changes again",
-				do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read by itself)",
+				do:   "restore the file from a backup before the daemon starts; or start it, and apply the objects again (conf.d is read automatically)",
 			}, nil)
 		}
 		for _, u := range p.Unreadable {
@@ -155,7 +155,7 @@ func (x *examiner) checkObjectFiles() {
 		x.find("error", "files.objects", x.Config.ObjectDir, words{
 			what: aerr.Error(),
 			why:  "object files are applied only if all of them are valid: until then, also after a restart, their previous objects stay in force",
-			do:   "correct it, then llcli reload",
+			do:   "correct it, then run llcli reload",
 		}, nil)
 		return
 	}

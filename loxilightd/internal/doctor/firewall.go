@@ -59,8 +59,8 @@ func (x *examiner) findForward(chain, what string) {
 	}
 	x.find("warning", "firewall.forward", chain, words{
 		what: what,
-		why: "packets on the slow path through the host are dropped there: the first packets between pods and the outside, and of services those to a neighbour " +
-			"that is not resolved yet, fragments, VLAN tags, replies whose path is not known; so connections fail at their beginning, or occasionally",
+		why: "packets on the slow path through the host are dropped there: the first packets between pods and other networks, and, for Services, packets to a neighbour " +
+			"that is not resolved yet, fragments, packets with VLAN tags, and replies with an unknown path; so connections fail when they begin, or occasionally",
 		do: accept,
 	}, nil)
 }
@@ -95,7 +95,7 @@ func (x *examiner) checkNFT() {
 			x.findForward("nftables chain "+name, "drops packets that none of its rules accepts")
 		case c.Family == "netdev" && x.isPort(string(c.Dev)):
 			x.find("note", "firewall.netdev", "nftables chain "+name, words{
-				what: "sees packets right at a device, after our programs",
+				what: "processes packets on a device's hook, after our programs",
 				why:  "packets on the fast path are forwarded earlier: its rules and counters do not see them",
 				do:   "nothing, or filter the clients of services by sourceRanges",
 			}, nil)
@@ -151,7 +151,7 @@ func (x *examiner) checkNetworkd() {
 		x.find("warning", "networkd.foreign", "systemd-networkd "+key, words{
 			what: "is on: networkd deletes routes and rules of other programs",
 			why:  "when networkd restarts or a link comes up, routes and rules to backends or clients are deleted",
-			do:   "put [Network] with " + key + "=no into /etc/systemd/networkd.conf.d/loxilight.conf (the package has that), then systemctl restart systemd-networkd",
+			do:   "put [Network] with " + key + "=no into /etc/systemd/networkd.conf.d/loxilight.conf (the package does that), then systemctl restart systemd-networkd",
 		}, nil)
 	}
 }

@@ -103,7 +103,7 @@ func (x *examiner) checkUnseen() {
 			has = "a default route"
 		}
 		x.find("warning", "rules.unseen", "device "+device, words{
-			what: fmt.Sprintf("has %s, and no Interface attaches to it, while there are FirewallRules (%d)", has, rules),
+			what: fmt.Sprintf("has %s, but no Interface attaches to it, although there are FirewallRules (%d)", has, rules),
 			why:  "packets that arrive on this device are not evaluated by rules: none is denied",
 			do:   "llcli interface add " + device,
 		}, nil)

@@ -91,7 +91,7 @@ func (x *examiner) checkInterface(o *state.Object, name datapath.PortName, i dat
 	case x.daemon.running():
 	case device.Switch && x.plane.NoSwitch:
 		x.find("warning", "devices.no_switch", o.Key.String(), words{
-			what: "wants a device in the network namespace " + x.Config.SwitchNamespace + ", and there is no such namespace",
+			what: "needs a device in the network namespace " + x.Config.SwitchNamespace + ", which does not exist",
 			why:  "no packets are load-balanced on that device", do: "start the daemon, which creates it; or set netns: host in the object",
 		}, nil)
 	case !renamed: // checkPort reports renamed devices

@@ -52,7 +52,7 @@ func (x *examiner) checkRelease(release string) {
 		x.find("warning", "kernel.untested", "kernel "+release, words{
 			what: fmt.Sprintf("is older than %d.%d, the oldest tested kernel", testedKernel[0], testedKernel[1]),
 			why:  "the programs may not load",
-			do:   "see with llcli preflight, or run a newer kernel",
+			do:   "check with llcli preflight, or run a newer kernel",
 		}, nil)
 	}
 }
@@ -111,7 +111,7 @@ func (x *examiner) checkBPFFS() {
 	x.find(severity, "bpffs.missing", dir, words{
 		what: "is not on a BPF file system that is visible here",
 		why:  "llcli, bpftool and the next daemon do not see the pins; if only the daemon sees its mount, programs and connections end with it",
-		do:   "mount -t bpf bpf " + bpffs + ", permanently by systemd's sys-fs-bpf.mount, then restart the daemon",
+		do:   "mount -t bpf bpf " + bpffs + ", permanently with systemd's sys-fs-bpf.mount, then restart the daemon",
 	}, fix)
 }
 

@@ -149,7 +149,7 @@ func (x *examiner) checkPortSysctls(family int, w *paths) {
 		if x.sysctl(conf+"disable_ipv6") == "1" {
 			x.find("warning", "sysctl.disable_ipv6", conf+"disable_ipv6", words{
 				what: "is 1, and there are IPv6 Services with backends on other hosts",
-				why:  "the kernel neither routes IPv6 by " + d.Name + " nor resolves neighbours there",
+				why:  "the kernel neither routes IPv6 through " + d.Name + " nor resolves neighbours there",
 				do:   "sysctl -w " + conf + "disable_ipv6=0, unless this device must not carry IPv6",
 			}, nil)
 		}
@@ -173,8 +173,8 @@ func (x *examiner) findIgnoredAdvertisements(devices []string) {
 	key := "net.ipv6.conf." + names + ".accept_ra"
 	x.find("note", "sysctl.accept_ra", key, words{
 		what: "is 1, which a forwarding device treats as 0",
-		why:  "a default route by router advertisements expires after its lifetime, and with it the path to clients",
-		do:   "sysctl -w " + key + "=2 where the routes come by router advertisements and not by a network manager",
+		why:  "a default route from router advertisements expires after its lifetime, and with it the path to clients",
+		do:   "sysctl -w " + key + "=2 if the routes come from router advertisements and not from a network manager",
 	}, nil)
 }
 
@@ -189,7 +189,7 @@ func (x *examiner) checkPaths(family int, w *paths) {
 	for device, uncovered := range w.uncovered {
 		if uncovered {
 			x.find("note", "routes.aside", fmt.Sprintf("device %s (IPv%d)", device, family), words{
-				what: "leads to backends, and no Interface attaches to it",
+				what: "leads to backends, but no Interface attaches to it",
 				why: "all packets to and from them take the slow path through the kernel and its firewall; " +
 					"connections of the node itself to their Services get no reply",
 				do: "llcli interface add " + device,
@@ -223,8 +223,8 @@ func (x *examiner) checkReversePath(w *paths) {
 			continue
 		}
 		x.find("warning", "sysctl.rp_filter", name, words{
-			what: "is strict (1, by itself or by net.ipv4.conf.all.rp_filter), and backends of Service " + service + " answer by " + device,
-			why:  "answers that take the kernel's path (the first ones, VLAN tags, packets that are too large) arrive there with the frontend's address, whose route uses another device: they are dropped, and not counted by loxilight",
+			what: "is strict (1, by itself or by net.ipv4.conf.all.rp_filter), and backends of Service " + service + " reply through " + device,
+			why:  "replies that take the kernel's path (the first ones, packets with VLAN tags, packets that are too large) arrive there with the frontend's address, whose route uses another device: they are dropped, and not counted by loxilight",
 			do:   "sysctl -w " + name + "=2 (loose)",
 		}, nil)
 	}
@@ -254,7 +254,7 @@ func (x *examiner) checkSourcePorts(w *paths) {
 	}
 	x.find(severity, "sysctl.ports", name, words{
 		what: fmt.Sprintf("is %s to %s: %d ports are left for SNAT", f[0], f[1], left),
-		why:  "connections of clients that reach their backend by the same device, or from the node itself, need one each for a backend: without them they are dropped (no_port)",
+		why:  "connections of clients behind the same device as their backend, and of the node itself, need one port each for a backend: if no port is left, they are dropped (no_port)",
 		do:   "make the range smaller, for example sysctl -w " + name + "=\"32768 60999\"",
 	}, nil)
 }

@@ -105,7 +105,7 @@ func (x *examiner) checkMount() {
 		}
 	}
 	x.find("error", "bpffs.private", dir, words{
-		what: "is another BPF file system for the daemon than for the host",
+		what: "is a different BPF file system for the daemon and for the host",
 		why:  "pins end with the daemon: programs and connections do not outlive a restart",
 		do:   "mount -t bpf bpf " + bpffs + " on the host, see that the unit has no PrivateMounts= of its own over it, and restart the daemon",
 	}, nil)
@@ -115,7 +115,7 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 	if !l.Current {
 		if l.Maps > 0 || l.Ports > 0 {
 			x.find("error", "pins.layout", l.Path, words{
-				what: fmt.Sprintf("holds %d maps (%d MiB) and programs on %d devices of another layout than this version's", l.Maps, l.Bytes>>20, l.Ports),
+				what: fmt.Sprintf("holds %d maps (%d MiB) and programs on %d devices, with a different layout than this version", l.Maps, l.Bytes>>20, l.Ports),
 				why:  "they were pinned by another version of loxilight, and this version does not start while they exist",
 				do:   "install that version again; or, ending forwarding and all connections, stop the daemon and run llcli detach",
 			}, nil)
@@ -145,7 +145,7 @@ func (x *examiner) checkMissing(l *datapath.InspectedLayout) {
 	var fix func() (string, error)
 	do := "let connections end, then restart the daemon: it recreates everything"
 	if l.Repin != nil {
-		do = "have them pinned again, before the next start"
+		do = "pin them again before the next start"
 		fix = func() (string, error) { return "pinned again " + joinWords(l.Missing), l.Repin() }
 	}
 	x.find("error", "pins.missing", l.Path, words{
@@ -237,7 +237,7 @@ func (x *examiner) checkFilter(f *datapath.InspectedFilter) {
 		return
 	}
 	x.find("warning", "filters.stray", object, words{
-		what: fmt.Sprintf("has a filter with the name of ours (program %d), and no pin for it", f.Program),
+		what: fmt.Sprintf("has a filter with our name (program %d), but no pin for it", f.Program),
 		why:  "it continues without a daemon, with tables that are not maintained: packets may be forwarded to wrong backends",
 		do:   fmt.Sprintf("tc filter del dev %s %s pref %d", f.Device, strings.TrimPrefix(f.Hook, "tc-"), 0x4c4c),
 	}, func() (string, error) {
@@ -257,7 +257,7 @@ func (x *examiner) checkSibling(s *datapath.InspectedSibling) {
 		return
 	}
 	var fix func() (string, error)
-	do := "run loxilightd --detach with a configuration with instance: " + strings.TrimPrefix(base, "loxilight-")
+	do := "run loxilightd --detach with a configuration that contains instance: " + strings.TrimPrefix(base, "loxilight-")
 	if s.Remove != nil {
 		do = "rm -r " + s.Path
 		fix = func() (string, error) { return "rm -r " + s.Path, s.Remove() }
@@ -279,7 +279,7 @@ func (x *examiner) alone(did string, f func() error) func() (string, error) {
 		if err == nil {
 			defer lock.Close() // releases the lock
 			if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-				return "", errors.New("the daemon has started meanwhile; it does this itself")
+				return "", errors.New("the daemon has started in the meantime; it does this itself")
 			}
 		}
 		return did, f()

@@ -21,7 +21,7 @@ func TestPods(t *testing.T) {
 	x.desired.objects = []*state.Object{{Key: state.Key{Kind: "PodNetwork", Name: "a"}, Value: &state.PodNetwork{Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.1.0/24")}}}}
 	x.desired.leases = []api.AddressLease{
 		{Network: "a", ContainerID: "c1", Addresses: []string{"10.7.1.3/24"}},
-		{Network: "a", ContainerID: "c2", Addresses: []string{"10.7.1.4/24"}, Gone: "the machine was booted since"},
+		{Network: "a", ContainerID: "c2", Addresses: []string{"10.7.1.4/24"}, Gone: "the machine has rebooted since"},
 	}
 	x.checkPods()
 	got := map[string]string{}

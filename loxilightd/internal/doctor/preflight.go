@@ -72,7 +72,7 @@ func (x *examiner) provenByDaemon() bool {
 
 func (x *examiner) findFallback(why string) {
 	x.find("note", "kernel.tcx", "hooks", words{
-		what: "programs are attached by cls_bpf rather than by tcx: " + why,
+		what: "programs are attached with cls_bpf instead of tcx: " + why,
 		why:  "it works; but another program can attach before ours, and if it deletes the qdisc clsact, ours are detached until the daemon repairs that",
 		do:   "nothing, or run a kernel from 6.6 on",
 	}, nil)

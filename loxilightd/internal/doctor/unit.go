@@ -140,7 +140,7 @@ func (x *examiner) checkUnit() {
 	}
 	if state := u.props["UnitFileState"]; state == "disabled" && u.props["ActiveState"] == "active" {
 		x.find("note", "unit.disabled", u.name, words{
-			what: "runs, and is not started at boot",
+			what: "runs, but is not started at boot",
 			why:  "after a reboot nothing is forwarded", do: "systemctl enable " + u.label(),
 		}, nil)
 	}
@@ -152,7 +152,7 @@ func (x *examiner) checkWatchdog(journal string) {
 	switch d, err := time.ParseDuration(strings.ReplaceAll(strings.ReplaceAll(u.props["WatchdogUSec"], "min", "m"), " ", "")); {
 	case u.props["Result"] == "watchdog":
 		x.find("error", "unit.watchdog", u.name, words{
-			what: "was ended by the watchdog: the daemon hung",
+			what: "was killed by the watchdog: the daemon hung",
 			why:  "while it hung, nothing could be changed", do: "keep the output of " + journal + ", and report it",
 		}, nil)
 	case err == nil && d == 0 && u.props["ActiveState"] == "active":

@@ -131,13 +131,13 @@ func (s *Store) Boot() string { return s.opts.Boot }
 // Gone returns why the owner of a lease can no longer exist, or an empty string if it may exist.
 func (s *Store) Gone(l Lease) string {
 	if l.Boot != "" && l.Boot != s.opts.Boot {
-		return "the machine was booted since"
+		return "the machine has rebooted since"
 	}
 	if l.Netns == "" {
 		return ""
 	}
 	if _, err := os.Stat(l.Netns); errors.Is(err, os.ErrNotExist) {
-		return "its network namespace " + l.Netns + " is gone"
+		return "its network namespace " + l.Netns + " no longer exists"
 	}
 	return ""
 }

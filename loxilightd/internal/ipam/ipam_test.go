@@ -270,7 +270,7 @@ func TestGone(t *testing.T) {
 	}
 	r.o.Boot = "boot-2"
 	r.reopen()
-	if l, _ = r.Lease(owner("a")); r.Gone(l) != "the machine was booted since" {
+	if l, _ = r.Lease(owner("a")); r.Gone(l) != "the machine has rebooted since" {
 		t.Errorf("after a boot: %q", r.Gone(l))
 	}
 	// An owner that makes another request counts as existing again.

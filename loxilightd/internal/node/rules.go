@@ -122,7 +122,7 @@ func (n *Node) omittedNAT(s *state.Snapshot) map[state.Key]string {
 	if networks := s.PodNetworks(); len(networks) > 0 && len(n.uplinksOf(s)) == 0 {
 		for _, o := range networks {
 			if o.Value.(*state.PodNetwork).Masquerade {
-				omitted[o.Key] = "nothing is masqueraded, since no uplink has our programs: apply an Interface with role uplink for the device that leads out"
+				omitted[o.Key] = "nothing is masqueraded, since no uplink has our programs: create an Interface with role uplink for the outgoing device"
 			}
 		}
 	}

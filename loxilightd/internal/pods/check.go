@@ -52,7 +52,7 @@ func (s *Server) check(ctx context.Context, p *api.CNIParams, c *conf) *api.Erro
 		return s.runPlugin(ctx, r.Plugin, api.CNICheck, r.owner(), r.Netns, c.PrevResult)
 	}
 	if !slices.ContainsFunc(s.Addresses.Leases(), func(l ipam.Lease) bool { return l.Owner == o }) {
-		return failed("%s has no addresses any more", o)
+		return failed("%s no longer has addresses", o)
 	}
 	return nil
 }

@@ -173,7 +173,7 @@ func (c *conf) parseRest(p *api.CNIParams) *api.Error {
 	}
 	for i := range c.ipam.Routes {
 		if !c.ipam.Routes[i].Dst.IsValid() {
-			return badConfig("ipam.routes", "one of them has no dst")
+			return badConfig("ipam.routes", "a route has no dst")
 		}
 	}
 	for i := range c.RuntimeConfig.PortMappings {

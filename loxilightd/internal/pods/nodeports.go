@@ -40,7 +40,7 @@ func (s *Server) checkMAC(ctx context.Context, c *conf) *api.Error {
 	err := s.Links.CheckMAC(ctx, c.mac)
 	switch {
 	case errors.Is(err, datapath.ErrMACTaken):
-		return badConfig(c.macFrom, "%v; ask for another one, or for none", err)
+		return badConfig(c.macFrom, "%v; request another one, or none", err)
 	case err != nil:
 		return failed("%v", err)
 	}
@@ -89,7 +89,7 @@ func (s *Server) checkListeners(ctx context.Context, p place) *api.Error {
 		return nil
 	}
 	return coded(api.ReasonConflict, api.CNITryAgain,
-		"hostPort %s: a process of the node uses the port at %s; use another port, or stop that process", p, all[at]).
+		"hostPort %s: a process on the node uses the port at %s; use another port, or stop that process", p, all[at]).
 		At("", "runtimeConfig.portMappings")
 }
 

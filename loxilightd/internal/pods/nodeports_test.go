@@ -38,7 +38,7 @@ func TestNodePorts(t *testing.T) {
 		{"ff02::1", "udp", 8080, 7, "is not an address of this node"}, {"fe80::1%eth0", "udp", 8080, 7, "is not an address"},
 		{"", "udp", 22, 7, "hostPort 22/udp is reserved"}, {"127.0.0.1", "tcp", 10248, 7, "cni.reservedHostPorts"}, {"", "tcp", 10259, 7, "reserved"},
 		{"", "tcp", 10260, 0, ""}, {"", "udp", 4790, 7, "is the port of a Tunnel"}, {"", "tcp", 4790, 0, ""},
-		{"", "tcp", 7001, 11, "a process of the node uses the port at 0.0.0.0"}, {"2001:db8::17", "tcp", 7001, 11, "at ::"}, {"127.0.0.1", "tcp", 7001, 11, ""},
+		{"", "tcp", 7001, 11, "a process on the node uses the port at 0.0.0.0"}, {"2001:db8::17", "tcp", 7001, 11, "at ::"}, {"127.0.0.1", "tcp", 7001, 11, ""},
 		{"", "udp", 7002, 11, ""}, {"192.0.2.17", "udp", 7002, 0, ""}, {"", "tcp", 7002, 0, ""},
 		{"", "sctp", 7003, 11, "at 192.0.2.17"}, {"::", "sctp", 7003, 0, ""}, {"127.0.0.1", "sctp", 7003, 0, ""},
 		{"", "tcp", 7004, 0, ""}, {"127.0.0.1", "tcp", 7004, 11, ""}, {"::1", "tcp", 7004, 11, ""},

@@ -312,7 +312,7 @@ func (s *Server) Problems() (list []string) {
 	}
 	if len(rebuilt) > 0 {
 		list = append(list, "the records in "+filepath.Join(s.StateDir, recordDir)+" were damaged or lost for "+some(rebuilt)+
-			": they keep running with their Endpoints and leases; recreate them when convenient")
+			": the pods continue with their Endpoints and leases; recreate them when convenient")
 	}
 	s.mu.Lock()
 	kept := slices.Collect(maps.Keys(s.kept))
@@ -323,11 +323,11 @@ func (s *Server) Problems() (list []string) {
 	}
 	if damaged := s.damaged(); len(damaged) > 0 {
 		list = append(list, "unreadable records of unknown pods were set aside: "+some(damaged)+
-			": see that all pods work, then remove them")
+			": check that all pods work, then remove these files")
 	}
 	if damaged := s.damagedQueued(); len(damaged) > 0 {
 		list = append(list, "DEL commands that were queued cannot be read and were set aside, and their pods are unknown: "+some(damaged)+
-			": have the container runtime collect its garbage, then remove them")
+			": run the garbage collection of the container runtime, then remove these files")
 	}
 	return list
 }

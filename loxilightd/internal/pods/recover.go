@@ -48,7 +48,7 @@ func (s *Server) takeOver(ctx context.Context) error {
 		why := ""
 		switch _, there := devices[r.Device]; {
 		case r.Boot != s.Addresses.Boot():
-			why = "the machine was booted since"
+			why = "the machine has rebooted since"
 		case !r.Done:
 			why = "it was not finished"
 		case !there && netnsDeleted(r.Netns):

@@ -144,10 +144,10 @@ func (u *detachCheck) checkServices(d detached) error {
 	case u.counts[KindInterface] == 0:
 		u.noneLeft = true
 		return u.refuse(d.was,
-			services+" would accept no connection of other hosts, because no Interface is left: delete the Services first",
-			services+": no connection of other hosts is accepted any more, because no Interface is left")
+			services+" would accept no connection from other hosts, because no Interface is left: delete the Services first",
+			services+": connections from other hosts are no longer accepted, because no Interface is left")
 	default:
-		u.warn("%s: %s: no connection that arrives on device %q is accepted any more", d.was.Key, services, d.device)
+		u.warn("%s: %s: connections that arrive on device %q are no longer accepted", d.was.Key, services, d.device)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (u *detachCheck) checkAnnounced(was *Object) error {
 	}
 	return u.refuse(was,
 		announced+" would not be announced, because no Interface of role uplink is left: add one first",
-		announced+": no address is announced any more, because no Interface of role uplink is left")
+		announced+": no address is announced from now on, because no Interface of role uplink is left")
 }
 
 // checkUnderlays rejects removing the programs from a device on which tunnel packets arrive.
@@ -196,8 +196,8 @@ func (u *detachCheck) checkUnderlays(d detached) error {
 		return nil
 	}
 	return u.refuse(d.was,
-		fmt.Sprintf("tunnel packets of %s arrive by its device %q, and would not be received: delete the Peers first", peers, d.device),
-		fmt.Sprintf("tunnel packets of %s arrive by its device %q, and are not received any more", peers, d.device))
+		fmt.Sprintf("tunnel packets of %s arrive on its device %q, and would not be received: delete the Peers first", peers, d.device),
+		fmt.Sprintf("tunnel packets of %s arrive on its device %q, and are no longer received", peers, d.device))
 }
 
 // readUnderlays looks up the devices towards Peers that have a Tunnel.

@@ -232,7 +232,7 @@ func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error
 		if !ok {
 			_, err := r.since(revision)
 			if err == nil {
-				err = refuse(NotKept, Key{}, "revision", "what %d changed is not kept", revision)
+				err = refuse(NotKept, Key{}, "revision", "the changes of %d are not kept", revision)
 			}
 			return err
 		}

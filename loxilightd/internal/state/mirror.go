@@ -77,7 +77,7 @@ func (m *Mirror) resolve(all objects, merged bool) (datapath.Mirror, *MirrorFaul
 		r.Rule = datapath.RuleName(m.Source.Name)
 		if v.Action != datapath.ActionAllow || v.Stateless {
 			return r, &MirrorFault{With: m.Source, Field: "spec.source.rule", Text: fmt.Sprintf(
-				"%s allows no connections whose packets could be copied: name a stateful rule of action allow, or an Interface with a match", m.Source)}
+				"%s allows no connections whose packets could be copied: name a stateful rule with action allow, or an Interface with a match", m.Source)}
 		}
 	}
 	if m.To.Peer != "" {
@@ -111,7 +111,7 @@ func (m *Mirror) checkPeer(all objects) *MirrorFault {
 	for o := range all.each(KindTunnel) {
 		if o.Value.(*Tunnel).VNI == m.To.VNI {
 			return &MirrorFault{With: o.Key, Field: "spec.to.vni", Conflict: true, Text: fmt.Sprintf(
-				"%d is the VNI of %s, so the Peer could not tell copies from its packets: choose another VNI", m.To.VNI, o.Key)}
+				"%d is the VNI of %s, so the Peer could not distinguish copies from its packets: choose another VNI", m.To.VNI, o.Key)}
 		}
 	}
 	return nil
@@ -177,11 +177,11 @@ func (p *plan) checkMirrors() error {
 		case fault.Conflict && put[o.Key]:
 			return refuse(Conflict, o.Key, fault.Field, "%s", fault.Text)
 		case fault.Conflict && put[fault.With] && isUnattended(p.edit.get(fault.With)):
-			p.warn("%s: copies nothing any more: %s", o.Key, fault.Text)
+			p.warn("%s: no longer copies anything: %s", o.Key, fault.Text)
 		case fault.Conflict && put[fault.With]:
 			return refuse(Conflict, fault.With, "", "%s would stop copying (%s): %s; change or delete it first, or in the same change", o.Key, fault.Field, fault.Text)
 		case p.isDropped(fault.With):
-			p.warn("%s: copies nothing any more, because %s is deleted", o.Key, fault.With)
+			p.warn("%s: no longer copies anything, because %s is deleted", o.Key, fault.With)
 		}
 	}
 	return nil

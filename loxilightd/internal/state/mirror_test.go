@@ -64,7 +64,7 @@ func TestMirrorsResolve(t *testing.T) {
 		{source: Key{KindInterface, "none"}, to: toDevice("mon"), absent: true, fault: "Interface/none does not exist: create it (llcli interface add none), or change spec.source.interface"},
 		{source: Key{KindFirewallRule, "none"}, to: toDevice("mon"), absent: true, fault: "(llcli firewallrule add none), or change spec.source.rule"},
 		{source: Key{KindFirewallRule, "no"}, to: toDevice("mon"), absent: true, fault: "FirewallRule/no allows no connections"},
-		{source: Key{KindFirewallRule, "each"}, to: toDevice("mon"), absent: true, fault: "name a stateful rule of action allow"},
+		{source: Key{KindFirewallRule, "each"}, to: toDevice("mon"), absent: true, fault: "name a stateful rule with action allow"},
 		{source: eth, to: toPeer("none", 7), absent: true, fault: "Peer/none does not exist: create it (llcli peer add none)"},
 		{source: eth, to: toPeer("routed", 7), absent: true, fault: "Peer/routed has no Tunnel, through which copies could be sent: set one (llcli peer set routed --tunnel NAME)"},
 		{source: eth, to: toPeer("early", 7), absent: true, fault: "Tunnel/none does not exist: create it (llcli tunnel add none), or change the tunnel of Peer/early"},
@@ -117,7 +117,7 @@ func TestMirrorsInConflict(t *testing.T) {
 	wantRefusal(t, s, put(attachedTo("eth", "mon", false)), Conflict, "Interface/eth", "", "Mirror/d would stop copying (spec.to.device): mon is the device of Interface/eth")
 	agent := put(tunnel("other", OwnerK8s))
 	agent.DryRun = true
-	if r := commit(t, s, agent); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "Mirror/m: copies nothing any more: 5 is the VNI of Tunnel/other") {
+	if r := commit(t, s, agent); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "Mirror/m: no longer copies anything: 5 is the VNI of Tunnel/other") {
 		t.Errorf("a Tunnel of the agent: warnings %q", r.Warnings)
 	}
 	moved := put(attachedTo("eth", "mon", false))
@@ -142,7 +142,7 @@ func TestDeletedSourceOfMirror(t *testing.T) {
 	web := service(t, "web", "192.0.2.1:80 1")
 	commit(t, s, &Transaction{Put: []*Object{web, mirrorTo("m", web.Key, toDevice("mon"))}})
 	r := commit(t, s, &Transaction{Delete: []Key{web.Key}})
-	if want := "Mirror/m: copies nothing any more, because Service/web is deleted"; len(r.Warnings) != 1 || r.Warnings[0] != want {
+	if want := "Mirror/m: no longer copies anything, because Service/web is deleted"; len(r.Warnings) != 1 || r.Warnings[0] != want {
 		t.Errorf("warnings %q, want %q", r.Warnings, want)
 	}
 	if r = commit(t, s, &Transaction{Put: []*Object{service(t, "other", "192.0.2.2:80 1")}}); len(r.Warnings) != 0 {

@@ -150,7 +150,7 @@ func (c *content) loadPending(record []byte) {
 		}
 	}
 	if !ok && c.historyLost == "" {
-		c.history, c.historyLost = nil, "the change that waits to be confirmed is not in it"
+		c.history, c.historyLost = nil, "the pending change is not in it"
 	}
 }
 
@@ -257,7 +257,7 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 func (p *plan) checkConfirmed() error {
 	for _, f := range p.formers {
 		if belongsTo(f.object, OwnerCNI) || belongsTo(p.edit.find(f.Key), OwnerCNI) {
-			return refuse(Conflict, f.Key, "owner", "belongs to a pod, and objects of pods cannot be part of a change with confirmation: leave it out, or change it without confirm")
+			return refuse(Conflict, f.Key, "owner", "belongs to a pod, and objects of pods cannot be part of a change with confirmation: omit it, or change it without confirm")
 		}
 	}
 	return nil
@@ -277,7 +277,7 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 		case s.clock.left(&w.Pending) == 0:
 			return refuse(Conflict, Key{}, "confirm", "the change of revision %d is being rolled back: try again", w.Revision)
 		case len(w.Joined) >= maxJoined:
-			return refuse(Capacity, Key{}, "confirm", "%d changes wait to be confirmed together, which is the maximum: confirm them (llcli confirm) or roll them back (llcli rollback --last), then try again", len(w.Joined)+1)
+			return refuse(Capacity, Key{}, "confirm", "%d changes are pending together, which is the maximum: confirm them (llcli confirm) or roll them back (llcli rollback --last), then try again", len(w.Joined)+1)
 		}
 		return nil
 	}
@@ -357,7 +357,7 @@ func (w *waiting) with(back *plan) *waiting {
 }
 
 func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
-	return refuse(Conflict, k, field, "the change of revision %d by %s waits to be confirmed until %s (for %s), and %s: confirm it (llcli confirm) or roll it back (llcli rollback --last), then try again; a change with --confirm joins it",
+	return refuse(Conflict, k, field, "the change of revision %d by %s is pending until %s (for %s), and %s: confirm it (llcli confirm) or roll it back (llcli rollback --last), then try again; a change with --confirm joins it",
 		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
 }
 

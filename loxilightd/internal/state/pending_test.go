@@ -180,7 +180,7 @@ func TestPendingChangeReserves(t *testing.T) {
 			key  string
 			text string
 		}{
-			{&Transaction{Put: []*Object{service(t, "kept", "192.0.2.1:80 2")}}, "Service/kept", "waits to be confirmed until 2026-03-04T05:07:07Z (for 1m0s)"},
+			{&Transaction{Put: []*Object{service(t, "kept", "192.0.2.1:80 2")}}, "Service/kept", "is pending until 2026-03-04T05:07:07Z (for 1m0s)"},
 			{&Transaction{Put: []*Object{service(t, "kept", "192.0.2.1:80 2")}, DryRun: true}, "Service/kept", "has the same owner (cli)"},
 			{&Transaction{Put: []*Object{service(t, "new", "192.0.2.9:80 2")}}, "Service/new", "llcli rollback --last"},
 			{&Transaction{Delete: []Key{{KindService, "kept"}}}, "Service/kept", "llcli confirm"},

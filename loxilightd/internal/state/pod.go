@@ -151,10 +151,10 @@ func checkPodNetwork(o *Object, all []*Object) error {
 			}
 		}
 		if v.Bridge != w.Bridge {
-			return refuse(Conflict, o.Key, "spec.bridge", "%s has %s: the pod networks of a node share one bridge, where the host is, too", other.Key, w.Bridge)
+			return refuse(Conflict, o.Key, "spec.bridge", "%s has %s: the pod networks of a node share one bridge, to which the host is attached as well", other.Key, w.Bridge)
 		}
 		if v.MTU != w.MTU {
-			has := "none, which follows the uplinks"
+			has := "no mtu, so it follows the uplinks"
 			if w.MTU != 0 {
 				has = strconv.Itoa(w.MTU)
 			}

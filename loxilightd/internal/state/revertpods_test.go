@@ -58,7 +58,7 @@ func TestPodsGetNothingThatIsReverted(t *testing.T) {
 			o           *Object
 			field, text string
 		}{
-			{gone, "spec.addresses[0]", "waits to be confirmed until 2026-03-04T05:07:07Z (for 1m0s), and this object conflicts with the state after the rollback: 10.7.1.9 is an address of the switch or the node (Bridge/lan): confirm it"},
+			{gone, "spec.addresses[0]", "is pending until 2026-03-04T05:07:07Z (for 1m0s), and this object conflicts with the state after the rollback: 10.7.1.9 is an address of the switch or the node (Bridge/lan): confirm it"},
 			{gateway, "spec.addresses[0]", "10.7.1.1 is an address of the switch or the node (PodNetwork/pods)"},
 			{outside, "spec.addresses[0]", "10.7.2.8 would not be in a subnet of PodNetwork/pods"},
 			{none, "spec.addresses[0]", "10.9.1.8 would not be in a subnet of PodNetwork/more"},
@@ -135,7 +135,7 @@ func TestPodsAreNotConfirmed(t *testing.T) {
 	refused := func(tr *Transaction) {
 		t.Helper()
 		tr.Confirm = time.Minute
-		wantRefusal(t, s, tr, Conflict, "Endpoint/pod", "owner", "objects of pods cannot be part of a change with confirmation: leave it out")
+		wantRefusal(t, s, tr, Conflict, "Endpoint/pod", "owner", "objects of pods cannot be part of a change with confirmation: omit it")
 	}
 	refused(&Transaction{Put: []*Object{pod}})
 	commit(t, s, &Transaction{Put: []*Object{pod}})

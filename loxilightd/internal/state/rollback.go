@@ -62,7 +62,7 @@ func (s *Store) rollbackOrUndo(r *Rollback, read reading) (*Result, error) {
 			return nil, s.refuseJoined(w, "undo", r.Undo)
 		}
 		if w == nil || w.Revision != r.Undo {
-			return nil, refuse(Conflict, Key{}, "undo", "the change of revision %d does not wait for confirmation (any more): roll back to a revision instead", r.Undo)
+			return nil, refuse(Conflict, Key{}, "undo", "the change of revision %d is not pending: roll back to a revision instead", r.Undo)
 		}
 		return s.undo(w, r, read)
 	}
@@ -78,7 +78,7 @@ func (r *Rollback) tooLong(entries []Entry) error {
 	if r.MaxBytes == 0 || bytes <= r.MaxBytes {
 		return nil
 	}
-	return refuse(Capacity, Key{}, "revision", "%d MiB of history since then have to be read, and a user who may only read is limited to %d MiB: ask an admin, or choose a later revision",
+	return refuse(Capacity, Key{}, "revision", "%d MiB of history since then must be read, and a user who may only read is limited to %d MiB: ask an admin, or choose a later revision",
 		bytes>>20, r.MaxBytes>>20)
 }
 
@@ -123,7 +123,7 @@ func (s *Store) refuseJoined(w *waiting, field string, revision uint64) error {
 	for _, r := range later {
 		list = append(list, strconv.FormatUint(r, 10))
 	}
-	return refuse(Conflict, Key{}, field, "later changes have joined the change of revision %d, and all end together: %s (the last one by %s); look at them (llcli history REVISION), then confirm all (llcli confirm %d) or roll all back (llcli rollback --last)",
+	return refuse(Conflict, Key{}, field, "later changes have joined the change of revision %d, and all end together: %s (the last one by %s); review them (llcli history REVISION), then confirm all (llcli confirm %d) or roll all back (llcli rollback --last)",
 		revision, strings.Join(list, ", "), w.Author, w.Revision)
 }
 
@@ -219,7 +219,7 @@ func (t *Transaction) revert(k Key, was, is *Object, owner string) (left bool, e
 			t.Delete = append(t.Delete, k)
 		}
 	case isFile && was != nil && !wasFile && mine:
-		return false, refuse(Conflict, k, "owner", "was of owner %s then, and is defined in the object files now: remove it there, then reload, or exclude it", was.Owner)
+		return false, refuse(Conflict, k, "owner", "had the owner %s then, but is now defined in the object files: remove it there, then reload, or exclude it", was.Owner)
 	case isFile && (was == nil || !is.same(was)):
 		return true, nil
 	case isFile || !mine:
@@ -273,7 +273,7 @@ func (s *Store) Confirm(revision uint64) error {
 	case known && history[i].Confirmation == RolledBack:
 		return refuse(Conflict, Key{}, "revision", "the change of revision %d was rolled back: it was not confirmed in time, or a user rolled it back", revision)
 	case w == nil:
-		return refuse(Conflict, Key{}, "revision", "no change waits to be confirmed")
+		return refuse(Conflict, Key{}, "revision", "no change is pending")
 	case w.Revision != revision:
 		return refuse(Conflict, Key{}, "revision", "the pending change has revision %d, not %d", w.Revision, revision)
 	case s.clock.left(&w.Pending) == 0:

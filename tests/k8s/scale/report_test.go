@@ -27,7 +27,7 @@ nodes at once, a client connects to the Service until it is served.
 func part(machine string, services, nodes int, took time.Duration, all []*contestant) string {
 	version := os.Getenv("LOXILIGHT_VERSION")
 	if version == "" {
-		version = "of no version"
+		version = "of unknown version"
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, partHead, time.Now().UTC().Format(time.DateOnly), machine, version, grouped(services), endpoints, nodes, 2*samples)

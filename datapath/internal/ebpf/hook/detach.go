@@ -77,7 +77,7 @@ func detachNamespace(layout string, id uint8, name string, log *slog.Logger) err
 		if err := detachPort(z, filepath.Join(folder, port.Name())); err != nil {
 			return fmt.Errorf("detach port %q: %w", pin.PortOf(port.Name()), err)
 		}
-		log.Info("programs taken off", "port", pin.PortOf(port.Name()), "namespace", labels[id])
+		log.Info("programs detached", "port", pin.PortOf(port.Name()), "namespace", labels[id])
 	}
 	return nil
 }

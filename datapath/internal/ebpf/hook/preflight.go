@@ -110,7 +110,7 @@ func preflightMaps(programs [2]Program) (map[string]*ebpf.Map, error) {
 				m.MaxEntries = preflightEntries
 			}
 			if maps[name], err = ebpf.NewMap(m); err != nil {
-				return maps, fmt.Errorf("make map %s: %w", name, err)
+				return maps, fmt.Errorf("create map %s: %w", name, err)
 			}
 		}
 	}

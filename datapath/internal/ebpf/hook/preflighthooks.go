@@ -35,11 +35,11 @@ func tryHooks(program *ebpf.Program, attach string, alone bool) datapath.Preflig
 	} else if err := tryTCX(program, alone); errors.Is(err, ebpf.ErrNotSupported) && attach == "" {
 		h.Use, h.Fallback = "tc", fmt.Sprintf("kernel %s has no tcx, which is in 6.6 and later", kernel.Release())
 	} else if err != nil {
-		h.OK, h.Error = false, fmt.Sprintf("attach by tcx: %v", err)
+		h.OK, h.Error = false, fmt.Sprintf("attach with tcx: %v", err)
 	}
 	if h.Use == "tc" && alone {
 		if err := tryFilter(program); err != nil {
-			h.OK, h.Error = false, fmt.Sprintf("attach by cls_bpf to clsact: %v", err)
+			h.OK, h.Error = false, fmt.Sprintf("attach with cls_bpf to clsact: %v", err)
 		}
 	}
 	return h

@@ -268,7 +268,7 @@ func (x *inspector) removeFilter(id uint8, s hook.Side, index, program int) erro
 		return err
 	}
 	if b.Id != program {
-		return errors.New("there is another program in it by now")
+		return errors.New("it now contains another program")
 	}
 	if err := z.Netlink.FilterDel(b); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove filter: %w", err)

@@ -83,7 +83,7 @@ func (t *Table) findSources(m *mirror) error {
 			return err
 		}
 		if m.entry.Target[d.Netns&1] == 0 {
-			return fmt.Errorf("device %q of port %q is in another network namespace than the target %s: choose a target in the same one: %w",
+			return fmt.Errorf("device %q of port %q is in a different network namespace than the target %s: choose a target in the same namespace: %w",
 				d.Name, m.spec.Port, targetText(&m.spec.To), datapath.ErrUnsupported)
 		}
 		m.sources[d.Key] = Directions{In: in, Out: out}
@@ -166,7 +166,7 @@ func (t *Table) checkLoops(name datapath.MirrorName, m *mirror) error {
 	}
 	for source := range m.sources {
 		if from[source] {
-			return fmt.Errorf("its copies would come back to device %q, on which they are taken: choose another target than %s: %w",
+			return fmt.Errorf("its copies would return to device %q, whose packets are copied: choose a target other than %s: %w",
 				t.host.Name(source), targetText(&m.spec.To), datapath.ErrUnsupported)
 		}
 	}

@@ -307,7 +307,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		}
 		// If no path exists any more, Update reports why.
 		if entry, _, err := o.build(t, p); err != nil || entry != p.entry {
-			return false, fmt.Errorf("the host has other ways or addresses: %w", datapath.ErrOutdated)
+			return false, fmt.Errorf("the host's routes or addresses have changed: %w", datapath.ErrOutdated)
 		}
 		p.changes = changes
 	}

@@ -258,7 +258,7 @@ func (o tunnelTable) Verify(ctx context.Context, name datapath.TunnelName) (bool
 			return false, err
 		}
 		if !maps.Equal(keys, t.keys) {
-			return false, fmt.Errorf("the host has other addresses: %w", datapath.ErrOutdated)
+			return false, fmt.Errorf("the host's addresses have changed: %w", datapath.ErrOutdated)
 		}
 		if err := o.isLocal(t); errors.Is(err, datapath.ErrAbsent) {
 			return false, fmt.Errorf("%w (%w)", err, datapath.ErrOutdated)

@@ -148,7 +148,7 @@ func shareMaps(m, from *ebpf.Map) (count int, err error) {
 // tooFull explains the error that occurs if entries were added after they were counted.
 func tooFull(err error, m *ebpf.Map) error {
 	if errors.Is(err, unix.E2BIG) {
-		return fmt.Errorf("it holds more entries than its new size %d: raise the tables in the configuration: %w", m.MaxEntries(), err)
+		return fmt.Errorf("it holds more entries than its new size %d: raise the table sizes in the configuration: %w", m.MaxEntries(), err)
 	}
 	return err
 }

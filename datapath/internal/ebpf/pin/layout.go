@@ -110,7 +110,7 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 	case spec.Compatible(old) == nil:
 		return comparison{action: datapath.PinsAdopt}
 	case old.MaxEntries() == spec.MaxEntries:
-		return comparison{action: datapath.PinsConvert, reason: "it was made with other options"}
+		return comparison{action: datapath.PinsConvert, reason: "it was created with different options"}
 	}
 	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", old.MaxEntries(), spec.MaxEntries)}
 }
@@ -133,7 +133,7 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 	}
 	from, err := shapeOfPinned(old)
 	if errors.Is(err, unix.EPERM) {
-		err = fmt.Errorf("reading its layout takes CAP_SYS_ADMIN: %w", err)
+		err = fmt.Errorf("reading its layout requires CAP_SYS_ADMIN: %w", err)
 	}
 	if err != nil {
 		return nil, err

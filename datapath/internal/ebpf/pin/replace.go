@@ -145,7 +145,7 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 	if err != nil || held <= spec.MaxEntries {
 		return -1, err
 	}
-	log.Warn("table keeps its size: it holds more entries than the configured size; raise the tables in the configuration, or let connections end and restart",
+	log.Warn("table keeps its size: it holds more entries than the configured size; raise the table sizes in the configuration, or restart after connections have ended",
 		"table", spec.Name, "entries", held, "wanted", spec.MaxEntries, "size", old.MaxEntries())
 	spec.MaxEntries = old.MaxEntries()
 	if all[0].convert == nil && spec.Compatible(old) == nil {

@@ -72,7 +72,7 @@ func (p *Table) RefitXDP() (err error) {
 		}
 		e := p.refitXDP(name, t)
 		if e != nil && !mirrored {
-			p.options.Log.Warn("a port that is not mirrored any more lacks its XDP program; retrying", "port", describe(name), "error", e)
+			p.options.Log.Warn("a port that is no longer mirrored lacks its XDP program; retrying", "port", describe(name), "error", e)
 			p.options.Signal()
 			continue
 		}

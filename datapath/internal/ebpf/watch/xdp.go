@@ -61,7 +61,7 @@ func (v *Devices) WhyNotXDP() string {
 		return ""
 	}
 	if v.xdpTargets.frames == nil {
-		return "the kernel reports XDP transmit support only from Linux 6.3 on: in native XDP packets leave only by their input device, others take the tc path"
+		return "the kernel reports XDP transmit support only from Linux 6.3 on: in native XDP, packets leave only through their input device; others take the tc path"
 	}
 	var names []string
 	for index := range v.ports {
@@ -78,7 +78,7 @@ func (v *Devices) WhyNotXDP() string {
 	if len(names) > shown {
 		names, more = names[:shown], fmt.Sprintf(" and %d others", len(names)-shown)
 	}
-	return fmt.Sprintf("packets that leave by %s%s take the tc path: the driver cannot transmit XDP frames (a veth can while its other end has GRO on: ethtool -K DEVICE gro on), or the device is down or has a qdisc that limits or reorders packets",
+	return fmt.Sprintf("packets that leave through %s%s take the tc path: the driver cannot transmit XDP frames (a veth can while its other end has GRO on: ethtool -K DEVICE gro on), or the device is down or has a qdisc that limits or reorders packets",
 		strings.Join(names, ", "), more)
 }
 

@@ -95,7 +95,7 @@ func (h *Handle) AddConnectedRoute(wanted *netlink.Route) error {
 	list, e := h.routesTo(wanted)
 	for i := range list {
 		if list[i].Protocol != unix.RTPROT_KERNEL {
-			return fmt.Errorf("a route of another program to %s is in the way: delete it (ip route del %s)", wanted.Dst, wanted.Dst)
+			return fmt.Errorf("another program's route to %s exists: delete it (ip route del %s)", wanted.Dst, wanted.Dst)
 		}
 	}
 	if e != nil {

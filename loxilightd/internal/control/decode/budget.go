@@ -74,7 +74,7 @@ func (b *Budget) TakePrefixes(list []netip.Prefix, field string) *api.Error {
 		return nil
 	}
 	if b.left.Prefixes -= len(list); b.left.Prefixes < 0 {
-		return api.Errorf(api.ReasonCapacity, "up to here the request is more than %d prefixes, which is what table prefixes has room for: "+
+		return api.Errorf(api.ReasonCapacity, "up to here the request contains more than %d prefixes, which is the size of table prefixes: "+
 			"a range of addresses can be many prefixes; use fewer or rounder ranges, or raise tables.prefixes in the configuration",
 			b.limit.Prefixes).At("", field)
 	}

@@ -181,7 +181,7 @@ func (d *decoder) object(each func(key string, seen *uint64) *Error) *Error {
 // members parses the elements between brackets, separated by commas.
 func (d *decoder) members(end byte, each func(i int) *Error) *Error {
 	if d.depth++; d.depth > maxNesting {
-		return d.syntax("nested more than %d deep", maxNesting)
+		return d.syntax("nested more than %d levels deep", maxNesting)
 	}
 	defer func() { d.depth-- }()
 	d.pos++ // the opening bracket
@@ -339,7 +339,7 @@ func (d *decoder) wrong(want string) *Error {
 		hint = ": write [" + text + "]"
 	case want == "a number" || want == "true or false":
 		if inner := bytes.Trim(raw, `"`); len(inner) == len(raw)-2 && json.Valid(inner) {
-			hint = ": leave out the quotes"
+			hint = ": omit the quotes"
 		}
 	}
 	return fieldErrorf("", "%s is not %s%s", text, want, hint)

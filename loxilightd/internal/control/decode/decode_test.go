@@ -53,7 +53,7 @@ func normal(p api.ApplyParams) string {
 func TestStrictPaths(t *testing.T) {
 	for _, tt := range []struct{ text, path, message string }{
 		{`{"frontends":"x"}`, "frontends", `"x" is not a list: write ["x"]`},
-		{`{"backends":[{"address":"x","weight":"7"}]}`, "backends[0].weight", `"7" is not a number: leave out the quotes`},
+		{`{"backends":[{"address":"x","weight":"7"}]}`, "backends[0].weight", `"7" is not a number: omit the quotes`},
 		{`{"frontends":["a",5]}`, "frontends[1]", "5 is not a string"},
 		{`{"backends":[{},{"weight":true}]}`, "backends[1].weight", "true is not a number"},
 		{`{"backends":[{"weight":1e2}]}`, "backends[0].weight", "1e2 is not an integer"},

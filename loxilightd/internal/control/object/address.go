@@ -39,7 +39,7 @@ func familyOf(a netip.Addr) families {
 func checkAddr(a netip.Addr) error {
 	switch {
 	case a.Zone() != "":
-		return fmt.Errorf("has a scope: leave %%%s out", a.Zone())
+		return fmt.Errorf("has a scope: omit %%%s", a.Zone())
 	case a.Is4In6():
 		return fmt.Errorf("is an IPv4-mapped IPv6 address: write %s", a.Unmap())
 	}

@@ -52,7 +52,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 		{"netns", s.Netns, longestPath},
 	} {
 		if len(f.text) > f.most || strings.ContainsFunc(f.text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-			return nil, invalid("spec."+f.name, "%q: want at most %d bytes that can be printed", decode.Shorten(f.text), f.most)
+			return nil, invalid("spec."+f.name, "%q: want at most %d printable bytes", decode.Shorten(f.text), f.most)
 		}
 	}
 	return v, nil
@@ -89,7 +89,7 @@ func parseEndpointAddresses(texts []string) (list []netip.Addr, err *api.Error) 
 	for i, text := range texts {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		if p, perr := netip.ParsePrefix(text); perr == nil {
-			return nil, invalid(field, "%q has a length: write %s", decode.Shorten(text), p.Addr())
+			return nil, invalid(field, "%q has a prefix length: write %s", decode.Shorten(text), p.Addr())
 		}
 		a, perr := parseHost(text)
 		if perr == nil && a.IsLoopback() {

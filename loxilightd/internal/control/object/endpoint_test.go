@@ -55,7 +55,7 @@ func TestEndpointRefused(t *testing.T) {
 		{`"10.244.3.5"`, `"2001:db8:3::5"`, "addresses[1]", "duplicates addresses[0]"},
 		{`{"app":"web"}`, `{"":"web"}`, "labels", "names have"},
 		{`"default"`, `"A_B"`, "network", "not a valid name of a PodNetwork"},
-		{`"shop"`, `"sh\u0000p"`, "namespace", "can be printed"},
+		{`"shop"`, `"sh\u0000p"`, "namespace", "printable bytes"},
 		{`"web-1","network"`, `"` + strings.Repeat("x", 254) + `","network"`, "pod", "at most 253"},
 		{`"containerID"`, `"container"`, "container", "unknown"},
 	} {

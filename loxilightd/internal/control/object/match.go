@@ -91,7 +91,7 @@ func (p *matchParser) anything() *api.Error {
 	} {
 		for i, w := range list.words {
 			if w == "any" || w == "all" {
-				return invalid(element(list.name, i), "%q: leave spec.match.%s out, which matches everything", string(w), list.name)
+				return invalid(element(list.name, i), "%q: omit spec.match.%s to match everything", string(w), list.name)
 			}
 		}
 	}
@@ -143,7 +143,7 @@ func (p *matchParser) addresses() *api.Error {
 			seen |= familyOf(list[0].Addr())
 		}
 		if p.families&seen == 0 {
-			return invalid("spec.match."+side.name, "is %s only, and the rest of the match %s only: no packet is both", seen, p.families)
+			return invalid("spec.match."+side.name, "is %s only, but the rest of the match is %s only: no packet matches both", seen, p.families)
 		}
 		p.families &= seen
 	}
@@ -169,7 +169,7 @@ func (p *matchParser) ports() *api.Error {
 		into  *[]datapath.PortRange
 	}{{"ports", p.spec.Ports, &p.match.Ports}, {"sourcePorts", p.spec.SourcePorts, &p.match.SourcePorts}} {
 		if len(side.words) > 0 && !p.hasPorts() {
-			return invalid("spec.match."+side.name, "only tcp, udp and sctp have ports: set spec.match.protocol to some of them, and to no other")
+			return invalid("spec.match."+side.name, "only tcp, udp and sctp have ports: set spec.match.protocol to one or more of these, and to nothing else")
 		}
 		for i, w := range side.words {
 			r, err := parseRange(string(w), 0, 65535)
@@ -227,7 +227,7 @@ func (p *matchParser) icmp() *api.Error {
 	}
 	list := p.match.Protocols
 	if len(list) != 1 || list[0] != datapath.ICMP && list[0] != datapath.ICMPv6 {
-		return invalid("spec.match.icmp", "the types of ICMP and ICMPv6 are not the same: set spec.match.protocol to icmp or to icmpv6, and to that alone")
+		return invalid("spec.match.icmp", "ICMP and ICMPv6 have different types: set spec.match.protocol to icmp alone or to icmpv6 alone")
 	}
 	names := icmpNames
 	if list[0] == datapath.ICMPv6 {
@@ -269,7 +269,7 @@ func (p *matchParser) tcpFlags() *api.Error {
 	}
 	const field = "spec.match.tcpFlags"
 	if len(p.match.Protocols) != 1 || p.match.Protocols[0] != datapath.TCP {
-		return invalid(field, "only tcp has flags: set spec.match.protocol to tcp, and to that alone")
+		return invalid(field, "only tcp has flags: set spec.match.protocol to tcp alone")
 	}
 	m := &p.match.TCPFlags
 	for word := range strings.SplitSeq(p.spec.TCPFlags, ",") {
@@ -321,7 +321,7 @@ func admitDevices(m *datapath.Match) *api.Error {
 	}{{"in", m.In}, {"out", m.Out}} {
 		for i, device := range side.devices {
 			if slices.Contains(everyDevice, device) {
-				return invalid(element(side.name, i), "%q is not a device: to match all devices, leave spec.match.%s out", device, side.name)
+				return invalid(element(side.name, i), "%q is not a device: to match all devices, omit spec.match.%s", device, side.name)
 			}
 		}
 	}

@@ -47,7 +47,7 @@ func (p *mirrorParser) source() *api.Error {
 		}
 		field := "spec.source." + f.field
 		if p.mirror.Source.Name != "" {
-			return invalid(field, "is set besides spec.source.%s: a Mirror has one source; make another Mirror for the other", p.mirror.SourceField)
+			return invalid(field, "cannot be combined with spec.source.%s: a Mirror has one source; create another Mirror for the other source", p.mirror.SourceField)
 		}
 		if len(f.name) > maxName || !namePattern.MatchString(f.name) {
 			return invalid(field, "%q is not a name of %s", decode.Shorten(f.name), article(f.kind))
@@ -111,7 +111,7 @@ func (p *mirrorParser) matched() (err *api.Error) {
 			return invalid(field, "a Mirror matches no AddressGroups, and not local: write addresses or prefixes")
 		}
 		if list.count > datapath.MirrorMembersMax {
-			return invalid(field, "%d members, after ranges of addresses became prefixes: a Mirror has at most %d; merge some, or make several Mirrors",
+			return invalid(field, "%d members, with ranges of addresses converted to prefixes: a Mirror has at most %d; merge some, or create several Mirrors",
 				list.count, datapath.MirrorMembersMax)
 		}
 	}
@@ -122,7 +122,7 @@ func (p *mirrorParser) target() *api.Error {
 	to := &p.spec.To
 	switch {
 	case to.Device != "" && to.Peer != "":
-		return invalid("spec.to.peer", "is set besides spec.to.device: copies have one target; make another Mirror for the other")
+		return invalid("spec.to.peer", "cannot be combined with spec.to.device: a Mirror has one target; create another Mirror for the other target")
 	case to.Device != "":
 		return p.device()
 	case to.Peer == "":
@@ -132,9 +132,9 @@ func (p *mirrorParser) target() *api.Error {
 	case len(to.Peer) > maxName || !namePattern.MatchString(to.Peer):
 		return invalid("spec.to.peer", "%q is not a name of a Peer", decode.Shorten(to.Peer))
 	case to.VNI == 0:
-		return invalid("spec.to.vni", "is missing: choose the number by which the Peer recognises the copies, from 1 to %d, which no Tunnel has", maxVNI)
+		return invalid("spec.to.vni", "is missing: choose the VNI by which the Peer recognises the copies, from 1 to %d, that no Tunnel has", maxVNI)
 	case to.VNI > maxVNI:
-		return invalid("spec.to.vni", "%d is more than %d, which 24 bits hold", to.VNI, maxVNI)
+		return invalid("spec.to.vni", "%d is more than %d, the maximum for 24 bits", to.VNI, maxVNI)
 	}
 	p.mirror.To = datapath.MirrorTarget{Peer: datapath.PeerName(to.Peer), VNI: to.VNI}
 	return nil

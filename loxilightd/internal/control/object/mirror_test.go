@@ -18,7 +18,7 @@ import (
 var badMirrors = []struct{ spec, field, text string }{
 	{`{"to":{"device":"mon0"}}`, "source", "is missing: name the object"},
 	{`{"source":{},"to":{"device":"mon0"}}`, "source", "in interface, endpoint, service or rule"},
-	{`{"source":{"interface":"eth0","rule":"r"},"to":{"device":"mon0"}}`, "source.rule", "is set besides spec.source.interface: a Mirror has one source"},
+	{`{"source":{"interface":"eth0","rule":"r"},"to":{"device":"mon0"}}`, "source.rule", "cannot be combined with spec.source.interface: a Mirror has one source"},
 	{`{"source":{"endpoint":"a","service":"b"},"to":{"device":"mon0"}}`, "source.service", "besides spec.source.endpoint"},
 	{`{"source":{"interface":"ETH0"},"to":{"device":"mon0"}}`, "source.interface", `"ETH0" is not a name of an Interface`},
 	{`{"source":{"service":"` + strings.Repeat("a", 254) + `"},"to":{"device":"mon0"}}`, "source.service", "is not a name of a Service"},
@@ -50,8 +50,8 @@ var badMirrors = []struct{ spec, field, text string }{
 	{`{"destination":["10.0.0.0/8","local"]}`, "match.destination", "matches no AddressGroups, and not local"},
 	{`{"source":["10.0.0.1/8"]}`, "match.source[0]", "write 10.0.0.0/8"},
 	{`{"ports":[80]}`, "match.ports", "set spec.match.protocol"},
-	{`{"source":["10.0.0.0/8"],"destination":["2001:db8::/32"]}`, "match.destination", "no packet is both"},
-	{`{"source":["10.0.0.1-10.0.0.254","10.1.0.1-10.1.0.30"]}`, "match.source", "22 members, after ranges of addresses became prefixes: a Mirror has at most 16"},
+	{`{"source":["10.0.0.0/8"],"destination":["2001:db8::/32"]}`, "match.destination", "no packet matches both"},
+	{`{"source":["10.0.0.1-10.0.0.254","10.1.0.1-10.1.0.30"]}`, "match.source", "22 members, with ranges of addresses converted to prefixes: a Mirror has at most 16"},
 	{`{"protocol":"tcp","ports":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}`, "match.ports", "17 members"},
 	{`{"protocol":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}`, "match.protocol", "17 members"},
 }

@@ -73,7 +73,7 @@ func (p *natParser) addresses() *api.Error {
 	const field = "spec.to.addresses"
 	switch {
 	case p.nat.Type == datapath.Masquerade && len(spec) > 0:
-		return invalid(field, "masquerade takes the address of the device that the connection leaves by: leave them out, or set spec.type to snat")
+		return invalid(field, "masquerade uses the address of the output device: omit this field, or set spec.type to snat")
 	case p.nat.Type != datapath.Masquerade && len(spec) == 0:
 		return invalid(field, "is missing: set it to the address to translate to, such as 192.0.2.10")
 	}
@@ -89,7 +89,7 @@ func (p *natParser) addresses() *api.Error {
 		}
 		f := familyOf(list[0].Addr())
 		if p.families&f == 0 {
-			return invalid(field, "%s is %s, and what the rule matches is %s only; nothing is translated from one family to the other", decode.Shorten(string(w)), f, p.families)
+			return invalid(field, "%s is %s, but the rule matches only %s: addresses are not translated from one family to the other", decode.Shorten(string(w)), f, p.families)
 		}
 		if seen |= f; p.nat.OneToOne && len(list) > 1 {
 			return invalid(field, "%q is not a prefix, which oneToOne requires", decode.Shorten(string(w)))
@@ -131,7 +131,7 @@ func (p *natParser) oneToOne() *api.Error {
 	case len(groups) > 0:
 		return invalid(name, "oneToOne requires ordered prefixes and groups have no order: list the prefixes")
 	case len(p.to().Ports) > 0:
-		return invalid("spec.to.ports", "oneToOne keeps the ports: leave them out")
+		return invalid("spec.to.ports", "oneToOne keeps the ports: omit this field")
 	case len(from) != len(p.nat.Addresses):
 		return invalid("spec.to.addresses", "oneToOne needs as many prefixes as %s has: %d, not %d", name, len(from), len(p.nat.Addresses))
 	}
@@ -162,7 +162,7 @@ func (p *natParser) ports() *api.Error {
 	case len(spec) > 1:
 		return invalid(field, "dnat translates to one port, or to one range of the same length as spec.match.ports")
 	case !protocolsHavePorts(m.Protocols):
-		return invalid(field, "only tcp, udp and sctp have ports: set spec.match.protocol to some of them, and to no other")
+		return invalid(field, "only tcp, udp and sctp have ports: set spec.match.protocol to one or more of these, and to nothing else")
 	case length(p.nat.Ports[0]) == 1:
 		return nil
 	case len(m.Ports) != 1 || length(m.Ports[0]) != length(p.nat.Ports[0]):

@@ -64,7 +64,7 @@ func parseAddresses(texts []string) (list []netip.Prefix, err *api.Error) {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		p, perr := netip.ParsePrefix(text)
 		if perr != nil {
-			return nil, invalid(field, "%q is not an address with a length; expected e.g. 10.1.0.1/24 or 2001:db8::1/64", decode.Shorten(text))
+			return nil, invalid(field, "%q is not an address with a prefix length; expected e.g. 10.1.0.1/24 or 2001:db8::1/64", decode.Shorten(text))
 		}
 		if perr = checkHost(p.Addr()); perr == nil && p.Addr().IsLoopback() {
 			perr = fmt.Errorf("is a loopback address")
@@ -121,7 +121,7 @@ func parseBridgePort(s *api.BridgeSpec, i int) (p datapath.BridgePort, err *api.
 		pvid = 1 // the kernel's default
 	}
 	if pvid < 0 || pvid > 4094 {
-		return p, invalid(field("pvid"), "%d is not a valid VLAN: want 1 to 4094, or 0 to refuse frames without a tag", pvid)
+		return p, invalid(field("pvid"), "%d is not a valid VLAN: want 1 to 4094, or 0 to drop untagged frames", pvid)
 	}
 	p.PVID = uint16(pvid)
 	if pvid == 0 && len(p.VLANs)+len(p.Untagged) == 0 {
@@ -195,7 +195,7 @@ func (p *routeParser) peer() *api.Error {
 		{"nexthops", len(spec.NextHops) > 0}, {"metric", spec.Metric != 0}, {"source", spec.Source != ""}, {"mtu", spec.MTU != 0},
 	} {
 		if f.said {
-			return invalid("spec."+f.name, "is determined by the Peer to which the route leads: leave it out, or leave peer out")
+			return invalid("spec."+f.name, "is determined by the Peer to which the route leads: omit it, or omit peer")
 		}
 	}
 	p.route.Peer = spec.Peer
@@ -213,7 +213,7 @@ func (p *routeParser) nextHops() *api.Error {
 	case p.route.Type != datapath.RouteUnicast:
 		return nil
 	case one && len(p.spec.NextHops) > 0:
-		return invalid("spec.nexthops", "via and device are the only next hop: write them as one of nexthops, or leave those out")
+		return invalid("spec.nexthops", "via and device define the only next hop: move them into nexthops, or omit nexthops")
 	case one:
 		hop, err := p.nextHop(api.NextHop{Via: p.spec.Via, Device: p.spec.Device}, "spec.")
 		p.route.NextHops = []datapath.NextHop{hop}
@@ -265,9 +265,9 @@ func (p *routeParser) nextHop(spec api.NextHop, place string) (hop datapath.Next
 	case perr != nil:
 		return hop, invalid(place+"via", "%q %v", decode.Shorten(spec.Via), perr)
 	case via.Is4() != p.route.Prefix.Addr().Is4():
-		return hop, invalid(place+"via", "%s is %s, and the prefix %s is %s", via, familyOf(via), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
+		return hop, invalid(place+"via", "%s is %s, but the prefix %s is %s", via, familyOf(via), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
 	case via.IsLinkLocalUnicast() && via.Is6() && spec.Device == "":
-		return hop, invalid(place+"device", "is missing: %s is an address of every link", via)
+		return hop, invalid(place+"device", "is missing: the link-local address %s does not determine a link", via)
 	}
 	hop.Via = via
 	return hop, nil
@@ -297,7 +297,7 @@ func (p *routeParser) rest() *api.Error {
 		return invalid("spec.source", "%q %v", decode.Shorten(p.spec.Source), err)
 	}
 	if source.Is4() != p.route.Prefix.Addr().Is4() {
-		return invalid("spec.source", "%s is %s, and the prefix %s is %s", source, familyOf(source), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
+		return invalid("spec.source", "%s is %s, but the prefix %s is %s", source, familyOf(source), p.route.Prefix, familyOf(p.route.Prefix.Addr()))
 	}
 	p.route.Source = source
 	return nil

@@ -141,7 +141,7 @@ func CheckName(kind, name, field string) *api.Error {
 		return invalid(field, "is missing")
 	}
 	if len(name) > maxName || !namePattern.MatchString(name) {
-		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d of a-z, 0-9 and -./: between them", decode.Shorten(name), maxName).
+		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d characters from a-z and 0-9, with -./: only between them", decode.Shorten(name), maxName).
 			At(kind+"/"+decode.Shorten(name), "name")
 	}
 	return nil
@@ -150,7 +150,7 @@ func CheckName(kind, name, field string) *api.Error {
 // CheckOwner checks the owner of an object.
 func CheckOwner(owner string) *api.Error {
 	if len(owner) > maxOwner || !ownerPattern.MatchString(owner) {
-		return invalid("owner", "%q is not a valid owner: want at most %d of a-z, 0-9 and -._/: between them", decode.Shorten(owner), maxOwner)
+		return invalid("owner", "%q is not a valid owner: want at most %d characters from a-z and 0-9, with -._/: only between them", decode.Shorten(owner), maxOwner)
 	}
 	return nil
 }

@@ -83,9 +83,9 @@ func parsePodSubnet(text string) (p netip.Prefix, err error) {
 	a := p.Addr()
 	switch {
 	case p.Bits() < shortest || p.Bits() > longest:
-		return p, fmt.Errorf("a subnet for pods of %s has a length from %d to %d", familyOf(a), shortest, longest)
+		return p, fmt.Errorf("an %s subnet for pods must have a prefix length from %d to %d", familyOf(a), shortest, longest)
 	case a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(), a.Is4() && (a.As4()[0] == 0 || a.As4()[0] == 127 || a.As4()[0] >= 224):
-		return p, fmt.Errorf("these are not addresses that hosts can have")
+		return p, fmt.Errorf("hosts cannot have these addresses")
 	}
 	return p, nil
 }

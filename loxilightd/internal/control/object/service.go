@@ -126,7 +126,7 @@ func parseChoice(s *api.ServiceSpec, v *state.Service) *api.Error {
 	}
 	t := time.Duration(s.Affinity.Timeout)
 	if t < time.Second || t > 24*time.Hour || t%time.Second != 0 {
-		return invalid("spec.affinity.timeout", "%s is not a number of whole seconds between 1s and 24h; leave affinity out to turn it off", s.Affinity.Timeout)
+		return invalid("spec.affinity.timeout", "%s is not a number of whole seconds between 1s and 24h; omit affinity to turn it off", s.Affinity.Timeout)
 	}
 	v.Affinity = t
 	return nil
@@ -255,7 +255,7 @@ func healthPath(h *api.HealthCheck) (string, *api.Error) {
 	case web && h.Path == "":
 		return "/", nil
 	case web && (h.Path[0] != '/' || strings.ContainsFunc(h.Path, func(r rune) bool { return r <= ' ' || r == 0x7f })):
-		return "", invalid("spec.health.path", "%q does not begin with / or has spaces in it", decode.Shorten(h.Path))
+		return "", invalid("spec.health.path", "%q is not a valid path: it must begin with / and contain no spaces", decode.Shorten(h.Path))
 	}
 	return h.Path, nil
 }

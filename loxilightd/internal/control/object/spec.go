@@ -129,7 +129,7 @@ func parseInterfaceDevice(s *api.InterfaceSpec) (address netip.Addr, err *api.Er
 	case s.Address == "":
 		return address, checkDevice("spec.device", s.Device)
 	case s.Device != "":
-		return address, invalid("spec.address", "is given instead of a device: leave one of them out")
+		return address, invalid("spec.address", "cannot be combined with device: omit one of them")
 	}
 	address, perr := parseHost(s.Address)
 	switch {
@@ -165,7 +165,7 @@ func parseFrontend(field, text string) (datapath.Frontend, *api.Error) {
 func parseAddrPort(text string) (netip.AddrPort, error) {
 	host, portText, ok := cutPort(text)
 	if alone, err := netip.ParseAddr(text); err == nil && alone.Is6() && (!ok || !isAddr(host)) {
-		return netip.AddrPort{}, fmt.Errorf("no port; with a port an IPv6 address stands in brackets: [%s]:80", alone)
+		return netip.AddrPort{}, fmt.Errorf("no port; an IPv6 address with a port must be in brackets: [%s]:80", alone)
 	}
 	if !ok {
 		return netip.AddrPort{}, fmt.Errorf("no port")
@@ -179,7 +179,7 @@ func parseAddrPort(text string) (netip.AddrPort, error) {
 	case err != nil:
 		return netip.AddrPort{}, fmt.Errorf("%q is not an address", decode.Shorten(host))
 	case addr.Is6() && text[0] != '[':
-		return netip.AddrPort{}, fmt.Errorf("an IPv6 address before a port stands in brackets: [%s]:%d", addr, port)
+		return netip.AddrPort{}, fmt.Errorf("an IPv6 address with a port must be in brackets: [%s]:%d", addr, port)
 	case addr.Zone() != "":
 		return netip.AddrPort{}, fmt.Errorf("a scoped address is not valid on the whole node")
 	case addr.Is4In6():

@@ -120,7 +120,7 @@ var badSpecs = []struct{ kind, spec, field, text string }{
 	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80","weight":65536}]}`, "backends[0].weight", "65536"},
 	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80","weight":-1}]}`, "backends[0].weight", "-1 is not between 0 and 65535"},
 	{"Service", `{` + f + `,"backends":[{"address":"2001:db8::1:80"}]}`, "backends[0].address", "brackets: [2001:db8::1]:80"},
-	{"Service", `{` + f + `,"backends":[{"address":"2001:db8::1"}]}`, "backends[0].address", "no port; with a port an IPv6 address stands in brackets: [2001:db8::1]:80"},
+	{"Service", `{` + f + `,"backends":[{"address":"2001:db8::1"}]}`, "backends[0].address", "no port; an IPv6 address with a port must be in brackets: [2001:db8::1]:80"},
 	{"Service", `{` + f + `,"backends":[{"address":"10.0.0.1:80","state":"gone"}]}`, "backends[0].state", "active, draining, down"},
 	{"Service", `{` + f + `,"algorithm":"fastest"}`, "algorithm", "maglev"},
 	{"Service", `{` + f + `,"source":"hide"}`, "source", "auto, keep, snat"},

@@ -34,11 +34,11 @@ func parseTunnel(s *api.TunnelSpec) (state.Value, *api.Error) {
 	}
 	t.Type = datapath.TunnelType(kind)
 	if s.VNI > maxVNI && t.Type != datapath.TunnelGRE {
-		return nil, invalid("spec.vni", "%d is more than %d, which 24 bits hold", s.VNI, maxVNI)
+		return nil, invalid("spec.vni", "%d is more than %d, the maximum for 24 bits", s.VNI, maxVNI)
 	}
 	switch {
 	case t.Type.DefaultPort() == 0 && s.Port != 0:
-		return nil, invalid("spec.port", "%s has no ports: leave it out", t.Type)
+		return nil, invalid("spec.port", "%s has no ports: omit it", t.Type)
 	case s.Port < 0 || s.Port > maxPort:
 		return nil, invalid("spec.port", "%d is not between 1 and %d", s.Port, maxPort)
 	case s.Port != 0:
@@ -65,7 +65,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 		return nil, invalid("spec.tunnel", "%q is not a name of a Tunnel; omit tunnel if the underlay routes the prefixes", decode.Shorten(s.Tunnel))
 	}
 	if len(s.Underlay) == 0 {
-		return nil, invalid("spec.underlay", "is missing: set it to the address by which the node is reached")
+		return nil, invalid("spec.underlay", "is missing: set it to the address at which the node is reached")
 	}
 	before := firstTwice[netip.Addr](len(s.Underlay))
 	for i, text := range s.Underlay {
@@ -78,7 +78,7 @@ func parsePeer(s *api.PeerSpec) (state.Value, *api.Error) {
 			return nil, invalid(field, "%s is link-local: want an address that is routed", a)
 		}
 		if a.IsLoopback() {
-			return nil, invalid(field, "%s is a loopback address: want an address by which other nodes reach it", a)
+			return nil, invalid(field, "%s is a loopback address: want an address at which other nodes reach it", a)
 		}
 		if first := before(i, a); first >= 0 {
 			return nil, invalid(field, "%s duplicates underlay[%d]", a, first)

@@ -65,7 +65,7 @@ func (w *world) unseen(device string, out bool) condition {
 			return condition{}
 		}
 		return condition{message: fmt.Sprintf(
-			"device %q is the bridge of %s, and packets come in by its ports: name ports in spec.match.in instead", device, of)}
+			"device %q is the bridge of %s, but packets arrive on its ports: name the ports in spec.match.in instead", device, of)}
 	}
 	namespaces := w.namespacesOf(device)
 	if len(namespaces) == 0 {
@@ -183,7 +183,7 @@ func (w *world) seenByPorts(device string, in []string) condition {
 		for _, port := range d.Ports {
 			if list := w.attachments(port, netns); !slices.Contains(in, port) && w.isAttached(port, netns) {
 				return condition{message: fmt.Sprintf(
-					"packets of %s %q come in by its port %q, to which %s attaches, and rules match them by the port: name %[3]s in spec.match.in",
+					"packets of %s %q arrive on its port %q, to which %s attaches, and rules match the port: name %[3]s in spec.match.in",
 					d.Kind, device, port, list[0].object)}
 			}
 		}
@@ -259,7 +259,7 @@ func addressed(list []netip.Prefix, is4 bool) bool {
 	return false
 }
 
-const arriveOn, leaveBy = "arrive on", "leave by"
+const arriveOn, leaveBy = "arrive on", "leave through"
 
 // verbOf returns whether a rule with these hooks applies to packets that arrive on a device, to
 // packets that leave through it, or to both.

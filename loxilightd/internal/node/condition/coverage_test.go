@@ -33,7 +33,7 @@ func TestRulesOfDevices(t *testing.T) {
 		"a device that is not attached":   {nil, nil, datapath.Match{In: []string{"lan"}}, false, []string{"run llcli interface add lan"}},
 		"a bridge whose port is attached": {bridge, nil, datapath.Match{In: []string{"br0"}}, false, []string{`"br0"`, `"wan"`, "Interface/wan", "name wan in spec.match.in"}},
 		"the port of that bridge":         {bridge, nil, datapath.Match{In: []string{"wan"}}, true, nil},
-		"packets of the node":             {nil, nil, datapath.Match{}, true, []string{"leave by lan", "llcli interface add lan"}},
+		"packets of the node":             {nil, nil, datapath.Match{}, true, []string{"leave through lan", "llcli interface add lan"}},
 		"attached in the switch only": {map[string]datapath.Device{"x": device("10.5.0.1/24")}, []string{"x"}, datapath.Match{In: []string{"x"}}, false,
 			[]string{"of the host", "llcli interface add x-host --device x"}},
 		"attached in the host only": {nil, []string{"x"}, datapath.Match{In: []string{"x", "wan"}}, true, nil},
@@ -102,10 +102,10 @@ func TestNATWithoutDevices(t *testing.T) {
 		ready    bool
 		words    []string
 	}{
-		"to the outside":          {snat(to()), "lan", false, []string{`leave by device "wan" untranslated`, "llcli interface add wan"}},
-		"to the outside, seen":    {snat(to()), "wan", true, []string{"does not apply to packets that leave by lan", "llcli interface add lan"}},
-		"to a network":            {snat(to("10.1.0.0/25")), "wan", false, []string{"packets to 10.1.0.1 leave by device \"lan\"", "llcli interface add lan"}},
-		"to a network, seen":      {snat(to("10.1.0.0/25")), "lan", true, []string{"leave by wan"}},
+		"to the outside":          {snat(to()), "lan", false, []string{`leave through device "wan" untranslated`, "llcli interface add wan"}},
+		"to the outside, seen":    {snat(to()), "wan", true, []string{"does not apply to packets that leave through lan", "llcli interface add lan"}},
+		"to a network":            {snat(to("10.1.0.0/25")), "wan", false, []string{"packets to 10.1.0.1 leave through device \"lan\"", "llcli interface add lan"}},
+		"to a network, seen":      {snat(to("10.1.0.0/25")), "lan", true, []string{"leave through wan"}},
 		"to an address":           {dnat(to("10.1.0.1/32")), "wan", false, []string{`packets to 10.1.0.1 arrive on device "lan"`, "llcli interface add lan"}},
 		"to an address, seen":     {dnat(to("10.1.0.1/32")), "lan", true, []string{"arrive on wan"}},
 		"to an announced address": {dnat(to("198.51.100.77/32")), "wan", true, []string{"arrive on lan"}},

@@ -121,7 +121,7 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 		return condition{}
 	}
 	return condition{ready: len(silent) < count, quiet: true, message: fmt.Sprintf(
-		"no packet passes %s without carrier: check the cable, or the other end of the link", strings.Join(silent, ", "))}
+		"no packet passes %s without a carrier: check the cable, or the other end of the link", strings.Join(silent, ", "))}
 }
 
 // ofEndpoint returns a condition unless the pod's link is up. If the link is only opened once the

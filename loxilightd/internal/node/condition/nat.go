@@ -142,7 +142,7 @@ func (w *world) noWayOut(v *state.NAT) (first condition) {
 		if lost == "" {
 			usable++
 		} else if first.message == "" {
-			first = condition{message: "no packet leaves by device " + device + ": " + lost}
+			first = condition{message: "no packet leaves through device " + device + ": " + lost}
 		}
 	}
 	first.ready = usable > 0
@@ -256,7 +256,7 @@ func noSourceOf(device string, family int, given bool) condition {
 	if !given {
 		mend += fmt.Sprintf(", or limit the NAT to the other family by spec.match.source (%s)", [2]string{"::/0", "0.0.0.0/0"}[family])
 	}
-	return condition{message: fmt.Sprintf("device %q has no %s address to masquerade with, so %[2]s packets that leave by it are dropped: %[3]s", device, what, mend)}
+	return condition{message: fmt.Sprintf("device %q has no %s address to masquerade with, so %[2]s packets that leave through it are dropped: %[3]s", device, what, mend)}
 }
 
 // leavesBy reports whether device is the egress device for forwarded packets of this family to

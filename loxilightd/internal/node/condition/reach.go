@@ -189,7 +189,7 @@ func (w *peerWatch) note(now time.Time) condition {
 	if !w.isSilent() || now.Sub(w.silentSince) < silentAfter {
 		return condition{}
 	}
-	return condition{ready: true, quiet: true, message: "packets are sent to the node and none is received from it, " +
+	return condition{ready: true, quiet: true, message: "packets are sent to the node, but none are received from it, " +
 		"which is normal for traffic in one direction; otherwise check that type, VNI and port of the Tunnel are the same there"}
 }
 

@@ -77,7 +77,7 @@ func (w *world) offLink(a netip.Addr) condition {
 		networks = []string{"none of this family"}
 	}
 	return condition{ready: true, quiet: true, message: fmt.Sprintf(
-		"%s is in no network of the uplinks (%s), so only hosts with a route to it on that link ask for it: "+
+		"%s is in no network of the uplinks (%s), so only hosts with a route to it on that link send requests for it: "+
 			"run ip route add %[1]s dev DEVICE on the router there, or choose an address in one of the networks", a, strings.Join(networks, ", "))}
 }
 
@@ -247,7 +247,7 @@ func (w *world) noSourceTo(b datapath.BackendAddr, source datapath.SourceMode, d
 	if source == datapath.SourceAuto {
 		which, quiet = "connections of the node itself", true
 		if w.isTunnel(device) {
-			which += ", and of clients that arrive by an uplink,"
+			which += ", and of clients behind an uplink,"
 		}
 	}
 	return condition{ready: true, quiet: quiet, message: fmt.Sprintf(

@@ -274,7 +274,7 @@ func (w *world) overlaps(v *state.PodNetwork) (is condition) {
 				}
 				message := fmt.Sprintf("subnet %s overlaps %s, the network of device %q", v.Subnets[i], network, device)
 				if network.Bits() >= v.Subnets[i].Bits() {
-					return condition{message: message + ", so packets to pods leave by that device: choose another subnet, or remove the address from the device"}
+					return condition{message: message + ", so packets to pods leave through that device: choose another subnet, or remove the address from the device"}
 				}
 				is = condition{ready: true, quiet: true, message: message + ": hosts on that network with addresses in the subnet are unreachable"}
 			}

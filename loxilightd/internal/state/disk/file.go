@@ -243,7 +243,7 @@ func (f *File) Update(change func(*bbolt.Tx) error) error {
 	asBefore := guarded(func() error {
 		return f.db.View(func(tx *bbolt.Tx) error {
 			if h, _, ok := decodeHead(Meta(tx).Get(keyHead)); !ok || h != f.head {
-				return errors.New("the store is not as before")
+				return errors.New("the store has changed on disk")
 			}
 			return nil
 		})

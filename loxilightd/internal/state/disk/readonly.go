@@ -81,7 +81,7 @@ func (f *File) needWritable() error {
 			return nil
 		}
 		if again := f.open(true); again != nil {
-			f.broken = fmt.Errorf("the store cannot be opened any more: %w", errors.Join(err, again))
+			f.broken = fmt.Errorf("the store can no longer be opened: %w", errors.Join(err, again))
 		}
 		return refused
 	})

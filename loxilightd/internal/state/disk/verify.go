@@ -131,7 +131,7 @@ func (w *walker) read(id uint64) (page []byte, err error) {
 	}
 	overflow := uint64(native.Uint32(header[12:]))
 	if native.Uint64(header) != id || overflow >= w.next-id {
-		return nil, bad("page %d calls itself %d and is %d pages long", id, native.Uint64(header), overflow+1)
+		return nil, bad("page %d has the id %d and is %d pages long", id, native.Uint64(header), overflow+1)
 	}
 	for i := id; i <= id+overflow; i++ {
 		if w.used[i] {
@@ -235,7 +235,7 @@ func (w *walker) checkFreelist() error {
 	for i := range count {
 		id := native.Uint64(ids[8*i:])
 		if id < 2 || id >= w.next || w.used[id] {
-			return bad("page %d is free and is not", id)
+			return bad("page %d is both free and in use", id)
 		}
 		w.used[id] = true
 	}

@@ -52,7 +52,7 @@ func TestVerify(t *testing.T) {
 		{"circle", func(b []byte) { native.PutUint64(b[at+headerLen+8:], uint64(branch)) }, "used twice"},
 		{"page of two", func(b []byte) { copy(b[at+headerLen+elementLen+8:], b[at+headerLen+8:at+headerLen+16]) }, "used twice"},
 		{"outside", func(b []byte) { native.PutUint64(b[at+headerLen+8:], 1<<40) }, "page 1099511627776 of"},
-		{"wrong page", func(b []byte) { native.PutUint64(b[at:], 3) }, "calls itself 3"},
+		{"wrong page", func(b []byte) { native.PutUint64(b[at:], 3) }, "has the id 3"},
 		{"long page", func(b []byte) { native.PutUint32(b[at+12:], 1<<30) }, "pages long"},
 		{"many elements", func(b []byte) { native.PutUint16(b[at+10:], 60000) }, "60000 elements"},
 		{"element outside", func(b []byte) { native.PutUint32(b[at+headerLen+4:], 1<<20) }, "element 0 is outside"},
@@ -63,7 +63,7 @@ func TestVerify(t *testing.T) {
 		{"free and used", func(b []byte) {
 			native.PutUint16(b[freelist+10:], 1)
 			native.PutUint64(b[freelist+headerLen:], uint64(branch))
-		}, "is free and is not"},
+		}, "is both free and in use"},
 		{"endless freelist", func(b []byte) {
 			native.PutUint16(b[freelist+10:], 0xFFFF)
 			native.PutUint64(b[freelist+headerLen:], 1<<40)
