@@ -27,11 +27,11 @@ func applyCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE…",
 		Short: "Create or change the objects in files",
-		Long: `Create or change the objects of the files, all of them in one transaction. Other objects
-stay as they are.
+		Long: `Create or change the objects in the files, all in one transaction. Other objects stay
+unchanged.
 
-FILE is YAML (several documents with --- between them) or JSON, a directory of such
-files, or - for the standard input.`,
+FILE is YAML (several documents separated by ---) or JSON, a directory of such files,
+or - for standard input.`,
 		Example: "  llcli apply -f web.yaml --wait 10s\n  llcli apply -f services/ --dry-run\n  generate | llcli apply -f -",
 		Args:    moreFiles(&files),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, more []string) error {

@@ -21,7 +21,7 @@ func ChangesCommand(a *command.App) *cobra.Command {
 		Use:   "changes",
 		Short: "Show which objects changed, revision by revision",
 		Long: `Show which objects were created, updated and deleted after a revision, as far back as
-the daemon knows. llcli events changes shows those to come.`,
+the daemon's history. llcli events changes shows changes as they are made.`,
 		Example: "  llcli changes --since 41",
 		Args:    command.NoWords("changes takes flags only"),
 	}

@@ -20,10 +20,10 @@ func confirmCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "confirm [REVISION]",
 		Short: "Confirm a change that would be rolled back",
-		Long: `Confirm a change that was made with --confirm. Without it the daemon rolls the change
-back when its time is over. Changes that were made with --confirm meanwhile have joined it and
-are confirmed with it. REVISION as printed by the last of them; default: the pending one, by
-any user.`,
+		Long: `Confirm a change that was made with --confirm. Without a confirmation, the daemon rolls the
+change back at its deadline. Changes made with --confirm in the meantime have joined it, and
+are confirmed with it. REVISION: as printed by the last of these changes; default: the pending
+change, by any user.`,
 		Example: "  llcli apply -f rules.yaml --confirm 60s\n  llcli confirm",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {

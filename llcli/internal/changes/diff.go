@@ -27,9 +27,9 @@ func diffCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff {-f FILE… | --revision REVISION}",
 		Short: "Show what apply, or rollback, would change",
-		Long: `Show line by line what apply would change of what is wanted. The daemon checks the
-files as it would for apply, with the same errors. JSON and YAML output is the
-answer of apply --dry-run. With --revision, show what rollback to it would change.`,
+		Long: `Show line by line what apply would change in the specs. The daemon checks the files as
+for apply, with the same errors. JSON and YAML output is the reply to apply --dry-run.
+With --revision, show what a rollback to that revision would change.`,
 		Example: "  llcli diff -f web.yaml\n  llcli diff -f conf/ --exit-code || echo it differs\n  llcli diff --revision 41",
 		Args:    moreFiles(&files),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, more []string) error {

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const editorHead = `# What is wanted of %s. Save and leave the editor to apply it;
-# leave the text as it is, or empty, to change nothing.
+const editorHead = `# The spec of %s. Save and leave the editor to apply it;
+# leave the text unchanged or empty to change nothing.
 `
 
 func editCommand(a *command.App) *cobra.Command {
@@ -26,9 +26,9 @@ func editCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "edit KIND NAME",
 		Short: "Edit an object in an editor",
-		Long: `Edit an object as YAML in the editor of $VISUAL or $EDITOR, and apply it. What
-somebody else changed meanwhile is not overwritten. A text that is refused is kept
-in a file that the error names.`,
+		Long: `Edit an object as YAML in the editor named by $VISUAL or $EDITOR, and apply it. Changes
+that another user makes in the meantime are not overwritten. A rejected text is kept in
+a file that the error names.`,
 		Example: "  llcli edit service web\n  EDITOR=nano llcli edit interface eth0",
 		Args:    kinds.NeedKind("llcli edit KIND NAME"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {

@@ -20,9 +20,9 @@ func replaceCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replace -f FILE…",
 		Short: "Replace all objects of an owner with the objects in files",
-		Long: `Create and change the objects of the files as apply does, and delete the owner's
-other objects of these kinds, all of it in one transaction. Objects of other
-owners stay as they are. With --dry-run it lists the objects that it would delete.`,
+		Long: `Create and change the objects in the files, as apply does, and delete the owner's other
+objects of these kinds, all in one transaction. Objects of other owners stay unchanged.
+--dry-run lists the objects that would be deleted.`,
 		Example: "  llcli export > backup.yaml\n  llcli replace -f backup.yaml --dry-run\n  llcli replace -f backup.yaml --wait 10s",
 		Args:    moreFiles(&files),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, more []string) error {
@@ -69,9 +69,9 @@ func exportCommand(a *command.App) *cobra.Command {
 		Use:     "export [KIND…]",
 		Aliases: []string{"backup"},
 		Short:   "Write objects in the form that apply and replace read",
-		Long: `Write the objects of all kinds, or of those that are named, as a file that apply and
-replace take: the specs, without the status. They are of one revision, or llcli reports that they
-changed meanwhile.`,
+		Long: `Write the objects of all kinds, or of the named kinds, in the form that apply and replace
+read: the specs, without the status. All objects are from one revision; otherwise, llcli
+reports that they changed in the meantime.`,
 		Example: "  llcli export > backup.yaml\n  llcli export services -l team=web -o json",
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
 			if a.IsTable() {
@@ -121,9 +121,9 @@ func reloadCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
 		Short: "Make the daemon read its object files again",
-		Long: `Have the daemon read the files of its object directory (/etc/loxilight/conf.d) again.
-What owner file holds becomes exactly what they say, or nothing changes and the
-error names file and line.`,
+		Long: `Make the daemon read the files in its object directory (/etc/loxilight/conf.d) again.
+The objects owned by file become exactly the objects in the files; if a file has an error,
+nothing changes, and the error names file and line.`,
 		Args: command.NoWords("reload reads the files in the daemon's object directory"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
 			var result api.ReloadResult

@@ -23,9 +23,9 @@ func historyCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [REVISION]",
 		Short: "Show the revisions available for rollback, or what one of them changed",
-		Long: `Show who changed what is wanted, when and how, the latest first: as far back as the
-daemon's configuration has it remember. With a REVISION, show line by line what that
-one changed.`,
+		Long: `Show who changed which objects, when and how, the latest change first. The daemon's
+configuration limits how many revisions are kept. With a REVISION, show line by line what
+that revision changed.`,
 		Example: "  llcli history\n  llcli history 43\n  llcli history --limit 0 -o json",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -21,13 +21,14 @@ func rollbackCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback {REVISION | --last}",
 		Short: "Go back to an earlier revision",
-		Long: `Make the objects of all owners but file and cni, or of --owner, be as they were at a
-revision, as one new revision. Objects from the daemon's object files stay, and so do
-objects of pods; each is named if it was different then. llcli diff --revision shows what it would change.
+		Long: `Restore the objects of all owners except file and cni, or of --owner, as they were at a
+revision. The result is a new revision. Objects from the daemon's object files and objects of
+pods stay; each is named if it was different then. llcli diff --revision shows what would
+change.
 
---last rolls back the pending change, or else the latest change that is in force, whoever made
-it. Run again, it goes one change further back. To undo a rollback, name the revision before it.
-The rollback of a change that was not confirmed is never rolled back.`,
+--last rolls back the pending change, or else the latest change in force, whoever made it.
+Each further --last goes back by one more change. To undo a rollback, name the revision before
+it. The rollback of a change that was not confirmed is never rolled back.`,
 		Example: "  llcli history\n  llcli diff --revision 41\n  llcli rollback 41 --confirm 60s\n  llcli rollback --last",
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {

@@ -51,11 +51,10 @@ func newRoot(a *command.App) *cobra.Command {
 		Short: "Control loxilightd, the switch, router, load balancer and firewall of this node",
 		Long: `llcli configures loxilightd and shows its state.
 
-The configuration of the daemon consists of objects. Each has a kind: an Interface that the
-data plane attaches to, a Service that spreads connections over backends, a rule of
-the firewall, a bridge, a route. llcli explain lists the kinds. Objects
-are written in YAML or JSON and applied as a whole: a change takes place
-completely and durably, or not at all.`,
+The configuration of the daemon consists of objects. Each has a kind: an Interface to which
+the data plane attaches, a Service that distributes connections over backends, a firewall
+rule, a bridge, a route. llcli explain lists the kinds. Objects are written in YAML or JSON
+and applied in transactions: a change takes effect completely and durably, or not at all.`,
 		Example: `  llcli apply -f web.yaml --wait 10s
   llcli service add web --frontend 198.51.100.10:80/tcp --backend 10.0.1.2:8080
   llcli get services -o wide

@@ -15,8 +15,8 @@ func completionCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion {bash | zsh | fish}",
 		Short: "Write the completion script of a shell",
-		Long: `Write a script to the standard output that makes a shell complete commands, flags
-and the names of objects, which it asks the daemon for.
+		Long: `Write a script to standard output that makes a shell complete commands, flags and the
+names of objects, which it requests from the daemon.
 
 bash:
   llcli completion bash > /etc/bash_completion.d/llcli

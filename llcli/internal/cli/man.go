@@ -22,8 +22,8 @@ func manCommand(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "Write the manual pages into a directory",
-		Long: `Write the manual pages of llcli and of all of its commands into a directory, which is
-made if need be. Their date is that of SOURCE_DATE_EPOCH, where that is set.`,
+		Long: `Write the manual pages of llcli and of all its commands into a directory, which is created
+if it does not exist. SOURCE_DATE_EPOCH sets their date.`,
 		Example: "  llcli man /usr/local/share/man/man1",
 		Args:    command.OneName("man", "DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {

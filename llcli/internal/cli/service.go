@@ -26,10 +26,9 @@ func drainCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NAME BACKEND…",
 		Short: "Drain backends of a Service: they keep their connections and get no new ones",
-		Long: `Set the state of backends to draining: they keep the connections that they have and
-get no new ones, unless no other backend is left: set the state to down for that.
---undo sets it back to active. BACKEND is an address:port, or an address for all of
-its ports.`,
+		Long: `Set the state of backends to draining: they keep their connections and get no new ones,
+unless no other backend is left (set the state to down to prevent this). --undo sets the
+state back to active. BACKEND is an address:port, or an address for all of its ports.`,
 		Example: "  llcli service drain web 10.0.1.2:8080 --wait 5s\n  llcli service drain web 10.0.1.2 --undo",
 		Args:    command.NeedWords(2, "llcli service drain NAME BACKEND…"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
@@ -188,7 +187,7 @@ func backendRemove(a *command.App) *cobra.Command {
 		Use:     "remove NAME BACKEND…",
 		Aliases: []string{"delete"},
 		Short:   "Remove backends from a Service",
-		Long: `Remove backends from a Service; to let their connections end first, drain them.
+		Long: `Remove backends from a Service. To let their connections end first, drain them.
 BACKEND is an address:port, or an address for all of its ports.`,
 		Example: "  llcli service backend remove web 10.0.1.2:8080",
 		Args:    command.NeedWords(2, "llcli service backend remove NAME BACKEND…"),

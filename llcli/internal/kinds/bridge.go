@@ -70,19 +70,19 @@ var bridgeFields = []specField{
 
 const bridgeSchema = `kind: Bridge
 name: br0                     # a-z, 0-9 and - . / : inside; unique among Bridges
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
-  device: br0                 # made in the switch's network namespace
+  device: br0                 # created in the switch's network namespace
   vlanFiltering: true         # separates VLANs; default false
   addresses:                  # of the bridge device
     - 10.1.0.1/24
     - 2001:db8:1::1/64
   ports:
     - device: hs1
-      pvid: 10                # VLAN of frames without a tag; 0: refused. Default: 1 for
-                              # a port that names no VLANs, else 0
-      vlans: [20, 200-299]    # come and leave with a tag
-      untagged: [10]          # leave without a tag; default: the pvid
+      pvid: 10                # VLAN of untagged frames; 0: they are dropped. Default: 1
+                              # for a port without VLANs, otherwise 0
+      vlans: [20, 200-299]    # tagged in both directions
+      untagged: [10]          # egress untagged; default: the pvid
       isolated: true          # exchanges no frames with other isolated ports
     - device: hs2
   ageing: 5m                  # how long a silent host is remembered, 1s to 168h

@@ -116,18 +116,18 @@ func hostPort(o *api.Object) string {
 
 const endpointSchema = `kind: Endpoint
 name: shop/web-1              # a-z, 0-9 and - . / : inside; unique among Endpoints
-labels: {node: n1}            # for llcli get -l; they mean nothing to the daemon
+labels: {node: n1}            # for llcli get -l; no effect in the daemon
 spec:
   device: hs3                 # the switch's end of the pod's link, in the switch's namespace
-  addresses:                  # the only ones that packets of the pod come from; the
-    - 10.244.3.5              # link-local one of the MAC is among them by itself
+  addresses:                  # the only source addresses that the pod may use, besides
+    - 10.244.3.5              # the link-local address of its MAC
     - 2001:db8:3::5
-  mac: 0a:58:0a:f4:03:05      # of the pod's end, and of no other
+  mac: 0a:58:0a:f4:03:05      # of the pod's end, and of no other device
   mtu: 1450                   # of the device; default: unchanged
   labels: {app: web}          # for the members of AddressGroups
-  namespace: shop             # of the pod, as its orchestrator has it
+  namespace: shop             # of the pod, in its orchestrator
   pod: web-1
-  network: default            # PodNetwork or Bridge; default: the one that there is
+  network: default            # PodNetwork or Bridge; default: the only one that exists
   netns: /run/netns/web-1     # of the pod; informational
   containerID: 4f1d0c         # informational
 `
@@ -138,7 +138,7 @@ var endpointFields = []specField{
 	{flag: "mac", path: "mac", usage: "its hardware `ADDRESS`"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the device in `BYTES` (default: unchanged)"},
 	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of its PodNetwork or Bridge (default: the only one)"},
-	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod, as its orchestrator has it"},
+	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod in its orchestrator"},
 	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},
 	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups, `KEY=VALUE`; may be repeated"},
 	{flag: "netns", path: "netns", usage: "network namespace of the pod, a `PATH`; informational"},

@@ -61,11 +61,11 @@ var firewallFields = append([]specField{
 
 const firewallSchema = `kind: FirewallRule
 name: web                     # a-z, 0-9 and - . / : inside; unique among FirewallRules
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
   priority: 100               # lower first, then by name; default 1000
-  hooks: [forward, input]     # and output; default: all where in and out are known
-  match:                      # absent: every packet; of a list one must match, and all fields
+  hooks: [forward, input]     # and output; default: all hooks at which in and out are known
+  match:                      # absent: every packet; all fields must match, and one element of a list
     source:                   # addresses, prefixes, ranges, group:NAME, local (the node's)
       - 10.0.0.0/8
       - 192.0.2.10-192.0.2.20
@@ -77,17 +77,17 @@ spec:
     in: eth0                  # devices
     vlans: [10, 200-299]
     dscp: [ef, 12]
-  # A rule sees the source and destination of the client: of a port forward or a Service the
-  # address and port before translation.
+  # A rule is evaluated before translation: for a port forward or a Service, it matches the
+  # address and port that the client used.
   action: reject              # allow, deny (drop silently) or reject (drop and answer)
-  stateful: true              # answers to what it allows are allowed; default true
+  stateful: true              # replies to allowed packets are allowed; default true
   log: true                   # log a sample of matching packets
 ---
 kind: FirewallRule
 name: ping
 spec:
   match:
-    protocol: icmp            # or icmpv6: their types are not the same
+    protocol: icmp            # or icmpv6, which has different types
     icmp: [echo-request, 3/4] # types by name or number, or type/code
     out: eth1
   action: allow

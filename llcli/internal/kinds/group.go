@@ -51,7 +51,7 @@ var groupFields = []specField{
 
 const groupSchema = `kind: AddressGroup
 name: partners                # a-z, 0-9 and - . / : inside; unique among AddressGroups
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
   members:                    # rules refer to them as group:partners
     - 192.0.2.7

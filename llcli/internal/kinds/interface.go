@@ -116,12 +116,12 @@ var interfaceKind = Kind{
 
 const interfaceSchema = `kind: Interface
 name: eth0                    # a-z, 0-9 and - . / : inside; unique among Interfaces
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
   device: eth0                # the Linux device that the data plane attaches to
-  netns: host                 # where it is: host, or switch: the switch's namespace
+  netns: host                 # host, or switch: the switch's namespace
   # uplink: towards the rest of the network, or towards clients; the WAN and the LAN of a gateway
-  # port: behind it is one pod, VM or server
+  # port: leads to one pod, VM or server
   # host: the host's own end of its link to the switch
   # tunnel: a device of a tunnel; devices of Tunnels need no Interface
   role: uplink                # or {roles}
@@ -130,7 +130,7 @@ spec:
 kind: Interface
 name: uplink
 spec:
-  address: 192.0.2.7          # instead of device: the one that has this address
+  address: 192.0.2.7          # instead of device: selects the device with this address
 `
 
 func showInterface(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) {

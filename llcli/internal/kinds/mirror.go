@@ -155,13 +155,13 @@ func removeUnless(spec map[string]any, given *pflag.FlagSet, path, flag string) 
 
 const mirrorSchema = `kind: Mirror
 name: watch-web               # a-z, 0-9 and - . / : inside; unique among Mirrors
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
   source:                     # exactly one of interface, endpoint, service and rule
     interface: eth0           # the packets on its device
   direction: both             # default; in: arriving, out: leaving
   match:                      # absent: every packet; no groups, at most 16 members in a list
-    source: [10.0.0.0/8, 2001:db8::/32] # of the packet as it is copied: replies have it reversed
+    source: [10.0.0.0/8, 2001:db8::/32] # of the copied packet: reversed in replies
     destination: 198.51.100.10  # a single value needs no list
     protocol: [tcp, udp]
     ports: [80, 8000-8100]    # destination ports, with protocol tcp, udp, sctp
@@ -169,7 +169,7 @@ spec:
   snaplen: 128                # bytes of each packet, 64 to 65535; default: 0, whole packets
   to:
     device: mon0              # not the device whose packets are copied
-    netns: host               # or switch; default: as the Interface; Endpoint: switch; else host
+    netns: host               # or switch; default: the netns of the source, or host
 ---
 kind: Mirror
 name: watch-shop

@@ -162,27 +162,27 @@ func cutPort(text string) (address, port string, ok bool) {
 
 const natSchema = `kind: NAT
 name: out                     # a-z, 0-9 and - . / : inside; unique among NATs
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
-  type: snat                  # or masquerade: the address of the device it leaves by
+  type: snat                  # or masquerade: the address of the output device
   priority: 100               # lower first, then by name; default 1000
-  match:                      # as of a FirewallRule: llcli explain firewall
+  match:                      # as for a FirewallRule: llcli explain firewall
     source: 10.0.0.0/8
     out: eth0
   to:
     addresses: 192.0.2.10-192.0.2.20
-    ports: 1024-65535         # that source ports are chosen from
+    ports: 1024-65535         # range of source ports
   mapping: endpoint-independent            # default address-and-port-dependent
   filtering: address-and-port-dependent    # as in RFC 4787
-  portBlock: 512              # ports for each address at a time, 64 to 4096
-  log: true                   # an event for each block, or each mapping
+  portBlock: 512              # ports that an inner address gets at a time, 64 to 4096
+  log: true                   # log the start and end of each block or mapping
 ---
 kind: NAT
 name: forward-web
 spec:
   type: dnat
   match:
-    destination: local        # the node's addresses, also those by DHCP
+    destination: local        # the node's addresses, including those from DHCP
     in: eth0
     protocol: tcp
     ports: 8000-8009
@@ -194,5 +194,5 @@ spec:
   type: snat
   match: {source: 10.0.5.0/28}
   to: {addresses: 192.0.2.16/28}
-  oneToOne: true              # as many addresses as the source has, each for one
+  oneToOne: true              # one address for each source address
 `

@@ -65,14 +65,14 @@ var podNetworkFields = []specField{
 
 const podNetworkSchema = `kind: PodNetwork
 name: default                 # a-z, 0-9 and - . / : inside; unique among PodNetworks
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
-  subnets:                    # of this node: one of IPv4, one of IPv6, or both
+  subnets:                    # of this node: one IPv4 subnet, one IPv6 subnet, or both
     - 10.244.3.0/24           # .1 is the pods' gateway, .2 the node itself
     - 2001:db8:3::/64
   bridge: hsvlan110           # device of the pods' bridge in the switch; the default
-  mtu: 1450                   # default: what the uplinks carry
-  masquerade:                 # absent: pods are seen by their own addresses everywhere
-    enabled: true             # who is no pod and no peer sees the node's address,
-    except: [10.0.0.0/8]      # but for these
+  mtu: 1450                   # default: the smallest MTU of the uplinks and Tunnels
+  masquerade:                 # absent: pods keep their own addresses everywhere
+    enabled: true             # destinations other than pods and Peers see the node's address,
+    except: [10.0.0.0/8]      # except these
 `

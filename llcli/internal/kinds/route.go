@@ -109,12 +109,12 @@ func completeRoute(name string, spec map[string]any) error {
 
 const routeSchema = `kind: Route
 name: branch                  # a-z, 0-9 and - . / : inside; unique among Routes
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
   prefix: 10.9.0.0/16         # 0.0.0.0/0 or ::/0: the default route
   netns: switch               # host (default), or switch
   type: unicast               # or blackhole (drop silently), unreachable, prohibit
-  via: 10.1.0.254             # the router; or only device: on that link
+  via: 10.1.0.254             # the router; or device alone: the prefix is on that link
   device: br0
   metric: 50                  # lower first; default: the kernel's
   source: 10.1.0.1            # address of the node's own packets

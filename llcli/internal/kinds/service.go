@@ -83,7 +83,7 @@ var serviceKind = Kind{
 
 const serviceSchema = `kind: Service
 name: web                     # a-z, 0-9 and - . / : inside; unique among Services
-labels: {team: web}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: web}           # for llcli get -l; no effect in the daemon
 spec:
   frontends:                  # what clients connect to: address:port/protocol
     - 198.51.100.10:80/tcp    # protocol: {serviceProtocols}
@@ -98,7 +98,7 @@ spec:
   affinity:                   # absent: none
     timeout: 3h               # since the client's last new connection, 1s to 24h
   source: auto                # the client's address as backends see it: keep, snat, or
-                              # auto: snat where the answers would not come back this way
+                              # auto: snat if replies would not return through the node
   sourceRanges:               # permitted clients; empty: all
     - 203.0.113.0/24
   health:                     # absent: backends are not checked
@@ -109,12 +109,12 @@ spec:
     timeout: 1s
     healthy: 2                # successes in a row
     unhealthy: 3              # failures in a row
-  idleTimeout:                # connections that carry nothing for so long end
+  idleTimeout:                # connections end after this time without packets
     tcp: 2h
     udp: 30s
     sctp: 2h
   noBackend: reject           # action for new connections without a backend; or drop
-  divert:                     # clients that are served as another Service's
+  divert:                     # clients that another Service handles
     - sources: [10.0.0.0/8]
       service: web-internal
   announce: true              # the frontends' addresses, on the uplinks (ARP, neighbour discovery)

@@ -137,24 +137,24 @@ var peerFields = []specField{
 
 const tunnelSchema = `kind: Tunnel
 name: hsvxlan100              # a-z, 0-9 and - . / : inside; unique among Tunnels
-labels: {team: net}           # for llcli get -l; they mean nothing to the daemon
+labels: {team: net}           # for llcli get -l; no effect in the daemon
 spec:
-  device: hsvxlan100          # made in the switch's network namespace; at most 13 characters
+  device: hsvxlan100          # created in the switch's network namespace; at most 13 characters
   type: vxlan                 # default; or {tunnelTypes}
   vni: 100                    # up to 16777215; gre: the key, of 32 bits, 0: none
-  local: 192.0.2.1            # source of outer packets; default: as the route to each peer has it
+  local: 192.0.2.1            # source of outer packets; default: the source of the route to each Peer
   port: 4789                  # UDP; default 4789, for geneve 6081
-  mtu: 1450                   # default: what fits the underlay, followed when that changes
+  mtu: 1450                   # default: what fits the underlay; follows its changes
 `
 
 const peerSchema = `kind: Peer
 name: node2                   # a-z, 0-9 and - . / : inside; unique among Peers
-labels: {rack: b}             # for llcli get -l; they mean nothing to the daemon
+labels: {rack: b}             # for llcli get -l; no effect in the daemon
 spec:
-  underlay:                   # its addresses: the first that can be reached is sent to
+  underlay:                   # its addresses: the first one with a route is used
     - 192.0.2.2
     - 2001:db8::2
-  prefixes:                   # reached through it; of two peers the longer prefix wins
+  prefixes:                   # reached through it; the longest prefix takes precedence
     - 10.1.2.0/24
     - 2001:db8:2::/64
   tunnel: hsvxlan100          # default: none, the underlay routes them

@@ -25,16 +25,15 @@ func bundleCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle [FILE]",
 		Short: "Write a support archive of this machine, without secrets",
-		Long: `Write an archive (tar.gz, readable by its owner only) with what somebody needs who
-is to find out from far away what is wrong: versions, the findings of doctor, status,
-objects, counters and some connections, the log of the unit, configuration and object
-files, and facts about kernel and network. It works whether or not the daemon runs;
-manifest.json in it says what is in it, and what could not be had and why. It changes
-nothing, and is done within two minutes.
+		Long: `Write an archive (tar.gz, readable by its owner only) for remote troubleshooting: versions,
+the findings of doctor, status, objects, counters and some connections, the log of the unit,
+configuration and object files, and the state of kernel and network. It works whether or not
+the daemon is running. manifest.json lists the files in the archive, and what is missing and
+why. The command changes nothing and takes at most two minutes.
 
-Secrets are taken out: values of keys that are called as secrets, private keys, what
-has the shape of a token; the manifest has the rules. A secret in a place where nothing
-tells that it is one stays: look through the archive before it is passed on.`,
+Secrets are removed: values of keys whose names suggest secrets, private keys, and text in
+the form of a token; the manifest contains the rules. A secret that these rules do not match
+stays: check the archive before you pass it on.`,
 		Example: "  llcli bundle\n  llcli bundle /tmp/web.tar.gz --anonymize",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: a.RunLocal(func(ctx context.Context, args []string) error {

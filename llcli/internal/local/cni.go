@@ -56,8 +56,8 @@ func cniCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cni",
 		Short: "Make container runtimes attach pods with loxilight, and report whether they can",
-		Long: `Container runtimes find the plugin loxilight-cni by a configuration in /etc/cni/net.d,
-and take a node for ready as soon as there is one.`,
+		Long: `Container runtimes find the plugin loxilight-cni through a configuration in /etc/cni/net.d,
+and consider a node ready as soon as a configuration exists.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return command.Usagef("unexpected %q; llcli cni install, install-plugin, prepare, keep, uninstall or status", args[0])
@@ -76,13 +76,13 @@ func cniInstall(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install the configuration for container runtimes once pods can be attached",
-		Long: `Wait, as long as --timeout says, until the daemon can attach pods, and then put the
-configuration 10-loxilight.conflist in its place, whole, by one rename. One that is
-there and says something else stays, unless --force is given: it may have been
-adapted. --file installs a configuration of your own instead.
+		Long: `Wait until the daemon can attach pods, at most for --timeout, then install the configuration
+10-loxilight.conflist atomically. An existing configuration with different content stays,
+unless --force is given: it may have been adapted. --file installs your own configuration
+instead.
 
-Where the daemon is not the usual one, the configuration names its socket and its
-state directory, as the daemon reports them.`,
+If the daemon does not use the defaults, the configuration contains its socket and its state
+directory, as the daemon reports them.`,
 		Example: "  llcli cni install --timeout 1m\n  llcli cni install --file /usr/share/loxilight/10-loxilight.conflist",
 		Args:    command.NoWords("install takes flags only"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
@@ -196,8 +196,8 @@ func cniUninstall(a *command.App) *cobra.Command {
 		Use:   "uninstall",
 		Short: "Remove the configuration for container runtimes",
 		Long: `Remove the configuration 10-loxilight.conflist, and with --plugin-dir also the program
-loxilight-cni in that directory. Pods that are attached stay so; runtimes can then
-neither attach others nor, most of them, remove those: move the pods away first.`,
+loxilight-cni in that directory. Attached pods stay attached, but runtimes can no longer
+attach pods, and most runtimes can no longer remove them: move the pods away first.`,
 		Args: command.NoWords("uninstall takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
 			text, err := os.ReadFile(o.path())

@@ -20,9 +20,9 @@ func cniInstallPlugin(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "install-plugin",
 		Short: "Put the plugin into the directory where container runtimes look for it",
-		Long: `Put the program loxilight-cni into the directory where container runtimes look for
-plugins, by one rename: one that runs there goes on. For the container that prepares
-a node of Kubernetes; the Debian package has it in its place already.`,
+		Long: `Install the program loxilight-cni atomically in the directory where container runtimes look
+for plugins; a running copy continues. This is for the container that prepares a Kubernetes
+node; the Debian package contains the plugin.`,
 		Args: command.NoWords("install-plugin takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
 			if err := mayMake("to", to, pluginDirs[0]); err != nil {
@@ -55,10 +55,10 @@ func cniKeep(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keep",
 		Short: "Keep the configuration for container runtimes in place while this runs",
-		Long: `Put the configuration 10-loxilight.conflist in its place as soon as pods can be
-attached, and restore it if it is removed or changed, until this is ended.
-It stays when this ends: pods can be removed meanwhile. With --file it follows that
-file. For the sidecar of the daemon in Kubernetes.`,
+		Long: `Install the configuration 10-loxilight.conflist as soon as pods can be attached, and restore
+it if it is removed or changed, until this command ends. The configuration stays afterwards,
+so that pods can be removed in the meantime. With --file, the configuration follows that file.
+This is for the daemon's sidecar in Kubernetes.`,
 		Args: command.NoWords("keep takes flags only"),
 		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {
 			if err := mayMake("dir", o.dir, usualConfDir); err != nil {

@@ -20,11 +20,11 @@ func cniPrepare(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Let a non-root user keep the configuration for container runtimes",
-		Long: `Make the directory for configurations of container runtimes writable for the group of
-a user, with the sticky bit: the user can make files there, and neither change nor
-remove those of others. A configuration 10-loxilight.conflist that exists becomes the
-user's. For the container that prepares a node of Kubernetes, where llcli cni keep runs
-without root. It needs root, or the capability CAP_CHOWN and the directory.`,
+		Long: `Make the directory with the configurations for container runtimes writable for the group of a
+user, with the sticky bit: the user can create files there, but cannot change or remove files
+of other users. An existing configuration 10-loxilight.conflist is given to the user. This is
+for the container that prepares a Kubernetes node, on which llcli cni keep runs without root.
+It needs root, or the capability CAP_CHOWN and ownership of the directory.`,
 		Args: command.NoWords("prepare takes flags only"),
 		RunE: a.RunLocal(func(context.Context, []string) error {
 			if user == 0 {

@@ -75,13 +75,13 @@ func cniStatusCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Report whether pods can be attached, also by the exit code",
-		Long: `Report whether the daemon can attach pods, whether the configuration that container
-runtimes use leads to this daemon, and whether the plugin is where they look for it;
-and if not, what to do. The exit code is 0 if pods can be attached, 1 if they cannot,
+		Long: `Report whether the daemon can attach pods, whether the configuration that container runtimes
+use leads to this daemon, and whether the plugin is in a directory where runtimes look for
+it; if not, report what to do. The exit code is 0 if pods can be attached, 1 if they cannot,
 and 3 if the daemon does not answer. Needs root.
 
-The daemon is asked about the configuration that runtimes take, or with --network
-about that PodNetwork. With --daemon nothing else counts, as for probes of the daemon.`,
+The daemon is queried for the PodNetwork in the configuration that runtimes use, or for
+--network. With --daemon, only the daemon is checked: for probes.`,
 		Args: command.NoWords("status takes flags only"),
 	}
 	cmd.RunE = a.RunLocal(func(ctx context.Context, _ []string) error {

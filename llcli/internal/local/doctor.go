@@ -19,17 +19,17 @@ func doctorCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine and the daemon, and report faults and how to repair them",
-		Long: `Look at everything that the data plane depends on, and say of each thing that is
-not as it should be what it is, why it matters and what to do: the daemon and its
-unit, files and groups, the kernel, what is pinned and attached, programs of
-others on the same hooks, routes, kernel parameters, firewalls, memory.
+		Long: `Check everything that the data plane depends on, and report for each fault what it is, why it
+matters and what to do: the daemon and its unit, files and groups, the kernel, pins and
+attached programs, other programs on the same hooks, routes, kernel parameters, firewalls,
+memory.
 
-It works whether the daemon runs, hangs or is stopped, is done within a minute,
-and says what it could not see: run it as root. --fix repairs what belongs to loxilight
-(modes, leftovers, object files not read yet) and reports what it did; what
-belongs to others is never touched.
+The command works whether the daemon is running, hangs or is stopped, takes at most a minute,
+and reports what it could not check: run it as root. --fix repairs what belongs to loxilight
+(modes, leftovers, object files that have not been read yet) and reports what it did; it never
+changes anything that belongs to other programs.
 
-The exit code is 1 if errors are left; warnings and notes leave it at 0.`,
+The exit code is 1 if errors remain; warnings and notes do not affect it.`,
 		Example: "  llcli doctor\n  llcli doctor --fix\n  llcli doctor -o json",
 		Args:    command.NoWords("doctor takes flags only"),
 		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {

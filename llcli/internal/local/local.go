@@ -139,8 +139,8 @@ what an earlier version left pinned can be taken over: before an upgrade, or bef
 a new kernel's first start. What would go wrong is reported as by doctor. A running
 daemon is not disturbed. Needs root.
 
-The exit code is 0 if a start would succeed, 1 if it would not, and 3 if the check
-could not run: no privileges, or no BPF on this machine.`,
+The exit code is 0 if a start would succeed, 1 if it would fail, and 3 if the check could not
+run: no privileges, or no BPF on this machine.`,
 		Example: "  llcli preflight\n  llcli preflight -o json",
 		Args:    command.NoWords("preflight takes flags only"),
 		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {
@@ -165,16 +165,16 @@ func detachCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach",
 		Short: "Remove programs, bridges, routes and the switch of this instance from the kernel",
-		Long: `Take the programs of this instance off all devices and remove what is pinned. The
-kernel then forwards as if loxilight was not installed, and no rule of the firewall is in
-force any more; tracked connections are lost. The network namespace of the switch is deleted
-if loxilight created it, and with it the veth and other virtual devices in it: those of pods and
-VMs. Move devices that you need out of it first.
+		Long: `Detach the programs of this instance from all devices and remove its pins. The kernel then
+forwards as if loxilight was not installed: no firewall rule is in force, and tracked
+connections are lost. The network namespace of the switch is deleted if loxilight created it,
+with the veth and other virtual devices in it, including those of pods and VMs. Move devices
+that you need out of it first.
 
 The configuration stays: the next start of the daemon attaches everything again.
 
-The daemon must be stopped before: systemctl stop loxilightd. Needs root. At a terminal llcli
-asks before, unless --yes is given.`,
+Stop the daemon first: systemctl stop loxilightd. Needs root. At a terminal, llcli asks for
+confirmation, unless --yes is given.`,
 		Example: "  systemctl stop loxilightd && llcli detach",
 		Args:    command.NoWords("detach takes flags only"),
 		RunE: a.RunLocal(func(ctx context.Context, _ []string) error {

@@ -51,15 +51,14 @@ func connectionsList(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show tracked connections",
-		Long: `Show the connections that the data plane tracks: all of them, or those that the
-flags choose. TO is where packets for DESTINATION are sent: the backend of a Service, or the
-address of a port forward. AS is the source that the server sees in place of SOURCE. Both are
-- without translation. SENT and RECEIVED count the bytes of whole frames from and to the
-client.
+		Long: `Show the connections that the data plane tracks: all of them, or those that the flags select.
+TO is the translated destination: the backend of a Service, or the target of a port forward.
+AS is the translated source, as the server sees it. Both are - without translation. SENT and
+RECEIVED count the bytes of whole frames from and to the client.
 
-PATH is fast for packets on the fast path, from port to port in one look-up, and slow
-for packets through the kernel's stack. With -o wide, FORTH and BACK show for each direction
-the device by which packets leave, or the slow-path reason.`,
+PATH is fast for packets on the fast path (redirected from port to port after one lookup), and
+slow for packets through the kernel's stack. With -o wide, FORTH and BACK show the output
+device of each direction, or the slow-path reason.`,
 		Example: "  llcli connections --service web --state established\n  llcli connections --source 203.0.113.0/24 -o wide\n  llcli connections flush --backend 10.0.1.2",
 		Args:    command.NoWords("choose connections with flags"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
@@ -285,8 +284,8 @@ func flushCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flush {--all | FILTER}",
 		Short: "Delete tracked connections",
-		Long: `Forget the connections that the flags choose. Their next packet is decided anew:
-where the endpoints still keep a TCP connection that a Service translated, it ends.`,
+		Long: `Delete the connections that the flags select. Their next packet opens a new connection. A TCP
+connection that a Service translated therefore ends, even if both ends still have it.`,
 		Example: "  llcli connections flush --service web\n  llcli connections flush --all",
 		Args:    command.NoWords("choose connections with flags"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {

@@ -20,13 +20,12 @@ func countersCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "counters [KIND [NAME…]]",
 		Short: "Show packets, bytes and drops by reason, of objects or of the node",
-		Long: `Show the packets, bytes, connections and drops of an object, or without one of the
-node. Of several objects, or all of a kind, the figures are shown one object a line.
-Reasons that never happened are left out; -o wide shows them too. llcli explain tells
-what to do about a reason.
+		Long: `Show the packets, bytes, connections and drops of an object, or, without an object, of the
+node. For several objects, or all objects of a kind, each object has one line. Reasons with a
+count of 0 are omitted; -o wide shows them too. llcli explain REASON shows what to do.
 
-A service NAMESPACE/NAME of Kubernetes is the sum of all its ports and addresses, a pod
-NAMESPACE/NAME that of all its interfaces.`,
+The counters of a Kubernetes Service NAMESPACE/NAME are the sums over all its ports and
+addresses, the counters of a pod NAMESPACE/NAME the sums over all its interfaces.`,
 		Example: "  llcli counters\n  llcli counters service web --watch\n  llcli counters peers\n  llcli counters pod shop/web-1",
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
 			kind, names := "", []string{""}

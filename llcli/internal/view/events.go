@@ -52,24 +52,23 @@ func eventsCommand(a *command.App) *cobra.Command {
 		Use:     "events [TOPIC…]",
 		Aliases: []string{"monitor"},
 		Short:   "Show events as they occur",
-		Long: `Show events as they come, until interrupted; with --since those of the past first. The
-topics are
+		Long: `Show events as they occur, until interrupted; with --since, past events first. The topics are
 
   changes      objects that were created, updated or deleted
-  status       states of objects, and health of backends, that turned
-  drops        packets that were dropped (a sample: the counters count all)
-  firewall     packets that rules with log: true matched (a sample)
-  connections  connections that began and ended (a sample)
+  status       changed states of objects and changed health of backends
+  drops        dropped packets (a sample: the counters count all)
+  firewall     packets that matched rules with log: true (a sample)
+  connections  connections that began or ended (a sample)
   all          all of these
 
-Without a topic, all are shown but connections. With --of, all topics are shown whose events
-name the object; events of a rule, a NAT, a Service, an Endpoint or a Peer are found by its
-name, those of an Interface, a Bridge or a Tunnel also by its devices.
+Without a topic, all topics except connections are shown. With --of, all topics with events
+that name the object are shown; events of a rule, a NAT, a Service, an Endpoint or a Peer are
+found by its name, events of an Interface, a Bridge or a Tunnel also by its devices.
 
-The daemon keeps the latest 2000 events of each topic since its start; of drops, firewall
-and connections at most 5 of each second. --follow=false shows these, and ends.
+The daemon keeps the latest 2000 events of each topic since its start; of drops, firewall and
+connections, at most 5 per second. --follow=false shows these and exits.
 
-Lost events are reported. JSON output has one event a line.`,
+Lost events are reported. JSON output has one event per line.`,
 		Example:   "  llcli events\n  llcli events --since 10m\n  llcli events status --since 14:30 --follow=false\n  llcli events drops --of service/web\n  llcli events drops --of pod/shop/web-1\n  llcli events changes -o json",
 		Args:      topicsOnly,
 		ValidArgs: append(slices.Clone(api.Topics), allTopics),

@@ -26,12 +26,11 @@ func getCommand(a *command.App) *cobra.Command {
 		Short:   "Show objects: spec and status",
 		Long: `Show the objects of a kind, or the objects with these names.
 
-With -o yaml and -o json the objects come out as apply takes them; -o name prints only
-KIND/NAME of each, as llcli delete takes them.
+With -o yaml and -o json, objects are printed in the form that apply accepts; -o name prints
+only KIND/NAME of each, in the form that llcli delete accepts.
 
-podaddresses are the addresses of pods with their owners. GONE: why the owner can no
-longer exist. What the kernel has (its bridges, routes, neighbours and FDB) is shown by
-llcli kernel.`,
+podaddresses are the addresses of pods, with their owners. GONE: why the owner can no longer
+exist. llcli kernel shows the kernel's own bridges, routes, neighbours and FDB.`,
 		Example: "  llcli get services\n  llcli get service web -o yaml\n  llcli get interfaces -o wide\n  llcli get nat -l team=web -o name\n  llcli get podaddresses",
 		Args:    kinds.NeedKind("llcli get KIND [NAME…]"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {

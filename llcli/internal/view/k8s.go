@@ -19,8 +19,8 @@ func k8sCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "k8s",
 		Short: "Show the Services, nodes and pods of Kubernetes that are configured on this node",
-		Long: `Show the services, nodes and pods that the agent and the CNI plugin told the daemon of.
-Nothing is asked of the API server: this is what holds on this node.`,
+		Long: `Show the Services, nodes and pods that the agent and the CNI plugin have configured on this
+node. The API server is not queried.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return command.Usagef("unexpected %q; llcli k8s services, nodes or pods", args[0])
@@ -154,8 +154,8 @@ func k8sPods(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pods [NAME]",
 		Short: "Show the pods that are attached to this node",
-		Long: `Show the pods that container runtimes attached to this node by CNI. Those in the node's
-own network are not among them.`,
+		Long: `Show the pods that container runtimes have attached to this node through CNI. Pods in the
+node's own network are not included.`,
 		Example: "  llcli k8s pods -n shop",
 		Args:    atMostOne("llcli k8s pods [NAME]"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {

@@ -47,14 +47,14 @@ func k8sServices(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "services [NAME]",
 		Short: "Show services: frontends by type, and how many endpoints are ready, draining, local",
-		Long: `Show the services that the agent told the daemon of: a line for each port and type of
-frontends. READY endpoints get new connections, those that are DRAINING keep theirs, and
-LOCAL ones are those of the ready that are on this node. A named service is shown with its
-endpoints. Where a policy leaves new connections to endpoints of this node, those of other
-nodes are draining, or down while none of this node serves.
+		Long: `Show the Services that the agent has configured, with a line for each port and type of
+frontends. READY endpoints get new connections, DRAINING endpoints keep their existing
+connections, and LOCAL counts the ready endpoints on this node. A named Service is shown with
+its endpoints. If a policy restricts new connections to endpoints on this node, endpoints on
+other nodes are draining, or down while no endpoint on this node is serving.
 
-The type inside has no frontends: clients of the cluster have all endpoints by it, where
-policies leave others those of this node only.`,
+The type inside has no frontends: clients in the cluster are diverted to it and reach all
+endpoints, even if a policy restricts other clients to endpoints on this node.`,
 		Example: "  llcli k8s services -n shop\n  llcli k8s services shop/web",
 		Args:    atMostOne("llcli k8s services [NAME]"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {

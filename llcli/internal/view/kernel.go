@@ -62,10 +62,10 @@ func kernelCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kernel",
 		Short: "Show the kernel's bridges, routes, neighbours and FDB",
-		Long: `Show tables of the kernel, of host and switch, including what other programs put there.
-ORIGIN says who did, OBJECT to which object it belongs.
+		Long: `Show tables of the kernel, in host and switch, including the entries of other programs.
+ORIGIN is the program that created an entry, OBJECT the object to which it belongs.
 
-The objects are shown by llcli get: llcli get bridges, llcli get routes.`,
+llcli get shows the objects: llcli get bridges, llcli get routes.`,
 		Example: "  llcli kernel bridges\n  llcli kernel routes --netns switch -o wide\n  llcli kernel neighbors --watch",
 		Args:    command.NoCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

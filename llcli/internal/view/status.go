@@ -21,9 +21,9 @@ func statusCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of the daemon and its data plane",
-		Long: `Show the daemon's health, what the data plane runs on (kernel, attached programs,
-features that fell back and why), how full its tables are, and which objects are
-not Ready.`,
+		Long: `Show the daemon's health, the environment of the data plane (kernel, attached programs,
+features that use a fallback, with the reason), table usage, and the objects that are not
+Ready.`,
 		Args: command.NoWords("status takes flags only"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
 			return a.Repeat(ctx, func() error {
@@ -48,8 +48,8 @@ func healthCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Report with the exit code whether the state is ok",
-		Long: `Say in a few words whether all is well with the daemon and its data plane, for
-probes: the exit code is 0 if it is, 1 if it is not, 3 if the daemon does not answer.`,
+		Long: `Report briefly whether the daemon and its data plane work, for probes: the exit code is 0 if
+the state is ok, 1 if it is not, and 3 if the daemon does not answer.`,
 		Example: "  llcli health --timeout 2s || echo look at llcli status\n  llcli health --ignore services",
 		Args:    command.NoWords("health takes flags only"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {

@@ -48,9 +48,9 @@ func topCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [SERVICE…]",
 		Short: "Show the traffic of Services and rules per second",
-		Long: `Show packets, bytes, new connections and drops per second of the node and of the
-Services, and packets, bytes and new connections of FirewallRules and NATs, the busiest
-first, repeatedly until interrupted. With names, only of these Services.`,
+		Long: `Show packets, bytes, new connections and drops per second for the node and for Services, and
+packets, bytes and new connections for FirewallRules and NATs, the busiest first, repeatedly
+until interrupted. With names, show only these Services.`,
 		Example: "  llcli top\n  llcli top web dns --interval 1s\n  llcli top --count 1 -o json",
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, names []string) error {
 			if rounds < 0 || limit < 0 {

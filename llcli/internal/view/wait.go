@@ -24,9 +24,9 @@ func waitCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait [KIND [NAME…]]",
 		Short: "Wait until objects are Ready",
-		Long: `Wait until all objects, the objects of a kind, or the named objects are Ready. The exit
-code is 4 if that takes too long. A named object that does not exist, or that is deleted meanwhile, is
-an error with exit code 1; with --created, llcli waits until it exists.`,
+		Long: `Wait until all objects, the objects of a kind, or the named objects are Ready. The exit code
+is 4 if this takes too long. A named object that does not exist, or that is deleted in the
+meantime, is an error with exit code 1; with --created, llcli waits until it exists.`,
 		Example: "  llcli reload && llcli wait --for 10s\n  llcli wait service web\n  llcli wait endpoint shop-web-1 --created",
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
 			if limit <= 0 {
