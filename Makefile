@@ -5,7 +5,7 @@
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
 GO ?= go
-# What make build builds, as far as it is there.
+# The programs that make build builds, if they exist.
 BINARIES := $(patsubst %/main.go,./%,$(wildcard loxilightd/main.go llcli/main.go loxilight-cni/main.go loxilight-agent/main.go))
 
 help: ## list the targets
@@ -21,11 +21,11 @@ build: ## static binaries in bin/
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ $(BINARIES)
 
 image: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-image: build ## the container image with all programs, in bin/loxilight-image.tar (for docker load, ctr images import)
+image: build ## container image with all programs, in bin/loxilight-image.tar (for docker load, ctr images import)
 	$(GO) run ./tools/image/make -bin bin -o bin/loxilight-image.tar -version '$(VERSION)' \
 		-revision "$$(git rev-parse HEAD 2>/dev/null)" $(notdir $(BINARIES))
 
-demo: ## watch traffic being balanced, on a network made for it alone (root, Debian 12)
+demo: ## shows load balancing in temporary network namespaces (root, Debian 12)
 	.ci/setup build
 	$(MAKE) --no-print-directory build
 	$(GO) build -o bin/ ./tests/demo
@@ -35,90 +35,90 @@ test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...
 	$(GO) test -count=1 -timeout 60m ./... # slow machines; go does not know that the end-to-end tests build the programs
 
-matrix: setup ## pods of three nodes, twenty each, nodes and an outside machine: everybody to everybody, by each kind of tunnel, and a pod that moves (root; sets the size of neighbour tables meanwhile)
+matrix: setup ## connections between all pods (twenty on each of three nodes), nodes and an outside machine, over each kind of tunnel, and a pod that moves (root; changes the size of neighbour tables temporarily)
 	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run "TestMatrix|TestMove" ./tests/cni
 
-hostile: setup ## a minute of hostile requests by a user who may only read, against the bounds of docs/security.md (root)
+hostile: setup ## a minute of hostile requests from a reader, against the limits in docs/security.md (root)
 	LOXILIGHT_HOSTILE=1 $(GO) test -count=1 -timeout 10m -v -run TestS3HostileReader ./tests/security
 
 test-unit: ## the tests that need neither root, network nor clang
 	$(GO) test -short ./...
 
-bench: build ## measure beside kernel routing and nftables; BENCH="udp tcp" measures these parts only (root)
+bench: build ## compare with kernel routing and nftables; BENCH="udp tcp" measures only these parts (root)
 	.ci/setup bench
 	$(GO) run ./tests/bench $(if $(BENCH),$(BENCH),-o docs/benchmarks.md)
 
 KERNEL ?= 6.12
 
-bench-kernels: ## plain traffic beside nftables' flowtable on a Debian kernel, emulated, into docs/benchmarks-qemu.md; BENCH=routed shows this part only (root; downloads)
+bench-kernels: ## compare plain traffic with an nftables flowtable on an emulated Debian kernel, into docs/benchmarks-qemu.md; BENCH=routed shows only this part (root; downloads)
 	.ci/setup bench
 	.ci/setup kernels
 	VERSION='$(VERSION)' tests/kernels/bench $(KERNEL) $(BENCH)
 
-manifests: ## configs/kubernetes/*.yaml from the chart beside them
+manifests: ## generate configs/kubernetes/*.yaml from the chart
 	$(GO) test ./tools/chart -count=1 -run TestManifests -update
 
 deb: ## the Debian package, built from source, in dist/ (root, Debian 12)
 	.ci/setup package
 	debian/build dist
 
-check-deb: deb ## lintian, the debug package, and a second build that must make the same files
+check-deb: deb ## lintian, the debug package, and a second build that must be identical
 	debian/check dist
 
 KERNELS ?= 6.1 6.12
 
-test-kernels: ## the data plane's tests on Debian's own kernels, emulated: KERNELS="6.1 6.12" RUN=Restart choose (root; downloads, takes long)
+test-kernels: ## the data plane's tests on emulated Debian kernels: KERNELS="6.1 6.12" RUN=Restart select (root; downloads, takes long)
 	.ci/setup kernels
 	tests/kernels/run $(KERNELS)
 
-test-verifier: ## load every program on Debian's 6.1, emulated: its verifier accepts less than newer ones (root; downloads, two minutes)
+test-verifier: ## load every program on an emulated Debian kernel 6.1, whose verifier accepts less than newer ones (root; downloads, two minutes)
 	.ci/setup kernels
 	RUN='^TestOldVerifiersAccept$$' TIMEOUT_S=900 tests/kernels/run 6.1
 
 MACHINES ?= here
 
-test-package: deb ## the package with a real systemd; MACHINES="here 6.1 6.12" RUN=TestUnderTraffic choose, Debian's kernels emulated (root; downloads)
+test-package: deb ## the package with a real systemd; MACHINES="here 6.1 6.12" RUN=TestUnderTraffic select, with emulated Debian kernels (root; downloads)
 	.ci/setup machines
 	tests/package/run $(MACHINES)
 
 TEST_K8S = $(GO) test ./tests/k8s -count=1 -timeout 60m -v
-# What is tried with one family of addresses as well.
+# Tests that also run with a single address family.
 ONE_FAMILY := ^Test(Nodes|Pods|DNS|ClusterIP|Source|APIServer|NodePort|External|Local|LocalBalancer|HostPort|HostPortsApart|Hairpin|NoServers|RollingUpdate|Leaving)$$
 
 k8s-programs: setup ## build the programs of the cluster of test-k8s, and keep them in the cache folder
 	LOXILIGHT_K8S=build $(GO) test ./tests/k8s -count=1 -timeout 60m -v
 
-test-k8s: setup ## a real Kubernetes cluster with loxilight as its only network, no kube-proxy: all tests with both families of addresses, then some with each alone; RUN=TestClusterIP or FAMILY=ipv6 chooses (root; builds Kubernetes the first time, and keeps it in the cache folder)
+test-k8s: setup ## a real Kubernetes cluster with loxilight as its only network, no kube-proxy: all tests with both address families, then some with each alone; RUN=TestClusterIP or FAMILY=ipv6 selects (root; builds Kubernetes the first time, and keeps it in the cache folder)
 	LOXILIGHT_K8S=$(or $(FAMILY),1) $(TEST_K8S) $(if $(RUN),-run '$(RUN)')
 ifeq ($(FAMILY)$(RUN),)
 	LOXILIGHT_K8S=ipv4 $(TEST_K8S) -run '$(ONE_FAMILY)'
 	LOXILIGHT_K8S=ipv6 $(TEST_K8S) -run '$(ONE_FAMILY)'
 endif
 
-scale-k8s: setup ## thousands of Services in a real API server: how fast the agent follows, beside kube-proxy, into docs/benchmarks.md; SERVICES=5000 NODES=500 (root; builds Kubernetes the first time)
+scale-k8s: setup ## thousands of Services in a real API server: how fast the agent follows, compared with kube-proxy, into docs/benchmarks.md; SERVICES=5000 NODES=500 (root; builds Kubernetes the first time)
 	LOXILIGHT_K8S_SCALE=1 LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./tests/k8s/scale -count=1 -timeout 60m -v
 
 PARITY_ROUNDS ?= 100
 
-parity: setup ## the node beside the kernel's bridge and router for longer: PARITY_ROUNDS topologies for each test (root)
+parity: setup ## compare the node with the kernel's bridge and router, for longer: PARITY_ROUNDS topologies for each test (root)
 	$(GO) test ./tests/parity -count=1 -timeout 2h -v -rounds $(PARITY_ROUNDS) -frames 20000
 
 PAUSING_FLOWS ?= 200000
 
-pauses: setup ## flows that pause for about their idle time, for longer: PAUSING_FLOWS of UDP for five minutes (root)
+pauses: setup ## flows that pause for about their idle time, for longer: PAUSING_FLOWS UDP flows for five minutes (root)
 	$(GO) test ./tests/e2e -run 'TestPauses$$' -count=1 -timeout 20m -v -pauses.flows $(PAUSING_FLOWS) -pauses.time 5m
 
 MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m
 
-model: setup ## random configurations and packets against the model of tests/model for longer: MODEL_CASES packets (root)
+model: setup ## compare random configurations and packets with the model in tests/model, for longer: MODEL_CASES packets (root)
 	$(GO) test ./tests/model -count=1 -timeout 2h -v -from 0 -cases $(MODEL_CASES) -bound $(MODEL_BOUND)
 
 generate: ## compile ebpf-src/ into the Go packages that load it
 	.ci/setup bpf
 	$(GO) generate ./...
 
-check-generated: generate ## fail if what is committed differs from what ebpf-src/ makes
+check-generated: generate ## fail if the committed files differ from those generated from ebpf-src/
 	git diff --exit-code -- '*_bpfel*.go' '*_bpfel*.o'
 
 GO_FILES = $$(git ls-files '*.go' | grep -v '_bpfel\(_test\)\?.go$$')

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Reports what kube-proxy and other CNI plugins left on this node, and with --do removes it: rules
-# of nftables, iptables and ipvs, programs, devices, routes, configurations of the runtime.
-# Everything else stays, and so do the rules of the kubelet. At the end it lists what it could not
-# remove, or not see because a program is missing. Run as root on a node that has no pods of the
-# other plugin any more: it was drained.
+# Lists the remains of kube-proxy and other CNI plugins on this node, and with --do removes them:
+# rules of nftables, iptables and ipvs, programs, devices, routes, configurations of the runtime.
+# Everything else stays, including the rules of the kubelet. At the end, it lists what it could not
+# remove, or could not inspect because a program is missing. Run it as root on a drained node, which
+# no longer has pods of the other plugin.
 set -eu
 doing=
 case "${1-}" in
@@ -67,7 +67,7 @@ if has nft; then
 	case "$tables" in *calico*) calico=1 ;; esac
 	each "$tables" act nft delete
 else
-	left_is "rules of nftables, if there are any: no nft is here to look; install it, or reboot the node"
+	left_is "rules of nftables, if any: they cannot be inspected without nft; install it, or reboot the node"
 fi
 
 # Chains, by the prefixes of their names; rules that are in them, or lead to them.
@@ -81,14 +81,14 @@ for tool in iptables ip6tables iptables-legacy ip6tables-legacy; do
 	echo "$tool: $count chains"
 	[ -z "$doing" ] || printf '%s\n' "$rules" | grep -Ev -e "^:($chains)" -e "^\[[0-9:]*\] -A ($chains)" -e "(-j|-g) ($chains)" | "$tool-restore" -c || left_is "rules of $tool: they could not be replaced"
 done
-has iptables-save || left_is "rules of iptables, if there are any: no iptables-save is here to look; install iptables, or reboot the node"
+has iptables-save || left_is "rules of iptables, if any: they cannot be inspected without iptables-save; install iptables, or reboot the node"
 
 if has ipset; then
 	each "$(ipset list -n 2>/dev/null | grep -E '^(KUBE-|cali[46]0|cilium_|weave-|ANTREA-|kube-router-)' || true)" act ipset destroy
 fi
 
-# Virtual servers of ipvs have no names: they are kube-proxy's if its device exists, or
-# kube-router's.
+# Virtual servers of ipvs have no names: they belong to kube-proxy or kube-router if its device
+# exists.
 if has ipvsadm; then
 	servers=$(ipvsadm -Sn 2>/dev/null | grep -c '^-A' || true)
 else
@@ -125,7 +125,7 @@ if has ip; then
 	done
 fi
 if [ -n "$cilium" ] && ! has tc; then
-	left_is "filters of cilium, if there are any: no tc is here to look; install iproute2, or reboot the node"
+	left_is "filters of cilium, if any: they cannot be inspected without tc; install iproute2, or reboot the node"
 fi
 if has bpftool; then
 	for group in /sys/fs/cgroup /sys/fs/cgroup/unified; do
@@ -160,10 +160,10 @@ if has ip; then
 			each "$(ip "$family" route show type blackhole proto "$proto" 2>/dev/null | sed -nE "s/^(blackhole )?([^ ]+).*/\2 proto $proto/p")" act ip "$family" route delete blackhole
 		done
 		routes=$(ip "$family" route show type unicast proto 12 2>/dev/null | grep -v ' dev \(tunl0\|vxlan\)' || true)
-		[ -z "$routes" ] || left_is "routes of BIRD, which may be calico's: ip $family route show proto bird; reboot the node, or delete them"
+		[ -z "$routes" ] || left_is "routes of BIRD, which may belong to calico: ip $family route show proto bird; reboot the node, or delete them"
 	done
 	if [ -n "$calico" ] && [ -n "$(ip -4 address show dev tunl0 up 2>/dev/null)" ]; then
-		act ip address flush dev tunl0 # the kernel's own: it cannot be deleted
+		act ip address flush dev tunl0 # created by the kernel: it cannot be deleted
 		act ip link set dev tunl0 down
 	fi
 
@@ -174,7 +174,7 @@ if has ip; then
 		[ ! -e "$path" ] || [ -e "$path/bridge" ] || act ip link delete "${path##*/}"
 	done
 else
-	left_is "devices, routes and rules: no ip is here; install iproute2, or reboot the node"
+	left_is "devices, routes and rules: they cannot be inspected without ip; install iproute2, or reboot the node"
 fi
 
 for file in "$conf"/*.conflist "$conf"/*.conf "$conf"/*.json; do
