@@ -137,7 +137,7 @@ lint: ## formatting, go vet, staticcheck, shellcheck
 	shellcheck -x .ci/run .ci/setup debian/build debian/check debian/check-copyright configs/kubernetes/clean-node.sh debian/loxilight.p* tests/kernels/run tests/kernels/bench tests/kernels/init tests/kernels/lib.sh tests/package/run tests/package/machine tests/package/rootfs tests/package/init internal/testk8s/node.sh
 
 .PHONY: man completion install
-# Manual pages have the date of the commit, so that they are the same each time.
+# Manual pages have the date of the commit, so that builds are reproducible.
 man: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
@@ -151,7 +151,7 @@ completion: build ## completion scripts for bash, zsh and fish, in dist/completi
 	@mkdir -p dist/completion
 	for shell in bash zsh fish; do bin/llcli completion $$shell > dist/completion/llcli.$$shell || exit 1; done
 
-install: man completion ## install what is built below PREFIX (/usr/local), and a configuration where there is none
+install: man completion ## install the programs below PREFIX (/usr/local), and a configuration if none exists
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(SHARE)/man/man1 $(SHARE)/man/man5 $(SHARE)/man/man8
 	install bin/llcli $(DESTDIR)$(PREFIX)/bin/
 	if [ -e bin/loxilightd ]; then install bin/loxilightd $(DESTDIR)$(PREFIX)/sbin/; fi

@@ -22,11 +22,11 @@ mount -t tmpfs tmpfs "$DIR/etc"
 mkdir "$DIR/etc/upper" "$DIR/etc/work"
 mount -t overlay -o "lowerdir=/etc,upperdir=$DIR/etc/upper,workdir=$DIR/etc/work" overlay /etc
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /opt/cni/bin && cp /usr/lib/cni/loopback /opt/cni/bin/ # which containerd asks for besides
+mkdir -p /opt/cni/bin && cp /usr/lib/cni/loopback /opt/cni/bin/ # which containerd also requires
 mkdir -p /run/netns /run/lock /var/lib/kubelet /var/lib/containerd /var/lib/cni /var/log/pods /var/log/containers
 echo "nameserver 127.0.0.1" >"$DIR/resolv.conf" # look-ups fail at once
 mount --bind "$DIR/resolv.conf" /etc/resolv.conf
-# The kubelet writes these, which are the whole machine's: it gets files of its own.
+# The kubelet writes these settings of the whole machine: mount its own files over them.
 for f in vm/overcommit_memory:1 kernel/panic:10 kernel/panic_on_oops:1; do
 	t=/run/sysctl-$(echo "${f%:*}" | tr / -)
 	echo "${f#*:}" >"$t"

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Debian's kernels and an emulator that boots them, for scripts that source this.
-# They have set -euo pipefail, and a folder of their own in $work.
-# shellcheck disable=SC2154 # $work and $show are theirs
+# These scripts have set -euo pipefail, and a temporary directory in $work.
+# shellcheck disable=SC2154 # the scripts set $work and $show
 
 cache=${CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/loxilight} # downloads
 accel=${ACCEL:-tcg,thread=multi} # kvm on hardware; Debian's kernels hang in nested kvm
 
-# A private apt, so that the suites with other kernels are no sources of this machine.
+# A private apt configuration: the suites with other kernels must not become this machine's sources.
 apt_options=()
 prepare_apt() {
 	local apt=$cache/apt mirror security
@@ -36,7 +36,7 @@ prepare_apt() {
 	fi
 }
 
-# The addresses of Debian's archives that this machine uses itself.
+# The addresses of the Debian archives that this machine uses.
 apt_uris() {
 	# shellcheck disable=SC2016 # apt-get fills it in
 	apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 2>/dev/null |
@@ -54,7 +54,7 @@ newest() {
 fetch_kernel() {
 	mkdir -p "$cache"
 	exec {lock}>"$cache/lock"
-	flock "$lock" # another checkout may be at it
+	flock "$lock" # another checkout may be downloading
 	prepare_apt
 	release=$(newest "$1")
 	[ -n "$release" ] || { echo "Debian has no kernel $1" >&2; exit 2; }
@@ -123,8 +123,8 @@ emulate() {
 	local seconds=$1 log=$2 line=$3 guest status
 	shift 3
 	for _ in first second; do
-		: >"$log" # of the run before
-		# It ends with this script, however that ends.
+		: >"$log" # from the previous run
+		# It is killed when this script ends, even on a signal.
 		setpriv --pdeathsig KILL timeout --foreground -k 5 "$seconds" qemu-system-x86_64 -M q35 -accel "$accel" -cpu "${CPU:-Nehalem}" \
 			-smp 2 -m "${MEMORY:-2048}" -nodefaults -no-user-config -display none -nic none -no-reboot \
 			-kernel "$cache/$release/vmlinuz" -initrd "$work/initrd" -serial stdio "$@" </dev/null \
