@@ -37,7 +37,7 @@ func (s *site) byHand(t *testing.T, program, request string) (r api.Reply) {
 	return r
 }
 
-// TestByHand is D01 with the whole daemon: it runs the commands of docs/api.md with the programs of
+// TestByHand uses the whole daemon: it runs the commands of docs/api.md with the programs of
 // other nanomsg implementations.
 func TestByHand(t *testing.T) {
 	for _, program := range []string{"nanocat", "nngcat"} {
@@ -87,7 +87,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestEventsByHand is D01 for events: a service is created, and nanocat prints its event.
+// TestEventsByHand: a service is created, and nanocat prints its event.
 func TestEventsByHand(t *testing.T) {
 	if _, err := exec.LookPath("nanocat"); err != nil {
 		t.Skip("nanocat is not installed (.ci/setup test installs it)")

@@ -24,7 +24,7 @@ func descriptors(t *testing.T, pid int) int {
 	return len(entries)
 }
 
-// TestChurnLeavesNothing is a short D12: clients connect, change objects, subscribe and disconnect,
+// TestChurnLeavesNothing: clients connect, change objects, subscribe and disconnect,
 // all concurrently. Afterwards, the daemon has as many open files as before.
 func TestChurnLeavesNothing(t *testing.T) {
 	s := newSite(t)

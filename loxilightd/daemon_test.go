@@ -44,7 +44,7 @@ func TestStartStopAndStartAgain(t *testing.T) {
 	})
 }
 
-// TestSecondDaemonKeepsOut is D07: a second daemon does not touch the sockets of the first.
+// TestSecondDaemonKeepsOut: a second daemon does not touch the sockets of the first.
 func TestSecondDaemonKeepsOut(t *testing.T) {
 	s := newSite(t)
 	s.run()
@@ -117,7 +117,7 @@ func TestKilledDaemonComesBack(t *testing.T) {
 	}
 }
 
-// TestChangeIsMadeOnce is D06: the daemon is killed at a random point during a change, which is
+// TestChangeIsMadeOnce: the daemon is killed at a random point during a change, which is
 // then repeated with the same id. The change is made exactly once.
 func TestChangeIsMadeOnce(t *testing.T) {
 	s := newSite(t)

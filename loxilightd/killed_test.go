@@ -100,7 +100,7 @@ func (w *writer) check(t *testing.T, there map[string]string) {
 	w.asked = nil
 }
 
-// TestKilledWhileWriting is R14: the daemon is killed repeatedly while four clients write.
+// TestKilledWhileWriting: the daemon is killed repeatedly while four clients write.
 // Afterwards, all acknowledged changes exist, the data plane matches the desired state, and no
 // service is partly applied.
 func TestKilledWhileWriting(t *testing.T) {

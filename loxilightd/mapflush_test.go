@@ -62,7 +62,7 @@ func emptyMap(t *testing.T, pins, name string) (emptied int) {
 	return len(keys)
 }
 
-// TestFlushedMapIsRepaired is R11: entries that another program deletes are restored within
+// TestFlushedMapIsRepaired: entries that another program deletes are restored within
 // seconds, and counted.
 func TestFlushedMapIsRepaired(t *testing.T) {
 	s, pins := newKernelSite(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// TestPruningIsDelayed is R12 and H11: after a loss of the desired state, pruning is delayed by ten
+// TestPruningIsDelayed: after a loss of the desired state, pruning is delayed by ten
 // minutes and no longer, whatever date the clock shows then or later.
 func TestPruningIsDelayed(t *testing.T) {
 	now := time.Now()

@@ -8,7 +8,7 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/config"
 )
 
-// TestSizesAreLogged is H12: the log shows which tables are sized according to the machine's
+// TestSizesAreLogged: the log shows which tables are sized according to the machine's
 // memory, and the status contains all sizes; they are the same after a restart.
 func TestSizesAreLogged(t *testing.T) {
 	s := newSite(t, "tables: {services: 77, connections: auto}")

@@ -96,7 +96,7 @@ func TestSwitchUnit(t *testing.T) {
 	}
 }
 
-// TestCapabilitiesOfTheUnitSuffice runs the daemon with only the unit's capabilities, and (H12)
+// TestCapabilitiesOfTheUnitSuffice runs the daemon with only the unit's capabilities, and
 // without permission to lock memory: the daemon attaches to a device, and pings a backend.
 func TestCapabilitiesOfTheUnitSuffice(t *testing.T) {
 	s, _ := newKernelSite(t)

@@ -283,7 +283,7 @@ func TestPluginKilled(t *testing.T) {
 	s.wantPods(0)
 }
 
-// TestDelWhileDown is C04: a DEL while the daemon is down is queued, and executed when it starts.
+// TestDelWhileDown: a DEL while the daemon is down is queued, and executed when it starts.
 func TestDelWhileDown(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.0.0", nil)

@@ -112,7 +112,7 @@ func (c *cluster) wantSeen(what string, from *station, to netip.AddrPort, want n
 	}
 }
 
-// twoAtOnce: one client port reaches the same pod through two ports of a node at once (F10).
+// twoAtOnce: one client port reaches the same pod through two ports of a node at once.
 func (c *cluster) twoAtOnce(from *station, family int) {
 	c.t.Helper()
 	u := from.ListenUDP(c.t, netip.AddrPortFrom(from.addr[family], 45678).String())
@@ -140,7 +140,7 @@ func (c *cluster) twoAtOnce(from *station, family int) {
 }
 
 // TestServiceBackendGoes: datagrams from one client port go to a different backend within about a
-// second after their backend is deleted (T09), and TCP connections to that backend end.
+// second after their backend is deleted, and TCP connections to that backend end.
 func TestServiceBackendGoes(t *testing.T) {
 	testnet.RequireRoot(t)
 	c := newCluster(t, clusterKind{tunnel: "vxlan", pods: 2})

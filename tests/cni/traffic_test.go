@@ -119,7 +119,7 @@ func sctp(from, to *pod, a netip.Addr) error {
 	}
 }
 
-// TestGuardedFromTheFirstMoment is C01: a process in the pod sends with another pod's address from
+// TestGuardedFromTheFirstMoment: a process in the pod sends with another pod's address from
 // the moment that its device exists, and none of its packets ever arrives, neither when the pod is
 // added nor when it is removed.
 func TestGuardedFromTheFirstMoment(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 // the kernel every 5 s.
 const confirmed = 5*time.Second + 500*time.Millisecond
 
-// TestAlone is R10: without the daemon for a long time, connections continue and new ones are
+// TestAlone: without the daemon for a long time, connections continue and new ones are
 // opened, even beyond the size of the tables, which are not swept; the node stays reachable;
 // neighbours that the kernel forgot are learnt again, and moved ones are followed.
 func TestAlone(t *testing.T) {

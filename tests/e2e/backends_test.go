@@ -74,7 +74,7 @@ func (c *asker) leaves() {
 	})
 }
 
-// TestUDPBackendGoes is T09: a client that keeps its port continues with a different backend within
+// TestUDPBackendGoes: a client that keeps its port continues with a different backend within
 // a second; without the service it is no longer served, and with the service restored it is served
 // again.
 func TestUDPBackendGoes(t *testing.T) {
@@ -141,7 +141,7 @@ func echo(c net.Conn) error {
 	return errors.Join(err, testtraffic.ReadFull(c, make([]byte, 4)))
 }
 
-// TestDraining is T10: a draining backend keeps its connections and gets no new ones, unless all
+// TestDraining: a draining backend keeps its connections and gets no new ones, unless all
 // drain.
 func TestDraining(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -238,7 +238,7 @@ func TestAffinityAndRanges(t *testing.T) {
 	})
 }
 
-// TestOnePortAgainAndAgain is T07: a client that uses one source port for one connection after
+// TestOnePortAgainAndAgain: a client that uses one source port for one connection after
 // another, while backends are added and removed, is never reset.
 func TestOnePortAgainAndAgain(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -295,7 +295,7 @@ func serverEnds(ns *testnet.NS, local, target string) (string, error) {
 	return name, err
 }
 
-// TestIdleTooLong is T05: a connection that was idle for longer than its timeout continues or is
+// TestIdleTooLong: a connection that was idle for longer than its timeout continues or is
 // reset: it never hangs.
 func TestIdleTooLong(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -312,7 +312,7 @@ func TestIdleTooLong(t *testing.T) {
 	})
 }
 
-// TestTwoFrontendsOnePort is F10: a client may use one source port towards two
+// TestTwoFrontendsOnePort: a client may use one source port towards two
 // frontends of one backend at the same time.
 func TestTwoFrontendsOnePort(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -347,7 +347,7 @@ func TestTwoFrontendsOnePort(t *testing.T) {
 	})
 }
 
-// TestSourcePorts is F10: connections that are translated to the node's address have different
+// TestSourcePorts: connections that are translated to the node's address have different
 // ports, and none that the node itself uses or may use.
 func TestSourcePorts(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {

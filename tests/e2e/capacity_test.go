@@ -19,7 +19,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestSYNFlood is T01: connections in use survive a flood of new ones that is many times the size
+// TestSYNFlood: connections in use survive a flood of new ones that is many times the size
 // of the tables, and new connections are opened afterwards.
 func TestSYNFlood(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -56,7 +56,7 @@ func TestSYNFlood(t *testing.T) {
 	})
 }
 
-// TestFullServiceTables is T11: a change that exceeds the tables is rejected as a whole, with the
+// TestFullServiceTables: a change that exceeds the tables is rejected as a whole, with the
 // reason, and existing services continue; once there is room, it is accepted.
 func TestFullServiceTables(t *testing.T) {
 	s := newSite(t)
@@ -125,7 +125,7 @@ func (s *site) replaceServices(ctx context.Context, owner string, index, count, 
 	return err
 }
 
-// TestReplaceIsQuick is T12: a thousand services change within a second. The best time of three
+// TestReplaceIsQuick: a thousand services change within a second. The best time of three
 // counts, because the machine may be busy.
 func TestReplaceIsQuick(t *testing.T) {
 	s := newSite(t).start()
@@ -142,7 +142,7 @@ func TestReplaceIsQuick(t *testing.T) {
 	}
 }
 
-// TestKilledWhileWriting is R14: four writers change a thousand services each, and the daemon is
+// TestKilledWhileWriting: four writers change a thousand services each, and the daemon is
 // killed in the meantime. Afterwards, each writer's services are all of one generation, which is
 // not older than the last acknowledged one, and packets are balanced accordingly.
 func TestKilledWhileWriting(t *testing.T) {

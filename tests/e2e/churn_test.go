@@ -115,7 +115,7 @@ func (s *site) expectEntries(t *testing.T, before map[string]int) {
 	t.Fatalf("the maps hold more than before: %v", more)
 }
 
-// TestChurn is T14: ten thousand services are added and removed five times. Afterwards the maps
+// TestChurn: ten thousand services are added and removed five times. Afterwards the maps
 // have their original contents, and the daemon is no larger than after the second time.
 func TestChurn(t *testing.T) {
 	const owners, each, rounds = 10, 1000, 5

@@ -58,7 +58,7 @@ func (s *site) expectServed(when string) {
 	})
 }
 
-// TestDeviceComesAndGoes is H06: programs stay on a device that goes down, and on a renamed device
+// TestDeviceComesAndGoes: programs stay on a device that goes down, and on a renamed device
 // until its interface names a different device; a device that is recreated under the same name gets
 // programs within a second; on a device that is deleted, or moved to another namespace, no programs
 // or pins of ours are left.

@@ -208,7 +208,7 @@ func TestEndpointDevices(t *testing.T) {
 	}
 }
 
-// TestEndpointFromTheFirst is C01, without policies: of the packets that a pod sends from the
+// TestEndpointFromTheFirst: of the packets that a pod sends from the
 // moment that its link exists, only those with its own addresses get through, which they do once
 // its Endpoint is Ready.
 func TestEndpointFromTheFirst(t *testing.T) {
@@ -251,7 +251,7 @@ func entryOf(m *ebpf.Map) any {
 	return new([]byte)
 }
 
-// TestEndpointsLeaveNothing is T14: deleted pods leave no entry in any table.
+// TestEndpointsLeaveNothing: deleted pods leave no entry in any table.
 func TestEndpointsLeaveNothing(t *testing.T) {
 	s := newEndpoints(t)
 	s.reach(s.pods["a"].ns, "10.72.0.3:4660")

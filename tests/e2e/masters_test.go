@@ -46,7 +46,7 @@ func (s *site) enslave(t *testing.T) {
 	s.node.Addr(t, "br0", "192.0.2.1/24", "2001:db8:0:2::1/64")
 }
 
-// TestPortOfABridge is H07: a port that becomes a bridge port keeps working; nothing is lost, even
+// TestPortOfABridge: a port that becomes a bridge port keeps working; nothing is lost, even
 // after the next confirmation of neighbours; and the bridge can replace it as the Interface.
 func TestPortOfABridge(t *testing.T) {
 	s := newSite(t).start()
@@ -181,7 +181,7 @@ func TestRulesToGateways(t *testing.T) {
 	}
 }
 
-// TestMacvlanOnAPort is H07: a macvlan on a port, in a different namespace, takes no packets from
+// TestMacvlanOnAPort: a macvlan on a port, in a different namespace, takes no packets from
 // the port, and is reached as usual.
 func TestMacvlanOnAPort(t *testing.T) {
 	s := newSite(t).start()

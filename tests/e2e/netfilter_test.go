@@ -14,7 +14,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNetfilter is H03: rules of nftables and of both iptables apply to connections that we
+// TestNetfilter: rules of nftables and of both iptables apply to connections that we
 // forward, including a connection that had taken the fast path, and llcli status reports their
 // cost. When they are removed, the fast path is used again.
 func TestNetfilter(t *testing.T) {

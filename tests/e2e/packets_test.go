@@ -58,7 +58,7 @@ func upload(ns *testnet.NS, target string, size int) (time.Duration, error) {
 	return time.Since(begin), nil
 }
 
-// TestPathMTU is F04: with a narrow link behind the node, the ICMP errors about it reach the client
+// TestPathMTU: with a narrow link behind the node, the ICMP errors about it reach the client
 // as the frontend's, and a large transfer gets through.
 func TestPathMTU(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -94,7 +94,7 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// TestChecksums is F07: packets that leave the node have correct checksums, whether the sender's
+// TestChecksums: packets that leave the node have correct checksums, whether the sender's
 // device completes them or not.
 func TestChecksums(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -163,7 +163,7 @@ func talkOn(t *testing.T, s *site, source, front string) {
 	}
 }
 
-// TestNarrowPort is F04 and F06: the narrow link is the node's own, and the backend's MSS does not
+// TestNarrowPort: the narrow link is the node's own, and the backend's MSS does not
 // reflect it. With SNAT, only the data plane can report it to the client.
 func TestNarrowPort(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
@@ -230,7 +230,7 @@ func checkFrames(t *testing.T, w *testnet.Wire, service netip.AddrPort) {
 	}
 }
 
-// TestBulk is F08: large segments, segmented by the sender's device or not, lose nothing, on every
+// TestBulk: large segments, segmented by the sender's device or not, lose nothing, on every
 // path.
 func TestBulk(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {

@@ -133,7 +133,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestPortUnreachable is F04: a backend's ICMP error reaches the client as the frontend's.
+// TestPortUnreachable: a backend's ICMP error reaches the client as the frontend's.
 func TestPortUnreachable(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t).start()

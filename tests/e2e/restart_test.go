@@ -203,7 +203,7 @@ func (s *site) reload() {
 	s.ready()
 }
 
-// TestKilledUnderTraffic is R01, R02, R03 and R04: the daemon is killed and started twenty times
+// TestKilledUnderTraffic: the daemon is killed and started twenty times
 // under load. Nothing is lost or reset, no connection is forgotten or gets a different backend, and
 // at no moment is a program missing.
 func TestKilledUnderTraffic(t *testing.T) {
@@ -302,7 +302,7 @@ func (s *site) quick(target string) (string, error) {
 	return strings.TrimSpace(string(b[:n])), err
 }
 
-// TestKilledWhileStarting is R08: killed at any moment of its startup, the daemon leaves a state
+// TestKilledWhileStarting: killed at any moment of its startup, the daemon leaves a state
 // that the next start completes: one program on each hook, and no superfluous pin.
 func TestKilledWhileStarting(t *testing.T) {
 	s, fronts := balanced(t, "")

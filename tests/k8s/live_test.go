@@ -339,7 +339,7 @@ func TestPodTakenOut(t *testing.T) {
 }
 
 // TestConfigurationStays: without loxilight's pod, a node keeps its network and its configuration
-// for the runtime, and pods can be deleted (C05).
+// for the runtime, and pods can be deleted.
 func TestConfigurationStays(t *testing.T) {
 	p := newSpace(t)
 	victim := p.pod("victim", "node2", "role: victim", "")

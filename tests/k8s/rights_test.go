@@ -84,8 +84,8 @@ func try(t *testing.T, api *testk8s.API, what, path, patch, want string) {
 	}
 }
 
-// TestOwnNode: a token of the DaemonSet changes one condition of its own Node, and nothing else
-// (S11); a kubelet cannot write our annotations.
+// TestOwnNode: a token of the DaemonSet changes one condition of its own Node, and nothing else.
+// A kubelet cannot write our annotations.
 func TestOwnNode(t *testing.T) {
 	p := newSpace(t)
 	api := p.API.As(p.tokenOf("node2"))

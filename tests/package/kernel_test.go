@@ -16,7 +16,7 @@ import (
 // verifierBudget is how many instructions the verifier processes before it gives up.
 const verifierBudget = 1_000_000
 
-// TestPreflight is H08: the package's daemon loads every program on this kernel, within half of the
+// TestPreflight: the package's daemon loads every program on this kernel, within half of the
 // verifier's budget, and uses the best available attach mode.
 func TestPreflight(t *testing.T) {
 	fresh(t)

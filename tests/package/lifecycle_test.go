@@ -135,7 +135,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestWatchdog is D08: systemd restarts a daemon that hangs, and the data plane keeps forwarding;
+// TestWatchdog: systemd restarts a daemon that hangs, and the data plane keeps forwarding;
 // llcli reports that the daemon hangs.
 func TestWatchdog(t *testing.T) {
 	fresh(t)

@@ -33,7 +33,7 @@ name: default
 spec: {subnets: [10.78.0.0/24, "fd78::/64"]}
 `
 
-// TestHardReboot is C06: a machine with fifty pods loses power and boots again, three times. No pod
+// TestHardReboot: a machine with fifty pods loses power and boots again, three times. No pod
 // that has ended keeps an address, a device or anything else, and the runtime's list determines
 // which pods live.
 func TestHardReboot(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestOtherServices is H01, H02 and H03: other services that manage networks are restarted while
+// TestOtherServices: other services that manage networks are restarted while
 // the daemon is in service. Neither our objects nor the handling of packets changes.
 func TestOtherServices(t *testing.T) {
 	s := balanced(t, deb)
@@ -60,7 +60,7 @@ func TestOtherServices(t *testing.T) {
 	})
 }
 
-// TestNoBPFFileSystem is R15: if nothing is mounted on /sys/fs/bpf, starting the daemon mounts one,
+// TestNoBPFFileSystem: if nothing is mounted on /sys/fs/bpf, starting the daemon mounts one,
 // and its pins are visible in a login shell and to the next daemon.
 func TestNoBPFFileSystem(t *testing.T) {
 	fresh(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestUnderTraffic is R01, R02, R03, R08 and R16 with the package: restarts, kills at random
+// TestUnderTraffic: with the package, restarts, kills at random
 // moments of the startup, upgrades and a downgrade harm no packet that the service allows, and let
 // none pass that it denies.
 func TestUnderTraffic(t *testing.T) {
@@ -60,7 +60,7 @@ func expectWhole(t *testing.T, want state) {
 	}
 }
 
-// TestConfigurationUnderTraffic is R06 and R09: different table sizes, and the other attach mode
+// TestConfigurationUnderTraffic: different table sizes, and the other attach mode
 // and back, take effect with a restart, which copies the entries.
 func TestConfigurationUnderTraffic(t *testing.T) {
 	s := balanced(t, deb)
@@ -81,7 +81,7 @@ func TestConfigurationUnderTraffic(t *testing.T) {
 	expectWhole(t, pins(t))
 }
 
-// TestDamagedState is C07: a daemon with a damaged store sets it aside and starts with the object
+// TestDamagedState: a daemon with a damaged store sets it aside and starts with the object
 // files; the data plane keeps forwarding.
 func TestDamagedState(t *testing.T) {
 	s := balanced(t, deb)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestListingsAreRetried checks H10: dumps that concurrent changes may interrupt use [Retry],
+// TestListingsAreRetried: dumps that concurrent changes may interrupt use [Retry],
 // because the kernel then reports the dump as incomplete and the library returns an error.
 func TestListingsAreRetried(t *testing.T) {
 	lists := regexp.MustCompile(`\.(Link|Addr|Neigh|Route|Rule|Filter|Qdisc|Class|Chain)List(Filtered)?\b`)

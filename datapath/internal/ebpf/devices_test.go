@@ -77,7 +77,7 @@ func (n *network) flap(workers int, stop <-chan struct{}) (wait func() uint64) {
 	return func() uint64 { wg.Wait(); return changes.Load() }
 }
 
-// TestDevicesFlap is H10: while many workers constantly create, change and delete devices, no dump
+// TestDevicesFlap: while many workers constantly create, change and delete devices, no dump
 // of devices fails, and no failure is logged.
 func TestDevicesFlap(t *testing.T) {
 	n := newNetwork(t)

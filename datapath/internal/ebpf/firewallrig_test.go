@@ -254,7 +254,7 @@ func TestRulesOfTheNode(t *testing.T) {
 	}
 }
 
-// TestRulesOfTheRest is F03: packets of no connection are evaluated one by one, and packets that
+// TestRulesOfTheRest: packets of no connection are evaluated one by one, and packets that
 // cannot be evaluated are dropped.
 func TestRulesOfTheRest(t *testing.T) {
 	base := newRig(t)

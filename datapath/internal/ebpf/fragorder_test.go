@@ -32,10 +32,10 @@ func wideDatagram(eth testpkt.Ethernet, from, to netip.AddrPort, ttl uint8, size
 	return testpkt.Build(eth, ip, testpkt.UDP{Source: from.Port(), Destination: to.Port()}, testpkt.Payload(text.String()[:size]))
 }
 
-// fragmentSizes are the datagram sizes of F01.
+// fragmentSizes are the datagram sizes of the tests of fragments.
 var fragmentSizes = []int{4000, 60000}
 
-// TestFragmentOrders is F01: fragments that arrive after their first one are handled like it,
+// TestFragmentOrders: fragments that arrive after their first one are handled like it,
 // including duplicates and fragments of other sizes. Fragments that arrive before it pass unchanged
 // if there are no rules; otherwise they are dropped and counted.
 func TestFragmentOrders(t *testing.T) {
@@ -100,7 +100,7 @@ func (r *rig) fragmentOrders(p path, size int, rules bool) {
 	}
 }
 
-// TestManyFragmentedDatagrams is F02: if there are more concurrent datagrams than the table has
+// TestManyFragmentedDatagrams: if there are more concurrent datagrams than the table has
 // room for, about as many of the oldest as necessary are evicted, and their lost fragments are
 // counted. The table is small, so that an emulated CPU finishes before first fragments expire,
 // after 30 s.
@@ -138,7 +138,7 @@ func TestManyFragmentedDatagrams(t *testing.T) {
 	r.counted(map[string]uint64{"DROP_FRAGMENT": uint64(lost), "VERDICT_SLOW": uint64(2*count - lost)})
 }
 
-// TestFragmentsArrive is F01 between real sockets: the kernels behind the node must be able to
+// TestFragmentsArrive sends fragments between real sockets: the kernels behind the node must be able to
 // reassemble the fragments.
 func TestFragmentsArrive(t *testing.T) {
 	n := newNetwork(t)

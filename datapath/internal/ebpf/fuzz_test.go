@@ -93,7 +93,7 @@ func (r *rig) totals() (sums [2]uint64) {
 	return sums
 }
 
-// TestMangledPackets is F12: it sends randomly changed packets for a second.
+// TestMangledPackets: it sends randomly changed packets for a second.
 func TestMangledPackets(t *testing.T) {
 	r := newRig(t)
 	frames := corpus(r)

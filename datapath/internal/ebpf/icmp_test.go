@@ -52,7 +52,7 @@ func seen(proto uint8, got, want []byte) []byte {
 	return out
 }
 
-// TestICMPErrorsAreTranslated is F04: both the outer addresses and the embedded tuple are
+// TestICMPErrorsAreTranslated: both the outer addresses and the embedded tuple are
 // translated to the ones that the receiver knows, whichever host sends the error and however little
 // of the packet it quotes.
 func TestICMPErrorsAreTranslated(t *testing.T) {

@@ -225,7 +225,7 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	if c, ok := r.conn(back); !ok || c.leaves != forth.turned() {
 		r.t.Errorf("the server's entry is %+v, %t", c, ok)
 	}
-	// T02: one direction's entry is lost; the next packet of the other direction restores it.
+	// One direction's entry is lost; the next packet of the other direction restores it.
 	r.forget(back)
 	r.leaving("after a loss", message(r.out.leaves(), proto, f.client, server, stageConfirm, 60),
 		message(r.out.leaves(), proto, outer, far, stageConfirm, 60))

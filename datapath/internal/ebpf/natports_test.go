@@ -48,7 +48,7 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 	return ports
 }
 
-// TestPortsRunOut is F10: towards one server, one client gets its share of 15 in 16 free ports,
+// TestPortsRunOut: towards one server, one client gets its share of 15 in 16 free ports,
 // each port once. Further connections are refused, and counted for the NAT. Towards another server
 // all ports are still free.
 func TestPortsRunOut(t *testing.T) {

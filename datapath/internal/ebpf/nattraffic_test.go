@@ -332,7 +332,7 @@ func TestBesideNetfilter(t *testing.T) {
 	wantClients(t, "by us", near.Clients(), "192.0.2.1")
 }
 
-// TestPathMTU is F04: a router behind the node has a smaller MTU than the node. The router's errors
+// TestPathMTU: a router behind the node has a smaller MTU than the node. The router's errors
 // about packets with SNAT reach the client; so do the node's own errors even if a rule denies
 // outgoing packets that belong to no connection.
 func TestPathMTU(t *testing.T) {

@@ -50,7 +50,7 @@ func (n *network) told(why string) {
 	})
 }
 
-// TestRulesOfNetfilterHold is H03: iptables and nftables rules for forwarded packets also apply to
+// TestRulesOfNetfilterHold: iptables and nftables rules for forwarded packets also apply to
 // connections that took the fast path before, from the moment the rules are set until they are
 // deleted. Connections of a service are handled by our programs, and continue.
 func TestRulesOfNetfilterHold(t *testing.T) {

@@ -46,7 +46,7 @@ func hops(kind uint8, size int) testpkt.Extension {
 	return testpkt.Extension{Type: kind, Data: append([]byte{1, byte(size - 4)}, make([]byte, size-4)...)}
 }
 
-// TestOddEncodings is F12: packets with an unusual encoding match the service like any others.
+// TestOddEncodings: packets with an unusual encoding match the service like any others.
 func TestOddEncodings(t *testing.T) {
 	base := newRig(t)
 	both := []encoding{
@@ -76,7 +76,7 @@ func TestOddEncodings(t *testing.T) {
 	}
 }
 
-// TestTCPHeaderLengths is F09: it sends packets with TCP headers of any length, and with padding.
+// TestTCPHeaderLengths: it sends packets with TCP headers of any length, and with padding.
 func TestTCPHeaderLengths(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
@@ -127,7 +127,7 @@ func TestUDPWithoutChecksum(t *testing.T) {
 	}
 }
 
-// TestNotOurs is F03 and F12: packets that cannot be parsed, or that match nothing here, go to the
+// TestNotOurs: packets that cannot be parsed, or that match nothing here, go to the
 // kernel unchanged, and create no entry.
 func TestNotOurs(t *testing.T) {
 	base := newRig(t)

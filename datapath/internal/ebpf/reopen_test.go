@@ -21,7 +21,7 @@ func (r *rig) reused(backend uint32) kernel.Traffic {
 // lifeOfFive is the life of a connection in five packets.
 var lifeOfFive = []string{"cSYN", "sSYNA", "cACK", "cFIN", "sFIN"}
 
-// TestReopened is T07: a client reuses its port. The new connection takes over the entries of the
+// TestReopened: a client reuses its port. The new connection takes over the entries of the
 // ended connection, including the source port towards the backend, and its counters start from
 // zero; the traffic of the old connection remains counted.
 func TestReopened(t *testing.T) {
@@ -65,7 +65,7 @@ func TestReopened(t *testing.T) {
 	}
 }
 
-// TestReopenedElsewhere is T07 if the backend has changed: only the counters of the old connection
+// TestReopenedElsewhere: if the backend has changed, only the counters of the old connection
 // are kept.
 func TestReopenedElsewhere(t *testing.T) {
 	base := newRig(t)

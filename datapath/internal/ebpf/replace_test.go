@@ -209,7 +209,7 @@ func somePerKind(steps []string) (chosen []int) {
 	return slices.Compact(chosen)
 }
 
-// TestKilledWhileReplacing is R08 for layouts: the daemon dies in the middle of an upgrade; then
+// TestKilledWhileReplacing: the daemon dies in the middle of an upgrade; then
 // the same version, the old one or a third one starts, and completes its upgrade.
 func TestKilledWhileReplacing(t *testing.T) {
 	n := newNetwork(t)

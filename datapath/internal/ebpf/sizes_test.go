@@ -35,7 +35,7 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	}
 }
 
-// TestTableTooSmallForWhatItHoldsKeepsItsSize is R06 and R12: a table whose configured size is too
+// TestTableTooSmallForWhatItHoldsKeepsItsSize: a table whose configured size is too
 // small for its entries keeps its size, which is reported as long as it is in force.
 func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	n := newNetwork(t)

@@ -86,9 +86,9 @@ func (r *rig) stateOf(p path) string {
 }
 
 // transitions lists the state of a connection after each possible next segment; a row begins with
-// the segments that lead to the current state. T04: a SYN, or a SYN-ACK alone, does not establish a
+// the segments that lead to the current state. A SYN, or a SYN-ACK alone, does not establish a
 // connection; a FIN of the client after both does. A connection that was established and then ended
-// is reopened in the same table. T06: a reset leads to a state of its own, which ends if the side
+// is reopened in the same table. A reset leads to a separate state, which ends if the side
 // that seems to have sent the reset continues: the connection is established again, or half-open
 // again.
 const transitions = `
@@ -129,7 +129,7 @@ func TestTCPStates(t *testing.T) {
 	}
 }
 
-// TestResetsOutOfTheWindow is T06: a reset that cannot be genuine changes nothing. The windows are
+// TestResetsOutOfTheWindow: a reset that cannot be genuine changes nothing. The windows are
 // as announced by both sides, with the negotiated scale.
 func TestResetsOutOfTheWindow(t *testing.T) {
 	base := newRig(t)
@@ -174,7 +174,7 @@ func TestResetsOutOfTheWindow(t *testing.T) {
 	}
 }
 
-// TestPortReuse is T07: a SYN on an ended connection begins a new one, with a backend from the
+// TestPortReuse: a SYN on an ended connection begins a new one, with a backend from the
 // current tables; a repeated SYN stays with its backend.
 func TestPortReuse(t *testing.T) {
 	base := newRig(t)

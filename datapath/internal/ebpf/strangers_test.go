@@ -192,7 +192,7 @@ func (s *strangerSet) expectWork(when string) {
 	}
 }
 
-// TestStrangersAtTCX is H04: with other applications' programs before and after ours, and another
+// TestStrangersAtTCX: with other applications' programs before and after ours, and another
 // application's clsact qdisc that is added and deleted, our programs stay and work, in the order of
 // attaching. The other programs are not changed, even when we detach.
 func TestStrangersAtTCX(t *testing.T) {
@@ -237,7 +237,7 @@ func TestStrangersAtTCX(t *testing.T) {
 	s.expect("detached", theirs...)
 }
 
-// TestStrangersAtClsact is H04 for kernels without tcx: other programs have filters before and
+// TestStrangersAtClsact: on kernels without tcx, other programs have filters before and
 // after ours, also on the qdisc that we created.
 func TestStrangersAtClsact(t *testing.T) {
 	ctx := context.Background()
@@ -279,7 +279,7 @@ func TestStrangersAtClsact(t *testing.T) {
 	}
 }
 
-// TestStrangerReplacesOurQdisc is H04: another program deletes the qdisc that we created, with all
+// TestStrangerReplacesOurQdisc: another program deletes the qdisc that we created, with all
 // its filters, and creates an empty one. Our filters are restored, and the qdisc stays when we
 // detach.
 func TestStrangerReplacesOurQdisc(t *testing.T) {
@@ -307,7 +307,7 @@ func TestStrangerReplacesOurQdisc(t *testing.T) {
 	}
 }
 
-// TestPlaceOfOurFilterIsTaken is H04: another program's filter with our priority and handle is not
+// TestPlaceOfOurFilterIsTaken: another program's filter with our priority and handle is not
 // replaced; the error names that filter.
 func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	n := newNetwork(t)

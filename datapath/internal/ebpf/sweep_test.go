@@ -46,7 +46,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestSweepIsCheap is T03: the best of five sweeps over 262,144 entries takes less than 150 ms of
+// TestSweepIsCheap: the best of five sweeps over 262,144 entries takes less than 150 ms of
 // one CPU; maintenance is divided into parts of limited length, and all expired connections are
 // deleted in a limited number of parts.
 func TestSweepIsCheap(t *testing.T) {

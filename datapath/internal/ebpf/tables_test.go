@@ -52,7 +52,7 @@ func (r *rig) flood(f family, p path) {
 	}
 }
 
-// TestFloodSparesConnections is T01: an established connection stays, however many connections are
+// TestFloodSparesConnections: an established connection stays, however many connections are
 // opened.
 func TestFloodSparesConnections(t *testing.T) {
 	for _, f := range families {
@@ -71,7 +71,7 @@ func TestFloodSparesConnections(t *testing.T) {
 	}
 }
 
-// TestFloodSparesHalfClosed is T01: a connection whose client closed with its first packet after
+// TestFloodSparesHalfClosed: a connection whose client closed with its first packet after
 // the reply, or whose server closed before that, is as live as any other, since the server may
 // still send for a long time.
 func TestFloodSparesHalfClosed(t *testing.T) {
@@ -93,7 +93,7 @@ func TestFloodSparesHalfClosed(t *testing.T) {
 	}
 }
 
-// TestFullTable is T01: if the table of established connections is full, a new connection still
+// TestFullTable: if the table of established connections is full, a new connection still
 // works, is counted, and moves to that table as soon as there is room.
 func TestFullTable(t *testing.T) {
 	for _, f := range families {
@@ -127,7 +127,7 @@ func TestFullTable(t *testing.T) {
 	}
 }
 
-// TestHalfOfAPair is T02: the table may lose one entry of a half-open connection; the next packet
+// TestHalfOfAPair: the table may lose one entry of a half-open connection; the next packet
 // of the other direction restores it.
 func TestHalfOfAPair(t *testing.T) {
 	base := newRig(t)
@@ -156,7 +156,7 @@ func TestHalfOfAPair(t *testing.T) {
 	}
 }
 
-// TestSourcePorts is F10: every connection to a backend has its own source port, and if no port is
+// TestSourcePorts: every connection to a backend has its own source port, and if no port is
 // free, the next connection is refused and counted; a port is free again after its connection was
 // deleted.
 func TestSourcePorts(t *testing.T) {
@@ -204,7 +204,7 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// TestTwoFrontendsOneBackend is F10: a client that uses one source port towards two frontends of
+// TestTwoFrontendsOneBackend: a client that uses one source port towards two frontends of
 // one backend has two connections to it. Only the port distinguishes their replies, so the second
 // connection gets another port.
 func TestTwoFrontendsOneBackend(t *testing.T) {

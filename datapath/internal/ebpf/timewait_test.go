@@ -46,7 +46,7 @@ func (n *network) waiting() (count int) {
 	return count
 }
 
-// TestSourcePortsRest is T08: a source port of SNAT is not reused while the backend's side of its
+// TestSourcePortsRest: a source port of SNAT is not reused while the backend's side of its
 // last connection may be in TIME_WAIT, not even after a restart; later it is reused, and works at
 // the first attempt.
 func TestSourcePortsRest(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestTooBigIsTold is F04 and F06: if a client's packet leaves with an address of the node as
+// TestTooBigIsTold: if a client's packet leaves with an address of the node as
 // source, only our programs can report that it exceeds the path MTU. The error contains that MTU,
 // quotes the packet as it was sent, and comes from the device on which the packet arrived. Packets
 // that fit are forwarded.

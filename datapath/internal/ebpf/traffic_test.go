@@ -55,7 +55,7 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 	f()
 }
 
-// TestReplacedUnderTraffic is R05: two builds replace each other, 20 times by a start and 200 times
+// TestReplacedUnderTraffic: two builds replace each other, 20 times by a start and 200 times
 // only by exchanging the programs, and no packet is lost.
 func TestReplacedUnderTraffic(t *testing.T) {
 	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Connections: brief(100, 5), Lasting: 4})
@@ -120,7 +120,7 @@ func (n *network) openOne(o *slowOpens) {
 	}
 }
 
-// TestConvertedUnderTraffic is R06 and R07 under load: tables change their size, and maps their
+// TestConvertedUnderTraffic: under load, tables change their size, and maps their
 // layout, in both directions, and no packet is lost.
 func TestConvertedUnderTraffic(t *testing.T) {
 	for name, how := range bothHooks {

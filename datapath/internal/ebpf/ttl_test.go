@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestLastHop is F04: if the TTL of a translated packet ends at this node, the error goes to the
+// TestLastHop: if the TTL of a translated packet ends at this node, the error goes to the
 // original sender and quotes the original packet, in both directions.
 func TestLastHop(t *testing.T) {
 	base := newRig(t)

@@ -160,7 +160,7 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// TestListingWhileLinksFlap lists while devices are continuously added and removed (H10).
+// TestListingWhileLinksFlap lists while devices are continuously added and removed.
 func TestListingWhileLinksFlap(t *testing.T) {
 	r := newRig(t, true)
 	lan := datapath.Bridge{Device: "br0", Addresses: prefixes("10.71.0.1/24", "fd71::1/64")}

@@ -40,7 +40,7 @@ const stable = "Service/shop/stable"
 
 const stableBackends = 6
 
-// TestChaos is C10: whatever happens to the API server, the daemon and the agent, the final state
+// TestChaos: whatever happens to the API server, the daemon and the agent, the final state
 // matches the cluster, and objects that did not change existed throughout.
 func TestChaos(t *testing.T) {
 	t.Parallel()

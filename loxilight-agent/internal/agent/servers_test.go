@@ -28,7 +28,7 @@ func unused(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestAPIServerIsReachedWithoutItsService is C09: neither the configured address nor the Service
+// TestAPIServerIsReachedWithoutItsService: neither the configured address nor the Service
 // leads to an API server. The agent knows the servers' own addresses from the daemon and, when they
 // change, from the cluster.
 func TestAPIServerIsReachedWithoutItsService(t *testing.T) {

@@ -100,7 +100,7 @@ func TestStockMangos(t *testing.T) {
 	}
 }
 
-// TestOtherImplementations is D01 with the C clients that Debian packages.
+// TestOtherImplementations uses the C clients that Debian packages.
 func TestOtherImplementations(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for name, args := range map[string][]string{

@@ -280,7 +280,7 @@ func TestSkippedEventsAreSeen(t *testing.T) {
 	}
 }
 
-// TestLostEventsAreSeen is the client's part of D09: a slow client knows how many events it has
+// TestLostEventsAreSeen: a slow client knows how many events it has
 // lost, including the last ones.
 func TestLostEventsAreSeen(t *testing.T) {
 	_, ch, c := serveMini(t, Options{})

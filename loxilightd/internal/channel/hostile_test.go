@@ -40,7 +40,7 @@ func openFiles(t *testing.T) int {
 	return len(files)
 }
 
-// TestSilentPeers is D02: 500 connections that send nothing.
+// TestSilentPeers: 500 connections that send nothing.
 func TestSilentPeers(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{HandshakeTimeout: time.Second}}, echo)
 	served(t, c, time.Second)
@@ -69,7 +69,7 @@ func TestMoreSilentPeersThanConnections(t *testing.T) {
 	served(t, c, time.Second)
 }
 
-// TestGarbage is D04: invalid handshakes, and peers that use a different protocol.
+// TestGarbage: invalid handshakes, and peers that use a different protocol.
 func TestGarbage(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for i := range 300 {
@@ -86,7 +86,7 @@ func TestGarbage(t *testing.T) {
 	r.waitClosed()
 }
 
-// TestStalledFrame is D04: a frame that begins but never ends.
+// TestStalledFrame: a frame that begins but never ends.
 func TestStalledFrame(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{FrameTimeout: 300 * time.Millisecond}}, echo)
 	for _, begun := range [][]byte{
@@ -102,7 +102,7 @@ func TestStalledFrame(t *testing.T) {
 	}
 }
 
-// TestBadFrames is D04: an invalid request frame closes the connection.
+// TestBadFrames: an invalid request frame closes the connection.
 func TestBadFrames(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for name, bad := range map[string][]byte{
@@ -122,7 +122,7 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// TestOversizeRequest is D04: an oversized request receives an error, and the connection
+// TestOversizeRequest: an oversized request receives an error, and the connection
 // continues.
 func TestOversizeRequest(t *testing.T) {
 	c := serve(t, Options{TooLong: []byte("too long")}, echo)
@@ -140,7 +140,7 @@ func TestOversizeRequest(t *testing.T) {
 	served(t, c, time.Second)
 }
 
-// TestStuckReaders is D04: clients that send requests and do not read the answers. With
+// TestStuckReaders: clients that send requests and do not read the answers. With
 // unmodified mangos a few of them block every worker.
 func TestStuckReaders(t *testing.T) {
 	var answered atomic.Int64
@@ -201,7 +201,7 @@ func TestPeerIsBounded(t *testing.T) {
 	}
 }
 
-// TestHangUpEndsContext is D04: the client is killed while its request is being executed.
+// TestHangUpEndsContext: the client is killed while its request is being executed.
 func TestHangUpEndsContext(t *testing.T) {
 	began, ended := make(chan struct{}), make(chan struct{})
 	c := serve(t, Options{}, func(ctx context.Context, p Peer, r []byte) []byte {
@@ -275,7 +275,7 @@ func TestManyClients(t *testing.T) {
 	all.Wait()
 }
 
-// TestHonestBesideFlood is R10: peers that misbehave in every way connect as fast as they can, as
+// TestHonestBesideFlood: peers that misbehave in every way connect as fast as they can, as
 // the same user. Each honest client, which connects, sends one request and disconnects, is still
 // served.
 func TestHonestBesideFlood(t *testing.T) {

@@ -146,7 +146,7 @@ func playDyingDaemon(dir string) error {
 	return play(filepath.Join(dir, "run"), m.handle, Limits{})
 }
 
-// TestOutcomeUnknown is D06: the daemon dies after carrying out a request and before answering it.
+// TestOutcomeUnknown: the daemon dies after carrying out a request and before answering it.
 func TestOutcomeUnknown(t *testing.T) {
 	dir := shared(t)
 	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
@@ -184,7 +184,7 @@ func TestOutcomeUnknown(t *testing.T) {
 	}
 }
 
-// TestStoppedDaemon is the client's part of D08.
+// TestStoppedDaemon: the client of a daemon that does not respond.
 func TestStoppedDaemon(t *testing.T) {
 	dir := shared(t)
 	d := start(t, "daemon "+filepath.Join(dir, "run"), nil)
@@ -240,7 +240,7 @@ func filesOf(t *testing.T, pid int) int {
 	return len(open)
 }
 
-// TestNoFiles is D03: 200 connections to a daemon with 64 file descriptors. Idle connections are
+// TestNoFiles: 200 connections to a daemon with 64 file descriptors. Idle connections are
 // closed.
 func TestNoFiles(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
@@ -255,7 +255,7 @@ func TestNoFiles(t *testing.T) {
 	}
 }
 
-// TestNoFilesAndNoIdleClient is D03 while all accepted connections wait for an answer: the daemon
+// TestNoFilesAndNoIdleClient: while all accepted connections wait for a reply, the daemon
 // neither spins nor forgets the other connections.
 func TestNoFilesAndNoIdleClient(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")

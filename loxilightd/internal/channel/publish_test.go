@@ -140,7 +140,7 @@ func TestHelloMeetsNumbers(t *testing.T) {
 	}
 }
 
-// TestSlowSubscriber is the daemon's part of D09: a subscriber that does not read uses a bounded
+// TestSlowSubscriber: a subscriber that does not read uses a bounded
 // queue and is disconnected; the other subscribers receive everything.
 func TestSlowSubscriber(t *testing.T) {
 	c := serve(t, Options{Limits: Limits{WriteTimeout: 300 * time.Millisecond}}, echo)
@@ -191,7 +191,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestOtherSubscribers is D01 for events.
+// TestOtherSubscribers receives events with other implementations.
 func TestOtherSubscribers(t *testing.T) {
 	c := serve(t, Options{}, echo)
 	for name, args := range map[string][]string{

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestSecondDaemon is the channel's part of D07: a second daemon changes nothing.
+// TestSecondDaemon: a second daemon changes nothing.
 func TestSecondDaemon(t *testing.T) {
 	dir := filepath.Join(shared(t), "run")
 	first := start(t, "daemon "+dir, nil)

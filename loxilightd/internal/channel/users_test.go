@@ -47,7 +47,7 @@ func playClient(dir string) error {
 	return nil
 }
 
-// TestUsers is D05: the daemon checks the permissions of each user, whatever the file modes permit.
+// TestUsers: the daemon checks the permissions of each user, whatever the file modes permit.
 func TestUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs CAP_SETUID and CAP_CHOWN to be other users")

@@ -234,7 +234,7 @@ func TestLoadOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestAutoSizes is H12: table sizes depend on the machine's memory, and a configured number
+// TestAutoSizes: table sizes depend on the machine's memory, and a configured number
 // overrides one size without changing the others.
 func TestAutoSizes(t *testing.T) {
 	gib := Memory{Bytes: 1 << 30, From: "machine"}
@@ -256,7 +256,7 @@ func TestAutoSizes(t *testing.T) {
 	}
 }
 
-// TestMemoryOfCgroup is H12: the lowest limit among the cgroup and its parents applies.
+// TestMemoryOfCgroup: the lowest limit among the cgroup and its parents applies.
 func TestMemoryOfCgroup(t *testing.T) {
 	root := t.TempDir()
 	for dir, max := range map[string]string{"": "", "system.slice": "700000000\n", "system.slice/x.service": "max\n", "low.slice": "200000000\n"} {

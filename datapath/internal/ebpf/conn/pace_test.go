@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestSweepHurries is T03: the fuller the tables, the longer each piece of maintenance may take,
+// TestSweepHurries: the fuller the tables, the longer each piece of maintenance may take,
 // within limits.
 func TestSweepHurries(t *testing.T) {
 	last := time.Duration(0)

@@ -18,7 +18,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestTablesFitTheMachine is H12: tables whose sizes depend on the machine's memory take no more of
+// TestTablesFitTheMachine: tables whose sizes depend on the machine's memory take no more of
 // it than documented, on any machine with 512 MB or more.
 func TestTablesFitTheMachine(t *testing.T) {
 	spec, err := kernel.LoadKernel()
@@ -108,7 +108,7 @@ func TestMemoryEstimate(t *testing.T) {
 	}
 }
 
-// TestNoMemoryForATable is H12: if there is no memory for a table, the error contains its name,
+// TestNoMemoryForATable: if there is no memory for a table, the error contains its name,
 // size and configuration key, and no pin is left behind.
 func TestNoMemoryForATable(t *testing.T) {
 	testnet.New(t, "node") // skips without privileges

@@ -80,7 +80,7 @@ func (n *network) requireXDPTargets() {
 	}
 }
 
-// TestMessagesAreLost is H10: so many changes happen at once that netlink messages are lost. The
+// TestMessagesAreLost: so many changes happen at once that netlink messages are lost. The
 // data plane reads the current state instead, and is notified of the next change at once.
 func TestMessagesAreLost(t *testing.T) {
 	n := newNetwork(t)
