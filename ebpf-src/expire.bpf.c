@@ -134,7 +134,7 @@ static __always_inline void remove6(const struct ct6_key *key, int half_open)
 	}
 
 /* Deletes the connection at index of ll_expire. The entry of the replies is deleted first, so that
- * packets of the client meanwhile still find their own entry, with the mark. Global functions, so
+ * packets of the client still find their own entry, which is marked. Global functions, so
  * that the verifier walks each once.
  */
 #define EXPIRE(family)                                                      \

@@ -76,7 +76,7 @@ static __always_inline __u32 route_in(const struct pkt *p)
 	return route_bridge(p->skb, p->bridge_port, p->vid);
 }
 
-/* Returns the index of the device by which a packet from saddr to daddr leaves; 0 if it does not
+/* Returns the index of the output device of packets from saddr to daddr; 0 if such a packet does not
  * leave: it is for the node itself, or there is no route.
  */
 static __noinline __u32 route_out(struct pkt *p, const struct addr *saddr, const struct addr *daddr)
@@ -122,7 +122,7 @@ __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
-/* Sends p back to the node itself, by the ingress hook of the same device. That hook must not
+/* Sends p back to the node itself, through the ingress hook of its device. That hook must not
  * evaluate p again: the rewritten p does not belong to another connection. The loopback has none of
  * our programs on its ingress hook. A mark set by the sender is lost.
  */

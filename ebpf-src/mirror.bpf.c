@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* mirror.bpf.c - the programs of mirrors, on mirrored ports and on the targets of mirrors. They never
  * change the packets that they copy, and run at the outer ends of the hooks, so that copies are the
- * frames of the wire.
+ * frames on the wire.
  */
 #include <stddef.h>
 #include <linux/bpf.h>

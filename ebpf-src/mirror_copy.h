@@ -60,8 +60,8 @@ static __always_inline int mirror_has_conn(const struct mirror *m, const struct 
 }
 
 /* Reports whether p arrives from the peer of m as a copy for a mirror of that peer: in the encapsulation
- * of its tunnel, under a VNI that no tunnel has. Nodes that mirror their uplinks to each other would
- * copy such a packet without end.
+ * of its tunnel, with a VNI that no tunnel has. If two nodes mirrored their uplinks to each other, they
+ * would otherwise copy such a packet endlessly.
  */
 static __noinline int mirror_is_back(struct __sk_buff *skb, const struct pkt *p,
 				     const struct mirror *m)

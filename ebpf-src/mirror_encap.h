@@ -31,10 +31,10 @@ static __always_inline int mirror_untag(struct __sk_buff *skb, __be16 *tag)
 	return skb->vlan_present ? -1 : len;
 }
 
-/* Makes room for the outer headers and len bytes of tags in front of a copy. The kernel encapsulates
- * as such only IP packets that it does not consider encapsulated already, as it does with packets that
- * were just decapsulated; all others get the room only, so that they must not be GSO packets, and
- * skb->protocol stays.
+/* Makes room for the outer headers and the tags in front of a copy. The kernel marks the copy as
+ * encapsulated only if it is an IP packet that the kernel does not consider encapsulated already (as
+ * it does a packet that was just decapsulated). All other copies only get the room: they must not be
+ * GSO packets, and skb->protocol stays unchanged.
  */
 static __always_inline int mirror_room(struct __sk_buff *skb, const struct mirror *m, __u32 tags,
 				       __u32 room)
@@ -52,7 +52,7 @@ static __always_inline int mirror_room(struct __sk_buff *skb, const struct mirro
 }
 
 /* Fills in the fields of the outer headers that depend on the packet. As in tunnel_header, the UDP
- * checksum stays zero. The traffic class is zero, too: copies do not compete with the traffic.
+ * checksum stays zero. The traffic class is zero too: copies have no priority.
  */
 static __always_inline int mirror_outer(struct __sk_buff *skb, __u32 flags, __be16 source_port)
 {

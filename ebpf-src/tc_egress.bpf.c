@@ -20,8 +20,8 @@
 #include "reply_reject.h"
 #include "ct_slowpath.h"
 
-/* Reports whether a packet is a copy that ll_mirror_send has not handled, since another program
- * detached that program: as it is, the copy is not for this wire.
+/* Reports whether a packet is a copy that ll_mirror_send has not handled, because another program
+ * has detached ll_mirror_send. Such a copy must not be sent: it is neither cut nor encapsulated.
  */
 static __always_inline int egress_is_lost_copy(struct __sk_buff *skb, __u32 word)
 {

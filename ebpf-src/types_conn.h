@@ -60,7 +60,7 @@ enum ct_flag {
  * ct_meta.flags.
  */
 enum slowpath_reason {
-	SLOWPATH_UNKNOWN,   /* not evaluated yet, or it does not leave by one of our ports */
+	SLOWPATH_UNKNOWN,   /* not evaluated yet, or its output device is not a port */
 	SLOWPATH_NETFILTER, /* netfilter has rules */
 	SLOWPATH_MARK,	    /* another program has set a mark */
 	SLOWPATH_TAG,	    /* only the kernel can handle its VLAN tag */

@@ -15,7 +15,7 @@ struct mirror_port {
 	__u64 conn; /* of arriving packets of connections */
 	__u64 sent; /* of leaving packets of connections that the node itself sends */
 	__u64 rule; /* those of conn and sent that are mirrors of rules */
-	/* Those of conn that copy in the other netns what crosses the link from there. */
+	/* Those of conn that copy such packets in the other netns, before these cross the link. */
 	__u64 crossed;
 };
 
