@@ -16,7 +16,7 @@ import (
 const module = "github.com/loxilight/loxilight/"
 
 // mayImport is the whole dependency policy: what each part may import of ours.
-// Go's own internal/ rule keeps everybody else out of the rest. Packages for
+// Go's own internal/ rule protects the other packages. Packages for
 // tests only (internal/test*) may be imported by any test.
 var mayImport = map[string][]string{
 	"api":          {},

@@ -19,7 +19,7 @@ func TestErrorOnTheWire(t *testing.T) {
 	}
 }
 
-func TestFromErrorOfStranger(t *testing.T) {
+func TestFromErrorOfOtherType(t *testing.T) {
 	e := FromError(errors.New("boom"))
 	if e.Code != 9 || e.Reason() != ReasonInternal || e.Message != "boom" {
 		t.Errorf("FromError = %+v, want internal (9) boom", e)

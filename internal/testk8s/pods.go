@@ -125,7 +125,7 @@ func (c *Cluster) Inside(t testnet.T, pod *Object) *testnet.NS {
 	for _, path := range paths {
 		ns, err := testnet.At(t, pod.Metadata.Name, path)
 		if err != nil {
-			continue // the namespace has been deleted meanwhile
+			continue // the namespace has been deleted in the meantime
 		}
 		has := false
 		err = ns.Try(func() error {

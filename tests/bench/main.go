@@ -128,7 +128,7 @@ func (b *bench) all(ctx context.Context, names []string) (err error) {
 		}
 		begin := time.Now()
 		failed := g.run(b, ctx)
-		if failed != nil && isUnsupported(failed) { // not supported (any more): no failure
+		if failed != nil && isUnsupported(failed) { // not supported (or no longer): no failure
 			b.report.failures = append(b.report.failures, fmt.Sprintf("%s: %v", g.name, failed))
 		} else if failed != nil {
 			failed = fmt.Errorf("%s: %w", g.name, failed)

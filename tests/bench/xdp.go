@@ -51,7 +51,7 @@ func (r *rig) takeFrames() error {
 // xdpProbe is the number of packets that show which path they take.
 const xdpProbe = 10_000
 
-// wantXDP fails if packets from the generator, which must be aimed, do not take our program in XDP:
+// wantXDP fails if packets from the generator (see aim) do not pass our program in XDP:
 // otherwise a different program would have been measured.
 func wantXDP(ctx context.Context, r *rig) error {
 	d, ok := r.balancer.(*loxilight)

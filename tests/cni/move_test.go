@@ -263,7 +263,7 @@ func (m *mover) nothingLeft() {
 				m.t.Log(s.Run(m.t, "ip", "-s", "neigh", "show"))
 			}
 		})
-		testnet.Eventually(m.t, 30*time.Second, "nobody answers for the addresses", func() bool {
+		testnet.Eventually(m.t, 30*time.Second, "no host answers for the addresses", func() bool {
 			for line := range strings.Lines(s.Run(m.t, "ip", "neigh", "show")) {
 				if (strings.HasPrefix(line, moveAddrs[0].String()+" ") || strings.HasPrefix(line, moveAddrs[1].String()+" ")) && strings.Contains(line, "lladdr") {
 					return false

@@ -39,10 +39,10 @@ func (p *pod) look(t *testing.T) string {
 	return out
 }
 
-// TestLinksMadeAnew: another program deletes the switch's namespace, or the link of one pod at
+// TestLinksRecreated: another program deletes the switch's namespace, or the link of one pod at
 // either end. Running pods get their links back with the same names, addresses, routes and MACs,
 // and reach everything that they reached before; their host ports work again.
-func TestLinksMadeAnew(t *testing.T) {
+func TestLinksRecreated(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
 	server := s.newPod("server")

@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNoStranger: pods are added and removed by the dozen, and the daemon does not report its own
+// TestNoExternalChange: pods are added and removed by the dozen, and the daemon does not report its own
 // work as external changes.
-func TestNoStranger(t *testing.T) {
+func TestNoExternalChange(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
 	for range 3 {
@@ -48,9 +48,9 @@ func TestNoStranger(t *testing.T) {
 	}
 }
 
-// TestStrangersAtADevice: CHECK reports external changes at the switch's end of a pod's link until
+// TestExternalChangesAtDevice: CHECK reports external changes at the switch's end of a pod's link until
 // they are repaired, which happens at once.
-func TestStrangersAtADevice(t *testing.T) {
+func TestExternalChangesAtDevice(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
 	p := s.addPod(list, "c1")

@@ -154,7 +154,7 @@ func (d *demo) takeOut() {
 	l.show("all three serve")
 	d.llcli("service", "drain", "web", "10.0.2.2:8080", "[2001:db8:2::2]:8080", "--wait", "5s")
 	l.take()
-	// Pending requests end; then no client uses the server any more.
+	// Pending requests end; then no client uses the server.
 	seen := d.servers[out].Seen.Load()
 	for quiet := 0; quiet < 5; quiet++ {
 		d.pause(100 * time.Millisecond)

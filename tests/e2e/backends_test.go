@@ -93,7 +93,7 @@ func TestUDPBackendGoes(t *testing.T) {
 		s.LLCLI("service", "backend", "remove", "dns", backends[gone], "--wait", "5s")
 		c.leaves()
 		s.LLCLI("delete", "Service", "dns", "--wait", "5s")
-		testnet.Eventually(t, time.Second, "nobody answers without the service", func() bool {
+		testnet.Eventually(t, time.Second, "no host answers without the service", func() bool {
 			_, err := s.quickUDP(c.conn)
 			return err != nil
 		})

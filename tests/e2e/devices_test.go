@@ -81,8 +81,8 @@ func TestDeviceComesAndGoes(t *testing.T) {
 			s.node.DeleteLink(t, "p3")
 			testnet.Eventually(t, time.Second, "the pins of a device that was deleted are gone", func() bool { return !s.pinned("p3") })
 			s.renew(t)
-			within(t, s.node, "p3", 1, "attached to a device made anew")
-			s.expectServed("by a device made anew")
+			within(t, s.node, "p3", 1, "attached to a recreated device")
+			s.expectServed("by a recreated device")
 			if attach == "tcx" { // pins of filters have the index of the device in their names
 				testnet.Eventually(t, time.Second, "as much is pinned as before", func() bool { return slices.Equal(s.pins(), all) })
 			}
@@ -91,7 +91,7 @@ func TestDeviceComesAndGoes(t *testing.T) {
 			s.node.DeleteLink(t, "p3")
 			s.renew(t)
 			s.Start()
-			within(t, s.node, "p3", 1, "attached to a device made anew while no daemon ran")
+			within(t, s.node, "p3", 1, "attached to a device recreated while no daemon ran")
 			testnet.Eventually(t, time.Second, "the pins of the old one are gone", func() bool { return len(s.pins()) == len(all) })
 
 			s.rename("p3", "q3")

@@ -319,7 +319,7 @@ spec: {priority: 20, match: {destination: 10.72.0.3, protocol: tcp}, action: rej
 		t.Errorf("a has the label: %v", err)
 	}
 	if err := talk("x"); err == nil {
-		t.Error("x has not the label")
+		t.Error("x does not have the label")
 	}
 	swapped := strings.ReplaceAll(s.pods["a"].endpoint(), "{app: a}", "{app: x}") + strings.ReplaceAll(s.pods["x"].endpoint(), "{app: x}", "{app: a}")
 	s.Apply(swapped)
@@ -327,6 +327,6 @@ spec: {priority: 20, match: {destination: 10.72.0.3, protocol: tcp}, action: rej
 		t.Errorf("x has the label now: %v", err)
 	}
 	if err := talk("a"); err == nil {
-		t.Error("a has not the label any more")
+		t.Error("a no longer has the label")
 	}
 }

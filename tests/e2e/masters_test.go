@@ -80,7 +80,7 @@ func TestPortOfABridge(t *testing.T) {
 	s.Apply("kind: Interface\nname: br0\nspec: {device: br0}\n")
 	within(t, s.node, "br0", 1, "attached to the bridge")
 	s.LLCLI("delete", "Interface", "in0", "--wait", "5s")
-	within(t, s.node, "in0", 0, "taken off its port")
+	within(t, s.node, "in0", 0, "detached from its port")
 	under("by the bridge", time.Second)
 }
 

@@ -121,7 +121,7 @@ func TestSwitch(t *testing.T) {
 	s.ready(patience, "ports that came are in the bridge")
 	s.node.Addr(t, "loxi_test", "10.71.0.9/24")
 	if status, err := s.Client.Status(t.Context()); err != nil || status.Repairs != 0 {
-		t.Errorf("repairs where nobody changed anything: %+v, %v", status, err)
+		t.Errorf("repairs without external changes: %+v, %v", status, err)
 	}
 	s.reach(s.a, "10.71.0.3:4660")
 	s.reach(s.a, "[fd71::3]:4660")

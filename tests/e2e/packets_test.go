@@ -330,9 +330,9 @@ func ipOf(src, dst netip.Addr) testpkt.Layer {
 	return testpkt.IPv6{Source: src, Destination: dst}
 }
 
-// TestStrangersPass: traffic without services passes as if there were no daemon: pings, traffic
+// TestUnrelatedTrafficPasses: traffic without services passes as if there were no daemon: pings, traffic
 // between the machines, fragments.
-func TestStrangersPass(t *testing.T) {
+func TestUnrelatedTrafficPasses(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)
 		s.Apply(serviceYAML("web", []string{vip + ":9000/tcp"}, backends))

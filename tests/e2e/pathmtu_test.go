@@ -64,9 +64,9 @@ func TestPathBetweenNodes(t *testing.T) {
 	}
 }
 
-// TestTunnelToldTooMuch: a Tunnel has a configured MTU that the underlay does not carry. It
+// TestTunnelMTUTooLarge: a Tunnel has a configured MTU that the underlay does not carry. It
 // reports that, and nothing is lost silently: pods are notified, as without a tunnel.
-func TestTunnelToldTooMuch(t *testing.T) {
+func TestTunnelMTUTooLarge(t *testing.T) {
 	testnet.RequireRoot(t)
 	m := newMesh(t, 2, meshKind{tunnel: "vxlan", split: true})
 	for _, n := range m.nodes {

@@ -143,9 +143,9 @@ func TestAnsweredND(t *testing.T) {
 	}
 }
 
-// TestNobodys: packets to an address that only NAT rules use are dropped unless they belong to a
+// TestUnownedAddress: packets to an address that only NAT rules use are dropped unless they belong to a
 // connection, as replies do.
-func TestNobodys(t *testing.T) {
+func TestUnownedAddress(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {
 		t.Run(f.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// leavingBy returns a rule for packets to a UDP or TCP port that leave by a device.
+// leavingBy returns a rule for packets to a UDP or TCP port that leave through a device.
 func leavingBy(device string, port uint16, action datapath.FirewallAction) datapath.FirewallRule {
 	return datapath.FirewallRule{Hooks: datapath.HookForward, Action: action, Match: datapath.Match{Out: []string{device},
 		Protocols: []datapath.Protocol{datapath.TCP, datapath.UDP}, Ports: []datapath.PortRange{{First: port, Last: port}}}}

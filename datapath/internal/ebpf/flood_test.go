@@ -15,14 +15,14 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestFloodTeachesNobody: frames that a bridge floods because it does not know the host's port
+// TestFloodTeachesNothing: frames that a bridge floods because it does not know the host's port
 // still go to all ports, even if replies came from one of the ports before.
 //
 //	here p0 ─┐
 //	there p1 ─┤ br0
 //	      p2 ─┤       the host moves here, and then this port is set down
 //	      p3 ─┘       flooded frames arrive here as well
-func TestFloodTeachesNobody(t *testing.T) {
+func TestFloodTeachesNothing(t *testing.T) {
 	n := newNetwork(t)
 	n.bridgesAlone()
 	var taps [4]*testnet.Tap
@@ -70,7 +70,7 @@ func (f *flood) say(port int, forth bool) (text string) {
 	return text
 }
 
-// comes reports whether a datagram with text leaves by a port within a time.
+// comes reports whether a datagram with text leaves through a port within a time.
 func (f *flood) comes(port int, text string, within time.Duration) (seen bool) {
 	f.t.Helper()
 	for end := time.Now().Add(within); !seen && time.Now().Before(end); time.Sleep(time.Millisecond) {

@@ -21,7 +21,7 @@ import (
 // skbTCIndex is the offset of tc_index in struct __sk_buff.
 const skbTCIndex = 44
 
-// forge sets skb->tc_index of all packets that leave by a device to a word, which the peer of a
+// forge sets skb->tc_index of all packets that leave through a device to a word, which the peer of a
 // veth receives unchanged.
 func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()) {
 	t.Helper()

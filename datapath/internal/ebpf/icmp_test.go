@@ -121,9 +121,9 @@ func TestICMPErrorsAboutFragments(t *testing.T) {
 	})
 }
 
-// TestICMPErrorsOfNobody: errors about unknown connections, and ICMP messages other than errors, go
+// TestUnrelatedICMPErrors: errors about unknown connections, and ICMP messages other than errors, go
 // to the kernel unchanged.
-func TestICMPErrorsOfNobody(t *testing.T) {
+func TestUnrelatedICMPErrors(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {

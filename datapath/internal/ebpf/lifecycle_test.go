@@ -160,9 +160,9 @@ func TestDeletedPortsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestHooksAreToldByDevice: hooks are listed in order, including hooks that a new daemon adopted
+// TestHooksAreListedByDevice: hooks are listed in order, including hooks that a new daemon adopted
 // and that are not configured yet.
-func TestHooksAreToldByDevice(t *testing.T) {
+func TestHooksAreListedByDevice(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	for _, when := range []string{"attached", "adopted"} {
@@ -195,7 +195,7 @@ func TestLoopbackIsNoPort(t *testing.T) {
 	}
 }
 
-func TestDeviceThatComesBackIsAttachedAnew(t *testing.T) {
+func TestReturnedDeviceIsAttached(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	ctx := context.Background()

@@ -91,7 +91,7 @@ func TestLoopback(t *testing.T) {
 			answers("a rule", "192.0.2.1:90", "tcp-2")
 			n.expectOwn("with a rule", "1")
 			n.translate(nil)
-			testnet.Eventually(t, 3*time.Second, "it is taken off", func() bool {
+			testnet.Eventually(t, 3*time.Second, "it is detached", func() bool {
 				n.ok(n.d.Maintain(ctx))
 				return len(n.hooked("lo")) == 0
 			})
@@ -101,7 +101,7 @@ func TestLoopback(t *testing.T) {
 			n.d.Close()
 			n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.NewTextHandler(t.Output(), nil))) })
 			n.d = nil
-			n.expectOwn("with everything taken off", "0")
+			n.expectOwn("with everything detached", "0")
 		})
 	}
 }
@@ -144,5 +144,5 @@ func TestLoopbackKilledWhileAttaching(t *testing.T) {
 	n.d.Close()
 	n.node.Do(t, func() error { return Detach(n.config, slog.New(slog.NewTextHandler(t.Output(), nil))) })
 	n.d = nil
-	n.expectOwn("with everything taken off", "0")
+	n.expectOwn("with everything detached", "0")
 }

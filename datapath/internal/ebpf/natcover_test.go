@@ -10,9 +10,9 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestStrangersOfChangedRule: if a rule no longer covers an inner address, other remotes can no
+// TestOtherRemotesAfterRuleChange: if a rule no longer covers an inner address, other remotes can no
 // longer use the mappings of that address.
-func TestStrangersOfChangedRule(t *testing.T) {
+func TestOtherRemotesAfterRuleChange(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	reflector(t, n.backends, "10.0.1.11:3478")
@@ -29,7 +29,7 @@ func TestStrangersOfChangedRule(t *testing.T) {
 		{"all", datapath.Match{}, true},
 		{"its network", datapath.Match{Source: prefixes("192.0.2.0/24", "198.51.100.0/24")}, true},
 		{"another network", datapath.Match{Source: prefixes("192.0.2.64/26", "198.51.100.0/24")}, false},
-		{"all again, it maps anew", datapath.Match{}, true},
+		{"all again, it maps again", datapath.Match{}, true},
 		{"UDP", datapath.Match{Protocols: []datapath.Protocol{datapath.UDP}}, true},
 		{"TCP", datapath.Match{Protocols: []datapath.Protocol{datapath.TCP}}, false},
 	} {
@@ -45,8 +45,8 @@ func TestStrangersOfChangedRule(t *testing.T) {
 	}
 }
 
-// TestStrangersOfOuterAddress does the same for a rule that now translates to other addresses.
-func TestStrangersOfOuterAddress(t *testing.T) {
+// TestOtherRemotesAfterAddressChange does the same for a rule that now translates to other addresses.
+func TestOtherRemotesAfterAddressChange(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	reflector(t, n.backends, "10.0.1.11:3478")

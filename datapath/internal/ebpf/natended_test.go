@@ -122,7 +122,7 @@ func TestReopenedKeepsPort(t *testing.T) {
 			r.run(r.ingress, r.in, tcpSegment(r.in.arrives(), f.client, f.far, testpkt.FIN|testpkt.ACK))
 			r.run(r.ingress, r.out, tcpSegment(r.out.arrives(), f.far, first, testpkt.FIN|testpkt.ACK))
 			if again := open(); again != first || first.Addr() != f.outAddr {
-				t.Errorf("opened anew from %s, want %s", again, first)
+				t.Errorf("opened again from %s, want %s", again, first)
 			}
 			if c, ok := r.conn(rigTuple{testpkt.ProtoTCP, f.client, f.far}); !ok || kernel.CtState(c.State) != kernel.CtStateCT_NEW || c.PacketCount != 1 {
 				t.Errorf("entry %+v, %t", c, ok)
@@ -169,7 +169,7 @@ func TestNATCounters(t *testing.T) {
 	want("when it is gone", 1)
 }
 
-// TestMappingByAddress: a client whose packets leave by two devices has a mapping for the address
+// TestMappingByAddress: a client whose packets leave through two devices has a mapping for the address
 // of each, and keeps both.
 func TestMappingByAddress(t *testing.T) {
 	base := newRig(t)

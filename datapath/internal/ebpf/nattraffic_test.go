@@ -137,10 +137,10 @@ func TestEndpointIndependence(t *testing.T) {
 	}
 }
 
-// TestMappingOfStrangers: a mapping is kept while a remote that opened a connection through it
+// TestMappingUsedByOtherRemotes: a mapping is kept while a remote that opened a connection through it
 // still uses it, although the connection that created the mapping is gone (RFC 4787, REQ-6:
 // outbound replies refresh it).
-func TestMappingOfStrangers(t *testing.T) {
+func TestMappingUsedByOtherRemotes(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
 	rule := masquerade("out0")
@@ -305,8 +305,8 @@ func TestAddressGoesOfService(t *testing.T) {
 	}
 }
 
-// TestBesideNetfilter: nftables masquerades packets that leave by one device, a NAT packets that
-// leave by another; neither affects the other's packets.
+// TestBesideNetfilter: nftables masquerades packets that leave through one device, a NAT packets that
+// leave through another; neither affects the other's packets.
 func TestBesideNetfilter(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -91,7 +91,7 @@ func TestRouted(t *testing.T) {
 			}
 			n.wantWays(datapath.Way{Tracked: true, Device: "out0"}, datapath.Way{Tracked: true, Device: "in0"})
 
-			// netfilter has rules: no packet takes the fast path any more.
+			// netfilter has rules: packets no longer take the fast path.
 			n.ok(n.d.maps[kernel.MapLlNetfilter].Put(uint32(netnsHost), uint32(1)))
 			n.ok(n.host().Devices.InvalidateAll())
 			n.wantSlow("netfilter", c)

@@ -71,9 +71,9 @@ func TestEndpointsHaveFilters(t *testing.T) {
 	}
 }
 
-// TestHookTakenOff: a signal follows at once if another program detaches our programs from a
+// TestHookDetached: a signal follows at once if another program detaches our programs from a
 // device, and no signal if we detach them ourselves.
-func TestHookTakenOff(t *testing.T) {
+func TestHookDetached(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()
 	told := func(patience time.Duration) bool {

@@ -51,7 +51,7 @@ func TestPortByAddress(t *testing.T) {
 		t.Errorf("no device has the address any more: %v", err)
 	}
 	if hooks := n.hooked("in0"); len(hooks) == 0 {
-		t.Error("its programs are taken off while no device has the address")
+		t.Error("its programs are detached while no device has the address")
 	}
 	move("add", "out0")
 	testnet.Eventually(t, 5*time.Second, "it is found again", func() bool { return n.d.Ports().Update(ctx, "uplink", port) == nil })

@@ -134,9 +134,9 @@ func TestDetachTakesAllOff(t *testing.T) {
 	}
 }
 
-// TestDetachLeavesStrangersAlone: pins of other programs in the folder, and their qdiscs on the
+// TestDetachKeepsOtherPrograms: pins of other programs in the folder, and their qdiscs on the
 // devices, stay.
-func TestDetachLeavesStrangersAlone(t *testing.T) {
+func TestDetachKeepsOtherPrograms(t *testing.T) {
 	n := newNetwork(t)
 	n.restart("tc")
 	n.node.Do(t, func() error {

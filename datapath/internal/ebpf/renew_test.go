@@ -46,7 +46,7 @@ func TestSwitchNamespaceIsDeleted(t *testing.T) {
 			if err := n.d.Ports().Update(ctx, "p1", datapath.Port{Device: "p1", Switch: true}); !errors.Is(err, datapath.ErrAbsent) {
 				t.Errorf("round %d: %v", round, err)
 			}
-			// No process holds the namespace any more: the kernel deletes its devices, and the veth
+			// No process holds the namespace now: the kernel deletes its devices, and the veth
 			// peer.
 			testnet.Eventually(t, 5*time.Second, "the old namespace ends", func() bool {
 				return outside.Try(func() error {

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestStatelessRule: replies to packets that a stateless rule allows are evaluated, except replies
-// on translated connections and on connections older than the rule, for which their entries decide.
+// TestStatelessRule: replies to packets that a stateless rule allows are evaluated. Exceptions are
+// replies on translated connections and on connections older than the rule: their entries decide.
 func TestStatelessRule(t *testing.T) {
 	n := newNetwork(t)
 	ctx := context.Background()

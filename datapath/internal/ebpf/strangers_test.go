@@ -192,10 +192,10 @@ func (s *strangerSet) expectWork(when string) {
 	}
 }
 
-// TestStrangersAtTCX: with other applications' programs before and after ours, and another
+// TestOtherProgramsAtTCX: with other applications' programs before and after ours, and another
 // application's clsact qdisc that is added and deleted, our programs stay and work, in the order of
 // attaching. The other programs are not changed, even when we detach.
-func TestStrangersAtTCX(t *testing.T) {
+func TestOtherProgramsAtTCX(t *testing.T) {
 	requireTCX(t)
 	ctx := context.Background()
 	n := newNetwork(t)
@@ -237,9 +237,9 @@ func TestStrangersAtTCX(t *testing.T) {
 	s.expect("detached", theirs...)
 }
 
-// TestStrangersAtClsact: on kernels without tcx, other programs have filters before and
+// TestOtherProgramsAtClsact: on kernels without tcx, other programs have filters before and
 // after ours, also on the qdisc that we created.
-func TestStrangersAtClsact(t *testing.T) {
+func TestOtherProgramsAtClsact(t *testing.T) {
 	ctx := context.Background()
 	for name, qdisc := range map[string]string{"our qdisc": "ours", "their qdisc": "theirs"} {
 		t.Run(name, func(t *testing.T) {
@@ -279,10 +279,10 @@ func TestStrangersAtClsact(t *testing.T) {
 	}
 }
 
-// TestStrangerReplacesOurQdisc: another program deletes the qdisc that we created, with all
+// TestOtherProgramReplacesQdisc: another program deletes the qdisc that we created, with all
 // its filters, and creates an empty one. Our filters are restored, and the qdisc stays when we
 // detach.
-func TestStrangerReplacesOurQdisc(t *testing.T) {
+func TestOtherProgramReplacesQdisc(t *testing.T) {
 	ctx := context.Background()
 	n := newNetwork(t)
 	n.restart("tc")
@@ -296,9 +296,9 @@ func TestStrangerReplacesOurQdisc(t *testing.T) {
 	}
 	n.ok(s.addQdisc())
 	n.attach()
-	s.expect("attached anew", "filter loxilight_")
+	s.expect("attached again", "filter loxilight_")
 	if _, err := n.ask("198.51.100.10:80"); err != nil {
-		t.Errorf("attached anew: %v", err)
+		t.Errorf("attached again: %v", err)
 	}
 	n.ok(n.d.Ports().Delete(ctx, "in0"))
 	s.expect("deleted")
@@ -322,9 +322,9 @@ func TestPlaceOfOurFilterIsTaken(t *testing.T) {
 	s.expect("refused", "filter external")
 }
 
-// TestXDPOfAStranger: another application's XDP program is not replaced, and the error names it;
+// TestXDPOfOtherProgram: another application's XDP program is not replaced, and the error names it;
 // the rest of the port works.
-func TestXDPOfAStranger(t *testing.T) {
+func TestXDPOfOtherProgram(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPOff)
 	n.serve()
 	n.ok(n.d.Services().Update(context.Background(), "web", web(1)))

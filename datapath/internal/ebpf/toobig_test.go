@@ -11,11 +11,11 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// TestTooBigIsTold: if a client's packet leaves with an address of the node as
+// TestTooBigIsReported: if a client's packet leaves with an address of the node as
 // source, only our programs can report that it exceeds the path MTU. The error contains that MTU,
 // quotes the packet as it was sent, and comes from the device on which the packet arrived. Packets
 // that fit are forwarded.
-func TestTooBigIsTold(t *testing.T) {
+func TestTooBigIsReported(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range map[string]uint8{"TCP": testpkt.ProtoTCP, "UDP": testpkt.ProtoUDP} {
@@ -77,9 +77,9 @@ func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int
 	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 61), l4, testpkt.Raw(make([]byte, size-headers)))
 }
 
-// TestTooBigAnswersAreTold does the same for replies of a backend if the frontend is an address of
+// TestTooBigRepliesAreReported does the same for replies of a backend if the frontend is an address of
 // the node.
-func TestTooBigAnswersAreTold(t *testing.T) {
+func TestTooBigRepliesAreReported(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
 		bits := f.vip.Addr().BitLen()

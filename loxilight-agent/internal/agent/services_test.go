@@ -474,9 +474,9 @@ func TestServiceTooLarge(t *testing.T) {
 	}
 }
 
-// TestRefusedChangeLeavesWhatIsThere: a service stays unchanged if the daemon rejects a change to
+// TestRefusedChangeKeepsState: a service stays unchanged if the daemon rejects a change to
 // it, even across restarts of agent and daemon.
-func TestRefusedChangeLeavesWhatIsThere(t *testing.T) {
+func TestRefusedChangeKeepsState(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.kube.Set(service("shop", "web", "10.96.0.7"), slice("shop", "web", "a", "10.244.2.5"))

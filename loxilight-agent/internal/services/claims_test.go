@@ -71,7 +71,7 @@ func TestClaims(t *testing.T) {
 	holds("203.0.113.9:81", "middle")
 
 	// Created again, it is the youngest, and wants the same address.
-	affects("made anew", keys(c.Set(n, named("old", "10.96.0.13", 0, externalIPs("203.0.113.9")))), "")
+	affects("recreated", keys(c.Set(n, named("old", "10.96.0.13", 0, externalIPs("203.0.113.9")))), "")
 	affects("of the same age", keys(c.Set(n, named("a", "10.96.0.15", time.Minute, externalIPs("203.0.113.9")))), "shop/young")
 	holds("203.0.113.9:80", "a")
 

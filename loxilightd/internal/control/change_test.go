@@ -182,7 +182,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWaitEndsWithTheDaemon: if the daemon stops, a waiting client is told that the change is
+// TestWaitEndsWithTheDaemon: if the daemon stops, a waiting client is notified that the change is
 // durable.
 func TestWaitEndsWithTheDaemon(t *testing.T) {
 	h := newHarness(t)

@@ -96,7 +96,7 @@ func (x *mirrorSite) is(name, text string) {
 	}
 }
 
-// copies waits until the data plane copies exactly what is wanted.
+// copies waits until the data plane copies exactly the desired packets.
 func (x *mirrorSite) copies(want map[datapath.MirrorName]datapath.Mirror) {
 	x.t.Helper()
 	testnet.Eventually(x.t, 20*time.Second, fmt.Sprintf("copies of %+v", want), func() bool {
@@ -153,7 +153,7 @@ func TestMirrorWaitsForEverythingThatItNeeds(t *testing.T) {
 	x.copies(nil)
 	x.put(eth)
 	x.is("m", "")
-	x.put(mirrorOf("m", state.KindInterface, "other", toMon0)) // must not go on copying the packets of eth
+	x.put(mirrorOf("m", state.KindInterface, "other", toMon0)) // must stop copying the packets of eth
 	x.is("m", "Interface/other does not exist")
 	x.copies(nil)
 }
@@ -285,7 +285,7 @@ func TestMirrorsAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Both are in the data plane, but Peer/none is no object any more.
+	// Both are in the data plane, but Peer/none is no longer an object.
 	commit(t, store, []*state.Object{lo, mirrorOf("waits", state.KindInterface, "lo", to)})
 	n := start(t, Options{Store: store, Plane: plane})
 	if err := n.Synced(within(t, 20*time.Second)); err != nil {

@@ -115,7 +115,7 @@ func TestOutdated(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		synctest.Wait()
 		if f.calls["tunnel"] < 2 {
-			t.Errorf("applied %d times, want it made anew", f.calls["tunnel"])
+			t.Errorf("applied %d times, want it applied again", f.calls["tunnel"])
 		}
 		if text := log.String(); strings.Contains(text, "WARN") || !strings.Contains(text, "level=INFO msg=recreated") || !strings.Contains(text, "other addresses") {
 			t.Errorf("logged:\n%s", text)

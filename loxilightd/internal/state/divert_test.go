@@ -21,9 +21,9 @@ func diverting(t *testing.T, name, frontend string, others ...datapath.ServiceNa
 	return o
 }
 
-// TestDivertedServiceIsThere: the target of a diversion must exist or be created by the same
+// TestDivertTargetExists: the target of a diversion must exist or be created by the same
 // change, and cannot be deleted while it is referenced.
-func TestDivertedServiceIsThere(t *testing.T) {
+func TestDivertTargetExists(t *testing.T) {
 	cfg := testConfig(t.TempDir())
 	cfg.Decode = func(_ string, spec []byte) (Value, error) {
 		words := strings.Fields(string(spec))

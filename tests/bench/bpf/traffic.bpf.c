@@ -108,7 +108,7 @@ static __always_inline void frame_write(struct frame *frame, struct flow *flow)
 	frame->udp.check = fold(sum32(flow->udp_csum + sum32(saddr) + sum32(daddr) + sport));
 }
 
-/* By BPF_PROG_RUN with live frames: every frame leaves by the device on which it is run. */
+/* By BPF_PROG_RUN with live frames: every frame leaves through the device on which it is run. */
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -176,7 +176,7 @@ int swallow(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* In XDP of a receiver on a wire: the same for frames without an skb, as frames that leave by a
+/* In XDP of a receiver on a wire: the same for frames without an skb, as frames that leave through a
  * NIC are. Frames to be sent back are passed up, to the program above.
  */
 SEC("xdp")

@@ -99,7 +99,7 @@ func transitions(t *testing.T, do func(s *faultySite, where string, back func())
 }
 
 // TestFailedWrite: if any single change of an update or a deletion fails, retries reach the state
-// of an undisturbed run, and a packet finds only complete tables meanwhile.
+// of an undisturbed run, and a packet finds only complete tables in the meantime.
 func TestFailedWrite(t *testing.T) {
 	transitions(t, func(s *faultySite, where string, _ func()) {
 		s.reconcile()

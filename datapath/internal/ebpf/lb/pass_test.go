@@ -103,7 +103,7 @@ func TestEndsOfBackends(t *testing.T) {
 
 // TestEndsOfTakenFrontends: UDP connections through a frontend that has moved to another service
 // end, unless the other service has their backend, or diverts clients to a service that has it. Two
-// passes later, nothing is looked for any more.
+// passes later, the search has ended.
 func TestEndsOfTakenFrontends(t *testing.T) {
 	addr := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 8080) }
 	for _, tt := range []struct {

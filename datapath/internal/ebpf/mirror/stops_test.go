@@ -13,7 +13,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestStops: a mirror that is deleted, or cannot be changed as desired, takes no copies any more,
+// TestStops: a mirror that is deleted, or cannot be changed as desired, takes no further copies,
 // whatever fails.
 func TestStops(t *testing.T) {
 	start := func(t *testing.T) (*world, *Table, datapath.Mirror) {

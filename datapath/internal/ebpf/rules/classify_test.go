@@ -157,7 +157,7 @@ func TestClassifyFailsClosed(t *testing.T) {
 	if a.ok(err); !changed {
 		t.Error("nothing was changed")
 	}
-	expect("published anew", 1)
+	expect("published again", 1)
 	if changed, err = a.images.Publish(kernel.RulesFirewall, image); !changed || err != nil {
 		t.Errorf("the changes that follow were neither made nor reported (%v)", err)
 	}
