@@ -15,7 +15,7 @@ type ConnectionFilter struct {
 }
 
 // ConnectionsListParams are the parameters of connections.list. Connections are listed in table
-// order; only connections that are opened or closed meanwhile may be missed.
+// order; only connections that are opened or closed in the meantime may be missed.
 type ConnectionsListParams struct {
 	Filter   ConnectionFilter `json:"filter,omitzero"`
 	Limit    int              `json:"limit,omitempty"`

@@ -58,7 +58,8 @@ const (
 var NetworkViews = []string{NetworkBridges, NetworkFDB, NetworkNeighbors, NetworkRoutes}
 
 // NetworkListParams are the parameters of network.list. The order of entries is the kernel's; an
-// entry that is added or removed meanwhile, or an adjacent entry, may be missed or returned twice.
+// entry that is added or removed in the meantime, or an adjacent one, may be missed or returned
+// twice.
 type NetworkListParams struct {
 	What     string `json:"what"`            // bridges, fdb, neighbors, routes
 	Netns    string `json:"netns,omitempty"` // host, switch; empty: both

@@ -152,7 +152,7 @@ func (s *Subscription) read() {
 			case s.queue <- m:
 				queued = true
 			default:
-				select { // Next may have made room meanwhile
+				select { // Next may have made room in the meantime
 				case <-s.queue:
 				default:
 				}

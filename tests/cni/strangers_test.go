@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// TestNoExternalChange: pods are added and removed by the dozen, and the daemon does not report its own
-// work as external changes.
+// TestNoExternalChange: pods are added and removed by the dozen, and the daemon does not report its
+// own work as external changes.
 func TestNoExternalChange(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)
@@ -48,8 +48,8 @@ func TestNoExternalChange(t *testing.T) {
 	}
 }
 
-// TestExternalChangesAtDevice: CHECK reports external changes at the switch's end of a pod's link until
-// they are repaired, which happens at once.
+// TestExternalChangesAtDevice: CHECK reports external changes at the switch's end of a pod's link
+// until they are repaired, which happens at once.
 func TestExternalChangesAtDevice(t *testing.T) {
 	s := newSite(t)
 	list := s.list("1.1.0", nil)

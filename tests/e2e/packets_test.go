@@ -330,8 +330,8 @@ func ipOf(src, dst netip.Addr) testpkt.Layer {
 	return testpkt.IPv6{Source: src, Destination: dst}
 }
 
-// TestUnrelatedTrafficPasses: traffic without services passes as if there were no daemon: pings, traffic
-// between the machines, fragments.
+// TestUnrelatedTrafficPasses: traffic without services passes as if there were no daemon: pings,
+// traffic between the machines, fragments.
 func TestUnrelatedTrafficPasses(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s, backends := site3(t, family)

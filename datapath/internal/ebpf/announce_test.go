@@ -143,8 +143,8 @@ func TestAnsweredND(t *testing.T) {
 	}
 }
 
-// TestUnownedAddress: packets to an address that only NAT rules use are dropped unless they belong to a
-// connection, as replies do.
+// TestUnownedAddress: packets to an address that only NAT rules use are dropped unless they belong
+// to a connection, as replies do.
 func TestUnownedAddress(t *testing.T) {
 	base := newRig(t)
 	for i, f := range families {

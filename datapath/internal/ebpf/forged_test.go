@@ -21,8 +21,8 @@ import (
 // skbTCIndex is the offset of tc_index in struct __sk_buff.
 const skbTCIndex = 44
 
-// forge sets skb->tc_index of all packets that leave through a device to a word, which the peer of a
-// veth receives unchanged.
+// forge sets skb->tc_index of all packets that leave through a device to a word, which the peer of
+// a veth receives unchanged.
 func forge(t *testing.T, ns *testnet.NS, device string, word int32) (stop func()) {
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "Apache-2.0", Instructions: asm.Instructions{

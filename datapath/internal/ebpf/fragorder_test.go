@@ -138,8 +138,8 @@ func TestManyFragmentedDatagrams(t *testing.T) {
 	r.counted(map[string]uint64{"DROP_FRAGMENT": uint64(lost), "VERDICT_SLOW": uint64(2*count - lost)})
 }
 
-// TestFragmentsArrive sends fragments between real sockets: the kernels behind the node must be able to
-// reassemble the fragments.
+// TestFragmentsArrive sends fragments between real sockets: the kernels behind the node must be
+// able to reassemble the fragments.
 func TestFragmentsArrive(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -83,7 +83,8 @@ func TestFrontendIsHandedOver(t *testing.T) {
 			h.answer("by another frontend", other, "udp-0")
 			h.tcp.echo(t, "with the old service")
 			list, _, err := h.d.Connections().List(context.Background(), datapath.ConnectionFilter{Protocol: datapath.UDP}, "", 10)
-			// A reply that the old server sent in the meantime may have opened a connection of its own.
+			// A reply that the old server sent in the meantime may have opened a connection of its
+			// own.
 			list = slices.DeleteFunc(list, func(c datapath.Connection) bool { return c.Service == "" })
 			if err != nil || len(list) != 2 {
 				t.Errorf("connections %+v, %v; want one by each frontend", list, err)

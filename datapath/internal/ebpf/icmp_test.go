@@ -121,8 +121,8 @@ func TestICMPErrorsAboutFragments(t *testing.T) {
 	})
 }
 
-// TestUnrelatedICMPErrors: errors about unknown connections, and ICMP messages other than errors, go
-// to the kernel unchanged.
+// TestUnrelatedICMPErrors: errors about unknown connections, and ICMP messages other than errors,
+// go to the kernel unchanged.
 func TestUnrelatedICMPErrors(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

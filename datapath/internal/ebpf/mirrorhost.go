@@ -175,7 +175,7 @@ func (h mirrorHost) Attach(side int, device mirror.Key) (hook.Attachment, error)
 	}
 	a, err := z.AttachMirror(side, how, h.folder(device), int(device.Ifindex))
 	if errors.Is(err, unix.ENODEV) {
-		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
+		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted in the meantime
 	}
 	return a, err
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 )
 
-// TestOtherRemotesAfterRuleChange: if a rule no longer covers an inner address, other remotes can no
-// longer use the mappings of that address.
+// TestOtherRemotesAfterRuleChange: if a rule no longer covers an inner address, other remotes can
+// no longer use the mappings of that address.
 func TestOtherRemotesAfterRuleChange(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()
@@ -45,7 +45,8 @@ func TestOtherRemotesAfterRuleChange(t *testing.T) {
 	}
 }
 
-// TestOtherRemotesAfterAddressChange does the same for a rule that now translates to other addresses.
+// TestOtherRemotesAfterAddressChange does the same for a rule that now translates to other
+// addresses.
 func TestOtherRemotesAfterAddressChange(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

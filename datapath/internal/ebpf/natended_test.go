@@ -169,8 +169,8 @@ func TestNATCounters(t *testing.T) {
 	want("when it is gone", 1)
 }
 
-// TestMappingByAddress: a client whose packets leave through two devices has a mapping for the address
-// of each, and keeps both.
+// TestMappingByAddress: a client whose packets leave through two devices has a mapping for the
+// address of each, and keeps both.
 func TestMappingByAddress(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

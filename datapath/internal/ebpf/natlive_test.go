@@ -41,8 +41,9 @@ func wantClients(t *testing.T, what string, got []netip.Addr, want ...string) {
 	}
 }
 
-// TestMasquerade: packets that leave through a device get its address, from the first packet on and on
-// the fast path, for sockets and echo requests; packets that leave through another device do not.
+// TestMasquerade: packets that leave through a device get its address, from the first packet on and
+// on the fast path, for sockets and echo requests; packets that leave through another device do
+// not.
 func TestMasquerade(t *testing.T) {
 	for addr, want := range map[string]string{"10.0.1.11": "10.0.1.1", "2001:db8:2::11": "2001:db8:2::1"} {
 		t.Run(addr, func(t *testing.T) {

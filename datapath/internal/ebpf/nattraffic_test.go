@@ -137,8 +137,8 @@ func TestEndpointIndependence(t *testing.T) {
 	}
 }
 
-// TestMappingUsedByOtherRemotes: a mapping is kept while a remote that opened a connection through it
-// still uses it, although the connection that created the mapping is gone (RFC 4787, REQ-6:
+// TestMappingUsedByOtherRemotes: a mapping is kept while a remote that opened a connection through
+// it still uses it, although the connection that created the mapping is gone (RFC 4787, REQ-6:
 // outbound replies refresh it).
 func TestMappingUsedByOtherRemotes(t *testing.T) {
 	n := newNetwork(t)
@@ -305,8 +305,8 @@ func TestAddressGoesOfService(t *testing.T) {
 	}
 }
 
-// TestBesideNetfilter: nftables masquerades packets that leave through one device, a NAT packets that
-// leave through another; neither affects the other's packets.
+// TestBesideNetfilter: nftables masquerades packets that leave through one device, a NAT packets
+// that leave through another; neither affects the other's packets.
 func TestBesideNetfilter(t *testing.T) {
 	n := newNetwork(t)
 	n.attach()

@@ -15,8 +15,8 @@ import (
 )
 
 // TestNeighbourBehindBridge: the kernel knows a neighbour on the bridge, or on a VLAN device above
-// it, and packets to the neighbour leave through a bridge port. When its MAC changes, its connections
-// learn the next hop again at once, not only at the next confirmation.
+// it, and packets to the neighbour leave through a bridge port. When its MAC changes, its
+// connections learn the next hop again at once, not only at the next confirmation.
 //
 //	client 192.0.2.10 ── in0 [node] br0 (10.5.0.1, fd05::1) ── p0 ── host 10.5.0.11, fd05::11
 func TestNeighbourBehindBridge(t *testing.T) {

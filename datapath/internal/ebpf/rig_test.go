@@ -298,7 +298,8 @@ func (r *rig) ok(err error) {
 	}
 }
 
-// arrives and leaves return the Ethernet headers of packets that arrive on p, and that leave through it.
+// arrives and leaves return the Ethernet headers of packets that arrive on p, and that leave
+// through it.
 func (p rigPort) arrives() testpkt.Ethernet {
 	return testpkt.Ethernet{Source: p.other, Destination: p.mac}
 }

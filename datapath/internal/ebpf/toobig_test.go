@@ -77,8 +77,8 @@ func ofSize(eth testpkt.Ethernet, proto uint8, from, to netip.AddrPort, size int
 	return testpkt.Build(eth, ipHeader(from.Addr(), to.Addr(), 61), l4, testpkt.Raw(make([]byte, size-headers)))
 }
 
-// TestTooBigRepliesAreReported does the same for replies of a backend if the frontend is an address of
-// the node.
+// TestTooBigRepliesAreReported does the same for replies of a backend if the frontend is an address
+// of the node.
 func TestTooBigRepliesAreReported(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

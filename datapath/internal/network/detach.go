@@ -25,7 +25,7 @@ func Present(cfg datapath.Config) bool {
 }
 
 // Detach removes everything that is ours: routes, addresses, bridges, the link between host and
-// switch, and the network namespace, unless they existed before us. A missing item is no error.
+// switch, and the network namespace, unless they existed before us. A missing item is not an error.
 func Detach(cfg datapath.Config, log *slog.Logger) (err error) {
 	n := &Network{cfg: cfg, log: log, signals: newSignals(), ports: map[string]bool{}}
 	if n.journal, err = openJournal(cfg.StateDir); errors.Is(err, fs.ErrNotExist) {

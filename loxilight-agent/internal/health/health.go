@@ -121,7 +121,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 	b.mu.Unlock()
 	if oldest != nil {
-		_ = oldest.Close() // its client is not served any more
+		_ = oldest.Close() // its client is no longer served
 	}
 	return c, nil
 }

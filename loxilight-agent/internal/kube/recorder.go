@@ -61,7 +61,7 @@ func (r *Recorder) Warn(about corev1.ObjectReference, reason, message string) {
 	}
 	select {
 	case r.queue <- e:
-	default: // more events than anybody reads
+	default: // too many events: the rest is dropped
 	}
 }
 

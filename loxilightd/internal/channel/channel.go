@@ -129,7 +129,7 @@ func (c *Channel) dispatch(ctx, handlers context.Context, h Handler, running *sy
 		}
 		conn := connOf(msg.Pipe)
 		bytes, ok := conn.take()
-		if !ok { // the connection was closed meanwhile; its share is already released
+		if !ok { // the connection was closed in the meantime; its share is already released
 			_ = rctx.Close()
 			continue
 		}

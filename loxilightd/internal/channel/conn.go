@@ -45,7 +45,7 @@ type conn struct {
 	writing sync.Mutex // held for a whole frame
 
 	mu      sync.Mutex
-	taken   bool      // closed: no request may be passed on any more
+	taken   bool      // closed: no further request may be passed on
 	unread  []int     // sizes of requests passed to mangos that dispatch has not taken yet
 	carried int       // number of complete requests whose replies are not being written yet
 	unsent  int       // bytes of unwritten replies

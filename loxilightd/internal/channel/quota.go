@@ -113,7 +113,7 @@ func (q *quota) acquire(ctx context.Context, peer Peer, bytes int) bool {
 	defer q.mu.Unlock()
 	if i := slices.Index(q.waiting[peer.UID], w); i >= 0 {
 		q.forget(peer.UID, i)
-	} else { // granted meanwhile
+	} else { // granted in the meantime
 		q.add(peer, -1, -bytes)
 	}
 	q.grant()

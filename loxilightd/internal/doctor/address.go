@@ -23,7 +23,7 @@ func resolved(port datapath.Port) (datapath.Port, bool) {
 	for i := range list {
 		addrs, err := list[i].Addrs()
 		if err != nil {
-			continue // the device was deleted meanwhile
+			continue // the device was deleted in the meantime
 		}
 		for _, a := range addrs {
 			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr() == port.Address {

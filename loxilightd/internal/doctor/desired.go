@@ -99,7 +99,7 @@ func (x *examiner) readStore() {
 	case err != nil:
 		x.hidden("desired state in "+x.Config.StateDir, err)
 	case p.Damaged != nil && x.daemon.running():
-		return // the store was written meanwhile, so the copy is unreliable
+		return // the store was written in the meantime, so the copy is unreliable
 	default:
 		x.desired = desired{known: p.Damaged == nil, objects: p.Objects, peeked: p}
 	}

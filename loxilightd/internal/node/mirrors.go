@@ -93,7 +93,7 @@ func (n *Node) withMirrors(s *state.Snapshot, changed []state.Key) []state.Key {
 	tunnels, all := slices.ContainsFunc(changed, isTunnel), slices.Clip(changed)
 	for _, k := range changed {
 		if k.Kind == state.KindMirror {
-			delete(n.mirrored, datapath.MirrorName(k.Name)) // it may not exist any more
+			delete(n.mirrored, datapath.MirrorName(k.Name)) // it may no longer exist
 		}
 	}
 	for o := range s.After(state.KindMirror, "") {

@@ -152,7 +152,7 @@ func (t *entries[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 		p.matched++
 	}
 	both := result == kernel.ExpirerExpireResultEXPIRE_BOTH
-	seen := &entry[K, V, KP, VP]{&x.key, &x.value}         // x is not used any more
+	seen := &entry[K, V, KP, VP]{&x.key, &x.value}         // x is no longer used
 	if both || seen.v.Common().Flags&kernel.CtReply == 0 { // the client's entry was seen
 		p.s.shares.remove(t.kind(), seen.client())
 	}

@@ -15,10 +15,10 @@ import (
 // raise the counts when connections are opened or established; each pass of the sweeper corrects
 // them to the actual numbers. It is not safe for concurrent use.
 //
-// A pass over millions of entries takes seconds, and the programs count meanwhile. A connection that
-// begins when a pass has read a fraction f of its table is read by the pass with probability 1-f, as
-// the tables are read in the order of hashes. So the pass adds the fraction f of each change to what
-// it has read.
+// A pass over millions of entries takes seconds, and the programs count at the same time. A
+// connection that begins when a pass has read a fraction f of its table is read by the pass with
+// probability 1-f, as the tables are read in the order of hashes. So the pass adds the fraction f
+// of each change to what it has read.
 type shares struct {
 	kernel *kernel.Shares // also written by the programs
 	last   [2]shareCounts // the programs' counts at the last call of changed

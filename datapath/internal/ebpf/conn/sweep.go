@@ -86,8 +86,8 @@ func newSweeper(o Options, x deleter) *Sweeper {
 	return s
 }
 
-// Close waits for a requested pass, which it ends, and unloads the program. Nothing else may use the
-// sweeper any more.
+// Close aborts a requested pass, waits for its end, and unloads the program. The sweeper must not
+// be used afterwards.
 func (s *Sweeper) Close() error {
 	close(s.stop)
 	s.wg.Wait()
@@ -281,7 +281,7 @@ func (s *Sweeper) end(p *pass) (err error) {
 	for _, part := range p.parts {
 		err = errors.Join(err, part.PassEnded())
 	}
-	// Last: whoever sees that counters are fresh finds them at the judges.
+	// Last: once the counters are reported as fresh, the judges must have them.
 	s.numbers.Lock()
 	s.ended, s.took, s.seen = time.Now(), time.Since(p.began), p.counts
 	s.numbers.Unlock()

@@ -15,7 +15,7 @@ import (
 // address from one endpoint to another, its connections continue.
 const Grace = time.Second
 
-// departed holds released addresses, which no endpoint has any more. The next sweep ends their
+// departed holds released addresses, which no endpoint has now. The next sweep ends their
 // connections, except those that are closing, so that no other endpoint continues them.
 type departed struct {
 	mu   sync.Mutex

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package guard maintains the source guards of endpoints' devices, which drop packets with any
-// other source, and ends the connections of addresses that no endpoint has any more. The caller
+// other source, and ends the connections of addresses that endpoints have released. The caller
 // determines which addresses a device has.
 package guard
 
@@ -81,10 +81,10 @@ func Adopt(t *kernel.Tables, raiseEpoch func() error) *Table {
 	return g
 }
 
-// Judge returns the judge that ends the connections of addresses that no endpoint has any more.
+// Judge returns the judge that ends the connections of addresses that endpoints have released.
 func (g *Table) Judge() conn.Judge { return &g.departed }
 
-// Pending returns the number of addresses that no endpoint has any more and whose connections no
+// Pending returns the number of addresses that endpoints have released and whose connections no
 // sweep has ended yet.
 func (g *Table) Pending() int {
 	g.departed.mu.Lock()

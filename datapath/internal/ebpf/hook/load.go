@@ -63,7 +63,7 @@ func (z *Netns) LoadShadow(programs [2]Program, maps map[string]*ebpf.Map) error
 	return nil
 }
 
-// CloseShadow closes the handles of the shadow programs. They must not be attached any more.
+// CloseShadow closes the handles of the shadow programs. They must be detached.
 func (z *Netns) CloseShadow() error {
 	err := z.shadow.Close()
 	z.shadow = Pair{}

@@ -81,7 +81,7 @@ func (r *running) find(name string) (p *ebpf.Program, slow *ebpf.Map) {
 			return nil, nil // no more programs, or not permitted
 		}
 		if p, err = ebpf.NewProgramFromID(id); err != nil {
-			continue // unloaded meanwhile
+			continue // unloaded in the meantime
 		}
 		if r.is(p, name) {
 			if slow = r.slowOf(p); slow != nil || !r.private[kernel.MapLlSlow] {

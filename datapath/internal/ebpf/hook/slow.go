@@ -69,7 +69,7 @@ func (p *Pair) isSlowPinned(s Side, folder string) bool {
 }
 
 // unpinOtherSlow removes the pins of the arrays of other programs from the folder of a port. They
-// must not be attached any more, nor still be running.
+// must be detached, and must not be running.
 func (p *Pair) unpinOtherSlow(s Side, folder string) error {
 	keep, err := p.slowPin(folder)
 	if err != nil || !s.isIngress() {

@@ -241,7 +241,7 @@ func processWith(used map[ebpf.MapID]bool) string {
 func mapOfDescriptor(path string) (ebpf.MapID, bool) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return 0, false // closed meanwhile
+		return 0, false // closed in the meantime
 	}
 	for line := range strings.Lines(string(text)) {
 		var id uint32

@@ -44,7 +44,7 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 			return fmt.Errorf("frontend %s: %w", f, kernel.TableError("services", err))
 		}
 		if v.entries[fam].Id == 0 {
-			v.entries[fam] = entries[fam] // for services that divert to v meanwhile
+			v.entries[fam] = entries[fam] // for services that divert to v in the meantime
 		}
 		s.takes(v, f)
 		if !slices.Contains(v.frontends, f) {

@@ -194,7 +194,7 @@ func (s *Table) zeroStats(id uint32) error {
 	return kernel.TableError("services", err)
 }
 
-// settle schedules the deletion of entries that no frontend of v refers to any more.
+// settle schedules the deletion of entries to which no frontend of v refers now.
 func (s *Table) settle(v *service) {
 	for _, o := range v.stray {
 		s.putAside(o)

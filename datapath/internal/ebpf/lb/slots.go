@@ -20,7 +20,7 @@ type table struct {
 	sum       uint64 // hash of the ids; 0: unknown, from an earlier run
 }
 
-// oldTable is a table (or a set, or entries) to which no frontend refers any more, but which
+// oldTable is a table (or a set, or entries) to which no frontend refers now, but which
 // packets that are being processed may still use. It is deleted a moment later.
 type oldTable struct {
 	at        time.Time

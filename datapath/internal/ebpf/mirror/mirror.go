@@ -169,7 +169,7 @@ func (t *Table) replace(name datapath.MirrorName, m, next *mirror) error {
 		return t.effect(name, next)
 	}
 	err := t.add(name, next, t.counted(m.slot))
-	if errors.Is(err, datapath.ErrCapacity) { // no other slot is free: no copies are taken meanwhile
+	if errors.Is(err, datapath.ErrCapacity) { // no other slot is free: no copies in the meantime
 		m.configured, m.sources = false, nil
 		if err := t.apply(); err != nil {
 			return err
@@ -186,7 +186,7 @@ func (t *Table) replace(name datapath.MirrorName, m, next *mirror) error {
 	return t.clearGarbage()
 }
 
-// clearGarbage frees the slots to which nothing refers any more.
+// clearGarbage frees the unreferenced slots.
 func (t *Table) clearGarbage() error {
 	for len(t.garbage) > 0 {
 		if err := t.clear(t.garbage[0]); err != nil {

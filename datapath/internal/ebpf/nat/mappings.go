@@ -58,7 +58,8 @@ type translated struct {
 }
 
 // report records that a mapping or block exists, so that its creation is logged if its NAT logs. If
-// its creation has been logged, its deletion will be too, whatever happens to the rule meanwhile.
+// its creation has been logged, its deletion is logged too, even if the rule changes in the
+// meantime.
 func (p *Pass) report(t translated) {
 	if name := cmp.Or(p.table.reported[t], p.log[t.nat]); name != "" {
 		p.reported[t] = name

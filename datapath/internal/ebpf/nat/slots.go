@@ -283,7 +283,7 @@ func (n *Table) remove(s natSlot) error {
 	return n.tables.NatRule.Delete(s.slot) // last: its fields refer to the others
 }
 
-// dropOld removes the slots of earlier rules once no program reads them any more.
+// dropOld removes the slots of earlier rules once no program can read them.
 func (n *Table) dropOld() error {
 	if len(n.old) == 0 {
 		return nil

@@ -31,7 +31,7 @@ type Overlay struct {
 	peers   map[datapath.PeerName]*peer
 	next    uint32 // next index to try for a new peer
 	resting map[uint32]time.Time
-	// Indexes to which no prefix or underlay address refers any more, whose entries and next hops
+	// Indexes to which no prefix or underlay address refers now, whose entries and next hops
 	// must still be deleted.
 	leaving map[uint32]bool
 	// Prefixes or underlay addresses have changed, and older connections must still be evaluated
@@ -122,7 +122,7 @@ func (o *Overlay) newIndex() (uint32, error) {
 	return 0, fmt.Errorf("%d peers: %w", len(o.peers), datapath.ErrCapacity)
 }
 
-// release frees an index that nothing refers to any more.
+// release frees an unreferenced index.
 func (o *Overlay) release(index uint32) error {
 	if index == 0 {
 		return nil

@@ -180,7 +180,7 @@ func (o *Overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 	return nil
 }
 
-// leave schedules the release of indexes to which nothing refers any more.
+// leave schedules the release of unreferenced indexes.
 func (o *Overlay) leave(indexes ...uint32) {
 	for _, index := range indexes {
 		if index != 0 {
@@ -305,7 +305,7 @@ func (o peerTable) Verify(_ context.Context, name datapath.PeerName) (bool, erro
 		if t == nil {
 			return false, nil
 		}
-		// If no path exists any more, Update reports why.
+		// If no path exists now, Update reports why.
 		if entry, _, err := o.build(t, p); err != nil || entry != p.entry {
 			return false, fmt.Errorf("the host's routes or addresses have changed: %w", datapath.ErrOutdated)
 		}

@@ -115,7 +115,7 @@ func (o *Overlay) setPrefixes(p *peer) error {
 			return err
 		}
 	}
-	o.leave(p.old...) // nothing refers to them any more
+	o.leave(p.old...) // unreferenced now
 	p.old = nil
 	return nil
 }

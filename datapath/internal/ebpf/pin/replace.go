@@ -242,7 +242,7 @@ func (r *Replacements) Finish() error {
 	return r.removeUnknown()
 }
 
-// removeUnknown removes maps that only other versions have. No program uses them any more.
+// removeUnknown removes maps that only other versions have. No program uses them now.
 func (r *Replacements) removeUnknown() error {
 	pins, err := os.ReadDir(r.dir)
 	if err != nil {

@@ -170,7 +170,7 @@ func (p *Table) attach(z *namespace.Namespace, name datapath.PortName, index int
 		t.hooks, err = z.Attach(p.attachedHow(endpoint), p.Folder(z.ID, name), index)
 	}
 	if errors.Is(err, unix.ENODEV) {
-		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted meanwhile
+		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted in the meantime
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.guards.Remove(t.guarded()))

@@ -60,7 +60,7 @@ func (t *port) xdpMode() datapath.XDPMode {
 }
 
 // RefitXDP detaches the XDP programs of ports that are mirrored now, and attaches those of ports that
-// are not mirrored any more. If the latter fails, this is not a fault of a mirror: the port's own
+// are no longer mirrored. If the latter fails, this is not a fault of a mirror: the port's own
 // verification finds the program missing.
 func (p *Table) RefitXDP() (err error) {
 	p.mu.Lock()

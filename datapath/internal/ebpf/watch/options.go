@@ -41,7 +41,8 @@ type Options struct {
 	// meanwhile.
 	LacksProgram func(index int, done <-chan struct{}) bool
 	// HasMirrors reports whether programs of mirrors are attached to a device; IsMirrored reports
-	// whether packets that leave by the device are copied, so that they must take its egress hook.
+	// whether packets that leave through the device are copied, so that they must take its egress
+	// hook.
 	HasMirrors func(index int) bool
 	IsMirrored func(index int) bool
 	// Signal is called after a change that others must read.

@@ -203,7 +203,7 @@ func (v *Devices) HasPort(index int) bool {
 	return v.ports[index]
 }
 
-// Joined writes the entries of a bridge port if the programs do not know it yet.
+// Joined writes the entries of a bridge port if the tables do not contain it yet.
 func (v *Devices) Joined(index int) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -196,7 +196,7 @@ const someNames = 5
 
 // passedBy returns a message about devices that have an address but whose packets the programs do
 // not see, so that a Service, or a rule or NAT that names no device, does not apply to those
-// packets. verb is what the packets do: "arrive on" or "leave by" a device.
+// packets. verb is what the packets do: "arrive on" or "leave through" a device.
 func (w *world) passedBy(verb string) condition {
 	var names, commands []string
 	for netns := range w.found {

@@ -50,7 +50,7 @@ type File struct {
 	db          *bbolt.DB
 	head        Head
 	requests    requests
-	broken      error // why nothing can be written any more
+	broken      error // why nothing more can be written
 	path        string
 	rolledBack  bool
 	readOnly    error // why nothing can be written for now; nil: writing is possible
