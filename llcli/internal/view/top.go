@@ -54,7 +54,7 @@ until interrupted. With names, show only these Services.`,
 		Example: "  llcli top\n  llcli top web dns --interval 1s\n  llcli top --count 1 -o json",
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, names []string) error {
 			if rounds < 0 || limit < 0 {
-				return command.Usagef("--count and --limit want 0 (no end) or more")
+				return command.Usagef("--count and --limit: want 0 (no limit) or more")
 			}
 			return showTop(ctx, a, d, names, rounds, limit)
 		}),

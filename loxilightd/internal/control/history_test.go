@@ -145,7 +145,7 @@ func TestConfirmIsChecked(t *testing.T) {
 			t.Errorf("rollback %s: %v %q, want …%s…", params, err, e.Message, text)
 		}
 	}
-	h.wantError("rollback", `{"revision":99}`, 2, "", "revision", "99 does not exist: the daemon is at 1 and can roll back to 0")
+	h.wantError("rollback", `{"revision":99}`, 2, "", "revision", "99 does not exist: the daemon is at 1, and the oldest revision that is kept is 0")
 	h.wantError("rollback", `{"revision":-1}`, -32602, "", "revision", "")
 	h.wantError("history", `{"revision":99}`, 2, "", "revision", "99 does not exist")
 	h.wantError("history", `{"limit":-1}`, 1, "", "limit", "negative")

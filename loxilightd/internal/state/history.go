@@ -211,9 +211,9 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 		oldest = history[0].Previous
 	}
 	if revision > r.now.Revision {
-		return nil, refuse(NotKept, Key{}, "revision", "%d does not exist: the daemon is at %d and can roll back to %d", revision, r.now.Revision, oldest)
+		return nil, refuse(NotKept, Key{}, "revision", "%d does not exist: the daemon is at %d, and the oldest revision that is kept is %d", revision, r.now.Revision, oldest)
 	}
-	return nil, refuse(NotKept, Key{}, "revision", "%d is not kept: the daemon is at %d and can roll back to %d; history.revisions and history.bytes of the configuration limit this",
+	return nil, refuse(NotKept, Key{}, "revision", "%d is not kept: the daemon is at %d, and the oldest revision that is kept is %d; history.revisions and history.bytes in the configuration limit this",
 		revision, r.now.Revision, oldest)
 }
 

@@ -200,7 +200,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d revisions from %d on are kept, want 5 from 4 on", len(s.History()), first())
 	}
 	_, err = s.Rollback(&Rollback{Revision: 2, By: root})
-	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != NotKept || !strings.Contains(r.Message, "2 is not kept: the daemon is at 8 and can roll back to 3") {
+	if r, ok := errors.AsType[*Refusal](err); !ok || r.Reason != NotKept || !strings.Contains(r.Message, "2 is not kept: the daemon is at 8, and the oldest revision that is kept is 3") {
 		t.Errorf("rollback to a revision that is not kept: %v", err)
 	}
 	put(9000)

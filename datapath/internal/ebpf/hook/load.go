@@ -123,8 +123,8 @@ func (p copyOf) spec(maps map[string]*ebpf.Map) (s *ebpf.CollectionSpec, replace
 	return s, replace, nil
 }
 
-// loadProgram loads a program, or reuses an earlier run's identical one; slow is the array from which
-// it calls the program of the slow path, nil: it calls none.
+// loadProgram loads a program, or reuses an earlier run's identical one; slow is the array that
+// contains the program of its slow path, or nil if it has no slow path.
 func loadProgram(p copyOf, maps map[string]*ebpf.Map) (program *ebpf.Program, slow *ebpf.Map, err error) {
 	s, replace, err := p.spec(maps)
 	if err != nil {
