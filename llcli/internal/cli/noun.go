@@ -115,7 +115,7 @@ func nounList(a *command.App, k *kinds.Kind) *cobra.Command {
 func nounShow(a *command.App, k *kinds.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME…",
-		Short: fmt.Sprintf("Show all about %s: spec, status and counters", kinds.Article(k.Name)),
+		Short: fmt.Sprintf("Show everything about %s: spec, status and counters", kinds.Article(k.Name)),
 		Args:  command.NeedWords(1, "llcli "+k.Words[0]+" show NAME…"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
 			return a.Repeat(ctx, func() error { return view.Show(ctx, a, d, k.Name, args) })

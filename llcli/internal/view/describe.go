@@ -14,7 +14,7 @@ func describeCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "describe KIND NAME…",
 		Aliases: []string{"show"},
-		Short:   "Show all about an object: spec, status and counters",
+		Short:   "Show everything about an object: spec, status and counters",
 		Example: "  llcli describe service web\n  llcli describe interface eth0",
 		Args:    kinds.NeedKind("llcli describe KIND NAME…"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
