@@ -134,8 +134,8 @@ func (b *bench) attached(ctx context.Context, ours, theirs *attacher) error {
 	}()
 	count, many := min(cniPods, max(10, b.rounds*10)), min(cniMany, max(20, b.rounds*40))
 	s := b.report.section("Pods",
-		"Duration of ADD in ms, from the start to the end of the plugin, for existing\n" +
-			"namespaces: loxilight-cni with its daemon, and Debian's `bridge` with\n" +
+		"Duration of ADD in ms, from the start to the end of the plugin, for existing\n"+
+			"namespaces: loxilight-cni with its daemon, and Debian's `bridge` with\n"+
 			"`host-local`, which enforces neither a policy nor a source guard.",
 		"what", pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	for _, c := range []struct {

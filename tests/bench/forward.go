@@ -55,7 +55,7 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 		text += flowtableText
 	}
 	packets := b.report.section(f.title+": small UDP packets", forwardText+"\n"+
-		"Throughput of a single core that does all the work, in millions of 64-byte packets\n" +
+		"Throughput of a single core that does all the work, in millions of 64-byte packets\n"+
 		"per second; consecutive packets belong to different connections."+text,
 		f.header(withXDP.paths, "to", "connections")...)
 	for _, p := range places {

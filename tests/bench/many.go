@@ -43,8 +43,8 @@ func (b *bench) many(ctx context.Context) error {
 func (b *bench) entering(ctx context.Context, rigs []*rig, services []service) error {
 	count := grouped(len(services))
 	s := b.report.section(count+" services of 10 backends",
-		"Time until a change is in force for packets: for all Services at once, from an\n" +
-			"empty table; and for one Service whose backends are replaced: the median and the\n" +
+		"Time until a change is in force for packets: for all Services at once, from an\n"+
+			"empty table; and for one Service whose backends are replaced: the median and the\n"+
 			"longest of ten changes. Memory is the daemon's own.",
 		"path", "all", "one change", "longest", "memory")
 	for _, r := range rigs {
@@ -133,8 +133,8 @@ func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
 		return nil
 	}
 	s := b.report.section("Memory",
-		"The kernel's connection tracking allocates entries on demand, in addition to its\n" +
-			"hash table. loxilight allocates its tables at the start; both directions of a\n" +
+		"The kernel's connection tracking allocates entries on demand, in addition to its\n"+
+			"hash table. loxilight allocates its tables at the start; both directions of a\n"+
 			"connection are counted.", "path", "bytes a connection", "for a million connections", "of the daemon")
 	row := func(name string, perConnection float64, daemon string) {
 		const million = 1e6

@@ -45,14 +45,14 @@ var translators = []string{pathMasquerade, pathBare, pathOther, pathOurs}
 func (b *bench) translation(ctx context.Context) error {
 	l := b.withXDP(lineup{paths: b.available(append([]string{pathKernel}, translators...)), direct: true})
 	s := b.report.section("Masquerading",
-		"The client's connections leave with the address of their output port: a port to\n" +
-			"a namespace on the node (*on the node*; each packet is rewritten as much as a\n" +
-			"reply to a masqueraded client in that namespace would be), or the other port.\n" +
-			"**Kernel routing** and the **bare redirect**, a program that redirects every\n" +
-			"packet of a port without inspecting it, translate nothing. Packets: throughput\n" +
-			"of a single core, in millions of 64-byte UDP packets per second; consecutive\n" +
-			"packets belong to different connections. New connections: thousands per second\n" +
-			"(UDP: the first packet and its reply; TCP: also a request, its reply and the\n" +
+		"The client's connections leave with the address of their output port: a port to\n"+
+			"a namespace on the node (*on the node*; each packet is rewritten as much as a\n"+
+			"reply to a masqueraded client in that namespace would be), or the other port.\n"+
+			"**Kernel routing** and the **bare redirect**, a program that redirects every\n"+
+			"packet of a port without inspecting it, translate nothing. Packets: throughput\n"+
+			"of a single core, in millions of 64-byte UDP packets per second; consecutive\n"+
+			"packets belong to different connections. New connections: thousands per second\n"+
+			"(UDP: the first packet and its reply; TCP: also a request, its reply and the\n"+
 			"close), with client and server on the same core."+xdpText,
 		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), b.available(pathsInXDP), []string{pathOurs + " to " + pathMasquerade})...)
 	for _, p := range places {

@@ -143,8 +143,8 @@ func (b *bench) overlay(ctx context.Context) error {
 	}
 	s := b.report.section("Between nodes",
 		fmt.Sprintf("The client is behind one node, the server in a namespace on another node; both have an MTU of %d on every path.\n", overlayMTU)+
-			"**Kernel VXLAN** is a kernel device as CNI plugins create it, with its\n" +
-			"neighbours entered beforehand. Bulk: Gbit/s, all cores. Requests: thousands per\n" +
+			"**Kernel VXLAN** is a kernel device as CNI plugins create it, with its\n"+
+			"neighbours entered beforehand. Bulk: Gbit/s, all cores. Requests: thousands per\n"+
 			"second, with one core as client, server and both nodes. Packets: millions of\n"+
 			fmt.Sprintf("64-byte UDP packets per second of such a core, from %s connections in turn.", grouped(overlayConnections)),
 		append(append([]string{"what"}, paths...), pathOursVXLAN+" to "+pathVXLAN)...)

@@ -35,8 +35,8 @@ func (b *bench) podToPod(ctx context.Context, ours, theirs *attacher) (err error
 		}
 	}
 	s := b.report.section("Pod to pod",
-		"Two pods on one node, connected by each plugin as above, or by a plain **veth\n" +
-			"pair**. Bulk: Gbit/s, all cores. Requests: thousands per second, with one core\n" +
+		"Two pods on one node, connected by each plugin as above, or by a plain **veth\n"+
+			"pair**. Bulk: Gbit/s, all cores. Requests: thousands per second, with one core\n"+
 			"as client, server and node.",
 		"what", pathPair, pathPlugin, pathOurs, pathOurs+" to "+pathPlugin)
 	row := func(what string, c comparison, unit float64) {

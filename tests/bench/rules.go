@@ -34,10 +34,10 @@ func (b *bench) rules(ctx context.Context) error {
 			}
 		}
 		s := b.report.section("Rules of the firewall",
-			fmt.Sprintf("Packets are routed to a backend on the node. Every rule matches some fields\n" +
-				"of the packets, but only the last rule matches all of them, and allows them.\n" +
-				"In the largest set, one rule in a hundred has a group of %s prefixes. First\n" +
-				"packets alone: ns by `BPF_PROG_RUN`; the other rows are rates of one core,\n" +
+			fmt.Sprintf("Packets are routed to a backend on the node. Every rule matches some fields\n"+
+				"of the packets, but only the last rule matches all of them, and allows them.\n"+
+				"In the largest set, one rule in a hundred has a group of %s prefixes. First\n"+
+				"packets alone: ns by `BPF_PROG_RUN`; the other rows are rates of one core,\n"+
 				"in millions per second.", grouped(groupSize)),
 			append([]string{"what"}, l.paths...)...)
 		return b.ruled(ctx, rigs, s, paths)

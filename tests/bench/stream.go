@@ -24,9 +24,9 @@ func (b *bench) tcp(ctx context.Context) error {
 	others = append(append([]string{pathNftables}, others...), pathOurs)
 	s := b.report.section("TCP connections and requests",
 		fmt.Sprintf("Thousands per second, with one core as client, node and server, %d at a time; %d bytes each way.\n"+
-			"In the rows *connections*, each connection carries one request; in the rows\n" +
-			"*requests*, persistent connections carry many, one after the other. **Bare\n" +
-			"redirect** is a program that redirects every packet of a port without inspecting\n" +
+			"In the rows *connections*, each connection carries one request; in the rows\n"+
+			"*requests*, persistent connections carry many, one after the other. **Bare\n"+
+			"redirect** is a program that redirects every packet of a port without inspecting\n"+
 			"it: an upper bound for any program.", tcpBatch, requestSize),
 		slices.Concat([]string{"backends", "what", pathKernel}, others, []string{pathOurs + " to nftables"})...)
 	return b.withRigs(ctx, l, 0, func(rigs []*rig) error {

@@ -110,11 +110,11 @@ var packetCases = []struct {
 // udp measures small packets through one service, by place and number of connections.
 func (b *bench) udp(ctx context.Context) error {
 	s := b.report.section("Small UDP packets",
-		"Throughput of a single core, in millions of 64-byte packets per second, through\n" +
-			"one Service with ten backends. Consecutive packets belong to different\n" +
-			"connections. The core does all the work: it generates a packet (XDP live frames\n" +
-			"by `BPF_PROG_RUN`), carries it through the node and drops it. In the last row\n" +
-			"there is no node: packets are dropped where they are generated, an upper bound\n" +
+		"Throughput of a single core, in millions of 64-byte packets per second, through\n"+
+			"one Service with ten backends. Consecutive packets belong to different\n"+
+			"connections. The core does all the work: it generates a packet (XDP live frames\n"+
+			"by `BPF_PROG_RUN`), carries it through the node and drops it. In the last row\n"+
+			"there is no node: packets are dropped where they are generated, an upper bound\n"+
 			"for any path."+xdpText,
 		"backends", "connections", pathKernel, pathNftables, pathOurs, pathXDP, pathOurs+" to nftables")
 	for _, p := range places {

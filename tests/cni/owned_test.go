@@ -122,7 +122,7 @@ var elsewhere = map[string]string{
 	"the program of the egress hook on the host's loopback": "tests/e2e: TestDetachedLinks",
 	"a link in XDP":                                         "tests/e2e: TestXDPStrangers",
 	"tcx links or cls_bpf filters of mirrors":               "datapath/internal/ebpf: TestMirrorRepaired, TestMirrorKept",
-	"shadow programs on the same hooks":                             "exists during a start only",
+	"shadow programs on the same hooks":                     "exists during a start only",
 	"`clsact` qdisc":                                        "deleted above: it is not ours then",
 	"network namespace `switch.namespace`":                  "tests/e2e: TestSwitch",
 	"a veth pair for each interface of a pod":               "tests/cni: pods",
