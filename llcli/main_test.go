@@ -132,7 +132,7 @@ func TestNoPermission(t *testing.T) {
 	}
 	path := listen(t, nil)
 	start(t, []string{"LLCLI_TEST_NOBODY=1"}, "status", "--socket", path).
-		check(t, cli.ExitUnreachable, "permission denied", path, "group loxilight to read", "loxilight-admin to change")
+		check(t, cli.ExitUnreachable, "permission denied", path, "group loxilight to read", "loxilight-admin to make changes")
 }
 
 func TestDenied(t *testing.T) {

@@ -251,7 +251,7 @@ func TestPodNetworkSays(t *testing.T) {
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24], bridge: br7}\n":         "share one bridge",
 		"kind: Bridge\nname: two\nspec: {device: hsvlan110}\n":                                "is the bridge of PodNetwork/default",
 		"kind: Bridge\nname: two\nspec: {device: br7, ports: [{device: hsvlan110}]}\n":        "is the bridge of PodNetwork/default",
-		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/30]}\n":                      "a length from 8 to 29",
+		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/30]}\n":                      "prefix length from 8 to 29",
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.0/24, 10.75.3.0/24]}\n":        "a second IPv4 subnet",
 		"kind: PodNetwork\nname: two\nspec: {subnets: [10.74.3.1/24]}\n":                      "write 10.74.3.0/24",
 		"kind: PodNetwork\nname: two\nspec: {subnets: [\"2001:db8:9::/64\"], mtu: 1200}\n":    "1280",

@@ -372,7 +372,7 @@ func TestMirrorOfMirror(t *testing.T) {
 		"source and target": {Port: "in0", Direction: datapath.MirrorIn, To: datapath.MirrorTarget{Device: "in0"}},
 		"circle":            {Port: "mon0", Direction: datapath.MirrorIn, To: datapath.MirrorTarget{Device: "in0"}},
 	} {
-		if err := n.d.Mirrors().Update(ctx, "c", m); !errors.Is(err, datapath.ErrUnsupported) || !strings.Contains(err.Error(), "come back") {
+		if err := n.d.Mirrors().Update(ctx, "c", m); !errors.Is(err, datapath.ErrUnsupported) || !strings.Contains(err.Error(), "would return to device") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

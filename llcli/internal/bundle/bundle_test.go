@@ -181,7 +181,7 @@ func TestBounds(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"daemon/": "loxilightd is not running", "unit/cat.txt": "not done within 50ms", "doctor.json": "not done within 300ms", "network/link.txt": "ip is not here",
-		"kernel/config.txt": "no such file", "goroutines of the daemon": "ends it", "unit/cgroup.txt": "systemctl is not here",
+		"kernel/config.txt": "no such file", "goroutines of the daemon": "terminates the daemon", "unit/cgroup.txt": "systemctl is not here",
 	} {
 		if !strings.Contains(why[name], want) {
 			t.Errorf("%s is missing since %q, want %q", name, why[name], want)

@@ -128,7 +128,7 @@ func TestExplainWords(t *testing.T) {
 	s := &session{daemon: newTestDaemon(t), env: map[string]string{}}
 	for word, wants := range map[string][]string{
 		"firewall":            {"kind: FirewallRule", "What to do: llcli counters", "before translation"},
-		"interface":           {"# uplink: towards", "# port: behind", "# host: the host's", "# tunnel: a device"},
+		"interface":           {"# uplink: towards", "# port: leads", "# host: the host's", "# tunnel: a device"},
 		"interface.role":      {"role: uplink                # or port, host, tunnel", "\n  uplink: a device towards", "\n  port: ", "\n  host: ", "\n  tunnel: "},
 		"Interface.spec.role": {"role: uplink", "\n  tunnel: "},
 		"nat.type":            {"type: snat", "\n  masquerade: ", "\n  dnat: "},

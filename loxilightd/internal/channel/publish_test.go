@@ -181,7 +181,7 @@ func TestSlowSubscriber(t *testing.T) {
 	if grown := int64(heap()) - int64(before); grown > 16<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
-	eventually(t, "those who do not read are hung up on", func() bool { return countOf(c.events) == 1 })
+	eventually(t, "subscribers that do not read are disconnected", func() bool { return countOf(c.events) == 1 })
 }
 
 func heap() uint64 {

@@ -128,7 +128,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"firewall: {exempt: [{source: [10.0.0.0/8,\n 10.0.0]}]}\n", `t.yaml:2: firewall.exempt[0].source: "10.0.0" is not a valid address or prefix`},
 		{"firewall: {exempt: [{source: 10.0.0.1/8}]}\n", `firewall.exempt[0].source: "10.0.0.1/8" has bits set beyond its prefix length; use 10.0.0.0/8`},
 		{"firewall: {exempt: [{source: '::ffff:10.0.0.1'}]}\n", "is an IPv4 address in IPv6"},
-		{"firewall: {exempt: [{source: 10.0.0.1, destination: '2001:db8::1'}]}\n", "firewall.exempt[0]: source and destination are of different address families"},
+		{"firewall: {exempt: [{source: 10.0.0.1, destination: '2001:db8::1'}]}\n", "firewall.exempt[0]: source and destination have different address families"},
 		{"firewall: {exempt: [{ports: 22}]}\n", "firewall.exempt[0]: ports without a protocol: set protocol to tcp, udp or sctp"},
 		{"firewall: {exempt: [{ports: 22, in: eth0}]}\n", "the protocol has no ports"},
 		{"firewall: {exempt: [{ports: 22, protocol: icmp}]}\n", "the protocol has no ports"},

@@ -135,7 +135,7 @@ func TestConfirmIsChecked(t *testing.T) {
 		t.Errorf("without a change: %s", a)
 	}
 	for params, text := range map[string]string{
-		`{}`: "is missing: set revision", `{"revision":1,"undo":1}`: "but not both", `{"undo":7}`: "does not wait",
+		`{}`: "is missing: set revision", `{"revision":1,"undo":1}`: "but not both", `{"undo":7}`: "is not pending",
 		`{"revision":1,"owner":"file"}`: "change them, then reload", `{"revision":1,"owner":"cni"}`: "deleted pods are not restored", `{"revision":1,"transaction":"x"}`: "one request",
 		`{"revision":1,"transaction":"x","more":true}`: "one request", `{"undo":1,"owner":"cli"}`: "cannot be combined with undo",
 		`{"revision":1,"wait":"-1s"}`: "wait", `{"revision":1,"ifRevision":7}`: "at revision 1, not 7",

@@ -243,7 +243,7 @@ func TestTunnelTooLarge(t *testing.T) {
 		h.ask(admin, "apply", fmt.Sprintf(`{"objects":[{"kind":"Tunnel","name":"known","spec":{"device":"hsvx","mtu":%d}}]}`, mtu))
 		for method, params := range map[string]string{"get": `{"kind":"Tunnel","name":"known"}`, "status": "{}"} {
 			out := h.ask(reader, method, params)
-			if reports := strings.Contains(out, "does not fit"); reports != (want != "") || !strings.Contains(out, want) {
+			if reports := strings.Contains(out, "exceed the path MTU"); reports != (want != "") || !strings.Contains(out, want) {
 				t.Errorf("mtu %d: %s contains\n%s\nwant %q", mtu, method, out, want)
 			}
 		}

@@ -104,7 +104,7 @@ func TestLargestObjects(t *testing.T) {
 				t.Fatalf("%d elements: %s", g.promised, answer)
 			}
 			var size int // size of an object with twice as many elements, to estimate the maximum
-			_, text, _ := strings.Cut(refused(2*g.promised), "takes ")
+			_, text, _ := strings.Cut(refused(2*g.promised), "takes up ")
 			if _, err := fmt.Sscan(text, &size); err != nil {
 				t.Fatal(err)
 			}

@@ -59,7 +59,7 @@ func TestWantedAndAttached(t *testing.T) {
 	found := r.examine(false)
 	r.expect(found, "warning", "hooks.elsewhere Interface/lan", "eth1, but names eth0")
 	r.expect(found, "error", "hooks.twice eth0 ingress", "by tcx")
-	r.expect(found, "warning", "devices.no_switch Interface/pod", "no such namespace")
+	r.expect(found, "warning", "devices.no_switch Interface/pod", "which does not exist")
 	report := Run(t.Context(), Options{Config: r.o.Config, ConfigFile: r.o.ConfigFile, Root: r.o.Root, Run: r.run, Objects: true})
 	if len(report.Objects) != 2 || report.Objects[0].Name != "lan" || string(report.Objects[0].Spec) != `{"device":"eth0","netns":"host"}` {
 		t.Errorf("objects of the store: %+v", report.Objects)

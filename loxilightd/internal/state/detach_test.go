@@ -48,8 +48,8 @@ func TestNeededInterfaces(t *testing.T) {
 		warned  string   // warning with Force, or if the change is not rejected
 	}{
 		"the last Interface": {[]*Object{eth0, web}, remove, false,
-			[]string{"Service/web", "no Interface is left", "--force"}, "Service/web: no connection of other hosts"},
-		"one of two":     {[]*Object{eth0, eth1, web}, remove, false, nil, `Service/web: no connection that arrives on device "eth0"`},
+			[]string{"Service/web", "no Interface is left", "--force"}, "Service/web: connections from other hosts are no longer accepted"},
+		"one of two":     {[]*Object{eth0, eth1, web}, remove, false, nil, `Service/web: connections that arrive on device "eth0" are no longer accepted`},
 		"with a Service": {[]*Object{eth0, web}, &Transaction{Delete: []Key{eth0.Key, web.Key}}, false, nil, ""},
 		"the last uplink": {[]*Object{eth0, eth1, announced}, remove, false,
 			[]string{"Service/web", "not be announced", "uplink"}, "Service/web: no address is announced"},

@@ -186,7 +186,7 @@ func TestJoinedTooOften(t *testing.T) {
 	for i := range maxJoined {
 		commit(t, s, &Transaction{By: root, Confirm: time.Second, Put: []*Object{service(t, "kept", fmt.Sprintf("192.0.2.1:80 %d", i+2))}})
 	}
-	wantRefusal(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "kept"}}}, Capacity, "", "confirm", "101 changes wait")
+	wantRefusal(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "kept"}}}, Capacity, "", "confirm", "101 changes are pending")
 	commit(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "nothing"}}}) // changes nothing
 	if p, _ := s.Pending(); len(p.Joined) != maxJoined {
 		t.Errorf("%d revisions", len(p.Joined))

@@ -138,7 +138,7 @@ func TestConfirmed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantRefusalText(t, s.Confirm(1), "no change waits")
+	wantRefusalText(t, s.Confirm(1), "no change is pending")
 	change(t, s)
 	during := dump(s.Snapshot())
 	wantRefusalText(t, s.Confirm(1), "the pending change has revision 2, not 1")

@@ -212,10 +212,10 @@ func TestNATWithoutALink(t *testing.T) {
 	}{
 		"up":                       {datapath.LinkUp, []string{"wan"}, true, nil},
 		"unknown":                  {datapath.LinkUnknown, []string{"wan"}, true, nil},
-		"down":                     {datapath.LinkDown, []string{"wan"}, false, []string{"by device wan", "run ip link set wan up"}},
+		"down":                     {datapath.LinkDown, []string{"wan"}, false, []string{"through device wan", "run ip link set wan up"}},
 		"no carrier":               {datapath.LinkNoCarrier, []string{"wan"}, false, []string{`"wan" has no carrier`}},
 		"one of two":               {datapath.LinkDown, []string{"wan", "wan2"}, true, []string{"run ip link set wan up"}},
-		"VLAN of a device down":    {datapath.LinkDown, []string{"wan.7"}, false, []string{"by device wan.7", "run ip link set wan up"}},
+		"VLAN of a device down":    {datapath.LinkDown, []string{"wan.7"}, false, []string{"through device wan.7", "run ip link set wan up"}},
 		"VLAN without its carrier": {datapath.LinkNoCarrier, []string{"wan.7"}, false, []string{`"wan" has no carrier`}},
 	} {
 		t.Run(name, func(t *testing.T) {
