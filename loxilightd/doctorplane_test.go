@@ -279,7 +279,7 @@ func TestDoctorOfForeignPins(t *testing.T) {
 	p.finds("warning", "pins.orphan "+ghost, "1 programs are attached", "")
 	p.kill()
 	pinMap(t, p.pin("layout-99/ll_ct4"))
-	p.finds("error", "pins.layout "+p.pin("layout-99"), "another layout", "")
+	p.finds("error", "pins.layout "+p.pin("layout-99"), "a different layout", "")
 	found, _ := p.doctor()
 	wantFinding(t, found, "pins.refused "+p.pins, "cannot be taken over")
 }
