@@ -64,7 +64,7 @@ func (n *Node) mirror(name datapath.MirrorName) (datapath.Mirror, error) {
 	s := n.opts.Store.Snapshot()
 	o, ok := s.Get(state.Key{Kind: state.KindMirror, Name: string(name)})
 	if !ok {
-		return datapath.Mirror{}, fmt.Errorf("Mirror %s %w", name, datapath.ErrAbsent) // its deletion follows
+		return datapath.Mirror{}, fmt.Errorf("%s %s %w", state.KindMirror, name, datapath.ErrAbsent) // its deletion follows
 	}
 	m, fault := s.Resolve(o.Value.(*state.Mirror), !n.isSplit())
 	if fault != nil {
