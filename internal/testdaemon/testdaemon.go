@@ -54,12 +54,18 @@ type Daemon struct {
 	Socket string         // the control socket
 	PinDir string
 
-	t        testnet.T
+	t        testnet.T // fails if a call fails
+	owner    testnet.T // the daemon and its files last as long as this test
 	ns       *testnet.NS
 	programs Programs
 	dir      string
-	process  *testnet.Process
-	files    int
+	*runs
+}
+
+// runs is the part that the copies of a Daemon for several tests share.
+type runs struct {
+	process *testnet.Process
+	files   int
 }
 
 // New makes the directories and the configuration of a daemon that runs in ns; more contains
@@ -76,7 +82,7 @@ func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon
 		}
 	})
 	d := &Daemon{
-		t: t, ns: ns, programs: programs, dir: dir,
+		t: t, owner: t, ns: ns, programs: programs, dir: dir, runs: &runs{},
 		Socket: filepath.Join(dir, "run", "control.sock"), PinDir: filepath.Join(testnet.BPFFS(t), "loxilight"),
 	}
 	if err := os.Mkdir(d.path("conf.d"), 0o755); err != nil {
@@ -88,6 +94,14 @@ func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon
 	}
 	t.Cleanup(func() { _ = d.Client.Close() }) // no call is in progress
 	return d
+}
+
+// For returns the same daemon for a sub-test, which fails if a call fails. The daemon outlives the
+// sub-test.
+func (d *Daemon) For(t testnet.T) *Daemon {
+	other := *d
+	other.t = t
+	return &other
 }
 
 // StateDir is the daemon's state directory.
@@ -131,14 +145,32 @@ func (d *Daemon) ObjectFile(name, content string) {
 // Launch starts the daemon without waiting for it.
 func (d *Daemon) Launch() *testnet.Process {
 	d.t.Helper()
-	d.process = d.ns.Start(d.t, d.programs.Daemon, "--config", d.path("loxilightd.yaml"))
+	d.process = d.ns.Start(d.owner, d.programs.Daemon, "--config", d.path("loxilightd.yaml"))
 	return d.process
 }
 
 // Start starts the daemon and waits until it answers.
 func (d *Daemon) Start() {
 	d.t.Helper()
-	p := d.Launch()
+	d.Launch()
+	d.Await()
+}
+
+// StartAll starts several daemons at once.
+func StartAll(daemons ...*Daemon) {
+	for _, d := range daemons {
+		d.t.Helper()
+		d.Launch()
+	}
+	for _, d := range daemons {
+		d.Await()
+	}
+}
+
+// Await waits until the daemon, which has been launched, answers.
+func (d *Daemon) Await() {
+	d.t.Helper()
+	p := d.process
 	var err error
 	testnet.Eventually(d.t, startTimeout, "loxilightd answers", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -198,6 +230,29 @@ func (d *Daemon) TryLLCLI(args ...string) (out string, code int, err error) {
 func (d *Daemon) Apply(objects string) {
 	d.t.Helper()
 	d.LLCLI("apply", "--wait", "1m", "-f", d.File(objects))
+}
+
+// Clear deletes all objects, waits until nothing of them is in force, and ends all connections.
+func (d *Daemon) Clear() {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var all []api.ObjectRef
+	for _, kind := range api.Kinds {
+		for o, err := range d.Client.List(ctx, api.ListParams{Kind: kind}) {
+			if err != nil {
+				d.t.Fatalf("list of %s: %v", kind, err)
+			}
+			all = append(all, api.ObjectRef{Kind: o.Kind, Name: o.Name})
+		}
+	}
+	change := api.Change{Wait: api.Duration(30 * time.Second), Force: true}
+	if _, err := d.Client.Delete(ctx, api.DeleteParams{Objects: all, Change: change}); err != nil {
+		d.t.Fatalf("delete all objects: %v", err)
+	}
+	if _, err := d.Client.Flush(ctx, api.ConnectionFilter{All: true}); err != nil {
+		d.t.Fatalf("end all connections: %v", err)
+	}
 }
 
 // File writes content to a file for llcli and returns its path.

@@ -130,21 +130,32 @@ func (c *cluster) talkMuch() {
 			some = append(some, s)
 		}
 	}
+	var wg sync.WaitGroup
+	turns := make(chan struct{}, 8)
 	for _, from := range some {
 		for _, to := range some {
 			if from == to || from.kind != aPod && to.kind != aPod {
 				continue
 			}
-			for _, addr := range to.addr {
-				for _, size := range []int{1372, 1400, 1472, 4000, 20000} {
-					if err := ask(from, addr, size, 5); err != nil {
-						c.t.Errorf("%s to %s %s, datagram of %d bytes: %v", from.name, to.name, addr, size, err)
-					}
-				}
-				if err := bulk(from, addr, 2<<20); err != nil {
-					c.t.Errorf("%s to %s %s, much by TCP: %v", from.name, to.name, addr, err)
-				}
+			wg.Go(func() {
+				turns <- struct{}{}
+				defer func() { <-turns }()
+				c.talkMuchTo(from, to)
+			})
+		}
+	}
+	wg.Wait()
+}
+
+func (c *cluster) talkMuchTo(from, to *station) {
+	for _, addr := range to.addr {
+		for _, size := range []int{1372, 1400, 1472, 4000, 20000} {
+			if err := ask(from, addr, size, 5); err != nil {
+				c.t.Errorf("%s to %s %s, datagram of %d bytes: %v", from.name, to.name, addr, size, err)
 			}
+		}
+		if err := bulk(from, addr, 2<<20); err != nil {
+			c.t.Errorf("%s to %s %s, much by TCP: %v", from.name, to.name, addr, err)
 		}
 	}
 }
@@ -165,14 +176,15 @@ func talkUDP(from *station, to netip.AddrPort) (netip.Addr, error) {
 }
 
 // exchange sends a datagram up to the given number of times, until the answer arrives: the first
-// datagram to a station may be lost during neighbour resolution.
+// datagram to a station may be lost during neighbour resolution. The patience is a second for each
+// time, most of it for the last.
 func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error) {
 	b := make([]byte, 1<<16)
-	for range times {
+	for i := range times {
 		if _, err = conn.Write(data); err != nil {
 			continue
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // cannot fail
+		_ = conn.SetReadDeadline(time.Now().Add(patienceOf(i, times))) // cannot fail
 		for {
 			var n int
 			if n, err = conn.Read(b); err != nil {
@@ -185,6 +197,16 @@ func exchange(conn net.Conn, data []byte, times int) (seen netip.Addr, err error
 		}
 	}
 	return seen, err
+}
+
+// patienceOf returns how long to wait for the answer to attempt i (from 0) of times: little at
+// first, and a second for each attempt in total.
+func patienceOf(i, times int) time.Duration {
+	const first = 200 * time.Millisecond
+	if i < times-1 {
+		return first
+	}
+	return time.Duration(times)*time.Second - time.Duration(times-1)*first
 }
 
 // ask exchanges one datagram of the given size.
@@ -361,11 +383,12 @@ func talkICMP(raw net.PacketConn, to netip.Addr, id uint16) (netip.Addr, error) 
 func exchangeRaw(raw net.PacketConn, to netip.Addr, packet []byte, isAnswer func([]byte) bool) ([]byte, error) {
 	b := make([]byte, 2048)
 	var err error
-	for range 3 {
+	const times = 3
+	for i := range times {
 		if _, err = raw.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 			continue
 		}
-		_ = raw.SetReadDeadline(time.Now().Add(time.Second)) // cannot fail
+		_ = raw.SetReadDeadline(time.Now().Add(patienceOf(i, times))) // cannot fail
 		for {
 			n, from, readErr := raw.ReadFrom(b)
 			if err = readErr; err != nil {

@@ -90,7 +90,7 @@ func TestServicePolicies(t *testing.T) {
 				}
 				c.twoAtOnce(out, family)
 			}
-			if drops := c.nodes[2].Counters("", "").Drops; drops["no_backend_silent"] == 0 {
+			if drops := c.dropped(3); drops["no_backend_silent"] == 0 {
 				t.Errorf("drops of node 3: %v", drops)
 			}
 		})

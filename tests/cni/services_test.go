@@ -156,25 +156,25 @@ func (c *cluster) seenRight(from *station, g *target, d door, seen netip.Addr) b
 // and on other nodes, through every kind of service address.
 func TestServices(t *testing.T) {
 	testnet.RequireRoot(t)
-	for _, kind := range []clusterKind{{tunnel: "vxlan"}, {}, {tunnel: "geneve", over6: true, merged: true}, {merged: true}} {
-		if only := os.Getenv("LOXILIGHT_CLUSTER"); only != "" && only != kind.String() {
-			continue
+	var kinds []clusterKind
+	for _, kind := range []clusterKind{{}, {tunnel: "vxlan"}, {merged: true}, {tunnel: "geneve", over6: true, merged: true}} {
+		if only := os.Getenv("LOXILIGHT_CLUSTER"); only == "" || only == kind.String() {
+			kind.pods = 2
+			kinds = append(kinds, kind)
 		}
-		kind.pods = 2
-		t.Run(kind.String(), func(t *testing.T) {
-			c := newCluster(t, kind)
-			c.talkServices(c.withServices()).print(t)
-			for i, n := range c.nodes {
-				for reason, count := range n.Counters("", "").Drops {
-					// Kernels send ICMPv6 redirects to load balancer addresses, which count as
-					// no_service.
-					if count > 0 && reason != "no_service" {
-						t.Errorf("node %d, drops %s: %d", i+1, reason, count)
-					}
+	}
+	eachKind(t, kinds, func(t *testing.T, c *cluster) {
+		c.talkServices(c.withServices()).print(t)
+		for i := range c.nodes {
+			for reason, count := range c.dropped(i + 1) {
+				// Kernels send ICMPv6 redirects to load balancer addresses, which count as
+				// no_service.
+				if reason != "no_service" {
+					t.Errorf("node %d, drops %s: %d", i+1, reason, count)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // talkServices connects every station with every target through each door.
