@@ -46,11 +46,12 @@ type bench struct {
 	report *report
 	// The size of the run.
 	rounds         int
-	packetCount    int // packets of one measurement
-	connectionsMax int // UDP connections of the largest case
-	tableSize      int // minimum room for connections in our tables
-	serviceCount   int // services of the largest case
-	rulesMax       int // rules of the largest case
+	packetCount    int    // packets of one measurement
+	connectionsMax int    // UDP connections of the largest case
+	tableSize      int    // minimum room for connections in our tables
+	otherTables    string // sizes of our other tables, as in the configuration
+	serviceCount   int    // services of the largest case
+	rulesMax       int    // rules of the largest case
 	tcpConnections int
 	tcpRequests    int
 	bulkTime       time.Duration
@@ -146,6 +147,14 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 	return b.attachOurs(ctx, r, b.daemon, connections) // its name contains its configuration
 }
 
+// ampleTables are the sizes of the other tables of a benchmark.
+const ampleTables = "halfOpen: 262144, services: 65536, backends: 1048576"
+
+// tables returns the sizes of the tables of a daemon with room for the given number of connections.
+func (b *bench) tables(connections int) string {
+	return fmt.Sprintf("{connections: %d, %s}", connections, b.otherTables)
+}
+
 // attachOurs starts one of our daemons on the rig's node.
 func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connections int) error {
 	devices := []api.InterfaceSpec{{Device: "up0"}, {Device: "up1"}, {Device: "pod0", Role: "port"}}
@@ -155,7 +164,7 @@ func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connectio
 			return err
 		}
 	}
-	d, err := startLoxilight(ctx, r.node, devices, daemon, max(connections, b.tableSize))
+	d, err := startLoxilight(ctx, r.node, devices, daemon, b.tables(max(connections, b.tableSize)))
 	if err != nil {
 		return fmt.Errorf("start of loxilight: %w", err)
 	}

@@ -36,15 +36,14 @@ const tempPrefix = "loxilight-bench-"
 // daemonPatience bounds how long the daemon may take to start, and to make a change.
 const daemonPatience = time.Minute
 
-// startLoxilight starts a daemon with room for the given number of connections and attaches it to
-// devices of a node.
-func startLoxilight(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary string, connections int) (*loxilight, error) {
+// startLoxilight starts a daemon with tables of the given sizes and attaches it to devices of a node.
+func startLoxilight(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary, tables string) (*loxilight, error) {
 	dir, err := os.MkdirTemp("", tempPrefix)
 	if err != nil {
 		return nil, err
 	}
 	d := &loxilight{dir: dir, ended: make(chan error, 1)}
-	if err := d.start(ctx, node, devices, binary, connections); err != nil {
+	if err := d.start(ctx, node, devices, binary, tables); err != nil {
 		log, _ := os.ReadFile(d.path("log")) // only adds to the error
 		return nil, errors.Join(err, errors.New(lastLines(log)), d.close())
 	}
@@ -53,15 +52,15 @@ func startLoxilight(ctx context.Context, node *namespace, devices []api.Interfac
 
 func (d *loxilight) path(name string) string { return filepath.Join(d.dir, name) }
 
-func (d *loxilight) start(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary string, connections int) error {
+func (d *loxilight) start(ctx context.Context, node *namespace, devices []api.InterfaceSpec, binary, tables string) error {
 	config := fmt.Sprintf(`instance: bench
 runDir: %s
 stateDir: %s
 pinDir: %s
 objectDir: %s
 switch: {namespace: host}
-tables: {connections: %d, halfOpen: 262144, services: 65536, backends: 1048576}
-`, d.path("run"), d.path("state"), d.path("bpf/pins"), d.path("conf.d"), connections)
+tables: %s
+`, d.path("run"), d.path("state"), d.path("bpf/pins"), d.path("conf.d"), tables)
 	if err := os.WriteFile(d.path("config.yaml"), []byte(config), 0o600); err != nil {
 		return err
 	}

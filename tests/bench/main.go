@@ -86,7 +86,7 @@ func command() error {
 	ctx, cancel := context.WithTimeoutCause(ctx, *limit, fmt.Errorf("it took longer than %s (-limit)", *limit))
 	defer cancel()
 	b := &bench{
-		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20,
+		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20, otherTables: ampleTables,
 		serviceCount: 10_000, rulesMax: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 200 * time.Millisecond,
 		bulkOffloads: []bool{true, false}, bulkStreams: []int{1, 4},
 	}

@@ -111,7 +111,7 @@ neighbour add %s lladdr %s dev vx0 nud permanent
 // of the given type if there is one.
 func (b *bench) attachSide(ctx context.Context, s, other side, tunnel string, connections int) (balancer, error) {
 	devices := []api.InterfaceSpec{{Device: s.port, Role: "port"}, {Device: overlayUplink}}
-	d, err := startLoxilight(ctx, s.node, devices, b.daemon, connections)
+	d, err := startLoxilight(ctx, s.node, devices, b.daemon, b.tables(connections))
 	if err != nil {
 		return nil, fmt.Errorf("start of loxilight: %w", err)
 	}

@@ -272,6 +272,7 @@ func (m *mover) nothingLeft() {
 			for family := range moveAddrs {
 				_, _ = c[family].Write([]byte("anybody there?")) // triggers neighbour resolution
 			}
+			time.Sleep(100 * time.Millisecond) // to run ip less often
 			for line := range strings.Lines(s.Run(m.t, "ip", "neigh", "show")) {
 				if (strings.HasPrefix(line, moveAddrs[0].String()+" ") || strings.HasPrefix(line, moveAddrs[1].String()+" ")) && strings.Contains(line, "lladdr") {
 					return false
