@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
@@ -54,6 +55,7 @@ type bench struct {
 	rulesMax       int    // rules of the largest case
 	tcpConnections int
 	tcpRequests    int
+	sharedRigs     bool // the cases of both places use the same rigs, as measurements must not
 	bulkTime       time.Duration
 	bulkOffloads   []bool
 	bulkStreams    []int
@@ -117,11 +119,40 @@ func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func
 			return err
 		}
 		rigs = append(rigs, r)
-		if err := b.attachPath(ctx, r, connections); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	}
+	errs := make([]error, len(rigs))
+	var all sync.WaitGroup
+	for i, r := range rigs {
+		all.Go(func() {
+			if err := b.attachPath(ctx, r, connections); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", r.name, err)
+			}
+		})
+	}
+	if all.Wait(); errors.Join(errs...) != nil {
+		return errors.Join(errs...)
 	}
 	return fn(rigs)
+}
+
+// withEachPlace is withRigs for the backends of each place: by default with new rigs for each.
+func (b *bench) withEachPlace(ctx context.Context, l lineup, connections int, fn func([]*rig, place) error) error {
+	if b.sharedRigs {
+		return b.withRigs(ctx, l, connections, func(rigs []*rig) error {
+			for _, p := range places {
+				if err := fn(rigs, p); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for _, p := range places {
+		if err := b.withRigs(ctx, l, connections, func(rigs []*rig) error { return fn(rigs, p) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // attachPath configures the node of a rig for the path in the rig's name.
@@ -169,8 +200,7 @@ func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connectio
 		return fmt.Errorf("start of loxilight: %w", err)
 	}
 	r.balancer = d
-	b.report.version, err = d.version(ctx)
-	return err
+	return b.report.note(ctx, d)
 }
 
 // set configures the rig's balancer with services; a plain router needs none.

@@ -58,13 +58,11 @@ func (b *bench) forward(ctx context.Context, f forwarding) error {
 		"Throughput of a single core that does all the work, in millions of 64-byte packets\n"+
 		"per second; consecutive packets belong to different connections."+text,
 		f.header(withXDP.paths, "to", "connections")...)
-	for _, p := range places {
-		err := b.withRigs(ctx, withXDP, b.connectionsMax, func(rigs []*rig) error {
-			return b.forwardPackets(ctx, rigs, p, f, withXDP.paths[1:], packets)
-		})
-		if err != nil {
-			return err
-		}
+	err := b.withEachPlace(ctx, withXDP, b.connectionsMax, func(rigs []*rig, p place) error {
+		return b.forwardPackets(ctx, rigs, p, f, withXDP.paths[1:], packets)
+	})
+	if err != nil {
+		return err
 	}
 	return b.withRigs(ctx, l, 0, func(rigs []*rig) error {
 		if err := b.forwardRequests(ctx, rigs, f, columns); err != nil {

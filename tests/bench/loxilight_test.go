@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 	b := &bench{
 		daemon: programs.Daemon, paths: []string{pathKernel, pathOurs}, report: &report{}, rounds: 1, packetCount: 2000,
 		connectionsMax: 1024, tableSize: 1 << 12, serviceCount: 20, rulesMax: 1000, tcpConnections: 200, tcpRequests: 200, bulkTime: 20 * time.Millisecond,
-		otherTables:  "halfOpen: 16384, services: 256, backends: 4096, slots: 65536, affinity: 64, ranges: 64, rules: 4096, prefixes: 65536",
+		sharedRigs: true, otherTables: "halfOpen: 16384, services: 256, backends: 4096, slots: 65536, affinity: 64, ranges: 64",
 		bulkOffloads: []bool{true, false}, bulkStreams: []int{1, 4},
 	}
 	if err := b.all(ctx, nil); err != nil {

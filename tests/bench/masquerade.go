@@ -55,23 +55,17 @@ func (b *bench) translation(ctx context.Context) error {
 			"(UDP: the first packet and its reply; TCP: also a request, its reply and the\n"+
 			"close), with client and server on the same core."+xdpText,
 		slices.Concat([]string{"what", "to", pathKernel}, b.available(translators), b.available(pathsInXDP), []string{pathOurs + " to " + pathMasquerade})...)
-	for _, p := range places {
-		err := b.withRigs(ctx, l, b.connectionsMax, func(rigs []*rig) error {
-			if err := masqueradeBy(ctx, rigs, p); err != nil {
-				return err
-			}
-			if err := b.translatedPackets(ctx, rigs, p, s); err != nil || p == onNode {
-				return err
-			}
-			// XDP does not handle new connections.
-			rigs = slices.DeleteFunc(slices.Clone(rigs), func(r *rig) bool { return r.inXDP() })
-			return b.translatedConnections(ctx, rigs, p, s)
-		})
-		if err != nil {
+	return b.withEachPlace(ctx, l, b.connectionsMax, func(rigs []*rig, p place) error {
+		if err := masqueradeBy(ctx, rigs, p); err != nil {
 			return err
 		}
-	}
-	return nil
+		if err := b.translatedPackets(ctx, rigs, p, s); err != nil || p == onNode {
+			return err
+		}
+		// XDP does not handle new connections.
+		rigs = slices.DeleteFunc(slices.Clone(rigs), func(r *rig) bool { return r.inXDP() })
+		return b.translatedConnections(ctx, rigs, p, s)
+	})
 }
 
 // masqueradeBy makes the rigs route connections to the outside through the host at a place.

@@ -127,7 +127,7 @@ func (b *bench) attachSide(ctx context.Context, s, other side, tunnel string, co
 		err = d.apply(ctx, append(objects, o))
 	}
 	if err == nil {
-		b.report.version, err = d.version(ctx)
+		err = b.report.note(ctx, d)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.close())

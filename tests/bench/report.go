@@ -3,23 +3,36 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
 // report is the result of a run, for docs/benchmarks.md.
 type report struct {
-	machine, version string
-	at               time.Time
-	rounds           int
-	emulated         bool // the machine is emulated by QEMU: docs/benchmarks-qemu.md
-	sections         []*section
-	targets          []string
-	missed           int
-	failures         []string
+	machine  string
+	mu       sync.Mutex // of version
+	version  string
+	at       time.Time
+	rounds   int
+	emulated bool // the machine is emulated by QEMU: docs/benchmarks-qemu.md
+	sections []*section
+	targets  []string
+	missed   int
+	failures []string
+}
+
+// note takes over the version of a daemon. It is safe for concurrent use.
+func (r *report) note(ctx context.Context, d *loxilight) error {
+	version, err := d.version(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.version = version
+	return err
 }
 
 // section is one table of the report.

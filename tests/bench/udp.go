@@ -117,35 +117,33 @@ func (b *bench) udp(ctx context.Context) error {
 			"there is no node: packets are dropped where they are generated, an upper bound\n"+
 			"for any path."+xdpText,
 		"backends", "connections", pathKernel, pathNftables, pathOurs, pathXDP, pathOurs+" to nftables")
-	for _, p := range places {
-		err := b.withRigs(ctx, b.withXDP(b.services()), b.connectionsMax, func(rigs []*rig) error {
-			services := servicesFor(p, 1, backendCount, "udp")
-			for _, r := range rigs {
-				if err := r.set(ctx, services); err != nil {
-					return err
-				}
+	err := b.withEachPlace(ctx, b.withXDP(b.services()), b.connectionsMax, func(rigs []*rig, p place) error {
+		services := servicesFor(p, 1, backendCount, "udp")
+		for _, r := range rigs {
+			if err := r.set(ctx, services); err != nil {
+				return err
 			}
-			for _, pc := range packetCases {
-				if pc.connections > b.connectionsMax {
-					continue
-				}
-				c, err := b.packets(ctx, rigs, p, pc.connections, 1)
-				if err != nil {
-					return fmt.Errorf("%s, %d connections: %w", p, pc.connections, err)
-				}
-				cells := append([]string{string(p), grouped(pc.connections)}, c.cellsTo(pathKernel, 1e6, "%.2f", pathNftables, pathOurs, pathXDP)...)
-				s.row(append(cells, c.cell(pathOurs, pathNftables))...)
-				what := fmt.Sprintf("small packets, %s connections, backends %s", grouped(pc.connections), p)
-				if want := pc.want[p]; want != 0 {
-					b.report.atLeast(what, c, pathOurs, pathKernel, want)
-					b.report.atLeast(what+", in XDP", c, pathXDP, pathKernel, want)
-				}
-			}
-			return b.memory(ctx, rigs, p)
-		})
-		if err != nil {
-			return err
 		}
+		for _, pc := range packetCases {
+			if pc.connections > b.connectionsMax {
+				continue
+			}
+			c, err := b.packets(ctx, rigs, p, pc.connections, 1)
+			if err != nil {
+				return fmt.Errorf("%s, %d connections: %w", p, pc.connections, err)
+			}
+			cells := append([]string{string(p), grouped(pc.connections)}, c.cellsTo(pathKernel, 1e6, "%.2f", pathNftables, pathOurs, pathXDP)...)
+			s.row(append(cells, c.cell(pathOurs, pathNftables))...)
+			what := fmt.Sprintf("small packets, %s connections, backends %s", grouped(pc.connections), p)
+			if want := pc.want[p]; want != 0 {
+				b.report.atLeast(what, c, pathOurs, pathKernel, want)
+				b.report.atLeast(what+", in XDP", c, pathXDP, pathKernel, want)
+			}
+		}
+		return b.memory(ctx, rigs, p)
+	})
+	if err != nil {
+		return err
 	}
 	ceiling, err := b.ceiling(ctx)
 	s.row("none", "1", fmt.Sprintf("%.2f", ceiling/1e6), "–", "–", "–", "–")
