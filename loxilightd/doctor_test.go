@@ -24,12 +24,18 @@ import (
 // object, and the exit code.
 func (s *site) doctor(more ...string) (found map[string]api.Finding, code int) {
 	s.t.Helper()
+	return s.doctorWith(nil, more...)
+}
+
+// doctorWith is doctor with additional environment variables.
+func (s *site) doctorWith(env []string, more ...string) (found map[string]api.Finding, code int) {
+	s.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	cmd := exec.Command(self, append([]string{"--config", s.path("loxilightd.yaml"), "--doctor", "--json"}, more...)...)
-	cmd.Env = append(os.Environ(), asDaemon+"=1")
+	cmd.Env = append(append(os.Environ(), asDaemon+"=1"), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if s.ns != nil {

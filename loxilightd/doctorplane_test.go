@@ -11,10 +11,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/internal/testnet"
@@ -30,13 +28,16 @@ type patient struct {
 	pins, ports string
 	far         *testnet.NS
 	daemon      *process
+	attach      string // how programs are attached
+	killed      bool   // the daemon does not run
+	proven      bool   // the doctor has found since then that the programs load
 }
 
 func newPatient(t *testing.T, attach string) *patient {
 	t.Helper()
 	s, pins := newKernelSite(t)
 	s.ns = testnet.New(t, "node")
-	p := &patient{site: s, pins: pins, ports: filepath.Join(pins, "layout-1/ports/0"), far: testnet.New(t, "far")}
+	p := &patient{site: s, pins: pins, ports: filepath.Join(pins, "layout-1/ports/0"), attach: attach, far: testnet.New(t, "far")}
 	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "eth0", Addrs: []string{"192.0.2.1/24"}}, testnet.Port{NS: p.far, Name: "far0", Addrs: []string{"192.0.2.2/24"}})
 	testnet.Veth(t, testnet.Port{NS: s.ns, Name: "eth1", Addrs: []string{"10.0.1.1/24"}}, testnet.Port{NS: p.far, Name: "far1", Addrs: []string{"10.0.1.2/24"}})
 	s.ns.Route(t, "default", "192.0.2.2")
@@ -57,6 +58,32 @@ func (p *patient) kill() {
 	p.t.Helper()
 	p.daemon.signal(syscall.SIGKILL)
 	p.daemon.ends()
+	p.killed, p.proven = true, false
+}
+
+// start starts the daemon again.
+func (p *patient) start() {
+	p.t.Helper()
+	p.daemon = p.run()
+	p.killed = false
+}
+
+// doctor runs the doctor as [site.doctor] does. Without a daemon, the doctor loads all programs,
+// which takes seconds: only the first time after the daemon has been killed.
+func (p *patient) doctor(more ...string) (found map[string]api.Finding, code int) {
+	p.t.Helper()
+	var env []string
+	if p.proven {
+		env = append(env, provenHooks+"="+p.attach)
+	}
+	found, code = p.doctorWith(env, more...)
+	for key, f := range found {
+		if f.ID == "kernel.refuses" || f.ID == "kernel.hooks" {
+			p.t.Errorf("found %s: %s", key, f.What)
+		}
+	}
+	p.proven = p.killed
+	return found, code
 }
 
 func (p *patient) remove(paths ...string) {
@@ -65,18 +92,18 @@ func (p *patient) remove(paths ...string) {
 }
 
 // finds checks that the doctor reports a finding and that --fix repairs it; if did is empty, the
-// finding must not be fixable.
-func (p *patient) finds(severity, key, word, did string) {
+// finding must not be fixable. It returns all findings after that.
+func (p *patient) finds(severity, key, word, did string) (found map[string]api.Finding) {
 	p.t.Helper()
 	if did == "" {
-		found, _ := p.doctor("--fix")
+		found, _ = p.doctor("--fix")
 		wantFinding(p.t, found, key, word)
 		if f := found[key]; f.Severity != severity || f.Fixable || f.Fixed != "" {
 			p.t.Errorf("%s is %s, fixable %t, fixed %q", key, f.Severity, f.Fixable, f.Fixed)
 		}
-		return
+		return found
 	}
-	found, _ := p.doctor()
+	found, _ = p.doctor()
 	wantFinding(p.t, found, key, word)
 	if f := found[key]; f.Severity != severity || !f.Fixable {
 		p.t.Errorf("%s is %s, fixable %t", key, f.Severity, f.Fixable)
@@ -88,6 +115,7 @@ func (p *patient) finds(severity, key, word, did string) {
 	if found, _ = p.doctor(); found[key].ID != "" {
 		p.t.Errorf("%s is found after --fix", key)
 	}
+	return found
 }
 
 // pin returns the path of a pin.
@@ -145,7 +173,7 @@ func TestLostStoreTakesNothingOff(t *testing.T) {
 		p.kill()
 		p.remove(p.path("state"))
 		for range 2 {
-			p.daemon = p.run()
+			p.start()
 			if h := p.status().Health; !strings.Contains(fmt.Sprint(h), "it did not exist, although the data plane was active") {
 				t.Errorf("health %+v", h)
 			}
@@ -162,7 +190,7 @@ func TestLostStoreTakesNothingOff(t *testing.T) {
 			}
 			p.kill()
 		}
-		p.daemon = p.run()
+		p.start()
 	}
 }
 
@@ -201,7 +229,7 @@ func TestPinsAgain(t *testing.T) {
 		return err == nil && status.Repairs > 0 && status.Health.State == "ok"
 	})
 	p.kill()
-	p.daemon = p.run()
+	p.start()
 	if _, ok := p.get(api.KindService, "web"); !ok {
 		t.Error("the service is lost")
 	}
@@ -279,126 +307,6 @@ func TestDoctorOfForeignPins(t *testing.T) {
 	p.finds("warning", "pins.orphan "+ghost, "1 programs are attached", "")
 	p.kill()
 	pinMap(t, p.pin("layout-99/ll_ct4"))
-	p.finds("error", "pins.layout "+p.pin("layout-99"), "a different layout", "")
-	found, _ := p.doctor()
+	found := p.finds("error", "pins.layout "+p.pin("layout-99"), "a different layout", "")
 	wantFinding(t, found, "pins.refused "+p.pins, "cannot be taken over")
-}
-
-func passProgram(name string, kind ebpf.ProgramType, code int32) (*ebpf.Program, error) {
-	return ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: kind, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, code), asm.Return()},
-	})
-}
-
-func attachTCX(device string, anchor link.Anchor, name string) (link.Link, error) {
-	l, err := netlink.LinkByName(device)
-	if err != nil {
-		return nil, err
-	}
-	program, err := passProgram(name, ebpf.SchedCLS, -1)
-	if err != nil {
-		return nil, err
-	}
-	defer program.Close() // the link keeps its own reference
-	return link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress, Anchor: anchor})
-}
-
-func addFilter(device, name string, priority uint16) error {
-	l, err := netlink.LinkByName(device)
-	if err != nil {
-		return err
-	}
-	program, err := passProgram(name, ebpf.SchedCLS, -1)
-	if err != nil {
-		return err
-	}
-	defer program.Close() // the filter keeps its own reference
-	index := l.Attrs().Index
-	qdisc := &netlink.GenericQdisc{
-		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact",
-	}
-	if err := netlink.QdiscReplace(qdisc); err != nil {
-		return err
-	}
-	return netlink.FilterReplace(&netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: priority, Protocol: unix.ETH_P_ALL},
-		Fd:          program.FD(), Name: name, DirectAction: true,
-	})
-}
-
-// TestDoctorOfOtherPrograms: external programs on the same hooks, and their order.
-func TestDoctorOfOtherPrograms(t *testing.T) {
-	t.Run("tcx", func(t *testing.T) {
-		p := newPatient(t, "tcx")
-		p.ns.Do(t, func() error {
-			for _, x := range []struct {
-				anchor link.Anchor
-				name   string
-			}{{link.Head(), "early"}, {link.Head(), "earliest"}, {link.Tail(), "late"}} {
-				l, err := attachTCX("eth0", x.anchor, x.name)
-				if err != nil {
-					return err
-				}
-				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted anyway
-			}
-			return addFilter("eth0", "latest", 10)
-		})
-		found, _ := p.doctor("--fix")
-		before, after := found["hooks.before eth0 ingress"], found["hooks.after eth0 ingress"]
-		if a, b := strings.Index(before.What, "tcx earliest ("), strings.Index(before.What, "tcx early ("); a < 0 || b < a || before.Severity != "warning" {
-			t.Errorf("before ours: %+v", before)
-		}
-		if a, b := strings.Index(after.What, "tcx late ("), strings.Index(after.What, "tc latest ("); a < 0 || b < a || !strings.Contains(after.What, "priority 10") {
-			t.Errorf("after ours: %+v", after)
-		}
-		if found, _ = p.doctor(); found["hooks.before eth0 ingress"].What != before.What {
-			t.Errorf("--fix touched what belongs to others: %+v", found)
-		}
-		p.ns.Do(t, func() error { // its name marks it as another loxilight's program
-			l, err := attachTCX("eth1", link.Head(), "ll_tc_ingress")
-			if err == nil {
-				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted anyway
-			}
-			return err
-		})
-		p.finds("error", "hooks.other eth1 ingress", "another loxilight", "")
-	})
-	t.Run("cls_bpf", func(t *testing.T) {
-		p := newPatient(t, "tc")
-		p.ns.Do(t, func() error { return addFilter("eth0", "early", 10) })
-		p.ns.Do(t, func() error { return addFilter("eth0", "late", 0x4c4d) })
-		p.ns.Do(t, func() error {
-			l, err := attachTCX("eth0", link.Tail(), "first")
-			if err == nil {
-				t.Cleanup(func() { _ = l.Close() }) // the namespace is deleted anyway
-			}
-			return err
-		})
-		found, _ := p.doctor()
-		wantFinding(t, found, "hooks.before eth0 ingress", "tcx first (")
-		wantFinding(t, found, "hooks.before eth0 ingress", "tc early (")
-		wantFinding(t, found, "hooks.after eth0 ingress", "tc late (")
-	})
-	t.Run("xdp", func(t *testing.T) {
-		p := newPatient(t, "tcx")
-		p.ns.Do(t, func() error {
-			l, err := netlink.LinkByName("eth0")
-			if err != nil {
-				return err
-			}
-			program, err := passProgram("guard", ebpf.XDP, 2)
-			if err != nil {
-				return err
-			}
-			defer program.Close() // the link keeps its own reference
-			x, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: l.Attrs().Index})
-			if err == nil {
-				t.Cleanup(func() { _ = x.Close() }) // the namespace is deleted anyway
-			}
-			return err
-		})
-		p.finds("warning", "hooks.xdp device eth0", "guard (program ", "")
-		found, _ := p.doctor()
-		wantFinding(t, found, "hooks.xdp device eth0", "disables its offloads")
-	})
 }

@@ -29,31 +29,38 @@ func (s *site) mode(args ...string) (code int, stdout, stderr string) {
 // TestPreflightBesideADaemon: preflight reports the expected result of a start and does not change
 // the daemon, its pins or its directories.
 func TestPreflightBesideADaemon(t *testing.T) {
-	s, pins := newKernelSite(t)
-	code, out, _ := s.mode("--preflight")
-	if code != 0 || !strings.Contains(out, "no pins exist") {
-		t.Errorf("exit code %d:\n%s", code, out)
-	}
-	for _, dir := range []string{pins, s.path("run"), s.path("state")} {
-		if _, err := os.Stat(dir); err == nil {
-			t.Errorf("%s was made", dir)
+	t.Run("without pins", func(t *testing.T) {
+		t.Parallel()
+		s, pins := newKernelSite(t)
+		code, out, _ := s.mode("--preflight")
+		if code != 0 || !strings.Contains(out, "no pins exist") {
+			t.Errorf("exit code %d:\n%s", code, out)
 		}
-	}
-	s.run()
-	code, out, _ = s.mode("--preflight", "--json")
-	var r datapath.Preflight
-	if err := json.Unmarshal([]byte(out), &r); err != nil {
-		t.Fatalf("%v in %s", err, out)
-	}
-	if code != 0 || !r.OK || len(r.Programs) != 20 || r.Pins.Action != datapath.PinsAdopt || r.Kernel == "" {
-		t.Errorf("exit code %d, report %+v", code, r)
-	}
-	for _, p := range r.Programs {
-		if !p.OK || p.Instructions < 500 || p.Processed < 1000 || p.StackBytes < 8 {
-			t.Errorf("program %+v", p)
+		for _, dir := range []string{pins, s.path("run"), s.path("state")} {
+			if _, err := os.Stat(dir); err == nil {
+				t.Errorf("%s was made", dir)
+			}
 		}
-	}
-	s.status() // the daemon still answers
+	})
+	t.Run("with a daemon", func(t *testing.T) {
+		t.Parallel()
+		s, _ := newKernelSite(t)
+		s.run()
+		code, out, _ := s.mode("--preflight", "--json")
+		var r datapath.Preflight
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%v in %s", err, out)
+		}
+		if code != 0 || !r.OK || len(r.Programs) != 20 || r.Pins.Action != datapath.PinsAdopt || r.Kernel == "" {
+			t.Errorf("exit code %d, report %+v", code, r)
+		}
+		for _, p := range r.Programs {
+			if !p.OK || p.Instructions < 500 || p.Processed < 1000 || p.StackBytes < 8 {
+				t.Errorf("program %+v", p)
+			}
+		}
+		s.status() // the daemon still answers
+	})
 }
 
 // pinForeign pins a map in a directory, as a different version of loxilight would.
@@ -80,6 +87,7 @@ func TestPinsOfAnotherVersion(t *testing.T) {
 		"another map":     {"layout-1", "ll_ct4", "ll_ct4"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s, pins := newKernelSite(t)
 			pinForeign(t, filepath.Join(pins, tt.folder), tt.pin)
 			before := listing(t, pins)
@@ -88,12 +96,16 @@ func TestPinsOfAnotherVersion(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, exitRefused)
 			}
 			p.wantLog(tt.want, "llcli detach", "install")
-			code, out, _ := s.mode("--preflight")
-			if code != exitFailed || !strings.Contains(out, tt.want) || !strings.Contains(out, "would FAIL") {
-				t.Errorf("exit code %d of --preflight:\n%s", code, out)
-			}
-			if code, out, _ = s.mode("--preflight", "--json"); code != exitFailed || !strings.Contains(out, `"id": "pins.refused"`) {
+			code, out, _ := s.mode("--preflight", "--json")
+			if code != exitFailed || !strings.Contains(out, `"id": "pins.refused"`) {
 				t.Errorf("exit code %d of --preflight --json:\n%s", code, out)
+			}
+			var r preflightReport // --preflight without --json prints its text
+			if err := json.Unmarshal([]byte(out), &r); err != nil {
+				t.Fatal(err)
+			}
+			if text := r.text(); !strings.Contains(text, tt.want) || !strings.Contains(text, "would FAIL") {
+				t.Errorf("--preflight prints:\n%s", text)
 			}
 			if after := listing(t, pins); after != before {
 				t.Errorf("pins before:\n%safter:\n%s", before, after)
