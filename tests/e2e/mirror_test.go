@@ -322,6 +322,7 @@ func (m *mesh) kernelReceives(n *meshNode) receiver {
 	}
 	n.ns.Run(m.t, "ip", append([]string{"link", "add", "mon0", "type"}, strings.Fields(device)...)...)
 	n.ns.Run(m.t, "ip", "link", "set", "mon0", "up")
+	m.t.Cleanup(func() { n.ns.DeleteLink(m.t, "mon0") })
 	return receiver{n.ns.Wire(m.t, "mon0"), func(f []byte) ([]byte, bool) { return f, true }}
 }
 
@@ -329,45 +330,42 @@ func (m *mesh) kernelReceives(n *meshNode) receiver {
 // of their own, and a vxlan device of the kernel receives them.
 func TestMirrorToPeer(t *testing.T) {
 	testnet.RequireRoot(t)
-	for _, kind := range []meshKind{
-		{tunnel: "vxlan"}, {tunnel: "vxlan", over6: true}, {tunnel: "vxlan", split: true}, {tunnel: "geneve"}, {tunnel: "gre", over6: true}, {tunnel: "gre"},
-	} {
-		t.Run(kind.String(), func(t *testing.T) {
-			m := newMesh(t, 2, kind)
-			one, two := m.nodes[0], m.nodes[1]
-			if _, code, _ := one.TryLLCLI("mirror", "add", "copies", "--interface", "p1", "--to-peer", "node2", "--vni", "4660"); code != 1 {
-				t.Errorf("with the VNI of the Tunnel: exit code %d", code)
-			}
-			one.LLCLI("mirror", "add", "copies", "--interface", "p1", "--to-peer", "node2", "--vni", "4242", "--wait", "20s")
-			heard := m.copiesOnWire(one)
-			if kind.tunnel == "vxlan" { // a Linux host receives them as well
-				heard = append(heard, m.kernelReceives(two))
-			}
-			for i, target := range []string{two.pod4() + ":4660", "[" + two.pod6() + "]:4660"} {
-				c := dialUDP(t, one.pod, target)
-				for n := range 3 {
-					mark := fmt.Sprintf("<mark %d %d>", i, n)
-					if _, err := testtraffic.ExchangeUDP(c, []byte(mark+strings.Repeat("x", 100))); err != nil {
-						t.Fatal(err)
-					}
-					port := netip.MustParseAddrPort(target)
-					for what, is := range map[string]func(*testpkt.Packet) bool{
-						"request": func(p *testpkt.Packet) bool { return p.Destination() == port },
-						"reply":   func(p *testpkt.Packet) bool { return p.Source() == port },
-					} {
-						for k, inner := range heard {
-							inner.wire.Await(t, patience, fmt.Sprintf("receiver %d: the copy of %s %d to %s", k, what, n, target), func(f []byte) bool {
-								f, ok := inner.frame(f)
-								return ok && bytes.Contains(f, []byte(mark)) && is(testpkt.Parse(f))
-							})
-						}
+	eachMesh(t, []meshKind{
+		{tunnel: "gre"}, {tunnel: "gre", over6: true}, {tunnel: "vxlan"}, {tunnel: "geneve"}, {tunnel: "vxlan", over6: true}, {tunnel: "vxlan", split: true},
+	}, func(t *testing.T, m *mesh) {
+		one, two := m.nodes[0], m.nodes[1]
+		if _, code, _ := one.TryLLCLI("mirror", "add", "copies", "--interface", "p1", "--to-peer", "node2", "--vni", "4660"); code != 1 {
+			t.Errorf("with the VNI of the Tunnel: exit code %d", code)
+		}
+		one.LLCLI("mirror", "add", "copies", "--interface", "p1", "--to-peer", "node2", "--vni", "4242", "--wait", "20s")
+		heard := m.copiesOnWire(one)
+		if m.tunnel == "vxlan" { // a Linux host receives them as well
+			heard = append(heard, m.kernelReceives(two))
+		}
+		for i, target := range []string{two.pod4() + ":4660", "[" + two.pod6() + "]:4660"} {
+			c := dialUDP(t, one.pod, target)
+			for n := range 3 {
+				mark := fmt.Sprintf("<mark %d %d>", i, n)
+				if _, err := testtraffic.ExchangeUDP(c, []byte(mark+strings.Repeat("x", 100))); err != nil {
+					t.Fatal(err)
+				}
+				port := netip.MustParseAddrPort(target)
+				for what, is := range map[string]func(*testpkt.Packet) bool{
+					"request": func(p *testpkt.Packet) bool { return p.Destination() == port },
+					"reply":   func(p *testpkt.Packet) bool { return p.Source() == port },
+				} {
+					for k, inner := range heard {
+						inner.wire.Await(t, patience, fmt.Sprintf("receiver %d: the copy of %s %d to %s", k, what, n, target), func(f []byte) bool {
+							f, ok := inner.frame(f)
+							return ok && bytes.Contains(f, []byte(mark)) && is(testpkt.Parse(f))
+						})
 					}
 				}
 			}
-			mirrorTold(t, one.Daemon, "copies", "state: Ready", "drops: 0")
-			if _, code, _ := one.TryLLCLI("tunnel", "add", "other", "--vni", "4242"); code != 1 {
-				t.Errorf("a Tunnel with the VNI of the copies: exit code %d", code)
-			}
-		})
-	}
+		}
+		mirrorTold(t, one.Daemon, "copies", "state: Ready", "drops: 0")
+		if _, code, _ := one.TryLLCLI("tunnel", "add", "other", "--vni", "4242"); code != 1 {
+			t.Errorf("a Tunnel with the VNI of the copies: exit code %d", code)
+		}
+	})
 }
