@@ -82,8 +82,8 @@ test-package: deb ## the package with a real systemd; MACHINES="here 6.1 6.12" R
 	tests/package/run $(MACHINES)
 
 TEST_K8S = $(GO) test ./tests/k8s -count=1 -timeout 60m -v
-# Tests that also run with a single address family.
-ONE_FAMILY := ^Test(Nodes|Pods|DNS|ClusterIP|Source|APIServer|NodePort|External|Local|LocalBalancer|HostPort|HostPortsApart|Hairpin|NoServers|RollingUpdate|Leaving)$$
+# Tests that also run with a single address family. The others behave alike with one and two families.
+ONE_FAMILY := ^Test(Nodes|Pods|DNS|ClusterIP|APIServer|NodePort|External|LocalBalancer|HostPort|Hairpin)$$
 
 k8s-programs: setup ## build the programs of the cluster of test-k8s, and keep them in the cache folder
 	LOXILIGHT_K8S=build $(GO) test ./tests/k8s -count=1 -timeout 60m -v

@@ -165,7 +165,7 @@ func goMod(name, path, version, theirs string) string {
 func (b *builder) build(dir, out, pkg, stamps string) error {
 	begin := time.Now()
 	fmt.Fprintf(b.log, "building %s\n", filepath.Base(out))
-	if _, err := b.run(dir, "go", "build", "-mod=mod", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w "+stamps, "-o", out+".new", pkg); err != nil {
+	if _, err := b.run(dir, "go", "build", "-mod=mod", "-buildvcs=false", "-trimpath", "-gcflags", "all=-dwarf=false", "-ldflags", "-s -w "+stamps, "-o", out+".new", pkg); err != nil {
 		return err
 	}
 	fmt.Fprintf(b.log, "built %s in %s\n", filepath.Base(out), time.Since(begin).Round(time.Second))
