@@ -19,11 +19,12 @@ const module = "github.com/loxilight/loxilight/"
 // Go's own internal/ rule protects the other packages. Packages for
 // tests only (internal/test*) may be imported by any test.
 var mayImport = map[string][]string{
-	"api":          {},
-	"api/client":   {"api"},
-	"api/document": {"api"},
-	"api/report":   {"api"},
-	"datapath":     {},
+	"api":              {},
+	"api/client":       {"api"},
+	"api/document":     {"api"},
+	"api/report":       {"api"},
+	"datapath":         {},
+	"internal/listing": {},
 
 	"datapath/classify":                {"datapath"},
 	"datapath/selection":               {"datapath"},
@@ -51,7 +52,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/ebpf/snat":      {"datapath", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/watch":     {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/device", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel"},
 	"datapath/internal/ebpf/namespace": {"datapath", "datapath/internal/ebpf/fastpath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/watch"},
-	"datapath/internal/ebpf/keeper":    {"datapath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/pin"},
+	"datapath/internal/ebpf/keeper":    {"internal/listing", "datapath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/pin"},
 	"datapath/internal/ebpf/port":      {"datapath", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/keeper", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/namespace", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin"},
 	"datapath/internal/ebpf/observe":   {"datapath", "datapath/internal/ebpf/device", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/namespace", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/port", "datapath/internal/ebpf/route"},
 	"datapath/internal/testtables":     {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/testmap"},
@@ -77,20 +78,20 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/control/decode": {"api"},
 	"loxilightd/internal/control/object": {"api", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
-		"api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
+		"internal/listing", "api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
+		"internal/listing", "datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
 		"loxilightd/internal/state",
 	},
 	"loxilightd/internal/node/condition": {
-		"datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"internal/listing", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
-	"loxilightd/internal/pods":      {"api", "datapath", "loxilightd/internal/ipam"},
+	"loxilightd/internal/pods":      {"internal/listing", "api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"datapath"},
-	"loxilightd/internal/state":     {"api", "datapath", "loxilightd/internal/state/disk", "loxilightd/internal/state/record"},
+	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "loxilightd/internal/state/disk", "loxilightd/internal/state/record"},
 
 	"loxilightd/internal/state/disk":   {"loxilightd/internal/state/record"},
 	"loxilightd/internal/state/record": {},

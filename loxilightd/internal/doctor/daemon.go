@@ -218,7 +218,7 @@ func (x *examiner) checkRunning() {
 			severity = "error"
 		}
 		x.find(severity, "objects.not_ready", o.Object, words{
-			what: "is " + o.State + prefixed(": ", o.Message) + prefixed("; for the same reason also ", joinWords(others[o.Object])),
+			what: "is " + o.State + prefixed(": ", o.Message) + prefixed("; for the same reason also ", strings.Join(others[o.Object], ", ")),
 			why:  "the data plane has not applied it",
 			do:   "see llcli describe " + strings.ToLower(strings.Replace(o.Object, "/", " ", 1)),
 		}, nil)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/api/client"
+	"github.com/loxilight/loxilight/internal/listing"
 	"github.com/loxilight/loxilight/loxilightd/internal/control"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -166,12 +167,8 @@ func (x *examiner) checkObjectFiles() {
 	if len(differ) == 0 || x.daemon.status == nil {
 		return // the daemon reads them at its next start
 	}
-	more := ""
-	if len(differ) > 5 {
-		differ, more = differ[:5], fmt.Sprintf(" and %d more", len(differ)-5)
-	}
 	x.find("warning", "files.reload", x.Config.ObjectDir, words{
-		what: fmt.Sprintf("differ from the objects of the daemon: %s%s (%d files)", joinWords(differ), more, len(files)),
+		what: fmt.Sprintf("differ from the objects of the daemon: %s (%d files)", listing.First(differ, 5), len(files)),
 		why:  "a change of object files has no effect until they are read again",
 		do:   "llcli reload",
 	}, x.reload)
@@ -216,15 +213,4 @@ func (x *examiner) reload() (string, error) {
 	}
 	defer c.Close() // no unsent data is lost
 	return "llcli reload", c.Change(x.ctx, api.MethodReload, "", 0, nil, nil)
-}
-
-func joinWords(words []string) string {
-	text := ""
-	for i, w := range words {
-		if i > 0 {
-			text += ", "
-		}
-		text += w
-	}
-	return text
 }

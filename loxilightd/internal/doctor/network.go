@@ -115,9 +115,9 @@ func (x *examiner) findForwarding(family int, id, reason, why string) {
 func servicesOf(names map[string]bool) string {
 	sorted := slices.Sorted(maps.Keys(names))
 	if len(sorted) > 3 {
-		return fmt.Sprintf("%s and %d more Services", joinWords(sorted[:3]), len(sorted)-3)
+		return fmt.Sprintf("%s and %d more Services", strings.Join(sorted[:3], ", "), len(sorted)-3)
 	}
-	return "Service " + joinWords(sorted)
+	return "Service " + strings.Join(sorted, ", ")
 }
 
 // sysctl returns a kernel parameter by its dotted name, in which slashes replace the dots in device

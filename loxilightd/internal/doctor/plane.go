@@ -127,13 +127,13 @@ func (x *examiner) checkLayout(l *datapath.InspectedLayout) {
 	}
 	if len(l.Resized) > 0 && !x.daemon.running() {
 		x.find("note", "pins.resize", l.Path, words{
-			what: "has maps whose resizing was not completed: " + joinWords(l.Resized),
+			what: "has maps whose resizing was not completed: " + strings.Join(l.Resized, ", "),
 			why:  "they use memory twice", do: "start the daemon: it completes the replacement",
 		}, nil)
 	}
 	if len(l.Strange) > 0 {
 		x.find("note", "pins.strange", l.Path, words{
-			what: "contains entries that do not belong to loxilight: " + joinWords(l.Strange),
+			what: "contains entries that do not belong to loxilight: " + strings.Join(l.Strange, ", "),
 			why:  "they are left alone; llcli detach does not remove unknown entries",
 			do:   "remove them if no program needs them",
 		}, nil)
@@ -146,10 +146,10 @@ func (x *examiner) checkMissing(l *datapath.InspectedLayout) {
 	do := "let connections end, then restart the daemon: it recreates everything"
 	if l.Repin != nil {
 		do = "pin them again before the next start"
-		fix = func() (string, error) { return "pinned again " + joinWords(l.Missing), l.Repin() }
+		fix = func() (string, error) { return "pinned again " + strings.Join(l.Missing, ", "), l.Repin() }
 	}
 	x.find("error", "pins.missing", l.Path, words{
-		what: "lacks the maps " + joinWords(l.Missing),
+		what: "lacks the maps " + strings.Join(l.Missing, ", "),
 		why:  "another program removed the pins: the programs continue with the maps, and the next start creates new, empty maps, so their entries are lost",
 		do:   do,
 	}, fix)
@@ -165,7 +165,7 @@ func (x *examiner) checkSizes(l *datapath.InspectedLayout) {
 	}
 	slices.Sort(differ)
 	x.find("note", "tables.size", l.Path, words{
-		what: "has tables of another size than configured: " + joinWords(differ),
+		what: "has tables of another size than configured: " + strings.Join(differ, ", "),
 		why:  "the configuration was changed since the start, or a table contained more entries than the new size, and kept its size",
 		do:   "restart the daemon: it changes the sizes and keeps the entries",
 	}, nil)
@@ -219,7 +219,7 @@ func (x *examiner) checkPort(p *datapath.InspectedPort, wanted map[datapath.Port
 	}
 	if attached < want {
 		x.find("error", "hooks.half", object, words{
-			what: fmt.Sprintf("has %d of %d programs attached to %s%s", attached, want, p.Device, prefixed(", missing ", joinWords(off))),
+			what: fmt.Sprintf("has %d of %d programs attached to %s%s", attached, want, p.Device, prefixed(", missing ", strings.Join(off, ", "))),
 			why:  "connections through this device fail in one direction: another program detached one of ours",
 			do:   "start the daemon, which repairs this within seconds; if it runs, see llcli status",
 		}, nil)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/listing"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -77,16 +78,7 @@ func (r *ruleSet[V]) standInText() string {
 	if r.groups.standIns {
 		instead = "; in place of those that may deny packets, a rule of the same priority denies all packets that firewall.exempt does not list"
 	}
-	return fmt.Sprintf("not in force, because this version cannot decode %s: %s%s: %s", first, namesIn(names), instead, undecodableTodo(first))
-}
-
-// namesIn returns a list of names as text, which names only the first few.
-func namesIn(names []string) string {
-	const few = 3
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+	return fmt.Sprintf("not in force, because this version cannot decode %s: %s%s: %s", first, listing.First(names, 3), instead, undecodableTodo(first))
 }
 
 // undecodableTodo returns what to do about an object that this version cannot decode.

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/listing"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
@@ -335,11 +336,7 @@ func (s *Server) Problems() (list []string) {
 // some formats the first items of a list.
 func some(list []string) string {
 	slices.Sort(list)
-	text := strings.Join(list[:min(len(list), maxNamed)], ", ")
-	if more := len(list) - maxNamed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
+	return listing.First(list, maxNamed)
 }
 
 // recallPlugin determines from the configuration of a DEL which plugin assigned the addresses of an

@@ -7,9 +7,9 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/listing"
 )
 
 // maxWarnings limits the number of warnings about one change.
@@ -220,21 +220,12 @@ func (u *detachCheck) readUnderlays() {
 // an empty string if there are no such objects.
 func (p *plan) named(kind string, is func(*Object) bool) string {
 	var names []string
-	more := 0
 	for o := range p.each(kind) {
-		switch {
-		case !is(o):
-		case len(names) < maxNamed:
+		if is(o) {
 			names = append(names, o.String())
-		default:
-			more++
 		}
 	}
-	list := strings.Join(names, ", ")
-	if more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
-	return list
+	return listing.First(names, maxNamed)
 }
 
 func (p *plan) warn(format string, args ...any) {

@@ -5,10 +5,12 @@ package keeper
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
+	"github.com/loxilight/loxilight/internal/listing"
 )
+
+const mostNamed = 5 // of the pins or devices that a message names
 
 // Detached reports whether another program detached a link.
 func (k *Keeper) Detached() (found bool) {
@@ -65,20 +67,11 @@ func (k *Keeper) Problems() (found []string) {
 	}
 	if err == nil && len(unpinned) > 0 {
 		slices.Sort(unpinned)
-		found = append(found, "pins of programs were deleted by another program and are being restored: "+someOf(unpinned))
+		found = append(found, "pins of programs were deleted by another program and are being restored: "+listing.First(unpinned, mostNamed))
 	}
 	if len(detached) > 0 {
 		slices.Sort(detached)
-		found = append(found, "programs were detached by another program and are being attached again: "+someOf(detached))
+		found = append(found, "programs were detached by another program and are being attached again: "+listing.First(detached, mostNamed))
 	}
 	return found
-}
-
-// someOf joins the first few strings of a possibly long list.
-func someOf(all []string) string {
-	const most = 5
-	if len(all) <= most {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }

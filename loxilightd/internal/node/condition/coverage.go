@@ -7,9 +7,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/listing"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -212,12 +212,8 @@ func (w *world) passedBy(verb string) condition {
 	if len(names) == 0 {
 		return condition{}
 	}
-	shown := strings.Join(names[:min(len(names), someNames)], ", ")
-	if more := len(names) - someNames; more > 0 {
-		shown += fmt.Sprintf(" and %d more", more)
-	}
 	return condition{ready: true, quiet: true, message: fmt.Sprintf(
-		"does not apply to packets that %s %s, because no Interface attaches there: %s", verb, shown, commands[0])}
+		"does not apply to packets that %s %s, because no Interface attaches there: %s", verb, listing.First(names, someNames), commands[0])}
 }
 
 // leavesRouted returns a message if out names a bridge port but not the bridge: packets that the
