@@ -82,7 +82,7 @@ test-package: deb ## the package with a real systemd; MACHINES="here 6.1 6.12" R
 	tests/package/run $(MACHINES)
 
 TEST_K8S = $(GO) test ./tests/k8s -count=1 -timeout 60m -v
-# Tests that also run with a single address family. The others behave alike with one and two families.
+# Tests that also run with a single address family. To save time, the others run with both only.
 ONE_FAMILY := ^Test(Nodes|Pods|DNS|ClusterIP|APIServer|NodePort|External|LocalBalancer|HostPort|Hairpin)$$
 
 k8s-programs: setup ## build the programs of the cluster of test-k8s, and keep them in the cache folder
