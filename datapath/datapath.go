@@ -243,8 +243,7 @@ type Usage struct{ Used, Size uint64 }
 
 // Tables are the sizes of the tables, in entries.
 type Tables struct {
-	Connections uint32 // established ones, per address family
-	HalfOpen    uint32 // half-open ones, per address family
+	Connections uint32 // per address family
 	Services    uint32 // frontends
 	Backends    uint32 // backends of all services
 	Slots       uint32 // of all backend selection tables; see [SlotCount]
@@ -265,7 +264,6 @@ func (t *Tables) MaxNATs() uint32 { return max(t.Rules/16, 64) }
 func DefaultTables() Tables {
 	return Tables{
 		Connections: 1 << 20,
-		HalfOpen:    1 << 18,
 		Services:    1 << 16,
 		Backends:    1 << 20,
 		Slots:       1 << 24,
@@ -294,7 +292,7 @@ func TablesFor(memory uint64) Tables {
 		halvings++
 	}
 	t := DefaultTables()
-	for _, size := range []*uint32{&t.Connections, &t.HalfOpen, &t.Services, &t.Backends, &t.Slots, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes} {
+	for _, size := range []*uint32{&t.Connections, &t.Services, &t.Backends, &t.Slots, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes} {
 		*size >>= halvings
 	}
 	return t

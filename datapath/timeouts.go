@@ -10,6 +10,7 @@ const (
 	UnansweredTimeout = 30 * time.Second  // no reply yet
 	HandshakeTimeout  = 60 * time.Second  // replied, but not established yet
 	ExchangeTimeout   = 30 * time.Second  // UDP: one request and its replies, no stream
+	OneWayTimeout     = 2 * time.Minute   // UDP: the client continues to send without an answer
 	FINTimeout        = 120 * time.Second // one side has closed
 	FINLongest        = time.Hour         // maximum for a service, whose server may send more after a FIN
 	TimeWaitTimeout   = 60 * time.Second  // both sides have closed

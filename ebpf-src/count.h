@@ -16,19 +16,20 @@ static __always_inline void count_verdict(__u32 verdict)
 /* Counts the traffic of a connection whose entry is reused or replaced, for its backend and its
  * NAT.
  */
-static __always_inline void count_reused(const struct ct_meta *meta)
+static __always_inline void count_reused(const struct ct_meta *meta, const struct ct_more *more)
 {
-	__u32 id = meta->backend_id, nat_id = meta->nat_id;
+	__u32 id = more->backend_id, nat_id = more->nat_id;
+	__u64 packet_count = meta->packet_count | (__u64)meta->packet_count_high << 32;
 	struct backend_total *t = bpf_map_lookup_elem(&ll_backend_total, &id);
 	struct nat_stats *s = nat_id ? bpf_map_lookup_elem(&ll_nat_stats, &nat_id) : NULL;
 
 	if (s) {
-		s->reused_packet_count += meta->packet_count;
+		s->reused_packet_count += packet_count;
 		s->reused_byte_count += meta->byte_count;
 	}
 	if (!t)
 		return;
-	__sync_fetch_and_add(&t->reused.packet_count, meta->packet_count);
+	__sync_fetch_and_add(&t->reused.packet_count, packet_count);
 	__sync_fetch_and_add(&t->reused.byte_count, meta->byte_count);
 }
 

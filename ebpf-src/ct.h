@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ct.h - look-up, insertion and deletion of connections.
+/* ct.h - what the slow path knows of a packet and its connection.
  *
  * A connection has two entries, one for each direction. The key of an entry is the arriving tuple,
  * its value the leaving tuple; the key of the other entry is the leaving tuple, reversed.
@@ -9,14 +9,15 @@
 #include "maps.h"
 #include "pkt.h"
 
-/* An entry of either family, copied out of its map. */
+/* An entry of either family, copied out of the table. */
 struct conn {
 	struct ct_meta meta;
+	struct ct_more more;
 	struct addr saddr;
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 half_open; /* it is in the half-open table */
+	__u32 pad;
 };
 
 struct tuple {
@@ -28,7 +29,6 @@ struct tuple {
 	__u8 family;
 	__u16 domain;
 };
-_Static_assert(sizeof(struct tuple) == CROWD_WORDS * sizeof(__u64), "is kept in words");
 
 /* The form in which a packet leaves. */
 struct rewrite {
@@ -53,6 +53,8 @@ struct segment {
 };
 
 #define NEXTHOP_HINTS 32
+
+#define ROOM_GROUP 16 /* see ct_table_room.h */
 
 /* State of the slow path that does not fit on the stack (512 bytes for all nested calls). One for
  * each CPU; only the hints stay valid from one run of a program to the next.
@@ -102,8 +104,6 @@ struct work {
 	/* Keys of the entry that is looked up or inserted. */
 	struct ct4_key key4 __attribute__((aligned(8)));
 	struct ct6_key key6 __attribute__((aligned(8)));
-	struct ct4_val val4; /* of the entry that is inserted */
-	struct ct6_val val6;
 	struct service_key service_key;
 	struct service_id_key service_id_key;
 	struct local_key local_key;
@@ -111,6 +111,19 @@ struct work {
 	struct classify_key classify_key;
 	/* Next hops of the most recent connections, by netns. They stay valid for later runs. */
 	__u16 nexthop_hint[2][NEXTHOP_HINTS];
+	struct ct4_key put4; /* the key of the entry that is inserted, while room is made for it */
+	struct ct6_key put6;
+	__u32 home; /* of the key, see ct_table.h */
+	__u32 home_elsewhere;
+	__u32 chain;	/* of the home that was searched last */
+	__u32 last_put; /* the entry inserted last: of the same connection, and not to be evicted */
+	/* Entries that could make room, see ct_table_room.h. */
+	__u32 room_best;
+	__u32 room_victim;
+	__u32 room_age[ROOM_GROUP];
+	__u32 room_index[ROOM_GROUP];
+	__u64 room_site[ROOM_GROUP];
+	__u64 room_client[ROOM_GROUP];
 	__u32 tcp_at;	      /* in memory: the verifier would track each value of a register */
 	__u8 tcp_options[72]; /* 40 are used; a 6-bit offset stays in bounds */
 };
@@ -178,134 +191,7 @@ static __always_inline void tuple_turn(struct tuple *t)
 	t->dport = port;
 }
 
-/* Finds the entry of t in either table and copies it to c; half_first: searches the half-open table
- * first. Returns the common part of the entry in the map, or NULL.
- */
-static __noinline struct ct_meta *conn_find(struct work *w, const struct tuple *t, struct conn *c,
-					    int half_first)
+static __always_inline int conn_is_half_open(const struct conn *c)
 {
-	if (t->family == 4) {
-		struct ct4_key *key = &w->key4;
-		struct ct4_val *v;
-
-		key4_from(key, t);
-		c->half_open = half_first;
-		v = half_first ? bpf_map_lookup_elem(&ll_half4, key)
-			       : bpf_map_lookup_elem(&ll_ct4, key);
-		if (!v) {
-			c->half_open = !half_first;
-			v = half_first ? bpf_map_lookup_elem(&ll_ct4, key)
-				       : bpf_map_lookup_elem(&ll_half4, key);
-		}
-		if (!v)
-			return NULL;
-		c->meta = v->meta;
-		addr_from4(&c->saddr, v->saddr);
-		addr_from4(&c->daddr, v->daddr);
-		c->sport = v->sport;
-		c->dport = v->dport;
-		return &v->meta;
-	} else {
-		struct ct6_key *key = &w->key6;
-		struct ct6_val *v;
-
-		key6_from(key, t);
-		c->half_open = half_first;
-		v = half_first ? bpf_map_lookup_elem(&ll_half6, key)
-			       : bpf_map_lookup_elem(&ll_ct6, key);
-		if (!v) {
-			c->half_open = !half_first;
-			v = half_first ? bpf_map_lookup_elem(&ll_ct6, key)
-				       : bpf_map_lookup_elem(&ll_half6, key);
-		}
-		if (!v)
-			return NULL;
-		c->meta = v->meta;
-		c->saddr = v->saddr;
-		c->daddr = v->daddr;
-		c->sport = v->sport;
-		c->dport = v->dport;
-		return &v->meta;
-	}
-}
-
-/* Reports whether either table has an entry of t. A global function, so that the verifier walks it
- * once, not for each tuple that is tried.
- */
-__noinline int conn_exists(const struct tuple *t)
-{
-	struct work *w = work_get();
-
-	if (!t || !w)
-		return 1;
-	if (t->family == 4) {
-		key4_from(&w->key4, t);
-		return bpf_map_lookup_elem(&ll_ct4, &w->key4) ||
-		       bpf_map_lookup_elem(&ll_half4, &w->key4);
-	}
-	key6_from(&w->key6, t);
-	return bpf_map_lookup_elem(&ll_ct6, &w->key6) || bpf_map_lookup_elem(&ll_half6, &w->key6);
-}
-
-/* Inserts c under t, into the half-open table or the established one. Returns 0 or a negative
- * errno: -E2BIG if the established table is full, -EEXIST with BPF_NOEXIST if an entry exists. A
- * global function, so that the verifier walks it once.
- */
-__noinline int conn_put(const struct tuple *t, const struct conn *c, __u64 flags)
-{
-	struct work *w = work_get();
-
-	if (!t || !c || !w)
-		return -1;
-	if (t->family == 4) {
-		struct ct4_val *v = &w->val4;
-		struct ct4_key *key = &w->key4;
-
-		v->meta = c->meta;
-		v->saddr = c->saddr.word[3];
-		v->daddr = c->daddr.word[3];
-		v->sport = c->sport;
-		v->dport = c->dport;
-		key4_from(key, t);
-		if (c->half_open)
-			return bpf_map_update_elem(&ll_half4, key, v, flags);
-		return bpf_map_update_elem(&ll_ct4, key, v, flags);
-	} else {
-		struct ct6_val *v = &w->val6;
-		struct ct6_key *key = &w->key6;
-
-		v->meta = c->meta;
-		v->saddr = c->saddr;
-		v->daddr = c->daddr;
-		v->sport = c->sport;
-		v->dport = c->dport;
-		key6_from(key, t);
-		if (c->half_open)
-			return bpf_map_update_elem(&ll_half6, key, v, flags);
-		return bpf_map_update_elem(&ll_ct6, key, v, flags);
-	}
-}
-
-/* Removes the entry of t from the half-open table or the established one. A global function like
- * conn_put.
- */
-__noinline int conn_remove(const struct tuple *t, int half_open)
-{
-	struct work *w = work_get();
-
-	if (!t || !w)
-		return -1;
-	if (t->family == 4) {
-		struct ct4_key *key = &w->key4;
-
-		key4_from(key, t);
-		return half_open ? bpf_map_delete_elem(&ll_half4, key)
-				 : bpf_map_delete_elem(&ll_ct4, key);
-	} else {
-		struct ct6_key *key = &w->key6;
-
-		key6_from(key, t);
-		return half_open ? bpf_map_delete_elem(&ll_half6, key)
-				 : bpf_map_delete_elem(&ll_ct6, key);
-	}
+	return !(c->meta.flags & CT_F_LASTING);
 }

@@ -22,30 +22,29 @@ __noinline int open_reopen(void)
 {
 	struct work *w = work_get();
 	struct ct_meta *meta, *twin;
-	__u32 half_open, same;
+	int same;
 
 	if (!w)
 		return 0;
-	half_open = w->old.half_open;
 	same = open_same_way(&w->old, &w->conn);
 	tuple_reply(&w->old_tuple, &w->old, &w->tuple);
-	meta = conn_find(w, &w->tuple, &w->old, 0);
+	meta = conn_find(w, &w->tuple, &w->old);
 	if (meta)
-		count_reused(&w->old.meta);
-	twin = conn_find(w, &w->old_tuple, &w->old, 0);
+		count_reused(&w->old.meta, &w->old.more);
+	twin = conn_find(w, &w->old_tuple, &w->old);
 	if (twin)
-		count_reused(&w->old.meta);
+		count_reused(&w->old.meta, &w->old.more);
 	if (meta && twin && same) {
 		w->conn.meta.nexthop = w->nexthop ? w->nexthop : meta->nexthop;
 		w->twin.meta.nexthop = w->twin_nexthop ? w->twin_nexthop : twin->nexthop;
 		w->twin.meta.in_port = twin->in_port;
-		*meta = w->conn.meta;
-		*twin = w->twin.meta;
-		w->conn.half_open = half_open;
-		return 1;
+		w->conn.meta.flags |= meta->flags & CT_F_LASTING;
+		w->twin.meta.flags |= twin->flags & CT_F_LASTING;
+		return !conn_put(&w->tuple, &w->conn, BPF_ANY) &&
+		       !conn_put(&w->twin_tuple, &w->twin, BPF_ANY);
 	}
-	conn_remove(&w->old_tuple, half_open);
-	conn_remove(&w->tuple, half_open);
+	conn_remove(&w->old_tuple);
+	conn_remove(&w->tuple);
 	return 0;
 }
 
@@ -56,37 +55,39 @@ __noinline int open_reopen(void)
 __noinline int open_put(void)
 {
 	struct work *w = work_get();
+	int ret;
 
 	if (!w)
 		return -DROP_TABLE_FULL;
 	if (!w->fresh || !(w->conn.meta.flags & CT_F_SNAT)) {
-		if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY) ||
-		    conn_put(&w->tuple, &w->conn, BPF_ANY))
+		if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
 			return -DROP_TABLE_FULL;
-		return LL_NEXT;
+		if (!conn_put(&w->tuple, &w->conn, BPF_ANY))
+			return LL_NEXT;
+		conn_remove(&w->twin_tuple);
+		return -DROP_TABLE_FULL;
 	}
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_NOEXIST))
-		return -DROP_NO_PORT;
+	ret = conn_put(&w->twin_tuple, &w->twin, BPF_NOEXIST);
+	if (ret)
+		return ret == -EEXIST ? -DROP_NO_PORT : -DROP_TABLE_FULL;
 	if (!conn_put(&w->tuple, &w->conn, BPF_NOEXIST))
 		return LL_NEXT;
 	w->old = w->conn;
-	if (conn_find(w, &w->tuple, &w->conn, 1) && open_same_way(&w->old, &w->conn))
+	if (conn_find(w, &w->tuple, &w->conn) && open_same_way(&w->old, &w->conn))
 		return LL_NEXT;
-	conn_remove(&w->twin_tuple, 1);
-	return conn_find(w, &w->tuple, &w->conn, 1) ? LL_NEXT : -DROP_TABLE_FULL;
+	conn_remove(&w->twin_tuple);
+	return conn_find(w, &w->tuple, &w->conn) ? LL_NEXT : -DROP_TABLE_FULL;
 }
 
 /* Inserts both directions of w->conn as half-open. */
 static __always_inline int open_enter(struct pkt *p, struct work *w)
 {
 	int scale = TCP_SCALE_MAX; /* unknown if no SYN was seen */
-	int ret;
 
 	if (ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP)
 		scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
 	w->conn.meta.tcp_scale = TCP_SCALE_MAX;
 
-	w->conn.half_open = 1;
 	w->twin = w->conn;
 	w->conn.meta.nexthop = w->nexthop;
 	w->twin.meta.nexthop = w->twin_nexthop;
@@ -94,20 +95,17 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	w->conn.meta.tcp_scale = scale > 0 ? scale : 0;
 	w->twin.meta.flags |= CT_F_REPLY;
 	if (w->source_nat_id)
-		w->twin.meta.nat_id = w->source_nat_id;
+		w->twin.more.nat_id = w->source_nat_id;
 	w->twin.saddr = p->daddr;
 	w->twin.sport = p->dport;
 	w->twin.daddr = p->saddr;
 	w->twin.dport = p->sport;
 	track_count(p, &w->conn.meta);
-	if (!w->conn.meta.service_id)
+	if (!w->conn.more.service_id)
 		count_verdict(VERDICT_NONE);
 	if (w->reopen && open_reopen())
 		return LL_NEXT;
-	ret = open_put();
-	if (ret == LL_NEXT && w->fresh)
-		half_opened();
-	return ret;
+	return open_put();
 }
 
 /* Reports whether a packet like p may open a connection without a service. */
@@ -144,7 +142,7 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 {
 	tuple_of(&w->tuple, p);
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
-	w->conn.meta.created_tick = p->now_tick;
+	w->conn.more.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = open_from_node(p);
 	if (firewall_asks_leaving(p))

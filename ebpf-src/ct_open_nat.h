@@ -63,7 +63,7 @@ static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot
 
 	open_begin(p, w);
 	p->nat_id = slot >> 2;
-	w->conn.meta.nat_id = slot >> 2;
+	w->conn.more.nat_id = slot >> 2;
 	w->conn.meta.flags = CT_F_DNAT | CT_F_NAT_ASKED | open_from_node(p);
 	ret = translate_destination(slot);
 	if (ret == LL_PASS) {
@@ -88,7 +88,7 @@ static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping 
 	open_begin(p, w);
 	p->nat_id = mapping->nat_id;
 	mapping->used_tick = p->now_tick;
-	w->conn.meta.nat_id = p->nat_id;
+	w->conn.more.nat_id = p->nat_id;
 	w->conn.meta.flags |= CT_F_DNAT | CT_F_NAT_ASKED;
 	w->conn.daddr = mapping->addr;
 	w->conn.dport = mapping->port;
@@ -120,7 +120,7 @@ static __noinline int open_leaving(struct pkt *p, struct work *w)
 	if (!open_may(p))
 		return p->proto == IPPROTO_TCP ? -DROP_NO_CONNECTION : LL_OPEN;
 	open_begin(p, w);
-	w->conn.meta.nat_id = slot >> 2;
+	w->conn.more.nat_id = slot >> 2;
 	w->conn.meta.flags = CT_F_SNAT_AT_EGRESS | CT_F_NAT_ASKED;
 	ret = translate_source(slot, p->skb->ifindex);
 	if (ret == LL_PASS) {

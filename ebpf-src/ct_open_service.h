@@ -32,10 +32,10 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 		p->service_id = s->id;
 	}
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
-	w->conn.meta.service_id = s->id;
-	w->conn.meta.created_tick = p->now_tick;
+	w->conn.more.service_id = s->id;
+	w->conn.more.created_tick = p->now_tick;
 	w->conn.meta.last_seen_tick = p->now_tick;
-	w->conn.meta.flags = CT_F_DNAT | open_from_node(p);
+	w->conn.meta.flags = CT_F_DNAT | CT_F_SERVICE | open_from_node(p);
 	id = lb_choose(p, w);
 	backend = bpf_map_lookup_elem(&ll_backend, &id);
 	if (!id || !backend || backend->service_id != s->id) {
@@ -44,7 +44,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 		p->refused = DROP_NO_BACKEND;
 		return LL_REFUSE;
 	}
-	w->conn.meta.backend_id = id;
+	w->conn.more.backend_id = id;
 	w->conn.daddr = backend->addr;
 	w->conn.dport = backend->port;
 	ret = open_source(p, w, s);

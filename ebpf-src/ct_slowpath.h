@@ -61,8 +61,7 @@ static __noinline int track_too_big(struct pkt *p, const struct rewrite *r)
 }
 
 /* Reports whether the connection w->conn must be opened again: it is unanswered, has no service,
- * and a service exists by now; or it has a service but no backend, since an earlier version
- * inserted entries for refused connections.
+ * and a service exists by now.
  */
 static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 {
@@ -70,9 +69,16 @@ static __always_inline int track_opens_anew(struct pkt *p, struct work *w)
 
 	if (meta->flags & CT_F_REPLY)
 		return 0;
-	if (meta->service_id)
-		return !meta->backend_id;
-	return meta->state == CT_NEW && lb_service(p, &w->service_key);
+	if (meta->flags & CT_F_SERVICE)
+		return 0;
+	if ((meta->state != CT_NEW && meta->state != CT_ONE_WAY) || !lb_service(p, &w->service_key))
+		return 0;
+	if (meta->state == CT_ONE_WAY) { /* its entries are lasting */
+		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+		conn_remove(&w->twin_tuple);
+		conn_remove(&w->tuple);
+	}
+	return 1;
 }
 
 /* Reports whether p is a reply that arrives on another bridge port than earlier replies, and rules
@@ -98,8 +104,8 @@ static __always_inline int track_is_stolen(const struct pkt *p, const struct ct_
  */
 static __always_inline int track_may_resolve(const struct pkt *p, const struct ct_meta *meta)
 {
-	return !meta->nexthop && meta->service_id && !p->egress && ct_event_of(p) != EVENT_OPEN &&
-	       (!meta->in_port || meta->in_port == p->in_port);
+	return !meta->nexthop && meta->flags & CT_F_SERVICE && !p->egress &&
+	       ct_event_of(p) != EVENT_OPEN && (!meta->in_port || meta->in_port == p->in_port);
 }
 
 /* The slow path for connections that are half-open or change state. LL_NEXT: p is counted, and
@@ -115,7 +121,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	w->nexthop = 0;
 	w->twin_nexthop = 0;
 	tuple_of(&w->tuple, p);
-	meta = conn_find(w, &w->tuple, &w->conn, p->half_open);
+	meta = conn_find(w, &w->tuple, &w->conn);
 	w->fresh = !meta;
 	if (meta && track_is_stolen(p, meta))
 		return LL_UNTRACKED;

@@ -2,20 +2,25 @@
 /* ct_state.h - how a packet changes the state of its connection (RFC 9293, with the window check of
  * RFC 5961 for resets and FINs; RFC 9260 for SCTP).
  *
- * A connection moves from the half-open table to the established one when the client sends again
+ * A connection is half-open, and may be removed to make room for others, until the client sends again
  * after the answer: a FIN counts, a SYN or SYN-ACK does not. A TCP client must acknowledge the
- * SYN-ACK, whose sequence number a sender with a forged source address does not learn.
+ * SYN-ACK, whose sequence number a sender with a forged source address does not learn. A UDP client
+ * that continues to send without an answer has a lasting connection too, if more than half of the
+ * table is free of lasting ones.
  */
 #pragma once
 
-#include "ct.h"
+#include "ct_conn.h"
 #include "count.h"
 #include "ct_event.h"
-#include "ct_open_share.h"
+#include "ct_share.h"
 #include "parse.h"
 #include "fastpath_checks.h"
 #include "ct_tcp_scale.h"
 #include "ct_twin.h"
+
+#define ONE_WAY_PACKETS 3
+#define ONE_WAY_TICKS	15 /* 2 s */
 
 /* Reports whether a packet that resets or closes its connection in the direction of meta can be
  * genuine. TCP: the sequence number of the reset or FIN lies in the window that the other side,
@@ -58,8 +63,8 @@ static __noinline void ct_agree_scale(struct pkt *p, struct ct_meta *meta, struc
 		twin->tcp_scale = 0;
 }
 
-/* Reports whether a half-open connection must move to the established table, now that event, in the
- * direction of meta, has changed its state. One side may close before the client sends again, or
+/* Reports whether a half-open connection must become lasting, now that event, in the direction of
+ * meta, has changed its state. One side may close before the client sends again, or
  * with that packet; the other side may then still send indefinitely.
  */
 static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event event,
@@ -71,45 +76,85 @@ static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event even
 	       (event == EVENT_DATA || event == EVENT_CLOSE);
 }
 
-/* Moves both entries to the established table. If that table is full, or their source has used up
- * its share of it, they stay half-open: usable, but evicted when they are the oldest.
+/* Marks both entries as lasting or, with flag 0, as half-open. */
+static __always_inline void ct_set_lasting(struct work *w, struct ct_meta *meta,
+					   struct ct_meta *twin, __u16 flag)
+{
+	meta->flags = (meta->flags & ~CT_F_LASTING) | flag;
+	twin->flags = (twin->flags & ~CT_F_LASTING) | flag;
+	w->conn.meta.flags = (w->conn.meta.flags & ~CT_F_LASTING) | flag;
+	w->twin.meta.flags = (w->twin.meta.flags & ~CT_F_LASTING) | flag;
+}
+
+/* Returns the index at which the connections of the client are counted. */
+static __always_inline __u32 ct_share_index(const struct work *w, const struct shares *s)
+{
+	return share_index(s, w->conn.meta.flags & CT_F_REPLY ? &w->conn.daddr : &w->tuple.saddr);
+}
+
+/* Makes a connection lasting, and reports whether it is. If its source has used up its share of the
+ * table, it stays half-open: usable, but removed if other connections need the room. Connections in
+ * one direction together get half of the table, since a sender with forged sources can open them.
  */
-static __always_inline void ct_promote(struct work *w)
+static __always_inline int ct_promote(struct work *w, struct ct_meta *meta, struct ct_meta *twin,
+				      int one_way)
 {
 	__u32 zero = 0, index;
 	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
 	int six = w->tuple.family == 6;
 
 	if (!s)
-		return;
-	index = share_index(s, w->conn.meta.flags & CT_F_REPLY ? &w->conn.daddr : &w->tuple.saddr);
-	if (share_is_full(s, index, six)) {
+		return 0;
+	index = ct_share_index(w, s);
+	if (share_is_full(s, index, six) ||
+	    (one_way && s->capacity && share_count(s->total[six]) > s->capacity / 2)) {
 		count_verdict(VERDICT_OVER_SHARE);
-		return;
+		return 0;
 	}
-	w->conn.half_open = 0;
-	w->twin.half_open = 0;
-	if (conn_put(&w->tuple, &w->conn, BPF_ANY))
-		goto full;
-	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY)) {
-		conn_remove(&w->tuple, 0);
-		goto full;
-	}
-	conn_remove(&w->tuple, 1);
-	conn_remove(&w->twin_tuple, 1);
+	ct_set_lasting(w, meta, twin, CT_F_LASTING);
 	__sync_fetch_and_add(&s->count[index], 1);
 	__sync_fetch_and_add(&s->total[six], 1);
-	half_established(s, index, six);
-	return;
-full:
-	count_verdict(VERDICT_TABLE_FULL);
+	return 1;
+}
+
+/* Makes a connection half-open again: the server has answered one that was CT_ONE_WAY. */
+static __always_inline void ct_demote(struct work *w, struct ct_meta *meta, struct ct_meta *twin)
+{
+	__u32 zero = 0;
+	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
+
+	if (!(twin->flags & CT_F_LASTING) || !s)
+		return;
+	ct_set_lasting(w, meta, twin, 0);
+	__sync_fetch_and_add(&s->count[ct_share_index(w, s)], -1);
+	__sync_fetch_and_add(&s->total[w->tuple.family == 6], -1);
+}
+
+/* Handles a packet in the direction of meta if the client sends without answers; reports whether the
+ * packet changes nothing else.
+ */
+static __always_inline int ct_one_way(struct work *w, struct ct_meta *meta, struct ct_meta *twin)
+{
+	__u8 state = w->conn.meta.state;
+
+	if (w->segment.proto != IPPROTO_UDP)
+		return 0;
+	if (meta->flags & CT_F_REPLY) {
+		if (twin->state == CT_ONE_WAY)
+			ct_demote(w, meta, twin);
+		return 0;
+	}
+	if (state == CT_NEW && meta->packet_count >= ONE_WAY_PACKETS &&
+	    ticks_since(w->segment.now_tick, w->conn.more.created_tick) >= ONE_WAY_TICKS &&
+	    ct_promote(w, meta, twin, 1))
+		meta->state = CT_ONE_WAY;
+	return state == CT_ONE_WAY || meta->state == CT_ONE_WAY;
 }
 
 /* Counts the packet in its entry, and stores the data for the checks of resets and FINs. */
 static __always_inline void track_count(struct pkt *p, struct ct_meta *meta)
 {
-	meta->packet_count++;
-	meta->byte_count += p->skb->len;
+	ct_count(meta, p->skb->len);
 	if (p->proto == IPPROTO_TCP && (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK &&
 	    p->fragment != FRAGMENT_LATER)
 		ct_note_ack(meta, p->tcp_ack, p->tcp_window);
@@ -182,6 +227,8 @@ __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 	if (!w || !meta || !twin)
 		return 0;
 	s = &w->segment;
+	if (ct_one_way(w, meta, twin))
+		return 0;
 	if (s->event >= EVENT_CLOSE && !ct_is_genuine(s, meta, twin))
 		return 0;
 	if (w->conn.meta.state == CT_ANSWERED && !(meta->flags & CT_F_REPLY) &&
@@ -197,18 +244,12 @@ __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 	if (w->conn.meta.state == CT_CLOSED && state == CT_ESTABLISHED) {
 		meta->flags &= ~CT_F_RST;
 		twin->flags &= ~CT_F_RST;
-		if (w->conn.half_open) /* as before the reset: it was not established */
+		if (conn_is_half_open(&w->conn)) /* as before the reset: not established */
 			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
 	}
 	ct_set_state(s, meta, twin, state);
-	/* On hooks that this copy has not taken over yet, another generation may use the same
-	 * half-open table but a different established table.
-	 */
-	if (!config_shadow && w->conn.half_open && ct_is_lasting(state, s->event, meta, twin)) {
-		w->conn.meta = *meta;
-		w->twin.meta = *twin;
-		ct_promote(w);
-	}
+	if (conn_is_half_open(&w->conn) && ct_is_lasting(state, s->event, meta, twin))
+		ct_promote(w, meta, twin, 0);
 	return 0;
 }
 
@@ -253,7 +294,7 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	if (!twin) {
 		if (!w->lost || w->conn.meta.flags & CT_F_REPLY)
 			return LL_NEXT;
-		conn_remove(&w->tuple, w->conn.half_open);
+		conn_remove(&w->tuple);
 		w->fresh = 1;
 		return LL_OPEN;
 	}

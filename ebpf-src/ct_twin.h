@@ -2,7 +2,7 @@
 /* ct_twin.h - the entry of the other direction of a connection. */
 #pragma once
 
-#include "ct.h"
+#include "ct_conn.h"
 #include "ct_tcp_scale.h"
 
 /* Reports whether w->twin, found under w->twin_tuple, is the other direction of the connection of
@@ -25,9 +25,12 @@ static __always_inline void ct_twin_begin(struct work *w)
 	w->twin.dport = w->tuple.sport;
 	w->twin.meta.flags ^= CT_F_REPLY;
 	w->twin.meta.flags &= ~(CT_F_FIN | CT_F_RST);
+	if (w->conn.meta.state == CT_ONE_WAY)
+		w->twin.meta.state = CT_NEW;
 	w->twin.meta.nexthop = 0;
 	w->twin.meta.in_port = 0;
 	w->twin.meta.packet_count = 0;
+	w->twin.meta.packet_count_high = 0;
 	w->twin.meta.byte_count = 0;
 	w->twin.meta.tcp_ack = 0;
 	w->twin.meta.tcp_scale = TCP_SCALE_MAX;
@@ -44,20 +47,22 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 
 	w->lost = 0;
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	twin = conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
+	twin = conn_find(w, &w->twin_tuple, &w->twin);
 	if (twin && ct_is_twin(w))
 		return twin;
 	if (twin) {
-		if (w->conn.meta.flags & CT_F_REPLY || w->twin.meta.state != CT_NEW) {
+		if (w->conn.meta.flags & CT_F_REPLY || w->twin.meta.state != CT_NEW ||
+		    w->twin.meta.flags & CT_F_LASTING) {
 			w->lost = 1;
 			return NULL;
 		}
-		conn_remove(&w->twin_tuple, w->twin.half_open);
+		conn_remove(&w->twin_tuple);
 	}
 	ct_twin_begin(w);
+	w->last_put = conn_index(w, &w->tuple); /* not to be evicted by its other entry */
 	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
 		return NULL;
-	return conn_find(w, &w->twin_tuple, &w->twin, w->conn.half_open);
+	return conn_find(w, &w->twin_tuple, &w->twin);
 }
 
 /* Reports whether w->twin_tuple is free for the replies of w->conn, which arrived as w->tuple. An
@@ -70,11 +75,11 @@ __noinline int twin_is_free(void)
 
 	if (!w)
 		return 0;
-	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+	if (!conn_find(w, &w->twin_tuple, &w->twin))
 		return 1;
 	if (!ct_is_twin(w))
 		return 0;
 	if (!w->reopen)
-		conn_remove(&w->twin_tuple, w->twin.half_open);
+		conn_remove(&w->twin_tuple);
 	return 1;
 }

@@ -23,7 +23,7 @@ enum drop_reason {
 	 * address
 	 */
 	DROP_NO_ADDRESS,
-	/* the tables of connections are full */
+	/* established connections have taken all places of a new one in the table */
 	DROP_TABLE_FULL,
 	/* a client on this node was sent to a backend that it has no route to */
 	DROP_NO_ROUTE,
@@ -124,16 +124,12 @@ enum verdict_count {
 	VERDICT_LOCAL,
 	/* an ICMP error about a connection, translated with the packet that it quotes */
 	VERDICT_ICMP_ERROR,
-	/* the table of established connections is full: the connection stays half-open */
-	VERDICT_TABLE_FULL,
 	/* refused, and the data plane sent the answer itself: a reset, an abort or an ICMP error */
 	VERDICT_ANSWERED,
 	/* its source has so many connections that the table would fill up: this one stays half-open
 	 */
 	VERDICT_OVER_SHARE,
-	/* its source has so many half-open connections that the table would fill up: this one
-	 * replaces the oldest of those that the source opened above its share
-	 */
-	VERDICT_CROWDED,
+	/* removed, half-open or ended, to make room for another connection */
+	VERDICT_EVICTED,
 	VERDICT_MAX,
 };

@@ -10,8 +10,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "maps.h"
-#include "pkt.h"
+#include "ct_conn.h"
 #include "types_expire.h"
 
 struct {
@@ -93,96 +92,56 @@ static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, s
 	return 0;
 }
 
-/* Reports whether twin, found under the key of the other direction, belongs to the connection of
- * key, and not to another connection.
+/* Copies the counters of an entry, and removes it, which changes the time of its last packet. */
+static __always_inline void expire_remove(__u32 six, __u32 index, struct ct_meta *meta_to,
+					  struct ct_more *more_to)
+{
+	struct ct_meta *meta = ct_meta_at_far(six, index);
+	struct ct_more *more = ct_more_at_far(six, index);
+
+	if (!meta || !more)
+		return;
+	*meta_to = *meta;
+	*more_to = *more;
+	ct_remove(six, index);
+}
+
+/* Deletes the connection at index i of ll_expire. The entry of the replies is deleted first, so that
+ * packets of the client meanwhile still find their own entry, with the mark. A global function, so
+ * that the verifier walks it once.
  */
-static __always_inline int is_twin4(const struct ct4_key *key, const struct ct4_val *twin)
+__noinline int expire_one(__u32 i)
 {
-	return twin->saddr == key->daddr && twin->daddr == key->saddr &&
-	       twin->sport == key->dport && twin->dport == key->sport;
+	struct expire *e = bpf_map_lookup_elem(&ll_expire, &i);
+	struct work *w = work_get();
+	__u32 six, index, other;
+	struct ct_meta *meta, *twin;
+
+	if (!e || !w)
+		return 0;
+	e->result = EXPIRE_ABSENT;
+	six = e->family == 6;
+	w->key4 = e->key4;
+	w->key6 = e->key6;
+	index = ct_locate(six, CT_NOWHERE);
+	meta = index == CT_NOWHERE ? NULL : ct_meta_at_far(six, index);
+	if (!meta || !ct_twin_key(w, six, index))
+		return 0;
+	other = ct_locate(six, index);
+	twin = other != CT_NOWHERE && ct_is_pair(six, index, other) ? ct_meta_at_far(six, other)
+								    : NULL;
+	e->result = EXPIRE_STAYS;
+	if (!expire_mark(e, meta, twin))
+		return 0;
+	e->result = twin ? EXPIRE_BOTH : EXPIRE_ALONE;
+	if (twin && meta->flags & CT_F_REPLY)
+		expire_remove(six, index, &e->meta, &e->more);
+	if (twin)
+		expire_remove(six, other, &e->twin, &e->twin_more);
+	if (!twin || !(meta->flags & CT_F_REPLY))
+		expire_remove(six, index, &e->meta, &e->more);
+	return 0;
 }
-
-static __always_inline int is_twin6(const struct ct6_key *key, const struct ct6_val *twin)
-{
-	return addr_equal(&twin->saddr, &key->daddr) && addr_equal(&twin->daddr, &key->saddr) &&
-	       twin->sport == key->dport && twin->dport == key->sport;
-}
-
-static __always_inline void remove4(const struct ct4_key *key, int half_open)
-{
-	if (half_open)
-		bpf_map_delete_elem(&ll_half4, key);
-	else
-		bpf_map_delete_elem(&ll_ct4, key);
-}
-
-static __always_inline void remove6(const struct ct6_key *key, int half_open)
-{
-	if (half_open)
-		bpf_map_delete_elem(&ll_half6, key);
-	else
-		bpf_map_delete_elem(&ll_ct6, key);
-}
-
-/* Finds an entry in either table; half: 1 if in the half-open table. */
-#define FIND(family, key, v, half)                              \
-	half = 0;                                               \
-	v = bpf_map_lookup_elem(&ll_ct##family, key);           \
-	if (!v) {                                               \
-		half = 1;                                       \
-		v = bpf_map_lookup_elem(&ll_half##family, key); \
-	}
-
-/* Deletes the connection at index of ll_expire. The entry of the replies is deleted first, so that
- * packets of the client still find their own entry, which is marked. Global functions, so
- * that the verifier walks each once.
- */
-#define EXPIRE(family)                                                      \
-	__noinline int expire##family(__u32 index)                          \
-	{                                                                   \
-		struct expire *e = bpf_map_lookup_elem(&ll_expire, &index); \
-		struct ct##family##_key other = {};                         \
-		struct ct##family##_val *v, *twin;                          \
-		int v_half, twin_half, answers;                             \
-                                                                            \
-		if (!e)                                                     \
-			return 0;                                           \
-		e->result = EXPIRE_ABSENT;                                  \
-		FIND(family, &e->key##family, v, v_half);                   \
-		if (!v)                                                     \
-			return 0;                                           \
-		other.saddr = v->daddr;                                     \
-		other.daddr = v->saddr;                                     \
-		other.sport = v->dport;                                     \
-		other.dport = v->sport;                                     \
-		other.proto = e->key##family.proto;                         \
-		other.netns = e->key##family.netns;                         \
-		other.domain = e->key##family.domain;                       \
-		FIND(family, &other, twin, twin_half);                      \
-		if (twin && !is_twin##family(&e->key##family, twin))        \
-			twin = NULL;                                        \
-		e->result = EXPIRE_STAYS;                                   \
-		if (!expire_mark(e, &v->meta, twin ? &twin->meta : NULL))   \
-			return 0;                                           \
-		e->meta = v->meta;                                          \
-		e->result = EXPIRE_ALONE;                                   \
-		if (!twin) {                                                \
-			remove##family(&e->key##family, v_half);            \
-			return 0;                                           \
-		}                                                           \
-		e->twin = twin->meta;                                       \
-		e->result = EXPIRE_BOTH;                                    \
-		answers = e->twin.flags & CT_F_REPLY;                       \
-		if (answers)                                                \
-			remove##family(&other, twin_half);                  \
-		remove##family(&e->key##family, v_half);                    \
-		if (!answers)                                               \
-			remove##family(&other, twin_half);                  \
-		return 0;                                                   \
-	}
-
-EXPIRE(4)
-EXPIRE(6)
 
 SEC("tc")
 int ll_expire_run(struct __sk_buff *skb)
@@ -193,10 +152,7 @@ int ll_expire_run(struct __sk_buff *skb)
 
 		if (!e || !e->family)
 			break;
-		if (e->family == 4)
-			expire4(i);
-		else
-			expire6(i);
+		expire_one(i);
 	}
 	return 0;
 }

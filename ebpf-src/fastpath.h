@@ -11,9 +11,10 @@
 #include "csum.h"
 #include "parse.h"
 #include "fastpath_checks.h"
+#include "ct_table.h"
 
 #define FAST_NOT  (-2) /* not a packet for this fast path; it is unchanged */
-#define FAST_MISS (-1) /* as FAST_NOT, and it has no established connection */
+#define FAST_MISS (-1) /* as FAST_NOT, and it has no connection */
 #define FAST_L3	  14
 #define FAST_L44  34
 #define FAST_L46  54
@@ -46,8 +47,8 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	/* fastpath_full.h asks whether the bridge must see the packet. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED || !index ||
-	    firewall_has_changed(meta))
+	if (!(meta->flags & CT_F_LASTING) || meta->state < CT_ESTABLISHED ||
+	    meta->state >= CT_CLOSED || !index || conn_is_outdated(meta))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;
@@ -62,8 +63,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 static __always_inline void fast_count(FRAME *f, struct ct_meta *meta, __u8 proto,
 				       const struct tcphdr *tcp)
 {
-	meta->packet_count++;
-	meta->byte_count += frame_len(f);
+	ct_count(meta, frame_len(f));
 	if (proto == IPPROTO_TCP)
 		ct_note_ack(meta, bpf_ntohl(tcp->ack_seq), bpf_ntohs(tcp->window));
 }
@@ -91,7 +91,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	int begun;
 	struct nexthop *nexthop;
 	struct ct4_key key __attribute__((aligned(8)));
-	struct ct4_val *v;
+	struct ct4 *v;
 	__u64 diff;
 
 	if (data + FAST_L44 + 8 > end)
@@ -103,7 +103,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 		return FAST_NOT;
 	old_ports = *(__u32 *)(data + FAST_L44);
 	key4_set(&key, ip->saddr, ip->daddr, old_ports, proto, 0);
-	v = bpf_map_lookup_elem(&ll_ct4, &key);
+	v = ct4_find(&key);
 	if (!v)
 		return FAST_MISS;
 	now_tick = clock_tick();
@@ -146,7 +146,7 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	int begun;
 	struct nexthop *nexthop;
 	struct ct6_key key __attribute__((aligned(8)));
-	struct ct6_val *v;
+	struct ct6 *v;
 	__u64 diff;
 
 	if (data + FAST_L46 + 8 > end)
@@ -157,7 +157,7 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 		return FAST_NOT;
 	old_ports = *(__u32 *)(data + FAST_L46);
 	key6_set(&key, &ip->saddr, &ip->daddr, old_ports, proto, 0);
-	v = bpf_map_lookup_elem(&ll_ct6, &key);
+	v = ct6_find(&key);
 	if (!v)
 		return FAST_MISS;
 	now_tick = clock_tick();

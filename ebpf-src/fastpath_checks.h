@@ -40,17 +40,33 @@ static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
+/* Reports whether an epoch began since the last packet in the direction of meta. */
+static __always_inline int epoch_has_changed(const struct ct_meta *meta, __u32 of)
+{
+	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &of);
+
+	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
+}
+
 /* Reports whether the rules have changed since the last packet in the direction of meta, or deny
  * the connection since they changed.
  */
 static __always_inline int firewall_has_changed(const struct ct_meta *meta)
 {
-	__u32 zero = 0;
-	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &zero);
-
 	if (meta->flags & CT_F_DENIED)
 		return 1;
-	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
+	return epoch_has_changed(meta, EPOCH_RULES);
+}
+
+/* Reports whether the packet must leave the fast path because FirewallRules have changed, or because
+ * the client's destination may be a service by now.
+ */
+static __always_inline int conn_is_outdated(const struct ct_meta *meta)
+{
+	if (meta->state == CT_ONE_WAY && !(meta->flags & CT_F_SERVICE) &&
+	    epoch_has_changed(meta, EPOCH_SERVICES))
+		return 1;
+	return firewall_has_changed(meta);
 }
 
 /* Reports whether a packet arrives on another port than before and therefore must leave the fast
@@ -65,6 +81,14 @@ static __always_inline int track_has_moved(__u32 ifindex, const struct ct_meta *
 	return !(meta->flags & (CT_F_DNAT | CT_F_SNAT)) || !meta->in_port ||
 	       guard_may_be_on(ifindex) || guard_may_be_on(meta->in_port) ||
 	       port_is_uplink(ifindex) != port_is_uplink(meta->in_port);
+}
+
+/* Counts a packet in its entry. */
+static __always_inline void ct_count(struct ct_meta *meta, __u32 len_bytes)
+{
+	meta->byte_count += len_bytes;
+	if (!++meta->packet_count)
+		meta->packet_count_high++;
 }
 
 /* Stores the acknowledgement number of a packet and the unscaled window that it announces. The

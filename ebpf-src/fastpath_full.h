@@ -194,12 +194,13 @@ slow:
 	return LL_STACK;
 }
 
-/* Reports whether the packet can change the state of its connection. Data cannot, except before
- * both sides have sent, and after a reset. TCP_EVENTS are not checked here.
+/* Reports whether the packet can change the state of its connection. Data cannot, except while
+ * it is half-open, and after a reset. TCP_EVENTS are not checked here.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
-	return meta->state < CT_ESTABLISHED || meta->state >= CT_CLOSED ||
+	return !(meta->flags & CT_F_LASTING) || meta->state < CT_ESTABLISHED ||
+	       meta->state >= CT_CLOSED ||
 	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
@@ -228,21 +229,33 @@ static __always_inline int track_is_early(struct pkt *p, const struct ct_meta *m
 	       ticks_since(p->now_tick, nexthop->checked_tick) > config_confirm_ticks;
 }
 
-static __always_inline struct ct4_val *track_find_ipv4(const struct pkt *p)
+/* Returns the index of the entry of p, or CT_NOWHERE. */
+static __noinline __u32 track_index(const struct pkt *p)
 {
-	struct ct4_key key __attribute__((aligned(8)));
+	__u32 ports = ports_word(p->sport, p->dport);
+	struct work *w = work_get();
 
-	key4_set(&key, p->saddr.word[3], p->daddr.word[3], ports_word(p->sport, p->dport), p->proto,
-		 p->domain);
-	return bpf_map_lookup_elem(&ll_ct4, &key);
+	if (!w)
+		return CT_NOWHERE;
+	if (p->family == 4)
+		key4_set(&w->key4, p->saddr.word[3], p->daddr.word[3], ports, p->proto, p->domain);
+	else
+		key6_set(&w->key6, &p->saddr, &p->daddr, ports, p->proto, p->domain);
+	return ct_locate(p->family != 4, CT_NOWHERE);
 }
 
-static __always_inline struct ct6_val *track_find_ipv6(const struct pkt *p)
+static __always_inline struct ct4 *track_find_ipv4(const struct pkt *p)
 {
-	struct ct6_key key __attribute__((aligned(8)));
+	__u32 index = track_index(p);
 
-	key6_set(&key, &p->saddr, &p->daddr, ports_word(p->sport, p->dport), p->proto, p->domain);
-	return bpf_map_lookup_elem(&ll_ct6, &key);
+	return index == CT_NOWHERE ? NULL : ct4_at(index);
+}
+
+static __always_inline struct ct6 *track_find_ipv6(const struct pkt *p)
+{
+	__u32 index = track_index(p);
+
+	return index == CT_NOWHERE ? NULL : ct6_at(index);
 }
 
 /* Forwards a packet of an established IPv4 connection. LL_NEXT: there is no such connection, or its
@@ -250,16 +263,15 @@ static __always_inline struct ct6_val *track_find_ipv6(const struct pkt *p)
  */
 static __noinline int track_ipv4(struct pkt *p)
 {
-	struct ct4_val *v;
+	struct ct4 *v;
 	struct rewrite r;
 	__u32 index;
 
 	if (p->tcp_flags & TCP_EVENTS)
 		return LL_NEXT;
 	v = track_find_ipv4(p);
-	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
-	    firewall_has_changed(&v->meta))
+	    conn_is_outdated(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	if (track_is_early(p, &v->meta, index) || !ct_seen(&v->meta, p->now_tick))
@@ -278,16 +290,15 @@ static __noinline int track_ipv4(struct pkt *p)
 
 static __noinline int track_ipv6(struct pkt *p)
 {
-	struct ct6_val *v;
+	struct ct6 *v;
 	struct rewrite r;
 	__u32 index;
 
 	if (p->tcp_flags & TCP_EVENTS)
 		return LL_NEXT;
 	v = track_find_ipv6(p);
-	p->half_open = !v;
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
-	    firewall_has_changed(&v->meta))
+	    conn_is_outdated(&v->meta))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	if (track_is_early(p, &v->meta, index) || !ct_seen(&v->meta, p->now_tick))

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "fw_classify.h"
-#include "ct.h"
+#include "ct_conn.h"
 #include "fib.h"
 #include "fastpath_checks.h"
 
@@ -222,7 +222,7 @@ __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick
 
 	if (!t || !w)
 		return 0;
-	meta = conn_find(w, t, &w->twin, w->conn.half_open);
+	meta = conn_find(w, t, &w->twin);
 	if (!meta)
 		return 0;
 	meta->flags = (meta->flags & ~CT_F_DENIED) | denied;
@@ -259,7 +259,7 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
 			return unknown;
 		/* The key of the other direction is the tuple with which its packets arrive. */
-		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+		if (!conn_find(w, &w->twin_tuple, &w->twin))
 			return unknown;
 		in = firewall_port(w);
 		if (!in && !(flags & CT_F_FROM_NODE))

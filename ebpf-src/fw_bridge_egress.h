@@ -19,7 +19,7 @@ static __noinline int leaving_ask(struct pkt *p, struct work *w)
 	if (p->fragment == FRAGMENT_LATER)
 		fragment_learn(p); /* if that fails, p is evaluated without ports */
 	tuple_of(&w->tuple, p);
-	if (!p->icmp_error && conn_find(w, &w->tuple, &w->conn, 0)) {
+	if (!p->icmp_error && conn_find(w, &w->tuple, &w->conn)) {
 		if (w->conn.meta.flags & CT_F_REPLY)
 			return LL_NEXT;
 		ret = firewall_again(p, w);

@@ -146,10 +146,10 @@ static __always_inline int icmp_find(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	tuple_of(&w->tuple, &w->inner);
 	tuple_turn(&w->tuple);
-	if (!conn_find(w, &w->tuple, &w->conn, 0)) {
+	if (!conn_find(w, &w->tuple, &w->conn)) {
 		/* From the node, about a packet that SNAT at egress has not translated yet. */
 		tuple_turn(&w->tuple);
-		if (conn_find(w, &w->tuple, &w->conn, 0) &&
+		if (conn_find(w, &w->tuple, &w->conn) &&
 		    (w->conn.meta.flags & (CT_F_SNAT_AT_EGRESS | CT_F_REPLY)) ==
 			    CT_F_SNAT_AT_EGRESS)
 			return LL_PASS;
@@ -246,7 +246,7 @@ static __noinline int icmp_translate(struct pkt *p, struct work *w)
 	outer->saddr = p->saddr;
 	/* Only the translated source is known outside (RFC 5508, REQ-5). */
 	if (addr_equal(&p->saddr, &w->inner.daddr) ||
-	    (w->conn.meta.nat_id && (w->conn.meta.flags & (CT_F_SNAT | CT_F_REPLY)) == CT_F_SNAT))
+	    (w->conn.more.nat_id && (w->conn.meta.flags & (CT_F_SNAT | CT_F_REPLY)) == CT_F_SNAT))
 		outer->saddr = w->conn.saddr;
 	/* The stack drops packets that arrive with the node's address as source, so p is forwarded
 	 * here.

@@ -2,7 +2,7 @@
 /* lb.h - services: selects a backend for a frontend. */
 #pragma once
 
-#include "ct.h"
+#include "ct_conn.h"
 #include "count.h"
 
 #define LEAST_CONNECTIONS_MAX 64 /* backends compared for one connection */

@@ -35,9 +35,9 @@ __noinline int snat_attempt(__u32 i)
 	if (w->tuple.proto == IPPROTO_ICMP || w->tuple.proto == IPPROTO_ICMPV6)
 		w->conn.dport = w->conn.sport; /* both ports are the identifier */
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	if (!conn_exists(&w->twin_tuple))
+	if (!conn_exists(w, &w->twin_tuple))
 		return 1;
-	if (conn_find(w, &w->twin_tuple, &w->twin, 0))
+	if (conn_find(w, &w->twin_tuple, &w->twin))
 		share_note(w);
 	return 0;
 }
@@ -170,16 +170,10 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 	}
 keep:
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+	if (!conn_find(w, &w->twin_tuple, &w->twin))
 		return LL_NEXT;
-	if (ct_is_twin(w)) {
-		/* Left over from an earlier connection with this tuple; the new one must be
-		 * half-open.
-		 */
-		if (!w->reopen && !w->twin.half_open)
-			conn_remove(&w->twin_tuple, 0);
-		return LL_NEXT;
-	}
+	if (ct_is_twin(w))
+		return LL_NEXT; /* left over from an earlier connection: it is overwritten */
 	/* The client already has this connection through another frontend: only another source port
 	 * distinguishes the replies.
 	 */

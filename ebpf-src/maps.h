@@ -32,30 +32,26 @@
 /* Programs change entries of this map, but only loxilightd creates them. */
 #define CREATED_BY_DAEMON __attribute__((btf_decl_tag("creator:daemon")))
 
-/* The order in which entries are copied if loxilightd has to replace maps when it starts. Half-open
- * connections are first, since packets may need them at once; maps without a tag are last. Entries
- * that are short-lived, or invalid after each start, are not copied.
+/* If loxilightd has to replace maps when it starts, entries that are short-lived, or invalid after
+ * each start, are not copied. Connections are copied before all others, since packets may need them
+ * at once, and inserted one by one, since their place depends on the size of the table.
  */
-#define COPIED_FIRST  __attribute__((btf_decl_tag("copy:first")))
-#define COPIED_SECOND __attribute__((btf_decl_tag("copy:second")))
-#define NOT_COPIED    __attribute__((btf_decl_tag("copy:never")))
+#define NOT_COPIED   __attribute__((btf_decl_tag("copy:never")))
+#define COPIED_FIRST __attribute__((btf_decl_tag("copy:first")))
+#define CONNECTIONS  __attribute__((btf_decl_tag("copy:connections")))
 
-/* Established connections, both directions: never evicted. Written here, expired by loxilightd. */
-MAP(ll_ct4, BPF_MAP_TYPE_HASH, struct ct4_key, struct ct4_val, 8192, 0)
-SIZED_BY("connections") COPIED_SECOND;
-MAP(ll_ct6, BPF_MAP_TYPE_HASH, struct ct6_key, struct ct6_val, 8192, 0)
-SIZED_BY("connections") COPIED_SECOND;
-
-/* Half-open connections: the oldest are evicted. Written here, expired by loxilightd. */
-MAP(ll_half4, BPF_MAP_TYPE_LRU_HASH, struct ct4_key, struct ct4_val, 8192, 0)
-SIZED_BY("halfOpen") COPIED_FIRST;
-MAP(ll_half6, BPF_MAP_TYPE_LRU_HASH, struct ct6_key, struct ct6_val, 8192, 0)
-SIZED_BY("halfOpen") COPIED_FIRST;
+/* The connection table of each family, in blocks, see ct_table.h. Written here, expired by
+ * loxilightd.
+ */
+MAP(ll_ct4, BPF_MAP_TYPE_ARRAY, __u32, struct ct4_block, 128, BPF_F_MMAPABLE)
+SIZED_BY("connectionBlocks") CONNECTIONS;
+MAP(ll_ct6, BPF_MAP_TYPE_ARRAY, __u32, struct ct6_block, 128, BPF_F_MMAPABLE)
+SIZED_BY("connectionBlocks") CONNECTIONS;
 
 /* Number of connections by source, and of next hops by device. Incremented here, corrected by
  * loxilightd. A single entry, since a program may use at most 64 maps, and ours reach that limit.
  */
-MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE);
+MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE) COPIED_FIRST;
 
 /* Neighbours learnt from the slow path, by index; index 0 is not used. Inserted here, invalidated
  * and freed by loxilightd.
@@ -220,7 +216,7 @@ MAP(ll_shadow, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 /* Incremented by loxilightd after the rules have changed: connections that were allowed before are
  * evaluated again. A single entry.
  */
-MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, 1, 0);
+MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, EPOCH_COUNT, 0);
 
 /* Hits of rules, by rule id; created by loxilightd, incremented here. And the names of rules,
  * written by loxilightd.

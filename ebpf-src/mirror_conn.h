@@ -3,7 +3,7 @@
 #pragma once
 
 #include "clock.h"
-#include "ct.h"
+#include "ct_conn.h"
 #include "fragment.h"
 #include "fw.h"
 #include "l2_domain.h"
@@ -29,11 +29,11 @@ static __always_inline int mirror_find(struct pkt *p, struct work *w, struct mir
 	tuple_of(&w->tuple, p);
 	if (p->egress)
 		tuple_turn(&w->tuple);
-	if (!conn_find(w, &w->tuple, &w->conn, 0))
+	if (!conn_find(w, &w->tuple, &w->conn))
 		return 0;
 	is_reply = !!(w->conn.meta.flags & CT_F_REPLY);
 	c->reply = is_reply ^ p->egress;
-	c->service_id = w->conn.meta.service_id;
+	c->service_id = w->conn.more.service_id;
 	return 1;
 }
 
@@ -70,7 +70,7 @@ static __always_inline int mirror_first(struct pkt *p, struct work *w, const str
 	if (flags & CT_F_REPLY) {
 		/* The key of the other direction is the tuple with which its packets arrive. */
 		tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-		if (!conn_find(w, &w->twin_tuple, &w->twin, 0))
+		if (!conn_find(w, &w->twin_tuple, &w->twin))
 			return 0;
 		in = firewall_port(w);
 		firewall_key(p, w, &w->twin_tuple);

@@ -2,7 +2,7 @@
 /* nat_port_reuse.h - reuses the outer ports of ended connections when no free port is found. */
 #pragma once
 
-#include "ct.h"
+#include "ct_conn.h"
 #include "count.h"
 #include "nat_port_share.h"
 #include "ct_twin.h"
@@ -15,12 +15,12 @@
  */
 static __always_inline void ports_note_ended(struct work *w)
 {
-	struct ct_meta *meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	struct ct_meta *meta = conn_find(w, &w->twin_tuple, &w->twin);
 
 	if (!meta)
 		return;
 	share_note(w);
-	if (w->twin.meta.state < CT_TIME_WAIT || !w->twin.meta.nat_id ||
+	if (w->twin.meta.state < CT_TIME_WAIT || !w->twin.more.nat_id ||
 	    (w->twin.meta.flags & (CT_F_REPLY | CT_F_SNAT)) != (CT_F_REPLY | CT_F_SNAT))
 		return;
 	if (w->spare_port && (__s32)(w->twin.meta.last_seen_tick - w->spare_tick) >= 0)
@@ -42,18 +42,18 @@ __noinline int ports_take_spare(void)
 		return -DROP_NO_PORT;
 	w->conn.sport = w->spare_port;
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	meta = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	meta = conn_find(w, &w->twin_tuple, &w->twin);
 	if (!meta)
 		return LL_NEXT;
 	/* The ended connection was revived, or another CPU has taken its port. */
-	if (meta->state < CT_TIME_WAIT || conn_remove(&w->twin_tuple, w->twin.half_open))
+	if (meta->state < CT_TIME_WAIT || conn_remove(&w->twin_tuple))
 		return -DROP_NO_PORT;
-	count_reused(&w->twin.meta);
+	count_reused(&w->twin.meta, &w->twin.more);
 	tuple_reply(&w->spare_tuple, &w->twin, &w->twin_tuple);
-	if (!conn_find(w, &w->spare_tuple, &w->twin, 0) || w->twin.sport != w->conn.sport ||
+	if (!conn_find(w, &w->spare_tuple, &w->twin) || w->twin.sport != w->conn.sport ||
 	    !addr_equal(&w->twin.saddr, &w->conn.saddr))
 		return LL_NEXT;
-	count_reused(&w->twin.meta);
-	conn_remove(&w->spare_tuple, w->twin.half_open);
+	count_reused(&w->twin.meta, &w->twin.more);
+	conn_remove(&w->spare_tuple);
 	return LL_NEXT;
 }

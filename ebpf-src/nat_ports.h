@@ -156,7 +156,7 @@ static __always_inline int ports_keep(struct work *w, const struct nat_rule *rul
 {
 	const struct conn *old = &w->old;
 
-	if (!w->reopen || old->meta.nat_id != rule->id || !(old->meta.flags & CT_F_SNAT) ||
+	if (!w->reopen || old->more.nat_id != rule->id || !(old->meta.flags & CT_F_SNAT) ||
 	    rule->block_size || !addr_equal(&old->saddr, &w->conn.saddr) ||
 	    !addr_equal(&old->daddr, &w->conn.daddr) || old->dport != w->conn.dport ||
 	    !ports_has(rule, bpf_ntohs(old->sport)) || ports_taken(bpf_ntohs(old->sport)))
@@ -180,7 +180,7 @@ static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u
 	struct mapping *mapping;
 
 	ports_use(w, bpf_htons(port));
-	if (conn_exists(&w->twin_tuple)) {
+	if (conn_exists(w, &w->twin_tuple)) {
 		if (!(rule->flags & NAT_F_MAPPING))
 			ports_note_ended(w);
 		return 0;

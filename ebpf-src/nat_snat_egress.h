@@ -26,11 +26,12 @@ static __noinline int late_decide(struct pkt *p, struct work *w)
 	if (ret != LL_NEXT)
 		return ret;
 	w->conn.meta.flags |= CT_F_SNAT_AT_EGRESS | CT_F_NAT_ASKED;
-	w->conn.meta.nat_id = slot >> 2;
-	w->conn.half_open = 1;
+	w->conn.more.nat_id = slot >> 2;
+	w->conn.meta.flags &= ~CT_F_LASTING;
 	w->twin = w->conn;
 	w->twin.meta.flags |= CT_F_REPLY;
 	w->twin.meta.packet_count = 0;
+	w->twin.meta.packet_count_high = 0;
 	w->twin.meta.byte_count = 0;
 	w->twin.meta.in_port = 0;
 	w->twin.meta.tcp_ack = 0;
@@ -41,10 +42,10 @@ static __noinline int late_decide(struct pkt *p, struct work *w)
 	if (conn_put(&w->twin_tuple, &w->twin, BPF_NOEXIST))
 		return -DROP_NO_PORT;
 	if (conn_put(&w->tuple, &w->conn, BPF_ANY)) {
-		conn_remove(&w->twin_tuple, 1);
+		conn_remove(&w->twin_tuple);
 		return -DROP_TABLE_FULL;
 	}
-	conn_remove(&w->old_tuple, 1);
+	conn_remove(&w->old_tuple);
 	translate_count(slot >> 2);
 	return LL_NEXT;
 }
@@ -61,7 +62,7 @@ static __noinline int late_translate(struct pkt *p, struct work *w)
 	    (p->fragment == FRAGMENT_LATER && fragment_learn(p) != LL_NEXT))
 		return LL_NEXT;
 	tuple_of(&w->tuple, p);
-	meta = conn_find(w, &w->tuple, &w->conn, 0);
+	meta = conn_find(w, &w->tuple, &w->conn);
 	if (!meta || w->conn.meta.flags & CT_F_REPLY)
 		return LL_NEXT;
 	if (!(w->conn.meta.flags & CT_F_SNAT_AT_EGRESS)) {
@@ -79,7 +80,7 @@ static __noinline int late_translate(struct pkt *p, struct work *w)
 		if (ret != LL_NEXT)
 			return ret;
 	}
-	p->nat_id = w->conn.meta.nat_id;
+	p->nat_id = w->conn.more.nat_id;
 	if (p->fragment == FRAGMENT_FIRST)
 		fragment_teach(p);
 	r->saddr = w->conn.saddr;

@@ -96,7 +96,7 @@ static __noinline int open_early(struct pkt *p, struct work *w)
 	w->twin_nexthop = nexthop_of_route(&p->saddr, in, p->now_tick);
 	open_begin(p, w);
 	p->nat_id = slot >> 2;
-	w->conn.meta.nat_id = slot >> 2;
+	w->conn.more.nat_id = slot >> 2;
 	w->conn.meta.flags = CT_F_SNAT_AT_EGRESS | CT_F_NAT_ASKED;
 	ret = translate_source(slot, out);
 	if (ret == LL_PASS) {

@@ -121,7 +121,7 @@ static __always_inline enum slowpath_reason nexthop_why_not(struct pkt *p,
 
 	if (p->tagged)
 		return SLOWPATH_TAG;
-	if (meta->service_id)
+	if (meta->flags & CT_F_SERVICE)
 		return SLOWPATH_UNKNOWN;
 	netfilter = bpf_map_lookup_elem(&ll_netfilter, &netns);
 	if (netfilter && *netfilter & (p->bridged ? NETFILTER_F_BRIDGED : NETFILTER_F_ROUTED))
@@ -156,11 +156,11 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 		return 1;
 	tuple_of(&w->twin_tuple, p);
 	tuple_turn(&w->twin_tuple);
-	twin = conn_find(w, &w->twin_tuple, &w->twin, 0);
+	twin = conn_find(w, &w->twin_tuple, &w->twin);
 	if (!twin)
 		return 0;
 	tuple_reply(&w->tuple, &w->twin, &w->twin_tuple);
-	meta = conn_find(w, &w->tuple, &w->conn, 0);
+	meta = conn_find(w, &w->tuple, &w->conn);
 	if (!meta || meta->flags & CT_F_DENIED)
 		return 0;
 	why = nexthop_why_not(p, meta);

@@ -45,7 +45,7 @@ struct pkt {
 	__u8 opened;	    /* it is the first packet of a connection */
 	__u8 refused;	    /* for LL_REFUSE: enum drop_reason */
 	__u8 martian;	    /* leaves with the node's IPv4 address as source: bypasses the stack */
-	__u8 half_open;	    /* no established connection matches it */
+	__u8 missed;	    /* it has no connection */
 	__u8 slow;	    /* only the kernel can forward it, for example because of IP options */
 	__u8 bridge_port;   /* it arrived on a bridge port */
 	__u8 bridged;	    /* it goes from one port of a bridge to another */

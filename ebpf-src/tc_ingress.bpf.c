@@ -38,6 +38,7 @@ volatile const struct {
 	enum nexthop_flag nexthop;
 	enum prefix_flag prefix;
 	enum rule_flag rule;
+	enum epoch_of epoch;
 	enum rule_set rule_set;
 	enum rules_flag rules;
 	enum service_addr_flag service_addr;
@@ -158,7 +159,7 @@ static __always_inline int ingress_stages(struct __sk_buff *skb, struct pkt *p)
 	if (ret < 0 || ret == LL_REDIRECT)
 		return ret;
 	if (ret == LL_INNER) {
-		p->half_open = 0;
+		p->missed = 0;
 		ret = parse_packet(skb, p);
 		p->skb = skb;
 	}
@@ -172,7 +173,7 @@ static __always_inline int ingress_stages(struct __sk_buff *skb, struct pkt *p)
 		ret = p->fragment ? LL_PASS : ret;
 	else if (ret != LL_PASS)
 		ret = ingress_domain(p, ret);
-	if (ret == LL_NEXT && !p->half_open && !p->icmp_error)
+	if (ret == LL_NEXT && !p->missed && !p->icmp_error)
 		ret = p->family == 4 ? track_ipv4(p) : track_ipv6(p);
 	if (p->early && ret >= 0 && ret != LL_STACK && ret != LL_REDIRECT)
 		ret = decap_to_device(p);
@@ -202,7 +203,7 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	__builtin_memset(&p, 0, sizeof(p));
 	p.in_port = skb->ifindex;
 	p.skb = skb;
-	p.half_open = fast == FAST_MISS;
+	p.missed = fast == FAST_MISS;
 	if (fast < FAST_NOT) {
 		p.now_tick = clock_tick();
 		parse_packet(skb, &p);
@@ -227,7 +228,7 @@ static __noinline int forward(struct pkt *p, struct work *w)
 
 	track_prepare(p, w);
 	/* Without a service, the kernel routes the packet. */
-	if (!index && w->conn.meta.service_id) {
+	if (!index && w->conn.more.service_id) {
 		index = nexthop_resolve(p, w, w->routed);
 		if (index)
 			nexthop_note(w, index);

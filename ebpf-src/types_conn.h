@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* types_conn.h - keys and values of the connection maps; each direction has its own entry, found by
- * its tuple.
- */
+/* types_conn.h - the connection table; ct_table.h describes how entries are found. */
 #pragma once
 
 #include "types.h"
@@ -11,7 +9,7 @@ struct ct4_key {
 	__be32 daddr;
 	__be16 sport; /* ICMP echo: both ports are the identifier */
 	__be16 dport;
-	__u8 proto; /* IPPROTO_ */
+	__u8 proto; /* IPPROTO_; 0: the entry is not in use */
 	__u8 netns; /* 0: host netns, 1: switch netns */
 	/* Bridged frames: identifies bridge and VLAN. 0 if routed, or with BRIDGE_PORT_F_FLAT. */
 	__u16 domain;
@@ -29,11 +27,14 @@ struct ct6_key {
 };
 _Static_assert(sizeof(struct ct6_key) == 40, "layout is pinned");
 
-/* States of a connection; both entries have the same state. */
+/* States of a connection; both entries have the same state, except that the entry of the replies is
+ * CT_NEW if the client's is CT_ONE_WAY.
+ */
 enum ct_state {
 	CT_NEW,	     /* TCP: SYN seen; others: unanswered */
 	CT_ANSWERED, /* TCP: SYN-ACK seen */
 	CT_ESTABLISHED,
+	CT_ONE_WAY,   /* UDP: unanswered, but the client continues to send */
 	CT_FIN,	      /* one side has closed */
 	CT_TIME_WAIT, /* both sides have closed */
 	CT_CLOSED,    /* reset; later traffic revives it */
@@ -54,6 +55,8 @@ enum ct_flag {
 	CT_F_SNAT_AT_EGRESS = 0x100, /* on the slow path the egress hook translates the source */
 	CT_F_NAT_ASKED = 0x200,	     /* the SNAT rules were evaluated */
 	CT_F_DEVICE = 0x400,	     /* SNAT to an address of a device: ends with that address */
+	CT_F_LASTING = 0x800,	     /* never evicted before it ends; without it: half-open */
+	CT_F_SERVICE = 0x1000,	     /* it has a service */
 };
 
 /* The slow-path reason: why the kernel forwards packets of an entry. In the upper bits of
@@ -70,20 +73,14 @@ enum slowpath_reason {
 	SLOWPATH_MAX,
 };
 
-#define CT_SLOWPATH_SHIFT 12 /* in ct_meta.flags */
-#define CT_SLOWPATH_MASK  0xf000
+#define CT_SLOWPATH_SHIFT 13 /* in ct_meta.flags */
+#define CT_SLOWPATH_MASK  0xe000
 
-/* The part of an entry that is the same in both families. */
+/* What each packet of an entry reads or changes; the same in both families. */
 struct ct_meta {
-	__u64 packet_count;
-	__u64 byte_count; /* of whole frames */
+	__u64 byte_count;   /* of whole frames */
+	__u32 packet_count; /* lower part */
 	__u32 last_seen_tick;
-	__u32 created_tick;
-	__u16 nexthop; /* index into ll_nexthop; 0: not learnt, the kernel forwards */
-	/* Lower half of the arrival ifindex, or IN_PORT_PEER plus a peer's index; 0: unknown. */
-	__u16 in_port;
-	__u32 service_id;
-	__u32 backend_id;
 	/* Host order: the highest acknowledgement sent in this direction. SCTP: the verification
 	 * tag of this direction. 0: unknown.
 	 */
@@ -91,48 +88,75 @@ struct ct_meta {
 	__u16 tcp_window; /* unscaled, of the packet with that acknowledgement */
 	__u8 tcp_scale;	  /* shift of tcp_window */
 	__u8 state;	  /* enum ct_state */
-	__u16 flags;	  /* CT_F_ */
+	__u16 nexthop;	  /* index into ll_nexthop; 0: not learnt, the kernel forwards */
+	/* Lower half of the arrival ifindex, or IN_PORT_PEER plus a peer's index; 0: unknown. */
+	__u16 in_port;
+	__u16 flags;		 /* CT_F_ */
+	__u16 packet_count_high; /* upper part */
+};
+_Static_assert(sizeof(struct ct_meta) == 32, "half a cache line");
+
+/* What is needed only when a connection begins or ends. */
+struct ct_more {
+	__u32 created_tick;
+	__u32 service_id;
+	__u32 backend_id;
 	/* The NAT that translates the connection. If two NATs do, the entry of the replies contains
 	 * the one that translates the source. 0: none.
 	 */
 	__u16 nat_id;
+	__u16 pad;
 };
+_Static_assert(sizeof(struct ct_more) == 16, "layout is pinned");
 
-/* The key of an entry is the arriving tuple, its value the leaving tuple. With a 16-byte key, an
- * element of a preallocated hash is 128 bytes, two cache lines: one for the hash header and the
- * key, one for this value.
- */
-struct ct4_val {
+/* An entry: the arriving tuple is its key; saddr, daddr, sport and dport are the leaving tuple. */
+struct ct4 {
+	struct ct4_key key;
 	struct ct_meta meta;
 	__be32 saddr;
 	__be32 daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 pad;
+	__u32 chain; /* of the entries that belong here: see ct_table.h */
 };
-_Static_assert(sizeof(struct ct4_val) == 64, "one cache line");
+_Static_assert(sizeof(struct ct4) == 64, "one cache line");
 
-struct ct6_val {
-	struct ct_meta meta;
-	struct addr saddr;
-	struct addr daddr;
+struct ct6 {
+	struct ct6_key key;
 	__be16 sport;
 	__be16 dport;
-	__u32 pad;
+	__u32 chain;
+	__u64 pad[2];
+	struct ct_meta meta; /* the second cache line */
+	struct addr saddr;
+	struct addr daddr;
 };
-_Static_assert(sizeof(struct ct6_val) == 88, "layout is pinned");
+_Static_assert(sizeof(struct ct6) == 128 && offsetof(struct ct6, meta) == 64, "two cache lines");
+
+#define CT_BLOCK 64 /* entries of a block */
+
+/* A block of entries; what is seldom needed of each; and a bit for each entry that is taken. */
+struct ct4_block {
+	struct ct4 entry[CT_BLOCK];
+	struct ct_more more[CT_BLOCK];
+	__u64 used;
+	__u64 pad[7]; /* entries begin with a cache line */
+};
+
+struct ct6_block {
+	struct ct6 entry[CT_BLOCK];
+	struct ct_more more[CT_BLOCK];
+	__u64 used;
+	__u64 pad[7];
+};
+
+#define CT_HASH_KEYS 11 /* words of a key of IPv6, in halves, and one more */
 
 #define SHARE_SOURCES 65536
 
 #define NEXTHOP_DEVICES 2048 /* for each netns: devices are counted by ifindex modulo this */
 
-#define CROWD_COUNT 16	/* groups of sources that have their full share of half-open connections */
-#define CROWD_SLOTS 256 /* connections that each crowd remembers, in a ring */
-#define CROWD_WORDS 5	/* size of a struct tuple, in 64-bit words */
-
-/* Use of shared tables: connections by source, see ct_share.h and ct_open_share.h; next hops by
- * device, see nh.h.
- */
+/* Use of shared tables: connections by source, see ct_share.h; next hops by device, see nh.h. */
 struct shares {
 	__u32 seed;	/* for the hash of sources */
 	__u32 capacity; /* connections of each family that the table can hold; 0: no shares */
@@ -140,15 +164,6 @@ struct shares {
 	__u32 count[SHARE_SOURCES];
 	__u32 nexthop_total; /* in use, or not freed yet */
 	__u32 nexthop_count[2 * NEXTHOP_DEVICES];
-
-	__u32 half_capacity; /* half-open connections that all sources share; 0: no shares */
-	__u32 half_slots;    /* CROWD_SLOTS, or fewer if the table is small */
-	__u32 half_crowds;   /* of each netns: CROWD_COUNT / 2, or fewer if the table is small */
-	__u32 half_tick;     /* when loxilightd last counted all half-open connections */
-	__u32 half_total[2];
-	__u32 half_count[SHARE_SOURCES];
 	__u32 pad;
-	__u32 crowd_next[CROWD_COUNT]; /* the next slot, modulo half_slots */
-	__u64 crowd[CROWD_COUNT * CROWD_SLOTS *
-		    CROWD_WORDS]; /* words, not structs: layouts are compared at start */
+	__u64 ct_hash[CT_HASH_KEYS]; /* random: config_ct_hash of ct_table.h */
 };

@@ -24,4 +24,6 @@ struct expire {
 	__u32 state;		   /* of both entries, before they were marked */
 	struct ct_meta meta;	   /* of the deleted entries */
 	struct ct_meta twin;
+	struct ct_more more;
+	struct ct_more twin_more;
 };

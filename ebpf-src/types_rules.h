@@ -36,9 +36,15 @@ enum rule_flag {
 	RULE_F_LOG = 0x2,
 };
 
-/* A connection that was allowed in an older epoch is evaluated again, in each direction that was
- * last seen in changed_tick or earlier.
+/* A connection of an older epoch is evaluated again, in each direction that was last seen in
+ * changed_tick or earlier.
  */
+enum epoch_of {
+	EPOCH_RULES,	/* for all connections */
+	EPOCH_SERVICES, /* new frontends: for CT_ONE_WAY without a service */
+	EPOCH_COUNT,
+};
+
 struct epoch {
 	__u32 count; /* number of changes so far */
 	__u32 changed_tick;

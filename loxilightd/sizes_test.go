@@ -15,7 +15,7 @@ func TestSizesAreLogged(t *testing.T) {
 	auto := uint64(config.Default("default").Tables.Connections)
 	for range 2 {
 		p := s.run()
-		p.wantLog("sizes of the tables", `chosen_by_memory="tables.connections tables.halfOpen tables.backends `, "memory_of=", "tables.services=77")
+		p.wantLog("sizes of the tables", `chosen_by_memory="tables.connections tables.backends `, "memory_of=", "tables.services=77")
 		c := s.status().Capacity
 		if c["services"].Size != 77 || c["connections"].Size != auto {
 			t.Errorf("sizes %+v, want 77 services and %d connections", c, auto)

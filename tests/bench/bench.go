@@ -179,7 +179,7 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 }
 
 // ampleTables are the sizes of the other tables of a benchmark.
-const ampleTables = "halfOpen: 262144, services: 65536, backends: 1048576"
+const ampleTables = "services: 65536, backends: 1048576"
 
 // tables returns the sizes of the tables of a daemon with room for the given number of connections.
 func (b *bench) tables(connections int) string {

@@ -28,8 +28,8 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	b := &bench{
 		daemon: programs.Daemon, paths: []string{pathKernel, pathOurs}, report: &report{}, rounds: 1, packetCount: 2000,
-		connectionsMax: 1024, tableSize: 1 << 12, serviceCount: 20, rulesMax: 1000, tcpConnections: 200, tcpRequests: 200, bulkTime: 20 * time.Millisecond,
-		sharedRigs: true, otherTables: "halfOpen: 16384, services: 256, backends: 4096, slots: 65536, affinity: 64, ranges: 64",
+		connectionsMax: 1024, tableSize: 1 << 14, serviceCount: 20, rulesMax: 1000, tcpConnections: 200, tcpRequests: 200, bulkTime: 20 * time.Millisecond,
+		sharedRigs: true, otherTables: "services: 256, backends: 4096, slots: 65536, affinity: 64, ranges: 64",
 		bulkOffloads: []bool{true, false}, bulkStreams: []int{1, 4},
 	}
 	if err := b.all(ctx, nil); err != nil {

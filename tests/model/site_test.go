@@ -132,7 +132,7 @@ func newSite(t *testing.T) *site {
 		_ = s.node.Try(func() error { return os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o644) })
 	}
 	s.daemon = testdaemon.New(t, s.node, programs,
-		"tables: {connections: 65536, halfOpen: 65536, services: 256, backends: 1024, slots: 262144, affinity: 4096, ranges: 256}")
+		"tables: {connections: 65536, services: 256, backends: 1024, slots: 262144, affinity: 4096, ranges: 256}")
 	s.daemon.Start()
 	for p := range portCount {
 		xdp := [2]string{"off", "generic"}[p%2] // every other port has the fast path in XDP

@@ -90,7 +90,7 @@ func (s *podsSite) newDialogue(p *podsPod, protocol string, inner, remote netip.
 // address of the remote and with a guessed sequence number or verification tag. The connection
 // stays established, and a genuine packet closes it.
 func TestS12Closing(t *testing.T) {
-	s := newPodsSite(t, "tables: {connections: 8192, halfOpen: 4096}")
+	s := newPodsSite(t, "tables: {connections: 8192}")
 	p := s.addPod(nil)
 	t.Run("TCP", func(t *testing.T) { closingTCP(t, s, p) })
 	t.Run("SCTP", func(t *testing.T) { closingSCTP(t, s, p) })

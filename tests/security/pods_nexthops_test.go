@@ -113,7 +113,7 @@ func (s *podsSite) expectTracked(victim *podsPod, what string, most int, attack 
 // newNextHopsSite returns a site whose LAN host answers expectTracked.
 func newNextHopsSite(t *testing.T) *podsSite {
 	t.Helper()
-	s := newPodsSite(t, "tables: {connections: 131072, halfOpen: 131072}")
+	s := newPodsSite(t, "tables: {connections: 131072}")
 	for _, host := range hosts {
 		s.lan.ServeTCP(t, netip.AddrPortFrom(host, 7001).String(), "lan")
 	}

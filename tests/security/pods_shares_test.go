@@ -58,7 +58,7 @@ func flood(t *testing.T, from *testnet.NS, to netip.AddrPort, first, last int) {
 // TestS7SourcePorts: a pod repeatedly sends datagrams to one address and port outside from all of
 // its ports. Another pod still reaches that address and port.
 func TestS7SourcePorts(t *testing.T) {
-	s := newPodsSite(t, "tables: {connections: 131072, halfOpen: 131072}")
+	s := newPodsSite(t, "tables: {connections: 131072}")
 	evil, victim := s.addPod(nil), s.addPod(nil)
 	for family, host := range hosts {
 		s.lan.ServeUDP(t, netip.AddrPortFrom(host, 7000).String(), "lan")
@@ -91,7 +91,7 @@ func TestS7SourcePorts(t *testing.T) {
 // another pod opens afterwards outlives a flood of opening packets.
 func TestS8Connections(t *testing.T) {
 	const room = 8192
-	s := newPodsSite(t, fmt.Sprintf("tables: {connections: %d, halfOpen: %d}", room, room/2))
+	s := newPodsSite(t, fmt.Sprintf("tables: {connections: %d}", room))
 	victim := s.addPod(nil)
 	for family, host := range hosts {
 		t.Run(family, func(t *testing.T) { outliveFlood(t, s, victim, host) })
@@ -144,7 +144,7 @@ func outliveFlood(t *testing.T, s *podsSite, victim *podsPod, host netip.Addr) {
 // TestS8HalfOpen: a pod opens as many connections as it can while another pod waits for an answer,
 // which still arrives.
 func TestS8HalfOpen(t *testing.T) {
-	s := newPodsSite(t, "tables: {connections: 8192, halfOpen: 4096}")
+	s := newPodsSite(t, "tables: {connections: 8192}")
 	evil, victim := s.addPod(nil), s.addPod(nil)
 	for family, host := range hosts {
 		server := s.lan.ListenUDP(t, netip.AddrPortFrom(host, 7000).String())

@@ -37,8 +37,6 @@ const (
 	answererMapLlFragment         = "ll_fragment"
 	answererMapLlGuard            = "ll_guard"
 	answererMapLlGuarded          = "ll_guarded"
-	answererMapLlHalf4            = "ll_half4"
-	answererMapLlHalf6            = "ll_half6"
 	answererMapLlImage128k        = "ll_image_128k"
 	answererMapLlImage1m          = "ll_image_1m"
 	answererMapLlImage64m         = "ll_image_64m"
@@ -96,6 +94,8 @@ const (
 	answererProgLlAnswerTest      = "ll_answer_test"
 	answererVarConfigBuild        = "config_build"
 	answererVarConfigConfirmTicks = "config_confirm_ticks"
+	answererVarConfigCtBlocks     = "config_ct_blocks"
+	answererVarConfigCtHash       = "config_ct_hash"
 	answererVarConfigEgress       = "config_egress"
 	answererVarConfigLarger       = "config_larger"
 	answererVarConfigNetns        = "config_netns"
@@ -174,8 +174,6 @@ type answererMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -238,6 +236,8 @@ type answererMapSpecs struct {
 type answererVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigEgress       *ebpf.VariableSpec `ebpf:"config_egress"`
 	ConfigLarger       *ebpf.VariableSpec `ebpf:"config_larger"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
@@ -287,8 +287,6 @@ type answererMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -368,8 +366,6 @@ func (m *answererMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -433,6 +429,8 @@ func (m *answererMaps) Close() error {
 type answererVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigEgress       *ebpf.Variable `ebpf:"config_egress"`
 	ConfigLarger       *ebpf.Variable `ebpf:"config_larger"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`

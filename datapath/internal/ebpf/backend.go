@@ -141,6 +141,9 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := r.Copy(); err != nil {
 		return err
 	}
+	if err := d.tables.MapConnections(d.maps); err != nil {
+		return err
+	}
 	// So far nothing in use has changed. From here until the end the maps belong to no single
 	// version.
 	if r.Pending() {
@@ -328,6 +331,9 @@ func (d *DataPlane) Close() (err error) {
 		d.mirrors.Close()
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.Close())
+		}
+		if d.tables != nil {
+			err = errors.Join(err, d.tables.Close())
 		}
 		pin.CloseMaps(d.maps)
 	})

@@ -47,10 +47,10 @@ func BenchmarkTracked(b *testing.B) {
 			meta := kernel.CtMeta{Nexthop: 7, State: uint8(kernel.CtStateCT_ESTABLISHED), LastSeenTick: rigTick(), Flags: bench.flags}
 			if src.Addr().Is4() {
 				k := kernel.Ct4Key{Saddr: kernel.AddrOf(src.Addr()).Word[3], Daddr: kernel.AddrOf(dst.Addr()).Word[3], Sport: kernel.Swap16(src.Port()), Dport: kernel.Swap16(dst.Port()), Proto: bench.proto}
-				r.put(kernel.MapLlCt4, k, kernel.Ct4Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
+				r.ok(r.tables.Ct4.Put(k, kernel.Ct4Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport}))
 			} else {
 				k := kernel.Ct6Key{Saddr: kernel.AddrOf(src.Addr()), Daddr: kernel.AddrOf(dst.Addr()), Sport: kernel.Swap16(src.Port()), Dport: kernel.Swap16(dst.Port()), Proto: bench.proto}
-				r.put(kernel.MapLlCt6, k, kernel.Ct6Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport})
+				r.ok(r.tables.Ct6.Put(k, kernel.Ct6Val{Meta: meta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport}))
 			}
 			var runs []time.Duration
 			for b.Loop() {

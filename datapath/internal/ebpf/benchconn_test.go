@@ -34,9 +34,7 @@ var synOptions = []byte{2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3
 // of the default size: for new connections, and for clients that reuse their ports. About 70 ns of
 // each result are measurement overhead.
 func BenchmarkConnection(b *testing.B) {
-	r := newRig(b, func(spec *ebpf.CollectionSpec) {
-		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlHalf4].MaxEntries = 2<<20, 512<<10
-	})
+	r := newRig(b, sized(1<<20))
 	r.ns.Run(b, "ip", "neigh", "replace", "192.0.2.10", "lladdr", "02:00:5e:10:01:17", "dev", "in0", "nud", "permanent")
 	r.ns.Run(b, "ip", "neigh", "replace", "10.0.1.11", "lladdr", "02:00:5e:10:02:34", "dev", "out0", "nud", "permanent")
 	frontend, backend := netip.MustParseAddrPort("198.51.100.10:80"), netip.MustParseAddrPort("10.0.1.11:8080")

@@ -7,10 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -18,9 +15,7 @@ import (
 // answer with BPF_PROG_RUN, in tables of the default size, for new connections. About 70 ns of each
 // result are measurement overhead.
 func BenchmarkTranslatedConnection(b *testing.B) {
-	r := newRig(b, func(spec *ebpf.CollectionSpec) {
-		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlHalf4].MaxEntries = 2<<20, 512<<10
-	})
+	r := newRig(b, sized(1<<20))
 	f := families[0]
 	r.knowNeighbours(f)
 	r.translate(map[datapath.NATName]datapath.NAT{"away": masquerade("out0")})

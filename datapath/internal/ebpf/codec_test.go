@@ -36,8 +36,7 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		"TICK_SHIFT":      kernel.TickShift,
 		"SLOTS_PER_CHUNK": kernel.SlotsPerChunk,
 		"NEXTHOP_COUNT":   kernel.NexthopCount,
-		"CROWD_COUNT":     kernel.CrowdCount,
-		"CROWD_SLOTS":     kernel.CrowdSlots,
+		"CT_BLOCK":        kernel.ConnBlock,
 		"NAT_VARIANTS":    nat.Variants,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(headers)

@@ -71,11 +71,7 @@ func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) 
 	if d := testpkt.Diff(message(r.in.arrives(), proto, outer, far, stageOpen, 60), out); d != "" {
 		r.t.Errorf("first packet (- want, + got):\n%s", d)
 	}
-	half := kernel.MapLlHalf4
-	if f.name == "IPv6" {
-		half = kernel.MapLlHalf6
-	}
-	if n := r.count(half); n != 2 {
+	if n, _ := r.entriesByClass(); n != 2 {
 		r.t.Errorf("%d entries, want one for each direction", n)
 	}
 	_, _ = r.run(r.ingress, r.out, message(r.out.arrives(), proto, far, outer, stageAnswer, 61)) // the next packets check the result
@@ -87,7 +83,7 @@ func (r *rig) followAtOnce(f family, proto uint8, want netip.Prefix, keep bool) 
 	if action, out := r.begins(f, proto, other); action != actRedirect || (sourcePort(out, proto) == outer.Port()) || addressOf(out) != outer.Addr() {
 		r.t.Errorf("the second connection: action %d, %s port %d, the first %s", action, addressOf(out), sourcePort(out, proto), outer)
 	}
-	if c, ok := r.conn(rigTuple{proto, f.client, server}); !ok || c.leaves != (rigTuple{proto, outer, far}) || c.NATID == 0 {
+	if c, ok := r.conn(rigTuple{proto, f.client, server}); !ok || c.leaves != (rigTuple{proto, outer, far}) || c.NatId == 0 {
 		r.t.Errorf("the client's entry is %+v, %t", c, ok)
 	}
 }

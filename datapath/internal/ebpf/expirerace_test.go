@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"testing"
 
@@ -20,7 +19,7 @@ type racer struct {
 	*rig
 	x     *conn.Expirer
 	paths [conn.ExpireBatch]path
-	raw   [conn.ExpireBatch][2][]byte // entries of both directions: the client's, and the replies'
+	raw   [conn.ExpireBatch][2]rigConn // entries of both directions: the client's, and the replies'
 	reply [conn.ExpireBatch][]byte
 }
 
@@ -36,7 +35,7 @@ func newRacer(r *rig, x *conn.Expirer, f family) *racer {
 		r.slow("confirmation", p, stageConfirm)
 		r.nexthop(6, p.clientPort, 0, p.back())
 		for d, tuple := range []rigTuple{p.forth(), p.back()} {
-			c.raw[i][d], _ = r.raw(tuple)
+			c.raw[i][d], _ = r.conn(tuple)
 		}
 		c.reply[i] = packet(p.beport.arrives(), p.proto, p.backend, p.source, stageData, 61)
 	}
@@ -47,13 +46,12 @@ func newRacer(r *rig, x *conn.Expirer, f family) *racer {
 // opened.
 func (c *racer) restore(tick uint32) {
 	for i, p := range c.paths {
-		established, half := p.forth().tables()
 		for _, tuple := range []rigTuple{p.back(), p.back().turned()} {
-			_ = c.maps[half].Delete(tuple.key()) // absent if the reply found its connection
+			c.forget(tuple) // one is absent if the reply found its connection
 		}
 		for d, tuple := range []rigTuple{p.forth(), p.back()} {
-			binary.NativeEndian.PutUint32(c.raw[i][d][16:], tick)
-			c.put(established, tuple.key(), c.raw[i][d])
+			c.raw[i][d].LastSeenTick = tick
+			c.write(tuple, c.raw[i][d])
 		}
 	}
 }

@@ -81,6 +81,7 @@ type fastCase struct {
 	meta  rigMeta
 	next  kernel.Nexthop // index 5
 	epoch kernel.Epoch
+	added kernel.Epoch // of the services
 	gso   uint32
 	mark  uint32
 	// The device on which the packet arrives.
@@ -93,7 +94,7 @@ type fastCase struct {
 type fastResult struct {
 	action  int32
 	frame   []byte
-	entry   []byte // ticks that have changed are 0
+	entry   rigConn // a tick that has changed is 0
 	nexthop kernel.Nexthop
 	counted map[string]uint64
 }
@@ -106,8 +107,8 @@ func (a fastResult) diff(t *testing.T, what string, b fastResult) {
 	if !bytes.Equal(a.frame, b.frame) {
 		t.Errorf("%s: packets differ (- this way, + the other):\n%s", what, testpkt.Diff(a.frame, b.frame))
 	}
-	if !bytes.Equal(a.entry, b.entry) {
-		t.Errorf("%s: entries differ: %x, and by the other way %x", what, a.entry, b.entry)
+	if a.entry != b.entry {
+		t.Errorf("%s: entries differ: %+v, and by the other way %+v", what, a.entry, b.entry)
 	}
 	if a.nexthop != b.nexthop {
 		t.Errorf("%s: next hops differ: %+v, and by the other way %+v", what, a.nexthop, b.nexthop)
@@ -123,10 +124,10 @@ const fastTicksAgo = 20
 // prepare writes the tables for c.
 func (f *fastRig) prepare(c *fastCase) {
 	f.t.Helper()
-	established, _ := c.tuple.tables()
-	f.put(established, c.tuple.key(), c.value(f.t))
+	f.write(c.tuple, c.value())
 	f.put(kernel.MapLlNexthop, uint32(5), c.next)
-	f.put(kernel.MapLlEpoch, uint32(0), c.epoch)
+	f.put(kernel.MapLlEpoch, uint32(kernel.EpochOfEPOCH_RULES), c.epoch)
+	f.put(kernel.MapLlEpoch, uint32(kernel.EpochOfEPOCH_SERVICES), c.added)
 	var bit uint64
 	if c.mayBridge {
 		bit = 1 << (f.in.index & 63)
@@ -170,11 +171,10 @@ func (f *fastRig) outcome(p *ebpf.Program, c *fastCase) fastResult {
 			delete(res.counted, name)
 		}
 	}
-	established, _ := c.tuple.tables()
-	f.ok(f.maps[established].Lookup(c.tuple.key(), &res.entry))
+	res.entry, _ = f.conn(c.tuple)
 	f.ok(f.maps[kernel.MapLlNexthop].Lookup(uint32(5), &res.nexthop))
-	if seen := res.entry[16:20]; !bytes.Equal(seen, c.value(f.t)[16:20]) {
-		clear(seen)
+	if res.entry.LastSeenTick != c.meta.LastSeenTick {
+		res.entry.LastSeenTick = 0
 	}
 	if res.nexthop.CheckedTick != c.next.CheckedTick {
 		res.nexthop.CheckedTick = 0
@@ -201,7 +201,7 @@ func (f *fastRig) both(t *testing.T, c *fastCase) bool {
 	defer f.inXDP(t, c)
 	fast := f.outcome(f.alone, c)
 	if fast.action == fastNot {
-		untouched := fastResult{action: fastNot, frame: c.frame, entry: c.value(t), nexthop: c.next, counted: map[string]uint64{}}
+		untouched := fastResult{action: fastNot, frame: c.frame, entry: c.value(), nexthop: c.next, counted: map[string]uint64{}}
 		fast.diff(t, c.what+", left to the others", untouched)
 		return false
 	}

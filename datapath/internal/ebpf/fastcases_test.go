@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"testing"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/internal/testpkt"
@@ -69,17 +68,10 @@ func (b fastBase) build(f *fastRig, changes ...fastChange) *fastCase {
 	return c
 }
 
-// value encodes the entry of c.
-func (c *fastCase) value(t testing.TB) []byte {
-	t.Helper()
-	b, err := binary.Append(nil, binary.NativeEndian, &c.meta)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b = append(append(b, c.leave.src.Addr().AsSlice()...), c.leave.dst.Addr().AsSlice()...)
-	b = binary.BigEndian.AppendUint16(b, c.leave.src.Port())
-	b = binary.BigEndian.AppendUint16(b, c.leave.dst.Port())
-	return append(b, 0, 0, 0, 0)
+// value returns the entry of c.
+func (c *fastCase) value() rigConn {
+	c.meta.Flags |= kernel.CtLasting
+	return rigConn{c.meta, false, c.leave}
 }
 
 // fastChange is one change to a fastCase.
@@ -312,12 +304,24 @@ func entryChanges() []fastChange {
 		entry("denied", func(m *rigMeta) { m.Flags |= kernel.CtDenied }), entry("an answer", func(m *rigMeta) { m.Flags |= kernel.CtReply }),
 		entry("late", func(m *rigMeta) { m.Flags |= kernel.CtSNATAtEgress }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
 		entry("a FIN and a RST", func(m *rigMeta) { m.Flags |= 0x50 }), entry("of the node", func(m *rigMeta) { m.Flags |= 0x28 }),
-		entry("of a service", func(m *rigMeta) { m.ServiceID, m.BackendID = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NATID = 9 }),
+		entry("of a service", func(m *rigMeta) { m.ServiceId, m.BackendId = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NatId = 9 }),
 		taken(entry("silent for a while", func(m *rigMeta) { m.LastSeenTick -= 100 })),
 		entry("seen later", func(m *rigMeta) { m.LastSeenTick += 100 }),
 		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: rigTick()} }},
 		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
 		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
+		taken(entry("in one direction", func(m *rigMeta) { m.State = uint8(kernel.CtStateCT_ONE_WAY) })),
+		{name: "services since", taken: true, do: func(c *fastCase) { c.added = kernel.Epoch{Count: 1, ChangedTick: rigTick()} }},
+		{name: "in one direction, services since", do: func(c *fastCase) {
+			c.meta.State, c.added = uint8(kernel.CtStateCT_ONE_WAY), kernel.Epoch{Count: 1, ChangedTick: rigTick()}
+		}},
+		{name: "in one direction, services before", taken: true, do: func(c *fastCase) {
+			c.meta.State, c.added = uint8(kernel.CtStateCT_ONE_WAY), kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1}
+		}},
+		{name: "of a service in one direction, services since", taken: true, do: func(c *fastCase) {
+			c.meta.Flags |= kernel.CtService
+			c.meta.State, c.added = uint8(kernel.CtStateCT_ONE_WAY), kernel.Epoch{Count: 1, ChangedTick: rigTick()}
+		}},
 		fromBridge("a part of a bridge", func(c *fastCase) {}),
 		taken(fromBridge("a part of a bridge, to its MAC", func(c *fastCase) {
 			c.bridgePort.Mac = [6]byte{2, 0, 0x5e, 0x10, 1, 0x99}

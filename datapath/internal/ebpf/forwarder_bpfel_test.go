@@ -37,8 +37,6 @@ const (
 	forwarderMapLlFragment         = "ll_fragment"
 	forwarderMapLlGuard            = "ll_guard"
 	forwarderMapLlGuarded          = "ll_guarded"
-	forwarderMapLlHalf4            = "ll_half4"
-	forwarderMapLlHalf6            = "ll_half6"
 	forwarderMapLlImage128k        = "ll_image_128k"
 	forwarderMapLlImage1m          = "ll_image_1m"
 	forwarderMapLlImage64m         = "ll_image_64m"
@@ -96,6 +94,8 @@ const (
 	forwarderProgLlFastTest        = "ll_fast_test"
 	forwarderVarConfigBuild        = "config_build"
 	forwarderVarConfigConfirmTicks = "config_confirm_ticks"
+	forwarderVarConfigCtBlocks     = "config_ct_blocks"
+	forwarderVarConfigCtHash       = "config_ct_hash"
 	forwarderVarConfigFast         = "config_fast"
 	forwarderVarConfigNetns        = "config_netns"
 	forwarderVarConfigShadow       = "config_shadow"
@@ -171,8 +171,6 @@ type forwarderMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -235,6 +233,8 @@ type forwarderMapSpecs struct {
 type forwarderVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
@@ -281,8 +281,6 @@ type forwarderMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -362,8 +360,6 @@ func (m *forwarderMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -427,6 +423,8 @@ func (m *forwarderMaps) Close() error {
 type forwarderVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`

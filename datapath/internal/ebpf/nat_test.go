@@ -218,7 +218,7 @@ func (r *rig) followSource(f family, proto uint8, want netip.Prefix, keep bool) 
 	r.leaving("confirmation", message(r.out.leaves(), proto, f.client, server, stageConfirm, 60),
 		message(r.out.leaves(), proto, outer, far, stageConfirm, 60))
 	forth := rigTuple{proto, f.client, server}
-	if c, ok := r.conn(forth); !ok || c.leaves != (rigTuple{proto, outer, far}) || c.NATID == 0 {
+	if c, ok := r.conn(forth); !ok || c.leaves != (rigTuple{proto, outer, far}) || c.NatId == 0 {
 		r.t.Errorf("the client's entry is %+v, %t", c, ok)
 	}
 	back := rigTuple{proto, far, outer}
@@ -352,7 +352,7 @@ func TestDestinationTranslated(t *testing.T) {
 					r.slow("opening", p, stageOpen)
 					r.slow("answer", p, stageAnswer)
 					r.slow("confirmation", p, stageConfirm)
-					if c, ok := r.conn(p.forth()); !ok || c.leaves != p.back().turned() || c.half || c.NATID == 0 {
+					if c, ok := r.conn(p.forth()); !ok || c.leaves != p.back().turned() || c.half || c.NatId == 0 {
 						t.Errorf("entry %+v, %t", c, ok)
 					}
 					r.nexthop(5, p.beport, 0, p.forth())
@@ -420,8 +420,8 @@ func TestBothTranslated(t *testing.T) {
 				r.slow("confirmation", p, stageConfirm)
 				forth, _ := r.conn(p.forth())
 				back, _ := r.conn(p.back())
-				if n.Name(forth.NATID) != "in" || n.Name(back.NATID) != "away" {
-					t.Errorf("translated by %q and %q, want in and away", n.Name(forth.NATID), n.Name(back.NATID))
+				if n.Name(forth.NatId) != "in" || n.Name(back.NatId) != "away" {
+					t.Errorf("translated by %q and %q, want in and away", n.Name(forth.NatId), n.Name(back.NatId))
 				}
 			})
 		}

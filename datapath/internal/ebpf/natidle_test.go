@@ -45,19 +45,17 @@ func (n *network) heldLong(ticks uint32) {
 // silent makes one direction of all IPv4 connections idle for ticks; answers: the replies.
 func (n *network) silent(answers bool, ticks uint32) {
 	n.t.Helper()
-	for _, m := range []*bpfmap.Map[kernel.Ct4Key, kernel.Ct4Val]{&n.d.tables.Half4, &n.d.tables.Ct4} {
-		all := map[kernel.Ct4Key]kernel.Ct4Val{}
-		n.ok(m.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
-			for i, k := range keys {
-				all[k] = values[i]
-			}
-			return nil
-		}))
-		for k, v := range all {
-			if v.Meta.Flags&kernel.CtReply != 0 == answers {
-				v.Meta.LastSeenTick -= ticks
-				n.ok(m.Put(k, v))
-			}
+	all := map[kernel.Ct4Key]kernel.Ct4Val{}
+	n.ok(n.d.tables.Ct4.Batches(func(keys []kernel.Ct4Key, values []kernel.Ct4Val) error {
+		for i, k := range keys {
+			all[k] = values[i]
+		}
+		return nil
+	}))
+	for k, v := range all {
+		if v.Meta.Flags&kernel.CtReply != 0 == answers {
+			v.Meta.LastSeenTick -= ticks
+			n.ok(n.d.tables.Ct4.Put(k, v))
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (r *rig) opens(client netip.Addr, server netip.AddrPort, count int) (ports 
 // each port once. Further connections are refused, and counted for the NAT. Towards another server
 // all ports are still free.
 func TestPortsRunOut(t *testing.T) {
-	r := newRig(t, sized(8, 300_000))
+	r := newRig(t, sized(160_000))
 	n := r.adoptNAT(slog.DiscardHandler, datapath.PortRange{First: 1024, Last: 29999}, datapath.PortRange{First: 40000, Last: 65535})
 	const free = 28976 + 25536 - 64
 	r.put(kernel.MapLlPortTaken, uint32(1000), ^uint64(0)) // 64000 to 64063
@@ -89,7 +89,7 @@ func TestPortsRunOut(t *testing.T) {
 // TestPortBlocks: inner addresses have their own blocks, up to a limit, and the beginning and end
 // of each block are logged.
 func TestPortBlocks(t *testing.T) {
-	r := newRig(t, sized(8, 4096))
+	r := newRig(t, sized(2048))
 	rule := masquerade("out0")
 	rule.BlockSize, rule.Log = 64, true
 	r.translate(map[datapath.NATName]datapath.NAT{"away": rule})

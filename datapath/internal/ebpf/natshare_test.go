@@ -16,7 +16,7 @@ import (
 // with a service. The client itself gets at least 14 in 16 ports.
 func TestPortsForOthers(t *testing.T) {
 	const size, first = 6000, 20000
-	base := newRig(t, sized(8, 32768))
+	base := newRig(t, sized(16384))
 	type opener func(r *rig, client netip.AddrPort) uint16
 	nat := func(rule datapath.NAT) func(*rig, family) opener {
 		return func(r *rig, f family) opener {
@@ -87,7 +87,7 @@ func TestPortsForOthers(t *testing.T) {
 // TestOneMappingOnTwoProcessors: the first packets of one inner port to two remotes, processed
 // concurrently on two CPUs, leave from the same outer port.
 func TestOneMappingOnTwoProcessors(t *testing.T) {
-	r := newRig(t, sized(8, 32768))
+	r := newRig(t, sized(16384))
 	rule := masquerade("out0")
 	rule.Mapping = datapath.EndpointIndependent
 	r.translate(map[datapath.NATName]datapath.NAT{"away": rule})

@@ -296,7 +296,7 @@ func TestAddressGoesOfService(t *testing.T) {
 	n.node.Addr(t, "out0", "10.0.1.99/24")
 	testnet.Eventually(t, time.Second, "the connection has ended, both directions of it", func() bool {
 		n.ok(n.d.sweeper.Whole())
-		return n.d.sweeper.Entries() == [4]uint64{}
+		return n.d.sweeper.Entries() == [2]uint64{}
 	})
 	// Removing the old address also removed the new one, which has just been added again.
 	testnet.Eventually(t, 2500*time.Millisecond, "there is an answer after the change", func() bool { return n.datagram(c) != "" })

@@ -94,10 +94,8 @@ func TestBothDirectionsEnd(t *testing.T) {
 
 // entries returns the number of entries in the connection tables.
 func (r *rig) entries() (n int) {
-	for _, name := range []string{kernel.MapLlCt4, kernel.MapLlCt6, kernel.MapLlHalf4, kernel.MapLlHalf6} {
-		n += r.count(name)
-	}
-	return n
+	half, lasting := r.entriesByClass()
+	return half + lasting
 }
 
 // TestEndingIsSeen: packets of both directions of a connection that is marked for deletion are
@@ -215,10 +213,9 @@ func TestTwinOfAnother(t *testing.T) {
 		r.play(p, "cSYN", "sSYNA", "cACK")
 		// This makes it the entry of another connection, whose replies leave from another frontend.
 		other := p.back()
-		raw, _ := r.raw(other)
-		size := len(f.client.Addr().AsSlice())
-		raw[rigMetaSize+2*size+1]++ // the source port of packets that leave
-		r.put(map[bool]string{true: kernel.MapLlCt4, false: kernel.MapLlCt6}[f.client.Addr().Is4()], other.key(), raw)
+		c, _ := r.conn(other)
+		c.leaves.src = netip.AddrPortFrom(c.leaves.src.Addr(), c.leaves.src.Port()+1)
+		r.write(other, c)
 		before, _ := r.conn(other)
 		for _, flags := range []uint8{testpkt.FIN | testpkt.ACK, testpkt.RST | testpkt.ACK, testpkt.SYN} {
 			r.run(r.ingress, r.in, testpkt.Build(r.in.arrives(), ipHeader(p.client.Addr(), p.vip.Addr(), 61), testpkt.TCP{
@@ -365,8 +362,8 @@ func TestBlindPromotion(t *testing.T) {
 			r.send(p, segment{'c', testpkt.FIN | testpkt.ACK, clientISN + 1, 0xdeadbeef, bothSay, nil})
 			r.send(p, segment{'c', 0, clientISN + 1, serverISN + 1, bothSay, nil})
 		}
-		if n := r.count(kernel.MapLlCt4) + r.count(kernel.MapLlCt6); n != 0 {
-			t.Errorf("%s: %d established entries, want none", f.name, n)
+		if _, n := r.entriesByClass(); n != 0 {
+			t.Errorf("%s: %d lasting entries, want none", f.name, n)
 		}
 		p := tcp.from(40000)
 		r.send(p, segments["cACK"])

@@ -57,7 +57,7 @@ func TestReopened(t *testing.T) {
 				if got, want := r.reused(3), (kernel.Traffic{PacketCount: 5, ByteCount: frames}); got != want {
 					t.Errorf("the backend's past connections carried %+v, want %+v", got, want)
 				}
-				if n := r.count(kernel.MapLlHalf4) + r.count(kernel.MapLlHalf6); n != 0 {
+				if n, _ := r.entriesByClass(); n != 0 {
 					t.Errorf("%d half-open entries, want none", n)
 				}
 			})
@@ -88,10 +88,8 @@ func TestReopenedElsewhere(t *testing.T) {
 				if got := r.reused(3).PacketCount; got != 5 {
 					t.Errorf("the old backend's past connections carried %d packets, want 5", got)
 				}
-				for name, want := range map[string]int{kernel.MapLlCt4: 0, kernel.MapLlCt6: 0, kernel.MapLlHalf4: 2, kernel.MapLlHalf6: 2} {
-					if n := r.count(name); n != want && n != 0 {
-						t.Errorf("%s has %d entries, want %d", name, n, want)
-					}
+				if half, lasting := r.entriesByClass(); half != 2 || lasting != 0 {
+					t.Errorf("%d half-open entries and %d others, want 2 and 0", half, lasting)
 				}
 			})
 		}

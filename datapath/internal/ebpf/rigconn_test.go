@@ -3,7 +3,6 @@
 package ebpf
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -25,98 +24,109 @@ func (t rigTuple) String() string { return fmt.Sprintf("%d %s > %s", t.proto, t.
 func (t rigTuple) turned() rigTuple { return rigTuple{t.proto, t.dst, t.src} }
 
 // rigMeta is the common part of the entries of both families.
-type rigMeta struct {
-	PacketCount, ByteCount      uint64
-	LastSeenTick, CreatedTick   uint32
-	Nexthop, InPort             uint16
-	ServiceID, BackendID, TCPAk uint32
-	TCPWindow                   uint16
-	TCPScale, State             uint8
-	Flags, NATID                uint16
-}
+type rigMeta = kernel.CtMeta
 
 // rigConn is an entry of a connection.
 type rigConn struct {
 	rigMeta
-	half   bool     // in the table of half-open connections
+	half   bool     // half-open
 	leaves rigTuple // tuple with which packets that match the key leave
 }
 
-// tables returns the names of the two tables that may hold the entry of t.
-func (t rigTuple) tables() (established, half string) {
-	if t.src.Addr().Is4() {
-		return kernel.MapLlCt4, kernel.MapLlHalf4
-	}
-	return kernel.MapLlCt6, kernel.MapLlHalf6
+// key4 and key6 encode t as the key of its entry; only the one of its family is valid.
+func (t rigTuple) key4() kernel.Ct4Key {
+	return kernel.Ct4Key{Saddr: kernel.AddrOf(t.src.Addr()).Word[3], Daddr: kernel.AddrOf(t.dst.Addr()).Word[3],
+		Sport: kernel.Swap16(t.src.Port()), Dport: kernel.Swap16(t.dst.Port()), Proto: t.proto}
 }
 
-// key encodes t as struct ct4_key or ct6_key.
-func (t rigTuple) key() []byte {
-	b := append(t.src.Addr().AsSlice(), t.dst.Addr().AsSlice()...)
-	b = binary.BigEndian.AppendUint16(b, t.src.Port())
-	b = binary.BigEndian.AppendUint16(b, t.dst.Port())
-	return append(b, t.proto, 0, 0, 0)
+func (t rigTuple) key6() kernel.Ct6Key {
+	return kernel.Ct6Key{Saddr: kernel.AddrOf(t.src.Addr()), Daddr: kernel.AddrOf(t.dst.Addr()),
+		Sport: kernel.Swap16(t.src.Port()), Dport: kernel.Swap16(t.dst.Port()), Proto: t.proto}
 }
 
-const rigMetaSize = 48
+func (t rigTuple) is4() bool { return t.src.Addr().Is4() }
 
 // conn returns the entry of t; false if it does not exist.
 func (r *rig) conn(t rigTuple) (c rigConn, found bool) {
 	r.t.Helper()
-	raw, half := r.raw(t)
-	if raw == nil {
-		return c, false
+	var err error
+	if t.is4() {
+		var v kernel.Ct4Val
+		if found, err = r.tables.Ct4.Find(t.key4(), &v); found {
+			k := kernel.Ct4Key{Saddr: v.Saddr, Daddr: v.Daddr, Sport: v.Sport, Dport: v.Dport}
+			c.rigMeta, c.leaves = v.Meta, rigTuple{t.proto, k.Tuple().Source, k.Tuple().Destination}
+		}
+	} else {
+		var v kernel.Ct6Val
+		if found, err = r.tables.Ct6.Find(t.key6(), &v); found {
+			k := kernel.Ct6Key{Saddr: v.Saddr, Daddr: v.Daddr, Sport: v.Sport, Dport: v.Dport}
+			c.rigMeta, c.leaves = v.Meta, rigTuple{t.proto, k.Tuple().Source, k.Tuple().Destination}
+		}
 	}
-	_, err := binary.Decode(raw, binary.NativeEndian, &c.rigMeta)
 	r.ok(err)
-	size := len(t.src.Addr().AsSlice())
-	addrs, ports := raw[rigMetaSize:], raw[rigMetaSize+2*size:]
-	src, _ := netip.AddrFromSlice(addrs[:size])
-	dst, _ := netip.AddrFromSlice(addrs[size : 2*size])
-	c.half = half
-	c.leaves = rigTuple{t.proto, netip.AddrPortFrom(src, binary.BigEndian.Uint16(ports)),
-		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(ports[2:]))}
-	return c, true
+	c.half = c.Flags&kernel.CtLasting == 0
+	return c, found
 }
 
-func (r *rig) raw(t rigTuple) (raw []byte, half bool) {
-	established, halfOpen := t.tables()
-	if r.maps[established].Lookup(t.key(), &raw) == nil {
-		return raw, false
+// write writes the entry of t. It is half-open if c says so.
+func (r *rig) write(t rigTuple, c rigConn) {
+	r.t.Helper()
+	c.Flags &^= kernel.CtLasting
+	if !c.half {
+		c.Flags |= kernel.CtLasting
 	}
-	if r.maps[halfOpen].Lookup(t.key(), &raw) == nil {
-		return raw, true
+	if t.is4() {
+		k := c.leaves.key4()
+		r.ok(r.tables.Ct4.Put(t.key4(), kernel.Ct4Val{Meta: c.rigMeta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport}))
+		return
 	}
-	return nil, false
+	k := c.leaves.key6()
+	r.ok(r.tables.Ct6.Put(t.key6(), kernel.Ct6Val{Meta: c.rigMeta, Saddr: k.Saddr, Daddr: k.Daddr, Sport: k.Sport, Dport: k.Dport}))
 }
 
 // change edits the entry of t.
 func (r *rig) change(t rigTuple, edit func(*rigMeta)) {
 	r.t.Helper()
-	raw, half := r.raw(t)
-	if raw == nil {
+	c, found := r.conn(t)
+	if !found {
 		r.t.Fatalf("no connection %s", t)
 	}
-	var m rigMeta
-	_, err := binary.Decode(raw, binary.NativeEndian, &m)
-	r.ok(err)
-	edit(&m)
-	_, err = binary.Encode(raw, binary.NativeEndian, &m)
-	r.ok(err)
-	established, halfOpen := t.tables()
-	if half {
-		established = halfOpen
-	}
-	r.put(established, t.key(), raw)
+	edit(&c.rigMeta)
+	r.write(t, c)
 }
 
 // forget deletes the entry of t.
 func (r *rig) forget(t rigTuple) {
 	r.t.Helper()
-	established, half := t.tables()
-	if r.maps[established].Delete(t.key()) != nil {
-		r.ok(r.maps[half].Delete(t.key()))
+	if t.is4() {
+		r.ok(r.tables.Ct4.Delete(t.key4()))
+	} else {
+		r.ok(r.tables.Ct6.Delete(t.key6()))
 	}
+}
+
+// entriesByClass returns the number of half-open and of lasting entries of both families.
+func (r *rig) entriesByClass() (half, lasting int) {
+	count := func(m kernel.CtMeta) {
+		if m.Flags&kernel.CtLasting == 0 {
+			half++
+		} else {
+			lasting++
+		}
+	}
+	r.ok(r.tables.Ct4.Batches(func(_ []kernel.Ct4Key, values []kernel.Ct4Val) error {
+		for i := range values {
+			count(values[i].Meta)
+		}
+		return nil
+	}))
+	r.ok(r.tables.Ct6.Batches(func(_ []kernel.Ct6Key, values []kernel.Ct6Val) error {
+		for i := range values {
+			count(values[i].Meta)
+		}
+		return nil
+	}))
+	return half, lasting
 }
 
 // count returns the number of entries of a map.

@@ -22,8 +22,8 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	n.config.Tables.Connections *= 2
 	n.config.Tables.Backends *= 2
 	n.restart("tcx")
-	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != 4*4096 {
-		t.Errorf("%d entries, want %d", got, 4*4096)
+	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != kernel.ConnBlocks(2*4096) {
+		t.Errorf("%d blocks, want %d", got, kernel.ConnBlocks(2*4096))
 	}
 	c.echo(t, "in a larger table")
 	list, _, err := n.d.Connections().List(ctx, datapath.ConnectionFilter{}, "", 10)
@@ -47,16 +47,17 @@ func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	for i := range talks {
 		talks[i] = n.dial("198.51.100.10:80")
 	}
+	n.fill(1000, uint8(kernel.CtStateCT_FIN), kernel.NowTick())
 	n.config.Tables.Connections = 4
 	n.restart("tcx")
-	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != 2*4096 {
-		t.Errorf("%d entries, want %d as before", got, 2*4096)
+	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != kernel.ConnBlocks(4096) {
+		t.Errorf("%d blocks, want %d as before", got, kernel.ConnBlocks(4096))
 	}
 	for i, c := range talks {
 		c.echo(t, fmt.Sprint("connection ", i))
 	}
 	f, err := n.d.Telemetry().Features(ctx)
-	if err != nil || len(f.Warnings) != 1 || !strings.Contains(f.Warnings[0], "ll_ct4 keeps 8192 entries instead of 8") {
+	if err != nil || len(f.Warnings) != 1 || !strings.Contains(f.Warnings[0], "ll_ct4 keeps 9216 entries instead of 64") {
 		t.Errorf("reported: %q, %v; want one warning about the size", f.Warnings, err)
 	}
 }

@@ -78,7 +78,7 @@ func (r *rig) stateOf(p path) string {
 	if !found || forth.State != back.State || forth.half != back.half {
 		r.t.Errorf("the entries differ: %+v and %+v (there: %t)", forth, back, found)
 	}
-	name := []string{"NEW", "ANSWERED", "ESTABLISHED", "FIN", "TIME_WAIT", "CLOSED"}[forth.State]
+	name := []string{"NEW", "ANSWERED", "ESTABLISHED", "ONE_WAY", "FIN", "TIME_WAIT", "CLOSED"}[forth.State]
 	if !forth.half {
 		name += "+"
 	}

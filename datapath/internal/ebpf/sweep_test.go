@@ -18,22 +18,20 @@ import (
 func (n *network) fill(connections int, state uint8, tick uint32) {
 	n.t.Helper()
 	const batch = 4096
-	table := n.d.maps[kernel.MapLlCt4]
 	keys, values := make([]kernel.Ct4Key, 0, batch), make([]kernel.Ct4Val, 0, batch)
 	addr := func(b ...byte) uint32 { return binary.NativeEndian.Uint32(b) }
 	vip, backend := addr(198, 51, 100, 10), addr(10, 0, 1, 11)
 	for i := range connections {
 		client := addr(172, 16+byte(i>>16), byte(i>>8), byte(i))
-		meta := kernel.CtMeta{LastSeenTick: tick, CreatedTick: tick, State: state, PacketCount: 1, ByteCount: 60}
+		meta := kernel.CtMeta{LastSeenTick: tick, CreatedTick: tick, State: state, Flags: kernel.CtLasting, PacketCount: 1, ByteCount: 60}
 		keys = append(keys, kernel.Ct4Key{Saddr: client, Daddr: vip, Sport: 1, Dport: 2, Proto: uint8(datapath.UDP)},
 			kernel.Ct4Key{Saddr: backend, Daddr: client, Sport: 3, Dport: 1, Proto: uint8(datapath.UDP)})
 		reply := meta
-		reply.Flags = kernel.CtReply
+		reply.Flags |= kernel.CtReply
 		values = append(values, kernel.Ct4Val{Meta: meta, Saddr: client, Daddr: backend, Sport: 1, Dport: 3},
 			kernel.Ct4Val{Meta: reply, Saddr: vip, Daddr: client, Sport: 2, Dport: 1})
 		if len(keys) == batch || i == connections-1 {
-			_, err := table.BatchUpdate(keys, values, nil)
-			n.ok(err)
+			n.ok(n.d.tables.Ct4.PutBatch(keys, values))
 			keys, values = keys[:0], values[:0]
 		}
 	}
@@ -62,7 +60,7 @@ func TestSweepIsCheap(t *testing.T) {
 		n.ok(n.d.sweeper.Whole())
 		best = min(best, cpuTime()-begin)
 	}
-	if got := n.d.sweeper.Entries()[conn.Established4]; got != 2*connections {
+	if got := n.d.sweeper.Entries()[conn.IPv4]; got != 2*connections {
 		t.Fatalf("%d entries were seen, want %d", got, 2*connections)
 	}
 	t.Logf("%d entries are looked through in %s of a processor", 2*connections, best)
@@ -80,7 +78,7 @@ func TestSweepIsCheap(t *testing.T) {
 		begin := cpuTime()
 		n.ok(n.d.sweeper.Maintain(t.Context()))
 		longest = max(longest, cpuTime()-begin)
-		left = n.d.sweeper.Entries()[conn.Established4]
+		left = n.d.sweeper.Entries()[conn.IPv4]
 	}
 	t.Logf("all ended in %d pieces, the longest of %s", calls, longest)
 	if calls < 3 || calls >= 1000 {

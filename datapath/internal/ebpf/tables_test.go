@@ -12,14 +12,13 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// sized sets the sizes of the connection tables.
-func sized(established, halfOpen uint32) func(*ebpf.CollectionSpec) {
+// sized sets the size of the connection tables, in connections.
+func sized(connections uint32) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
-		for name, size := range map[string]uint32{
-			kernel.MapLlCt4: established, kernel.MapLlCt6: established,
-			kernel.MapLlHalf4: halfOpen, kernel.MapLlHalf6: halfOpen,
-		} {
-			spec.Maps[name].MaxEntries = size
+		blocks := kernel.ConnBlocks(connections)
+		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlCt6].MaxEntries = blocks, blocks
+		if err := spec.Variables[kernel.VarConfigCtBlocks].Set([2]uint32{blocks, blocks}); err != nil {
+			panic(err)
 		}
 	}
 }
@@ -37,8 +36,7 @@ func (r *rig) open(p path) {
 	r.play(p, "cSYN", "sSYNA", "cACK")
 }
 
-// flood begins far more connections than the table of half-open connections holds, each with
-// repeated SYNs: an LRU table regards an entry as active once it is looked up twice.
+// flood begins far more connections than the table holds, each with repeated SYNs.
 func (r *rig) flood(f family, p path) {
 	r.t.Helper()
 	syn := packet(r.in.arrives(), p.proto, p.client, p.vip, stageOpen, 61)
@@ -52,11 +50,11 @@ func (r *rig) flood(f family, p path) {
 	}
 }
 
-// TestFloodSparesConnections: an established connection stays, however many connections are
+// TestFloodSparesConnections is T01: an established connection stays, however many connections are
 // opened.
 func TestFloodSparesConnections(t *testing.T) {
 	for _, f := range families {
-		r := newRig(t, sized(64, 256))
+		r := newRig(t, sized(160))
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		for port := range uint16(20) {
 			r.open(p.from(1000 + port))
@@ -71,12 +69,12 @@ func TestFloodSparesConnections(t *testing.T) {
 	}
 }
 
-// TestFloodSparesHalfClosed: a connection whose client closed with its first packet after
+// TestFloodSparesHalfClosed is T01: a connection whose client closed with its first packet after
 // the reply, or whose server closed before that, is as live as any other, since the server may
 // still send for a long time.
 func TestFloodSparesHalfClosed(t *testing.T) {
 	for _, f := range families {
-		r := newRig(t, sized(64, 256))
+		r := newRig(t, sized(160))
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 		for port, history := range map[uint16][]string{
 			1000: {"cSYN", "sSYNA", "cFIN"}, 1001: {"cSYN", "sSYNA", "cFIN", "sACK"}, 1002: {"cSYN", "sSYNA", "sFIN", "cACK"},
@@ -93,41 +91,38 @@ func TestFloodSparesHalfClosed(t *testing.T) {
 	}
 }
 
-// TestFullTable: if the table of established connections is full, a new connection still
-// works, is counted, and moves to that table as soon as there is room.
+// TestFullTable is T01: if all places of the table are taken by established connections, a new
+// connection is refused and counted; as soon as one of them ends, there is room.
 func TestFullTable(t *testing.T) {
 	for _, f := range families {
-		r := newRig(t, sized(8, 1024))
+		r := newRig(t, sized(28)) // one block
 		p := r.connect(f, testpkt.ProtoTCP, natModes[0])
-		for port := range uint16(4) {
+		for port := range uint16(kernel.ConnBlock / 2) {
 			r.open(p.from(1000 + port))
 		}
-		late := p.from(2000)
-		r.open(late)
-		r.send(late, segments["sACK"])
-		r.send(late, segments["cACK"])
-		if got := r.stateOf(late); got != "ESTABLISHED" {
-			t.Errorf("%s: with a full table a connection is %s, want it half-open and ESTABLISHED", f.name, got)
+		syn := packet(r.in.arrives(), p.proto, p.from(2000).client, p.vip, stageOpen, 61)
+		r.step("one too many", r.in, syn, actShot, syn)
+		if n := r.counters()["DROP_TABLE_FULL"]; n != 1 {
+			t.Errorf("%s: %d packets found the table full, want 1", f.name, n)
 		}
-		if n := r.counters()["VERDICT_TABLE_FULL"]; n != 3 {
-			t.Errorf("%s: %d packets found the table full, want 3", f.name, n)
-		}
-		first := p.from(1000)
-		r.forget(first.forth())
-		r.forget(first.back())
-		r.send(late, segments["cACK"])
-		if got := r.stateOf(late); got != "ESTABLISHED+" {
-			t.Errorf("%s: with room again the connection is %s", f.name, got)
-		}
-		for port := uint16(1001); port < 1004; port++ {
-			if got := r.stateOf(p.from(port)); got != "ESTABLISHED+" {
+		for port := range uint16(kernel.ConnBlock / 2) {
+			if got := r.stateOf(p.from(1000 + port)); got != "ESTABLISHED+" {
 				t.Errorf("%s: the connection that was there before is %s", f.name, got)
 			}
+		}
+		r.send(p.from(1000), segments["cFIN"])
+		r.send(p.from(1000), segments["sFIN"])
+		r.open(p.from(2000))
+		if got := r.stateOf(p.from(2000)); got != "ESTABLISHED+" {
+			t.Errorf("%s: after another one has ended, the connection is %s", f.name, got)
+		}
+		if n := r.counters()["VERDICT_EVICTED"]; n != 1 {
+			t.Errorf("%s: %d connections made room, want 1", f.name, n)
 		}
 	}
 }
 
-// TestHalfOfAPair: the table may lose one entry of a half-open connection; the next packet
+// TestHalfOfAPair is T02: the table may lose one entry of a half-open connection; the next packet
 // of the other direction restores it.
 func TestHalfOfAPair(t *testing.T) {
 	base := newRig(t)
@@ -156,7 +151,7 @@ func TestHalfOfAPair(t *testing.T) {
 	}
 }
 
-// TestSourcePorts: every connection to a backend has its own source port, and if no port is
+// TestSourcePorts is F10: every connection to a backend has its own source port, and if no port is
 // free, the next connection is refused and counted; a port is free again after its connection was
 // deleted.
 func TestSourcePorts(t *testing.T) {
@@ -204,7 +199,7 @@ func TestSourcePorts(t *testing.T) {
 	}
 }
 
-// TestTwoFrontendsOneBackend: a client that uses one source port towards two frontends of
+// TestTwoFrontendsOneBackend is F10: a client that uses one source port towards two frontends of
 // one backend has two connections to it. Only the port distinguishes their replies, so the second
 // connection gets another port.
 func TestTwoFrontendsOneBackend(t *testing.T) {

@@ -29,7 +29,7 @@ func brief(many, few int) int {
 func busy(t *testing.T, attach string, load testtraffic.Load) (*network, *testtraffic.Traffic) {
 	t.Helper()
 	n := newNetwork(t)
-	n.config.Tables.Connections, n.config.Tables.HalfOpen = 1<<16, 1<<14
+	n.config.Tables.Connections = 1 << 16
 	n.restart(attach)
 	n.attach()
 	n.serve()
@@ -140,7 +140,7 @@ func convertUnderTraffic(t *testing.T, attach string) {
 	begin := time.Now()
 	for i := range conversions {
 		n.config.Tables.Connections = []uint32{1 << 16, 1 << 17}[i%2]
-		n.config.Tables.HalfOpen = []uint32{1 << 14, 1 << 13}[i%2]
+		n.config.Tables.Connections = []uint32{1 << 16, 1 << 15}[i%2]
 		as(t, []string{"mark", "other", ""}[i%3], func() { n.restart(attach) })
 	}
 	took := time.Since(begin)

@@ -126,7 +126,7 @@ func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
 			want := f.outcome(f.alone, &x)
 			switch {
 			case want.action == fastNot || x.leftByXDP(f.in.index, generic):
-				want = fastResult{action: xdpPass, frame: x.frame, entry: x.value(t), nexthop: x.next, counted: map[string]uint64{}}
+				want = fastResult{action: xdpPass, frame: x.frame, entry: x.value(), nexthop: x.next, counted: map[string]uint64{}}
 			case x.next.Ifindex == f.in.index:
 				want.action = xdpTX
 			default:
@@ -135,7 +135,7 @@ func (f *fastRig) inXDP(t *testing.T, c *fastCase) {
 			return want
 		}
 		// Time-dependent results may change between two runs.
-		if got, w := f.outcome(p, &x), want(); got.action != w.action || !bytes.Equal(got.frame, w.frame) || !bytes.Equal(got.entry, w.entry) {
+		if got, w := f.outcome(p, &x), want(); got.action != w.action || !bytes.Equal(got.frame, w.frame) || got.entry != w.entry {
 			f.outcome(p, &x).diff(t, x.what+", in XDP", want())
 		} else {
 			got.diff(t, x.what+", in XDP", w)

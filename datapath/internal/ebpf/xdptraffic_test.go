@@ -46,7 +46,7 @@ func TestXDPOfJumboFrames(t *testing.T) {
 // lose no packet.
 func TestXDPUnderTraffic(t *testing.T) {
 	n := newXDPNetwork(t, datapath.XDPNative)
-	n.config.Tables.Connections, n.config.Tables.HalfOpen = 1<<16, 1<<14
+	n.config.Tables.Connections = 1 << 16
 	n.restartIn(datapath.XDPNative)
 	n.serve()
 	n.ok(n.d.Services().Update(context.Background(), "web", web(3)))

@@ -193,7 +193,6 @@ func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 	defer t.mu.Unlock()
 	m := map[string]datapath.Usage{
 		"connections": {Used: uint64(len(t.connections)), Size: uint64(t.tables.Connections)},
-		"halfOpen":    {Size: uint64(t.tables.HalfOpen)},
 		"affinity":    {Size: uint64(t.tables.Affinity)},
 	}
 	for _, u := range (*DataPlane)(t).usage(t.cost) {

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -40,11 +42,25 @@ func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.T
 	fields := reflect.ValueOf(all).Elem()
 	for i := range fields.NumField() {
 		name := fields.Type().Field(i).Name
-		m := testmap.New(specs[kernel.MapName(name)], faults)
+		if !fields.Type().Field(i).IsExported() {
+			continue
+		}
+		m := testmap.New(entriesOf(specs[kernel.MapName(name)]), faults)
 		fields.Field(i).Addr().Interface().(interface{ BindStore(bpfmap.Store) }).BindStore(m)
 		maps[name] = m
 	}
 	return all, maps
+}
+
+// entriesOf returns the specification of a map whose entries are those of m: for the connection table,
+// the entries of its blocks.
+func entriesOf(m *ebpf.MapSpec) *ebpf.MapSpec {
+	if m.Name != kernel.MapLlCt4 && m.Name != kernel.MapLlCt6 {
+		return m
+	}
+	m = m.Copy()
+	m.Type, m.MaxEntries = ebpf.Hash, m.MaxEntries*kernel.ConnBlock
+	return m
 }
 
 // Failing decides which changes fail. One in eight failures simulates a crash of the daemon.
@@ -69,7 +85,7 @@ func (f *Failing) FailsAt(rate float64) bool {
 }
 
 // Small has table sizes that a test fills quickly.
-var Small = datapath.Tables{Connections: 16, HalfOpen: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
+var Small = datapath.Tables{Connections: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
 
 // Shuffled returns the keys of a map in a random order that the seed determines.
 func Shuffled[K cmp.Ordered](random *rand.Rand, all map[K]bool) []K {

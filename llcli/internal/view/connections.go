@@ -31,7 +31,7 @@ func bindFilter(a *command.App, cmd *cobra.Command, f *api.ConnectionFilter) {
 	fixed("source")
 	fixed("destination")
 	fixed("protocol", api.ConnectionProtocols...)
-	fixed("state", "syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied")
+	fixed("state", "syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "one-way", "replied")
 	command.Must(cmd.RegisterFlagCompletionFunc("endpoint", kinds.CompleteNames(a, api.KindEndpoint)))
 	command.Must(cmd.RegisterFlagCompletionFunc("service", kinds.CompleteNames(a, api.KindService)))
 	command.Must(cmd.RegisterFlagCompletionFunc("backend", kinds.CompleteBackends(a, func([]string) string { return f.Service })))

@@ -49,7 +49,7 @@ var dropAdvice = map[string]string{
 	"source_range":        "llcli service show NAME shows them; llcli events drops shows the clients",
 	"no_port":             "add backends or node addresses, or use source: keep if the backends route back through this node; if llcli status shows natMappings or natBlocks as full, raise tables.connections",
 	"no_address":          "give the device towards the backend an address of the backend's family",
-	"table_full":          "llcli status shows how full they are; tables.connections and tables.halfOpen in the daemon's configuration set their sizes",
+	"table_full":          "llcli status shows how full the table of connections is; tables.connections in the daemon's configuration sets its size",
 	"no_route":            "ip route get BACKEND",
 	"rewrite":             "the packet is damaged, or loxilight has a bug: llcli events drops shows such packets; please report them",
 	"too_big":             "nothing, if path MTU discovery works: the sender then sends smaller packets",
@@ -82,7 +82,6 @@ var dropAdvice = map[string]string{
 
 // verdictAdvice says what to do about verdicts, if anything.
 var verdictAdvice = map[string]string{
-	"table_full": "tables.connections in the daemon's configuration sets the size; until then a flood may end this connection",
 	"over_share": "llcli connections --source ADDRESS shows its connections; tables.connections sets the size of the table",
-	"crowded":    "llcli connections --source ADDRESS shows its connections; tables.halfOpen sets the size of the table",
+	"evicted":    "llcli status shows how full the table of connections is; tables.connections in the daemon's configuration sets its size",
 }

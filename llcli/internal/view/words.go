@@ -28,6 +28,7 @@ var (
 		{"time-wait", "both sides have closed; late packets still find it", ""},
 		{"closed", "ended by a reset", ""},
 		{"unreplied", "packets seen in one direction only so far (UDP, ICMP)", ""},
+		{"one-way", "the client continues to send for more than 2 s without an answer (UDP)", ""},
 		{"replied", "packets seen in both directions (UDP, ICMP)", ""},
 	}}
 	objectWords = vocabulary{"OBJECT", []word{

@@ -40,7 +40,6 @@ var schema = []key{
 	text("switch.hostDevice", func(c *Config) *string { return &c.HostDevice }, parseDevice),
 	text("switch.switchDevice", func(c *Config) *string { return &c.SwitchDevice }, parseDevice),
 	size("tables.connections", func(c *Config) *uint32 { return &c.Tables.Connections }),
-	size("tables.halfOpen", func(c *Config) *uint32 { return &c.Tables.HalfOpen }),
 	size("tables.services", func(c *Config) *uint32 { return &c.Tables.Services }),
 	size("tables.backends", func(c *Config) *uint32 { return &c.Tables.Backends }),
 	size("tables.slots", func(c *Config) *uint32 { return &c.Tables.Slots }),

@@ -105,7 +105,7 @@ func planeError(err error) *api.Error {
 
 // connectionStates are the values of [api.Connection.State].
 var connectionStates = []string{
-	"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "replied",
+	"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "unreplied", "one-way", "replied",
 }
 
 func (s *Server) parseFilter(f *api.ConnectionFilter) (d datapath.ConnectionFilter, err *api.Error) {

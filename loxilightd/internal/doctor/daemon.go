@@ -304,8 +304,7 @@ const (
 )
 
 var tableGrows = map[string]string{
-	"connections": "new connections stay half-open, and end early",
-	"halfOpen":    "the oldest half-open connections make room for new ones",
+	"connections": "new connections displace half-open ones, and fail if there are none",
 	"affinity":    "the oldest clients are forgotten: they may get another backend",
 	"natMappings": "connections that need a mapping of their own are refused: no_port",
 	"natBlocks":   "inner addresses that need another block of ports are refused: no_port",

@@ -88,11 +88,11 @@ func TestForwardDrops(t *testing.T) {
 func TestLayouts(t *testing.T) {
 	r := newRig(t)
 	r.inspection(&datapath.Inspection{Layout: 1, Layouts: []datapath.InspectedLayout{{
-		Path: "p", Current: true, Maps: 3, Resized: []string{"ll_ct4"}, Sizes: map[string]datapath.InspectedSize{"ll_half4": {Is: 100, Want: 50}},
+		Path: "p", Current: true, Maps: 3, Resized: []string{"ll_ct4"}, Sizes: map[string]datapath.InspectedSize{"ll_slot": {Is: 100, Want: 50}},
 	}}, Unseen: map[string]string{"pin x": "why"}})
 	found := r.examine(false)
 	r.expect(found, "note", "pins.resize p", "ll_ct4")
-	r.expect(found, "note", "tables.size p", "ll_half4 100 rather than 50")
+	r.expect(found, "note", "tables.size p", "ll_slot 100 rather than 50")
 	report := Run(t.Context(), r.o)
 	if len(report.Unseen) == 0 || report.Unseen[0].Why != "why" {
 		t.Errorf("unseen: %v", report.Unseen)

@@ -24,7 +24,7 @@ func (x *examiner) checkMemory() {
 	if tables == 0 {
 		return
 	}
-	const smaller = "make the largest ones smaller in the configuration (tables.connections, tables.halfOpen, tables.backends), and restart the daemon"
+	const smaller = "make the largest ones smaller in the configuration (tables.connections, tables.backends), and restart the daemon"
 	if share := tables * 100 / max(total, 1); total > 0 && share >= muchMemory {
 		severity := "warning"
 		if share >= tooMuchMemory {

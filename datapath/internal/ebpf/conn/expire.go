@@ -31,6 +31,9 @@ func NewExpirer(maps map[string]*ebpf.Map) (*Expirer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := kernel.SetConnTable(spec, maps); err != nil {
+		return nil, err
+	}
 	replace := make(map[string]*ebpf.Map)
 	used := mapsUsed(spec.Programs[kernel.ExpirerProgLlExpireRun])
 	for name, m := range spec.Maps {
@@ -152,11 +155,12 @@ func (t *entries[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 		p.matched++
 	}
 	both := result == kernel.ExpirerExpireResultEXPIRE_BOTH
-	seen := &entry[K, V, KP, VP]{&x.key, &x.value}         // x is no longer used
-	if both || seen.v.Common().Flags&kernel.CtReply == 0 { // the client's entry was seen
-		p.s.shares.remove(t.kind(), seen.client())
+	seen := &entry[K, V, KP, VP]{&x.key, &x.value} // x is not used any more
+	client := seen.v.Common().Flags&kernel.CtReply == 0
+	if isLasting(seen.v.Common()) && (both || client) { // the client's entry was seen
+		p.s.shares.remove(seen.client())
 	}
-	m, twin := kernel.CtMeta(e.Meta), kernel.CtMeta(e.Twin)
+	m, twin := kernel.MetaOf(&e.Meta, (*kernel.CtMore)(&e.More)), kernel.MetaOf(&e.Twin, (*kernel.CtMore)(&e.TwinMore))
 	m.State, twin.State = uint8(e.State), uint8(e.State)
 	*seen.v.Common() = m
 	p.deleted(seen)

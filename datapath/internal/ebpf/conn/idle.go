@@ -12,6 +12,7 @@ var (
 	unansweredTimeout    = kernel.TicksOf(datapath.UnansweredTimeout)
 	handshakeTimeout     = kernel.TicksOf(datapath.HandshakeTimeout)
 	exchangeTimeout      = kernel.TicksOf(datapath.ExchangeTimeout)
+	oneWayTimeout        = kernel.TicksOf(datapath.OneWayTimeout)
 	finTimeout           = kernel.TicksOf(datapath.FINTimeout)
 	finLongest           = kernel.TicksOf(datapath.FINLongest)
 	timeWaitTimeout      = kernel.TicksOf(datapath.TimeWaitTimeout)
@@ -55,9 +56,18 @@ func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) 
 			return t
 		}
 	}
-	switch kernel.CtState(m.State) {
+	state := kernel.CtState(m.State)
+	if state == kernel.CtStateCT_NEW && isLasting(m) { // the entry of the replies
+		state = kernel.CtStateCT_ONE_WAY
+	}
+	switch state {
 	case kernel.CtStateCT_NEW:
 		return unansweredTimeout
+	case kernel.CtStateCT_ONE_WAY:
+		if t, ok := idle[m.ServiceId]; ok {
+			return min(oneWayTimeout, t.udp)
+		}
+		return closedTimeout
 	case kernel.CtStateCT_ANSWERED:
 		if protocol == datapath.UDP {
 			if t, ok := idle[m.ServiceId]; ok { // 0: unknown

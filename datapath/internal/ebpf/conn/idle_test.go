@@ -29,6 +29,21 @@ func TestHalfClosedIdle(t *testing.T) {
 	}
 }
 
+// TestOneWayIdle: a connection in one direction ends after 2 min, or after the service's idle time if
+// that is shorter, whichever of its entries is seen first.
+func TestOneWayIdle(t *testing.T) {
+	idle := idleTimeouts{0: plainIdle, 1: {udp: kernel.TicksOf(30 * time.Second)}, 2: {udp: kernel.TicksOf(time.Hour)}}
+	for service, want := range []uint32{oneWayTimeout, kernel.TicksOf(30 * time.Second), oneWayTimeout, closedTimeout} {
+		client := &kernel.CtMeta{State: uint8(kernel.CtStateCT_ONE_WAY), Flags: kernel.CtLasting, ServiceId: uint32(service)}
+		replies := &kernel.CtMeta{State: uint8(kernel.CtStateCT_NEW), Flags: kernel.CtLasting | kernel.CtReply, ServiceId: uint32(service)}
+		for _, m := range []*kernel.CtMeta{client, replies} {
+			if got := idle.ticksFor(m, datapath.UDP); got != want {
+				t.Errorf("service %d, flags %#x: ends after %s, want %s", service, m.Flags, kernel.DurationOf(got), kernel.DurationOf(want))
+			}
+		}
+	}
+}
+
 // TestTranslatedIdle compares the timeouts with RFC 4787, 5382 and 5508.
 func TestTranslatedIdle(t *testing.T) {
 	idle := idleTimeouts{0: plainIdle}

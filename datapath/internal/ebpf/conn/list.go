@@ -134,6 +134,7 @@ var stateWords = map[string][2]string{
 	"new":         {"syn-sent", "unreplied"},
 	"answered":    {"syn-received", "replied"},
 	"established": {"established", "replied"},
+	"one_way":     {"established", "one-way"},
 	"fin":         {"fin-wait", "replied"},
 	"time_wait":   {"time-wait", "replied"},
 	"closed":      {"closed", "replied"},

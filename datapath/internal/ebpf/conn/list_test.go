@@ -20,10 +20,10 @@ func TestStateNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[datapath.Protocol][]string{
-		datapath.TCP:    {"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "closed"},
-		datapath.SCTP:   {"syn-sent", "syn-received", "established", "fin-wait", "time-wait", "closed", "closed"},
-		datapath.UDP:    {"unreplied", "replied", "replied", "replied", "replied", "replied", "replied"},
-		datapath.ICMPv6: {"unreplied", "replied", "replied", "replied", "replied", "replied", "replied"},
+		datapath.TCP:    {"syn-sent", "syn-received", "established", "established", "fin-wait", "time-wait", "closed", "closed"},
+		datapath.SCTP:   {"syn-sent", "syn-received", "established", "established", "fin-wait", "time-wait", "closed", "closed"},
+		datapath.UDP:    {"unreplied", "replied", "replied", "one-way", "replied", "replied", "replied", "replied"},
+		datapath.ICMPv6: {"unreplied", "replied", "replied", "one-way", "replied", "replied", "replied", "replied"},
 	}
 	for protocol, words := range want {
 		if len(states) != len(words) {

@@ -2,7 +2,11 @@
 
 package conn
 
-import "time"
+import (
+	"time"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+)
 
 // budget limits one call of Maintain, which runs once a second, while the tables are not full;
 // hurried is the limit when they are.
@@ -12,15 +16,15 @@ const (
 )
 
 // budgetFor returns how long one call of Maintain may take, given the used fraction of the fuller
-// established table: entries must be deleted as fast as new ones arrive.
+// table: entries must be deleted as fast as new ones arrive.
 func budgetFor(used float64) time.Duration {
 	const from, to = 0.5, 0.9
 	part := min(max((used-from)/(to-from), 0), 1)
 	return budget + time.Duration(part*float64(hurried-budget))
 }
 
-// Used returns the used fraction of the fuller established table as of the last pass.
+// Used returns the used fraction of the fuller table as of the last pass.
 func (s *Sweeper) Used() float64 {
-	n, size := s.Entries(), float64(s.options.Tables.Ct4.MaxEntries())
-	return max(float64(n[Established4])/size, float64(n[Established6])/size)
+	n, size := s.Entries(), float64(2*kernel.ConnCapacity(s.options.Tables.Ct4.MaxEntries()))
+	return max(float64(n[IPv4])/size, float64(n[IPv6])/size)
 }

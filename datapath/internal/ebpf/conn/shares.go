@@ -11,8 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// shares counts the connections of each source: see ct_share.h and ct_open_share.h. The programs
-// raise the counts when connections are opened or established; each pass of the sweeper corrects
+// shares counts the lasting connections of each source: see ct_share.h. The programs raise the counts
+// when connections become lasting; each pass of the sweeper corrects
 // them to the actual numbers. It is not safe for concurrent use.
 //
 // A pass over millions of entries takes seconds, and the programs count at the same time. A
@@ -21,11 +21,11 @@ import (
 // of each change to what it has read.
 type shares struct {
 	kernel *kernel.Shares // also written by the programs
-	last   [2]shareCounts // the programs' counts at the last call of changed
-	seen   [2]shareCounts // connections that the pass has read, without those that it has deleted
-	tables [2][2]readPart // by kind and family
-	both   [2]readPart    // of the tables of both families, by kind
-	missed [2]struct {    // sums of changes during the pass, each multiplied by f
+	last   shareCounts    // the programs' counts at the last call of changed
+	seen   shareCounts    // connections that the pass has read, without those that it has deleted
+	tables [2]readPart    // by family
+	both   readPart       // of the tables of both families
+	missed struct {       // sums of changes during the pass, each multiplied by f
 		total [2]float64
 		count [sources]float64
 	}
@@ -40,74 +40,44 @@ type readPart struct {
 // sources is the number of counts, at which sources are counted by hash.
 const sources = len(kernel.Shares{}.Count)
 
-// shareCounts are counts for one kind of table.
+// shareCounts are counts as the programs have them.
 type shareCounts struct {
 	total [2]uint32 // by family
 	count [sources]uint32
 }
 
-// The kinds of tables.
-const (
-	shareEstablished = iota
-	shareHalfOpen
-)
-
-// of returns the counts in the programs' memory for a kind of table.
-func (s *shares) of(kind int) (total *[2]uint32, count *[sources]uint32) {
-	if kind == shareHalfOpen {
-		return &s.kernel.HalfTotal, &s.kernel.HalfCount
-	}
-	return &s.kernel.Total, &s.kernel.Count
-}
-
-// newShares sets the capacity for established and half-open connections.
-func newShares(kernel *kernel.Shares, established, halfOpen uint32) *shares {
+// newShares sets the capacity for lasting connections.
+func newShares(kernel *kernel.Shares, capacity uint32) *shares {
 	if kernel.Seed == 0 {
 		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
-	atomic.StoreUint32(&kernel.Capacity, established)
-	crowds, slots := crowdsFor(halfOpen)
-	atomic.StoreUint32(&kernel.HalfCrowds, crowds)
-	atomic.StoreUint32(&kernel.HalfSlots, slots)
-	atomic.StoreUint32(&kernel.HalfCapacity, halfOpen/4*3)
+	atomic.StoreUint32(&kernel.Capacity, capacity)
 	return &shares{kernel: kernel}
-}
-
-// crowdsFor returns the number of crowds per netns, and the number of slots per crowd. All crowds
-// together may use a quarter of the half-open table. A small table has fewer crowds, so that a
-// crowd has enough slots for the connections that it is opening.
-func crowdsFor(halfOpen uint32) (crowds, slots uint32) {
-	const most, slotsLeast = kernel.CrowdCount / 2, 32
-	each := halfOpen / 4 / 2 // for each netns
-	crowds = min(most, max(1, each/slotsLeast))
-	return crowds, min(kernel.CrowdSlots, max(1, each/crowds))
 }
 
 // passBegins prepares the counts for a pass.
 func (s *shares) passBegins() {
 	const nothing = 1e-9
 	s.changed() // sets last
-	for kind := range s.seen {
-		s.seen[kind] = shareCounts{}
-		s.tables[kind] = [2]readPart{{fraction: nothing}, {fraction: nothing}}
-		s.both[kind] = readPart{fraction: nothing}
-		clear(s.missed[kind].total[:])
-		clear(s.missed[kind].count[:])
-	}
+	s.seen = shareCounts{}
+	s.tables = [2]readPart{{fraction: nothing}, {fraction: nothing}}
+	s.both = readPart{fraction: nothing}
+	clear(s.missed.total[:])
+	clear(s.missed.count[:])
 }
 
 // add counts a connection of a client that the pass has read.
-func (s *shares) add(kind int, client netip.Addr) {
-	s.seen[kind].total[familyOf(client)]++
-	s.seen[kind].count[ShareIndex(s.kernel, client)]++
-	s.tables[kind][familyOf(client)].connections++
-	s.both[kind].connections++
+func (s *shares) add(client netip.Addr) {
+	s.seen.total[familyOf(client)]++
+	s.seen.count[ShareIndex(s.kernel, client)]++
+	s.tables[familyOf(client)].connections++
+	s.both.connections++
 }
 
 // remove takes a connection off the counts: the pass has read it and then deleted it.
-func (s *shares) remove(kind int, client netip.Addr) {
-	s.seen[kind].total[familyOf(client)]--
-	s.seen[kind].count[ShareIndex(s.kernel, client)]--
+func (s *shares) remove(client netip.Addr) {
+	s.seen.total[familyOf(client)]--
+	s.seen.count[ShareIndex(s.kernel, client)]--
 }
 
 func familyOf(client netip.Addr) int {
@@ -121,22 +91,18 @@ func familyOf(client netip.Addr) int {
 // before and after each step of a pass, so that a call finds either a part that was read or changes
 // of the time between two steps, but hardly both.
 func (s *shares) changed() {
-	for kind := range s.last {
-		last, missed := &s.last[kind], &s.missed[kind]
-		total, count := s.of(kind)
-		var all uint32
-		for i := range total {
-			now := atomic.LoadUint32(&total[i])
-			missed.total[i] += float64(int32(now-last.total[i])) * s.tables[kind][i].read(now)
-			last.total[i] = now
-			all += now
-		}
-		fraction := s.both[kind].read(all)
-		for i := range count {
-			if now := atomic.LoadUint32(&count[i]); now != last.count[i] {
-				missed.count[i] += float64(int32(now-last.count[i])) * fraction
-				last.count[i] = now
-			}
+	var all uint32
+	for i := range s.kernel.Total {
+		now := atomic.LoadUint32(&s.kernel.Total[i])
+		s.missed.total[i] += float64(int32(now-s.last.total[i])) * s.tables[i].read(now)
+		s.last.total[i] = now
+		all += now
+	}
+	fraction := s.both.read(all)
+	for i := range s.kernel.Count {
+		if now := atomic.LoadUint32(&s.kernel.Count[i]); now != s.last.count[i] {
+			s.missed.count[i] += float64(int32(now-s.last.count[i])) * fraction
+			s.last.count[i] = now
 		}
 	}
 }
@@ -151,17 +117,12 @@ func (r *readPart) read(size uint32) float64 {
 // passEnded corrects the counts to the numbers that the pass has read, and the changes that it has
 // missed.
 func (s *shares) passEnded() {
-	for kind := range s.seen {
-		last, seen, missed := &s.last[kind], &s.seen[kind], &s.missed[kind]
-		total, count := s.of(kind)
-		for i, n := range seen.total {
-			correct(&total[i], last.total[i], n, missed.total[i]/s.tables[kind][i].fraction)
-		}
-		for i, n := range seen.count {
-			correct(&count[i], last.count[i], n, missed.count[i]/s.both[kind].fraction)
-		}
+	for i, n := range s.seen.total {
+		correct(&s.kernel.Total[i], s.last.total[i], n, s.missed.total[i]/s.tables[i].fraction)
 	}
-	atomic.StoreUint32(&s.kernel.HalfTick, kernel.NowTick())
+	for i, n := range s.seen.count {
+		correct(&s.kernel.Count[i], s.last.count[i], n, s.missed.count[i]/s.both.fraction)
+	}
 }
 
 // correct corrects a count, which was last, to the connections that a pass has read and missed.

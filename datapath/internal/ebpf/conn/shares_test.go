@@ -11,19 +11,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestCrowds: all crowds together may use a quarter of the table of half-open connections, and a
-// crowd has room for the connections that it is opening, however small the table is.
-func TestCrowds(t *testing.T) {
-	for _, c := range []struct{ halfOpen, crowds, slots uint32 }{
-		{1, 1, 1}, {64, 1, 8}, {256, 1, 32}, {1024, 4, 32}, {2048, 8, 32}, {16384, 8, 256}, {1 << 20, 8, 256},
-	} {
-		if crowds, slots := crowdsFor(c.halfOpen); crowds != c.crowds || slots != c.slots {
-			t.Errorf("tables.halfOpen %d: %d crowds with %d slots, want %d with %d",
-				c.halfOpen, crowds, slots, c.crowds, c.slots)
-		}
-	}
-}
-
 // TestSharesDuringPass: connections that begin while a pass reads the table are counted once,
 // whether the pass reads them or not.
 func TestSharesDuringPass(t *testing.T) {
@@ -32,10 +19,9 @@ func TestSharesDuringPass(t *testing.T) {
 			for _, family := range []string{"10.0.0.1", "2001:db8::1"} {
 				client := netip.MustParseAddr(family)
 				random := rand.New(rand.NewPCG(uint64(before), uint64(during)))
-				s := newShares(new(kernel.Shares), 1<<20, 1<<16)
-				total, count := s.of(shareEstablished)
+				s := newShares(new(kernel.Shares), 1<<20)
 				place := func() (*uint32, *uint32) {
-					return &total[familyOf(client)], &count[ShareIndex(s.kernel, client)]
+					return &s.kernel.Total[familyOf(client)], &s.kernel.Count[ShareIndex(s.kernel, client)]
 				}
 				all, mine := place()
 				// The table is read in 100 parts; an entry is at a random place in it.
@@ -54,7 +40,7 @@ func TestSharesDuringPass(t *testing.T) {
 				for part := range parts {
 					s.changed()
 					for range entries[part] {
-						s.add(shareEstablished, client)
+						s.add(client)
 					}
 					s.changed()
 					n := during*(part+1)/parts - opened

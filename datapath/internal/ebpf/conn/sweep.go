@@ -78,7 +78,7 @@ func newSweeper(o Options, x deleter) *Sweeper {
 		stop:    make(chan struct{}),
 		kicked:  make(chan struct{}, 1),
 		expirer: x,
-		shares:  newShares(o.Shares, o.Tables.Ct4.MaxEntries()/2, o.Tables.Half4.MaxEntries()/2),
+		shares:  newShares(o.Shares, kernel.ConnCapacity(o.Tables.Ct4.MaxEntries())),
 	}
 	s.tables = s.options.newTables()
 	s.wg.Add(1)

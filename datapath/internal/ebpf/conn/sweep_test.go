@@ -35,7 +35,7 @@ func newSite(t *testing.T, seed uint64) *site {
 	t.Helper()
 	s := &site{t: t, random: rand.New(rand.NewPCG(seed, 7)), dead: map[uint32]bool{}, leaves: map[datapath.Tuple]datapath.Tuple{}}
 	tables, _ := testtables.New(t, datapath.Tables{
-		Connections: 1024, HalfOpen: 1024, Services: 64, Backends: 64, Slots: 4096, Affinity: 16, Ranges: 16, Rules: 16, Prefixes: 16,
+		Connections: 1024, Services: 64, Backends: 64, Slots: 4096, Affinity: 16, Ranges: 16, Rules: 16, Prefixes: 16,
 	}, &testmap.Faults{})
 	s.Sweeper = newSweeper(Options{
 		Tables: tables, Shares: new(kernel.Shares), Interval: time.Hour, Log: slog.New(slog.DiscardHandler), Judges: []Judge{s, second{s}},
@@ -115,43 +115,35 @@ func (s *site) Run(all []kernel.ExpirerExpire) error {
 		e.Result = kernel.ExpirerExpireResultEXPIRE_ABSENT
 		if e.Family == 4 {
 			k := kernel.Ct4Key{Saddr: e.Key4.Saddr, Daddr: e.Key4.Daddr, Sport: e.Key4.Sport, Dport: e.Key4.Dport, Proto: e.Key4.Proto}
-			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](e, k, &s.options.Tables.Ct4, &s.options.Tables.Half4)
+			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](e, k, &s.options.Tables.Ct4)
 		} else {
 			k := kernel.Ct6Key{Sport: e.Key6.Sport, Dport: e.Key6.Dport, Proto: e.Key6.Proto}
 			k.Saddr.Word, k.Daddr.Word = e.Key6.Saddr.Word, e.Key6.Daddr.Word
-			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](e, k, &s.options.Tables.Ct6, &s.options.Tables.Half6)
+			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](e, k, &s.options.Tables.Ct6)
 		}
 	}
 	return nil
 }
 
-func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.ExpirerExpire, k K, tables ...*bpfmap.Map[K, V]) {
-	find := func(k K) (table *bpfmap.Map[K, V], v V) {
-		for _, m := range tables {
-			if ok, _ := m.Find(k, &v); ok {
-				return m, v
-			}
-		}
-		return nil, v
-	}
-	table, v := find(k)
-	if table == nil {
+func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.ExpirerExpire, k K, table *bpfmap.Map[K, V]) {
+	var v, twin V
+	if ok, _ := table.Find(k, &v); !ok {
 		return
 	}
 	twinKey := VP(&v).Twin(&k)
-	twinTable, twin := find(twinKey)
+	both, _ := table.Find(twinKey, &twin)
 	idle := func(m *kernel.CtMeta) bool { return idleSince(e.NowTick, m) > e.IdleTicks }
-	if e.Force == 0 && (!idle(VP(&v).Common()) || twinTable != nil && !idle(VP(&twin).Common())) {
+	if e.Force == 0 && (!idle(VP(&v).Common()) || both && !idle(VP(&twin).Common())) {
 		e.Result = kernel.ExpirerExpireResultEXPIRE_STAYS
 		return
 	}
 	e.Result, e.State = kernel.ExpirerExpireResultEXPIRE_ALONE, uint32(VP(&v).Common().State)
-	*(*kernel.CtMeta)(&e.Meta) = *VP(&v).Common()
+	VP(&v).Common().Split(&e.Meta, (*kernel.CtMore)(&e.More))
 	_ = table.Delete(k)
-	if twinTable != nil {
+	if both {
 		e.Result = kernel.ExpirerExpireResultEXPIRE_BOTH
-		*(*kernel.CtMeta)(&e.Twin) = *VP(&twin).Common()
-		_ = twinTable.Delete(twinKey)
+		VP(&twin).Common().Split(&e.Twin, (*kernel.CtMore)(&e.TwinMore))
+		_ = table.Delete(twinKey)
 	}
 }
 
@@ -161,6 +153,7 @@ type want struct {
 	backend uint32
 	idle    []bool // by entry
 	reply   bool   // the connection has an entry only for the replies
+	half    bool   // it is half-open: no share counts it
 }
 
 func (w *want) ends(dead map[uint32]bool) bool {
@@ -183,6 +176,7 @@ func (s *site) open() want {
 	back := datapath.Tuple{Source: at(backend, 20000+s.port), Destination: forth.Source}
 	s.leaves[forth], s.leaves[back] = turned(back), turned(forth)
 	half, missing := s.random.IntN(2) == 0, s.random.IntN(16) // 0, 1: the entry that is missing
+	w.half = half
 	for direction, tuple := range []datapath.Tuple{forth, back} {
 		if direction == missing {
 			w.reply = direction == 0
@@ -191,9 +185,11 @@ func (s *site) open() want {
 		m := kernel.CtMeta{PacketCount: uint64(tuple.Source.Port()), BackendId: w.backend, State: uint8(kernel.CtStateCT_ESTABLISHED)}
 		if half {
 			m.State = uint8(kernel.CtStateCT_NEW)
+		} else {
+			m.Flags = kernel.CtLasting
 		}
 		if direction == 1 {
-			m.Flags = kernel.CtReply
+			m.Flags |= kernel.CtReply
 		}
 		m.LastSeenTick = kernel.NowTick()
 		idle := s.random.IntN(2) == 0
@@ -201,31 +197,23 @@ func (s *site) open() want {
 			m.LastSeenTick -= plainIdle.udp + unansweredTimeout + 100
 		}
 		w.arrives, w.idle = append(w.arrives, tuple), append(w.idle, idle)
-		s.insert(tuple, s.leaves[tuple], m, half)
+		s.insert(tuple, s.leaves[tuple], m)
 	}
 	return w
 }
 
-func (s *site) insert(tuple, leaves datapath.Tuple, m kernel.CtMeta, half bool) {
+func (s *site) insert(tuple, leaves datapath.Tuple, m kernel.CtMeta) {
 	src, dst := kernel.AddrOf(tuple.Source.Addr()), kernel.AddrOf(tuple.Destination.Addr())
 	sport, dport := kernel.Swap16(tuple.Source.Port()), kernel.Swap16(tuple.Destination.Port())
 	to, from := kernel.AddrOf(leaves.Destination.Addr()), kernel.AddrOf(leaves.Source.Addr())
 	toPort, fromPort := kernel.Swap16(leaves.Destination.Port()), kernel.Swap16(leaves.Source.Port())
 	var err error
 	if tuple.Source.Addr().Is4() {
-		table := &s.options.Tables.Ct4
-		if half {
-			table = &s.options.Tables.Half4
-		}
 		k := kernel.Ct4Key{Saddr: src.Word[3], Daddr: dst.Word[3], Sport: sport, Dport: dport, Proto: uint8(datapath.UDP)}
-		err = table.Put(k, kernel.Ct4Val{Meta: m, Saddr: from.Word[3], Daddr: to.Word[3], Sport: fromPort, Dport: toPort})
+		err = s.options.Tables.Ct4.Put(k, kernel.Ct4Val{Meta: m, Saddr: from.Word[3], Daddr: to.Word[3], Sport: fromPort, Dport: toPort})
 	} else {
-		table := &s.options.Tables.Ct6
-		if half {
-			table = &s.options.Tables.Half6
-		}
 		k := kernel.Ct6Key{Saddr: src, Daddr: dst, Sport: sport, Dport: dport, Proto: uint8(datapath.UDP)}
-		err = table.Put(k, kernel.Ct6Val{Meta: m, Saddr: from, Daddr: to, Sport: fromPort, Dport: toPort})
+		err = s.options.Tables.Ct6.Put(k, kernel.Ct6Val{Meta: m, Saddr: from, Daddr: to, Sport: fromPort, Dport: toPort})
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -331,12 +319,12 @@ func (s *site) check(left []want) {
 			family = 1
 		}
 		entries[family] += uint64(len(w.arrives))
-		if !w.reply {
+		if !w.reply && !w.half {
 			count[family]++
 		}
 	}
 	for family := range count {
-		if got := s.options.Shares.Total[family] + s.options.Shares.HalfTotal[family]; got != count[family] {
+		if got := s.options.Shares.Total[family]; got != count[family] {
 			s.t.Errorf("%d connections of family %d are counted, want %d", got, family, count[family])
 		}
 	}
@@ -344,7 +332,7 @@ func (s *site) check(left []want) {
 	if err := s.Whole(); err != nil {
 		s.t.Fatal(err)
 	}
-	if n := s.Entries(); n[HalfOpen4]+n[Established4] != entries[0] || n[HalfOpen6]+n[Established6] != entries[1] {
+	if n := s.Entries(); n[IPv4] != entries[0] || n[IPv6] != entries[1] {
 		s.t.Errorf("entries %v, want %v", n, entries)
 	}
 }

@@ -38,46 +38,34 @@ type table interface {
 	list(l *listing, match func(*datapath.Connection) bool) (found []datapath.Connection, more bool, err error)
 }
 
-// entries is the map of one family and class. Only one goroutine may use its buffers.
+// entries is the table of one family. Only one goroutine may use its buffers.
 type entries[K comparable, V any, KP key[K], VP value[K, V]] struct {
 	*Options
-	m       *bpfmap.Map[K, V]
-	lasting bool              // holds established connections
-	other   *bpfmap.Map[K, V] // the other table that may hold the entry of the other direction
-	keys    []K               // of the current batch
-	values  []V
-	doomed  []doomed[K, V] // selected by the current pass
+	m      *bpfmap.Map[K, V]
+	keys   []K // of the current batch
+	values []V
+	doomed []doomed[K, V] // selected by the current pass
 }
 
 // The tables, in the order of [Sweeper.Entries].
 const (
-	HalfOpen4 = iota
-	Established4
-	HalfOpen6
-	Established6
+	IPv4 = iota
+	IPv6
 	tableCount
 )
 
 func (o *Options) newTables() []table {
-	est4, half4 := &o.Tables.Ct4, &o.Tables.Half4
-	est6, half6 := &o.Tables.Ct6, &o.Tables.Half6
 	type v4 = entries[kernel.Ct4Key, kernel.Ct4Val, *kernel.Ct4Key, *kernel.Ct4Val]
 	type v6 = entries[kernel.Ct6Key, kernel.Ct6Val, *kernel.Ct6Key, *kernel.Ct6Val]
 	return []table{
-		HalfOpen4:    &v4{Options: o, m: half4, other: est4},
-		Established4: &v4{Options: o, m: est4, lasting: true, other: half4},
-		HalfOpen6:    &v6{Options: o, m: half6, other: est6},
-		Established6: &v6{Options: o, m: est6, lasting: true, other: half6},
+		IPv4: &v4{Options: o, m: &o.Tables.Ct4},
+		IPv6: &v6{Options: o, m: &o.Tables.Ct6},
 	}
 }
 
-// kind returns the index of this table's share counts.
-func (t *entries[K, V, KP, VP]) kind() int {
-	if t.lasting {
-		return shareEstablished
-	}
-	return shareHalfOpen
-}
+// isLasting reports whether the connection of an entry counts in the shares: not while it is
+// half-open.
+func isLasting(m *kernel.CtMeta) bool { return m.Flags&kernel.CtLasting != 0 }
 
 // entry implements [Entry].
 type entry[K comparable, V any, KP key[K], VP value[K, V]] struct {
@@ -148,8 +136,8 @@ func (t *entries[K, V, KP, VP]) sweep(p *pass) (bool, error) {
 func (t *entries[K, V, KP, VP]) sweepOne(p *pass, e *entry[K, V, KP, VP]) error {
 	m := e.v.Common()
 	p.see(e)
-	if m.Flags&kernel.CtReply == 0 {
-		p.s.shares.add(t.kind(), e.client())
+	if m.Flags&kernel.CtReply == 0 && isLasting(m) {
+		p.s.shares.add(e.client())
 	}
 	ends := p.ends(e)
 	matched := !ends && p.match != nil && t.isMatched(p, e)
@@ -181,15 +169,13 @@ func idleSince(now uint32, m *kernel.CtMeta) uint32 {
 	return kernel.TicksBetween(m.LastSeenTick, now)
 }
 
-// twinMeta returns the common part of the entry at k in either table, or nil.
+// twinMeta returns the common part of the entry at k, or nil.
 func (t *entries[K, V, KP, VP]) twinMeta(k K) (*kernel.CtMeta, error) {
-	for _, m := range []*bpfmap.Map[K, V]{t.m, t.other} {
-		var value V
-		if ok, err := m.Find(k, &value); ok || err != nil {
-			return VP(&value).Common(), err
-		}
+	var value V
+	if ok, err := t.m.Find(k, &value); !ok || err != nil {
+		return nil, err
 	}
-	return nil, nil
+	return VP(&value).Common(), nil
 }
 
 // connection describes the connection of an entry, without the fields that only the other

@@ -109,6 +109,9 @@ func (p copyOf) spec(maps map[string]*ebpf.Map) (s *ebpf.CollectionSpec, replace
 			return nil, nil, err
 		}
 	}
+	if err := kernel.SetConnTable(s, maps); err != nil {
+		return nil, nil, err
+	}
 	if err := s.Variables[kernel.VarConfigBuild].Set(buildOf(s)); err != nil {
 		return nil, nil, err
 	}

@@ -22,8 +22,6 @@ const (
 	NexthopCount  = 16384 // NEXTHOP_COUNT
 	TunnelPorts   = 8     // TUNNEL_PORTS
 	HeaderMax     = 96    // TUNNEL_HEADER_MAX
-	CrowdCount    = 16    // CROWD_COUNT
-	CrowdSlots    = 256   // CROWD_SLOTS
 )
 
 // AddrOf encodes a; IPv4 addresses become IPv4-mapped (::ffff:a.b.c.d).

@@ -4,9 +4,126 @@ package kernel
 
 import (
 	"net/netip"
+	"structs"
+	"unsafe"
 
 	"github.com/loxilight/loxilight/datapath"
 )
+
+// CtMeta is what both families have in an entry of the connection table: struct ct_meta and struct
+// ct_more.
+type CtMeta struct {
+	PacketCount  uint64
+	ByteCount    uint64 // of whole frames
+	LastSeenTick uint32
+	CreatedTick  uint32
+	ServiceId    uint32
+	BackendId    uint32
+	TcpAck       uint32
+	TcpWindow    uint16
+	TcpScale     uint8
+	State        uint8
+	Nexthop      uint16
+	InPort       uint16
+	Flags        uint16
+	NatId        uint16
+}
+
+// Ct4Val is an entry of IPv4 without its key: the leaving tuple, in network byte order.
+type Ct4Val struct {
+	Meta  CtMeta
+	Saddr uint32
+	Daddr uint32
+	Sport uint16
+	Dport uint16
+}
+
+// Ct6Val is an entry of IPv6 without its key: the leaving tuple, in network byte order.
+type Ct6Val struct {
+	Meta  CtMeta
+	Saddr Addr
+	Daddr Addr
+	Sport uint16
+	Dport uint16
+}
+
+// ctMeta is struct ct_meta.
+type ctMeta = struct {
+	_               structs.HostLayout
+	ByteCount       uint64
+	PacketCount     uint32
+	LastSeenTick    uint32
+	TcpAck          uint32
+	TcpWindow       uint16
+	TcpScale        uint8
+	State           uint8
+	Nexthop         uint16
+	InPort          uint16
+	Flags           uint16
+	PacketCountHigh uint16
+}
+
+// MetaOf joins the parts of an entry.
+func MetaOf(m *ctMeta, more *CtMore) CtMeta {
+	return CtMeta{
+		PacketCount: uint64(m.PacketCount) | uint64(m.PacketCountHigh)<<32, ByteCount: m.ByteCount,
+		LastSeenTick: m.LastSeenTick, CreatedTick: more.CreatedTick, ServiceId: more.ServiceId, BackendId: more.BackendId,
+		TcpAck: m.TcpAck, TcpWindow: m.TcpWindow, TcpScale: m.TcpScale, State: m.State,
+		Nexthop: m.Nexthop, InPort: m.InPort, Flags: m.Flags, NatId: more.NatId,
+	}
+}
+
+// Split writes the parts of an entry.
+func (c *CtMeta) Split(m *ctMeta, more *CtMore) {
+	*m = ctMeta{
+		ByteCount: c.ByteCount, PacketCount: uint32(c.PacketCount), PacketCountHigh: uint16(c.PacketCount >> 32),
+		LastSeenTick: c.LastSeenTick, TcpAck: c.TcpAck, TcpWindow: c.TcpWindow, TcpScale: c.TcpScale, State: c.State,
+		Nexthop: c.Nexthop, InPort: c.InPort, Flags: c.Flags,
+	}
+	*more = CtMore{CreatedTick: c.CreatedTick, ServiceId: c.ServiceId, BackendId: c.BackendId, NatId: c.NatId}
+}
+
+func (b *Ct4Block) entry(slot uint32) (*Ct4, *CtMore) { return &b.Entry[slot], &b.More[slot] }
+
+func (b *Ct4Block) usedBits() *uint64 { return &b.Used }
+
+func (b *Ct6Block) entry(slot uint32) (*Ct6, *CtMore) { return &b.Entry[slot], &b.More[slot] }
+
+func (b *Ct6Block) usedBits() *uint64 { return &b.Used }
+
+func (e *Ct4) parts() connParts {
+	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick}
+}
+
+func (e *Ct4) key() Ct4Key { return e.Key }
+
+func (e *Ct4) setKey(k *Ct4Key) { e.Key.Saddr, e.Key.Daddr = k.Saddr, k.Daddr }
+
+func (e *Ct4) read(v *Ct4Val, more *CtMore) {
+	*v = Ct4Val{MetaOf(&e.Meta, more), e.Saddr, e.Daddr, e.Sport, e.Dport}
+}
+
+func (e *Ct4) write(v *Ct4Val, more *CtMore) {
+	v.Meta.Split(&e.Meta, more)
+	e.Saddr, e.Daddr, e.Sport, e.Dport = v.Saddr, v.Daddr, v.Sport, v.Dport
+}
+
+func (e *Ct6) parts() connParts {
+	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick}
+}
+
+func (e *Ct6) key() Ct6Key { return e.Key }
+
+func (e *Ct6) setKey(k *Ct6Key) { e.Key.Saddr, e.Key.Daddr = k.Saddr, k.Daddr }
+
+func (e *Ct6) read(v *Ct6Val, more *CtMore) {
+	*v = Ct6Val{MetaOf(&e.Meta, more), e.Saddr, e.Daddr, e.Sport, e.Dport}
+}
+
+func (e *Ct6) write(v *Ct6Val, more *CtMore) {
+	v.Meta.Split(&e.Meta, more)
+	e.Saddr, e.Daddr, e.Sport, e.Dport = v.Saddr, v.Daddr, v.Sport, v.Dport
+}
 
 // Tuple returns the addresses and ports of the key, in host byte order.
 func (k *Ct4Key) Tuple() datapath.Tuple {

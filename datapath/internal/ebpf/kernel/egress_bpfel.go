@@ -50,8 +50,6 @@ const (
 	EgressMapLlFragment         = "ll_fragment"
 	EgressMapLlGuard            = "ll_guard"
 	EgressMapLlGuarded          = "ll_guarded"
-	EgressMapLlHalf4            = "ll_half4"
-	EgressMapLlHalf6            = "ll_half6"
 	EgressMapLlImage128k        = "ll_image_128k"
 	EgressMapLlImage1m          = "ll_image_1m"
 	EgressMapLlImage64m         = "ll_image_64m"
@@ -109,6 +107,8 @@ const (
 	EgressProgLlTcEgress        = "ll_tc_egress"
 	EgressVarConfigBuild        = "config_build"
 	EgressVarConfigConfirmTicks = "config_confirm_ticks"
+	EgressVarConfigCtBlocks     = "config_ct_blocks"
+	EgressVarConfigCtHash       = "config_ct_hash"
 	EgressVarConfigNetns        = "config_netns"
 	EgressVarConfigShadow       = "config_shadow"
 )
@@ -183,8 +183,6 @@ type EgressMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -247,6 +245,8 @@ type EgressMapSpecs struct {
 type EgressVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
@@ -292,8 +292,6 @@ type EgressMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -373,8 +371,6 @@ func (m *EgressMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -438,6 +434,8 @@ func (m *EgressMaps) Close() error {
 type EgressVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }

@@ -48,38 +48,48 @@ type ExpirerExpire struct {
 	Result    ExpirerExpireResult
 	State     uint32
 	Meta      struct {
-		_            structs.HostLayout
-		PacketCount  uint64
-		ByteCount    uint64
-		LastSeenTick uint32
-		CreatedTick  uint32
-		Nexthop      uint16
-		InPort       uint16
-		ServiceId    uint32
-		BackendId    uint32
-		TcpAck       uint32
-		TcpWindow    uint16
-		TcpScale     uint8
-		State        uint8
-		Flags        uint16
-		NatId        uint16
+		_               structs.HostLayout
+		ByteCount       uint64
+		PacketCount     uint32
+		LastSeenTick    uint32
+		TcpAck          uint32
+		TcpWindow       uint16
+		TcpScale        uint8
+		State           uint8
+		Nexthop         uint16
+		InPort          uint16
+		Flags           uint16
+		PacketCountHigh uint16
 	}
 	Twin struct {
-		_            structs.HostLayout
-		PacketCount  uint64
-		ByteCount    uint64
-		LastSeenTick uint32
-		CreatedTick  uint32
-		Nexthop      uint16
-		InPort       uint16
-		ServiceId    uint32
-		BackendId    uint32
-		TcpAck       uint32
-		TcpWindow    uint16
-		TcpScale     uint8
-		State        uint8
-		Flags        uint16
-		NatId        uint16
+		_               structs.HostLayout
+		ByteCount       uint64
+		PacketCount     uint32
+		LastSeenTick    uint32
+		TcpAck          uint32
+		TcpWindow       uint16
+		TcpScale        uint8
+		State           uint8
+		Nexthop         uint16
+		InPort          uint16
+		Flags           uint16
+		PacketCountHigh uint16
+	}
+	More struct {
+		_           structs.HostLayout
+		CreatedTick uint32
+		ServiceId   uint32
+		BackendId   uint32
+		NatId       uint16
+		Pad         uint16
+	}
+	TwinMore struct {
+		_           structs.HostLayout
+		CreatedTick uint32
+		ServiceId   uint32
+		BackendId   uint32
+		NatId       uint16
+		Pad         uint16
 	}
 }
 
@@ -117,8 +127,6 @@ const (
 	ExpirerMapLlFragment         = "ll_fragment"
 	ExpirerMapLlGuard            = "ll_guard"
 	ExpirerMapLlGuarded          = "ll_guarded"
-	ExpirerMapLlHalf4            = "ll_half4"
-	ExpirerMapLlHalf6            = "ll_half6"
 	ExpirerMapLlImage128k        = "ll_image_128k"
 	ExpirerMapLlImage1m          = "ll_image_1m"
 	ExpirerMapLlImage64m         = "ll_image_64m"
@@ -172,9 +180,12 @@ const (
 	ExpirerMapLlTunnelName       = "ll_tunnel_name"
 	ExpirerMapLlTurn             = "ll_turn"
 	ExpirerMapLlVerdicts         = "ll_verdicts"
+	ExpirerMapLlWork             = "ll_work"
 	ExpirerProgLlExpireRun       = "ll_expire_run"
 	ExpirerVarConfigBuild        = "config_build"
 	ExpirerVarConfigConfirmTicks = "config_confirm_ticks"
+	ExpirerVarConfigCtBlocks     = "config_ct_blocks"
+	ExpirerVarConfigCtHash       = "config_ct_hash"
 	ExpirerVarConfigNetns        = "config_netns"
 	ExpirerVarConfigShadow       = "config_shadow"
 )
@@ -249,8 +260,6 @@ type ExpirerMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -304,6 +313,7 @@ type ExpirerMapSpecs struct {
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
 }
 
 // ExpirerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -312,6 +322,8 @@ type ExpirerMapSpecs struct {
 type ExpirerVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
@@ -357,8 +369,6 @@ type ExpirerMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -412,6 +422,7 @@ type ExpirerMaps struct {
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.Map `ebpf:"ll_work"`
 }
 
 func (m *ExpirerMaps) Close() error {
@@ -437,8 +448,6 @@ func (m *ExpirerMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -492,6 +501,7 @@ func (m *ExpirerMaps) Close() error {
 		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
+		m.LlWork,
 	)
 }
 
@@ -501,6 +511,8 @@ func (m *ExpirerMaps) Close() error {
 type ExpirerVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }

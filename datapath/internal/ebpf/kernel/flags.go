@@ -19,6 +19,8 @@ const (
 	CtSNAT         = uint16(CtFlagCT_F_SNAT)
 	CtSNATAtEgress = uint16(CtFlagCT_F_SNAT_AT_EGRESS)
 	CtDenied       = uint16(CtFlagCT_F_DENIED)
+	CtLasting      = uint16(CtFlagCT_F_LASTING)
+	CtService      = uint16(CtFlagCT_F_SERVICE)
 	CtDevice       = uint16(CtFlagCT_F_DEVICE)
 
 	DevicePeer          = uint32(DeviceFlagDEVICE_F_PEER)

@@ -144,6 +144,38 @@ type BridgeSeen struct {
 	Mac     [6]uint8
 }
 
+type Ct4 struct {
+	_    structs.HostLayout
+	Key  Ct4Key
+	Meta struct {
+		_               structs.HostLayout
+		ByteCount       uint64
+		PacketCount     uint32
+		LastSeenTick    uint32
+		TcpAck          uint32
+		TcpWindow       uint16
+		TcpScale        uint8
+		State           uint8
+		Nexthop         uint16
+		InPort          uint16
+		Flags           uint16
+		PacketCountHigh uint16
+	}
+	Saddr uint32
+	Daddr uint32
+	Sport uint16
+	Dport uint16
+	Chain uint32
+}
+
+type Ct4Block struct {
+	_     structs.HostLayout
+	Entry [64]Ct4
+	More  [64]CtMore
+	Used  uint64
+	Pad   [7]uint64
+}
+
 type Ct4Key struct {
 	_      structs.HostLayout
 	Saddr  uint32
@@ -155,14 +187,37 @@ type Ct4Key struct {
 	Domain uint16
 }
 
-type Ct4Val struct {
+type Ct6 struct {
 	_     structs.HostLayout
-	Meta  CtMeta
-	Saddr uint32
-	Daddr uint32
+	Key   Ct6Key
 	Sport uint16
 	Dport uint16
-	Pad   uint32
+	Chain uint32
+	Pad   [2]uint64
+	Meta  struct {
+		_               structs.HostLayout
+		ByteCount       uint64
+		PacketCount     uint32
+		LastSeenTick    uint32
+		TcpAck          uint32
+		TcpWindow       uint16
+		TcpScale        uint8
+		State           uint8
+		Nexthop         uint16
+		InPort          uint16
+		Flags           uint16
+		PacketCountHigh uint16
+	}
+	Saddr Addr
+	Daddr Addr
+}
+
+type Ct6Block struct {
+	_     structs.HostLayout
+	Entry [64]Ct6
+	More  [64]CtMore
+	Used  uint64
+	Pad   [7]uint64
 }
 
 type Ct6Key struct {
@@ -174,16 +229,6 @@ type Ct6Key struct {
 	Proto  uint8
 	Netns  uint8
 	Domain uint16
-}
-
-type Ct6Val struct {
-	_     structs.HostLayout
-	Meta  CtMeta
-	Saddr Addr
-	Daddr Addr
-	Sport uint16
-	Dport uint16
-	Pad   uint32
 }
 
 type CtFlag uint32
@@ -200,24 +245,17 @@ const (
 	CtFlagCT_F_SNAT_AT_EGRESS CtFlag = 256
 	CtFlagCT_F_NAT_ASKED      CtFlag = 512
 	CtFlagCT_F_DEVICE         CtFlag = 1024
+	CtFlagCT_F_LASTING        CtFlag = 2048
+	CtFlagCT_F_SERVICE        CtFlag = 4096
 )
 
-type CtMeta struct {
-	_            structs.HostLayout
-	PacketCount  uint64
-	ByteCount    uint64
-	LastSeenTick uint32
-	CreatedTick  uint32
-	Nexthop      uint16
-	InPort       uint16
-	ServiceId    uint32
-	BackendId    uint32
-	TcpAck       uint32
-	TcpWindow    uint16
-	TcpScale     uint8
-	State        uint8
-	Flags        uint16
-	NatId        uint16
+type CtMore struct {
+	_           structs.HostLayout
+	CreatedTick uint32
+	ServiceId   uint32
+	BackendId   uint32
+	NatId       uint16
+	Pad         uint16
 }
 
 type CtState uint32
@@ -226,11 +264,12 @@ const (
 	CtStateCT_NEW         CtState = 0
 	CtStateCT_ANSWERED    CtState = 1
 	CtStateCT_ESTABLISHED CtState = 2
-	CtStateCT_FIN         CtState = 3
-	CtStateCT_TIME_WAIT   CtState = 4
-	CtStateCT_CLOSED      CtState = 5
-	CtStateCT_ENDING      CtState = 6
-	CtStateCT_STATE_MAX   CtState = 7
+	CtStateCT_ONE_WAY     CtState = 3
+	CtStateCT_FIN         CtState = 4
+	CtStateCT_TIME_WAIT   CtState = 5
+	CtStateCT_CLOSED      CtState = 6
+	CtStateCT_ENDING      CtState = 7
+	CtStateCT_STATE_MAX   CtState = 8
 )
 
 type Device struct {
@@ -275,6 +314,14 @@ type Epoch struct {
 	Count       uint32
 	ChangedTick uint32
 }
+
+type EpochOf uint32
+
+const (
+	EpochOfEPOCH_RULES    EpochOf = 0
+	EpochOfEPOCH_SERVICES EpochOf = 1
+	EpochOfEPOCH_COUNT    EpochOf = 2
+)
 
 type Fragment struct {
 	_        structs.HostLayout
@@ -696,15 +743,8 @@ type Shares struct {
 	Count        [65536]uint32
 	NexthopTotal uint32
 	NexthopCount [4096]uint32
-	HalfCapacity uint32
-	HalfSlots    uint32
-	HalfCrowds   uint32
-	HalfTick     uint32
-	HalfTotal    [2]uint32
-	HalfCount    [65536]uint32
 	Pad          uint32
-	CrowdNext    [16]uint32
-	Crowd        [20480]uint64
+	CtHash       [11]uint64
 }
 
 type SlotChunk struct {
@@ -788,11 +828,10 @@ const (
 	VerdictCountVERDICT_SLOW       VerdictCount = 2
 	VerdictCountVERDICT_LOCAL      VerdictCount = 3
 	VerdictCountVERDICT_ICMP_ERROR VerdictCount = 4
-	VerdictCountVERDICT_TABLE_FULL VerdictCount = 5
-	VerdictCountVERDICT_ANSWERED   VerdictCount = 6
-	VerdictCountVERDICT_OVER_SHARE VerdictCount = 7
-	VerdictCountVERDICT_CROWDED    VerdictCount = 8
-	VerdictCountVERDICT_MAX        VerdictCount = 9
+	VerdictCountVERDICT_ANSWERED   VerdictCount = 5
+	VerdictCountVERDICT_OVER_SHARE VerdictCount = 6
+	VerdictCountVERDICT_EVICTED    VerdictCount = 7
+	VerdictCountVERDICT_MAX        VerdictCount = 8
 )
 
 // Names of all BPF objects in the ELF.
@@ -820,8 +859,6 @@ const (
 	MapLlFragment         = "ll_fragment"
 	MapLlGuard            = "ll_guard"
 	MapLlGuarded          = "ll_guarded"
-	MapLlHalf4            = "ll_half4"
-	MapLlHalf6            = "ll_half6"
 	MapLlImage128k        = "ll_image_128k"
 	MapLlImage1m          = "ll_image_1m"
 	MapLlImage64m         = "ll_image_64m"
@@ -881,6 +918,8 @@ const (
 	ProgLlTcSlow          = "ll_tc_slow"
 	VarConfigBuild        = "config_build"
 	VarConfigConfirmTicks = "config_confirm_ticks"
+	VarConfigCtBlocks     = "config_ct_blocks"
+	VarConfigCtHash       = "config_ct_hash"
 	VarConfigEnums        = "config_enums"
 	VarConfigFast         = "config_fast"
 	VarConfigNetns        = "config_netns"
@@ -958,8 +997,6 @@ type MapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -1023,6 +1060,8 @@ type MapSpecs struct {
 type VariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigEnums        *ebpf.VariableSpec `ebpf:"config_enums"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
@@ -1070,8 +1109,6 @@ type Maps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -1152,8 +1189,6 @@ func (m *Maps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -1218,6 +1253,8 @@ func (m *Maps) Close() error {
 type Variables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigEnums        *ebpf.Variable `ebpf:"config_enums"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`

@@ -36,8 +36,6 @@ const (
 	MirrorsMapLlFragment         = "ll_fragment"
 	MirrorsMapLlGuard            = "ll_guard"
 	MirrorsMapLlGuarded          = "ll_guarded"
-	MirrorsMapLlHalf4            = "ll_half4"
-	MirrorsMapLlHalf6            = "ll_half6"
 	MirrorsMapLlImage128k        = "ll_image_128k"
 	MirrorsMapLlImage1m          = "ll_image_1m"
 	MirrorsMapLlImage64m         = "ll_image_64m"
@@ -97,6 +95,8 @@ const (
 	MirrorsProgLlMirrorSend      = "ll_mirror_send"
 	MirrorsVarConfigBuild        = "config_build"
 	MirrorsVarConfigConfirmTicks = "config_confirm_ticks"
+	MirrorsVarConfigCtBlocks     = "config_ct_blocks"
+	MirrorsVarConfigCtHash       = "config_ct_hash"
 	MirrorsVarConfigNetns        = "config_netns"
 	MirrorsVarConfigShadow       = "config_shadow"
 )
@@ -172,8 +172,6 @@ type MirrorsMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -236,6 +234,8 @@ type MirrorsMapSpecs struct {
 type MirrorsVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
@@ -280,8 +280,6 @@ type MirrorsMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -360,8 +358,6 @@ func (m *MirrorsMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -425,6 +421,8 @@ func (m *MirrorsMaps) Close() error {
 type MirrorsVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }

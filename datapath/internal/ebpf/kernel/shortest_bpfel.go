@@ -36,8 +36,6 @@ const (
 	ShortestMapLlFragment         = "ll_fragment"
 	ShortestMapLlGuard            = "ll_guard"
 	ShortestMapLlGuarded          = "ll_guarded"
-	ShortestMapLlHalf4            = "ll_half4"
-	ShortestMapLlHalf6            = "ll_half6"
 	ShortestMapLlImage128k        = "ll_image_128k"
 	ShortestMapLlImage1m          = "ll_image_1m"
 	ShortestMapLlImage64m         = "ll_image_64m"
@@ -94,6 +92,8 @@ const (
 	ShortestProgLlXdp             = "ll_xdp"
 	ShortestVarConfigBuild        = "config_build"
 	ShortestVarConfigConfirmTicks = "config_confirm_ticks"
+	ShortestVarConfigCtBlocks     = "config_ct_blocks"
+	ShortestVarConfigCtHash       = "config_ct_hash"
 	ShortestVarConfigFast         = "config_fast"
 	ShortestVarConfigGeneric      = "config_generic"
 	ShortestVarConfigIfindex      = "config_ifindex"
@@ -175,8 +175,6 @@ type ShortestMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -238,6 +236,8 @@ type ShortestMapSpecs struct {
 type ShortestVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigGeneric      *ebpf.VariableSpec `ebpf:"config_generic"`
 	ConfigIfindex      *ebpf.VariableSpec `ebpf:"config_ifindex"`
@@ -290,8 +290,6 @@ type ShortestMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -369,8 +367,6 @@ func (m *ShortestMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,
@@ -433,6 +429,8 @@ func (m *ShortestMaps) Close() error {
 type ShortestVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigGeneric      *ebpf.Variable `ebpf:"config_generic"`
 	ConfigIfindex      *ebpf.Variable `ebpf:"config_ifindex"`

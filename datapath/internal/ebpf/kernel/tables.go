@@ -3,6 +3,8 @@
 package kernel
 
 import (
+	"errors"
+	"io"
 	"reflect"
 	"strings"
 	"unicode"
@@ -17,8 +19,6 @@ import (
 type Tables struct {
 	Ct4            bpfmap.Map[Ct4Key, Ct4Val]
 	Ct6            bpfmap.Map[Ct6Key, Ct6Val]
-	Half4          bpfmap.Map[Ct4Key, Ct4Val]
-	Half6          bpfmap.Map[Ct6Key, Ct6Val]
 	Shares         bpfmap.Map[uint32, Shares]
 	Nexthop        bpfmap.Map[uint32, Nexthop]
 	NexthopId      bpfmap.Map[NexthopKey, uint32]
@@ -84,18 +84,48 @@ type Tables struct {
 	Verdicts       bpfmap.PerCPU[uint32, uint64]
 	PortDrops      bpfmap.PerCPU[PortDropKey, uint64]
 	Rate           bpfmap.PerCPU[uint32, RateBucket]
+
+	mapped []io.Closer
 }
 
-// TablesOf returns the maps with their types.
+// TablesOf returns the maps with their types. The connection table also needs [Tables.MapConnections].
 func TablesOf(maps map[string]*ebpf.Map) *Tables {
 	t := &Tables{}
 	all := reflect.ValueOf(t).Elem()
 	for i := range all.NumField() {
-		if m := maps[MapName(all.Type().Field(i).Name)]; m != nil { // some tests have only some maps
+		f := all.Type().Field(i)
+		if m := maps[MapName(f.Name)]; m != nil && f.IsExported() { // some tests have only some maps
 			all.Field(i).Addr().Interface().(interface{ Bind(*ebpf.Map) }).Bind(m)
 		}
 	}
 	return t
+}
+
+// MapConnections maps the connection table into memory. [PrepareConnTable] must have been called.
+// The caller closes the tables, before the maps.
+func (t *Tables) MapConnections(maps map[string]*ebpf.Map) error {
+	t4, err := newConnTable[Ct4Block, Ct4, Ct4Key, Ct4Val](maps, MapLlCt4)
+	if err != nil {
+		return err
+	}
+	t.Ct4.BindStore(t4)
+	t.mapped = append(t.mapped, t4)
+	t6, err := newConnTable[Ct6Block, Ct6, Ct6Key, Ct6Val](maps, MapLlCt6)
+	if err != nil {
+		return errors.Join(err, t.Close())
+	}
+	t.Ct6.BindStore(t6)
+	t.mapped = append(t.mapped, t6)
+	return nil
+}
+
+// Close releases memory. The tables must not be used any more.
+func (t *Tables) Close() (err error) {
+	for _, m := range t.mapped {
+		err = errors.Join(err, m.Close())
+	}
+	t.mapped = nil
+	return err
 }
 
 // MapName returns the name of the map that a field of Tables refers to.

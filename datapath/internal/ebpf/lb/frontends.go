@@ -32,6 +32,7 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 	if err := s.writeByID(v, entries); err != nil {
 		return err
 	}
+	added := false
 	for _, f := range value.Frontends {
 		fam := kernel.FamilyOf(f.Addr.Addr())
 		ours := s.owner[f] == v
@@ -46,12 +47,31 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 		if v.entries[fam].Id == 0 {
 			v.entries[fam] = entries[fam] // for services that divert to v in the meantime
 		}
+		added = added || !ours
 		s.takes(v, f)
 		if !slices.Contains(v.frontends, f) {
 			v.frontends = append(v.frontends, f)
 		}
 	}
 	v.entries = entries
+	if added {
+		return s.raiseEpoch()
+	}
+	return nil
+}
+
+// raiseEpoch makes connections in one direction that have no service look for one again.
+func (s *Table) raiseEpoch() error {
+	of := uint32(kernel.EpochOfEPOCH_SERVICES)
+	var epoch kernel.Epoch
+	if err := s.tables.Epoch.Lookup(of, &epoch); err != nil {
+		return fmt.Errorf("epoch of the services: %w", err)
+	}
+	epoch.Count++
+	epoch.ChangedTick = kernel.NowTick()
+	if err := s.tables.Epoch.Put(of, epoch); err != nil {
+		return fmt.Errorf("epoch of the services: %w", err)
+	}
 	return nil
 }
 

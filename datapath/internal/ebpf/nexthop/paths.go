@@ -13,7 +13,7 @@ import (
 
 // ctSlowpathShift is CT_SLOWPATH_SHIFT: the position of enum slowpath_reason in the flags of an
 // entry.
-const ctSlowpathShift = 12
+const ctSlowpathShift = 13
 
 // whySlow describes the values of enum slowpath_reason.
 var whySlow = map[kernel.EgressSlowpathReason]string{

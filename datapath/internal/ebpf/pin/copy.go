@@ -19,6 +19,9 @@ import (
 // repeated. Arrays have all their entries from the start, so they are copied once: packets that the
 // old programs count in them during the replacement are missing from the counters.
 func follows(x *replacement) bool {
+	if x.class.connections {
+		return true
+	}
 	switch x.target.Type() {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash:
 		return !x.class.notCopied && !x.class.createdByDaemon
@@ -69,9 +72,12 @@ func eachEntry(m *ebpf.Map, each func(key, value []byte) error) error {
 	return nil
 }
 
+// batchBytes limits the values that one system call reads.
+const batchBytes = 4 << 20
+
 // eachBatch reads a map in batches, and calls each with the entries of each batch and their number.
 func eachBatch(m *ebpf.Map, each func(keys, values cells, n int) error) error {
-	size := min(bpfmap.BatchSize, int(m.MaxEntries()))
+	size := min(bpfmap.BatchSize, int(m.MaxEntries()), max(1, batchBytes/int(m.ValueSize())))
 	keys, values := newCells(size, m.KeySize()), newCells(size, m.ValueSize())
 	var cursor ebpf.MapBatchCursor
 	for {

@@ -148,35 +148,39 @@ var errNoTypes = errors.New("the kernel has no BTF for its fields")
 // shapeOfPinned returns the layout with which a map was created, as stored by the kernel. Reading
 // it requires CAP_SYS_ADMIN: without it the error wraps EPERM.
 func shapeOfPinned(m *ebpf.Map) (s shape, err error) {
-	key, value, err := typeIDs(m)
+	key, value, err := pinnedTypes(m)
 	if err != nil {
 		return s, err
 	}
-	if key == 0 || value == 0 {
-		return s, errNoTypes
+	if s.key, err = fieldsOf(key); err == nil {
+		s.value, err = fieldsOf(value)
+	}
+	return s, err
+}
+
+// pinnedTypes returns the types of the keys and values with which a map was created, as stored by
+// the kernel; the errors are those of shapeOfPinned.
+func pinnedTypes(m *ebpf.Map) (key, value btf.Type, err error) {
+	keyID, valueID, err := typeIDs(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	if keyID == 0 || valueID == 0 {
+		return nil, nil, errNoTypes
 	}
 	handle, err := m.Handle()
 	if err != nil {
-		return s, err
+		return nil, nil, err
 	}
 	defer handle.Close()
 	types, err := handle.Spec(nil)
 	if err != nil {
-		return s, err
+		return nil, nil, err
 	}
-	for id, to := range map[btf.TypeID]*fields{key: &s.key, value: &s.value} {
-		t, err := types.TypeByID(id)
-		if err != nil {
-			return s, err
-		}
-		if *to, err = fieldsOf(t); err != nil {
-			return s, err
-		}
+	if key, err = types.TypeByID(keyID); err == nil {
+		value, err = types.TypeByID(valueID)
 	}
-	if key == value {
-		s.key = s.value
-	}
-	return s, nil
+	return key, value, err
 }
 
 // typeIDs reads from the kernel the BTF type ids of key and value, which the library does not

@@ -91,13 +91,25 @@ type comparison struct {
 	action  string // datapath.Pins…
 	reason  string
 	convert *entryConverter // nil: entries stay unchanged
+	blocks  *blockConverter // of the connection table; nil for other maps
 	// shortage is the temporary lack of resources that prevented the comparison, or nil.
 	shortage error
 }
 
 // compareMap compares a pinned map with the wanted one.
 func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
+	if classOf(spec).connections {
+		blocks, same, err := compareBlocks(old, spec)
+		return comparisonOf(old, spec, !same, blocks, nil, err)
+	}
 	convert, err := compareEntries(old, spec)
+	return comparisonOf(old, spec, convert != nil, nil, convert, err)
+}
+
+func comparisonOf(old *ebpf.Map, spec *ebpf.MapSpec, differs bool, blocks *blockConverter, convert *entryConverter, err error) comparison {
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("reading its layout takes CAP_SYS_ADMIN: %w", err)
+	}
 	switch {
 	case err != nil && datapath.IsShortage(err):
 		return comparison{action: datapath.PinsRefuse, reason: err.Error(), shortage: err}
@@ -105,14 +117,14 @@ func compareMap(old *ebpf.Map, spec *ebpf.MapSpec) comparison {
 		return comparison{action: datapath.PinsConvert, reason: "is recreated empty: " + err.Error()}
 	case err != nil:
 		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
-	case convert != nil:
-		return comparison{action: datapath.PinsConvert, reason: "its entries have another layout", convert: convert}
+	case differs:
+		return comparison{action: datapath.PinsConvert, reason: "its entries have another layout", convert: convert, blocks: blocks}
 	case spec.Compatible(old) == nil:
-		return comparison{action: datapath.PinsAdopt}
+		return comparison{action: datapath.PinsAdopt, blocks: blocks}
 	case old.MaxEntries() == spec.MaxEntries:
-		return comparison{action: datapath.PinsConvert, reason: "it was created with different options"}
+		return comparison{action: datapath.PinsConvert, reason: "it was made with other options", blocks: blocks}
 	}
-	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", old.MaxEntries(), spec.MaxEntries)}
+	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", old.MaxEntries(), spec.MaxEntries), blocks: blocks}
 }
 
 // compareEntries returns the converter from entries of old to entries of spec, or nil if entries
@@ -132,9 +144,6 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 		return nil, err
 	}
 	from, err := shapeOfPinned(old)
-	if errors.Is(err, unix.EPERM) {
-		err = fmt.Errorf("reading its layout requires CAP_SYS_ADMIN: %w", err)
-	}
 	if err != nil {
 		return nil, err
 	}

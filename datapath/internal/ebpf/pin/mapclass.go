@@ -21,11 +21,8 @@ type sizeClass struct {
 
 // sizeClasses are the classes that maps.h names with SIZED_BY.
 var sizeClasses = map[string]sizeClass{
-	"connections": byConnections(func(n uint32) uint32 { return 2 * n }), // both directions
-	"halfOpen": {"halfOpen", func(t datapath.Tables) uint32 { return t.HalfOpen }, func(t datapath.Tables) uint32 {
-		return 2 * t.HalfOpen // both directions
-	}},
-	"services": byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
+	"connectionBlocks": byConnections(kernel.ConnBlocks),
+	"services":         byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
 	"slots": {"slots", func(t datapath.Tables) uint32 { return t.Slots }, func(t datapath.Tables) uint32 {
 		return 2*(t.Slots/kernel.SlotsPerChunk) + 4*t.Services
 	}},
@@ -71,7 +68,8 @@ type mapClass struct {
 	size            string // key of sizeClasses; "": fixed
 	createdByDaemon bool   // programs create no entries
 	notCopied       bool
-	copyOrder       int // 0: first
+	connections     bool // the connection table
+	copyOrder       int  // 0: first
 }
 
 // classOf returns the class of a map.
@@ -84,8 +82,8 @@ func classOf(spec *ebpf.MapSpec) mapClass {
 		case "creator":
 			c.createdByDaemon = value == "daemon"
 		case "copy":
-			c.notCopied = value == "never"
-			if i := slices.Index([]string{"first", "second"}, value); i >= 0 {
+			c.notCopied, c.connections = value == "never", value == "connections"
+			if i := slices.Index([]string{"first", "connections"}, value); i >= 0 {
 				c.copyOrder = i
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // Bytes that the kernel needs for each entry in addition to key and value, as of Linux 6.18.
@@ -78,6 +79,15 @@ func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t dat
 		by = fmt.Sprintf(" (%s: %d)", key, size)
 	}
 	return fmt.Errorf("no memory for its %d entries%s, %d MiB; all tables need %d MiB: make the largest ones smaller "+
-		"(tables.connections, tables.halfOpen, tables.backends; or auto), or allow more: MemoryMax of the unit counts them: %w",
-		spec.MaxEntries, by, need>>20, all>>20, err)
+		"(tables.connections, tables.backends; or auto), or allow more: MemoryMax of the unit counts them: %w",
+		entriesOf(spec, spec.MaxEntries), by, need>>20, all>>20, err)
+}
+
+// entriesOf returns the number of entries of a map with n elements: of the connection table, those of
+// its blocks.
+func entriesOf(spec *ebpf.MapSpec, n uint32) uint64 {
+	if classOf(spec).connections {
+		return uint64(n) * kernel.ConnBlock
+	}
+	return uint64(n)
 }

@@ -31,7 +31,7 @@ type replacement struct {
 
 // Replacements are the maps of a run, and the work that remains at its start: replacing maps of an
 // earlier run. The order of calls is Copy, PinNew, CatchUp as often as needed while programs are
-// replaced, Finish, Close. Half-open connections are copied first, because a packet may need them
+// replaced, Finish, Close. Connections are copied before all others, because a packet may need them
 // at once.
 type Replacements struct {
 	Maps      map[string]*ebpf.Map // of this run, by name
@@ -75,7 +75,7 @@ func Open(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *sl
 		r.Maps[name] = x.target
 		if key, _, want := sizeOf(specs[name], t); key != "" && x.target.MaxEntries() > want {
 			r.KeptSizes = append(r.KeptSizes, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
-				name, x.target.MaxEntries(), want, key))
+				name, entriesOf(spec, x.target.MaxEntries()), entriesOf(spec, want), key))
 		}
 		if !x.pinned || len(x.sources) > 0 {
 			r.list = append(r.list, x)
@@ -85,7 +85,10 @@ func Open(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *sl
 	slices.SortFunc(r.list, func(a, b *replacement) int {
 		return cmp.Or(cmp.Compare(a.class.copyOrder, b.class.copyOrder), strings.Compare(a.name, b.name))
 	})
-	return r, nil
+	if r.Maps[kernel.MapLlShares] == nil {
+		return r, nil // some tests have only some maps
+	}
+	return r, r.copyFirst()
 }
 
 // openMap returns the pinned map of spec in dir, or a new one.
@@ -142,6 +145,11 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 		return -1, nil
 	}
 	held, err := CountEntries(old)
+	if blocks := all[0].blocks; blocks != nil {
+		if held, err = blocks.countConnections(old); err == nil {
+			held = kernel.ConnBlocks((held + 1) / 2)
+		}
+	}
 	if err != nil || held <= spec.MaxEntries {
 		return -1, err
 	}
@@ -157,28 +165,52 @@ func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error
 // Copy fills the new maps, before they are in use.
 func (r *Replacements) Copy() error {
 	for _, x := range r.list {
-		if len(x.sources) == 0 || x.class.notCopied {
-			continue
-		}
-		if err := kernel.AtStep("copy " + x.name); err != nil {
-			return err
-		}
-		begin, fresh := kernel.NowTick(), !x.pinned
-		for i, g := range x.sources {
-			var n int
-			var err error
-			if fresh && i == 0 { // the newest contains everything that the daemon wrote
-				n, err = fill(x.target, g)
-			} else if follows(x) {
-				n, err = addMissing(x.target, g, 0)
+		if x.class.copyOrder > 0 {
+			if err := r.copy(x); err != nil {
+				return err
 			}
-			if err != nil {
-				return fmt.Errorf("copy map %s: %w", x.name, err)
-			}
-			r.log.Info("table copied", "table", x.name, "entries", n, "from", filepath.Base(g.path), "reason", g.reason)
 		}
-		x.since = begin
 	}
+	return nil
+}
+
+// copyFirst copies the map with the keys of the connection table, which programs need to be loaded.
+func (r *Replacements) copyFirst() error {
+	for _, x := range r.list {
+		if x.class.copyOrder == 0 {
+			if err := r.copy(x); err != nil {
+				return err
+			}
+		}
+	}
+	return kernel.PrepareConnTable(r.Maps)
+}
+
+func (r *Replacements) copy(x *replacement) error {
+	if len(x.sources) == 0 || x.class.notCopied {
+		return nil
+	}
+	if err := kernel.AtStep("copy " + x.name); err != nil {
+		return err
+	}
+	begin, fresh := kernel.NowTick(), !x.pinned
+	for i, g := range x.sources {
+		var n int
+		var err error
+		switch {
+		case x.class.connections:
+			n, err = r.addConnections(x, g, 0)
+		case fresh && i == 0: // the newest contains everything that the daemon wrote
+			n, err = fill(x.target, g)
+		case follows(x):
+			n, err = addMissing(x.target, g, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("copy map %s: %w", x.name, err)
+		}
+		r.log.Info("table copied", "table", x.name, "entries", n, "from", filepath.Base(g.path), "reason", g.reason)
+	}
+	x.since = begin
 	return nil
 }
 
@@ -211,7 +243,13 @@ func (r *Replacements) CatchUp() error {
 		}
 		begin := kernel.NowTick()
 		for _, g := range x.sources {
-			if _, err := addMissing(x.target, g, x.since); err != nil {
+			var err error
+			if x.class.connections {
+				_, err = r.addConnections(x, g, x.since)
+			} else {
+				_, err = addMissing(x.target, g, x.since)
+			}
+			if err != nil {
 				return fmt.Errorf("copy map %s: %w", x.name, err)
 			}
 		}

@@ -79,8 +79,6 @@ const (
 	askerMapLlFragment         = "ll_fragment"
 	askerMapLlGuard            = "ll_guard"
 	askerMapLlGuarded          = "ll_guarded"
-	askerMapLlHalf4            = "ll_half4"
-	askerMapLlHalf6            = "ll_half6"
 	askerMapLlImage128k        = "ll_image_128k"
 	askerMapLlImage1m          = "ll_image_1m"
 	askerMapLlImage64m         = "ll_image_64m"
@@ -211,8 +209,6 @@ type askerMapSpecs struct {
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.MapSpec `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.MapSpec `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.MapSpec `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.MapSpec `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.MapSpec `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
@@ -319,8 +315,6 @@ type askerMaps struct {
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
 	LlGuard          *ebpf.Map `ebpf:"ll_guard"`
 	LlGuarded        *ebpf.Map `ebpf:"ll_guarded"`
-	LlHalf4          *ebpf.Map `ebpf:"ll_half4"`
-	LlHalf6          *ebpf.Map `ebpf:"ll_half6"`
 	LlImage128k      *ebpf.Map `ebpf:"ll_image_128k"`
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
@@ -399,8 +393,6 @@ func (m *askerMaps) Close() error {
 		m.LlFragment,
 		m.LlGuard,
 		m.LlGuarded,
-		m.LlHalf4,
-		m.LlHalf6,
 		m.LlImage128k,
 		m.LlImage1m,
 		m.LlImage64m,

@@ -25,12 +25,12 @@ func (e *Epoch) Raise() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var epoch kernel.Epoch
-	if err := e.table.Lookup(uint32(0), &epoch); err != nil {
+	if err := e.table.Lookup(uint32(kernel.EpochOfEPOCH_RULES), &epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	epoch.Count++
 	epoch.ChangedTick = kernel.NowTick()
-	if err := e.table.Put(uint32(0), epoch); err != nil {
+	if err := e.table.Put(uint32(kernel.EpochOfEPOCH_RULES), epoch); err != nil {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	return nil

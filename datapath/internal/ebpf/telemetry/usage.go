@@ -32,9 +32,11 @@ func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 		return datapath.Usage{Used: entries / each, Size: uint64(r.options.Maps[name].MaxEntries()) / each}
 	}
 	u := map[string]datapath.Usage{
-		"connections": fuller(of(kernel.MapLlCt4, conns[conn.Established4], 2), of(kernel.MapLlCt6, conns[conn.Established6], 2)),
-		"halfOpen":    fuller(of(kernel.MapLlHalf4, conns[conn.HalfOpen4], 2), of(kernel.MapLlHalf6, conns[conn.HalfOpen6], 2)),
-		"affinity":    of(kernel.MapLlAffinity, affinity, 1),
+		"connections": {
+			Used: max(conns[conn.IPv4], conns[conn.IPv6]) / 2,
+			Size: uint64(kernel.ConnCapacity(r.options.Tables.Ct4.MaxEntries())),
+		},
+		"affinity": of(kernel.MapLlAffinity, affinity, 1),
 	}
 	// The outer side always has at least as many entries as the inner side.
 	mappings, blocks := r.options.NATs.Entries()
@@ -42,12 +44,4 @@ func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 	u["natBlocks"] = of(kernel.MapLlBlockOwner, blocks, 1)
 	r.options.Services.Usage(u, r.options.Sizes)
 	return u, nil
-}
-
-// fuller returns the table with the larger used fraction.
-func fuller(a, b datapath.Usage) datapath.Usage {
-	if a.Used*b.Size >= b.Used*a.Size {
-		return a
-	}
-	return b
 }

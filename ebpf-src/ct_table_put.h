@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ct_table_put.h - adds entries to the connection table and removes them, without locks.
+ *
+ * A bit of the block says that a place is taken. Whoever sets the bit owns the place: it fills in
+ * the entry, writes the last word of the key, from which on the entry can be found at its home, and
+ * adds the link to the chain of the home. Then it looks for another entry with the same key: of two
+ * that are added at once, the later one finds the earlier one and is removed again.
+ *
+ * An entry is removed by clearing the last word of its key, then the bit. If possible, its place is
+ * not taken again for CT_REST_TICKS, since another CPU may still be processing a packet with this
+ * entry.
+ *
+ * The functions of this file work on the table of IPv6 if six is not 0. The key is in work.
+ */
+#pragma once
+
+#include <linux/errno.h>
+
+#include "clock.h"
+#include "ct.h"
+#include "ct_table.h"
+
+#define CT_REST_TICKS 2
+#define CHAIN_TRIES   8
+#define CLAIM_TRIES   16
+#define CT_BLOCK_BUSY 56 /* places: from then on, the emptier one of two blocks is used */
+
+/* Returns slot times size. Linux 6.1 knows the range of a product only if the second factor is a
+ * constant; the compiler changes the order of factors.
+ */
+static __always_inline __u64 ct_times(__u64 slot, __u64 size)
+{
+	asm volatile("%0 *= %1" : "+r"(slot) : "r"(size));
+	return slot;
+}
+
+/* Returns a field of the entry at index: at offset6 of the block if six is not 0, else at offset4, plus
+ * the slot times the upper or lower half of sizes.
+ */
+static __always_inline void *ct_field(__u32 six, __u32 index, __u32 offset4, __u32 offset6,
+				      __u32 sizes)
+{
+	if (six) {
+		struct ct6_block *b = ct6_block_at(index);
+
+		return b ? (void *)b + ct_times(index % CT_BLOCK, sizes >> 16) + offset6 : NULL;
+	} else {
+		struct ct4_block *b = ct4_block_at(index);
+
+		return b ? (void *)b + ct_times(index % CT_BLOCK, sizes & 0xffff) + offset4 : NULL;
+	}
+}
+
+/* As ct_field, for functions that are not the eighth of a chain of calls. The time to load a program
+ * grows with the number of its look-ups times the number of its instructions.
+ */
+static __noinline void *ct_field_far(__u32 six, __u32 index, __u32 offset4, __u32 offset6,
+				     __u32 sizes)
+{
+	return ct_field(six, index, offset4, offset6, sizes);
+}
+
+#define CT_FIELD(far, six, index, field)                                                    \
+	ct_field##far(six, index, offsetof(struct ct4, field), offsetof(struct ct6, field), \
+		      sizeof(struct ct6) << 16 | sizeof(struct ct4))
+#define CT_BLOCK_FIELD(far, six, index, field, size)                 \
+	ct_field##far(six, index, offsetof(struct ct4_block, field), \
+		      offsetof(struct ct6_block, field), (size) << 16 | (size))
+
+/* The fields of the entry at an index. ct_tail: the last word of its key; 0: it is not in use. */
+#define CT_FIELDS(far)                                                                 \
+	static __always_inline struct ct4 *ct4_at##far(__u32 index)                    \
+	{                                                                              \
+		return CT_FIELD(far, 0, index, key);                                   \
+	}                                                                              \
+                                                                                       \
+	static __always_inline struct ct6 *ct6_at##far(__u32 index)                    \
+	{                                                                              \
+		return CT_FIELD(far, 1, index, key);                                   \
+	}                                                                              \
+                                                                                       \
+	static __always_inline struct ct_meta *ct_meta_at##far(__u32 six, __u32 index) \
+	{                                                                              \
+		return CT_FIELD(far, six, index, meta);                                \
+	}                                                                              \
+                                                                                       \
+	static __always_inline __u32 *ct_chain_at##far(__u32 six, __u32 index)         \
+	{                                                                              \
+		return CT_FIELD(far, six, index, chain);                               \
+	}                                                                              \
+                                                                                       \
+	static __always_inline key_word *ct_tail_at##far(__u32 six, __u32 index)       \
+	{                                                                              \
+		return CT_FIELD(far, six, index, key.sport);                           \
+	}                                                                              \
+                                                                                       \
+	static __always_inline struct ct_more *ct_more_at##far(__u32 six, __u32 index) \
+	{                                                                              \
+		return CT_BLOCK_FIELD(far, six, index, more, sizeof(struct ct_more));  \
+	}                                                                              \
+                                                                                       \
+	static __always_inline __u64 *ct_used_at##far(__u32 six, __u32 index)          \
+	{                                                                              \
+		return CT_BLOCK_FIELD(far, six, index, used, 0);                       \
+	}
+
+CT_FIELDS()
+CT_FIELDS(_far)
+
+/* Writes the homes of the key in work to work. */
+static __always_inline void ct_homes(struct work *w, __u32 six)
+{
+	__u64 h = six ? ct6_hash(&w->key6) : ct4_hash(&w->key4);
+
+	w->home = ct_home(h, six ? 6 : 4);
+	w->home_elsewhere = ct_home_elsewhere(h, six ? 6 : 4);
+}
+
+/* Returns the index of the entry, other than except, that is at a home or linked there; CT_NOWHERE: none.
+ * Writes the chain of the home to work.
+ */
+#define CT_SEARCH(family)                                                                          \
+	static __always_inline __u32 ct##family##_search(struct work *w, __u32 home, __u32 except) \
+	{                                                                                          \
+		struct ct##family##_block *b = ct##family##_block_at(home);                        \
+		__u32 chain;                                                                       \
+                                                                                                   \
+		if (!b)                                                                            \
+			return CT_NOWHERE;                                                         \
+		chain = *(volatile __u32 *)&b->entry[home % CT_BLOCK].chain;                       \
+		w->chain = chain;                                                                  \
+		if (home != except &&                                                              \
+		    ct##family##_is(&b->entry[home % CT_BLOCK], &w->key##family))                  \
+			return home;                                                               \
+		for (int i = 0; i < CHAIN_LINKS; i++) {                                            \
+			__u32 link = chain >> (i * CHAIN_LINK_BITS) & (CT_BLOCK - 1);              \
+                                                                                                   \
+			if (link && (home ^ link) != except &&                                     \
+			    ct##family##_is(&b->entry[(home ^ link) % CT_BLOCK], &w->key##family)) \
+				return home ^ link;                                                \
+		}                                                                                  \
+		return CT_NOWHERE;                                                                 \
+	}
+
+CT_SEARCH(4)
+CT_SEARCH(6)
+
+/* Returns the index of the entry of the key, other than except, or CT_NOWHERE. Writes the homes of the
+ * key to work. A global function, so that the verifier walks it once.
+ */
+__noinline __u32 ct_locate(__u32 six, __u32 except)
+{
+	struct work *w = work_get();
+	__u32 index;
+
+	if (!w)
+		return CT_NOWHERE;
+	ct_homes(w, six);
+	index = six ? ct6_search(w, w->home, except) : ct4_search(w, w->home, except);
+	if (index != CT_NOWHERE || !(w->chain & CHAIN_ELSEWHERE))
+		return index;
+	return six ? ct6_search(w, w->home_elsewhere, except)
+		   : ct4_search(w, w->home_elsewhere, except);
+}
+
+/* Reports whether a chain has room for another link. */
+static __always_inline int chain_has_room(__u32 chain)
+{
+	for (int i = 0; i < CHAIN_LINKS; i++)
+		if (!(chain >> (i * CHAIN_LINK_BITS) & (CT_BLOCK - 1)))
+			return 1;
+	return 0;
+}
+
+/* For each value of the upper 6 bits of the product of DE_BRUIJN and 2^n: n (Leiserson, Prokop and
+ * Randall, "Using de Bruijn sequences to index a 1 in a computer word", 1998).
+ */
+#define DE_BRUIJN 0x03f79d71b4cb0a89ULL
+static const __u8 ct_bit_number[64] = {
+	0,  1,	48, 2,	57, 49, 28, 3,	61, 58, 50, 42, 38, 29, 17, 4,	62, 55, 59, 36, 53, 51,
+	43, 22, 45, 39, 33, 30, 24, 18, 12, 5,	63, 47, 56, 27, 60, 41, 37, 16, 54, 35, 52, 21,
+	44, 32, 23, 11, 46, 26, 40, 15, 34, 20, 31, 10, 25, 14, 19, 9,	13, 8,	7,  6,
+};
+
+/* Returns the number of the lowest bit that is set in x, which is not 0. */
+static __always_inline __u32 ct_lowest_bit(__u64 x)
+{
+	return ct_bit_number[(x & -x) * DE_BRUIJN >> 58];
+}
+
+/* Returns the number of bits that are set in x. */
+static __always_inline __u32 ct_bits(__u64 x)
+{
+	return __builtin_popcountll(x);
+}
+
+/* Takes a free place in the block of a home, the home itself if it is free; rested: no place of an
+ * entry that was removed just now, of the CLAIM_TRIES places that follow the home. Returns its index,
+ * or CT_NOWHERE. A global function, so that the verifier walks it once.
+ */
+__noinline __u32 ct_claim(__u32 six, __u32 home, __u32 rested)
+{
+	__u32 now_tick = clock_tick(), slot = home % CT_BLOCK, chain, size;
+	__u64 *used, free;
+	void *seen; /* last_seen_tick of the first entry */
+
+	if (six) {
+		struct ct6_block *b = ct6_block_at(home);
+
+		if (!b)
+			return CT_NOWHERE;
+		used = &b->used;
+		chain = b->entry[slot].chain;
+		seen = &b->entry[0].meta.last_seen_tick;
+		size = sizeof(struct ct6);
+	} else {
+		struct ct4_block *b = ct4_block_at(home);
+
+		if (!b)
+			return CT_NOWHERE;
+		used = &b->used;
+		chain = b->entry[slot].chain;
+		seen = &b->entry[0].meta.last_seen_tick;
+		size = sizeof(struct ct4);
+	}
+	free = ~*(volatile __u64 *)used;
+	free = free >> slot | free << (CT_BLOCK - slot) % CT_BLOCK; /* bit 0: the home */
+	if (!chain_has_room(chain))
+		free &= 1;
+	for (int i = 0; i < CLAIM_TRIES && free; i++) {
+		__u32 place = (slot + ct_lowest_bit(free)) % CT_BLOCK;
+		__u32 seen_tick = *(volatile __u32 *)(seen + ct_times(place, size));
+		__u64 bit = 1ULL << place;
+
+		if ((!rested || (__s32)(now_tick - seen_tick) >= CT_REST_TICKS) &&
+		    !(__sync_fetch_and_or(used, bit) & bit))
+			return home - slot + place;
+		free &= free - 1;
+	}
+	return CT_NOWHERE;
+}
+
+/* Returns chain with a link added; 0: it has no room. */
+static __always_inline __u32 chain_add(__u32 chain, __u32 link)
+{
+	for (int i = 0; i < CHAIN_LINKS; i++)
+		if (!(chain >> (i * CHAIN_LINK_BITS) & (CT_BLOCK - 1)))
+			return chain | link << (i * CHAIN_LINK_BITS);
+	return 0;
+}
+
+/* Adds the entry at index, which is filled in, to the chain of the home in its block. Returns 0 or a
+ * negative errno. A global function, so that the verifier walks it once.
+ */
+__noinline int ct_link(__u32 six, __u32 index, __u32 home)
+{
+	__u32 *chain = ct_chain_at(six, home);
+
+	if (index == home)
+		return 0;
+	for (int i = 0; chain && i < CHAIN_TRIES; i++) {
+		__u32 old = *(volatile __u32 *)chain, new = chain_add(old, index ^ home);
+
+		if (!new)
+			return -E2BIG;
+		if (__sync_val_compare_and_swap(chain, old, new) == old)
+			return 0;
+	}
+	return -E2BIG;
+}
+
+/* Takes a link, which only the caller removes, out of a chain. Without branches: the verifier would
+ * try each.
+ */
+static __always_inline void chain_remove(__u32 *chain_at, __u32 link)
+{
+	__u32 chain = *(volatile __u32 *)chain_at, mask = 0;
+
+	for (int i = 0; i < CHAIN_LINKS; i++) {
+		__u32 other = (chain >> (i * CHAIN_LINK_BITS) & (CT_BLOCK - 1)) ^ link;
+
+		/* else the compiler makes branches, and needs much stack */
+		asm volatile("" : "+r"(other), "+r"(mask));
+		mask |= ((other - 1) >> 31) * (CT_BLOCK - 1) << (i * CHAIN_LINK_BITS);
+	}
+	__sync_fetch_and_and(chain_at, ~mask);
+}
+
+/* Removes the entry at index. Returns 0, or -ENOENT if it was removed already. Global functions, so that
+ * the verifier walks each once.
+ */
+#define CT_REMOVE(family)                                                                      \
+	__noinline int ct##family##_remove(__u32 index)                                        \
+	{                                                                                      \
+		struct ct##family##_block *b = ct##family##_block_at(index);                   \
+		__u32 slot = index % CT_BLOCK, link;                                           \
+		struct ct##family *e;                                                          \
+		__u64 h;                                                                       \
+                                                                                               \
+		if (!b)                                                                        \
+			return -ENOENT;                                                        \
+		e = &b->entry[slot];                                                           \
+		h = ct##family##_hash(&e->key);                                                \
+		asm volatile("" : "+r"(h)); /* else its operands need stack */                 \
+		e->meta.last_seen_tick = clock_tick();                                         \
+		if (!__sync_lock_test_and_set((key_word *)&e->key.sport, 0))                   \
+			return -ENOENT;                                                        \
+		link = ct_home(h, family) ^ index;                                             \
+		if (link && link < CT_BLOCK)                                                   \
+			chain_remove(&b->entry[ct_home(h, family) % CT_BLOCK].chain, link);    \
+		link = ct_home_elsewhere(h, family) ^ index;                                   \
+		if (link && link < CT_BLOCK)                                                   \
+			chain_remove(&b->entry[ct_home_elsewhere(h, family) % CT_BLOCK].chain, \
+				     link);                                                    \
+		__sync_fetch_and_and(&b->used, ~(1ULL << slot));                               \
+		return 0;                                                                      \
+	}
+
+CT_REMOVE(4)
+CT_REMOVE(6)
+
+static __always_inline int ct_remove(__u32 six, __u32 index)
+{
+	return six ? ct6_remove(index) : ct4_remove(index);
+}
+
+/* Adds the entry at index, which is filled in and whose homes are in work, so that it can be found.
+ * Returns 0, -EEXIST if the key has another entry, or -E2BIG.
+ */
+static __always_inline int ct_add(struct work *w, __u32 six, __u32 index)
+{
+	__u32 *chain;
+	int ret = -E2BIG;
+
+	if ((w->home ^ index) < CT_BLOCK)
+		ret = ct_link(six, index, w->home);
+	if (ret && (w->home_elsewhere ^ index) < CT_BLOCK) {
+		ret = ct_link(six, index, w->home_elsewhere);
+		chain = ct_chain_at_far(six, w->home);
+		if (!ret && chain)
+			__sync_fetch_and_or(chain, CHAIN_ELSEWHERE);
+	}
+	if (!ret && ct_locate(six, index) != CT_NOWHERE)
+		ret = -EEXIST;
+	if (ret)
+		ct_remove(six, index);
+	return ret;
+}

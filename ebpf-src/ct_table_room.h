@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* ct_table_room.h - makes room for an entry of the connection table whose two blocks are full.
+ *
+ * A connection that is half-open or has ended gives up its place: among ROOM_GROUP neighbours, of the
+ * client that has most of them, the one that was silent longest. So a client that opens connections
+ * endlessly displaces its own, and many clients with few connections displace the oldest. If no
+ * client has two of these neighbours, others are compared too. With IPv6, one host can use all
+ * addresses of a /64: of the /64 that has most of them, the client that has most gives up a place.
+ * If there is no such connection, a UDP connection in one direction makes room.
+ */
+#pragma once
+
+#include "count.h"
+#include "ct_table_put.h"
+
+#define ROOM_GROUPS (CT_BLOCK / ROOM_GROUP)
+
+/* room_best: 1 bit for GOES_FIRST, 5 of the number of neighbours of the same /64, 5 of the number of
+ * those of the same client, and the age.
+ */
+#define ROOM_FIRST	  (1U << 30)
+#define ROOM_SITE_SHIFT	  25
+#define ROOM_CLIENT_SHIFT 20
+#define ROOM_AGE_MAX	  ((1U << ROOM_CLIENT_SHIFT) - 1)
+#define ROOM_CLIENT_HAS_2 (2U << ROOM_CLIENT_SHIFT) /* in the bits that ROOM_CLIENT_BITS selects */
+#define ROOM_CLIENT_BITS  (31U << ROOM_CLIENT_SHIFT)
+
+/* Returns whether a connection may be removed to make room: GOES_FIRST; or GOES_LAST, only if no other
+ * one nearby may, since its client may have a forged address.
+ */
+enum ct_goes {
+	GOES_NEVER,
+	GOES_LAST,
+	GOES_FIRST,
+};
+
+static __always_inline enum ct_goes ct_may_go(const struct ct_meta *meta)
+{
+	__u8 state = meta->state;
+
+	if (!(meta->flags & CT_F_LASTING) || state == CT_TIME_WAIT || state == CT_CLOSED)
+		return GOES_FIRST;
+	return state == CT_ONE_WAY || state == CT_NEW ? GOES_LAST : GOES_NEVER;
+}
+
+/* Returns the time without packets, from 1 to ROOM_AGE_MAX. */
+static __always_inline __u32 ct_age(const struct ct_meta *meta)
+{
+	__u32 age = ticks_since(clock_tick(), meta->last_seen_tick);
+
+	return age < ROOM_AGE_MAX ? age + 1 : ROOM_AGE_MAX;
+}
+
+/* Writes the key of the other direction of the entry at index to work, and reports whether the entry
+ * exists. Both have the same protocol, netns and domain, which need not be that of the program.
+ */
+static __always_inline int ct_twin_key(struct work *w, __u32 six, __u32 index)
+{
+	if (six) {
+		struct ct6 *e = ct6_at_far(index);
+
+		if (!e)
+			return 0;
+		w->key6 = e->key;
+		w->key6.saddr = e->daddr;
+		w->key6.daddr = e->saddr;
+		w->key6.sport = e->dport;
+		w->key6.dport = e->sport;
+	} else {
+		struct ct4 *e = ct4_at_far(index);
+
+		if (!e)
+			return 0;
+		w->key4 = e->key;
+		w->key4.saddr = e->daddr;
+		w->key4.daddr = e->saddr;
+		w->key4.sport = e->dport;
+		w->key4.dport = e->sport;
+	}
+	return 1;
+}
+
+/* Reports whether two entries are the two directions of one connection. other was found under the
+ * key of the other direction of index.
+ */
+static __always_inline int ct_is_pair(__u32 six, __u32 index, __u32 other)
+{
+	if (six) {
+		struct ct6 *e = ct6_at_far(index), *twin = ct6_at_far(other);
+
+		return e && twin && addr_equal(&twin->saddr, &e->key.daddr) &&
+		       addr_equal(&twin->daddr, &e->key.saddr) && twin->sport == e->key.dport &&
+		       twin->dport == e->key.sport;
+	} else {
+		struct ct4 *e = ct4_at_far(index), *twin = ct4_at_far(other);
+
+		return e && twin && twin->saddr == e->key.daddr && twin->daddr == e->key.saddr &&
+		       twin->sport == e->key.dport && twin->dport == e->key.sport;
+	}
+}
+
+static __always_inline void ct_count_gone(__u32 six, __u32 index)
+{
+	struct ct_meta *meta = ct_meta_at_far(six, index);
+	struct ct_more *more = ct_more_at_far(six, index);
+
+	if (meta && more)
+		count_reused(meta, more);
+}
+
+/* Reports whether the entry at index may still be removed to make room. */
+static __always_inline int ct_goes(__u32 six, __u32 index)
+{
+	const struct ct_meta *meta = ct_meta_at_far(six, index);
+
+	return meta && ct_may_go(meta);
+}
+
+/* Removes both directions of the connection of the entry at index, unless it has become lasting.
+ * Changes the key in work.
+ */
+static __always_inline void ct_evict(struct work *w, __u32 six, __u32 index)
+{
+	__u32 other;
+
+	if (!ct_twin_key(w, six, index))
+		return;
+	other = ct_locate(six, index);
+	if (other != CT_NOWHERE && !ct_is_pair(six, index, other))
+		other = CT_NOWHERE;
+	if (!ct_goes(six, index) || (other != CT_NOWHERE && !ct_goes(six, other)))
+		return;
+	if (other != CT_NOWHERE && !ct_remove(six, other))
+		ct_count_gone(six, other);
+	if (ct_remove(six, index))
+		return;
+	ct_count_gone(six, index);
+	count_verdict(VERDICT_EVICTED);
+}
+
+/* Writes to place i in work whether the entry at index could make room, and if so numbers, not 0, for
+ * its client and for the /64 of its client.
+ */
+static __always_inline void ct6_look(struct work *w, __u32 index, __u32 i)
+{
+	struct ct6 *e = ct6_at(index);
+	const key_word *client;
+	__u64 h;
+
+	if (!e || !*(volatile key_word *)&e->key.sport || !ct_may_go(&e->meta))
+		return;
+	client = (const key_word *)(e->meta.flags & CT_F_REPLY ? &e->daddr : &e->key.saddr);
+	h = ct_hash_words(config_ct_hash[0], client[0], 1);
+	w->room_site[i] = h | 1;
+	w->room_client[i] = ct_hash_words(h, client[1], 3) | 1;
+	w->room_age[i] = ct_age(&e->meta);
+	if (ct_may_go(&e->meta) == GOES_FIRST)
+		w->room_age[i] |= ROOM_FIRST;
+}
+
+static __always_inline void ct4_look(struct work *w, __u32 index, __u32 i)
+{
+	struct ct4 *e = ct4_at(index);
+
+	if (!e || !*(volatile key_word *)&e->key.sport || !ct_may_go(&e->meta))
+		return;
+	w->room_site[i] = 1ULL << 32 | (e->meta.flags & CT_F_REPLY ? e->daddr : e->key.saddr);
+	w->room_client[i] = w->room_site[i];
+	w->room_age[i] = ct_age(&e->meta);
+	if (ct_may_go(&e->meta) == GOES_FIRST)
+		w->room_age[i] |= ROOM_FIRST;
+}
+
+/* As the functions above. A global function, so that the verifier walks it once. */
+__noinline int ct_room_look(__u32 six, __u32 index, __u32 i)
+{
+	struct work *w = work_get();
+
+	if (!w || i >= ROOM_GROUP)
+		return 0;
+	w->room_client[i] = w->room_site[i] = 0;
+	w->room_index[i] = index;
+	if (index == w->last_put)
+		return 0;
+	if (six)
+		ct6_look(w, index, i);
+	else
+		ct4_look(w, index, i);
+	return 0;
+}
+
+/* Returns 1 if a and b are equal, else 0. Without a branch: in a loop, the verifier would try both. */
+static __always_inline __u32 ct_same(__u64 a, __u64 b)
+{
+	__u64 other = a ^ b;
+
+	asm volatile("" : "+r"(other)); /* else the compiler makes a branch of it */
+	return ((other | -other) >> 63) ^ 1;
+}
+
+/* Compares entry i that ct_room_look found with the best one so far. A global function, so that the
+ * verifier walks it once.
+ */
+__noinline int ct_room_compare(__u32 i)
+{
+	struct work *w = work_get();
+	__u32 site = 0, client = 0, best;
+
+	if (!w || i >= ROOM_GROUP || !w->room_client[i])
+		return 0;
+	for (__u32 j = 0; j < ROOM_GROUP; j++) {
+		site += ct_same(w->room_site[i], w->room_site[j]);
+		client += ct_same(w->room_client[i], w->room_client[j]);
+	}
+	best = site << ROOM_SITE_SHIFT | client << ROOM_CLIENT_SHIFT | w->room_age[i];
+	if (best > w->room_best) {
+		w->room_best = best;
+		w->room_victim = w->room_index[i];
+	}
+	return 0;
+}
+
+/* Reports whether the best entry so far is good enough: its client has another one nearby. */
+static __always_inline int ct_room_suffices(const struct work *w)
+{
+	return w->room_best & ROOM_FIRST && (w->room_best & ROOM_CLIENT_BITS) >= ROOM_CLIENT_HAS_2;
+}
+
+/* Looks for the entry in the block of a home that makes room, if the home can have another link. */
+static __always_inline void ct_room_at(struct work *w, __u32 six, __u32 home)
+{
+	__u32 first = (home ^ bpf_get_prandom_u32() % CT_BLOCK) & ~(ROOM_GROUP - 1U);
+
+	__u32 *chain = ct_chain_at_far(six, home);
+
+	if (!chain || !chain_has_room(*chain))
+		return;
+	for (__u32 i = 0; i < ROOM_GROUPS && !ct_room_suffices(w); i++) {
+		for (__u32 j = 0; j < ROOM_GROUP; j++)
+			ct_room_look(six, first ^ (i * ROOM_GROUP + j), j);
+		for (__u32 j = 0; j < ROOM_GROUP; j++)
+			ct_room_compare(j);
+	}
+}
+
+/* Looks for the entry that makes room among those linked at a home. */
+static __always_inline void ct_room_linked(struct work *w, __u32 six, __u32 home)
+{
+	__u32 *chain = ct_chain_at_far(six, home);
+
+	for (int i = 0; chain && i < ROOM_GROUP; i++) {
+		__u32 link = i < CHAIN_LINKS ? *chain >> (i * CHAIN_LINK_BITS) & (CT_BLOCK - 1) : 0;
+
+		ct_room_look(six, link ? home ^ link : w->last_put, i);
+	}
+	for (__u32 i = 0; i < CHAIN_LINKS; i++)
+		ct_room_compare(i);
+}
+
+/* Makes room in the blocks of the homes in work. Returns the index of a place that is taken for the
+ * caller, or CT_NOWHERE.
+ */
+static __always_inline __u32 ct_room(struct work *w, __u32 six)
+{
+	__u64 bit, *used;
+	__u32 index;
+
+	w->room_best = 0;
+	ct_room_at(w, six, w->home);
+	if (!ct_room_suffices(w))
+		ct_room_at(w, six, w->home_elsewhere);
+	if (!w->room_best)
+		ct_room_linked(w, six, w->home);
+	if (!w->room_best)
+		return CT_NOWHERE;
+	index = w->room_victim;
+	w->put4 = w->key4;
+	w->put6 = w->key6;
+	ct_evict(w, six, index);
+	w->key4 = w->put4;
+	w->key6 = w->put6;
+	ct_homes(w, six);
+	used = ct_used_at_far(six, index);
+	bit = 1ULL << (index & (CT_BLOCK - 1));
+	return used && !(__sync_fetch_and_or(used, bit) & bit) ? index : CT_NOWHERE;
+}
