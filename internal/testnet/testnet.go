@@ -7,6 +7,7 @@
 package testnet
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // T is the part of testing.TB that this package uses, so that programs can implement it too.
@@ -128,10 +130,11 @@ func MakeNamed(t T, name string) {
 	}
 }
 
-// DeleteNamed removes the name of a namespace, as ip netns del does.
+// DeleteNamed removes the name of a namespace, as ip netns del does. If another program creates it again
+// at once, the name stays.
 func DeleteNamed(t T, name string) {
 	t.Helper()
-	if err := netns.DeleteNamed(name); err != nil {
+	if err := netns.DeleteNamed(name); err != nil && !errors.Is(err, unix.EBUSY) {
 		t.Fatalf("namespace %s: %v", name, err)
 	}
 }

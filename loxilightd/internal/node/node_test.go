@@ -155,6 +155,7 @@ func TestFollowsThroughFaults(t *testing.T) {
 	for id := range 200 {
 		all = append(all, state.Key{Kind: state.KindService, Name: fmt.Sprint("service-", id)})
 	}
+	all = append(all, state.Key{Kind: state.KindInterface, Name: "lo"})
 	if left, err := n.Wait(within(t, time.Minute), store.Snapshot().Revision, all); err != nil {
 		t.Fatalf("left %v: %v", left, err)
 	}
