@@ -84,9 +84,8 @@ struct work {
 	__u32 echo;	     /* ICMP: a new port replaces both ports */
 	__u32 source_nat_id; /* of a new connection, if another NAT translates its source */
 	__u32 spare_tick;
-	__be16 spare_port; /* of an ended translated connection; 0: none was seen */
-	__u16 pad;
-	struct tuple spare_tuple;
+	__be16 spare_port; /* of an ended or expired translated connection; 0: none was seen */
+	__u16 spare_ended; /* it has ended */
 	__u32 port_source; /* for nat_port_share.h: 0x10000 plus 16 bits of a hash; 0: no shares */
 	__u32 port_holder; /* the same for the holder of the last port tried; 0: unknown */
 	struct nat_pair_key pair_key;
@@ -113,6 +112,8 @@ struct work {
 	__u16 nexthop_hint[2][NEXTHOP_HINTS];
 	struct ct4_key put4; /* the key of the entry that is inserted, while room is made for it */
 	struct ct6_key put6;
+	__u32 put_home; /* its homes */
+	__u32 put_home_elsewhere;
 	__u32 home; /* of the key, see ct_table.h */
 	__u32 home_elsewhere;
 	__u32 chain;	/* of the home that was searched last */
@@ -120,6 +121,9 @@ struct work {
 	/* Entries that could make room, see ct_table_room.h. */
 	__u32 room_best;
 	__u32 room_victim;
+	__u32 room_tick;
+	__u32 room_not;	  /* the index of a connection that must stay */
+	__u32 room_young; /* expired ones are not considered */
 	__u32 room_age[ROOM_GROUP];
 	__u32 room_index[ROOM_GROUP];
 	__u64 room_site[ROOM_GROUP];

@@ -195,8 +195,11 @@ __noinline int conn_put_key(__u32 six, const struct conn *c, __u64 flags)
 		if (index != CT_NOWHERE) {
 			if (flags & BPF_NOEXIST)
 				return -EEXIST;
-			if (!conn_is_in_use(six, index, c))
+			if (!conn_is_in_use(six, index, c)) {
+				if (conn_is_half_open(c))
+					ct_leave(six, index);
 				return conn_write(six, index, c);
+			}
 			ct_remove(six, index);
 		}
 		index = conn_place(w, six);

@@ -38,8 +38,6 @@ __noinline int open_reopen(void)
 		w->conn.meta.nexthop = w->nexthop ? w->nexthop : meta->nexthop;
 		w->twin.meta.nexthop = w->twin_nexthop ? w->twin_nexthop : twin->nexthop;
 		w->twin.meta.in_port = twin->in_port;
-		w->conn.meta.flags |= meta->flags & CT_F_LASTING;
-		w->twin.meta.flags |= twin->flags & CT_F_LASTING;
 		return !conn_put(&w->tuple, &w->conn, BPF_ANY) &&
 		       !conn_put(&w->twin_tuple, &w->twin, BPF_ANY);
 	}
@@ -143,6 +141,7 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	tuple_of(&w->tuple, p);
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
 	w->conn.more.created_tick = p->now_tick;
+	w->conn.more.idle = config_ct_idle[ct_idle_of(p->proto)];
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = open_from_node(p);
 	if (firewall_asks_leaving(p))

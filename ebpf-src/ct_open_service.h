@@ -5,6 +5,13 @@
 #include "lb.h"
 #include "ct_open_nat.h"
 
+static __always_inline __u16 service_idle(const struct service *s, __u8 proto)
+{
+	return proto == IPPROTO_TCP   ? s->idle[IDLE_TCP]
+	       : proto == IPPROTO_UDP ? s->idle[IDLE_UDP]
+				      : s->idle[IDLE_SCTP];
+}
+
 /* Inserts the connection that p opens, and counts p in it. Sets w->conn to the form in which p
  * leaves. w->reopen: p has the tuple of an ended connection, w->old. LL_PASS: not tracked.
  * LL_REFUSE: no backend, or an address that only services use.
@@ -34,6 +41,7 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
 	w->conn.more.service_id = s->id;
 	w->conn.more.created_tick = p->now_tick;
+	w->conn.more.idle = service_idle(s, p->proto);
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = CT_F_DNAT | CT_F_SERVICE | open_from_node(p);
 	id = lb_choose(p, w);

@@ -7,7 +7,8 @@
  * thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998).
  *
  * Sources are counted by a hash of their addresses. A connection above the share of its source
- * stays half-open: it works, but is evicted if other connections need the room.
+ * stays half-open: it works, but is evicted if other connections need the room. A connection is
+ * counted while it has CT_F_LASTING: until both sides have closed, it is reset, or it is removed.
  */
 #pragma once
 
@@ -29,6 +30,12 @@ static __always_inline __u32 share_index(const struct shares *s, const struct ad
 	}
 	asm volatile("" : "+r"(h)); /* keeps the mask last: only then does Linux 6.1 bound h */
 	return h % SHARE_SOURCES;
+}
+
+static __always_inline void share_add(struct shares *s, const struct addr *source, int six, __s32 n)
+{
+	__sync_fetch_and_add(&s->count[share_index(s, source)], n);
+	__sync_fetch_and_add(&s->total[!!six], n);
 }
 
 /* Returns a count; 0 if it is negative. It may be negative until loxilightd corrects it, since

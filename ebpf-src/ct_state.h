@@ -76,20 +76,10 @@ static __always_inline int ct_is_lasting(enum ct_state state, enum ct_event even
 	       (event == EVENT_DATA || event == EVENT_CLOSE);
 }
 
-/* Marks both entries as lasting or, with flag 0, as half-open. */
-static __always_inline void ct_set_lasting(struct work *w, struct ct_meta *meta,
-					   struct ct_meta *twin, __u16 flag)
+/* Returns the address of the client. */
+static __always_inline const struct addr *ct_client(const struct work *w)
 {
-	meta->flags = (meta->flags & ~CT_F_LASTING) | flag;
-	twin->flags = (twin->flags & ~CT_F_LASTING) | flag;
-	w->conn.meta.flags = (w->conn.meta.flags & ~CT_F_LASTING) | flag;
-	w->twin.meta.flags = (w->twin.meta.flags & ~CT_F_LASTING) | flag;
-}
-
-/* Returns the index at which the connections of the client are counted. */
-static __always_inline __u32 ct_share_index(const struct work *w, const struct shares *s)
-{
-	return share_index(s, w->conn.meta.flags & CT_F_REPLY ? &w->conn.daddr : &w->tuple.saddr);
+	return w->conn.meta.flags & CT_F_REPLY ? &w->conn.daddr : &w->tuple.saddr;
 }
 
 /* Makes a connection lasting, and reports whether it is. If its source has used up its share of the
@@ -99,35 +89,35 @@ static __always_inline __u32 ct_share_index(const struct work *w, const struct s
 static __always_inline int ct_promote(struct work *w, struct ct_meta *meta, struct ct_meta *twin,
 				      int one_way)
 {
-	__u32 zero = 0, index;
+	__u32 zero = 0;
 	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
 	int six = w->tuple.family == 6;
 
 	if (!s)
 		return 0;
-	index = ct_share_index(w, s);
-	if (share_is_full(s, index, six) ||
+	if (share_is_full(s, share_index(s, ct_client(w)), six) ||
 	    (one_way && s->capacity && share_count(s->total[six]) > s->capacity / 2)) {
 		count_verdict(VERDICT_OVER_SHARE);
 		return 0;
 	}
-	ct_set_lasting(w, meta, twin, CT_F_LASTING);
-	__sync_fetch_and_add(&s->count[index], 1);
-	__sync_fetch_and_add(&s->total[six], 1);
+	w->conn.meta.flags |= CT_F_LASTING;
+	w->twin.meta.flags |= CT_F_LASTING;
+	if (ct_begins_lasting(meta) | ct_begins_lasting(twin))
+		share_add(s, ct_client(w), six, 1);
 	return 1;
 }
 
-/* Makes a connection half-open again: the server has answered one that was CT_ONE_WAY. */
+/* Makes a connection half-open again: it has ended, or the server has answered one that was CT_ONE_WAY. */
 static __always_inline void ct_demote(struct work *w, struct ct_meta *meta, struct ct_meta *twin)
 {
 	__u32 zero = 0;
 	struct shares *s = bpf_map_lookup_elem(&ll_shares, &zero);
+	int counted = ct_ends_lasting(meta) | ct_ends_lasting(twin);
 
-	if (!(twin->flags & CT_F_LASTING) || !s)
-		return;
-	ct_set_lasting(w, meta, twin, 0);
-	__sync_fetch_and_add(&s->count[ct_share_index(w, s)], -1);
-	__sync_fetch_and_add(&s->total[w->tuple.family == 6], -1);
+	w->conn.meta.flags &= ~CT_F_LASTING;
+	w->twin.meta.flags &= ~CT_F_LASTING;
+	if (counted && s)
+		share_add(s, ct_client(w), w->tuple.family == 6, -1);
 }
 
 /* Handles a packet in the direction of meta if the client sends without answers; reports whether the
@@ -179,9 +169,9 @@ static __always_inline int ct_stays(struct pkt *p, struct ct_meta *meta, const s
 static __always_inline void ct_reset(const struct segment *s, struct ct_meta *meta,
 				     struct ct_meta *twin)
 {
-	meta->flags |= CT_F_RST;
+	ct_flags_set(meta, CT_F_RST);
 	if (s->proto == IPPROTO_TCP && twin->tcp_ack && s->end != twin->tcp_ack)
-		twin->flags |= CT_F_RST;
+		ct_flags_set(twin, CT_F_RST);
 }
 
 /* Records that p arrives on a different device than before. Packets to its sender must learn the
@@ -239,16 +229,18 @@ __noinline int ct_change(struct ct_meta *meta, struct ct_meta *twin)
 	if (s->event == EVENT_ANSWER && meta->flags & CT_F_REPLY && meta->state < CT_ESTABLISHED)
 		twin->tcp_ack = s->end + 1; /* the client must acknowledge this number */
 	if (s->event == EVENT_CLOSE)
-		meta->flags |= CT_F_FIN;
+		ct_flags_set(meta, CT_F_FIN);
 	state = ct_next(w->conn.meta.state, s->event, meta->flags, twin->flags);
 	if (w->conn.meta.state == CT_CLOSED && state == CT_ESTABLISHED) {
-		meta->flags &= ~CT_F_RST;
-		twin->flags &= ~CT_F_RST;
-		if (conn_is_half_open(&w->conn)) /* as before the reset: not established */
-			state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
+		ct_flags_clear(meta, CT_F_RST);
+		ct_flags_clear(twin, CT_F_RST);
+		/* Its place may be needed by now, and the client may have been forged. */
+		state = meta->flags & CT_F_REPLY ? CT_ANSWERED : CT_NEW;
 	}
 	ct_set_state(s, meta, twin, state);
-	if (conn_is_half_open(&w->conn) && ct_is_lasting(state, s->event, meta, twin))
+	if (*(volatile __u8 *)&meta->state >= CT_TIME_WAIT)
+		ct_demote(w, meta, twin);
+	else if (conn_is_half_open(&w->conn) && ct_is_lasting(state, s->event, meta, twin))
 		ct_promote(w, meta, twin, 0);
 	return 0;
 }
@@ -268,6 +260,19 @@ static __always_inline void ct_segment(const struct pkt *p, struct work *w, enum
 		s->end += p->l4_len - p->l4_header_len; /* the FIN follows the data */
 }
 
+/* Reports whether w->conn, found under w->tuple, has ended or expired, so that the client may open
+ * another connection with the same tuple.
+ */
+static __always_inline int ct_may_reopen(const struct pkt *p, struct work *w)
+{
+	if (w->conn.meta.flags & CT_F_REPLY)
+		return 0;
+	if (w->conn.meta.state >= CT_TIME_WAIT)
+		return 1;
+	return ct_has_expired(&w->conn.meta, &w->conn.more, p->now_tick) &&
+	       ct_twin_expired(w->tuple.family != 4, conn_index(w, &w->tuple), p->now_tick);
+}
+
 /* Counts packet p of connection w->conn, found under w->tuple, and applies p to the state; meta is
  * the common part of the entry in the map. LL_OPEN: p opens a new connection; with w->reopen, it
  * has the tuple of this connection, which has ended and is in w->old.
@@ -284,8 +289,7 @@ static __noinline int ct_advance(struct pkt *p, struct work *w, struct ct_meta *
 	w->conn.meta.state = *(const volatile __u8 *)&meta->state;
 	if (w->conn.meta.state == CT_ENDING)
 		return -DROP_ENDING; /* marked in the meantime */
-	if (event == EVENT_OPEN && !(w->conn.meta.flags & CT_F_REPLY) &&
-	    w->conn.meta.state >= CT_TIME_WAIT) {
+	if (event == EVENT_OPEN && ct_may_reopen(p, w)) {
 		w->old = w->conn;
 		w->reopen = 1;
 		return LL_OPEN;

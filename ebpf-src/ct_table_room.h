@@ -1,54 +1,63 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* ct_table_room.h - makes room for an entry of the connection table whose two blocks are full.
  *
- * A connection that is half-open or has ended gives up its place: among ROOM_GROUP neighbours, of the
- * client that has most of them, the one that was silent longest. So a client that opens connections
- * endlessly displaces its own, and many clients with few connections displace the oldest. If no
- * client has two of these neighbours, others are compared too. With IPv6, one host can use all
- * addresses of a /64: of the /64 that has most of them, the client that has most gives up a place.
- * If there is no such connection, a UDP connection in one direction makes room.
+ * A connection that has expired gives up its place, or else one that is half-open or has ended: among
+ * ROOM_GROUP neighbours, of the client that has most of them, the one that was silent longest. So a
+ * client that opens connections endlessly displaces its own, and many clients with few connections
+ * displace the oldest. If no client has two of these neighbours, others are compared too. With IPv6, one
+ * host can use all addresses of a /64: of the /64 that has most of them, the client that has most gives
+ * up a place. If there is no such connection, a UDP connection in one direction makes room.
  */
 #pragma once
 
 #include "count.h"
+#include "ct_idle.h"
 #include "ct_table_put.h"
 
 #define ROOM_GROUPS (CT_BLOCK / ROOM_GROUP)
 
-/* room_best: 1 bit for GOES_FIRST, 5 of the number of neighbours of the same /64, 5 of the number of
- * those of the same client, and the age.
+/* room_best: 1 bit for GOES_EXPIRED, 1 for GOES_FIRST, 5 of the number of neighbours of the same /64, 5
+ * of the number of those of the same client, and the age.
  */
+#define ROOM_EXPIRED	  (1U << 31)
 #define ROOM_FIRST	  (1U << 30)
 #define ROOM_SITE_SHIFT	  25
 #define ROOM_CLIENT_SHIFT 20
 #define ROOM_AGE_MAX	  ((1U << ROOM_CLIENT_SHIFT) - 1)
 #define ROOM_CLIENT_HAS_2 (2U << ROOM_CLIENT_SHIFT) /* in the bits that ROOM_CLIENT_BITS selects */
 #define ROOM_CLIENT_BITS  (31U << ROOM_CLIENT_SHIFT)
+#define ROOM_TRIES	  3
 
-/* Returns whether a connection may be removed to make room: GOES_FIRST; or GOES_LAST, only if no other
- * one nearby may, since its client may have a forged address.
+/* Returns whether an entry may be removed to make room. GOES_LAST: only if no other one nearby may, since
+ * its client may have a forged address. Higher values go before lower ones.
  */
 enum ct_goes {
 	GOES_NEVER,
 	GOES_LAST,
 	GOES_FIRST,
+	GOES_EXPIRED,
 };
 
-static __always_inline enum ct_goes ct_may_go(const struct ct_meta *meta)
+/* Returns the time without packets, from 1 to ROOM_AGE_MAX. */
+static __always_inline __u32 ct_age(const struct ct_meta *meta, __u32 now_tick)
+{
+	__u32 age = ticks_since(now_tick, meta->last_seen_tick);
+
+	return age < ROOM_AGE_MAX ? age + 1 : ROOM_AGE_MAX;
+}
+
+static __always_inline enum ct_goes ct_may_go(const struct work *w, const struct ct_meta *meta,
+					      const struct ct_more *more)
 {
 	__u8 state = meta->state;
 
 	if (!(meta->flags & CT_F_LASTING) || state == CT_TIME_WAIT || state == CT_CLOSED)
 		return GOES_FIRST;
-	return state == CT_ONE_WAY || state == CT_NEW ? GOES_LAST : GOES_NEVER;
-}
-
-/* Returns the time without packets, from 1 to ROOM_AGE_MAX. */
-static __always_inline __u32 ct_age(const struct ct_meta *meta)
-{
-	__u32 age = ticks_since(clock_tick(), meta->last_seen_tick);
-
-	return age < ROOM_AGE_MAX ? age + 1 : ROOM_AGE_MAX;
+	if (state == CT_NEW) /* for the replies of CT_ONE_WAY: its other entry decides */
+		return GOES_LAST;
+	if (!w->room_young && ct_has_expired(meta, more, w->room_tick))
+		return GOES_EXPIRED;
+	return state == CT_ONE_WAY ? GOES_LAST : GOES_NEVER;
 }
 
 /* Writes the key of the other direction of the entry at index to work, and reports whether the entry
@@ -108,84 +117,154 @@ static __always_inline void ct_count_gone(__u32 six, __u32 index)
 		count_reused(meta, more);
 }
 
-/* Reports whether the entry at index may still be removed to make room. */
-static __always_inline int ct_goes(__u32 six, __u32 index)
+/* Returns whether the entry at index may still be removed to make room. */
+static __always_inline enum ct_goes ct_goes(const struct work *w, __u32 six, __u32 index)
 {
 	const struct ct_meta *meta = ct_meta_at_far(six, index);
+	const struct ct_more *more = ct_more_at_far(six, index);
 
-	return meta && ct_may_go(meta);
+	return meta && more ? ct_may_go(w, meta, more) : GOES_NEVER;
 }
 
-/* Removes both directions of the connection of the entry at index, unless it has become lasting.
- * Changes the key in work.
+/* Reports whether the connection of two entries, the first one chosen to make room, must stay: it has
+ * become lasting, or only one direction has expired.
  */
-static __always_inline void ct_evict(struct work *w, __u32 six, __u32 index)
+static __always_inline int ct_must_stay(const struct work *w, __u32 six, __u32 index, __u32 other)
+{
+	enum ct_goes goes = ct_goes(w, six, index), both;
+
+	if (goes == GOES_NEVER || (goes == GOES_LAST && w->room_best >= ROOM_FIRST))
+		return 1;
+	if (other == CT_NOWHERE)
+		return 0;
+	both = ct_goes(w, six, other);
+	return both == GOES_NEVER || (both == GOES_LAST && goes == GOES_FIRST);
+}
+
+/* Reports whether the other direction of the connection of the entry at index, which has expired, has
+ * too. Changes the key in work. A global function, so that the verifier walks it once.
+ */
+__noinline int ct_twin_expired(__u32 six, __u32 index, __u32 now_tick)
+{
+	struct work *w = work_get();
+	const struct ct_meta *meta;
+	const struct ct_more *more;
+	__u32 other;
+
+	if (!w || !ct_twin_key(w, six, index))
+		return 0;
+	other = ct_locate(six, index);
+	if (other == CT_NOWHERE || !ct_is_pair(six, index, other))
+		return 1;
+	meta = ct_meta_at_far(six, other);
+	more = ct_more_at_far(six, other);
+	return meta && more && ct_has_expired(meta, more, now_tick);
+}
+
+/* Removes both directions of the connection of the entry at index, unless it must stay. Changes the key
+ * in work, and its homes. Returns 0 if it is removed.
+ */
+static __always_inline int ct_evict_pair(struct work *w, __u32 six, __u32 index)
 {
 	__u32 other;
 
 	if (!ct_twin_key(w, six, index))
-		return;
+		return -ENOENT;
 	other = ct_locate(six, index);
 	if (other != CT_NOWHERE && !ct_is_pair(six, index, other))
 		other = CT_NOWHERE;
-	if (!ct_goes(six, index) || (other != CT_NOWHERE && !ct_goes(six, other)))
-		return;
+	if (ct_must_stay(w, six, index, other))
+		return -EBUSY;
 	if (other != CT_NOWHERE && !ct_remove(six, other))
 		ct_count_gone(six, other);
 	if (ct_remove(six, index))
-		return;
+		return -ENOENT;
 	ct_count_gone(six, index);
-	count_verdict(VERDICT_EVICTED);
+	if (!(w->room_best & ROOM_EXPIRED))
+		count_verdict(VERDICT_EVICTED);
+	return 0;
 }
 
-/* Writes to place i in work whether the entry at index could make room, and if so numbers, not 0, for
- * its client and for the /64 of its client.
+/* As ct_evict_pair, but keeps the key and its homes. A global function, so that the verifier walks it
+ * once.
  */
-static __always_inline void ct6_look(struct work *w, __u32 index, __u32 i)
+__noinline int ct_evict(__u32 six, __u32 index)
 {
-	struct ct6 *e = ct6_at(index);
-	const key_word *client;
-	__u64 h;
+	struct work *w = work_get();
+	int ret;
 
-	if (!e || !*(volatile key_word *)&e->key.sport || !ct_may_go(&e->meta))
-		return;
-	client = (const key_word *)(e->meta.flags & CT_F_REPLY ? &e->daddr : &e->key.saddr);
-	h = ct_hash_words(config_ct_hash[0], client[0], 1);
-	w->room_site[i] = h | 1;
-	w->room_client[i] = ct_hash_words(h, client[1], 3) | 1;
-	w->room_age[i] = ct_age(&e->meta);
-	if (ct_may_go(&e->meta) == GOES_FIRST)
-		w->room_age[i] |= ROOM_FIRST;
+	if (!w)
+		return -ENOENT;
+	w->put4 = w->key4;
+	w->put6 = w->key6;
+	w->put_home = w->home;
+	w->put_home_elsewhere = w->home_elsewhere;
+	ret = ct_evict_pair(w, six, index);
+	asm volatile("" : "+r"(w)); /* else addresses of its fields need stack */
+	w->key4 = w->put4;
+	w->key6 = w->put6;
+	w->home = w->put_home;
+	w->home_elsewhere = w->put_home_elsewhere;
+	return ret;
 }
 
-static __always_inline void ct4_look(struct work *w, __u32 index, __u32 i)
-{
-	struct ct4 *e = ct4_at(index);
-
-	if (!e || !*(volatile key_word *)&e->key.sport || !ct_may_go(&e->meta))
-		return;
-	w->room_site[i] = 1ULL << 32 | (e->meta.flags & CT_F_REPLY ? e->daddr : e->key.saddr);
-	w->room_client[i] = w->room_site[i];
-	w->room_age[i] = ct_age(&e->meta);
-	if (ct_may_go(&e->meta) == GOES_FIRST)
-		w->room_age[i] |= ROOM_FIRST;
-}
-
-/* As the functions above. A global function, so that the verifier walks it once. */
+/* Writes to place i in work whether the entry at index could make room: if so, its rank and age, and
+ * numbers, not 0, for its client and for the /64 of its client. A global function, so that the verifier
+ * walks it once.
+ */
 __noinline int ct_room_look(__u32 six, __u32 index, __u32 i)
 {
 	struct work *w = work_get();
+	const struct ct_more *more;
+	const struct ct_meta *meta;
+	__u64 site, client;
+	enum ct_goes goes;
 
 	if (!w || i >= ROOM_GROUP)
 		return 0;
 	w->room_client[i] = w->room_site[i] = 0;
 	w->room_index[i] = index;
-	if (index == w->last_put)
+	if (index == w->last_put || index == w->room_not)
 		return 0;
-	if (six)
-		ct6_look(w, index, i);
-	else
-		ct4_look(w, index, i);
+	if (six) {
+		struct ct6_block *b = ct6_block_at(index);
+		const key_word *addr;
+		struct ct6 *e;
+
+		if (!b)
+			return 0;
+		e = &b->entry[index % CT_BLOCK];
+		if (!*(volatile key_word *)&e->key.sport)
+			return 0;
+		meta = &e->meta;
+		more = &b->more[index % CT_BLOCK];
+		addr = (const key_word *)(meta->flags & CT_F_REPLY ? &e->daddr : &e->key.saddr);
+		site = ct_hash_words(config_ct_hash[0], addr[0], 1);
+		client = ct_hash_words(site, addr[1], 3);
+	} else {
+		struct ct4_block *b = ct4_block_at(index);
+		struct ct4 *e;
+
+		if (!b)
+			return 0;
+		e = &b->entry[index % CT_BLOCK];
+		if (!*(volatile key_word *)&e->key.sport)
+			return 0;
+		meta = &e->meta;
+		more = &b->more[index % CT_BLOCK];
+		site = (__u64)(meta->flags & CT_F_REPLY ? e->daddr : e->key.saddr) << 1;
+		client = site;
+	}
+	goes = ct_may_go(w, meta, more);
+	if (goes == GOES_NEVER)
+		return 0;
+	w->room_site[i] = site | 1;
+	w->room_client[i] = client | 1;
+	w->room_age[i] = ct_age(meta, w->room_tick);
+	if (goes == GOES_EXPIRED)
+		w->room_age[i] |= ROOM_EXPIRED;
+	if (goes == GOES_FIRST)
+		w->room_age[i] |= ROOM_FIRST;
 	return 0;
 }
 
@@ -220,10 +299,14 @@ __noinline int ct_room_compare(__u32 i)
 	return 0;
 }
 
-/* Reports whether the best entry so far is good enough: its client has another one nearby. */
+/* Reports whether the best entry so far is good enough: it has expired, or its client has another one
+ * nearby.
+ */
 static __always_inline int ct_room_suffices(const struct work *w)
 {
-	return w->room_best & ROOM_FIRST && (w->room_best & ROOM_CLIENT_BITS) >= ROOM_CLIENT_HAS_2;
+	return w->room_best & ROOM_EXPIRED ||
+	       (w->room_best & ROOM_FIRST &&
+		(w->room_best & ROOM_CLIENT_BITS) >= ROOM_CLIENT_HAS_2);
 }
 
 /* Looks for the entry in the block of a home that makes room, if the home can have another link. */
@@ -257,6 +340,24 @@ static __always_inline void ct_room_linked(struct work *w, __u32 six, __u32 home
 		ct_room_compare(i);
 }
 
+/* Writes to work which entry makes room in the blocks of the homes in work. Returns whether there is
+ * one. A global function, so that the verifier walks it once.
+ */
+__noinline int ct_room_find(__u32 six)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return 0;
+	w->room_best = 0;
+	ct_room_at(w, six, w->home);
+	if (!ct_room_suffices(w))
+		ct_room_at(w, six, w->home_elsewhere);
+	if (!w->room_best)
+		ct_room_linked(w, six, w->home);
+	return w->room_best != 0;
+}
+
 /* Makes room in the blocks of the homes in work. Returns the index of a place that is taken for the
  * caller, or CT_NOWHERE.
  */
@@ -264,22 +365,19 @@ static __always_inline __u32 ct_room(struct work *w, __u32 six)
 {
 	__u64 bit, *used;
 	__u32 index;
+	int ret = -EBUSY;
 
-	w->room_best = 0;
-	ct_room_at(w, six, w->home);
-	if (!ct_room_suffices(w))
-		ct_room_at(w, six, w->home_elsewhere);
-	if (!w->room_best)
-		ct_room_linked(w, six, w->home);
-	if (!w->room_best)
+	w->room_tick = clock_tick();
+	w->room_not = CT_NOWHERE;
+	w->room_young = 0;
+	for (int i = 0; i < ROOM_TRIES && ret == -EBUSY && ct_room_find(six); i++) {
+		ret = ct_evict(six, w->room_victim);
+		w->room_not = w->room_victim;
+		w->room_young = i; /* many may have expired in one direction only */
+	}
+	if (ret)
 		return CT_NOWHERE;
 	index = w->room_victim;
-	w->put4 = w->key4;
-	w->put6 = w->key6;
-	ct_evict(w, six, index);
-	w->key4 = w->put4;
-	w->key6 = w->put6;
-	ct_homes(w, six);
 	used = ct_used_at_far(six, index);
 	bit = 1ULL << (index & (CT_BLOCK - 1));
 	return used && !(__sync_fetch_and_or(used, bit) & bit) ? index : CT_NOWHERE;

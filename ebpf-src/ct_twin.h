@@ -25,6 +25,8 @@ static __always_inline void ct_twin_begin(struct work *w)
 	w->twin.dport = w->tuple.sport;
 	w->twin.meta.flags ^= CT_F_REPLY;
 	w->twin.meta.flags &= ~(CT_F_FIN | CT_F_RST);
+	if (!(w->twin.meta.flags & CT_F_REPLY)) /* the client's: not counted yet */
+		w->twin.meta.flags &= ~CT_F_LASTING;
 	if (w->conn.meta.state == CT_ONE_WAY)
 		w->twin.meta.state = CT_NEW;
 	w->twin.meta.nexthop = 0;

@@ -47,8 +47,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	/* fastpath_full.h asks whether the bridge must see the packet. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (!(meta->flags & CT_F_LASTING) || meta->state < CT_ESTABLISHED ||
-	    meta->state >= CT_CLOSED || !index || conn_is_outdated(meta))
+	if (!conn_is_settled(meta) || !index || conn_is_outdated(meta))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;

@@ -40,6 +40,15 @@ static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
+/* Reports whether data cannot change the state of a connection: it is lasting and not reset, or both
+ * sides have closed it, and the last acknowledgements follow.
+ */
+static __always_inline int conn_is_settled(const struct ct_meta *meta)
+{
+	return (meta->flags & CT_F_LASTING || meta->state == CT_TIME_WAIT) &&
+	       meta->state >= CT_ESTABLISHED && meta->state < CT_CLOSED;
+}
+
 /* Reports whether an epoch began since the last packet in the direction of meta. */
 static __always_inline int epoch_has_changed(const struct ct_meta *meta, __u32 of)
 {

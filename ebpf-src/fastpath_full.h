@@ -194,14 +194,11 @@ slow:
 	return LL_STACK;
 }
 
-/* Reports whether the packet can change the state of its connection. Data cannot, except while
- * it is half-open, and after a reset. TCP_EVENTS are not checked here.
+/* Reports whether the packet can change the state of its connection. TCP_EVENTS are not checked here.
  */
 static __always_inline int track_is_event(const struct pkt *p, const struct ct_meta *meta)
 {
-	return !(meta->flags & CT_F_LASTING) || meta->state < CT_ESTABLISHED ||
-	       meta->state >= CT_CLOSED ||
-	       (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
+	return !conn_is_settled(meta) || (p->proto == IPPROTO_SCTP && ct_event_of(p) != EVENT_DATA);
 }
 
 static __always_inline __u32 track_nexthop(struct pkt *p, const struct ct_meta *meta)

@@ -225,9 +225,12 @@ __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick
 	meta = conn_find(w, t, &w->twin);
 	if (!meta)
 		return 0;
-	meta->flags = (meta->flags & ~CT_F_DENIED) | denied;
-	if (denied)
+	if (denied) {
+		ct_flags_set(meta, CT_F_DENIED);
 		meta->last_seen_tick = now_tick;
+	} else {
+		ct_flags_clear(meta, CT_F_DENIED);
+	}
 	return 0;
 }
 

@@ -175,7 +175,7 @@ static __always_inline int ports_is_usable(const struct work *w, const struct na
 }
 
 /* Takes port as the outer port of w->conn if it is free. */
-static __noinline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
+static __always_inline int ports_try(struct work *w, const struct nat_rule *rule, __u16 port)
 {
 	struct mapping *mapping;
 

@@ -74,7 +74,7 @@ static __noinline int late_translate(struct pkt *p, struct work *w)
 		if (p->fragment != FRAGMENT_LATER)
 			ret = late_decide(p, w);
 		if (ret == LL_PASS) {
-			meta->flags |= CT_F_NAT_ASKED;
+			ct_flags_set(meta, CT_F_NAT_ASKED);
 			return LL_NEXT;
 		}
 		if (ret != LL_NEXT)

@@ -166,7 +166,10 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 	why = nexthop_why_not(p, meta);
 	if (why == SLOWPATH_UNKNOWN)
 		index = nexthop_of_frame(p, meta, twin, &why);
-	meta->flags = (meta->flags & ~CT_SLOWPATH_MASK) | why << CT_SLOWPATH_SHIFT;
+	if ((meta->flags & CT_SLOWPATH_MASK) != why << CT_SLOWPATH_SHIFT) {
+		ct_flags_clear(meta, CT_SLOWPATH_MASK);
+		ct_flags_set(meta, why << CT_SLOWPATH_SHIFT);
+	}
 	if (index && meta->nexthop && meta->nexthop != index)
 		nexthop_doubt(meta->nexthop);
 	meta->nexthop = index;

@@ -14,6 +14,15 @@
 
 #include "drop.h"
 
+/* Protocols with idle times of their own. */
+enum idle_of {
+	IDLE_TCP,
+	IDLE_UDP,
+	IDLE_SCTP,
+	IDLE_ECHO, /* ICMP and ICMPv6 */
+	IDLE_MAX,
+};
+
 #define LAYOUT_VERSION 1
 
 /* Times in maps are in ticks of 2^27 ns (134 ms) of CLOCK_MONOTONIC. */

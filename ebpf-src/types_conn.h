@@ -55,8 +55,9 @@ enum ct_flag {
 	CT_F_SNAT_AT_EGRESS = 0x100, /* on the slow path the egress hook translates the source */
 	CT_F_NAT_ASKED = 0x200,	     /* the SNAT rules were evaluated */
 	CT_F_DEVICE = 0x400,	     /* SNAT to an address of a device: ends with that address */
-	CT_F_LASTING = 0x800,	     /* never evicted before it ends; without it: half-open */
-	CT_F_SERVICE = 0x1000,	     /* it has a service */
+	/* Not evicted before it expires, and counted in ll_shares. Without it: half-open or ended. */
+	CT_F_LASTING = 0x800,
+	CT_F_SERVICE = 0x1000, /* it has a service */
 };
 
 /* The slow-path reason: why the kernel forwards packets of an entry. In the upper bits of
@@ -91,7 +92,7 @@ struct ct_meta {
 	__u16 nexthop;	  /* index into ll_nexthop; 0: not learnt, the kernel forwards */
 	/* Lower half of the arrival ifindex, or IN_PORT_PEER plus a peer's index; 0: unknown. */
 	__u16 in_port;
-	__u16 flags;		 /* CT_F_ */
+	__u16 flags; /* CT_F_; in the table, changed by ct_flags_set and ct_flags_clear */
 	__u16 packet_count_high; /* upper part */
 };
 _Static_assert(sizeof(struct ct_meta) == 32, "half a cache line");
@@ -105,8 +106,12 @@ struct ct_more {
 	 * the one that translates the source. 0: none.
 	 */
 	__u16 nat_id;
-	__u16 pad;
+	/* Time without packets after which it has expired once it is established, in units of
+	 * 2^CT_IDLE_SHIFT ticks (8.6 s), rounded up. 0: unknown, it never expires in the programs.
+	 */
+	__u16 idle;
 };
+#define CT_IDLE_SHIFT 6
 _Static_assert(sizeof(struct ct_more) == 16, "layout is pinned");
 
 /* An entry: the arriving tuple is its key; saddr, daddr, sport and dport are the leaving tuple. */

@@ -33,11 +33,13 @@ struct service {
 	__u32 affinity_ticks; /* client affinity; 0: off */
 	enum algorithm algorithm;
 	enum source_mode source;
-	__u32 range_set_id;  /* the permitted source ranges; 0: all clients */
-	__u32 divert_set_id; /* clients that are diverted to another service; 0: none */
-	__u32 flags;	     /* SERVICE_F_ */
+	__u32 range_set_id;    /* the permitted source ranges; 0: all clients */
+	__u32 divert_set_id;   /* clients that are diverted to another service; 0: none */
+	__u32 flags;	       /* SERVICE_F_ */
+	__u16 idle[IDLE_ECHO]; /* by protocol, as in struct ct_more */
+	__u16 pad;
 };
-_Static_assert(sizeof(struct service) == 36, "layout is pinned");
+_Static_assert(sizeof(struct service) == 44, "layout is pinned");
 
 enum service_flag {
 	SERVICE_F_SILENT = 0x1, /* without a backend, new connections are dropped silently */

@@ -37,7 +37,9 @@ func (n *network) answers(what, addr, want string) {
 func (n *network) put(name datapath.ServiceName, s datapath.Service) {
 	n.t.Helper()
 	ctx := context.Background()
-	s.IdleTimeout = datapath.DefaultIdleTimeout()
+	if s.IdleTimeout == (datapath.IdleTimeout{}) {
+		s.IdleTimeout = datapath.DefaultIdleTimeout()
+	}
 	n.ok(n.d.Services().Update(ctx, name, s))
 	if ok, err := n.d.Services().Verify(ctx, name); !ok || err != nil {
 		n.t.Errorf("%s, just written, is not as it was written: %v", name, err)

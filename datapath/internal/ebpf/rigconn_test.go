@@ -164,6 +164,9 @@ type rigService struct {
 	ranges    []netip.Prefix
 }
 
+// rigIdle are the idle times of services: 30 units for TCP, 20 for UDP, 10 for SCTP.
+var rigIdle = [...]uint16{30, 20, 10}
+
 // service enters s into the tables. Its selection table has the service's id.
 func (r *rig) service(s rigService) {
 	r.t.Helper()
@@ -178,7 +181,7 @@ func (r *rig) service(s rigService) {
 	r.put(kernel.MapLlServiceStats, s.id, make([]kernel.ServiceStats, ebpf.MustPossibleCPU()))
 	value := kernel.Service{
 		Id: s.id, TableId: s.id, SlotCount: uint32(len(s.backends)), AffinityTicks: s.affinity,
-		Algorithm: s.algorithm, Source: s.source,
+		Algorithm: s.algorithm, Source: s.source, Idle: rigIdle,
 	}
 	for _, p := range s.ranges {
 		value.RangeSetId = s.id

@@ -156,10 +156,6 @@ func (t *entries[K, V, KP, VP]) expired(p *pass, x *doomed[K, V], e *kernel.Expi
 	}
 	both := result == kernel.ExpirerExpireResultEXPIRE_BOTH
 	seen := &entry[K, V, KP, VP]{&x.key, &x.value} // x is not used any more
-	client := seen.v.Common().Flags&kernel.CtReply == 0
-	if isLasting(seen.v.Common()) && (both || client) { // the client's entry was seen
-		p.s.shares.remove(seen.client())
-	}
 	m, twin := kernel.MetaOf(&e.Meta, (*kernel.CtMore)(&e.More)), kernel.MetaOf(&e.Twin, (*kernel.CtMore)(&e.TwinMore))
 	m.State, twin.State = uint8(e.State), uint8(e.State)
 	*seen.v.Common() = m

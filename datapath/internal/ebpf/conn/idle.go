@@ -93,6 +93,13 @@ func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) 
 	return t.of(protocol)
 }
 
+// unitsFor returns the idle time of an established connection as the programs need it; ok is false if
+// it is unknown, or if the pass ends the connection since its service was deleted.
+func (idle idleTimeouts) unitsFor(m *kernel.CtMeta, protocol datapath.Protocol) (units uint16, ok bool) {
+	t := idle[m.ServiceId].of(protocol)
+	return kernel.IdleUnits(kernel.DurationOf(t)), t != 0
+}
+
 // translatedIdle returns the idle time after which a translated connection expires if that time
 // differs from the time for other connections; otherwise 0.
 func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {

@@ -11,9 +11,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// shares counts the lasting connections of each source: see ct_share.h. The programs raise the counts
-// when connections become lasting; each pass of the sweeper corrects
-// them to the actual numbers. It is not safe for concurrent use.
+// shares counts the lasting connections of each source: see ct_share.h. The programs count; each pass of
+// the sweeper corrects the counts to the actual numbers. It is not safe for concurrent use.
 //
 // A pass over millions of entries takes seconds, and the programs count at the same time. A
 // connection that begins when a pass has read a fraction f of its table is read by the pass with
@@ -22,7 +21,7 @@ import (
 type shares struct {
 	kernel *kernel.Shares // also written by the programs
 	last   shareCounts    // the programs' counts at the last call of changed
-	seen   shareCounts    // connections that the pass has read, without those that it has deleted
+	seen   shareCounts    // connections that the pass has read
 	tables [2]readPart    // by family
 	both   readPart       // of the tables of both families
 	missed struct {       // sums of changes during the pass, each multiplied by f
@@ -74,12 +73,6 @@ func (s *shares) add(client netip.Addr) {
 	s.both.connections++
 }
 
-// remove takes a connection off the counts: the pass has read it and then deleted it.
-func (s *shares) remove(client netip.Addr) {
-	s.seen.total[familyOf(client)]--
-	s.seen.count[ShareIndex(s.kernel, client)]--
-}
-
 func familyOf(client netip.Addr) int {
 	if client.Is6() {
 		return 1
@@ -109,7 +102,7 @@ func (s *shares) changed() {
 
 // read returns the fraction of a table that the pass has read. The table has size connections now.
 func (r *readPart) read(size uint32) float64 {
-	r.fraction += float64(r.connections) / float64(max(1, int(size), r.connections))
+	r.fraction += float64(r.connections) / float64(max(1, int(int32(size)), r.connections)) // size may be negative
 	r.connections = 0
 	return r.fraction
 }

@@ -115,17 +115,17 @@ func (s *site) Run(all []kernel.ExpirerExpire) error {
 		e.Result = kernel.ExpirerExpireResultEXPIRE_ABSENT
 		if e.Family == 4 {
 			k := kernel.Ct4Key{Saddr: e.Key4.Saddr, Daddr: e.Key4.Daddr, Sport: e.Key4.Sport, Dport: e.Key4.Dport, Proto: e.Key4.Proto}
-			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](e, k, &s.options.Tables.Ct4)
+			deleteBoth[kernel.Ct4Key, kernel.Ct4Val](s, e, k, &s.options.Tables.Ct4)
 		} else {
 			k := kernel.Ct6Key{Sport: e.Key6.Sport, Dport: e.Key6.Dport, Proto: e.Key6.Proto}
 			k.Saddr.Word, k.Daddr.Word = e.Key6.Saddr.Word, e.Key6.Daddr.Word
-			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](e, k, &s.options.Tables.Ct6)
+			deleteBoth[kernel.Ct6Key, kernel.Ct6Val](s, e, k, &s.options.Tables.Ct6)
 		}
 	}
 	return nil
 }
 
-func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.ExpirerExpire, k K, table *bpfmap.Map[K, V]) {
+func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](s *site, e *kernel.ExpirerExpire, k K, table *bpfmap.Map[K, V]) {
 	var v, twin V
 	if ok, _ := table.Find(k, &v); !ok {
 		return
@@ -140,10 +140,20 @@ func deleteBoth[K comparable, V any, KP key[K], VP value[K, V]](e *kernel.Expire
 	e.Result, e.State = kernel.ExpirerExpireResultEXPIRE_ALONE, uint32(VP(&v).Common().State)
 	VP(&v).Common().Split(&e.Meta, (*kernel.CtMore)(&e.More))
 	_ = table.Delete(k)
+	s.count(VP(&v).Common(), KP(&k).Tuple().Source.Addr(), -1)
 	if both {
 		e.Result = kernel.ExpirerExpireResultEXPIRE_BOTH
 		VP(&twin).Common().Split(&e.Twin, (*kernel.CtMore)(&e.TwinMore))
 		_ = table.Delete(twinKey)
+		s.count(VP(&twin).Common(), KP(&twinKey).Tuple().Source.Addr(), -1)
+	}
+}
+
+// count counts an entry as the programs do.
+func (s *site) count(m *kernel.CtMeta, source netip.Addr, n int) {
+	if shares := s.options.Shares; m.Flags&(kernel.CtLasting|kernel.CtReply) == kernel.CtLasting {
+		shares.Total[familyOf(source)] += uint32(n)
+		shares.Count[ShareIndex(shares, source)] += uint32(n)
 	}
 }
 
@@ -198,6 +208,7 @@ func (s *site) open() want {
 		}
 		w.arrives, w.idle = append(w.arrives, tuple), append(w.idle, idle)
 		s.insert(tuple, s.leaves[tuple], m)
+		s.count(&m, tuple.Source.Addr(), s.random.IntN(2)) // some are not counted, as after a restart
 	}
 	return w
 }

@@ -41,10 +41,11 @@ type table interface {
 // entries is the table of one family. Only one goroutine may use its buffers.
 type entries[K comparable, V any, KP key[K], VP value[K, V]] struct {
 	*Options
-	m      *bpfmap.Map[K, V]
-	keys   []K // of the current batch
-	values []V
-	doomed []doomed[K, V] // selected by the current pass
+	m       *bpfmap.Map[K, V]
+	setIdle func(k *K, units uint16)
+	keys    []K // of the current batch
+	values  []V
+	doomed  []doomed[K, V] // selected by the current pass
 }
 
 // The tables, in the order of [Sweeper.Entries].
@@ -58,8 +59,8 @@ func (o *Options) newTables() []table {
 	type v4 = entries[kernel.Ct4Key, kernel.Ct4Val, *kernel.Ct4Key, *kernel.Ct4Val]
 	type v6 = entries[kernel.Ct6Key, kernel.Ct6Val, *kernel.Ct6Key, *kernel.Ct6Val]
 	return []table{
-		IPv4: &v4{Options: o, m: &o.Tables.Ct4},
-		IPv6: &v6{Options: o, m: &o.Tables.Ct6},
+		IPv4: &v4{Options: o, m: &o.Tables.Ct4, setIdle: o.Tables.SetIdle4},
+		IPv6: &v6{Options: o, m: &o.Tables.Ct6, setIdle: o.Tables.SetIdle6},
 	}
 }
 
@@ -144,6 +145,9 @@ func (t *entries[K, V, KP, VP]) sweepOne(p *pass, e *entry[K, V, KP, VP]) error 
 	if ends || matched {
 		t.doom(e, 0, true, matched)
 		return nil
+	}
+	if units, ok := p.idle.unitsFor(m, e.Protocol()); ok && units != m.Idle {
+		t.setIdle((*K)(e.k), units)
 	}
 	idle := p.idle.ticksFor(m, e.Protocol())
 	if idle == 0 || idleSince(p.now, m) <= idle {

@@ -5,6 +5,7 @@ package kernel
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -145,6 +146,19 @@ var TunnelTypes = map[datapath.TunnelType]TunnelType{
 // TicksOf rounds d up to ticks, the time unit of the maps.
 func TicksOf(d time.Duration) uint32 {
 	return uint32((int64(d) + 1<<TickShift - 1) >> TickShift)
+}
+
+// idleShift is CT_IDLE_SHIFT of types_conn.h.
+const idleShift = 6
+
+// IdleUnits converts an idle time for struct ct_more and struct service: rounded up; 0 if it is 0 or
+// longer than 6.5 days, so that such connections never expire in the programs.
+func IdleUnits(d time.Duration) uint16 {
+	n := (uint64(TicksOf(d)) + 1<<idleShift - 1) >> idleShift
+	if n > math.MaxUint16 {
+		return 0
+	}
+	return uint16(n)
 }
 
 // DurationOf is the inverse of TicksOf.

@@ -27,6 +27,7 @@ type CtMeta struct {
 	InPort       uint16
 	Flags        uint16
 	NatId        uint16
+	Idle         uint16 // see [IdleUnits]
 }
 
 // Ct4Val is an entry of IPv4 without its key: the leaving tuple, in network byte order.
@@ -69,7 +70,7 @@ func MetaOf(m *ctMeta, more *CtMore) CtMeta {
 		PacketCount: uint64(m.PacketCount) | uint64(m.PacketCountHigh)<<32, ByteCount: m.ByteCount,
 		LastSeenTick: m.LastSeenTick, CreatedTick: more.CreatedTick, ServiceId: more.ServiceId, BackendId: more.BackendId,
 		TcpAck: m.TcpAck, TcpWindow: m.TcpWindow, TcpScale: m.TcpScale, State: m.State,
-		Nexthop: m.Nexthop, InPort: m.InPort, Flags: m.Flags, NatId: more.NatId,
+		Nexthop: m.Nexthop, InPort: m.InPort, Flags: m.Flags, NatId: more.NatId, Idle: more.Idle,
 	}
 }
 
@@ -80,7 +81,7 @@ func (c *CtMeta) Split(m *ctMeta, more *CtMore) {
 		LastSeenTick: c.LastSeenTick, TcpAck: c.TcpAck, TcpWindow: c.TcpWindow, TcpScale: c.TcpScale, State: c.State,
 		Nexthop: c.Nexthop, InPort: c.InPort, Flags: c.Flags,
 	}
-	*more = CtMore{CreatedTick: c.CreatedTick, ServiceId: c.ServiceId, BackendId: c.BackendId, NatId: c.NatId}
+	*more = CtMore{CreatedTick: c.CreatedTick, ServiceId: c.ServiceId, BackendId: c.BackendId, NatId: c.NatId, Idle: c.Idle}
 }
 
 func (b *Ct4Block) entry(slot uint32) (*Ct4, *CtMore) { return &b.Entry[slot], &b.More[slot] }
@@ -108,8 +109,24 @@ func (e *Ct4) write(v *Ct4Val, more *CtMore) {
 	e.Saddr, e.Daddr, e.Sport, e.Dport = v.Saddr, v.Daddr, v.Sport, v.Dport
 }
 
+// way returns the next hop of an entry, its netns, and the address to which its packets leave, which is
+// not valid if they are bridged.
+func (e *Ct4) way() (nexthop *uint16, netns uint8, to netip.Addr) {
+	if e.Key.Domain == 0 {
+		to = Addr4(e.Daddr)
+	}
+	return &e.Meta.Nexthop, e.Key.Netns, to
+}
+
 func (e *Ct6) parts() connParts {
 	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick}
+}
+
+func (e *Ct6) way() (nexthop *uint16, netns uint8, to netip.Addr) {
+	if e.Key.Domain == 0 {
+		to = e.Daddr.Addr()
+	}
+	return &e.Meta.Nexthop, e.Key.Netns, to
 }
 
 func (e *Ct6) key() Ct6Key { return e.Key }

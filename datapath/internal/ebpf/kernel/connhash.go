@@ -9,6 +9,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
 )
 
 // ConnHash are the keys of the hash that selects the home of an entry: config_ct_hash.
@@ -60,7 +62,13 @@ func PrepareConnTable(maps map[string]*ebpf.Map) error {
 
 // SetConnTable sets the constants of programs that use the connection table of maps.
 func SetConnTable(s *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
-	hash, blocks := s.Variables[VarConfigCtHash], s.Variables[VarConfigCtBlocks]
+	hash, blocks, idle := s.Variables[VarConfigCtHash], s.Variables[VarConfigCtBlocks], s.Variables[VarConfigCtIdle]
+	if idle != nil {
+		t := datapath.PlainIdleTimeout()
+		if err := idle.Set([...]uint16{IdleUnits(t.TCP), IdleUnits(t.UDP), IdleUnits(t.SCTP), IdleUnits(datapath.EchoTimeout)}); err != nil {
+			return err
+		}
+	}
 	if hash == nil || maps[MapLlCt4] == nil {
 		return nil
 	}

@@ -4,6 +4,9 @@ package kernel
 
 import (
 	"errors"
+	"math/bits"
+	"net/netip"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -43,6 +46,26 @@ func (t *connTable[B, E, K, V, BP, EP]) Insert(entry, more []byte) error {
 		return t.Update(&k, &v, ebpf.UpdateExist)
 	}
 	return err
+}
+
+// setIdle sets the idle time in the entry of k. If the entry is replaced at the same time, the new one
+// may get it: the next pass corrects it.
+func (t *connTable[B, E, K, V, BP, EP]) setIdle(k *K, units uint16) {
+	if i, ok := t.locate(k, -1); ok {
+		t.more(i).Idle = units
+	}
+}
+
+// forgetNexthops implements mappedTable. It reads only entries in use that have a next hop.
+func (t *connTable[B, E, K, V, BP, EP]) forgetNexthops(netns uint8, to func(netip.Addr) bool) {
+	for first := uint32(0); first < t.MaxEntries(); first += ConnBlock {
+		for used := atomic.LoadUint64(t.used(first)); used != 0; used &= used - 1 {
+			nexthop, in, addr := t.at(first + uint32(bits.TrailingZeros64(used))).way()
+			if *nexthop != 0 && in == netns && addr.IsValid() && to(addr) {
+				*nexthop = 0
+			}
+		}
+	}
 }
 
 // isLasting reports whether the connection of a *Ct4Val or *Ct6Val is not half-open.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"net/netip"
 	"sync/atomic"
 	"unsafe"
 
@@ -61,6 +62,7 @@ type connEntry[E, K, V any] interface {
 	setKey(*K) // except its last word
 	read(*V, *CtMore)
 	write(*V, *CtMore)
+	way() (nexthop *uint16, netns uint8, to netip.Addr)
 }
 
 // connParts are the words of an entry that are read or written atomically.

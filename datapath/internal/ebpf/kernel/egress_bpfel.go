@@ -109,6 +109,7 @@ const (
 	EgressVarConfigConfirmTicks = "config_confirm_ticks"
 	EgressVarConfigCtBlocks     = "config_ct_blocks"
 	EgressVarConfigCtHash       = "config_ct_hash"
+	EgressVarConfigCtIdle       = "config_ct_idle"
 	EgressVarConfigNetns        = "config_netns"
 	EgressVarConfigShadow       = "config_shadow"
 )
@@ -247,6 +248,7 @@ type EgressVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
@@ -436,6 +438,7 @@ type EgressVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }

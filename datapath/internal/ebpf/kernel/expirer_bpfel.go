@@ -81,7 +81,7 @@ type ExpirerExpire struct {
 		ServiceId   uint32
 		BackendId   uint32
 		NatId       uint16
-		Pad         uint16
+		Idle        uint16
 	}
 	TwinMore struct {
 		_           structs.HostLayout
@@ -89,7 +89,7 @@ type ExpirerExpire struct {
 		ServiceId   uint32
 		BackendId   uint32
 		NatId       uint16
-		Pad         uint16
+		Idle        uint16
 	}
 }
 
@@ -186,6 +186,7 @@ const (
 	ExpirerVarConfigConfirmTicks = "config_confirm_ticks"
 	ExpirerVarConfigCtBlocks     = "config_ct_blocks"
 	ExpirerVarConfigCtHash       = "config_ct_hash"
+	ExpirerVarConfigCtIdle       = "config_ct_idle"
 	ExpirerVarConfigNetns        = "config_netns"
 	ExpirerVarConfigShadow       = "config_shadow"
 )
@@ -324,6 +325,7 @@ type ExpirerVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
@@ -513,6 +515,7 @@ type ExpirerVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }

@@ -255,7 +255,7 @@ type CtMore struct {
 	ServiceId   uint32
 	BackendId   uint32
 	NatId       uint16
-	Pad         uint16
+	Idle        uint16
 }
 
 type CtState uint32
@@ -695,6 +695,8 @@ type Service struct {
 	RangeSetId    uint32
 	DivertSetId   uint32
 	Flags         uint32
+	Idle          [3]uint16
+	Pad           uint16
 }
 
 type ServiceAddrFlag uint32
@@ -920,6 +922,7 @@ const (
 	VarConfigConfirmTicks = "config_confirm_ticks"
 	VarConfigCtBlocks     = "config_ct_blocks"
 	VarConfigCtHash       = "config_ct_hash"
+	VarConfigCtIdle       = "config_ct_idle"
 	VarConfigEnums        = "config_enums"
 	VarConfigFast         = "config_fast"
 	VarConfigNetns        = "config_netns"
@@ -1062,6 +1065,7 @@ type VariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigEnums        *ebpf.VariableSpec `ebpf:"config_enums"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
@@ -1255,6 +1259,7 @@ type Variables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigEnums        *ebpf.Variable `ebpf:"config_enums"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`

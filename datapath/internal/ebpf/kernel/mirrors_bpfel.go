@@ -97,6 +97,7 @@ const (
 	MirrorsVarConfigConfirmTicks = "config_confirm_ticks"
 	MirrorsVarConfigCtBlocks     = "config_ct_blocks"
 	MirrorsVarConfigCtHash       = "config_ct_hash"
+	MirrorsVarConfigCtIdle       = "config_ct_idle"
 	MirrorsVarConfigNetns        = "config_netns"
 	MirrorsVarConfigShadow       = "config_shadow"
 )
@@ -236,6 +237,7 @@ type MirrorsVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 }
@@ -423,6 +425,7 @@ type MirrorsVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 }

@@ -5,6 +5,7 @@ package kernel
 import (
 	"errors"
 	"io"
+	"net/netip"
 	"reflect"
 	"strings"
 	"unicode"
@@ -85,7 +86,39 @@ type Tables struct {
 	PortDrops      bpfmap.PerCPU[PortDropKey, uint64]
 	Rate           bpfmap.PerCPU[uint32, RateBucket]
 
-	mapped []io.Closer
+	mapped []mappedTable
+	idle4  idleSetter[Ct4Key]
+	idle6  idleSetter[Ct6Key]
+}
+
+// mappedTable is a connection table in memory.
+type mappedTable interface {
+	io.Closer
+	forgetNexthops(netns uint8, to func(netip.Addr) bool)
+}
+
+type idleSetter[K any] interface{ setIdle(k *K, units uint16) }
+
+// ForgetNexthops takes the next hops off all connections that are routed in a netns to an address that
+// to selects. Their next packets learn a next hop again.
+func (t *Tables) ForgetNexthops(netns uint8, to func(netip.Addr) bool) {
+	for _, m := range t.mapped {
+		m.forgetNexthops(netns, to)
+	}
+}
+
+// SetIdle4 sets the idle time in the entry of a key, if it exists.
+func (t *Tables) SetIdle4(k *Ct4Key, units uint16) {
+	if t.idle4 != nil {
+		t.idle4.setIdle(k, units)
+	}
+}
+
+// SetIdle6 sets the idle time in the entry of a key, if it exists.
+func (t *Tables) SetIdle6(k *Ct6Key, units uint16) {
+	if t.idle6 != nil {
+		t.idle6.setIdle(k, units)
+	}
 }
 
 // TablesOf returns the maps with their types. The connection table also needs [Tables.MapConnections].
@@ -109,12 +142,14 @@ func (t *Tables) MapConnections(maps map[string]*ebpf.Map) error {
 		return err
 	}
 	t.Ct4.BindStore(t4)
+	t.idle4 = t4
 	t.mapped = append(t.mapped, t4)
 	t6, err := newConnTable[Ct6Block, Ct6, Ct6Key, Ct6Val](maps, MapLlCt6)
 	if err != nil {
 		return errors.Join(err, t.Close())
 	}
 	t.Ct6.BindStore(t6)
+	t.idle6 = t6
 	t.mapped = append(t.mapped, t6)
 	return nil
 }

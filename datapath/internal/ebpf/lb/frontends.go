@@ -11,6 +11,12 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
+// idleOf returns the idle times of the connections of a service, by protocol.
+func idleOf(value *datapath.Service) [3]uint16 {
+	t := value.IdleTimeout
+	return [...]uint16{kernel.IdleUnits(t.TCP), kernel.IdleUnits(t.UDP), kernel.IdleUnits(t.SCTP)}
+}
+
 // writeFrontends makes the frontends refer to the tables, which have already been written.
 func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 	var entries [2]kernel.Service
@@ -24,6 +30,7 @@ func (s *Table) writeFrontends(v *service, value *datapath.Service) error {
 			Source:        kernel.SourceModes[value.Source],
 			RangeSetId:    v.rangeSet,
 			DivertSetId:   v.divertSet,
+			Idle:          idleOf(value),
 		}
 		if value.Silent {
 			entries[f].Flags = kernel.ServiceSilent

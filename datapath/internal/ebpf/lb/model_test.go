@@ -169,7 +169,7 @@ func (m *model) checkEntry(what string, name datapath.ServiceName, e *kernel.Ser
 	v := m.desired[name]
 	want := kernel.Service{
 		Id: m.ids[name], AffinityTicks: wantTicks[v.Affinity], Algorithm: wantAlgorithm[v.Algorithm], Source: wantSource[v.Source],
-		TableId: e.TableId, SlotCount: e.SlotCount, RangeSetId: e.RangeSetId, DivertSetId: e.DivertSetId,
+		TableId: e.TableId, SlotCount: e.SlotCount, RangeSetId: e.RangeSetId, DivertSetId: e.DivertSetId, Idle: e.Idle,
 	}
 	if v.Silent {
 		want.Flags = kernel.ServiceSilent
