@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses matrix deb check-deb
+.PHONY: help hostile routes build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -37,6 +37,9 @@ test: setup ## set up what the tests need and run every tier (root)
 
 matrix: setup ## connections between all pods (twenty on each of three nodes), nodes and an outside machine, over each kind of tunnel, and a pod that moves (root; changes the size of neighbour tables temporarily)
 	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run "TestMatrix|TestMove" ./tests/cni
+
+routes: setup ## 100,000 changes of routes beside 1,000 connections, which stay on the fast path (root)
+	LOXILIGHT_ROUTES=1 $(GO) test -count=1 -timeout 10m -v -run TestRoutesElsewhere ./datapath/internal/ebpf
 
 hostile: setup ## a minute of hostile requests from a reader, against the limits in docs/security.md (root)
 	LOXILIGHT_HOSTILE=1 $(GO) test -count=1 -timeout 10m -v -run TestS3HostileReader ./tests/security

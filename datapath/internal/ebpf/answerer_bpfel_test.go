@@ -96,6 +96,7 @@ const (
 	answererVarConfigConfirmTicks = "config_confirm_ticks"
 	answererVarConfigCtBlocks     = "config_ct_blocks"
 	answererVarConfigCtHash       = "config_ct_hash"
+	answererVarConfigCtIdle       = "config_ct_idle"
 	answererVarConfigEgress       = "config_egress"
 	answererVarConfigLarger       = "config_larger"
 	answererVarConfigNetns        = "config_netns"
@@ -238,6 +239,7 @@ type answererVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigEgress       *ebpf.VariableSpec `ebpf:"config_egress"`
 	ConfigLarger       *ebpf.VariableSpec `ebpf:"config_larger"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
@@ -431,6 +433,7 @@ type answererVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigEgress       *ebpf.Variable `ebpf:"config_egress"`
 	ConfigLarger       *ebpf.Variable `ebpf:"config_larger"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`

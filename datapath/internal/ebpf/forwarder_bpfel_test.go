@@ -96,6 +96,7 @@ const (
 	forwarderVarConfigConfirmTicks = "config_confirm_ticks"
 	forwarderVarConfigCtBlocks     = "config_ct_blocks"
 	forwarderVarConfigCtHash       = "config_ct_hash"
+	forwarderVarConfigCtIdle       = "config_ct_idle"
 	forwarderVarConfigFast         = "config_fast"
 	forwarderVarConfigNetns        = "config_netns"
 	forwarderVarConfigShadow       = "config_shadow"
@@ -235,6 +236,7 @@ type forwarderVariableSpecs struct {
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
@@ -425,6 +427,7 @@ type forwarderVariables struct {
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`

@@ -4,6 +4,7 @@ package ebpf
 
 import (
 	"errors"
+	"net/netip"
 	"path/filepath"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
@@ -74,6 +75,7 @@ func (d *DataPlane) watchOptions(z *hook.Netns) watch.Options {
 		LinkDevice: [...]string{netnsHost: d.config.HostDevice, netnsSwitch: d.config.SwitchDevice}[z.ID],
 		Guard:      d.guards.MAC, LostAddr: d.sweeper.Kick, FollowAddrs: d.announcer.Follow,
 		NamesChanged: d.firewall.DevicesChanged, Invalidate: d.nexthops.Invalidate,
+		Forget:       func(to func(netip.Addr) bool) error { return d.forgetNexthops(z.ID, to) },
 		IsTunnel:     func(device string) bool { return d.overlay.HasDevice(z.ID, device) },
 		PathsChanged: d.overlay.PathsChanged,
 		LacksProgram: func(index int, done <-chan struct{}) bool { return d.ports.LacksProgram(z.ID, index, done) },
@@ -81,6 +83,16 @@ func (d *DataPlane) watchOptions(z *hook.Netns) watch.Options {
 		IsMirrored:   func(index int) bool { return d.mirrors.Bypass(z.ID, index).Out },
 		Signal:       d.signal,
 	}
+}
+
+// forgetNexthops takes the next hops off the connections and peers whose packets are routed in a
+// netns to an address that to selects.
+func (d *DataPlane) forgetNexthops(netns uint8, to func(netip.Addr) bool) error {
+	d.tables.ForgetNexthops(netns, to)
+	if netns != hook.Host { // tunnels use the host's routes
+		return nil
+	}
+	return d.overlay.ForgetNexthops(to)
 }
 
 func (d *DataPlane) nexthopOptions() nexthop.Options {

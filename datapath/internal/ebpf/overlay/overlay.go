@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +84,21 @@ func (o *Overlay) HasDevice(netns uint8, device string) bool {
 // PathsChanged records that the paths to peers may have changed: routes, devices or addresses of
 // the host.
 func (o *Overlay) PathsChanged() { o.changes.Add(1) }
+
+// ForgetNexthops takes the next hops off the peers at the addresses that to selects. The next packet to
+// each of them learns a next hop again.
+func (o *Overlay) ForgetNexthops(to func(netip.Addr) bool) (err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.peers {
+		for _, index := range slices.Concat(p.old, []uint32{p.index}) {
+			if index != 0 && to(p.entry.Remote.Addr()) {
+				err = errors.Join(err, o.tables.PeerNexthop.Put(index, uint32(0)))
+			}
+		}
+	}
+	return err
+}
 
 // Nexthops returns the indexes of the next hops that lead to peers.
 func (o *Overlay) Nexthops() map[uint32]bool {

@@ -59,6 +59,8 @@ type Devices struct {
 
 	uplinkWords  map[uint32]uint64 // non-zero words of uplinks in ll_guarded
 	uplinksKnown bool              // uplinkWords have been written
+	rerouted     reroutes          // not handled yet
+	reroutedAny  chan struct{}     // has room for one: rerouted is not empty
 	bridges      *bridge.Tables
 	stale        bool // a message was lost
 	deaf         bool // a subscription has ended
@@ -69,16 +71,17 @@ type Devices struct {
 func New(o Options) *Devices {
 	return &Devices{
 		options: o, namespace: o.Netns, tables: o.Tables,
-		done:       make(chan struct{}),
-		written:    make(map[kernel.DeviceKey]kernel.Device),
-		neighbours: make(map[neighbour][6]byte),
-		failed:     make(map[neighbour]bool),
-		xdp:        make(map[int]datapath.XDPMode),
-		ports:      devicesOfBefore(&o, kernel.DevicePort),
-		uplinks:    devicesOfBefore(&o, kernel.DeviceUplink),
-		roles:      make(map[int]announce.Role),
-		named:      make(map[int]string),
-		bridges:    bridge.Adopt(bridge.Options{Tables: o.Tables, Netns: o.Netns.ID, Guard: o.Guard, LostAddr: o.LostAddr}),
+		done:        make(chan struct{}),
+		written:     make(map[kernel.DeviceKey]kernel.Device),
+		neighbours:  make(map[neighbour][6]byte),
+		failed:      make(map[neighbour]bool),
+		xdp:         make(map[int]datapath.XDPMode),
+		ports:       devicesOfBefore(&o, kernel.DevicePort),
+		uplinks:     devicesOfBefore(&o, kernel.DeviceUplink),
+		roles:       make(map[int]announce.Role),
+		reroutedAny: make(chan struct{}, 1),
+		named:       make(map[int]string),
+		bridges:     bridge.Adopt(bridge.Options{Tables: o.Tables, Netns: o.Netns.ID, Guard: o.Guard, LostAddr: o.LostAddr}),
 	}
 }
 
@@ -111,29 +114,23 @@ func (v *Devices) subscribe() error {
 	links := make(chan netlink.LinkUpdate, 64)
 	addrs := make(chan netlink.AddrUpdate, 64)
 	neighs := make(chan netlink.NeighUpdate, 256)
-	routes := make(chan netlink.RouteUpdate, 256)
 	lost := func(error) { v.Lost() }
 	err := errors.Join(
 		netlink.LinkSubscribeWithOptions(links, v.done, netlink.LinkSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
 		netlink.AddrSubscribeWithOptions(addrs, v.done, netlink.AddrSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
 		netlink.NeighSubscribeWithOptions(neighs, v.done, netlink.NeighSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost, ListExisting: true}),
-		netlink.RouteSubscribeWithOptions(routes, v.done, netlink.RouteSubscribeOptions{Namespace: &v.namespace.Handle, ErrorCallback: lost}),
 	)
 	if err == nil {
-		err = errors.Join(v.followPolicy(), v.followHooks(), v.followXDPFeaturesAgain())
+		err = errors.Join(v.followRoutes(), v.followPolicy(), v.followHooks(), v.followXDPFeaturesAgain())
 	}
 	if err != nil {
 		close(v.done)
 		return fmt.Errorf("watch devices: %w", err)
 	}
-	v.wg.Add(4)
-	go followAll(v, links, v.refresh)
-	go followAll(v, addrs, func() {
-		v.report(v.InvalidateAll()) // packets for an address of the node must not be forwarded
-		v.refresh()
-	})
+	v.wg.Add(3)
+	go followAll(v, links, v.linkChanged, v.refresh)
+	go followAll(v, addrs, v.addressChanged, v.refresh)
 	go follow(v, neighs, v.neighbourChanged)
-	go follow(v, routes, func(u netlink.RouteUpdate) { v.routeChanged(u) })
 	return nil
 }
 
@@ -349,17 +346,6 @@ func (v *Devices) stationChanged(u netlink.NeighUpdate) {
 	v.report(v.options.Invalidate(func(k kernel.NexthopKey) bool {
 		return k.Netns == v.namespace.ID && k.Dmac == mac && (int(k.Ifindex) == u.LinkIndex) == gone
 	}))
-}
-
-// routeChanged invalidates all next hops: any connection may take another path now. Cached clones
-// and the local table are ignored.
-func (v *Devices) routeChanged(u netlink.RouteUpdate) {
-	if u.Route.Flags&unix.RTM_F_CLONED != 0 || u.Route.Table == unix.RT_TABLE_LOCAL {
-		return
-	}
-	v.report(v.InvalidateAll())
-	v.underlayChanged()
-	v.options.Signal()
 }
 
 // underlayChanged records that the paths to peers may have changed.

@@ -5,6 +5,7 @@ package watch
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -51,18 +52,20 @@ func (v *Devices) listen(s *nl.NetlinkSocket, about string, lost func(), handle 
 	}
 }
 
-// followPolicy invalidates all next hops if routing rules (ip rule) change, or if forwarding is
-// enabled or disabled on any device. No table here depends on these settings, so the content of the
-// kernel's messages is not used.
+// followPolicy takes all next hops off connections if routing rules (ip rule) change, or if forwarding is
+// enabled or disabled on any device. No table here depends on these settings.
 func (v *Devices) followPolicy() error {
 	s, err := nl.SubscribeAt(v.namespace.Handle, netns.None(), unix.NETLINK_ROUTE,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
 		return fmt.Errorf("watch routing rules: %w", err)
 	}
-	v.listen(s, "routing rules", v.Lost, func([]syscall.NetlinkMessage) {
-		v.report(v.InvalidateAll())
-		v.options.Signal()
+	v.listen(s, "routing rules", v.Lost, func(messages []syscall.NetlinkMessage) {
+		for i := range messages {
+			if v.forwardingOf(&messages[i]) {
+				v.reroute(netip.Prefix{})
+			}
+		}
 	})
 	return nil
 }
@@ -98,21 +101,22 @@ func follow[T any](v *Devices, updates <-chan T, handle func(T)) {
 // nothing else.
 const followRest = 3
 
-// followAll calls handle after updates, until the channel is closed. Updates that arrive while
+// followAll calls each with every update, and handle after updates, until the channel is closed. Updates that arrive while
 // handle runs, or during the pause after it, are handled together: a new device causes half a
 // dozen.
-func followAll[T any](v *Devices, updates <-chan T, handle func()) {
+func followAll[T any](v *Devices, updates <-chan T, each func(T), handle func()) {
 	defer v.wg.Done()
 	rest := time.NewTimer(0)
 	defer rest.Stop()
 	rested, pending := false, false
 	for {
 		select {
-		case _, more := <-updates:
+		case u, more := <-updates:
 			if !more {
 				v.unheard()
 				return
 			}
+			each(u)
 			pending = true
 		case <-rest.C:
 			rested = true
@@ -162,9 +166,7 @@ func (v *Devices) Maintain() error {
 		return nil
 	}
 	if stale {
-		if err := v.InvalidateAll(); err != nil {
-			return err
-		}
+		v.reroute(netip.Prefix{})
 		v.options.Signal()
 	}
 	return v.Scan()

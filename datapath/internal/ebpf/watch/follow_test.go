@@ -5,6 +5,7 @@ package watch
 import (
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -52,6 +53,7 @@ func newNetwork(t *testing.T) *network {
 		FollowAddrs:  func() error { return nil },
 		NamesChanged: func([]string) error { return nil },
 		Invalidate:   func(func(kernel.NexthopKey) bool) error { return nil },
+		Forget:       func(func(netip.Addr) bool) error { return nil },
 		IsTunnel:     func(string) bool { return false },
 		PathsChanged: func() {},
 		LacksProgram: func(int, <-chan struct{}) bool { return false },
@@ -198,7 +200,7 @@ func TestFollowAllRests(t *testing.T) {
 	updates := make(chan int)
 	var handled, seen, last atomic.Int64
 	v.wg.Add(1)
-	go followAll(v, updates, func() { handled.Add(1); time.Sleep(took); seen.Store(last.Load()) })
+	go followAll(v, updates, func(int) {}, func() { handled.Add(1); time.Sleep(took); seen.Store(last.Load()) })
 	begin := time.Now()
 	for i := int64(1); time.Since(begin) < 50*took; i++ {
 		last.Store(i)

@@ -8,6 +8,7 @@ package watch
 
 import (
 	"log/slog"
+	"net/netip"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/guard"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
@@ -33,6 +34,9 @@ type Options struct {
 	NamesChanged func(names []string) error
 	// Invalidate retires the next hops that match selects.
 	Invalidate func(match func(kernel.NexthopKey) bool) error
+	// Forget takes the next hops off the connections and peers whose packets are routed in the
+	// namespace to an address that to selects.
+	Forget func(to func(netip.Addr) bool) error
 	// IsTunnel reports whether a device with this name belongs to a tunnel.
 	IsTunnel func(device string) bool
 	// PathsChanged is called when the paths to peers may have changed.
