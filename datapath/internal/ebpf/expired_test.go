@@ -124,7 +124,7 @@ func TestManyEndWithoutDaemon(t *testing.T) {
 }
 
 // TestExpiredMakesRoom: in a full table, a connection that both sides left makes room for a new one,
-// even though no daemon removes it. One that has carried a packet in either direction stays.
+// even though no daemon removes it. A connection that has carried a packet in either direction stays.
 func TestExpiredMakesRoom(t *testing.T) {
 	base := newRig(t, sized(28)) // one block
 	idle := uint32(rigIdle[0]) * idleUnit
@@ -272,7 +272,7 @@ func TestExpiredOneWay(t *testing.T) {
 					r.slow("one more", p.from(4000+i), stageOpen)
 				}
 				if _, ok := r.conn(p.forth()); ok != sends {
-					t.Errorf("the connection in one direction is there: %t, want %t", ok, sends)
+					t.Errorf("the connection in one direction exists: %t, want %t", ok, sends)
 				}
 			})
 		}

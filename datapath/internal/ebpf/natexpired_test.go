@@ -12,7 +12,7 @@ import (
 )
 
 // TestExpiredPortsAgain: if every outer port towards a server is taken, the port of an expired
-// connection is used again; that of a connection of which one side still sends is not.
+// connection is used again; the port of a connection of which one side still sends is not.
 func TestExpiredPortsAgain(t *testing.T) {
 	base := newRig(t)
 	idle := uint32(kernel.IdleUnits(datapath.PlainIdleTimeout().TCP)) * idleUnit
@@ -38,15 +38,15 @@ func TestExpiredPortsAgain(t *testing.T) {
 					t.Errorf("the next connection has port %d, want %d", port, want)
 				}
 				if _, ok := r.conn(forth); ok != (want == 0) {
-					t.Errorf("the first connection is there: %t", ok)
+					t.Errorf("the first connection exists: %t", ok)
 				}
 			})
 		}
 	}
 }
 
-// TestEndedPortsFirst: the port of a connection that has ended is used again before that of an expired
-// one; of an expired one, before that of one that is silent in one direction only.
+// TestEndedPortsFirst: the port of a connection that has ended is used again before the port of an
+// expired connection. The port of a connection that is silent in one direction only stays in use.
 func TestEndedPortsFirst(t *testing.T) {
 	base := newRig(t)
 	idle := uint32(kernel.IdleUnits(datapath.PlainIdleTimeout().TCP)) * idleUnit

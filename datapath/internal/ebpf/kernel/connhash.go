@@ -28,7 +28,7 @@ func (k *ConnHash) of(words []uint64) uint64 {
 	return k.end(h)
 }
 
-// connHashOf returns the keys in ll_shares, or those of tests if it has none.
+// connHashOf returns the keys in ll_shares, or the keys for tests if it has none.
 func connHashOf(shares *ebpf.Map) (k ConnHash, err error) {
 	if shares != nil {
 		var s Shares

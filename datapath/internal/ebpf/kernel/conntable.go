@@ -89,7 +89,7 @@ func newConnTable[B, E any, K comparable, V any, BP connBlock[B, E], EP connEntr
 	return &connTable[B, E, K, V, BP, EP]{hash, b, unsafe.Slice((*B)(unsafe.Pointer(&b[0])), m.MaxEntries())}, nil
 }
 
-// Close unmaps the memory. Nobody may use the table any more.
+// Close unmaps the memory. The table must not be used any more.
 func (t *connTable[B, E, K, V, BP, EP]) Close() error { return unix.Munmap(t.memory) }
 
 func (t *connTable[B, E, K, V, BP, EP]) at(i uint32) EP {
@@ -262,7 +262,7 @@ func (t *connTable[B, E, K, V, BP, EP]) link(i, home uint32) bool {
 	return true
 }
 
-// Update implements [bpfmap.Store]. Nobody else may change an entry that it overwrites. It makes no
+// Update implements [bpfmap.Store]. An entry that it overwrites must not change at the same time. It makes no
 // room in a full table: the error is then E2BIG.
 func (t *connTable[B, E, K, V, BP, EP]) Update(key, value any, flags ebpf.MapUpdateFlags) error {
 	k, v := key.(*K), value.(*V)

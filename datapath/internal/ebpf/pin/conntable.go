@@ -65,7 +65,7 @@ type blockConverter struct {
 	entry, more *converter // nil: unchanged
 }
 
-// compareBlocks returns the converter from the blocks of old to those of spec.
+// compareBlocks returns the converter from the blocks of old to the blocks of spec.
 func compareBlocks(old *ebpf.Map, spec *ebpf.MapSpec) (*blockConverter, bool, error) {
 	if old.Type() != ebpf.Array {
 		return nil, false, fmt.Errorf("type %s, want %s", old.Type(), spec.Type)
