@@ -83,7 +83,7 @@ func New(t testnet.T, p *Programs, o Options) *Cluster {
 	return c
 }
 
-// Join connects another machine, which runs nothing, to the nodes' IPv4 network.
+// Join connects another host to the nodes' IPv4 network, without starting any program on it.
 func (c *Cluster) Join(t testnet.T, name, ip4 string) *testnet.NS {
 	t.Helper()
 	ns := testnet.New(t, name)
