@@ -111,7 +111,8 @@ type DataPlane interface {
 	Connections() Connections
 	Telemetry() Telemetry
 	// Maintain does one bounded piece of maintenance: expiry of connections, refresh of neighbours
-	// and device counters. The daemon calls it about once a second.
+	// and device counters. The daemon calls it about once a second; less often while the data plane
+	// is idle and there are no objects.
 	Maintain(ctx context.Context) error
 	// Close releases the data plane and leaves the programs running.
 	io.Closer
@@ -123,12 +124,17 @@ type Connections interface {
 	// the beginning), and the cursor of the next page, which is empty if there are no more
 	// connections.
 	List(ctx context.Context, f ConnectionFilter, cursor string, limit int) ([]Connection, string, error)
+	// Each calls each for every connection, until ctx is done. The argument is valid during the
+	// call only.
+	Each(ctx context.Context, each func(*Connection)) error
 	// Flush ends the connections that match f and returns their number.
 	Flush(ctx context.Context, f ConnectionFilter) (uint64, error)
 }
 
 // Telemetry reports the state and the counters of a data plane. Safe for concurrent use.
 type Telemetry interface {
+	// IsIdle reports whether the data plane handles no packets.
+	IsIdle() bool
 	// NodeCounters returns the counters of the node.
 	NodeCounters(ctx context.Context) (NodeCounters, error)
 	// ServiceCounters returns the counters of a service; false if it has no entry.
@@ -227,6 +233,9 @@ type Features struct {
 	Hooks     []Hook            // attached programs
 	Fallbacks map[string]string // reason by unused feature
 	Warnings  []string          // faults that are not in any object's status
+	// SourcePorts is how many source ports there are for translated connections of one protocol
+	// from one address to one remote address and port, unless a NAT limits them.
+	SourcePorts int
 }
 
 // Hook is one program attached to one device.
@@ -243,14 +252,16 @@ type Usage struct{ Used, Size uint64 }
 
 // Tables are the sizes of the tables, in entries.
 type Tables struct {
-	Connections uint32 // per address family
-	Services    uint32 // frontends
-	Backends    uint32 // backends of all services
-	Slots       uint32 // of all backend selection tables; see [SlotCount]
-	Affinity    uint32 // remembered clients
-	Ranges      uint32 // source ranges of all services
-	Rules       uint32 // of the firewall and NAT together
-	Prefixes    uint32 // in rules and groups; see [FirewallRule.Cost]
+	Connections uint32 // per address family, at most
+	// ConnectionsMin is the number of connections with which the tables of connections begin, and
+	// below which they do not shrink. 0: Connections, they keep their size.
+	ConnectionsMin uint32
+	Services       uint32 // frontends
+	Backends       uint32 // backends of all services
+	Affinity       uint32 // remembered clients
+	Ranges         uint32 // source ranges of all services
+	Rules          uint32 // of the firewall and NAT together
+	Prefixes       uint32 // in rules and groups; see [FirewallRule.Cost]
 }
 
 // MaxFirewallRules is the maximum number of rules of a firewall, whatever the size of the table:
@@ -266,7 +277,6 @@ func DefaultTables() Tables {
 		Connections: 1 << 20,
 		Services:    1 << 16,
 		Backends:    1 << 20,
-		Slots:       1 << 24,
 		Affinity:    1 << 18,
 		Ranges:      1 << 16,
 		Rules:       1 << 16,
@@ -292,11 +302,15 @@ func TablesFor(memory uint64) Tables {
 		halvings++
 	}
 	t := DefaultTables()
-	for _, size := range []*uint32{&t.Connections, &t.Services, &t.Backends, &t.Slots, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes} {
+	for _, size := range []*uint32{&t.Connections, &t.Services, &t.Backends, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes} {
 		*size >>= halvings
 	}
+	t.ConnectionsMin = min(t.Connections, connectionsMin)
 	return t
 }
+
+// connectionsMin is the number of connections with which tables of automatic size begin.
+const connectionsMin = 1 << 16
 
 // NodeCounters count packets since the data plane was set up.
 type NodeCounters struct {
@@ -358,6 +372,7 @@ type Config struct {
 	// Attach forces the hook: "tcx", "tc" (cls_bpf), or "" for the best available.
 	Attach  string
 	Version string // of loxilight; stored with the pins, for messages
-	// SweepInterval is the interval between sweeps over all connections; 0: 5 s.
+	// SweepInterval is the interval between sweeps over all connections; 0: 5 s, and up to a minute
+	// if they would take more than half a percent of a processor.
 	SweepInterval time.Duration
 }

@@ -49,7 +49,7 @@ type NAT struct {
 	// BlockSize is how many ports are allocated to an inner address at a time: a power of two from
 	// 64 to 4096; 0: ports are allocated one by one.
 	BlockSize uint16
-	Log       bool // an event for the beginning and end of each block or mapping
+	Log       bool // write a log line at the start and end of each block or mapping
 	// Unannounced prevents announcement of the rule's addresses by ARP or neighbour discovery.
 	Unannounced bool
 }

@@ -131,7 +131,7 @@ const (
 // Cost is the number of table entries that an object uses. Rules counts firewall and NAT rules
 // together.
 type Cost struct {
-	Frontends, Backends, Slots, Ranges, Rules, Prefixes int
+	Frontends, Backends, Ranges, Rules, Prefixes int
 
 	FirewallRules, NATs int // included in Rules
 }
@@ -139,7 +139,7 @@ type Cost struct {
 // Add returns the sum of c and d.
 func (c Cost) Add(d Cost) Cost {
 	return Cost{
-		c.Frontends + d.Frontends, c.Backends + d.Backends, c.Slots + d.Slots, c.Ranges + d.Ranges,
+		c.Frontends + d.Frontends, c.Backends + d.Backends, c.Ranges + d.Ranges,
 		c.Rules + d.Rules, c.Prefixes + d.Prefixes, c.FirewallRules + d.FirewallRules, c.NATs + d.NATs,
 	}
 }
@@ -147,29 +147,20 @@ func (c Cost) Add(d Cost) Cost {
 // Sub returns c less d.
 func (c Cost) Sub(d Cost) Cost {
 	return Cost{
-		c.Frontends - d.Frontends, c.Backends - d.Backends, c.Slots - d.Slots, c.Ranges - d.Ranges,
+		c.Frontends - d.Frontends, c.Backends - d.Backends, c.Ranges - d.Ranges,
 		c.Rules - d.Rules, c.Prefixes - d.Prefixes, c.FirewallRules - d.FirewallRules, c.NATs - d.NATs,
 	}
 }
 
 // Cost returns the largest number of table entries that s uses in any state of its backends.
 func (s *Service) Cost() Cost {
-	var n4, n6 int
 	ranges := len(s.SourceRanges)
 	for _, d := range s.Diverts {
 		ranges += len(d.Sources)
 	}
-	for _, b := range s.Backends {
-		if b.Addr.Addr().Is4() {
-			n4++
-		} else {
-			n6++
-		}
-	}
 	return Cost{
 		Frontends: len(s.Frontends),
 		Backends:  len(s.Backends),
-		Slots:     SlotCount(n4) + SlotCount(n6),
 		Ranges:    ranges,
 	}
 }

@@ -13,24 +13,33 @@ static __always_inline void count_verdict(__u32 verdict)
 		*n += 1;
 }
 
+/* Returns the entry of a backend. NULL: no backend has had this id. */
+static __always_inline struct backend_entry *backend_at(__u32 id)
+{
+	__u32 segment = id / BACKENDS_PER_SEGMENT, at = id % BACKENDS_PER_SEGMENT;
+	void *s = bpf_map_lookup_elem(&ll_backend, &segment);
+
+	return s ? bpf_map_lookup_elem(s, &at) : NULL;
+}
+
 /* Counts the traffic of a connection whose entry is reused or replaced, for its backend and its
  * NAT.
  */
 static __always_inline void count_reused(const struct ct_meta *meta, const struct ct_more *more)
 {
-	__u32 id = more->backend_id, nat_id = more->nat_id;
+	__u32 nat_id = more->nat_id;
 	__u64 packet_count = meta->packet_count | (__u64)meta->packet_count_high << 32;
-	struct backend_total *t = bpf_map_lookup_elem(&ll_backend_total, &id);
+	struct backend_entry *b = backend_at(more->backend_id);
 	struct nat_stats *s = nat_id ? bpf_map_lookup_elem(&ll_nat_stats, &nat_id) : NULL;
 
 	if (s) {
 		s->reused_packet_count += packet_count;
 		s->reused_byte_count += meta->byte_count;
 	}
-	if (!t)
+	if (!b)
 		return;
-	__sync_fetch_and_add(&t->reused.packet_count, packet_count);
-	__sync_fetch_and_add(&t->reused.byte_count, meta->byte_count);
+	__sync_fetch_and_add(&b->total.reused.packet_count, packet_count);
+	__sync_fetch_and_add(&b->total.reused.byte_count, meta->byte_count);
 }
 
 /* Reports whether another event is allowed: at most limit events per tick and CPU. */

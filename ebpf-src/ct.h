@@ -17,7 +17,7 @@ struct conn {
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 pad;
+	__u32 index; /* of the entry */
 };
 
 struct tuple {
@@ -116,7 +116,8 @@ struct work {
 	__u32 put_home_elsewhere;
 	__u32 home; /* of the key, see ct_table.h */
 	__u32 home_elsewhere;
-	__u32 chain;	/* of the home that was searched last */
+	__u32 home_moves; /* ct_moves of the key */
+	__u32 chain;	  /* of the home that was searched last */
 	__u32 last_put; /* the entry inserted last: of the same connection, and not to be evicted */
 	/* Entries that could make room, see ct_table_room.h. */
 	__u32 room_best;
@@ -126,8 +127,8 @@ struct work {
 	__u32 room_young; /* expired ones are not considered */
 	__u32 room_age[ROOM_GROUP];
 	__u32 room_index[ROOM_GROUP];
-	__u64 room_site[ROOM_GROUP];
-	__u64 room_client[ROOM_GROUP];
+	__u16 room_site[ROOM_GROUP] __attribute__((aligned(8)));
+	__u16 room_client[ROOM_GROUP] __attribute__((aligned(8)));
 	__u32 tcp_at;	      /* in memory: the verifier would track each value of a register */
 	__u8 tcp_options[72]; /* 40 are used; a 6-bit offset stays in bounds */
 };

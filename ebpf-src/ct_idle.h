@@ -14,6 +14,19 @@
  */
 volatile const __u16 config_ct_idle[IDLE_MAX] = { 867, 35, 867, 7 };
 
+/* Limits of the idle time of connections that are not CT_ESTABLISHED, in ticks. loxilightd sets
+ * them; these are for tests.
+ */
+enum ct_limit {
+	LIMIT_ONE_WAY,
+	LIMIT_FIN,	   /* without a service */
+	LIMIT_FIN_LEAST,   /* with a service: the least */
+	LIMIT_FIN_SERVICE, /* and the most */
+	LIMIT_MAX,
+};
+
+volatile const __u32 config_ct_limit[LIMIT_MAX] = { 895, 1789, 895, 26823 };
+
 static __always_inline __u32 ct_idle_of(__u8 proto)
 {
 	switch (proto) {
@@ -28,24 +41,19 @@ static __always_inline __u32 ct_idle_of(__u8 proto)
 	return IDLE_UDP;
 }
 
-#define TICKS(seconds)	 ((seconds) * 1000000000ULL >> TICK_SHIFT)
-#define ONE_WAY_IDLE	 TICKS(120)
-#define FIN_IDLE	 TICKS(240)
-#define FIN_IDLE_LEAST	 TICKS(120) /* of a Service */
-#define FIN_IDLE_SERVICE TICKS(3600)
-
 /* Reports whether an entry is lasting and has expired. Its connection has if both entries have. */
 static __always_inline int ct_has_expired(const struct ct_meta *meta, const struct ct_more *more,
 					  __u32 now_tick)
 {
 	__u32 idle = (__u32)more->idle << CT_IDLE_SHIFT, most = ~0U;
 
-	if (meta->state == CT_FIN && more->service_id && idle && idle < FIN_IDLE_LEAST)
-		idle = FIN_IDLE_LEAST;
+	if (meta->state == CT_FIN && more->service_id && idle &&
+	    idle < config_ct_limit[LIMIT_FIN_LEAST])
+		idle = config_ct_limit[LIMIT_FIN_LEAST];
 	if (meta->state == CT_FIN)
-		most = more->service_id ? FIN_IDLE_SERVICE : FIN_IDLE;
+		most = config_ct_limit[more->service_id ? LIMIT_FIN_SERVICE : LIMIT_FIN];
 	else if (meta->state != CT_ESTABLISHED)
-		most = ONE_WAY_IDLE;
+		most = config_ct_limit[LIMIT_ONE_WAY];
 	return idle && meta->flags & CT_F_LASTING &&
 	       ticks_since(now_tick, meta->last_seen_tick) > (idle < most ? idle : most);
 }

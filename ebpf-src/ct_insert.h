@@ -46,6 +46,69 @@ __noinline int open_reopen(void)
 	return 0;
 }
 
+/* Fetches the places of both entries of w->conn, a new connection that arrives as w->tuple: see
+ * ct_fetch. Its destination is known; its source is assumed to stay unchanged. A global function,
+ * so that the verifier walks it once.
+ */
+__noinline int open_fetch(void)
+{
+	struct work *w = work_get();
+
+	if (!w || !w->fresh)
+		return 0;
+	w->conn.saddr = w->tuple.saddr;
+	w->conn.sport = w->tuple.sport;
+	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	conn_fetch(w, &w->tuple);
+	conn_fetch(w, &w->twin_tuple);
+	return 0;
+}
+
+/* Inserts c, in work, under t, and replaces an entry that has come meanwhile, unless its source is
+ * translated: -EEXIST.
+ */
+static __always_inline int open_put_one(const struct work *w, const struct tuple *t,
+					const struct conn *c)
+{
+	int ret = w->fresh ? conn_add(t, c) : -EEXIST;
+
+	if (ret == -EEXIST && (!w->fresh || !(w->conn.meta.flags & CT_F_SNAT)))
+		ret = conn_put(t, c, BPF_ANY);
+	return ret;
+}
+
+/* Inserts the direction of w->conn in which its first packet goes. LL_NEXT: it is inserted, or
+ * another CPU has just inserted the same connection. -EEXIST: another connection with this key
+ * exists, and w->conn becomes that one. -EAGAIN: two CPUs inserted at once, and both gave way.
+ * -E2BIG: no room. A global function, so that the verifier walks it once.
+ */
+__noinline int open_put_forth(void)
+{
+	struct work *w = work_get();
+	int ret;
+
+	if (!w)
+		return -E2BIG;
+	ret = open_put_one(w, &w->tuple, &w->conn);
+	if (ret != -EEXIST)
+		return ret ? -E2BIG : LL_NEXT;
+	w->old = w->conn;
+	if (conn_find(w, &w->tuple, &w->conn))
+		return open_same_way(&w->old, &w->conn) ? LL_NEXT : -EEXIST;
+	w->conn = w->old;
+	return -EAGAIN;
+}
+
+/* Inserts the direction of the replies to w->conn. 0, -EEXIST or -E2BIG. A global function, so that
+ * the verifier walks it once.
+ */
+__noinline int open_put_back(void)
+{
+	struct work *w = work_get();
+
+	return w ? open_put_one(w, &w->twin_tuple, &w->twin) : -E2BIG;
+}
+
 /* Inserts both directions of w->conn. The entry of replies to a translated source never replaces
  * another connection; if another CPU has just inserted the same connection, w->conn becomes that
  * one. A global function, so that the verifier walks it once.
@@ -57,24 +120,22 @@ __noinline int open_put(void)
 
 	if (!w)
 		return -DROP_TABLE_FULL;
-	if (!w->fresh || !(w->conn.meta.flags & CT_F_SNAT)) {
-		if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
-			return -DROP_TABLE_FULL;
-		if (!conn_put(&w->tuple, &w->conn, BPF_ANY))
-			return LL_NEXT;
-		conn_remove(&w->twin_tuple);
-		return -DROP_TABLE_FULL;
-	}
-	ret = conn_put(&w->twin_tuple, &w->twin, BPF_NOEXIST);
+	ret = open_put_back();
+	if (ret == -EEXIST) /* two CPUs may have chosen the same port, and both gave way */
+		ret = open_put_back();
+	if (ret == -EEXIST)
+		return conn_find(w, &w->tuple, &w->conn) ? LL_NEXT : -DROP_NO_PORT;
 	if (ret)
-		return ret == -EEXIST ? -DROP_NO_PORT : -DROP_TABLE_FULL;
-	if (!conn_put(&w->tuple, &w->conn, BPF_NOEXIST))
-		return LL_NEXT;
-	w->old = w->conn;
-	if (conn_find(w, &w->tuple, &w->conn) && open_same_way(&w->old, &w->conn))
+		return -DROP_TABLE_FULL;
+	ret = open_put_forth();
+	if (ret == -EAGAIN)
+		ret = open_put_forth();
+	if (ret == -EAGAIN)
+		ret = open_put_forth();
+	if (ret == LL_NEXT)
 		return LL_NEXT;
 	conn_remove(&w->twin_tuple);
-	return conn_find(w, &w->tuple, &w->conn) ? LL_NEXT : -DROP_TABLE_FULL;
+	return ret == -EEXIST ? LL_NEXT : -DROP_TABLE_FULL;
 }
 
 /* Inserts both directions of w->conn as half-open. */
@@ -184,6 +245,7 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 	}
 	open_begin(p, w);
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
+	open_fetch();
 	ret = open_apart(p, w);
 	if (ret != LL_NEXT)
 		return ret;

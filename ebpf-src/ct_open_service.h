@@ -19,10 +19,9 @@ static __always_inline __u16 service_idle(const struct service *s, __u8 proto)
 static __noinline int open_connection(struct pkt *p, struct work *w)
 {
 	struct service *found = lb_service(p, &w->service_key), *s;
-	struct backend *backend;
+	struct backend_entry *entry;
 	struct service_stats *stats;
-	struct backend_total *total;
-	__u32 id, *load;
+	__u32 id;
 	int ret;
 
 	if (!found)
@@ -45,16 +44,17 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.meta.last_seen_tick = p->now_tick;
 	w->conn.meta.flags = CT_F_DNAT | CT_F_SERVICE | open_from_node(p);
 	id = lb_choose(p, w);
-	backend = bpf_map_lookup_elem(&ll_backend, &id);
-	if (!id || !backend || backend->service_id != s->id) {
+	entry = backend_at(id);
+	if (!id || !entry || entry->backend.service_id != s->id) {
 		if (s->flags & SERVICE_F_SILENT)
 			return -DROP_NO_BACKEND_SILENT;
 		p->refused = DROP_NO_BACKEND;
 		return LL_REFUSE;
 	}
 	w->conn.more.backend_id = id;
-	w->conn.daddr = backend->addr;
-	w->conn.dport = backend->port;
+	w->conn.daddr = entry->backend.addr;
+	w->conn.dport = entry->backend.port;
+	open_fetch();
 	ret = open_source(p, w, s);
 	if (ret == LL_NEXT && s->source == SOURCE_AUTO)
 		ret = open_by_rule(p, w, 1);
@@ -66,12 +66,8 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	ret = open_enter(p, w);
 	if (ret != LL_NEXT)
 		return ret;
-	load = bpf_map_lookup_elem(&ll_backend_load, &id);
-	if (load)
-		__sync_fetch_and_add(load, 1);
-	total = bpf_map_lookup_elem(&ll_backend_total, &id);
-	if (total)
-		__sync_fetch_and_add(&total->connection_count, 1);
+	__sync_fetch_and_add(&entry->load, 1);
+	__sync_fetch_and_add(&entry->total.connection_count, 1);
 	stats = bpf_map_lookup_elem(&ll_service_stats, &s->id);
 	if (stats)
 		stats->connection_count++;

@@ -6,9 +6,10 @@
  * the free space are known from packet switches (Choudhury and Hahne, "Dynamic queue length
  * thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998).
  *
- * Sources are counted by a hash of their addresses. A connection above the share of its source
- * stays half-open: it works, but is evicted if other connections need the room. A connection is
- * counted while it has CT_F_LASTING: until both sides have closed, it is reset, or it is removed.
+ * Connections are counted per hash of their source address. A connection above the share of its
+ * source stays half-open: it works, but is evicted if other connections need the room. A connection
+ * is counted while it has CT_F_LASTING: until both sides have closed, it is reset, or it is
+ * removed.
  */
 #pragma once
 
@@ -61,6 +62,7 @@ static __always_inline int share_is_taken(__u32 count, __u32 total, __u32 capaci
  */
 static __always_inline int share_is_full(const struct shares *s, __u32 index, int six)
 {
-	return s->capacity &&
-	       share_is_taken(s->count[index], s->total[six], s->capacity, SHARE_FACTOR);
+	__u32 capacity = s->capacity_of[six];
+
+	return capacity && share_is_taken(s->count[index], s->total[six], capacity, SHARE_FACTOR);
 }

@@ -121,7 +121,10 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 	w->nexthop = 0;
 	w->twin_nexthop = 0;
 	tuple_of(&w->tuple, p);
-	meta = conn_find(w, &w->tuple, &w->conn);
+	if (p->missed == MISSED_NONE && !p->domain)
+		meta = NULL;
+	else
+		meta = conn_peek(w, &w->tuple, &w->conn);
 	w->fresh = !meta;
 	if (meta && track_is_stolen(p, meta))
 		return LL_UNTRACKED;

@@ -4,9 +4,9 @@
  *
  * A connection is half-open, and may be removed to make room for others, until the client sends again
  * after the answer: a FIN counts, a SYN or SYN-ACK does not. A TCP client must acknowledge the
- * SYN-ACK, whose sequence number a sender with a forged source address does not learn. A UDP client
- * that continues to send without an answer has a lasting connection too, if more than half of the
- * table is free of lasting ones.
+ * SYN-ACK, whose sequence number a sender with a forged source address does not learn. The connection
+ * of a UDP client that continues to send without an answer becomes lasting too, unless lasting
+ * connections use more than half of the table.
  */
 #pragma once
 
@@ -96,7 +96,8 @@ static __always_inline int ct_promote(struct work *w, struct ct_meta *meta, stru
 	if (!s)
 		return 0;
 	if (share_is_full(s, share_index(s, ct_client(w)), six) ||
-	    (one_way && s->capacity && share_count(s->total[six]) > s->capacity / 2)) {
+	    (one_way && s->capacity_of[six] &&
+	     share_count(s->total[six]) > s->capacity_of[six] / 2)) {
 		count_verdict(VERDICT_OVER_SHARE);
 		return 0;
 	}
@@ -134,10 +135,12 @@ static __always_inline int ct_one_way(struct work *w, struct ct_meta *meta, stru
 			ct_demote(w, meta, twin);
 		return 0;
 	}
-	if (state == CT_NEW && meta->packet_count >= ONE_WAY_PACKETS &&
-	    ticks_since(w->segment.now_tick, w->conn.more.created_tick) >= ONE_WAY_TICKS &&
-	    ct_promote(w, meta, twin, 1))
-		meta->state = CT_ONE_WAY;
+	if (state == CT_NEW && meta->packet_count >= ONE_WAY_PACKETS) {
+		conn_read_more(w->tuple.family != 4, &w->conn);
+		if (ticks_since(w->segment.now_tick, w->conn.more.created_tick) >= ONE_WAY_TICKS &&
+		    ct_promote(w, meta, twin, 1))
+			meta->state = CT_ONE_WAY;
+	}
 	return state == CT_ONE_WAY || meta->state == CT_ONE_WAY;
 }
 
@@ -188,9 +191,7 @@ static __always_inline void ct_move(const struct pkt *p, struct work *w, struct 
 	meta->in_port = p->in_port;
 }
 
-/* Sets the new state of both entries. One side may close on another CPU while the other closes on
- * this one.
- */
+/* Sets the new state of both entries. Both sides may close at the same time, on different CPUs. */
 static __always_inline void ct_set_state(const struct segment *s, struct ct_meta *meta,
 					 struct ct_meta *twin, __u8 state)
 {
@@ -267,10 +268,11 @@ static __always_inline int ct_may_reopen(const struct pkt *p, struct work *w)
 {
 	if (w->conn.meta.flags & CT_F_REPLY)
 		return 0;
+	conn_read_more(w->tuple.family != 4, &w->conn);
 	if (w->conn.meta.state >= CT_TIME_WAIT)
 		return 1;
 	return ct_has_expired(&w->conn.meta, &w->conn.more, p->now_tick) &&
-	       ct_twin_expired(w->tuple.family != 4, conn_index(w, &w->tuple), p->now_tick);
+	       ct_twin_expired(w->tuple.family != 4, w->conn.index, p->now_tick);
 }
 
 /* Counts packet p of connection w->conn, found under w->tuple, and applies p to the state; meta is

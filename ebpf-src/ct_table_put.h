@@ -29,9 +29,11 @@
 static __always_inline void ct_homes(struct work *w, __u32 six)
 {
 	__u64 h = six ? ct6_hash(&w->key6) : ct4_hash(&w->key4);
+	__u32 family = six ? 6 : 4, segments = ct_segments(family);
 
-	w->home = ct_home(h, six ? 6 : 4);
-	w->home_elsewhere = ct_home_elsewhere(h, six ? 6 : 4);
+	w->home = ct_home(h, family, segments);
+	w->home_elsewhere = ct_home_elsewhere(h, family, segments);
+	w->home_moves = ct_moves(h, segments);
 }
 
 /* Returns the index of the entry, other than except, that is at a home or linked there; CT_NOWHERE: none.
@@ -74,11 +76,16 @@ __noinline __u32 ct_locate(__u32 six, __u32 except)
 	if (!w)
 		return CT_NOWHERE;
 	ct_homes(w, six);
-	index = six ? ct6_search(w, w->home, except) : ct4_search(w, w->home, except);
-	if (index != CT_NOWHERE || !(w->chain & CHAIN_ELSEWHERE))
-		return index;
-	return six ? ct6_search(w, w->home_elsewhere, except)
-		   : ct4_search(w, w->home_elsewhere, except);
+	for (int i = 0; i < 4; i++) {
+		__u32 home = i & 1 ? w->home_elsewhere : w->home;
+
+		if (i > 1)
+			home ^= w->home_moves;
+		index = six ? ct6_search(w, home, except) : ct4_search(w, home, except);
+		if (index != CT_NOWHERE || (!w->home_moves && (i || !(w->chain & CHAIN_ELSEWHERE))))
+			return index;
+	}
+	return CT_NOWHERE;
 }
 
 /* Reports whether a chain has room for another link. */
@@ -204,34 +211,40 @@ static __always_inline void chain_remove(__u32 *chain_at, __u32 link)
 	__sync_fetch_and_and(chain_at, ~mask);
 }
 
+/* Returns the link from a home in the first segment to an index in the same block; 0: none. */
+static __always_inline __u32 chain_link(__u32 home, __u32 index)
+{
+	__u32 link = (home ^ index) & ~CT_SEGMENT_BITS;
+
+	return link < CT_BLOCK ? link : 0;
+}
+
 /* Removes the entry at index. Returns 0, or -ENOENT if it was removed already. Global functions, so that
  * the verifier walks each once.
  */
-#define CT_REMOVE(family)                                                                      \
-	__noinline int ct##family##_remove(__u32 index)                                        \
-	{                                                                                      \
-		struct ct##family##_block *b = ct##family##_block_at(index);                   \
-		__u32 slot = index % CT_BLOCK, link;                                           \
-		struct ct##family *e;                                                          \
-		__u64 h;                                                                       \
-                                                                                               \
-		if (!b)                                                                        \
-			return -ENOENT;                                                        \
-		e = &b->entry[slot];                                                           \
-		h = ct##family##_hash(&e->key);                                                \
-		asm volatile("" : "+r"(h)); /* else its operands need stack */                 \
-		e->meta.last_seen_tick = clock_tick();                                         \
-		if (!__sync_lock_test_and_set((key_word *)&e->key.sport, 0))                   \
-			return -ENOENT;                                                        \
-		link = ct_home(h, family) ^ index;                                             \
-		if (link && link < CT_BLOCK)                                                   \
-			chain_remove(&b->entry[ct_home(h, family) % CT_BLOCK].chain, link);    \
-		link = ct_home_elsewhere(h, family) ^ index;                                   \
-		if (link && link < CT_BLOCK)                                                   \
-			chain_remove(&b->entry[ct_home_elsewhere(h, family) % CT_BLOCK].chain, \
-				     link);                                                    \
-		__sync_fetch_and_and(&b->used, ~(1ULL << slot));                               \
-		return 0;                                                                      \
+#define CT_REMOVE(family)                                                                        \
+	__noinline int ct##family##_remove(__u32 index)                                          \
+	{                                                                                        \
+		struct ct##family##_block *b = ct##family##_block_at(index);                     \
+		__u32 slot = index % CT_BLOCK, link, elsewhere;                                  \
+		struct ct##family *e;                                                            \
+		__u64 h;                                                                         \
+                                                                                                 \
+		if (!b)                                                                          \
+			return -ENOENT;                                                          \
+		e = &b->entry[slot];                                                             \
+		e->meta.last_seen_tick = clock_tick();                                           \
+		h = ct##family##_hash(&e->key);                                                  \
+		link = chain_link(ct_place(h, family), index);                                   \
+		elsewhere = chain_link(ct_place_elsewhere(h, family), index);                    \
+		if (!__sync_lock_test_and_set((key_word *)&e->key.sport, 0))                     \
+			return -ENOENT;                                                          \
+		if (link)                                                                        \
+			chain_remove(&b->entry[(slot ^ link) % CT_BLOCK].chain, link);           \
+		if (elsewhere)                                                                   \
+			chain_remove(&b->entry[(slot ^ elsewhere) % CT_BLOCK].chain, elsewhere); \
+		__sync_fetch_and_and(&b->used, ~(1ULL << slot));                                 \
+		return 0;                                                                        \
 	}
 
 CT_REMOVE(4)

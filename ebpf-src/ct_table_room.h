@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* ct_table_room.h - makes room for an entry of the connection table whose two blocks are full.
  *
- * A connection that has expired gives up its place, or else one that is half-open or has ended: among
- * ROOM_GROUP neighbours, of the client that has most of them, the one that was silent longest. So a
- * client that opens connections endlessly displaces its own, and many clients with few connections
- * displace the oldest. If no client has two of these neighbours, others are compared too. With IPv6, one
- * host can use all addresses of a /64: of the /64 that has most of them, the client that has most gives
- * up a place. If there is no such connection, a UDP connection in one direction makes room.
+ * A connection that has expired gives up its place, or else a half-open or ended connection:
+ * among ROOM_GROUP neighbours, of the client that has most of them, the connection that was silent
+ * longest. So a client that opens connections endlessly displaces its own, and many clients with
+ * few connections displace the oldest. If no client has two of these neighbours, as many others are
+ * compared too: more would cost much under attack from many addresses, and change little, since
+ * connections of honest clients are the youngest. With IPv6, one host can use all addresses of a
+ * /64: of the /64 that has most of them, the client that has most gives up a place. If there is no
+ * such connection in both blocks, a UDP connection in one direction makes room.
  */
 #pragma once
 
@@ -16,8 +18,8 @@
 
 #define ROOM_GROUPS (CT_BLOCK / ROOM_GROUP)
 
-/* room_best: 1 bit for GOES_EXPIRED, 1 for GOES_FIRST, 5 of the number of neighbours of the same /64, 5
- * of the number of those of the same client, and the age.
+/* room_best: 1 bit for GOES_EXPIRED, 1 for GOES_FIRST, 5 of the number of neighbours of the same
+ * /64, 5 of the number of neighbours of the same client, and the age.
  */
 #define ROOM_EXPIRED	  (1U << 31)
 #define ROOM_FIRST	  (1U << 30)
@@ -26,10 +28,13 @@
 #define ROOM_AGE_MAX	  ((1U << ROOM_CLIENT_SHIFT) - 1)
 #define ROOM_CLIENT_HAS_2 (2U << ROOM_CLIENT_SHIFT) /* in the bits that ROOM_CLIENT_BITS selects */
 #define ROOM_CLIENT_BITS  (31U << ROOM_CLIENT_SHIFT)
+#define ROOM_GROUPS_MORE  2 /* that are compared if a half-open connection was found */
 #define ROOM_TRIES	  3
+#define ROOM_EACH	  0x0001000100010001ULL /* four numbers of 16 bits: 1 */
+#define ROOM_UPPER	  0x8000800080008000ULL /* their upper bits */
 
-/* Returns whether an entry may be removed to make room. GOES_LAST: only if no other one nearby may, since
- * its client may have a forged address. Higher values go before lower ones.
+/* Returns whether an entry may be removed to make room. GOES_LAST: only if no other one nearby may,
+ * since its client may have a forged address. Higher values go before lower ones.
  */
 enum ct_goes {
 	GOES_NEVER,
@@ -60,8 +65,9 @@ static __always_inline enum ct_goes ct_may_go(const struct work *w, const struct
 	return state == CT_ONE_WAY ? GOES_LAST : GOES_NEVER;
 }
 
-/* Writes the key of the other direction of the entry at index to work, and reports whether the entry
- * exists. Both have the same protocol, netns and domain, which need not be that of the program.
+/* Writes the key of the other direction of the entry at index to work, and reports whether the
+ * entry exists. Both have the same protocol, netns and domain; netns and domain need not be the
+ * program's.
  */
 static __always_inline int ct_twin_key(struct work *w, __u32 six, __u32 index)
 {
@@ -126,8 +132,8 @@ static __always_inline enum ct_goes ct_goes(const struct work *w, __u32 six, __u
 	return meta && more ? ct_may_go(w, meta, more) : GOES_NEVER;
 }
 
-/* Reports whether the connection of two entries, the first one chosen to make room, must stay: it has
- * become lasting, or only one direction has expired.
+/* Reports whether the connection of two entries, the first one chosen to make room, must stay: it
+ * has become lasting, or only one direction has expired.
  */
 static __always_inline int ct_must_stay(const struct work *w, __u32 six, __u32 index, __u32 other)
 {
@@ -141,8 +147,8 @@ static __always_inline int ct_must_stay(const struct work *w, __u32 six, __u32 i
 	return both == GOES_NEVER || (both == GOES_LAST && goes == GOES_FIRST);
 }
 
-/* Reports whether the other direction of the connection of the entry at index, which has expired, has
- * too. Changes the key in work. A global function, so that the verifier walks it once.
+/* Reports whether the other direction of the connection of the entry at index, which has expired,
+ * has too. Changes the key in work. A global function, so that the verifier walks it once.
  */
 __noinline int ct_twin_expired(__u32 six, __u32 index, __u32 now_tick)
 {
@@ -161,8 +167,8 @@ __noinline int ct_twin_expired(__u32 six, __u32 index, __u32 now_tick)
 	return meta && more && ct_has_expired(meta, more, now_tick);
 }
 
-/* Removes both directions of the connection of the entry at index, unless it must stay. Changes the key
- * in work, and its homes. Returns 0 if it is removed.
+/* Removes both directions of the connection of the entry at index, unless it must stay. Changes the
+ * key in work, and its homes. Returns 0 if it is removed.
  */
 static __always_inline int ct_evict_pair(struct work *w, __u32 six, __u32 index)
 {
@@ -185,8 +191,8 @@ static __always_inline int ct_evict_pair(struct work *w, __u32 six, __u32 index)
 	return 0;
 }
 
-/* As ct_evict_pair, but keeps the key and its homes. A global function, so that the verifier walks it
- * once.
+/* As ct_evict_pair, but keeps the key and its homes. A global function, so that the verifier walks
+ * it once.
  */
 __noinline int ct_evict(__u32 six, __u32 index)
 {
@@ -208,9 +214,17 @@ __noinline int ct_evict(__u32 six, __u32 index)
 	return ret;
 }
 
-/* Writes to place i in work whether the entry at index could make room: if so, its rank and age, and
- * numbers, not 0, for its client and for the /64 of its client. A global function, so that the verifier
- * walks it once.
+/* Returns a number of 16 bits, not 0, for a client or a /64. Two have the same one by chance; a
+ * sender that does not know the keys of the hash cannot choose addresses with the same.
+ */
+static __always_inline __u16 room_tag(__u64 id)
+{
+	return ct_hash_end(ct_hash_words(0, id, 1)) >> 48 | 1;
+}
+
+/* Writes to place i in work whether the entry at index could make room: if so, its rank and age,
+ * and numbers, not 0, for its client and for the /64 of its client. A global function, so that the
+ * verifier walks it once.
  */
 __noinline int ct_room_look(__u32 six, __u32 index, __u32 i)
 {
@@ -258,8 +272,8 @@ __noinline int ct_room_look(__u32 six, __u32 index, __u32 i)
 	goes = ct_may_go(w, meta, more);
 	if (goes == GOES_NEVER)
 		return 0;
-	w->room_site[i] = site | 1;
-	w->room_client[i] = client | 1;
+	w->room_site[i] = room_tag(site);
+	w->room_client[i] = room_tag(client);
 	w->room_age[i] = ct_age(meta, w->room_tick);
 	if (goes == GOES_EXPIRED)
 		w->room_age[i] |= ROOM_EXPIRED;
@@ -268,13 +282,21 @@ __noinline int ct_room_look(__u32 six, __u32 index, __u32 i)
 	return 0;
 }
 
-/* Returns 1 if a and b are equal, else 0. Without a branch: in a loop, the verifier would try both. */
-static __always_inline __u32 ct_same(__u64 a, __u64 b)
+/* Returns how many of the four numbers of 16 bits in each word of tags are tag. Without branches:
+ * in a loop, the verifier would try each.
+ */
+static __always_inline __u32 room_count(const __u64 *tags, __u16 tag)
 {
-	__u64 other = a ^ b;
+	__u64 sum = 0;
 
-	asm volatile("" : "+r"(other)); /* else the compiler makes a branch of it */
-	return ((other | -other) >> 63) ^ 1;
+	for (int i = 0; i < ROOM_GROUP / 4; i++) {
+		__u64 other = tags[i] ^ tag * ROOM_EACH;
+
+		/* the upper bit of each number that is not 0 */
+		other |= (other & ~ROOM_UPPER) + ~ROOM_UPPER;
+		sum += (~other & ROOM_UPPER) >> 15;
+	}
+	return sum * ROOM_EACH >> 48;
 }
 
 /* Compares entry i that ct_room_look found with the best one so far. A global function, so that the
@@ -283,15 +305,13 @@ static __always_inline __u32 ct_same(__u64 a, __u64 b)
 __noinline int ct_room_compare(__u32 i)
 {
 	struct work *w = work_get();
-	__u32 site = 0, client = 0, best;
+	__u32 best;
 
 	if (!w || i >= ROOM_GROUP || !w->room_client[i])
 		return 0;
-	for (__u32 j = 0; j < ROOM_GROUP; j++) {
-		site += ct_same(w->room_site[i], w->room_site[j]);
-		client += ct_same(w->room_client[i], w->room_client[j]);
-	}
-	best = site << ROOM_SITE_SHIFT | client << ROOM_CLIENT_SHIFT | w->room_age[i];
+	best = room_count((const __u64 *)w->room_site, w->room_site[i]) << ROOM_SITE_SHIFT |
+	       room_count((const __u64 *)w->room_client, w->room_client[i]) << ROOM_CLIENT_SHIFT |
+	       w->room_age[i];
 	if (best > w->room_best) {
 		w->room_best = best;
 		w->room_victim = w->room_index[i];
@@ -299,14 +319,45 @@ __noinline int ct_room_compare(__u32 i)
 	return 0;
 }
 
-/* Reports whether the best entry so far is good enough: it has expired, or its client has another one
- * nearby.
+/* Reports whether the best entry so far is good enough: it has expired, or its client has another
+ * one nearby.
  */
 static __always_inline int ct_room_suffices(const struct work *w)
 {
 	return w->room_best & ROOM_EXPIRED ||
 	       (w->room_best & ROOM_FIRST &&
 		(w->room_best & ROOM_CLIENT_BITS) >= ROOM_CLIENT_HAS_2);
+}
+
+/* Reads the entries of a group, so that the processor fetches all their cache lines at once. A
+ * global function, so that the verifier walks it once.
+ */
+__noinline int ct_room_fetch(__u32 six, __u32 first)
+{
+	__u32 slot = first % CT_BLOCK & ~(ROOM_GROUP - 1U);
+
+	if (six) {
+		struct ct6_block *b = ct6_block_at(first);
+
+		if (!b)
+			return 0;
+		for (__u32 i = 0; i < ROOM_GROUP; i++) {
+			*(volatile __u32 *)&b->entry[slot + i].chain;
+			*(volatile __u8 *)&b->entry[slot + i].meta.state;
+		}
+		for (__u32 i = 0; i < ROOM_GROUP; i += 64 / sizeof(struct ct_more))
+			*(volatile __u32 *)&b->more[slot + i].created_tick;
+	} else {
+		struct ct4_block *b = ct4_block_at(first);
+
+		if (!b)
+			return 0;
+		for (__u32 i = 0; i < ROOM_GROUP; i++)
+			*(volatile __u32 *)&b->entry[slot + i].chain;
+		for (__u32 i = 0; i < ROOM_GROUP; i += 64 / sizeof(struct ct_more))
+			*(volatile __u32 *)&b->more[slot + i].created_tick;
+	}
+	return 0;
 }
 
 /* Looks for the entry in the block of a home that makes room, if the home can have another link. */
@@ -318,7 +369,10 @@ static __always_inline void ct_room_at(struct work *w, __u32 six, __u32 home)
 
 	if (!chain || !chain_has_room(*chain))
 		return;
-	for (__u32 i = 0; i < ROOM_GROUPS && !ct_room_suffices(w); i++) {
+	for (__u32 i = 0; i < ROOM_GROUPS; i++) {
+		if (ct_room_suffices(w) || (i >= ROOM_GROUPS_MORE && w->room_best >= ROOM_FIRST))
+			break;
+		ct_room_fetch(six, first ^ i * ROOM_GROUP);
 		for (__u32 j = 0; j < ROOM_GROUP; j++)
 			ct_room_look(six, first ^ (i * ROOM_GROUP + j), j);
 		for (__u32 j = 0; j < ROOM_GROUP; j++)
@@ -340,8 +394,8 @@ static __always_inline void ct_room_linked(struct work *w, __u32 six, __u32 home
 		ct_room_compare(i);
 }
 
-/* Writes to work which entry makes room in the blocks of the homes in work. Returns whether there is
- * one. A global function, so that the verifier walks it once.
+/* Writes to work which entry makes room in the blocks of the homes in work. Returns whether there
+ * is one. A global function, so that the verifier walks it once.
  */
 __noinline int ct_room_find(__u32 six)
 {
@@ -351,7 +405,7 @@ __noinline int ct_room_find(__u32 six)
 		return 0;
 	w->room_best = 0;
 	ct_room_at(w, six, w->home);
-	if (!ct_room_suffices(w))
+	if (w->room_best < ROOM_FIRST)
 		ct_room_at(w, six, w->home_elsewhere);
 	if (!w->room_best)
 		ct_room_linked(w, six, w->home);

@@ -49,7 +49,7 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 
 	w->lost = 0;
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	twin = conn_find(w, &w->twin_tuple, &w->twin);
+	twin = conn_peek(w, &w->twin_tuple, &w->twin);
 	if (twin && ct_is_twin(w))
 		return twin;
 	if (twin) {
@@ -60,11 +60,12 @@ static __noinline struct ct_meta *ct_twin(struct work *w)
 		}
 		conn_remove(&w->twin_tuple);
 	}
+	conn_read_more(w->tuple.family != 4, &w->conn);
 	ct_twin_begin(w);
-	w->last_put = conn_index(w, &w->tuple); /* not to be evicted by its other entry */
+	w->last_put = w->conn.index; /* not to be evicted by its other entry */
 	if (conn_put(&w->twin_tuple, &w->twin, BPF_ANY))
 		return NULL;
-	return conn_find(w, &w->twin_tuple, &w->twin);
+	return conn_peek(w, &w->twin_tuple, &w->twin);
 }
 
 /* Reports whether w->twin_tuple is free for the replies of w->conn, which arrived as w->tuple. An
@@ -77,7 +78,7 @@ __noinline int twin_is_free(void)
 
 	if (!w)
 		return 0;
-	if (!conn_find(w, &w->twin_tuple, &w->twin))
+	if (!conn_peek(w, &w->twin_tuple, &w->twin))
 		return 1;
 	if (!ct_is_twin(w))
 		return 0;

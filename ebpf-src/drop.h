@@ -16,7 +16,7 @@ enum drop_reason {
 	/* the client is in none of the Service's sourceRanges */
 	DROP_SOURCE_RANGE,
 	/* every source port towards this backend is taken, so replies to a further client could not
-	 * be distinguished; or the table of a NAT's mappings or blocks of ports is full
+	 * be distinguished; or the table of a NAT's mappings or port blocks is full
 	 */
 	DROP_NO_PORT,
 	/* the client's address has to be translated, and the output device has no suitable
@@ -98,8 +98,8 @@ enum drop_reason {
 	 * and does not lead to that Peer
 	 */
 	DROP_TUNNEL_PORT,
-	/* it arrived on an uplink outside of Tunnels, with an address of this node, of one of its
-	 * pods, or behind a Peer with a Tunnel
+	/* it arrived on an uplink without encapsulation, although its source is an address of this
+	 * node or of one of its pods, or is behind a Peer with a Tunnel
 	 */
 	DROP_UPLINK_SOURCE,
 	/* it arrived on a device other than the loopback, from or to a loopback address */

@@ -92,6 +92,21 @@ static __always_inline int expire_mark(struct expire *e, struct ct_meta *meta, s
 	return 0;
 }
 
+/* Reports whether the key of the other direction, in work, is the key that loxilightd has seen.
+ * Else the client has opened another connection with the same port meanwhile.
+ */
+static __always_inline int expire_is_meant(const struct expire *e, const struct work *w)
+{
+	const key_word *now =
+		(const key_word *)(e->family == 6 ? (void *)&w->key6 : (void *)&w->key4);
+	const key_word *then =
+		(const key_word *)(e->family == 6 ? (void *)&e->twin6 : (void *)&e->twin4);
+
+	if (now[0] != then[0] || now[1] != then[1])
+		return 0;
+	return e->family != 6 || (now[2] == then[2] && now[3] == then[3] && now[4] == then[4]);
+}
+
 /* Copies the counters of an entry, and removes it, which changes the time of its last packet. */
 static __always_inline void expire_remove(__u32 six, __u32 index, struct ct_meta *meta_to,
 					  struct ct_more *more_to)
@@ -127,10 +142,12 @@ __noinline int expire_one(__u32 i)
 	meta = index == CT_NOWHERE ? NULL : ct_meta_at_far(six, index);
 	if (!meta || !ct_twin_key(w, six, index))
 		return 0;
+	e->result = EXPIRE_STAYS;
+	if (!expire_is_meant(e, w))
+		return 0;
 	other = ct_locate(six, index);
 	twin = other != CT_NOWHERE && ct_is_pair(six, index, other) ? ct_meta_at_far(six, other)
 								    : NULL;
-	e->result = EXPIRE_STAYS;
 	if (!expire_mark(e, meta, twin))
 		return 0;
 	e->result = twin ? EXPIRE_BOTH : EXPIRE_ALONE;

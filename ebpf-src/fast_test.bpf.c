@@ -16,7 +16,7 @@ int ll_fast_test(struct __sk_buff *skb)
 {
 	int ret = fast_forward(skb);
 
-	return ret == FAST_MISS ? FAST_NOT : ret;
+	return ret == FAST_MISS || ret == FAST_UNSETTLED ? FAST_NOT : ret;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

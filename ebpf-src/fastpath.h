@@ -13,11 +13,13 @@
 #include "fastpath_checks.h"
 #include "ct_table.h"
 
-#define FAST_NOT  (-2) /* not a packet for this fast path; it is unchanged */
-#define FAST_MISS (-1) /* as FAST_NOT, and it has no connection */
-#define FAST_L3	  14
-#define FAST_L44  34
-#define FAST_L46  54
+#define FAST_MISS      (-1) /* as FAST_NOT, and it has no connection */
+#define FAST_UNSETTLED (-2) /* as FAST_NOT, and the state of its connection may change */
+#define FAST_NOT       (-3) /* not a packet for this fast path; it is unchanged */
+#define FAST_L3	       14
+#define FAST_L44       34
+#define FAST_L46       54
+_Static_assert(-DROP_REWRITE < FAST_NOT, "other results are drop reasons");
 
 /* 0: this fast path is disabled, for tests that compare it with fastpath_full.h. */
 volatile const __u8 config_fast = 1;
@@ -37,7 +39,7 @@ static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *
 	       (((const __u8 *)l4)[13] & (TCP_EVENTS | TCP_ACK)) == TCP_ACK;
 }
 
-/* Returns the next hop for a packet of a connection; NULL: it cannot take this fast path. */
+/* Returns the next hop for a packet of a settled connection; NULL: it is not for this fast path. */
 static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 						    const struct ct_meta *meta, __u32 now_tick)
 {
@@ -47,7 +49,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	/* fastpath_full.h asks whether the bridge must see the packet. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (!conn_is_settled(meta) || !index || conn_is_outdated(meta))
+	if (!index || conn_is_outdated(meta))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;
@@ -105,6 +107,8 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	v = ct4_find(&key);
 	if (!v)
 		return FAST_MISS;
+	if (!conn_is_settled(&v->meta))
+		return FAST_UNSETTLED;
 	now_tick = clock_tick();
 	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
@@ -159,6 +163,8 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	v = ct6_find(&key);
 	if (!v)
 		return FAST_MISS;
+	if (!conn_is_settled(&v->meta))
+		return FAST_UNSETTLED;
 	now_tick = clock_tick();
 	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
 	if (!nexthop)
@@ -224,8 +230,8 @@ static __noinline int fast_is_routed(FRAME *f)
 	       mac[1] == *(__u16 *)&s->mac[2] && mac[2] == *(__u16 *)&s->mac[4];
 }
 
-/* Forwards a packet. Returns a TC or XDP action, or FAST_NOT, FAST_MISS or -DROP_REWRITE. Each kind
- * of packet has its own function, in which the protocol is a constant.
+/* Forwards a packet. Returns a TC or XDP action, or one of FAST_ or -DROP_REWRITE. Each kind of
+ * packet has its own function, in which the protocol is a constant.
  */
 static __always_inline int fast_forward(FRAME *f)
 {

@@ -40,8 +40,9 @@ static __always_inline __u32 nexthop_device(const struct nexthop *nexthop)
 	return *(const volatile __u32 *)&nexthop->ifindex;
 }
 
-/* Reports whether data cannot change the state of a connection: it is lasting and not reset, or both
- * sides have closed it, and the last acknowledgements follow.
+/* Reports whether a packet with data cannot change the state of its connection: either the connection
+ * is lasting, in CT_ESTABLISHED, CT_ONE_WAY or CT_FIN, or it is in CT_TIME_WAIT, where only the last
+ * acknowledgements follow.
  */
 static __always_inline int conn_is_settled(const struct ct_meta *meta)
 {

@@ -222,7 +222,7 @@ __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick
 
 	if (!t || !w)
 		return 0;
-	meta = conn_find(w, t, &w->twin);
+	meta = conn_peek(w, t, &w->twin);
 	if (!meta)
 		return 0;
 	if (denied) {
@@ -262,7 +262,7 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
 			return unknown;
 		/* The key of the other direction is the tuple with which its packets arrive. */
-		if (!conn_find(w, &w->twin_tuple, &w->twin))
+		if (!conn_peek(w, &w->twin_tuple, &w->twin))
 			return unknown;
 		in = firewall_port(w);
 		if (!in && !(flags & CT_F_FROM_NODE))

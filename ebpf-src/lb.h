@@ -40,29 +40,59 @@ static __always_inline __u32 lb_hash(const struct pkt *p, const struct service *
 	return hash_mix(h, p->proto);
 }
 
-/* Returns the backend id in a slot; 0: none. */
-static __always_inline __u32 lb_slot(__u32 table_id, __u32 slot)
+/* Returns part of the selection table with that id, which contains size bytes at an offset that is a
+ * multiple of size: 1, 2 or 4. NULL: there is no such part.
+ */
+static __always_inline void *lb_table_at(__u32 table_id, __u32 offset, __u32 size)
 {
-	struct slot_key key = { .table_id = table_id, .chunk = slot / SLOTS_PER_CHUNK };
+	struct slot_key key = { .table_id = table_id, .chunk = offset / sizeof(struct slot_chunk) };
 	struct slot_chunk *chunk = bpf_map_lookup_elem(&ll_slot, &key);
 
-	return chunk ? chunk->backend_id[slot % SLOTS_PER_CHUNK] : 0;
+	offset %= sizeof(*chunk);
+	/* Linux 6.1 does not know the range of a remainder, and the compiler does. */
+	asm volatile("" : "+r"(offset));
+	if (!chunk || offset > sizeof(*chunk) - size)
+		return NULL;
+	return (void *)chunk + offset;
 }
 
-/* Returns the load of the backend in a slot: connections per unit of weight in the upper half,
- * backend id in the lower half; all ones without a backend. A global function, so that the verifier
- * walks it once, not for each iteration of the loop.
+/* Returns the backend id in a slot; 0: none. A global function, so that the verifier walks it once,
+ * not for each iteration of a loop.
+ */
+__noinline __u32 lb_slot(__u32 table_id, __u32 member_count, __u32 slot)
+{
+	__u32 *id;
+
+	if (member_count > MEMBERS_PER_BYTE) {
+		__u16 *index = lb_table_at(table_id, 4 * member_count + 2 * slot, 2);
+
+		if (!index)
+			return 0;
+		slot = *index;
+	} else if (member_count) {
+		__u8 *index = lb_table_at(table_id, 4 * member_count + slot, 1);
+
+		if (!index)
+			return 0;
+		slot = *index;
+	}
+	id = lb_table_at(table_id, 4 * slot, 4);
+	return id ? *id : 0;
+}
+
+/* Returns the load of the backend in a slot of a table without a list: connections per unit of weight
+ * in the upper half, backend id in the lower half; all ones without a backend. A global function, as
+ * lb_slot.
  */
 __noinline __u64 lb_load(__u32 table_id, __u32 slot)
 {
-	__u32 id = lb_slot(table_id, slot);
-	struct backend *backend = bpf_map_lookup_elem(&ll_backend, &id);
-	__u32 *load = bpf_map_lookup_elem(&ll_backend_load, &id);
+	__u32 id = lb_slot(table_id, 0, slot);
+	struct backend_entry *entry = backend_at(id);
 	__u64 share;
 
-	if (!id || !backend || !load || !backend->weight)
+	if (!id || !entry || !entry->backend.weight)
 		return ~0ULL;
-	share = ((__u64)*load << 16) / backend->weight;
+	share = ((__u64)entry->load << 16) / entry->backend.weight;
 	if (share > 0xfffffffe)
 		share = 0xfffffffe;
 	return share << 32 | id;
@@ -102,7 +132,7 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 	const struct service *s = &w->service;
 	struct affinity *known = NULL;
 	struct affinity fresh = {};
-	struct backend *backend;
+	struct backend_entry *entry;
 	__u32 id = 0, slot;
 
 	w->affinity_key.client = p->saddr;
@@ -111,11 +141,11 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 		known = bpf_map_lookup_elem(&ll_affinity, &w->affinity_key);
 		if (known && ticks_since(p->now_tick, known->used_tick) <= s->affinity_ticks) {
 			id = known->backend_id;
-			backend = bpf_map_lookup_elem(&ll_backend, &id);
+			entry = backend_at(id);
 			/* Ids are reused: the backend may belong to another service by now. */
-			if (backend && backend->service_id == s->id &&
-			    addr_is4(&backend->addr) == (p->family == 4) &&
-			    backend->flags & BACKEND_F_USABLE) {
+			if (entry && entry->backend.service_id == s->id &&
+			    addr_is4(&entry->backend.addr) == (p->family == 4) &&
+			    entry->backend.flags & BACKEND_F_USABLE) {
 				known->used_tick = p->now_tick;
 				return id;
 			}
@@ -140,7 +170,7 @@ static __noinline __u32 lb_choose(struct pkt *p, struct work *w)
 		break;
 	}
 	if (!id)
-		id = lb_slot(s->table_id, slot % s->slot_count);
+		id = lb_slot(s->table_id, s->member_count, slot % s->slot_count);
 	if (s->affinity_ticks && id) {
 		fresh.backend_id = id;
 		fresh.used_tick = p->now_tick;

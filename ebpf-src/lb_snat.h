@@ -35,10 +35,11 @@ __noinline int snat_attempt(__u32 i)
 	if (w->tuple.proto == IPPROTO_ICMP || w->tuple.proto == IPPROTO_ICMPV6)
 		w->conn.dport = w->conn.sport; /* both ports are the identifier */
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	if (!conn_exists(w, &w->twin_tuple))
+	if (w->fresh)
+		conn_fetch(w, &w->twin_tuple);
+	if (!conn_peek(w, &w->twin_tuple, &w->twin))
 		return 1;
-	if (conn_find(w, &w->twin_tuple, &w->twin))
-		share_note(w);
+	share_note(w);
 	return 0;
 }
 
@@ -170,7 +171,7 @@ static __noinline int open_source(struct pkt *p, struct work *w, const struct se
 	}
 keep:
 	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	if (!conn_find(w, &w->twin_tuple, &w->twin))
+	if (!conn_peek(w, &w->twin_tuple, &w->twin))
 		return LL_NEXT;
 	if (ct_is_twin(w))
 		return LL_NEXT; /* left over from an earlier connection: it is overwritten */

@@ -40,16 +40,36 @@
 #define COPIED_FIRST __attribute__((btf_decl_tag("copy:first")))
 #define CONNECTIONS  __attribute__((btf_decl_tag("copy:connections")))
 
-/* The connection table of each family, in blocks, see ct_table.h. Written here, expired by
- * loxilightd.
+/* An array in segments, which loxilightd creates when they are needed. Its value is an array of one
+ * value: otherwise, the compiler does not describe the members of a type that is behind two pointers.
  */
-MAP(ll_ct4, BPF_MAP_TYPE_ARRAY, __u32, struct ct4_block, 128, BPF_F_MMAPABLE)
-SIZED_BY("connectionBlocks") CONNECTIONS;
-MAP(ll_ct6, BPF_MAP_TYPE_ARRAY, __u32, struct ct6_block, 128, BPF_F_MMAPABLE)
-SIZED_BY("connectionBlocks") CONNECTIONS;
+#define SEGMENTED(name, value_type, segment_count, per_segment)    \
+	struct {                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);          \
+		__uint(key_size, sizeof(__u32));                   \
+		__uint(max_entries, segment_count);                \
+		__uint(pinning, LIBBPF_PIN_BY_NAME);               \
+		__array(                                           \
+			values, struct {                           \
+				__uint(type, BPF_MAP_TYPE_ARRAY);  \
+				__type(key, __u32);                \
+				__type(value, value_type[1]);      \
+				__uint(max_entries, per_segment);  \
+				__uint(map_flags, BPF_F_MMAPABLE); \
+			});                                        \
+	} name SEC(".maps")
+
+/* The connection table of each family: segments of blocks; see ct_table.h. Written here, expired by
+ * loxilightd. The size class determines the size of a segment.
+ */
+SEGMENTED(ll_ct4, struct ct4_block, CT_SEGMENTS, 128) SIZED_BY("segmentBlocks") CONNECTIONS;
+SEGMENTED(ll_ct6, struct ct6_block, CT_SEGMENTS, 128) SIZED_BY("segmentBlocks") CONNECTIONS;
+
+/* The size of the connection table: ct_size of ct_table.h. */
+MAP(ll_ct_size, BPF_MAP_TYPE_ARRAY, __u32, struct ct_size, 1, BPF_F_MMAPABLE) COPIED_FIRST;
 
 /* Number of connections by source, and of next hops by device. Incremented here, corrected by
- * loxilightd. A single entry, since a program may use at most 64 maps, and ours reach that limit.
+ * loxilightd. A single entry, since a program may use at most 64 maps, and ours come close.
  */
 MAP(ll_shares, BPF_MAP_TYPE_ARRAY, __u32, struct shares, 1, BPF_F_MMAPABLE) COPIED_FIRST;
 
@@ -129,27 +149,19 @@ SIZED_BY("services") CREATED_BY_DAEMON;
 
 /* Selection tables, in chunks. Written by loxilightd before the service that uses them. */
 MAP(ll_slot, BPF_MAP_TYPE_HASH, struct slot_key, struct slot_chunk, 4096, BPF_F_NO_PREALLOC)
-SIZED_BY("slots") CREATED_BY_DAEMON;
+SIZED_BY("chunks") CREATED_BY_DAEMON;
 
 /* Backends by id; id 0 is not used. Written by loxilightd before the slots that contain their
  * ids.
  */
-MAP(ll_backend, BPF_MAP_TYPE_ARRAY, __u32, struct backend, 4096, 0) SIZED_BY("backends");
-
-/* Connections of each backend, for least-connections. Incremented here, corrected by loxilightd. */
-MAP(ll_backend_load, BPF_MAP_TYPE_ARRAY, __u32, __u32, 4096, 0) SIZED_BY("backends");
-
-/* Number of connections assigned to each backend so far, and the traffic of connections whose tuple
- * a new connection has taken over; at index 0, of connections without a service, whose number is in
- * ll_verdicts. Incremented here, reset by loxilightd when the id is reused.
- */
-MAP(ll_backend_total, BPF_MAP_TYPE_ARRAY, __u32, struct backend_total, 4096, 0)
+SEGMENTED(ll_backend, struct backend_entry, BACKEND_SEGMENTS, BACKENDS_PER_SEGMENT)
 SIZED_BY("backends");
 
 /* Counters of ended connections, by backend id, and by service id for deleted backends. Written by
  * loxilightd.
  */
-MAP(ll_backend_traffic, BPF_MAP_TYPE_ARRAY, __u32, struct traffic, 4096, 0) SIZED_BY("backends");
+SEGMENTED(ll_backend_traffic, struct traffic, BACKEND_SEGMENTS, BACKENDS_PER_SEGMENT)
+SIZED_BY("backends");
 MAP(ll_service_traffic, BPF_MAP_TYPE_HASH, __u32, struct traffic, 4096, BPF_F_NO_PREALLOC)
 SIZED_BY("services") CREATED_BY_DAEMON;
 
@@ -275,7 +287,7 @@ MAP(ll_mapping_outer, BPF_MAP_TYPE_HASH, struct mapping_key, struct mapping, 819
     BPF_F_NO_PREALLOC)
 SIZED_BY("mappings");
 
-/* Blocks of ports of inner addresses, and the owner of each block. Inserted here, expired by
+/* Port blocks of inner addresses, and the owner of each block. Inserted here, expired by
  * loxilightd.
  */
 MAP(ll_block, BPF_MAP_TYPE_HASH, struct block_key, struct block, 4096, BPF_F_NO_PREALLOC)

@@ -140,8 +140,8 @@ static __always_inline const struct mirror_port *mirror_port_of(struct __sk_buff
 	return bpf_map_lookup_elem(&ll_mirror_port, &key);
 }
 
-/* Reports whether the node sent this packet back to itself (route_back): it does not arrive from the
- * wire.
+/* Reports whether the node itself redirected this packet to the ingress hook (route_back, answer_send,
+ * announce_send): it did not arrive from the wire.
  */
 static __always_inline int mirror_is_returned(struct __sk_buff *skb)
 {

@@ -180,6 +180,8 @@ static __always_inline int ports_try(struct work *w, const struct nat_rule *rule
 	struct mapping *mapping;
 
 	ports_use(w, bpf_htons(port));
+	if (w->fresh)
+		conn_fetch(w, &w->twin_tuple);
 	if (conn_exists(w, &w->twin_tuple)) {
 		if (!(rule->flags & NAT_F_MAPPING))
 			ports_note_ended(w);
@@ -219,7 +221,7 @@ static __always_inline int ports_try(struct work *w, const struct nat_rule *rule
 }
 
 /* Uses the mapping of w->conn's inner address and port if it exists and its outer address and port
- * are still valid for the rule; else w->mapping_key is the key for a new mapping.
+ * are still valid for the rule; else returns 0, and w->mapping_key is the key for a new mapping.
  */
 static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 {
@@ -235,8 +237,7 @@ static __noinline int ports_mapped(struct work *w, const struct nat_rule *rule)
 		return 0;
 	mapping->used_tick = w->now_tick;
 	ports_use(w, mapping->port);
-	twin_is_free(); /* if w->twin_tuple is not free, open_put detects that */
-	return 1;
+	return twin_is_free() ? 1 : -DROP_NO_PORT;
 }
 
 /* Tries the i-th port of a rule. 1: w->conn has it; 0: try the next i; negative: no more ports. A
@@ -257,9 +258,13 @@ __noinline int ports_attempt(const struct nat_rule *rule, __u32 i)
  */
 static __always_inline int ports_choose(struct work *w, __u32 slot, const struct nat_rule *rule)
 {
-	if (rule->flags & NAT_F_MAPPING ? ports_mapped(w, rule) : ports_keep(w, rule))
-		return LL_NEXT;
+	int kept = rule->flags & NAT_F_MAPPING ? ports_mapped(w, rule) : ports_keep(w, rule);
+
+	if (kept)
+		return kept > 0 ? LL_NEXT : kept;
 	w->spare_port = 0;
+	if (w->fresh)
+		conn_fetch(w, &w->tuple);
 	share_begin(w, rule->block_size ? 0 : rule->port_count);
 	for (int i = 0; i < NAT_BLOCKS_MAX * NAT_PORT_TRIES; i++) {
 		int ret = ports_attempt(rule, i);

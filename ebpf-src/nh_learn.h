@@ -129,11 +129,11 @@ static __always_inline enum slowpath_reason nexthop_why_not(struct pkt *p,
 	return p->skb->mark ? SLOWPATH_MARK : SLOWPATH_UNKNOWN;
 }
 
-/* Invalidates the next hop at index when one of its connections is sent elsewhere. Its other
- * connections may have moved too, and without a daemon only its next confirmation would detect
- * that. So all of them learn their next hop again.
+/* Invalidates the next hop at index: a packet of one of its connections has left through another
+ * next hop. Its other connections may have moved too, and without a daemon only its next
+ * confirmation would detect that. So all of them learn their next hop again.
  */
-static __always_inline void nexthop_doubt(__u32 index)
+static __always_inline void nexthop_invalidate(__u32 index)
 {
 	struct nexthop *nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
 
@@ -156,11 +156,11 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 		return 1;
 	tuple_of(&w->twin_tuple, p);
 	tuple_turn(&w->twin_tuple);
-	twin = conn_find(w, &w->twin_tuple, &w->twin);
+	twin = conn_peek(w, &w->twin_tuple, &w->twin);
 	if (!twin)
 		return 0;
 	tuple_reply(&w->tuple, &w->twin, &w->twin_tuple);
-	meta = conn_find(w, &w->tuple, &w->conn);
+	meta = conn_peek(w, &w->tuple, &w->conn);
 	if (!meta || meta->flags & CT_F_DENIED)
 		return 0;
 	why = nexthop_why_not(p, meta);
@@ -171,7 +171,7 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 		ct_flags_set(meta, why << CT_SLOWPATH_SHIFT);
 	}
 	if (index && meta->nexthop && meta->nexthop != index)
-		nexthop_doubt(meta->nexthop);
+		nexthop_invalidate(meta->nexthop);
 	meta->nexthop = index;
 	return 1;
 }

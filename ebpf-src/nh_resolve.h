@@ -93,7 +93,7 @@ static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u3
 /* Stores the next hop in the entry of w->conn under w->tuple. */
 static __always_inline void nexthop_note(struct work *w, __u32 index)
 {
-	struct ct_meta *meta = conn_find(w, &w->tuple, &w->conn);
+	struct ct_meta *meta = conn_peek(w, &w->tuple, &w->conn);
 
 	if (meta)
 		meta->nexthop = index;

@@ -45,7 +45,7 @@ struct pkt {
 	__u8 opened;	    /* it is the first packet of a connection */
 	__u8 refused;	    /* for LL_REFUSE: enum drop_reason */
 	__u8 martian;	    /* leaves with the node's IPv4 address as source: bypasses the stack */
-	__u8 missed;	    /* it has no connection */
+	__u8 missed;	    /* MISSED_ */
 	__u8 slow;	    /* only the kernel can forward it, for example because of IP options */
 	__u8 bridge_port;   /* it arrived on a bridge port */
 	__u8 bridged;	    /* it goes from one port of a bridge to another */
@@ -73,6 +73,11 @@ struct pkt {
 	__u32 rule_id;	  /* of the firewall rule that decided; 0: none */
 	__u32 nat_id;	  /* of the NAT that translates it; 0: none */
 };
+
+/* What fastpath.h found in the connection table for a packet. */
+#define MISSED_NOT	 0 /* it did not look, or the other fast path may take the packet */
+#define MISSED_UNSETTLED 1 /* an entry whose state the packet may change */
+#define MISSED_NONE	 2 /* no entry in domain 0 */
 
 #define LOOPBACK_IFINDEX 1 /* in every netns */
 

@@ -159,7 +159,7 @@ static __always_inline int ingress_stages(struct __sk_buff *skb, struct pkt *p)
 	if (ret < 0 || ret == LL_REDIRECT)
 		return ret;
 	if (ret == LL_INNER) {
-		p->missed = 0;
+		p->missed = MISSED_NOT;
 		ret = parse_packet(skb, p);
 		p->skb = skb;
 	}
@@ -203,7 +203,9 @@ int ll_tc_ingress(struct __sk_buff *skb)
 	__builtin_memset(&p, 0, sizeof(p));
 	p.in_port = skb->ifindex;
 	p.skb = skb;
-	p.missed = fast == FAST_MISS;
+	p.missed = fast == FAST_MISS	    ? MISSED_NONE
+		   : fast == FAST_UNSETTLED ? MISSED_UNSETTLED
+					    : MISSED_NOT;
 	if (fast < FAST_NOT) {
 		p.now_tick = clock_tick();
 		parse_packet(skb, &p);
@@ -228,7 +230,7 @@ static __noinline int forward(struct pkt *p, struct work *w)
 
 	track_prepare(p, w);
 	/* Without a service, the kernel routes the packet. */
-	if (!index && w->conn.more.service_id) {
+	if (!index && w->conn.meta.flags & CT_F_SERVICE) {
 		index = nexthop_resolve(p, w, w->routed);
 		if (index)
 			nexthop_note(w, index);

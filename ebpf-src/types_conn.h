@@ -155,6 +155,16 @@ struct ct6_block {
 	__u64 pad[7];
 };
 
+#define CT_SEGMENTS 64 /* the most segments of a table, a power of two */
+
+/* The numbers of segments of the tables, by family, IPv4 first. In the lower half of a word, the bits
+ * of the hash that select the segment (CT_SEGMENT_BITS); in the upper half, those before the change
+ * that is under way. 0: one segment. Written by loxilightd.
+ */
+struct ct_size {
+	__u32 segments[2];
+};
+
 #define CT_HASH_KEYS 11 /* words of a key of IPv6, in halves, and one more */
 
 #define SHARE_SOURCES 65536
@@ -163,12 +173,12 @@ struct ct6_block {
 
 /* Use of shared tables: connections by source, see ct_share.h; next hops by device, see nh.h. */
 struct shares {
-	__u32 seed;	/* for the hash of sources */
-	__u32 capacity; /* connections of each family that the table can hold; 0: no shares */
-	__u32 total[2]; /* by family, IPv4 first */
+	__u32 seed; /* for the hash of sources */
+	/* By family, IPv4 first: connections that the table can hold, 0: no shares; and connections. */
+	__u32 capacity_of[2];
+	__u32 total[2];
 	__u32 count[SHARE_SOURCES];
 	__u32 nexthop_total; /* in use, or not freed yet */
 	__u32 nexthop_count[2 * NEXTHOP_DEVICES];
-	__u32 pad;
 	__u64 ct_hash[CT_HASH_KEYS]; /* random: config_ct_hash of ct_table.h */
 };

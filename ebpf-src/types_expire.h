@@ -16,7 +16,10 @@ enum expire_result {
 struct expire {
 	struct ct6_key key6;
 	struct ct4_key key4;
-	__u32 family; /* 4 or 6: which key is used; 0: end of the list */
+	/* The key of the other direction: if it differs by now, another connection has the first. */
+	struct ct6_key twin6;
+	struct ct4_key twin4;
+	__u32 family; /* 4 or 6: which keys are used; 0: end of the list */
 	__u32 now_tick;
 	__u32 idle_ticks;	   /* it stays if either direction was seen within this time */
 	__u32 force;		   /* 1: delete it even if it is not idle */

@@ -77,7 +77,7 @@ struct mapping {
 };
 _Static_assert(sizeof(struct mapping) == 32, "layout is pinned");
 
-/* A block of ports of an outer address that belongs to one inner address. */
+/* A port block of an outer address; it belongs to one inner address. */
 struct block_key {
 	struct addr inner;
 	__u16 nat_id;

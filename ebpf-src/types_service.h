@@ -30,6 +30,7 @@ struct service {
 	__u32 id;
 	__u32 table_id;	      /* of the selection table */
 	__u32 slot_count;     /* of the selection table; 0: no usable backend */
+	__u32 member_count;   /* of the list in the selection table; 0: no list */
 	__u32 affinity_ticks; /* client affinity; 0: off */
 	enum algorithm algorithm;
 	enum source_mode source;
@@ -38,8 +39,12 @@ struct service {
 	__u32 flags;	       /* SERVICE_F_ */
 	__u16 idle[IDLE_ECHO]; /* by protocol, as in struct ct_more */
 	__u16 pad;
+	/* Used only by loxilightd: checksums of the selection table, and of all that determines it. */
+	__u32 table_sum;
+	__u32 pad2;
+	__u64 table_source;
 };
-_Static_assert(sizeof(struct service) == 44, "layout is pinned");
+_Static_assert(sizeof(struct service) == 64, "layout is pinned");
 
 enum service_flag {
 	SERVICE_F_SILENT = 0x1, /* without a backend, new connections are dropped silently */
@@ -57,7 +62,13 @@ enum service_addr_flag {
 	SERVICE_ADDR_REJECT = 0x2,
 };
 
-#define SLOTS_PER_CHUNK 64
+/* A selection table consists of words, in chunks. Without a list, each word is a slot: a backend id.
+ * Otherwise it begins with a list of backend ids, its members, and each slot after the list is the
+ * index of a member: a byte, or two bytes if the list has more than MEMBERS_PER_BYTE members. A chunk
+ * and what the kernel adds to it take 512 bytes.
+ */
+#define WORDS_PER_CHUNK	 112
+#define MEMBERS_PER_BYTE 256
 
 struct slot_key {
 	__u32 table_id;
@@ -65,7 +76,7 @@ struct slot_key {
 };
 
 struct slot_chunk {
-	__u32 backend_id[SLOTS_PER_CHUNK];
+	__u32 word[WORDS_PER_CHUNK];
 };
 
 enum backend_flag {
@@ -78,9 +89,38 @@ struct backend {
 	__u16 flags;	  /* BACKEND_F_ */
 	__u32 service_id; /* 0: no such backend */
 	__u32 weight;
-	__u32 pad;
 };
-_Static_assert(sizeof(struct backend) == 32, "layout is pinned");
+_Static_assert(sizeof(struct backend) == 28, "layout is pinned");
+
+/* Counters of ended connections, both directions. */
+struct traffic {
+	__u64 packet_count;
+	__u64 byte_count; /* of whole frames */
+};
+
+/* Counters of a backend since it got its id; at index 0, of connections without a service. Incremented
+ * by the programs, reset by loxilightd when the id is reused.
+ */
+struct backend_total {
+	/* Connections assigned to it; those without a service are in ll_verdicts. */
+	__u64 connection_count;
+	struct traffic reused; /* of connections whose tuple a new one took over */
+};
+
+#define BACKENDS_PER_SEGMENT 16384 /* a power of two; a MiB */
+#define BACKEND_SEGMENTS     1024
+
+/* A backend with its counters, in one cache line. */
+struct backend_entry {
+	struct backend backend;
+	/* Its connections, for least-connections. Incremented by the programs, corrected by
+	 * loxilightd.
+	 */
+	__u32 load;
+	struct backend_total total;
+	__u64 pad;
+};
+_Static_assert(sizeof(struct backend_entry) == 64, "layout is pinned, and a cache line");
 
 struct affinity_key {
 	struct addr client;
@@ -115,18 +155,6 @@ enum service_drop {
 	SERVICE_DROP_SOURCE_RANGE,
 	SERVICE_DROP_NO_PORT,
 	SERVICE_DROP_OTHER,
-};
-
-/* Counters of ended connections, both directions. */
-struct traffic {
-	__u64 packet_count;
-	__u64 byte_count; /* of whole frames */
-};
-
-/* Counters of a backend since it got its id. */
-struct backend_total {
-	__u64 connection_count; /* connections assigned to it */
-	struct traffic reused;	/* of connections whose tuple a new one took over */
 };
 
 #define SERVICE_NAME_MAX 256

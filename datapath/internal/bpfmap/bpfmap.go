@@ -137,11 +137,15 @@ func (t *Map[K, V]) NextBatch(cursor *Cursor, keys []K, values []V) (n int, more
 	return n, err == nil, err
 }
 
+// firstBatch is the number of entries that the first system call of Batches reads: most tables are
+// nearly empty, and need no large buffers.
+const firstBatch = 256
+
 // Batches calls each with all entries, in batches.
 func (t *Map[K, V]) Batches(each func(keys []K, values []V) error) error {
 	var cursor Cursor
-	size := min(BatchSize, int(t.MaxEntries()))
-	keys, values := make([]K, size), make([]V, size)
+	most := int(t.MaxEntries())
+	keys, values := make([]K, min(firstBatch, most)), make([]V, min(firstBatch, most))
 	for {
 		n, more, err := t.NextBatch(&cursor, keys, values)
 		if err != nil {
@@ -149,6 +153,9 @@ func (t *Map[K, V]) Batches(each func(keys []K, values []V) error) error {
 		}
 		if err := each(keys[:n], values[:n]); err != nil || !more {
 			return err
+		}
+		if size := min(BatchSize, most); len(keys) < size {
+			keys, values = make([]K, size), make([]V, size)
 		}
 	}
 }

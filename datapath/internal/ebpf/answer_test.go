@@ -33,8 +33,11 @@ func answerer(t testing.TB, r *rig, settings map[string]any) *ebpf.Program {
 	shared := make(map[string]*ebpf.Map)
 	for name, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
-		if r != nil && r.maps[name] != nil {
-			shared[name] = r.maps[name]
+		if r == nil {
+			continue
+		}
+		if m := kernel.SharedMap(r.maps, name); m != nil {
+			shared[name] = m
 		}
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})

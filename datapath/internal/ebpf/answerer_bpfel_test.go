@@ -20,8 +20,6 @@ const (
 	answererMapLlAnnounced        = "ll_announced"
 	answererMapLlAnswer           = "ll_answer"
 	answererMapLlBackend          = "ll_backend"
-	answererMapLlBackendLoad      = "ll_backend_load"
-	answererMapLlBackendTotal     = "ll_backend_total"
 	answererMapLlBackendTraffic   = "ll_backend_traffic"
 	answererMapLlBlock            = "ll_block"
 	answererMapLlBlockOwner       = "ll_block_owner"
@@ -30,6 +28,7 @@ const (
 	answererMapLlBridged          = "ll_bridged"
 	answererMapLlCt4              = "ll_ct4"
 	answererMapLlCt6              = "ll_ct6"
+	answererMapLlCtSize           = "ll_ct_size"
 	answererMapLlDevice           = "ll_device"
 	answererMapLlDivert           = "ll_divert"
 	answererMapLlDrops            = "ll_drops"
@@ -97,12 +96,14 @@ const (
 	answererVarConfigCtBlocks     = "config_ct_blocks"
 	answererVarConfigCtHash       = "config_ct_hash"
 	answererVarConfigCtIdle       = "config_ct_idle"
+	answererVarConfigCtLimit      = "config_ct_limit"
 	answererVarConfigEgress       = "config_egress"
 	answererVarConfigLarger       = "config_larger"
 	answererVarConfigNetns        = "config_netns"
 	answererVarConfigPort         = "config_port"
 	answererVarConfigShadow       = "config_shadow"
 	answererVarConfigTooBig       = "config_too_big"
+	answererVarTableSize          = "table_size"
 )
 
 // loadAnswerer returns the embedded CollectionSpec for answerer.
@@ -158,8 +159,6 @@ type answererMapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -168,6 +167,7 @@ type answererMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -240,12 +240,14 @@ type answererVariableSpecs struct {
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigEgress       *ebpf.VariableSpec `ebpf:"config_egress"`
 	ConfigLarger       *ebpf.VariableSpec `ebpf:"config_larger"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigPort         *ebpf.VariableSpec `ebpf:"config_port"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	ConfigTooBig       *ebpf.VariableSpec `ebpf:"config_too_big"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // answererObjects contains all objects after they have been loaded into the kernel.
@@ -272,8 +274,6 @@ type answererMaps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -282,6 +282,7 @@ type answererMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -351,8 +352,6 @@ func (m *answererMaps) Close() error {
 		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -361,6 +360,7 @@ func (m *answererMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -434,12 +434,14 @@ type answererVariables struct {
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigEgress       *ebpf.Variable `ebpf:"config_egress"`
 	ConfigLarger       *ebpf.Variable `ebpf:"config_larger"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigPort         *ebpf.Variable `ebpf:"config_port"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	ConfigTooBig       *ebpf.Variable `ebpf:"config_too_big"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // answererPrograms contains all programs after they have been loaded into the kernel.

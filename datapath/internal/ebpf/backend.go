@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -42,6 +43,8 @@ type DataPlane struct {
 	tables *kernel.Tables // of maps
 	// keptSizes are messages about tables that are larger than configured.
 	keptSizes []string
+	// The longest interval between sweeps; 0: it is the configured one.
+	sweepLongest time.Duration
 
 	namespaces  *namespace.Set
 	ports       *port.Table
@@ -63,6 +66,7 @@ type DataPlane struct {
 	mirrors     *mirror.Table
 	epoch       *rules.Epoch
 	changed     chan struct{}
+	inUse       atomic.Bool // programs are attached to a port
 	closing     sync.Once
 
 	reasons, verdicts, states []string // by value of the enum
@@ -96,13 +100,17 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 		changed: make(chan struct{}, 1),
 	}
 	if d.config.SweepInterval == 0 {
-		d.config.SweepInterval = 5 * time.Second
+		d.config.SweepInterval, d.sweepLongest = 5*time.Second, time.Minute
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
 	}()
+	defer kernel.KeepParsed()()
+	if err := kernel.CheckFiles(); err != nil {
+		return nil, err
+	}
 	if err := hook.CheckKernel(features.HaveProgramHelper); err != nil {
 		return nil, err
 	}
@@ -129,19 +137,19 @@ func Open(cfg datapath.Config, log *slog.Logger) (_ *DataPlane, err error) {
 	d.maps, d.tables, d.keptSizes = r.Maps, kernel.TablesOf(r.Maps), r.KeptSizes
 	d.namespaces = namespace.New(d.namespacesOptions())
 	defer r.Close()
-	return d, d.takeOver(r, pins.Action == datapath.PinsNone, pin.Origin{Version: cfg.Version, Sum: pin.LayoutSum(spec.Maps)})
+	return d, d.takeOver(r, spec.Maps, pins.Action == datapath.PinsNone, pin.Origin{Version: cfg.Version, Sum: pin.LayoutSum(spec.Maps)})
 }
 
 // takeOver replaces an earlier run's maps and programs with this run's. It may be interrupted at
 // any point: the next run, of whatever version, continues.
-func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) error {
+func (d *DataPlane) takeOver(r *pin.Replacements, specs map[string]*ebpf.MapSpec, first bool, o pin.Origin) error {
 	if err := d.namespaces.LoadUsed(); err != nil {
 		return err
 	}
 	if err := r.Copy(); err != nil {
 		return err
 	}
-	if err := d.tables.MapConnections(d.maps); err != nil {
+	if err := errors.Join(d.tables.MapConnections(d.maps), d.tables.MapBackends(d.maps, specs, d.config.Tables.Backends)); err != nil {
 		return err
 	}
 	// So far nothing in use has changed. From here until the end the maps belong to no single
@@ -180,6 +188,7 @@ func (d *DataPlane) takeOver(r *pin.Replacements, first bool, o pin.Origin) erro
 	if err := pin.WriteOrigin(d.dir, o); err != nil {
 		return err
 	}
+	d.sweeper.FollowLoad()
 	if err := d.mirrors.Tidy(); err != nil {
 		d.log.Warn("programs of mirrors that an earlier run left cannot be detached", "error", err)
 	}
@@ -198,7 +207,13 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	if d.shared, err = kernel.MapShared[kernel.Shares](d.tables.Shares.Raw()); err != nil {
 		return err
 	}
-	d.nexthops = nexthop.Adopt(d.nexthopOptions(), first)
+	nexthops, options := make(chan *nexthop.Table, 1), d.nexthopOptions()
+	go func() { nexthops <- nexthop.Adopt(options, first) }() // reads the indexes one by one
+	defer func() {
+		if d.nexthops == nil {
+			d.nexthops = <-nexthops // an error: the maps are about to be closed
+		}
+	}()
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
@@ -209,13 +224,14 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 		return err
 	}
 	d.snat = snat.New(snat.Options{
-		Tables: d.tables, InNamespaces: d.namespaces.Do, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval,
+		Tables: d.tables, InNamespaces: d.namespaces.Do, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval, IsIdle: d.isIdle,
 	})
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
 		return err
 	}
 	d.guards = guard.Adopt(d.tables, d.epoch.Raise)
 	d.ports = port.New(d.portsOptions())
+	d.nexthops = <-nexthops
 	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
@@ -309,7 +325,7 @@ func (d *DataPlane) Maintain(ctx context.Context) error {
 	for _, z := range d.namespaces.InUse() {
 		err = errors.Join(err, z.Devices.Maintain())
 	}
-	return errors.Join(err, d.snat.Refresh())
+	return errors.Join(err, d.snat.Maintain())
 }
 
 // Close implements [datapath.DataPlane]. Pinned maps and programs stay in force. Further calls do

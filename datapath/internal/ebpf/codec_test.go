@@ -32,12 +32,13 @@ func TestNumbersAreThoseOfTheHeaders(t *testing.T) {
 		headers = append(headers, text...)
 	}
 	for name, got := range map[string]int64{
-		"LAYOUT_VERSION":  pin.LayoutVersion,
-		"TICK_SHIFT":      kernel.TickShift,
-		"SLOTS_PER_CHUNK": kernel.SlotsPerChunk,
-		"NEXTHOP_COUNT":   kernel.NexthopCount,
-		"CT_BLOCK":        kernel.ConnBlock,
-		"NAT_VARIANTS":    nat.Variants,
+		"LAYOUT_VERSION":   pin.LayoutVersion,
+		"TICK_SHIFT":       kernel.TickShift,
+		"WORDS_PER_CHUNK":  kernel.WordsPerChunk,
+		"MEMBERS_PER_BYTE": kernel.MembersPerByte,
+		"NEXTHOP_COUNT":    kernel.NexthopCount,
+		"CT_BLOCK":         kernel.ConnBlock,
+		"NAT_VARIANTS":     nat.Variants,
 	} {
 		found := regexp.MustCompile(`(?m)^#define\s+` + name + `\s+(\w+)`).FindSubmatch(headers)
 		if found == nil {

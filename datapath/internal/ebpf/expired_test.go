@@ -94,7 +94,7 @@ func TestManyEndWithoutDaemon(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", f.name, end), func(t *testing.T) {
 				r := base.fresh(t)
 				s := r.shares()
-				s.Capacity = capacity
+				s.CapacityOf = [2]uint32{capacity, capacity}
 				r.put(kernel.MapLlShares, uint32(0), s)
 				p := r.connect(f, testpkt.ProtoTCP, natModes[0])
 				var over []uint16

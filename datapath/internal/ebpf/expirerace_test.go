@@ -94,7 +94,7 @@ func TestSeenWhileExpiring(t *testing.T) {
 				go func() { done <- c.send(start) }()
 				all := make([]kernel.ExpirerExpire, conn.ExpireBatch)
 				for i, p := range c.paths {
-					all[i] = expireEntry(p.forth(), now, idle)
+					all[i] = expireEntry(p.forth(), p.back(), now, idle)
 				}
 				close(start)
 				c.ok(x.Run(all))

@@ -21,7 +21,7 @@ import (
 )
 
 // fastNot is what the program with fastpath.h returns for a packet that it does not handle.
-const fastNot = -2
+const fastNot = -3
 
 // fastRig is a rig with three programs on the same maps: the full ingress program, the same with
 // only the fast path of fastpath_full.h (slow), and a program that has only fastpath.h (alone).
@@ -53,8 +53,8 @@ func (f *fastRig) loadOn(spec *ebpf.CollectionSpec, name string) *ebpf.Program {
 	shared := make(map[string]*ebpf.Map)
 	for name, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
-		if f.maps[name] != nil {
-			shared[name] = f.maps[name]
+		if m := kernel.SharedMap(f.maps, name); m != nil {
+			shared[name] = m
 		}
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})

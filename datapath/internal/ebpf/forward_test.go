@@ -203,8 +203,8 @@ func (r *rig) follow(p path) {
 	}
 	var total kernel.BackendTotal
 	var load uint32
-	r.ok(r.maps[kernel.MapLlBackendTotal].Lookup(uint32(3), &total))
-	r.ok(r.maps[kernel.MapLlBackendLoad].Lookup(uint32(3), &load))
+	r.ok(r.tables.BackendTotal.Lookup(3, &total))
+	r.ok(r.tables.BackendLoad.Lookup(3, &load))
 	if total.ConnectionCount != 1 || load != 1 {
 		r.t.Errorf("the backend counted %d connections opened and %d open, want 1 and 1", total.ConnectionCount, load)
 	}

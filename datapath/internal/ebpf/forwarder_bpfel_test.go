@@ -20,8 +20,6 @@ const (
 	forwarderMapLlAnnounced        = "ll_announced"
 	forwarderMapLlAnswer           = "ll_answer"
 	forwarderMapLlBackend          = "ll_backend"
-	forwarderMapLlBackendLoad      = "ll_backend_load"
-	forwarderMapLlBackendTotal     = "ll_backend_total"
 	forwarderMapLlBackendTraffic   = "ll_backend_traffic"
 	forwarderMapLlBlock            = "ll_block"
 	forwarderMapLlBlockOwner       = "ll_block_owner"
@@ -30,6 +28,7 @@ const (
 	forwarderMapLlBridged          = "ll_bridged"
 	forwarderMapLlCt4              = "ll_ct4"
 	forwarderMapLlCt6              = "ll_ct6"
+	forwarderMapLlCtSize           = "ll_ct_size"
 	forwarderMapLlDevice           = "ll_device"
 	forwarderMapLlDivert           = "ll_divert"
 	forwarderMapLlDrops            = "ll_drops"
@@ -97,9 +96,11 @@ const (
 	forwarderVarConfigCtBlocks     = "config_ct_blocks"
 	forwarderVarConfigCtHash       = "config_ct_hash"
 	forwarderVarConfigCtIdle       = "config_ct_idle"
+	forwarderVarConfigCtLimit      = "config_ct_limit"
 	forwarderVarConfigFast         = "config_fast"
 	forwarderVarConfigNetns        = "config_netns"
 	forwarderVarConfigShadow       = "config_shadow"
+	forwarderVarTableSize          = "table_size"
 )
 
 // loadForwarder returns the embedded CollectionSpec for forwarder.
@@ -155,8 +156,6 @@ type forwarderMapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -165,6 +164,7 @@ type forwarderMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -237,9 +237,11 @@ type forwarderVariableSpecs struct {
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // forwarderObjects contains all objects after they have been loaded into the kernel.
@@ -266,8 +268,6 @@ type forwarderMaps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -276,6 +276,7 @@ type forwarderMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -345,8 +346,6 @@ func (m *forwarderMaps) Close() error {
 		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -355,6 +354,7 @@ func (m *forwarderMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -428,9 +428,11 @@ type forwarderVariables struct {
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // forwarderPrograms contains all programs after they have been loaded into the kernel.

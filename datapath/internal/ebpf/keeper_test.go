@@ -89,8 +89,9 @@ func TestForeignPinReplaced(t *testing.T) {
 		id, _ := want.ID()
 		return got == id
 	})
-	if len(n.d.keeper.Problems()) > 0 || n.d.Telemetry().Repairs() == 0 {
-		t.Errorf("problems %q, %d repairs", n.d.keeper.Problems(), n.d.Telemetry().Repairs())
+	testnet.Eventually(t, 5*time.Second, "the repair is counted", func() bool { return n.d.Telemetry().Repairs() > 0 })
+	if found := n.d.keeper.Problems(); len(found) > 0 {
+		t.Errorf("problems %q", found)
 	}
 }
 

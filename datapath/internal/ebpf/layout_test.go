@@ -36,8 +36,9 @@ func TestWhatCannotBeConverted(t *testing.T) {
 			k.Size += 4
 			s.Key, s.KeySize = &k, s.KeySize+4
 		}},
-		{"another type of map", kernel.MapLlBackend, "type Hash, want Array", func(s *ebpf.MapSpec) { s.Type = ebpf.Hash }},
-		{"no types", kernel.MapLlCt4, "BTF", func(s *ebpf.MapSpec) { s.Key, s.Value = nil, nil }},
+		{"another type of map", kernel.MapLlPeer, "type Hash, want Array", func(s *ebpf.MapSpec) { s.Type = ebpf.Hash }},
+		{"not in segments", kernel.MapLlBackend, "type Array, want ArrayOfMaps", func(s *ebpf.MapSpec) { *s = *s.InnerMap }},
+		{"no types", kernel.MapLlCt4, "BTF", func(s *ebpf.MapSpec) { s.InnerMap.Key, s.InnerMap.Value = nil, nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNetwork(t)
@@ -47,11 +48,16 @@ func TestWhatCannotBeConverted(t *testing.T) {
 			c := n.dial("198.51.100.10:80")
 			n.ok(n.d.Close())
 			s := spec.Maps[tt.table].Copy()
-			s.Pinning = ebpf.PinNone
 			tt.change(s)
+			s.Pinning = ebpf.PinNone
 			m, err := ebpf.NewMap(s)
 			n.ok(err)
 			defer m.Close()
+			if s.InnerMap != nil {
+				segment, err := ebpf.NewMap(s.InnerMap)
+				n.ok(err)
+				n.ok(errors.Join(m.Put(uint32(0), segment), segment.Close()))
+			}
 			path := filepath.Join(n.d.dir, tt.table)
 			n.ok(pin.Remove(path))
 			n.ok(m.Pin(path))

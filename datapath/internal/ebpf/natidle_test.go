@@ -87,7 +87,7 @@ func (n *network) count(name string) (count int) {
 	return count
 }
 
-// TestIdleSinceLastPacket: a mapping, or a block of ports, is kept for its idle time after the last
+// TestIdleSinceLastPacket: a mapping, or a port block, is kept for its idle time after the last
 // packet in either direction, not only after its last connection was opened (RFC 4787, REQ-5 and
 // REQ-6): a client that sent for an hour, and then paused for a minute, keeps its port. Unused
 // mappings and blocks end after that time.

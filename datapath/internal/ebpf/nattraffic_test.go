@@ -349,7 +349,8 @@ func TestPathMTU(t *testing.T) {
 			far := netip.PrefixFrom(p.Addr().Next(), p.Bits())
 			testnet.Veth(t, testnet.Port{NS: n.backends, Name: "r0", Addrs: []string{router}}, testnet.Port{NS: end, Name: "eth0", Addrs: []string{far.String()}})
 			n.backends.Forward(t)
-			end.Route(t, "default", p.Addr().String())
+			// Announced even when its MTU is smaller, or no packet would be too large.
+			end.Run(t, "ip", "route", "add", "default", "via", p.Addr().String(), "advmss", "1440")
 			n.node.Route(t, p.Masked().String(), addr)
 			server := netip.AddrPortFrom(far.Addr(), 8080).String()
 			end.ServeTCP(t, server, "server")
@@ -366,6 +367,7 @@ func TestPathMTU(t *testing.T) {
 			}
 			bulk("wide")
 			n.backends.MTU(t, "r0", 1300)
+			end.MTU(t, "eth0", 1300) // otherwise r0 drops its packets without an error
 			bulk("narrow behind the node")
 			n.backends.MTU(t, "eth0", 1290)
 			n.node.MTU(t, "out0", 1290)

@@ -86,7 +86,7 @@ func TestNotOneWay(t *testing.T) {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				r := base.fresh(t)
 				s := r.shares()
-				s.Capacity, s.Total = 1000, [2]uint32{tt.lasting, tt.lasting}
+				s.CapacityOf, s.Total = [2]uint32{1000, 1000}, [2]uint32{tt.lasting, tt.lasting}
 				r.put(kernel.MapLlShares, uint32(0), s)
 				p := r.connect(f, tt.proto, natModes[0])
 				r.slow("first", p, stageOpen)
@@ -166,12 +166,7 @@ func TestOneWayMakesRoom(t *testing.T) {
 // TestFamiliesOfTwoSizes: the tables of the two families can have different sizes.
 func TestFamiliesOfTwoSizes(t *testing.T) {
 	for _, blocks := range [][2]uint32{{2, 16}, {16, 2}} {
-		r := newRig(t, func(spec *ebpf.CollectionSpec) {
-			spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlCt6].MaxEntries = blocks[0], blocks[1]
-			if err := spec.Variables[kernel.VarConfigCtBlocks].Set(blocks); err != nil {
-				t.Fatal(err)
-			}
-		})
+		r := newRig(t, func(spec *ebpf.CollectionSpec) { withBlocks(spec, blocks) })
 		for _, f := range families {
 			p := r.connect(f, testpkt.ProtoUDP, natModes[0])
 			for n := range uint16(40) {

@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
+	"github.com/loxilight/loxilight/internal/memory"
 )
 
 func (d *DataPlane) portsOptions() port.Options {
@@ -30,7 +31,26 @@ func (d *DataPlane) portsOptions() port.Options {
 			return b.In || b.Out
 		},
 		FollowMirrors: d.followMirrors,
+		InUse:         &d.inUse, BeforeFirst: d.beforeFirstPort, AfterFirst: d.afterFirstPort,
 	}
+}
+
+// isIdle reports whether no programs are attached to a port, so that they handle no packets.
+func (d *DataPlane) isIdle() bool { return !d.inUse.Load() }
+
+// beforeFirstPort updates the source ports, which are rarely updated while no programs are
+// attached, and must be up to date for their first packet.
+func (d *DataPlane) beforeFirstPort() {
+	if err := d.snat.Refresh(); err != nil {
+		d.log.Warn("the source ports for SNAT may be out of date; retrying", "error", err)
+	}
+}
+
+// afterFirstPort makes others notice that programs are attached.
+func (d *DataPlane) afterFirstPort() {
+	d.namespaces.LookAtNetfilter()
+	d.sweeper.Wake()
+	d.keeper.Wake()
 }
 
 func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
@@ -43,6 +63,7 @@ func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
 			}
 			return z.PinNote(path)
 		},
+		IsIdle: func() bool { return !d.ports.AreAttached() && !d.mirrors.AreAttached() },
 		// Maintain reports the errors of both.
 		EachRound: func() { _ = errors.Join(d.renewSwitch(), d.ports.FollowLoopback()) },
 		Severed:   d.mirrors.Severed, Repin: d.mirrors.Repin,
@@ -51,7 +72,8 @@ func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
 
 func (d *DataPlane) sweepOptions() conn.Options {
 	return conn.Options{
-		Tables: d.tables, Maps: d.maps, Shares: d.shared.Value, States: d.states, Interval: d.config.SweepInterval, Log: d.log,
+		Tables: d.tables, Maps: d.maps, Shares: d.shared.Value, States: d.states, Interval: d.config.SweepInterval, Longest: d.sweepLongest, Log: d.log,
+		MinConnections: d.config.Tables.ConnectionsMin, MaxConnections: d.config.Tables.Connections, HasMemory: memory.Enough, IsIdle: d.isIdle,
 		// Services are asked first, since most connections that end lead to dead backends. NAT is
 		// asked last: it counts the ports of all connections that no judge has ended as used.
 		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
@@ -64,7 +86,7 @@ func (d *DataPlane) namespacesOptions() namespace.Options {
 		SwitchName: d.config.SwitchNamespace, Pins: filepath.Join(d.dir, "ports"), Programs: programs, Maps: d.maps,
 		Watch: func(z *hook.Netns) *watch.Devices { return watch.New(d.watchOptions(z)) },
 		WatchNetfilter: func(z *hook.Netns) (*fastpath.Gate, error) {
-			return fastpath.Watch(fastpath.Options{Netns: z, Tables: d.tables, Log: d.log, Invalidate: d.nexthops.Invalidate})
+			return fastpath.Watch(fastpath.Options{Netns: z, Tables: d.tables, Log: d.log, IsIdle: d.isIdle, Invalidate: d.nexthops.Invalidate})
 		},
 	}
 }

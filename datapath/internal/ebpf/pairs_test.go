@@ -12,20 +12,26 @@ import (
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
-// expireEntry returns a request to delete the connection of tuple at tick now if it had no packet
-// for more than idle ticks.
-func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
-	key := func(addr netip.Addr, port uint16) (words [4]uint32, wire uint16) {
-		return rigWords(addr.String()), kernel.Swap16(port)
+// expireEntry returns a request to delete the connection of tuple, whose other entry has the key twin,
+// at tick now if it had no packet for more than idle ticks.
+func expireEntry(tuple, twin rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
+	parts := func(of rigTuple) (src, dst [4]uint32, sport, dport uint16) {
+		return rigWords(of.src.Addr().String()), rigWords(of.dst.Addr().String()), kernel.Swap16(of.src.Port()), kernel.Swap16(of.dst.Port())
 	}
-	src, sport := key(tuple.src.Addr(), tuple.src.Port())
-	dst, dport := key(tuple.dst.Addr(), tuple.dst.Port())
 	if tuple.src.Addr().Is4() {
-		(&kernel.Ct4Key{Saddr: src[3], Daddr: dst[3], Sport: sport, Dport: dport, Proto: tuple.proto}).Expire(&e)
+		key := func(of rigTuple) *kernel.Ct4Key {
+			src, dst, sport, dport := parts(of)
+			return &kernel.Ct4Key{Saddr: src[3], Daddr: dst[3], Sport: sport, Dport: dport, Proto: of.proto}
+		}
+		key(tuple).Expire(&e, key(twin))
 	} else {
-		k := &kernel.Ct6Key{Sport: sport, Dport: dport, Proto: tuple.proto}
-		k.Saddr.Word, k.Daddr.Word = src, dst
-		k.Expire(&e)
+		key := func(of rigTuple) *kernel.Ct6Key {
+			src, dst, sport, dport := parts(of)
+			k := &kernel.Ct6Key{Sport: sport, Dport: dport, Proto: of.proto}
+			k.Saddr.Word, k.Daddr.Word = src, dst
+			return k
+		}
+		key(tuple).Expire(&e, key(twin))
 	}
 	e.NowTick, e.IdleTicks = now, idle
 	return e
@@ -35,7 +41,17 @@ func expireEntry(tuple rigTuple, now, idle uint32) (e kernel.ExpirerExpire) {
 // force: in any case.
 func (r *rig) expire(x *conn.Expirer, tuple rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
 	r.t.Helper()
-	e := append(make([]kernel.ExpirerExpire, 0, conn.ExpireBatch), expireEntry(tuple, now, idle))
+	twin := tuple.turned() // of a connection that does not exist: does not matter
+	if c, found := r.conn(tuple); found {
+		twin = c.leaves.turned()
+	}
+	return r.expireSeen(x, tuple, twin, now, idle, force)
+}
+
+// expireSeen is expire for a connection whose other entry was seen to have the key twin.
+func (r *rig) expireSeen(x *conn.Expirer, tuple, twin rigTuple, now, idle uint32, force bool) kernel.ExpirerExpireResult {
+	r.t.Helper()
+	e := append(make([]kernel.ExpirerExpire, 0, conn.ExpireBatch), expireEntry(tuple, twin, now, idle))
 	if force {
 		e[0].Force = 1
 	}
@@ -83,6 +99,11 @@ func TestBothDirectionsEnd(t *testing.T) {
 						}
 					}
 					r.slow("opening", p, stageOpen)
+					other := p.back()
+					other.src = netip.AddrPortFrom(other.src.Addr().Next(), other.src.Port())
+					if got := r.expireSeen(x, p.forth(), other, rigTick(), idle, true); got != kernel.ExpirerExpireResultEXPIRE_STAYS || r.entries() != 2 {
+						t.Errorf("meant was an earlier connection to another host: %d, and %d entries are left; want that it stays", got, r.entries())
+					}
 					if got := r.expire(x, p.back(), rigTick(), idle, true); got != kernel.ExpirerExpireResultEXPIRE_BOTH || r.entries() != 0 {
 						t.Errorf("by force: %d, and %d entries are left", got, r.entries())
 					}

@@ -74,7 +74,7 @@ func TestRouted(t *testing.T) {
 			n.attach()
 			n.backends.ServeTCP(t, addr, "server")
 			earlier := kernel.BackendTotal{ConnectionCount: 5} // as counted by an earlier version
-			n.ok(n.d.maps[kernel.MapLlBackendTotal].Put(uint32(0), &earlier))
+			n.ok(n.d.tables.BackendTotal.Put(0, earlier))
 			c := n.dial(addr)
 			before, err := n.d.Telemetry().NodeCounters(context.Background())
 			n.ok(err)
@@ -85,7 +85,7 @@ func TestRouted(t *testing.T) {
 				return after.Connections == 5+1 && after.Packets >= before.Packets+2 && after.Bytes > before.Bytes
 			})
 			var shared kernel.BackendTotal
-			n.ok(n.d.maps[kernel.MapLlBackendTotal].Lookup(uint32(0), &shared))
+			n.ok(n.d.tables.BackendTotal.Lookup(0, &shared))
 			if shared != earlier {
 				t.Errorf("all CPUs count connections in one place: %+v, want %+v", shared, earlier)
 			}

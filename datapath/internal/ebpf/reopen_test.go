@@ -14,7 +14,7 @@ import (
 func (r *rig) reused(backend uint32) kernel.Traffic {
 	r.t.Helper()
 	var t kernel.BackendTotal
-	r.ok(r.maps[kernel.MapLlBackendTotal].Lookup(backend, &t))
+	r.ok(r.tables.BackendTotal.Lookup(backend, &t))
 	return kernel.Traffic(t.Reused)
 }
 

@@ -91,6 +91,14 @@ func wipe(m *ebpf.Map, indexes uint32) error {
 		}
 		return nil
 	case ebpf.ArrayOfMaps:
+		info, err := m.Info()
+		if err != nil {
+			return err
+		}
+		switch info.Name { // of at most 15 characters
+		case kernel.MapLlCt4, kernel.MapLlCt6, kernel.MapLlBackend, kernel.MapLlBackendTraffic[:15]:
+			return wipeSegments(m)
+		}
 		for key := range m.MaxEntries() {
 			if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return err
@@ -134,6 +142,21 @@ func wipe(m *ebpf.Map, indexes uint32) error {
 		}
 	}
 	return nil
+}
+
+// wipeSegments empties a connection table, and removes all segments but the first.
+func wipeSegments(m *ebpf.Map) error {
+	segments, err := kernel.SegmentsOf(m)
+	if err != nil || len(segments) == 0 {
+		return err
+	}
+	defer kernel.CloseMaps(segments)
+	for i := range segments[1:] {
+		if err := m.Delete(uint32(i + 1)); err != nil {
+			return err
+		}
+	}
+	return wipe(segments[0], math.MaxUint32)
 }
 
 // drain reads all records from a ring buffer.

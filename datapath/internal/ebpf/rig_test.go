@@ -126,6 +126,7 @@ func (r *rig) devices() {
 
 func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
 	l.maps = make(map[string]*ebpf.Map)
+	specs := make(map[string]*ebpf.MapSpec)
 	for _, program := range []struct {
 		load func() (*ebpf.CollectionSpec, error)
 		name string
@@ -141,9 +142,16 @@ func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
 		}
 		have := make(map[string]*ebpf.Map)
 		for name, m := range spec.Maps {
-			m.Pinning = ebpf.PinNone
-			if l.maps[name] != nil {
-				have[name] = l.maps[name]
+			specs[name], m.Pinning = m, ebpf.PinNone
+			if name == kernel.MapLlCtSize && l.maps[name] == nil {
+				if l.maps[name], err = ebpf.NewMap(m); err != nil {
+					return l, err
+				}
+			}
+		}
+		for name := range spec.Maps {
+			if shared := kernel.SharedMap(l.maps, name); shared != nil {
+				have[name] = shared
 			}
 		}
 		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: have})
@@ -160,9 +168,13 @@ func loadRig(tune []func(*ebpf.CollectionSpec)) (l loaded, err error) {
 			}
 		}
 		c.Close()
+		var blocks [2]uint32
+		if err := errors.Join(spec.Variables[kernel.VarConfigCtBlocks].Get(&blocks), kernel.CreateSegments(l.maps, blocks)); err != nil {
+			return l, err
+		}
 	}
 	l.tables = kernel.TablesOf(l.maps)
-	return l, l.tables.MapConnections(l.maps)
+	return l, errors.Join(l.tables.MapConnections(l.maps), l.tables.MapBackends(l.maps, specs, 4096))
 }
 
 func (l loaded) close() {

@@ -3,6 +3,7 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -152,7 +153,8 @@ type rigBackend struct {
 	weight uint32 // 0 means 1
 }
 
-// rigService is a service as in the tables: backends are assigned to slots in turn.
+// rigService is a service as in the tables: backends are assigned to slots in turn, in order, or as
+// spread says.
 type rigService struct {
 	id        uint32
 	proto     uint8
@@ -162,6 +164,7 @@ type rigService struct {
 	source    kernel.SourceMode
 	affinity  uint32 // ticks
 	ranges    []netip.Prefix
+	spread    []int // for each slot the index of a backend; the selection table then has a list
 }
 
 // rigIdle are the idle times of services: 30 units for TCP, 20 for UDP, 10 for SCTP.
@@ -170,17 +173,26 @@ var rigIdle = [...]uint16{30, 20, 10}
 // service enters s into the tables. Its selection table has the service's id.
 func (r *rig) service(s rigService) {
 	r.t.Helper()
-	var chunk kernel.SlotChunk
-	for i, b := range s.backends {
+	var words []uint32
+	for _, b := range s.backends {
 		entry := kernel.Backend{Port: rigPortOnWire(b.addr.Port()), Flags: 1, ServiceId: s.id, Weight: max(b.weight, 1)}
 		entry.Addr.Word = rigWords(b.addr.Addr().String())
-		r.put(kernel.MapLlBackend, b.id, entry)
-		chunk.BackendId[i] = b.id
+		r.ok(r.tables.Backend.Put(b.id, entry))
+		words = append(words, b.id)
 	}
-	r.put(kernel.MapLlSlot, kernel.SlotKey{TableId: s.id}, chunk)
+	slots, members := len(words), 0
+	if s.spread != nil {
+		slots, members = len(s.spread), len(words)
+		words = append(words, rigIndexes(s.spread, members > 256)...)
+	}
+	for i := 0; i*len(kernel.SlotChunk{}.Word) < len(words); i++ {
+		var chunk kernel.SlotChunk
+		copy(chunk.Word[:], words[i*len(chunk.Word):])
+		r.put(kernel.MapLlSlot, kernel.SlotKey{TableId: s.id, Chunk: uint32(i)}, chunk)
+	}
 	r.put(kernel.MapLlServiceStats, s.id, make([]kernel.ServiceStats, ebpf.MustPossibleCPU()))
 	value := kernel.Service{
-		Id: s.id, TableId: s.id, SlotCount: uint32(len(s.backends)), AffinityTicks: s.affinity,
+		Id: s.id, TableId: s.id, SlotCount: uint32(slots), MemberCount: uint32(members), AffinityTicks: s.affinity,
 		Algorithm: s.algorithm, Source: s.source, Idle: rigIdle,
 	}
 	for _, p := range s.ranges {
@@ -196,6 +208,22 @@ func (r *rig) service(s rigService) {
 	key := kernel.ServiceKey{Port: rigPortOnWire(s.frontend.Port()), Proto: s.proto}
 	key.Addr.Word = rigWords(s.frontend.Addr().String())
 	r.put(kernel.MapLlService, key, value)
+}
+
+// rigIndexes returns indexes, of one byte or two bytes, as words.
+func rigIndexes(indexes []int, wide bool) (words []uint32) {
+	var b []byte
+	for _, i := range indexes {
+		if wide {
+			b = binary.LittleEndian.AppendUint16(b, uint16(i))
+		} else {
+			b = append(b, byte(i))
+		}
+	}
+	for b = append(b, 0, 0, 0); len(b) >= 4; b = b[4:] {
+		words = append(words, binary.LittleEndian.Uint32(b))
+	}
+	return words
 }
 
 // stats returns the counters of the service, summed over all CPUs.

@@ -86,7 +86,7 @@ func TestSelectionIsExact(t *testing.T) {
 	s.backends[2].weight = 2
 	r.service(s)
 	for _, b := range s.backends {
-		r.put(kernel.MapLlBackendLoad, b.id, uint32(0))
+		r.ok(r.tables.BackendLoad.Put(b.id, 0))
 	}
 	got := make(map[netip.AddrPort]int)
 	for i := range 40 {
@@ -94,6 +94,30 @@ func TestSelectionIsExact(t *testing.T) {
 	}
 	if want := fmt.Sprint(map[netip.AddrPort]int{s.backends[0].addr: 10, s.backends[1].addr: 10, s.backends[2].addr: 20}); fmt.Sprint(got) != want {
 		t.Errorf("least-connections: got %v, want %v", got, want)
+	}
+}
+
+// TestSelectionList: if the selection table has a list, a slot is the index of a member: a byte, or two
+// bytes if there are more than 256 members. The list and the slots take several chunks.
+func TestSelectionList(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for members, slots := range map[int]int{1: 460, 5: 1021, 256: 500, 257: 500, 400: 800} {
+			t.Run(fmt.Sprint(f.name, "/", members), func(t *testing.T) {
+				r := base.fresh(t)
+				s := rigService{id: 7, proto: testpkt.ProtoUDP, frontend: f.vip, backends: backendsOf(f, members), algorithm: kernel.AlgorithmALG_ROUND_ROBIN}
+				for slot := range slots {
+					s.spread = append(s.spread, (slot*11+3)%members)
+				}
+				r.service(s)
+				for slot, index := range s.spread {
+					client := netip.AddrPortFrom(f.client.Addr(), uint16(1000+slot))
+					if got := r.chosen(s, client); got != s.backends[index].addr {
+						t.Fatalf("slot %d: %s, want %s", slot, got, s.backends[index].addr)
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -145,9 +169,9 @@ func TestAffinity(t *testing.T) {
 		}
 		r.ok(r.maps[kernel.MapLlAffinity].Lookup(key, &known))
 		var b kernel.Backend
-		r.ok(r.maps[kernel.MapLlBackend].Lookup(known.BackendId, &b))
+		r.ok(r.tables.Backend.Lookup(known.BackendId, &b))
 		b.Flags = 0
-		r.put(kernel.MapLlBackend, known.BackendId, b)
+		r.ok(r.tables.Backend.Put(known.BackendId, b))
 		if got := r.chosen(s, client(3001)); got == second {
 			t.Errorf("%s: the client went to %s, which takes no new ones", f.name, got)
 		}

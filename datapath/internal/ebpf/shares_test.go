@@ -21,7 +21,7 @@ func TestShareOfConnections(t *testing.T) {
 		for name, proto := range protocols {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				r := base.fresh(t)
-				r.put(kernel.MapLlShares, uint32(0), kernel.Shares{Seed: 1, Capacity: capacity})
+				r.put(kernel.MapLlShares, uint32(0), kernel.Shares{Seed: 1, CapacityOf: [2]uint32{capacity, capacity}})
 				p := r.connect(f, proto, natModes[0])
 				opens := func(count int) (established int) {
 					for i := range count {

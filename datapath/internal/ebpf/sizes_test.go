@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
@@ -22,7 +24,7 @@ func TestResizedTablesKeepTheirConnections(t *testing.T) {
 	n.config.Tables.Connections *= 2
 	n.config.Tables.Backends *= 2
 	n.restart("tcx")
-	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != kernel.ConnBlocks(2*4096) {
+	if got := segmentBlocks(t, n.d.maps[kernel.MapLlCt4]); got != kernel.ConnBlocks(2*4096) {
 		t.Errorf("%d blocks, want %d", got, kernel.ConnBlocks(2*4096))
 	}
 	c.echo(t, "in a larger table")
@@ -50,7 +52,7 @@ func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	n.fill(1000, uint8(kernel.CtStateCT_FIN), kernel.NowTick())
 	n.config.Tables.Connections = 4
 	n.restart("tcx")
-	if got := n.d.maps[kernel.MapLlCt4].MaxEntries(); got != kernel.ConnBlocks(4096) {
+	if got := segmentBlocks(t, n.d.maps[kernel.MapLlCt4]); got != kernel.ConnBlocks(4096) {
 		t.Errorf("%d blocks, want %d as before", got, kernel.ConnBlocks(4096))
 	}
 	for i, c := range talks {
@@ -60,4 +62,15 @@ func TestTableTooSmallForWhatItHoldsKeepsItsSize(t *testing.T) {
 	if err != nil || len(f.Warnings) != 1 || !strings.Contains(f.Warnings[0], "ll_ct4 keeps 9216 entries instead of 64") {
 		t.Errorf("reported: %q, %v; want one warning about the size", f.Warnings, err)
 	}
+}
+
+// segmentBlocks returns the number of blocks of a segment of a connection table.
+func segmentBlocks(t *testing.T, table *ebpf.Map) uint32 {
+	t.Helper()
+	m, err := kernel.SegmentOf(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close() // nothing was written
+	return m.MaxEntries()
 }

@@ -16,10 +16,15 @@ import (
 func sized(connections uint32) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		blocks := kernel.ConnBlocks(connections)
-		spec.Maps[kernel.MapLlCt4].MaxEntries, spec.Maps[kernel.MapLlCt6].MaxEntries = blocks, blocks
-		if err := spec.Variables[kernel.VarConfigCtBlocks].Set([2]uint32{blocks, blocks}); err != nil {
-			panic(err)
-		}
+		withBlocks(spec, [2]uint32{blocks, blocks})
+	}
+}
+
+// withBlocks sets the number of blocks of a segment of each connection table.
+func withBlocks(spec *ebpf.CollectionSpec, blocks [2]uint32) {
+	spec.Maps[kernel.MapLlCt4].InnerMap.MaxEntries, spec.Maps[kernel.MapLlCt6].InnerMap.MaxEntries = blocks[0], blocks[1]
+	if err := spec.Variables[kernel.VarConfigCtBlocks].Set(blocks); err != nil {
+		panic(err)
 	}
 }
 

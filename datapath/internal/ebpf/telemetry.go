@@ -5,6 +5,7 @@ package ebpf
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/observe"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/telemetry"
@@ -21,12 +22,13 @@ type nodeTelemetry struct {
 func (d *DataPlane) newTelemetry() *nodeTelemetry {
 	r := telemetry.New(telemetry.Options{
 		Tables: d.tables, Maps: d.maps, Sizes: d.config.Tables, Reasons: d.reasons, Verdicts: d.verdicts,
-		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats,
+		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats, NextHops: d.nexthops,
 		DeviceName: d.deviceName, EndpointOf: d.ports.EndpointOf,
 	})
 	return &nodeTelemetry{r, observe.New(observe.Options{
 		Ports: d.ports, Namespaces: d.namespaces, Attach: d.config.Attach, PortDrops: r.PortDrops, MirrorHooks: d.mirrorHooks,
-		Warnings: func() []string { return append(d.keeper.Problems(), d.keptSizes...) },
+		SourcePorts: d.snat.Count,
+		Warnings:    func() []string { return slices.Concat(d.keeper.Problems(), d.sweeper.Problems(), d.keptSizes) },
 	}), d}
 }
 
@@ -34,6 +36,9 @@ func (d *DataPlane) newTelemetry() *nodeTelemetry {
 func (d *DataPlane) deviceName(netns uint8, index int) string {
 	return cmp.Or(d.namespaces.DeviceName(netns, index), fmt.Sprint(index))
 }
+
+// IsIdle implements [datapath.Telemetry].
+func (t *nodeTelemetry) IsIdle() bool { return t.d.isIdle() && !t.d.mirrors.AreAttached() }
 
 // Repairs implements [datapath.Telemetry].
 func (t *nodeTelemetry) Repairs() uint64 { return t.d.keeper.Repairs() }

@@ -10,7 +10,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// TestUsageOfTranslation: mappings and blocks of ports are counted as usage of the tables that they
+// TestUsageOfTranslation: mappings and port blocks are counted as usage of the tables that they
 // can fill.
 func TestUsageOfTranslation(t *testing.T) {
 	n := newNetwork(t)

@@ -182,7 +182,6 @@ func (d *DataPlane) usage(c datapath.Cost) []namedUsage {
 	return []namedUsage{
 		of("services", c.Frontends, d.tables.Services),
 		of("backends", c.Backends, d.tables.Backends),
-		of("slots", c.Slots, d.tables.Slots),
 		of("ranges", c.Ranges, d.tables.Ranges),
 		of("rules", c.Rules, d.tables.Rules),
 		of("prefixes", c.Prefixes, d.tables.Prefixes),

@@ -45,6 +45,16 @@ func (c *connections) List(_ context.Context, f datapath.ConnectionFilter, curso
 	return page, "", nil
 }
 
+// Each implements [datapath.Connections].
+func (c *connections) Each(_ context.Context, each func(*datapath.Connection)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.connections {
+		each(&c.connections[i].Connection)
+	}
+	return nil
+}
+
 // Flush implements [datapath.Connections].
 func (c *connections) Flush(_ context.Context, f datapath.ConnectionFilter) (uint64, error) {
 	c.mu.Lock()
@@ -184,6 +194,8 @@ func (t *telemetry) Features(context.Context) (datapath.Features, error) {
 	return datapath.Features{
 		Kernel:   "none (fake data plane)",
 		Warnings: []string{"the data plane is a fake: nothing is forwarded by it"},
+		// The kernel keeps 32768 to 60999 for the node's own connections by default.
+		SourcePorts: 1<<16 - 1024 - 28232,
 	}, nil
 }
 
@@ -192,8 +204,16 @@ func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m := map[string]datapath.Usage{
-		"connections": {Used: uint64(len(t.connections)), Size: uint64(t.tables.Connections)},
-		"affinity":    {Size: uint64(t.tables.Affinity)},
+		"connections IPv4": {Size: uint64(t.tables.Connections)},
+		"connections IPv6": {Size: uint64(t.tables.Connections)},
+		"affinity":         {Size: uint64(t.tables.Affinity)},
+	}
+	for i := range t.connections {
+		table := "connections IPv4"
+		if t.connections[i].Original.Source.Addr().Is6() {
+			table = "connections IPv6"
+		}
+		m[table] = datapath.Usage{Used: m[table].Used + 1, Size: m[table].Size}
 	}
 	for _, u := range (*DataPlane)(t).usage(t.cost) {
 		m[u.name] = u.Usage
@@ -203,6 +223,9 @@ func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 
 // Repairs implements [datapath.Telemetry].
 func (t *telemetry) Repairs() uint64 { return 0 }
+
+// IsIdle implements [datapath.Telemetry].
+func (t *telemetry) IsIdle() bool { return false }
 
 // Changed implements [datapath.Telemetry].
 func (t *telemetry) Changed() <-chan struct{} { return t.changed }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/loxilight/loxilight/internal/tick"
 )
 
 // State is the state of a namespace's rules.
@@ -69,11 +71,13 @@ func Drops() (chains []string, err error) {
 	return chains, nil
 }
 
-// Changes without a notification are polled every second. A notification is followed by a pause,
-// which is longer if reading takes long, so that a stream of changes does not keep the CPU busy.
-// Messages can be lost, so everything is reread periodically.
+// Changes without a notification are polled every second, or every five seconds while no programs are
+// attached. A notification is followed by a pause, which is longer if reading takes long, so that a
+// stream of changes does not keep the CPU busy. Messages can be lost, so everything is reread
+// periodically.
 const (
 	pollInterval  = time.Second
+	idleInterval  = 5 * time.Second
 	pauseMin      = 50 * time.Millisecond
 	pauseMax      = 900 * time.Millisecond
 	pauseTimes    = 9 // the pause is this many times as long as reading took
@@ -81,18 +85,27 @@ const (
 	messageGroups = 2
 )
 
-// Watch calls changed with the state of the namespace ns, a file descriptor that must stay open,
-// and then within a second or two after each change; all calls come from one goroutine. Watch
-// returns when the first call of changed has returned; stop ends the watch. If the rules of a
-// namespace cannot be read, it is treated as having rules: failed is called with the reason, once.
-func Watch(ns int, changed func(State), failed func(error)) (stop func(), err error) {
-	w := &watcher{changed: changed, failed: failed, stale: true}
-	if w.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+// Options are what a [Watcher] uses. All calls come from one goroutine.
+type Options struct {
+	// Changed is called with the state at first, and then within a second or two after each change;
+	// within six seconds while IsIdle returns true.
+	Changed func(State)
+	// Failed is called with the reason, once, if the rules cannot be read. The namespace is then treated
+	// as having rules.
+	Failed func(error)
+	IsIdle func() bool
+}
+
+// Watch watches the namespace ns, a file descriptor that must stay open. It returns when the first
+// call of Changed has returned.
+func Watch(ns int, o Options) (_ *Watcher, err error) {
+	w := &Watcher{options: o, stale: true, done: make(chan struct{})}
+	if w.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, err
 	}
-	ready, done := make(chan error, 1), make(chan struct{})
+	ready := make(chan error, 1)
 	go func() {
-		defer close(done)
+		defer close(w.done)
 		// Never unlocked: the thread ends with the goroutine, so that no other goroutine runs in
 		// the wrong namespace.
 		runtime.LockOSThread()
@@ -106,25 +119,26 @@ func Watch(ns int, changed func(State), failed func(error)) (stop func(), err er
 			w.run()
 		}
 	}()
-	stop = sync.OnceFunc(func() {
-		w.ended.Store(true)
-		_, _ = unix.Write(w.end, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // never blocks
-		<-done
-		unix.Close(w.end) // errors are harmless
-	})
 	if err := <-ready; err != nil {
-		stop()
+		w.Stop()
 		return nil, fmt.Errorf("watch netfilter: %w", err)
 	}
-	return stop, nil
+	return w, nil
 }
 
-// watcher runs on a thread in the namespace.
-type watcher struct {
-	changed func(State)
-	failed  func(error)
-	end     int // an eventfd that becomes readable when the watch ends
-	ended   atomic.Bool
+// Watcher watches the rules of a namespace, on a thread in the namespace. Its methods are safe for
+// concurrent use.
+type Watcher struct {
+	options Options
+	done    chan struct{} // closed when the goroutine has ended
+
+	mu      sync.Mutex // guards the following
+	stopped bool
+	event   int // an eventfd that becomes readable when ended or asked is set
+
+	ended, asked atomic.Bool
+
+	// Used by the goroutine only.
 	sockets []int // that receive notifications of changes
 	found   []finding
 	stale   bool // found is out of date
@@ -133,7 +147,37 @@ type watcher struct {
 	state   State
 }
 
-func (w *watcher) open(ns int) error {
+// Look makes the watcher read the state soon.
+func (w *Watcher) Look() {
+	w.asked.Store(true)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.signal()
+}
+
+// Stop ends the watch.
+func (w *Watcher) Stop() {
+	w.ended.Store(true)
+	w.mu.Lock()
+	w.signal()
+	w.mu.Unlock()
+	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.stopped {
+		w.stopped = true
+		unix.Close(w.event) // errors are harmless
+	}
+}
+
+// signal makes event readable. w.mu is held.
+func (w *Watcher) signal() {
+	if !w.stopped {
+		_, _ = unix.Write(w.event, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // never blocks
+	}
+}
+
+func (w *Watcher) open(ns int) error {
 	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter namespace: %w", err)
 	}
@@ -167,16 +211,20 @@ func subscribe(protocol, group int) (int, error) {
 	return fd, nil
 }
 
-func (w *watcher) close() {
+func (w *Watcher) close() {
 	for _, fd := range w.sockets {
 		unix.Close(fd)
 	}
 }
 
-// run calls look every second, and after each notification.
-func (w *watcher) run() {
+// run calls look periodically, and after each notification.
+func (w *Watcher) run() {
 	for round := 1; !w.ended.Load(); round++ {
-		received := w.await(pollInterval)
+		interval := pollInterval
+		if w.options.IsIdle() {
+			interval = idleInterval
+		}
+		received := w.await(tick.Until(interval))
 		w.stale = w.stale || received || round%rereadEvery == 0
 		if w.ended.Load() {
 			return
@@ -190,21 +238,31 @@ func (w *watcher) run() {
 }
 
 // pause waits, even if a notification arrives in the meantime.
-func (w *watcher) pause(limit time.Duration) {
-	end := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
+func (w *Watcher) pause(limit time.Duration) {
+	event := []unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}
 	for deadline := time.Now().Add(limit); !w.ended.Load() && time.Now().Before(deadline); {
-		_, _ = unix.Poll(end, int(time.Until(deadline).Milliseconds())+1) // interrupted: again
+		_, _ = unix.Poll(event, int(time.Until(deadline).Milliseconds())+1) // interrupted: again
+		w.readEvent()
 	}
 }
 
-// await waits for a message, and reads all pending messages. It returns false if no message arrived
-// in time.
-func (w *watcher) await(limit time.Duration) (received bool) {
-	fds := []unix.PollFd{{Fd: int32(w.end), Events: unix.POLLIN}}
+// readEvent makes event unreadable until the next signal.
+func (w *Watcher) readEvent() {
+	var b [8]byte
+	_, _ = unix.Read(w.event, b[:]) // never blocks
+}
+
+// await waits for a message or a call of Look, and reads all pending messages. It returns false if
+// nothing arrived in time.
+func (w *Watcher) await(limit time.Duration) (received bool) {
+	fds := []unix.PollFd{{Fd: int32(w.event), Events: unix.POLLIN}}
 	for _, fd := range w.sockets {
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
 	for deadline := time.Now().Add(limit); !w.ended.Load(); {
+		if w.asked.Swap(false) {
+			return true
+		}
 		left := time.Until(deadline)
 		if left <= 0 {
 			return false
@@ -213,6 +271,7 @@ func (w *watcher) await(limit time.Duration) (received bool) {
 		if err != nil || n == 0 {
 			continue // interrupted or timed out
 		}
+		w.readEvent()
 		for _, fd := range w.sockets {
 			received = drain(fd) || received
 		}
@@ -240,12 +299,12 @@ func drain(fd int) (any bool) {
 }
 
 // look reads the current state, and reports it if it has changed.
-func (w *watcher) look() {
+func (w *Watcher) look() {
 	s, err := w.find()
 	if err != nil {
 		s = State{Routed: true, Bridged: true, Why: err.Error()}
 		if !w.failing {
-			w.failed(err)
+			w.options.Failed(err)
 		}
 	}
 	w.failing = err != nil
@@ -253,10 +312,10 @@ func (w *watcher) look() {
 		return
 	}
 	w.known, w.state = true, s
-	w.changed(s)
+	w.options.Changed(s)
 }
 
-func (w *watcher) find() (State, error) {
+func (w *Watcher) find() (State, error) {
 	if w.stale {
 		chains, err := nftables()
 		if err != nil {

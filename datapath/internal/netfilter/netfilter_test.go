@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +18,10 @@ import (
 
 // watched is a namespace and the states that Watch has reported for it.
 type watched struct {
-	t  *testing.T
-	ns *testnet.NS
+	t       *testing.T
+	ns      *testnet.NS
+	idle    atomic.Bool
+	watcher *Watcher
 
 	mu     sync.Mutex
 	states []State
@@ -32,16 +35,20 @@ func watch(t *testing.T) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop, err := Watch(int(f.Fd()), func(s State) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.states = append(w.states, s)
-	}, func(err error) { t.Errorf("cannot be read: %v", err) })
+	w.watcher, err = Watch(int(f.Fd()), Options{
+		Changed: func(s State) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.states = append(w.states, s)
+		},
+		Failed: func(err error) { t.Errorf("cannot be read: %v", err) },
+		IsIdle: w.idle.Load,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		stop()
+		w.watcher.Stop()
 		f.Close()
 	})
 	if s := w.now(); s != (State{}) {
@@ -162,6 +169,22 @@ func TestNFTables(t *testing.T) {
 			w.expect("deleted", false, false)
 		})
 	}
+}
+
+// TestLookWhileIdle: while the watcher is idle, changes without a notification are found by Look.
+func TestLookWhileIdle(t *testing.T) {
+	need(t, "iptables-legacy")
+	w := watch(t)
+	if out, err := w.ns.TryRun("iptables-legacy", "-S"); err != nil { // creates the table by listing it
+		t.Skipf("iptables-legacy: %v: %s", err, out)
+	}
+	w.idle.Store(true)
+	w.run("iptables-legacy", "-A", "FORWARD", "-p", "tcp", "--dport", "80", "-j", "DROP")
+	w.watcher.Look()
+	w.expect("a rule", true, false, "chain FORWARD of table filter has rules")
+	w.run("iptables-legacy", "-F", "FORWARD")
+	w.watcher.Look()
+	w.expect("flushed", false, false)
 }
 
 // TestIPTables: rules and policies are reported for both implementations of iptables.

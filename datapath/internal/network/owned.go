@@ -59,7 +59,7 @@ func (r *routes) removeBut(ctx context.Context, owner routeOwner, keep map[datap
 	gone := map[datapath.RouteName]bool{}
 	r.n.journal.mu.Lock()
 	for route := range r.n.journal.current.Routes {
-		if route = strings.TrimSuffix(route, before("")); ownerOf(route) == owner {
+		if route, _, _ = strings.Cut(route, beforeMark); ownerOf(route) == owner {
 			gone[datapath.RouteName(route)] = true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/network/route"
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
@@ -66,7 +67,7 @@ func TestRoute(t *testing.T) {
 		}
 		show := "ip -d " + family + " route show " + f.prefix
 		x.route("net", datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via0, "u0")}, Metric: 77, MTU: 1400})
-		x.has(x.host, show, []string{"via " + f.via0 + " dev u0 proto 76", "metric 77", map[string]string{"-4": "mtu 1400", "-6": "mtu lock 1400"}[family]})
+		x.has(x.host, show, []string{"via " + f.via0 + " dev u0 proto 76", "metric 77", "mtu lock 1400"})
 		x.reach(x.client, f.target)
 
 		// Both next hops are used, and the metric changes.
@@ -97,6 +98,49 @@ func TestRoute(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.has(x.host, show, nil, "via", "proto")
+	}
+}
+
+// TestRouteMovesKilled: a daemon was killed while it moved a route to another metric, and again
+// while it moved the route on. Wherever the route moves next, to a new metric or back, no other
+// entry is left.
+func TestRouteMovesKilled(t *testing.T) {
+	x := newRouted(t)
+	for _, f := range families {
+		p := netip.MustParsePrefix(f.prefix)
+		family := map[bool]string{true: "-4", false: "-6"}[p.Addr().Is4()]
+		metric := func(m int) *datapath.Route {
+			return &datapath.Route{Prefix: p, NextHops: []datapath.NextHop{via(f.via0, "u0")}, Metric: uint32(m)}
+		}
+		for kills := range 7 {
+			for _, next := range []int{10, 20, 10 + 10*kills, 500} {
+				x.route("net", *metric(10))
+				record := *x.n.journal.route("net")
+				for i := range kills { // what Update does until it adds the new entry
+					old := record
+					record.Key = route.KeyOf(metric(20 + 10*i))
+					if err := errors.Join(
+						x.n.routes.keepOld("net", &old, &record),
+						x.n.routes.note("net", &record),
+					); err != nil {
+						t.Fatal(err)
+					}
+					x.host.Run(t, "ip", family, "route", "add", f.prefix, "via", f.via0, "dev", "u0", "proto", "76", "metric", fmt.Sprint(20+10*i))
+					x.n.routes.stale()
+				}
+				x.route("net", *metric(next))
+				out := x.host.Run(t, "ip", family, "route", "show", f.prefix)
+				if strings.Count(out, "via") != 1 || !strings.Contains(out, fmt.Sprintf("metric %d ", next)) {
+					t.Errorf("%s, killed %d times, then moved to metric %d:\n%s", f.prefix, kills, next, out)
+				}
+				if err := x.n.Routes().Delete(context.Background(), "net"); err != nil {
+					t.Fatal(err)
+				}
+				if out := x.host.Run(t, "ip", family, "route", "show", f.prefix); out != "" || len(x.n.journal.current.Routes) != 0 {
+					t.Fatalf("%s, killed %d times: after deletion there are %v and\n%s", f.prefix, kills, x.n.journal.current.Routes, out)
+				}
+			}
+		}
 	}
 }
 

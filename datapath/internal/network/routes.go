@@ -96,8 +96,58 @@ func (r *routes) names(device string) bool {
 	return r.devices[device] > 0 || r.devices[""] > 0
 }
 
-// before returns the name under which the old entry of a moved route is kept until it is deleted.
-func before(name datapath.RouteName) string { return string(name) + " (before)" }
+// The old entry of a moved route is kept under another name until it is deleted. A daemon that is
+// killed leaves it there, so that a route may have several old entries.
+const (
+	befores    = 4 // names for the old entries of a route
+	beforeMark = " (before"
+)
+
+// before returns one of these names, i from 0 to befores-1.
+func before(name datapath.RouteName, i int) string {
+	if i == 0 {
+		return string(name) + beforeMark + ")"
+	}
+	return fmt.Sprintf("%s%s %d)", name, beforeMark, i+1)
+}
+
+// keepOld records the entry old of a route that moves to record as one to be deleted.
+func (r *routes) keepOld(name datapath.RouteName, old, record *routeRecord) error {
+	free, last := "", before(name, befores-1)
+	for i := range befores {
+		n := before(name, i)
+		switch there := r.n.journal.route(n); {
+		case there != nil && *there == *old:
+			return nil
+		case there == nil && free == "":
+			free = n
+		case there != nil && *there != *record:
+			last = n
+		}
+	}
+	if free == "" {
+		if err := r.remove(last, r.n.journal.route(last)); err != nil {
+			return err
+		}
+		free = last
+	}
+	return r.n.journal.note(line{Kind: kindRoute, Name: free, Route: old})
+}
+
+// removeOld removes the old entries of a route, but not record.
+func (r *routes) removeOld(name datapath.RouteName, record *routeRecord) (err error) {
+	for i := range befores {
+		n := before(name, i)
+		switch there := r.n.journal.route(n); {
+		case there == nil:
+		case record != nil && *there == *record:
+			err = errors.Join(err, r.n.journal.note(line{Kind: kindRoute, Name: n}))
+		default:
+			err = errors.Join(err, r.remove(n, there))
+		}
+	}
+	return err
+}
 
 // Update implements [datapath.Table]. An entry that changes is replaced, so that an entry exists at
 // every moment.
@@ -118,14 +168,11 @@ func (r *routes) Update(_ context.Context, name datapath.RouteName, value datapa
 	old := r.n.journal.route(string(name))
 	if old != nil && *old != *record {
 		// The new entry is added first.
-		if err := r.n.journal.note(line{Kind: kindRoute, Name: before(name), Route: old}); err != nil {
+		if err := r.keepOld(name, old, record); err != nil {
 			return err
 		}
 	}
-	err = r.put(s, string(name), record, &value)
-	if last := r.n.journal.route(before(name)); last != nil && *last != *record {
-		err = errors.Join(err, r.remove(before(name), last))
-	}
+	err = errors.Join(r.put(s, string(name), record, &value), r.removeOld(name, record))
 	if errors.Is(err, route.ErrDown) {
 		return err // it says what to do, and is the same for all Routes of the device
 	}
@@ -207,17 +254,15 @@ func (r *routes) note(name string, record *routeRecord) error {
 // Delete implements [datapath.Table].
 func (r *routes) Delete(_ context.Context, name datapath.RouteName) error {
 	r.want(name, nil)
-	for _, n := range []string{string(name), before(name)} {
-		if record := r.n.journal.route(n); record != nil {
-			if err := r.remove(n, record); err != nil {
-				return err
-			}
+	if record := r.n.journal.route(string(name)); record != nil {
+		if err := r.remove(string(name), record); err != nil {
+			return err
 		}
 	}
-	return nil
+	return r.removeOld(name, nil)
 }
 
-// remove removes the entry, then forgets it.
+// remove removes a route from the kernel, then its record from the journal.
 func (r *routes) remove(name string, record *routeRecord) error {
 	s, err := r.n.present(record.Space)
 	if err != nil {

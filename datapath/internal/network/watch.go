@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/internal/tick"
 )
 
 // signalPause is the minimum time between two signals: devices may be added and removed all the
@@ -113,19 +114,32 @@ func (n *Network) watch(s *namespace.Handle) error {
 	return nil
 }
 
-// namePause is the interval at which the name of the switch's namespace is checked. The kernel
-// sends no notification when another program deletes it.
-const namePause = 100 * time.Millisecond
+// The name of the switch's namespace is checked after each change to the mounts of the process, since
+// such a name is a mount, and every nameInterval. If the kernel does not report these changes, it is
+// checked every namePause.
+const (
+	nameInterval = 5 * time.Second
+	namePause    = 100 * time.Millisecond
+	mountPause   = 100 * time.Millisecond // after a change to the mounts
+)
 
 // watchName signals when the switch's name starts to refer to a different namespace, or to none,
 // until host is closed.
 func (n *Network) watchName(host *namespace.Handle) {
-	ticker := time.NewTicker(namePause)
-	defer ticker.Stop()
+	interval := nameInterval
+	mounts, err := namespace.WatchMounts(host.Dropped())
+	if err != nil {
+		n.log.Warn("cannot watch the mounts of the node; checking the name of the switch's namespace often", slog.Any("error", err))
+		interval = namePause
+	}
 	before, existed := namespace.Find(n.cfg.SwitchNamespace)
 	for {
 		select {
-		case <-ticker.C:
+		case <-mounts:
+			// "ip netns del" deletes the file after it has removed the mount. It would fail if the
+			// namespace were created again in between.
+			time.Sleep(mountPause)
+		case <-tick.After(interval):
 		case <-host.Dropped():
 			return
 		}

@@ -4,8 +4,6 @@ package pod
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/dump"
+	"github.com/loxilight/loxilight/datapath/internal/sockdiag"
 )
 
 // IsLocal implements [datapath.PodLinks].
@@ -41,36 +40,10 @@ func (l *Links) IsLocal(_ context.Context, a netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// diagRequest is struct inet_diag_req_v2: it requests all sockets of a family, protocol and state
-// with the local port.
-type diagRequest struct {
-	family   uint8
-	protocol datapath.Protocol
-	state    uint8
-	port     uint16
-}
-
 const (
-	stateClose  = 7  // TCP_CLOSE, the state of an unconnected UDP socket
-	stateListen = 10 // TCP_LISTEN
-
-	diagLength  = 56 // of struct inet_diag_req_v2
-	diagMessage = 72 // of struct inet_diag_msg
-	diagLocals  = 8  // INET_DIAG_LOCALS: the addresses of an SCTP endpoint
-	diagV6Only  = 11 // INET_DIAG_SKV6ONLY
+	diagLocals = 8  // INET_DIAG_LOCALS: the addresses of an SCTP endpoint
+	diagV6Only = 11 // INET_DIAG_SKV6ONLY
 )
-
-// Len implements [nl.NetlinkRequestData].
-func (r *diagRequest) Len() int { return diagLength }
-
-// Serialize implements [nl.NetlinkRequestData].
-func (r *diagRequest) Serialize() []byte {
-	b := make([]byte, diagLength)
-	b[0], b[1] = r.family, byte(r.protocol)
-	nl.NativeEndian().PutUint32(b[4:], 1<<r.state)
-	binary.BigEndian.PutUint16(b[8:], r.port)
-	return b
-}
 
 // Listeners implements [datapath.PodLinks].
 func (l *Links) Listeners(_ context.Context, p datapath.Protocol, port uint16) (all []netip.Addr, err error) {
@@ -80,19 +53,13 @@ func (l *Links) Listeners(_ context.Context, p datapath.Protocol, port uint16) (
 	}
 	sockets := map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: socket}}
 	defer sockets[unix.NETLINK_INET_DIAG].Close()
-	state := uint8(stateListen)
+	state := uint8(sockdiag.StateListen)
 	if p == datapath.UDP {
-		state = stateClose
+		state = sockdiag.StateClose
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := dump.Retry(func() ([][]byte, error) {
-			req := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
-			req.Sockets = sockets
-			req.AddData(&diagRequest{family, p, state, port})
-			return req.Execute(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY)
-		})
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-			// The sockets of a protocol cannot be listed without its diag module.
+		msgs, err := sockdiag.List(sockdiag.Request{Family: family, Protocol: uint8(p), State: state, Port: port}, sockets)
+		if sockdiag.IsUnsupported(err) {
 			l.log.Debug("sockets cannot be listed", slog.Any("protocol", p), slog.Any("error", err))
 			continue
 		}
@@ -108,7 +75,7 @@ func (l *Links) Listeners(_ context.Context, p datapath.Protocol, port uint16) (
 
 // listener returns the local addresses of a socket, as given by its struct inet_diag_msg.
 func listener(m []byte, port uint16) (addrs []netip.Addr) {
-	if len(m) < diagMessage || binary.BigEndian.Uint16(m[4:]) != port {
+	if sockdiag.LocalPort(m) != port {
 		return nil
 	}
 	is6 := m[0] == unix.AF_INET6
@@ -117,7 +84,7 @@ func listener(m []byte, port uint16) (addrs []netip.Addr) {
 		first = netip.AddrFrom4([4]byte(m[8:12]))
 	}
 	both := is6 && first.IsUnspecified()
-	attrs, err := nl.ParseRouteAttr(m[diagMessage:])
+	attrs, err := nl.ParseRouteAttr(m[sockdiag.MessageLength:])
 	if err != nil {
 		attrs = nil // the address does not depend on them
 	}

@@ -45,7 +45,7 @@ func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.T
 		if !fields.Type().Field(i).IsExported() {
 			continue
 		}
-		m := testmap.New(entriesOf(specs[kernel.MapName(name)]), faults)
+		m := testmap.New(entriesOf(specs[kernel.MapName(name)], sizes), faults)
 		fields.Field(i).Addr().Interface().(interface{ BindStore(bpfmap.Store) }).BindStore(m)
 		maps[name] = m
 	}
@@ -53,13 +53,15 @@ func New(t *testing.T, sizes datapath.Tables, faults *testmap.Faults) (*kernel.T
 }
 
 // entriesOf returns the specification of a map whose entries are those of m: for the connection table,
-// the entries of its blocks.
-func entriesOf(m *ebpf.MapSpec) *ebpf.MapSpec {
-	if m.Name != kernel.MapLlCt4 && m.Name != kernel.MapLlCt6 {
-		return m
-	}
+// the entries of its blocks; for tables of backends, the entries of their segments.
+func entriesOf(m *ebpf.MapSpec, sizes datapath.Tables) *ebpf.MapSpec {
 	m = m.Copy()
-	m.Type, m.MaxEntries = ebpf.Hash, m.MaxEntries*kernel.ConnBlock
+	switch m.Name {
+	case kernel.MapLlCt4, kernel.MapLlCt6:
+		m.Type, m.MaxEntries = ebpf.Hash, m.InnerMap.MaxEntries*kernel.ConnBlock
+	case kernel.MapLlBackend, kernel.MapLlBackendTraffic:
+		m.Type, m.MaxEntries = ebpf.Array, sizes.Backends+1
+	}
 	return m
 }
 
@@ -85,7 +87,7 @@ func (f *Failing) FailsAt(rate float64) bool {
 }
 
 // Small has table sizes that a test fills quickly.
-var Small = datapath.Tables{Connections: 16, Services: 64, Backends: 256, Slots: 1 << 16, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
+var Small = datapath.Tables{Connections: 16, Services: 64, Backends: 256, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
 
 // Shuffled returns the keys of a map in a random order that the seed determines.
 func Shuffled[K cmp.Ordered](random *rand.Rand, all map[K]bool) []K {

@@ -40,7 +40,7 @@ func NewExpirer(maps map[string]*ebpf.Map) (*Expirer, error) {
 		m.Pinning = ebpf.PinNone
 		if strings.HasPrefix(name, "ll_") && !used[name] {
 			delete(spec.Maps, name)
-		} else if shared := maps[name]; shared != nil {
+		} else if shared := kernel.SharedMap(maps, name); shared != nil {
 			replace[name] = shared
 			m.MaxEntries = shared.MaxEntries()
 		}
@@ -127,7 +127,8 @@ func (t *entries[K, V, KP, VP]) expire(p *pass) (bool, error) {
 	batch := t.doomed[:n]
 	all := make([]kernel.ExpirerExpire, n, ExpireBatch)
 	for i := range batch {
-		KP(&batch[i].key).Expire(&all[i])
+		twin := VP(&batch[i].value).Twin(&batch[i].key)
+		KP(&batch[i].key).Expire(&all[i], &twin)
 		all[i].NowTick, all[i].IdleTicks = p.now, batch[i].idle
 		if batch[i].force {
 			all[i].Force = 1

@@ -15,7 +15,7 @@ import (
 )
 
 // listBatch is the number of entries that a listing reads at once.
-const listBatch = 1024
+const listBatch = bpfmap.BatchSize
 
 // Limits for the listings that await a request for their next page: how many are kept, and for how
 // long.
@@ -78,6 +78,32 @@ func (c *Connections) List(ctx context.Context, f datapath.ConnectionFilter, cur
 		return page, "", nil
 	}
 	return page, c.keep(l), nil
+}
+
+// Each implements [datapath.Connections].
+func (c *Connections) Each(ctx context.Context, each func(*datapath.Connection)) error {
+	all := func(*datapath.Connection) bool { return true }
+	l, err := c.resume("")
+	if err != nil {
+		return err
+	}
+	for l.table < len(c.tables) {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		found, more, err := c.tables[l.table].list(l, all)
+		if err != nil {
+			return fmt.Errorf("read connections: %w", err)
+		}
+		for i := range found {
+			each(&found[i])
+		}
+		if !more {
+			l.table++
+			l.cursor = new(bpfmap.Cursor)
+		}
+	}
+	return nil
 }
 
 // resume removes and returns the listing that a cursor refers to, or begins a new one.

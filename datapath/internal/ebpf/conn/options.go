@@ -18,9 +18,16 @@ type Options struct {
 	Maps     map[string]*ebpf.Map // the same, for the program that deletes connections
 	Shares   *kernel.Shares       // also written by the programs
 	States   []string             // names of enum ct_state
-	Interval time.Duration        // between the beginnings of two periodic passes
-	Log      *slog.Logger
-	Judges   []Judge // in the order in which they are consulted
+	Interval time.Duration        // between the beginnings of two periodic passes, at least
+	Longest  time.Duration        // Interval grows up to this as passes take longer; 0: it does not
+	// MinConnections and MaxConnections limit the sizes of the tables, by family.
+	MinConnections, MaxConnections uint32
+	// HasMemory returns an error if there is no memory for that many bytes more.
+	HasMemory func(bytes uint64) error
+	// IsIdle reports whether no programs are attached, so that no connections begin.
+	IsIdle func() bool
+	Log    *slog.Logger
+	Judges []Judge // in the order in which they are consulted
 
 	// IdleTimes returns the idle times of the services by id; a service that this run has not
 	// written yet has the zero value.

@@ -25,6 +25,9 @@ func budgetFor(used float64) time.Duration {
 
 // Used returns the used fraction of the fuller table as of the last pass.
 func (s *Sweeper) Used() float64 {
-	n, size := s.Entries(), float64(2*kernel.ConnCapacity(s.options.Tables.Ct4.MaxEntries()))
-	return max(float64(n[IPv4])/size, float64(n[IPv6])/size)
+	n, tables := s.Entries(), s.options.Tables
+	used := func(entries uint64, places uint32) float64 {
+		return float64(entries) / float64(2*kernel.ConnCapacity(places))
+	}
+	return max(used(n[IPv4], tables.Ct4.MaxEntries()), used(n[IPv6], tables.Ct6.MaxEntries()))
 }

@@ -22,3 +22,20 @@ func TestSweepHurries(t *testing.T) {
 		t.Errorf("half: %s, nine tenths: %s; want %s and %s", budgetFor(0.5), budgetFor(0.9), budget, hurried)
 	}
 }
+
+// TestSweepsArePaced: with many connections, the interval grows, so that passes take at most half a
+// percent of a processor; not beyond its limit, and not if it is configured.
+func TestSweepsArePaced(t *testing.T) {
+	for _, c := range []struct{ longest, worked, want time.Duration }{
+		{time.Minute, 0, 0},
+		{time.Minute, 25 * time.Millisecond, 0},
+		{time.Minute, 100 * time.Millisecond, 15 * time.Second},
+		{time.Minute, time.Second, 55 * time.Second},
+		{0, time.Second, 0},
+	} {
+		s := &Sweeper{options: Options{Interval: 5 * time.Second, Longest: c.longest, IsIdle: func() bool { return false }}, worked: c.worked}
+		if got := s.postponed(); got != c.want {
+			t.Errorf("with passes of %v and a limit of %v, the next one is postponed by %v, want %v", c.worked, c.longest, got, c.want)
+		}
+	}
+}

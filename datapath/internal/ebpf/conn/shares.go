@@ -45,13 +45,18 @@ type shareCounts struct {
 	count [sources]uint32
 }
 
-// newShares sets the capacity for lasting connections.
-func newShares(kernel *kernel.Shares, capacity uint32) *shares {
+func newShares(kernel *kernel.Shares) *shares {
 	if kernel.Seed == 0 {
 		atomic.StoreUint32(&kernel.Seed, rand.Uint32()|1)
 	}
-	atomic.StoreUint32(&kernel.Capacity, capacity)
 	return &shares{kernel: kernel}
+}
+
+// setCapacity sets the capacity for lasting connections of each family.
+func (s *shares) setCapacity(all [tableCount]uint32) {
+	for i, n := range all {
+		atomic.StoreUint32(&s.kernel.CapacityOf[i], n)
+	}
 }
 
 // passBegins prepares the counts for a pass.
@@ -114,6 +119,9 @@ func (s *shares) passEnded() {
 		correct(&s.kernel.Total[i], s.last.total[i], n, s.missed.total[i]/s.tables[i].fraction)
 	}
 	for i, n := range s.seen.count {
+		if n == s.last.count[i] && s.missed.count[i] == 0 { // as in most counts
+			continue
+		}
 		correct(&s.kernel.Count[i], s.last.count[i], n, s.missed.count[i]/s.both.fraction)
 	}
 }

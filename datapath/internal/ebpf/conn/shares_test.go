@@ -19,7 +19,7 @@ func TestSharesDuringPass(t *testing.T) {
 			for _, family := range []string{"10.0.0.1", "2001:db8::1"} {
 				client := netip.MustParseAddr(family)
 				random := rand.New(rand.NewPCG(uint64(before), uint64(during)))
-				s := newShares(new(kernel.Shares), 1<<20)
+				s := newShares(new(kernel.Shares))
 				place := func() (*uint32, *uint32) {
 					return &s.kernel.Total[familyOf(client)], &s.kernel.Count[ShareIndex(s.kernel, client)]
 				}

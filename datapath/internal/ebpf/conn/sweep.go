@@ -28,6 +28,7 @@ type Sweeper struct {
 
 	expirer deleter
 	shares  *shares
+	sizes   *sizes
 
 	mu     sync.Mutex // one pass at a time
 	pass   *pass      // current; nil: none
@@ -37,6 +38,7 @@ type Sweeper struct {
 	number  uint64             // of the current or the last pass
 	ended   time.Time          // end of the last complete pass
 	took    time.Duration      // and its duration
+	worked  time.Duration      // of that, without the pauses
 	seen    [tableCount]uint64 // entries by table, as of that pass
 }
 
@@ -51,6 +53,7 @@ type pass struct {
 	idle     idleTimeouts
 	parts    []Part
 	counts   [tableCount]uint64 // entries by table
+	worked   time.Duration
 
 	match   func(*datapath.Connection) bool // selects connections to be ended; nil: none
 	matched uint64
@@ -78,9 +81,10 @@ func newSweeper(o Options, x deleter) *Sweeper {
 		stop:    make(chan struct{}),
 		kicked:  make(chan struct{}, 1),
 		expirer: x,
-		shares:  newShares(o.Shares, kernel.ConnCapacity(o.Tables.Ct4.MaxEntries())),
+		shares:  newShares(o.Shares),
 	}
 	s.tables = s.options.newTables()
+	s.sizes = newSizes(s)
 	s.wg.Add(1)
 	go s.sweepWhenKicked()
 	return s
@@ -90,8 +94,22 @@ func newSweeper(o Options, x deleter) *Sweeper {
 // be used afterwards.
 func (s *Sweeper) Close() error {
 	close(s.stop)
+	s.sizes.close()
 	s.wg.Wait()
 	return s.expirer.Close()
+}
+
+// FollowLoad begins to keep the sizes of the tables between their limits. No program of an earlier
+// run may be in use any more: it might have a table of its own, whose number of segments is the
+// same.
+func (s *Sweeper) FollowLoad() { s.sizes.start() }
+
+// Wake makes the sweeper look at the tables at once, since programs have been attached.
+func (s *Sweeper) Wake() {
+	select {
+	case s.sizes.woken <- struct{}{}:
+	default: // already woken
+	}
 }
 
 // Kick requests an immediate pass.
@@ -130,6 +148,29 @@ func (s *Sweeper) Whole() error {
 	_, err := s.run(s.stop, nil)
 	return err
 }
+
+// between runs a function while no pass runs. The current pass begins anew.
+func (s *Sweeper) between(do func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pass != nil {
+		s.pass, s.begins = nil, time.Time{}
+	}
+	return do()
+}
+
+// passedSince reports whether a pass that began after t has ended.
+func (s *Sweeper) passedSince(t time.Time) bool {
+	s.numbers.Lock()
+	defer s.numbers.Unlock()
+	return s.ended.Add(-s.took).After(t)
+}
+
+// Problems describes tables of connections that cannot grow.
+func (s *Sweeper) Problems() []string { return s.sizes.problems() }
+
+// Capacity returns the number of connections of each family that its table can hold, if it grows.
+func (s *Sweeper) Capacity() [tableCount]uint32 { return s.sizes.capacity() }
 
 // flush ends the connections for which match returns true.
 func (s *Sweeper) flush(ctx context.Context, match func(*datapath.Connection) bool) (uint64, error) {
@@ -175,11 +216,30 @@ func (s *Sweeper) Maintain(ctx context.Context) error {
 	}
 	defer s.mu.Unlock()
 	now := time.Now()
-	if s.pass == nil && now.Before(s.begins) {
+	if s.pass == nil && now.Before(s.begins.Add(s.postponed())) {
 		return nil
 	}
 	_, err := s.step(now.Add(budgetFor(s.Used())))
 	return errors.Join(err, context.Cause(ctx))
+}
+
+// idleIntervals is the number of intervals between two passes over empty tables while no programs
+// are attached.
+const idleIntervals = 12
+
+// passShare limits the processor time of periodic passes: to one part in so many of a processor, as
+// long as their interval is less than Options.Longest. Expired connections make room without a
+// pass.
+const passShare = 200
+
+// postponed returns for how long the next periodic pass is postponed.
+func (s *Sweeper) postponed() time.Duration {
+	if s.options.IsIdle() && s.Entries() == [tableCount]uint64{} && s.NextPass() > 1 {
+		return (idleIntervals - 1) * s.options.Interval
+	}
+	s.numbers.Lock()
+	defer s.numbers.Unlock()
+	return max(0, min(s.options.Longest, passShare*s.worked)-s.options.Interval)
 }
 
 // NextPass returns the number of the next pass to begin.
@@ -207,7 +267,9 @@ func (s *Sweeper) step(until time.Time) (done bool, err error) {
 		part.Resumed()
 	}
 	s.shares.changed()
+	began := time.Now()
 	done, err = p.advance(until)
+	p.worked += time.Since(began)
 	s.shares.changed()
 	if done || err != nil {
 		s.pass = nil
@@ -283,7 +345,7 @@ func (s *Sweeper) end(p *pass) (err error) {
 	}
 	// Last: once the counters are reported as fresh, the judges must have them.
 	s.numbers.Lock()
-	s.ended, s.took, s.seen = time.Now(), time.Since(p.began), p.counts
+	s.ended, s.took, s.worked, s.seen = time.Now(), time.Since(p.began), p.worked, p.counts
 	s.numbers.Unlock()
 	return err
 }

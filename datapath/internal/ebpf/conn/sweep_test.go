@@ -35,10 +35,11 @@ func newSite(t *testing.T, seed uint64) *site {
 	t.Helper()
 	s := &site{t: t, random: rand.New(rand.NewPCG(seed, 7)), dead: map[uint32]bool{}, leaves: map[datapath.Tuple]datapath.Tuple{}}
 	tables, _ := testtables.New(t, datapath.Tables{
-		Connections: 1024, Services: 64, Backends: 64, Slots: 4096, Affinity: 16, Ranges: 16, Rules: 16, Prefixes: 16,
+		Connections: 1024, Services: 64, Backends: 64, Affinity: 16, Ranges: 16, Rules: 16, Prefixes: 16,
 	}, &testmap.Faults{})
 	s.Sweeper = newSweeper(Options{
 		Tables: tables, Shares: new(kernel.Shares), Interval: time.Hour, Log: slog.New(slog.DiscardHandler), Judges: []Judge{s, second{s}},
+		IsIdle:      func() bool { return false },
 		IdleTimes:   func() map[uint32]datapath.IdleTimeout { return nil },
 		ServiceName: func(uint32) datapath.ServiceName { return "" },
 		NATName:     func(uint16) datapath.NATName { return "" },

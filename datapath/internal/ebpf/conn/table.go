@@ -16,7 +16,7 @@ type key[K any] interface {
 	Tuple() datapath.Tuple
 	Protocol() uint8
 	Namespace() uint8
-	Expire(*kernel.ExpirerExpire)
+	Expire(e *kernel.ExpirerExpire, twin *K)
 }
 
 type value[K, V any] interface {

@@ -24,7 +24,7 @@ import (
 type Gate struct {
 	options   Options
 	namespace *hook.Netns
-	stop      func()
+	watcher   *netfilter.Watcher // nil: the watch has not begun
 
 	mu    sync.Mutex
 	state netfilter.State
@@ -37,7 +37,9 @@ type Options struct {
 	Tables *kernel.Tables
 	Log    *slog.Logger
 
-	// Invalidate retires the next hops that match selects.
+	// IsIdle reports whether no programs are attached, so that no connection takes the fast path.
+	IsIdle func() bool
+	// Invalidate retires each next hop for which match returns true.
 	Invalidate func(match func(kernel.NexthopKey) bool) error
 }
 
@@ -50,12 +52,19 @@ func Watch(o Options) (*Gate, error) {
 	if err := o.Tables.Netfilter.Lookup(uint32(z.ID), &r.bits); err != nil {
 		return r, fmt.Errorf("read ll_netfilter: %w", err)
 	}
-	stop, err := netfilter.Watch(int(z.Handle), r.changed, func(err error) {
-		o.Log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.Label()))
+	w, err := netfilter.Watch(int(z.Handle), netfilter.Options{
+		Changed: r.changed,
+		Failed: func(err error) {
+			o.Log.Warn("cannot read the netfilter rules; assuming that rules exist", "error", err, slog.String("netns", z.Label()))
+		},
+		IsIdle: o.IsIdle,
 	})
-	r.stop = stop
+	r.watcher = w
 	return r, err
 }
+
+// Look makes the gate read the netfilter rules soon.
+func (r *Gate) Look() { r.watcher.Look() }
 
 // racing is the maximum time for which a running program may not have seen the change.
 const racing = 10 * time.Millisecond
@@ -136,6 +145,9 @@ func (r *Gate) note(all []netfilter.Connection, namespace, proto uint8, m *kerne
 
 // Why returns the reason why connections do not take the fast path, or "".
 func (r *Gate) Why() string {
+	if r.options.IsIdle() {
+		r.Look() // the state is read rarely
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.bits == 0 {
@@ -160,7 +172,7 @@ func (r *Gate) where() string {
 
 // Close ends the watch.
 func (r *Gate) Close() {
-	if r.stop != nil {
-		r.stop()
+	if r.watcher != nil {
+		r.watcher.Stop()
 	}
 }

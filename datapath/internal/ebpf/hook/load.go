@@ -118,7 +118,7 @@ func (p copyOf) spec(maps map[string]*ebpf.Map) (s *ebpf.CollectionSpec, replace
 	replace = make(map[string]*ebpf.Map)
 	for n, m := range s.Maps {
 		m.Pinning = ebpf.PinNone
-		if shared := maps[n]; shared != nil {
+		if shared := kernel.SharedMap(maps, n); shared != nil {
 			replace[n] = shared
 			m.MaxEntries = shared.MaxEntries()
 		}

@@ -30,6 +30,9 @@ const verifierLines = 12
 // does not set Pins in the report. An error means that it could not run.
 func Preflight(programs [2]Program, how string) (r datapath.Preflight, err error) {
 	r.Kernel = kernel.Release()
+	if err := kernel.CheckFiles(); err != nil {
+		return r, err
+	}
 	if err := CheckKernel(features.HaveProgramHelper); err != nil {
 		return r, err
 	}
@@ -114,7 +117,7 @@ func preflightMaps(programs [2]Program) (map[string]*ebpf.Map, error) {
 			}
 		}
 	}
-	return maps, nil
+	return maps, kernel.PrepareConnTable(maps, [2]uint32{})
 }
 
 var (

@@ -71,8 +71,8 @@ func openXDP(z *Netns, folder string, pins []fs.DirEntry) (found []*XDP, err err
 // Mode returns the mode in which the program is attached.
 func (x *XDP) Mode() datapath.XDPMode { return x.mode }
 
-// Frags reports whether the program handles frames that consist of several buffers. It is false if
-// an earlier run attached the program.
+// Frags reports whether the program supports multi-buffer frames (BPF_F_XDP_HAS_FRAGS). It is false
+// if an earlier run attached the program.
 func (x *XDP) Frags() bool { return x.made.pieces != 0 }
 
 // Fits reports whether the program is attached, and has the constants that the state of its device

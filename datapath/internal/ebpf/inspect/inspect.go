@@ -197,8 +197,8 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted m
 		l.Resized = append(l.Resized, base)
 	} else if wanted != nil && want == nil && name != pin.OriginName {
 		l.Strange = append(l.Strange, name)
-	} else if want != nil && want.MaxEntries != m.MaxEntries() && want.MaxEntries != 0 {
-		l.Sizes[name] = datapath.InspectedSize{Is: m.MaxEntries(), Want: want.MaxEntries}
+	} else if is, wants, ok := pin.SizesOf(m, want); ok {
+		l.Sizes[name] = datapath.InspectedSize{Is: is, Want: wants}
 	}
 	info, err := m.Info()
 	if err != nil {
@@ -207,9 +207,7 @@ func (x *inspector) pinnedMap(l *datapath.InspectedLayout, path string, wanted m
 	if id, ok := info.ID(); ok {
 		x.maps[id] = true
 	}
-	if bytes, ok := info.Memlock(); ok {
-		l.Bytes += bytes
-	}
+	l.Bytes += pin.MemoryOf(m, want)
 }
 
 // portFolders reads the folders of the ports of a namespace, and returns their number.

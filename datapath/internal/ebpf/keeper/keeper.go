@@ -26,15 +26,13 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
 )
 
-// Interval is the interval at which pins and links are compared with their wanted state.
-const Interval = 400 * time.Millisecond
-
 // Keeper restores pins that another program deleted, and detects links that another program
 // detached: the kernel reports neither. Without pins, maps and programs end with the daemon. A nil
-// Keeper has not started: Noted, Forget, Repaired and Problems do nothing.
+// Keeper has not started: Wake, Noted, Forget, Repaired and Problems do nothing.
 type Keeper struct {
 	options Options
 	repairs atomic.Uint64
+	woken   chan struct{} // signalled by Wake
 	done    chan struct{}
 	ended   sync.WaitGroup
 
@@ -60,6 +58,8 @@ type Options struct {
 	// of these programs, after prepare if one is missing, and returns the number of restored pins.
 	Severed func() bool
 	Repin   func(prepare func() error) (restored int, err error)
+	// IsIdle reports whether no programs are attached.
+	IsIdle func() bool
 	// EachRound is called in each round.
 	EachRound func()
 	// Signal is called while programs are detached, so that they are attached again.
@@ -94,7 +94,7 @@ type folderID struct {
 // New returns a keeper. Everything must already be pinned.
 func New(o Options) *Keeper {
 	k := &Keeper{
-		options: o, done: make(chan struct{}),
+		options: o, woken: make(chan struct{}, 1), done: make(chan struct{}),
 		inodes: map[string]uint64{}, folders: map[string]folderID{}, notes: map[string][]string{},
 	}
 	for name := range o.Maps {
@@ -102,32 +102,6 @@ func New(o Options) *Keeper {
 	}
 	k.inodes[pin.OriginName], _ = inodeOf(filepath.Join(o.Dir, pin.OriginName))
 	return k
-}
-
-// Start starts the rounds, which Close ends.
-func (k *Keeper) Start() { k.ended.Go(k.run) }
-
-// Close ends the rounds.
-func (k *Keeper) Close() {
-	close(k.done)
-	k.ended.Wait()
-}
-
-func (k *Keeper) run() {
-	ticker := time.NewTicker(Interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-k.done:
-			return
-		}
-		if k.Detached() || k.options.Severed() {
-			k.options.Signal()
-		}
-		k.options.EachRound()
-		k.KeepPins()
-	}
 }
 
 // KeepPins restores missing pins, and logs an error only when it first occurs.

@@ -18,11 +18,12 @@ import (
 
 // Constants that the headers define with #define only; a test compares the values.
 const (
-	TickShift     = 27    // TICK_SHIFT
-	SlotsPerChunk = 64    // SLOTS_PER_CHUNK
-	NexthopCount  = 16384 // NEXTHOP_COUNT
-	TunnelPorts   = 8     // TUNNEL_PORTS
-	HeaderMax     = 96    // TUNNEL_HEADER_MAX
+	TickShift      = 27    // TICK_SHIFT
+	WordsPerChunk  = 112   // WORDS_PER_CHUNK
+	MembersPerByte = 256   // MEMBERS_PER_BYTE
+	NexthopCount   = 16384 // NEXTHOP_COUNT
+	TunnelPorts    = 8     // TUNNEL_PORTS
+	HeaderMax      = 96    // TUNNEL_HEADER_MAX
 )
 
 // AddrOf encodes a; IPv4 addresses become IPv4-mapped (::ffff:a.b.c.d).

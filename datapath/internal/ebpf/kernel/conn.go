@@ -93,7 +93,7 @@ func (b *Ct6Block) entry(slot uint32) (*Ct6, *CtMore) { return &b.Entry[slot], &
 func (b *Ct6Block) usedBits() *uint64 { return &b.Used }
 
 func (e *Ct4) parts() connParts {
-	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick}
+	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick, &e.Meta}
 }
 
 func (e *Ct4) key() Ct4Key { return e.Key }
@@ -109,6 +109,14 @@ func (e *Ct4) write(v *Ct4Val, more *CtMore) {
 	e.Saddr, e.Daddr, e.Sport, e.Dport = v.Saddr, v.Daddr, v.Sport, v.Dport
 }
 
+func (e *Ct4) leavesAs(o *Ct4) bool {
+	return e.Saddr == o.Saddr && e.Daddr == o.Daddr && e.Sport == o.Sport && e.Dport == o.Dport
+}
+
+func (e *Ct6) leavesAs(o *Ct6) bool {
+	return e.Saddr == o.Saddr && e.Daddr == o.Daddr && e.Sport == o.Sport && e.Dport == o.Dport
+}
+
 // way returns the next hop of an entry, its netns, and the address to which its packets leave, which is
 // not valid if they are bridged.
 func (e *Ct4) way() (nexthop *uint16, netns uint8, to netip.Addr) {
@@ -119,7 +127,7 @@ func (e *Ct4) way() (nexthop *uint16, netns uint8, to netip.Addr) {
 }
 
 func (e *Ct6) parts() connParts {
-	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick}
+	return connParts{(*uint64)(unsafe.Pointer(&e.Key.Sport)), &e.Chain, &e.Meta.LastSeenTick, &e.Meta}
 }
 
 func (e *Ct6) way() (nexthop *uint16, netns uint8, to netip.Addr) {
@@ -186,16 +194,20 @@ func (v *Ct6Val) Twin(k *Ct6Key) Ct6Key {
 	return Ct6Key{Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Netns: k.Netns, Domain: k.Domain}
 }
 
-// Expire fills in the key of the connection to be deleted.
-func (k *Ct4Key) Expire(e *ExpirerExpire) {
+// Expire fills in the keys of the connection to be deleted; twin is the key of the other direction.
+func (k *Ct4Key) Expire(e *ExpirerExpire, twin *Ct4Key) {
 	e.Family = 4
 	e.Key4.Saddr, e.Key4.Daddr, e.Key4.Sport, e.Key4.Dport = k.Saddr, k.Daddr, k.Sport, k.Dport
 	e.Key4.Proto, e.Key4.Netns, e.Key4.Domain = k.Proto, k.Netns, k.Domain
+	e.Twin4 = e.Key4
+	e.Twin4.Saddr, e.Twin4.Daddr, e.Twin4.Sport, e.Twin4.Dport = twin.Saddr, twin.Daddr, twin.Sport, twin.Dport
 }
 
-// Expire fills in the key of the connection to be deleted.
-func (k *Ct6Key) Expire(e *ExpirerExpire) {
+// Expire fills in the keys of the connection to be deleted; twin is the key of the other direction.
+func (k *Ct6Key) Expire(e *ExpirerExpire, twin *Ct6Key) {
 	e.Family = 6
 	e.Key6.Saddr.Word, e.Key6.Daddr.Word, e.Key6.Sport, e.Key6.Dport = k.Saddr.Word, k.Daddr.Word, k.Sport, k.Dport
 	e.Key6.Proto, e.Key6.Netns, e.Key6.Domain = k.Proto, k.Netns, k.Domain
+	e.Twin6 = e.Key6
+	e.Twin6.Saddr.Word, e.Twin6.Daddr.Word, e.Twin6.Sport, e.Twin6.Dport = twin.Saddr.Word, twin.Daddr.Word, twin.Sport, twin.Dport
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -46,10 +47,43 @@ func connHashOf(shares *ebpf.Map) (k ConnHash, err error) {
 	return k, spec.Variables[ExpirerVarConfigCtHash].Get(&k)
 }
 
-// PrepareConnTable chooses the keys of the connection table, unless an earlier run has.
-func PrepareConnTable(maps map[string]*ebpf.Map) error {
+// PrepareConnTable chooses the keys of the connection table, unless an earlier run has, and creates
+// its missing segments, whose numbers of blocks are given by family, IPv4 first.
+func PrepareConnTable(maps map[string]*ebpf.Map, blocks [2]uint32) error {
+	if err := prepareConnHash(maps[MapLlShares]); err != nil {
+		return err
+	}
+	return CreateSegments(maps, blocks)
+}
+
+// CreateSegments creates the missing segments of the connection table; see [PrepareConnTable].
+func CreateSegments(maps map[string]*ebpf.Map, blocks [2]uint32) error {
+	var size CtSize
+	if err := maps[MapLlCtSize].Lookup(uint32(0), &size); err != nil {
+		return err
+	}
+	for i, name := range []string{MapLlCt4, MapLlCt6} {
+		count := max(size.Segments[i]&0xffff, size.Segments[i]>>16)>>segmentShift + 1
+		for segment := range count {
+			m, err := segmentAt(maps[name], segment)
+			if errors.Is(err, ebpf.ErrKeyNotExist) {
+				m, err = createSegment(maps[name], name, segment, blocks[i])
+			}
+			if err != nil {
+				return err
+			}
+			m.Close() // the table holds it
+		}
+		if err := removeSegments(maps[name], count); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func prepareConnHash(shares *ebpf.Map) error {
 	var s Shares
-	if err := maps[MapLlShares].Lookup(uint32(0), &s); err != nil || s.CtHash != (ConnHash{}) {
+	if err := shares.Lookup(uint32(0), &s); err != nil || s.CtHash != (ConnHash{}) {
 		return err
 	}
 	var b [len(s.CtHash) * 8]byte
@@ -57,7 +91,7 @@ func PrepareConnTable(maps map[string]*ebpf.Map) error {
 	for i := range s.CtHash {
 		s.CtHash[i] = binary.NativeEndian.Uint64(b[8*i:])
 	}
-	return maps[MapLlShares].Put(uint32(0), s)
+	return shares.Put(uint32(0), s)
 }
 
 // SetConnTable sets the constants of programs that use the connection table of maps.
@@ -65,6 +99,14 @@ func SetConnTable(s *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
 	hash, blocks, idle := s.Variables[VarConfigCtHash], s.Variables[VarConfigCtBlocks], s.Variables[VarConfigCtIdle]
 	if idle != nil {
 		t := datapath.PlainIdleTimeout()
+		// By enum ct_limit.
+		limits := [...]uint32{
+			TicksOf(datapath.OneWayTimeout), TicksOf(datapath.TransitoryTimeout),
+			TicksOf(datapath.FINTimeout), TicksOf(datapath.FINLongest),
+		}
+		if err := s.Variables[VarConfigCtLimit].Set(limits); err != nil {
+			return err
+		}
 		if err := idle.Set([...]uint16{IdleUnits(t.TCP), IdleUnits(t.UDP), IdleUnits(t.SCTP), IdleUnits(datapath.EchoTimeout)}); err != nil {
 			return err
 		}
@@ -73,5 +115,26 @@ func SetConnTable(s *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
 		return nil
 	}
 	k, err := connHashOf(maps[MapLlShares])
-	return errors.Join(err, hash.Set(k), blocks.Set([2]uint32{maps[MapLlCt4].MaxEntries(), maps[MapLlCt6].MaxEntries()}))
+	if err != nil {
+		return err
+	}
+	var of [2]uint32
+	for i, name := range []string{MapLlCt4, MapLlCt6} {
+		segment, err := segmentAt(maps[name], 0)
+		if err != nil {
+			return err
+		}
+		of[i] = segment.MaxEntries()
+		segment.Close() // nothing was written
+	}
+	return errors.Join(hash.Set(k), blocks.Set(of))
+}
+
+// SharedMap returns the map of maps that replaces the map of that name in the description of a
+// program; nil: none. A variable in section .data.x is in map ll_x.
+func SharedMap(maps map[string]*ebpf.Map, name string) *ebpf.Map {
+	if variable, ok := strings.CutPrefix(name, ".data."); ok {
+		name = "ll_" + variable
+	}
+	return maps[name]
 }

@@ -58,7 +58,10 @@ func (t *connTable[B, E, K, V, BP, EP]) setIdle(k *K, units uint16) {
 
 // forgetNexthops implements mappedTable. It reads only entries in use that have a next hop.
 func (t *connTable[B, E, K, V, BP, EP]) forgetNexthops(netns uint8, to func(netip.Addr) bool) {
-	for first := uint32(0); first < t.MaxEntries(); first += ConnBlock {
+	t.moving.Lock() // else an entry might be copied before, and its copy missed
+	defer t.moving.Unlock()
+	for n := uint32(0); n < t.MaxEntries(); n += ConnBlock {
+		first := t.index(n)
 		for used := atomic.LoadUint64(t.used(first)); used != 0; used &= used - 1 {
 			nexthop, in, addr := t.at(first + uint32(bits.TrailingZeros64(used))).way()
 			if *nexthop != 0 && in == netns && addr.IsValid() && to(addr) {

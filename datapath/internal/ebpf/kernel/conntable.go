@@ -4,27 +4,28 @@ package kernel
 
 import (
 	"errors"
-	"fmt"
 	"math/bits"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-
-	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
 // ConnBlock is CT_BLOCK of ct_table.h: the number of entries of a block of the connection table.
 const ConnBlock = 64
 
-// ConnBlocks returns the number of blocks of a table for n connections: both entries of each, and an
-// eighth more, so that new entries find a place near their home.
-func ConnBlocks(n uint32) uint32 { return uint32(max(1, (uint64(n)*36+1023)/1024)) }
+// ConnSegments is CT_SEGMENTS of ct_table.h: the most segments of a connection table.
+const ConnSegments = 64
 
-// ConnCapacity is the number of connections for which a table with that many entries was made.
-func ConnCapacity(entries uint32) uint32 { return uint32(uint64(entries) * 4 / 9) }
+// The parts of an index, as in ct_table.h.
+const (
+	segmentShift = 6
+	segmentBits  = (ConnSegments - 1) << segmentShift
+	blockShift   = 12
+)
 
 // The links of a chain, as in ct_table.h.
 const (
@@ -40,11 +41,16 @@ const (
 )
 
 // connTable is the connection table of one family, in memory that the programs share. It is a
-// [bpfmap.Store] whose entries are added and removed as in ct_table_put.h. B is the type of a block, E of an entry.
+// [bpfmap.Store] whose entries are added and removed as in ct_table_put.h. B is the type of a
+// block, E of an entry. The memory of a segment stays mapped after the segment was removed, since
+// other goroutines may still read it.
 type connTable[B, E any, K comparable, V any, BP connBlock[B, E], EP connEntry[E, K, V]] struct {
-	hash   ConnHash
-	memory []byte // of blocks
-	blocks []B
+	hash     ConnHash
+	size     *uint32 // the word of the family in struct ct_size
+	blocks   uint32  // of a segment
+	store    connSegments
+	segments [ConnSegments][]B
+	moving   sync.Mutex // held while entries are copied, or their copies removed
 }
 
 // connBlock is a block of either family.
@@ -62,6 +68,7 @@ type connEntry[E, K, V any] interface {
 	setKey(*K) // except its last word
 	read(*V, *CtMore)
 	write(*V, *CtMore)
+	leavesAs(*E) bool // both have the same leaving tuple
 	way() (nexthop *uint16, netns uint8, to netip.Addr)
 }
 
@@ -70,51 +77,99 @@ type connParts struct {
 	tail  *uint64 // the last word of the key; 0: the entry is not in use
 	chain *uint32
 	seen  *uint32 // last_seen_tick
+	meta  *ctMeta
 }
 
 // newConnTable maps the table of a family, the map of that name, into memory.
 func newConnTable[B, E any, K comparable, V any, BP connBlock[B, E], EP connEntry[E, K, V]](maps map[string]*ebpf.Map, name string) (*connTable[B, E, K, V, BP, EP], error) {
-	m := maps[name]
-	if size := unsafe.Sizeof(*new(B)); uintptr(m.ValueSize()) != size {
-		return nil, fmt.Errorf("map %s into memory: its values have %d bytes, want %d", m, m.ValueSize(), size)
-	}
-	b, err := unix.Mmap(m.FD(), 0, int(m.ValueSize())*int(m.MaxEntries()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map %s into memory: %w", m, err)
-	}
 	hash, err := connHashOf(maps[MapLlShares])
 	if err != nil {
-		return nil, errors.Join(err, unix.Munmap(b))
+		return nil, err
 	}
-	return &connTable[B, E, K, V, BP, EP]{hash, b, unsafe.Slice((*B)(unsafe.Pointer(&b[0])), m.MaxEntries())}, nil
+	size, err := MapShared[CtSize](maps[MapLlCtSize])
+	if err != nil {
+		return nil, err
+	}
+	store, err := newSegmentMaps(maps[name], size, unsafe.Sizeof(*new(B)))
+	if err != nil {
+		return nil, errors.Join(err, size.Close())
+	}
+	t := &connTable[B, E, K, V, BP, EP]{hash: hash, size: &size.Value.Segments[familyIndex(name)], blocks: store.blocks, store: store}
+	for i := range t.count() {
+		if err := t.open(i); err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+	}
+	return t, nil
+}
+
+func familyIndex(name string) int {
+	if name == MapLlCt6 {
+		return 1
+	}
+	return 0
+}
+
+// open maps a segment into memory.
+func (t *connTable[B, E, K, V, BP, EP]) open(segment uint32) error {
+	at, err := t.store.open(segment)
+	if err == nil {
+		t.segments[segment] = unsafe.Slice((*B)(at), t.blocks)
+	}
+	return err
 }
 
 // Close unmaps the memory. The table must not be used any more.
-func (t *connTable[B, E, K, V, BP, EP]) Close() error { return unix.Munmap(t.memory) }
+func (t *connTable[B, E, K, V, BP, EP]) Close() error { return t.store.Close() }
+
+// counts returns the number of segments, and the number before the change that is under way.
+func (t *connTable[B, E, K, V, BP, EP]) counts() (now, before uint32) {
+	word := atomic.LoadUint32(t.size)
+	return word>>segmentShift&(ConnSegments-1) + 1, word>>16>>segmentShift&(ConnSegments-1) + 1
+}
+
+// count returns the number of segments that contain entries.
+func (t *connTable[B, E, K, V, BP, EP]) count() uint32 { return max(t.counts()) }
+
+// block returns the block of an index.
+func (t *connTable[B, E, K, V, BP, EP]) block(i uint32) BP {
+	return &t.segments[i>>segmentShift%ConnSegments][i>>blockShift]
+}
 
 func (t *connTable[B, E, K, V, BP, EP]) at(i uint32) EP {
-	e, _ := BP(&t.blocks[i/ConnBlock]).entry(i % ConnBlock)
+	e, _ := t.block(i).entry(i % ConnBlock)
 	return e
 }
 
 func (t *connTable[B, E, K, V, BP, EP]) more(i uint32) *CtMore {
-	_, more := BP(&t.blocks[i/ConnBlock]).entry(i % ConnBlock)
+	_, more := t.block(i).entry(i % ConnBlock)
 	return more
 }
 
-func (t *connTable[B, E, K, V, BP, EP]) used(i uint32) *uint64 {
-	return BP(&t.blocks[i/ConnBlock]).usedBits()
+func (t *connTable[B, E, K, V, BP, EP]) used(i uint32) *uint64 { return t.block(i).usedBits() }
+
+// index returns the index of the nth place of the table, segment by segment.
+func (t *connTable[B, E, K, V, BP, EP]) index(n uint32) uint32 {
+	segment, place := n/(t.blocks*ConnBlock), n%(t.blocks*ConnBlock)
+	return place/ConnBlock<<blockShift | segment<<segmentShift | place%ConnBlock
 }
 
-// homes returns ct_home and ct_home_elsewhere of a key.
-func (t *connTable[B, E, K, V, BP, EP]) homes(k *K) (first, second uint32) {
-	words := wordsOf(k)
-	h := t.hash.of(words)
-	return t.home(h), t.home(t.hash.end(h))
+// connHomes are the homes of a key, and ct_moves of its hash.
+type connHomes struct{ first, second, moves uint32 }
+
+// homes is ct_homes.
+func (t *connTable[B, E, K, V, BP, EP]) homes(k *K) connHomes {
+	h, segments := t.hash.of(wordsOf(k)), atomic.LoadUint32(t.size)
+	segment := uint32(h) & segments & segmentBits
+	return connHomes{
+		t.place(h) | segment, t.place(t.hash.end(h)) | segment,
+		uint32(h) & (segments ^ segments>>16) & segmentBits,
+	}
 }
 
-func (t *connTable[B, E, K, V, BP, EP]) home(h uint64) uint32 {
-	return uint32(h>>32*uint64(len(t.blocks))>>32)*ConnBlock | uint32(h%ConnBlock)
+// place is ct_place.
+func (t *connTable[B, E, K, V, BP, EP]) place(h uint64) uint32 {
+	return uint32(h>>32*uint64(t.blocks)>>32)<<blockShift | uint32(h%ConnBlock)
 }
 
 // wordsOf returns the memory of a key in words. Keys have no padding.
@@ -144,14 +199,21 @@ func (t *connTable[B, E, K, V, BP, EP]) search(home uint32, k *K, except int64) 
 
 // locate is ct_locate.
 func (t *connTable[B, E, K, V, BP, EP]) locate(k *K, except int64) (uint32, bool) {
-	first, second := t.homes(k)
-	if i, ok := t.search(first, k, except); ok {
-		return i, true
+	return t.locateAt(t.homes(k), k, except)
+}
+
+// locateAt is locate for a key with these homes.
+func (t *connTable[B, E, K, V, BP, EP]) locateAt(h connHomes, k *K, except int64) (uint32, bool) {
+	elsewhere := atomic.LoadUint32(t.at(h.first).parts().chain)&chainElsewhere != 0
+	for i, home := range [...]uint32{h.first, h.second, h.first ^ h.moves, h.second ^ h.moves} {
+		if i == 1 && !elsewhere && h.moves == 0 || i == 2 && h.moves == 0 {
+			break
+		}
+		if at, ok := t.search(home, k, except); ok {
+			return at, true
+		}
 	}
-	if atomic.LoadUint32(t.at(first).parts().chain)&chainElsewhere == 0 {
-		return 0, false
-	}
-	return t.search(second, k, except)
+	return 0, false
 }
 
 // get copies the entry at i, if it is in use all the time.
@@ -178,28 +240,6 @@ func (t *connTable[B, E, K, V, BP, EP]) Lookup(key, value any) error {
 	return ebpf.ErrKeyNotExist
 }
 
-// MaxEntries implements [bpfmap.Store].
-func (t *connTable[B, E, K, V, BP, EP]) MaxEntries() uint32 { return uint32(len(t.blocks) * ConnBlock) }
-
-// BatchLookup implements [bpfmap.Store].
-func (t *connTable[B, E, K, V, BP, EP]) BatchLookup(cursor *bpfmap.Cursor, keys, values any) (n int, err error) {
-	ks, vs := keys.([]K), values.([]V)
-	for ; cursor.Next < int(t.MaxEntries()); cursor.Next++ {
-		i := uint32(cursor.Next)
-		if cursor.Next%ConnBlock == 0 && atomic.LoadUint64(t.used(i)) == 0 {
-			cursor.Next += ConnBlock - 1
-			continue
-		}
-		if n == len(ks) {
-			return n, nil
-		}
-		if t.get(i, &ks[n], &vs[n]) {
-			n++
-		}
-	}
-	return n, ebpf.ErrKeyNotExist
-}
-
 // claim is ct_claim.
 func (t *connTable[B, E, K, V, BP, EP]) claim(home uint32, rested bool) (uint32, bool) {
 	now := NowTick()
@@ -220,8 +260,8 @@ func (t *connTable[B, E, K, V, BP, EP]) claim(home uint32, rested bool) (uint32,
 	return 0, false
 }
 
-// place takes a place in the block of either home, as conn_place.
-func (t *connTable[B, E, K, V, BP, EP]) place(first, second uint32) (uint32, bool) {
+// takePlace takes a place in the block of either home, as conn_place.
+func (t *connTable[B, E, K, V, BP, EP]) takePlace(first, second uint32) (uint32, bool) {
 	n, other := bits.OnesCount64(atomic.LoadUint64(t.used(first))), bits.OnesCount64(atomic.LoadUint64(t.used(second)))
 	if n > connBlockBusy && other < n {
 		first, second = second, first
@@ -276,26 +316,34 @@ func (t *connTable[B, E, K, V, BP, EP]) Update(key, value any, flags ebpf.MapUpd
 		t.at(i).write(v, t.more(i))
 		return nil
 	}
-	first, second := t.homes(k)
-	i, ok := t.place(first, second)
+	h := t.homes(k)
+	i, ok := t.takePlace(h.first, h.second)
 	if !ok {
 		return unix.E2BIG
 	}
 	e := t.at(i)
 	e.write(v, t.more(i))
-	e.setKey(k)
-	words := wordsOf(k)
-	atomic.StoreUint64(e.parts().tail, words[len(words)-1])
-	linked := first^i < ConnBlock && t.link(i, first)
-	if !linked && second^i < ConnBlock {
-		linked = t.link(i, second)
-		atomic.OrUint32(t.at(first).parts().chain, chainElsewhere)
+	return t.add(h, i, k)
+}
+
+// add adds the entry at i, which is filled in except for its key, so that it can be found. If the
+// key has another entry, or no link has room, it removes the entry again.
+func (t *connTable[B, E, K, V, BP, EP]) add(h connHomes, i uint32, k *K) error {
+	t.at(i).setKey(k)
+	// The link first: an entry without it, after kill -9 in between, would be listed and never found.
+	linked := h.first^i < ConnBlock && t.link(i, h.first)
+	if !linked && h.second^i < ConnBlock {
+		linked = t.link(i, h.second)
+		atomic.OrUint32(t.at(h.first).parts().chain, chainElsewhere)
 	}
-	if _, twice := t.locate(k, int64(i)); twice || !linked {
+	words := wordsOf(k)
+	atomic.StoreUint64(t.at(i).parts().tail, words[len(words)-1])
+	switch _, twice := t.locateAt(h, k, int64(i)); {
+	case twice:
 		t.remove(i, k)
-		if twice {
-			return ebpf.ErrKeyExist
-		}
+		return ebpf.ErrKeyExist
+	case !linked:
+		t.remove(i, k)
 		return unix.E2BIG
 	}
 	return nil
@@ -303,14 +351,14 @@ func (t *connTable[B, E, K, V, BP, EP]) Update(key, value any, flags ebpf.MapUpd
 
 // remove is ct_remove.
 func (t *connTable[B, E, K, V, BP, EP]) remove(i uint32, k *K) bool {
-	p := t.at(i).parts()
-	atomic.StoreUint32(p.seen, NowTick())
-	if atomic.SwapUint64(p.tail, 0) == 0 {
-		return false
+	p, words := t.at(i).parts(), wordsOf(k)
+	if !atomic.CompareAndSwapUint64(p.tail, words[len(words)-1], 0) {
+		return false // another connection has the place now
 	}
-	first, second := t.homes(k)
-	t.unlink(i, first)
-	t.unlink(i, second)
+	atomic.StoreUint32(p.seen, NowTick())
+	h := t.hash.of(wordsOf(k))
+	t.unlink(i, t.place(h)|i&segmentBits)
+	t.unlink(i, t.place(t.hash.end(h))|i&segmentBits)
 	atomic.AndUint64(t.used(i), ^(uint64(1) << (i % ConnBlock)))
 	return true
 }
@@ -340,36 +388,3 @@ func (t *connTable[B, E, K, V, BP, EP]) Delete(key any) error {
 	}
 	return ebpf.ErrKeyNotExist
 }
-
-// BatchUpdate implements [bpfmap.Store].
-func (t *connTable[B, E, K, V, BP, EP]) BatchUpdate(keys, values any) error {
-	ks, vs := keys.([]K), values.([]V)
-	for i := range ks {
-		if err := t.Update(&ks[i], &vs[i], ebpf.UpdateAny); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Iterate implements [bpfmap.Store].
-func (t *connTable[B, E, K, V, BP, EP]) Iterate() bpfmap.Iterating {
-	return &connIterator[B, E, K, V, BP, EP]{table: t}
-}
-
-type connIterator[B, E any, K comparable, V any, BP connBlock[B, E], EP connEntry[E, K, V]] struct {
-	table *connTable[B, E, K, V, BP, EP]
-	next  uint32
-}
-
-func (i *connIterator[B, E, K, V, BP, EP]) Next(key, value any) bool {
-	for n := i.table.MaxEntries(); i.next < n; {
-		i.next++
-		if i.table.get(i.next-1, key.(*K), value.(*V)) {
-			return true
-		}
-	}
-	return false
-}
-
-func (i *connIterator[B, E, K, V, BP, EP]) Err() error { return nil }

@@ -4,23 +4,60 @@ package kernel
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
 // newTestTable returns a table of IPv4 in memory that no program shares.
-func newTestTable(blocks int) *connTable[Ct4Block, Ct4, Ct4Key, Ct4Val, *Ct4Block, *Ct4] {
-	t := &connTable[Ct4Block, Ct4, Ct4Key, Ct4Val, *Ct4Block, *Ct4]{blocks: make([]Ct4Block, blocks)}
+func newTestTable(blocks int) *testTable {
+	t := &testTable{size: new(uint32), blocks: uint32(blocks), store: &testSegments{blocks: blocks}}
 	for i := range t.hash {
 		t.hash[i] = rand.Uint64()
 	}
+	if err := t.open(0); err != nil {
+		panic(err)
+	}
 	return t
 }
+
+type testTable = connTable[Ct4Block, Ct4, Ct4Key, Ct4Val, *Ct4Block, *Ct4]
+
+// testSegments are segments in memory.
+type testSegments struct {
+	blocks  int
+	all     [ConnSegments][]Ct4Block
+	between func() // called when programs that run now have ended
+}
+
+func (s *testSegments) open(segment uint32) (unsafe.Pointer, error) {
+	if s.all[segment] == nil {
+		s.all[segment] = make([]Ct4Block, s.blocks)
+	}
+	return unsafe.Pointer(&s.all[segment][0]), nil
+}
+
+func (s *testSegments) remove(segment uint32) error {
+	for i := range s.all[segment] {
+		if b := &s.all[segment][i]; b.Used != 0 {
+			return fmt.Errorf("segment %d, block %d is removed with entries: %x", segment, i, b.Used)
+		}
+	}
+	clear(s.all[segment])
+	return nil
+}
+
+func (s *testSegments) synchronize() {
+	if s.between != nil {
+		s.between()
+	}
+}
+
+func (s *testSegments) Close() error { return nil }
 
 // TestConnTable: whatever is added and removed, each entry is found once, with its value, and only
 // under its key; four fifths of the places can always be taken, however the tuples look.
@@ -30,8 +67,8 @@ func TestConnTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, size := range map[string]uintptr{MapLlCt4: unsafe.Sizeof(Ct4Block{}), MapLlCt6: unsafe.Sizeof(Ct6Block{})} {
-		if s, ok := btf.As[*btf.Struct](spec.Maps[name].Value); !ok || uintptr(s.Size) != size {
-			t.Errorf("%s has values of %v, here %d bytes", name, spec.Maps[name].Value, size)
+		if s := spec.Maps[name].InnerMap; uintptr(s.ValueSize) != size {
+			t.Errorf("%s has values of %d bytes, here %d", name, s.ValueSize, size)
 		}
 	}
 	for _, blocks := range []int{1, 2, 7, 100} {

@@ -33,8 +33,6 @@ const (
 	EgressMapLlAnnounced        = "ll_announced"
 	EgressMapLlAnswer           = "ll_answer"
 	EgressMapLlBackend          = "ll_backend"
-	EgressMapLlBackendLoad      = "ll_backend_load"
-	EgressMapLlBackendTotal     = "ll_backend_total"
 	EgressMapLlBackendTraffic   = "ll_backend_traffic"
 	EgressMapLlBlock            = "ll_block"
 	EgressMapLlBlockOwner       = "ll_block_owner"
@@ -43,6 +41,7 @@ const (
 	EgressMapLlBridged          = "ll_bridged"
 	EgressMapLlCt4              = "ll_ct4"
 	EgressMapLlCt6              = "ll_ct6"
+	EgressMapLlCtSize           = "ll_ct_size"
 	EgressMapLlDevice           = "ll_device"
 	EgressMapLlDivert           = "ll_divert"
 	EgressMapLlDrops            = "ll_drops"
@@ -110,8 +109,10 @@ const (
 	EgressVarConfigCtBlocks     = "config_ct_blocks"
 	EgressVarConfigCtHash       = "config_ct_hash"
 	EgressVarConfigCtIdle       = "config_ct_idle"
+	EgressVarConfigCtLimit      = "config_ct_limit"
 	EgressVarConfigNetns        = "config_netns"
 	EgressVarConfigShadow       = "config_shadow"
+	EgressVarTableSize          = "table_size"
 )
 
 // LoadEgress returns the embedded CollectionSpec for Egress.
@@ -167,8 +168,6 @@ type EgressMapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -177,6 +176,7 @@ type EgressMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -249,8 +249,10 @@ type EgressVariableSpecs struct {
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // EgressObjects contains all objects after they have been loaded into the kernel.
@@ -277,8 +279,6 @@ type EgressMaps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -287,6 +287,7 @@ type EgressMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -356,8 +357,6 @@ func (m *EgressMaps) Close() error {
 		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -366,6 +365,7 @@ func (m *EgressMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -439,8 +439,10 @@ type EgressVariables struct {
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // EgressPrograms contains all programs after they have been loaded into the kernel.

@@ -41,6 +41,32 @@ type ExpirerExpire struct {
 		Netns  uint8
 		Domain uint16
 	}
+	Twin6 struct {
+		_     structs.HostLayout
+		Saddr struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Daddr struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Sport  uint16
+		Dport  uint16
+		Proto  uint8
+		Netns  uint8
+		Domain uint16
+	}
+	Twin4 struct {
+		_      structs.HostLayout
+		Saddr  uint32
+		Daddr  uint32
+		Sport  uint16
+		Dport  uint16
+		Proto  uint8
+		Netns  uint8
+		Domain uint16
+	}
 	Family    uint32
 	NowTick   uint32
 	IdleTicks uint32
@@ -109,8 +135,6 @@ const (
 	ExpirerMapLlAffinity         = "ll_affinity"
 	ExpirerMapLlAnnounced        = "ll_announced"
 	ExpirerMapLlBackend          = "ll_backend"
-	ExpirerMapLlBackendLoad      = "ll_backend_load"
-	ExpirerMapLlBackendTotal     = "ll_backend_total"
 	ExpirerMapLlBackendTraffic   = "ll_backend_traffic"
 	ExpirerMapLlBlock            = "ll_block"
 	ExpirerMapLlBlockOwner       = "ll_block_owner"
@@ -119,6 +143,7 @@ const (
 	ExpirerMapLlBridged          = "ll_bridged"
 	ExpirerMapLlCt4              = "ll_ct4"
 	ExpirerMapLlCt6              = "ll_ct6"
+	ExpirerMapLlCtSize           = "ll_ct_size"
 	ExpirerMapLlDevice           = "ll_device"
 	ExpirerMapLlDivert           = "ll_divert"
 	ExpirerMapLlDrops            = "ll_drops"
@@ -187,8 +212,10 @@ const (
 	ExpirerVarConfigCtBlocks     = "config_ct_blocks"
 	ExpirerVarConfigCtHash       = "config_ct_hash"
 	ExpirerVarConfigCtIdle       = "config_ct_idle"
+	ExpirerVarConfigCtLimit      = "config_ct_limit"
 	ExpirerVarConfigNetns        = "config_netns"
 	ExpirerVarConfigShadow       = "config_shadow"
+	ExpirerVarTableSize          = "table_size"
 )
 
 // LoadExpirer returns the embedded CollectionSpec for Expirer.
@@ -243,8 +270,6 @@ type ExpirerMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -253,6 +278,7 @@ type ExpirerMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -326,8 +352,10 @@ type ExpirerVariableSpecs struct {
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // ExpirerObjects contains all objects after they have been loaded into the kernel.
@@ -353,8 +381,6 @@ type ExpirerMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -363,6 +389,7 @@ type ExpirerMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -432,8 +459,6 @@ func (m *ExpirerMaps) Close() error {
 		m.LlAffinity,
 		m.LlAnnounced,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -442,6 +467,7 @@ func (m *ExpirerMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -516,8 +542,10 @@ type ExpirerVariables struct {
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // ExpirerPrograms contains all programs after they have been loaded into the kernel.

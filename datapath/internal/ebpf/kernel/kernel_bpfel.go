@@ -68,7 +68,14 @@ type Backend struct {
 	Flags     uint16
 	ServiceId uint32
 	Weight    uint32
-	Pad       uint32
+}
+
+type BackendEntry struct {
+	_       structs.HostLayout
+	Backend Backend
+	Load    uint32
+	Total   BackendTotal
+	Pad     uint64
 }
 
 type BackendFlag uint32
@@ -256,6 +263,11 @@ type CtMore struct {
 	BackendId   uint32
 	NatId       uint16
 	Idle        uint16
+}
+
+type CtSize struct {
+	_        structs.HostLayout
+	Segments [2]uint32
 }
 
 type CtState uint32
@@ -689,6 +701,7 @@ type Service struct {
 	Id            uint32
 	TableId       uint32
 	SlotCount     uint32
+	MemberCount   uint32
 	AffinityTicks uint32
 	Algorithm     Algorithm
 	Source        SourceMode
@@ -697,6 +710,9 @@ type Service struct {
 	Flags         uint32
 	Idle          [3]uint16
 	Pad           uint16
+	TableSum      uint32
+	Pad2          uint32
+	TableSource   uint64
 }
 
 type ServiceAddrFlag uint32
@@ -740,18 +756,17 @@ type ServiceStats struct {
 type Shares struct {
 	_            structs.HostLayout
 	Seed         uint32
-	Capacity     uint32
+	CapacityOf   [2]uint32
 	Total        [2]uint32
 	Count        [65536]uint32
 	NexthopTotal uint32
 	NexthopCount [4096]uint32
-	Pad          uint32
 	CtHash       [11]uint64
 }
 
 type SlotChunk struct {
-	_         structs.HostLayout
-	BackendId [64]uint32
+	_    structs.HostLayout
+	Word [112]uint32
 }
 
 type SlotKey struct {
@@ -844,8 +859,6 @@ const (
 	MapLlAnnounced        = "ll_announced"
 	MapLlAnswer           = "ll_answer"
 	MapLlBackend          = "ll_backend"
-	MapLlBackendLoad      = "ll_backend_load"
-	MapLlBackendTotal     = "ll_backend_total"
 	MapLlBackendTraffic   = "ll_backend_traffic"
 	MapLlBlock            = "ll_block"
 	MapLlBlockOwner       = "ll_block_owner"
@@ -854,6 +867,7 @@ const (
 	MapLlBridged          = "ll_bridged"
 	MapLlCt4              = "ll_ct4"
 	MapLlCt6              = "ll_ct6"
+	MapLlCtSize           = "ll_ct_size"
 	MapLlDevice           = "ll_device"
 	MapLlDivert           = "ll_divert"
 	MapLlDrops            = "ll_drops"
@@ -923,10 +937,12 @@ const (
 	VarConfigCtBlocks     = "config_ct_blocks"
 	VarConfigCtHash       = "config_ct_hash"
 	VarConfigCtIdle       = "config_ct_idle"
+	VarConfigCtLimit      = "config_ct_limit"
 	VarConfigEnums        = "config_enums"
 	VarConfigFast         = "config_fast"
 	VarConfigNetns        = "config_netns"
 	VarConfigShadow       = "config_shadow"
+	VarTableSize          = "table_size"
 )
 
 // loadKernel returns the embedded CollectionSpec for kernel.
@@ -983,8 +999,6 @@ type MapSpecs struct {
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.MapSpec `ebpf:"ll_answer"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -993,6 +1007,7 @@ type MapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -1066,10 +1081,12 @@ type VariableSpecs struct {
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigEnums        *ebpf.VariableSpec `ebpf:"config_enums"`
 	ConfigFast         *ebpf.VariableSpec `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // Objects contains all objects after they have been loaded into the kernel.
@@ -1096,8 +1113,6 @@ type Maps struct {
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlAnswer         *ebpf.Map `ebpf:"ll_answer"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -1106,6 +1121,7 @@ type Maps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -1176,8 +1192,6 @@ func (m *Maps) Close() error {
 		m.LlAnnounced,
 		m.LlAnswer,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -1186,6 +1200,7 @@ func (m *Maps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -1260,10 +1275,12 @@ type Variables struct {
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigEnums        *ebpf.Variable `ebpf:"config_enums"`
 	ConfigFast         *ebpf.Variable `ebpf:"config_fast"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // Programs contains all programs after they have been loaded into the kernel.

@@ -19,8 +19,6 @@ const (
 	MirrorsMapLlAffinity         = "ll_affinity"
 	MirrorsMapLlAnnounced        = "ll_announced"
 	MirrorsMapLlBackend          = "ll_backend"
-	MirrorsMapLlBackendLoad      = "ll_backend_load"
-	MirrorsMapLlBackendTotal     = "ll_backend_total"
 	MirrorsMapLlBackendTraffic   = "ll_backend_traffic"
 	MirrorsMapLlBlock            = "ll_block"
 	MirrorsMapLlBlockOwner       = "ll_block_owner"
@@ -29,6 +27,7 @@ const (
 	MirrorsMapLlBridged          = "ll_bridged"
 	MirrorsMapLlCt4              = "ll_ct4"
 	MirrorsMapLlCt6              = "ll_ct6"
+	MirrorsMapLlCtSize           = "ll_ct_size"
 	MirrorsMapLlDevice           = "ll_device"
 	MirrorsMapLlDivert           = "ll_divert"
 	MirrorsMapLlDrops            = "ll_drops"
@@ -98,8 +97,10 @@ const (
 	MirrorsVarConfigCtBlocks     = "config_ct_blocks"
 	MirrorsVarConfigCtHash       = "config_ct_hash"
 	MirrorsVarConfigCtIdle       = "config_ct_idle"
+	MirrorsVarConfigCtLimit      = "config_ct_limit"
 	MirrorsVarConfigNetns        = "config_netns"
 	MirrorsVarConfigShadow       = "config_shadow"
+	MirrorsVarTableSize          = "table_size"
 )
 
 // LoadMirrors returns the embedded CollectionSpec for Mirrors.
@@ -156,8 +157,6 @@ type MirrorsMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -166,6 +165,7 @@ type MirrorsMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -238,8 +238,10 @@ type MirrorsVariableSpecs struct {
 	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // MirrorsObjects contains all objects after they have been loaded into the kernel.
@@ -265,8 +267,6 @@ type MirrorsMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -275,6 +275,7 @@ type MirrorsMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -343,8 +344,6 @@ func (m *MirrorsMaps) Close() error {
 		m.LlAffinity,
 		m.LlAnnounced,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -353,6 +352,7 @@ func (m *MirrorsMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -426,8 +426,10 @@ type MirrorsVariables struct {
 	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // MirrorsPrograms contains all programs after they have been loaded into the kernel.

@@ -19,8 +19,6 @@ const (
 	ShortestMapLlAffinity         = "ll_affinity"
 	ShortestMapLlAnnounced        = "ll_announced"
 	ShortestMapLlBackend          = "ll_backend"
-	ShortestMapLlBackendLoad      = "ll_backend_load"
-	ShortestMapLlBackendTotal     = "ll_backend_total"
 	ShortestMapLlBackendTraffic   = "ll_backend_traffic"
 	ShortestMapLlBlock            = "ll_block"
 	ShortestMapLlBlockOwner       = "ll_block_owner"
@@ -29,6 +27,7 @@ const (
 	ShortestMapLlBridged          = "ll_bridged"
 	ShortestMapLlCt4              = "ll_ct4"
 	ShortestMapLlCt6              = "ll_ct6"
+	ShortestMapLlCtSize           = "ll_ct_size"
 	ShortestMapLlDevice           = "ll_device"
 	ShortestMapLlDivert           = "ll_divert"
 	ShortestMapLlDrops            = "ll_drops"
@@ -104,6 +103,7 @@ const (
 	ShortestVarConfigPieces       = "config_pieces"
 	ShortestVarConfigShadow       = "config_shadow"
 	ShortestVarConfigTurn         = "config_turn"
+	ShortestVarTableSize          = "table_size"
 )
 
 // LoadShortest returns the embedded CollectionSpec for Shortest.
@@ -158,8 +158,6 @@ type ShortestMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -168,6 +166,7 @@ type ShortestMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -248,6 +247,7 @@ type ShortestVariableSpecs struct {
 	ConfigPieces       *ebpf.VariableSpec `ebpf:"config_pieces"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	ConfigTurn         *ebpf.VariableSpec `ebpf:"config_turn"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // ShortestObjects contains all objects after they have been loaded into the kernel.
@@ -273,8 +273,6 @@ type ShortestMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -283,6 +281,7 @@ type ShortestMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -350,8 +349,6 @@ func (m *ShortestMaps) Close() error {
 		m.LlAffinity,
 		m.LlAnnounced,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -360,6 +357,7 @@ func (m *ShortestMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,
@@ -441,6 +439,7 @@ type ShortestVariables struct {
 	ConfigPieces       *ebpf.Variable `ebpf:"config_pieces"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	ConfigTurn         *ebpf.Variable `ebpf:"config_turn"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // ShortestPrograms contains all programs after they have been loaded into the kernel.

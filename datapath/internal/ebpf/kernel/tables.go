@@ -5,21 +5,24 @@ package kernel
 import (
 	"errors"
 	"io"
+	"iter"
 	"net/netip"
 	"reflect"
 	"strings"
 	"unicode"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/datapath/internal/bpfmap"
 )
 
-// Tables are the maps of maps.h with keys and values of one type; field BackendLoad is
-// ll_backend_load. TestTables compares the types with maps.h.
+// Tables are the maps of maps.h with keys and values of one type; field BackendTraffic is
+// ll_backend_traffic. TestTables compares the types with maps.h.
 type Tables struct {
 	Ct4            bpfmap.Map[Ct4Key, Ct4Val]
 	Ct6            bpfmap.Map[Ct6Key, Ct6Val]
+	CtSize         bpfmap.Map[uint32, CtSize]
 	Shares         bpfmap.Map[uint32, Shares]
 	Nexthop        bpfmap.Map[uint32, Nexthop]
 	NexthopId      bpfmap.Map[NexthopKey, uint32]
@@ -37,7 +40,7 @@ type Tables struct {
 	Divert         bpfmap.Map[SourceRangeKey, Divert]
 	ServiceAddr    bpfmap.Map[Addr, uint32]
 	Slot           bpfmap.Map[SlotKey, SlotChunk]
-	Backend        bpfmap.Map[uint32, Backend]
+	Backend        bpfmap.Map[uint32, Backend] // BackendLoad and BackendTotal are other parts of its entries
 	BackendLoad    bpfmap.Map[uint32, uint32]
 	BackendTotal   bpfmap.Map[uint32, BackendTotal]
 	BackendTraffic bpfmap.Map[uint32, Traffic]
@@ -86,14 +89,16 @@ type Tables struct {
 	PortDrops      bpfmap.PerCPU[PortDropKey, uint64]
 	Rate           bpfmap.PerCPU[uint32, RateBucket]
 
-	mapped []mappedTable
-	idle4  idleSetter[Ct4Key]
-	idle6  idleSetter[Ct6Key]
+	mapped   []mappedTable
+	backends []*Segmented
+	idle4    idleSetter[Ct4Key]
+	idle6    idleSetter[Ct6Key]
 }
 
 // mappedTable is a connection table in memory.
 type mappedTable interface {
 	io.Closer
+	ConnTable
 	forgetNexthops(netns uint8, to func(netip.Addr) bool)
 }
 
@@ -105,6 +110,14 @@ func (t *Tables) ForgetNexthops(netns uint8, to func(netip.Addr) bool) {
 	for _, m := range t.mapped {
 		m.forgetNexthops(netns, to)
 	}
+}
+
+// ConnTables returns the connection tables that are mapped into memory, IPv4 first.
+func (t *Tables) ConnTables() (all []ConnTable) {
+	for _, m := range t.mapped {
+		all = append(all, m)
+	}
+	return all
 }
 
 // SetIdle4 sets the idle time in the entry of a key, if it exists.
@@ -121,7 +134,8 @@ func (t *Tables) SetIdle6(k *Ct6Key, units uint16) {
 	}
 }
 
-// TablesOf returns the maps with their types. The connection table also needs [Tables.MapConnections].
+// TablesOf returns the maps with their types. The connection table also needs [Tables.MapConnections],
+// and the tables of backends need [Tables.MapBackends].
 func TablesOf(maps map[string]*ebpf.Map) *Tables {
 	t := &Tables{}
 	all := reflect.ValueOf(t).Elem()
@@ -154,17 +168,52 @@ func (t *Tables) MapConnections(maps map[string]*ebpf.Map) error {
 	return nil
 }
 
+// MapBackends maps the tables of backends into memory, for ids up to last. specs are the
+// specifications of all maps. The caller closes the tables, before the maps.
+func (t *Tables) MapBackends(maps map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec, last uint32) error {
+	var all [2]*Segmented
+	for i, name := range []string{MapLlBackend, MapLlBackendTraffic} {
+		s, err := OpenSegmented(maps[name], specs[name].InnerMap, last+1)
+		if err != nil {
+			return err
+		}
+		all[i], t.backends = s, append(t.backends, s)
+	}
+	t.Backend.BindStore(partOf[Backend]{all[0], unsafe.Offsetof(BackendEntry{}.Backend)})
+	t.BackendLoad.BindStore(partOf[uint32]{all[0], unsafe.Offsetof(BackendEntry{}.Load)})
+	t.BackendTotal.BindStore(partOf[BackendTotal]{all[0], unsafe.Offsetof(BackendEntry{}.Total)})
+	t.BackendTraffic.BindStore(partOf[Traffic]{all[1], 0})
+	return nil
+}
+
+// RestoreBackends makes the entries of backends visible to the programs again, if another program has
+// hidden them, and reports whether it had to.
+func (t *Tables) RestoreBackends(ids iter.Seq[uint32]) (restored bool, err error) {
+	for _, s := range t.backends {
+		was, e := s.restore(ids)
+		restored, err = restored || was, errors.Join(err, e)
+	}
+	return restored, err
+}
+
 // Close releases memory. The tables must not be used any more.
 func (t *Tables) Close() (err error) {
 	for _, m := range t.mapped {
 		err = errors.Join(err, m.Close())
 	}
-	t.mapped = nil
+	for _, s := range t.backends {
+		err = errors.Join(err, s.Close())
+	}
+	t.mapped, t.backends = nil, nil
 	return err
 }
 
-// MapName returns the name of the map that a field of Tables refers to.
+// MapName returns the name of the map that a field of Tables refers to, or is a part of.
 func MapName(field string) string {
+	switch field {
+	case "BackendLoad", "BackendTotal":
+		return MapLlBackend
+	}
 	var b strings.Builder
 	b.WriteString("ll")
 	for _, r := range field {

@@ -21,8 +21,13 @@ func TestTables(t *testing.T) {
 	}
 	fields := map[string]reflect.StructField{}
 	all := reflect.TypeFor[Tables]()
+	var backends []reflect.StructField // of ll_backend
 	for i := range all.NumField() {
-		if f := all.Field(i); f.IsExported() {
+		switch f := all.Field(i); {
+		case !f.IsExported():
+		case MapName(f.Name) == MapLlBackend:
+			backends = append(backends, f)
+		default:
 			fields[MapName(f.Name)] = f
 		}
 	}
@@ -30,6 +35,15 @@ func TestTables(t *testing.T) {
 		switch {
 		case m.Pinning != ebpf.PinByName:
 			continue
+		case slices.Contains(m.Tags, "copy:connections"):
+			delete(fields, name) // TestConnTable
+			continue
+		case name == MapLlBackend:
+			compareParts(t, backends, elementOf(t, m).(*btf.Struct))
+			continue
+		case name == MapLlBackendTraffic:
+			m = m.InnerMap
+			m.Value = elementOf(t, spec.Maps[name])
 		case m.Type == ebpf.Queue, m.Type == ebpf.RingBuf, m.Type == ebpf.ArrayOfMaps:
 			continue // without keys, or with maps as values
 		}
@@ -38,9 +52,6 @@ func TestTables(t *testing.T) {
 		if !ok {
 			t.Errorf("%s is no field of tables", name)
 			continue
-		}
-		if slices.Contains(m.Tags, "copy:connections") {
-			continue // TestConnTable
 		}
 		key, value := typesOf(t, f)
 		if got, want := goName(key), cName(t, m.Key); got != want {
@@ -55,6 +66,45 @@ func TestTables(t *testing.T) {
 	}
 	for name := range fields {
 		t.Errorf("no map is called %s", name)
+	}
+}
+
+// elementOf returns the type of the entries of an array in segments.
+func elementOf(t *testing.T, m *ebpf.MapSpec) btf.Type {
+	t.Helper()
+	one, ok := btf.As[*btf.Array](m.InnerMap.Value)
+	if !ok || one.Nelems != 1 {
+		t.Fatalf("%s: its values are %v", m.Name, m.InnerMap.Value)
+	}
+	return btf.UnderlyingType(one.Type)
+}
+
+// compareParts compares fields with the members of an entry: the first one with a member of its name,
+// others with the member that the rest of their name names.
+func compareParts(t *testing.T, fields []reflect.StructField, entry *btf.Struct) {
+	t.Helper()
+	members := map[string]btf.Type{}
+	for _, m := range entry.Members {
+		if m.Name != "pad" {
+			members[m.Name] = m.Type
+		}
+	}
+	for _, f := range fields {
+		name := strings.ToLower(strings.TrimPrefix(f.Name, fields[0].Name))
+		if name == "" {
+			name = strings.ToLower(f.Name)
+		}
+		if members[name] == nil {
+			t.Errorf("%s has no %s", entry.Name, name)
+			continue
+		}
+		if _, value := typesOf(t, f); goName(value) != cName(t, members[name]) {
+			t.Errorf("%s of %s is of type %s, in C %s", name, entry.Name, goName(value), cName(t, members[name]))
+		}
+		delete(members, name)
+	}
+	for name := range members {
+		t.Errorf("%s of %s is no field of tables", name, entry.Name)
 	}
 }
 

@@ -103,7 +103,7 @@ func (s *Table) adoptFrontends() error {
 			referred[v] = append(referred[v], e)
 			v.divertSet = e.DivertSetId
 			v.entries[fam] = e
-			v.tables[fam] = table{id: e.TableId, count: e.SlotCount}
+			v.tables[fam] = table{id: e.TableId, count: e.SlotCount, members: e.MemberCount, source: e.TableSource}
 			v.rangeSet = e.RangeSetId
 			s.lastID = max(s.lastID, e.TableId, e.RangeSetId, e.DivertSetId)
 		}
@@ -135,7 +135,7 @@ func (v *service) adoptStrays(entries []kernel.Service) {
 	for i := range entries {
 		e := &entries[i]
 		if !noted[e.TableId] {
-			v.strays(oldTable{table: table{id: e.TableId, count: e.SlotCount}})
+			v.strays(oldTable{table: table{id: e.TableId, count: e.SlotCount, members: e.MemberCount}})
 		}
 		if !noted[e.RangeSetId] {
 			v.strays(oldTable{rangeSet: e.RangeSetId})
@@ -148,14 +148,14 @@ func (v *service) adoptStrays(entries []kernel.Service) {
 }
 
 func (s *Table) adoptBackends() error {
-	table := &s.tables.Backend
-	used := make([]bool, table.MaxEntries())
-	err := table.Batches(func(ids []uint32, entries []kernel.Backend) error {
+	var used []bool // by id
+	err := s.tables.Backend.Batches(func(ids []uint32, entries []kernel.Backend) error {
 		for i, id := range ids {
 			e := &entries[i]
 			if e.ServiceId == 0 || id == 0 {
 				continue
 			}
+			used = append(used, make([]bool, int(id)+1-len(used))...) // ids are in ascending order
 			used[id] = true
 			s.lastID = max(s.lastID, e.ServiceId) // perhaps of a deleted service
 			s.adoptBackend(id, e)
@@ -169,17 +169,17 @@ func (s *Table) adoptBackends() error {
 		slices.SortFunc(v.backends, compareBackends)
 	}
 	// An id that was once in use has non-zero counters, even if it is free now.
-	last := uint32(0)
+	last := uint32(max(len(used), 1) - 1)
 	err = s.tables.BackendTotal.Batches(func(ids []uint32, totals []kernel.BackendTotal) error {
 		for i, id := range ids {
-			if used[id] || totals[i].ConnectionCount != 0 {
+			if totals[i].ConnectionCount != 0 {
 				last = max(last, id)
 			}
 		}
 		return nil
 	})
 	for id := uint32(1); id <= last; id++ {
-		if !used[id] {
+		if int(id) >= len(used) || !used[id] {
 			s.backends.free = append(s.backends.free, id)
 		}
 	}
@@ -206,30 +206,39 @@ func (s *Table) adoptBackend(id uint32, e *kernel.Backend) {
 	v.backends = append(v.backends, b)
 }
 
-// adoptTables schedules the deletion of selection tables to which no frontend refers because an
-// earlier run ended before it could delete or use them.
+// adoptTables reads the selection tables, and schedules the deletion of those to which no frontend
+// refers because an earlier run ended before it could delete or use them.
 func (s *Table) adoptTables() error {
-	referred := make(map[uint32]bool)
+	referred := make(map[uint32]*table)
 	for _, v := range s.byID {
-		for _, t := range v.tables {
-			referred[t.id] = true
+		for i := range v.tables {
+			referred[v.tables[i].id] = &v.tables[i]
 		}
-		for _, o := range v.stray {
-			referred[o.table.id] = true
+		for i := range v.stray {
+			referred[v.stray[i].table.id] = &v.stray[i].table
 		}
 	}
 	left := make(map[uint32]uint32) // number of chunks, by table id
-	err := s.tables.Slot.Batches(func(keys []kernel.SlotKey, _ []kernel.SlotChunk) error {
-		for _, key := range keys {
+	err := s.tables.Slot.Batches(func(keys []kernel.SlotKey, chunks []kernel.SlotChunk) error {
+		for i, key := range keys {
 			s.lastID = max(s.lastID, key.TableId)
-			if !referred[key.TableId] {
+			if t := referred[key.TableId]; t != nil {
+				t.sum += sumOfChunk(key.Chunk, &chunks[i])
+			} else {
 				left[key.TableId] = max(left[key.TableId], key.Chunk+1)
 			}
 		}
 		return nil
 	})
+	for _, v := range s.byID {
+		for i := range v.tables {
+			if t := &v.tables[i]; t.sum != v.entries[i].TableSum {
+				t.source = 0 // it is not the table that was made
+			}
+		}
+	}
 	for id, chunks := range left {
-		s.putAside(oldTable{table: table{id: id, count: chunks * kernel.SlotsPerChunk}})
+		s.putAside(oldTable{table: table{id: id, count: chunks * kernel.WordsPerChunk}})
 	}
 	return err
 }

@@ -19,7 +19,7 @@ type backendIDs struct {
 	next   uint32 // this id and higher ones were never allocated
 	free   []uint32
 	dead   map[uint32]deadBackend
-	total  uint32 // number of ids in ll_backend
+	total  uint32 // ids that may be allocated, with the unused id 0
 }
 
 type deadBackend struct {

@@ -81,7 +81,7 @@ var fills = []fill{
 	}, func(t *kernel.Tables, n uint32) error {
 		return t.SourceRange.Delete(kernel.SourceRangeKey{PrefixLen: 32, SetId: fillID + n})
 	}},
-	{"Slot", "slots", func(t *kernel.Tables, n uint32) error {
+	{"Slot", "backends", func(t *kernel.Tables, n uint32) error {
 		return t.Slot.Put(kernel.SlotKey{TableId: fillID + n}, kernel.SlotChunk{})
 	}, func(t *kernel.Tables, n uint32) error { return t.Slot.Delete(kernel.SlotKey{TableId: fillID + n}) }},
 }

@@ -79,16 +79,12 @@ func (s *Table) HasFrontends() bool {
 func (s *Table) Usage(u map[string]datapath.Usage, t datapath.Tables) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var slots, ranges, backends uint64
+	var ranges, backends uint64
 	for _, v := range s.byName {
 		ranges += uint64(len(v.ranges))
 		backends += uint64(len(v.backends))
-		for _, t := range v.tables {
-			slots += uint64(t.count)
-		}
 	}
 	u["services"] = datapath.Usage{Used: uint64(len(s.owner)), Size: uint64(t.Services)}
 	u["backends"] = datapath.Usage{Used: backends, Size: uint64(t.Backends)}
-	u["slots"] = datapath.Usage{Used: slots, Size: uint64(t.Slots)}
 	u["ranges"] = datapath.Usage{Used: ranges, Size: uint64(t.Ranges)}
 }

@@ -24,7 +24,6 @@ type model struct {
 	ids      map[datapath.ServiceName]uint32
 	backends map[uint32]kernel.Backend // in use, by id
 	chunks   map[uint32]uint32         // of selection tables in use
-	slots    map[uint32]uint32         // likewise
 	sets     map[uint32]bool           // of source ranges and diverts, in use
 }
 
@@ -34,7 +33,7 @@ func (s *faultySite) wantModel(where string) {
 	s.t.Helper()
 	m := &model{
 		faultySite: s, tables: &tablesOfSite{s.Table.tables}, ids: map[datapath.ServiceName]uint32{}, backends: map[uint32]kernel.Backend{},
-		chunks: map[uint32]uint32{}, slots: map[uint32]uint32{}, sets: map[uint32]bool{},
+		chunks: map[uint32]uint32{}, sets: map[uint32]bool{},
 	}
 	m.read()
 	frontends := m.tables.entries()
@@ -169,7 +168,7 @@ func (m *model) checkEntry(what string, name datapath.ServiceName, e *kernel.Ser
 	v := m.desired[name]
 	want := kernel.Service{
 		Id: m.ids[name], AffinityTicks: wantTicks[v.Affinity], Algorithm: wantAlgorithm[v.Algorithm], Source: wantSource[v.Source],
-		TableId: e.TableId, SlotCount: e.SlotCount, RangeSetId: e.RangeSetId, DivertSetId: e.DivertSetId, Idle: e.Idle,
+		TableId: e.TableId, SlotCount: e.SlotCount, MemberCount: e.MemberCount, TableSum: e.TableSum, TableSource: e.TableSource, RangeSetId: e.RangeSetId, DivertSetId: e.DivertSetId, Idle: e.Idle,
 	}
 	if v.Silent {
 		want.Flags = kernel.ServiceSilent
@@ -208,7 +207,7 @@ func (m *model) checkSlots(what string, v *datapath.Service, e *kernel.Service, 
 	if slices.ContainsFunc(v.Frontends, func(f datapath.Frontend) bool { return f.Addr.Addr().Is6() == is6 }) {
 		want = wantShares(v, is6)
 	}
-	m.chunks[e.TableId], m.slots[e.TableId] = (e.SlotCount+63)/64, e.SlotCount
+	m.chunks[e.TableId] = chunkCount(e)
 	for _, id := range ids {
 		if b := m.backends[id]; b.ServiceId == m.ids[m.tables.nameOf(e.Id)] {
 			have[b.BackendAddr()]++

@@ -80,7 +80,7 @@ func (m *model) checkIDs() {
 func (m *model) checkQueries() {
 	var names, outOfUse, wantOutOfUse []string
 	var ports []uint16
-	var frontends, backends, slots, ranges uint64
+	var frontends, backends, ranges uint64
 	for name, v := range m.desired {
 		names = append(names, string(name))
 		for _, f := range v.Frontends {
@@ -96,9 +96,6 @@ func (m *model) checkQueries() {
 		if ok, err := m.Verify(m.t.Context(), name); !ok || err != nil {
 			m.errorf("%s does not verify: %v", name, err)
 		}
-	}
-	for _, n := range m.slots {
-		slots += uint64(n)
 	}
 	for name, addr := range m.OutOfUse() {
 		outOfUse = append(outOfUse, fmt.Sprint(name, " ", addr))
@@ -119,7 +116,7 @@ func (m *model) checkQueries() {
 	usage := map[string]datapath.Usage{}
 	m.Usage(usage, testtables.Small)
 	if want := map[string]datapath.Usage{
-		"services": {Used: frontends, Size: 64}, "backends": {Used: backends, Size: 256}, "slots": {Used: slots, Size: 1 << 16}, "ranges": {Used: ranges, Size: 256},
+		"services": {Used: frontends, Size: 64}, "backends": {Used: backends, Size: 256}, "ranges": {Used: ranges, Size: 256},
 	}; !maps.Equal(usage, want) {
 		m.errorf("usage %+v, want %+v", usage, want)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// IdleTimes returns the idle times of the services by id. A service that this run has not written
-// yet has the zero value.
+// IdleTimes returns the idle times of the services by id. A service that has not been written since
+// the daemon started has the zero value.
 func (s *Table) IdleTimes() map[uint32]datapath.IdleTimeout {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

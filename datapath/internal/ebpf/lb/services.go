@@ -44,6 +44,8 @@ type Table struct {
 	owner  map[datapath.Frontend]*service
 	lastID uint32 // highest id of services, selection tables and sets of source ranges
 	old    []oldTable
+	// selected is the table that is being written.
+	selected selected
 	// diverted counts, for each service to which others divert clients, the diverting services.
 	diverted map[datapath.ServiceName]int
 	taken    map[datapath.Frontend]uint64 // moved to their owners, with the first sweep that handles the move

@@ -16,14 +16,44 @@ type tablesOfSite struct{ *kernel.Tables }
 
 // slotsOf returns the backend ids of a selection table; complete is false if a chunk is missing.
 func (r *tablesOfSite) slotsOf(e *kernel.Service) (ids []uint32, complete bool) {
-	for chunk := range chunksOf(e.SlotCount) {
+	var words wordsIn
+	for chunk := range chunkCount(e) {
 		var c kernel.SlotChunk
 		if ok, _ := r.Slot.Find(kernel.SlotKey{TableId: e.TableId, Chunk: chunk}, &c); !ok {
 			return nil, false
 		}
-		ids = append(ids, c.BackendId[:]...)
+		words = append(words, c.Word[:]...)
 	}
-	return ids[:e.SlotCount], true
+	for slot := range int(e.SlotCount) {
+		ids = append(ids, words.backend(e.MemberCount, slot))
+	}
+	return ids, true
+}
+
+// wordsIn are the words of a selection table.
+type wordsIn []uint32
+
+// backend returns the backend id in a slot, as the programs do.
+func (w wordsIn) backend(members uint32, slot int) uint32 {
+	switch {
+	case members == 0:
+		return w[slot]
+	case members <= 256:
+		return w[w[int(members)+slot/4]>>(8*(slot%4))&0xff]
+	}
+	return w[w[int(members)+slot/2]>>(16*(slot%2))&0xffff]
+}
+
+// chunkCount returns the number of chunks of a selection table.
+func chunkCount(e *kernel.Service) uint32 {
+	size := 4 * e.SlotCount
+	switch {
+	case e.MemberCount > 256:
+		size = 4*e.MemberCount + 2*e.SlotCount
+	case e.MemberCount > 0:
+		size = 4*e.MemberCount + e.SlotCount
+	}
+	return (size + 447) / 448
 }
 
 // entries returns the entries of the frontends.

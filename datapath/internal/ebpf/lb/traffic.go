@@ -90,12 +90,15 @@ func (s *Table) addTraffic(id uint32, c *traffic) error {
 // failed write is repeated after the next pass.
 func (s *Table) writeLoads(now map[uint32]traffic) (err error) {
 	for id := range now {
-		if id < s.backends.total { // otherwise an id of an earlier run with a larger table
-			s.loaded[id] = true
-		}
+		s.loaded[id] = true
 	}
 	for id := range s.loaded {
-		if e := s.tables.BackendLoad.Replace(id, uint32(now[id].active)); e != nil {
+		e := s.tables.BackendLoad.Replace(id, uint32(now[id].active))
+		if errors.Is(e, ebpf.ErrKeyNotExist) {
+			delete(s.loaded, id) // an id of an earlier run with a larger table
+			continue
+		}
+		if e != nil {
 			err = errors.Join(err, fmt.Errorf("load of backend %d: %w", id, e))
 			continue
 		}

@@ -4,6 +4,7 @@ package lb
 
 import (
 	"context"
+	"iter"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -35,6 +36,9 @@ func (s *Table) verify(v *service) (bool, error) {
 			return false, err
 		}
 	}
+	if hidden, err := s.tables.RestoreBackends(v.backendIDs()); hidden || err != nil {
+		return false, err
+	}
 	for _, b := range v.backends {
 		var entry kernel.Backend
 		if ok, err := s.tables.Backend.Find(b.id, &entry); !ok ||
@@ -63,4 +67,15 @@ func (s *Table) verify(v *service) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// backendIDs returns the ids of the backends.
+func (v *service) backendIDs() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for _, b := range v.backends {
+			if !yield(b.id) {
+				return
+			}
+		}
+	}
 }

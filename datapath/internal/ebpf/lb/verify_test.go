@@ -4,6 +4,7 @@ package lb
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -44,7 +45,7 @@ func (s *faultySite) externals() (list []external) {
 	list = append(list, externals("divert, family", &s.tables.Divert, false, func(d *kernel.Divert) { d.Family ^= 2 })...)
 	list = append(list, externals("range", &s.tables.SourceRange, true, func(family *uint8) { *family ^= 2 })...)
 	list = append(list, externals("address", &s.tables.ServiceAddr, true, func(flags *uint32) { *flags ^= 3 })...)
-	list = append(list, externals("slot", &s.tables.Slot, true, func(c *kernel.SlotChunk) { c.BackendId[0]++ })...)
+	list = append(list, externals("slot", &s.tables.Slot, true, func(c *kernel.SlotChunk) { c.Word[0]++ })...)
 	for _, alter := range []func(*kernel.Backend){
 		func(b *kernel.Backend) { b.Flags ^= 1 }, func(b *kernel.Backend) { b.Weight++ }, func(b *kernel.Backend) { b.Port++ },
 		func(b *kernel.Backend) { b.Addr.Word[3] ^= 1 << 24 }, func(b *kernel.Backend) { b.ServiceId++ }, func(b *kernel.Backend) { *b = kernel.Backend{} },
@@ -54,19 +55,22 @@ func (s *faultySite) externals() (list []external) {
 	return list
 }
 
+// siteOfTwo returns a site with two services that use every table.
+func siteOfTwo(t *testing.T) *faultySite {
+	t.Helper()
+	s := newFaultySite(t, 1)
+	s.unchecked = true
+	s.desired["other"], s.desired["web"] = everything("198.51.100.1", ""), everything("198.51.100.2", "other")
+	s.converge()
+	return s
+}
+
 // TestExternalChanges: an external change to any entry that affects packets is detected by Verify
 // of at least one service. An update of the services that do not verify repairs it.
 func TestExternalChanges(t *testing.T) {
-	build := func() *faultySite {
-		s := newFaultySite(t, 1)
-		s.unchecked = true
-		s.desired["other"], s.desired["web"] = everything("198.51.100.1", ""), everything("198.51.100.2", "other")
-		s.converge()
-		return s
-	}
-	count := len(build().externals())
+	count := len(siteOfTwo(t).externals())
 	for i := range count {
-		s := build()
+		s := siteOfTwo(t)
 		change := s.externals()[i]
 		if err := change.do(); err != nil {
 			t.Fatal(err)
@@ -94,6 +98,30 @@ func TestExternalChanges(t *testing.T) {
 	}
 	if t.Logf("%d changes", count); count < 100 {
 		t.Error("too few changes")
+	}
+}
+
+// TestChangedWhileStopped: an external change to a selection table while no daemon runs is repaired by
+// the first updates of the next run.
+func TestChangedWhileStopped(t *testing.T) {
+	count := 0
+	for i, change := range siteOfTwo(t).externals() {
+		if !strings.HasPrefix(change.what, "slot ") {
+			continue
+		}
+		count++
+		s := siteOfTwo(t)
+		if err := s.externals()[i].do(); err != nil {
+			t.Fatal(err)
+		}
+		s.restart()
+		s.converge()
+		s.pass()
+		s.pass()
+		s.wantModel(change.what)
+	}
+	if count < 8 {
+		t.Errorf("only %d changes", count)
 	}
 }
 

@@ -217,6 +217,13 @@ func (t *Table) IsAttached(netns uint8, index int) bool {
 	return devices != nil && (*devices)[Key{Ifindex: uint32(index), Netns: uint32(netns)}]
 }
 
+// AreAttached reports whether programs of mirrors are or were attached.
+func (t *Table) AreAttached() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.hooks) > 0
+}
+
 // Severed reports whether another program detached a program of a mirror.
 func (t *Table) Severed() bool {
 	t.mu.Lock()

@@ -122,7 +122,7 @@ func (t *Table) Bypass(netns uint8, index int) Directions {
 	return Directions{}
 }
 
-// Update implements [datapath.Table]. If a mirror cannot take effect, it takes no copies.
+// Update implements [datapath.Table]. A mirror that cannot take effect copies no packets.
 func (t *Table) Update(_ context.Context, name datapath.MirrorName, value datapath.Mirror) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,7 +197,7 @@ func (t *Table) clearGarbage() error {
 	return nil
 }
 
-// effect makes a mirror that has a slot take effect. After an error, it takes no copies.
+// effect makes a mirror that has a slot take effect. After an error, it copies no packets.
 func (t *Table) effect(name datapath.MirrorName, m *mirror) error {
 	configured := m.configured
 	m.configured = false // until it has taken effect

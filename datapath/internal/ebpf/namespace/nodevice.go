@@ -10,8 +10,8 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 )
 
-// NoDevice returns the error for a device that is missing in a namespace. The error reports whether
-// the device is in the other namespace, and which command corrects that.
+// NoDevice returns the error for a device that is missing in a namespace. If the device exists in the
+// other namespace, the error reports that and, if there is one, the command that corrects it.
 func (s *Set) NoDevice(id uint8, name datapath.PortName, device string) error {
 	object := string(name)
 	if strings.HasPrefix(object, overlay.InnerPrefix) || strings.Contains(object, "#") {

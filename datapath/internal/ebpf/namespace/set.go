@@ -123,6 +123,17 @@ func (s *Set) InUse() (open []*Namespace) {
 	return open
 }
 
+// LookAtNetfilter makes the gates of the namespaces in use read the netfilter rules soon.
+func (s *Set) LookAtNetfilter() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, z := range s.byID {
+		if z != nil && z.Netfilter != nil {
+			z.Netfilter.Look()
+		}
+	}
+}
+
 // TakeDeleted takes the switch's namespace out of use if its name no longer exists or refers to
 // another namespace, and returns it; nil: it is current, or not in use. The caller closes it: an
 // open handle would keep the old namespace alive.

@@ -66,7 +66,7 @@ func (p *Pass) report(t translated) {
 	}
 }
 
-func (n *Table) tell(what string, name datapath.NATName, t translated) {
+func (n *Table) logLine(what string, name datapath.NATName, t translated) {
 	if t.size > 0 {
 		n.logger.Info(what, "nat", name, "inner", t.inner.Addr(), "outer", t.outer.Addr(),
 			"ports", fmt.Sprintf("%d-%d", t.outer.Port(), int(t.outer.Port())+t.size-1))
@@ -89,6 +89,7 @@ func (n *Table) endMappings(p *Pass) error {
 	used := make(map[kernel.MappingKey]kernel.Mapping)
 	err := outers.Batches(func(keys []kernel.MappingKey, values []kernel.Mapping) error {
 		count += uint64(len(keys))
+		p.found = p.found || len(keys) > 0
 		for i, k := range keys {
 			v, at := &values[i], outerKey{k.Addr, k.Proto, k.Netns}
 			if last := p.last.later(v.UsedTick, at, kernel.Swap16(k.Port), 1); last != v.UsedTick {
@@ -177,6 +178,7 @@ func (n *Table) endBlocks(p *Pass) error {
 	var ended []kernel.BlockKey
 	used := make(map[kernel.BlockKey]kernel.Block)
 	err := blocks.Batches(func(keys []kernel.BlockKey, values []kernel.Block) error {
+		p.found = p.found || len(keys) > 0
 		for i, k := range keys {
 			v := &values[i]
 			last := v.UsedTick
@@ -211,12 +213,12 @@ func (n *Table) endBlocks(p *Pass) error {
 	if err != nil {
 		return err
 	}
-	return n.endOwners(held)
+	return n.endOwners(p, held)
 }
 
 // endOwners deletes the owners whose block is gone, or was concurrently assigned to a different
 // owner. held are the owners of blocks.
-func (n *Table) endOwners(held map[kernel.BlockOwnerKey]bool) error {
+func (n *Table) endOwners(p *Pass, held map[kernel.BlockOwnerKey]bool) error {
 	owners := &n.tables.BlockOwner
 	owns := func(k kernel.BlockOwnerKey, block kernel.BlockKey) (bool, error) {
 		var v kernel.Block
@@ -227,6 +229,7 @@ func (n *Table) endOwners(held map[kernel.BlockOwnerKey]bool) error {
 	count := uint64(0)
 	err := owners.Batches(func(keys []kernel.BlockOwnerKey, values []kernel.BlockKey) error {
 		count += uint64(len(keys))
+		p.found = p.found || len(keys) > 0
 		for i, k := range keys {
 			if held[k] {
 				continue

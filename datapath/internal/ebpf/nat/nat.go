@@ -46,6 +46,7 @@ type Table struct {
 	closed   map[uint32]*traffic             // traffic of deleted connections, not in a table yet; used by passes only
 	last     lastUses                        // likewise: uses of mappings that are not in a table yet
 	mappings uint64                          // entries as of the last pass
+	empty    int                             // number of passes since a rule or an entry needed them
 	blocks   uint64
 }
 
@@ -224,7 +225,7 @@ func (n *Table) HasDNAT() bool {
 	return n.uses(kernel.RulesDNAT)
 }
 
-// Entries returns the numbers of mappings and of blocks of ports as of the last pass.
+// Entries returns the numbers of mappings and of port blocks as of the last pass.
 func (n *Table) Entries() (mappings, blocks uint64) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -24,6 +24,7 @@ type Pass struct {
 	began      uint32                      // tick
 	log        map[uint16]datapath.NATName // NATs that log, by id
 	shared     map[uint16]bool             // ids with mappings or blocks
+	found      bool                        // a mapping or a block
 	reported   map[translated]datapath.NATName
 	live       map[uint32]*traffic // traffic of live connections, by id
 	closed     map[uint32]*traffic // traffic of deleted connections, not in a table yet
@@ -105,6 +106,24 @@ func (p *Pass) Use(outer netip.AddrPort, proto, namespace uint8) {
 	p.outers.use(outerKey{kernel.AddrOf(outer.Addr()), proto, namespace}, outer.Port())
 }
 
+// endUnused ends unused mappings and blocks. It does nothing if no rule has mappings or blocks, and
+// two passes have found none: one pass may have missed an entry of a program that still used an
+// earlier rule.
+func (n *Table) endUnused(p *Pass) error {
+	if len(p.shared) > 0 {
+		n.empty = 0
+	}
+	if n.empty >= 2 {
+		return nil
+	}
+	err := errors.Join(n.endMappings(p), n.endBlocks(p))
+	n.empty++
+	if err != nil || p.found {
+		n.empty = 0
+	}
+	return err
+}
+
 // Deleted implements [conn.Part].
 func (p *Pass) Deleted(e conn.Entry) {
 	p.drop(e.Meta())
@@ -125,18 +144,18 @@ func (p *Pass) PassEnded() error {
 		}
 	}
 	closed := n.addClosed()
-	if err := errors.Join(n.endMappings(p), n.endBlocks(p)); err != nil {
+	if err := n.endUnused(p); err != nil {
 		return errors.Join(closed, fmt.Errorf("end mappings of NAT: %w", err))
 	}
 	n.last = make(lastUses)
 	for t, name := range p.reported {
 		if _, before := n.reported[t]; !before {
-			n.tell("NAT mapping created", name, t)
+			n.logLine("NAT mapping created", name, t)
 		}
 	}
 	for t, name := range n.reported {
 		if _, stays := p.reported[t]; !stays {
-			n.tell("NAT mapping deleted", name, t)
+			n.logLine("NAT mapping deleted", name, t)
 		}
 	}
 	n.reported = p.reported

@@ -95,8 +95,13 @@ func (n *Table) adopt(first bool) {
 	}
 }
 
-// Invalidate retires the indexes of the next hops that match selects. Packets of their connections
-// take the slow path until the next hops are learnt again.
+// Usage returns how many indexes of next hops are in use or retired, and how many there are.
+func (n *Table) Usage() (used, size uint32) {
+	return atomic.LoadUint32(&n.use.NexthopTotal), kernel.NexthopCount - 1 // index 0 is not used
+}
+
+// Invalidate retires the indexes of the next hops for which match returns true. Packets of their
+// connections take the slow path until the next hops are learnt again.
 func (n *Table) Invalidate(match func(kernel.NexthopKey) bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -45,6 +45,8 @@ type Options struct {
 	MirrorHooks func() []datapath.Hook
 	// Warnings returns the problems of pins and tables.
 	Warnings func() []string
+	// SourcePorts returns how many source ports the programs may assign.
+	SourcePorts func() int
 }
 
 // PortCounters implements [datapath.Telemetry]. Packets and bytes are the device's own, of both
@@ -186,9 +188,10 @@ func (n *Node) Features(context.Context) (datapath.Features, error) {
 		return datapath.Features{}, err
 	}
 	f := datapath.Features{
-		Kernel:    unix.ByteSliceToString(u.Release[:]),
-		Layout:    pin.LayoutVersion,
-		Fallbacks: make(map[string]string),
+		Kernel:      unix.ByteSliceToString(u.Release[:]),
+		Layout:      pin.LayoutVersion,
+		Fallbacks:   make(map[string]string),
+		SourcePorts: n.options.SourcePorts(),
 	}
 	for name, p := range n.options.Ports.All() {
 		_, guarded := name.Endpoint()

@@ -31,7 +31,7 @@ type Options struct {
 	Announce func(addrs []netip.Addr) error
 	// RaiseEpoch makes the programs evaluate all connections again.
 	RaiseEpoch func() error
-	// Invalidate retires the next hops that match selects.
+	// Invalidate retires each next hop for which match returns true.
 	Invalidate func(match func(kernel.NexthopKey) bool) error
 	// Signal reports that the state of a peer has changed.
 	Signal func()

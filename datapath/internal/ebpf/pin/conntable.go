@@ -13,9 +13,9 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// The connection table is an array of blocks. The place of an entry depends on the number of blocks,
-// and programs add entries meanwhile: so its entries are inserted one by one, and the copy is
-// repeated.
+// The connection table consists of arrays of blocks. The place of an entry depends on the number of
+// blocks, and programs add entries meanwhile: so its entries are inserted one by one, and the copy
+// is repeated.
 
 // blockLayout is where a block has its entries, and what they contain.
 type blockLayout struct {
@@ -36,6 +36,9 @@ func (p *part) at(block []byte, slot int) []byte {
 
 // blockLayoutOf returns the layout of the type of a block.
 func blockLayoutOf(t btf.Type) (l blockLayout, err error) {
+	if one, ok := btf.As[*btf.Array](t); ok {
+		t = one.Type
+	}
 	s, ok := btf.As[*btf.Struct](t)
 	if !ok {
 		return l, fmt.Errorf("its values are no blocks of connections")
@@ -67,10 +70,15 @@ type blockConverter struct {
 
 // compareBlocks returns the converter from the blocks of old to the blocks of spec.
 func compareBlocks(old *ebpf.Map, spec *ebpf.MapSpec) (*blockConverter, bool, error) {
-	if old.Type() != ebpf.Array {
-		return nil, false, fmt.Errorf("type %s, want %s", old.Type(), spec.Type)
+	segments, err := segmentsOf(old)
+	if err != nil {
+		return nil, false, err
 	}
-	_, value, err := pinnedTypes(old)
+	defer kernel.CloseMaps(segments)
+	if len(segments) == 0 {
+		return nil, false, errors.New("it has no segment")
+	}
+	_, value, err := pinnedTypes(segments[0])
 	if err != nil {
 		return nil, false, err
 	}
@@ -78,11 +86,11 @@ func compareBlocks(old *ebpf.Map, spec *ebpf.MapSpec) (*blockConverter, bool, er
 	if c.from, err = blockLayoutOf(value); err != nil {
 		return nil, false, err
 	}
-	to, err := blockLayoutOf(spec.Value)
+	to, err := blockLayoutOf(spec.InnerMap.Value)
 	if err != nil {
 		return nil, false, err
 	}
-	same := c.from.size == to.size && c.from.slots == to.slots && c.from.entry.offset == to.entry.offset && c.from.more.offset == to.more.offset
+	same := old.Type() == spec.Type && c.from.size == to.size && c.from.slots == to.slots && c.from.entry.offset == to.entry.offset && c.from.more.offset == to.more.offset
 	for _, p := range []struct {
 		from, to fields
 		c        **converter
@@ -96,6 +104,35 @@ func compareBlocks(old *ebpf.Map, spec *ebpf.MapSpec) (*blockConverter, bool, er
 		}
 	}
 	return c, same, nil
+}
+
+// segmentsOf returns the segments of a pinned table. Earlier versions had a single array.
+func segmentsOf(m *ebpf.Map) ([]*ebpf.Map, error) {
+	if m.Type() == ebpf.ArrayOfMaps {
+		return kernel.SegmentsOf(m)
+	}
+	if m.Type() != ebpf.Array {
+		return nil, fmt.Errorf("type %s, want %s", m.Type(), ebpf.ArrayOfMaps)
+	}
+	same, err := m.Clone()
+	return []*ebpf.Map{same}, err
+}
+
+// keepSegments sets the size in spec to the size of an earlier table that has several segments: both
+// tables have the same number of segments until no program uses the earlier one. Reports whether it
+// has several.
+func keepSegments(old *ebpf.Map, spec *ebpf.MapSpec) (bool, error) {
+	if !classOf(spec).connections || old.Type() != ebpf.ArrayOfMaps {
+		return false, nil
+	}
+	segments, err := kernel.SegmentsOf(old)
+	if err != nil || len(segments) < 2 {
+		kernel.CloseMaps(segments)
+		return false, err
+	}
+	defer kernel.CloseMaps(segments)
+	setEntries(spec, segments[0].MaxEntries())
+	return true, nil
 }
 
 // eachConnection calls each for all entries of an earlier table, converted, with the tick in which
@@ -116,7 +153,12 @@ func (c *blockConverter) eachConnection(from *ebpf.Map, each func(entry, more []
 		}
 		return x.convert(*to, b)
 	}
-	return eachEntry(from, func(_, block []byte) error {
+	segments, err := segmentsOf(from)
+	if err != nil {
+		return err
+	}
+	defer kernel.CloseMaps(segments)
+	eachBlock := func(_, block []byte) error {
 		for slot := range c.from.slots {
 			b, m := c.from.entry.at(block, slot), c.from.more.at(block, slot)
 			if b[tail.offset] == 0 {
@@ -130,7 +172,13 @@ func (c *blockConverter) eachConnection(from *ebpf.Map, each func(entry, more []
 			}
 		}
 		return nil
-	})
+	}
+	for _, segment := range segments {
+		if err := eachEntry(segment, eachBlock); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addConnections inserts the connections of an earlier table that x does not contain. If since is not
@@ -141,18 +189,25 @@ func (r *Replacements) addConnections(x *replacement, from generation, since uin
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	return count, from.blocks.eachConnection(from.m, func(entry, more []byte, created uint32) error {
+	full := 0
+	err = from.blocks.eachConnection(from.m, func(entry, more []byte, created uint32) error {
 		if since != 0 && int32(created-since) < -recencySlack {
 			return nil
 		}
 		switch err := to.Insert(entry, more); {
 		case err == nil:
 			count++
-		case !errors.Is(err, ebpf.ErrKeyExist) && !errors.Is(err, unix.E2BIG):
+		case errors.Is(err, unix.E2BIG):
+			full++
+		case !errors.Is(err, ebpf.ErrKeyExist):
 			return err
 		}
 		return nil
 	})
+	if full > 0 {
+		r.log.Warn("some connections found no place in the new table", "table", x.name, "entries", full)
+	}
+	return count, err
 }
 
 // countConnections returns the number of entries in use of a table.

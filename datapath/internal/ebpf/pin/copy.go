@@ -101,12 +101,15 @@ func perCPUMap(m *ebpf.Map) bool {
 }
 
 // fill copies the entries of an earlier generation to m, which is not yet in use.
-func fill(m *ebpf.Map, from generation) (count int, err error) {
+func fill(m *ebpf.Map, spec *ebpf.MapSpec, from generation) (count int, err error) {
 	if perCPUMap(m) || m.Type() == ebpf.LPMTrie {
 		return oneByOne(m, from, ebpf.UpdateAny)
 	}
-	if m.Type() == ebpf.ArrayOfMaps {
+	if m.Type() == ebpf.ArrayOfMaps && from.convert == nil {
 		return shareMaps(m, from.m)
+	}
+	if m.Type() == ebpf.ArrayOfMaps {
+		return fillSegments(m, spec.InnerMap, from)
 	}
 	size := min(bpfmap.BatchSize, int(from.m.MaxEntries()))
 	toKeys, toValues := newCells(size, m.KeySize()), newCells(size, m.ValueSize())
@@ -147,6 +150,32 @@ func shareMaps(m, from *ebpf.Map) (count int, err error) {
 			return count, err
 		}
 		count++
+	}
+	return count, nil
+}
+
+// fillSegments inserts into m segments with the converted entries of the segments of an earlier
+// array.
+func fillSegments(m *ebpf.Map, spec *ebpf.MapSpec, from generation) (count int, err error) {
+	segment := func(i uint32) error {
+		old := generation{comparison: from.comparison}
+		if err := from.m.Lookup(i, &old.m); err != nil {
+			return err
+		}
+		defer old.m.Close() // only closes a file descriptor
+		inner, err := ebpf.NewMap(spec)
+		if err != nil {
+			return err
+		}
+		defer inner.Close() // m holds it
+		n, err := fill(inner, spec, old)
+		count += n
+		return errors.Join(err, m.Put(i, inner))
+	}
+	for i := range from.m.MaxEntries() {
+		if err := segment(i); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return count, err
+		}
 	}
 	return count, nil
 }

@@ -28,6 +28,7 @@ type generation struct {
 	path   string
 	number int
 	m      *ebpf.Map
+	grown  bool // a connection table with several segments
 	comparison
 }
 
@@ -42,6 +43,12 @@ func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			all.close()
+			all = nil
+		}
+	}()
 	for _, e := range entries {
 		name, number, ok := SplitGeneration(e.Name())
 		if !ok || name != spec.Name {
@@ -49,11 +56,15 @@ func openGenerations(dir string, spec *ebpf.MapSpec) (all generations, err error
 		}
 		g := generation{path: filepath.Join(dir, e.Name()), number: number}
 		if g.m, err = ebpf.LoadPinnedMap(g.path, nil); err != nil {
-			all.close()
-			return nil, fmt.Errorf("open the pin %s: %w", g.path, err)
+			return all, fmt.Errorf("open the pin %s: %w", g.path, err)
 		}
-		g.comparison = compareMap(g.m, spec)
 		all = append(all, g)
+		if all[len(all)-1].grown, err = keepSegments(g.m, spec); err != nil {
+			return all, fmt.Errorf("the pin %s: %w", g.path, err)
+		}
+	}
+	for i := range all {
+		all[i].comparison = compareMap(all[i].m, spec)
 	}
 	slices.SortFunc(all, func(a, b generation) int { return b.number - a.number })
 	return all, nil

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
 // LayoutVersion is LAYOUT_VERSION of types.h. It changes only if the meaning of pinned data
@@ -119,12 +120,17 @@ func comparisonOf(old *ebpf.Map, spec *ebpf.MapSpec, differs bool, blocks *block
 		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
 	case differs:
 		return comparison{action: datapath.PinsConvert, reason: "its entries have another layout", convert: convert, blocks: blocks}
-	case spec.Compatible(old) == nil:
-		return comparison{action: datapath.PinsAdopt, blocks: blocks}
-	case old.MaxEntries() == spec.MaxEntries:
+	}
+	is, err := entriesAt(old, classOf(spec))
+	switch want := entriesIn(spec); {
+	case err != nil:
+		return comparison{action: datapath.PinsRefuse, reason: err.Error()}
+	case is != want:
+		return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", is, want), blocks: blocks}
+	case spec.Compatible(old) != nil:
 		return comparison{action: datapath.PinsConvert, reason: "it was made with other options", blocks: blocks}
 	}
-	return comparison{action: datapath.PinsConvert, reason: fmt.Sprintf("size %d, want %d", old.MaxEntries(), spec.MaxEntries), blocks: blocks}
+	return comparison{action: datapath.PinsAdopt, blocks: blocks}
 }
 
 // compareEntries returns the converter from entries of old to entries of spec, or nil if entries
@@ -135,6 +141,9 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 	}
 	if t := spec.Type; (t == ebpf.Queue || t == ebpf.RingBuf) && old.KeySize() == spec.KeySize && old.ValueSize() == spec.ValueSize {
 		return nil, nil // the kernel stores no types for these
+	}
+	if classOf(spec).segmented {
+		return compareSegments(old, spec.InnerMap)
 	}
 	if spec.Type == ebpf.ArrayOfMaps {
 		return nil, nil // the inner maps describe their own format; see fw_classify.h
@@ -148,6 +157,19 @@ func compareEntries(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) 
 		return nil, err
 	}
 	return newEntryConverter(spec.Type, from, to)
+}
+
+// compareSegments is compareEntries for an array in segments.
+func compareSegments(old *ebpf.Map, spec *ebpf.MapSpec) (*entryConverter, error) {
+	segments, err := innerMaps(old)
+	if err != nil || len(segments) == 0 {
+		return nil, err
+	}
+	defer kernel.CloseMaps(segments)
+	if is := segments[0].MaxEntries(); is != spec.MaxEntries {
+		return nil, fmt.Errorf("its segments have %d entries, want %d", is, spec.MaxEntries)
+	}
+	return compareEntries(segments[0], spec)
 }
 
 // sameFamily reports whether a map of type b can hold the entries of a map of type a.

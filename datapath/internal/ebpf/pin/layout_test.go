@@ -124,6 +124,86 @@ func TestEveryMapIsConverted(t *testing.T) {
 	}
 }
 
+// TestSegmentsAreConverted: each entry of an array in segments is converted to and from a different
+// layout, in the segment in which it is.
+func TestSegmentsAreConverted(t *testing.T) {
+	testnet.RequireRoot(t)
+	spec, err := kernel.LoadKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(5, 7))
+	for _, name := range []string{kernel.MapLlBackend, kernel.MapLlBackendTraffic} {
+		ours := Wanted(spec.Maps, datapath.TablesFor(0))[name]
+		other := ours.Copy()
+		other.InnerMap = reshapeMap(t, random, ours.InnerMap)
+		other.InnerMap.Flags = 0 // a segment has whole pages only with values of this version
+		t.Run(name+"/upgrade", func(t *testing.T) { convertSegments(t, random, other, ours) })
+		t.Run(name+"/downgrade", func(t *testing.T) { convertSegments(t, random, ours, other) })
+	}
+}
+
+func convertSegments(t *testing.T, random *rand.Rand, from, to *ebpf.MapSpec) {
+	dir := testnet.BPFFS(t)
+	old, err := ebpf.NewMap(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := old.Pin(filepath.Join(dir, from.Name)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := fieldsOf(from.InnerMap.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := fieldsOf(to.InnerMap.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[[2]uint32][]byte{} // by segment and index
+	for _, segment := range []uint32{0, 7} {
+		inner, err := ebpf.NewMap(from.InnerMap)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer inner.Close()
+		for _, i := range []uint32{0, 5, inner.MaxEntries() - 1} {
+			a, b := fillFields(random, before, after)
+			if err := inner.Put(i, a); err != nil {
+				t.Fatal(err)
+			}
+			want[[2]uint32{segment, i}] = b
+		}
+		if err := old.Put(segment, inner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x, err := openMap(dir, to.Copy(), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.target.Close()
+	r := &Replacements{Maps: map[string]*ebpf.Map{to.Name: x.target}, dir: dir, log: slog.New(slog.DiscardHandler), list: []*replacement{x}}
+	defer r.Close()
+	if err := errors.Join(r.copy(x), r.PinNew(), r.Finish()); err != nil {
+		t.Fatal(err)
+	}
+	for at, value := range want {
+		var inner *ebpf.Map
+		if err := x.target.Lookup(at[0], &inner); err != nil {
+			t.Fatalf("segment %d: %v", at[0], err)
+		}
+		got, err := inner.LookupBytes(at[1])
+		if inner.Close(); err != nil || !bytes.Equal(got, value) {
+			t.Errorf("segment %d, entry %d: %x, want %x (%v)", at[0], at[1], got, value, err)
+		}
+	}
+	if c := compareMap(x.target, to); c.action != datapath.PinsAdopt {
+		t.Errorf("the next start would find: %s %s", c.action, c.reason)
+	}
+}
+
 // TestLargeEntriesAreCopied: copying a map with one large entry takes memory for one entry, not for
 // a whole batch of such entries, which would be gigabytes.
 func TestLargeEntriesAreCopied(t *testing.T) {

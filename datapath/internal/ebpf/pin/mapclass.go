@@ -21,12 +21,16 @@ type sizeClass struct {
 
 // sizeClasses are the classes that maps.h names with SIZED_BY.
 var sizeClasses = map[string]sizeClass{
-	"connectionBlocks": byConnections(kernel.ConnBlocks),
-	"services":         byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
-	"slots": {"slots", func(t datapath.Tables) uint32 { return t.Slots }, func(t datapath.Tables) uint32 {
-		return 2*(t.Slots/kernel.SlotsPerChunk) + 4*t.Services
+	"segmentBlocks": {"connections", func(t datapath.Tables) uint32 { return t.Connections }, func(t datapath.Tables) uint32 {
+		return kernel.SegmentBlocks(t.ConnectionsMin, t.Connections)
 	}},
-	"backends": {"backends", func(t datapath.Tables) uint32 { return t.Backends }, func(t datapath.Tables) uint32 {
+	"services": byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
+	"chunks": {"backends", backends, func(t datapath.Tables) uint32 {
+		// At most 1.2 chunks for each backend, and half a one if it shares its Service with 3 to 200
+		// others; old and new selection tables exist together for a moment.
+		return max(t.Backends, 4096)
+	}},
+	"backends": {"backends", backends, func(t datapath.Tables) uint32 {
 		return t.Backends + 1 // id 0 is not used
 	}},
 	"affinity": byTable("affinity", func(t datapath.Tables) uint32 { return t.Affinity }),
@@ -47,6 +51,8 @@ var sizeClasses = map[string]sizeClass{
 	"peerAddresses": byConnections(func(n uint32) uint32 { return 2 * peersFor(n) }),
 	"peerPrefixes":  byConnections(func(n uint32) uint32 { return 8 * peersFor(n) }),
 }
+
+func backends(t datapath.Tables) uint32 { return t.Backends }
 
 func peersFor(connections uint32) uint32 { return min(1<<14, max(1<<10, connections/32)) }
 
@@ -69,6 +75,7 @@ type mapClass struct {
 	createdByDaemon bool   // programs create no entries
 	notCopied       bool
 	connections     bool // the connection table
+	segmented       bool // an array in segments, which hold its entries
 	copyOrder       int  // 0: first
 }
 
@@ -88,6 +95,7 @@ func classOf(spec *ebpf.MapSpec) mapClass {
 			}
 		}
 	}
+	c.segmented = spec.Type == ebpf.ArrayOfMaps && c.size != "" && !c.connections
 	return c
 }
 
@@ -96,7 +104,7 @@ func classOf(spec *ebpf.MapSpec) mapClass {
 func sizeOf(spec *ebpf.MapSpec, t datapath.Tables) (key string, table, entries uint32) {
 	c, ok := sizeClasses[classOf(spec).size]
 	if !ok {
-		return "", 0, spec.MaxEntries
+		return "", 0, entriesIn(spec)
 	}
 	return "tables." + c.key, c.table(t), c.entries(t)
 }

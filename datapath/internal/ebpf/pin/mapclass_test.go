@@ -36,22 +36,22 @@ func TestMapClasses(t *testing.T) {
 		}
 	}
 
-	tables := datapath.Tables{Connections: 1 << 20, Services: 100, Slots: 6400, Backends: 1000, Affinity: 5000, Ranges: 300, Rules: 40000}
+	tables := datapath.Tables{Connections: 1 << 20, Services: 100, Backends: 1000, Affinity: 5000, Ranges: 300, Rules: 40000}
 	for name, want := range map[string]struct {
 		key            string
 		table, entries uint32
 		class          mapClass
 	}{
-		kernel.MapLlCt6:       {"tables.connections", 1 << 20, 36 << 10, mapClass{"connectionBlocks", false, false, true, 1}},
-		kernel.MapLlShares:    {"", 0, 1, mapClass{"", false, false, false, 0}},
-		kernel.MapLlSlot:      {"tables.slots", 6400, 600, mapClass{"slots", true, false, false, 2}},
-		kernel.MapLlBackend:   {"tables.backends", 1000, 1001, mapClass{"backends", false, false, false, 2}},
-		kernel.MapLlDivert:    {"tables.ranges", 300, 600, mapClass{"ranges", true, false, false, 2}},
-		kernel.MapLlNatRule:   {"tables.rules", 40000, 10000, mapClass{"natRules", false, false, false, 2}},
-		kernel.MapLlPeer:      {"tables.connections", 1 << 20, 1 << 14, mapClass{"peers", false, false, false, 2}},
-		kernel.MapLlMapping:   {"tables.connections", 1 << 20, 1<<17 - 2048, mapClass{"mappings", false, false, false, 2}},
-		kernel.MapLlNexthop:   {"", 0, kernel.NexthopCount, mapClass{"", false, true, false, 2}},
-		kernel.MapLlPortDrops: {"", 0, 16384, mapClass{"", false, false, false, 2}},
+		kernel.MapLlCt6:       {"tables.connections", 1 << 20, 36 << 10, mapClass{"segmentBlocks", false, false, true, false, 1}},
+		kernel.MapLlShares:    {"", 0, 1, mapClass{"", false, false, false, false, 0}},
+		kernel.MapLlSlot:      {"tables.backends", 1000, 4096, mapClass{"chunks", true, false, false, false, 2}},
+		kernel.MapLlBackend:   {"tables.backends", 1000, 1001, mapClass{"backends", false, false, false, true, 2}},
+		kernel.MapLlDivert:    {"tables.ranges", 300, 600, mapClass{"ranges", true, false, false, false, 2}},
+		kernel.MapLlNatRule:   {"tables.rules", 40000, 10000, mapClass{"natRules", false, false, false, false, 2}},
+		kernel.MapLlPeer:      {"tables.connections", 1 << 20, 1 << 14, mapClass{"peers", false, false, false, false, 2}},
+		kernel.MapLlMapping:   {"tables.connections", 1 << 20, 1<<17 - 2048, mapClass{"mappings", false, false, false, false, 2}},
+		kernel.MapLlNexthop:   {"", 0, kernel.NexthopCount, mapClass{"", false, true, false, false, 2}},
+		kernel.MapLlPortDrops: {"", 0, 16384, mapClass{"", false, false, false, false, 2}},
 	} {
 		m := spec.Maps[name]
 		if key, table, entries := sizeOf(m, tables); key != want.key || table != want.table || entries != want.entries {

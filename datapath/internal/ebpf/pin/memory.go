@@ -3,9 +3,13 @@
 package pin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -22,8 +26,12 @@ const (
 	perCPUEntryBytes = 8
 )
 
-// mapMemory estimates the bytes that a map takes when it is created, and when it is full.
+// mapMemory estimates the bytes that a map takes when it is created, and when it is full; of a map in
+// segments, the bytes of a segment.
 func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
+	if c := classOf(spec); (c.connections || c.segmented) && spec.InnerMap != nil {
+		return mapMemory(spec.InnerMap, cpus)
+	}
 	entries, key, value := uint64(spec.MaxEntries), roundUp(spec.KeySize), roundUp(spec.ValueSize)
 	switch spec.Type {
 	case ebpf.Array:
@@ -54,13 +62,31 @@ func mapMemory(spec *ebpf.MapSpec, cpus int) (atStart, full uint64) {
 
 func roundUp(size uint32) uint64 { return (uint64(size) + 7) &^ 7 }
 
+// largestFirst returns the names of maps in the order in which they are created: if one is too
+// large for the machine, it is refused before the memory for the others is taken.
+func largestFirst(specs map[string]*ebpf.MapSpec) []string {
+	cpus := ebpf.MustPossibleCPU()
+	return slices.SortedFunc(maps.Keys(specs), func(a, b string) int {
+		x, _ := mapMemory(specs[a], cpus)
+		y, _ := mapMemory(specs[b], cpus)
+		return cmp.Or(cmp.Compare(y, x), strings.Compare(a, b))
+	})
+}
+
 // tablesMemory estimates the bytes of all maps of specs with the sizes of t.
 func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, full uint64) {
 	cpus := ebpf.MustPossibleCPU()
 	for _, spec := range specs {
 		spec = spec.Copy()
-		_, _, spec.MaxEntries = sizeOf(spec, t)
+		_, _, entries := sizeOf(spec, t)
+		setEntries(spec, entries)
 		s, f := mapMemory(spec, cpus)
+		switch c := classOf(spec); {
+		case c.connections:
+			f *= uint64(kernel.SegmentsFor(t.ConnectionsMin, t.Connections))
+		case c.segmented:
+			f *= uint64((entries + spec.InnerMap.MaxEntries - 1) / spec.InnerMap.MaxEntries)
+		}
 		atStart, full = atStart+s, full+f
 	}
 	return atStart, full
@@ -69,7 +95,7 @@ func tablesMemory(specs map[string]*ebpf.MapSpec, t datapath.Tables) (atStart, f
 // noRoom explains that the kernel has no memory for a map: its size, and what to do. specs contains
 // all maps; spec need not be the largest of them.
 func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t datapath.Tables) error {
-	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) {
+	if err == nil || !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.E2BIG) {
 		return err
 	}
 	need, _ := mapMemory(spec, ebpf.MustPossibleCPU())
@@ -80,7 +106,7 @@ func noRoom(err error, spec *ebpf.MapSpec, specs map[string]*ebpf.MapSpec, t dat
 	}
 	return fmt.Errorf("no memory for its %d entries%s, %d MiB; all tables need %d MiB: make the largest ones smaller "+
 		"(tables.connections, tables.backends; or auto), or allow more: MemoryMax of the unit counts them: %w",
-		entriesOf(spec, spec.MaxEntries), by, need>>20, all>>20, err)
+		entriesOf(spec, entriesIn(spec)), by, need>>20, all>>20, err)
 }
 
 // entriesOf returns the number of entries of a map with n elements: of the connection table, those of

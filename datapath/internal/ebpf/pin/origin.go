@@ -79,6 +79,10 @@ func LayoutSum(specs map[string]*ebpf.MapSpec) uint64 {
 			continue
 		}
 		line := fmt.Sprint(name, spec.Type, spec.KeySize, spec.ValueSize)
+		if c := classOf(spec); c.connections || c.segmented {
+			spec = spec.InnerMap
+			line += fmt.Sprint(spec.ValueSize)
+		}
 		if s, err := shapeOf(spec); err == nil {
 			line += fmt.Sprint(s) // maps are printed in order
 		}

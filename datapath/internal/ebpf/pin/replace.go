@@ -22,9 +22,11 @@ import (
 type replacement struct {
 	name    string
 	class   mapClass
+	spec    *ebpf.MapSpec
 	target  *ebpf.Map
 	pin     string // where target is, or will be, pinned
 	pinned  bool
+	grown   bool // a connection table that had several segments
 	sources generations
 	since   uint32 // entries added since this tick may be missing; 0: any entries
 }
@@ -67,15 +69,20 @@ func Open(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *sl
 			r.Close()
 		}
 	}()
-	for name, spec := range Wanted(specs, t) {
+	wanted := Wanted(specs, t)
+	for _, name := range largestFirst(wanted) {
+		spec := wanted[name]
 		x, err := openMap(dir, spec, log)
 		if err != nil {
 			return nil, fmt.Errorf("map %s: %w", name, noRoom(err, spec, specs, t))
 		}
 		r.Maps[name] = x.target
-		if key, _, want := sizeOf(specs[name], t); key != "" && x.target.MaxEntries() > want {
+		if key, _, want := sizeOf(specs[name], t); key != "" && x.class.connections && x.grown && entriesIn(spec) != want {
+			r.KeptSizes = append(r.KeptSizes, fmt.Sprintf("table %s has grown, and keeps parts of %d connections, of which it can have %d; the next start with one part uses the new limits of %s",
+				name, kernel.ConnCapacity(entriesIn(spec)*kernel.ConnBlock), kernel.ConnSegments, key))
+		} else if key != "" && !x.class.segmented && entriesIn(spec) > want {
 			r.KeptSizes = append(r.KeptSizes, fmt.Sprintf("table %s keeps %d entries instead of %d, fewer than it contained at the start: raise %s, or restart the daemon when it contains fewer",
-				name, entriesOf(spec, x.target.MaxEntries()), entriesOf(spec, want), key))
+				name, entriesOf(spec, entriesIn(spec)), entriesOf(spec, want), key))
 		}
 		if !x.pinned || len(x.sources) > 0 {
 			r.list = append(r.list, x)
@@ -88,7 +95,11 @@ func Open(dir string, specs map[string]*ebpf.MapSpec, t datapath.Tables, log *sl
 	if r.Maps[kernel.MapLlShares] == nil {
 		return r, nil // some tests have only some maps
 	}
-	return r, r.copyFirst()
+	if err := r.copyFirst(); err != nil {
+		return nil, err
+	}
+	blocks := [2]uint32{entriesIn(wanted[kernel.MapLlCt4]), entriesIn(wanted[kernel.MapLlCt6])}
+	return r, noRoom(kernel.PrepareConnTable(r.Maps, blocks), wanted[kernel.MapLlCt6], specs, t)
 }
 
 // openMap returns the pinned map of spec in dir, or a new one.
@@ -97,11 +108,12 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 	if err != nil {
 		return nil, err
 	}
-	x := &replacement{name: spec.Name, class: classOf(spec), pin: filepath.Join(dir, spec.Name)}
+	x := &replacement{name: spec.Name, class: classOf(spec), spec: spec, pin: filepath.Join(dir, spec.Name)}
 	if len(all) == 0 {
 		x.target, err = ebpf.NewMap(spec)
 		return x, err
 	}
+	x.grown = slices.ContainsFunc(all, func(g generation) bool { return g.grown })
 	i, c := all.choose()
 	if i < 0 && c.action == datapath.PinsRefuse {
 		all.close()
@@ -141,21 +153,22 @@ func openMap(dir string, spec *ebpf.MapSpec, log *slog.Logger) (*replacement, er
 // sets the size in spec, or returns the index of the map that stays.
 func keepSize(all generations, spec *ebpf.MapSpec, log *slog.Logger) (int, error) {
 	old := all[0].m
-	if spec.MaxEntries >= old.MaxEntries() {
-		return -1, nil
+	size, err := entriesAt(old, classOf(spec))
+	if err != nil || entriesIn(spec) >= size {
+		return -1, err
 	}
 	held, err := CountEntries(old)
 	if blocks := all[0].blocks; blocks != nil {
 		if held, err = blocks.countConnections(old); err == nil {
-			held = kernel.ConnBlocks((held + 1) / 2)
+			held = kernel.ConnBlocks((held + 1) / 2 * 4 / 3) // connections that begin meanwhile need places too
 		}
 	}
-	if err != nil || held <= spec.MaxEntries {
+	if err != nil || held <= entriesIn(spec) {
 		return -1, err
 	}
 	log.Warn("table keeps its size: it holds more entries than the configured size; raise the table sizes in the configuration, or restart after connections have ended",
-		"table", spec.Name, "entries", held, "wanted", spec.MaxEntries, "size", old.MaxEntries())
-	spec.MaxEntries = old.MaxEntries()
+		"table", spec.Name, "entries", held, "wanted", entriesIn(spec), "size", size)
+	setEntries(spec, size)
 	if all[0].convert == nil && spec.Compatible(old) == nil {
 		return 0, nil
 	}
@@ -183,7 +196,7 @@ func (r *Replacements) copyFirst() error {
 			}
 		}
 	}
-	return kernel.PrepareConnTable(r.Maps)
+	return nil
 }
 
 func (r *Replacements) copy(x *replacement) error {
@@ -201,7 +214,7 @@ func (r *Replacements) copy(x *replacement) error {
 		case x.class.connections:
 			n, err = r.addConnections(x, g, 0)
 		case fresh && i == 0: // the newest contains everything that the daemon wrote
-			n, err = fill(x.target, g)
+			n, err = fill(x.target, x.spec, g)
 		case follows(x):
 			n, err = addMissing(x.target, g, 0)
 		}

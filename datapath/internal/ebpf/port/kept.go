@@ -21,6 +21,20 @@ func (p *Table) KeepWith(k *keeper.Keeper) {
 	}
 }
 
+// AreAttached reports whether programs are attached to a port, and sets Options.InUse accordingly.
+func (p *Table) AreAttached() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, t := range p.byName {
+		if len(t.hooks) > 0 {
+			p.options.InUse.Store(true)
+			return true
+		}
+	}
+	p.options.InUse.Store(false)
+	return false
+}
+
 // Each implements [keeper.Ports].
 func (p *Table) Each(f func(keeper.Port)) {
 	p.mu.RLock()

@@ -6,6 +6,7 @@ package port
 
 import (
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 
@@ -27,6 +28,12 @@ type Options struct {
 	Namespaces *namespace.Set
 	Guards     *guard.Table
 	Log        *slog.Logger
+
+	// InUse is set while programs are attached to a port. BeforeFirst is called before the programs
+	// are attached to the first port, and AfterFirst afterwards, which must not wait for a port. They
+	// may also be called if the attachment fails.
+	InUse                   *atomic.Bool
+	BeforeFirst, AfterFirst func()
 
 	// NeedsLoopback reports whether our program must handle packets of the host to its own
 	// addresses.

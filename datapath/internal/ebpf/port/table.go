@@ -87,6 +87,9 @@ func (p *Table) update(name datapath.PortName, value datapath.Port, endpoint *da
 	if _, err := p.namespaces.Open(id); err != nil { // may take long on first use
 		return err
 	}
+	if !p.options.InUse.Load() {
+		p.options.BeforeFirst()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	z, err := p.namespaces.Open(id)
@@ -167,7 +170,11 @@ func (p *Table) attach(z *namespace.Namespace, name datapath.PortName, index int
 	t = &port{namespace: z.ID, ifindex: index}
 	p.byName[name] = t
 	if err = p.prepare(t, endpoint); err == nil {
+		first := !p.options.InUse.Swap(true)
 		t.hooks, err = z.Attach(p.attachedHow(endpoint), p.Folder(z.ID, name), index)
+		if first {
+			p.options.AfterFirst()
+		}
 	}
 	if errors.Is(err, unix.ENODEV) {
 		err = fmt.Errorf("%w: %w", err, datapath.ErrAbsent) // the device was deleted in the meantime

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,6 +44,7 @@ func (p *Table) Adopt(r *pin.Replacements) error {
 			}
 		}
 	}
+	p.options.InUse.Store(slices.ContainsFunc(slices.Collect(maps.Values(p.byName)), func(t *port) bool { return len(t.hooks) > 0 }))
 	if err := p.takeOver(r); err != nil {
 		return err
 	}

@@ -62,8 +62,6 @@ const (
 	askerMapLlAffinity         = "ll_affinity"
 	askerMapLlAnnounced        = "ll_announced"
 	askerMapLlBackend          = "ll_backend"
-	askerMapLlBackendLoad      = "ll_backend_load"
-	askerMapLlBackendTotal     = "ll_backend_total"
 	askerMapLlBackendTraffic   = "ll_backend_traffic"
 	askerMapLlBlock            = "ll_block"
 	askerMapLlBlockOwner       = "ll_block_owner"
@@ -72,6 +70,7 @@ const (
 	askerMapLlBridged          = "ll_bridged"
 	askerMapLlCt4              = "ll_ct4"
 	askerMapLlCt6              = "ll_ct6"
+	askerMapLlCtSize           = "ll_ct_size"
 	askerMapLlDevice           = "ll_device"
 	askerMapLlDivert           = "ll_divert"
 	askerMapLlDrops            = "ll_drops"
@@ -192,8 +191,6 @@ type askerMapSpecs struct {
 	LlAffinity       *ebpf.MapSpec `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.MapSpec `ebpf:"ll_announced"`
 	LlBackend        *ebpf.MapSpec `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.MapSpec `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.MapSpec `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.MapSpec `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.MapSpec `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.MapSpec `ebpf:"ll_block_owner"`
@@ -202,6 +199,7 @@ type askerMapSpecs struct {
 	LlBridged        *ebpf.MapSpec `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.MapSpec `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.MapSpec `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
@@ -298,8 +296,6 @@ type askerMaps struct {
 	LlAffinity       *ebpf.Map `ebpf:"ll_affinity"`
 	LlAnnounced      *ebpf.Map `ebpf:"ll_announced"`
 	LlBackend        *ebpf.Map `ebpf:"ll_backend"`
-	LlBackendLoad    *ebpf.Map `ebpf:"ll_backend_load"`
-	LlBackendTotal   *ebpf.Map `ebpf:"ll_backend_total"`
 	LlBackendTraffic *ebpf.Map `ebpf:"ll_backend_traffic"`
 	LlBlock          *ebpf.Map `ebpf:"ll_block"`
 	LlBlockOwner     *ebpf.Map `ebpf:"ll_block_owner"`
@@ -308,6 +304,7 @@ type askerMaps struct {
 	LlBridged        *ebpf.Map `ebpf:"ll_bridged"`
 	LlCt4            *ebpf.Map `ebpf:"ll_ct4"`
 	LlCt6            *ebpf.Map `ebpf:"ll_ct6"`
+	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
@@ -376,8 +373,6 @@ func (m *askerMaps) Close() error {
 		m.LlAffinity,
 		m.LlAnnounced,
 		m.LlBackend,
-		m.LlBackendLoad,
-		m.LlBackendTotal,
 		m.LlBackendTraffic,
 		m.LlBlock,
 		m.LlBlockOwner,
@@ -386,6 +381,7 @@ func (m *askerMaps) Close() error {
 		m.LlBridged,
 		m.LlCt4,
 		m.LlCt6,
+		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
 		m.LlDrops,

@@ -17,8 +17,11 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/sockdiag"
 )
 
 // Ports are the source ports that the programs assign: ports from 1024 on that are not used by
@@ -32,6 +35,9 @@ type Ports struct {
 	taken   *[1 << 16]bool
 	free    []datapath.PortRange // ports from 1024 on that the kernel itself does not assign
 	due     time.Time
+
+	connected    *[1 << 16]bool // local ports of all TCP sockets, as read last
+	connectedDue time.Time
 }
 
 // Options are what [Ports] use.
@@ -42,17 +48,39 @@ type Options struct {
 	// FrontendPorts returns the ports of the services' frontends.
 	FrontendPorts func() []uint16
 	// Interval is the interval at which the node's sockets are read; it is longer if reading them
-	// takes long.
+	// takes long. 0: they are read whenever the ports are needed.
 	Interval time.Duration
+	// IsIdle reports whether no programs are attached, so that no ports are assigned.
+	IsIdle func() bool
 }
 
 // New returns the ports, which Refresh reads and writes.
 func New(o Options) *Ports { return &Ports{options: o} }
 
+// idleIntervals is the number of intervals between two readings by Maintain while no programs are
+// attached.
+const idleIntervals = 12
+
+// Maintain refreshes the ports. While no programs are attached, it does so less often: whoever
+// needs the ports refreshes them.
+func (s *Ports) Maintain() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.options.IsIdle() && time.Since(s.due) < (idleIntervals-1)*s.options.Interval {
+		return nil
+	}
+	return s.refresh()
+}
+
 // Refresh writes the ports if they have changed.
 func (s *Ports) Refresh() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.refresh()
+}
+
+// refresh is Refresh; s.mu is held.
+func (s *Ports) refresh() error {
 	began := time.Now()
 	if began.Before(s.due) {
 		return nil
@@ -91,10 +119,19 @@ func (s *Ports) Refresh() error {
 	return nil
 }
 
+// Count returns how many ports the programs may assign.
+func (s *Ports) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.refresh() // Maintain reports the error
+	return len(s.written)
+}
+
 // ForRules returns the ports from which rules that name none assign.
 func (s *Ports) ForRules() ([]datapath.PortRange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_ = s.refresh() // Maintain reports the error
 	if len(s.free) == 0 {
 		return nil, fmt.Errorf("ip_local_port_range and ip_local_reserved_ports leave no port from 1024 on: %w", datapath.ErrAbsent)
 	}
@@ -138,8 +175,20 @@ func (s *Ports) writeTaken(taken, own *[1 << 16]bool) error {
 // the kernel assigns to the node's own connections or that are reserved (own).
 func (s *Ports) takenPorts() (taken, own *[1 << 16]bool, err error) {
 	taken, own = new([1 << 16]bool), new([1 << 16]bool)
-	if err := s.options.InNamespaces(func() error { return portsInUse(taken, own) }); err != nil {
+	isListed := true
+	err = s.options.InNamespaces(func() error {
+		listed, err := portsInUse(taken, own)
+		isListed = isListed && listed
+		return err
+	})
+	if err == nil {
+		err = s.readConnected(isListed)
+	}
+	if err != nil {
 		return nil, nil, err
+	}
+	for port, is := range s.connected {
+		taken[port] = taken[port] || is
 	}
 	for _, port := range s.options.FrontendPorts() {
 		taken[port] = true
@@ -148,19 +197,19 @@ func (s *Ports) takenPorts() (taken, own *[1 << 16]bool, err error) {
 }
 
 // portsInUse marks, in the thread's namespace, the ports of sockets in taken, and the kernel's port
-// range for its own connections and the reserved ports in own.
-func portsInUse(taken, own *[1 << 16]bool) error {
+// range for its own connections and the reserved ports in own. listed: see listeningPorts.
+func portsInUse(taken, own *[1 << 16]bool) (listed bool, err error) {
 	b, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
-		return err
+		return false, err
 	}
 	var first, last int
 	if _, err := fmt.Sscan(string(b), &first, &last); err != nil {
-		return fmt.Errorf("ip_local_port_range: %w", err)
+		return false, fmt.Errorf("ip_local_port_range: %w", err)
 	}
 	markPorts(own, first, last)
 	if b, err = os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports"); err != nil {
-		return err
+		return false, err
 	}
 	for _, part := range strings.Split(strings.TrimSpace(string(b)), ",") {
 		if n, _ := fmt.Sscanf(part, "%d-%d", &first, &last); n == 1 {
@@ -169,7 +218,53 @@ func portsInUse(taken, own *[1 << 16]bool) error {
 			markPorts(own, first, last)
 		}
 	}
-	for _, name := range []string{"tcp", "tcp6", "udp", "udp6"} {
+	return listeningPorts(taken)
+}
+
+// listeningPorts marks the local ports of UDP sockets and, if they can be listed, of listening TCP
+// sockets.
+func listeningPorts(taken *[1 << 16]bool) (listed bool, err error) {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := sockdiag.List(sockdiag.Request{Family: family, Protocol: unix.IPPROTO_TCP, State: sockdiag.StateListen}, nil)
+		if sockdiag.IsUnsupported(err) {
+			return false, tablePorts(taken, "udp", "udp6")
+		}
+		if err != nil {
+			return false, fmt.Errorf("list sockets: %w", err)
+		}
+		for _, m := range sockets {
+			taken[sockdiag.LocalPort(m)] = true
+		}
+	}
+	return true, tablePorts(taken, "udp", "udp6")
+}
+
+// connectedShare limits the processor time for reading all TCP sockets to one part in so many: it
+// takes 0.1 s if the machine has a million, in whatever namespace. Only a socket whose program
+// chose the local port has a port that the programs might assign.
+const connectedShare = 1000
+
+// readConnected reads the local ports of all TCP sockets, unless that was done shortly before;
+// isListed is set if the ports of listening sockets are known.
+func (s *Ports) readConnected(isListed bool) error {
+	began := time.Now()
+	if isListed && s.connected != nil && began.Before(s.connectedDue) {
+		return nil
+	}
+	ports := new([1 << 16]bool)
+	if err := s.options.InNamespaces(func() error { return tablePorts(ports, "tcp", "tcp6") }); err != nil {
+		return err
+	}
+	s.connected, s.connectedDue = ports, began
+	if s.options.Interval > 0 {
+		s.connectedDue = began.Add(max(s.options.Interval, connectedShare*time.Since(began)))
+	}
+	return nil
+}
+
+// tablePorts marks the local ports in the named tables of sockets.
+func tablePorts(taken *[1 << 16]bool, names ...string) error {
+	for _, name := range names {
 		err := socketPorts("/proc/thread-self/net/"+name, taken)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -12,8 +12,8 @@ import (
 )
 
 // Usage implements [datapath.Telemetry]. It returns how full the tables are, keyed by their names
-// in the configuration. For connections, which have one table per family, it returns the fuller
-// one. The numbers for connections and NAT are as of the last sweep.
+// in the configuration; connections have one table per address family. The numbers for connections
+// and NAT are as of the last sweep.
 func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 	if err := r.options.Sweeper.Refresh(); err != nil {
 		return nil, err
@@ -31,12 +31,14 @@ func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 	of := func(name string, entries, each uint64) datapath.Usage {
 		return datapath.Usage{Used: entries / each, Size: uint64(r.options.Maps[name].MaxEntries()) / each}
 	}
+	sizes := r.options.Sweeper.Capacity()
+	used, size := r.options.NextHops.Usage()
 	u := map[string]datapath.Usage{
-		"connections": {
-			Used: max(conns[conn.IPv4], conns[conn.IPv6]) / 2,
-			Size: uint64(kernel.ConnCapacity(r.options.Tables.Ct4.MaxEntries())),
-		},
-		"affinity": of(kernel.MapLlAffinity, affinity, 1),
+		// A connection has two entries.
+		"connections IPv4": {Used: conns[conn.IPv4] / 2, Size: uint64(sizes[conn.IPv4])},
+		"connections IPv6": {Used: conns[conn.IPv6] / 2, Size: uint64(sizes[conn.IPv6])},
+		"affinity":         of(kernel.MapLlAffinity, affinity, 1),
+		"nextHops":         {Used: uint64(used), Size: uint64(size)},
 	}
 	// The outer side always has at least as many entries as the inner side.
 	mappings, blocks := r.options.NATs.Entries()

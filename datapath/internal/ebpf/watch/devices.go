@@ -307,7 +307,7 @@ func (v *Devices) encode(l netlink.Link) kernel.Device {
 // device. Bridged next hops are skipped: bridging does not resolve neighbours.
 func (v *Devices) neighbourChanged(u netlink.NeighUpdate) {
 	if u.Family == unix.AF_BRIDGE {
-		v.stationChanged(u)
+		v.fdbChanged(u)
 		return
 	}
 	ip, ok := netip.AddrFromSlice(u.IP)
@@ -335,9 +335,9 @@ func (v *Devices) neighbourChanged(u netlink.NeighUpdate) {
 	}))
 }
 
-// stationChanged invalidates the next hops to a MAC address that a bridge has learnt on another
+// fdbChanged invalidates the next hops to a MAC address that a bridge has learnt on another
 // port, or deleted.
-func (v *Devices) stationChanged(u netlink.NeighUpdate) {
+func (v *Devices) fdbChanged(u netlink.NeighUpdate) {
 	var mac [6]byte
 	if copy(mac[:], u.HardwareAddr) != len(mac) {
 		return

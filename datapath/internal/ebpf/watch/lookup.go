@@ -115,8 +115,9 @@ func (v *Devices) Cause(link netlink.Link) (name string, state datapath.LinkStat
 	return link.Attrs().Name, device.LinkState(link.Attrs())
 }
 
-// DownTo returns a device that is down and whose network contains addr. If no such device exists, it
-// returns the only device that is down and has an address of the family, or "".
+// DownTo returns a device that is down and whose network contains addr. If no such device exists,
+// it returns the one down device with our programs or with an address of addr's family, or "" if
+// there is not exactly one.
 func (v *Devices) DownTo(addr netip.Addr) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()

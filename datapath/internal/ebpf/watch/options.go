@@ -32,7 +32,7 @@ type Options struct {
 	FollowAddrs func() error
 	// NamesChanged is called with the names that devices have lost or gained.
 	NamesChanged func(names []string) error
-	// Invalidate retires the next hops that match selects.
+	// Invalidate retires each next hop for which match returns true.
 	Invalidate func(match func(kernel.NexthopKey) bool) error
 	// Forget takes the next hops off the connections and peers whose packets are routed in the
 	// namespace to an address that to selects.

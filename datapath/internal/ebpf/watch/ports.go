@@ -74,7 +74,7 @@ func (v *Devices) ruleName(l netlink.Link) string {
 	return next
 }
 
-// isOther reports whether a device has this name. v.mu is held.
+// isOther reports whether any device has this name. The caller holds v.mu.
 func (v *Devices) isOther(name string) bool {
 	for _, l := range v.links {
 		if l.Attrs().Name == name {

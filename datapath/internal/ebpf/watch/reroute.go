@@ -209,7 +209,7 @@ func (v *Devices) forwardingOf(m *syscall.NetlinkMessage) bool {
 		v.mu.Lock()
 		_, known := v.links[int(index)]
 		v.mu.Unlock()
-		return known || index <= 0 // not positive: all devices, or new ones
+		return known || index <= 0 // NETCONFA_IFINDEX_ALL or NETCONFA_IFINDEX_DEFAULT
 	}
 	return true
 }

@@ -45,7 +45,9 @@ func Build(ns *namespace.Handle, v *datapath.Route, isOwn func(*namespace.Handle
 		Table: unix.RT_TABLE_MAIN, Protocol: namespace.Protocol, Type: types[v.Type], Priority: int(v.Metric), MTU: int(v.MTU),
 		Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 	}
-	entry.MTULock = v.MTU != 0 && p.Addr().Is6() // else IPv6 ignores it when forwarding
+	// Else the kernel ignores the MTU when it forwards IPv6, and FIB look-ups do not return it for
+	// IPv4.
+	entry.MTULock = v.MTU != 0
 	if v.Source.IsValid() {
 		entry.Src = v.Source.AsSlice()
 	}
