@@ -60,6 +60,7 @@ const (
 	MethodCounters         = "counters"
 	MethodNetworkList      = "network.list"
 	MethodAddressesList    = "addresses.list"
+	MethodCapacity         = "capacity"
 	MethodEventsList       = "events.list" // an addition to the first contract
 )
 

@@ -22,7 +22,7 @@ var documented = map[string]any{
 	"EndpointSpec": EndpointSpec{}, "EndpointStatus": EndpointStatus{},
 	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
 	"FirewallRuleSpec": FirewallRuleSpec{}, "PodNetworkSpec": PodNetworkSpec{}, "PodNetworkStatus": PodNetworkStatus{},
-	"CNIParams": CNIParams{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
+	"CNIParams": CNIParams{}, "CapacityParams": CapacityParams{}, "CapacityResult": CapacityResult{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
 	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"TunnelSpec": TunnelSpec{}, "TunnelStatus": TunnelStatus{}, "PeerSpec": PeerSpec{}, "PeerStatus": PeerStatus{},
 	"MirrorSpec": MirrorSpec{}, "MirrorStatus": MirrorStatus{},
@@ -151,7 +151,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	for _, method := range []string{
 		MethodVersion, MethodStatus, MethodApply, MethodReplace, MethodDelete, MethodGet, MethodList,
 		MethodReload, MethodRollback, MethodConfirm, MethodHistory, MethodConnectionsList, MethodConnectionsFlush, MethodCounters,
-		MethodCNI, MethodAddressesList, MethodEventsList,
+		MethodCNI, MethodAddressesList, MethodCapacity, MethodEventsList,
 	} {
 		if !strings.Contains(text, "\n### "+method+"\n") {
 			t.Errorf("method %s has no section", method)

@@ -47,7 +47,8 @@ type ChangeEvent struct {
 }
 
 // StatusEvent reports that the state of an object, or the health of a backend, has changed. Without
-// kind and name, it concerns a change that must be confirmed.
+// kind and name, it concerns a change that must be confirmed; with the kind Table, a table of the
+// data plane that fills up, or no longer does.
 type StatusEvent struct {
 	Event
 	Kind    string `json:"kind"`
@@ -58,6 +59,13 @@ type StatusEvent struct {
 	// Revision of the change that is to be confirmed.
 	Revision uint64 `json:"revision,omitempty"`
 }
+
+// The kind of a [StatusEvent] about a table, and its states.
+const (
+	EventTable   = "Table"
+	TableFilling = "filling" // at least 90 % full, or full within 15 minutes
+	TableOK      = "ok"
+)
 
 // DropEvent reports one dropped packet. Events are a random sample: the counters count all drops.
 type DropEvent struct {

@@ -43,8 +43,8 @@ type PeerStatus struct {
 	LastHeard *time.Time `json:"lastHeard,omitempty"`
 }
 
-// PeerCounters count packets before and after encapsulation, with their Ethernet headers, since the
-// Peer took effect.
+// PeerCounters count inner packets since the Peer took effect: before encapsulation if they are sent,
+// after decapsulation if they are received. Bytes include one Ethernet header for each packet.
 type PeerCounters struct {
 	SentPackets     uint64 `json:"sentPackets"`
 	SentBytes       uint64 `json:"sentBytes"`

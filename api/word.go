@@ -87,7 +87,9 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 		m.Text = string(b)
 		return nil
 	case len(b) > 0 && b[0] == '"':
-		if err := json.Unmarshal(b, &m.Text); err != nil {
+		if plain(b) {
+			m.Text = string(b[1 : len(b)-1])
+		} else if err := json.Unmarshal(b, &m.Text); err != nil {
 			return err
 		}
 		if m.ByLabels() {
@@ -96,6 +98,20 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	return fmt.Errorf("%.60s is not a valid member: want an address, a prefix or group:NAME in quotes", b)
+}
+
+// plain reports whether a string in JSON consists of printable ASCII characters without escapes, as
+// addresses do: decoding 50,000 of them with [json.Unmarshal] costs 10 MB of garbage.
+func plain(b []byte) bool {
+	if len(b) < 2 || b[len(b)-1] != '"' {
+		return false
+	}
+	for _, c := range b[1 : len(b)-1] {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // ByLabels reports whether m selects endpoints.

@@ -138,9 +138,9 @@ func (d *loxilightd) tellSizes() {
 		slog.String("chosen_by_memory", strings.Join(d.cfg.AutoSizes, " ")),
 		slog.Uint64("memory_mib", d.cfg.Memory.Bytes>>20), slog.String("memory_of", d.cfg.Memory.From),
 		slog.Group("tables",
-			slog.Uint64("connections", uint64(t.Connections)),
+			slog.Uint64("connections", uint64(t.Connections)), slog.Uint64("connections_min", uint64(t.ConnectionsMin)),
 			slog.Uint64("services", uint64(t.Services)), slog.Uint64("backends", uint64(t.Backends)),
-			slog.Uint64("slots", uint64(t.Slots)), slog.Uint64("affinity", uint64(t.Affinity)),
+			slog.Uint64("affinity", uint64(t.Affinity)),
 			slog.Uint64("ranges", uint64(t.Ranges)), slog.Uint64("rules", uint64(t.Rules)),
 			slog.Uint64("prefixes", uint64(t.Prefixes))))
 }

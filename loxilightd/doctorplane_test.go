@@ -43,7 +43,7 @@ func newPatient(t *testing.T, attach string) *patient {
 	s.ns.Route(t, "default", "192.0.2.2")
 	s.ns.Forward(t)
 	s.configure("pinDir: "+pins, "switch: {namespace: host}", "datapath: {attach: "+attach+"}",
-		"tables: {connections: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
+		"tables: {connections: 1024, affinity: 1024, backends: 65536}")
 	p.daemon = s.run()
 	s.apply(interfaceObject("eth0"), interfaceObject("eth1"), serviceObject("web", 1, "10.0.1.2:8080"))
 	return p

@@ -26,7 +26,7 @@ func newKernelSite(t *testing.T) (s *site, pins string) {
 	pins = filepath.Join(testnet.BPFFS(t), "loxilight")
 	s = newSite(t)
 	s.configure("pinDir: "+pins, "switch: {namespace: host}",
-		"tables: {connections: 1024, affinity: 1024, slots: 1048576, backends: 65536}")
+		"tables: {connections: 1024, affinity: 1024, backends: 65536}")
 	return s, pins
 }
 

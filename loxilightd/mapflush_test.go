@@ -13,8 +13,8 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// openMap opens a pinned map, and returns the keys of its entries: of an array, those that are not
-// zero.
+// openMap opens a pinned map, or the first segment of one in segments, and returns the keys of its
+// entries: of an array, those that are not zero.
 func openMap(t *testing.T, pins, name string) (m *ebpf.Map, keys [][]byte) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(pins, "*", name))
@@ -23,6 +23,13 @@ func openMap(t *testing.T, pins, name string) (m *ebpf.Map, keys [][]byte) {
 	}
 	if m, err = ebpf.LoadPinnedMap(found[0], nil); err != nil {
 		t.Fatal(err)
+	}
+	if outer := m; outer.Type() == ebpf.ArrayOfMaps {
+		defer outer.Close()
+		m = nil
+		if err := outer.Lookup(uint32(0), &m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	zero := make([]byte, m.ValueSize())
 	for entries, key, value := m.Iterate(), []byte(nil), []byte(nil); entries.Next(&key, &value); {
@@ -86,4 +93,22 @@ func TestFlushedMapIsRepaired(t *testing.T) {
 	// A Service that is verified between the two deletions is repaired twice.
 	eventually(t, func() bool { return s.status().Repairs >= 20 })
 	s.wantUsage(s.specs())
+
+	repaired := s.status().Repairs
+	outer, err := ebpf.LoadPinnedMap(filepath.Join(pins, "layout-1", "ll_backend"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outer.Close()
+	if err := outer.Delete(uint32(0)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool {
+		var segment *ebpf.Map
+		if outer.Lookup(uint32(0), &segment) != nil {
+			return false
+		}
+		segment.Close()
+		return entriesOf(t, pins, "ll_backend") == 40 && s.status().Repairs > repaired
+	})
 }

@@ -17,8 +17,8 @@ func TestSizesAreLogged(t *testing.T) {
 		p := s.run()
 		p.wantLog("sizes of the tables", `chosen_by_memory="tables.connections tables.backends `, "memory_of=", "tables.services=77")
 		c := s.status().Capacity
-		if c["services"].Size != 77 || c["connections"].Size != auto {
-			t.Errorf("sizes %+v, want 77 services and %d connections", c, auto)
+		if c["services"].Size != 77 || c["connections IPv4"].Size != auto || c["connections IPv6"].Size != auto {
+			t.Errorf("sizes %+v, want 77 services and %d connections of each family", c, auto)
 		}
 		p.stop()
 	}

@@ -124,6 +124,8 @@ func (d *testDaemon) handle(method string, params json.RawMessage) (any, *api.Er
 		return api.VersionResult{Version: "1.2.3", API: []int{1}, Build: "go1.26 linux/amd64"}, nil
 	case api.MethodStatus:
 		return d.status(), nil
+	case api.MethodCapacity:
+		return with(params, capacityOf)
 	case api.MethodCNI:
 		return with(params, func(p api.CNIParams) (any, *api.Error) { d.asked = string(p.Config); return struct{}{}, nil })
 	default:
@@ -386,9 +388,9 @@ func (d *testDaemon) status() api.StatusResult {
 			Fallbacks: map[string]string{"tcx": "the kernel is older than 6.6; clsact and cls_bpf do its work"},
 		},
 		Capacity: map[string]api.Usage{
-			"connections": {Used: 870_221, Size: 1_048_576},
-			"backends":    {Used: 5, Size: 1_048_576},
-			"services":    {Used: 65_000, Size: 65_536},
+			"connections IPv4": {Used: 870_221, Size: 1_048_576},
+			"backends":         {Used: 5, Size: 1_048_576},
+			"services":         {Used: 65_000, Size: 65_536},
 		},
 		Health:  api.Health{State: "degraded", Messages: []string{"table services is 99% full"}},
 		Objects: map[string]int{},

@@ -118,7 +118,7 @@ func (k *keeper) once(ctx context.Context) (path string, err error) {
 	}
 	d, err := k.Connect(ctx)
 	if err != nil && there && k.target == nil && k.o.file == "" {
-		return "", nil // only the daemon knows whether it is right
+		return "", nil // the installed file cannot be checked without the daemon
 	}
 	if err != nil {
 		return "", fmt.Errorf("not installed yet: %w", err)

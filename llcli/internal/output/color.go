@@ -55,7 +55,7 @@ func StateColor(state string) string {
 	switch state {
 	case api.StateReady, "ok", "healthy", "active":
 		return Green
-	case api.StatePending, "draining", "unknown", "degraded":
+	case api.StatePending, "draining", "unknown", "degraded", api.TableFilling:
 		return Yellow
 	case api.StateError, "down", "unhealthy", StateDeleted:
 		return Red

@@ -41,7 +41,7 @@ var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, 
 type eventLine struct {
 	Time  time.Time       `json:"time"` // when llcli received it; for a past event, when it was published
 	Topic string          `json:"topic"`
-	Lost  uint64          `json:"lost,omitempty"`  // events of the topic just before this one
+	Lost  uint64          `json:"lost,omitempty"`  // events lost just before this one
 	Event json.RawMessage `json:"event,omitempty"` // absent: only Lost is reported
 }
 

@@ -163,7 +163,7 @@ func getNames(ctx context.Context, a *command.App, d command.Daemon, kind string
 func Commands(a *command.App) []*cobra.Command {
 	return []*cobra.Command{
 		getCommand(a), describeCommand(a), kernelCommand(a), connectionsCommand(a), countersCommand(a), topCommand(a),
-		eventsCommand(a), statusCommand(a), healthCommand(a), waitCommand(a), k8sCommand(a),
+		eventsCommand(a), statusCommand(a), capacityCommand(a), healthCommand(a), waitCommand(a), k8sCommand(a),
 	}
 }
 

@@ -145,14 +145,7 @@ func capacityTable(a *command.App, capacity map[string]api.Usage) *output.Table 
 	t := a.Table(output.Column{Title: "TABLE"}, output.Column{Title: "USED", Right: true}, output.Column{Title: "SIZE", Right: true}, output.Column{Title: "FULL", Right: true})
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {
 		u := capacity[name]
-		color := ""
-		switch {
-		case u.Used*100 >= u.Size*95:
-			color = output.Red
-		case u.Used*100 >= u.Size*80:
-			color = output.Yellow
-		}
-		t.Add(output.Cell{Text: name}, output.Cell{Text: output.Count(u.Used)}, output.Cell{Text: output.Room(u.Size)}, output.Cell{Text: output.Percent(u.Used, u.Size), Color: color})
+		t.Add(output.Cell{Text: name}, output.Cell{Text: output.Count(u.Used)}, output.Cell{Text: output.Room(u.Size)}, output.Cell{Text: output.Percent(u.Used, u.Size), Color: fullColor(u)})
 	}
 	return t
 }

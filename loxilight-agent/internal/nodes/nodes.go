@@ -110,7 +110,7 @@ func PodCIDRs(node *corev1.Node) ([]string, error) {
 // ref names a node in an error.
 func ref(node *corev1.Node) string { return "Node/" + node.Name }
 
-// InternalIPs returns the addresses of a node within the cluster, from its object.
+// InternalIPs returns the valid addresses of type InternalIP in the status of a Node.
 func InternalIPs(node *corev1.Node) (addresses []string) {
 	for _, a := range node.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil {

@@ -92,7 +92,7 @@ func (p *place) node(programs testdaemon.Programs, last int, addrs ...string) *p
 	n.ns.Forward(p.t)
 	p.t.Cleanup(func() { testnet.DeleteNamed(p.t, n.sw) })
 	n.Daemon = testdaemon.New(p.t, n.ns, programs, "switch: {namespace: "+n.sw+"}",
-		"tables: {connections: 16384, services: 256, backends: 256, slots: 65536, affinity: 64, ranges: 256}")
+		"tables: {connections: 16384, services: 256, backends: 256, affinity: 64, ranges: 256}")
 	return n
 }
 

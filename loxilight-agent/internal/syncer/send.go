@@ -238,8 +238,8 @@ func (s *Syncer) markStuck(ctx context.Context, err error) error {
 	return nil
 }
 
-// blame returns err as an API error, and which of our objects it is about. The error is nil if it
-// is about none of them.
+// blame returns err as an API error, and the object in objects that caused it. The error is nil if
+// none of them did.
 func (s *Syncer) blame(objects []api.Object, err error) (*api.Error, api.ObjectRef) {
 	refused, ok := errors.AsType[*api.Error](err)
 	if !ok || refused.Data == nil {

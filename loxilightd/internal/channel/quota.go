@@ -13,8 +13,8 @@ import (
 
 // Limits limit the resources that peers use. Zero fields have the defaults below. Each non-root
 // user may use up to a quarter of each limit, and all non-root users together three quarters, so
-// that they cannot lock out root. A user with read permission only may use an eighth of the bytes,
-// and all such users together a quarter.
+// that they cannot lock out root. A user with read permission only may use a sixteenth of the
+// bytes, and all such users together an eighth.
 type Limits struct {
 	// Connections limits the connections on each socket; default 512, or a quarter of the
 	// process's file descriptor limit.
@@ -194,7 +194,7 @@ func (q *quota) bytesOf(peer Peer) int {
 
 // readerShare is the divisor that determines how many of the bytes one user with read permission
 // only may use; all such users together may use twice as many.
-const readerShare = 8
+const readerShare = 16
 
 // fits reports whether a request is within all limits. A limit always admits a request if it is the
 // only one, however large.

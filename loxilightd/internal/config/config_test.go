@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/memory"
 )
 
 func TestParseEveryKey(t *testing.T) {
@@ -25,7 +26,7 @@ stateDir: /var/lib/b
 pinDir: /sys/fs/bpf/b
 objectDir: /etc/b
 switch: {namespace: host, hostDevice: h0, switchDevice: ""}
-tables: {connections: 11, services: 13, backends: 14, slots: 15, affinity: 16, ranges: 17, rules: 18, prefixes: 19}
+tables: {connections: 11, services: 13, backends: 14, affinity: 16, ranges: 17, rules: 18, prefixes: 19}
 datapath:
   backend: fake
   attach: tc
@@ -47,7 +48,7 @@ firewall:
 		Instance: "blue", RunDir: "/run/b", StateDir: "/var/lib/b", PinDir: "/sys/fs/bpf/b", ObjectDir: "/etc/b",
 		SwitchNamespace: "host", HostDevice: "h0",
 		Tables: datapath.Tables{
-			Connections: 11, Services: 13, Backends: 14, Slots: 15, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19,
+			Connections: 11, ConnectionsMin: 11, Services: 13, Backends: 14, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19,
 		},
 		HistoryRevisions: 7, HistoryBytes: 3 << 20,
 		Exempt: []datapath.Match{
@@ -238,16 +239,16 @@ func TestLoadOfWhatIsNotThere(t *testing.T) {
 // overrides one size without changing the others.
 func TestAutoSizes(t *testing.T) {
 	gib := Memory{Bytes: 1 << 30, From: "machine"}
-	got, err := parse("t.yaml", []byte("tables: {connections: 70000, slots: auto}\ninstance: a"), gib)
+	got, err := parse("t.yaml", []byte("tables: {connections: 70000, affinity: auto}\ninstance: a"), gib)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := datapath.TablesFor(1 << 30)
-	want.Connections = 70000
+	want.Connections, want.ConnectionsMin = 70000, 70000
 	if d := cmp.Diff(want, got.Tables); d != "" {
 		t.Errorf("sizes (-want +got):\n%s", d)
 	}
-	auto := []string{"tables.services", "tables.backends", "tables.slots", "tables.affinity", "tables.ranges", "tables.rules", "tables.prefixes"}
+	auto := []string{"tables.services", "tables.backends", "tables.affinity", "tables.ranges", "tables.rules", "tables.prefixes"}
 	if !slices.Equal(got.AutoSizes, auto) || got.Memory != gib {
 		t.Errorf("%v by %v, want %v by %v", got.AutoSizes, got.Memory, auto, gib)
 	}
@@ -283,13 +284,47 @@ func TestMemoryOfCgroup(t *testing.T) {
 		{"0::relative\n", 1 << 30},
 		{"", 1 << 30},
 	} {
-		m := Memory{1 << 30, "machine"}.limited(tt.own, root)
+		m := Memory{1 << 30, "machine"}.limited(memory.GroupsIn(tt.own, root))
 		if m.Bytes != tt.want || (m.From == "machine") != (tt.want == 1<<30) {
 			t.Errorf("%q: %v, want %d", tt.own, m, tt.want)
 		}
 	}
-	m := Memory{300, "machine"}.limited("0::/low.slice\n", root)
+	m := Memory{300, "machine"}.limited(memory.GroupsIn("0::/low.slice\n", root))
 	if m.Bytes != 300 {
 		t.Errorf("a limit above what there is counts: %v", m)
+	}
+}
+
+// TestSizeRange: the number of connections is one number, or a smallest and a largest one.
+func TestSizeRange(t *testing.T) {
+	gib := Memory{Bytes: 16 << 30, From: "machine"}
+	for _, tt := range []struct {
+		text        string
+		least, most uint32
+		refused     string
+	}{
+		{"{min: 65536, max: 4194304}", 65536, 4194304, ""},
+		{"{max: 7, min: 7}", 7, 7, ""},
+		{"5000", 5000, 5000, ""},
+		{"auto", 65536, 1 << 20, ""},
+		{"{min: 65536}", 0, 0, "want both min and max"},
+		{"{min: 8, max: 7}", 0, 0, "min not larger than max"},
+		{"{min: 0, max: 7}", 0, 0, `"0" is not a valid size`},
+		{"{min: 1, max: 7, most: 9}", 0, 0, "unknown key most"},
+		{"[1, 2]", 0, 0, "or {min: 65536, max: 4194304}"},
+		{"many", 0, 0, "or {min: 65536, max: 4194304}"},
+	} {
+		c, err := parse("t.yaml", []byte("tables: {connections: "+tt.text+"}"), gib)
+		if tt.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), "tables.connections") || !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("%s: %v, want an error with %q", tt.text, err, tt.refused)
+			}
+			continue
+		}
+		if err != nil || c.Tables.ConnectionsMin != tt.least || c.Tables.Connections != tt.most {
+			t.Errorf("%s: %v, %v; want %d to %d", tt.text, c, err, tt.least, tt.most)
+		} else if auto := slices.Contains(c.AutoSizes, "tables.connections"); auto != (tt.text == "auto") {
+			t.Errorf("%s: chosen by memory: %t", tt.text, auto)
+		}
 	}
 }

@@ -3,13 +3,13 @@
 package config
 
 import (
-	"os"
-	"path/filepath"
+	"errors"
+	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
-	"golang.org/x/sys/unix"
+	"gopkg.in/yaml.v3"
+
+	"github.com/loxilight/loxilight/internal/memory"
 )
 
 // Memory determines the automatic table sizes. It never depends on free memory, so that a restarted
@@ -19,26 +19,10 @@ type Memory struct {
 	From  string // "machine", or the file that contains a lower limit
 }
 
-// Files with the limits of the cgroup to which the maps are charged. Limits of cgroup version 1 are
-// not read.
-const (
-	cgroupFile = "/proc/self/cgroup"
-	cgroupRoot = "/sys/fs/cgroup"
-)
-
 // machineMemory returns the memory of the machine, or less if the cgroup of the daemon has a
 // lower limit.
 func machineMemory() Memory {
-	m := Memory{From: "machine"}
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err == nil { // it cannot fail
-		m.Bytes = uint64(info.Totalram) * uint64(info.Unit)
-	}
-	own, err := os.ReadFile(cgroupFile)
-	if err != nil {
-		return m // no cgroups: no limits
-	}
-	return m.limited(string(own), cgroupRoot)
+	return Memory{memory.Machine(), "machine"}.limited(memory.Groups())
 }
 
 // ownMemory is the maximum memory that the daemon uses without the tables, in bytes.
@@ -58,30 +42,16 @@ func asMachine(limit uint64) uint64 {
 	return tableShare * (limit - min(limit, ownMemory))
 }
 
-// limited returns m, or the lowest memory.max from the cgroup in own (the content of
-// /proc/self/cgroup) up to root. The limit of the daemon's own cgroup is for the daemon alone; the
-// limits of its parents are shared, like a machine's memory.
-func (m Memory) limited(own, root string) Memory {
-	for line := range strings.Lines(own) {
-		path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
-		if !ok || !filepath.IsAbs(path) {
-			continue
+// limited returns m, or the lowest limit of the cgroups. The limit of the daemon's own cgroup is
+// for the daemon alone; the limits of its parents are shared, like a machine's memory.
+func (m Memory) limited(groups []memory.Group) Memory {
+	for _, g := range groups {
+		limit, ok := g.Limit()
+		if g.Own {
+			limit = asMachine(limit)
 		}
-		for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
-			file := filepath.Join(root, dir, "memory.max")
-			text, err := os.ReadFile(file)
-			if err == nil {
-				max, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64) // "max" is not a number
-				if dir == filepath.Clean(path) {
-					max = asMachine(max)
-				}
-				if err == nil && max < m.Bytes {
-					m = Memory{Bytes: max, From: file}
-				}
-			}
-			if dir == "/" {
-				return m
-			}
+		if ok && limit < m.Bytes {
+			m = Memory{Bytes: limit, From: g.LimitFile()}
 		}
 	}
 	return m
@@ -102,4 +72,48 @@ func size(name string, at func(*Config) *uint32) key {
 		return number(c, value)
 	}
 	return k
+}
+
+// sizeRange is size for a table that grows: the value may also be the smallest and the largest
+// number of entries, as {min: 65536, max: 4194304}. A single number is both.
+func sizeRange(name string, least, most func(*Config) *uint32) key {
+	one := size(name, most)
+	one.list = func(r *reader, c *Config, _ string, n *yaml.Node) {
+		if n.Kind != yaml.MappingNode {
+			if err := one.set(c, n.Value); err != nil || n.Kind != yaml.ScalarNode {
+				r.failf(n.Line, "%s: %w", name, wantRange(n, err))
+			} else if n.Value != autoSize {
+				*least(c) = *most(c)
+			}
+			return
+		}
+		both := map[string]*uint32{"min": least(c), "max": most(c)}
+		for i := 0; i < len(n.Content); i += 2 {
+			k, v := n.Content[i], n.Content[i+1]
+			to, known := both[k.Value]
+			number, err := parseSize(v.Value)
+			if !known {
+				err = errors.New("unknown key " + k.Value + ": want min and max")
+			}
+			if err != nil {
+				r.failf(v.Line, "%s: %w", name, err)
+				return
+			}
+			*to = number
+			delete(both, k.Value)
+		}
+		if len(both) > 0 || *least(c) > *most(c) {
+			r.failf(n.Line, "%s: want both min and max, and min not larger than max", name)
+			return
+		}
+		c.AutoSizes = slices.DeleteFunc(c.AutoSizes, func(s string) bool { return s == name })
+	}
+	return one
+}
+
+func wantRange(n *yaml.Node, err error) error {
+	if err == nil || n.Kind != yaml.ScalarNode {
+		err = errors.New("not a valid size")
+	}
+	return fmt.Errorf("%w, or {min: 65536, max: 4194304}", err)
 }

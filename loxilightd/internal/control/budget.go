@@ -10,7 +10,7 @@ import (
 
 // Limits on the memory that one request may use while it is decoded and checked.
 const (
-	maxReaderMemory = 16 << 20
+	maxReaderMemory = 8 << 20
 	maxAdminMemory  = 192 << 20
 )
 

@@ -22,6 +22,7 @@ func (s *Server) Run(ctx context.Context) {
 	defer samples.Wait()
 	samples.Go(func() { s.publishSamples(ctx) })
 	samples.Go(func() { s.watchConfirm(ctx) })
+	samples.Go(func() { s.followUsage(ctx) })
 	w := s.Store.Watch()
 	defer w.Close()
 	for {

@@ -50,6 +50,7 @@ func (p *fakePlane) Telemetry() datapath.Telemetry     { return p }
 func (p *fakePlane) DeviceOf(netip.Addr, bool) string  { return "" }
 func (p *fakePlane) LocalAddrs() []netip.Addr          { return nil }
 func (p *fakePlane) Repairs() uint64                   { return 0 }
+func (p *fakePlane) IsIdle() bool                      { return false }
 
 func (p *fakePlane) Devices(bool) map[string]datapath.Device { return nil }
 func (p *fakePlane) Announces(netip.Addr) bool               { return true }
@@ -83,6 +84,13 @@ func (p *fakePlane) List(_ context.Context, f datapath.ConnectionFilter, cursor 
 	next := fmt.Sprintf("cursor-%d-%d", at, len(p.cursors))
 	p.cursors[next] = at
 	return list, next, nil
+}
+
+func (p *fakePlane) Each(_ context.Context, each func(*datapath.Connection)) error {
+	for i := range p.connections {
+		each(&p.connections[i])
+	}
+	return nil
 }
 
 func (p *fakePlane) Flush(_ context.Context, f datapath.ConnectionFilter) (n uint64, err error) {

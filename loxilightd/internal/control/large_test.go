@@ -17,7 +17,7 @@ func TestHundredThousandObjects(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	tables := datapath.DefaultTables()
-	tables.Services, tables.Backends, tables.Slots = 1<<17, 1<<18, 1<<26
+	tables.Services, tables.Backends = 1<<17, 1<<18
 	h := newHarnessAt(t, t.TempDir(), tables)
 	const all, each = 100_000, 2_500
 	for from := 0; from < all; from += each {

@@ -178,17 +178,17 @@ func TestStatusOfObjects(t *testing.T) {
 	}
 	h.progress.not[web] = api.Status{State: api.StateError, Message: "no room"}
 	h.plane.features = datapath.Features{Kernel: "6.1", Layout: 3, Hooks: []datapath.Hook{{Device: "eth7", Netns: "host", Hook: "tc-ingress", Program: "ll", ID: 8}}, Warnings: []string{"forwarding is off"}}
-	h.plane.usage = map[string]datapath.Usage{"connections": {Used: 95, Size: 100}, "services": {Used: 1, Size: 100}}
+	h.plane.usage = map[string]datapath.Usage{"connections IPv6": {Used: 95, Size: 100}, "services": {Used: 1, Size: 100}}
 	h.progress.problems = []string{"maintenance fails"}
 	r := result[api.StatusResult](h, "status", `{}`)
-	if r.Revision != 1 || r.Instance != "test" || r.PID == 0 || r.Objects["Service"] != 1 || r.Capacity["connections"].Used != 95 || r.Datapath.Hooks[0].ID != 8 {
+	if r.Revision != 1 || r.Instance != "test" || r.PID == 0 || r.Objects["Service"] != 1 || r.Capacity["connections IPv6"].Used != 95 || r.Datapath.Hooks[0].ID != 8 {
 		t.Errorf("%+v", r)
 	}
 	if want := (api.NotReady{Object: "Service/web", State: "Error", Message: "no room"}); len(r.NotReady) != 2 || r.NotReady[1] != want {
 		t.Errorf("not ready: %+v", r.NotReady)
 	}
 	if got := strings.Join(r.Health.Messages, "; "); r.Health.State != "degraded" ||
-		got != "maintenance fails; forwarding is off; table connections is nearly full: 95 of 100 entries used; 2 objects are not Ready" {
+		got != "maintenance fails; forwarding is off; table connections IPv6 is nearly full: 95 of 100 entries used; 2 objects are not Ready" {
 		t.Errorf("%s: %s", r.Health.State, got)
 	}
 	delete(h.progress.not, web)

@@ -109,6 +109,7 @@ type Server struct {
 	pods       podNames
 	ruleLog    ruleLog
 	noPorts    portless
+	filling    filling
 	mu         sync.Mutex
 	expireFail error // why an unconfirmed change could not be rolled back yet
 	fileFail   error // why the object files were rejected the last time
@@ -127,6 +128,7 @@ func New(o Options) *Server {
 		o.Report = &state.Report{}
 	}
 	s := &Server{Options: o, started: time.Now(), published: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
+	s.filling.counting = make(chan struct{}, 1)
 	s.past = newPastEvents(s.started)
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
@@ -148,6 +150,7 @@ func New(o Options) *Server {
 		api.MethodCNI:              {run: with(s.cni)}, // checks permissions itself
 		api.MethodAddressesList:    {run: with(s.addressesList)},
 		api.MethodEventsList:       {run: with(s.eventsList)},
+		api.MethodCapacity:         {run: with(s.capacity)},
 	}
 	return s
 }

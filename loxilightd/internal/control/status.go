@@ -38,13 +38,11 @@ func (s *Server) status(ctx context.Context, _ Caller, p *api.StatusParams) (any
 	if err != nil {
 		return nil, planeError(err)
 	}
-	usage, err := telemetry.Usage(ctx)
+	usage, err := s.usage(ctx)
 	if err != nil {
 		return nil, planeError(err)
 	}
 	snapshot := s.Store.Snapshot()
-	usage = s.withRules(usage, snapshot.Cost())
-	s.withPools(usage)
 	result := &api.StatusResult{
 		Instance: s.Instance, StateDir: s.StateDir, Switch: s.SwitchNamespace, PID: os.Getpid(),
 		Uptime:   api.Duration(time.Since(s.started).Truncate(time.Millisecond)),
@@ -107,9 +105,6 @@ func fitStatus(r *api.StatusResult) {
 	}
 }
 
-// nearlyFull is how full a table must be, as a fraction, for the daemon to warn.
-const nearlyFull = 0.9
-
 // damageReportTime is how long a loss of the desired state degrades the health.
 const damageReportTime = 24 * time.Hour
 
@@ -133,7 +128,7 @@ func (s *Server) health(warnings []string, usage map[string]datapath.Usage, notR
 		m = append(m, s.PodProblems()...)
 	}
 	m = append(m, warnings...)
-	m = append(m, fullTables(usage)...)
+	m = append(m, sortedMessages(s.fullTables(usage, time.Now()))...)
 	switch {
 	case notReady == 1:
 		m = append(m, "one object is not Ready")
@@ -174,23 +169,6 @@ func (s *Server) storeProblems() (m []string) {
 	}
 	if p := s.Report.Unconfirmed; p != nil {
 		m = append(m, fmt.Sprintf("the change of revision %d was not confirmed and could not be rolled back, since the history was lost: check the configuration", p.Revision))
-	}
-	return m
-}
-
-// fullTables names the tables and pools that are full or nearly full.
-func fullTables(usage map[string]datapath.Usage) (m []string) {
-	for _, table := range slices.Sorted(maps.Keys(usage)) {
-		u := usage[table]
-		switch {
-		case u.Size == 0 || float64(u.Used) < nearlyFull*float64(u.Size):
-		case isPool(table):
-			m = append(m, fmt.Sprintf("%s are nearly exhausted: pods have %d of %d; see llcli get podaddresses", table, u.Used, u.Size))
-		case u.Used >= u.Size:
-			m = append(m, fmt.Sprintf("table %s is full: %d of %d entries used", table, u.Used, u.Size))
-		default:
-			m = append(m, fmt.Sprintf("table %s is nearly full: %d of %d entries used", table, u.Used, u.Size))
-		}
 	}
 	return m
 }

@@ -3,7 +3,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -307,11 +306,9 @@ var tableGrows = map[string]string{
 	"connections": "new connections displace half-open ones, and fail if there are none",
 	"affinity":    "the oldest clients are forgotten: they may get another backend",
 	"natMappings": "connections that need a mapping of their own are refused: no_port",
-	"natBlocks":   "inner addresses that need another block of ports are refused: no_port",
+	"natBlocks":   "inner addresses that need another port block are refused: no_port",
+	"nextHops":    "packets to further neighbours take the slow path",
 }
-
-// tableSetBy maps a table to the configurable table that determines its size.
-var tableSetBy = map[string]string{"natMappings": "connections", "natBlocks": "connections"}
 
 func (x *examiner) checkTables() {
 	for name, u := range x.daemon.status.Capacity {
@@ -322,14 +319,19 @@ func (x *examiner) checkTables() {
 		if u.Used*100 >= u.Size*full {
 			severity = "error"
 		}
-		why, ok := tableGrows[name]
+		family, _, _ := strings.Cut(name, " ") // connections IPv4
+		why, ok := tableGrows[family]
 		if !ok {
 			why = "changes that need more of it are refused"
+		}
+		do := "delete what is not needed: its size is fixed"
+		if setting := api.SettingOf(name); setting != "" {
+			do = fmt.Sprintf("raise %s in %s and restart the daemon: entries are kept", setting, x.ConfigFile)
 		}
 		x.find(severity, "tables.full", "table "+name, words{
 			what: fmt.Sprintf("is %d%% full: %d of %d", u.Used*100/u.Size, u.Used, u.Size),
 			why:  "when it is full, " + why,
-			do:   fmt.Sprintf("raise tables.%s in %s and restart the daemon: entries are kept", cmp.Or(tableSetBy[name], name), x.ConfigFile),
+			do:   do,
 		}, nil)
 	}
 }

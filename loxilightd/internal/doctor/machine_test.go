@@ -170,7 +170,7 @@ func TestTables(t *testing.T) {
 	r := newRig(t)
 	x := &examiner{Options: r.o, ctx: t.Context()}
 	x.daemon.version = &api.VersionResult{Version: "1.2.2"}
-	x.daemon.status = statusWith(map[string][2]uint64{"connections": {85, 100}, "services": {96, 100}, "backends": {79, 100}, "natBlocks": {90, 100}})
+	x.daemon.status = statusWith(map[string][2]uint64{"connections IPv6": {85, 100}, "services": {96, 100}, "backends": {79, 100}, "natBlocks": {90, 100}})
 	x.checkRunning()
 	severities := map[string]string{}
 	for _, f := range x.findings {
@@ -180,7 +180,7 @@ func TestTables(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"tables.full table connections": "warning", "tables.full table services": "error", "tables.full table natBlocks": "warning",
+		"tables.full table connections IPv6": "warning", "tables.full table services": "error", "tables.full table natBlocks": "warning",
 		"objects.not_ready Service/web": "error", "objects.not_ready Interface/eth9": "warning",
 		"daemon.repairs loxilightd": "note", "daemon.degraded loxilightd": "warning", "daemon.instance " + x.socket(): "error",
 		"daemon.version loxilightd": "warning",

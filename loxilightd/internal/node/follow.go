@@ -155,6 +155,7 @@ const orderTimeout = 2 * time.Second
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
+	n.maintenance.objectsChanged()
 	changed = n.peerRoutes.take(s, changed)
 	roaming := n.roaming.take(s, changed)
 	n.services.apply(s, changed, false)

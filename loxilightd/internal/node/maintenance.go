@@ -8,14 +8,17 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/loxilight/loxilight/internal/tick"
 )
 
 // maintenanceInterval is the interval for maintenance of the data plane. networkInterval is the
 // interval for maintenance of the network, which repairs changes for which there is no kernel
-// notification.
+// notification. While there are no objects and the data plane is idle, both are idleInterval.
 const (
 	maintenanceInterval = time.Second
 	networkInterval     = 500 * time.Millisecond
+	idleInterval        = 5 * time.Second
 )
 
 // periodicTask is a function that is called periodically.
@@ -28,9 +31,21 @@ type periodicTask struct {
 type maintenance struct {
 	tasks []periodicTask
 	log   *slog.Logger
+	// isIdle reports whether there are no objects and the data plane is idle. changed is signalled, by
+	// task index, when that may have changed.
+	isIdle  func() bool
+	changed []chan struct{}
 
 	mu   sync.Mutex
 	errs []error // results of the last calls, by task index
+}
+
+func newMaintenance(tasks []periodicTask, isIdle func() bool, log *slog.Logger) *maintenance {
+	m := &maintenance{tasks: tasks, log: log, isIdle: isIdle, errs: make([]error, len(tasks))}
+	for range tasks {
+		m.changed = append(m.changed, make(chan struct{}, 1))
+	}
+	return m
 }
 
 func (m *maintenance) run(ctx context.Context) {
@@ -43,11 +58,15 @@ func (m *maintenance) run(ctx context.Context) {
 
 // repeat runs one task periodically until ctx ends.
 func (m *maintenance) repeat(ctx context.Context, i int) {
-	ticker := time.NewTicker(m.tasks[i].every)
-	defer ticker.Stop()
 	for {
+		every := m.tasks[i].every
+		if m.isIdle() {
+			every = idleInterval
+		}
 		select {
-		case <-ticker.C:
+		case <-tick.After(every):
+		case <-m.changed[i]:
+			continue
 		case <-ctx.Done():
 			return
 		}
@@ -55,6 +74,13 @@ func (m *maintenance) repeat(ctx context.Context, i int) {
 		if ctx.Err() == nil {
 			m.note(i, err)
 		}
+	}
+}
+
+// objectsChanged makes the tasks notice that there may be objects now.
+func (m *maintenance) objectsChanged() {
+	for _, c := range m.changed {
+		signal(c)
 	}
 }
 

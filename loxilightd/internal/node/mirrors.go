@@ -30,6 +30,9 @@ func (n *Node) mirrorTable() mirrorTable {
 // Update implements [datapath.Table].
 func (t mirrorTable) Update(ctx context.Context, name datapath.MirrorName, _ datapath.Mirror) error {
 	m, err := t.n.mirror(name)
+	if errors.Is(err, errDeleted) {
+		return t.Delete(ctx, name)
+	}
 	if err != nil {
 		return errors.Join(err, t.Delete(ctx, name)) // the packets of an earlier row are no longer desired
 	}
@@ -50,6 +53,9 @@ func (t mirrorTable) Delete(ctx context.Context, name datapath.MirrorName) error
 // Verify implements [datapath.Table].
 func (t mirrorTable) Verify(ctx context.Context, name datapath.MirrorName) (bool, error) {
 	m, err := t.n.mirror(name)
+	if errors.Is(err, errDeleted) {
+		return true, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", datapath.ErrOutdated, err)
 	}
@@ -59,12 +65,15 @@ func (t mirrorTable) Verify(ctx context.Context, name datapath.MirrorName) (bool
 	return t.Table.Verify(ctx, name)
 }
 
+// errDeleted means that a Mirror is no longer desired. The deletion of its row follows.
+var errDeleted = errors.New("deleted")
+
 // mirror returns the desired row of a Mirror, or why nothing can be copied.
 func (n *Node) mirror(name datapath.MirrorName) (datapath.Mirror, error) {
 	s := n.opts.Store.Snapshot()
 	o, ok := s.Get(state.Key{Kind: state.KindMirror, Name: string(name)})
 	if !ok {
-		return datapath.Mirror{}, fmt.Errorf("%s %s %w", state.KindMirror, name, datapath.ErrAbsent) // its deletion follows
+		return datapath.Mirror{}, errDeleted
 	}
 	m, fault := s.Resolve(o.Value.(*state.Mirror), !n.isSplit())
 	if fault != nil {

@@ -92,7 +92,7 @@ type Node struct {
 	order       []ordered             // the order in which objects are applied; deletions run in reverse
 	byKind      map[string][]rowTable // the tables in which objects of a kind have rows
 	checker     *health.Checker
-	maintenance maintenance
+	maintenance *maintenance
 
 	conditions *condition.Evaluator
 
@@ -128,11 +128,11 @@ func New(o Options) *Node {
 		owed:          map[state.Key]bool{},
 		reported:      map[string]map[string]reported{},
 	}
-	n.maintenance = maintenance{log: o.Log, tasks: []periodicTask{{o.Plane.Maintain, maintenanceInterval}}}
+	tasks := []periodicTask{{o.Plane.Maintain, maintenanceInterval}}
 	if o.Network != nil {
-		n.maintenance.tasks = append(n.maintenance.tasks, periodicTask{o.Network.Maintain, networkInterval})
+		tasks = append(tasks, periodicTask{o.Network.Maintain, networkInterval})
 	}
-	n.maintenance.errs = make([]error, len(n.maintenance.tasks))
+	n.maintenance = newMaintenance(tasks, func() bool { return o.Store.Snapshot().Len() == 0 && o.Plane.Telemetry().IsIdle() }, o.Log)
 	n.checker = health.New(n.healthChanged)
 	bridges, links, routes := o.tables()
 	n.bridges = newRows(n, state.KindBridge, bridges, func(o *state.Object) datapath.Bridge { return o.Value.(*state.Bridge).Bridge })

@@ -138,6 +138,13 @@ func (s *Server) register(r *record) (holder *record, port string) {
 	if holder, port = s.portHolder(r); holder != nil {
 		return holder, port
 	}
+	if len(s.pods) == 0 {
+		s.Wake()
+		select {
+		case s.opened <- struct{}{}:
+		default:
+		}
+	}
 	s.pods[r.owner()] = r
 	s.name(r, 1)
 	return nil, ""

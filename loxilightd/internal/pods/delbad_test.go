@@ -64,20 +64,15 @@ func TestQueueCutShort(t *testing.T) {
 	n := newNode(t)
 	n.mustAdd("known", nil)
 	n.mustAdd("stays", nil)
-	for container, size := range map[string]int64{"known": 20, "never": 40, "named": 220} {
-		if err := os.Truncate(n.enqueue(container, nil), size); err != nil {
-			t.Fatal(err)
-		}
+	for container, size := range map[string]int{"known": 20, "never": 40, "named": 220} {
+		n.enqueueFirst(container, nil, size)
 	}
 	n.drain(t.Context())
 	n.wantOnly("stays")
 	if p := n.Problems(); len(p) > 0 {
 		t.Errorf("problems: %q", p)
 	}
-	path := n.enqueue("unknown", nil)
-	if err := os.Truncate(path, 20); err != nil {
-		t.Fatal(err)
-	}
+	path := n.enqueueFirst("unknown", nil, 20)
 	n.drain(t.Context())
 	n.wantProblem(path + damagedSuffix)
 	if err := os.Remove(path + damagedSuffix); err != nil {

@@ -19,6 +19,8 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/dirwatch"
+	"github.com/loxilight/loxilight/internal/tick"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
@@ -87,6 +89,7 @@ const (
 	pluginTimeout  = 20 * time.Second
 	undoTimeout    = 20 * time.Second
 	queueInterval  = time.Second
+	idleInterval   = 5 * time.Second // replaces queueInterval without pods, if the queue is watched
 	sweepInterval  = 10 * time.Second
 	// statusPatience is how long STATUS waits for a daemon that was started less than startTime
 	// ago: existing pods keep working in the meantime, but after an error, the runtime would report
@@ -104,6 +107,7 @@ type Server struct {
 	Options
 	changes *batch
 	woken   chan struct{} // signalled by Wake
+	opened  chan struct{} // signalled when the first pod is added
 	clean   chan struct{} // closed once the remains of an earlier run have been removed
 	starts  time.Time     // end of the period in which the daemon counts as starting
 	root    uint32        // user id that may own IPAM plugins in addition to 0, in tests
@@ -125,7 +129,7 @@ func New(o Options) *Server {
 		o.Named = func(string) bool { return false }
 	}
 	return &Server{
-		Options: o, changes: newBatch(o.Objects), woken: make(chan struct{}, 1), clean: make(chan struct{}), starts: time.Now().Add(startTime),
+		Options: o, changes: newBatch(o.Objects), woken: make(chan struct{}, 1), opened: make(chan struct{}, 1), clean: make(chan struct{}), starts: time.Now().Add(startTime),
 		pods: map[ipam.Owner]*record{}, names: map[string]ipam.Owner{}, locks: map[ipam.Owner]*lock{}, kept: map[string]ipam.Owner{},
 		missing: map[string]string{}, opening: map[string]bool{},
 	}
@@ -157,17 +161,35 @@ func (s *Server) Run(ctx context.Context) {
 	}
 	close(s.clean)
 	changes.Go(func() { s.remakeLoop(ctx) })
-	queue, sweep := time.NewTicker(queueInterval), time.NewTicker(sweepInterval)
-	defer queue.Stop()
-	defer sweep.Stop()
-	for {
-		select {
-		case <-queue.C:
-			s.drain(ctx)
-			s.followAddresses(ctx)
-		case <-sweep.C:
+	s.follow(ctx)
+}
+
+// follow carries out queued commands, and follows changes to the node that concern pods, until ctx
+// ends.
+func (s *Server) follow(ctx context.Context) {
+	var queued <-chan struct{}
+	watcher, err := dirwatch.New()
+	if err == nil {
+		defer watcher.Close()
+		queued = watcher.Changed()
+	}
+	for swept := time.Now(); ; {
+		watched := err == nil && s.watchQueue(watcher)
+		pending := s.drain(ctx)
+		s.followAddresses(ctx)
+		if time.Since(swept) >= sweepInterval-queueInterval/2 {
+			swept = time.Now()
 			s.sweep(ctx)
 			s.refreshGroups(ctx)
+		}
+		interval := queueInterval
+		if watched && !pending && !s.hasLinks() {
+			interval = idleInterval
+		}
+		select {
+		case <-queued:
+		case <-s.opened:
+		case <-tick.After(interval):
 		case <-ctx.Done():
 			return
 		}

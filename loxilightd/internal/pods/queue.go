@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/dirwatch"
 	"github.com/loxilight/loxilight/loxilightd/internal/ipam"
 )
 
@@ -30,14 +31,25 @@ const unfinishedAge = time.Minute
 // drainAtOnce is how many queued commands are carried out concurrently.
 const drainAtOnce = 32
 
-// drain carries out the queued commands. Commands that fail stay queued.
-func (s *Server) drain(ctx context.Context) {
+// watchQueue watches the queue, or its parent until the queue exists. It returns false if changes are
+// not reported.
+func (s *Server) watchQueue(w *dirwatch.Watcher) bool {
+	err := w.Add(s.queueDir())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = w.Add(s.StateDir)
+	}
+	return err == nil
+}
+
+// drain carries out the queued commands, and reports whether there were any. Commands that fail stay
+// queued.
+func (s *Server) drain(ctx context.Context) (any bool) {
 	entries, err := os.ReadDir(s.queueDir())
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			s.Log.Error("the queue of DEL commands cannot be read", slog.Any("error", err))
 		}
-		return
+		return false
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -55,6 +67,7 @@ func (s *Server) drain(ctx context.Context) {
 			all.Go(func() { s.drainFile(ctx, path); <-turns })
 		}
 	}
+	return len(entries) > 0
 }
 
 func (s *Server) drainFile(ctx context.Context, path string) {

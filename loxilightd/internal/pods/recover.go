@@ -131,6 +131,9 @@ func (s *Server) clearLeases(ctx context.Context) error {
 // sweep removes interfaces whose pods no longer exist: the pod's network namespace no longer
 // exists, and neither does the link.
 func (s *Server) sweep(ctx context.Context) {
+	if !s.hasLinks() {
+		return
+	}
 	devices, err := s.Links.Devices(ctx)
 	if err != nil {
 		return // retried the next time
@@ -144,6 +147,13 @@ func (s *Server) sweep(ctx context.Context) {
 			s.Log.Warn("the remains of a pod could not be removed", slog.Any("error", err))
 		}
 	}
+}
+
+// hasLinks reports whether there are pods, or links of unknown pods.
+func (s *Server) hasLinks() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pods)+len(s.kept) > 0
 }
 
 func netnsDeleted(path string) bool {

@@ -4,6 +4,7 @@ package pods
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -69,6 +70,13 @@ func TestAfterBoot(t *testing.T) {
 }
 
 func (n *node) enqueue(container string, more map[string]any) string {
+	n.t.Helper()
+	return n.enqueueFirst(container, more, math.MaxInt)
+}
+
+// enqueueFirst queues only the first bytes of a DEL.
+func (n *node) enqueueFirst(container string, more map[string]any, size int) string {
+	n.t.Helper()
 	p := n.params(api.CNIDel, container, more)
 	text, err := json.Marshal(p)
 	if err == nil {
@@ -76,7 +84,10 @@ func (n *node) enqueue(container string, more map[string]any) string {
 	}
 	path := filepath.Join(n.queueDir(), sumOf(ownerOf(p))+".json")
 	if err == nil {
-		err = os.WriteFile(path, text, 0o600)
+		err = os.WriteFile(path+".new", text[:min(size, len(text))], 0o600)
+	}
+	if err == nil { // at once, since the daemon watches the queue
+		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
 		n.t.Fatal(err)

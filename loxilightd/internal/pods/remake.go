@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/tick"
 )
 
 const (
@@ -27,12 +28,14 @@ const (
 // remakeLoop runs until ctx ends and recreates pods' links that another program has deleted, one by
 // one or along with the switch's namespace.
 func (s *Server) remakeLoop(ctx context.Context) {
-	ticker := time.NewTicker(remakeInterval)
-	defer ticker.Stop()
 	for {
+		var due <-chan time.Time // never without pods; register wakes the loop
+		if s.hasLinks() {
+			due = tick.After(remakeInterval)
+		}
 		select {
 		case <-s.woken:
-		case <-ticker.C:
+		case <-due:
 		case <-ctx.Done():
 			return
 		}
@@ -56,6 +59,10 @@ func (s *Server) Wake() {
 
 // remakeAll recreates all missing links whose pods still exist.
 func (s *Server) remakeAll(ctx context.Context) {
+	records := s.all()
+	if len(records) == 0 {
+		return
+	}
 	devices, err := s.Links.Devices(ctx)
 	if err != nil {
 		return // retried the next time
@@ -63,7 +70,7 @@ func (s *Server) remakeAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	slots := make(chan struct{}, maxRemakes)
-	for _, r := range s.all() {
+	for _, r := range records {
 		if _, there := devices[r.Device]; there {
 			s.setMissing(r, "")
 			continue

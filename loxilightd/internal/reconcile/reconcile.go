@@ -31,8 +31,8 @@ type Options[K comparable, V any] struct {
 	MaxBackoff time.Duration // after many failures; default 30 s
 	// AbsentBackoff limits the delay before retrying a row that waits for something; default 5 s.
 	AbsentBackoff time.Duration
-	// VerifyInterval is the time between the starts of two rounds of
-	// verification; default 5 s. A round over a large table takes longer.
+	// VerifyInterval is the maximum time between the starts of two rounds of verification; default
+	// 5 s. A round over a large table takes longer.
 	VerifyInterval time.Duration
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/tick"
 )
 
 // A round of verification goes over the table in slices of sliceSize rows, and rests between them
@@ -98,7 +99,7 @@ func (r *Reconciler[K, V]) nextVerified(done int) (key K, ok bool) {
 // beginRound lists the rows to verify. The caller holds r.mu.
 func (r *Reconciler[K, V]) beginRound(now time.Time) {
 	r.round.hurry, r.round.triggered = r.round.triggered, false
-	r.round.due, r.round.resume = now.Add(r.opts.VerifyInterval), now
+	r.round.due, r.round.resume = now.Add(tick.Until(r.opts.VerifyInterval)), now
 	r.round.keys = make([]K, 0, r.counts[Done])
 	for key, w := range r.rows {
 		if w.status.State == Done {

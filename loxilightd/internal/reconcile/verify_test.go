@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,18 +20,18 @@ import (
 // slow is a table that verifies rows slowly.
 type slow struct {
 	*table
-	verify time.Duration
+	verify atomic.Int64 // as a [time.Duration]
 }
 
-func (s slow) Verify(ctx context.Context, key string) (bool, error) {
-	time.Sleep(s.verify)
+func (s *slow) Verify(ctx context.Context, key string) (bool, error) {
+	time.Sleep(time.Duration(s.verify.Load()))
 	return s.table.Verify(ctx, key)
 }
 
 // TestVerificationMakesWay: a changed row waits for the row under verification, not for all rows.
 func TestVerificationMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newTable(map[string]int{})
+		f := &slow{table: newTable(map[string]int{})}
 		r := startWith(t, f, Options[string, int]{})
 		var many []Change[string, int]
 		for i := range 100 {
@@ -38,14 +39,15 @@ func TestVerificationMakesWay(t *testing.T) {
 		}
 		r.Apply(1, many)
 		synctest.Wait()
-		// The reconciler is idle and does not read this field now.
-		r.opts.Table = slow{f, 10 * time.Millisecond}
+		f.verify.Store(int64(10 * time.Millisecond))
 		r.Trigger()
 		time.Sleep(15 * time.Millisecond) // in the middle of the second row
 		begin := time.Now()
 		r.Apply(2, []Change[string, int]{put("new", 1)})
 		time.Sleep(5 * time.Second)
-		if took := f.updated["new"].Sub(begin); took > 10*time.Millisecond || f.updated["new"].IsZero() {
+		var updated time.Time
+		f.set(func() { updated = f.updated["new"] })
+		if took := updated.Sub(begin); took > 10*time.Millisecond || updated.IsZero() {
 			t.Errorf("a changed row waited for %s", took)
 		}
 		f.set(func() { delete(f.rows, "row 7") })

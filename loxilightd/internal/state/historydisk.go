@@ -78,8 +78,8 @@ func (r *historyReader) formers(revision uint64, after string, each func(name st
 	return err
 }
 
-// former returns the object with the given name as it was before revision, and whether the revision
-// changed it.
+// former returns the object with the given name as it was before revision, if the revision changed it
+// (touched). o is nil if the object did not exist then, or if touched is false.
 func (r *historyReader) former(revision uint64, name string) (o *Object, touched bool, err error) {
 	sealed, touched, err := r.rows.Former(revision, name)
 	if err != nil || !touched {

@@ -267,7 +267,6 @@ func (s *Store) checkCapacity(p *plan) error {
 	}{
 		{"services", "spec.frontends", func(c datapath.Cost) int { return c.Frontends }, s.tables.Services},
 		{"backends", "spec.backends", func(c datapath.Cost) int { return c.Backends }, s.tables.Backends},
-		{"slots", "spec.backends", func(c datapath.Cost) int { return c.Slots }, s.tables.Slots},
 		{"ranges", "spec.sourceRanges", func(c datapath.Cost) int { return c.Ranges }, s.tables.Ranges},
 		{"rules", "", func(c datapath.Cost) int { return c.Rules }, s.tables.Rules},
 		{"prefixes", "", func(c datapath.Cost) int { return c.Prefixes }, s.tables.Prefixes},

@@ -90,3 +90,12 @@ func (s *Snapshot) Counts() map[string]int { return maps.Clone(s.counts) }
 
 // Cost returns how many table entries all objects need together.
 func (s *Snapshot) Cost() datapath.Cost { return s.cost }
+
+// Costs calls each for every object that needs table entries.
+func (s *Snapshot) Costs(each func(Key, datapath.Cost)) {
+	for o := range s.All() {
+		if c := o.Value.cost(); c != (datapath.Cost{}) {
+			each(o.Key, c)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/internal/tick"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -21,7 +22,7 @@ type Evaluator struct {
 	dirty chan struct{}
 
 	mu      sync.Mutex
-	world   *world                  // as it was last read
+	world   *world                  // as it was last read; nil: not read, or not kept up to date
 	unmet   map[state.Key]condition // objects with a message, as of the last pass
 	since   map[state.Key]time.Time // when rows that depend on reachability were applied
 	updated chan struct{}           // closed and replaced after each pass
@@ -48,8 +49,8 @@ func (e *Evaluator) Trigger() {
 	}
 }
 
-// readInterval is how often the node's state is read, to detect changes for which there is no
-// notification.
+// readInterval is how often the node's state is read while there are objects, to detect changes for
+// which there is no notification.
 const readInterval = time.Second
 
 // leastPause is the minimum time between two evaluations, so that a burst of changes costs little.
@@ -57,32 +58,49 @@ const leastPause = 20 * time.Millisecond
 
 // Run evaluates all conditions after every change to the node or to an object, until ctx ends.
 func (e *Evaluator) Run(ctx context.Context) {
-	ticker := time.NewTicker(readInterval)
-	defer ticker.Stop()
-	for ctx.Err() == nil {
+	var next time.Time // earliest start of the next evaluation
+	for {
 		changed := true
 		select {
 		case <-e.dirty:
-		case <-ticker.C:
+		case <-e.nextRead():
 			changed = false
 		case <-ctx.Done():
 			return
 		}
+		if rest := time.Until(next); rest > 0 {
+			select {
+			case <-time.After(rest):
+			case <-ctx.Done():
+				return
+			}
+		}
 		begin := time.Now()
-		if e.readNode(changed) {
+		e.mu.Lock()
+		before := e.world
+		e.mu.Unlock()
+		if now := e.readNode(); changed || !now.equal(before) {
 			e.pass()
 		}
-		pause := time.NewTimer(min(max(4*time.Since(begin), leastPause), readInterval))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		end := time.Now()
+		next = end.Add(min(max(4*end.Sub(begin), leastPause), readInterval))
 	}
 }
 
-// readNode reads the state of the node, and reports whether conditions may have changed.
-func (e *Evaluator) readNode(changed bool) bool {
+// nextRead returns a channel that receives when the state of the node must be read again: never while
+// there are no objects, since a change to an object triggers an evaluation.
+func (e *Evaluator) nextRead() <-chan time.Time {
+	if e.opts.Store.Snapshot().Len() > 0 {
+		return tick.After(readInterval)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.world = nil
+	return nil
+}
+
+// readNode reads the state of the node, and returns it.
+func (e *Evaluator) readNode() *world {
 	e.mu.Lock()
 	before := e.world
 	e.mu.Unlock()
@@ -90,7 +108,7 @@ func (e *Evaluator) readNode(changed bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.world = now
-	return changed || !now.equal(before)
+	return now
 }
 
 // current returns the state of the node that was last read, indexed for a snapshot.
@@ -99,17 +117,14 @@ func (e *Evaluator) current(s *state.Snapshot) *world {
 	w := e.world
 	e.mu.Unlock()
 	if w == nil {
-		e.readNode(true)
-		e.mu.Lock()
-		w = e.world
-		e.mu.Unlock()
+		w = e.readNode()
 	}
 	if w.revision != s.Revision {
 		fresh := *w
 		fresh.index(s)
 		w = &fresh
 		e.mu.Lock()
-		if e.world.revision < s.Revision {
+		if e.world != nil && e.world.revision < s.Revision {
 			e.world = w
 		}
 		e.mu.Unlock()

@@ -62,7 +62,8 @@ func readReach(opts *Options, s *state.Snapshot, before reach) reach {
 	check := func(h datapath.Hop, every time.Duration) condition {
 		return r.checkHop(opts, &before, h, now, every)
 	}
-	// Routes are read first, because a Peer may have the same neighbour.
+	// Routes are read before Peers: the loop skips next hops that were already checked, and would
+	// skip the next hop of a Route that a Peer shares.
 	for o := range s.After(state.KindRoute, "") {
 		for _, h := range hopsOf(o.Value.(*state.Route)) {
 			if _, seen := r.asked[h]; seen || len(r.asked) >= maxHops {

@@ -208,8 +208,9 @@ func seek(c *bbolt.Cursor, revision uint64, name string) (k, v []byte) {
 	return c.Seek(want)
 }
 
-// Former returns the record of the object with the given name as it was before revision, and
-// whether the revision changed it. The record of an object that did not exist is nil.
+// Former returns the record of the object with the given name as it was before revision, if the
+// revision changed it (touched). The record is nil if the object did not exist then, or if touched is
+// false.
 func (h History) Former(revision uint64, name string) (sealed []byte, touched bool, err error) {
 	k, v := seek(h.b.Cursor(), revision, name)
 	if !bytes.HasPrefix(k, append(record.NumberKey(revision), rowFormer)) {
