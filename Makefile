@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile routes build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses matrix deb check-deb
+.PHONY: help hostile routes build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -110,6 +110,14 @@ PAUSING_FLOWS ?= 200000
 
 pauses: setup ## flows that pause for about their idle time, for longer: PAUSING_FLOWS UDP flows for five minutes (root)
 	$(GO) test ./tests/e2e -run 'TestPauses$$' -count=1 -timeout 20m -v -pauses.flows $(PAUSING_FLOWS) -pauses.time 5m
+
+CONNECTIONS ?= 1000000
+
+endure: setup ## ten minutes without the daemon at 10,000 new connections a second, ports that are reused at a full table, and five minutes of attack, for each address family; and 65,536 Services with a million backends (root; 45 minutes)
+	LOXILIGHT_ENDURE=1 $(GO) test ./tests/endure -count=1 -timeout 60m -v
+
+million: setup ## CONNECTIONS TCP connections through one Service, while the connection table grows and the daemon is killed and started again: none may be lost (root; 11 GB of memory, at most 20 minutes)
+	LOXILIGHT_MILLION=$(CONNECTIONS) $(GO) test ./tests/million -count=1 -timeout 20m -v
 
 MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m
