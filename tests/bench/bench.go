@@ -94,6 +94,7 @@ type lineup struct {
 	bridged bool // nodes are bridges
 	direct  bool // clients connect to the backends directly
 	two     bool // two nodes: the client is behind one of them, the server behind the other
+	fixed   bool // our table of connections has its full size from the start
 }
 
 // services is the line-up for the measurement of services.
@@ -114,7 +115,7 @@ func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func
 		}
 	}()
 	for _, name := range l.paths {
-		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct, two: l.two})
+		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct, two: l.two, fixed: l.fixed})
 		if err != nil {
 			return err
 		}
@@ -181,9 +182,10 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 // ampleTables are the sizes of the other tables of a benchmark.
 const ampleTables = "services: 65536, backends: 1048576"
 
-// tables returns the sizes of the tables of a daemon with room for the given number of connections.
+// tables returns the sizes of the tables of a daemon with room for the given number of connections;
+// the tables of connections grow from their default minimum.
 func (b *bench) tables(connections int) string {
-	return fmt.Sprintf("{connections: %d, %s}", connections, b.otherTables)
+	return fmt.Sprintf("{connections: {min: %d, max: %d}, %s}", min(connections, 65536), connections, b.otherTables)
 }
 
 // attachOurs starts one of our daemons on the rig's node.
@@ -195,7 +197,11 @@ func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connectio
 			return err
 		}
 	}
-	d, err := startLoxilight(ctx, r.node, devices, daemon, b.tables(max(connections, b.tableSize)))
+	tables := b.tables(max(connections, b.tableSize))
+	if daemon == b.other || r.fixed {
+		tables = fmt.Sprintf("{connections: %d, %s}", max(connections, b.tableSize), b.otherTables) // every version knows this form
+	}
+	d, err := startLoxilight(ctx, r.node, devices, daemon, tables)
 	if err != nil {
 		return fmt.Errorf("start of loxilight: %w", err)
 	}

@@ -247,7 +247,7 @@ func (d *loxilight) resident() (bytes int64, err error) {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
 			return kib << 10, err
 		}

@@ -35,6 +35,8 @@ var groups = []struct {
 	{"nat", (*bench).translation},
 	{"rules", (*bench).rules},
 	{"udp", (*bench).udp},
+	{"fresh", (*bench).fresh},
+	{"oneway", (*bench).oneWay},
 	{"services", (*bench).many},
 	{"tcp", (*bench).tcp},
 	{"bulk", (*bench).bulk},

@@ -4,8 +4,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -127,18 +130,19 @@ func (b *bench) packetsOfMany(ctx context.Context, rigs []*rig, services []servi
 	return nil
 }
 
-// memory reports the kernel memory for the connections of a comparison.
-func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
+// memory reports the kernel memory for connections, of a node whose kernel tracks them and of ours.
+func (b *bench) memory(ctx context.Context, p place) error {
 	if p != onNode {
 		return nil
 	}
 	s := b.report.section("Memory",
 		"The kernel's connection tracking allocates entries on demand, in addition to its\n"+
-			"hash table. loxilight allocates its tables at the start; both directions of a\n"+
-			"connection are counted.", "path", "bytes a connection", "for a million connections", "of the daemon")
-	row := func(name string, perConnection float64, daemon string) {
+			"hash table. loxilight's tables grow; at the start they have their default sizes.\n"+
+			"Both directions of a connection are counted.",
+		"path", "bytes a connection", "for a million connections", "all tables at the start", "of the daemon")
+	row := func(name string, perConnection float64, others ...string) {
 		const million = 1e6
-		s.row(name, fmt.Sprintf("%.0f", perConnection), fmt.Sprintf("%.0f MB", perConnection*million/1e6), daemon)
+		s.row(append([]string{name, fmt.Sprintf("%.0f", perConnection), fmt.Sprintf("%.0f MB", perConnection*million/1e6)}, others...)...)
 	}
 	slab, err := slabBytes("nf_conntrack")
 	if err != nil {
@@ -150,27 +154,68 @@ func (b *bench) memory(ctx context.Context, rigs []*rig, p place) error {
 			connections = max(connections, pc.connections)
 		}
 	}
-	row(pathNftables, float64(slab)/float64(connections), "–")
-	for _, r := range rigs {
-		d, ok := r.balancer.(*loxilight)
-		if !ok || r.inXDP() {
-			continue
-		}
-		perEntry, err := d.entryBytes(ctx, "ll_ct4")
-		if err != nil {
-			return err
-		}
-		resident, err := d.resident()
-		if err != nil {
-			return err
-		}
-		row(pathOurs, 2*perEntry, fmt.Sprintf("%d MB", resident>>20)) // an entry for each direction
+	row(pathNftables, float64(slab)/float64(connections), "–", "–")
+	before, err := mapBytes()
+	if err != nil {
+		return err
 	}
-	return nil
+	return b.withRigs(ctx, lineup{paths: b.available([]string{pathOurs})}, 0, func(fresh []*rig) error {
+		for _, r := range fresh {
+			d := r.balancer.(*loxilight)
+			each, err := d.connectionBytes(ctx)
+			if err != nil {
+				return err
+			}
+			start, err := mapBytes()
+			if err != nil {
+				return err
+			}
+			start -= before
+			resident, err := d.resident()
+			if err != nil {
+				return err
+			}
+			row(pathOurs, each, fmt.Sprintf("%d MB", start/1e6), fmt.Sprintf("%d MB", resident/1e6))
+			b.report.atMost("all tables at the start", float64(start)/(1<<20), 100, "MiB")
+			b.report.atMost("memory of a connection", each, 300, "bytes")
+		}
+		return nil
+	})
 }
 
-// entryBytes returns the size of an entry of a map of the daemon's programs.
-func (d *loxilight) entryBytes(ctx context.Context, name string) (float64, error) {
+// mapBytes returns the kernel memory of all maps of our daemons.
+func mapBytes() (sum uint64, err error) {
+	for id := ebpf.MapID(0); ; {
+		id, err = ebpf.MapGetNextID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			return sum, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		m, err := ebpf.NewMapFromID(id)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return 0, err
+		}
+		info, err := m.Info()
+		m.Close() // nothing was written
+		if err != nil {
+			return 0, err
+		}
+		if strings.HasPrefix(info.Name, "ll_") {
+			bytes, _ := info.Memlock()
+			sum += bytes
+		}
+	}
+}
+
+// connectionBytes returns the memory of an IPv4 connection in a table that has as many as it is
+// made for: two entries, and a quarter of a free entry.
+func (d *loxilight) connectionBytes(ctx context.Context) (float64, error) {
+	const name, entries = "ll_ct4", 64 // of a block
 	ids, err := d.hooks(ctx, "up0")
 	if err != nil {
 		return 0, err
@@ -179,7 +224,7 @@ func (d *loxilight) entryBytes(ctx context.Context, name string) (float64, error
 	if err != nil {
 		return 0, fmt.Errorf("program on the ingress hook of up0: %w", err)
 	}
-	defer program.Close()
+	defer program.Close() // only closes a file descriptor
 	info, err := program.Info()
 	if err != nil {
 		return 0, err
@@ -190,15 +235,23 @@ func (d *loxilight) entryBytes(ctx context.Context, name string) (float64, error
 		if err != nil {
 			return 0, err
 		}
-		info, err := m.Info()
-		m.Close() // nothing was written
+		defer m.Close() // nothing was written
+		if info, err := m.Info(); err != nil {
+			return 0, err
+		} else if info.Name != name {
+			continue
+		}
+		var segment *ebpf.Map
+		if err := m.Lookup(uint32(0), &segment); err != nil {
+			return 0, fmt.Errorf("first segment of %s: %w", name, err)
+		}
+		defer segment.Close() // nothing was written
+		info, err := segment.Info()
 		if err != nil {
 			return 0, err
 		}
-		if info.Name == name {
-			bytes, _ := info.Memlock()
-			return float64(bytes) / float64(info.MaxEntries), nil
-		}
+		bytes, _ := info.Memlock()
+		return 2.25 * float64(bytes) / float64(info.MaxEntries*entries), nil
 	}
 	return 0, fmt.Errorf("the program on up0 has no map %s", name)
 }

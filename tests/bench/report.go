@@ -60,7 +60,7 @@ func (r *report) atLeast(what string, c comparison, a, b string, want float64) {
 
 // atMost records a measured value with its target.
 func (r *report) atMost(what string, got, want float64, unit string) {
-	r.target(what, fmt.Sprintf("%.3g %s", got, unit), fmt.Sprintf("at most %g %s", want, unit), got <= want)
+	r.target(what, fmt.Sprintf("%.4g %s", got, unit), fmt.Sprintf("at most %g %s", want, unit), got <= want)
 }
 
 func (r *report) target(what, got, want string, met bool) {

@@ -31,6 +31,7 @@ type rig struct {
 	direct                    bool                       // the client bypasses services
 	bare                      map[string]*bareWay
 	two                       bool       // the server is behind a second node, to which up1 leads
+	fixed                     bool       // our table of connections has its full size from the start
 	far                       *namespace // the second node
 	farBalancer               balancer
 }

@@ -146,19 +146,12 @@ func (r *rig) runCases(connectionsMax int) []runCase {
 				place: elsewhere, opened: true})
 		}
 	}
-	fresh := r.flowsTo(onNode, freshCount, 1)
-	fresh.sourceOffset = 64
 	strange := flows{connections: 1024, target: backendFirst[onNode], targets: 1, port: backendPort + 2}
 	return append(list,
 		runCase{what: "not for a service", side: "ingress", action: actUnspec, flows: strange},
 		runCase{what: "not for a service, on its way out", side: "egress", action: actUnspec, flows: strange},
-		// Last: it fills the table of half-open connections, so that later ones would replace others.
-		runCase{what: "first packet of a connection", side: "ingress", action: actRedirect, flows: fresh},
 	)
 }
-
-// freshCount is how many connections are opened in one measurement.
-const freshCount = 60000
 
 // run measures our programs alone.
 func (b *bench) run(ctx context.Context) error {
@@ -195,6 +188,9 @@ func (b *bench) run(ctx context.Context) error {
 			b.report.atMost(c.what+", hot", ns.median, c.most, "ns")
 		}
 	}
+	if err := b.firstAlone(ctx, s); err != nil {
+		return err
+	}
 	idle, err := p.ns(r.generator.objects.Idle, r.generator.objects.Idle, actUnspec, b.packetCount, nil)
 	s.row("an empty program", fmt.Sprintf("%.0f", idle))
 	return err
@@ -207,15 +203,8 @@ func (b *bench) runOne(ctx context.Context, p *replayer, c runCase) (spread, err
 		if err := establish(p.rig, c.place, f); err != nil {
 			return spread{}, err
 		}
-	} else if f.connections == freshCount {
-		count = freshCount
 	}
-	aim := func() error {
-		if !c.opened {
-			f.sourceOffset += 2 // new connections
-		}
-		return p.rig.generator.aim(f)
-	}
+	aim := func() error { return p.rig.generator.aim(f) }
 	var values []float64
 	for range b.rounds {
 		if err := ctx.Err(); err != nil {

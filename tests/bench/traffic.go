@@ -29,7 +29,12 @@ type flows struct {
 	targets      int    // number of destination addresses of the connections
 	port         uint16
 	hop          net.HardwareAddr // destination of frames; nil: the node
+	spread       bool             // each connection has a source address of its own
 }
+
+// portsLog2 is the logarithm of the number of source ports of each source address, as in
+// traffic.bpf.c.
+const portsLog2 = 15
 
 // generator generates UDP packets from the client without a socket: XDP live frames, which the
 // kernel sends on the client's wire.
@@ -84,7 +89,11 @@ func (g *generator) aimAt(f flows, first int) error {
 		FirstTarget: hostOrder(f.target),
 		TargetCount: uint32(f.targets),
 		TargetPort:  f.port,
+		PortsLog2:   portsLog2,
 		LenBytes:    ipSize,
+	}
+	if f.spread {
+		flow.PortsLog2 = 0
 	}
 	hop := f.hop
 	if hop == nil {

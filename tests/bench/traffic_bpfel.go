@@ -25,6 +25,7 @@ type trafficFlow struct {
 	UdpCsum     uint32
 	TargetPort  uint16
 	LenBytes    uint16
+	PortsLog2   uint32
 	Dmac        [6]uint8
 	Smac        [6]uint8
 }

@@ -43,11 +43,12 @@ func establish(r *rig, p place, f flows) error {
 	return errors.Join(r.generator.aim(f), r.receivers[p].echo(false))
 }
 
-// establishSome opens count connections of f.
+// establishSome opens count connections of f. A few may find no place in a table that is nearly
+// full, whatever is tried.
 func establishSome(r *rig, f flows, first, count int) error {
 	const tries = 5
 	var answered uint64
-	for range tries {
+	for try := range tries {
 		if err := errors.Join(r.generator.sink.echo(false), r.generator.aimAt(f, first)); err != nil {
 			return err
 		}
@@ -58,7 +59,7 @@ func establishSome(r *rig, f flows, first, count int) error {
 		if answered, err = r.generator.sink.count(); err != nil {
 			return err
 		}
-		if answered < uint64(count) {
+		if try < tries-1 && answered < uint64(count) || float64(answered) < (1-unplacedMax)*float64(count) {
 			continue
 		}
 		if err := r.generator.aimAt(f, first); err != nil {
@@ -70,6 +71,11 @@ func establishSome(r *rig, f flows, first, count int) error {
 	return fmt.Errorf("%s: %d of %d connections to %s, port %d: %d packets answered",
 		r.name, count, f.connections, f.target, f.port, answered)
 }
+
+// unplacedMax is the share of connections that may find no place in the table. With the largest
+// number of connections the table is 95 % full; by the random key of its hash, up to about 20 find
+// none.
+const unplacedMax = 0.002
 
 // lossMax is the share of packets that may be lost in a measurement.
 const lossMax = 0.01
@@ -140,7 +146,7 @@ func (b *bench) udp(ctx context.Context) error {
 				b.report.atLeast(what+", in XDP", c, pathXDP, pathKernel, want)
 			}
 		}
-		return b.memory(ctx, rigs, p)
+		return b.memory(ctx, p)
 	})
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define PORTS_LOG2 15 /* source ports of each source address: 16384 to 49151 */
+#define PORTS_LOG2 15 /* source ports of a source address, at most: 16384 to 49151 */
 #define PORT_FIRST 16384
 
 struct frame {
@@ -33,6 +33,7 @@ struct flow {
 	__u32 udp_csum; /* of pseudo-header, UDP header and payload, without addresses and source port */
 	__u16 target_port; /* host order */
 	__u16 len_bytes;   /* of the IP packet */
+	__u32 ports_log2;  /* at most PORTS_LOG2: source ports of each source address */
 	__u8 dmac[6];
 	__u8 smac[6];
 };
@@ -83,9 +84,10 @@ static __always_inline __u16 fold(__u32 sum)
 static __always_inline void frame_write(struct frame *frame, struct flow *flow)
 {
 	__u32 index = flow->index, next = index + flow->leap;
-	__be32 saddr = bpf_htonl(flow->first_source + (index >> PORTS_LOG2));
+	__u32 ports_log2 = flow->ports_log2 & 31;
+	__be32 saddr = bpf_htonl(flow->first_source + (index >> ports_log2));
 	__be32 daddr = bpf_htonl(flow->first_target + index % flow->target_count);
-	__be16 sport = bpf_htons(PORT_FIRST + (index & ((1 << PORTS_LOG2) - 1)));
+	__be16 sport = bpf_htons(PORT_FIRST + (index & ((1 << ports_log2) - 1)));
 
 	flow->index = next >= flow->count ? next - flow->count : next;
 	__builtin_memcpy(frame->eth.h_dest, flow->dmac, 6);
