@@ -111,7 +111,7 @@ func (m *machines) newNode(i int) *site {
 		s.name = "host"
 	}
 	s.Daemon = testdaemon.New(m.t, s.node, programs, "switch: {namespace: "+s.name+"}",
-		"tables: {connections: 65536, services: 512, backends: 256, slots: 4096, affinity: 64, ranges: 64}")
+		"tables: {connections: 65536, services: 512, backends: 256, affinity: 64, ranges: 64}")
 	m.t.Cleanup(func() {
 		if !m.merged && s.hasSwitch() {
 			testnet.DeleteNamed(m.t, s.name)

@@ -74,7 +74,7 @@ spec: {subnets: [10.73.3.0/24, "2001:db8:73::/64"], masquerade: {enabled: true}}
 `
 
 // siteTables keeps startup short: without it, the sizes depend on the memory of the machine.
-const siteTables = "tables: {connections: 65536, services: 1024, backends: 4096, slots: 262144, affinity: 4096, ranges: 1024}"
+const siteTables = "tables: {connections: 65536, services: 1024, backends: 4096, affinity: 4096, ranges: 1024}"
 
 // newSite starts a daemon that serves pods.
 func newSite(t *testing.T) *site {

@@ -77,7 +77,7 @@ func (d *demo) run() {
 
 	d.chapter("The daemon starts and is configured")
 	d.daemon = testdaemon.New(d, d.node, d.programs,
-		"tables: {connections: 65536, services: 1024, backends: 1024, slots: 65536, affinity: 1024, ranges: 1024}")
+		"tables: {connections: 65536, services: 1024, backends: 1024, affinity: 1024, ranges: 1024}")
 	d.daemon.Start()
 	fmt.Printf("\nloxilightd runs as process %d. tests/demo/demo.yaml says:\n\n%s\n", d.daemon.Process().PID(), indent(objects))
 	d.llcli("apply", "-f", d.daemon.File(objects), "--wait", "10s")

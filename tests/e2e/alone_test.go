@@ -25,7 +25,7 @@ const confirmed = 5*time.Second + 500*time.Millisecond
 // neighbours that the kernel forgot are learnt again, and moved ones are followed.
 func TestAlone(t *testing.T) {
 	s := newSite(t)
-	s.Configure("tables: {connections: 256, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
+	s.Configure("tables: {connections: 256, services: 64, backends: 64, affinity: 64, ranges: 64}")
 	s.start()
 	fronts := []string{vip4 + ":9000", vip6 + ":9000"}
 	for i, family := range []string{"IPv4", "IPv6"} {

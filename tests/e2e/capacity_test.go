@@ -24,7 +24,7 @@ import (
 func TestSYNFlood(t *testing.T) {
 	eachFamily(t, func(t *testing.T, family, vip string) {
 		s := newSite(t)
-		s.Configure("tables: {connections: 512, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}",
+		s.Configure("tables: {connections: 512, services: 64, backends: 64, affinity: 64, ranges: 64}",
 			"datapath: {sweepInterval: 200ms}")
 		s.start()
 		s.serve(s.backends[0], backendAddr(family, 0, 8080), "b1")
@@ -60,7 +60,7 @@ func TestSYNFlood(t *testing.T) {
 // reason, and existing services continue; once there is room, it is accepted.
 func TestFullServiceTables(t *testing.T) {
 	s := newSite(t)
-	s.Configure("tables: {connections: 512, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
+	s.Configure("tables: {connections: 512, services: 64, backends: 64, affinity: 64, ranges: 64}")
 	s.start()
 	s.serve(s.backends[0], "10.0.1.2:8080", "b1")
 	s.Apply(serviceYAML("web", []string{vip4 + ":9000/tcp"}, []string{"10.0.1.2:8080"}))

@@ -121,7 +121,7 @@ func TestChurn(t *testing.T) {
 	const owners, each, rounds = 10, 1000, 5
 	t.Setenv("GOGC", "10") // so that the daemon's memory is close to its live data
 	s := newSite(t)
-	s.Configure("tables: {connections: 4096, services: 16384, backends: 16384, slots: 4194304, affinity: 1024, ranges: 1024}")
+	s.Configure("tables: {connections: 4096, services: 16384, backends: 16384, affinity: 1024, ranges: 1024}")
 	s.start()
 	s.serve(s.backends[0], "10.0.1.2:8080", "b1")
 	s.Apply(serviceYAML("web", []string{vip4 + ":9000/tcp"}, []string{"10.0.1.2:8080"}))

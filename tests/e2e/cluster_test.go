@@ -89,7 +89,7 @@ func newClusterNodes(t *testing.T, count int, split bool) *cluster {
 			t.Cleanup(func() { testnet.DeleteNamed(t, n.sw) })
 		}
 		n.Daemon = testdaemon.New(t, n.ns, programs, "switch: {namespace: "+namespace+"}",
-			"tables: {connections: 16384, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}")
+			"tables: {connections: 16384, services: 64, backends: 64, affinity: 64, ranges: 64}")
 		c.nodes, daemons = append(c.nodes, n), append(daemons, n.Daemon)
 	}
 	c.lan.Bridge(t, "br0", ports...)

@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -41,6 +43,9 @@ func TestNetfilter(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
+			if err := expectText(c, "far\n", 3*time.Second); err != nil {
+				t.Fatal(err)
+			}
 			for range 20 { // until it takes the fast path
 				if err := answers(c, 3*time.Second); err != nil {
 					t.Fatal(err)
@@ -54,8 +59,7 @@ func TestNetfilter(t *testing.T) {
 				t.Errorf("past a rule that drops: %v", err)
 			}
 			s.node.Run(t, tool, strings.Fields(change.remove)...)
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // the next read notices an error
-			if _, err := c.Read(make([]byte, 100)); err != nil {
+			if err := expectText(c, word, 5*time.Second); err != nil {
 				t.Errorf("when the rule is gone: %v", err)
 			}
 			testnet.Eventually(t, 2*time.Second, "llcli status names no rule", func() bool {
@@ -65,14 +69,24 @@ func TestNetfilter(t *testing.T) {
 	}
 }
 
-// answers sends a word, and waits for an answer.
+const word = "word\n"
+
+// answers sends a word, and waits for its echo.
 func answers(c net.Conn, wait time.Duration) error {
-	if err := c.SetDeadline(time.Now().Add(wait)); err != nil {
+	if _, err := c.Write([]byte(word)); err != nil {
 		return err
 	}
-	if _, err := c.Write([]byte("word\n")); err != nil {
+	return expectText(c, word, wait)
+}
+
+// expectText waits for a text, and reads no byte more.
+func expectText(c net.Conn, text string, wait time.Duration) error {
+	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return err
 	}
-	_, err := c.Read(make([]byte, 100))
-	return err
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		return fmt.Errorf("heard %q: %w", got, err)
+	}
+	return nil
 }

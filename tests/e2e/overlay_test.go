@@ -136,7 +136,7 @@ func newMachines(t *testing.T, count int, kind meshKind) *mesh {
 			})
 		}
 		n.Daemon = testdaemon.New(t, n.ns, programs, "switch: {namespace: "+namespace+"}",
-			"tables: {connections: 16384, services: 64, backends: 64, slots: 4096, affinity: 64, ranges: 64}")
+			"tables: {connections: 16384, services: 64, backends: 64, affinity: 64, ranges: 64}")
 		m.nodes = append(m.nodes, n)
 	}
 	m.lan.Bridge(t, "br0", ports...)

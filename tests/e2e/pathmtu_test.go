@@ -12,8 +12,10 @@ import (
 	"github.com/loxilight/loxilight/internal/testtraffic"
 )
 
-// TestPathBetweenNodes: behind a router between two nodes, the MTU is smaller than the MTU of the
-// nodes' devices. Pods are notified, as without a tunnel.
+// TestPathBetweenNodes: the path between two nodes changes: behind a router, its MTU is smaller
+// than the MTU of the nodes' devices. Pods are notified, as without a tunnel: also those whose
+// packets fit the devices but not the new path, and whose address family was not used when the node
+// learnt the path.
 //
 //	node1 ─ lan ─ router (then no more than 1400) ─ lan ─ node2
 func TestPathBetweenNodes(t *testing.T) {
@@ -32,21 +34,26 @@ func TestPathBetweenNodes(t *testing.T) {
 			if n := one.Repairs(); n != 0 {
 				t.Errorf("the other address counts as %d external changes", n)
 			}
+			data := bytes.Repeat([]byte("sixteen bytes ok"), 1<<14)
+			talk := func(addr string) {
+				t.Helper()
+				if _, err := testtraffic.TalkTCP(one.pod, "", addr+":4660", data); err != nil {
+					t.Errorf("%s: %v", addr, err)
+				}
+			}
+			addr4, addr6 := two.pod4(), "["+two.pod6()+"]"
+			talk(addr4) // both families learn the MTU of the tunnel
+			talk(addr6)
 			m.router(1400)
 			mtu := 1400 - map[string]int{"vxlan": 50, "geneve": 50, "gre": 28}[kind.tunnel]
 			if kind.over6 {
 				mtu -= 20
 			}
-			data := bytes.Repeat([]byte("sixteen bytes ok"), 1<<14)
-			for _, addr := range []string{two.pod4(), "[" + two.pod6() + "]"} {
-				if _, err := testtraffic.TalkTCP(one.pod, "", addr+":4660", data); err != nil {
-					t.Errorf("%s: %v", addr, err)
-				}
-			}
-			out := one.LLCLI("get", "peer", "node2", "-o", "json")
-			if !strings.Contains(out, `"pathMTU": 1400`) {
-				t.Errorf("node 1 does not know the path:\n%s", out)
-			}
+			testnet.Eventually(t, patience, "node 1 knows the path", func() bool {
+				talk(addr6) // the first ones may still take the old path
+				return strings.Contains(one.LLCLI("get", "peer", "node2", "-o", "json"), `"pathMTU": 1400`)
+			})
+			talk(addr4)
 			if out := one.LLCLI("get", "peers", "-o", "wide"); !strings.Contains(out, "1400") {
 				t.Errorf("llcli does not show the path MTU:\n%s", out)
 			}

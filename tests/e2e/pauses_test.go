@@ -42,7 +42,7 @@ spec: {type: snat, oneToOne: true, match: {source: ["10.49.192.0/18"]}, to: {add
 // address of their request, and none stays broken: UDP through services of each algorithm (idle
 // time 10 s), through NAT of each kind and without (30 s), TCP through a service (10 s).
 func TestPauses(t *testing.T) {
-	s := newSite(t, fmt.Sprintf("tables: {connections: %d, services: 4096, backends: 65536, slots: 4194304}",
+	s := newSite(t, fmt.Sprintf("tables: {connections: %d, services: 4096, backends: 65536}",
 		max(1<<17, 4**pausingFlows)))
 	s.anyAddress(s.client, "10.48.0.0/16", "2001:db8:48::/96")
 	s.anyAddress(s.backends[0], "10.49.0.0/16", "2001:db8:49::/96")

@@ -54,7 +54,7 @@ func newPodSite(t *testing.T) *podSite {
 	s.node.Route(t, "2001:db8:c6::/48", "2001:db8:2::77")
 	s.node.Forward(t)
 	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}",
-		"tables: {connections: 65536, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}")
+		"tables: {connections: 65536, services: 4096, backends: 65536, affinity: 1024, ranges: 1024}")
 	t.Cleanup(func() {
 		if s.there() {
 			testnet.DeleteNamed(t, s.name)
@@ -337,7 +337,7 @@ func TestPodNetworkKilled(t *testing.T) {
 // reaches pods from the bridge's gateway address.
 func TestPodNetworkMerged(t *testing.T) {
 	s := newPodSite(t)
-	s.Configure("switch: {namespace: host}", "tables: {connections: 65536, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}")
+	s.Configure("switch: {namespace: host}", "tables: {connections: 65536, services: 4096, backends: 65536, affinity: 1024, ranges: 1024}")
 	before := networkOf(t, s.node)
 	s.Start()
 	s.Apply(podObjects)

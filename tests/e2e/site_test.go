@@ -83,7 +83,7 @@ func newSite(t *testing.T, more ...string) *site {
 	return s
 }
 
-const siteTables = "tables: {connections: 65536, services: 4096, backends: 65536, slots: 4194304, affinity: 1024, ranges: 1024}"
+const siteTables = "tables: {connections: 65536, services: 4096, backends: 65536, affinity: 1024, ranges: 1024}"
 
 // start starts the daemon with all devices of the node as ports.
 func (s *site) start() *site {

@@ -86,7 +86,7 @@ func (s *site) manifest(t testnet.T) string {
 	text, err := chart.Render("../../configs/kubernetes/chart", chart.Release{Name: "loxilight", Namespace: "kube-system"}, map[string]any{
 		"daemon": map[string]any{"config": map[string]any{
 			// Three daemons share one machine, so their tables are small.
-			"tables": map[string]any{"connections": 65536, "services": 4096, "backends": 16384, "slots": 1 << 20, "rules": 4096, "prefixes": 65536},
+			"tables": map[string]any{"connections": 65536, "services": 4096, "backends": 16384, "rules": 4096, "prefixes": 65536},
 		}},
 		"agent": map[string]any{"config": map[string]any{
 			"apiServer":    s.APIServer(),

@@ -57,7 +57,7 @@ func TestAgentAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := filepath.Join(p.programs, "alone.yaml")
-	if err := os.WriteFile(config, []byte("tables: {connections: 65536, services: 4096, backends: 16384, slots: 1048576, rules: 4096, prefixes: 65536}\n"), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte("tables: {connections: 65536, services: 4096, backends: 16384, rules: 4096, prefixes: 65536}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	// The groups that the Debian package creates.

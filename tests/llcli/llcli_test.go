@@ -60,7 +60,7 @@ func newSite(t *testing.T) *site {
 	s.client.Route(t, "default", "192.0.2.1")
 	s.server.Route(t, "default", "10.0.1.1")
 	s.node.Forward(t)
-	s.Daemon = testdaemon.New(t, s.node, programs, "tables: {connections: 4096, services: 64, backends: 256, slots: 65536}")
+	s.Daemon = testdaemon.New(t, s.node, programs, "tables: {connections: 4096, services: 64, backends: 256}")
 	s.Start()
 	return s
 }

@@ -18,7 +18,7 @@ func TestDeviceInOtherNamespace(t *testing.T) {
 	name := testnet.UniqueName("switch")
 	s := &site{t: t, node: testnet.New(t, "node"), client: testnet.New(t, "vm")}
 	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+name+"}",
-		"tables: {connections: 4096, services: 64, backends: 256, slots: 65536}")
+		"tables: {connections: 4096, services: 64, backends: 256}")
 	defer s.Detach()
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "vm1"}, testnet.Port{NS: s.client, Name: "eth0"})
 	s.Start()

@@ -172,7 +172,14 @@ func (o *oracle) way(in int, p *pkt) verdict {
 			if err := goesOn.accept(out, got); err == nil || anew.accept == nil {
 				return err
 			}
-			return anew.accept(out, got)
+			if err := anew.accept(out, got); err != nil {
+				return err
+			}
+			if o.conns[p.tuple] == d { // the packet opened no connection, and this one is gone
+				delete(o.conns, p.tuple)
+				delete(o.conns, d.out.turned())
+			}
+			return nil
 		},
 	}
 }
@@ -268,16 +275,21 @@ func (o *oracle) plain(in int, p *pkt) verdict {
 			return err
 		}
 		// If its answers have the tuple of another connection, only a port distinguishes the two.
-		apart := hasPorts(p.proto) && o.conns[p.turned()] != nil &&
+		other := o.conns[p.turned()]
+		apart := hasPorts(p.proto) && other != nil &&
 			got.dst == p.dst && got.src.Addr() == p.src.Addr()
 		if got != p.tuple && !apart {
 			return fmt.Errorf("nothing translates %s, and it left as %s", p.tuple, got)
 		}
 		switch {
 		case in < 0 || !opens(p):
-		case o.conns[p.turned()] != nil && got == p.tuple:
-			// Its answers have the tuple of another connection: this one is not tracked.
+		case other != nil && got == p.tuple:
+			// Its answers have the tuple of another connection: this one is not tracked, unless the
+			// other is gone by now.
 			o.ghosts[p.tuple] = true
+			if other.ended || o.mayChange(p, other) {
+				o.ghosts[p.turned()] = true
+			}
 		default:
 			o.enter(in, p, got, &conn{})
 		}

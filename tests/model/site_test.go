@@ -121,6 +121,7 @@ func newSite(t *testing.T) *site {
 		testnet.Veth(t, testnet.Port{NS: s.node, Name: monitor(i)}, testnet.Port{NS: world, Name: monitor(i)})
 		s.node.Sysctl(t, "net.ipv6.conf."+monitor(i)+".disable_ipv6", "1")
 		world.Offload(t, monitor(i), false, testnet.GRO)
+		s.node.Offload(t, monitor(i), false, testnet.TxChecksum)
 		s.monitors[i] = world.Tap(t, monitor(i))
 	}
 	fmt.Fprintf(&batch, "route add default via %s\nroute add default via %s\n", host(3, 2, false), host(3, 2, true))
@@ -132,7 +133,7 @@ func newSite(t *testing.T) *site {
 		_ = s.node.Try(func() error { return os.WriteFile("/proc/sys/net/"+key, []byte(value), 0o644) })
 	}
 	s.daemon = testdaemon.New(t, s.node, programs,
-		"tables: {connections: 65536, services: 256, backends: 1024, slots: 262144, affinity: 4096, ranges: 256}")
+		"tables: {connections: 65536, services: 256, backends: 1024, affinity: 4096, ranges: 256}")
 	s.daemon.Start()
 	for p := range portCount {
 		xdp := [2]string{"off", "generic"}[p%2] // every other port has the fast path in XDP

@@ -148,7 +148,7 @@ func (r *rig) run(command string) {
 func (r *rig) start() {
 	r.t.Helper()
 	r.daemon = testdaemon.New(r.t, r.ours.node, programs,
-		"tables: {connections: 65536, services: 64, backends: 64, slots: 65536, affinity: 64, ranges: 64}")
+		"tables: {connections: 65536, services: 64, backends: 64, affinity: 64, ranges: 64}")
 	r.daemon.Start()
 	var objects strings.Builder
 	for i, p := range r.ports {

@@ -166,11 +166,14 @@ func TestR8TooFewFiles(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()
 	s.Kill()
-	for _, limit := range []string{"ulimit -n 64", "ulimit -n 128"} {
+	for _, limit := range []string{"ulimit -n 64", "ulimit -n 128", "ulimit -n 200", "ulimit -n 500"} {
 		s.limited(limit)
 		p := s.Launch()
 		if code, err := p.Wait(patience); err != nil || code != 1 {
 			t.Errorf("%s: exit code %d, %v, want 1", limit, code, err)
+		}
+		if out := p.Output(); !strings.Contains(out, "file descriptors are free") {
+			t.Errorf("%s: the daemon does not say what is missing:\n%s", limit, out)
 		}
 	}
 	s.limited("true")

@@ -52,7 +52,7 @@ func manyPrefixes() map[string]string {
 }
 
 // TestS3MemoryOfDryRuns: a member of the group sends seven requests of one megabyte at once, each
-// of which would expand to hundreds of megabytes.
+// of which would expand to hundreds of megabytes. A long list of prefixes is accepted.
 func TestS3MemoryOfDryRuns(t *testing.T) {
 	s := newControlSite(t)
 	s.Start()
@@ -82,6 +82,15 @@ func TestS3MemoryOfDryRuns(t *testing.T) {
 				t.Errorf("a reader made the daemon use %d MiB more, want at most %d MiB", (peak-before)>>20, mostMemory>>20)
 			}
 		})
+	}
+	p, err := s.dialAs(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close() // the reply is read
+	long := `{"kind":"AddressGroup","name":"a","spec":{"members":[` + numbered(`"2001:db8:%x::/64"`, 950_000) + `]}}`
+	if r, _, err := p.call(dryRun(long)); err != nil || r.Error != nil {
+		t.Errorf("a reader's dry run of a long list of prefixes: %v, %v", err, r.Error)
 	}
 }
 

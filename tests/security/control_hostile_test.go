@@ -84,7 +84,7 @@ var large = sync.OnceValue(func() []string {
 var hostileMethods = []string{
 	api.MethodVersion, api.MethodStatus, api.MethodApply, api.MethodReplace, api.MethodDelete, api.MethodGet, api.MethodList, api.MethodChanges,
 	api.MethodHistory, api.MethodRollback, api.MethodConfirm, api.MethodReload, api.MethodConnectionsList, api.MethodConnectionsFlush,
-	api.MethodCounters, api.MethodNetworkList, api.MethodCNI, api.MethodAddressesList, api.MethodEventsList, "nothing",
+	api.MethodCounters, api.MethodNetworkList, api.MethodCNI, api.MethodAddressesList, api.MethodEventsList, api.MethodCapacity, "nothing",
 }
 
 // request returns one request with the id.

@@ -123,7 +123,7 @@ func (s *overlaySite) newNode(i int, lan *testnet.NS) *overlayNode {
 		n.name = "host"
 	}
 	n.Daemon = testdaemon.New(s.t, n.ns, programs, "switch: {namespace: "+n.name+"}",
-		"tables: {connections: 65536, services: 512, backends: 256, slots: 4096, affinity: 64, ranges: 64}")
+		"tables: {connections: 65536, services: 512, backends: 256, affinity: 64, ranges: 64}")
 	if !s.merged {
 		s.t.Cleanup(func() { testnet.DeleteNamed(s.t, n.name) })
 	}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testtraffic"
+)
+
+// TestCapacityOwners: llcli capacity counts real connections by source and Service, and the source
+// ports that they use towards a backend.
+func TestCapacityOwners(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s := newSite(t).start()
+		s.serve(s.backends[0], backendAddr(family, 0, 8080), "b1")
+		front := vip + ":9000"
+		s.Apply(serviceYAML("web", []string{front + "/udp"}, []string{backendAddr(family, 0, 8080)}, "source: snat"))
+		for _, load := range []struct {
+			from  string
+			flows int
+		}{{"client", 60}, {"near", 25}} {
+			ns := s.client
+			if load.from == "near" {
+				ns = s.near
+			}
+			testtraffic.Start(t, ns, front, testtraffic.Load{Flows: load.flows, Packets: 500})
+		}
+		var r api.CapacityResult
+		if err := json.Unmarshal([]byte(s.LLCLI("capacity", "connections", "sourceports", "--owners", "5", "-o", "json")), &r); err != nil {
+			t.Fatal(err)
+		}
+		sources := map[string]string{
+			"IPv4": "{source 192.0.2.17 60 false} {source 192.0.2.77 25 false}",
+			"IPv6": "{source 2001:db8:0:2::/64 85 false}", // they share a prefix
+		}
+		node := map[string]string{"IPv4": "10.0.1.1", "IPv6": "2001:db8:1::1"}
+		found := 0
+		for _, table := range r.Tables {
+			switch table.Name {
+			case "connections " + family:
+				found++
+				if got, want := fmt.Sprint(table.Owners), "["+sources[family]+" {object Service/web 85 false}]"; got != want {
+					t.Errorf("owners %s, want %s", got, want)
+				}
+				if table.Used != 85 {
+					t.Errorf("%d connections of %d, want 85", table.Used, table.Size)
+				}
+			case "sourcePorts":
+				found++
+				want := fmt.Sprintf("[{remote %s to %s/udp 85 false}]", node[family], backendAddr(family, 0, 8080))
+				if got := fmt.Sprint(table.Owners); got != want || table.Used != 85 || table.Size < 30_000 {
+					t.Errorf("%d of %d source ports, owners %s, want %s", table.Used, table.Size, got, want)
+				}
+			}
+		}
+		if found != 2 {
+			t.Errorf("tables %+v", r.Tables)
+		}
+	})
+}
