@@ -56,11 +56,16 @@ meantime, is an error with exit code 1; with --created, llcli waits until it exi
 // stateAbsent is the state of an object that does not exist.
 const stateAbsent = "absent"
 
+// errLate: the objects are not Ready in time.
+var errLate = errors.New("not Ready in time")
+
 // waitReady watches the objects of kinds until the wanted ones, or all, are Ready. If created is
-// set, wanted objects may be absent at first.
+// set, wanted objects may be absent at first. The objects are listed at least once, however short
+// limit is: until then, nothing is known of them.
 func waitReady(ctx context.Context, a *command.App, d command.Daemon, kinds []string, wanted []api.ObjectRef, created bool, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	start := time.Now()
 	pending := map[api.ObjectRef]api.NotReady{}
 	for _, ref := range wanted {
 		pending[ref] = api.NotReady{Object: ref.String(), State: stateAbsent}
@@ -76,6 +81,10 @@ func waitReady(ctx context.Context, a *command.App, d command.Daemon, kinds []st
 		case err != nil:
 			out.Tell(err)
 		case step.Synced:
+			if !synced {
+				end := time.AfterFunc(limit-time.Since(start), func() { cancel(errLate) })
+				defer end.Stop()
+			}
 			synced = true
 			out.Over()
 		case wanted == nil || slices.Contains(wanted, step.Ref):
@@ -90,8 +99,8 @@ func waitReady(ctx context.Context, a *command.App, d command.Daemon, kinds []st
 			}
 		}
 	}
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(cause, errLate) {
+		return cause
 	}
 	late := api.Errorf(api.ReasonTimeout, "not Ready after %s", limit)
 	late.Data.NotReady = slices.SortedFunc(maps.Values(pending), func(x, y api.NotReady) int { return cmp.Compare(x.Object, y.Object) })
