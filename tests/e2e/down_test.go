@@ -35,7 +35,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 		other := (indexOf(t, first) + 1) % len(backends)
 		down[other] = backends[other]
 		s.LLCLI("apply", "--wait", "5s", "-f", s.File(serviceYAML("dns", []string{front + "/udp"}, down)))
-		c.leaves()
+		c.leaves(s)
 	})
 }
 
@@ -65,7 +65,7 @@ func TestDownKeepsTCP(t *testing.T) {
 			t.Fatalf("connections %v, none to %s", of, asker.first)
 		}
 		s.LLCLI("apply", "--wait", "5s", "-f", s.File(serviceYAML("web", fronts, down)))
-		asker.leaves()
+		asker.leaves(s)
 		for range 30 {
 			if got, err := talkTCP(s.client, "", front, nil); err != nil || got == asker.first {
 				t.Fatalf("new connection while %s is down: %q, %v", asker.first, got, err)

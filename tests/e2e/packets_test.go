@@ -315,7 +315,7 @@ func TestSCTP(t *testing.T) {
 		s.Apply(serviceYAML("sctp", fronts, backends[:1]))
 		asker := s.asker(front.String())
 		s.LLCLI("apply", "--wait", "5s", "-f", s.File(serviceYAML("sctp", fronts, []string{backends[0] + ",state: down", backends[1]})))
-		asker.leaves()
+		asker.leaves(s)
 		for end := time.Now().Add(settles); time.Now().Before(end); {
 			carry("DATA", here, there, forth, client, front, client, backend, 0)
 			carry("SACK", there, here, back, backend, client, front, client, 3)
