@@ -173,13 +173,17 @@ func tail(s string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// Eventually waits until ok returns true, and fails the test if that takes longer than timeout.
+// Eventually waits until ok returns true, and fails the test if that takes longer than timeout, or
+// than [OnThisMachine] makes of it.
 func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); !ok(); time.Sleep(10 * time.Millisecond) {
 		t.Helper() // here, a program that implements T notices an interruption
-		if time.Now().After(end) {
-			t.Fatalf("not so after %s: %s", timeout, what)
+		if time.Now().Before(end) {
+			continue
+		}
+		if limit := OnThisMachine(timeout); time.Now().After(end.Add(limit - timeout)) {
+			t.Fatalf("not so after %s: %s", limit, what)
 		}
 	}
 }

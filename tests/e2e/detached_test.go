@@ -56,7 +56,7 @@ func TestDetachedLinks(t *testing.T) {
 		}
 		closeAll(links)
 		begin := time.Now()
-		testnet.Eventually(t, testnet.OnThisMachine(detectedWithin+attachedWithin), "all programs are attached again", func() bool {
+		testnet.Eventually(t, detectedWithin+attachedWithin, "all programs are attached again", func() bool {
 			counts, err := s.hooks()
 			for _, n := range counts {
 				if n != 1 || err != nil {
