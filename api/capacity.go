@@ -38,11 +38,12 @@ const (
 	OwnerSource = "source" // an IPv4 address, or the first 64 bits of an IPv6 address
 	OwnerRemote = "remote" // a translated source address, with the remote address that it connects to
 	OwnerObject = "object" // KIND/NAME
+	OwnerDevice = "device" // a device of the host; one of the switch's ends with " in the switch"
 )
 
 // TableOwner uses entries of a table.
 type TableOwner struct {
-	By   string `json:"by"` // source, remote, object
+	By   string `json:"by"` // source, remote, object, device
 	Name string `json:"name"`
 	Used uint64 `json:"used"`
 	// AtLeast means that Used may be too low: there were too many owners to count each.

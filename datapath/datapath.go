@@ -178,6 +178,9 @@ type Telemetry interface {
 	Features(ctx context.Context) (Features, error)
 	// Usage returns how full each table is, keyed by its name in the configuration.
 	Usage(ctx context.Context) (map[string]Usage, error)
+	// Owners calls add for the entries of all tables that packets fill, except connections, with the
+	// name of the table as in Usage and the number of entries.
+	Owners(ctx context.Context, add func(table string, o Owner, entries uint64)) error
 	// Repairs returns how often the data plane itself repaired changes by other programs, not
 	// counting repairs of table rows.
 	Repairs() uint64
@@ -249,6 +252,15 @@ type Hook struct {
 
 // Usage is the fill level of a table.
 type Usage struct{ Used, Size uint64 }
+
+// Owner is what entries of a table belong to; fields that do not apply are zero.
+type Owner struct {
+	Service  ServiceName
+	NAT      NATName
+	Source   netip.Addr // the client, before translation
+	Device   string
+	InSwitch bool // the device is in the switch's network namespace
+}
 
 // Tables are the sizes of the tables, in entries.
 type Tables struct {

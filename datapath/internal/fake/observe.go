@@ -221,6 +221,9 @@ func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 	return m, nil
 }
 
+// Owners implements [datapath.Telemetry].
+func (t *telemetry) Owners(context.Context, func(string, datapath.Owner, uint64)) error { return nil }
+
 // Repairs implements [datapath.Telemetry].
 func (t *telemetry) Repairs() uint64 { return 0 }
 

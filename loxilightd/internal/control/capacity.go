@@ -5,6 +5,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -193,7 +194,7 @@ func (s *Server) sourcePorts(name datapath.NATName, all int) (n int) {
 	return n
 }
 
-// tally counts the connections by their owners. One count serves all who ask within some time, and
+// tally counts the connections and the entries of other tables by their owners. One count serves all who ask within some time, and
 // does not end early if a client disconnects: otherwise such clients could make the daemon count all
 // the time.
 func (s *Server) tally(ctx context.Context) (*capacity.Tally, error) {
@@ -220,13 +221,14 @@ func (s *Server) countOwners(ctx context.Context) (*capacity.Tally, error) {
 	}
 	t := capacity.NewTally(func(nat datapath.NATName) int { return s.sourcePorts(nat, features.SourcePorts) })
 	endpoints := s.pods.at(s.Store.Snapshot())
-	return t, s.Plane.Connections().Each(ctx, func(c *datapath.Connection) {
+	err = s.Plane.Connections().Each(ctx, func(c *datapath.Connection) {
 		name := ""
 		if o := endpoints[c.Original.Source.Addr().Unmap()]; o != nil {
 			name = o.Name
 		}
 		t.Add(c, name)
 	})
+	return t, errors.Join(err, s.Plane.Telemetry().Owners(ctx, t.AddEntries))
 }
 
 // costsByTable returns, for each table that objects fill, how much of it each object needs.

@@ -75,7 +75,8 @@ func TestCapacityOwners(t *testing.T) {
 	h := newHarness(t)
 	h.StateDir = t.TempDir()
 	h.plane.features.SourcePorts = 36_280
-	h.plane.usage = map[string]datapath.Usage{"connections IPv4": {Size: 100}, "connections IPv6": {Size: 100}, "backends": {Size: 100}}
+	h.plane.usage = map[string]datapath.Usage{"connections IPv4": {Size: 100}, "connections IPv6": {Size: 100}, "backends": {Size: 100},
+		"affinity": {}, "natMappings": {}, "natBlocks": {}, "nextHops": {}}
 	connect := func(count int, source, to, local string, c datapath.Connection) {
 		for i := range count {
 			c.Protocol = datapath.UDP
@@ -120,7 +121,11 @@ func TestCapacityOwners(t *testing.T) {
 		"connections IPv6": "[{source 2001:db8:1::/64 11 false} {object Service/web 5 false}]",
 		"sourcePorts": "[{remote 192.0.2.1 to 198.51.100.1:53/udp 50 false} {remote 192.0.2.1 to 198.51.100.2:53/udp 10 false} " +
 			"{remote 192.0.2.1 to 198.51.100.3:53/udp 9 false}]",
-		"backends": "[{object Service/large 2 false} {object Service/small 1 false}]",
+		"backends":    "[{object Service/large 2 false} {object Service/small 1 false}]",
+		"affinity":    "[{source 10.1.0.1 2 false} {source 2001:db8::/64 1 false} {object Service/web 3 false}]",
+		"natMappings": "[{source 10.1.0.1 3 false} {object PodNetwork/p 3 false}]",
+		"natBlocks":   "[{source 10.1.0.1 4 false}]",
+		"nextHops":    "[{device eth0 in the switch 6 false} {device eth0 5 false}]",
 	} {
 		c := tableOf(t, r, table)
 		slices.SortStableFunc(c.Owners, func(a, b api.TableOwner) int {
@@ -140,6 +145,11 @@ func TestCapacityOwners(t *testing.T) {
 	all := fmt.Sprint(tableOf(t, result[api.CapacityResult](h, "capacity", `{"owners":100}`), "connections IPv4").Owners)
 	if !strings.Contains(all, "{object PodNetwork/p 9 false}") || !strings.Contains(all, "{object NAT/in 9 false}") {
 		t.Errorf("owners %s, want the PodNetwork that masquerades", all)
+	}
+	h.plane.ownersError = errors.New("cannot read the map")
+	h.filling.counted = time.Time{}
+	if answer := h.ask(admin, "capacity", `{"owners":3}`); !strings.Contains(answer, "cannot read the map") {
+		t.Errorf("owners that cannot be read: %s", answer)
 	}
 	for _, c := range result[api.CapacityResult](h, "capacity", `{}`).Tables {
 		if len(c.Owners) > 0 || c.Name == "sourcePorts" {

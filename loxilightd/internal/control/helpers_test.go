@@ -43,6 +43,7 @@ type fakePlane struct {
 	usage       map[string]datapath.Usage
 	features    datapath.Features
 	samples     chan datapath.Sample
+	ownersError error
 }
 
 func (p *fakePlane) Connections() datapath.Connections { return p }
@@ -142,6 +143,19 @@ func (p *fakePlane) MirrorState(name datapath.MirrorName) (datapath.MirrorState,
 
 func (p *fakePlane) Features(context.Context) (datapath.Features, error)      { return p.features, nil }
 func (p *fakePlane) Usage(context.Context) (map[string]datapath.Usage, error) { return p.usage, nil }
+
+// Owners: some entries of each table that packets fill.
+func (p *fakePlane) Owners(_ context.Context, add func(string, datapath.Owner, uint64)) error {
+	client := netip.MustParseAddr("::ffff:10.1.0.1")
+	add("affinity", datapath.Owner{Service: "web", Source: client}, 2)
+	add("affinity", datapath.Owner{Service: "web", Source: netip.MustParseAddr("2001:db8::1")}, 1)
+	add("natMappings", datapath.Owner{NAT: "PodNetwork/p#ipv4", Source: client}, 3)
+	add("natBlocks", datapath.Owner{Source: client}, 4) // its NAT was deleted
+	add("nextHops", datapath.Owner{Device: "eth0"}, 5)
+	add("nextHops", datapath.Owner{Device: "eth0", InSwitch: true}, 6)
+	return p.ownersError
+}
+
 func (p *fakePlane) Samples(ctx context.Context, each func(datapath.Sample)) error {
 	for {
 		select {

@@ -107,23 +107,34 @@ func (n *Table) Invalidate(match func(kernel.NexthopKey) bool) error {
 	defer n.mu.Unlock()
 	var chosen []kernel.NexthopKey
 	var indexes []uint32
-	var key kernel.NexthopKey
-	var index uint32
-	it := n.ids.Iterate()
-	for it.Next(&key, &index) {
+	err := n.each(func(key kernel.NexthopKey, index uint32) {
 		if match(key) {
 			chosen = append(chosen, key)
 			indexes = append(indexes, index)
 		}
-	}
-	err := it.Err()
-	if errors.Is(err, ebpf.ErrIterationAborted) {
-		err = nil // entries were added or deleted; all others were seen
-	}
+	})
 	for i, key := range chosen {
 		err = errors.Join(err, n.retire(key, indexes[i]))
 	}
 	return err
+}
+
+// Each calls see for each next hop in use.
+func (n *Table) Each(see func(kernel.NexthopKey)) error {
+	return n.each(func(key kernel.NexthopKey, _ uint32) { see(key) })
+}
+
+func (n *Table) each(see func(key kernel.NexthopKey, index uint32)) error {
+	var key kernel.NexthopKey
+	var index uint32
+	it := n.ids.Iterate()
+	for it.Next(&key, &index) {
+		see(key, index)
+	}
+	if err := it.Err(); !errors.Is(err, ebpf.ErrIterationAborted) {
+		return err
+	}
+	return nil // entries were added or deleted; all others were seen
 }
 
 func (n *Table) retire(key kernel.NexthopKey, index uint32) error {

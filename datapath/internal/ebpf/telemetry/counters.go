@@ -38,7 +38,10 @@ type Options struct {
 	Services *lb.Table
 	Firewall *rules.Firewall
 	NATs     *nat.Table
-	NextHops interface{ Usage() (used, size uint32) }
+	NextHops interface {
+		Usage() (used, size uint32)
+		Each(see func(kernel.NexthopKey)) error
+	}
 
 	// DeviceName returns the name of a device; if it is unknown, its index as text.
 	DeviceName func(netns uint8, ifindex int) string

@@ -25,17 +25,18 @@ const (
 // too low by at most a million divided by this number.
 const counters = 1 << 13
 
-// Tally counts connections by their owners.
+// Tally counts connections, and the entries of other tables that packets fill, by their owners.
 type Tally struct {
-	ports    func(nat datapath.NATName) int
-	families [2]family // IPv4, IPv6
-	uses     *Top[portUse]
+	ports  func(nat datapath.NATName) int
+	tables map[string]*table
+	uses   *Top[portUse]
 }
 
-// family counts the connections of one address family.
-type family struct {
+// table counts the entries of one table.
+type table struct {
 	sources *Top[netip.Prefix]
 	objects *Top[object]
+	devices *Top[string]
 }
 
 type object struct{ kind, name string }
@@ -52,31 +53,63 @@ type portUse struct {
 // for each remote address, and 0 for a NAT that assigns ports in a different way or keeps them; the
 // name is empty for Services.
 func NewTally(ports func(nat datapath.NATName) int) *Tally {
-	t := &Tally{ports: ports, uses: NewTop[portUse](counters)}
-	for i := range t.families {
-		t.families[i] = family{NewTop[netip.Prefix](counters), NewTop[object](counters)}
+	return &Tally{ports: ports, tables: make(map[string]*table), uses: NewTop[portUse](counters)}
+}
+
+func (t *Tally) table(name string) *table {
+	e := t.tables[name]
+	if e == nil {
+		e = &table{NewTop[netip.Prefix](counters), NewTop[object](counters), NewTop[string](counters)}
+		t.tables[name] = e
 	}
-	return t
+	return e
+}
+
+// from counts entries of a source.
+func (e *table) from(source netip.Addr, entries uint64) {
+	bits := 32
+	if source.Is6() {
+		bits = 64
+	}
+	if prefix, err := source.WithZone("").Prefix(bits); err == nil {
+		e.sources.Add(prefix, entries)
+	}
+}
+
+// of counts entries of objects; those without a name do not exist.
+func (e *table) of(entries uint64, objects ...object) {
+	for _, o := range objects {
+		if o.name != "" {
+			e.objects.Add(o, entries)
+		}
+	}
+}
+
+// AddEntries counts entries of a table other than connections.
+func (t *Tally) AddEntries(name string, o datapath.Owner, entries uint64) {
+	e := t.table(name)
+	e.of(entries, object{api.KindService, string(o.Service)}, natObject(o.NAT))
+	if o.Source.IsValid() {
+		e.from(o.Source.Unmap(), entries)
+	}
+	switch {
+	case o.Device == "":
+	case o.InSwitch:
+		e.devices.Add(o.Device+" in the switch", entries)
+	default:
+		e.devices.Add(o.Device, entries)
+	}
 }
 
 // Add counts a connection; endpoint is the name of the Endpoint that opened it, or empty.
 func (t *Tally) Add(c *datapath.Connection, endpoint string) {
 	source := c.Original.Source.Addr().Unmap()
-	f, bits := &t.families[0], 32
+	e := t.table(ConnectionsIPv4)
 	if source.Is6() {
-		f, bits = &t.families[1], 64
+		e = t.table(ConnectionsIPv6)
 	}
-	if prefix, err := source.WithZone("").Prefix(bits); err == nil {
-		f.sources.Add(prefix, 1)
-	}
-	for _, o := range []object{
-		{api.KindService, string(c.Service)}, {api.KindEndpoint, endpoint},
-		natObject(c.NAT), natObject(c.NATBack),
-	} {
-		if o.name != "" {
-			f.objects.Add(o, 1)
-		}
-	}
+	e.from(source, 1)
+	e.of(1, object{api.KindService, string(c.Service)}, object{api.KindEndpoint, endpoint}, natObject(c.NAT), natObject(c.NATBack))
 	if !c.SNAT || c.Protocol == datapath.ICMP || c.Protocol == datapath.ICMPv6 {
 		return
 	}
@@ -111,27 +144,28 @@ func (t *Tally) SourcePorts() (u datapath.Usage, nat datapath.NATName) {
 
 // Owners returns the largest owners of a table's entries, at most n of each kind.
 func (t *Tally) Owners(table string, n int) []api.TableOwner {
-	switch table {
-	case ConnectionsIPv4:
-		return t.families[0].owners(n)
-	case ConnectionsIPv6:
-		return t.families[1].owners(n)
-	case SourcePorts:
+	if table == SourcePorts {
 		return owners(api.OwnerRemote, t.uses.Largest(n), func(p portUse) string {
 			return fmt.Sprintf("%s to %s/%s", p.local, p.remote, p.protocol)
 		})
 	}
+	if e := t.tables[table]; e != nil {
+		return e.owners(n)
+	}
 	return nil
 }
 
-func (f *family) owners(n int) []api.TableOwner {
-	list := owners(api.OwnerSource, f.sources.Largest(n), func(p netip.Prefix) string {
-		if p.IsSingleIP() {
-			return p.Addr().String()
-		}
-		return p.String()
-	})
-	return append(list, owners(api.OwnerObject, f.objects.Largest(n), func(o object) string { return o.kind + "/" + o.name })...)
+func (e *table) owners(n int) []api.TableOwner {
+	return slices.Concat(
+		owners(api.OwnerSource, e.sources.Largest(n), func(p netip.Prefix) string {
+			if p.IsSingleIP() {
+				return p.Addr().String()
+			}
+			return p.String()
+		}),
+		owners(api.OwnerObject, e.objects.Largest(n), func(o object) string { return o.kind + "/" + o.name }),
+		owners(api.OwnerDevice, e.devices.Largest(n), func(device string) string { return device }),
+	)
 }
 
 func owners[K comparable](by string, all []Count[K], name func(K) string) (list []api.TableOwner) {
