@@ -26,6 +26,9 @@ type raw struct {
 	t *testing.T
 }
 
+// rawPatience limits each message that a raw client receives, and all that it sends together.
+const rawPatience = 20 * time.Second
+
 // dialRaw connects without sending anything yet. All later operations have a timeout.
 func dialRaw(t *testing.T, path string) *raw {
 	t.Helper()
@@ -34,7 +37,7 @@ func dialRaw(t *testing.T, path string) *raw {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() }) // it is often already closed
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(rawPatience)); err != nil {
 		t.Fatal(err)
 	}
 	return &raw{c, t}
@@ -71,6 +74,9 @@ func (r *raw) send(b []byte) {
 
 // receive reads one message.
 func (r *raw) receive() (string, error) {
+	if err := r.SetReadDeadline(time.Now().Add(rawPatience)); err != nil {
+		return "", err
+	}
 	var header [9]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
 		return "", err
