@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile routes build image manifests demo bench bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure matrix deb check-deb
+.PHONY: help hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -52,6 +52,9 @@ bench: build ## compare with kernel routing and nftables; BENCH="udp tcp" measur
 	$(GO) run ./tests/bench $(if $(BENCH),$(BENCH),-o docs/benchmarks.md)
 
 KERNEL ?= 6.12
+
+bench-stages: setup ## how long our programs take for each packet of a connection, into docs/benchmarks.md (root)
+	LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./datapath/internal/ebpf -run '^$$' -bench Stages -benchtime 1x -count=1 -timeout 20m
 
 bench-kernels: ## compare plain traffic with an nftables flowtable on an emulated Debian kernel, into docs/benchmarks-qemu.md; BENCH=routed shows only this part (root; downloads)
 	.ci/setup bench

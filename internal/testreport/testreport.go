@@ -13,8 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kubernetes is the part that make scale-k8s writes.
-const Kubernetes = "kubernetes"
+// The parts that programs other than make bench write.
+const (
+	Stages     = "stages"     // make bench-stages
+	Kubernetes = "kubernetes" // make scale-k8s
+)
+
+// Parts are these parts in the order in which they stand.
+var Parts = []string{Stages, Kubernetes}
 
 // before is the text before which a new part is inserted.
 const before = "\n## Review notes\n"
@@ -61,6 +67,19 @@ func Put(report, name, part string) (string, error) {
 		return "", fmt.Errorf("no %q that the part %s would come before", strings.TrimSpace(before), name)
 	}
 	return report[:at] + "\n" + begin + part + end + report[at:], nil
+}
+
+// Write replaces a part in the document at path, or inserts it.
+func Write(path, name, part string) error {
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	whole, err := Put(string(old), name, part)
+	if err != nil {
+		return fmt.Errorf("%s is unchanged: %w", path, err)
+	}
+	return os.WriteFile(path, []byte(whole), 0o644)
 }
 
 // Machine describes the machine on which the measurements were made in one line.

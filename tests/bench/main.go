@@ -171,12 +171,14 @@ func carryParts(path, report string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	part, err := testreport.Part(string(old), testreport.Kubernetes)
-	if err == nil {
-		report, err = testreport.Put(report, testreport.Kubernetes, part)
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s is unchanged: %w", path, err)
+	for _, name := range testreport.Parts {
+		part, err := testreport.Part(string(old), name)
+		if err == nil {
+			report, err = testreport.Put(report, name, part)
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s is unchanged: %w", path, err)
+		}
 	}
 	return report, nil
 }

@@ -80,22 +80,6 @@ func rounded(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// report inserts a part into the document.
-func report(t *testing.T, path, text string) {
-	t.Helper()
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole, err := testreport.Put(string(old), testreport.Kubernetes, text)
-	if err != nil {
-		t.Fatalf("%s is unchanged: %v", path, err)
-	}
-	if err := os.WriteFile(path, []byte(whole), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestPart: the results of a run replace the earlier ones in the document.
 func TestPart(t *testing.T) {
 	t.Setenv("LOXILIGHT_VERSION", "1.2")
@@ -115,7 +99,9 @@ func TestPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		report(t, path, text)
+		if err := testreport.Write(path, testreport.Kubernetes, text); err != nil {
+			t.Fatal(err)
+		}
 	}
 	got, err := os.ReadFile(path)
 	if err != nil {

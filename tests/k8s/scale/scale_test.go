@@ -108,7 +108,9 @@ func TestScale(t *testing.T) {
 			2*samples, one.before, one.after)
 	}
 	if path := os.Getenv("LOXILIGHT_REPORT"); path != "" {
-		report(t, path, part(machine, services, nodes, took, all))
+		if err := testreport.Write(path, testreport.Kubernetes, part(machine, services, nodes, took, all)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
