@@ -159,7 +159,7 @@ func (l *life) frame(r *rig, f family, i int, p *lifePacket) ([]byte, rigPort) {
 	if p.reply {
 		c, found := r.conn(rigTuple{l.proto, client, target})
 		if !found {
-			r.t.Fatalf("%s, connection %d: there is none before the %s", l.name, i, p.name)
+			r.t.Fatalf("%s, connection %d: not tracked before the %s", l.name, i, p.name)
 		}
 		eth, from, to, dev = r.out.arrives(), c.leaves.dst, c.leaves.src, r.out
 	}

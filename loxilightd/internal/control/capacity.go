@@ -194,9 +194,9 @@ func (s *Server) sourcePorts(name datapath.NATName, all int) (n int) {
 	return n
 }
 
-// tally counts the connections and the entries of other tables by their owners. One count serves all who ask within some time, and
-// does not end early if a client disconnects: otherwise such clients could make the daemon count all
-// the time.
+// tally counts the connections and the entries of other tables by their owners. One count serves all
+// who ask within some time, and does not end early if a client disconnects: otherwise such clients
+// could make the daemon count all the time.
 func (s *Server) tally(ctx context.Context) (*capacity.Tally, error) {
 	f := &s.filling
 	select {

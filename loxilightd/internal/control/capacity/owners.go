@@ -76,7 +76,7 @@ func (e *table) from(source netip.Addr, entries uint64) {
 	}
 }
 
-// of counts entries of objects; those without a name do not exist.
+// of counts entries of objects, and skips objects without a name.
 func (e *table) of(entries uint64, objects ...object) {
 	for _, o := range objects {
 		if o.name != "" {
