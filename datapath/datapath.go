@@ -257,6 +257,7 @@ type Usage struct{ Used, Size uint64 }
 type Owner struct {
 	Service  ServiceName
 	NAT      NATName
+	Rule     RuleName
 	Source   netip.Addr // the client, before translation
 	Device   string
 	InSwitch bool // the device is in the switch's network namespace

@@ -47,11 +47,11 @@ static __always_inline int ct_has_expired(const struct ct_meta *meta, const stru
 {
 	__u32 idle = (__u32)more->idle << CT_IDLE_SHIFT, most = ~0U;
 
-	if (meta->state == CT_FIN && more->service_id && idle &&
+	if (meta->state == CT_FIN && meta->flags & CT_F_SERVICE && idle &&
 	    idle < config_ct_limit[LIMIT_FIN_LEAST])
 		idle = config_ct_limit[LIMIT_FIN_LEAST];
 	if (meta->state == CT_FIN)
-		most = config_ct_limit[more->service_id ? LIMIT_FIN_SERVICE : LIMIT_FIN];
+		most = config_ct_limit[meta->flags & CT_F_SERVICE ? LIMIT_FIN_SERVICE : LIMIT_FIN];
 	else if (meta->state != CT_ESTABLISHED)
 		most = config_ct_limit[LIMIT_ONE_WAY];
 	return idle && meta->flags & CT_F_LASTING &&

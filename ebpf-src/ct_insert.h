@@ -146,6 +146,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	if (ct_event_of(p) == EVENT_OPEN && p->proto == IPPROTO_TCP)
 		scale = tcp_scale_of(p->skb, p->l4_off, p->l4_header_len);
 	w->conn.meta.tcp_scale = TCP_SCALE_MAX;
+	w->conn.more.rule_id = p->rule_id;
 
 	w->twin = w->conn;
 	w->conn.meta.nexthop = w->nexthop;
@@ -160,7 +161,7 @@ static __always_inline int open_enter(struct pkt *p, struct work *w)
 	w->twin.daddr = p->saddr;
 	w->twin.dport = p->sport;
 	track_count(p, &w->conn.meta);
-	if (!w->conn.more.service_id)
+	if (!(w->conn.meta.flags & CT_F_SERVICE))
 		count_verdict(VERDICT_NONE);
 	if (w->reopen && open_reopen())
 		return LL_NEXT;

@@ -38,7 +38,6 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 		p->service_id = s->id;
 	}
 	__builtin_memset(&w->conn, 0, sizeof(w->conn));
-	w->conn.more.service_id = s->id;
 	w->conn.more.created_tick = p->now_tick;
 	w->conn.more.idle = service_idle(s, p->proto);
 	w->conn.meta.last_seen_tick = p->now_tick;

@@ -112,8 +112,10 @@ static __always_inline void firewall_way(struct pkt *p, struct work *w, __u8 hoo
 static __noinline int firewall_ask(struct pkt *p, struct work *w, int again)
 {
 	struct rule_record *rule = &w->classify_key.rule;
-	int ret = classify(RULES_FIREWALL, &w->classify_key);
+	int ret;
 
+	rule->id = 0;
+	ret = classify(RULES_FIREWALL, &w->classify_key);
 	if (!ret)
 		return LL_NEXT;
 	if (ret < 0)
@@ -212,19 +214,23 @@ static __always_inline __u32 firewall_port(struct work *w)
 	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
 }
 
-/* Records in the entry of t whether the rules deny the connection. A global function, so that the
- * verifier walks it once.
+/* Records in the entry of t whether the rules deny the connection, and which rule decided. A global
+ * function, so that the verifier walks it once.
  */
-__noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 now_tick)
+__noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 rule_id, __u32 now_tick)
 {
 	struct work *w = work_get();
 	struct ct_meta *meta;
+	struct ct_more *more;
 
 	if (!t || !w)
 		return 0;
 	meta = conn_peek(w, t, &w->twin);
 	if (!meta)
 		return 0;
+	more = ct_more_at(t->family != 4, w->twin.index);
+	if (more)
+		more->rule_id = rule_id;
 	if (denied) {
 		ct_flags_set(meta, CT_F_DENIED);
 		meta->last_seen_tick = now_tick;
@@ -245,6 +251,7 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 	__u32 in = firewall_in(p);
 	/* A denied connection stays denied until the other direction is evaluated. */
 	int unknown = flags & CT_F_DENIED ? -DROP_FIREWALL : LL_NEXT;
+	__u32 rule_id = 0;
 	__u16 denied;
 	__u8 hook;
 	int ret;
@@ -286,16 +293,18 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 	if (p->bridged && !p->egress && flags & CT_F_REPLY)
 		w->classify_key.out_ifindex = p->skb->ifindex;
 	ret = firewall_ask(p, w, 1);
+	rule_id = w->classify_key.rule.id;
 out:
 	denied = ret == LL_NEXT ? 0 : CT_F_DENIED;
 	if (!(flags & CT_F_REPLY) && firewall_asks_leaving(p)) {
 		p->slow = 1;
 		denied = CT_F_DENIED; /* until the egress hook has evaluated it */
 	}
-	if (!denied && !(flags & CT_F_DENIED))
+	conn_read_more(w->tuple.family != 4, &w->conn);
+	if (!denied && !(flags & CT_F_DENIED) && rule_id == w->conn.more.rule_id)
 		return LL_NEXT;
-	firewall_mark(&w->twin_tuple, denied, p->now_tick);
-	firewall_mark(&w->tuple, denied, p->now_tick);
+	firewall_mark(&w->twin_tuple, denied, rule_id, p->now_tick);
+	firewall_mark(&w->tuple, denied, rule_id, p->now_tick);
 	w->conn.meta.flags = (flags & ~CT_F_DENIED) | denied;
 	return ret;
 }

@@ -24,6 +24,7 @@ struct mirror_conn {
  */
 static __always_inline int mirror_find(struct pkt *p, struct work *w, struct mirror_conn *c)
 {
+	struct backend_entry *entry;
 	__u32 is_reply;
 
 	tuple_of(&w->tuple, p);
@@ -33,7 +34,8 @@ static __always_inline int mirror_find(struct pkt *p, struct work *w, struct mir
 		return 0;
 	is_reply = !!(w->conn.meta.flags & CT_F_REPLY);
 	c->reply = is_reply ^ p->egress;
-	c->service_id = w->conn.more.service_id;
+	entry = w->conn.meta.flags & CT_F_SERVICE ? backend_at(w->conn.more.backend_id) : NULL;
+	c->service_id = entry ? entry->backend.service_id : 0;
 	return 1;
 }
 

@@ -100,8 +100,9 @@ _Static_assert(sizeof(struct ct_meta) == 32, "half a cache line");
 /* What is needed only when a connection begins or ends. */
 struct ct_more {
 	__u32 created_tick;
-	__u32 service_id;
-	__u32 backend_id;
+	/* The FirewallRule that allows the connection, or with CT_F_DENIED denies it; 0: none. */
+	__u32 rule_id;
+	__u32 backend_id; /* the connection's service is that of the backend */
 	/* The NAT that translates the connection. If two NATs do, the entry of the replies contains
 	 * the one that translates the source. 0: none.
 	 */

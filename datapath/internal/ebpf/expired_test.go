@@ -323,7 +323,7 @@ func TestIdleTimesOfEntries(t *testing.T) {
 				if datapath.Protocol(keys[i].Proto) == datapath.UDP {
 					want = times.UDP
 				}
-				if v.Meta.ServiceId == 0 {
+				if v.Meta.Flags&kernel.CtService == 0 {
 					continue
 				}
 				n++

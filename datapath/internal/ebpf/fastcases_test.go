@@ -304,7 +304,7 @@ func entryChanges() []fastChange {
 		entry("denied", func(m *rigMeta) { m.Flags |= kernel.CtDenied }), entry("an answer", func(m *rigMeta) { m.Flags |= kernel.CtReply }),
 		entry("late", func(m *rigMeta) { m.Flags |= kernel.CtSNATAtEgress }), entry("a reason", func(m *rigMeta) { m.Flags |= 0xf000 }),
 		entry("a FIN and a RST", func(m *rigMeta) { m.Flags |= 0x50 }), entry("of the node", func(m *rigMeta) { m.Flags |= 0x28 }),
-		entry("of a service", func(m *rigMeta) { m.ServiceId, m.BackendId = 7, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NatId = 9 }),
+		entry("of a service", func(m *rigMeta) { m.Flags, m.BackendId = m.Flags|kernel.CtService, 3 }), entry("translated by a rule", func(m *rigMeta) { m.NatId = 9 }),
 		taken(entry("silent for a while", func(m *rigMeta) { m.LastSeenTick -= 100 })),
 		entry("seen later", func(m *rigMeta) { m.LastSeenTick += 100 }),
 		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: rigTick()} }},

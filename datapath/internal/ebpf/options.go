@@ -77,7 +77,8 @@ func (d *DataPlane) sweepOptions() conn.Options {
 		// Services are asked first, since most connections that end lead to dead backends. NAT is
 		// asked last: it counts the ports of all connections that no judge has ended as used.
 		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
-		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths, ServiceName: d.services.Name, NATName: d.nats.Name,
+		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths,
+		ServiceOf: d.services.ServiceOf, ServiceName: d.services.Name, NATName: d.nats.Name, RuleName: d.firewall.Name,
 	}
 }
 

@@ -25,8 +25,11 @@ var (
 // plainIdle is the idle timeout of connections without a service.
 var plainIdle = idleTicksOf(datapath.PlainIdleTimeout())
 
-// idleTimeouts are the timeouts of the services, by id.
-type idleTimeouts map[uint32]idleTicks
+// idleTimeouts are the timeouts of the services, by id; of connections without one under 0.
+type idleTimeouts struct {
+	services  map[uint32]idleTicks
+	serviceOf func(backend uint32) uint32
+}
 
 type idleTicks struct{ tcp, udp, sctp uint32 }
 
@@ -48,10 +51,24 @@ func (t idleTicks) of(protocol datapath.Protocol) uint32 {
 	}
 }
 
+// of returns the timeouts for a connection; ok is false if its service was deleted.
+func (idle *idleTimeouts) of(m *kernel.CtMeta) (t idleTicks, ok bool) {
+	if m.Flags&kernel.CtService == 0 {
+		return idle.services[0], true
+	}
+	id := idle.serviceOf(m.BackendId)
+	if id == 0 {
+		return idleTicks{}, false
+	}
+	t, ok = idle.services[id]
+	return t, ok
+}
+
 // ticksFor returns the number of idle ticks after which a connection expires, or 0 if it never
 // expires because its service has not been configured yet in this run.
-func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) uint32 {
-	if m.NatId != 0 && m.ServiceId == 0 {
+func (idle *idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) uint32 {
+	hasService := m.Flags&kernel.CtService != 0
+	if m.NatId != 0 && !hasService {
 		if t := translatedIdle(kernel.CtState(m.State), protocol); t != 0 {
 			return t
 		}
@@ -64,29 +81,30 @@ func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) 
 	case kernel.CtStateCT_NEW:
 		return unansweredTimeout
 	case kernel.CtStateCT_ONE_WAY:
-		if t, ok := idle[m.ServiceId]; ok {
+		if t, ok := idle.of(m); ok {
 			return min(oneWayTimeout, t.udp)
 		}
 		return closedTimeout
 	case kernel.CtStateCT_ANSWERED:
 		if protocol == datapath.UDP {
-			if t, ok := idle[m.ServiceId]; ok { // 0: unknown
+			if t, ok := idle.of(m); ok { // 0: unknown
 				return min(exchangeTimeout, t.udp)
 			}
 			return closedTimeout
 		}
 		return handshakeTimeout
 	case kernel.CtStateCT_FIN:
-		if m.ServiceId == 0 {
+		if !hasService {
 			return finTimeout
 		}
-		return max(finTimeout, min(finLongest, idle[m.ServiceId].of(protocol)))
+		t, _ := idle.of(m)
+		return max(finTimeout, min(finLongest, t.of(protocol)))
 	case kernel.CtStateCT_TIME_WAIT:
 		return timeWaitTimeout
 	case kernel.CtStateCT_CLOSED, kernel.CtStateCT_ENDING:
 		return closedTimeout
 	}
-	t, ok := idle[m.ServiceId]
+	t, ok := idle.of(m)
 	if !ok {
 		return closedTimeout // its service was deleted
 	}
@@ -95,8 +113,9 @@ func (idle idleTimeouts) ticksFor(m *kernel.CtMeta, protocol datapath.Protocol) 
 
 // unitsFor returns the idle time of an established connection as the programs need it; ok is false if
 // it is unknown, or if the pass ends the connection since its service was deleted.
-func (idle idleTimeouts) unitsFor(m *kernel.CtMeta, protocol datapath.Protocol) (units uint16, ok bool) {
-	t := idle[m.ServiceId].of(protocol)
+func (idle *idleTimeouts) unitsFor(m *kernel.CtMeta, protocol datapath.Protocol) (units uint16, ok bool) {
+	times, _ := idle.of(m)
+	t := times.of(protocol)
 	return kernel.IdleUnits(kernel.DurationOf(t)), t != 0
 }
 
@@ -116,12 +135,12 @@ func translatedIdle(state kernel.CtState, protocol datapath.Protocol) uint32 {
 }
 
 // idleTimeouts returns the idle times that are in force.
-func (o *Options) idleTimeouts() idleTimeouts {
+func (o *Options) idleTimeouts() *idleTimeouts {
 	times := o.IdleTimes()
-	idle := make(idleTimeouts, len(times)+1)
+	idle := &idleTimeouts{make(map[uint32]idleTicks, len(times)+1), o.ServiceOf}
 	for id, t := range times {
-		idle[id] = idleTicksOf(t)
+		idle.services[id] = idleTicksOf(t)
 	}
-	idle[0] = plainIdle
+	idle.services[0] = plainIdle
 	return idle
 }

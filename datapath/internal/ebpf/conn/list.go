@@ -29,7 +29,7 @@ const (
 type listing struct {
 	table  int
 	cursor *bpfmap.Cursor
-	idle   idleTimeouts
+	idle   *idleTimeouts
 	path   func(*kernel.CtMeta) datapath.Way
 	rest   []datapath.Connection // read, and not yet returned
 	used   time.Time

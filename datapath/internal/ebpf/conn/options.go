@@ -35,6 +35,9 @@ type Options struct {
 	// Paths returns a function that describes the paths of entries, as of now.
 	Paths func() (func(*kernel.CtMeta) datapath.Way, error)
 
+	// ServiceOf returns the id of the service of a backend; 0: there is no such backend.
+	ServiceOf   func(backend uint32) uint32
 	ServiceName func(id uint32) datapath.ServiceName
 	NATName     func(id uint16) datapath.NATName
+	RuleName    func(id uint32) datapath.RuleName
 }

@@ -50,7 +50,7 @@ type pass struct {
 	expiring int // index of the table whose entries are being deleted
 	cursor   *bpfmap.Cursor
 	now      uint32
-	idle     idleTimeouts
+	idle     *idleTimeouts
 	parts    []Part
 	counts   [tableCount]uint64 // entries by table
 	worked   time.Duration

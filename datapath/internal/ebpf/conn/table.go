@@ -196,14 +196,15 @@ func (t *entries[K, V, KP, VP]) connection(e *entry[K, V, KP, VP], now uint32) d
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},
 		DNAT:     m.Flags&kernel.CtDNAT != 0,
 		SNAT:     m.Flags&kernel.CtSNAT != 0,
-		Service:  t.ServiceName(m.ServiceId),
+		Rule:     t.RuleName(m.RuleId),
 		NAT:      t.NATName(m.NatId),
 	}
 	if m.Flags&kernel.CtReply != 0 {
 		c.Original, c.Reply = c.Reply, c.Original
 		c.Sent, c.Received = c.Received, c.Sent
 	}
-	if m.BackendId != 0 {
+	if m.Flags&kernel.CtService != 0 {
+		c.Service = t.ServiceName(t.ServiceOf(m.BackendId))
 		c.Backend = c.Reply.Source
 	}
 	return c

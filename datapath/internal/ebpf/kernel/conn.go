@@ -17,8 +17,8 @@ type CtMeta struct {
 	ByteCount    uint64 // of whole frames
 	LastSeenTick uint32
 	CreatedTick  uint32
-	ServiceId    uint32
-	BackendId    uint32
+	RuleId       uint32 // of the FirewallRule that allows the connection, or with [CtDenied] denies it; 0: none
+	BackendId    uint32 // with [CtService]
 	TcpAck       uint32
 	TcpWindow    uint16
 	TcpScale     uint8
@@ -68,7 +68,7 @@ type ctMeta = struct {
 func MetaOf(m *ctMeta, more *CtMore) CtMeta {
 	return CtMeta{
 		PacketCount: uint64(m.PacketCount) | uint64(m.PacketCountHigh)<<32, ByteCount: m.ByteCount,
-		LastSeenTick: m.LastSeenTick, CreatedTick: more.CreatedTick, ServiceId: more.ServiceId, BackendId: more.BackendId,
+		LastSeenTick: m.LastSeenTick, CreatedTick: more.CreatedTick, RuleId: more.RuleId, BackendId: more.BackendId,
 		TcpAck: m.TcpAck, TcpWindow: m.TcpWindow, TcpScale: m.TcpScale, State: m.State,
 		Nexthop: m.Nexthop, InPort: m.InPort, Flags: m.Flags, NatId: more.NatId, Idle: more.Idle,
 	}
@@ -81,7 +81,7 @@ func (c *CtMeta) Split(m *ctMeta, more *CtMore) {
 		LastSeenTick: c.LastSeenTick, TcpAck: c.TcpAck, TcpWindow: c.TcpWindow, TcpScale: c.TcpScale, State: c.State,
 		Nexthop: c.Nexthop, InPort: c.InPort, Flags: c.Flags,
 	}
-	*more = CtMore{CreatedTick: c.CreatedTick, ServiceId: c.ServiceId, BackendId: c.BackendId, NatId: c.NatId, Idle: c.Idle}
+	*more = CtMore{CreatedTick: c.CreatedTick, RuleId: c.RuleId, BackendId: c.BackendId, NatId: c.NatId, Idle: c.Idle}
 }
 
 func (b *Ct4Block) entry(slot uint32) (*Ct4, *CtMore) { return &b.Entry[slot], &b.More[slot] }

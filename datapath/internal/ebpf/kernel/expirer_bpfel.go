@@ -104,7 +104,7 @@ type ExpirerExpire struct {
 	More struct {
 		_           structs.HostLayout
 		CreatedTick uint32
-		ServiceId   uint32
+		RuleId      uint32
 		BackendId   uint32
 		NatId       uint16
 		Idle        uint16
@@ -112,7 +112,7 @@ type ExpirerExpire struct {
 	TwinMore struct {
 		_           structs.HostLayout
 		CreatedTick uint32
-		ServiceId   uint32
+		RuleId      uint32
 		BackendId   uint32
 		NatId       uint16
 		Idle        uint16

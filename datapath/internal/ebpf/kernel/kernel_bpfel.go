@@ -259,7 +259,7 @@ const (
 type CtMore struct {
 	_           structs.HostLayout
 	CreatedTick uint32
-	ServiceId   uint32
+	RuleId      uint32
 	BackendId   uint32
 	NatId       uint16
 	Idle        uint16

@@ -188,6 +188,7 @@ func (s *Table) adoptBackends() error {
 }
 
 func (s *Table) adoptBackend(id uint32, e *kernel.Backend) {
+	s.backends.service[id].Store(e.ServiceId)
 	v := s.byID[e.ServiceId]
 	if v == nil {
 		s.backends.dead[id] = deadBackend{service: e.ServiceId, pass: 1, gone: true}

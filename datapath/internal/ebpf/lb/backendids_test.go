@@ -24,7 +24,7 @@ func TestBackendIDStaysFree(t *testing.T) {
 	ids := newBackendIDs(all)
 	ids.next, ids.free = 8, []uint32{7}
 	for range 2 {
-		if id, err := ids.take(); !errors.Is(err, unix.EIO) {
+		if id, err := ids.take(1); !errors.Is(err, unix.EIO) {
 			t.Fatalf("id %d without its counters: %v", id, err)
 		}
 	}

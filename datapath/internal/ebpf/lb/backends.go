@@ -5,6 +5,7 @@ package lb
 import (
 	"fmt"
 	"iter"
+	"sync/atomic"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
@@ -20,6 +21,9 @@ type backendIDs struct {
 	free   []uint32
 	dead   map[uint32]deadBackend
 	total  uint32 // ids that may be allocated, with the unused id 0
+	// service is the service of each id that is in use or dead, else 0. Read without the lock, for
+	// each connection.
+	service []atomic.Uint32
 }
 
 type deadBackend struct {
@@ -32,13 +36,17 @@ func newBackendIDs(t *kernel.Tables) *backendIDs {
 	return &backendIDs{
 		tables: t, next: 1,
 		dead:  make(map[uint32]deadBackend),
-		total: t.Backend.MaxEntries(),
+		total: t.Backend.MaxEntries(), service: make([]atomic.Uint32, t.Backend.MaxEntries()),
 	}
 }
 
-// take returns a free id with its counters at zero.
-func (b *backendIDs) take() (uint32, error) {
-	var id uint32
+// take returns a free id for a backend of a service, with its counters at zero.
+func (b *backendIDs) take(service uint32) (id uint32, err error) {
+	defer func() {
+		if err == nil {
+			b.service[id].Store(service)
+		}
+	}()
 	switch n := len(b.free); {
 	case n > 0:
 		id = b.free[n-1]
@@ -50,7 +58,7 @@ func (b *backendIDs) take() (uint32, error) {
 	default:
 		return 0, fmt.Errorf("%w: raise tables.backends in the configuration", datapath.ErrCapacity)
 	}
-	if err := b.zero(id); err != nil {
+	if err = b.zero(id); err != nil {
 		b.free = append(b.free, id)
 		return 0, err
 	}
@@ -100,9 +108,19 @@ func (s *Table) freeDead(pass uint64, used func(id uint32) bool) error {
 			return fmt.Errorf("free backend id %d: %w", id, err)
 		}
 		delete(b.dead, id)
+		b.service[id].Store(0)
 		b.free = append(b.free, id)
 	}
 	return nil
+}
+
+// ServiceOf returns the id of the service of a backend, of a deleted one until its connections have
+// ended; 0: there is no such backend.
+func (s *Table) ServiceOf(backend uint32) uint32 {
+	if int(backend) >= len(s.backends.service) {
+		return 0
+	}
+	return s.backends.service[backend].Load()
 }
 
 // bury adds the traffic counters of id to the totals of its service.

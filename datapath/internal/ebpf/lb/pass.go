@@ -73,7 +73,7 @@ func (p *Pass) Ends(e conn.Entry) bool {
 	if gone, dead := p.dead[m.BackendId]; gone || dead && isUDP {
 		return true
 	}
-	return len(p.taken) > 0 && isUDP && m.ServiceId != 0 && p.isTaken(e)
+	return len(p.taken) > 0 && isUDP && m.Flags&kernel.CtService != 0 && p.isTaken(e)
 }
 
 // isTaken reports whether the UDP connection of an entry came through a frontend that now belongs
@@ -87,7 +87,7 @@ func (p *Pass) isTaken(e conn.Entry) bool {
 	}
 	f := datapath.Frontend{Addr: frontend, Protocol: datapath.UDP}
 	_, taken := p.taken[f]
-	return taken && !p.table.Keeps(f, m.ServiceId, backend)
+	return taken && !p.table.Keeps(f, p.table.ServiceOf(m.BackendId), backend)
 }
 
 // Deleted implements [conn.Part].

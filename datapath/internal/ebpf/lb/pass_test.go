@@ -15,7 +15,7 @@ import (
 func (s *faultySite) through(f datapath.Frontend, service datapath.ServiceName, backend netip.AddrPort) (both [2]*entry) {
 	s.t.Helper()
 	info, _ := s.Get(service)
-	m := kernel.CtMeta{ServiceId: info.ID, State: uint8(kernel.CtStateCT_ESTABLISHED), PacketCount: 1}
+	m := kernel.CtMeta{Flags: kernel.CtService, State: uint8(kernel.CtStateCT_ESTABLISHED), PacketCount: 1}
 	for _, b := range info.Backends {
 		if b.Addr == backend {
 			m.BackendId = b.ID
@@ -29,7 +29,7 @@ func (s *faultySite) through(f datapath.Frontend, service datapath.ServiceName, 
 	back := &entry{
 		m, f.Protocol, datapath.Tuple{Source: backend, Destination: client}, datapath.Tuple{Source: f.Addr, Destination: client},
 	}
-	back.meta.Flags = kernel.CtReply
+	back.meta.Flags |= kernel.CtReply
 	return [2]*entry{forth, back}
 }
 

@@ -223,7 +223,7 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 		i, ok := findBackend(known, b.Addr)
 		if ok {
 			w.id = known[i].id
-		} else if w.id, err = s.backends.take(); err != nil {
+		} else if w.id, err = s.backends.take(v.id); err != nil {
 			break
 		}
 		wanted = append(wanted, w)

@@ -97,7 +97,7 @@ func TestTrafficOfEndedConnections(t *testing.T) {
 		s := newTrafficSite(t, seed)
 		for range 20 {
 			if s.live == nil {
-				s.live = &entry{meta: kernel.CtMeta{ServiceId: s.service, BackendId: s.id, State: uint8(kernel.CtStateCT_ESTABLISHED)}, protocol: datapath.TCP}
+				s.live = &entry{meta: kernel.CtMeta{Flags: kernel.CtService, BackendId: s.id, State: uint8(kernel.CtStateCT_ESTABLISHED)}, protocol: datapath.TCP}
 			}
 			s.live.meta.PacketCount += uint64(s.random.IntN(9))
 			if s.pass(0.4, s.random.IntN(2) == 0) == nil {

@@ -68,6 +68,12 @@ func (f *Firewall) Rule(id uint32) (name datapath.RuleName, action datapath.Fire
 	return r.name, r.action, r.log
 }
 
+// Name returns the name of the rule with an id, or "".
+func (f *Firewall) Name(id uint32) datapath.RuleName {
+	name, _, _ := f.Rule(id)
+	return name
+}
+
 // ID returns the id of a rule, and false if no rule has that name.
 func (f *Firewall) ID(name datapath.RuleName) (uint32, bool) {
 	f.mu.Lock()
