@@ -68,8 +68,10 @@ type Connection struct {
 	NAT      string   `json:"nat"` // dnat, snat, dnat+snat
 	// TranslatedBy names the NAT objects that translate the connection, its destination NAT first.
 	TranslatedBy []string `json:"translatedBy,omitempty"`
-	Service      string   `json:"service,omitempty"`
-	Backend      string   `json:"backend,omitempty"` // address:port
+	// Rule is the FirewallRule that allows the connection, or that denies it since the rules changed.
+	Rule    string `json:"rule,omitempty"`
+	Service string `json:"service,omitempty"`
+	Backend string `json:"backend,omitempty"` // address:port
 	// From is the Endpoint that opened the connection, To the Endpoint that answers; nil: no
 	// Endpoint has the address.
 	From *ConnectionSide `json:"from,omitempty"`

@@ -5,6 +5,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 
 	"github.com/loxilight/loxilight/api"
@@ -60,5 +62,65 @@ func TestCapacityOwners(t *testing.T) {
 		if found != 2 {
 			t.Errorf("tables %+v", r.Tables)
 		}
+	})
+}
+
+// TestRuleOfConnections: llcli connections names the rule that allows each connection, directly and
+// through a Service; after a change of rules, their next packet updates it. It outlives the daemon.
+func TestRuleOfConnections(t *testing.T) {
+	eachFamily(t, func(t *testing.T, family, vip string) {
+		s := newSite(t).start()
+		direct, front := backendAddr(family, 0, 8080), vip+":9000"
+		s.backends[0].ServeTCP(t, direct, "b1")
+		s.Apply(rule("asking", 90, "allow", "forward", "in: in0") + rule("rest", 100, "deny", "forward", "") +
+			serviceYAML("web", []string{front + "/tcp"}, []string{direct}))
+		all := map[string]net.Conn{}
+		for _, to := range []string{direct, front} {
+			c, err := s.client.Dial("tcp", "", to, patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			all[to] = c
+		}
+		expect := func(when, want string, answered bool) {
+			t.Helper()
+			for range 2 {
+				for _, c := range all {
+					echoes(t, c, answered)
+				}
+			}
+			var list []api.Connection
+			if err := json.Unmarshal([]byte(s.LLCLI("connections", "--protocol", "tcp", "-o", "json")), &list); err != nil {
+				t.Fatal(err)
+			}
+			found := 0
+			for i := range list {
+				c := &list[i]
+				if all[c.Original.Destination] == nil {
+					continue
+				}
+				found++
+				if denied := strings.Contains(c.Forth.Why, "no longer allow"); c.Rule != want || denied == answered {
+					t.Errorf("%s: to %s: rule %q, forth %+v, want rule %q", when, c.Original.Destination, c.Rule, c.Forth, want)
+				}
+			}
+			if found != len(all) {
+				t.Errorf("%s: found %d of %d connections in %+v", when, found, len(all), list)
+			}
+		}
+		expect("as opened", "asking", true)
+		if out := s.LLCLI("capacity", "connections", "--owners", "9", "-o", "json"); !strings.Contains(out, `"FirewallRule/asking"`) {
+			t.Errorf("the rule is no owner of connections:\n%s", out)
+		}
+		s.Apply(rule("first", 10, "allow", "forward", "protocol: tcp"))
+		expect("with a rule before it", "first", true)
+		s.Kill()
+		s.Start()
+		expect("with the next daemon", "first", true)
+		s.Apply(rule("never", 5, "deny", "forward", "in: in0"))
+		expect("denied", "never", false)
+		s.LLCLI("delete", "FirewallRule", "never", "first", "asking", "rest", "--wait", "5s")
+		expect("without rules", "", true)
 	})
 }

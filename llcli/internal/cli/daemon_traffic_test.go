@@ -18,7 +18,7 @@ func testConnections() []api.Connection {
 			Original: api.Tuple{Source: "203.0.113.5:40112", Destination: "198.51.100.10:80"},
 			Reply:    api.Tuple{Source: "10.0.1.2:8080", Destination: "203.0.113.5:40112"},
 			Forth:    api.Way{Path: "fast", Device: "eth1", VLAN: 30}, Back: api.Way{Path: "fast", Device: "eth0"},
-			State: "established", Path: "fast", NAT: "dnat", Service: "web", Backend: "10.0.1.2:8080",
+			State: "established", Path: "fast", NAT: "dnat", Service: "web", Rule: "open", Backend: "10.0.1.2:8080",
 			Age: api.Duration(3725 * time.Second), Idle: api.Duration(1200 * time.Millisecond), Expires: api.Duration(2 * time.Hour),
 			Sent: api.Traffic{Packets: 12, Bytes: 3456}, Received: api.Traffic{Packets: 345, Bytes: 456_789},
 		},

@@ -172,7 +172,7 @@ func connectionOf(c *datapath.Connection) *api.Connection {
 		State: c.State, Path: "slow",
 		Age: api.Duration(c.Age), Idle: api.Duration(c.Idle), Expires: api.Duration(c.Expires),
 		Sent: api.Traffic(c.Sent), Received: api.Traffic(c.Received),
-		Service: string(c.Service),
+		Service: string(c.Service), Rule: string(c.Rule),
 	}
 	if c.Tracked {
 		a.Path = "fast"

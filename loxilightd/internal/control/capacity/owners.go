@@ -109,7 +109,8 @@ func (t *Tally) Add(c *datapath.Connection, endpoint string) {
 		e = t.table(ConnectionsIPv6)
 	}
 	e.from(source, 1)
-	e.of(1, object{api.KindService, string(c.Service)}, object{api.KindEndpoint, endpoint}, natObject(c.NAT), natObject(c.NATBack))
+	e.of(1, object{api.KindService, string(c.Service)}, object{api.KindEndpoint, endpoint}, natObject(c.NAT), natObject(c.NATBack),
+		object{api.KindFirewallRule, string(c.Rule)})
 	if !c.SNAT || c.Protocol == datapath.ICMP || c.Protocol == datapath.ICMPv6 {
 		return
 	}
