@@ -41,8 +41,10 @@ func newSite(t *testing.T, seed uint64) *site {
 		Tables: tables, Shares: new(kernel.Shares), Interval: time.Hour, Log: slog.New(slog.DiscardHandler), Judges: []Judge{s, second{s}},
 		IsIdle:      func() bool { return false },
 		IdleTimes:   func() map[uint32]datapath.IdleTimeout { return nil },
+		ServiceOf:   func(uint32) uint32 { return 0 },
 		ServiceName: func(uint32) datapath.ServiceName { return "" },
 		NATName:     func(uint16) datapath.NATName { return "" },
+		RuleName:    func(uint32) datapath.RuleName { return "" },
 	}, s)
 	t.Cleanup(func() { _ = s.Sweeper.Close() })
 	return s

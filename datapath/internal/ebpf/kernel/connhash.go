@@ -67,17 +67,33 @@ func CreateSegments(maps map[string]*ebpf.Map, blocks [2]uint32) error {
 		for segment := range count {
 			m, err := segmentAt(maps[name], segment)
 			if errors.Is(err, ebpf.ErrKeyNotExist) {
-				m, err = createSegment(maps[name], name, segment, blocks[i])
+				err = createSegment(maps[name], name, segment, blocks[i])
+			} else if err == nil {
+				m.Close() // nothing was written
 			}
 			if err != nil {
 				return err
 			}
-			m.Close() // the table holds it
 		}
 		if err := removeSegments(maps[name], count); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+func createSegment(table *ebpf.Map, name string, segment, blocks uint32) error {
+	m, err := newSegment(name, blocks)
+	if err != nil {
+		return err
+	}
+	if err := table.Put(segment, m); err != nil {
+		return errors.Join(err, m.Close())
+	}
+	go func() { // the start does not wait
+		_ = touch(m) // it only saves time
+		m.Close()
+	}()
 	return nil
 }
 

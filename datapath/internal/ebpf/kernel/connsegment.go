@@ -94,9 +94,9 @@ var segmentSpecs = sync.OnceValues(func() (specs [2]*ebpf.MapSpec, err error) {
 	return specs, err
 })
 
-// createSegment creates a segment of a connection table with that many blocks; 0: as many as in
+// newSegment returns a new segment of a connection table with that many blocks; 0: as many as in
 // maps.h.
-func createSegment(table *ebpf.Map, name string, segment, blocks uint32) (*ebpf.Map, error) {
+func newSegment(name string, blocks uint32) (*ebpf.Map, error) {
 	specs, err := segmentSpecs()
 	if err != nil {
 		return nil, err
@@ -105,14 +105,19 @@ func createSegment(table *ebpf.Map, name string, segment, blocks uint32) (*ebpf.
 	if inner.Name = name + "_segment"; blocks != 0 {
 		inner.MaxEntries = blocks
 	}
-	m, err := ebpf.NewMap(inner)
-	if err != nil {
-		return nil, err
+	return ebpf.NewMap(inner)
+}
+
+// touch reads the memory of a new segment through the kernel's mapping of it, which the programs use,
+// so that no packet is the first to access a page: under some hypervisors that takes 10 to 30 us.
+func touch(segment *ebpf.Map) error {
+	block := make([]byte, segment.ValueSize())
+	for i := range segment.MaxEntries() {
+		if err := segment.Lookup(i, block); err != nil {
+			return fmt.Errorf("read block %d of a new segment: %w", i, err)
+		}
 	}
-	if err := table.Put(segment, m); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	return m, nil
+	return nil
 }
 
 // removeSegments removes the segments from first on, which an interrupted change of size left
@@ -141,9 +146,14 @@ func (s *segmentMaps) open(segment uint32) (unsafe.Pointer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m, err = createSegment(s.table, info.Name, segment, s.blocks); err != nil {
+		if m, err = newSegment(info.Name, s.blocks); err != nil {
 			return nil, err
 		}
+		defer m.Close() // the table holds it
+		if err := errors.Join(touch(m), s.table.Put(segment, m)); err != nil {
+			return nil, err
+		}
+		return s.mapAt(segment, m.FD(), unix.MAP_SHARED)
 	} else if err != nil {
 		return nil, err
 	}
