@@ -21,9 +21,11 @@ const (
 	busyAt     = 0.2
 	busyFor    = 5 * time.Second // as doubleFor, to look more often
 	retryAfter = 10 * time.Second
-	// At 200,000 new connections a second, the smallest table of automatic size is full after 370
-	// ms. Ten looks a second at idle tables took 0.5 % of a core.
+	// At that many new connections a second, the smallest table of automatic size is full after 370 ms.
+	// Ten looks a second at idle tables took 0.5 % of a core.
+	fastest    = 200_000
 	lookQuiet  = 250 * time.Millisecond
+	lookSeldom = time.Second // while a table has room for so long
 	lookIdle   = 5 * time.Second // while no programs are attached
 	lookBusy   = 50 * time.Millisecond
 	lookBlocks = 128 // read for an estimate
@@ -106,7 +108,21 @@ func (z *sizes) pause(busy bool) time.Duration {
 	case z.sweeper.options.IsIdle():
 		return lookIdle
 	}
-	return lookQuiet
+	pause := lookSeldom
+	for _, t := range z.tables {
+		for pause > lookQuiet && !t.lasts(pause) {
+			pause /= 2
+		}
+	}
+	return pause
+}
+
+// lasts reports whether the table can be looked at after a pause: half as much time again passes
+// before it is full, however fast connections begin. Of a table that cannot grow, nothing is missed.
+func (t *tableSize) lasts(pause time.Duration) bool {
+	n, _ := t.Segments()
+	free := (float64(n) - t.used) * float64(t.SegmentCapacity())
+	return n >= t.max || free >= 1.5*fastest*pause.Seconds()
 }
 
 func (z *sizes) close() {

@@ -186,3 +186,30 @@ func TestSizeContinues(t *testing.T) {
 		t.Errorf("%+v, want the change ended", table)
 	}
 }
+
+// wideTable is a table whose segments have room for more connections.
+type wideTable struct{ testTable }
+
+func (t *wideTable) SegmentCapacity() uint32 { return 65_536 }
+
+// TestPauseFollowsRoom: tables are looked at the less often, the longer they last at the highest rate
+// of new connections.
+func TestPauseFollowsRoom(t *testing.T) {
+	for _, c := range []struct {
+		segments, most uint32
+		used           float64 // segments
+		want           time.Duration
+	}{
+		{1, 16, 0, lookQuiet}, {2, 16, 0, lookQuiet}, {4, 16, 1.5, 500 * time.Millisecond},
+		{8, 16, 1, time.Second}, {8, 16, 6, lookQuiet}, {16, 16, 16, time.Second},
+	} {
+		x := &tableSize{ConnTable: &wideTable{testTable{segments: c.segments}}, max: c.most, used: c.used}
+		z := &sizes{sweeper: &Sweeper{options: Options{IsIdle: func() bool { return false }}}, tables: []*tableSize{x}}
+		if got := z.pause(false); got != c.want {
+			t.Errorf("%d of %d segments, %.1f used: a pause of %s, want %s", c.segments, c.most, c.used, got, c.want)
+		}
+		if got := z.pause(true); got != lookBusy {
+			t.Errorf("a busy table: a pause of %s, want %s", got, lookBusy)
+		}
+	}
+}

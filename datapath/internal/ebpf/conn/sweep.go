@@ -230,7 +230,7 @@ const idleIntervals = 12
 // passShare limits the processor time of periodic passes: to one part in so many of a processor, as
 // long as their interval is less than Options.Longest. Expired connections make room without a
 // pass.
-const passShare = 200
+const passShare = 300
 
 // postponed returns for how long the next periodic pass is postponed.
 func (s *Sweeper) postponed() time.Duration {

@@ -13,7 +13,7 @@ import (
 // programs are attached, it is idleInterval, if the kernel reports changes to the folder of pins, or
 // unwatchedInterval. A round after such a change begins after pause, with further changes.
 const (
-	Interval          = 400 * time.Millisecond
+	Interval          = 500 * time.Millisecond
 	idleInterval      = 5 * time.Second
 	unwatchedInterval = time.Second
 	pause             = 50 * time.Millisecond
