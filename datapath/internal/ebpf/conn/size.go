@@ -25,7 +25,7 @@ const (
 	// Ten looks a second at idle tables took 0.5 % of a core.
 	fastest    = 200_000
 	lookQuiet  = 250 * time.Millisecond
-	lookSeldom = time.Second // while a table has room for so long
+	lookSeldom = time.Second     // while a table has room for so long
 	lookIdle   = 5 * time.Second // while no programs are attached
 	lookBusy   = 50 * time.Millisecond
 	lookBlocks = 128 // read for an estimate
