@@ -102,7 +102,7 @@ struct ct_more {
 	__u32 created_tick;
 	/* The FirewallRule that allows the connection, or with CT_F_DENIED denies it; 0: none. */
 	__u32 rule_id;
-	__u32 backend_id; /* the connection's service is that of the backend */
+	__u32 backend_id; /* its service is the service of the connection */
 	/* The NAT that translates the connection. If two NATs do, the entry of the replies contains
 	 * the one that translates the source. 0: none.
 	 */

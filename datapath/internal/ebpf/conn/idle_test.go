@@ -11,7 +11,7 @@ import (
 )
 
 // timesOf returns the timeouts of services 1 and later, which have one backend each, with the same
-// id. Backend 3 has a service without timeouts; others have none.
+// id. Backend 3 has a service without timeouts. Other backends do not exist.
 func timesOf(services ...idleTicks) *idleTimeouts {
 	idle := &idleTimeouts{map[uint32]idleTicks{0: plainIdle}, func(backend uint32) uint32 { return backend % 4 }}
 	for i, t := range services {
