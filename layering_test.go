@@ -95,6 +95,7 @@ var mayImport = map[string][]string{
 		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},
+	"loxilightd/internal/policy":    {"datapath"},
 	"loxilightd/internal/reconcile": {"internal/tick", "datapath"},
 	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "loxilightd/internal/state/disk", "loxilightd/internal/state/record"},
 

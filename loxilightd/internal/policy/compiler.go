@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Compiler keeps the tables of a state.
+type Compiler struct {
+	state    *State
+	change   *Change // that is being made
+	subjects map[string]*subject
+	entities map[string]*entity
+	prefixes map[netip.Prefix]Class
+	node     Class
+	terms    terms
+	spare    int            // terms without users that are never worth new numbers
+	names    map[string]int // users of names of ports in egress rules
+	classes  *pool[classInfo]
+	tables   *pool[*table]
+	rows     *pool[Row]
+	cells    *pool[Cell]
+
+	// Of the change that is being made.
+	newTables, lostTables   []TableID
+	newClasses, lostClasses []Class
+	newNames                bool
+}
+
+// subject is an Endpoint of this node, with what its tables depend on.
+type subject struct {
+	Subject
+	of      *Entity
+	applied []*Policy // by tier, in the order in which they are evaluated
+}
+
+// table is shared by the subjects with the same policies in one direction.
+type table struct {
+	program *program
+	rows    []RowID // by class; -1: none
+}
+
+// NewCompiler returns a compiler of the empty state.
+func NewCompiler() *Compiler {
+	c := &Compiler{
+		state:    &State{},
+		subjects: make(map[string]*subject), entities: make(map[string]*entity), prefixes: make(map[netip.Prefix]Class),
+		terms: terms{ids: make(map[string]int)}, spare: 64, names: make(map[string]int),
+		classes: newPool[classInfo](), tables: newPool[*table](), rows: newPool[Row](), cells: newPool[Cell](),
+	}
+	c.classes.take(classInfo{}.key(), classInfo{})
+	node, _ := c.classes.take(classInfo{node: true}.key(), classInfo{node: true})
+	c.node = Class(node)
+	return c
+}
+
+// Apply compiles the next state, and returns the changes of the tables. An object that the previous
+// state has too is evaluated again only if another changed object concerns it.
+func (c *Compiler) Apply(next *State) *Change {
+	before := c.state
+	c.state = next
+	c.change = &Change{
+		Cells: make(map[CellID]Cell), Rows: make(map[RowID]Row),
+		Addrs: make(map[netip.Addr]Class), Subjects: make(map[string]Subject),
+	}
+	c.newTables, c.lostTables, c.newClasses, c.lostClasses, c.newNames = nil, nil, nil, nil, false
+	known := len(c.terms.all)
+	d := differencesOf(before, next)
+	c.applySubjects(d)
+	c.applyEntities(d, known)
+	c.applyPrefixes()
+	c.fillRows()
+	c.applySelf(d)
+	c.dropLost()
+	c.change.Node = c.node
+	return c.change
+}
+
+// Settle frees the numbers that no table uses any more. It is called when all readers use the tables
+// of the last change.
+func (c *Compiler) Settle() {
+	c.classes.settle()
+	c.tables.settle()
+	c.rows.settle()
+	c.cells.settle()
+	c.compact()
+}
+
+// differences are the names of what differs between two states.
+type differences struct {
+	tiers      bool
+	policies   map[string]bool
+	namespaces map[string]bool
+}
+
+func differencesOf(before, next *State) *differences {
+	d := &differences{
+		tiers:    !slices.Equal(before.Tiers, next.Tiers),
+		policies: changed(before.Policies, next.Policies), namespaces: changed(before.Namespaces, next.Namespaces),
+	}
+	return d
+}
+
+// changed returns the keys whose values differ.
+func changed[V comparable](before, next map[string]V) map[string]bool {
+	all := make(map[string]bool)
+	for name, v := range next {
+		if was, found := before[name]; !found || was != v {
+			all[name] = true
+		}
+	}
+	for name := range before {
+		if _, found := next[name]; !found {
+			all[name] = true
+		}
+	}
+	return all
+}
+
+// applySubjects gives subjects the tables of their policies.
+func (c *Compiler) applySubjects(d *differences) {
+	var lost []TableID // dropped last, so that others can take them
+	for name, e := range c.state.Entities {
+		s := c.subjects[name]
+		if !e.Local {
+			continue
+		}
+		isNew := s == nil
+		if isNew {
+			s = &subject{Subject: Subject{Tables: [2]TableID{NoTable, NoTable}}}
+			c.subjects[name] = s
+		}
+		applied := s.applied
+		if isNew || s.of != e || d.tiers || d.namespaces[e.Namespace] {
+			applied = c.appliedTo(e, maps.Values(c.state.Policies))
+		} else if len(d.policies) > 0 {
+			applied = c.reapplied(s, d.policies)
+		}
+		if !isNew && s.of == e && !d.tiers && slices.Equal(applied, s.applied) {
+			continue
+		}
+		s.of, s.applied = e, applied
+		lost = append(lost, s.Tables[:]...)
+		for direction := range s.Tables {
+			s.Tables[direction] = c.takeTable(s, Direction(direction))
+		}
+		c.change.Subjects[name] = s.Subject
+	}
+	for name, s := range c.subjects {
+		if e := c.state.Entities[name]; e != nil && e.Local {
+			continue
+		}
+		lost = append(lost, s.Tables[:]...)
+		c.dropSelf(s)
+		delete(c.subjects, name)
+		c.change.LostNames = append(c.change.LostNames, name)
+	}
+	for _, id := range lost {
+		c.dropTable(id)
+	}
+}
+
+// fillRows adds the rows of new tables, and of new classes in all tables.
+func (c *Compiler) fillRows() {
+	isNew := make(map[TableID]bool)
+	for _, id := range c.newTables {
+		isNew[id] = true
+	}
+	c.tables.each(func(id int, t **table) {
+		for len((*t).rows) < len(c.classes.items) {
+			(*t).rows = append((*t).rows, -1)
+		}
+		add := func(class Class) {
+			row := c.row((*t).program, &c.classes.items[class], false)
+			(*t).rows[class] = row
+			c.change.TableRows = append(c.change.TableRows, TableRow{TableID(id), class, row})
+		}
+		if isNew[TableID(id)] {
+			c.classes.each(func(class int, _ *classInfo) { add(Class(class)) })
+			return
+		}
+		for _, class := range c.newClasses {
+			if c.classes.users[class] > 0 {
+				add(class)
+			}
+		}
+	})
+}
+
+// applySelf gives subjects their rows for traffic with their own addresses.
+func (c *Compiler) applySelf(d *differences) {
+	for name, s := range c.subjects {
+		_, tables := c.change.Subjects[name]
+		if !tables && !slices.ContainsFunc(s.of.Addrs, func(a netip.Addr) bool { _, is := c.change.Addrs[a]; return is }) {
+			continue
+		}
+		was := *s
+		for direction, id := range s.Tables {
+			s.Self[direction] = nil
+			if id == NoTable {
+				continue
+			}
+			t := c.tables.items[id]
+			for _, addr := range s.of.Addrs {
+				class := c.entities[name].classes[addr]
+				row := c.row(t.program, &c.classes.items[class], true)
+				if row == t.rows[class] {
+					c.dropRow(row)
+					continue
+				}
+				if s.Self[direction] == nil {
+					s.Self[direction] = make(map[netip.Addr]RowID)
+				}
+				s.Self[direction][addr] = row
+			}
+		}
+		c.dropSelf(&was)
+		if tables || !maps.Equal(was.Self[0], s.Self[0]) || !maps.Equal(was.Self[1], s.Self[1]) {
+			c.change.Subjects[name] = s.Subject
+		}
+	}
+}
+
+func (c *Compiler) dropSelf(s *subject) {
+	for _, rows := range s.Self {
+		for _, row := range rows {
+			c.dropRow(row)
+		}
+	}
+}
+
+// dropLost drops the rows of tables and classes without users.
+func (c *Compiler) dropLost() {
+	drop := func(t *table, class Class) {
+		if int(class) < len(t.rows) && t.rows[class] >= 0 {
+			c.dropRow(t.rows[class])
+			t.rows[class] = -1
+		}
+	}
+	for _, id := range c.lostTables {
+		t := c.tables.items[id]
+		for class := range t.rows {
+			drop(t, Class(class))
+		}
+	}
+	for _, class := range c.lostClasses {
+		c.tables.each(func(_ int, t **table) { drop(*t, class) })
+	}
+}

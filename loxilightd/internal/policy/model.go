@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy decides which traffic the Endpoints of this node may send and receive.
+//
+// [State.Evaluate] is the definition: it evaluates tiers, policies and rules one after the other. A
+// [Compiler] keeps tables with the same results, in which the verdict on a first packet takes four
+// look-ups, however many policies exist: the class of the peer's address, the row of that class in
+// the subject's table, and in that row the cell of the protocol and port.
+//
+// Classes, rows and tables in force are never changed: a change adds others, and then gives other
+// classes to addresses and other tables to subjects. So a reader that finds both old classes and old
+// tables, or both new ones, obeys the state from before or from after the change, as a whole.
+//
+// The package neither parses objects nor writes tables of the kernel. The daemon does not use it yet.
+package policy
+
+import (
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// State is everything on which verdicts depend. The values behind its pointers do not change: a
+// changed object has a new pointer in the next state, all others have the same.
+type State struct {
+	Entities   map[string]*Entity    // by name
+	Namespaces map[string]*Namespace // by name
+	Tiers      []*Tier               // in the order in which they are evaluated
+	Policies   map[string]*Policy    // by name
+}
+
+// Namespace has labels that its Entities share.
+type Namespace struct{ Labels map[string]string }
+
+// Entity is a labelled participant. Each address belongs to at most one Entity.
+type Entity struct {
+	Name      string
+	Set       string // selectors match one set, such as pods or nodes
+	Namespace string // empty: none
+	Labels    map[string]string
+	Ports     []NamedPort
+	Addrs     []netip.Addr
+	Local     bool // an Endpoint of this node: policies can be applied to it
+	Here      bool // this node itself, whose traffic is identified by its origin, not by its address; not Local
+}
+
+// NamedPort is a port of an [Entity].
+type NamedPort struct {
+	Name     string
+	Protocol datapath.Protocol // TCP, UDP, SCTP
+	Number   uint16
+}
+
+// Tier is a group of policies. If no rule of a tier decides, and one of its policies isolates the
+// subject, the traffic is denied, except with the peers that Always names.
+type Tier struct {
+	Name   string
+	Always Always
+}
+
+// Always are peers that isolation never shuts out.
+type Always struct {
+	Self bool // the subject's own addresses, if the packet took a way through a Service
+	Node bool // this node
+}
+
+// Direction is a direction of traffic, as its subject sees it.
+type Direction int
+
+// The directions.
+const (
+	Ingress Direction = iota
+	Egress
+)
+
+func (d Direction) String() string { return [...]string{"ingress", "egress"}[d] }
+
+// Policy is a list of rules for its subjects: the local Entities that a selector of AppliedTo matches.
+// The policies of a tier are evaluated by priority, the lowest first, then by name.
+type Policy struct {
+	Name      string
+	Tier      string // of State.Tiers
+	Priority  int
+	Staged    bool // evaluated, but not in force
+	AppliedTo []Selector
+	Isolates  [2]bool   // by Direction
+	Rules     [2][]Rule // by Direction
+}
+
+// Action is what a rule does with matching traffic.
+type Action uint8
+
+// The actions. Deny drops silently, Reject notifies the sender, Pass continues with the next tier.
+const (
+	Allow Action = iota
+	Deny
+	Reject
+	Pass
+)
+
+func (a Action) String() string { return [...]string{"allow", "deny", "reject", "pass"}[a] }
+
+// Rule matches traffic with one of its peers on one of its ports.
+type Rule struct {
+	Action Action
+	Peers  []Peer // empty: every peer
+	Ports  []Port // empty: every protocol
+}
+
+// Peer is either a selector of Entities, or prefixes without exceptions. Prefixes do not match
+// this node's own traffic.
+type Peer struct {
+	Entities         *Selector
+	Prefixes, Except []netip.Prefix
+}
+
+// Port is a range of ports of a protocol, or a name: of a port of the subject for ingress, of the
+// peer for egress. A name that the Entity does not have matches nothing.
+type Port struct {
+	Protocol    datapath.Protocol // TCP, UDP, SCTP; ignored with a name
+	First, Last uint16            // 0 to 65535: every port
+	Name        string
+}
+
+// Traffic is what a packet that opens a connection shows of its peer, after destination NAT and
+// before source NAT.
+type Traffic struct {
+	Peer     netip.Addr
+	Node     bool              // the peer is this node itself
+	Protocol datapath.Protocol // of any number
+	Port     uint16            // the destination port; 0 for protocols without ports
+}
+
+// Verdict is the result of an evaluation.
+type Verdict struct {
+	Action       Action // but not Pass
+	Tier, Policy string // that decided; empty: nothing did, so the traffic is allowed
+	Rule         int    // index of the rule that decided; -1: isolation, or nothing
+}
+
+var allowed = Verdict{Action: Allow, Rule: -1}
+
+func hasPorts(p datapath.Protocol) bool {
+	return p == datapath.TCP || p == datapath.UDP || p == datapath.SCTP
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// program contains the policies that are evaluated for the subjects of a table in one direction.
+type program struct {
+	tiers tierList
+	terms []int    // of which it is a user
+	names []string // of ports of peers
+}
+
+type tierList []tierRules
+
+// tierRules are the policies of a tier that apply to a subject, in order.
+type tierRules struct {
+	tier     *Tier
+	policies []policyRules
+}
+
+type policyRules struct {
+	policy   *Policy
+	isolates bool
+	rules    []compiledRule
+}
+
+// compiledRule is a rule whose peers are terms and whose ports are numbers, except for names of ports
+// of the peer, which depend on its class.
+type compiledRule struct {
+	index  int
+	action Action
+	terms  []int // empty: every peer
+	every  bool  // every protocol
+	spans  []span
+	names  []string // of ports of the peer
+}
+
+type span struct {
+	protocol    datapath.Protocol
+	first, last uint16
+}
+
+// appliedTo selects the policies that apply to an Entity, in the order in which they are evaluated.
+func (c *Compiler) appliedTo(e *Entity, some iter.Seq[*Policy]) (applied []*Policy) {
+	for p := range some {
+		if c.tier(p) >= 0 && c.state.isApplied(p, e) {
+			applied = append(applied, p)
+		}
+	}
+	slices.SortFunc(applied, func(a, b *Policy) int { return cmp.Or(cmp.Compare(c.tier(a), c.tier(b)), inOrder(a, b)) })
+	return applied
+}
+
+// reapplied returns the policies that apply to a subject after some have changed.
+func (c *Compiler) reapplied(s *subject, names map[string]bool) []*Policy {
+	return c.appliedTo(s.of, func(yield func(*Policy) bool) {
+		for _, p := range s.applied {
+			if !names[p.Name] && !yield(p) {
+				return
+			}
+		}
+		for name := range names {
+			if p := c.state.Policies[name]; p != nil && !yield(p) {
+				return
+			}
+		}
+	})
+}
+
+// tier returns the place of a policy's tier; -1: there is no such tier.
+func (c *Compiler) tier(p *Policy) int {
+	return slices.IndexFunc(c.state.Tiers, func(t *Tier) bool { return t.Name == p.Tier })
+}
+
+// takeTable returns the table of a subject, which is new if no other subject has the same policies,
+// and the same ports with the names in their rules.
+func (c *Compiler) takeTable(s *subject, d Direction) TableID {
+	var applied []*Policy
+	key := fmt.Sprint(d)
+	for _, p := range s.applied {
+		if !p.Isolates[d] && len(p.Rules[d]) == 0 {
+			continue
+		}
+		applied = append(applied, p)
+		key += fmt.Sprintf(" %p %p", p, c.state.Tiers[c.tier(p)])
+		if d == Ingress {
+			key += fmt.Sprintf("%+v", namedPorts(p, s.of))
+		}
+	}
+	if len(applied) == 0 {
+		return NoTable
+	}
+	if id, known := c.tables.ids[key]; known {
+		c.tables.use(id)
+		return TableID(id)
+	}
+	id, _ := c.tables.take(key, &table{program: c.compile(applied, s.of, d)})
+	c.newTables = append(c.newTables, TableID(id))
+	return TableID(id)
+}
+
+func (c *Compiler) dropTable(id TableID) {
+	if id == NoTable || !c.tables.drop(int(id)) {
+		return
+	}
+	c.lostTables = append(c.lostTables, id)
+	p := c.tables.items[id].program
+	c.terms.drop(p.terms)
+	for _, name := range p.names {
+		if c.names[name]--; c.names[name] == 0 {
+			delete(c.names, name)
+		}
+	}
+}
+
+// namedPorts returns the ports of e to which the ingress rules of a policy refer by name.
+func namedPorts(p *Policy, e *Entity) (ports []NamedPort) {
+	for _, r := range p.Rules[Ingress] {
+		for _, port := range r.Ports {
+			for _, n := range e.Ports {
+				if port.Name != "" && n.Name == port.Name && !slices.Contains(ports, n) {
+					ports = append(ports, n)
+				}
+			}
+		}
+	}
+	return ports
+}
+
+// compile returns the program for policies, which are in the order of their tiers.
+func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
+	p := &program{}
+	for _, policy := range applied {
+		if n := len(p.tiers); n == 0 || p.tiers[n-1].tier.Name != policy.Tier {
+			p.tiers = append(p.tiers, tierRules{tier: c.state.Tiers[c.tier(policy)]})
+		}
+		rules := policyRules{policy: policy, isolates: policy.Isolates[d]}
+		for i := range policy.Rules[d] {
+			r := &policy.Rules[d][i]
+			compiled := compiledRule{index: i, action: r.Action, every: len(r.Ports) == 0}
+			for n := range r.Peers {
+				compiled.terms = append(compiled.terms, c.terms.take(&r.Peers[n]))
+			}
+			p.terms = append(p.terms, compiled.terms...)
+			for _, port := range r.Ports {
+				switch {
+				case port.Name == "":
+					compiled.spans = append(compiled.spans, span{port.Protocol, port.First, port.Last})
+				case d == Ingress:
+					compiled.spans = append(compiled.spans, spansOf(port.Name, e.Ports)...)
+				default:
+					compiled.names = append(compiled.names, port.Name)
+					p.names = append(p.names, port.Name)
+					if c.names[port.Name]++; c.names[port.Name] == 1 {
+						c.newNames = true
+					}
+				}
+			}
+			rules.rules = append(rules.rules, compiled)
+		}
+		last := &p.tiers[len(p.tiers)-1]
+		last.policies = append(last.policies, rules)
+	}
+	return p
+}
+
+// spansOf returns the ports with a name.
+func spansOf(name string, ports []NamedPort) (spans []span) {
+	for _, p := range ports {
+		if p.Name == name {
+			spans = append(spans, span{p.Protocol, p.Number, p.Number})
+		}
+	}
+	return spans
+}
+
+// renumber gives terms other numbers.
+func (p *program) renumber(number []int) {
+	for i, n := range p.terms {
+		p.terms[i] = number[n]
+	}
+	for _, t := range p.tiers {
+		for _, policy := range t.policies {
+			for _, r := range policy.rules {
+				for i, n := range r.terms {
+					r.terms[i] = number[n]
+				}
+			}
+		}
+	}
+}
+
+// rulesFor returns the rules that can match peers of a class, with the peer's ports for names.
+func (p *program) rulesFor(info *classInfo) tierList {
+	list := make(tierList, 0, len(p.tiers))
+	for _, t := range p.tiers {
+		policies := make([]policyRules, 0, len(t.policies))
+		for _, policy := range t.policies {
+			rules := policy.rules
+			policy.rules = nil
+			for _, r := range rules {
+				if len(r.terms) > 0 && !slices.ContainsFunc(r.terms, info.has) {
+					continue
+				}
+				r.spans = slices.Clip(r.spans)
+				for _, name := range r.names {
+					r.spans = append(r.spans, spansOf(name, info.ports)...)
+				}
+				policy.rules = append(policy.rules, r)
+			}
+			policies = append(policies, policy)
+		}
+		list = append(list, tierRules{t.tier, policies})
+	}
+	return list
+}
+
+// boundaries returns the ports of a protocol at which the verdict may change, sorted, beginning with
+// 0.
+func (l tierList) boundaries(protocol datapath.Protocol) []uint16 {
+	all := []uint16{0}
+	for _, t := range l {
+		for _, p := range t.policies {
+			for _, r := range p.rules {
+				for _, s := range r.spans {
+					if s.protocol != protocol {
+						continue
+					}
+					if all = append(all, s.first); s.last < 65535 {
+						all = append(all, s.last+1)
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// decide returns the verdict of rules that match the peers of a class.
+func (l tierList) decide(info *classInfo, self bool, protocol datapath.Protocol, port uint16, staged bool) Verdict {
+	for _, t := range l {
+		v, decided := t.decide(protocol, port, staged)
+		isExempt := self && t.tier.Always.Self || info.node && t.tier.Always.Node
+		if decided && v.Action != Pass && (v.Rule >= 0 || !isExempt) {
+			return v
+		}
+	}
+	return allowed
+}
+
+// decide returns the verdict of a tier: of its first rule that matches, or of isolation.
+func (t *tierRules) decide(protocol datapath.Protocol, port uint16, staged bool) (v Verdict, decided bool) {
+	for _, p := range t.policies {
+		if p.policy.Staged && !staged {
+			continue
+		}
+		for _, r := range p.rules {
+			if r.every || slices.ContainsFunc(r.spans, func(s span) bool { return s.protocol == protocol && s.first <= port && port <= s.last }) {
+				return Verdict{r.action, t.tier.Name, p.policy.Name, r.index}, true
+			}
+		}
+		if p.isolates && !decided {
+			v, decided = Verdict{Deny, t.tier.Name, p.policy.Name, -1}, true
+		}
+	}
+	return v, decided
+}

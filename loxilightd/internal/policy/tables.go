@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath"
+)
+
+// Numbers in the tables. A number is given to another value only after [Compiler.Settle].
+type (
+	// Class numbers addresses: two addresses have the same class if no policy of an Endpoint of this
+	// node distinguishes them. Class 0 is the class of addresses that no policy mentions.
+	Class   int
+	TableID int
+	RowID   int
+	CellID  int
+)
+
+// NoTable is the table of a subject without policies in a direction: all traffic is allowed.
+const NoTable TableID = -1
+
+// Subject is an Endpoint of this node.
+type Subject struct {
+	Tables [2]TableID // by Direction
+	// Self are rows for traffic with the subject's own addresses, by Direction, if they differ from
+	// the rows of the addresses' classes.
+	Self [2]map[netip.Addr]RowID
+}
+
+// Row contains the cells of a class. Two equal rows are one.
+type Row struct {
+	Ranges []Range // of TCP, UDP and SCTP, by protocol and first port; each protocol begins with port 0
+	Other  CellID  // for other protocols
+}
+
+// Range are the ports of a protocol from First to the port before the next range.
+type Range struct {
+	Protocol datapath.Protocol
+	First    uint16
+	Cell     CellID
+}
+
+// Cell is the verdict in force, and the verdict as if staged policies were in force too.
+type Cell struct{ Enforced, Staged Verdict }
+
+// TableRow is the row of a class in a table.
+type TableRow struct {
+	Table TableID
+	Class Class
+	Row   RowID
+}
+
+// Change is what a [Compiler] has changed. New cells, rows and rows of tables are written first;
+// readers see the rest at once, or with both the old and the new values until then.
+type Change struct {
+	Cells     map[CellID]Cell
+	Rows      map[RowID]Row
+	TableRows []TableRow
+
+	Addrs       map[netip.Addr]Class
+	LostAddrs   []netip.Addr
+	Prefixes    map[netip.Prefix]Class // all of them, if HasPrefixes is set
+	Subjects    map[string]Subject
+	LostNames   []string // of subjects
+	Node        Class    // of this node's own traffic
+	HasPrefixes bool
+}
+
+// CellOf returns the cell of traffic.
+func (r *Row) CellOf(t Traffic) (cell CellID) {
+	if !hasPorts(t.Protocol) {
+		return r.Other
+	}
+	for _, x := range r.Ranges {
+		if x.Protocol == t.Protocol && x.First <= t.Port {
+			cell = x.Cell
+		}
+	}
+	return cell
+}
+
+func (r *Row) key() string {
+	key := binary.AppendUvarint(nil, uint64(r.Other))
+	for _, x := range r.Ranges {
+		key = binary.AppendUvarint(append(key, byte(x.Protocol), byte(x.First>>8), byte(x.First)), uint64(x.Cell))
+	}
+	return string(key)
+}
+
+// row takes the row of a class in the table of a program; self: for a subject's own addresses.
+func (c *Compiler) row(p *program, info *classInfo, self bool) RowID {
+	rules := p.rulesFor(info)
+	var r Row
+	var cells []int
+	cell := func(protocol datapath.Protocol, port uint16) CellID {
+		v := Cell{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
+		id, isNew := c.cells.take(fmt.Sprint(v), v)
+		if cells = append(cells, id); isNew {
+			c.change.Cells[CellID(id)] = v
+		}
+		return CellID(id)
+	}
+	for _, protocol := range []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP} {
+		for _, first := range rules.boundaries(protocol) {
+			x := Range{protocol, first, cell(protocol, first)}
+			if n := len(r.Ranges); n == 0 || r.Ranges[n-1].Protocol != protocol || r.Ranges[n-1].Cell != x.Cell {
+				r.Ranges = append(r.Ranges, x)
+			}
+		}
+	}
+	r.Other = cell(0, 0)
+	id, isNew := c.rows.take(r.key(), r)
+	if isNew {
+		c.change.Rows[RowID(id)] = r
+		for _, x := range r.Ranges { // a row is the user of its cells
+			c.cells.use(int(x.Cell))
+		}
+		c.cells.use(int(r.Other))
+	}
+	for _, used := range cells {
+		c.cells.drop(used)
+	}
+	return RowID(id)
+}
+
+func (c *Compiler) dropRow(id RowID) {
+	r := c.rows.items[id]
+	if !c.rows.drop(int(id)) {
+		return
+	}
+	for _, x := range r.Ranges {
+		c.cells.drop(int(x.Cell))
+	}
+	c.cells.drop(int(r.Other))
+}
