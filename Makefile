@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure matrix deb check-deb
+.PHONY: help policy hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -121,6 +121,11 @@ endure: setup ## ten minutes without the daemon at 10,000 new connections a seco
 
 million: setup ## CONNECTIONS TCP connections through one Service, while the connection table grows and the daemon is killed and started again: none may be lost (root; 11 GB of memory, at most 20 minutes)
 	LOXILIGHT_MILLION=$(CONNECTIONS) $(GO) test ./tests/million -count=1 -timeout 20m -v
+
+POLICY_CASES ?= 1000000
+
+policy: ## compare the tables of network policies with their definition, for longer: POLICY_CASES random verdicts
+	$(GO) test ./loxilightd/internal/policy -count=1 -timeout 1h -v -run TestTablesAgree -cases $(POLICY_CASES)
 
 MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m
