@@ -68,7 +68,8 @@ type Connection struct {
 	NAT      string   `json:"nat"` // dnat, snat, dnat+snat
 	// TranslatedBy names the NAT objects that translate the connection, its destination NAT first.
 	TranslatedBy []string `json:"translatedBy,omitempty"`
-	// Rule is the FirewallRule that allows the connection, or that denies it since the rules changed.
+	// Rule is the FirewallRule that allows the connection, or that denies it since the rules were
+	// changed. Empty: none, or unknown.
 	Rule    string `json:"rule,omitempty"`
 	Service string `json:"service,omitempty"`
 	Backend string `json:"backend,omitempty"` // address:port

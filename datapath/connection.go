@@ -29,7 +29,7 @@ type Connection struct {
 	SNAT     bool
 	NAT      NATName     // that translates the connection; of two, the destination NAT. Empty: none
 	NATBack  NATName     // the source NAT, if different
-	Rule     RuleName    // the FirewallRule that allows it, or denies it by now. Empty: none
+	Rule     RuleName    // the FirewallRule that allows it, or denies it by now. Empty: none, or unknown
 	Service  ServiceName // empty: unknown, or none
 	Backend  BackendAddr // the zero value: none
 }

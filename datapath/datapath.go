@@ -257,7 +257,6 @@ type Usage struct{ Used, Size uint64 }
 type Owner struct {
 	Service  ServiceName
 	NAT      NATName
-	Rule     RuleName
 	Source   netip.Addr // the client, before translation
 	Device   string
 	InSwitch bool // the device is in the switch's network namespace
@@ -386,6 +385,6 @@ type Config struct {
 	Attach  string
 	Version string // of loxilight; stored with the pins, for messages
 	// SweepInterval is the interval between sweeps over all connections; 0: 5 s, and up to a minute
-	// if they would take more than half a percent of a processor.
+	// if they would take more than a third of a percent of a processor.
 	SweepInterval time.Duration
 }

@@ -79,6 +79,7 @@ func (d *DataPlane) sweepOptions() conn.Options {
 		Judges:    []conn.Judge{d.services, d.guards.Judge(), d.nexthops, d.nats},
 		IdleTimes: d.services.IdleTimes, Paths: d.nexthops.Paths,
 		ServiceOf: d.services.ServiceOf, ServiceName: d.services.Name, NATName: d.nats.Name, RuleName: d.firewall.Name,
+		BeforeRules: d.epoch.IsBefore,
 	}
 }
 

@@ -25,10 +25,10 @@ var (
 // plainIdle is the idle timeout of connections without a service.
 var plainIdle = idleTicksOf(datapath.PlainIdleTimeout())
 
-// idleTimeouts are the timeouts of the services, by id; of connections without one under 0.
+// idleTimeouts are the timeouts of all connections.
 type idleTimeouts struct {
-	services  map[uint32]idleTicks
-	serviceOf func(backend uint32) uint32
+	services  map[uint32]idleTicks        // by id; 0: of connections without a service
+	serviceOf func(backend uint32) uint32 // see [Options]
 }
 
 type idleTicks struct{ tcp, udp, sctp uint32 }

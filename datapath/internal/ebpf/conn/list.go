@@ -31,7 +31,8 @@ type listing struct {
 	cursor *bpfmap.Cursor
 	idle   *idleTimeouts
 	path   func(*kernel.CtMeta) datapath.Way
-	rest   []datapath.Connection // read, and not yet returned
+	before func(lastSeenTick uint32) bool // the rules were changed
+	rest   []datapath.Connection          // read, and not yet returned
 	used   time.Time
 }
 
@@ -113,7 +114,11 @@ func (c *Connections) resume(cursor string) (*listing, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &listing{cursor: new(bpfmap.Cursor), idle: c.options.idleTimeouts(), path: path}, nil
+		before, err := c.options.BeforeRules()
+		if err != nil {
+			return nil, err
+		}
+		return &listing{cursor: new(bpfmap.Cursor), idle: c.options.idleTimeouts(), path: path, before: before}, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

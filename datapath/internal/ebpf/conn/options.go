@@ -40,4 +40,7 @@ type Options struct {
 	ServiceName func(id uint32) datapath.ServiceName
 	NATName     func(id uint16) datapath.NATName
 	RuleName    func(id uint32) datapath.RuleName
+	// BeforeRules returns a function that reports whether a direction, last seen at a tick, has not been
+	// evaluated since the rules were changed.
+	BeforeRules func() (func(lastSeenTick uint32) bool, error)
 }

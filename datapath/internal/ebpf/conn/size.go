@@ -62,6 +62,8 @@ func newSizes(s *Sweeper) *sizes {
 	z := &sizes{sweeper: s, woken: make(chan struct{}, 1), stop: make(chan struct{}), refused: make(map[string]error)}
 	for i, t := range s.options.Tables.ConnTables() {
 		x := &tableSize{ConnTable: t, littleFrom: time.Now(), family: [...]string{IPv4: "IPv4", IPv6: "IPv6"}[i]}
+		n, _ := t.Segments()
+		x.used = t.Fill(lookBlocks) * 9 / 8 * float64(n)
 		x.min, x.max = segmentLimits(t.SegmentBlocks(), s.options.MinConnections, s.options.MaxConnections)
 		z.tables = append(z.tables, x)
 	}

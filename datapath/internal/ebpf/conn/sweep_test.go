@@ -44,6 +44,7 @@ func newSite(t *testing.T, seed uint64) *site {
 		ServiceOf:   func(uint32) uint32 { return 0 },
 		ServiceName: func(uint32) datapath.ServiceName { return "" },
 		NATName:     func(uint16) datapath.NATName { return "" },
+		BeforeRules: func() (func(uint32) bool, error) { return func(uint32) bool { return false }, nil },
 		RuleName:    func(uint32) datapath.RuleName { return "" },
 	}, s)
 	t.Cleanup(func() { _ = s.Sweeper.Close() })

@@ -196,7 +196,6 @@ func (t *entries[K, V, KP, VP]) connection(e *entry[K, V, KP, VP], now uint32) d
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},
 		DNAT:     m.Flags&kernel.CtDNAT != 0,
 		SNAT:     m.Flags&kernel.CtSNAT != 0,
-		Rule:     t.RuleName(m.RuleId),
 		NAT:      t.NATName(m.NatId),
 	}
 	if m.Flags&kernel.CtReply != 0 {
@@ -233,6 +232,9 @@ func (t *entries[K, V, KP, VP]) list(l *listing, match func(*datapath.Connection
 			return nil, false, err
 		}
 		idle := l.idle.ticksFor(m, e.Protocol())
+		if !l.before(m.LastSeenTick) || twin != nil && !l.before(twin.LastSeenTick) {
+			c.Rule = t.RuleName(m.RuleId)
+		}
 		if twin != nil {
 			c.Received = datapath.Traffic{Packets: twin.PacketCount, Bytes: twin.ByteCount}
 			c.Idle = min(c.Idle, since(now, twin.LastSeenTick))

@@ -20,6 +20,16 @@ type Epoch struct {
 // NewEpoch returns the epoch in the tables.
 func NewEpoch(t *kernel.Tables) *Epoch { return &Epoch{table: &t.Epoch} }
 
+// IsBefore returns a function that reports whether a direction of a connection, last seen at a tick,
+// has not been evaluated since the rules were changed, as of now.
+func (e *Epoch) IsBefore() (func(lastSeenTick uint32) bool, error) {
+	var epoch kernel.Epoch
+	if err := e.table.Lookup(uint32(kernel.EpochOfEPOCH_RULES), &epoch); err != nil {
+		return nil, fmt.Errorf("epoch of the rules: %w", err)
+	}
+	return func(tick uint32) bool { return epoch.Count != 0 && int32(tick-epoch.ChangedTick) <= 0 }, nil
+}
+
 // Raise causes all existing connections to be evaluated again.
 func (e *Epoch) Raise() error {
 	e.mu.Lock()
