@@ -14,6 +14,8 @@ import (
 type terms struct {
 	all []term
 	ids map[string]int // of terms with users, by their text
+	// prefixes is set if a term of prefixes has its first user, or has lost its last one.
+	prefixes bool
 }
 
 type term struct {
@@ -26,13 +28,14 @@ type term struct {
 func (t *terms) take(p *Peer) int {
 	text := fmt.Sprint(p.Prefixes, p.Except)
 	if s := p.Entities; s != nil {
-		text = fmt.Sprintf("%q %+q", s.Set, fmt.Sprint(s.Labels))
+		text = fmt.Sprintf("%q %q", s.Set, s.Labels) // quotes each word
 		if s.Namespaces != nil {
-			text += fmt.Sprintf(" %+q", fmt.Sprint(*s.Namespaces))
+			text += fmt.Sprintf(" %q", *s.Namespaces)
 		}
 	}
 	id, known := t.ids[text]
 	if !known {
+		t.prefixes = t.prefixes || p.Entities == nil
 		id = len(t.all)
 		t.all, t.ids[text] = append(t.all, term{peer: *p, text: text}), id
 	}
@@ -43,6 +46,7 @@ func (t *terms) take(p *Peer) int {
 func (t *terms) drop(ids []int) {
 	for _, id := range ids {
 		if t.all[id].users--; t.all[id].users == 0 {
+			t.prefixes = t.prefixes || t.all[id].peer.Entities == nil
 			delete(t.ids, t.all[id].text)
 		}
 	}
@@ -70,7 +74,15 @@ type classInfo struct {
 
 func (i classInfo) has(term int) bool { return i.terms.has(term) }
 
-func (i classInfo) key() string { return fmt.Sprint(i.terms, i.node) + fmt.Sprintf("%+v", i.ports) }
+func (i classInfo) key() string { return fmt.Sprint(i.terms, i.node) + keyOf(i.ports) }
+
+// keyOf returns a text that differs for different ports.
+func keyOf(ports []NamedPort) (key string) {
+	for _, p := range ports {
+		key += fmt.Sprintf(" %q/%d/%d", p.Name, p.Protocol, p.Number)
+	}
+	return key
+}
 
 // entity is an Entity with its classes.
 type entity struct {
@@ -142,6 +154,9 @@ func (c *Compiler) applyEntities(d *differences, known int) {
 // replaceEntity gives an Entity new classes, and returns the addresses that it has lost.
 func (c *Compiler) replaceEntity(name string, x, y *entity) (lost []netip.Addr) {
 	for _, addr := range y.of.Addrs {
+		if _, twice := y.classes[addr]; twice {
+			continue
+		}
 		own := classInfo{terms: c.addPrefixTerms(slices.Clone(y.terms), netip.PrefixFrom(addr, addr.BitLen())), ports: y.ports}
 		y.classes[addr] = c.takeClass(own)
 	}
@@ -191,6 +206,10 @@ func (c *Compiler) addPrefixTerms(b bits, p netip.Prefix) bits {
 
 // applyPrefixes gives the prefixes of terms their classes.
 func (c *Compiler) applyPrefixes() {
+	if !c.terms.prefixes {
+		return
+	}
+	c.terms.prefixes = false
 	next := make(map[netip.Prefix]Class)
 	for _, t := range c.terms.all {
 		if t.users == 0 {

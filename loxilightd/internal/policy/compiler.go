@@ -73,20 +73,26 @@ func (c *Compiler) Apply(next *State) *Change {
 	c.applyEntities(d, known)
 	c.applyPrefixes()
 	c.fillRows()
-	c.applySelf(d)
+	c.applySelf()
 	c.dropLost()
 	c.change.Node = c.node
 	return c.change
 }
 
 // Settle frees the numbers that no table uses any more. It is called when all readers use the tables
-// of the last change.
-func (c *Compiler) Settle() {
-	c.classes.settle()
-	c.tables.settle()
-	c.rows.settle()
-	c.cells.settle()
+// of the last change. A freed class has no row in any table, a freed table has no row.
+func (c *Compiler) Settle() Freed {
+	f := Freed{settle[Class](c.classes), settle[TableID](c.tables), settle[RowID](c.rows), settle[CellID](c.cells)}
 	c.compact()
+	return f
+}
+
+// Freed are numbers that no table uses any more.
+type Freed struct {
+	Classes []Class
+	Tables  []TableID
+	Rows    []RowID
+	Cells   []CellID
 }
 
 // differences are the names of what differs between two states.
@@ -191,7 +197,7 @@ func (c *Compiler) fillRows() {
 }
 
 // applySelf gives subjects their rows for traffic with their own addresses.
-func (c *Compiler) applySelf(d *differences) {
+func (c *Compiler) applySelf() {
 	for name, s := range c.subjects {
 		_, tables := c.change.Subjects[name]
 		if !tables && !slices.ContainsFunc(s.of.Addrs, func(a netip.Addr) bool { _, is := c.change.Addrs[a]; return is }) {
@@ -204,8 +210,7 @@ func (c *Compiler) applySelf(d *differences) {
 				continue
 			}
 			t := c.tables.items[id]
-			for _, addr := range s.of.Addrs {
-				class := c.entities[name].classes[addr]
+			for addr, class := range c.entities[name].classes {
 				row := c.row(t.program, &c.classes.items[class], true)
 				if row == t.rows[class] {
 					c.dropRow(row)

@@ -49,13 +49,17 @@ func TestTablesAgree(t *testing.T) {
 			r.put()
 			compare(fmt.Sprintf("after change %d", i), next)
 			if g.chance(80) {
-				c.Settle()
+				r.free(c.Settle())
 			}
 			before, next = next, g.next(next)
 		}
 		r.write(c.Apply(&State{}))
-		c.Settle()
-		for what, n := range map[string]int{"classes": len(c.classes.ids), "tables": len(c.tables.ids), "rows": len(c.rows.ids), "cells": len(c.cells.ids), "terms": len(c.terms.ids), "names": len(c.names)} {
+		r.free(c.Settle())
+		left := map[string]int{
+			"classes": c.classes.used(), "tables": c.tables.used(), "rows": c.rows.used(), "cells": c.cells.used(),
+			"terms": len(c.terms.ids), "names": len(c.names), "rows of the reader": len(r.rows), "cells of the reader": len(r.cells), "tables of the reader": len(r.tables),
+		}
+		for what, n := range left {
 			if want := map[string]int{"classes": 2}[what]; n != want {
 				t.Fatalf("seed %d: the empty state has %d %s, want %d", seed, n, what, want)
 			}
@@ -183,4 +187,31 @@ func TestChangesAtScale(t *testing.T) {
 		s = &next
 	}
 	t.Logf("a label: %s", (time.Since(begin) / changes).Round(time.Microsecond))
+}
+
+// used returns how many values have users.
+func (p *pool[V]) used() (n int) {
+	p.each(func(int, *V) { n++ })
+	return n
+}
+
+// TestTermsDiffer: selectors that differ only in where their words begin and end are different terms.
+func TestTermsDiffer(t *testing.T) {
+	values := func(values ...string) Requirements {
+		return Requirements{{Key: "app", Operator: NotIn, Values: values}}
+	}
+	var all []Peer
+	for _, r := range []Requirements{values("a b"), values("a", "b"), values(""), values(), values(`a" "b`), values("]", "["), {}} {
+		all = append(all, Peer{Entities: &Selector{Labels: r}},
+			Peer{Entities: &Selector{Namespaces: &NamespaceSelector{Labels: r}}})
+	}
+	for _, names := range [][]string{{"a b"}, {"a", "b"}} {
+		all = append(all, Peer{Entities: &Selector{Namespaces: &NamespaceSelector{Names: names}}})
+	}
+	list := terms{ids: map[string]int{}}
+	for i := range all {
+		if got := list.take(&all[i]); got != i {
+			t.Errorf("peer %d is term %d", i, got)
+		}
+	}
 }

@@ -4,8 +4,8 @@
 //
 // [State.Evaluate] is the definition: it evaluates tiers, policies and rules one after the other. A
 // [Compiler] keeps tables with the same results, in which the verdict on a first packet takes four
-// look-ups, however many policies exist: the class of the peer's address, the row of that class in
-// the subject's table, and in that row the cell of the protocol and port.
+// look-ups, however many policies exist: the subject's table, the class of the peer's address, the
+// row of that class in the table, and in that row the cell of the protocol and port.
 //
 // Classes, rows and tables in force are never changed: a change adds others, and then gives other
 // classes to addresses and other tables to subjects. So a reader that finds both old classes and old
@@ -60,7 +60,7 @@ type Tier struct {
 
 // Always are peers that isolation never shuts out.
 type Always struct {
-	Self bool // the subject's own addresses, if the packet took a way through a Service
+	Self bool // the subject itself, by its own addresses
 	Node bool // this node
 }
 

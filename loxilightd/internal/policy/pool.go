@@ -48,13 +48,15 @@ func (p *pool[V]) drop(id int) bool {
 	return true
 }
 
-// settle frees the numbers of values without users, and clears these values.
-func (p *pool[V]) settle() {
+// settle frees the numbers of values without users, clears these values, and returns the numbers.
+func settle[ID ~int, V any](p *pool[V]) (freed []ID) {
 	var zero V
 	for _, id := range p.gone {
 		p.items[id], p.keys[id] = zero, ""
+		freed = append(freed, ID(id))
 	}
 	p.free, p.gone = append(p.free, p.gone...), nil
+	return freed
 }
 
 // each calls f for the values that have users.

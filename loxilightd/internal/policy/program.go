@@ -92,7 +92,7 @@ func (c *Compiler) takeTable(s *subject, d Direction) TableID {
 		applied = append(applied, p)
 		key += fmt.Sprintf(" %p %p", p, c.state.Tiers[c.tier(p)])
 		if d == Ingress {
-			key += fmt.Sprintf("%+v", namedPorts(p, s.of))
+			key += keyOf(namedPorts(p, s.of))
 		}
 	}
 	if len(applied) == 0 {

@@ -48,7 +48,7 @@ func (g generator) labels() map[string]string {
 	labels := map[string]string{}
 	for _, key := range []string{"app", "role"} {
 		if g.chance(70) {
-			labels[key] = pick(g, "a", "b")
+			labels[key] = pick(g, "a", "b", "a b", "")
 		}
 	}
 	return labels
@@ -56,7 +56,7 @@ func (g generator) labels() map[string]string {
 
 func (g generator) requirements() (r Requirements) {
 	g.several(0, 2, func(int) {
-		r = append(r, Requirement{Key: pick(g, "app", "role"), Operator: Operator(g.IntN(4)), Values: [][]string{{"a"}, {"b"}, {"a", "b"}}[g.IntN(3)]})
+		r = append(r, Requirement{Key: pick(g, "app", "role"), Operator: Operator(g.IntN(4)), Values: [][]string{{"a"}, {"b"}, {"a", "b"}, {"a b"}, {""}, {}}[g.IntN(6)]})
 	})
 	return r
 }
@@ -128,7 +128,6 @@ func (g generator) entity(name string, others map[string]*Entity) *Entity {
 	}
 	g.several(0, 3, func(int) {
 		if addr := g.addr(); !taken[addr] {
-			taken[addr] = true
 			e.Addrs = append(e.Addrs, addr)
 		}
 	})

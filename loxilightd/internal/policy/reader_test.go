@@ -61,6 +61,24 @@ func (r *reader) write(c *Change) {
 	other.node = c.Node
 }
 
+// free deletes the values of freed numbers.
+func (r *reader) free(f Freed) {
+	for _, id := range f.Tables {
+		delete(r.tables, id)
+	}
+	for _, class := range f.Classes {
+		for _, rows := range r.tables {
+			delete(rows, class)
+		}
+	}
+	for _, id := range f.Rows {
+		delete(r.rows, id)
+	}
+	for _, id := range f.Cells {
+		delete(r.cells, id)
+	}
+}
+
 // put puts the other side in force, and makes both the same.
 func (r *reader) put() {
 	r.side = 1 - r.side

@@ -12,8 +12,8 @@ import (
 
 // Numbers in the tables. A number is given to another value only after [Compiler.Settle].
 type (
-	// Class numbers addresses: two addresses have the same class if no policy of an Endpoint of this
-	// node distinguishes them. Class 0 is the class of addresses that no policy mentions.
+	// Class numbers addresses: no policy of an Endpoint of this node distinguishes addresses of one
+	// class, and few classes are distinguished by no policy. Class 0 is the class of addresses that no policy mentions.
 	Class   int
 	TableID int
 	RowID   int
