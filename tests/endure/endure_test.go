@@ -48,10 +48,11 @@ func low(prefix string) (base uint32, bits int) {
 // is served as well as the first, and no established connection loses a packet.
 func TestDaemonStopped(t *testing.T) {
 	eachFamily(t, func(t *testing.T, f family) {
-		// An answer that comes later than a small table lasts finds no connection: this one lasts for seconds.
-		connections, rate, intervals, interval := 8192, 2000, 2, 3*time.Second
+		// An answer that comes later than a small table lasts finds no connection: this one lasts for
+		// seconds, and an answer in a hundred may be as late on a busy machine.
+		connections, rate, intervals, interval, lost := 8192, 2000, 2, 3*time.Second, uint64(100)
 		if long() {
-			connections, rate, intervals, interval = 1<<18, 10_000, 10, time.Minute
+			connections, rate, intervals, interval, lost = 1<<18, 10_000, 10, time.Minute, 1000
 		}
 		s := newSite(t, f, connections)
 		tr := s.established()
@@ -62,14 +63,14 @@ func TestDaemonStopped(t *testing.T) {
 			time.Sleep(interval)
 			g.stopSending()
 			sent := g.sent.Load()
-			answered := func() bool { return g.answered.Load()+sent/1000 >= sent }
+			answered := func() bool { return g.answered.Load()+sent/lost >= sent }
 			for end := time.Now().Add(testnet.OnThisMachine(3 * time.Second)); !answered() && time.Now().Before(end); {
 				time.Sleep(20 * time.Millisecond)
 			}
 			g.stop()
 			t.Logf("interval %d: %d questions, %d answers", i, sent, g.answered.Load())
 			if !answered() {
-				t.Errorf("interval %d: of %d questions, more than one in 1,000 have no answer", i, sent)
+				t.Errorf("interval %d: of %d questions, more than one in %d have no answer", i, sent, lost)
 			}
 			if long() && sent < uint64(rate)*uint64(interval/time.Second)*8/10 {
 				t.Errorf("only %d questions in %s: this machine is too slow for the test", sent, interval)
