@@ -7,6 +7,7 @@ package testkube
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -109,9 +111,14 @@ func (s *Server) Stop() {
 // Start starts a stopped server at the same address, with its previous objects.
 func (s *Server) Start() {
 	s.t.Helper()
-	listener, err := net.Listen("tcp", strings.TrimPrefix(s.URL, "http://"))
-	if err != nil {
-		s.t.Fatalf("start the API server again: %v", err)
+	var listener net.Listener
+	err := errors.New("not tried")
+	// A client that connects from a port that the kernel chose may have got just this port: for a moment
+	// it is then connected with itself.
+	for end := time.Now().Add(20 * time.Second); err != nil; time.Sleep(10 * time.Millisecond) {
+		if listener, err = net.Listen("tcp", strings.TrimPrefix(s.URL, "http://")); err != nil && time.Now().After(end) {
+			s.t.Fatalf("start the API server again: %v", err)
+		}
 	}
 	s.mu.Lock()
 	s.down = false

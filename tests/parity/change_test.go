@@ -4,6 +4,7 @@ package parity
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 )
 
@@ -12,6 +13,9 @@ type change struct {
 	name     string
 	do, undo string // shell commands; do can be repeated after undo
 	needs    string // a command that fails if the kernel cannot do this; empty: none
+	// own is an address that the node gets and loses. Until the daemon has followed, packets from an
+	// address that the node has just lost are dropped, as packets with the node's own address.
+	own netip.Addr
 }
 
 // settling is how long a change may take to reach the fast path: until then each frame that the
@@ -46,7 +50,9 @@ func (r *rig) changes(all []change, steps int, traffic func(frames int)) {
 			continue
 		}
 		active[i] = !active[i]
+		r.own = c.own
 		r.settle(name, func() { r.ours.node.Run(r.t, "sh", "-ec", script(command)) }, traffic)
+		r.own = netip.Addr{}
 		traffic(400)
 	}
 }
@@ -95,6 +101,8 @@ func networkUp(n int) string {
 func (r *router) routerChanges() []change {
 	a, b := r.rng.IntN(portCount), r.rng.IntN(portCount)
 	v4, v6 := fmt.Sprintf("198.18.%d.0/24", a+1), fmt.Sprintf("2001:db8:%d00::/48", a+1)
+	own := ip("an address of the node's", fmt.Sprintf("address add %s/32 dev lo", host(a, 4, false)), fmt.Sprintf("address del %s/32 dev lo", host(a, 4, false)))
+	own.own = host(a, 4, false)
 	all := []change{
 		ip("route by another neighbour", fmt.Sprintf("route replace %s via %s", v4, host(a, 3, false)), fmt.Sprintf("route replace %s via %s", v4, host(a, 2, false))),
 		ip("IPv6 route by another port", fmt.Sprintf("route replace %s via %s", v6, host(b, 4, true)), fmt.Sprintf("route replace %s via %s", v6, host(a, 2, true))),
@@ -102,7 +110,7 @@ func (r *router) routerChanges() []change {
 		ip("blackhole", fmt.Sprintf("route add blackhole 198.18.%d.64/26", a+1), fmt.Sprintf("route del blackhole 198.18.%d.64/26", a+1)),
 		ip("unreachable IPv6", fmt.Sprintf("-6 route add unreachable 2001:db8:%d00::/64", a+1), fmt.Sprintf("-6 route del unreachable 2001:db8:%d00::/64", a+1)),
 		ip("route with an MTU", fmt.Sprintf("route replace %s via %s mtu lock 1000", v4, host(a, 2, false)), fmt.Sprintf("route replace %s via %s", v4, host(a, 2, false))),
-		ip("an address of the node's", fmt.Sprintf("address add %s/32 dev lo", host(a, 4, false)), fmt.Sprintf("address del %s/32 dev lo", host(a, 4, false))),
+		own,
 		ip("MTU", fmt.Sprintf("link set %s mtu 1290", port(b)), fmt.Sprintf("link set %s mtu 1500", port(b))),
 		ip("rule by source", fmt.Sprintf("rule add from %s lookup 100\nip route replace default via %s table 100", v4, host(b, 6, false)), fmt.Sprintf("rule del from %s lookup 100", v4)),
 		ip("IPv6 rule by source", fmt.Sprintf("-6 rule add from %s lookup 100\nip -6 route replace default via %s table 100", v6, host(b, 6, true)), fmt.Sprintf("-6 rule del from %s lookup 100", v6)),

@@ -84,6 +84,12 @@ func (r *rig) differences() string {
 	return b.String()
 }
 
+// isFromOwn reports whether the source of a frame is an address that the node gets or loses now.
+func (r *rig) isFromOwn(frame []byte) bool {
+	const source = 14 + 12
+	return r.own.Is4() && len(frame) >= source+4 && [4]byte(frame[source:]) == r.own.As4()
+}
+
 // lost returns the frames that left on the kernel's side but nowhere on ours.
 func (r *rig) lost() string {
 	var b strings.Builder
@@ -96,7 +102,7 @@ func (r *rig) lost() string {
 	for i := range portCount {
 		for _, frame := range r.kernel.out[i] {
 			id := identity(frame)
-			if count[id] == 0 && id != "" {
+			if count[id] == 0 && id != "" && !r.isFromOwn(frame) {
 				r.describe(&b, fmt.Sprintf("lost while a change took effect; the kernel sent out of p%d", i+1), frame, nil)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -47,6 +48,7 @@ type rig struct {
 	// lenient is set while the sides adapt to a change: packets that the kernel forwarded must
 	// leave on our side as well, through any port.
 	lenient   bool
+	own       netip.Addr    // see [change]
 	unequal   time.Time     // when the sides differed last, while lenient
 	slowest   time.Duration // until they were equal again
 	last      string        // change
