@@ -103,11 +103,10 @@ type differences struct {
 }
 
 func differencesOf(before, next *State) *differences {
-	d := &differences{
+	return &differences{
 		tiers:    !slices.Equal(before.Tiers, next.Tiers),
 		policies: changed(before.Policies, next.Policies), namespaces: changed(before.Namespaces, next.Namespaces),
 	}
-	return d
 }
 
 // changed returns the keys whose values differ.

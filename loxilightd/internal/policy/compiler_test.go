@@ -215,3 +215,27 @@ func TestTermsDiffer(t *testing.T) {
 		}
 	}
 }
+
+// TestVerdictsDiffer: verdicts of tiers and policies whose names have the same text when joined are
+// different cells.
+func TestVerdictsDiffer(t *testing.T) {
+	pod := func(name string, last byte) *Entity {
+		return &Entity{Name: name, Set: "pods", Labels: map[string]string{"app": name}, Local: true, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, last})}}
+	}
+	deny := func(tier, name, app string) *Policy {
+		return &Policy{Name: name, Tier: tier, AppliedTo: []Selector{{Set: "pods", Labels: Requirements{{Key: "app", Operator: In, Values: []string{app}}}}}, Rules: [2][]Rule{{{Action: Deny}}}}
+	}
+	s := &State{
+		Entities: map[string]*Entity{"x": pod("x", 1), "y": pod("y", 2)}, Tiers: []*Tier{{Name: "a b"}, {Name: "a"}},
+		Policies: map[string]*Policy{"c": deny("a b", "c", "x"), "b c": deny("a", "b c", "y")},
+	}
+	r := newReader(t)
+	r.write(NewCompiler().Apply(s))
+	r.put()
+	traffic := Traffic{Peer: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Protocol: datapath.TCP, Port: 80}
+	for name, want := range map[string]Verdict{"x": {Deny, "a b", "c", 0}, "y": {Deny, "a", "b c", 0}} {
+		if got := r.verdict(s.Entities[name], Ingress, traffic).Enforced; got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}

@@ -13,7 +13,8 @@ import (
 // Numbers in the tables. A number is given to another value only after [Compiler.Settle].
 type (
 	// Class numbers addresses: no policy of an Endpoint of this node distinguishes addresses of one
-	// class, and few classes are distinguished by no policy. Class 0 is the class of addresses that no policy mentions.
+	// class, and few classes are distinguished by no policy. Class 0 is the class of addresses that no
+	// policy mentions.
 	Class   int
 	TableID int
 	RowID   int
@@ -54,8 +55,8 @@ type TableRow struct {
 	Row   RowID
 }
 
-// Change is what a [Compiler] has changed. New cells, rows and rows of tables are written first;
-// readers see the rest at once, or with both the old and the new values until then.
+// Change lists the changes of the tables. New cells, rows and rows of tables are written first. The
+// rest must take effect for readers at one moment.
 type Change struct {
 	Cells     map[CellID]Cell
 	Rows      map[RowID]Row
@@ -98,7 +99,7 @@ func (c *Compiler) row(p *program, info *classInfo, self bool) RowID {
 	var cells []int
 	cell := func(protocol datapath.Protocol, port uint16) CellID {
 		v := Cell{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
-		id, isNew := c.cells.take(fmt.Sprint(v), v)
+		id, isNew := c.cells.take(fmt.Sprintf("%#v", v), v) // quotes the names
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
 		}
