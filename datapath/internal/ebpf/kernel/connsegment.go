@@ -150,7 +150,10 @@ func (s *segmentMaps) open(segment uint32) (unsafe.Pointer, error) {
 			return nil, err
 		}
 		defer m.Close() // the table holds it
-		if err := errors.Join(touch(m), s.table.Put(segment, m)); err != nil {
+		if err := touch(m); err != nil {
+			return nil, err
+		}
+		if err := s.table.Put(segment, m); err != nil {
 			return nil, err
 		}
 		return s.mapAt(segment, m.FD(), unix.MAP_SHARED)
