@@ -125,7 +125,7 @@ million: setup ## CONNECTIONS TCP connections through one Service, while the con
 POLICY_CASES ?= 1000000
 
 policy: ## compare the tables of network policies with their definition, for longer: POLICY_CASES random verdicts
-	$(GO) test ./loxilightd/internal/policy -count=1 -timeout 1h -v -run TestTablesAgree -cases $(POLICY_CASES)
+	$(GO) test ./datapath/policy -count=1 -timeout 1h -v -run TestTablesAgree -cases $(POLICY_CASES)
 
 MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m

@@ -23,13 +23,14 @@ var mayImport = map[string][]string{
 	"api/client":        {"api"},
 	"api/document":      {"api"},
 	"api/report":        {"api"},
-	"datapath":          {},
+	"datapath":          {"datapath/policy"},
 	"internal/dirwatch": {},
 	"internal/listing":  {},
 	"internal/memory":   {},
 	"internal/tick":     {},
 
 	"datapath/classify":                {"datapath"},
+	"datapath/policy":                  {},
 	"datapath/selection":               {"datapath"},
 	"datapath/internal/bpfmap":         {},
 	"datapath/internal/dump":           {},
@@ -95,7 +96,6 @@ var mayImport = map[string][]string{
 		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},
-	"loxilightd/internal/policy":    {"datapath"},
 	"loxilightd/internal/reconcile": {"internal/tick", "datapath"},
 	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "loxilightd/internal/state/disk", "loxilightd/internal/state/record"},
 

@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 // Numbers in the tables. A number is given to another value only after [Compiler.Settle].
@@ -26,10 +24,14 @@ const NoTable TableID = -1
 
 // Subject is an Endpoint of this node.
 type Subject struct {
-	Tables [2]TableID // by Direction
-	// Self are rows for traffic with the subject's own addresses, by Direction, if they differ from
-	// the rows of the addresses' classes.
-	Self [2]map[netip.Addr]RowID
+	Endpoint string
+	Tables   [2]TableID // by Direction
+}
+
+// Address is what is known of an address of an Entity.
+type Address struct {
+	Class    Class
+	Endpoint string // of this node; empty: none
 }
 
 // Row contains the cells of a class. Two equal rows are one.
@@ -40,13 +42,17 @@ type Row struct {
 
 // Range are the ports of a protocol from First to the port before the next range.
 type Range struct {
-	Protocol datapath.Protocol
+	Protocol Protocol
 	First    uint16
 	Cell     CellID
 }
 
-// Cell is the verdict in force, and the verdict as if staged policies were in force too.
-type Cell struct{ Enforced, Staged Verdict }
+// Cell contains the verdicts on traffic with others, and on traffic of the subject with itself: from
+// one of its addresses to another, or through a Service.
+type Cell struct{ Others, Self Verdicts }
+
+// Verdicts are the verdict in force, and the verdict as if staged policies were in force too.
+type Verdicts struct{ Enforced, Staged Verdict }
 
 // TableRow is the row of a class in a table.
 type TableRow struct {
@@ -62,18 +68,21 @@ type Change struct {
 	Rows      map[RowID]Row
 	TableRows []TableRow
 
-	Addrs       map[netip.Addr]Class
+	Addrs       map[netip.Addr]Address
 	LostAddrs   []netip.Addr
-	Prefixes    map[netip.Prefix]Class // all of them, if HasPrefixes is set
+	Prefixes    prefixClasses // all of them, if HasPrefixes is set
 	Subjects    map[string]Subject
 	LostNames   []string // of subjects
 	Node        Class    // of this node's own traffic
 	HasPrefixes bool
+
+	// Concerned are the Endpoints some of whose verdicts differ.
+	Concerned map[string]bool
 }
 
 // CellOf returns the cell of traffic.
 func (r *Row) CellOf(t Traffic) (cell CellID) {
-	if !hasPorts(t.Protocol) {
+	if !t.Protocol.hasPorts() {
 		return r.Other
 	}
 	for _, x := range r.Ranges {
@@ -92,20 +101,23 @@ func (r *Row) key() string {
 	return string(key)
 }
 
-// row takes the row of a class in the table of a program; self: for a subject's own addresses.
-func (c *Compiler) row(p *program, info *classInfo, self bool) RowID {
+// row takes the row of a class in the table of a program.
+func (c *Compiler) row(p *program, info *classInfo) RowID {
 	rules := p.rulesFor(info)
 	var r Row
 	var cells []int
-	cell := func(protocol datapath.Protocol, port uint16) CellID {
-		v := Cell{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
+	cell := func(protocol Protocol, port uint16) CellID {
+		verdicts := func(self bool) Verdicts {
+			return Verdicts{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
+		}
+		v := Cell{verdicts(false), verdicts(true)}
 		id, isNew := c.cells.take(fmt.Sprintf("%#v", v), v) // quotes the names
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
 		}
 		return CellID(id)
 	}
-	for _, protocol := range []datapath.Protocol{datapath.TCP, datapath.UDP, datapath.SCTP} {
+	for _, protocol := range []Protocol{TCP, UDP, SCTP} {
 		for _, first := range rules.boundaries(protocol) {
 			x := Range{protocol, first, cell(protocol, first)}
 			if n := len(r.Ranges); n == 0 || r.Ranges[n-1].Protocol != protocol || r.Ranges[n-1].Cell != x.Cell {

@@ -114,7 +114,7 @@ func (c *Compiler) applyEntities(d *differences, known int) {
 		if e := c.state.Entities[name]; e == nil || e.Here {
 			for addr, class := range x.classes {
 				lost = append(lost, addr)
-				c.dropClass(class)
+				c.lose(addr, class)
 			}
 			delete(c.entities, name)
 		}
@@ -143,6 +143,7 @@ func (c *Compiler) applyEntities(d *differences, known int) {
 	}
 	was := c.node
 	c.node = c.takeClass(node)
+	c.noteMove(was, c.node)
 	c.dropClass(was)
 	for _, addr := range lost {
 		if _, moved := c.change.Addrs[addr]; !moved {
@@ -166,17 +167,43 @@ func (c *Compiler) replaceEntity(name string, x, y *entity) (lost []netip.Addr) 
 		before = x.classes
 	}
 	for addr, class := range y.classes {
-		if was, had := before[addr]; !had || was != class {
-			c.change.Addrs[addr] = class
+		was, had := before[addr]
+		if !had || was != class || x.of.Endpoint != y.of.Endpoint {
+			c.change.Addrs[addr] = Address{class, y.of.Endpoint}
+		}
+		if had {
+			c.before[addr] = was
 		}
 	}
 	for addr, class := range before {
-		c.dropClass(class)
-		if _, has := y.classes[addr]; !has {
-			lost = append(lost, addr)
+		if _, has := y.classes[addr]; has {
+			c.dropClass(class)
+			continue
 		}
+		lost = append(lost, addr)
+		c.lose(addr, class)
 	}
 	return lost
+}
+
+// lose drops the class of an address that an Entity no longer has.
+func (c *Compiler) lose(addr netip.Addr, class Class) {
+	c.before[addr] = class
+	c.dropClass(class)
+}
+
+// prefixClasses are the classes of addresses that no Entity has.
+type prefixClasses map[netip.Prefix]Class
+
+// of returns the class of the addresses of a prefix that are in no longer one.
+func (m prefixClasses) of(p netip.Prefix) Class {
+	for bits := p.Bits(); bits >= 0; bits-- {
+		shorter, _ := p.Addr().Prefix(bits) // bits fit
+		if class, known := m[shorter]; known {
+			return class
+		}
+	}
+	return 0
 }
 
 // addSelectorTerms adds the terms, beginning with number from, whose selectors match an Entity.
@@ -204,13 +231,34 @@ func (c *Compiler) addPrefixTerms(b bits, p netip.Prefix) bits {
 	return b
 }
 
+// noteMove records that addresses have moved to another class.
+func (c *Compiler) noteMove(from, to Class) {
+	if from != to {
+		c.moved[[2]Class{from, to}] = true
+	}
+}
+
+// noteAddrs records the moves of the addresses of Entities; prefixes: as they were before.
+func (c *Compiler) noteAddrs(prefixes prefixClasses) {
+	for addr, to := range c.change.Addrs {
+		from, had := c.before[addr]
+		if !had {
+			from = prefixes.of(netip.PrefixFrom(addr, addr.BitLen()))
+		}
+		c.noteMove(from, to.Class)
+	}
+	for _, addr := range c.change.LostAddrs {
+		c.noteMove(c.before[addr], c.prefixes.of(netip.PrefixFrom(addr, addr.BitLen())))
+	}
+}
+
 // applyPrefixes gives the prefixes of terms their classes.
 func (c *Compiler) applyPrefixes() {
 	if !c.terms.prefixes {
 		return
 	}
 	c.terms.prefixes = false
-	next := make(map[netip.Prefix]Class)
+	next := make(prefixClasses)
 	for _, t := range c.terms.all {
 		if t.users == 0 {
 			continue
@@ -221,8 +269,12 @@ func (c *Compiler) applyPrefixes() {
 			}
 		}
 	}
-	for _, class := range c.prefixes {
+	for p, class := range c.prefixes {
+		c.noteMove(class, next.of(p))
 		c.dropClass(class)
+	}
+	for p, class := range next {
+		c.noteMove(c.prefixes.of(p), class)
 	}
 	if !maps.Equal(next, c.prefixes) {
 		c.change.Prefixes, c.change.HasPrefixes = next, true

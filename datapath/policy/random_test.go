@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 // generator makes random states of few words, addresses and ports, so that much of it meets.
@@ -72,8 +70,8 @@ func (g generator) selector() Selector {
 	return s
 }
 
-func (g generator) protocol() datapath.Protocol {
-	return pick(g, datapath.TCP, datapath.UDP, datapath.SCTP)
+func (g generator) protocol() Protocol {
+	return pick(g, TCP, UDP, SCTP)
 }
 
 func (g generator) rule() Rule {
@@ -116,7 +114,7 @@ func (g generator) policy(name string, tiers []*Tier) *Policy {
 
 // entity returns an Entity whose addresses no other Entity has.
 func (g generator) entity(name string, others map[string]*Entity) *Entity {
-	e := &Entity{Name: name, Set: pick(g, "pods", "pods", "pods", "nodes"), Namespace: pick(g, "n0", "n1", "n2", ""), Labels: g.labels(), Local: g.chance(60)}
+	e := &Entity{Name: name, Set: pick(g, "pods", "pods", "pods", "nodes"), Namespace: pick(g, "n0", "n1", "n2", ""), Labels: g.labels(), Endpoint: endpointIf(g.chance(60), name)}
 	g.several(0, 2, func(int) {
 		e.Ports = append(e.Ports, NamedPort{pick(g, "web", "dns"), g.protocol(), pick[uint16](g, 1, 2, 3)})
 	})
@@ -132,7 +130,7 @@ func (g generator) entity(name string, others map[string]*Entity) *Entity {
 		}
 	})
 	if name == "e0" && g.chance(50) {
-		e.Set, e.Here, e.Local = "nodes", true, false
+		e.Set, e.Here, e.Endpoint = "nodes", true, ""
 	}
 	return e
 }
@@ -188,8 +186,8 @@ func (g generator) next(s *State) *State {
 }
 
 func (g generator) traffic() Traffic {
-	t := Traffic{Peer: g.addr(), Node: g.chance(10), Protocol: pick(g, datapath.TCP, datapath.UDP, datapath.SCTP, datapath.ICMP, datapath.ICMPv6, 47)}
-	if hasPorts(t.Protocol) {
+	t := Traffic{Peer: g.addr(), Node: g.chance(10), Protocol: pick(g, TCP, UDP, SCTP, 1, 58, 47)}
+	if t.Protocol.hasPorts() {
 		t.Port = pick[uint16](g, 0, 1, 2, 3, 4, 1000, 65533, 65534, 65535)
 	}
 	return t

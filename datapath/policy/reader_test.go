@@ -22,7 +22,7 @@ type reader struct {
 }
 
 type side struct {
-	addrs    map[netip.Addr]Class
+	addrs    map[netip.Addr]Address
 	prefixes map[netip.Prefix]Class
 	subjects map[string]Subject
 	node     Class
@@ -31,7 +31,7 @@ type side struct {
 func newReader(t *testing.T) *reader {
 	r := &reader{t: t, cells: map[CellID]Cell{}, rows: map[RowID]Row{}, tables: map[TableID]map[Class]RowID{}}
 	for i := range r.sides {
-		r.sides[i] = side{map[netip.Addr]Class{}, map[netip.Prefix]Class{}, map[string]Subject{}, 0}
+		r.sides[i] = side{map[netip.Addr]Address{}, map[netip.Prefix]Class{}, map[string]Subject{}, 0}
 	}
 	return r
 }
@@ -90,8 +90,8 @@ func (s *side) classOf(t Traffic) (class Class) {
 	if t.Node {
 		return s.node
 	}
-	if class, known := s.addrs[t.Peer]; known {
-		return class
+	if addr, known := s.addrs[t.Peer]; known {
+		return addr.Class
 	}
 	longest := -1
 	for p, c := range s.prefixes {
@@ -102,7 +102,7 @@ func (s *side) classOf(t Traffic) (class Class) {
 	return class
 }
 
-func (r *reader) verdict(e *Entity, d Direction, t Traffic) Cell {
+func (r *reader) verdicts(e *Entity, d Direction, t Traffic) Verdicts {
 	s := &r.sides[r.side]
 	subject, known := s.subjects[e.Name]
 	if !known {
@@ -110,15 +110,12 @@ func (r *reader) verdict(e *Entity, d Direction, t Traffic) Cell {
 	}
 	id := subject.Tables[d]
 	if id == NoTable {
-		return Cell{allowed, allowed}
+		return Verdicts{allowed, allowed}
 	}
 	class := s.classOf(t)
 	number, found := r.tables[id][class]
 	if !found {
 		r.t.Fatalf("%s of %s: table %d has no row for class %d", d, e.Name, id, class)
-	}
-	if self, differs := subject.Self[d][t.Peer]; differs && !t.Node && slices.Contains(e.Addrs, t.Peer) {
-		number = self
 	}
 	row, found := r.rows[number]
 	if !found {
@@ -128,5 +125,8 @@ func (r *reader) verdict(e *Entity, d Direction, t Traffic) Cell {
 	if !found {
 		r.t.Fatalf("row %d has no cell for %+v", number, t)
 	}
-	return cell
+	if !t.Node && slices.Contains(e.Addrs, t.Peer) {
+		return cell.Self
+	}
+	return cell.Others
 }

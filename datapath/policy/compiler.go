@@ -14,7 +14,7 @@ type Compiler struct {
 	change   *Change // that is being made
 	subjects map[string]*subject
 	entities map[string]*entity
-	prefixes map[netip.Prefix]Class
+	prefixes prefixClasses
 	node     Class
 	terms    terms
 	spare    int            // terms without users that are never worth new numbers
@@ -28,6 +28,8 @@ type Compiler struct {
 	newTables, lostTables   []TableID
 	newClasses, lostClasses []Class
 	newNames                bool
+	before                  map[netip.Addr]Class // of addresses that Entities had, if it changes
+	moved                   map[[2]Class]bool    // addresses have moved from the first class to the second
 }
 
 // subject is an Endpoint of this node, with what its tables depend on.
@@ -47,7 +49,7 @@ type table struct {
 func NewCompiler() *Compiler {
 	c := &Compiler{
 		state:    &State{},
-		subjects: make(map[string]*subject), entities: make(map[string]*entity), prefixes: make(map[netip.Prefix]Class),
+		subjects: make(map[string]*subject), entities: make(map[string]*entity), prefixes: make(prefixClasses),
 		terms: terms{ids: make(map[string]int)}, spare: 64, names: make(map[string]int),
 		classes: newPool[classInfo](), tables: newPool[*table](), rows: newPool[Row](), cells: newPool[Cell](),
 	}
@@ -64,16 +66,19 @@ func (c *Compiler) Apply(next *State) *Change {
 	c.state = next
 	c.change = &Change{
 		Cells: make(map[CellID]Cell), Rows: make(map[RowID]Row),
-		Addrs: make(map[netip.Addr]Class), Subjects: make(map[string]Subject),
+		Addrs: make(map[netip.Addr]Address), Subjects: make(map[string]Subject), Concerned: make(map[string]bool),
 	}
 	c.newTables, c.lostTables, c.newClasses, c.lostClasses, c.newNames = nil, nil, nil, nil, false
+	c.before, c.moved = make(map[netip.Addr]Class), make(map[[2]Class]bool)
 	known := len(c.terms.all)
 	d := differencesOf(before, next)
 	c.applySubjects(d)
 	c.applyEntities(d, known)
+	prefixes := c.prefixes
 	c.applyPrefixes()
+	c.noteAddrs(prefixes)
 	c.fillRows()
-	c.applySelf()
+	c.findConcerned()
 	c.dropLost()
 	c.change.Node = c.node
 	return c.change
@@ -130,12 +135,12 @@ func (c *Compiler) applySubjects(d *differences) {
 	var lost []TableID // dropped last, so that others can take them
 	for name, e := range c.state.Entities {
 		s := c.subjects[name]
-		if !e.Local {
+		if !e.isLocal() {
 			continue
 		}
 		isNew := s == nil
 		if isNew {
-			s = &subject{Subject: Subject{Tables: [2]TableID{NoTable, NoTable}}}
+			s = &subject{Subject: Subject{Endpoint: e.Endpoint, Tables: [2]TableID{NoTable, NoTable}}}
 			c.subjects[name] = s
 		}
 		applied := s.applied
@@ -147,20 +152,28 @@ func (c *Compiler) applySubjects(d *differences) {
 		if !isNew && s.of == e && !d.tiers && slices.Equal(applied, s.applied) {
 			continue
 		}
+		if !isNew && (s.Endpoint != e.Endpoint || !slices.Equal(s.of.Addrs, e.Addrs)) {
+			c.change.Concerned[s.Endpoint], c.change.Concerned[e.Endpoint] = true, true
+		}
+		s.Endpoint = e.Endpoint
+		before := s.Tables
 		s.of, s.applied = e, applied
 		lost = append(lost, s.Tables[:]...)
 		for direction := range s.Tables {
 			s.Tables[direction] = c.takeTable(s, Direction(direction))
 		}
 		c.change.Subjects[name] = s.Subject
+		if isNew || before != s.Tables {
+			c.change.Concerned[s.Endpoint] = true
+		}
 	}
 	for name, s := range c.subjects {
-		if e := c.state.Entities[name]; e != nil && e.Local {
+		if e := c.state.Entities[name]; e.isLocal() {
 			continue
 		}
 		lost = append(lost, s.Tables[:]...)
-		c.dropSelf(s)
 		delete(c.subjects, name)
+		c.change.Concerned[s.Endpoint] = true
 		c.change.LostNames = append(c.change.LostNames, name)
 	}
 	for _, id := range lost {
@@ -179,7 +192,7 @@ func (c *Compiler) fillRows() {
 			(*t).rows = append((*t).rows, -1)
 		}
 		add := func(class Class) {
-			row := c.row((*t).program, &c.classes.items[class], false)
+			row := c.row((*t).program, &c.classes.items[class])
 			(*t).rows[class] = row
 			c.change.TableRows = append(c.change.TableRows, TableRow{TableID(id), class, row})
 		}
@@ -195,43 +208,20 @@ func (c *Compiler) fillRows() {
 	})
 }
 
-// applySelf gives subjects their rows for traffic with their own addresses.
-func (c *Compiler) applySelf() {
-	for name, s := range c.subjects {
-		_, tables := c.change.Subjects[name]
-		if !tables && !slices.ContainsFunc(s.of.Addrs, func(a netip.Addr) bool { _, is := c.change.Addrs[a]; return is }) {
-			continue
-		}
-		was := *s
-		for direction, id := range s.Tables {
-			s.Self[direction] = nil
-			if id == NoTable {
-				continue
-			}
-			t := c.tables.items[id]
-			for addr, class := range c.entities[name].classes {
-				row := c.row(t.program, &c.classes.items[class], true)
-				if row == t.rows[class] {
-					c.dropRow(row)
-					continue
-				}
-				if s.Self[direction] == nil {
-					s.Self[direction] = make(map[netip.Addr]RowID)
-				}
-				s.Self[direction][addr] = row
+// findConcerned finds the subjects whose verdicts on addresses of another class differ.
+func (c *Compiler) findConcerned() {
+	differs := make(map[TableID]bool)
+	c.tables.each(func(id int, t **table) {
+		for pair := range c.moved {
+			if (*t).rows[pair[0]] != (*t).rows[pair[1]] {
+				differs[TableID(id)] = true
+				return
 			}
 		}
-		c.dropSelf(&was)
-		if tables || !maps.Equal(was.Self[0], s.Self[0]) || !maps.Equal(was.Self[1], s.Self[1]) {
-			c.change.Subjects[name] = s.Subject
-		}
-	}
-}
-
-func (c *Compiler) dropSelf(s *subject) {
-	for _, rows := range s.Self {
-		for _, row := range rows {
-			c.dropRow(row)
+	})
+	for _, s := range c.subjects {
+		if differs[s.Tables[Ingress]] || differs[s.Tables[Egress]] {
+			c.change.Concerned[s.Endpoint] = true
 		}
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 // program contains the policies that are evaluated for the subjects of a table in one direction.
@@ -44,7 +42,7 @@ type compiledRule struct {
 }
 
 type span struct {
-	protocol    datapath.Protocol
+	protocol    Protocol
 	first, last uint16
 }
 
@@ -225,7 +223,7 @@ func (p *program) rulesFor(info *classInfo) tierList {
 
 // boundaries returns the ports of a protocol at which the verdict may change, sorted, beginning with
 // 0.
-func (l tierList) boundaries(protocol datapath.Protocol) []uint16 {
+func (l tierList) boundaries(protocol Protocol) []uint16 {
 	all := []uint16{0}
 	for _, t := range l {
 		for _, p := range t.policies {
@@ -246,7 +244,7 @@ func (l tierList) boundaries(protocol datapath.Protocol) []uint16 {
 }
 
 // decide returns the verdict of rules that match the peers of a class.
-func (l tierList) decide(info *classInfo, self bool, protocol datapath.Protocol, port uint16, staged bool) Verdict {
+func (l tierList) decide(info *classInfo, self bool, protocol Protocol, port uint16, staged bool) Verdict {
 	for _, t := range l {
 		v, decided := t.decide(protocol, port, staged)
 		isExempt := self && t.tier.Always.Self || info.node && t.tier.Always.Node
@@ -258,7 +256,7 @@ func (l tierList) decide(info *classInfo, self bool, protocol datapath.Protocol,
 }
 
 // decide returns the verdict of a tier: of its first rule that matches, or of isolation.
-func (t *tierRules) decide(protocol datapath.Protocol, port uint16, staged bool) (v Verdict, decided bool) {
+func (t *tierRules) decide(protocol Protocol, port uint16, staged bool) (v Verdict, decided bool) {
 	for _, p := range t.policies {
 		if p.policy.Staged && !staged {
 			continue

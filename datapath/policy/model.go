@@ -14,11 +14,7 @@
 // The package neither parses objects nor writes tables of the kernel. The daemon does not use it yet.
 package policy
 
-import (
-	"net/netip"
-
-	"github.com/loxilight/loxilight/datapath"
-)
+import "net/netip"
 
 // State is everything on which verdicts depend. The values behind its pointers do not change: a
 // changed object has a new pointer in the next state, all others have the same.
@@ -40,14 +36,26 @@ type Entity struct {
 	Labels    map[string]string
 	Ports     []NamedPort
 	Addrs     []netip.Addr
-	Local     bool // an Endpoint of this node: policies can be applied to it
-	Here      bool // this node itself, whose traffic is identified by its origin, not by its address; not Local
+	Endpoint  string // of this node, whose traffic it is: policies can be applied to it; empty: none
+	Here      bool   // this node itself, whose traffic is identified by its origin, not by its address; no Endpoint
 }
+
+func (e *Entity) isLocal() bool { return e != nil && e.Endpoint != "" }
+
+// Protocol is an IP protocol number.
+type Protocol uint8
+
+// The protocols with ports.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
 
 // NamedPort is a port of an [Entity].
 type NamedPort struct {
 	Name     string
-	Protocol datapath.Protocol // TCP, UDP, SCTP
+	Protocol Protocol // TCP, UDP, SCTP
 	Number   uint16
 }
 
@@ -117,8 +125,8 @@ type Peer struct {
 // Port is a range of ports of a protocol, or a name: of a port of the subject for ingress, of the
 // peer for egress. A name that the Entity does not have matches nothing.
 type Port struct {
-	Protocol    datapath.Protocol // TCP, UDP, SCTP; ignored with a name
-	First, Last uint16            // 0 to 65535: every port
+	Protocol    Protocol // TCP, UDP, SCTP; ignored with a name
+	First, Last uint16   // 0 to 65535: every port
 	Name        string
 }
 
@@ -126,9 +134,9 @@ type Port struct {
 // before source NAT.
 type Traffic struct {
 	Peer     netip.Addr
-	Node     bool              // the peer is this node itself
-	Protocol datapath.Protocol // of any number
-	Port     uint16            // the destination port; 0 for protocols without ports
+	Node     bool     // the peer is this node itself
+	Protocol Protocol // of any number
+	Port     uint16   // the destination port; 0 for protocols without ports
 }
 
 // Verdict is the result of an evaluation.
@@ -140,6 +148,4 @@ type Verdict struct {
 
 var allowed = Verdict{Action: Allow, Rule: -1}
 
-func hasPorts(p datapath.Protocol) bool {
-	return p == datapath.TCP || p == datapath.UDP || p == datapath.SCTP
-}
+func (p Protocol) hasPorts() bool { return p == TCP || p == UDP || p == SCTP }

@@ -73,5 +73,5 @@ func (s *State) Selects(sel *Selector, e *Entity) bool {
 
 // isApplied reports whether a policy is applied to an Entity.
 func (s *State) isApplied(p *Policy, e *Entity) bool {
-	return e.Local && slices.ContainsFunc(p.AppliedTo, func(sel Selector) bool { return s.Selects(&sel, e) })
+	return e.isLocal() && slices.ContainsFunc(p.AppliedTo, func(sel Selector) bool { return s.Selects(&sel, e) })
 }

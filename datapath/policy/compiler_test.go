@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"testing"
 	"time"
-
-	"github.com/loxilight/loxilight/datapath"
 )
 
 var (
@@ -28,14 +26,14 @@ func TestTablesAgree(t *testing.T) {
 			for range 10 {
 				traffic := g.traffic()
 				for _, e := range s.Entities {
-					if !e.Local {
+					if !e.isLocal() {
 						continue
 					}
 					for _, d := range []Direction{Ingress, Egress} {
 						compared++
-						want := Cell{s.Evaluate(e, d, traffic, false), s.Evaluate(e, d, traffic, true)}
+						want := Verdicts{s.Evaluate(e, d, traffic, false), s.Evaluate(e, d, traffic, true)}
 						seen[want.Enforced.Action]++
-						if got := r.verdict(e, d, traffic); got != want {
+						if got := r.verdicts(e, d, traffic); got != want {
 							t.Fatalf("seed %d, %s: %s of %s, %+v: %+v, want %+v\n%s", seed, when, d, e.Name, traffic, got, want, describe(s))
 						}
 					}
@@ -44,7 +42,9 @@ func TestTablesAgree(t *testing.T) {
 		}
 		before, next := &State{}, g.state()
 		for i := range 30 {
-			r.write(c.Apply(next))
+			change := c.Apply(next)
+			r.write(change)
+			unconcerned(t, g, change, before, next)
 			compare(fmt.Sprintf("change %d is written", i), before)
 			r.put()
 			compare(fmt.Sprintf("after change %d", i), next)
@@ -69,6 +69,24 @@ func TestTablesAgree(t *testing.T) {
 	for _, a := range []Action{Allow, Deny, Reject} {
 		if seen[a] < compared/50 {
 			t.Errorf("only %d of %d verdicts are %s: the states test too little", seen[a], compared, a)
+		}
+	}
+}
+
+// unconcerned fails if a change does not name an Endpoint of which a verdict differs.
+func unconcerned(t *testing.T, g generator, change *Change, before, next *State) {
+	for range 30 {
+		traffic := g.traffic()
+		for name, e := range next.Entities {
+			was := before.Entities[name]
+			if !e.isLocal() || !was.isLocal() || change.Concerned[e.Endpoint] {
+				continue
+			}
+			for _, d := range []Direction{Ingress, Egress} {
+				if old, now := before.Evaluate(was, d, traffic, false), next.Evaluate(e, d, traffic, false); old != now {
+					t.Fatalf("%s of %s, %+v: %+v, then %+v, and the change does not name it\n%s\n%s", d, name, traffic, old, now, describe(before), describe(next))
+				}
+			}
 		}
 	}
 }
@@ -100,7 +118,7 @@ func TestSharing(t *testing.T) {
 	for i := range 100 {
 		name := fmt.Sprint("e", i)
 		s.Entities[name] = &Entity{
-			Name: name, Set: "pods", Namespace: "shop", Local: i < 20,
+			Name: name, Set: "pods", Namespace: "shop", Endpoint: endpointIf(i < 20, name),
 			Labels: map[string]string{"app": []string{"web", "db"}[i%2], "unique": name},
 			Addrs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), netip.AddrFrom16([16]byte{0x20, 1, 15: byte(i)})},
 		}
@@ -108,13 +126,13 @@ func TestSharing(t *testing.T) {
 	s.Policies = map[string]*Policy{"db": {
 		Name: "db", Tier: "namespaces", AppliedTo: []Selector{{Set: "pods", Labels: app("db")}}, Isolates: [2]bool{Ingress: true},
 		Rules: [2][]Rule{Ingress: {{
-			Action: Allow, Peers: []Peer{{Entities: &Selector{Set: "pods", Labels: app("web")}}}, Ports: []Port{{Protocol: datapath.TCP, First: 5432, Last: 5440}},
+			Action: Allow, Peers: []Peer{{Entities: &Selector{Set: "pods", Labels: app("web")}}}, Ports: []Port{{Protocol: TCP, First: 5432, Last: 5440}},
 		}}},
 	}}
 	c := NewCompiler().Apply(s)
 	classes, tables := map[Class]bool{}, map[TableID]bool{}
 	for _, class := range c.Addrs {
-		classes[class] = true
+		classes[class.Class] = true
 	}
 	for _, x := range c.TableRows {
 		tables[x.Table] = true
@@ -137,7 +155,7 @@ func large(namespaces int) *State {
 		for i := range 100 {
 			name := fmt.Sprint(space, "/", i)
 			s.Entities[name] = &Entity{
-				Name: name, Set: "pods", Namespace: space, Local: (n*7+i)%40 == 0, Labels: map[string]string{"app": fmt.Sprint(i % 20)},
+				Name: name, Set: "pods", Namespace: space, Endpoint: endpointIf((n*7+i)%40 == 0, name), Labels: map[string]string{"app": fmt.Sprint(i % 20)},
 				Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n), byte(i), 2})},
 			}
 			team := Requirements{{Key: "team", Operator: In, Values: []string{fmt.Sprint(i % 10)}}}
@@ -146,7 +164,7 @@ func large(namespaces int) *State {
 				AppliedTo: []Selector{{Set: "pods", Namespaces: &NamespaceSelector{Names: []string{space}}, Labels: app(fmt.Sprint(i % 20))}},
 				Rules: [2][]Rule{{{
 					Action: Allow, Peers: []Peer{{Entities: &Selector{Set: "pods", Labels: app(fmt.Sprint((i + 1) % 20)), Namespaces: &NamespaceSelector{Labels: team}}}},
-					Ports: []Port{{Protocol: datapath.TCP, First: 80, Last: 90}},
+					Ports: []Port{{Protocol: TCP, First: 80, Last: 90}},
 				}}, {{Action: Allow}}},
 			}
 		}
@@ -220,7 +238,7 @@ func TestTermsDiffer(t *testing.T) {
 // different cells.
 func TestVerdictsDiffer(t *testing.T) {
 	pod := func(name string, last byte) *Entity {
-		return &Entity{Name: name, Set: "pods", Labels: map[string]string{"app": name}, Local: true, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, last})}}
+		return &Entity{Name: name, Set: "pods", Labels: map[string]string{"app": name}, Endpoint: name, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, last})}}
 	}
 	deny := func(tier, name, app string) *Policy {
 		return &Policy{Name: name, Tier: tier, AppliedTo: []Selector{{Set: "pods", Labels: Requirements{{Key: "app", Operator: In, Values: []string{app}}}}}, Rules: [2][]Rule{{{Action: Deny}}}}
@@ -232,10 +250,18 @@ func TestVerdictsDiffer(t *testing.T) {
 	r := newReader(t)
 	r.write(NewCompiler().Apply(s))
 	r.put()
-	traffic := Traffic{Peer: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Protocol: datapath.TCP, Port: 80}
+	traffic := Traffic{Peer: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Protocol: TCP, Port: 80}
 	for name, want := range map[string]Verdict{"x": {Deny, "a b", "c", 0}, "y": {Deny, "a", "b c", 0}} {
-		if got := r.verdict(s.Entities[name], Ingress, traffic).Enforced; got != want {
+		if got := r.verdicts(s.Entities[name], Ingress, traffic).Enforced; got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
+}
+
+// endpointIf returns the name of the Endpoint of an Entity, if it is local.
+func endpointIf(local bool, name string) string {
+	if !local {
+		return ""
+	}
+	return "port of " + name
 }
