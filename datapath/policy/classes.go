@@ -238,7 +238,8 @@ func (c *Compiler) noteMove(from, to Class) {
 	}
 }
 
-// noteAddrs records the moves of the addresses of Entities; prefixes: as they were before.
+// noteAddrs records the moves of the addresses of Entities; prefixes: as they were before. Those of
+// other addresses concern no table that stays: it has the same prefixes as before.
 func (c *Compiler) noteAddrs(prefixes prefixClasses) {
 	for addr, to := range c.change.Addrs {
 		from, had := c.before[addr]
@@ -269,12 +270,8 @@ func (c *Compiler) applyPrefixes() {
 			}
 		}
 	}
-	for p, class := range c.prefixes {
-		c.noteMove(class, next.of(p))
+	for _, class := range c.prefixes {
 		c.dropClass(class)
-	}
-	for p, class := range next {
-		c.noteMove(c.prefixes.of(p), class)
 	}
 	if !maps.Equal(next, c.prefixes) {
 		c.change.Prefixes, c.change.HasPrefixes = next, true
