@@ -274,6 +274,7 @@ type Tables struct {
 	Ranges         uint32 // source ranges of all services
 	Rules          uint32 // of the firewall and NAT together
 	Prefixes       uint32 // in rules and groups; see [FirewallRule.Cost]
+	Entities       uint32 // addresses of the participants of network policies
 }
 
 // MaxFirewallRules is the maximum number of rules of a firewall, whatever the size of the table:
@@ -293,6 +294,7 @@ func DefaultTables() Tables {
 		Ranges:      1 << 16,
 		Rules:       1 << 16,
 		Prefixes:    1 << 21,
+		Entities:    1 << 16,
 	}
 }
 
@@ -314,7 +316,7 @@ func TablesFor(memory uint64) Tables {
 		halvings++
 	}
 	t := DefaultTables()
-	for _, size := range []*uint32{&t.Connections, &t.Services, &t.Backends, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes} {
+	for _, size := range []*uint32{&t.Connections, &t.Services, &t.Backends, &t.Affinity, &t.Ranges, &t.Rules, &t.Prefixes, &t.Entities} {
 		*size >>= halvings
 	}
 	t.ConnectionsMin = min(t.Connections, connectionsMin)

@@ -10,6 +10,7 @@
 #include "types_mirror.h"
 #include "types_nat.h"
 #include "types_path.h"
+#include "types_policy.h"
 #include "types_rules.h"
 #include "types_service.h"
 #include "types_tunnel.h"
@@ -220,6 +221,15 @@ IMAGES(ll_image_1m, struct image_1m);
 IMAGES(ll_image_8m, struct image_8m);
 IMAGES(ll_image_64m, struct image_64m);
 
+/* Network policies: the addresses of Entities, and the ports of Endpoints. Written by loxilightd,
+ * which changes only what is not in force: see types_policy.h.
+ */
+MAP(ll_policy_addr, BPF_MAP_TYPE_HASH, struct addr, struct policy_addr, 16384, BPF_F_NO_PREALLOC)
+SIZED_BY("entities") CREATED_BY_DAEMON;
+MAP(ll_policy_port, BPF_MAP_TYPE_HASH, struct device_key, struct policy_port, 16384,
+    BPF_F_NO_PREALLOC)
+SIZED_BY("ports") CREATED_BY_DAEMON;
+
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
  * single entry.
  */
@@ -333,7 +343,7 @@ MAP(ll_mirror_name, BPF_MAP_TYPE_HASH, __u32, struct mirror_name, MIRROR_COUNT, 
 CREATED_BY_DAEMON;
 MAP(ll_mirror_port, BPF_MAP_TYPE_HASH, struct device_key, struct mirror_port, 16384,
     BPF_F_NO_PREALLOC)
-SIZED_BY("mirrorPorts") CREATED_BY_DAEMON;
+SIZED_BY("ports") CREATED_BY_DAEMON;
 MAP(ll_mirror_stats, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct mirror_stats, MIRROR_COUNT, 0);
 
 /* Packets by drop_reason, and by verdict_count. Incremented here, read by loxilightd. */

@@ -9,6 +9,8 @@ enum rule_set {
 	RULES_FIREWALL,
 	RULES_DNAT,
 	RULES_SNAT,
+	RULES_POLICY, /* tables of network policies, see types_policy.h */
+	RULES_POLICY_OTHER,
 	RULE_SET_MAX,
 };
 

@@ -106,6 +106,18 @@ func vectorOf(v *vectors, same []owned) (value uint32) {
 // prefixRuns returns which rules match each key: the rules of base, and the rules of every
 // prefix that contains the key.
 func prefixRuns(v *vectors, base uint32, prefixes []owned) []run {
+	return nestedRuns(base, prefixes, func(outer uint32, same []owned) uint32 {
+		value := same[0].value
+		if len(same) > 1 || same[0].rule >= 0 {
+			value = vectorOf(v, same)
+		}
+		return v.or(outer, value)
+	})
+}
+
+// nestedRuns returns the value of each key: base for keys in no prefix, otherwise what inside returns
+// for the longest prefix that contains the key, from the value around it and from those that own it.
+func nestedRuns(base uint32, prefixes []owned, inside func(outer uint32, same []owned) uint32) []run {
 	slices.SortFunc(prefixes, func(a, b owned) int { return a.compare(&b) })
 	type open struct {
 		end     key
@@ -126,13 +138,10 @@ func prefixRuns(v *vectors, base uint32, prefixes []owned) []run {
 		for i+n < len(prefixes) && prefixes[i+n].compare(p) == 0 {
 			n++
 		}
-		value := p.value
-		if n > 1 || p.rule >= 0 {
-			value = vectorOf(v, prefixes[i:i+n])
-		}
+		same := prefixes[i : i+n]
 		i += n
 		closeUntil(func(o open) bool { return o.end.compare(p.start) <= 0 })
-		value = v.or(stack[len(stack)-1].value, value)
+		value := inside(stack[len(stack)-1].value, same)
 		end, ok := p.start.after(p.bits)
 		stack = append(stack, open{end, !ok, value})
 		runs = append(runs, run{p.start, value})

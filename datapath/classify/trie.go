@@ -35,6 +35,7 @@ const (
 // memory is the image during construction.
 type memory struct {
 	b      []byte
+	base   int               // offset of b in the image
 	shared map[string]uint32 // offsets by data, to store equal data once; nil: not shared
 	err    error
 }
@@ -45,7 +46,7 @@ func (m *memory) put(b []byte) uint32 {
 	if at, ok := m.shared[string(b)]; ok {
 		return at
 	}
-	at := (len(m.b) + 7) &^ 7
+	at := (m.base + len(m.b) + 7) &^ 7
 	if len(b) <= line && at/line != (at+len(b)-1)/line {
 		at = (at + line - 1) &^ (line - 1)
 	}
@@ -55,7 +56,7 @@ func (m *memory) put(b []byte) uint32 {
 		}
 		return 0
 	}
-	m.b = append(append(m.b, make([]byte, at-len(m.b))...), b...)
+	m.b = append(append(m.b, make([]byte, at-m.base-len(m.b))...), b...)
 	if m.shared != nil {
 		m.shared[string(b)] = uint32(at)
 	}

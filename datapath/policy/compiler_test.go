@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package policy_test
 
 import (
 	"flag"
@@ -8,6 +8,9 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/internal/testpolicy"
 )
 
 var (
@@ -18,20 +21,20 @@ var (
 // TestTablesAgree changes random states, and compares what readers of the tables see with the
 // definition: while a change is written, the state before it, and then the next one.
 func TestTablesAgree(t *testing.T) {
-	compared, seen := 0, map[Action]int{}
+	compared, seen := 0, map[policy.Action]int{}
 	for seed := *from; compared < *cases; seed++ {
-		g, c, r := newGenerator(seed), NewCompiler(), newReader(t)
-		c.spare = 4
-		compare := func(when string, s *State) {
+		g, c, r := testpolicy.New(seed), policy.NewCompiler(), newReader(t)
+		c.SetSpare(4)
+		compare := func(when string, s *policy.State) {
 			for range 10 {
-				traffic := g.traffic()
+				traffic := g.Traffic()
 				for _, e := range s.Entities {
-					if !e.isLocal() {
+					if e.Endpoint == "" {
 						continue
 					}
-					for _, d := range []Direction{Ingress, Egress} {
+					for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 						compared++
-						want := Verdicts{s.Evaluate(e, d, traffic, false), s.Evaluate(e, d, traffic, true)}
+						want := policy.Verdicts{Enforced: s.Evaluate(e, d, traffic, false), Staged: s.Evaluate(e, d, traffic, true)}
 						seen[want.Enforced.Action]++
 						if got := r.verdicts(e, d, traffic); got != want {
 							t.Fatalf("seed %d, %s: %s of %s, %+v: %+v, want %+v\n%s", seed, when, d, e.Name, traffic, got, want, describe(s))
@@ -40,7 +43,7 @@ func TestTablesAgree(t *testing.T) {
 				}
 			}
 		}
-		before, next := &State{}, g.state()
+		before, next := &policy.State{}, g.State()
 		for i := range 30 {
 			change := c.Apply(next)
 			r.write(change)
@@ -48,17 +51,15 @@ func TestTablesAgree(t *testing.T) {
 			compare(fmt.Sprintf("change %d is written", i), before)
 			r.put()
 			compare(fmt.Sprintf("after change %d", i), next)
-			if g.chance(80) {
+			if g.Chance(80) {
 				r.free(c.Settle())
 			}
-			before, next = next, g.next(next)
+			before, next = next, g.Next(next)
 		}
-		r.write(c.Apply(&State{}))
+		r.write(c.Apply(&policy.State{}))
 		r.free(c.Settle())
-		left := map[string]int{
-			"classes": c.classes.used(), "tables": c.tables.used(), "rows": c.rows.used(), "cells": c.cells.used(),
-			"terms": len(c.terms.ids), "names": len(c.names), "rows of the reader": len(r.rows), "cells of the reader": len(r.cells), "tables of the reader": len(r.tables),
-		}
+		left := c.Uses()
+		left["rows of the reader"], left["cells of the reader"], left["tables of the reader"] = len(r.rows), len(r.cells), len(r.tables)
 		for what, n := range left {
 			if want := map[string]int{"classes": 2}[what]; n != want {
 				t.Fatalf("seed %d: the empty state has %d %s, want %d", seed, n, what, want)
@@ -66,7 +67,7 @@ func TestTablesAgree(t *testing.T) {
 		}
 	}
 	t.Logf("%d verdicts: %v", compared, seen)
-	for _, a := range []Action{Allow, Deny, Reject} {
+	for _, a := range []policy.Action{policy.Allow, policy.Deny, policy.Reject} {
 		if seen[a] < compared/50 {
 			t.Errorf("only %d of %d verdicts are %s: the states test too little", seen[a], compared, a)
 		}
@@ -74,15 +75,15 @@ func TestTablesAgree(t *testing.T) {
 }
 
 // unconcerned fails if a change does not name an Endpoint of which a verdict differs.
-func unconcerned(t *testing.T, g generator, change *Change, before, next *State) {
+func unconcerned(t *testing.T, g testpolicy.Generator, change *policy.Change, before, next *policy.State) {
 	for range 30 {
-		traffic := g.traffic()
+		traffic := g.Traffic()
 		for name, e := range next.Entities {
 			was := before.Entities[name]
-			if !e.isLocal() || !was.isLocal() || change.Concerned[e.Endpoint] {
+			if e.Endpoint == "" || was == nil || was.Endpoint == "" || change.Concerned[e.Endpoint] {
 				continue
 			}
-			for _, d := range []Direction{Ingress, Egress} {
+			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 				if old, now := before.Evaluate(was, d, traffic, false), next.Evaluate(e, d, traffic, false); old != now {
 					t.Fatalf("%s of %s, %+v: %+v, then %+v, and the change does not name it\n%s\n%s", d, name, traffic, old, now, describe(before), describe(next))
 				}
@@ -91,7 +92,7 @@ func unconcerned(t *testing.T, g generator, change *Change, before, next *State)
 	}
 }
 
-func describe(s *State) (text string) {
+func describe(s *policy.State) (text string) {
 	for _, e := range s.Entities {
 		text += fmt.Sprintf("%+v\n", *e)
 	}
@@ -107,30 +108,26 @@ func describe(s *State) (text string) {
 	return text
 }
 
-func app(name string) Requirements {
-	return Requirements{{Key: "app", Operator: In, Values: []string{name}}}
-}
-
 // TestSharing: subjects with the same policies share their tables, addresses that no policy
 // distinguishes share a class, and equal rows are one row.
 func TestSharing(t *testing.T) {
-	s := &State{Namespaces: map[string]*Namespace{"shop": {}}, Tiers: []*Tier{{Name: "namespaces"}}, Entities: map[string]*Entity{}}
+	s := &policy.State{Namespaces: map[string]*policy.Namespace{"shop": {}}, Tiers: []*policy.Tier{{Name: "namespaces"}}, Entities: map[string]*policy.Entity{}}
 	for i := range 100 {
 		name := fmt.Sprint("e", i)
-		s.Entities[name] = &Entity{
-			Name: name, Set: "pods", Namespace: "shop", Endpoint: endpointIf(i < 20, name),
+		s.Entities[name] = &policy.Entity{
+			Name: name, Set: "pods", Namespace: "shop", Endpoint: testpolicy.EndpointIf(i < 20, name),
 			Labels: map[string]string{"app": []string{"web", "db"}[i%2], "unique": name},
 			Addrs:  []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), netip.AddrFrom16([16]byte{0x20, 1, 15: byte(i)})},
 		}
 	}
-	s.Policies = map[string]*Policy{"db": {
-		Name: "db", Tier: "namespaces", AppliedTo: []Selector{{Set: "pods", Labels: app("db")}}, Isolates: [2]bool{Ingress: true},
-		Rules: [2][]Rule{Ingress: {{
-			Action: Allow, Peers: []Peer{{Entities: &Selector{Set: "pods", Labels: app("web")}}}, Ports: []Port{{Protocol: TCP, First: 5432, Last: 5440}},
+	s.Policies = map[string]*policy.Policy{"db": {
+		Name: "db", Tier: "namespaces", AppliedTo: []policy.Selector{{Set: "pods", Labels: testpolicy.App("db")}}, Isolates: [2]bool{policy.Ingress: true},
+		Rules: [2][]policy.Rule{policy.Ingress: {{
+			Action: policy.Allow, Peers: []policy.Peer{{Entities: &policy.Selector{Set: "pods", Labels: testpolicy.App("web")}}}, Ports: []policy.Port{{Protocol: policy.TCP, First: 5432, Last: 5440}},
 		}}},
 	}}
-	c := NewCompiler().Apply(s)
-	classes, tables := map[Class]bool{}, map[TableID]bool{}
+	c := policy.NewCompiler().Apply(s)
+	classes, tables := map[policy.Class]bool{}, map[policy.TableID]bool{}
 	for _, class := range c.Addrs {
 		classes[class.Class] = true
 	}
@@ -140,36 +137,9 @@ func TestSharing(t *testing.T) {
 	if len(tables) != 1 || len(classes) != 2 || len(c.Rows) != 2 || len(c.Cells) != 2 {
 		t.Errorf("%d tables, %d classes of Entities, %d rows, %d cells; want 1, 2, 2, 2", len(tables), len(classes), len(c.Rows), len(c.Cells))
 	}
-	if c.Subjects["e0"].Tables != [2]TableID{NoTable, NoTable} || c.Subjects["e1"].Tables != [2]TableID{0, NoTable} {
+	if c.Subjects["e0"].Tables != [2]policy.TableID{policy.NoTable, policy.NoTable} || c.Subjects["e1"].Tables != [2]policy.TableID{0, policy.NoTable} {
 		t.Errorf("tables of subjects %v", c.Subjects)
 	}
-}
-
-// large returns a state of namespaces with 100 Entities and 100 policies each; of 10,000 Entities,
-// 250 are local.
-func large(namespaces int) *State {
-	s := &State{Namespaces: map[string]*Namespace{}, Tiers: []*Tier{{Name: "namespaces"}}, Entities: map[string]*Entity{}, Policies: map[string]*Policy{}}
-	for n := range namespaces {
-		space := fmt.Sprint("n", n)
-		s.Namespaces[space] = &Namespace{map[string]string{"team": fmt.Sprint(n % 10)}}
-		for i := range 100 {
-			name := fmt.Sprint(space, "/", i)
-			s.Entities[name] = &Entity{
-				Name: name, Set: "pods", Namespace: space, Endpoint: endpointIf((n*7+i)%40 == 0, name), Labels: map[string]string{"app": fmt.Sprint(i % 20)},
-				Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(n), byte(i), 2})},
-			}
-			team := Requirements{{Key: "team", Operator: In, Values: []string{fmt.Sprint(i % 10)}}}
-			s.Policies[name] = &Policy{
-				Name: name, Tier: "namespaces", Isolates: [2]bool{true, true},
-				AppliedTo: []Selector{{Set: "pods", Namespaces: &NamespaceSelector{Names: []string{space}}, Labels: app(fmt.Sprint(i % 20))}},
-				Rules: [2][]Rule{{{
-					Action: Allow, Peers: []Peer{{Entities: &Selector{Set: "pods", Labels: app(fmt.Sprint((i + 1) % 20)), Namespaces: &NamespaceSelector{Labels: team}}}},
-					Ports: []Port{{Protocol: TCP, First: 80, Last: 90}},
-				}}, {{Action: Allow}}},
-			}
-		}
-	}
-	return s
 }
 
 // TestChangesAtScale logs what 10,000 policies and 10,000 Entities, 250 of them local, take, and the
@@ -179,19 +149,19 @@ func TestChangesAtScale(t *testing.T) {
 	if testing.Short() {
 		namespaces = 10
 	}
-	s, c := large(namespaces), NewCompiler()
+	s, c := testpolicy.Large(namespaces), policy.NewCompiler()
 	begin := time.Now()
 	all := c.Apply(s)
 	c.Settle()
 	t.Logf("%d policies, %d Entities, %d subjects: %d rows of tables, %d classes, %d rows in %s",
-		len(s.Policies), len(s.Entities), len(all.Subjects), len(all.TableRows), len(c.classes.ids), len(all.Rows), time.Since(begin).Round(time.Millisecond))
-	g := newGenerator(1)
+		len(s.Policies), len(s.Entities), len(all.Subjects), len(all.TableRows), c.Uses()["classes"], len(all.Rows), time.Since(begin).Round(time.Millisecond))
+	g := testpolicy.New(1)
 	begin = time.Now()
 	const changes = 20
 	for i := range changes {
 		name := "n1/" + fmt.Sprint(i)
 		next := *s
-		next.Entities = make(map[string]*Entity, len(s.Entities))
+		next.Entities = make(map[string]*policy.Entity, len(s.Entities))
 		for other, e := range s.Entities {
 			next.Entities[other] = e
 		}
@@ -207,61 +177,26 @@ func TestChangesAtScale(t *testing.T) {
 	t.Logf("a label: %s", (time.Since(begin) / changes).Round(time.Microsecond))
 }
 
-// used returns how many values have users.
-func (p *pool[V]) used() (n int) {
-	p.each(func(int, *V) { n++ })
-	return n
-}
-
-// TestTermsDiffer: selectors that differ only in where their words begin and end are different terms.
-func TestTermsDiffer(t *testing.T) {
-	values := func(values ...string) Requirements {
-		return Requirements{{Key: "app", Operator: NotIn, Values: values}}
-	}
-	var all []Peer
-	for _, r := range []Requirements{values("a b"), values("a", "b"), values(""), values(), values(`a" "b`), values("]", "["), {}} {
-		all = append(all, Peer{Entities: &Selector{Labels: r}},
-			Peer{Entities: &Selector{Namespaces: &NamespaceSelector{Labels: r}}})
-	}
-	for _, names := range [][]string{{"a b"}, {"a", "b"}} {
-		all = append(all, Peer{Entities: &Selector{Namespaces: &NamespaceSelector{Names: names}}})
-	}
-	list := terms{ids: map[string]int{}}
-	for i := range all {
-		if got := list.take(&all[i]); got != i {
-			t.Errorf("peer %d is term %d", i, got)
-		}
-	}
-}
-
 // TestVerdictsDiffer: verdicts of tiers and policies whose names have the same text when joined are
 // different cells.
 func TestVerdictsDiffer(t *testing.T) {
-	pod := func(name string, last byte) *Entity {
-		return &Entity{Name: name, Set: "pods", Labels: map[string]string{"app": name}, Endpoint: name, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, last})}}
+	pod := func(name string, last byte) *policy.Entity {
+		return &policy.Entity{Name: name, Set: "pods", Labels: map[string]string{"app": name}, Endpoint: name, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, last})}}
 	}
-	deny := func(tier, name, app string) *Policy {
-		return &Policy{Name: name, Tier: tier, AppliedTo: []Selector{{Set: "pods", Labels: Requirements{{Key: "app", Operator: In, Values: []string{app}}}}}, Rules: [2][]Rule{{{Action: Deny}}}}
+	deny := func(tier, name, app string) *policy.Policy {
+		return &policy.Policy{Name: name, Tier: tier, AppliedTo: []policy.Selector{{Set: "pods", Labels: policy.Requirements{{Key: "app", Operator: policy.In, Values: []string{app}}}}}, Rules: [2][]policy.Rule{{{Action: policy.Deny}}}}
 	}
-	s := &State{
-		Entities: map[string]*Entity{"x": pod("x", 1), "y": pod("y", 2)}, Tiers: []*Tier{{Name: "a b"}, {Name: "a"}},
-		Policies: map[string]*Policy{"c": deny("a b", "c", "x"), "b c": deny("a", "b c", "y")},
+	s := &policy.State{
+		Entities: map[string]*policy.Entity{"x": pod("x", 1), "y": pod("y", 2)}, Tiers: []*policy.Tier{{Name: "a b"}, {Name: "a"}},
+		Policies: map[string]*policy.Policy{"c": deny("a b", "c", "x"), "b c": deny("a", "b c", "y")},
 	}
 	r := newReader(t)
-	r.write(NewCompiler().Apply(s))
+	r.write(policy.NewCompiler().Apply(s))
 	r.put()
-	traffic := Traffic{Peer: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Protocol: TCP, Port: 80}
-	for name, want := range map[string]Verdict{"x": {Deny, "a b", "c", 0}, "y": {Deny, "a", "b c", 0}} {
-		if got := r.verdicts(s.Entities[name], Ingress, traffic).Enforced; got != want {
+	traffic := policy.Traffic{Peer: netip.AddrFrom4([4]byte{192, 0, 2, 7}), Protocol: policy.TCP, Port: 80}
+	for name, want := range map[string]policy.Verdict{"x": {Action: policy.Deny, Tier: "a b", Policy: "c"}, "y": {Action: policy.Deny, Tier: "a", Policy: "b c"}} {
+		if got := r.verdicts(s.Entities[name], policy.Ingress, traffic).Enforced; got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
-}
-
-// endpointIf returns the name of the Endpoint of an Entity, if it is local.
-func endpointIf(local bool, name string) string {
-	if !local {
-		return ""
-	}
-	return "port of " + name
 }

@@ -73,7 +73,7 @@ func (s *State) matches(r *Rule, subject *Entity, d Direction, t Traffic) bool {
 	if d == Egress {
 		named = peer
 	}
-	return t.Protocol.hasPorts() && slices.ContainsFunc(r.Ports, func(p Port) bool { return matchesPort(p, named, t) })
+	return t.Protocol.HasPorts() && slices.ContainsFunc(r.Ports, func(p Port) bool { return matchesPort(p, named, t) })
 }
 
 func (s *State) matchesPeer(p *Peer, peer *Entity, t Traffic) bool {

@@ -11,7 +11,7 @@
 // classes to addresses and other tables to subjects. So a reader that finds both old classes and old
 // tables, or both new ones, obeys the state from before or from after the change, as a whole.
 //
-// The package neither parses objects nor writes tables of the kernel. The daemon does not use it yet.
+// Package datapath/internal/ebpf/policies writes the tables to the kernel.
 package policy
 
 import "net/netip"
@@ -148,4 +148,5 @@ type Verdict struct {
 
 var allowed = Verdict{Action: Allow, Rule: -1}
 
-func (p Protocol) hasPorts() bool { return p == TCP || p == UDP || p == SCTP }
+// HasPorts reports whether the packets of a protocol have ports.
+func (p Protocol) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package policy
+package policy_test
 
 import (
 	"maps"
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // reader looks verdicts up in tables as changes write them, as programs of the kernel would: cells,
@@ -14,35 +16,35 @@ import (
 // is in force at once.
 type reader struct {
 	t      *testing.T
-	cells  map[CellID]Cell
-	rows   map[RowID]Row
-	tables map[TableID]map[Class]RowID
+	cells  map[policy.CellID]policy.Cell
+	rows   map[policy.RowID]policy.Row
+	tables map[policy.TableID]map[policy.Class]policy.RowID
 	sides  [2]side
 	side   int // in force
 }
 
 type side struct {
-	addrs    map[netip.Addr]Address
-	prefixes map[netip.Prefix]Class
-	subjects map[string]Subject
-	node     Class
+	addrs    map[netip.Addr]policy.Address
+	prefixes map[netip.Prefix]policy.Class
+	subjects map[string]policy.Subject
+	node     policy.Class
 }
 
 func newReader(t *testing.T) *reader {
-	r := &reader{t: t, cells: map[CellID]Cell{}, rows: map[RowID]Row{}, tables: map[TableID]map[Class]RowID{}}
+	r := &reader{t: t, cells: map[policy.CellID]policy.Cell{}, rows: map[policy.RowID]policy.Row{}, tables: map[policy.TableID]map[policy.Class]policy.RowID{}}
 	for i := range r.sides {
-		r.sides[i] = side{map[netip.Addr]Address{}, map[netip.Prefix]Class{}, map[string]Subject{}, 0}
+		r.sides[i] = side{map[netip.Addr]policy.Address{}, map[netip.Prefix]policy.Class{}, map[string]policy.Subject{}, 0}
 	}
 	return r
 }
 
 // write adds the new cells and rows of a change, and writes the other side.
-func (r *reader) write(c *Change) {
+func (r *reader) write(c *policy.Change) {
 	maps.Copy(r.cells, c.Cells)
 	maps.Copy(r.rows, c.Rows)
 	for _, x := range c.TableRows {
 		if r.tables[x.Table] == nil {
-			r.tables[x.Table] = map[Class]RowID{}
+			r.tables[x.Table] = map[policy.Class]policy.RowID{}
 		}
 		r.tables[x.Table][x.Class] = x.Row
 	}
@@ -62,7 +64,7 @@ func (r *reader) write(c *Change) {
 }
 
 // free deletes the values of freed numbers.
-func (r *reader) free(f Freed) {
+func (r *reader) free(f policy.Freed) {
 	for _, id := range f.Tables {
 		delete(r.tables, id)
 	}
@@ -86,7 +88,7 @@ func (r *reader) put() {
 	r.sides[1-r.side] = side{maps.Clone(s.addrs), s.prefixes, maps.Clone(s.subjects), s.node}
 }
 
-func (s *side) classOf(t Traffic) (class Class) {
+func (s *side) classOf(t policy.Traffic) (class policy.Class) {
 	if t.Node {
 		return s.node
 	}
@@ -102,15 +104,15 @@ func (s *side) classOf(t Traffic) (class Class) {
 	return class
 }
 
-func (r *reader) verdicts(e *Entity, d Direction, t Traffic) Verdicts {
+func (r *reader) verdicts(e *policy.Entity, d policy.Direction, t policy.Traffic) policy.Verdicts {
 	s := &r.sides[r.side]
 	subject, known := s.subjects[e.Name]
 	if !known {
 		r.t.Fatalf("%s is no subject", e.Name)
 	}
 	id := subject.Tables[d]
-	if id == NoTable {
-		return Verdicts{allowed, allowed}
+	if id == policy.NoTable {
+		return policy.Verdicts{Enforced: allowed, Staged: allowed}
 	}
 	class := s.classOf(t)
 	number, found := r.tables[id][class]
@@ -130,3 +132,5 @@ func (r *reader) verdicts(e *Entity, d Direction, t Traffic) Verdicts {
 	}
 	return cell.Others
 }
+
+var allowed = policy.Verdict{Action: policy.Allow, Rule: -1}

@@ -82,7 +82,7 @@ type Change struct {
 
 // CellOf returns the cell of traffic.
 func (r *Row) CellOf(t Traffic) (cell CellID) {
-	if !t.Protocol.hasPorts() {
+	if !t.Protocol.HasPorts() {
 		return r.Other
 	}
 	for _, x := range r.Ranges {

@@ -87,7 +87,7 @@ func (f *Failing) FailsAt(rate float64) bool {
 }
 
 // Small has table sizes that a test fills quickly.
-var Small = datapath.Tables{Connections: 16, Services: 64, Backends: 256, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64}
+var Small = datapath.Tables{Connections: 16, Services: 64, Backends: 256, Affinity: 16, Ranges: 256, Rules: 64, Prefixes: 64, Entities: 64}
 
 // Shuffled returns the keys of a map in a random order that the seed determines.
 func Shuffled[K cmp.Ordered](random *rand.Rand, all map[K]bool) []K {

@@ -48,7 +48,7 @@ firewall:
 		Instance: "blue", RunDir: "/run/b", StateDir: "/var/lib/b", PinDir: "/sys/fs/bpf/b", ObjectDir: "/etc/b",
 		SwitchNamespace: "host", HostDevice: "h0",
 		Tables: datapath.Tables{
-			Connections: 11, ConnectionsMin: 11, Services: 13, Backends: 14, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19,
+			Connections: 11, ConnectionsMin: 11, Services: 13, Backends: 14, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19, Entities: 1 << 16,
 		},
 		HistoryRevisions: 7, HistoryBytes: 3 << 20,
 		Exempt: []datapath.Match{

@@ -77,6 +77,8 @@ const (
 	EgressMapLlPeerPmtu         = "ll_peer_pmtu"
 	EgressMapLlPeerPrefix       = "ll_peer_prefix"
 	EgressMapLlPeerStats        = "ll_peer_stats"
+	EgressMapLlPolicyAddr       = "ll_policy_addr"
+	EgressMapLlPolicyPort       = "ll_policy_port"
 	EgressMapLlPortDrops        = "ll_port_drops"
 	EgressMapLlPortTaken        = "ll_port_taken"
 	EgressMapLlPortUsed         = "ll_port_used"
@@ -212,6 +214,8 @@ type EgressMapSpecs struct {
 	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -323,6 +327,8 @@ type EgressMaps struct {
 	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -401,6 +407,8 @@ func (m *EgressMaps) Close() error {
 		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
+		m.LlPolicyAddr,
+		m.LlPolicyPort,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

@@ -180,6 +180,8 @@ const (
 	ExpirerMapLlPeerPmtu         = "ll_peer_pmtu"
 	ExpirerMapLlPeerPrefix       = "ll_peer_prefix"
 	ExpirerMapLlPeerStats        = "ll_peer_stats"
+	ExpirerMapLlPolicyAddr       = "ll_policy_addr"
+	ExpirerMapLlPolicyPort       = "ll_policy_port"
 	ExpirerMapLlPortDrops        = "ll_port_drops"
 	ExpirerMapLlPortTaken        = "ll_port_taken"
 	ExpirerMapLlPortUsed         = "ll_port_used"
@@ -315,6 +317,8 @@ type ExpirerMapSpecs struct {
 	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -426,6 +430,8 @@ type ExpirerMaps struct {
 	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -504,6 +510,8 @@ func (m *ExpirerMaps) Close() error {
 		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
+		m.LlPolicyAddr,
+		m.LlPolicyPort,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

@@ -608,6 +608,17 @@ type PeerStats struct {
 	DropCount           uint64
 }
 
+type PolicyAddr struct {
+	_       structs.HostLayout
+	Class   [2]uint32
+	Ifindex [2]uint32
+}
+
+type PolicyPort struct {
+	_     structs.HostLayout
+	Table [2][2]uint32
+}
+
 type PortDropKey struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -650,10 +661,12 @@ type RuleName struct {
 type RuleSet uint32
 
 const (
-	RuleSetRULES_FIREWALL RuleSet = 0
-	RuleSetRULES_DNAT     RuleSet = 1
-	RuleSetRULES_SNAT     RuleSet = 2
-	RuleSetRULE_SET_MAX   RuleSet = 3
+	RuleSetRULES_FIREWALL     RuleSet = 0
+	RuleSetRULES_DNAT         RuleSet = 1
+	RuleSetRULES_SNAT         RuleSet = 2
+	RuleSetRULES_POLICY       RuleSet = 3
+	RuleSetRULES_POLICY_OTHER RuleSet = 4
+	RuleSetRULE_SET_MAX       RuleSet = 5
 )
 
 type Rules struct {
@@ -903,6 +916,8 @@ const (
 	MapLlPeerPmtu         = "ll_peer_pmtu"
 	MapLlPeerPrefix       = "ll_peer_prefix"
 	MapLlPeerStats        = "ll_peer_stats"
+	MapLlPolicyAddr       = "ll_policy_addr"
+	MapLlPolicyPort       = "ll_policy_port"
 	MapLlPortDrops        = "ll_port_drops"
 	MapLlPortTaken        = "ll_port_taken"
 	MapLlPortUsed         = "ll_port_used"
@@ -1043,6 +1058,8 @@ type MapSpecs struct {
 	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -1157,6 +1174,8 @@ type Maps struct {
 	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -1236,6 +1255,8 @@ func (m *Maps) Close() error {
 		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
+		m.LlPolicyAddr,
+		m.LlPolicyPort,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

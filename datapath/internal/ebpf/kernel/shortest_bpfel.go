@@ -63,6 +63,8 @@ const (
 	ShortestMapLlPeerPmtu         = "ll_peer_pmtu"
 	ShortestMapLlPeerPrefix       = "ll_peer_prefix"
 	ShortestMapLlPeerStats        = "ll_peer_stats"
+	ShortestMapLlPolicyAddr       = "ll_policy_addr"
+	ShortestMapLlPolicyPort       = "ll_policy_port"
 	ShortestMapLlPortDrops        = "ll_port_drops"
 	ShortestMapLlPortTaken        = "ll_port_taken"
 	ShortestMapLlPortUsed         = "ll_port_used"
@@ -202,6 +204,8 @@ type ShortestMapSpecs struct {
 	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -317,6 +321,8 @@ type ShortestMaps struct {
 	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -393,6 +399,8 @@ func (m *ShortestMaps) Close() error {
 		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
+		m.LlPolicyAddr,
+		m.LlPolicyPort,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

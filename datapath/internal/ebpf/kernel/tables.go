@@ -52,6 +52,8 @@ type Tables struct {
 	ServiceStats   bpfmap.PerCPU[uint32, ServiceStats]
 	Fragment       bpfmap.Map[FragmentKey, Fragment]
 	Rules          bpfmap.Map[uint32, Rules]
+	PolicyAddr     bpfmap.Map[Addr, PolicyAddr]
+	PolicyPort     bpfmap.Map[DeviceKey, PolicyPort]
 	Shadow         bpfmap.Map[uint32, uint32]
 	Epoch          bpfmap.Map[uint32, Epoch]
 	RuleHits       bpfmap.PerCPU[uint32, RuleHits]

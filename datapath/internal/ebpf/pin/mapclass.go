@@ -38,6 +38,7 @@ var sizeClasses = map[string]sizeClass{
 		return 2 * t.Ranges // old and new ranges exist together for a moment
 	}},
 	"rules":         byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
+	"entities":      byTable("entities", func(t datapath.Tables) uint32 { return t.Entities }),
 	"nats":          byRules(func(t datapath.Tables) uint32 { return 2 * t.MaxNATs() }),     // old and new NATs exist together for a moment
 	"natRules":      byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
 	"natPrefixes":   byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),
@@ -45,7 +46,7 @@ var sizeClasses = map[string]sizeClass{
 	"blocks":        byConnections(func(n uint32) uint32 { return max(n/64, 256) }),
 	"remotes":       byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<12, n/4)) }),
 	"bridgePorts":   byConnections(func(n uint32) uint32 { return min(1<<16, max(1<<13, n/2)) }),
-	"mirrorPorts":   byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<10, n/32)) }),
+	"ports":         byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<10, n/32)) }),
 	"guards":        byConnections(func(n uint32) uint32 { return min(1<<16, max(1<<11, n/16)) }), // four for each Endpoint
 	"peers":         byConnections(peersFor),
 	"peerAddresses": byConnections(func(n uint32) uint32 { return 2 * peersFor(n) }),

@@ -106,6 +106,8 @@ const (
 	askerMapLlPeerPmtu         = "ll_peer_pmtu"
 	askerMapLlPeerPrefix       = "ll_peer_prefix"
 	askerMapLlPeerStats        = "ll_peer_stats"
+	askerMapLlPolicyAddr       = "ll_policy_addr"
+	askerMapLlPolicyPort       = "ll_policy_port"
 	askerMapLlPortDrops        = "ll_port_drops"
 	askerMapLlPortTaken        = "ll_port_taken"
 	askerMapLlPortUsed         = "ll_port_used"
@@ -235,6 +237,8 @@ type askerMapSpecs struct {
 	LlPeerPmtu       *ebpf.MapSpec `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -340,6 +344,8 @@ type askerMaps struct {
 	LlPeerPmtu       *ebpf.Map `ebpf:"ll_peer_pmtu"`
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
+	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -417,6 +423,8 @@ func (m *askerMaps) Close() error {
 		m.LlPeerPmtu,
 		m.LlPeerPrefix,
 		m.LlPeerStats,
+		m.LlPolicyAddr,
+		m.LlPolicyPort,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

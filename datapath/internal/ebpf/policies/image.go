@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath/classify"
+	"github.com/loxilight/loxilight/datapath/policy"
+)
+
+// block is a part of the memory.
+type block struct{ at, size int }
+
+// tableBlock is a table: the offsets of the rows of classes.
+type tableBlock struct {
+	block
+	rows []policy.RowID // by class, as far as they are known
+}
+
+// image writes the tables of a compiler to memory. What it replaces stays until settle, since packets
+// may still use it.
+type image struct {
+	*memory
+	rows   map[policy.RowID]block
+	cells  map[policy.CellID]int
+	tables map[policy.TableID]*tableBlock
+	tries  [2][2]block // of prefixes, by side and family; size 0: a leaf
+	old    []block     // free after settle
+}
+
+func newImage(m *memory) *image {
+	return &image{
+		memory: m, rows: make(map[policy.RowID]block), cells: make(map[policy.CellID]int), tables: make(map[policy.TableID]*tableBlock),
+	}
+}
+
+// write adds the cells, rows and rows of tables of a change.
+func (m *image) write(c *policy.Change) error {
+	for id, cell := range c.Cells {
+		at, err := m.takeCell()
+		if err != nil {
+			return err
+		}
+		m.cells[id] = at
+		for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
+			m.b[at+i] = byte(v.Action) // ACTION_ALLOW, ACTION_DENY or ACTION_REJECT
+		}
+		m.put32(at+4, uint32(id))
+	}
+	for id, row := range c.Rows {
+		at, err := m.writeRow(&row)
+		if err != nil {
+			return err
+		}
+		m.rows[id] = at
+	}
+	for _, x := range c.TableRows {
+		if err := m.writeTableRow(x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const rowBytes = 16 // struct policy_row, which the tries of ports follow
+
+// writeRow writes a row with its tries.
+func (m *image) writeRow(row *policy.Row) (block, error) {
+	n := 0
+	build := func(at int) (tries []classify.Trie, err error) {
+		n = rowBytes
+		for _, protocol := range []policy.Protocol{policy.TCP, policy.UDP, policy.SCTP} {
+			var runs []classify.PortRun
+			for _, r := range row.Ranges {
+				if r.Protocol == protocol {
+					runs = append(runs, classify.PortRun{First: r.First, Value: uint32(m.cells[r.Cell] / 4)})
+				}
+			}
+			n = (n + 7) &^ 7
+			trie, err := classify.PortTrie(at+n, runs)
+			if err != nil {
+				return nil, err
+			}
+			tries, n = append(tries, trie), n+len(trie.Data)
+		}
+		return tries, nil
+	}
+	if _, err := build(0); err != nil { // for its size
+		return block{}, err
+	}
+	at, err := m.take(n)
+	if err != nil {
+		return block{}, err
+	}
+	tries, err := build(at)
+	if err != nil {
+		return block{}, err
+	}
+	m.put32(at, 1<<31|uint32(m.cells[row.Other]/4))
+	n = rowBytes
+	for i, trie := range tries {
+		m.put32(at+4*(i+1), trie.Entry)
+		n = (n + 7) &^ 7
+		n += copy(m.b[at+n:], trie.Data)
+	}
+	return block{at, n}, nil
+}
+
+// writeTableRow writes the row of a class in a table. If the table has no room for the class, it
+// moves.
+func (m *image) writeTableRow(x policy.TableRow) error {
+	t := m.tables[x.Table]
+	if t == nil {
+		t = &tableBlock{}
+		m.tables[x.Table] = t
+	}
+	for len(t.rows) <= int(x.Class) {
+		t.rows = append(t.rows, -1)
+	}
+	t.rows[x.Class] = x.Row
+	if 4*len(t.rows) <= t.size {
+		m.put32(t.at+4*int(x.Class), uint32(m.rows[x.Row].at/4))
+		return nil
+	}
+	size := sizeFor(max(4*len(t.rows)*5/4, line))
+	at, err := m.take(size)
+	if err != nil {
+		return err
+	}
+	if t.size > 0 {
+		m.old = append(m.old, t.block)
+	}
+	t.block = block{at, size}
+	for class, row := range t.rows {
+		if row >= 0 {
+			m.put32(at+4*class, uint32(m.rows[row].at/4))
+		}
+	}
+	return nil
+}
+
+// writeSide writes what the header contains for a side; from: the side in force.
+func (m *image) writeSide(side, from int, c *policy.Change) error {
+	m.put32(headerNode+4*side, uint32(c.Node))
+	if !c.HasPrefixes {
+		if side != from {
+			for i, root := range []int{headerRoot4, headerRoot6} {
+				copy(m.b[root+4*side:root+4*side+4], m.b[root+4*from:root+4*from+4])
+				m.tries[side][i] = m.tries[from][i]
+			}
+		}
+		return nil
+	}
+	classes := make(map[netip.Prefix]uint32, len(c.Prefixes))
+	for p, class := range c.Prefixes {
+		classes[p] = uint32(class)
+	}
+	for i, root := range []int{headerRoot4, headerRoot6} {
+		trie, err := classify.PrefixTrie(0, i == 0, classes) // for its size
+		if err != nil {
+			return err
+		}
+		n, at := len(trie.Data), 0
+		if n > 0 {
+			if at, err = m.take(n); err != nil {
+				return err
+			}
+			if trie, err = classify.PrefixTrie(at, i == 0, classes); err != nil {
+				return err
+			}
+			copy(m.b[at:], trie.Data)
+		}
+		m.put32(root+4*side, trie.Entry)
+		if was := m.tries[from][i]; was.size > 0 {
+			m.old = append(m.old, was)
+		}
+		m.tries[side][i] = block{at, n}
+	}
+	return nil
+}
+
+// settle frees what no packet uses any more.
+func (m *image) settle(f policy.Freed) {
+	for _, b := range m.old {
+		m.release(b.at, b.size)
+	}
+	m.old = nil
+	for _, id := range f.Tables {
+		if t := m.tables[id]; t != nil {
+			m.release(t.at, t.size)
+			delete(m.tables, id)
+		}
+	}
+	for _, class := range f.Classes {
+		for _, t := range m.tables {
+			if int(class) < len(t.rows) {
+				t.rows[class] = -1
+			}
+		}
+	}
+	for _, id := range f.Rows {
+		m.release(m.rows[id].at, m.rows[id].size)
+		delete(m.rows, id)
+	}
+	for _, id := range f.Cells {
+		m.memory.cells = append(m.memory.cells, m.cells[id])
+		delete(m.cells, id)
+	}
+}

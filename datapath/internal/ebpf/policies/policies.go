@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policies writes the tables of network policies, and maintains their row.
+package policies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/policy"
+)
+
+// Options is what Policies need of the rest of the data plane.
+type Options struct {
+	Tables *kernel.Tables
+	Maps   map[string]*ebpf.Map // of ll_image_…
+	// PortOf returns the port of an Endpoint; false: it has none.
+	PortOf func(endpoint string) (kernel.DeviceKey, bool)
+	// Raise causes the connections of ports to be evaluated again.
+	Raise func(ports []kernel.DeviceKey) error
+}
+
+// Policies is the table of network policies, which has one row. It is safe for concurrent use.
+//
+// A change writes the side that is not in force, and then the word that says which side is. The first
+// change of a run, and the one after a change that failed, write all of the image, under the key that
+// is not in force.
+type Policies struct {
+	Options
+	specs map[string]*ebpf.MapSpec
+
+	mu       sync.Mutex
+	word     uint32 // in force; 0: none
+	state    *policy.State
+	compiler *policy.Compiler
+	image    *image // nil: the next change writes all of it
+	flipped  time.Time
+	unfreed  bool // the compiler has not settled since
+
+	addrs     map[netip.Addr]kernel.PolicyAddr // as in ll_policy_addr
+	ports     map[kernel.DeviceKey]kernel.PolicyPort
+	uneven    map[netip.Addr]bool       // both sides differ
+	names     map[netip.Addr]string     // the Endpoint that has an address
+	subjects  map[string]policy.Subject // by name
+	inForceID ebpf.MapID
+}
+
+var _ datapath.Table[datapath.SetName, *policy.State] = (*Policies)(nil)
+
+// Adopt takes over what an earlier run left in force.
+func Adopt(o Options) (*Policies, error) {
+	spec, err := kernel.LoadKernel()
+	if err != nil {
+		return nil, err
+	}
+	p := &Policies{
+		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.DeviceKey]kernel.PolicyPort),
+	}
+	for _, size := range sizes {
+		p.specs[size.name] = spec.Maps[size.name].InnerMap
+	}
+	err = o.Tables.PolicyAddr.Batches(func(keys []kernel.Addr, values []kernel.PolicyAddr) error {
+		for i, key := range keys {
+			p.addrs[key.Addr()] = values[i]
+		}
+		return nil
+	})
+	err = errors.Join(err, o.Tables.PolicyPort.Batches(func(keys []kernel.DeviceKey, values []kernel.PolicyPort) error {
+		for i, key := range keys {
+			p.ports[key] = values[i]
+		}
+		return nil
+	}))
+	if err == nil {
+		p.word, err = p.readWord()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take over the policies of an earlier run: %w", err)
+	}
+	return p, nil
+}
+
+func (p *Policies) readWord() (uint32, error) {
+	var rules kernel.Rules
+	err := p.Tables.Rules.Lookup(uint32(kernel.RuleSetRULES_POLICY), &rules)
+	return rules.Image, err
+}
+
+// Update implements [datapath.Table].
+func (p *Policies) Update(_ context.Context, _ datapath.SetName, s *policy.State) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.apply(s); err != nil {
+		p.drop()
+		return err
+	}
+	return nil
+}
+
+// drop makes the next change write all of the image.
+func (p *Policies) drop() {
+	if p.image != nil {
+		p.image.close()
+		p.image = nil
+	}
+}
+
+// apply makes a state take effect.
+func (p *Policies) apply(s *policy.State) error {
+	p.rest()
+	if p.image == nil {
+		if err := p.begin(); err != nil {
+			return err
+		}
+	}
+	change := p.compiler.Apply(s)
+	p.unfreed = true
+	from := p.side()
+	if err := p.image.write(change); err != nil {
+		return err
+	}
+	if err := p.image.writeSide(1-from, from, change); err != nil {
+		return err
+	}
+	p.note(change)
+	if err := p.writeAddrs(1-from, change); err != nil {
+		return err
+	}
+	if err := p.writePorts(1 - from); err != nil {
+		return err
+	}
+	if err := p.publish(p.image.word(1 - from)); err != nil {
+		return err
+	}
+	p.state = s
+	return p.raise(change.Concerned)
+}
+
+// side returns the side in force.
+func (p *Policies) side() int {
+	if p.word&policySide != 0 {
+		return 1
+	}
+	return 0
+}
+
+// rest waits until no packet uses what the last change has replaced, and frees it.
+func (p *Policies) rest() {
+	if p.image == nil || !p.unfreed {
+		return
+	}
+	if time.Since(p.flipped) < kernel.Grace {
+		kernel.Synchronize()
+	}
+	p.image.settle(p.compiler.Settle())
+	p.unfreed = false
+}
+
+// begin prepares an image from nothing, under the key that is not in force.
+func (p *Policies) begin() error {
+	kernel.Synchronize()
+	set := kernel.RuleSetRULES_POLICY
+	if p.word&policyImage != 0 && p.word&policySlot == 0 {
+		set = kernel.RuleSetRULES_POLICY_OTHER
+	}
+	m, err := newMemory(p.Maps, p.specs, set)
+	if err != nil {
+		return err
+	}
+	p.image, p.compiler, p.unfreed = newImage(m), policy.NewCompiler(), false
+	p.uneven, p.names, p.subjects = make(map[netip.Addr]bool, len(p.addrs)), make(map[netip.Addr]string), make(map[string]policy.Subject)
+	for addr := range p.addrs {
+		p.uneven[addr] = true
+	}
+	return nil
+}
+
+// note records the Endpoints of a change.
+func (p *Policies) note(c *policy.Change) {
+	for addr, x := range c.Addrs {
+		p.names[addr] = x.Endpoint
+	}
+	for _, addr := range c.LostAddrs {
+		delete(p.names, addr)
+	}
+	for name, s := range c.Subjects {
+		p.subjects[name] = s
+	}
+	for _, name := range c.LostNames {
+		delete(p.subjects, name)
+	}
+}
+
+// publish makes a word take effect.
+func (p *Policies) publish(word uint32) error {
+	if err := kernel.Step("publish policies", func() error { return p.Tables.Rules.Put(uint32(kernel.RuleSetRULES_POLICY), kernel.Rules{Image: word}) }); err != nil {
+		return fmt.Errorf("put policies in force: %w", err)
+	}
+	another := word&^policySide != p.word&^policySide
+	p.word, p.flipped = word, time.Now()
+	if !another {
+		return nil
+	}
+	p.inForceID = 0
+	if p.image != nil {
+		info, err := p.image.inner.Info()
+		if err != nil {
+			return err
+		}
+		p.inForceID, _ = info.ID()
+	}
+	kernel.Synchronize()
+	if p.image == nil {
+		return removeOthers(p.Maps, nil)
+	}
+	return removeOthers(p.Maps, p.image.memory)
+}
+
+// raise causes the connections of Endpoints to be evaluated again.
+func (p *Policies) raise(endpoints map[string]bool) error {
+	var ports []kernel.DeviceKey
+	for name := range endpoints {
+		if port, found := p.PortOf(name); found {
+			ports = append(ports, port)
+		}
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	return kernel.Step("raise epoch of ports", func() error { return p.Raise(ports) })
+}
+
+// Delete implements [datapath.Table].
+func (p *Policies) Delete(context.Context, datapath.SetName) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drop()
+	if p.word != 0 {
+		if err := p.publish(0); err != nil {
+			return err
+		}
+	} else if err := removeOthers(p.Maps, nil); err != nil {
+		return err
+	}
+	for addr := range p.addrs {
+		if err := p.Tables.PolicyAddr.Delete(kernel.AddrOf(addr)); err != nil {
+			return err
+		}
+		delete(p.addrs, addr)
+	}
+	for port := range p.ports {
+		if err := p.Tables.PolicyPort.Delete(port); err != nil {
+			return err
+		}
+		delete(p.ports, port)
+	}
+	p.state = nil
+	return nil
+}
+
+// Keys implements [datapath.Table].
+func (p *Policies) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
+	p.mu.Lock()
+	some := p.word != 0 || len(p.addrs) > 0 || len(p.ports) > 0
+	p.mu.Unlock()
+	return func(yield func(datapath.SetName, error) bool) {
+		if some {
+			yield(datapath.NodeSet, nil)
+		}
+	}
+}
+
+// Verify implements [datapath.Table].
+func (p *Policies) Verify(context.Context, datapath.SetName) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	word, err := p.readWord()
+	if err != nil || p.image == nil || word != p.word {
+		return false, err
+	}
+	var id ebpf.MapID
+	if err := p.Maps[sizes[p.image.number-1].name].Lookup(uint32(p.image.set), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return id == p.inForceID, nil
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+//go:generate go tool bpf2go -cc clang-19 -go-package policies -target bpfel -tags linux -no-global-types -type test_query -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" looker ../../../../ebpf-src/policy_test.bpf.c
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpolicy"
+)
+
+var (
+	from  = flag.Uint64("from", 0, "seed of the first random states")
+	cases = flag.Int("cases", 100_000, "random verdicts to compare")
+)
+
+// looker looks verdicts up in the kernel, many at once.
+type looker struct {
+	t       testing.TB
+	maps    map[string]*ebpf.Map
+	program *ebpf.Program
+	raised  map[kernel.DeviceKey]bool
+	gone    map[string]bool // Endpoints without a port
+}
+
+func newLooker(t testing.TB) *looker {
+	t.Helper()
+	testnet.RequireRoot(t)
+	spec, err := loadLooker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone
+	}
+	c, err := ebpf.NewCollection(spec)
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) {
+		t.Fatalf("%+v", refused)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.DeviceKey]bool{}, map[string]bool{}}
+}
+
+// adopt returns policies that take over what is in the maps.
+func (l *looker) adopt() *Policies {
+	l.t.Helper()
+	p, err := Adopt(Options{
+		Tables: kernel.TablesOf(l.maps), Maps: l.maps, PortOf: l.portOf,
+		Raise: func(ports []kernel.DeviceKey) error {
+			for _, port := range ports {
+				l.raised[port] = true
+			}
+			return nil
+		},
+	})
+	l.ok(err)
+	return p
+}
+
+func (l *looker) ok(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// portOf returns the port of an Endpoint with the name that [testpolicy.EndpointIf] gives to Entity
+// eN or nN/M.
+func (l *looker) portOf(endpoint string) (kernel.DeviceKey, bool) {
+	var n, m uint32
+	name := strings.TrimPrefix(endpoint, "port of ")
+	if _, err := fmt.Sscanf(name, "n%d/%d", &n, &m); err != nil {
+		_, err = fmt.Sscanf(name, "e%d", &n)
+		l.ok(err)
+	}
+	return kernel.DeviceKey{Ifindex: 7 + 100*n + m, Netns: n % 2}, !l.gone[endpoint]
+}
+
+// query returns the question about traffic of an Entity.
+func (l *looker) query(e *policy.Entity, d policy.Direction, t policy.Traffic) (q lookerTestQuery) {
+	port, _ := l.portOf(e.Endpoint)
+	q.Query.Peer.Word = kernel.AddrOf(t.Peer).Word
+	q.Query.Port, q.Query.Proto, q.Query.Direction = kernel.Swap16(t.Port), uint8(t.Protocol), uint8(d)
+	q.Query.Ifindex, q.Query.Netns, q.Query.Family = port.Ifindex, port.Netns, 4
+	if t.Peer.Is6() {
+		q.Query.Family = 6
+	}
+	if t.Node {
+		q.Query.Node = 1
+	}
+	return q
+}
+
+// ask returns the answers to queries, and the time taken.
+func (l *looker) ask(queries []lookerTestQuery) ([]lookerTestQuery, time.Duration) {
+	l.t.Helper()
+	ids := make([]uint32, len(queries))
+	for i := range ids {
+		ids[i] = uint32(i)
+	}
+	_, err := l.maps["test_queries"].BatchUpdate(ids, queries, nil)
+	l.ok(err)
+	var ctx [44]uint32 // struct __sk_buff
+	ctx[2] = uint32(len(queries))
+	begin := time.Now()
+	_, err = l.program.Run(&ebpf.RunOptions{Data: make([]byte, 64), Context: ctx[:]})
+	took := time.Since(begin)
+	l.ok(err)
+	answers := make([]lookerTestQuery, len(queries))
+	var cursor ebpf.MapBatchCursor
+	if _, err := l.maps["test_queries"].BatchLookup(&cursor, ids, answers, nil); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		l.ok(err)
+	}
+	return answers, took
+}
+
+// actions returns the verdict in force, and the verdict as if staged policies were in force.
+func actions(a *lookerTestQuery) (enforced, staged policy.Action) {
+	if a.Result == 0 {
+		return policy.Allow, policy.Allow
+	}
+	return policy.Action(a.Query.Cell.Action[a.Query.Self&1]), policy.Action(a.Query.Cell.Staged[a.Query.Self&1])
+}
+
+// compare asks about random traffic of the local Entities of a state, and compares the answers with
+// the definition.
+func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, of int) (compared, denied int) {
+	l.t.Helper()
+	var queries []lookerTestQuery
+	var wants [][2]policy.Action
+	var texts []string
+	for range of {
+		t := g.Traffic()
+		for _, e := range s.Entities {
+			if e.Endpoint == "" || l.gone[e.Endpoint] {
+				continue
+			}
+			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+				queries = append(queries, l.query(e, d, t))
+				wants = append(wants, [2]policy.Action{s.Evaluate(e, d, t, false).Action, s.Evaluate(e, d, t, true).Action})
+				texts = append(texts, fmt.Sprintf("%s of %+v, %+v", d, e, t))
+			}
+		}
+	}
+	if len(queries) == 0 {
+		return 0, 0
+	}
+	answers, _ := l.ask(queries)
+	for i := range answers {
+		enforced, staged := actions(&answers[i])
+		if answers[i].Result < 0 || [2]policy.Action{enforced, staged} != wants[i] {
+			l.t.Fatalf("%s: %s: %s, staged %s (result %d, %+v), want %s", when, texts[i], enforced, staged, answers[i].Result, answers[i].Query, wants[i])
+		}
+		if enforced != policy.Allow {
+			denied++
+		}
+	}
+	return len(answers), denied
+}
+
+// TestKernelAgrees changes random states, and compares what programs see with the definition: while a
+// change is written, after it, after a failure anywhere within it, and after a restart.
+func TestKernelAgrees(t *testing.T) {
+	l := newLooker(t)
+	ctx, compared, denied, failed := context.Background(), 0, 0, 0
+	for seed := *from; compared < *cases; seed++ {
+		g, p := testpolicy.New(seed), l.adopt()
+		check := func(when string, s *policy.State) {
+			n, d := l.compare(fmt.Sprintf("seed %d, %s", seed, when), g, s, 30)
+			compared, denied = compared+n, denied+d
+		}
+		before, next := &policy.State{}, g.State()
+		for i := range 20 {
+			steps, fail := 0, -1
+			if g.Chance(20) {
+				fail = g.IntN(3)
+			}
+			kernel.AtStep = func(step string) error {
+				now := before
+				if strings.HasPrefix(step, "raise epoch") {
+					now = next
+				}
+				check(fmt.Sprintf("before step %d of change %d, %s", steps, i, step), now)
+				if steps++; steps-1 == fail {
+					return errors.New("no")
+				}
+				return nil
+			}
+			err := p.Update(ctx, datapath.NodeSet, next)
+			kernel.AtStep = func(string) error { return nil }
+			if err != nil {
+				failed++
+				l.ok(p.Update(ctx, datapath.NodeSet, next))
+			}
+			check(fmt.Sprintf("after change %d", i), next)
+			if ok, err := p.Verify(ctx, datapath.NodeSet); !ok || err != nil {
+				t.Fatalf("what was written is not in force: %v", err)
+			}
+			if g.Chance(10) {
+				p = l.adopt()
+				check("after a restart", next)
+			}
+			before, next = next, g.Next(next)
+		}
+		l.ok(p.Delete(ctx, datapath.NodeSet))
+		for range p.Keys(ctx) {
+			t.Fatal("a deleted row still exists")
+		}
+		for name, m := range l.maps {
+			var id ebpf.MapID
+			switch key, err := m.NextKeyBytes(nil); {
+			case strings.HasPrefix(name, "ll_policy") && (key != nil || err != nil):
+				t.Fatalf("%s is not empty: %v, %v", name, key, err)
+			case strings.HasPrefix(name, "ll_image") && (m.Lookup(uint32(3), &id) == nil || m.Lookup(uint32(4), &id) == nil):
+				t.Fatalf("%s still has an image", name)
+			}
+		}
+	}
+	t.Logf("%d verdicts, %d of them denied; %d changes failed at first", compared, denied, failed)
+	if denied < compared/10 || failed == 0 {
+		t.Error("the states test too little")
+	}
+}
+
+// TestAtScale logs what 10,000 policies and 10,000 Entities, 250 of them local, take in the kernel; a
+// change of one label there; and a look-up, beside one in a small state.
+func TestAtScale(t *testing.T) {
+	namespaces := 100
+	if testing.Short() {
+		namespaces = 10
+	}
+	ctx := context.Background()
+	lookUp := func(l *looker, s *policy.State) time.Duration {
+		var queries []lookerTestQuery
+		for _, e := range s.Entities {
+			for _, peer := range s.Entities {
+				if e.Endpoint != "" && len(queries) < 65536 {
+					queries = append(queries, l.query(e, policy.Ingress, policy.Traffic{Peer: peer.Addrs[0], Protocol: policy.TCP, Port: 85}))
+				}
+			}
+		}
+		l.ask(queries)
+		_, took := l.ask(queries)
+		return took / time.Duration(len(queries))
+	}
+	small := newLooker(t)
+	few := testpolicy.Large(1)
+	small.ok(small.adopt().Update(ctx, datapath.NodeSet, few))
+	l := newLooker(t)
+	p, s := l.adopt(), testpolicy.Large(namespaces)
+	begin := time.Now()
+	l.ok(p.Update(ctx, datapath.NodeSet, s))
+	took := time.Since(begin)
+	t.Logf("%d policies, %d Entities: written in %s; %d KiB of an image of %d, %d addresses, %d ports", len(s.Policies), len(s.Entities), took.Round(time.Millisecond),
+		p.image.used>>10, sizes[p.image.number-1].bytes>>10, len(p.addrs), len(p.ports))
+	t.Logf("a look-up: %s, in a state of %d policies and %d Entities %s", lookUp(l, s), len(few.Policies), len(few.Entities), lookUp(small, few))
+	g := testpolicy.New(1)
+	begin = time.Now()
+	const changes = 20
+	for i := range changes {
+		name := "n1/" + fmt.Sprint(i)
+		next := *s
+		next.Entities = maps.Clone(s.Entities)
+		e := *s.Entities[name]
+		e.Labels = map[string]string{"app": fmt.Sprint(g.IntN(20))}
+		next.Entities[name] = &e
+		time.Sleep(kernel.Grace)
+		l.ok(p.Update(ctx, datapath.NodeSet, &next))
+		s = &next
+	}
+	t.Logf("a label: %s", (time.Since(begin)/changes - kernel.Grace).Round(10*time.Microsecond))
+}

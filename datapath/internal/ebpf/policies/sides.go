@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policies
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/policy"
+)
+
+const noClass = ^uint32(0) // POLICY_NO_CLASS
+
+// noAddr is the value of an address that no Entity has, on both sides.
+var noAddr = kernel.PolicyAddr{Class: [2]uint32{noClass, noClass}}
+
+// writeAddrs writes a side of the addresses: what a change says, otherwise what the other side
+// contains.
+func (p *Policies) writeAddrs(side int, c *policy.Change) error {
+	uneven := make(map[netip.Addr]bool)
+	write := func(addr netip.Addr, class, ifindex uint32) error {
+		was, known := p.addrs[addr]
+		if !known {
+			was = noAddr
+		}
+		v := was
+		v.Class[side], v.Ifindex[side] = class, ifindex
+		if v.Class[0] != v.Class[1] || v.Ifindex[0] != v.Ifindex[1] {
+			uneven[addr] = true
+		}
+		switch {
+		case v == noAddr:
+			if err := p.Tables.PolicyAddr.Delete(kernel.AddrOf(addr)); err != nil {
+				return fmt.Errorf("address %s of policies: %w", addr, err)
+			}
+			delete(p.addrs, addr)
+			return nil
+		case v == was && known:
+			return nil
+		}
+		if err := p.Tables.PolicyAddr.Put(kernel.AddrOf(addr), v); err != nil {
+			return fmt.Errorf("address %s of policies: %w", addr, kernel.TableError("entities", err))
+		}
+		p.addrs[addr] = v
+		return nil
+	}
+	// What is no longer needed first, since it makes room.
+	for addr := range p.uneven {
+		if _, changes := c.Addrs[addr]; changes {
+			continue
+		}
+		v := p.addrs[addr]
+		class, ifindex := v.Class[1-side], v.Ifindex[1-side]
+		if _, has := p.names[addr]; !has {
+			class, ifindex = noClass, 0
+		}
+		if err := write(addr, class, ifindex); err != nil {
+			return err
+		}
+	}
+	for _, addr := range c.LostAddrs {
+		if err := write(addr, noClass, 0); err != nil {
+			return err
+		}
+	}
+	for addr, x := range c.Addrs {
+		var port kernel.DeviceKey
+		if x.Endpoint != "" {
+			port, _ = p.PortOf(x.Endpoint)
+		}
+		if err := write(addr, uint32(x.Class), port.Ifindex); err != nil {
+			return err
+		}
+	}
+	p.uneven = uneven
+	return nil
+}
+
+// writePorts writes a side of the ports of Endpoints.
+func (p *Policies) writePorts(side int) error {
+	wanted := make(map[kernel.DeviceKey]kernel.PolicyPort, len(p.subjects))
+	for _, s := range p.subjects {
+		port, found := p.PortOf(s.Endpoint)
+		if !found {
+			continue
+		}
+		v := p.ports[port]
+		for direction, id := range s.Tables {
+			v.Table[side][direction] = 0
+			if id != policy.NoTable {
+				v.Table[side][direction] = uint32(p.image.tables[id].at / 4)
+			}
+		}
+		if v != (kernel.PolicyPort{}) {
+			wanted[port] = v
+		}
+	}
+	for port, was := range p.ports {
+		if _, wants := wanted[port]; wants {
+			continue
+		}
+		v := was
+		v.Table[side] = [2]uint32{}
+		if v == (kernel.PolicyPort{}) {
+			if err := p.Tables.PolicyPort.Delete(port); err != nil {
+				return fmt.Errorf("port %d of policies: %w", port.Ifindex, err)
+			}
+			delete(p.ports, port)
+			continue
+		}
+		wanted[port] = v
+	}
+	for port, v := range wanted {
+		if was, known := p.ports[port]; known && was == v {
+			continue
+		}
+		if err := p.Tables.PolicyPort.Put(port, v); err != nil {
+			return fmt.Errorf("port %d of policies: %w", port.Ifindex, kernel.TableError("connections", err))
+		}
+		p.ports[port] = v
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* policy.h - looks up the verdicts of network policies.
+ *
+ * The verdict on the traffic of an Endpoint with a peer takes a fixed number of look-ups: the table of
+ * the Endpoint, the class of the peer's address (a hash, or the trie of prefixes), the row of that
+ * class in the table, and in the row the cell of the protocol and port. types_policy.h describes them,
+ * and datapath/policy how policies become tables.
+ */
+#pragma once
+
+#include <linux/in.h>
+
+#include "fw_classify.h"
+
+/* Returns the word that says which image and side are in force; 0: no policies. */
+static __always_inline __u32 policy_word(void)
+{
+	__u32 set = RULES_POLICY;
+	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
+
+	return rules ? *(const volatile __u32 *)&rules->image : 0;
+}
+
+/* The trie of prefixes, or the row's trie of ports, is walked by the function for the image's size. */
+static __always_inline __u32 policy_walk(const void *image, walk_fn *walk, __u32 entry, __u64 hi,
+					 __u64 lo)
+{
+	return entry & ENTRY_LEAF ? entry & ENTRY_VALUE : walk(image, entry, hi, lo);
+}
+
+/* Returns the class of the peer. */
+static __always_inline __u32 policy_class(const void *image, walk_fn *walk, struct policy_query *q)
+{
+	const struct policy_header *header = image;
+	__u32 side = !!(q->word & POLICY_SIDE), class = POLICY_NO_CLASS;
+	const __u32 *w = (const __u32 *)&q->peer;
+	const struct policy_addr *addr;
+	__u64 hi, lo;
+
+	q->self = 0;
+	if (q->node)
+		return header->node_class[side];
+	addr = bpf_map_lookup_elem(&ll_policy_addr, &q->peer);
+	if (addr) {
+		class = addr->class[side];
+		q->self = addr->ifindex[side] == q->ifindex;
+	}
+	if (class != POLICY_NO_CLASS)
+		return class;
+	hi = (__u64)bpf_ntohl(w[0]) << 32 | bpf_ntohl(w[1]);
+	lo = (__u64)bpf_ntohl(w[2]) << 32 | bpf_ntohl(w[3]);
+	if (q->family == 4)
+		return policy_walk(image, walk, header->root4[side], lo << 32, 0);
+	return policy_walk(image, walk, header->root6[side], hi, lo);
+}
+
+/* Finds the cell for q in a table. 0: found. -1: the image cannot be read. */
+static __always_inline int policy_search(const void *image, __u32 mask, walk_fn *walk,
+					 struct policy_query *q, __u32 table)
+{
+	const struct policy_header *header = image;
+	const struct policy_row *row;
+	__u32 entry;
+
+	if (header->magic != POLICY_MAGIC)
+		return -1;
+	table += policy_class(image, walk, q);
+	row = IMAGE_AT(image, mask, (__u64) * (__u32 *)IMAGE_AT(image, mask, (__u64)table * 4) * 4);
+	entry = q->proto == IPPROTO_TCP	   ? row->tcp
+		: q->proto == IPPROTO_UDP  ? row->udp
+		: q->proto == IPPROTO_SCTP ? row->sctp
+					   : row->other;
+	entry = policy_walk(image, walk, entry, (__u64)bpf_ntohs(q->port) << 48, 0);
+	q->cell = *(struct policy_cell *)IMAGE_AT(image, mask, (__u64)entry * 4);
+	return 0;
+}
+
+/* The functions that depend on the size of the image. Global functions, so that the verifier walks
+ * them once.
+ */
+#define POLICY_FUNCTIONS(size, mask)                                                 \
+	__noinline int policy_##size(struct policy_query *q, __u32 table)            \
+	{                                                                            \
+		__u32 zero = 0, slot;                                                \
+		void *images, *image;                                                \
+                                                                                     \
+		if (!q)                                                              \
+			return -1;                                                   \
+		slot = q->word & POLICY_SLOT ? RULES_POLICY_OTHER : RULES_POLICY;    \
+		images = bpf_map_lookup_elem(&ll_image_##size, &slot);               \
+		image = images ? bpf_map_lookup_elem(images, &zero) : NULL;          \
+		if (!image)                                                          \
+			return -1;                                                   \
+		return policy_search(image, mask, (walk_fn *)walk_##size, q, table); \
+	}
+
+POLICY_FUNCTIONS(128k, (1 << 17) - 1)
+POLICY_FUNCTIONS(1m, (1 << 20) - 1)
+POLICY_FUNCTIONS(8m, (1 << 23) - 1)
+POLICY_FUNCTIONS(64m, (1 << 26) - 1)
+
+/* Answers q: fills q->cell. 1: a policy may apply, and q->cell says what it does. 0: no policy
+ * applies to the Endpoint in this direction, or q->ifindex is not the port of an Endpoint. -1: the
+ * tables cannot be read.
+ */
+__noinline int policy_ask(struct policy_query *q)
+{
+	const struct policy_port *port;
+	struct device_key key;
+	__u32 table, which;
+	int ret;
+
+	if (!q || !q->word)
+		return 0;
+	key.ifindex = q->ifindex;
+	key.netns = q->netns;
+	port = bpf_map_lookup_elem(&ll_policy_port, &key);
+	if (!port)
+		return 0;
+	which = q->word & POLICY_SIDE ? 2 : 0;
+	which += q->direction == POLICY_EGRESS;
+	table = ((const __u32 *)port->table)[which & 3];
+	if (!table)
+		return 0;
+	switch (q->word & POLICY_IMAGE) {
+	case 1:
+		ret = policy_128k(q, table);
+		break;
+	case 2:
+		ret = policy_1m(q, table);
+		break;
+	case 3:
+		ret = policy_8m(q, table);
+		break;
+	case 4:
+		ret = policy_64m(q, table);
+		break;
+	default:
+		ret = -1;
+	}
+	return ret ? -1 : 1;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* policy_test.bpf.c - for tests only: looks up many verdicts at once. */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "policy.h"
+
+#define TEST_QUERY_COUNT 65536
+
+struct test_query {
+	struct policy_query query;
+	__s32 result; /* of policy_ask */
+};
+
+MAP(test_queries, BPF_MAP_TYPE_ARRAY, __u32, struct test_query, TEST_QUERY_COUNT, 0);
+
+struct test_run {
+	__u32 word;
+	__u32 answered;
+};
+
+static long test_one(__u32 i, struct test_run *run)
+{
+	struct test_query *q = bpf_map_lookup_elem(&test_queries, &i);
+
+	if (!q)
+		return 1;
+	q->query.word = run->word;
+	q->result = policy_ask(&q->query);
+	run->answered += q->result == 1;
+	return 0;
+}
+
+/* Answers the first skb->mark queries. Returns how many had a table. */
+SEC("tc")
+int test_policy(struct __sk_buff *skb)
+{
+	struct test_run run = { .word = policy_word() };
+
+	bpf_loop(skb->mark, test_one, &run, 0);
+	return run.answered;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

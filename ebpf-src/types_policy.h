@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* types_policy.h - keys and values of the maps of network policies, which datapath/policy compiles.
+ *
+ * What depends on addresses and ports has two values, one for each side. One byte says which side
+ * is in force: the image of RULES_POLICY in ll_rules. A change writes the other side, and then this
+ * byte: so it takes effect at one moment, for all addresses, Endpoints and directions. The rest is in
+ * an image, like a rule set, but only its unused parts are written.
+ */
+#pragma once
+
+#include "types.h"
+
+/* The image of RULES_POLICY in ll_rules; 0: no policies. */
+#define POLICY_IMAGE 0x07 /* number of the ll_image_ map, from 1 */
+#define POLICY_SLOT  0x08 /* the image is at RULES_POLICY_OTHER in that map, not at RULES_POLICY */
+#define POLICY_SIDE  0x10 /* the second side is in force */
+
+enum policy_direction {
+	POLICY_INGRESS, /* to the Endpoint */
+	POLICY_EGRESS,
+};
+
+#define POLICY_NO_CLASS 0xffffffff /* the class follows from the prefixes */
+
+/* An address of an Entity. */
+struct policy_addr {
+	__u32 class[2]; /* by side */
+	/* By side: the port of the Endpoint of this node that has the address; 0: none has it. */
+	__u32 ifindex[2];
+};
+
+/* The port of an Endpoint. */
+struct policy_port {
+	/* By side and direction: offset of the table, in units of 4 bytes. A table contains the
+	 * offset of the row of each class, in the same units. 0: no policy applies.
+	 */
+	__u32 table[2][2];
+};
+
+#define POLICY_MAGIC 0x4c4c5001
+
+/* At the start of the image. */
+struct policy_header {
+	__u32 magic;
+	__u32 node_class[2]; /* by side: of this node's own traffic */
+	/* By side: the tries of prefixes, with classes; for entries see fw_classify.h. */
+	__u32 root4[2];
+	__u32 root6[2];
+	__u32 pad;
+};
+
+/* Tries of ports, with the offsets of cells, in units of 4 bytes. */
+struct policy_row {
+	__u32 other; /* protocols without ports */
+	__u32 tcp;
+	__u32 udp;
+	__u32 sctp;
+};
+
+struct policy_cell {
+	/* ACTION_: for traffic with others, and of the Endpoint with itself. */
+	__u8 action[2];
+	__u8 staged[2]; /* as if staged policies were in force */
+	__u32 id;	/* number of the cell in datapath/policy */
+};
+
+/* A question, and its answer. */
+struct policy_query {
+	struct addr peer;
+	__be16 port; /* destination port */
+	__u8 proto;
+	__u8 family; /* of the peer: 4 or 6 */
+	__u8 direction;
+	__u8 node; /* 1: the peer is this node itself */
+	__u8 pad[2];
+	__u32 ifindex; /* of the port of the Endpoint */
+	__u32 netns;
+	__u32 word; /* of ll_rules: which image and side are in force */
+	/* The answer. */
+	__u32 self; /* 1: the peer is the Endpoint itself */
+	struct policy_cell cell;
+};
+_Static_assert(sizeof(struct policy_query) == 48, "no holes");
