@@ -93,6 +93,11 @@ func TestNotRunning(t *testing.T) {
 	if took := time.Since(begin); took > time.Second {
 		t.Errorf("took %s to find out", took)
 	}
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	if _, err := dialUnix(late, path); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("error = %v without time to connect, want ErrNotRunning", err)
+	}
 }
 
 func TestTimeout(t *testing.T) {

@@ -84,6 +84,9 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 		if err == nil {
 			return nc, nil
 		}
+		if _, absent := os.Lstat(path); errors.Is(absent, syscall.ENOENT) {
+			err = syscall.ENOENT // even if there was no time to ask the kernel
+		}
 		e := &Error{Socket: path, cause: cause(err)}
 		switch {
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
