@@ -108,6 +108,10 @@ struct work {
 	struct local_key local_key;
 	struct affinity_key affinity_key;
 	struct classify_key classify_key;
+	struct policy_query policy;
+	struct tuple ends; /* for policies: from the client to the server, as they see each other */
+	__u32 judge;	   /* what policy_open asks: JUDGE_ */
+	__u32 judged;	   /* an Endpoint with policies sends or gets the packet */
 	/* Next hops of the most recent connections, by netns. They stay valid for later runs. */
 	__u16 nexthop_hint[2][NEXTHOP_HINTS];
 	struct ct4_key put4; /* the key of the entry that is inserted, while room is made for it */

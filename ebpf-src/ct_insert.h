@@ -177,15 +177,19 @@ static __always_inline int open_may(struct pkt *p)
 }
 
 /* Reports whether the connection that p opens without a service is tracked: any forwarded
- * connection; if rules exist, any connection for which they are evaluated, so that its replies are
- * allowed.
+ * connection; if rules exist, any connection for which they are evaluated, and any of an Endpoint with
+ * policies, so that its replies are allowed.
  */
-static __always_inline int open_follows(struct pkt *p)
+static __always_inline int open_follows(struct pkt *p, const struct work *w)
 {
 	if (!open_may(p) || p->stateless || p->to_group)
 		return 0;
+	if (w->judged && p->egress)
+		return !frame_is_to_group(p);
 	if (firewall_rules())
 		return firewall_hook(p) != 0;
+	if (w->judged)
+		return 1;
 	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
 }
 
@@ -239,7 +243,7 @@ static __always_inline int open_plain(struct pkt *p, struct work *w)
 {
 	int ret;
 
-	if (!open_follows(p)) {
+	if (!open_follows(p, w)) {
 		if (p->stateless && p->fragment == FRAGMENT_FIRST)
 			fragment_teach(p);
 		return LL_PASS;

@@ -7,6 +7,7 @@
 #include "ct_insert.h"
 #include "lb_snat.h"
 #include "nat_rules.h"
+#include "policy_open.h"
 
 /* Translates the source of w->conn, whose destination was translated, if a rule for the output
  * device matches; the kernel's routes determine that device. backend: rules match the translated
@@ -71,6 +72,8 @@ static __noinline int open_destination(struct pkt *p, struct work *w, __u32 slot
 		return LL_OPEN;
 	}
 	if (ret == LL_NEXT)
+		ret = policy_open(p->skb, 0);
+	if (ret == LL_NEXT)
 		ret = open_second(p, w);
 	return open_translated(p, w, ret, slot >> 2);
 }
@@ -92,6 +95,9 @@ static __noinline int open_inward(struct pkt *p, struct work *w, struct mapping 
 	w->conn.meta.flags |= CT_F_DNAT | CT_F_NAT_ASKED;
 	w->conn.daddr = mapping->addr;
 	w->conn.dport = mapping->port;
+	ret = policy_open(p->skb, 0);
+	if (ret != LL_NEXT)
+		return ret;
 	out = route_out(p, &w->conn.saddr, &w->conn.daddr);
 	slot = out && out == route_in(p) ? translate_slot(p->nat_id) : 0;
 	if (slot) {
@@ -138,6 +144,9 @@ static __always_inline int open_other(struct pkt *p, struct work *w)
 
 	w->source_nat_id = 0;
 	if (p->egress && p->skb->ingress_ifindex) {
+		ret = policy_open(p->skb, 1);
+		if (ret != LL_NEXT)
+			return ret;
 		ret = open_leaving(p, w);
 	} else if (!p->bridged && open_may(p)) {
 		slot = translate_ask(p, w, RULES_DNAT, 0);
@@ -148,6 +157,9 @@ static __always_inline int open_other(struct pkt *p, struct work *w)
 	if (ret != LL_OPEN)
 		return ret;
 	ret = announce_lost(p);
+	if (ret != LL_NEXT)
+		return ret;
+	ret = policy_open(p->skb, 1);
 	if (ret != LL_NEXT)
 		return ret;
 	ret = LL_OPEN;

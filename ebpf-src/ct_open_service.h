@@ -12,23 +12,17 @@ static __always_inline __u16 service_idle(const struct service *s, __u8 proto)
 				      : s->idle[IDLE_SCTP];
 }
 
-/* Inserts the connection that p opens, and counts p in it. Sets w->conn to the form in which p
- * leaves. w->reopen: p has the tuple of an ended connection, w->old. LL_PASS: not tracked.
- * LL_REFUSE: no backend, or an address that only services use.
- */
-static __noinline int open_connection(struct pkt *p, struct work *w)
+/* As open_connection, for a service. LL_REFUSE: it has no backend. */
+static __noinline int open_service(struct pkt *p, struct work *w, const struct service *found)
 {
-	struct service *found = lb_service(p, &w->service_key), *s;
+	struct service *s = &w->service;
 	struct backend_entry *entry;
 	struct service_stats *stats;
 	__u32 id;
 	int ret;
 
-	if (!found)
-		return open_other(p, w);
 	w->source_nat_id = 0;
-	w->service = *found;
-	s = &w->service;
+	*s = *found;
 	p->service_id = s->id;
 	if (!lb_client_allowed(p, s, &w->source_range_key))
 		return -DROP_SOURCE_RANGE;
@@ -53,6 +47,9 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 	w->conn.more.backend_id = id;
 	w->conn.daddr = entry->backend.addr;
 	w->conn.dport = entry->backend.port;
+	ret = policy_open(p->skb, 0);
+	if (ret != LL_NEXT)
+		return ret;
 	open_fetch();
 	ret = open_source(p, w, s);
 	if (ret == LL_NEXT && s->source == SOURCE_AUTO)
@@ -72,4 +69,15 @@ static __noinline int open_connection(struct pkt *p, struct work *w)
 		stats->connection_count++;
 	p->opened = 1;
 	return LL_NEXT;
+}
+
+/* Inserts the connection that p opens, and counts p in it. Sets w->conn to the form in which p
+ * leaves. w->reopen: p has the tuple of an ended connection, w->old. LL_PASS: not tracked.
+ * LL_REFUSE: no backend, an address that only services use, or a policy rejects it.
+ */
+static __noinline int open_connection(struct pkt *p, struct work *w)
+{
+	struct service *found = lb_service(p, &w->service_key);
+
+	return found ? open_service(p, w, found) : open_other(p, w);
 }

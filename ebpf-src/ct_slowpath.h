@@ -5,6 +5,7 @@
 #pragma once
 
 #include "fw.h"
+#include "policy_open.h"
 #include "tun_forged.h"
 #include "fragment.h"
 #include "source_guard_addr.h"
@@ -108,6 +109,26 @@ static __always_inline int track_may_resolve(const struct pkt *p, const struct c
 	       ct_event_of(p) != EVENT_OPEN && (!meta->in_port || meta->in_port == p->in_port);
 }
 
+/* Reports whether rules and policies must be evaluated again for the connection of p: since one of
+ * them has changed, or since p leaves through this port, which may be another one than before.
+ */
+static __always_inline int track_is_outdated(const struct pkt *p, const struct ct_meta *meta)
+{
+	__u32 of = EPOCH_RULES;
+	const struct epoch *epoch;
+
+	if (firewall_has_changed(meta, p->skb->ifindex))
+		return 1;
+	if (p->egress)
+		return policy_is_at(p->skb->ifindex);
+	if (meta->nexthop)
+		return 0;
+	/* The port through which its packets leave is unknown: any port may have changed. */
+	epoch = bpf_map_lookup_elem(&ll_epoch, &of);
+	return epoch && epoch->port_count &&
+	       (__s32)(meta->last_seen_tick - epoch->port_changed_tick) <= 0;
+}
+
 /* The slow path for connections that are half-open or change state. LL_NEXT: p is counted, and
  * w->conn contains its leaving tuple. LL_OPEN: p has no connection, or one that must be opened
  * again. The caller calls open_connection, since nested calls share 512 bytes of stack.
@@ -130,7 +151,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
-	if (firewall_has_changed(&w->conn.meta)) {
+	if (firewall_has_changed(&w->conn.meta, p->skb->ifindex)) {
 		struct __sk_buff *skb = p->skb;
 		int forged = forged_before(skb, p);
 
@@ -138,7 +159,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		if (forged)
 			return -DROP_TUNNEL_FORGED;
 	}
-	if (firewall_has_changed(&w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {
+	if (track_is_outdated(p, &w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {
 		int ret = firewall_again(p, w);
 
 		if (ret != LL_NEXT)
@@ -159,7 +180,7 @@ static __always_inline int track_may_open_first(const struct pkt *p)
 {
 	if (p->proto == IPPROTO_TCP || p->proto == IPPROTO_SCTP)
 		return ct_event_of(p) == EVENT_OPEN;
-	return !firewall_rules();
+	return !firewall_rules() && !policy_word();
 }
 
 /* Finds the connection of p, or opens one, and counts p. LL_NEXT: w->conn contains the leaving
@@ -183,6 +204,7 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 	if (ret != LL_NEXT && ret != LL_PASS)
 		return ret;
 	p->stateless = ret == LL_PASS;
+	policy_begin(p, w);
 	return open_connection(p, w);
 }
 
@@ -207,14 +229,20 @@ static __always_inline int track_find_allowed(struct pkt *p, struct work *w)
  */
 static __always_inline int firewall_rest(struct pkt *p, struct work *w, int ret)
 {
-	if (!firewall_rules() || config_shadow)
+	if (config_shadow)
 		return LL_PASS;
-	if (ret == LL_UNCLEAR)
-		return -DROP_UNCLEAR;
-	if (p->needs_first & FRAGMENT_UNKNOWN)
-		return -DROP_FRAGMENT;
-	ret = firewall_packet(p, w);
-	return ret == LL_NEXT ? LL_PASS : ret;
+	if (firewall_rules()) {
+		int allowed;
+
+		if (ret == LL_UNCLEAR)
+			return -DROP_UNCLEAR;
+		if (p->needs_first & FRAGMENT_UNKNOWN)
+			return -DROP_FRAGMENT;
+		allowed = firewall_packet(p, w);
+		if (allowed != LL_NEXT && allowed != LL_PASS)
+			return allowed;
+	}
+	return policy_rest(p, w, ret);
 }
 
 /* Fills w->rewrite for a packet of a connection that track_find found or opened; for both hooks. */

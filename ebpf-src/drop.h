@@ -108,6 +108,13 @@ enum drop_reason {
 	 * run: start loxilightd
 	 */
 	DROP_NO_SLOW_PATH,
+	/* a network Policy of the Endpoint that sends it, or of the one for which it is, does not allow
+	 * it; if the Policy rejects, the sender got an answer
+	 */
+	DROP_POLICY,
+	/* as policy, by a Policy that rejects, but without an answer: the limit per second was reached
+	 */
+	DROP_POLICY_LIMITED,
 	DROP_MAX,
 };
 

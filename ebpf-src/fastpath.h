@@ -49,7 +49,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	/* fastpath_full.h asks whether the bridge must see the packet. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (!index || conn_is_outdated(meta))
+	if (!index || conn_is_outdated(meta, frame_in(f)))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;

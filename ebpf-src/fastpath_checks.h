@@ -58,25 +58,56 @@ static __always_inline int epoch_has_changed(const struct ct_meta *meta, __u32 o
 	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
 }
 
-/* Reports whether the rules have changed since the last packet in the direction of meta, or deny
- * the connection since they changed.
- */
-static __always_inline int firewall_has_changed(const struct ct_meta *meta)
+/* Reports whether the policies of a port have changed since a tick. */
+static __always_inline int epoch_of_port(__u32 ifindex, __u32 last_seen_tick)
 {
-	if (meta->flags & CT_F_DENIED)
-		return 1;
-	return epoch_has_changed(meta, EPOCH_RULES);
+	__u32 of = EPOCH_PORTS + (ifindex & (EPOCH_PORT_COUNT - 1));
+	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &of);
+
+	return epoch && epoch->count && (__s32)(last_seen_tick - epoch->changed_tick) <= 0;
 }
 
-/* Reports whether the packet must leave the fast path because FirewallRules have changed, or because
- * the client's destination may be a service by now.
+/* Reports whether the policies of the port on which packets of a connection arrive, or of the port
+ * through which they leave, have changed since a tick; index: of their next hop.
  */
-static __always_inline int conn_is_outdated(const struct ct_meta *meta)
+static __noinline int epoch_of_ports(__u32 in, __u32 index, __u32 last_seen_tick)
+{
+	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+
+	return epoch_of_port(in, last_seen_tick) ||
+	       (nexthop && epoch_of_port(nexthop_device(nexthop), last_seen_tick));
+}
+
+/* Reports whether rules, or the policies of a port, have changed since the last packet in the
+ * direction of meta, or deny the connection since they changed; in: the device of arrival. While the
+ * last change is older, one entry is read.
+ */
+static __always_inline int firewall_has_changed(const struct ct_meta *meta, __u32 in)
+{
+	__u32 of = EPOCH_RULES;
+	const struct epoch *epoch;
+
+	if (meta->flags & CT_F_DENIED)
+		return 1;
+	epoch = bpf_map_lookup_elem(&ll_epoch, &of);
+	if (!epoch)
+		return 0;
+	if (epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0)
+		return 1;
+	if (!epoch->port_count || (__s32)(meta->last_seen_tick - epoch->port_changed_tick) > 0)
+		return 0;
+	return epoch_of_ports(in, meta->nexthop, meta->last_seen_tick);
+}
+
+/* Reports whether the packet must leave the fast path because rules or policies have changed, or
+ * because the client's destination may be a service by now.
+ */
+static __always_inline int conn_is_outdated(const struct ct_meta *meta, __u32 in)
 {
 	if (meta->state == CT_ONE_WAY && !(meta->flags & CT_F_SERVICE) &&
 	    epoch_has_changed(meta, EPOCH_SERVICES))
 		return 1;
-	return firewall_has_changed(meta);
+	return firewall_has_changed(meta, in);
 }
 
 /* Reports whether a packet arrives on another port than before and therefore must leave the fast

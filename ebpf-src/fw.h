@@ -11,6 +11,7 @@
 #include "ct_conn.h"
 #include "fib.h"
 #include "fastpath_checks.h"
+#include "policy_conn.h"
 
 /* Returns a rule set, or NULL if it has no rules. */
 static __always_inline const struct rules *rules_of(__u32 set)
@@ -214,7 +215,7 @@ static __always_inline __u32 firewall_port(struct work *w)
 	return device_find(w->twin.meta.in_port) ? w->twin.meta.in_port : 0;
 }
 
-/* Records in the entry of t whether the rules deny the connection, and which rule decided. A global
+/* Records in the entry of t whether rules or policies deny the connection, and which rule decided. A global
  * function, so that the verifier walks it once.
  */
 __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 rule_id, __u32 now_tick)
@@ -240,7 +241,7 @@ __noinline int firewall_mark(const struct tuple *t, __u32 denied, __u32 rule_id,
 	return 0;
 }
 
-/* Evaluates the rules again for w->conn, the connection of p found under w->tuple, as if its first
+/* Evaluates rules and policies again for w->conn, the connection of p found under w->tuple, as if its first
  * packet arrived now. The entry of a denied connection is kept as long as packets arrive for it, so
  * that packets from the other side do not open a new connection.
  */
@@ -249,8 +250,6 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 	const struct rules *rules = firewall_rules();
 	__u16 flags = w->conn.meta.flags;
 	__u32 in = firewall_in(p);
-	/* A denied connection stays denied until the other direction is evaluated. */
-	int unknown = flags & CT_F_DENIED ? -DROP_FIREWALL : LL_NEXT;
 	__u32 rule_id = 0;
 	__u16 denied;
 	__u8 hook;
@@ -267,13 +266,13 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 		 */
 		if (rules->flags & RULES_F_FRAME ||
 		    (rules->flags & RULES_F_OUT && (p->egress || flags & CT_F_FROM_NODE)))
-			return unknown;
+			goto undecided;
 		/* The key of the other direction is the tuple with which its packets arrive. */
 		if (!conn_peek(w, &w->twin_tuple, &w->twin))
-			return unknown;
+			goto undecided;
 		in = firewall_port(w);
 		if (!in && !(flags & CT_F_FROM_NODE))
-			return unknown;
+			goto undecided;
 		firewall_key(p, w, &w->twin_tuple);
 	} else {
 		firewall_key(p, w, &w->tuple);
@@ -295,6 +294,8 @@ static __noinline int firewall_again(struct pkt *p, struct work *w)
 	ret = firewall_ask(p, w, 1);
 	rule_id = w->classify_key.rule.id;
 out:
+	if (ret == LL_NEXT)
+		ret = policy_follow(p, w);
 	denied = ret == LL_NEXT ? 0 : CT_F_DENIED;
 	if (!(flags & CT_F_REPLY) && firewall_asks_leaving(p)) {
 		p->slow = 1;
@@ -307,4 +308,6 @@ out:
 	firewall_mark(&w->tuple, denied, rule_id, p->now_tick);
 	w->conn.meta.flags = (flags & ~CT_F_DENIED) | denied;
 	return ret;
+undecided: /* by rules: a denied connection stays so until the other direction is evaluated */
+	return flags & CT_F_DENIED ? -DROP_FIREWALL : policy_follow(p, w);
 }

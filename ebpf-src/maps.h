@@ -226,8 +226,7 @@ IMAGES(ll_image_64m, struct image_64m);
  */
 MAP(ll_policy_addr, BPF_MAP_TYPE_HASH, struct addr, struct policy_addr, 16384, BPF_F_NO_PREALLOC)
 SIZED_BY("entities") CREATED_BY_DAEMON;
-MAP(ll_policy_port, BPF_MAP_TYPE_HASH, struct device_key, struct policy_port, 16384,
-    BPF_F_NO_PREALLOC)
+MAP(ll_policy_port, BPF_MAP_TYPE_HASH, __u32, struct policy_port, 16384, BPF_F_NO_PREALLOC)
 SIZED_BY("ports") CREATED_BY_DAEMON;
 
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
@@ -235,8 +234,9 @@ SIZED_BY("ports") CREATED_BY_DAEMON;
  */
 MAP(ll_shadow, BPF_MAP_TYPE_ARRAY, __u32, __u32, 1, 0);
 
-/* Incremented by loxilightd after the rules have changed: connections that were allowed before are
- * evaluated again. A single entry.
+/* Incremented by loxilightd after rules, Services, or the policies of a port have changed: connections
+ * that were allowed before are evaluated again. The epochs of ports are found by the lower bits of
+ * the ifindex, so a port may be evaluated again for another one.
  */
 MAP(ll_epoch, BPF_MAP_TYPE_ARRAY, __u32, struct epoch, EPOCH_COUNT, 0);
 

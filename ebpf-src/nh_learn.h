@@ -6,6 +6,7 @@
 #include "nh.h"
 #include "fib.h"
 #include "tun_encap.h"
+#include "policy_conn.h"
 
 /* Fills the bridge domain of a packet that is about to leave: if it arrived on a port of the same
  * bridge, it was bridged.
@@ -143,8 +144,8 @@ static __always_inline void nexthop_invalidate(__u32 index)
 
 /* Egress hook, for a packet that our ingress hook saw and the kernel forwarded: learns its next
  * hop. p has the leaving tuple. That tuple, reversed, is the key of the entry of the replies, whose
- * leaving tuple, reversed, is the key of the entry of p. Reports whether p has a connection; if
- * not, the ingress hook did not see p.
+ * leaving tuple, reversed, is the key of the entry of p. 1: p has a connection. 0: it has none, so
+ * the ingress hook did not see p. Or a drop reason.
  */
 static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 {
@@ -163,6 +164,13 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 	meta = conn_peek(w, &w->tuple, &w->conn);
 	if (!meta || meta->flags & CT_F_DENIED)
 		return 0;
+	if (policy_is_at(p->skb->ifindex)) {
+		/* It may leave through another port than its address says. */
+		int ret = policy_follow(p, w);
+
+		if (ret != LL_NEXT)
+			return -DROP_POLICY;
+	}
 	why = nexthop_why_not(p, meta);
 	if (why == SLOWPATH_UNKNOWN)
 		index = nexthop_of_frame(p, meta, twin, &why);

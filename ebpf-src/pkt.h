@@ -205,6 +205,14 @@ static __always_inline int frame_is_for(const struct pkt *p, const __u8 *dmac)
 	       data[2] == want[2];
 }
 
+/* Reports whether the destination MAC of the frame is a group. */
+static __always_inline int frame_is_to_group(const struct pkt *p)
+{
+	const __u8 *data = (void *)(long)p->skb->data;
+
+	return data + 1 <= (const __u8 *)(long)p->skb->data_end && data[0] & 1;
+}
+
 /* skb->tc_index carries a word from our ingress hook to our egress hook. Both clear it, so that
  * other programs never see it.
  */

@@ -37,13 +37,12 @@ static __always_inline __u32 policy_class(const void *image, walk_fn *walk, stru
 	const struct policy_addr *addr;
 	__u64 hi, lo;
 
-	q->self = 0;
 	if (q->node)
 		return header->node_class[side];
 	addr = bpf_map_lookup_elem(&ll_policy_addr, &q->peer);
 	if (addr) {
 		class = addr->class[side];
-		q->self = addr->ifindex[side] == q->ifindex;
+		q->self = addr->port[side] == q->endpoint;
 	}
 	if (class != POLICY_NO_CLASS)
 		return class;
@@ -99,44 +98,35 @@ POLICY_FUNCTIONS(1m, (1 << 20) - 1)
 POLICY_FUNCTIONS(8m, (1 << 23) - 1)
 POLICY_FUNCTIONS(64m, (1 << 26) - 1)
 
-/* Answers q: fills q->cell. 1: a policy may apply, and q->cell says what it does. 0: no policy
- * applies to the Endpoint in this direction, or q->ifindex is not the port of an Endpoint. -1: the
- * tables cannot be read.
+/* Returns the table of an Endpoint in a direction; 0: no policy applies. known: the Endpoint is a subject
+ * of policies, in this direction or the other.
  */
-__noinline int policy_ask(struct policy_query *q)
+static __always_inline __u32 policy_table(__u32 endpoint, __u32 direction, __u32 word, __u32 *known)
 {
-	const struct policy_port *port;
-	struct device_key key;
-	__u32 table, which;
-	int ret;
+	const struct policy_port *port = bpf_map_lookup_elem(&ll_policy_port, &endpoint);
+	__u32 which = (word & POLICY_SIDE ? 2 : 0) + (direction == POLICY_EGRESS);
 
-	if (!q || !q->word)
-		return 0;
-	key.ifindex = q->ifindex;
-	key.netns = q->netns;
-	port = bpf_map_lookup_elem(&ll_policy_port, &key);
 	if (!port)
 		return 0;
-	which = q->word & POLICY_SIDE ? 2 : 0;
-	which += q->direction == POLICY_EGRESS;
-	table = ((const __u32 *)port->table)[which & 3];
-	if (!table)
-		return 0;
+	*known = 1;
+	return ((const __u32 *)port->table)[which & 3];
+}
+
+/* Answers q, about traffic for which a table decides: fills q->cell. 0, or -1: the tables cannot be
+ * read.
+ */
+static __always_inline int policy_ask(struct policy_query *q, __u32 table)
+{
+	q->self = 0;
 	switch (q->word & POLICY_IMAGE) {
 	case 1:
-		ret = policy_128k(q, table);
-		break;
+		return policy_128k(q, table);
 	case 2:
-		ret = policy_1m(q, table);
-		break;
+		return policy_1m(q, table);
 	case 3:
-		ret = policy_8m(q, table);
-		break;
+		return policy_8m(q, table);
 	case 4:
-		ret = policy_64m(q, table);
-		break;
-	default:
-		ret = -1;
+		return policy_64m(q, table);
 	}
-	return ret ? -1 : 1;
+	return -1;
 }

@@ -195,8 +195,12 @@ int ll_tc_egress(struct __sk_buff *skb)
 	p.skb = skb;
 	if (forged)
 		return finish(&p, -DROP_TUNNEL_FORGED);
-	if (ret == LL_NEXT && word == TC_INDEX_LEARN && nexthop_learn(&p, w))
-		return handled(skb, 1);
+	if (ret == LL_NEXT && word == TC_INDEX_LEARN) {
+		int learnt = nexthop_learn(&p, w);
+
+		if (learnt)
+			return learnt < 0 ? finish(&p, learnt) : handled(skb, 1);
+	}
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
 	if (ret == LL_NEXT)

@@ -61,7 +61,7 @@ struct {
 static __always_inline int slow_path_lost(struct __sk_buff *skb, struct pkt *p, int ret)
 {
 	if (!guard_may_be_on(skb->ifindex) &&
-	    (ret == LL_PASS || (!firewall_rules() && !rules_of(RULES_SNAT))))
+	    (ret == LL_PASS || (!firewall_rules() && !rules_of(RULES_SNAT) && !policy_word())))
 		return TC_ACT_UNSPEC;
 	return finish(p, -DROP_NO_SLOW_PATH);
 }
@@ -130,7 +130,7 @@ static __always_inline int ingress_domain(struct pkt *p, int ret)
 	if (domain < 0)
 		return domain;
 	if (domain != LL_NEXT) {
-		if (!firewall_rules())
+		if (!firewall_rules() && !policy_word())
 			return LL_PASS;
 		return ret == LL_NEXT ? LL_UNTRACKED : ret;
 	}
@@ -150,7 +150,7 @@ static __always_inline int ingress_stages(struct __sk_buff *skb, struct pkt *p)
 	p->to_group = skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST;
 	p->skb = skb;
 	p->now_tick = clock_tick();
-	if (p->to_group && !firewall_rules())
+	if (p->to_group && !firewall_rules() && !policy_word())
 		return LL_PASS;
 	ret = parse_packet(skb, p);
 	p->skb = skb;
@@ -262,7 +262,8 @@ static __always_inline int slow_stages(struct pkt *p, struct work *w, int ret)
 	}
 	if (ret == LL_UNTRACKED || ret == LL_UNCLEAR)
 		ret = firewall_rest(p, w, ret);
-	if (ret == LL_PASS && p->fragment == FRAGMENT_FIRST && p->needs_first && firewall_rules())
+	if (ret == LL_PASS && p->fragment == FRAGMENT_FIRST && p->needs_first &&
+	    (firewall_rules() || policy_word()))
 		fragment_teach(p);
 	return ret == LL_NEXT ? forward(p, w) : ret;
 }

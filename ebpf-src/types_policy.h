@@ -25,9 +25,11 @@ enum policy_direction {
 /* An address of an Entity. */
 struct policy_addr {
 	__u32 class[2]; /* by side */
-	/* By side: the port of the Endpoint of this node that has the address; 0: none has it. */
-	__u32 ifindex[2];
+	__u32 port[2];	/* by side: of the Endpoint of this node that has the address; 0: none */
 };
+
+/* A port is named by its ifindex, with this bit in the switch netns. */
+#define POLICY_PORT_SWITCH 0x80000000
 
 /* The port of an Endpoint. */
 struct policy_port {
@@ -73,11 +75,10 @@ struct policy_query {
 	__u8 direction;
 	__u8 node; /* 1: the peer is this node itself */
 	__u8 pad[2];
-	__u32 ifindex; /* of the port of the Endpoint */
-	__u32 netns;
-	__u32 word; /* of ll_rules: which image and side are in force */
+	__u32 endpoint; /* its port */
+	__u32 word;	/* of ll_rules: which image and side are in force */
 	/* The answer. */
 	__u32 self; /* 1: the peer is the Endpoint itself */
 	struct policy_cell cell;
 };
-_Static_assert(sizeof(struct policy_query) == 48, "no holes");
+_Static_assert(sizeof(struct policy_query) == 44, "no holes");

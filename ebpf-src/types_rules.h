@@ -44,12 +44,18 @@ enum rule_flag {
 enum epoch_of {
 	EPOCH_RULES,	/* for all connections */
 	EPOCH_SERVICES, /* new frontends: for CT_ONE_WAY without a service */
-	EPOCH_COUNT,
+	EPOCH_PORTS,	/* the first of EPOCH_PORT_COUNT: policies, for connections of a port */
 };
+
+#define EPOCH_PORT_COUNT 8192 /* a power of two */
+#define EPOCH_COUNT	 (EPOCH_PORTS + EPOCH_PORT_COUNT)
 
 struct epoch {
 	__u32 count; /* number of changes so far */
 	__u32 changed_tick;
+	/* In EPOCH_RULES, as above: of the last change of any port. */
+	__u32 port_count;
+	__u32 port_changed_tick;
 };
 
 struct rule_record {

@@ -27,10 +27,12 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nexthop"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/overlay"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/policies"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/port"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -62,6 +64,7 @@ type DataPlane struct {
 	keeper      *keeper.Keeper
 	snat        *snat.Ports
 	firewall    *rules.Firewall
+	policies    *policies.Policies
 	overlay     *overlay.Overlay
 	mirrors     *mirror.Table
 	epoch       *rules.Epoch
@@ -257,6 +260,9 @@ func (d *DataPlane) adoptRules() (err error) {
 	if d.images, err = rules.NewImages(d.tables, d.maps); err == nil {
 		d.firewall, err = rules.Adopt(d.tables, d.images, d.epoch.Raise, d.log)
 	}
+	if err == nil {
+		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts})
+	}
 	return err
 }
 
@@ -301,6 +307,9 @@ func (d *DataPlane) Firewall() datapath.RuleTable[datapath.FirewallSet] {
 func (d *DataPlane) NAT() datapath.RuleTable[datapath.NATSet] {
 	return d.nats
 }
+
+// Policies implements [datapath.DataPlane].
+func (d *DataPlane) Policies() datapath.Table[datapath.SetName, *policy.State] { return d.policies }
 
 // Tunnels implements [datapath.DataPlane].
 func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] {

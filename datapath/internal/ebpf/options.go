@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/fastpath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
@@ -30,6 +31,10 @@ func (d *DataPlane) portsOptions() port.Options {
 			b := d.mirrors.Bypass(netns, index)
 			return b.In || b.Out
 		},
+		EndpointAt: func(name datapath.EndpointName, netns uint8, index int) error {
+			return d.policies.Attach(name, kernel.PolicyPortOf(uint32(index), uint32(netns)))
+		},
+		EndpointGone:  d.policies.Detach,
 		FollowMirrors: d.followMirrors,
 		InUse:         &d.inUse, BeforeFirst: d.beforeFirstPort, AfterFirst: d.afterFirstPort,
 	}

@@ -322,9 +322,11 @@ type Divert struct {
 }
 
 type Epoch struct {
-	_           structs.HostLayout
-	Count       uint32
-	ChangedTick uint32
+	_               structs.HostLayout
+	Count           uint32
+	ChangedTick     uint32
+	PortCount       uint32
+	PortChangedTick uint32
 }
 
 type EpochOf uint32
@@ -332,7 +334,7 @@ type EpochOf uint32
 const (
 	EpochOfEPOCH_RULES    EpochOf = 0
 	EpochOfEPOCH_SERVICES EpochOf = 1
-	EpochOfEPOCH_COUNT    EpochOf = 2
+	EpochOfEPOCH_PORTS    EpochOf = 2
 )
 
 type Fragment struct {
@@ -609,9 +611,9 @@ type PeerStats struct {
 }
 
 type PolicyAddr struct {
-	_       structs.HostLayout
-	Class   [2]uint32
-	Ifindex [2]uint32
+	_     structs.HostLayout
+	Class [2]uint32
+	Port  [2]uint32
 }
 
 type PolicyPort struct {

@@ -53,7 +53,7 @@ type Tables struct {
 	Fragment       bpfmap.Map[FragmentKey, Fragment]
 	Rules          bpfmap.Map[uint32, Rules]
 	PolicyAddr     bpfmap.Map[Addr, PolicyAddr]
-	PolicyPort     bpfmap.Map[DeviceKey, PolicyPort]
+	PolicyPort     bpfmap.Map[uint32, PolicyPort]
 	Shadow         bpfmap.Map[uint32, uint32]
 	Epoch          bpfmap.Map[uint32, Epoch]
 	RuleHits       bpfmap.PerCPU[uint32, RuleHits]

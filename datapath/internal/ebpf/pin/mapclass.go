@@ -38,7 +38,7 @@ var sizeClasses = map[string]sizeClass{
 		return 2 * t.Ranges // old and new ranges exist together for a moment
 	}},
 	"rules":         byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
-	"entities":      byTable("entities", func(t datapath.Tables) uint32 { return t.Entities }),
+	"entities":      byTable("entities", func(t datapath.Tables) uint32 { return max(t.Entities, 1024) }),
 	"nats":          byRules(func(t datapath.Tables) uint32 { return 2 * t.MaxNATs() }),     // old and new NATs exist together for a moment
 	"natRules":      byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
 	"natPrefixes":   byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),

@@ -27,8 +27,7 @@ type lookerTestQuery struct {
 		Direction uint8
 		Node      uint8
 		Pad       [2]uint8
-		Ifindex   uint32
-		Netns     uint32
+		Endpoint  uint32
 		Word      uint32
 		Self      uint32
 		Cell      struct {

@@ -23,10 +23,8 @@ import (
 type Options struct {
 	Tables *kernel.Tables
 	Maps   map[string]*ebpf.Map // of ll_image_…
-	// PortOf returns the port of an Endpoint; false: it has none.
-	PortOf func(endpoint string) (kernel.DeviceKey, bool)
 	// Raise causes the connections of ports to be evaluated again.
-	Raise func(ports []kernel.DeviceKey) error
+	Raise func(ports []kernel.PolicyPortID) error
 }
 
 // Policies is the table of network policies, which has one row. It is safe for concurrent use.
@@ -47,11 +45,13 @@ type Policies struct {
 	unfreed  bool // the compiler has not settled since
 
 	addrs     map[netip.Addr]kernel.PolicyAddr // as in ll_policy_addr
-	ports     map[kernel.DeviceKey]kernel.PolicyPort
-	uneven    map[netip.Addr]bool       // both sides differ
+	ports     map[kernel.PolicyPortID]kernel.PolicyPort
+	uneven    map[netip.Addr]bool // both sides differ
+	node      policy.Class
 	names     map[netip.Addr]string     // the Endpoint that has an address
 	subjects  map[string]policy.Subject // by name
 	inForceID ebpf.MapID
+	portOf    map[string]kernel.PolicyPortID // of Endpoints
 }
 
 var _ datapath.Table[datapath.SetName, *policy.State] = (*Policies)(nil)
@@ -63,7 +63,8 @@ func Adopt(o Options) (*Policies, error) {
 		return nil, err
 	}
 	p := &Policies{
-		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.DeviceKey]kernel.PolicyPort),
+		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.PolicyPortID]kernel.PolicyPort),
+		portOf: make(map[string]kernel.PolicyPortID),
 	}
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
@@ -74,9 +75,9 @@ func Adopt(o Options) (*Policies, error) {
 		}
 		return nil
 	})
-	err = errors.Join(err, o.Tables.PolicyPort.Batches(func(keys []kernel.DeviceKey, values []kernel.PolicyPort) error {
+	err = errors.Join(err, o.Tables.PolicyPort.Batches(func(keys []uint32, values []kernel.PolicyPort) error {
 		for i, key := range keys {
-			p.ports[key] = values[i]
+			p.ports[kernel.PolicyPortID(key)] = values[i]
 		}
 		return nil
 	}))
@@ -124,6 +125,15 @@ func (p *Policies) apply(s *policy.State) error {
 	}
 	change := p.compiler.Apply(s)
 	p.unfreed = true
+	if err := p.commit(change); err != nil {
+		return err
+	}
+	p.state = s
+	return nil
+}
+
+// commit writes a change, and puts it in force.
+func (p *Policies) commit(change *policy.Change) error {
 	from := p.side()
 	if err := p.image.write(change); err != nil {
 		return err
@@ -141,8 +151,49 @@ func (p *Policies) apply(s *policy.State) error {
 	if err := p.publish(p.image.word(1 - from)); err != nil {
 		return err
 	}
-	p.state = s
 	return p.raise(change.Concerned)
+}
+
+// Attach tells that an Endpoint has a port, to which no programs are attached yet: its policies are in
+// force when it returns.
+func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPortID) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.portOf[string(endpoint)] == port {
+		return nil
+	}
+	p.portOf[string(endpoint)] = port
+	return p.refresh(string(endpoint))
+}
+
+// Detach tells that an Endpoint has no port any more.
+func (p *Policies) Detach(endpoint datapath.EndpointName) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, attached := p.portOf[string(endpoint)]; !attached {
+		return nil
+	}
+	delete(p.portOf, string(endpoint))
+	return p.refresh(string(endpoint))
+}
+
+// refresh writes what depends on the port of an Endpoint.
+func (p *Policies) refresh(endpoint string) error {
+	if p.image == nil {
+		return nil // the first change of this run writes all
+	}
+	p.rest()
+	change := &policy.Change{Node: p.node, Addrs: make(map[netip.Addr]policy.Address), Concerned: map[string]bool{endpoint: true}}
+	for addr, of := range p.names {
+		if of == endpoint {
+			change.Addrs[addr] = policy.Address{Class: policy.Class(p.addrs[addr].Class[p.side()]), Endpoint: endpoint}
+		}
+	}
+	err := p.commit(change)
+	if err != nil {
+		p.drop()
+	}
+	return err
 }
 
 // side returns the side in force.
@@ -155,11 +206,14 @@ func (p *Policies) side() int {
 
 // rest waits until no packet uses what the last change has replaced, and frees it.
 func (p *Policies) rest() {
-	if p.image == nil || !p.unfreed {
+	if p.image == nil {
 		return
 	}
 	if time.Since(p.flipped) < kernel.Grace {
 		kernel.Synchronize()
+	}
+	if !p.unfreed {
+		return
 	}
 	p.image.settle(p.compiler.Settle())
 	p.unfreed = false
@@ -186,6 +240,7 @@ func (p *Policies) begin() error {
 
 // note records the Endpoints of a change.
 func (p *Policies) note(c *policy.Change) {
+	p.node = c.Node
 	for addr, x := range c.Addrs {
 		p.names[addr] = x.Endpoint
 	}
@@ -227,9 +282,9 @@ func (p *Policies) publish(word uint32) error {
 
 // raise causes the connections of Endpoints to be evaluated again.
 func (p *Policies) raise(endpoints map[string]bool) error {
-	var ports []kernel.DeviceKey
+	var ports []kernel.PolicyPortID
 	for name := range endpoints {
-		if port, found := p.PortOf(name); found {
+		if port, found := p.portOf[name]; found {
 			ports = append(ports, port)
 		}
 	}
@@ -258,7 +313,7 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 		delete(p.addrs, addr)
 	}
 	for port := range p.ports {
-		if err := p.Tables.PolicyPort.Delete(port); err != nil {
+		if err := p.Tables.PolicyPort.Delete(uint32(port)); err != nil {
 			return err
 		}
 		delete(p.ports, port)

@@ -33,7 +33,7 @@ type looker struct {
 	t       testing.TB
 	maps    map[string]*ebpf.Map
 	program *ebpf.Program
-	raised  map[kernel.DeviceKey]bool
+	raised  map[kernel.PolicyPortID]bool
 	gone    map[string]bool // Endpoints without a port
 }
 
@@ -56,15 +56,15 @@ func newLooker(t testing.TB) *looker {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.DeviceKey]bool{}, map[string]bool{}}
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}}
 }
 
 // adopt returns policies that take over what is in the maps.
 func (l *looker) adopt() *Policies {
 	l.t.Helper()
 	p, err := Adopt(Options{
-		Tables: kernel.TablesOf(l.maps), Maps: l.maps, PortOf: l.portOf,
-		Raise: func(ports []kernel.DeviceKey) error {
+		Tables: kernel.TablesOf(l.maps), Maps: l.maps,
+		Raise: func(ports []kernel.PolicyPortID) error {
 			for _, port := range ports {
 				l.raised[port] = true
 			}
@@ -73,6 +73,22 @@ func (l *looker) adopt() *Policies {
 	})
 	l.ok(err)
 	return p
+}
+
+// attach tells the ports of the Endpoints of a state, except those that are gone.
+func (l *looker) attach(p *Policies, s *policy.State) {
+	l.t.Helper()
+	for _, e := range s.Entities {
+		if e.Endpoint == "" {
+			continue
+		}
+		port, exists := l.portOf(e.Endpoint)
+		if exists {
+			l.ok(p.Attach(datapath.EndpointName(e.Endpoint), port))
+		} else {
+			l.ok(p.Detach(datapath.EndpointName(e.Endpoint)))
+		}
+	}
 }
 
 func (l *looker) ok(err error) {
@@ -84,14 +100,14 @@ func (l *looker) ok(err error) {
 
 // portOf returns the port of an Endpoint with the name that [testpolicy.EndpointIf] gives to Entity
 // eN or nN/M.
-func (l *looker) portOf(endpoint string) (kernel.DeviceKey, bool) {
+func (l *looker) portOf(endpoint string) (kernel.PolicyPortID, bool) {
 	var n, m uint32
 	name := strings.TrimPrefix(endpoint, "port of ")
 	if _, err := fmt.Sscanf(name, "n%d/%d", &n, &m); err != nil {
 		_, err = fmt.Sscanf(name, "e%d", &n)
 		l.ok(err)
 	}
-	return kernel.DeviceKey{Ifindex: 7 + 100*n + m, Netns: n % 2}, !l.gone[endpoint]
+	return kernel.PolicyPortOf(7+100*n+m, n%2), !l.gone[endpoint]
 }
 
 // query returns the question about traffic of an Entity.
@@ -99,7 +115,7 @@ func (l *looker) query(e *policy.Entity, d policy.Direction, t policy.Traffic) (
 	port, _ := l.portOf(e.Endpoint)
 	q.Query.Peer.Word = kernel.AddrOf(t.Peer).Word
 	q.Query.Port, q.Query.Proto, q.Query.Direction = kernel.Swap16(t.Port), uint8(t.Protocol), uint8(d)
-	q.Query.Ifindex, q.Query.Netns, q.Query.Family = port.Ifindex, port.Netns, 4
+	q.Query.Endpoint, q.Query.Family = uint32(port), 4
 	if t.Peer.Is6() {
 		q.Query.Family = 6
 	}
@@ -183,12 +199,21 @@ func TestKernelAgrees(t *testing.T) {
 	ctx, compared, denied, failed := context.Background(), 0, 0, 0
 	for seed := *from; compared < *cases; seed++ {
 		g, p := testpolicy.New(seed), l.adopt()
+		l.gone = map[string]bool{}
 		check := func(when string, s *policy.State) {
 			n, d := l.compare(fmt.Sprintf("seed %d, %s", seed, when), g, s, 30)
 			compared, denied = compared+n, denied+d
 		}
 		before, next := &policy.State{}, g.State()
 		for i := range 20 {
+			if g.Chance(50) {
+				l.gone = map[string]bool{testpolicy.EndpointIf(true, fmt.Sprint("e", g.IntN(12))): true}
+				l.attach(p, before)
+				if p.image != nil { // else the first change of this run comes first
+					check(fmt.Sprintf("after changes of ports before change %d", i), before)
+				}
+			}
+			l.attach(p, next)
 			steps, fail := 0, -1
 			if g.Chance(20) {
 				fail = g.IntN(3)
@@ -216,6 +241,7 @@ func TestKernelAgrees(t *testing.T) {
 			}
 			if g.Chance(10) {
 				p = l.adopt()
+				l.attach(p, next)
 				check("after a restart", next)
 			}
 			before, next = next, g.Next(next)
@@ -263,9 +289,13 @@ func TestAtScale(t *testing.T) {
 	}
 	small := newLooker(t)
 	few := testpolicy.Large(1)
-	small.ok(small.adopt().Update(ctx, datapath.NodeSet, few))
+	p := small.adopt()
+	small.attach(p, few)
+	small.ok(p.Update(ctx, datapath.NodeSet, few))
 	l := newLooker(t)
-	p, s := l.adopt(), testpolicy.Large(namespaces)
+	s := testpolicy.Large(namespaces)
+	p = l.adopt()
+	l.attach(p, s)
 	begin := time.Now()
 	l.ok(p.Update(ctx, datapath.NodeSet, s))
 	took := time.Since(begin)

@@ -19,14 +19,14 @@ var noAddr = kernel.PolicyAddr{Class: [2]uint32{noClass, noClass}}
 // contains.
 func (p *Policies) writeAddrs(side int, c *policy.Change) error {
 	uneven := make(map[netip.Addr]bool)
-	write := func(addr netip.Addr, class, ifindex uint32) error {
+	write := func(addr netip.Addr, class uint32, port kernel.PolicyPortID) error {
 		was, known := p.addrs[addr]
 		if !known {
 			was = noAddr
 		}
 		v := was
-		v.Class[side], v.Ifindex[side] = class, ifindex
-		if v.Class[0] != v.Class[1] || v.Ifindex[0] != v.Ifindex[1] {
+		v.Class[side], v.Port[side] = class, uint32(port)
+		if v.Class[0] != v.Class[1] || v.Port[0] != v.Port[1] {
 			uneven[addr] = true
 		}
 		switch {
@@ -51,11 +51,11 @@ func (p *Policies) writeAddrs(side int, c *policy.Change) error {
 			continue
 		}
 		v := p.addrs[addr]
-		class, ifindex := v.Class[1-side], v.Ifindex[1-side]
+		class, port := v.Class[1-side], kernel.PolicyPortID(v.Port[1-side])
 		if _, has := p.names[addr]; !has {
-			class, ifindex = noClass, 0
+			class, port = noClass, 0
 		}
-		if err := write(addr, class, ifindex); err != nil {
+		if err := write(addr, class, port); err != nil {
 			return err
 		}
 	}
@@ -65,11 +65,7 @@ func (p *Policies) writeAddrs(side int, c *policy.Change) error {
 		}
 	}
 	for addr, x := range c.Addrs {
-		var port kernel.DeviceKey
-		if x.Endpoint != "" {
-			port, _ = p.PortOf(x.Endpoint)
-		}
-		if err := write(addr, uint32(x.Class), port.Ifindex); err != nil {
+		if err := write(addr, uint32(x.Class), p.portOf[x.Endpoint]); err != nil {
 			return err
 		}
 	}
@@ -79,9 +75,9 @@ func (p *Policies) writeAddrs(side int, c *policy.Change) error {
 
 // writePorts writes a side of the ports of Endpoints.
 func (p *Policies) writePorts(side int) error {
-	wanted := make(map[kernel.DeviceKey]kernel.PolicyPort, len(p.subjects))
+	wanted := make(map[kernel.PolicyPortID]kernel.PolicyPort, len(p.subjects))
 	for _, s := range p.subjects {
-		port, found := p.PortOf(s.Endpoint)
+		port, found := p.portOf[s.Endpoint]
 		if !found {
 			continue
 		}
@@ -103,8 +99,8 @@ func (p *Policies) writePorts(side int) error {
 		v := was
 		v.Table[side] = [2]uint32{}
 		if v == (kernel.PolicyPort{}) {
-			if err := p.Tables.PolicyPort.Delete(port); err != nil {
-				return fmt.Errorf("port %d of policies: %w", port.Ifindex, err)
+			if err := p.Tables.PolicyPort.Delete(uint32(port)); err != nil {
+				return fmt.Errorf("port %d of policies: %w", port.Ifindex(), err)
 			}
 			delete(p.ports, port)
 			continue
@@ -115,8 +111,8 @@ func (p *Policies) writePorts(side int) error {
 		if was, known := p.ports[port]; known && was == v {
 			continue
 		}
-		if err := p.Tables.PolicyPort.Put(port, v); err != nil {
-			return fmt.Errorf("port %d of policies: %w", port.Ifindex, kernel.TableError("connections", err))
+		if err := p.Tables.PolicyPort.Put(uint32(port), v); err != nil {
+			return fmt.Errorf("port %d of policies: %w", port.Ifindex(), kernel.TableError("connections", err))
 		}
 		p.ports[port] = v
 	}

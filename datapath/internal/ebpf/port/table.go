@@ -169,7 +169,11 @@ func (p *Table) deviceOf(z *namespace.Namespace, name datapath.PortName, value *
 func (p *Table) attach(z *namespace.Namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
 	t = &port{namespace: z.ID, ifindex: index}
 	p.byName[name] = t
-	if err = p.prepare(t, endpoint); err == nil {
+	err = p.prepare(t, endpoint)
+	if of, is := name.Endpoint(); is && err == nil {
+		err = p.options.EndpointAt(of, z.ID, index)
+	}
+	if err == nil {
 		first := !p.options.InUse.Swap(true)
 		t.hooks, err = z.Attach(p.attachedHow(endpoint), p.Folder(z.ID, name), index)
 		if first {
@@ -232,6 +236,11 @@ func (p *Table) detach(name datapath.PortName, t *port) error {
 			return err
 		}
 	}
+	if of, is := name.Endpoint(); is {
+		if err := p.options.EndpointGone(of); err != nil {
+			return err
+		}
+	}
 	p.keeper.Forget(p.Folder(t.namespace, name))
 	return os.RemoveAll(p.Folder(t.namespace, name))
 }
@@ -248,6 +257,9 @@ func (p *Table) abandon(namespace uint8) (err error) {
 		}
 		if t.ifindex != 0 {
 			err = errors.Join(err, p.guards.Remove(t.guarded()), p.forgetDrops(t.guarded()))
+		}
+		if of, is := name.Endpoint(); is {
+			err = errors.Join(err, p.options.EndpointGone(of))
 		}
 		t.hooks, t.ifindex = nil, 0
 		p.keeper.Forget(p.Folder(namespace, name))

@@ -30,6 +30,31 @@ func (e *Epoch) IsBefore() (func(lastSeenTick uint32) bool, error) {
 	return func(tick uint32) bool { return epoch.Count != 0 && int32(tick-epoch.ChangedTick) <= 0 }, nil
 }
 
+// RaisePorts causes the connections of ports to be evaluated again.
+func (e *Epoch) RaisePorts(ports []kernel.PolicyPortID) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := kernel.NowTick()
+	change := func(of uint32, change func(*kernel.Epoch)) error {
+		var epoch kernel.Epoch
+		if err := e.table.Lookup(of, &epoch); err != nil {
+			return fmt.Errorf("epoch of policies: %w", err)
+		}
+		change(&epoch)
+		if err := e.table.Put(of, epoch); err != nil {
+			return fmt.Errorf("epoch of policies: %w", err)
+		}
+		return nil
+	}
+	for _, port := range ports {
+		if err := change(kernel.EpochOfPort(port), func(e *kernel.Epoch) { e.Count, e.ChangedTick = e.Count+1, now }); err != nil {
+			return err
+		}
+	}
+	// Last: packets read the epochs of their ports only if this one is new.
+	return change(uint32(kernel.EpochOfEPOCH_RULES), func(e *kernel.Epoch) { e.PortCount, e.PortChangedTick = e.PortCount+1, now })
+}
+
 // Raise causes all existing connections to be evaluated again.
 func (e *Epoch) Raise() error {
 	e.mu.Lock()

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* policy_conn.h - evaluates the network policies of both ends of a connection: after its destination
+ * was translated, and before its source is.
+ *
+ * The port of an Endpoint says which Endpoint a packet is from, or for. On the ingress hook, the port
+ * through which it will leave is not known yet, and follows from the address of the other end; if the
+ * packet leaves through another one, the egress hook of that port evaluates it.
+ */
+#pragma once
+
+#include "ct_conn.h"
+#include "policy.h"
+
+/* What policy_end asks. The lower half is the port of the server, in network byte order. */
+#define POLICY_PROTO(proto)  ((__u32)(proto) << 16)
+#define POLICY_OF_CLIENT     0x01000000 /* the Endpoint is the client: its policies for egress */
+#define POLICY_IPV4	     0x02000000
+#define POLICY_NODE	     0x04000000 /* the other end is this node itself */
+#define POLICY_NODE_IF_LOCAL 0x08000000 /* likewise, if the node has its address */
+
+/* Returns the port of the Endpoint of this node that has an address; 0: none has it. */
+static __always_inline __u32 policy_port_of(const struct addr *addr, __u32 word)
+{
+	const struct policy_addr *found = bpf_map_lookup_elem(&ll_policy_addr, addr);
+
+	return found ? found->port[!!(word & POLICY_SIDE)] : 0;
+}
+
+/* Returns how policies name a port in the netns that this copy serves. */
+static __always_inline __u32 policy_port_here(__u32 ifindex)
+{
+	return ifindex | (__u32)config_netns << 31;
+}
+
+/* Reports whether a port is that of an Endpoint with policies. */
+static __always_inline int policy_is_at(__u32 ifindex)
+{
+	__u32 port = policy_port_here(ifindex);
+
+	return policy_word() && bpf_map_lookup_elem(&ll_policy_port, &port);
+}
+
+/* Reports whether an address is one of the node's. */
+static __always_inline int policy_is_node(struct work *w, const struct addr *addr)
+{
+	w->local_key.addr = *addr;
+	w->local_key.netns = 0;
+	if (bpf_map_lookup_elem(&ll_local, &w->local_key))
+		return 1;
+	w->local_key.netns = 1;
+	return bpf_map_lookup_elem(&ll_local, &w->local_key) != NULL;
+}
+
+/* Returns the action of the policies of the Endpoint at one end of a connection; peer: the other end. A
+ * global function, so that the verifier walks it once.
+ */
+__noinline int policy_end(const struct addr *peer, __u32 what, __u32 endpoint, __u32 word)
+{
+	struct work *w = work_get();
+	struct policy_query *q;
+	__u32 table;
+
+	if (!w || !peer)
+		return ACTION_DENY;
+	q = &w->policy;
+	q->direction = what & POLICY_OF_CLIENT ? POLICY_EGRESS : POLICY_INGRESS;
+	table = endpoint ? policy_table(endpoint, q->direction, word, &w->judged) : 0;
+	if (!table)
+		return ACTION_ALLOW;
+	q->peer = *peer;
+	q->port = (__u16)what;
+	q->proto = what >> 16;
+	q->family = what & POLICY_IPV4 ? 4 : 6;
+	q->node = what & POLICY_NODE || (what & POLICY_NODE_IF_LOCAL && policy_is_node(w, peer));
+	q->endpoint = endpoint;
+	q->word = word;
+	return policy_ask(q, table) ? ACTION_DENY : q->cell.action[q->self & 1];
+}
+
+/* What policy_judge asks. */
+#define JUDGE_EGRESS	0x1 /* the packet leaves */
+#define JUDGE_FROM_NODE 0x2 /* the client is this node itself */
+#define JUDGE_REPLY	0x4 /* the packet goes to the client */
+#define JUDGE_EXEMPT	0x8 /* no policy applies to the packet */
+
+/* Reports whether a client that has an address of the node is the node itself. In the switch netns, the
+ * node's own packets arrive from the host netns, and only the ports of Endpoints have a source guard;
+ * in the host netns, the node's packets do not arrive.
+ */
+static __always_inline int policy_believes(struct __sk_buff *skb, __u32 how)
+{
+	__u32 from = skb->ifindex;
+
+	asm volatile("" : "+r"(from)); /* two reads, not one at a variable offset */
+	if (how & JUDGE_EGRESS)
+		from = skb->ingress_ifindex;
+	return config_netns && (how & JUDGE_REPLY || !from || !guard_may_be_on(from));
+}
+
+/* Evaluates the policies of both ends of w->ends, which is from the client to the server, as they see
+ * each other. Returns their action. A global function, so that the verifier walks it once.
+ */
+__noinline int policy_judge(struct __sk_buff *skb, __u32 how)
+{
+	struct work *w = work_get();
+	__u32 word = policy_word(), in = 0, out = policy_port_here(skb->ifindex), what;
+	int action;
+
+	if (!w)
+		return ACTION_DENY;
+	w->judged = 0;
+	what = w->ends.dport | POLICY_PROTO(w->ends.proto);
+	if (w->ends.family == 4)
+		what |= POLICY_IPV4;
+	if (!(how & JUDGE_EGRESS)) {
+		in = out;
+		out = policy_port_of(how & JUDGE_REPLY ? &w->ends.saddr : &w->ends.daddr, word);
+	}
+	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,
+			    how & JUDGE_REPLY ? out : in, word);
+	if (action != ACTION_ALLOW)
+		return action;
+	if (how & JUDGE_FROM_NODE)
+		what |= POLICY_NODE;
+	else if (policy_believes(skb, how))
+		what |= POLICY_NODE_IF_LOCAL;
+	return policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? in : out, word);
+}
+
+/* Returns the result for p of an action of policy_judge. */
+static __always_inline int policy_result(struct pkt *p, int action)
+{
+	if (action == ACTION_ALLOW)
+		return LL_NEXT;
+	if (action != ACTION_REJECT)
+		return -DROP_POLICY;
+	p->refused = DROP_POLICY;
+	return LL_REFUSE;
+}
+
+/* Evaluates policies for p, which belongs to the connection w->conn, found under w->tuple. LL_NEXT: it
+ * is allowed.
+ */
+static __always_inline int policy_follow(struct pkt *p, struct work *w)
+{
+	__u32 how = p->egress ? JUDGE_EGRESS : 0;
+
+	if (!policy_word())
+		return LL_NEXT;
+	if (w->conn.meta.flags & CT_F_FROM_NODE)
+		how |= JUDGE_FROM_NODE;
+	w->ends = w->tuple;
+	if (w->conn.meta.flags & CT_F_REPLY) {
+		how |= JUDGE_REPLY;
+		tuple_turn(&w->ends);
+		w->ends.saddr = w->conn.daddr;
+	} else {
+		w->ends.daddr = w->conn.daddr;
+		w->ends.dport = w->conn.dport;
+	}
+	return policy_result(p, policy_judge(p->skb, how));
+}

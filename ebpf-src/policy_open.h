@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* policy_open.h - evaluates the network policies for packets that open a connection, or belong to none.
+ */
+#pragma once
+
+#include "fw.h"
+#include "policy_conn.h"
+
+/* Prepares policy_open for p, whose refusal is by policies unless the caller says otherwise. */
+static __always_inline void policy_begin(struct pkt *p, struct work *w)
+{
+	p->refused = DROP_POLICY;
+	w->judged = 0;
+	w->judge = p->egress ? JUDGE_EGRESS : 0;
+	if (p->egress && !p->skb->ingress_ifindex)
+		w->judge |= JUDGE_FROM_NODE;
+	if (firewall_is_exempt(p))
+		w->judge |= JUDGE_EXEMPT;
+}
+
+/* Evaluates policies for a packet of w->tuple, which opens a connection to the destination in w->conn;
+ * plain: to that of w->tuple. LL_NEXT: it is allowed. Not inlined, and with few arguments: the
+ * functions that open connections have little room on the stack.
+ */
+__noinline int policy_open(struct __sk_buff *skb, __u32 plain)
+{
+	struct work *w = work_get();
+
+	if (!w || !policy_word() || w->judge & JUDGE_EXEMPT)
+		return LL_NEXT;
+	w->ends = w->tuple;
+	if (!plain) {
+		w->ends.daddr = w->conn.daddr;
+		w->ends.dport = w->conn.dport;
+	}
+	switch (policy_judge(skb, w->judge)) {
+	case ACTION_ALLOW:
+		return LL_NEXT;
+	case ACTION_REJECT:
+		return LL_REFUSE;
+	}
+	return -DROP_POLICY;
+}
+
+/* Evaluates policies for p, which cannot be tracked; ret: the result of the last stage. LL_PASS: it is
+ * allowed.
+ */
+static __always_inline int policy_rest(struct pkt *p, struct work *w, int ret)
+{
+	int allowed;
+
+	if (!policy_word())
+		return LL_PASS;
+	tuple_of(&w->tuple, p);
+	policy_begin(p, w);
+	allowed = policy_open(p->skb, 1);
+
+	if (w->judged && ret == LL_UNCLEAR)
+		return -DROP_UNCLEAR;
+	if (w->judged && p->needs_first & FRAGMENT_UNKNOWN)
+		return -DROP_FRAGMENT;
+	return allowed == LL_NEXT ? LL_PASS : allowed;
+}
+
+/* Reports whether a next hop leads to an Endpoint other than the one that has the address to which p
+ * goes. Policies were not evaluated for it, so the egress hook of its port must do so.
+ */
+static __always_inline int policy_misses(const struct addr *daddr, __u32 ifindex)
+{
+	return policy_is_at(ifindex) &&
+	       policy_port_of(daddr, policy_word()) != policy_port_here(ifindex);
+}
