@@ -177,6 +177,11 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	}
 	if changed {
 		result.Revision++
+	}
+	switch {
+	case changed && p.isOmitted(t):
+		s.omit(&w, result.Revision)
+	case changed:
 		s.remember(t, p, &w, result)
 	}
 	if before := s.waiting.Load(); before != nil && t.revertsPending {

@@ -80,7 +80,7 @@ func (c *content) finishOpen(f *disk.File) error {
 		return nil
 	}
 	w := &write{revision: freshRevision(time.Now()), count: int(c.Count)}
-	w.entry = &Entry{Revision: w.revision, Previous: c.Revision, At: time.Now().UTC(), Author: Author{UID: os.Getuid(), Method: "recover"}}
+	w.entry = &Entry{Revision: w.revision, Previous: c.Revision, Last: w.revision, At: time.Now().UTC(), Author: Author{UID: os.Getuid(), Method: "recover"}}
 	if err := w.commit(f); err != nil {
 		return err
 	}
@@ -139,15 +139,15 @@ func (c *content) loadHistory(h disk.History) (why string) {
 		if !ok {
 			return fmt.Errorf("the record of revision %d", revision)
 		}
-		if n := len(c.history); n > 0 && c.history[n-1].Revision != e.Previous {
+		if n := len(c.history); n > 0 && c.history[n-1].Last != e.Previous {
 			return fmt.Errorf("a gap before revision %d", revision)
 		}
 		c.history = append(c.history, *e)
 		return nil
 	})
 	n := len(c.history)
-	if err == nil && n > 0 && c.history[n-1].Revision != c.Revision {
-		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.Revision)
+	if err == nil && n > 0 && c.history[n-1].Last != c.Revision {
+		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Last, c.Revision)
 	}
 	if err != nil {
 		c.history = nil

@@ -5,7 +5,6 @@ package state
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
 )
@@ -46,16 +45,6 @@ func (e *Endpoint) Has(labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-// EndpointAt returns the Endpoint that has an address, or nil if no Endpoint has it.
-func (s *Snapshot) EndpointAt(a netip.Addr) *Object {
-	for o := range s.After(KindEndpoint, "") {
-		if slices.Contains(o.Value.(*Endpoint).Addresses, a) {
-			return o
-		}
-	}
-	return nil
 }
 
 // Endpoints returns the Endpoints in a snapshot, keyed by address.

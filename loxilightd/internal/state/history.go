@@ -64,7 +64,9 @@ func (c Confirmation) String() string {
 type Entry struct {
 	Revision uint64
 	Previous uint64 // the revision before it
-	At       time.Time
+	// Last is Revision, or the last of the omitted revisions that follow it: see isOmitted.
+	Last uint64
+	At   time.Time
 	Author
 	Owners                    []string // owners of the objects that changed, at most maxOwners of them
 	Created, Updated, Deleted int
@@ -99,6 +101,9 @@ func encodeEntry(e *Entry) []byte {
 	for _, n := range []uint64{uint64(e.Created), uint64(e.Updated), uint64(e.Deleted), e.Restored, uint64(e.Confirmation), uint64(e.bytes)} {
 		buf = binary.AppendUvarint(buf, n)
 	}
+	if e.Last > e.Revision { // other versions ignore what follows
+		buf = binary.AppendUvarint(buf, e.Last)
+	}
 	return buf
 }
 
@@ -118,12 +123,15 @@ func decodeEntry(revision uint64, entry []byte) (*Entry, bool) {
 	e.Restored = r.Uvarint()
 	e.Confirmation = Confirmation(r.Uvarint())
 	e.bytes = int64(r.Uvarint())
+	if e.Last = revision; len(r.Rest) > 0 {
+		e.Last = r.Uvarint()
+	}
 	return e, !r.Bad && e.Confirmation <= RolledBack
 }
 
 // newEntry returns the entry for the plan p of t. The entry's size in bytes is not known yet.
 func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
-	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restoredRevision}
+	e := &Entry{Revision: revision, Previous: p.base.Revision, Last: revision, At: now, Author: t.By, Restored: t.restoredRevision}
 	owners := map[string]bool{}
 	for _, c := range p.changes {
 		switch c.Action {
@@ -152,6 +160,21 @@ func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 		e.Confirmation = Waiting
 	}
 	return e
+}
+
+// isOmitted reports whether the history omits a change: a change of Entities alone. Pods come and go
+// often, and would displace all other revisions.
+func (p *plan) isOmitted(t *Transaction) bool {
+	return t.Confirm == 0 && !t.isRollback && !slices.ContainsFunc(p.formers, func(f former) bool { return f.Kind != KindEntity })
+}
+
+// omit makes the latest entry of the history include an omitted revision.
+func (s *Store) omit(w *write, revision uint64) {
+	if history := s.History(); len(history) > 0 {
+		latest := history[len(history)-1]
+		latest.Last = revision
+		w.rewritten = append(w.rewritten, &latest)
+	}
 }
 
 // History returns the entries of the latest revisions, oldest first. The caller must not modify
@@ -202,9 +225,16 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 		return nil, nil
 	}
 	for i := range history {
-		if history[i].Previous == revision {
+		first := history[i].Previous
+		if i > 0 {
+			first = history[i-1].Revision
+		}
+		if first <= revision && revision <= history[i].Previous {
 			return history[i:], nil
 		}
+	}
+	if n := len(history); n > 0 && history[n-1].Revision <= revision && revision < r.now.Revision {
+		return nil, nil
 	}
 	oldest := r.now.Revision
 	if len(history) > 0 {
