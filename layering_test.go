@@ -89,7 +89,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
+		"internal/listing", "internal/tick", "datapath", "datapath/policy", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
 		"loxilightd/internal/state",
 	},
 	"loxilightd/internal/node/condition": {

@@ -87,12 +87,18 @@ func (n *Node) compare(from, now *state.Snapshot) *comparison {
 	if n.handed.compared == nil || len(n.handed.compared) >= maxCompared {
 		n.handed.compared = map[[2]*state.Snapshot]*comparison{}
 	}
+	c := n.newComparison(from, now)
+	n.handed.compared[pair] = c
+	return c
+}
+
+func (n *Node) newComparison(from, now *state.Snapshot) *comparison {
 	c := &comparison{n: n, from: from, now: now, groups: map[datapath.GroupName]bool{}}
 	c.kinds = sync.OnceValue(c.changedKinds)
 	c.peers = sync.OnceValue(c.comparePeers)
 	c.pods = sync.OnceValue(c.comparePods)
 	c.masqueraded = sync.OnceValue(c.compareMasquerade)
-	n.handed.compared[pair] = c
+	c.policies = sync.OnceValue(c.comparePolicies)
 	return c
 }
 
@@ -106,6 +112,7 @@ type comparison struct {
 	peers       func() *peerComparison
 	pods        func() bool               // rows that all PodNetworks share differ
 	masqueraded func() map[state.Key]bool // PodNetworks whose NAT rules differ
+	policies    func() *policyComparison
 
 	mu     sync.Mutex
 	groups map[datapath.GroupName]bool // whether the content differs
@@ -135,6 +142,10 @@ func (c *comparison) concerns(o *state.Object) bool {
 			!reflect.DeepEqual(c.n.endpointIn(c.from, o), c.n.endpointIn(c.now, o))
 	case *state.Mirror:
 		return c.isOtherMirror(v)
+	case *state.Policy:
+		return c.policies().concerns(v)
+	case *state.Entity:
+		return v.Of != (state.EndpointRef{}) && c.has(state.KindEndpoint) && c.policies().concernsEndpoints(v.Of)
 	}
 	return false
 }

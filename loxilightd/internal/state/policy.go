@@ -9,9 +9,13 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
 )
+
+// SetPods is the default set of Entities.
+const SetPods = api.SetPods
 
 // Entity is the spec of an Entity. The fields Name, Addrs and Endpoint of an Entity that is an
 // Endpoint are unset: they depend on other objects.
