@@ -110,7 +110,7 @@ func TestPoliciesRefused(t *testing.T) {
 		{peer(`{"prefixes":["10.0.0.1/8"]}`), one + ".from[0].prefixes[0]", "write 10.0.0.0/8"},
 		{peer(`{"prefixes":["group:A"]}`), one + ".from[0].prefixes[0]", "not a valid name of an AddressGroup"},
 		{peer(`{"prefixes":["10.0.0.0/8"],"except":["11.1.0.0/16"]}`), one + ".from[0].except[0]", "11.1.0.0/16 is outside the prefixes of this peer"},
-		{peer(`{"prefixes":["10.0.0.0/8"],"except":["0.0.0.0/0"]}`), one + ".from[0].except[0]", "0.0.0.0/0 is outside"},
+		{peer(`{"prefixes":["10.0.0.0/8"],"except":["10.0.0.0/7"]}`), one + ".from[0].except[0]", "10.0.0.0/7 is outside"},
 		{peer(`{"prefixes":["10.0.0.0/8"],"except":["group:a"]}`), one + ".from[0].except[0]", "is not an address or prefix"},
 		{port(`{}`), one + ".ports[0]", "is empty: set protocol, port or name"},
 		{port(`{"protocol":"icmp"}`), one + ".ports[0].protocol", `"icmp" is not one of tcp, udp, sctp`},
