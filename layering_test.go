@@ -89,9 +89,10 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"internal/listing", "internal/tick", "datapath", "datapath/policy", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
-		"loxilightd/internal/state",
+		"internal/listing", "internal/tick", "datapath", "datapath/policy", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/node/policies",
+		"loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
+	"loxilightd/internal/node/policies": {"datapath", "datapath/policy", "loxilightd/internal/state"},
 	"loxilightd/internal/node/condition": {
 		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},

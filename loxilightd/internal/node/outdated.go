@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -112,7 +113,7 @@ type comparison struct {
 	peers       func() *peerComparison
 	pods        func() bool               // rows that all PodNetworks share differ
 	masqueraded func() map[state.Key]bool // PodNetworks whose NAT rules differ
-	policies    func() *policyComparison
+	policies    func() *policies.Comparison
 
 	mu     sync.Mutex
 	groups map[datapath.GroupName]bool // whether the content differs
@@ -143,11 +144,25 @@ func (c *comparison) concerns(o *state.Object) bool {
 	case *state.Mirror:
 		return c.isOtherMirror(v)
 	case *state.Policy:
-		return c.policies().concerns(v)
+		return c.concernsPolicy(v)
 	case *state.Entity:
-		return v.Of != (state.EndpointRef{}) && c.has(state.KindEndpoint) && c.policies().concernsEndpoints(v.Of)
+		return v.Of != (state.EndpointRef{}) && c.has(state.KindEndpoint) && c.policies().ConcernsEndpoints(v.Of)
 	}
 	return false
+}
+
+// comparePolicies compares the objects on which Policies depend.
+func (c *comparison) comparePolicies() *policies.Comparison {
+	if !c.has(state.KindTier, state.KindNamespace, state.KindEntity, state.KindEndpoint) {
+		return policies.Compare(c.from, c.now, nil, true)
+	}
+	changes, _, complete := c.n.opts.Store.Changes(c.from.Revision)
+	return policies.Compare(c.from, c.now, changes, complete)
+}
+
+// concernsPolicy reports whether the effect of an unchanged Policy differs.
+func (c *comparison) concernsPolicy(v *state.Policy) bool {
+	return c.refersToChanged(v.GroupNames()) || c.policies().Concerns(v)
 }
 
 // changedKinds returns the kinds of the objects that have changed, and maybe more.

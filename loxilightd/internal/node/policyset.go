@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -23,7 +25,7 @@ type policySet struct {
 	*reconcile.Reconciler[datapath.SetName, *policy.State]
 	datapath.Table[datapath.SetName, *policy.State]
 	n       *Node
-	builder policyBuilder
+	builder *policies.Builder // used by follow only
 
 	// released is closed when the row of an earlier run may be replaced: see MarkInitialized.
 	released chan struct{}
@@ -37,25 +39,45 @@ type policySet struct {
 	leaving  bool    // it contains Endpoints that have been deleted
 	// inForce is the snapshot as of which the row is in force; nil: unknown.
 	inForce *state.Snapshot
-	since   *policyComparison // between inForce and snapshot; nil: not computed
+	since   *comparison // between inForce and snapshot; nil: not computed
 	faults  map[state.Key]string
-	broken  uint64               // how often another program has changed the row
-	changed map[state.Key]bool   // objects that changed since the last report, or are reported as not in force
-	missing state.Key            // an undecodable object because of which the row is kept; zero: none
-	applied map[string]endpoints // the subjects of each policy
+	broken  uint64                        // how often another program has changed the row
+	changed map[state.Key]bool            // objects that changed since the last report, or are reported as not in force
+	missing state.Key                     // an undecodable object because of which the row is kept; zero: none
+	applied map[string]policies.Endpoints // the subjects of each policy
 
 	reporting sync.Mutex             // held while reporting, so that reports are in order
 	reported  map[state.Key]reported // the objects that were last reported as not done
 }
 
-// endpoints is a set of names of Endpoints.
-type endpoints map[datapath.EndpointName]bool
+// isPolicyKind reports whether objects of a kind are part of the row and of nothing else.
+func isPolicyKind(kind string) bool { return slices.Contains(policies.Kinds, kind) }
+
+// policyGroups implements [policies.Groups].
+type policyGroups struct{ *groups }
+
+// RevisionOf implements [policies.Groups].
+func (g policyGroups) RevisionOf(name datapath.GroupName) uint64 { return g.revisionOf(name) }
+
+// Flatten implements [policies.Groups].
+func (g policyGroups) Flatten(name datapath.GroupName, whole *datapath.AddressGroup) state.Key {
+	return g.flatten(name, whole, map[datapath.GroupName]struct{}{})
+}
+
+// Undecodable implements [policies.Groups].
+func (g policyGroups) Undecodable(kind string) []state.Key { return g.addUndecodable(kind) }
+
+// Lack implements [policies.Groups].
+func (g policyGroups) Lack(of, missing state.Key, effect string) {
+	g.lacking[of] = missing
+	g.omitted[of] = fmt.Sprintf("%s, because this version cannot decode %s: %s", effect, missing, undecodableTodo(missing))
+}
 
 func newPolicySet(n *Node) *policySet {
 	r := &policySet{
 		Table: n.opts.Plane.Policies(), n: n, released: make(chan struct{}), until: n.opts.PruneNotBefore,
-		builder: policyBuilder{last: &policy.State{}}, desired: &policy.State{}, groups: &groups{},
-		changed: map[state.Key]bool{}, applied: map[string]endpoints{}, reported: map[state.Key]reported{},
+		builder: policies.NewBuilder(), desired: &policy.State{}, groups: &groups{},
+		changed: map[state.Key]bool{}, applied: map[string]policies.Endpoints{}, reported: map[state.Key]reported{},
 	}
 	for range r.Table.Keys(context.Background()) {
 		r.hasRow = true // or the table cannot be read
@@ -118,12 +140,10 @@ func (r *policySet) replace(s *state.Snapshot) {
 	g.addUndecodable(state.KindEntity, state.KindNamespace, state.KindPolicy)
 	next, leaving := &policy.State{}, false
 	if s.Counts()[state.KindPolicy] > 0 || len(g.lacking) > 0 {
-		next, leaving = r.builder.build(s, g, func(endpoint string) bool { return r.n.endpoints.Has(datapath.EndpointName(endpoint)) })
-	} else {
-		r.builder.last = next
+		next, leaving = r.builder.Build(s, policyGroups{g}, func(endpoint string) bool { return r.n.endpoints.Has(datapath.EndpointName(endpoint)) })
 	}
 	g.before = nil
-	applied := subjectsOf(r.applied, before, next)
+	applied := policies.SubjectsOf(r.applied, before, next)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.snapshot, r.desired, r.groups, r.leaving, r.since, r.applied = s, next, g, leaving, nil, applied
@@ -244,7 +264,7 @@ func (r *policySet) report() {
 	changed := r.changed
 	r.changed = map[state.Key]bool{}
 	r.mu.Unlock()
-	for kind := range slices.Values(policyKinds) {
+	for kind := range slices.Values(policies.Kinds) {
 		if !failed {
 			break
 		}

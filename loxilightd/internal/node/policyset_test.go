@@ -16,6 +16,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/backends"
 	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -251,11 +252,11 @@ func TestPoliciesAreRepaired(t *testing.T) {
 // without an address that another Entity has by then.
 func TestDeletedEndpointObeysPolicies(t *testing.T) {
 	store := openStore(t)
-	b := policyBuilder{last: &policy.State{}}
+	b := policies.NewBuilder()
 	build := func(attached bool) (*policy.State, bool) {
 		s := store.Snapshot()
 		g := newGroups(s, nil, nil)
-		return b.build(s, g, func(string) bool { return attached })
+		return b.Build(s, policyGroups{g}, func(string) bool { return attached })
 	}
 	commit(t, store, []*state.Object{tier("main", 1), appliedTo("p", "app", "web"), endpoint("pod", "br", 5, app("web"))})
 	first, leaving := build(true)

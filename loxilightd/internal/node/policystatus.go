@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
-	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -54,9 +53,9 @@ func (r *policySet) isInForce(o *state.Object) bool {
 		return true
 	}
 	if r.since == nil {
-		r.since = r.n.newComparison(r.inForce, r.snapshot).policies()
+		r.since = r.n.newComparison(r.inForce, r.snapshot)
 	}
-	return !r.since.concerns(v)
+	return !r.since.concernsPolicy(v)
 }
 
 // blamed returns the status of the row as the status of an object: the message is about the object or
@@ -120,54 +119,4 @@ func (n *Node) subjects(name string) []datapath.EndpointName {
 	n.policies.mu.Lock()
 	defer n.policies.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.policies.applied[name]))
-}
-
-// subjectsOf returns the subjects of each policy in the state next, given the subjects in the state
-// before. It evaluates only what has changed, and does not change the previous result.
-func subjectsOf(applied map[string]endpoints, before, next *policy.State) map[string]endpoints {
-	result := make(map[string]endpoints, len(next.Policies))
-	moved := map[string]bool{} // Entities that may be selected by other policies than before
-	for name, e := range next.Entities {
-		if e.Endpoint != "" && (before.Entities[name] != e || before.Namespaces[e.Namespace] != next.Namespaces[e.Namespace]) {
-			moved[name] = true
-		}
-	}
-	var left []datapath.EndpointName
-	for name, e := range before.Entities {
-		if e.Endpoint != "" && next.Entities[name] == nil {
-			left = append(left, datapath.EndpointName(e.Endpoint))
-		}
-	}
-	for name, p := range next.Policies {
-		if before.Policies[name] != p {
-			result[name] = endpoints{}
-			for _, e := range next.Entities {
-				result[name].evaluate(next, p, e)
-			}
-			continue
-		}
-		is := applied[name]
-		if len(moved)+len(left) > 0 {
-			is = maps.Clone(is)
-			for _, endpoint := range left {
-				delete(is, endpoint)
-			}
-			for entity := range moved {
-				is.evaluate(next, p, next.Entities[entity])
-			}
-		}
-		result[name] = is
-	}
-	return result
-}
-
-// evaluate adds or removes an Entity's Endpoint.
-func (all endpoints) evaluate(s *policy.State, p *policy.Policy, e *policy.Entity) {
-	if e.Endpoint == "" {
-		return
-	}
-	delete(all, datapath.EndpointName(e.Endpoint))
-	if slices.ContainsFunc(p.AppliedTo, func(sel policy.Selector) bool { return s.Selects(&sel, e) }) {
-		all[datapath.EndpointName(e.Endpoint)] = true
-	}
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+// Package policies makes the state of network policies from the objects in a snapshot, finds the
+// Endpoints to which each Policy is applied, and the Policies that a change concerns. It neither
+// applies the state nor reports the status of objects.
+package policies
 
 import (
-	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -13,10 +15,24 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// policyBuilder makes the state of network policies from snapshots. It makes each value once: a value
-// that is equal to the value of the same name in the previous state is the same pointer. It is used
-// by follow only.
-type policyBuilder struct {
+// Groups are the AddressGroups to which the Policies of one snapshot refer.
+type Groups interface {
+	// RevisionOf returns the revision that last changed the content of a group.
+	RevisionOf(name datapath.GroupName) uint64
+	// Flatten adds the prefixes of a group to whole. It returns the first group in it that this
+	// version cannot decode, or the zero Key.
+	Flatten(name datapath.GroupName, whole *datapath.AddressGroup) (missing state.Key)
+	// Undecodable returns the objects of a kind that this version cannot decode.
+	Undecodable(kind string) []state.Key
+	// Lack records that a Policy depends on an object that this version cannot decode, and why the
+	// Policy is not in force as desired.
+	Lack(of, missing state.Key, effect string)
+}
+
+// Builder makes the state of network policies from snapshots. It makes each value once: a value that
+// is equal to the value of the same name in the previous state is the same pointer. It is not safe
+// for concurrent use.
+type Builder struct {
 	last     *policy.State
 	entities map[entitySource]*policy.Entity
 	policies map[*state.Object]builtPolicy
@@ -34,14 +50,15 @@ type builtPolicy struct {
 // noLabels is a namespace without an object.
 var noLabels policy.Namespace
 
-// isPolicyKind reports whether objects of a kind are part of the state.
-func isPolicyKind(kind string) bool { return slices.Contains(policyKinds, kind) }
+// Kinds are the kinds of objects that are part of the state and of nothing else.
+var Kinds = []string{state.KindEntity, state.KindNamespace, state.KindTier, state.KindPolicy}
 
-var policyKinds = []string{state.KindEntity, state.KindNamespace, state.KindTier, state.KindPolicy}
+// NewBuilder returns a builder whose previous state is empty.
+func NewBuilder() *Builder { return &Builder{last: &policy.State{}} }
 
-// build returns the state as of a snapshot. g collects the groups. An Endpoint that has been deleted
-// stays in the state while isAttached returns true.
-func (b *policyBuilder) build(s *state.Snapshot, g *groups, isAttached func(endpoint string) bool) (next *policy.State, leaving bool) {
+// Build returns the state as of a snapshot. An Endpoint that has been deleted stays in the state while
+// isAttached returns true; leaving reports whether there are such Endpoints.
+func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint string) bool) (next *policy.State, leaving bool) {
 	counts := s.Counts()
 	next = &policy.State{
 		Entities:   make(map[string]*policy.Entity, counts[state.KindEntity]+counts[state.KindEndpoint]),
@@ -82,7 +99,7 @@ func remoteName(entity string) string {
 	return state.Key{Kind: state.KindEntity, Name: entity}.String()
 }
 
-func (b *policyBuilder) buildEntities(s *state.Snapshot, next *policy.State) {
+func (b *Builder) buildEntities(s *state.Snapshot, next *policy.State) {
 	entities := make(map[entitySource]*policy.Entity, len(b.entities))
 	add := func(name string, from entitySource) {
 		e := b.entities[from]
@@ -156,7 +173,7 @@ func newEntity(name string, from entitySource) *policy.Entity {
 
 // keepAttached keeps the Entities of deleted Endpoints whose ports are still attached: their packets
 // must obey policies until the end. An address that belongs to another Entity now is not kept.
-func (b *policyBuilder) keepAttached(s *state.Snapshot, next *policy.State, isAttached func(string) bool) (leaving bool) {
+func (b *Builder) keepAttached(s *state.Snapshot, next *policy.State, isAttached func(string) bool) (leaving bool) {
 	for name, e := range b.last.Entities {
 		if e.Endpoint == "" || next.Entities[name] != nil {
 			continue
@@ -177,7 +194,7 @@ func (b *policyBuilder) keepAttached(s *state.Snapshot, next *policy.State, isAt
 	return leaving
 }
 
-func (b *policyBuilder) buildTiers(s *state.Snapshot, g *groups, next *policy.State) {
+func (b *Builder) buildTiers(s *state.Snapshot, g Groups, next *policy.State) {
 	last := make(map[string]*policy.Tier, len(b.last.Tiers))
 	for _, tier := range b.last.Tiers {
 		last[tier.Name] = tier
@@ -188,22 +205,23 @@ func (b *policyBuilder) buildTiers(s *state.Snapshot, g *groups, next *policy.St
 		next.Tiers = append(next.Tiers, same(last[o.Name], &tier))
 	}
 	// The policies of a tier that cannot be decoded stay in force.
-	for _, k := range g.addUndecodable(state.KindTier) {
+	for _, k := range g.Undecodable(state.KindTier) {
 		tier := policy.Tier{Name: k.Name}
 		next.Tiers = append(next.Tiers, same(last[k.Name], &tier))
 	}
 }
 
-func (b *policyBuilder) buildPolicies(s *state.Snapshot, g *groups, next *policy.State) {
+func (b *Builder) buildPolicies(s *state.Snapshot, g Groups, next *policy.State) {
 	policies := make(map[*state.Object]builtPolicy, len(b.policies))
+	undecodable := g.Undecodable(state.KindTier)
 	for o := range s.After(state.KindPolicy, "") {
 		v := o.Value.(*state.Policy)
-		if k := (state.Key{Kind: state.KindTier, Name: v.Tier}); g.lacking[k] == k {
-			g.lack(o.Key, k)
+		if k := (state.Key{Kind: state.KindTier, Name: v.Tier}); slices.Contains(undecodable, k) {
+			g.Lack(o.Key, k, "evaluated after all other tiers")
 		}
 		revision := uint64(0)
 		for _, name := range v.GroupNames() {
-			revision = max(revision, g.revisionOf(name))
+			revision = max(revision, g.RevisionOf(name))
 		}
 		built, ok := b.policies[o]
 		if !ok || built.groups != revision || len(v.Groups) > 0 && len(s.Undecodable()) > 0 {
@@ -214,17 +232,8 @@ func (b *policyBuilder) buildPolicies(s *state.Snapshot, g *groups, next *policy
 	b.policies = policies
 }
 
-// lack records that a Policy depends on an object that this version cannot decode.
-func (g *groups) lack(of, missing state.Key) {
-	g.lacking[of] = missing
-	g.omitted[of] = fmt.Sprintf("denies more than desired, because this version cannot decode %s: %s", missing, undecodableTodo(missing))
-	if missing.Kind == state.KindTier {
-		g.omitted[of] = fmt.Sprintf("evaluated after all other tiers, because this version cannot decode %s: %s", missing, undecodableTodo(missing))
-	}
-}
-
 // newPolicy makes a value of the state, with the prefixes of groups.
-func newPolicy(o *state.Object, g *groups) *policy.Policy {
+func newPolicy(o *state.Object, g Groups) *policy.Policy {
 	v := o.Value.(*state.Policy)
 	p := v.Policy
 	p.Name = o.Name
@@ -242,11 +251,11 @@ func newPolicy(o *state.Object, g *groups) *policy.Policy {
 		rule := &p.Rules[at.Direction][at.Rule]
 		whole := datapath.AddressGroup{}
 		for _, name := range at.Names {
-			missing := g.flatten(name, &whole, map[datapath.GroupName]struct{}{})
+			missing := g.Flatten(name, &whole)
 			if missing == (state.Key{}) {
 				continue
 			}
-			g.lack(o.Key, missing)
+			g.Lack(o.Key, missing, "denies more than desired")
 			if rule.Action == policy.Pass {
 				rule.Action = policy.Deny
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package node
+package policies
 
 import (
 	"iter"
@@ -10,16 +10,17 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// maxPolicyChanges limits how many changed objects are compared with each Policy. If more have
+// maxChanges limits how many changed objects are compared with each Policy. If more have
 // changed, every Policy counts as concerned.
-const maxPolicyChanges = 16
+const maxChanges = 16
 
-// policyComparison contains what differs between two snapshots and may concern Policies.
-type policyComparison struct {
-	*comparison
-	all     bool             // every Policy is concerned
-	was, is policy.State     // only Entities that differ, and their namespaces
-	labels  []namespaceLabel // of Namespaces that differ
+// Comparison contains what differs between two snapshots and may concern Policies, except groups. It
+// is immutable.
+type Comparison struct {
+	from, now *state.Snapshot
+	all       bool             // every Policy is concerned
+	was, is   policy.State     // only Entities that differ, and their namespaces
+	labels    []namespaceLabel // of Namespaces that differ
 }
 
 // namespaceLabel is a namespace with its labels in both snapshots.
@@ -28,16 +29,13 @@ type namespaceLabel struct {
 	before, now map[string]string
 }
 
-// comparePolicies compares the objects on which Policies depend.
-func (c *comparison) comparePolicies() *policyComparison {
-	p := &policyComparison{comparison: c}
-	if !c.has(state.KindTier, state.KindNamespace, state.KindEntity, state.KindEndpoint) {
-		return p
-	}
-	changes, _, ok := c.n.opts.Store.Changes(c.from.Revision)
+// Compare compares the objects on which Policies depend. changes are the changes since the first
+// snapshot, if complete is set; else they are unknown.
+func Compare(from, now *state.Snapshot, changes []state.Change, complete bool) *Comparison {
+	p := &Comparison{from: from, now: now}
 	changed := map[state.Key]bool{}
 	for _, change := range changes {
-		if change.Revision > c.now.Revision {
+		if change.Revision > now.Revision {
 			break
 		}
 		switch change.Kind {
@@ -47,15 +45,15 @@ func (c *comparison) comparePolicies() *policyComparison {
 			changed[change.Key] = true
 		}
 	}
-	if p.all = p.all || !ok || len(changed) > maxPolicyChanges; p.all {
+	if p.all = p.all || !complete || len(changed) > maxChanges; p.all {
 		return p
 	}
 	for k := range changed {
 		if k.Kind == state.KindNamespace {
-			p.labels = append(p.labels, namespaceLabel{k.Name, labelsIn(c.from, k.Name), labelsIn(c.now, k.Name)})
+			p.labels = append(p.labels, namespaceLabel{k.Name, labelsIn(from, k.Name), labelsIn(now, k.Name)})
 		}
 	}
-	p.was, p.is = changedEntities(c.from, changed), changedEntities(c.now, changed)
+	p.was, p.is = changedEntities(from, changed), changedEntities(now, changed)
 	for name, e := range p.was.Entities {
 		if reflect.DeepEqual(e, p.is.Entities[name]) {
 			delete(p.was.Entities, name)
@@ -109,9 +107,9 @@ func changedEntities(s *state.Snapshot, changed map[state.Key]bool) policy.State
 	return all
 }
 
-// concerns reports whether the effect of an unchanged Policy differs.
-func (c *policyComparison) concerns(v *state.Policy) bool {
-	if c.all || c.refersToChanged(v.GroupNames()) {
+// Concerns reports whether the effect of an unchanged Policy differs.
+func (c *Comparison) Concerns(v *state.Policy) bool {
+	if c.all {
 		return true
 	}
 	for sel := range selectors(v) {
@@ -136,8 +134,8 @@ func (c *policyComparison) concerns(v *state.Policy) bool {
 	return false
 }
 
-// concernsEndpoints reports whether one of the Endpoints that an Entity names has changed.
-func (c *policyComparison) concernsEndpoints(of state.EndpointRef) bool {
+// ConcernsEndpoints reports whether one of the Endpoints that an Entity names has changed.
+func (c *Comparison) ConcernsEndpoints(of state.EndpointRef) bool {
 	if c.all {
 		return true
 	}
