@@ -141,34 +141,6 @@ func (g *PeerGroups) fieldOf() string {
 	return fmt.Sprintf("spec.%s[%d].%s[%d].prefixes", g.Direction, g.Rule, list, g.Peer)
 }
 
-// checkTiers rejects a plan in which a Policy refers to a Tier that does not exist.
-func (p *plan) checkTiers() error {
-	for _, o := range p.puts {
-		v, ok := o.Value.(*Policy)
-		if !ok {
-			continue
-		}
-		if k := (Key{KindTier, v.Tier}); !p.has(k) {
-			return refuse(Invalid, o.Key, "spec.tier", "there is no %s: create it first, or in the same change", k)
-		}
-	}
-	deleted := map[string]bool{}
-	for _, o := range p.dropped {
-		if o.Kind == KindTier && !p.has(o.Key) {
-			deleted[o.Name] = true
-		}
-	}
-	if len(deleted) == 0 {
-		return nil
-	}
-	for o := range p.each(KindPolicy) {
-		if tier := o.Value.(*Policy).Tier; deleted[tier] {
-			return refuse(Conflict, Key{KindTier, tier}, "", "%s refers to it in spec.tier: change or delete that first, or in the same change", o.Key)
-		}
-	}
-	return nil
-}
-
 // participants yields the objects that make an Endpoint an Entity: the Endpoint itself, if it has
 // labels, and Entities that name it. entities are the Entities that are Endpoints.
 func participants(endpoint *Object, entities []*Object) iter.Seq[*Object] {
