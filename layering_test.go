@@ -98,11 +98,11 @@ var mayImport = map[string][]string{
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"internal/tick", "datapath"},
-	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "datapath/policy", "loxilightd/internal/state/disk", "loxilightd/internal/state/journal", "loxilightd/internal/state/record"},
+	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "datapath/policy", "loxilightd/internal/state/disk", "loxilightd/internal/state/timeline", "loxilightd/internal/state/record"},
 
-	"loxilightd/internal/state/disk":    {"loxilightd/internal/state/record"},
-	"loxilightd/internal/state/journal": {"loxilightd/internal/state/record"},
-	"loxilightd/internal/state/record":  {},
+	"loxilightd/internal/state/disk":     {"loxilightd/internal/state/record"},
+	"loxilightd/internal/state/timeline": {"loxilightd/internal/state/record"},
+	"loxilightd/internal/state/record":   {},
 
 	"loxilightd": {
 		"api", "api/report", "datapath", "datapath/backends",

@@ -279,7 +279,7 @@ type Tables struct {
 	Affinity       uint32 // remembered clients
 	Ranges         uint32 // source ranges of all services
 	Rules          uint32 // of the firewall and NAT together
-	Prefixes       uint32 // in rules and groups; see [FirewallRule.Cost]
+	Prefixes       uint32 // in rules, policies and groups; see [FirewallRule.Cost]
 }
 
 // MaxFirewallRules is the maximum number of rules of a firewall, whatever the size of the table:

@@ -13,7 +13,7 @@ import (
 // Policies implements [datapath.DataPlane].
 func (d *DataPlane) Policies() datapath.Table[datapath.SetName, *policy.State] { return d.policies }
 
-// PolicyContent returns the state of network policies, or nil if there is none. The caller must not
+// PolicyContent returns the state of network policies, or nil without any. The caller must not
 // change it.
 func (d *DataPlane) PolicyContent() *policy.State {
 	s, _ := d.policies.get(datapath.NodeSet)

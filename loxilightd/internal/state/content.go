@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
-	"github.com/loxilight/loxilight/loxilightd/internal/state/journal"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // Keys in the bucket [disk.Meta].
@@ -21,7 +21,7 @@ var (
 	keyDamage = []byte("damage")
 
 	// keyPending is the change that will be rolled back unless it is confirmed.
-	keyPending = []byte(journal.PendingKey)
+	keyPending = []byte(timeline.PendingKey)
 )
 
 // content is the content of a store when it was opened.
@@ -136,7 +136,7 @@ func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Valu
 // contains the reason.
 func (c *content) loadHistory(h disk.History) (why string) {
 	err := h.Entries(func(revision uint64, entry []byte) error {
-		e, ok := journal.DecodeEntry(revision, entry)
+		e, ok := timeline.DecodeEntry(revision, entry)
 		if !ok {
 			return fmt.Errorf("the record of revision %d", revision)
 		}

@@ -6,26 +6,26 @@ import (
 	"slices"
 	"time"
 
-	"github.com/loxilight/loxilight/loxilightd/internal/state/journal"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
-// The history and the pending change: see [journal].
+// The history and the pending change: see [timeline].
 type (
-	Clock         = journal.Clock
-	Pending       = journal.Pending
-	Entry         = journal.Entry
-	Author        = journal.Author
-	Confirmation  = journal.Confirmation
-	HistoryLimits = journal.Limits
+	Clock         = timeline.Clock
+	Pending       = timeline.Pending
+	Entry         = timeline.Entry
+	Author        = timeline.Author
+	Confirmation  = timeline.Confirmation
+	HistoryLimits = timeline.Limits
 )
 
 // The confirmations, and the method of a revision that rolls back an unconfirmed change.
 const (
-	NotAsked     = journal.NotAsked
-	Waiting      = journal.Waiting
-	Confirmed    = journal.Confirmed
-	RolledBack   = journal.RolledBack
-	MethodExpire = journal.MethodExpire
+	NotAsked     = timeline.NotAsked
+	Waiting      = timeline.Waiting
+	Confirmed    = timeline.Confirmed
+	RolledBack   = timeline.RolledBack
+	MethodExpire = timeline.MethodExpire
 )
 
 // former is an object as it was before a revision.
@@ -60,7 +60,7 @@ func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 		e.Owners = append(e.Owners, owner)
 	}
 	slices.Sort(e.Owners)
-	e.Owners = e.Owners[:min(len(e.Owners), journal.MaxOwners)]
+	e.Owners = e.Owners[:min(len(e.Owners), timeline.MaxOwners)]
 	if t.Confirm > 0 {
 		e.Confirmation = Waiting
 	}
@@ -94,7 +94,7 @@ func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 		history = slices.Clone(history) // readers still have the old slice
 	}
 	for _, e := range rewritten {
-		if i, ok := journal.Find(history, e.Revision); ok {
+		if i, ok := timeline.Find(history, e.Revision); ok {
 			history[i] = *e
 		}
 	}
@@ -108,7 +108,7 @@ func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 // confirmation.
 func (s *Store) withConfirmation(revisions []uint64, c Confirmation) (entries []*Entry) {
 	for _, revision := range revisions {
-		i, _ := journal.Find(s.History(), revision)
+		i, _ := timeline.Find(s.History(), revision)
 		e := s.History()[i]
 		e.Confirmation = c
 		entries = append(entries, &e)
@@ -123,7 +123,7 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 	if revision == r.now.Revision {
 		return nil, nil
 	}
-	if later, ok := journal.Since(history, revision); ok && revision < r.now.Revision {
+	if later, ok := timeline.Since(history, revision); ok && revision < r.now.Revision {
 		return later, nil
 	}
 	oldest := r.now.Revision
@@ -148,7 +148,7 @@ type Diff struct {
 // store.
 func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
 	return s.readConcurrently(func(r *historyReader) error {
-		i, ok := journal.Find(r.history, revision)
+		i, ok := timeline.Find(r.history, revision)
 		if !ok {
 			_, err := r.since(revision)
 			if err == nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/loxilight/loxilight/loxilightd/internal/state/journal"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // join commits two changes, 20 and 30 seconds after the pending change of revision 2, which join
@@ -183,12 +183,12 @@ func TestJoinedTooOften(t *testing.T) {
 	cfg, _ := clockConfig(t)
 	s, _ := open(t, cfg)
 	change(t, s)
-	for i := range journal.MaxJoined {
+	for i := range timeline.MaxJoined {
 		commit(t, s, &Transaction{By: root, Confirm: time.Second, Put: []*Object{service(t, "kept", fmt.Sprintf("192.0.2.1:80 %d", i+2))}})
 	}
 	wantRefusal(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "kept"}}}, Capacity, "", "confirm", "101 changes are pending")
 	commit(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "nothing"}}}) // changes nothing
-	if p, _ := s.Pending(); len(p.Joined) != journal.MaxJoined {
+	if p, _ := s.Pending(); len(p.Joined) != timeline.MaxJoined {
 		t.Errorf("%d revisions", len(p.Joined))
 	}
 }

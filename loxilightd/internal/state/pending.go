@@ -8,7 +8,7 @@ import (
 	"maps"
 	"time"
 
-	"github.com/loxilight/loxilight/loxilightd/internal/state/journal"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // loadPending reads the pending change. If it cannot be read, or if the history does not contain
@@ -18,9 +18,9 @@ func (c *content) loadPending(record []byte) {
 		return
 	}
 	var ok bool
-	if c.pending, ok = journal.DecodePending(record); ok {
+	if c.pending, ok = timeline.DecodePending(record); ok {
 		for _, revision := range c.pending.Revisions() {
-			i, known := journal.Find(c.history, revision)
+			i, known := timeline.Find(c.history, revision)
 			if ok = ok && known; ok {
 				c.pending.Author = c.history[i].Author
 			}
@@ -96,7 +96,7 @@ func (s *Store) resumeWaiting(c *content) error {
 		return nil
 	}
 	revisions := c.pending.Revisions()
-	i, _ := journal.Find(c.history, revisions[0])
+	i, _ := timeline.Find(c.history, revisions[0])
 	w := newWaiting(c.pending, c.history[i].Previous)
 	back := s.Snapshot().table.edit()
 	for _, revision := range revisions {
@@ -153,7 +153,7 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 		case len(p.formers) == 0:
 		case s.clock.Left(&w.Pending) == 0:
 			return refuse(Conflict, Key{}, "confirm", "the change of revision %d is being rolled back: try again", w.Revision)
-		case len(w.Joined) >= journal.MaxJoined:
+		case len(w.Joined) >= timeline.MaxJoined:
 			return refuse(Capacity, Key{}, "confirm", "%d changes are pending together, which is the maximum: confirm them (llcli confirm) or roll them back (llcli rollback --last), then try again", len(w.Joined)+1)
 		}
 		return nil

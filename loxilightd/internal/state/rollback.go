@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/loxilight/loxilight/loxilightd/internal/state/journal"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // Rollback restores an earlier state. It creates one new revision.
@@ -135,7 +135,7 @@ func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	err := read(func(h *historyReader) error {
 		revisions, entries := w.Revisions(), []Entry(nil)
 		for _, revision := range revisions {
-			if i, ok := journal.Find(h.history, revision); ok {
+			if i, ok := timeline.Find(h.history, revision); ok {
 				entries = append(entries, h.history[i])
 			}
 		}
@@ -266,7 +266,7 @@ func (s *Store) Confirm(revision uint64) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	w, history := s.waiting.Load(), s.History()
-	i, known := journal.Find(history, revision)
+	i, known := timeline.Find(history, revision)
 	switch {
 	case w == nil && known && history[i].Confirmation == Confirmed:
 		return nil

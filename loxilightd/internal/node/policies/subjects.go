@@ -14,7 +14,7 @@ import (
 type Endpoints map[datapath.EndpointName]bool
 
 // SubjectsOf returns the subjects of each policy in the state next, given the subjects in the state
-// before. It evaluates only what has changed, and does not change the previous result.
+// before. It evaluates changed objects only, and does not change the previous result.
 func SubjectsOf(applied map[string]Endpoints, before, next *policy.State) map[string]Endpoints {
 	result := make(map[string]Endpoints, len(next.Policies))
 	moved := map[string]bool{} // Entities that may be selected by other policies than before

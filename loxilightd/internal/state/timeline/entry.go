@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package journal describes the revisions in the history of the store, and the change that waits for
+// Package timeline describes the revisions in the history of the store, and the change that waits for
 // confirmation: their records on disk, limits and deadlines. It does not access the disk.
-package journal
+package timeline
 
 import (
 	"encoding/binary"
@@ -134,7 +134,7 @@ func Find(history []Entry, revision uint64) (i int, ok bool) {
 }
 
 // Since returns the entries after a revision, oldest first; false if the revision is older than the
-// history. A later revision than that of the last entry is omitted, or does not exist.
+// history. A revision after the last entry is omitted, or does not exist.
 func Since(history []Entry, revision uint64) ([]Entry, bool) {
 	for i := range history {
 		first := history[i].Previous
