@@ -6,8 +6,8 @@ package api
 const SetPods = "pods"
 
 // EntitySpec is a labelled participant in network policies: the addresses of another host, an
-// Endpoint of this node, or this node itself. Exactly one of Addresses, Endpoint and Here is set. An
-// Endpoint with labels of its own is an Entity of the set pods without an EntitySpec.
+// Endpoint of this node, or this node itself. Exactly one of Addresses, Endpoint and Here is set.
+// An Endpoint with labels of its own is an Entity of the set pods without an EntitySpec.
 type EntitySpec struct {
 	Set       string            `json:"set,omitempty"`       // a word; selectors match one set; default pods
 	Namespace string            `json:"namespace,omitempty"` // default: none
@@ -25,8 +25,8 @@ type EntityPort struct {
 	Port     int    `json:"port"`               // 1 to 65535
 }
 
-// EntityEndpoint names an Endpoint of this node, either by its name, or by its pod: then it is every
-// Endpoint with this namespace and pod.
+// EntityEndpoint names an Endpoint of this node, either by its name, or by its pod: then it is
+// every Endpoint with this namespace and pod.
 type EntityEndpoint struct {
 	Name      string `json:"name,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
@@ -47,13 +47,13 @@ type NamespaceSpec struct {
 // TierSpec is a group of Policies.
 type TierSpec struct {
 	Order *int32 `json:"order"` // tiers are evaluated in this order, lowest first, then by name; required
-	// Always are the peers that isolation by a Policy of the tier never shuts out: self (the subject
-	// itself), node (this node).
+	// Always are the peers that isolation by a Policy of the tier never shuts out: self (the
+	// subject itself), node (this node).
 	Always []string `json:"always,omitempty"`
 }
 
-// PolicySpec defines which traffic its subjects may send and receive. Its subjects are Entities that
-// are Endpoints of this node.
+// PolicySpec defines which traffic its subjects may send and receive. Its subjects are Entities
+// that are Endpoints of this node.
 type PolicySpec struct {
 	Tier      string           `json:"tier"`
 	Priority  *int32           `json:"priority,omitempty"` // in the tier: lower first, then by name; default 1000
@@ -108,8 +108,8 @@ type LabelExpression struct {
 	Values   []string `json:"values,omitempty"` // with In and NotIn: at least one
 }
 
-// PolicyPeer is the other end of the traffic: Entities or prefixes, but not both. At least one field
-// is set. Set, Namespaces and Entities are as in an [EntitySelector].
+// PolicyPeer is the other end of the traffic: Entities or prefixes, but not both. At least one
+// field is set. Set, Namespaces and Entities are as in an [EntitySelector].
 type PolicyPeer struct {
 	Set        string             `json:"set,omitempty"`
 	Namespaces *NamespaceSelector `json:"namespaces,omitempty"`

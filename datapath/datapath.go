@@ -111,8 +111,8 @@ type DataPlane interface {
 	// not exist.
 	Mirrors() Table[MirrorName, Mirror]
 	// Policies has at most one row, whose key is [NodeSet]. Its Entities name rows of Endpoints,
-	// which need not exist yet: policies apply to an endpoint from its first packet. If one policy is
-	// at fault, Update returns a [*RuleError] with its name.
+	// which need not exist yet: policies apply to an endpoint from its first packet. If one policy
+	// is at fault, Update returns a [*RuleError] with its name.
 	Policies() Table[SetName, *policy.State]
 	Connections() Connections
 	Telemetry() Telemetry

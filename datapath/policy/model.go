@@ -11,7 +11,7 @@
 // classes to addresses and other tables to subjects. So a reader that finds both old classes and old
 // tables, or both new ones, obeys the state from before or from after the change, as a whole.
 //
-// The package neither parses objects nor writes tables of the kernel. The daemon does not use it yet.
+// The package neither parses objects nor writes tables of the kernel.
 package policy
 
 import "net/netip"

@@ -207,8 +207,8 @@ func (n *Node) rowsChanged(t rowTable) {
 	}
 }
 
-// policiesChanged reports all objects whose status has changed along with the row of policies, except
-// those that are part of the row.
+// policiesChanged reports all objects whose status has changed along with the row of policies,
+// except those that are part of the row.
 func (n *Node) policiesChanged(r *policySet) {
 	n.rowsChanged(r)
 	n.mu.Lock()

@@ -18,9 +18,9 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// policySet is the table with the single row that contains all Policies and everything on which they
-// depend. The row exists if there are Policies. Unlike a [ruleSet], it reports the objects that have
-// changed rather than all of them, because Entities change often and there are many.
+// policySet is the table with the single row that contains all Policies and everything on which
+// they depend. The row exists if there are Policies. Unlike a [ruleSet], it reports the objects
+// that have changed rather than all of them, because Entities change often and there are many.
 type policySet struct {
 	*reconcile.Reconciler[datapath.SetName, *policy.State]
 	datapath.Table[datapath.SetName, *policy.State]
@@ -129,8 +129,8 @@ func (r *policySet) apply(s *state.Snapshot, changed []state.Key) {
 	}
 }
 
-// replace passes to the reconciler the row that snapshot s desires, unless the row of an earlier run
-// is kept.
+// replace passes to the reconciler the row that snapshot s desires, unless the row of an earlier
+// run is kept.
 func (r *policySet) replace(s *state.Snapshot) {
 	r.mu.Lock()
 	g := newGroups(s, r.groups, nil)
@@ -176,8 +176,8 @@ func (r *policySet) isLeaving() bool {
 	return r.leaving
 }
 
-// MarkInitialized allows the row of an earlier run to be replaced and removed. Until then, it is kept
-// if the desired state was lost: a row that lacks policies would admit too much.
+// MarkInitialized allows the row of an earlier run to be replaced and removed. Until then, it is
+// kept if the desired state was lost: a row that lacks policies would admit too much.
 func (r *policySet) MarkInitialized() {
 	if r.isFrozen() {
 		close(r.released)
@@ -279,8 +279,8 @@ func (r *policySet) report() {
 	r.n.policiesChanged(r)
 }
 
-// reportOne reports the status of an object, unless the last report was the same, and returns whether
-// the object is done.
+// reportOne reports the status of an object, unless the last report was the same, and returns
+// whether the object is done.
 func (r *policySet) reportOne(s *state.Snapshot, k state.Key) (done bool) {
 	o, exists := s.Get(k)
 	if !exists {

@@ -208,8 +208,8 @@ func TestPolicyWaitsForItsSubjects(t *testing.T) {
 	testnet.Eventually(t, 20*time.Second, "no subject", func() bool { return x.Subjects("other") == 0 && len(x.plane.PolicyContent().Entities) == 0 })
 }
 
-// TestPolicyRefused: if the row cannot be applied, everything that has changed, and each Policy that
-// the changes concern, is not Ready; other objects stay Ready.
+// TestPolicyRefused: if the row cannot be applied, everything that has changed, and each Policy
+// that the changes concern, is not Ready; other objects stay Ready.
 func TestPolicyRefused(t *testing.T) {
 	x := newPolicySite(t)
 	x.put(appliedTo("web", "app", "web"), appliedTo("db", "app", "db"), remote("a", "10.9.0.1", app("web")))
@@ -309,8 +309,8 @@ func TestPoliciesOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestPoliciesAreKept: if the desired state was lost, or another version's objects cannot be decoded,
-// the row of an earlier run stays.
+// TestPoliciesAreKept: if the desired state was lost, or another version's objects cannot be
+// decoded, the row of an earlier run stays.
 func TestPoliciesAreKept(t *testing.T) {
 	earlier := &policy.State{Policies: map[string]*policy.Policy{"earlier": {Name: "earlier"}}}
 	run := func(store *state.Store, until time.Time) (*Node, *backends.FakePlane) {

@@ -14,7 +14,8 @@ import (
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
-// check implements rowTable. While the desired row is not in force, the previous row stays in force.
+// check implements rowTable. While the desired row is not in force, the previous row stays in
+// force.
 func (r *policySet) check(o *state.Object, list []Status) ([]Status, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,8 +59,8 @@ func (r *policySet) isInForce(o *state.Object) bool {
 	return !r.since.concernsPolicy(v)
 }
 
-// blamed returns the status of the row as the status of an object: the message is about the object or
-// names a faulty one. The caller holds r.mu.
+// blamed returns the status of the row as the status of an object: the message is about the object
+// or names a faulty one. The caller holds r.mu.
 func (r *policySet) blamed(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
 	if !ok {

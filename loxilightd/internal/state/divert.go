@@ -32,8 +32,8 @@ func refersTo(v Value) iter.Seq2[Key, string] {
 	}
 }
 
-// checkReferences rejects a plan in which a Service diverts clients to a Service that does not exist,
-// or a Policy refers to a Tier that does not exist.
+// checkReferences rejects a plan in which a Service diverts clients to a Service that does not
+// exist, or a Policy refers to a Tier that does not exist.
 func (p *plan) checkReferences() error {
 	deleted := map[Key]struct{}{}
 	for _, o := range p.dropped {

@@ -67,8 +67,8 @@ func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 	return e
 }
 
-// isOmitted reports whether the history omits a change: a change of Entities alone. Pods come and go
-// often, and would displace all other revisions.
+// isOmitted reports whether the history omits a change: a change of Entities alone. Pods come and
+// go often, and would displace all other revisions.
 func (p *plan) isOmitted(t *Transaction) bool {
 	return t.Confirm == 0 && !t.isRollback && !slices.ContainsFunc(p.formers, func(f former) bool { return f.Kind != KindEntity })
 }

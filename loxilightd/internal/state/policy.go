@@ -156,8 +156,8 @@ func participants(endpoint *Object, entities []*Object) iter.Seq[*Object] {
 	}
 }
 
-// checkEntities rejects a plan in which two objects make one Endpoint an Entity. Claims do not detect
-// this, because an Entity may name the pod of an Endpoint.
+// checkEntities rejects a plan in which two objects make one Endpoint an Entity. Claims do not
+// detect this, because an Entity may name the pod of an Endpoint.
 func (p *plan) checkEntities() error {
 	put := map[Key]bool{}
 	for _, o := range p.puts {

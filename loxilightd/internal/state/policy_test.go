@@ -50,8 +50,8 @@ func groupOf(name string) *Object {
 	return &Object{Key: Key{KindAddressGroup, name}, Owner: "cli", Spec: "empty", Value: &AddressGroup{}}
 }
 
-// TestPolicyReferences: a Policy refers to a Tier and to groups that exist, and that are not deleted
-// before it.
+// TestPolicyReferences: a Policy refers to a Tier and to groups that exist, and that are not
+// deleted before it.
 func TestPolicyReferences(t *testing.T) {
 	s, _ := open(t, testConfig(t.TempDir()))
 	put := func(list ...*Object) *Transaction { return &Transaction{Put: list} }

@@ -29,9 +29,9 @@ type Groups interface {
 	Lack(of, missing state.Key, effect string)
 }
 
-// Builder makes the state of network policies from snapshots. It makes each value once: a value that
-// is equal to the value of the same name in the previous state is the same pointer. It is not safe
-// for concurrent use.
+// Builder makes the state of network policies from snapshots. It makes each value once: a value
+// that is equal to the value of the same name in the previous state is the same pointer. It is not
+// safe for concurrent use.
 type Builder struct {
 	last     *policy.State
 	entities map[entitySource]*policy.Entity
@@ -56,8 +56,8 @@ var Kinds = []string{state.KindEntity, state.KindNamespace, state.KindTier, stat
 // NewBuilder returns a builder whose previous state is empty.
 func NewBuilder() *Builder { return &Builder{last: &policy.State{}} }
 
-// Build returns the state as of a snapshot. An Endpoint that has been deleted stays in the state while
-// isAttached returns true; leaving reports whether there are such Endpoints.
+// Build returns the state as of a snapshot. An Endpoint that has been deleted stays in the state
+// while isAttached returns true; leaving reports whether there are such Endpoints.
 func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint string) bool) (next *policy.State, leaving bool) {
 	counts := s.Counts()
 	next = &policy.State{
@@ -171,8 +171,9 @@ func newEntity(name string, from entitySource) *policy.Entity {
 	return e
 }
 
-// keepAttached keeps the Entities of deleted Endpoints whose ports are still attached: their packets
-// must obey policies until the end. An address that belongs to another Entity now is not kept.
+// keepAttached keeps the Entities of deleted Endpoints whose ports are still attached: their
+// packets must obey policies until the end. An address that belongs to another Entity now is not
+// kept.
 func (b *Builder) keepAttached(s *state.Snapshot, next *policy.State, isAttached func(string) bool) (leaving bool) {
 	for name, e := range b.last.Entities {
 		if e.Endpoint == "" || next.Entities[name] != nil {

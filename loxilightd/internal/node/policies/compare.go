@@ -14,8 +14,8 @@ import (
 // changed, every Policy counts as concerned.
 const maxChanges = 16
 
-// Comparison contains what differs between two snapshots and may concern Policies, except groups. It
-// is immutable.
+// Comparison contains what differs between two snapshots and may concern Policies, except groups.
+// It is immutable.
 type Comparison struct {
 	from, now *state.Snapshot
 	all       bool             // every Policy is concerned

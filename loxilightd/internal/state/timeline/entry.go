@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package timeline describes the revisions in the history of the store, and the change that waits for
-// confirmation: their records on disk, limits and deadlines. It does not access the disk.
+// Package timeline describes the revisions in the history of the store, and the change that waits
+// for confirmation: their records on disk, limits and deadlines. It does not access the disk.
 package timeline
 
 import (
@@ -67,7 +67,8 @@ func (c Confirmation) String() string {
 type Entry struct {
 	Revision uint64
 	Previous uint64 // the revision before it
-	// Last is Revision, or the last of the omitted revisions that follow it: a change of Entities alone.
+	// Last is Revision, or the last of the omitted revisions that follow it: a change of Entities
+	// alone.
 	Last uint64
 	At   time.Time
 	Author
