@@ -62,7 +62,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/ebpf/port":      {"datapath", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/keeper", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/namespace", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin"},
 	"datapath/internal/ebpf/observe":   {"datapath", "datapath/internal/ebpf/device", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/namespace", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/port", "datapath/internal/ebpf/route"},
 	"datapath/internal/testtables":     {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/testmap"},
-	"datapath/internal/fake":           {"datapath"},
+	"datapath/internal/fake":           {"datapath", "datapath/policy"},
 	"datapath/internal/gratuitous":     {},
 	"datapath/internal/pod":            {"datapath", "datapath/internal/dump", "datapath/internal/gratuitous", "datapath/internal/network", "datapath/internal/sockdiag"},
 	"datapath/backends":                {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network", "datapath/internal/pod"},
@@ -83,25 +83,27 @@ var mayImport = map[string][]string{
 	},
 	"loxilightd/internal/control/capacity": {"api", "datapath"},
 	"loxilightd/internal/control/decode":   {"api"},
-	"loxilightd/internal/control/object":   {"api", "datapath", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
+	"loxilightd/internal/control/object":   {"api", "datapath", "datapath/policy", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
 		"internal/listing", "api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
 	"loxilightd/internal/node": {
-		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/reconcile",
-		"loxilightd/internal/state",
+		"internal/listing", "internal/tick", "datapath", "datapath/policy", "loxilightd/internal/health", "loxilightd/internal/ipam", "loxilightd/internal/node/condition", "loxilightd/internal/node/policies",
+		"loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
+	"loxilightd/internal/node/policies": {"datapath", "datapath/policy", "loxilightd/internal/state"},
 	"loxilightd/internal/node/condition": {
 		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"internal/tick", "datapath"},
-	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "loxilightd/internal/state/disk", "loxilightd/internal/state/record"},
+	"loxilightd/internal/state":     {"internal/listing", "api", "datapath", "datapath/policy", "loxilightd/internal/state/disk", "loxilightd/internal/state/timeline", "loxilightd/internal/state/record"},
 
-	"loxilightd/internal/state/disk":   {"loxilightd/internal/state/record"},
-	"loxilightd/internal/state/record": {},
+	"loxilightd/internal/state/disk":     {"loxilightd/internal/state/record"},
+	"loxilightd/internal/state/timeline": {"loxilightd/internal/state/record"},
+	"loxilightd/internal/state/record":   {},
 
 	"loxilightd": {
 		"api", "api/report", "datapath", "datapath/backends",

@@ -26,6 +26,8 @@ var documented = map[string]any{
 	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"TunnelSpec": TunnelSpec{}, "TunnelStatus": TunnelStatus{}, "PeerSpec": PeerSpec{}, "PeerStatus": PeerStatus{},
 	"MirrorSpec": MirrorSpec{}, "MirrorStatus": MirrorStatus{},
+	"EntitySpec": EntitySpec{}, "EntityStatus": EntityStatus{}, "NamespaceSpec": NamespaceSpec{}, "TierSpec": TierSpec{},
+	"PolicySpec": PolicySpec{}, "PolicyStatus": PolicyStatus{},
 	"ApplyParams": ApplyParams{}, "ReplaceParams": ReplaceParams{}, "DeleteParams": DeleteParams{},
 	"ChangeResult": ChangeResult{}, "ReloadResult": ReloadResult{},
 	"GetParams": GetParams{}, "ListParams": ListParams{}, "ListResult": ListResult{},
@@ -141,6 +143,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	for _, list := range [][]string{
 		Algorithms, SourceModes, NoBackends, OtherPorts, BackendStates, HealthTypes, Netns, Roles, XDPModes, RouteTypes, TunnelTypes,
 		NATTypes, NATBehaviours, FirewallActions, FirewallHooks, MirrorDirections, Owners, Protocols,
+		PolicyActions, PolicyStages, PolicyDirections, TierPeers, LabelOperators,
 	} {
 		for _, w := range list {
 			if !regexp.MustCompile(`\b` + w + `\b`).MatchString(text) {

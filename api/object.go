@@ -18,10 +18,17 @@ const (
 	KindTunnel       = "Tunnel"
 	KindPeer         = "Peer"
 	KindMirror       = "Mirror"
+	KindNamespace    = "Namespace"
+	KindEntity       = "Entity"
+	KindTier         = "Tier"
+	KindPolicy       = "Policy"
 )
 
 // Kinds lists them in the order in which they are applied.
-var Kinds = []string{KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService, KindMirror}
+var Kinds = []string{
+	KindBridge, KindInterface, KindTunnel, KindPeer, KindRoute, KindPodNetwork, KindEndpoint, KindAddressGroup, KindNAT, KindFirewallRule, KindService, KindMirror,
+	KindNamespace, KindEntity, KindTier, KindPolicy,
+}
 
 // Owners with a predefined meaning; a client may use others.
 const (

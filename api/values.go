@@ -26,6 +26,12 @@ var (
 	FirewallHooks   = []string{"forward", "input", "output"}                         // default: all at which the fields of the match are known
 
 	MirrorDirections = []string{"both", "in", "out"}
+
+	PolicyActions    = []string{"allow", "deny", "reject", "pass"} // required
+	PolicyStages     = []string{"enforced", "staged"}
+	PolicyDirections = []string{"ingress", "egress"}                     // isolate of a Policy
+	TierPeers        = []string{"self", "node"}                          // always of a Tier
+	LabelOperators   = []string{"In", "NotIn", "Exists", "DoesNotExist"} // required
 )
 
 // Owners are the owners with a predefined meaning.
@@ -35,7 +41,7 @@ var Owners = []string{OwnerCLI, OwnerFile, OwnerK8s, OwnerCNI}
 var Protocols = []string{"tcp", "udp", "sctp", "icmp", "icmpv6", "gre", "esp", "ah"}
 
 // ConnectionProtocols are the protocols that the data plane tracks. ServiceProtocols are the
-// protocols of Services' frontends.
+// protocols with ports: of Services' frontends, and in Policies and Entities.
 var (
 	ConnectionProtocols = Protocols[:5]
 	ServiceProtocols    = Protocols[:3]

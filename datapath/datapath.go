@@ -13,6 +13,8 @@ import (
 	"iter"
 	"net/netip"
 	"time"
+
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // ErrUnsupported is wrapped when a data plane does not support an object at all, so retrying is
@@ -108,6 +110,10 @@ type DataPlane interface {
 	// Mirrors wraps [ErrAbsent] in the errors of mirrors whose port, target, service or rule does
 	// not exist.
 	Mirrors() Table[MirrorName, Mirror]
+	// Policies has at most one row, whose key is [NodeSet]. Its Entities name rows of Endpoints,
+	// which need not exist yet: policies apply to an endpoint from its first packet. If one policy
+	// is at fault, Update returns a [*RuleError] with its name.
+	Policies() Table[SetName, *policy.State]
 	Connections() Connections
 	Telemetry() Telemetry
 	// Maintain does one bounded piece of maintenance: expiry of connections, refresh of neighbours
@@ -273,7 +279,7 @@ type Tables struct {
 	Affinity       uint32 // remembered clients
 	Ranges         uint32 // source ranges of all services
 	Rules          uint32 // of the firewall and NAT together
-	Prefixes       uint32 // in rules and groups; see [FirewallRule.Cost]
+	Prefixes       uint32 // in rules, policies and groups; see [FirewallRule.Cost]
 	Entities       uint32 // addresses of the participants of network policies
 }
 

@@ -5,7 +5,7 @@ package datapath
 // RuleError is an error in a whole rule set that is caused by one rule or address group. Several of
 // them may be joined.
 type RuleError struct {
-	Rule  string    // name of the FirewallRule or NAT; empty: see Group
+	Rule  string    // name of the FirewallRule, NAT or policy; empty: see Group
 	Group GroupName // empty: see Rule
 	Err   error
 }

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // ErrInjected is wrapped by every requested failure.
@@ -55,6 +56,7 @@ type DataPlane struct {
 	tunnels   *table[datapath.TunnelName, datapath.Tunnel]
 	peers     *table[datapath.PeerName, datapath.Peer]
 	mirrors   *table[datapath.MirrorName, datapath.Mirror]
+	policies  *table[datapath.SetName, *policy.State]
 
 	faults *faults
 
@@ -117,6 +119,7 @@ func New(o Options) *DataPlane {
 		return nil
 	})
 	d.mirrors = newTable[datapath.MirrorName](d.faults, "mirror", d.admitMirror)
+	d.policies = newTable[datapath.SetName](d.faults, "policies", d.admitPolicies)
 	return d
 }
 

@@ -36,6 +36,9 @@ func TestSchemas(t *testing.T) {
 			if field, ok := strings.CutPrefix(path, "Mirror.Match."); ok {
 				elsewhere = slices.Contains([]string{"ICMP", "TCPFlags", "In", "Out", "VLANs", "DSCP"}, field) // rejected
 			}
+			for _, same := range []string{"Policy.Egress[0].To[0].", "Policy.Egress[0].Ports[0].", "Policy.Ingress[0].From[0].Namespaces.", "Policy.Ingress[0].From[0].Entities."} {
+				elsewhere = elsewhere || strings.HasPrefix(path, same) // same as for ingress, or in appliedTo
+			}
 			if !is && !elsewhere {
 				t.Errorf("%s is missing", path)
 			}

@@ -318,6 +318,9 @@ func statusOf(o *api.Object) json.RawMessage {
 	if o.Kind == api.KindMirror {
 		status = api.MirrorStatus{Status: state, Devices: []string{"eth0", "eth1"}, Counters: &api.MirrorCounters{Packets: 41, Bytes: 4200, Drops: 3}}
 	}
+	if o.Kind == api.KindPolicy {
+		status = api.PolicyStatus{Status: state, Subjects: 2}
+	}
 	if o.Kind == api.KindPodNetwork {
 		status = api.PodNetworkStatus{Status: state, MTU: 1450, Subnets: []api.PodSubnet{
 			{Subnet: "10.244.3.0/24", Gateway: "10.244.3.1", Host: "10.244.3.2", Used: 17, Size: 252},

@@ -132,12 +132,16 @@ func runScript(t *testing.T, script string) string {
 // edited matches the directory of the text that llcli edit keeps.
 var edited = regexp.MustCompile(`DIR/llcli-\d+`)
 
-// words splits a command at its spaces; "" is an empty word.
-func words(command string) []string {
-	split := strings.Fields(command)
-	for i := range split {
-		if split[i] == `""` {
-			split[i] = ""
+// words splits a command at its spaces; "" is an empty word, and "a b" a word with a space.
+func words(command string) (split []string) {
+	for word := range strings.FieldsSeq(command) {
+		if n := len(split); n > 0 && len(split[n-1]) > 1 && split[n-1][0] == '"' {
+			split[n-1] += " " + word
+		} else {
+			split = append(split, word)
+		}
+		if last := &split[len(split)-1]; len(*last) > 1 && (*last)[0] == '"' && strings.HasSuffix(*last, `"`) {
+			*last = strings.Trim(*last, `"`)
 		}
 	}
 	return split

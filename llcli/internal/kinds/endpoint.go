@@ -124,7 +124,7 @@ spec:
     - 2001:db8:3::5
   mac: 0a:58:0a:f4:03:05      # of the pod's end, and of no other device
   mtu: 1450                   # of the device; default: unchanged
-  labels: {app: web}          # for the members of AddressGroups
+  labels: {app: web}          # for AddressGroups and Policies
   namespace: shop             # of the pod, in its orchestrator
   pod: web-1
   network: default            # PodNetwork or Bridge; default: the only one that exists
@@ -140,7 +140,8 @@ var endpointFields = []specField{
 	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of its PodNetwork or Bridge (default: the only one)"},
 	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod in its orchestrator"},
 	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},
-	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups, `KEY=VALUE`; may be repeated"},
+	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups and Policies, `KEY=VALUE`; may be repeated"},
+	{flag: "label", path: "labels", form: formPairs, usage: "the same as --pod-label, for other workloads, `KEY=VALUE`; may be repeated"},
 	{flag: "netns", path: "netns", usage: "network namespace of the pod, a `PATH`; informational"},
 	{flag: "container-id", path: "containerID", usage: "`ID` of the container; informational"},
 }

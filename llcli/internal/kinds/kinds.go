@@ -130,6 +130,10 @@ var All = []Kind{
 	firewallKind,
 	serviceKind,
 	mirrorKind,
+	namespaceKind,
+	entityKind,
+	tierKind,
+	policyKind,
 }
 
 // NeedKind checks that the first argument is a kind.

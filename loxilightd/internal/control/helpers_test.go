@@ -189,6 +189,7 @@ func (p *fakeProgress) NotReady(int, map[string]bool) (map[state.Key]api.Status,
 func (p *fakeProgress) Noted() map[state.Key]string   { return nil }
 func (p *fakeProgress) LastReceived(string) time.Time { return time.Time{} }
 func (p *fakeProgress) PodMTU() int                   { return 1450 }
+func (p *fakeProgress) Subjects(string) int           { return 2 }
 func (p *fakeProgress) Repairs() uint64               { return 3 }
 func (p *fakeProgress) Problems() []string            { return p.problems }
 func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {

@@ -54,6 +54,8 @@ type Progress interface {
 	Wait(ctx context.Context, revision uint64, keys []state.Key) ([]state.Key, error)
 	// Health returns the health of a backend (healthy, unhealthy, unknown) and the reason.
 	Health(service string, backend netip.AddrPort) (health, message string)
+	// Subjects returns the number of Endpoints to which a Policy is applied.
+	Subjects(policy string) int
 	// PodMTU returns the maximum size of a pod's packets, in bytes, or 0 if it is unknown.
 	PodMTU() int
 	// Repairs returns the number of external changes that have been repaired.

@@ -227,6 +227,10 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 		status = s.peerStatus(o.Key)
 	case *state.Mirror:
 		status = s.mirrorStatus(o.Key)
+	case *state.Entity:
+		status = s.entityStatus(o.Key, v)
+	case *state.Policy:
+		status = &api.PolicyStatus{Status: s.statusOf(o.Key), Subjects: s.Progress.Subjects(o.Name)}
 	default:
 		status = s.statusOf(o.Key)
 	}
@@ -241,6 +245,7 @@ func (s *Server) objectStatus(o *state.Object) json.RawMessage {
 const (
 	maxAddresses       = 4096     // maximum number of an Interface's addresses
 	maxMirrorDevices   = 4096     // maximum number of devices on which a Mirror copies packets
+	maxEntityEndpoints = 1024     // maximum number of an Entity's Endpoints
 	maxBackendMessages = 16 << 10 // total size, in bytes, of the messages about the backends of a Service
 )
 
@@ -353,6 +358,18 @@ func (s *Server) mirrorStatus(k state.Key) *api.MirrorStatus {
 	if m, ok := s.Plane.Telemetry().MirrorState(datapath.MirrorName(k.Name)); ok {
 		st.Devices = m.Ports[:min(len(m.Ports), maxMirrorDevices)]
 		st.Counters = &api.MirrorCounters{Packets: m.Packets, Bytes: m.Bytes, Drops: m.Drops}
+	}
+	return st
+}
+
+func (s *Server) entityStatus(k state.Key, v *state.Entity) *api.EntityStatus {
+	st := &api.EntityStatus{Status: s.statusOf(k)}
+	if v.Of == (state.EndpointRef{}) {
+		return st
+	}
+	list := s.Store.Snapshot().EndpointsOf(v.Of)
+	for _, o := range list[:min(len(list), maxEntityEndpoints)] {
+		st.Endpoints = append(st.Endpoints, o.Name)
 	}
 	return st
 }

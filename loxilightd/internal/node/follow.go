@@ -71,6 +71,9 @@ func (n *Node) applyWorld(ctx context.Context, s *state.Snapshot) {
 	if n.firewall.localAddrsChanged() {
 		n.firewall.make(s)
 	}
+	if n.policies.isLeaving() {
+		n.policies.apply(s, nil)
+	}
 	if peers := n.pathMTUsChanged(s); changed || len(peers) > 0 || n.podMTUChanged() {
 		n.apply(ctx, s, peers)
 	}
@@ -188,6 +191,9 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 	}
 	for _, t := range slices.Backward(n.order) {
 		t.applyAndWait(ctx, s, changed, true)
+	}
+	if n.policies.isLeaving() {
+		n.policies.apply(s, nil) // once their ports are detached
 	}
 	n.conditions.Trigger()
 }

@@ -73,6 +73,8 @@ func (g *groups) latest(o *state.Object) uint64 {
 		all(v.Match.SourceGroups, v.Match.DestinationGroups)
 	case *state.NAT:
 		all(v.Match.SourceGroups, v.Match.DestinationGroups)
+	case *state.Policy:
+		all(v.GroupNames())
 	case *state.AddressGroup:
 		all([]datapath.GroupName{datapath.GroupName(o.Name)})
 	}

@@ -72,6 +72,7 @@ type Node struct {
 	mirrors          *rows[datapath.MirrorName, datapath.Mirror]
 	firewall         *ruleSet[datapath.FirewallSet]
 	nat              *ruleSet[datapath.NATSet]
+	policies         *policySet
 	peerRoutes       peerRoutes
 	roaming          roamingPods
 	// paths are the reported path MTUs to Peers; used by follow only.
@@ -151,13 +152,15 @@ func New(o Options) *Node {
 	n.exempt.Store(&n.opts.Exempt)
 	n.firewall = newRuleSet(n, state.KindFirewallRule, o.Plane.Firewall(), n.buildFirewall)
 	n.nat = newRuleSet(n, state.KindNAT, o.Plane.NAT(), n.buildNAT)
+	n.policies = newPolicySet(n)
 	n.order = []ordered{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.mirrors}
-	n.tables = []rowTable{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.firewall, n.nat, n.mirrors}
+	n.tables = []rowTable{n.bridges, n.links, n.ports, n.endpoints, n.tunnels, n.peers, n.routes, n.services, n.firewall, n.nat, n.mirrors, n.policies}
 	n.byKind = map[string][]rowTable{
 		state.KindBridge: {n.bridges}, state.KindInterface: {n.ports}, state.KindEndpoint: {n.endpoints}, state.KindRoute: {n.routes},
 		state.KindService: {n.services}, state.KindTunnel: {n.tunnels}, state.KindPeer: {n.peers}, state.KindMirror: {n.mirrors},
-		state.KindFirewallRule: {n.firewall}, state.KindNAT: {n.nat}, state.KindAddressGroup: {n.firewall, n.nat},
+		state.KindFirewallRule: {n.firewall}, state.KindNAT: {n.nat}, state.KindAddressGroup: {n.firewall, n.nat, n.policies},
 		state.KindPodNetwork: {n.bridges, n.links, n.ports, n.routes, n.peers, n.nat},
+		state.KindEntity:     {n.policies}, state.KindNamespace: {n.policies}, state.KindTier: {n.policies}, state.KindPolicy: {n.policies},
 	}
 	for _, kind := range sharedKinds {
 		n.reported[kind] = map[string]reported{}
@@ -172,7 +175,7 @@ func (n *Node) newConditions() *condition.Evaluator {
 		Store: n.opts.Store, Telemetry: n.opts.Plane.Telemetry(),
 		HostDevice: n.opts.Devices.Host, SwitchDevice: n.opts.Devices.Switch, SwitchNamespace: n.opts.Devices.Namespace,
 		RowStatus: n.rowStatus, PortStatus: n.ports.current, EndpointStatus: n.endpoints.current, TunnelStatus: n.tunnels.current,
-		PeerStatus: n.peers.current, BackendHealth: n.checker.Result, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
+		PeerStatus: n.peers.current, BackendHealth: n.checker.Result, Subjects: n.subjects, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
 	})
 }
 
@@ -279,6 +282,7 @@ func (n *Node) watchWorld(ctx context.Context) {
 			n.services.Trigger()
 			n.firewall.Trigger()
 			n.nat.Trigger()
+			n.policies.Trigger()
 		case <-ctx.Done():
 			return
 		}

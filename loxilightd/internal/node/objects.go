@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -173,6 +174,9 @@ func (n *Node) reportOwed(keys ...state.Key) {
 
 // rowsChanged reports all objects whose status has changed along with rows of a table.
 func (n *Node) rowsChanged(t rowTable) {
+	if t == rowTable(n.endpoints) && n.policies.isLeaving() {
+		signal(n.world)
+	}
 	n.reporting.Lock()
 	defer n.reporting.Unlock()
 	n.wake()
@@ -201,6 +205,17 @@ func (n *Node) rowsChanged(t rowTable) {
 			}
 		}
 	}
+}
+
+// policiesChanged reports all objects whose status has changed along with the row of policies,
+// except those that are part of the row.
+func (n *Node) policiesChanged(r *policySet) {
+	n.rowsChanged(r)
+	n.mu.Lock()
+	owed := slices.Collect(maps.Keys(n.owed))
+	n.mu.Unlock()
+	n.reportOwed(slices.DeleteFunc(owed, func(k state.Key) bool { return !isPolicyKind(k.Kind) })...)
+	n.conditions.Trigger()
 }
 
 // note records the status of an object, and returns whether it must be reported. The reports of

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -87,12 +88,18 @@ func (n *Node) compare(from, now *state.Snapshot) *comparison {
 	if n.handed.compared == nil || len(n.handed.compared) >= maxCompared {
 		n.handed.compared = map[[2]*state.Snapshot]*comparison{}
 	}
+	c := n.newComparison(from, now)
+	n.handed.compared[pair] = c
+	return c
+}
+
+func (n *Node) newComparison(from, now *state.Snapshot) *comparison {
 	c := &comparison{n: n, from: from, now: now, groups: map[datapath.GroupName]bool{}}
 	c.kinds = sync.OnceValue(c.changedKinds)
 	c.peers = sync.OnceValue(c.comparePeers)
 	c.pods = sync.OnceValue(c.comparePods)
 	c.masqueraded = sync.OnceValue(c.compareMasquerade)
-	n.handed.compared[pair] = c
+	c.policies = sync.OnceValue(c.comparePolicies)
 	return c
 }
 
@@ -106,6 +113,7 @@ type comparison struct {
 	peers       func() *peerComparison
 	pods        func() bool               // rows that all PodNetworks share differ
 	masqueraded func() map[state.Key]bool // PodNetworks whose NAT rules differ
+	policies    func() *policies.Comparison
 
 	mu     sync.Mutex
 	groups map[datapath.GroupName]bool // whether the content differs
@@ -135,8 +143,26 @@ func (c *comparison) concerns(o *state.Object) bool {
 			!reflect.DeepEqual(c.n.endpointIn(c.from, o), c.n.endpointIn(c.now, o))
 	case *state.Mirror:
 		return c.isOtherMirror(v)
+	case *state.Policy:
+		return c.concernsPolicy(v)
+	case *state.Entity:
+		return v.Of != (state.EndpointRef{}) && c.has(state.KindEndpoint) && c.policies().ConcernsEndpoints(v.Of)
 	}
 	return false
+}
+
+// comparePolicies compares the objects on which Policies depend.
+func (c *comparison) comparePolicies() *policies.Comparison {
+	if !c.has(state.KindTier, state.KindNamespace, state.KindEntity, state.KindEndpoint) {
+		return policies.Compare(c.from, c.now, nil, true)
+	}
+	changes, _, complete := c.n.opts.Store.Changes(c.from.Revision)
+	return policies.Compare(c.from, c.now, changes, complete)
+}
+
+// concernsPolicy reports whether the effect of an unchanged Policy differs.
+func (c *comparison) concernsPolicy(v *state.Policy) bool {
+	return c.refersToChanged(v.GroupNames()) || c.policies().Concerns(v)
 }
 
 // changedKinds returns the kinds of the objects that have changed, and maybe more.

@@ -22,6 +22,7 @@ func (n *Node) applyRules(s *state.Snapshot, changed []state.Key, roaming bool) 
 		n.ruled = true
 		changed = append(slices.Clip(changed), s.Undecodable()...)
 	}
+	n.policies.apply(s, changed)
 	if roaming || hasPodRules(s, changed) {
 		// NAT has derived rules too.
 		changed = append(slices.Clip(changed), state.Key{Kind: state.KindNAT})
@@ -36,6 +37,7 @@ func (n *Node) applyRules(s *state.Snapshot, changed []state.Key, roaming bool) 
 func (n *Node) waitRules(ctx context.Context) {
 	_ = n.firewall.WaitTried(ctx, datapath.NodeSet) // if this takes longer, ports do not wait
 	_ = n.nat.WaitTried(ctx, datapath.NodeSet)
+	_ = n.policies.WaitTried(ctx, datapath.NodeSet)
 }
 
 // waitNAT waits for a short time until an attempt has been made to apply the current desired NAT

@@ -91,7 +91,7 @@ func (n *Node) Problems() []string {
 		p = append(p, "desired state was lost: nothing is deleted from the data plane before "+
 			n.opts.PruneNotBefore.Format(time.RFC3339)+"; configure the desired objects before then")
 	}
-	for _, text := range []string{n.firewall.trouble(), n.nat.trouble()} {
+	for _, text := range []string{n.firewall.trouble(), n.nat.trouble(), n.policies.trouble()} {
 		if text != "" {
 			p = append(p, text)
 		}

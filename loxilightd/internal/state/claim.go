@@ -14,7 +14,7 @@ import (
 type claim struct {
 	what     claimed
 	frontend datapath.Frontend
-	device   string       // or an Endpoint's MAC
+	device   string       // or an Endpoint's MAC, or what an Entity names
 	inSwitch bool         // the device or the route is in the switch's network namespace
 	prefix   netip.Prefix // prefix of a route, or an address
 	metric   uint32       // metric of the route, or a VNI
@@ -31,12 +31,14 @@ const (
 	claimRoute                           // a prefix, metric and namespace, by a Route or Peer
 	claimEndpoint                        // a device, by an Endpoint
 	claimMAC                             // by an Endpoint
-	claimAddress                         // by an Endpoint
+	claimAddress                         // by an Endpoint or an Entity
 	claimTunnel                          // a device, by a Tunnel
 	claimWire                            // a type, VNI and port, by a Tunnel
 	claimPeerPrefix                      // a prefix, by a Peer, or by a Route that leads to a Peer
 	claimUnderlay                        // an address, by a Peer
 	claimInterfaceAddress                // an address, by an Interface
+	claimEntity                          // an Endpoint or a pod, by an Entity
+	claimHere                            // this node, by an Entity
 )
 
 // elsewhere returns the claim on the same resource in the other network namespace (host or switch).
@@ -75,6 +77,10 @@ func (c claim) String() string {
 		return "prefix " + c.prefix.String()
 	case claimUnderlay:
 		return "underlay address " + c.device
+	case claimEntity:
+		return c.device
+	case claimHere:
+		return "this node"
 	default:
 		return "device " + c.device + place
 	}

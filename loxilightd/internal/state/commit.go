@@ -177,6 +177,11 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	}
 	if changed {
 		result.Revision++
+	}
+	switch {
+	case changed && p.isOmitted(t):
+		s.omit(&w, result.Revision)
+	case changed:
 		s.remember(t, p, &w, result)
 	}
 	if before := s.waiting.Load(); before != nil && t.revertsPending {
@@ -209,7 +214,7 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	w.entry = p.newEntry(t, result.Revision, s.clock.Now().Round(0).UTC())
 	w.formers = rowsOf(result.Revision, p.formers)
 	for _, row := range w.formers {
-		w.entry.bytes += row.Size()
+		w.entry.Bytes += row.Size()
 	}
 	keep := uint64(0)
 	before := s.waiting.Load()
@@ -219,15 +224,15 @@ func (s *Store) remember(t *Transaction, p *plan, w *write, result *Result) {
 	if before != nil {
 		keep = before.Revisions()[0]
 	}
-	w.evicted = s.limits.evict(s.History(), w.entry.bytes, keep)
+	w.evicted = s.limits.Evict(s.History(), w.entry.Bytes, keep)
 	switch {
 	case t.Confirm > 0 && before != nil:
-		w.pending = before.Pending.join(result.Revision, t.By)
+		w.pending = before.Pending.Join(result.Revision, t.By)
 	case t.Confirm > 0:
-		w.pending = s.clock.begin(result.Revision, t.Confirm, t.By)
+		w.pending = s.clock.Begin(result.Revision, t.Confirm, t.By)
 	}
 	if w.pending != nil {
-		result.Pending, result.PendingLeft = w.pending, s.clock.left(w.pending)
+		result.Pending, result.PendingLeft = w.pending, s.clock.Left(w.pending)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/loxilight/loxilight/loxilightd/internal/state/disk"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // Keys in the bucket [disk.Meta].
@@ -20,7 +21,7 @@ var (
 	keyDamage = []byte("damage")
 
 	// keyPending is the change that will be rolled back unless it is confirmed.
-	keyPending = []byte(pendingKey)
+	keyPending = []byte(timeline.PendingKey)
 )
 
 // content is the content of a store when it was opened.
@@ -80,7 +81,7 @@ func (c *content) finishOpen(f *disk.File) error {
 		return nil
 	}
 	w := &write{revision: freshRevision(time.Now()), count: int(c.Count)}
-	w.entry = &Entry{Revision: w.revision, Previous: c.Revision, At: time.Now().UTC(), Author: Author{UID: os.Getuid(), Method: "recover"}}
+	w.entry = &Entry{Revision: w.revision, Previous: c.Revision, Last: w.revision, At: time.Now().UTC(), Author: Author{UID: os.Getuid(), Method: "recover"}}
 	if err := w.commit(f); err != nil {
 		return err
 	}
@@ -135,19 +136,19 @@ func (c *content) loadObjects(b *bbolt.Bucket, decode func(string, []byte) (Valu
 // contains the reason.
 func (c *content) loadHistory(h disk.History) (why string) {
 	err := h.Entries(func(revision uint64, entry []byte) error {
-		e, ok := decodeEntry(revision, entry)
+		e, ok := timeline.DecodeEntry(revision, entry)
 		if !ok {
 			return fmt.Errorf("the record of revision %d", revision)
 		}
-		if n := len(c.history); n > 0 && c.history[n-1].Revision != e.Previous {
+		if n := len(c.history); n > 0 && c.history[n-1].Last != e.Previous {
 			return fmt.Errorf("a gap before revision %d", revision)
 		}
 		c.history = append(c.history, *e)
 		return nil
 	})
 	n := len(c.history)
-	if err == nil && n > 0 && c.history[n-1].Revision != c.Revision {
-		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Revision, c.Revision)
+	if err == nil && n > 0 && c.history[n-1].Last != c.Revision {
+		err = fmt.Errorf("it leads to revision %d, and the store is at %d: another version has changed the store since", c.history[n-1].Last, c.Revision)
 	}
 	if err != nil {
 		c.history = nil
@@ -214,7 +215,7 @@ func (w *write) commit(f *disk.File) error {
 func (w *write) writeHistory(tx *bbolt.Tx) error {
 	meta := disk.Meta(tx)
 	if w.pending != nil {
-		if err := meta.Put(keyPending, w.pending.encode()); err != nil {
+		if err := meta.Put(keyPending, w.pending.Encode()); err != nil {
 			return err
 		}
 	} else if w.clearsPending {
@@ -229,12 +230,12 @@ func (w *write) writeHistory(tx *bbolt.Tx) error {
 		}
 	}
 	for _, e := range w.rewritten {
-		if err := h.PutEntry(e.Revision, encodeEntry(e)); err != nil {
+		if err := h.PutEntry(e.Revision, e.Encode()); err != nil {
 			return err
 		}
 	}
 	if w.entry == nil {
 		return nil
 	}
-	return h.Append(w.entry.Revision, encodeEntry(w.entry), w.formers)
+	return h.Append(w.entry.Revision, w.entry.Encode(), w.formers)
 }

@@ -16,6 +16,10 @@ func refersTo(v Value) iter.Seq2[Key, string] {
 				return
 			}
 		}
+		if p, ok := v.(*Policy); ok {
+			yield(Key{KindTier, p.Tier}, "spec.tier")
+			return
+		}
 		s, ok := v.(*Service)
 		if !ok {
 			return
@@ -28,16 +32,17 @@ func refersTo(v Value) iter.Seq2[Key, string] {
 	}
 }
 
-// checkDiverts rejects a plan in which a service diverts clients to a service that does not exist.
-func (p *plan) checkDiverts() error {
+// checkReferences rejects a plan in which a Service diverts clients to a Service that does not
+// exist, or a Policy refers to a Tier that does not exist.
+func (p *plan) checkReferences() error {
 	deleted := map[Key]struct{}{}
 	for _, o := range p.dropped {
-		if o.Kind == KindService && p.edit.get(o.Key) == nil {
+		if (o.Kind == KindService || o.Kind == KindTier) && p.edit.get(o.Key) == nil {
 			deleted[o.Key] = struct{}{}
 		}
 	}
 	for _, o := range p.puts {
-		if o.Kind != KindService {
+		if o.Kind != KindService && o.Kind != KindPolicy {
 			continue
 		}
 		for k, field := range refersTo(o.Value) {
@@ -49,10 +54,12 @@ func (p *plan) checkDiverts() error {
 	if len(deleted) == 0 {
 		return nil
 	}
-	for o := range p.each(KindService) {
-		for k, field := range refersTo(o.Value) {
-			if _, ok := deleted[k]; ok {
-				return refuse(Conflict, k, "", "%s diverts clients to it in %s: change or delete that first, or in the same change", o.Key, field)
+	for kind, effect := range map[string]string{KindService: "diverts clients to it", KindPolicy: "refers to it"} {
+		for o := range p.each(kind) {
+			for k, field := range refersTo(o.Value) {
+				if _, ok := deleted[k]; ok {
+					return refuse(Conflict, k, "", "%s %s in %s: change or delete that first, or in the same change", o.Key, effect, field)
+				}
 			}
 		}
 	}

@@ -3,82 +3,30 @@
 package state
 
 import (
-	"encoding/binary"
 	"slices"
-	"sort"
 	"time"
 
-	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
-// Limits on the history if the [Config] sets none.
+// The history and the pending change: see [timeline].
+type (
+	Clock         = timeline.Clock
+	Pending       = timeline.Pending
+	Entry         = timeline.Entry
+	Author        = timeline.Author
+	Confirmation  = timeline.Confirmation
+	HistoryLimits = timeline.Limits
+)
+
+// The confirmations, and the method of a revision that rolls back an unconfirmed change.
 const (
-	DefaultRevisions    = 1000
-	DefaultHistoryBytes = 64 << 20
+	NotAsked     = timeline.NotAsked
+	Waiting      = timeline.Waiting
+	Confirmed    = timeline.Confirmed
+	RolledBack   = timeline.RolledBack
+	MethodExpire = timeline.MethodExpire
 )
-
-// HistoryLimits limit how much of earlier revisions is kept. The latest revision and a revision
-// that waits for confirmation are kept regardless of their size.
-type HistoryLimits struct {
-	Revisions int   // zero: [DefaultRevisions]
-	Bytes     int64 // zero: [DefaultHistoryBytes]
-}
-
-// Author is the user who made a revision, and the method that was called.
-type Author struct {
-	UID    int
-	User   string // name of UID; empty: UID has no name
-	Method string // method of the channel; [MethodExpire]: the daemon itself
-}
-
-// MethodExpire is the method of a revision that rolls back an unconfirmed change.
-const MethodExpire = "expire"
-
-func (l HistoryLimits) orDefault() HistoryLimits {
-	if l.Revisions == 0 {
-		l.Revisions = DefaultRevisions
-	}
-	if l.Bytes == 0 {
-		l.Bytes = DefaultHistoryBytes
-	}
-	return l
-}
-
-// Confirmation is the state of a change that must be confirmed.
-type Confirmation uint8
-
-// The confirmations.
-const (
-	NotAsked  Confirmation = iota
-	Waiting                // in force until its deadline
-	Confirmed              // permanent
-	RolledBack
-)
-
-// String returns the name in the API; the name of NotAsked is empty.
-func (c Confirmation) String() string {
-	return [...]string{"", "waiting", "confirmed", "rolled-back"}[c]
-}
-
-// Entry describes one revision. The objects as they were before the revision are on disk.
-type Entry struct {
-	Revision uint64
-	Previous uint64 // the revision before it
-	At       time.Time
-	Author
-	Owners                    []string // owners of the objects that changed, at most maxOwners of them
-	Created, Updated, Deleted int
-	Restored                  uint64 // the revision that a rollback restored; zero: not a rollback
-	Confirmation              Confirmation
-
-	bytes int64 // size on disk
-}
-
-// maxOwners limits how many owners are named in an [Entry].
-const maxOwners = 8
-
-// entryFormat is the version of the entry records. A history with a different version is discarded.
-const entryFormat = 1
 
 // former is an object as it was before a revision.
 type former struct {
@@ -86,44 +34,9 @@ type former struct {
 	object *Object // nil: the object did not exist
 }
 
-func encodeEntry(e *Entry) []byte {
-	buf := binary.AppendUvarint(make([]byte, 0, 128), entryFormat)
-	buf = binary.AppendUvarint(buf, e.Previous)
-	buf = binary.LittleEndian.AppendUint64(buf, uint64(e.At.UnixNano()))
-	buf = binary.AppendVarint(buf, int64(e.UID))
-	buf = record.AppendString(record.AppendString(buf, e.User), e.Method)
-	buf = binary.AppendUvarint(buf, uint64(len(e.Owners)))
-	for _, owner := range e.Owners {
-		buf = record.AppendString(buf, owner)
-	}
-	for _, n := range []uint64{uint64(e.Created), uint64(e.Updated), uint64(e.Deleted), e.Restored, uint64(e.Confirmation), uint64(e.bytes)} {
-		buf = binary.AppendUvarint(buf, n)
-	}
-	return buf
-}
-
-// decodeEntry is the reverse of encodeEntry. It does not retain any part of entry.
-func decodeEntry(revision uint64, entry []byte) (*Entry, bool) {
-	r := record.Reader{Rest: entry}
-	if r.Uvarint() != entryFormat {
-		return nil, false
-	}
-	e := &Entry{Revision: revision, Previous: r.Uvarint(), At: r.Time(), Author: Author{UID: int(r.Varint()), User: r.Text(), Method: r.Text()}}
-	for range min(r.Uvarint(), maxOwners) {
-		e.Owners = append(e.Owners, r.Text())
-	}
-	for _, n := range []*int{&e.Created, &e.Updated, &e.Deleted} {
-		*n = int(r.Uvarint())
-	}
-	e.Restored = r.Uvarint()
-	e.Confirmation = Confirmation(r.Uvarint())
-	e.bytes = int64(r.Uvarint())
-	return e, !r.Bad && e.Confirmation <= RolledBack
-}
-
 // newEntry returns the entry for the plan p of t. The entry's size in bytes is not known yet.
 func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
-	e := &Entry{Revision: revision, Previous: p.base.Revision, At: now, Author: t.By, Restored: t.restoredRevision}
+	e := &Entry{Revision: revision, Previous: p.base.Revision, Last: revision, At: now, Author: t.By, Restored: t.restoredRevision}
 	owners := map[string]bool{}
 	for _, c := range p.changes {
 		switch c.Action {
@@ -147,22 +60,31 @@ func (p *plan) newEntry(t *Transaction, revision uint64, now time.Time) *Entry {
 		e.Owners = append(e.Owners, owner)
 	}
 	slices.Sort(e.Owners)
-	e.Owners = e.Owners[:min(len(e.Owners), maxOwners)]
+	e.Owners = e.Owners[:min(len(e.Owners), timeline.MaxOwners)]
 	if t.Confirm > 0 {
 		e.Confirmation = Waiting
 	}
 	return e
 }
 
+// isOmitted reports whether the history omits a change: a change of Entities alone. Pods come and
+// go often, and would displace all other revisions.
+func (p *plan) isOmitted(t *Transaction) bool {
+	return t.Confirm == 0 && !t.isRollback && !slices.ContainsFunc(p.formers, func(f former) bool { return f.Kind != KindEntity })
+}
+
+// omit makes the latest entry of the history include an omitted revision.
+func (s *Store) omit(w *write, revision uint64) {
+	if history := s.History(); len(history) > 0 {
+		latest := history[len(history)-1]
+		latest.Last = revision
+		w.rewritten = append(w.rewritten, &latest)
+	}
+}
+
 // History returns the entries of the latest revisions, oldest first. The caller must not modify
 // them.
 func (s *Store) History() []Entry { return *s.history.Load() }
-
-// find returns the index of revision in a history.
-func find(history []Entry, revision uint64) (i int, ok bool) {
-	i = sort.Search(len(history), func(i int) bool { return history[i].Revision >= revision })
-	return i, i < len(history) && history[i].Revision == revision
-}
 
 // setHistory updates the history after a commit: it removes the evicted entries, replaces the
 // rewritten entries, and appends the new entry. The caller holds s.writer.
@@ -172,7 +94,7 @@ func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 		history = slices.Clone(history) // readers still have the old slice
 	}
 	for _, e := range rewritten {
-		if i, ok := find(history, e.Revision); ok {
+		if i, ok := timeline.Find(history, e.Revision); ok {
 			history[i] = *e
 		}
 	}
@@ -186,7 +108,7 @@ func (s *Store) setHistory(evicted []uint64, rewritten []*Entry, entry *Entry) {
 // confirmation.
 func (s *Store) withConfirmation(revisions []uint64, c Confirmation) (entries []*Entry) {
 	for _, revision := range revisions {
-		i, _ := find(s.History(), revision)
+		i, _ := timeline.Find(s.History(), revision)
 		e := s.History()[i]
 		e.Confirmation = c
 		entries = append(entries, &e)
@@ -201,10 +123,8 @@ func (r *historyReader) since(revision uint64) ([]Entry, error) {
 	if revision == r.now.Revision {
 		return nil, nil
 	}
-	for i := range history {
-		if history[i].Previous == revision {
-			return history[i:], nil
-		}
+	if later, ok := timeline.Since(history, revision); ok && revision < r.now.Revision {
+		return later, nil
 	}
 	oldest := r.now.Revision
 	if len(history) > 0 {
@@ -228,7 +148,7 @@ type Diff struct {
 // store.
 func (s *Store) Diffs(revision uint64, after string, each func(Diff) bool) error {
 	return s.readConcurrently(func(r *historyReader) error {
-		i, ok := find(r.history, revision)
+		i, ok := timeline.Find(r.history, revision)
 		if !ok {
 			_, err := r.since(revision)
 			if err == nil {

@@ -100,23 +100,6 @@ func decodeFormer(name string, sealed []byte) (o *Object, ok bool) {
 	return decodeObject(name, sealed)
 }
 
-// evict returns which revisions must be deleted, so that the limits hold, before an entry with the
-// given size in bytes is added. Revision keep and all later revisions stay.
-func (l HistoryLimits) evict(history []Entry, bytes int64, keep uint64) (evicted []uint64) {
-	count := len(history) + 1
-	for i := range history {
-		bytes += history[i].bytes
-	}
-	for i := range history {
-		if count <= l.Revisions && bytes <= l.Bytes || keep != 0 && history[i].Revision >= keep {
-			break
-		}
-		evicted = append(evicted, history[i].Revision)
-		count, bytes = count-1, bytes-history[i].bytes
-	}
-	return evicted
-}
-
 // rowsOf returns the rows of former objects, and sorts formers by name, as rows are.
 func rowsOf(revision uint64, formers []former) []disk.Row {
 	slices.SortFunc(formers, func(a, b former) int { return a.Key.compare(b.Key) })

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // join commits two changes, 20 and 30 seconds after the pending change of revision 2, which join
@@ -183,36 +183,12 @@ func TestJoinedTooOften(t *testing.T) {
 	cfg, _ := clockConfig(t)
 	s, _ := open(t, cfg)
 	change(t, s)
-	for i := range maxJoined {
+	for i := range timeline.MaxJoined {
 		commit(t, s, &Transaction{By: root, Confirm: time.Second, Put: []*Object{service(t, "kept", fmt.Sprintf("192.0.2.1:80 %d", i+2))}})
 	}
 	wantRefusal(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "kept"}}}, Capacity, "", "confirm", "101 changes are pending")
 	commit(t, s, &Transaction{By: root, Confirm: time.Second, Delete: []Key{{KindService, "nothing"}}}) // changes nothing
-	if p, _ := s.Pending(); len(p.Joined) != maxJoined {
+	if p, _ := s.Pending(); len(p.Joined) != timeline.MaxJoined {
 		t.Errorf("%d revisions", len(p.Joined))
-	}
-}
-
-// TestPendingFormat: records of version 1, without joined revisions, are still read.
-func TestPendingFormat(t *testing.T) {
-	_, c := clockConfig(t)
-	p := c.clock().begin(7, time.Minute, root)
-	p.Joined = []uint64{4, 6}
-	got, ok := decodePending(p.encode())
-	if !ok || got.Revision != 7 || !slices.Equal(got.Joined, p.Joined) || !got.Until.Equal(p.Until) || got.bootID != "first" || got.bootAt != time.Hour {
-		t.Errorf("%+v, %t, want %+v", got, ok, p)
-	}
-	p.Joined = nil
-	first := p.encode()
-	first[4] = 1 // the version
-	first = first[:len(first)-1]
-	record.Seal(pendingKey, first)
-	if got, ok := decodePending(first); !ok || got.Revision != 7 || got.Joined != nil || got.bootID != "first" {
-		t.Errorf("version 1: %+v, %t", got, ok)
-	}
-	first[4] = 9
-	record.Seal(pendingKey, first)
-	if _, ok := decodePending(first); ok {
-		t.Error("a version of the future is read")
 	}
 }

@@ -148,16 +148,6 @@ func (m *Mirror) resolveDevice(r *datapath.Mirror, from *place, all objects, mer
 	return nil
 }
 
-// checkMirrorCount rejects more Mirrors than the data plane holds.
-func (p *plan) checkMirrorCount() error {
-	before, after := p.base.counts[KindMirror], p.counts[KindMirror]
-	if after <= datapath.MirrorMax || after <= before {
-		return nil
-	}
-	return refuse(Capacity, p.lastPut(KindMirror), "", "a node has at most %d Mirrors: %d now, %d with this change; delete some, or merge their matches",
-		datapath.MirrorMax, before, after)
-}
-
 // checkMirrors rejects Mirrors in conflict with other objects, and other objects in conflict with
 // Mirrors, unless they have an unattended owner. A rollback is not rejected either: the status of
 // the Mirror states the conflict. A Mirror may name objects that do not exist yet.

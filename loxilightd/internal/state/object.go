@@ -36,6 +36,10 @@ const (
 	KindTunnel       = api.KindTunnel
 	KindPeer         = api.KindPeer
 	KindMirror       = api.KindMirror
+	KindNamespace    = api.KindNamespace
+	KindEntity       = api.KindEntity
+	KindTier         = api.KindTier
+	KindPolicy       = api.KindPolicy
 )
 
 // Kinds lists the kinds of objects, in the order of [api.Kinds].

@@ -90,18 +90,18 @@ func (p *plan) each(kind string) iter.Seq[*Object] { return p.edit.each(kind) }
 // AddressHolder returns the object that prevents any other Endpoint from having an address. It
 // considers the current state and the state after a rollback of the pending change.
 func (s *Store) AddressHolder(a netip.Addr) (k Key, held bool) {
-	now := s.Snapshot()
-	if o := now.EndpointAt(a); o != nil {
-		return o.Key, true
+	c := claim{what: claimAddress, prefix: netip.PrefixFrom(a, a.BitLen())}
+	if k, held = s.holder(c); held {
+		return k, true
 	}
-	if k, held = now.table.owned()[a]; held {
+	if k, held = s.Snapshot().table.owned()[a]; held {
 		return k, true
 	}
 	w := s.waiting.Load()
 	if w == nil {
 		return Key{}, false
 	}
-	if k, held = w.claims[claim{what: claimAddress, prefix: netip.PrefixFrom(a, a.BitLen())}]; held {
+	if k, held = w.claims[c]; held {
 		return k, true
 	}
 	k, held = w.back.owned()[a]

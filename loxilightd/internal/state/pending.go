@@ -3,136 +3,13 @@
 package state
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/loxilight/loxilight/loxilightd/internal/state/record"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
-
-// Clock provides the time. A nil field means the machine's clock.
-type Clock struct {
-	// Now returns the wall-clock time, which users and time servers can set.
-	Now func() time.Time
-	// Boot returns the boot ID of the machine and the time since boot, including suspend; this time
-	// cannot be set. An empty id means that both are unknown.
-	Boot func() (id string, since time.Duration)
-}
-
-func (c Clock) orMachine() Clock {
-	if c.Now == nil {
-		c.Now = time.Now
-	}
-	if c.Boot == nil {
-		c.Boot = machineBoot
-	}
-	return c
-}
-
-func machineBoot() (string, time.Duration) {
-	var ts unix.Timespec
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return "", 0
-	}
-	return strings.TrimSpace(string(id)), time.Duration(ts.Nano())
-}
-
-// Pending is a change that is in force until a deadline and is then rolled back unless it is
-// confirmed. Further changes that require confirmation join it: the deadline stays, and all of
-// these changes are confirmed or rolled back together.
-type Pending struct {
-	Revision uint64   // the latest revision
-	Joined   []uint64 // the revisions that Revision joined, oldest first
-	Begun    time.Time
-	Until    time.Time
-	Within   time.Duration // the time from Begun to Until
-	Author   Author        // author of Revision
-
-	bootID string
-	bootAt time.Duration // time since boot at Begun
-}
-
-// maxJoined limits the number of revisions in one pending change, because the history keeps them
-// regardless of their size.
-const maxJoined = 100
-
-// Revisions returns all revisions of the change, oldest first.
-func (p *Pending) Revisions() []uint64 { return append(slices.Clone(p.Joined), p.Revision) }
-
-// join returns the change extended by one revision.
-func (p *Pending) join(revision uint64, by Author) *Pending {
-	next := *p
-	next.Revision, next.Joined, next.Author = revision, p.Revisions(), by
-	return &next
-}
-
-func (c Clock) begin(revision uint64, within time.Duration, by Author) *Pending {
-	p := &Pending{Revision: revision, Begun: c.Now().Round(0).UTC(), Within: within, Author: by}
-	p.Until = p.Begun.Add(within)
-	p.bootID, p.bootAt = c.Boot()
-	return p
-}
-
-// left returns how much time remains to confirm p. If the clocks disagree, the clock with less time
-// left applies: an unconfirmed change is rolled back too early rather than too late.
-func (c Clock) left(p *Pending) time.Duration {
-	now := c.Now()
-	left := min(p.Until.Sub(now), p.Within)
-	if id, since := c.Boot(); id != "" && id == p.bootID {
-		left = min(left, p.Within-(since-p.bootAt))
-	} else if now.Before(p.Begun) {
-		left = 0 // the machine was rebooted and its clock was set back, so the elapsed time is unknown
-	}
-	return max(left, 0)
-}
-
-const pendingKey = "pending"
-
-// pendingFormat is the version of the record of the pending change. Version 1 ends before Joined.
-const pendingFormat = 2
-
-func (p *Pending) encode() []byte {
-	buf := binary.AppendUvarint(make([]byte, record.SumSize, 128), pendingFormat)
-	buf = binary.AppendUvarint(buf, p.Revision)
-	for _, n := range []int64{p.Begun.UnixNano(), int64(p.Within), int64(p.bootAt)} {
-		buf = binary.LittleEndian.AppendUint64(buf, uint64(n))
-	}
-	buf = record.AppendString(buf, p.bootID)
-	buf = binary.AppendUvarint(buf, uint64(len(p.Joined)))
-	for _, revision := range p.Joined {
-		buf = binary.AppendUvarint(buf, revision)
-	}
-	record.Seal(pendingKey, buf)
-	return buf
-}
-
-// decodePending is the reverse of encode.
-func decodePending(sealed []byte) (p *Pending, ok bool) {
-	payload, _, ok := record.Unseal(pendingKey, sealed)
-	r := record.Reader{Rest: payload}
-	if !ok {
-		return nil, false
-	}
-	format := r.Uvarint()
-	p = &Pending{Revision: r.Uvarint(), Begun: r.Time()}
-	p.Within, p.bootAt = time.Duration(r.Int64()), time.Duration(r.Int64())
-	p.Until, p.bootID = p.Begun.Add(p.Within), r.Text()
-	if format > 1 {
-		for range min(r.Uvarint(), maxJoined) {
-			p.Joined = append(p.Joined, r.Uvarint())
-		}
-	}
-	return p, !r.Bad && 1 <= format && format <= pendingFormat
-}
 
 // loadPending reads the pending change. If it cannot be read, or if the history does not contain
 // its revisions, the history counts as lost.
@@ -141,9 +18,9 @@ func (c *content) loadPending(record []byte) {
 		return
 	}
 	var ok bool
-	if c.pending, ok = decodePending(record); ok {
+	if c.pending, ok = timeline.DecodePending(record); ok {
 		for _, revision := range c.pending.Revisions() {
-			i, known := find(c.history, revision)
+			i, known := timeline.Find(c.history, revision)
 			if ok = ok && known; ok {
 				c.pending.Author = c.history[i].Author
 			}
@@ -219,7 +96,7 @@ func (s *Store) resumeWaiting(c *content) error {
 		return nil
 	}
 	revisions := c.pending.Revisions()
-	i, _ := find(c.history, revisions[0])
+	i, _ := timeline.Find(c.history, revisions[0])
 	w := newWaiting(c.pending, c.history[i].Previous)
 	back := s.Snapshot().table.edit()
 	for _, revision := range revisions {
@@ -249,7 +126,7 @@ func (s *Store) Pending() (p *Pending, left time.Duration) {
 	if w == nil {
 		return nil, 0
 	}
-	return &w.Pending, s.clock.left(&w.Pending)
+	return &w.Pending, s.clock.Left(&w.Pending)
 }
 
 // checkConfirmed rejects a plan that requires confirmation and changes pods' objects: pods are
@@ -274,9 +151,9 @@ func (s *Store) checkWaiting(p *plan, confirm time.Duration) error {
 	if confirm > 0 {
 		switch {
 		case len(p.formers) == 0:
-		case s.clock.left(&w.Pending) == 0:
+		case s.clock.Left(&w.Pending) == 0:
 			return refuse(Conflict, Key{}, "confirm", "the change of revision %d is being rolled back: try again", w.Revision)
-		case len(w.Joined) >= maxJoined:
+		case len(w.Joined) >= timeline.MaxJoined:
 			return refuse(Capacity, Key{}, "confirm", "%d changes are pending together, which is the maximum: confirm them (llcli confirm) or roll them back (llcli rollback --last), then try again", len(w.Joined)+1)
 		}
 		return nil
@@ -358,13 +235,5 @@ func (w *waiting) with(back *plan) *waiting {
 
 func (s *Store) refuseWaiting(w *waiting, k Key, field, why string) error {
 	return refuse(Conflict, k, field, "the change of revision %d by %s is pending until %s (for %s), and %s: confirm it (llcli confirm) or roll it back (llcli rollback --last), then try again; a change with --confirm joins it",
-		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.left(&w.Pending).Round(time.Second), why)
-}
-
-// String returns the name of a user for use in messages.
-func (a Author) String() string {
-	if a.User != "" {
-		return a.User
-	}
-	return "user id " + strconv.Itoa(a.UID)
+		w.Revision, w.Author, w.Until.Format(time.RFC3339), s.clock.Left(&w.Pending).Round(time.Second), why)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // fakeClock contains both clocks of a machine, which a test advances.
@@ -66,7 +67,7 @@ func expire(t *testing.T, s *Store) *Result {
 }
 
 func confirmation(s *Store, revision uint64) Confirmation {
-	i, ok := find(s.History(), revision)
+	i, ok := timeline.Find(s.History(), revision)
 	if !ok {
 		return NotAsked
 	}

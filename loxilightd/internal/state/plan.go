@@ -187,7 +187,7 @@ func (p *plan) check(holder func(claim) (Key, bool), merged bool) error {
 		return err
 	}
 	for _, check := range []func() error{
-		p.checkGroups, p.checkDiverts, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned, p.checkMirrors,
+		p.checkGroups, p.checkReferences, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned, p.checkMirrors, p.checkEntities,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -257,7 +257,7 @@ func (s *Store) checkCapacity(p *plan) error {
 		int(s.tables.MaxNATs()), func(c datapath.Cost) int { return c.NATs }); err != nil {
 		return err
 	}
-	if err := p.checkMirrorCount(); err != nil {
+	if err := p.checkCounts(); err != nil {
 		return err
 	}
 	for _, t := range []struct {

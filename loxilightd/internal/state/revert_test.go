@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // small generates objects of all kinds, with references, from so few values that they often
@@ -69,7 +70,11 @@ func (m *small) object(owner string) *Object {
 	case KindEndpoint:
 		n += 10 * m.IntN(2)
 		e := datapath.Endpoint{Device: fmt.Sprint("hs", n), MAC: [6]byte{2, 0, 0, 0, 0, byte(n)}, Network: pick(m, "", "0", "1")}
-		v = &Endpoint{Endpoint: datapath.Endpoint{Device: e.Device, MAC: e.MAC, Network: e.Network, Addresses: []netip.Addr{m.addr()}}}
+		x := &Endpoint{Endpoint: datapath.Endpoint{Device: e.Device, MAC: e.MAC, Network: e.Network, Addresses: []netip.Addr{m.addr()}}, Pod: pick(m, "0", "1")}
+		if m.IntN(3) == 0 {
+			x.Labels = map[string]string{"app": "web"}
+		}
+		v = x
 	case KindRoute:
 		v = &Route{Route: datapath.Route{Prefix: m.prefix(), Switch: true}, Peer: pick(m, "", "0", "1")}
 	case KindPodNetwork:
@@ -99,6 +104,21 @@ func (m *small) object(owner string) *Object {
 			x.To = datapath.MirrorTarget{Peer: datapath.PeerName(pick(m, "0", "1")), VNI: uint32(1 + m.IntN(2))}
 		}
 		v = x
+	case KindNamespace:
+		v = &Namespace{policy.Namespace{Labels: map[string]string{"team": pick(m, "0", "1")}}}
+	case KindTier:
+		v = &Tier{Order: int32(m.IntN(3))}
+	case KindPolicy:
+		x := &Policy{Policy: policy.Policy{Tier: fmt.Sprint(m.IntN(3))}}
+		if names := groups(); len(names) > 0 {
+			x.Groups = []PeerGroups{{Names: names}}
+		}
+		v = x
+	case KindEntity:
+		v = &Entity{Entity: policy.Entity{Addrs: []netip.Addr{m.addr()}}}
+		if which := m.IntN(4); which < 3 {
+			v = []*Entity{{Entity: policy.Entity{Here: true}}, {Of: EndpointRef{Name: fmt.Sprint(m.IntN(3))}}, {Of: EndpointRef{Pod: pick(m, "0", "1")}}}[which]
+		}
 	}
 	spec := fmt.Sprintf("%+v", v)
 	m.values[kind+spec] = v

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/loxilight/loxilight/loxilightd/internal/state/timeline"
 )
 
 // Rollback restores an earlier state. It creates one new revision.
@@ -73,7 +75,7 @@ func (s *Store) rollbackOrUndo(r *Rollback, read reading) (*Result, error) {
 func (r *Rollback) tooLong(entries []Entry) error {
 	bytes := int64(0)
 	for i := range entries {
-		bytes += entries[i].bytes
+		bytes += entries[i].Bytes
 	}
 	if r.MaxBytes == 0 || bytes <= r.MaxBytes {
 		return nil
@@ -133,7 +135,7 @@ func (s *Store) undo(w *waiting, r *Rollback, read reading) (*Result, error) {
 	err := read(func(h *historyReader) error {
 		revisions, entries := w.Revisions(), []Entry(nil)
 		for _, revision := range revisions {
-			if i, ok := find(h.history, revision); ok {
+			if i, ok := timeline.Find(h.history, revision); ok {
 				entries = append(entries, h.history[i])
 			}
 		}
@@ -251,7 +253,7 @@ func (s *Store) Expire() (*Pending, *Result, error) {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	w := s.waiting.Load()
-	if w == nil || s.clock.left(&w.Pending) > 0 {
+	if w == nil || s.clock.Left(&w.Pending) > 0 {
 		return nil, nil, nil
 	}
 	result, err := s.undo(w, &Rollback{By: Author{UID: os.Getuid(), User: "loxilightd", Method: MethodExpire}, force: true}, s.read)
@@ -264,7 +266,7 @@ func (s *Store) Confirm(revision uint64) error {
 	s.writer.Lock()
 	defer s.writer.Unlock()
 	w, history := s.waiting.Load(), s.History()
-	i, known := find(history, revision)
+	i, known := timeline.Find(history, revision)
 	switch {
 	case w == nil && known && history[i].Confirmation == Confirmed:
 		return nil
@@ -276,7 +278,7 @@ func (s *Store) Confirm(revision uint64) error {
 		return refuse(Conflict, Key{}, "revision", "no change is pending")
 	case w.Revision != revision:
 		return refuse(Conflict, Key{}, "revision", "the pending change has revision %d, not %d", w.Revision, revision)
-	case s.clock.left(&w.Pending) == 0:
+	case s.clock.Left(&w.Pending) == 0:
 		return refuse(Conflict, Key{}, "revision", "too late: the change of revision %d is being rolled back", revision)
 	}
 	confirmed := s.withConfirmation(w.Revisions(), Confirmed)

@@ -60,12 +60,18 @@ func groupsOf(v Value) iter.Seq2[datapath.GroupName, string] {
 			match(&v.Match)
 		case *AddressGroup:
 			all(v.Groups, "spec.members")
+		case *Policy:
+			for i := range v.Groups {
+				if !all(v.Groups[i].Names, v.Groups[i].fieldOf()) {
+					return
+				}
+			}
 		}
 	}
 }
 
 // referring are the kinds of objects that may refer to groups.
-var referring = []string{KindFirewallRule, KindNAT, KindAddressGroup}
+var referring = []string{KindFirewallRule, KindNAT, KindAddressGroup, KindPolicy}
 
 // checkGroups rejects a plan in which an object refers to a group that does not exist, or to
 // itself.

@@ -40,6 +40,10 @@ var kindSpecs = map[string]kindSpec{
 	api.KindTunnel:       {parse: parseWith(parseTunnel)},
 	api.KindPeer:         {parse: parseWith(parsePeer)},
 	api.KindMirror:       {parse: parseWithin(parseMirror)},
+	api.KindNamespace:    {parse: parseWith(parseNamespace)},
+	api.KindEntity:       {parse: parseWith(parseEntity)},
+	api.KindTier:         {parse: parseWith(parseTier)},
+	api.KindPolicy:       {parse: parseWithin(parsePolicy)},
 }
 
 // parseWith is parseWithin for kinds whose values are no larger than their specs.

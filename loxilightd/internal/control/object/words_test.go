@@ -8,6 +8,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // TestWordsOfFields: each list of words has the same order as the constants that the words stand
@@ -34,6 +35,11 @@ func TestWordsOfFields(t *testing.T) {
 		{api.NoBackends, "[reject drop]"},             // 1: drop
 		{api.MirrorDirections, "[both in out]"},       // parseMirror
 		{api.Netns, "[host switch]"},                  // 1: the switch
+		{api.PolicyActions, named(4, func(i int) any { return policy.Action(i) })},
+		{api.PolicyDirections, named(2, func(i int) any { return policy.Direction(i) })},
+		{api.PolicyStages, "[enforced staged]"}, // 1: staged
+		{api.TierPeers, "[self node]"},          // parseTier
+		{api.LabelOperators, order("In", policy.In, "NotIn", policy.NotIn, "Exists", policy.Exists, "DoesNotExist", policy.DoesNotExist)},
 	} {
 		if got := fmt.Sprint(list.words); got != list.want {
 			t.Errorf("%s, want %s", got, list.want)

@@ -168,6 +168,10 @@ func (w *world) of(o *state.Object, s *state.Snapshot) condition {
 		return w.ofGroup(datapath.GroupName(o.Name))
 	case *state.Mirror:
 		return w.ofMirror(o.Name, v, s)
+	case *state.Policy:
+		return w.ofPolicy(o.Name, v)
+	case *state.Entity:
+		return w.ofEntity(v, s)
 	}
 	return condition{}
 }
@@ -218,6 +222,9 @@ func (e *Evaluator) pass() {
 	seen := map[state.Key]bool{}
 	for _, kind := range state.Kinds {
 		for o := range s.After(kind, "") {
+			if !isChecked(o) {
+				continue
+			}
 			status, ok := e.opts.RowStatus(o.Key)
 			if !ok || status.State != reconcile.Done {
 				continue

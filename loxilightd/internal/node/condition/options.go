@@ -27,6 +27,8 @@ type Options struct {
 	EndpointStatus func(datapath.EndpointName) (reconcile.Status, bool)
 	TunnelStatus   func(datapath.TunnelName) (reconcile.Status, bool)
 	PeerStatus     func(datapath.PeerName) (reconcile.Status, bool)
+	// Subjects returns the Endpoints to which a Policy is applied; nil: none.
+	Subjects func(policy string) []datapath.EndpointName
 	// BackendHealth returns the health of a Service's backend.
 	BackendHealth func(service string, backend datapath.BackendAddr) health.Result
 

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
@@ -28,6 +29,8 @@ type world struct {
 	forwarding [2]datapath.Forwarding        // forwarding settings of the host and of the switch
 	found      [2]map[string]datapath.Device // devices of the host and of the switch; nil: unknown
 	networks   [2]map[string][]netip.Prefix  // connected networks; read only if there are PodNetworks
+	// unattached returns the Endpoints whose ports are not attached.
+	unattached func() map[datapath.EndpointName]reconcile.Status
 	ways       *hopCache
 	reach      reach
 }
@@ -74,6 +77,7 @@ func (w *world) equal(before *world) bool {
 // index records which objects attach the programs to which devices.
 func (w *world) index(s *state.Snapshot) {
 	w.revision = s.Revision
+	w.unattached = sync.OnceValue(func() map[datapath.EndpointName]reconcile.Status { return w.endpointsUnattached(s) })
 	w.devices, w.renamed, w.bridges = map[string][]attachment{}, map[string]attachment{}, map[string]state.Key{}
 	w.routers = [2]int{}
 	add := func(device string, a attachment) {

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policies makes the state of network policies from the objects in a snapshot, finds the
+// Endpoints to which each Policy is applied, and the Policies that a change concerns. It neither
+// applies the state nor reports the status of objects.
+package policies
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// Groups are the AddressGroups to which the Policies of one snapshot refer.
+type Groups interface {
+	// RevisionOf returns the revision that last changed the content of a group.
+	RevisionOf(name datapath.GroupName) uint64
+	// Flatten adds the prefixes of a group to whole. It returns the first group in it that this
+	// version cannot decode, or the zero Key.
+	Flatten(name datapath.GroupName, whole *datapath.AddressGroup) (missing state.Key)
+	// Undecodable returns the objects of a kind that this version cannot decode.
+	Undecodable(kind string) []state.Key
+	// Lack records that a Policy depends on an object that this version cannot decode, and why the
+	// Policy is not in force as desired.
+	Lack(of, missing state.Key, effect string)
+}
+
+// Builder makes the state of network policies from snapshots. It makes each value once: a value
+// that is equal to the value of the same name in the previous state is the same pointer. It is not
+// safe for concurrent use.
+type Builder struct {
+	last     *policy.State
+	entities map[entitySource]*policy.Entity
+	policies map[*state.Object]builtPolicy
+}
+
+// entitySource is what an Entity is made from: an Entity, an Endpoint, or both.
+type entitySource struct{ entity, endpoint *state.Object }
+
+// builtPolicy is a policy with the revision of the groups to which it refers.
+type builtPolicy struct {
+	value  *policy.Policy
+	groups uint64
+}
+
+// noLabels is a namespace without an object.
+var noLabels policy.Namespace
+
+// Kinds are the kinds of objects that are part of the state and of nothing else.
+var Kinds = []string{state.KindEntity, state.KindNamespace, state.KindTier, state.KindPolicy}
+
+// NewBuilder returns a builder whose previous state is empty.
+func NewBuilder() *Builder { return &Builder{last: &policy.State{}} }
+
+// Build returns the state as of a snapshot. An Endpoint that has been deleted stays in the state
+// while isAttached returns true; leaving reports whether there are such Endpoints.
+func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint string) bool) (next *policy.State, leaving bool) {
+	counts := s.Counts()
+	next = &policy.State{
+		Entities:   make(map[string]*policy.Entity, counts[state.KindEntity]+counts[state.KindEndpoint]),
+		Namespaces: make(map[string]*policy.Namespace, counts[state.KindNamespace]),
+		Policies:   make(map[string]*policy.Policy, counts[state.KindPolicy]),
+	}
+	b.buildEntities(s, next)
+	leaving = b.keepAttached(s, next, isAttached)
+	for o := range s.After(state.KindNamespace, "") {
+		v := &o.Value.(*state.Namespace).Namespace
+		next.Namespaces[o.Name] = same(b.last.Namespaces[o.Name], v)
+	}
+	for _, e := range next.Entities {
+		if e.Namespace != "" && next.Namespaces[e.Namespace] == nil {
+			next.Namespaces[e.Namespace] = &noLabels
+		}
+	}
+	b.buildTiers(s, g, next)
+	b.buildPolicies(s, g, next)
+	b.last = next
+	return next, leaving
+}
+
+// same returns before if it is equal to now, otherwise now.
+func same[V any](before, now *V) *V {
+	if before != nil && (before == now || reflect.DeepEqual(before, now)) {
+		return before
+	}
+	return now
+}
+
+// localName is the name in the state of an Entity that is an Endpoint, remoteName of any other. The
+// former does not depend on whether the Endpoint has an Entity object.
+func localName(endpoint string) string {
+	return state.Key{Kind: state.KindEndpoint, Name: endpoint}.String()
+}
+func remoteName(entity string) string {
+	return state.Key{Kind: state.KindEntity, Name: entity}.String()
+}
+
+func (b *Builder) buildEntities(s *state.Snapshot, next *policy.State) {
+	entities := make(map[entitySource]*policy.Entity, len(b.entities))
+	add := func(name string, from entitySource) {
+		e := b.entities[from]
+		if e == nil {
+			e = same(b.last.Entities[name], newEntity(name, from))
+		}
+		entities[from], next.Entities[name] = e, e
+	}
+	refs := refsIn(s)
+	for o := range s.After(state.KindEntity, "") {
+		if o.Value.(*state.Entity).Of == (state.EndpointRef{}) {
+			add(remoteName(o.Name), entitySource{entity: o})
+		}
+	}
+	for o := range s.After(state.KindEndpoint, "") {
+		if from := refs.source(o); from != (entitySource{}) {
+			add(localName(o.Name), from)
+		}
+	}
+	b.entities = entities
+}
+
+// entityRefs are the Entities that name Endpoints.
+type entityRefs map[state.EndpointRef]*state.Object
+
+func refsIn(s *state.Snapshot) entityRefs {
+	refs := entityRefs{}
+	for o := range s.After(state.KindEntity, "") {
+		if of := o.Value.(*state.Entity).Of; of != (state.EndpointRef{}) {
+			refs[of] = o
+		}
+	}
+	return refs
+}
+
+// source returns what makes an Endpoint an Entity; the zero value: nothing does. The store prevents
+// two Entities from naming one Endpoint; after a rollback, the name of the Endpoint has precedence.
+func (refs entityRefs) source(endpoint *state.Object) entitySource {
+	v := endpoint.Value.(*state.Endpoint)
+	o := refs[state.EndpointRef{Name: endpoint.Name}]
+	if o == nil && v.Pod != "" {
+		o = refs[state.EndpointRef{Namespace: v.Namespace, Pod: v.Pod}]
+	}
+	if o == nil && len(v.Labels) == 0 {
+		return entitySource{}
+	}
+	return entitySource{o, endpoint}
+}
+
+// newEntity makes a value of the state.
+func newEntity(name string, from entitySource) *policy.Entity {
+	e := &policy.Entity{Set: state.SetPods}
+	if from.entity != nil {
+		*e = from.entity.Value.(*state.Entity).Entity
+	}
+	e.Name = name
+	if from.endpoint == nil {
+		return e
+	}
+	v := from.endpoint.Value.(*state.Endpoint)
+	if from.entity == nil {
+		e.Namespace, e.Labels = v.Namespace, v.Labels
+	}
+	e.Endpoint, e.Addrs = from.endpoint.Name, v.Addresses
+	// The source guard permits this address too.
+	if local := datapath.LinkLocal(v.MAC); !slices.Contains(e.Addrs, local) {
+		e.Addrs = append(slices.Clone(e.Addrs), local)
+	}
+	return e
+}
+
+// keepAttached keeps the Entities of deleted Endpoints whose ports are still attached: their
+// packets must obey policies until the end. An address that belongs to another Entity now is not
+// kept.
+func (b *Builder) keepAttached(s *state.Snapshot, next *policy.State, isAttached func(string) bool) (leaving bool) {
+	for name, e := range b.last.Entities {
+		if e.Endpoint == "" || next.Entities[name] != nil {
+			continue
+		}
+		if _, exists := s.Get(state.Key{Kind: state.KindEndpoint, Name: e.Endpoint}); exists || !isAttached(e.Endpoint) {
+			continue
+		}
+		taken := map[netip.Addr]bool{}
+		for _, other := range next.Entities {
+			for _, a := range other.Addrs {
+				taken[a] = true
+			}
+		}
+		kept := *e
+		kept.Addrs = slices.DeleteFunc(slices.Clone(e.Addrs), func(a netip.Addr) bool { return taken[a] })
+		next.Entities[name], leaving = same(e, &kept), true
+	}
+	return leaving
+}
+
+func (b *Builder) buildTiers(s *state.Snapshot, g Groups, next *policy.State) {
+	last := make(map[string]*policy.Tier, len(b.last.Tiers))
+	for _, tier := range b.last.Tiers {
+		last[tier.Name] = tier
+	}
+	for _, o := range s.Tiers() {
+		tier := o.Value.(*state.Tier).Tier
+		tier.Name = o.Name
+		next.Tiers = append(next.Tiers, same(last[o.Name], &tier))
+	}
+	// The policies of a tier that cannot be decoded stay in force.
+	for _, k := range g.Undecodable(state.KindTier) {
+		tier := policy.Tier{Name: k.Name}
+		next.Tiers = append(next.Tiers, same(last[k.Name], &tier))
+	}
+}
+
+func (b *Builder) buildPolicies(s *state.Snapshot, g Groups, next *policy.State) {
+	policies := make(map[*state.Object]builtPolicy, len(b.policies))
+	undecodable := g.Undecodable(state.KindTier)
+	for o := range s.After(state.KindPolicy, "") {
+		v := o.Value.(*state.Policy)
+		if k := (state.Key{Kind: state.KindTier, Name: v.Tier}); slices.Contains(undecodable, k) {
+			g.Lack(o.Key, k, "evaluated after all other tiers")
+		}
+		revision := uint64(0)
+		for _, name := range v.GroupNames() {
+			revision = max(revision, g.RevisionOf(name))
+		}
+		built, ok := b.policies[o]
+		if !ok || built.groups != revision || len(v.Groups) > 0 && len(s.Undecodable()) > 0 {
+			built = builtPolicy{same(b.last.Policies[o.Name], newPolicy(o, g)), revision}
+		}
+		policies[o], next.Policies[o.Name] = built, built.value
+	}
+	b.policies = policies
+}
+
+// newPolicy makes a value of the state, with the prefixes of groups.
+func newPolicy(o *state.Object, g Groups) *policy.Policy {
+	v := o.Value.(*state.Policy)
+	p := v.Policy
+	p.Name = o.Name
+	if len(v.Groups) == 0 {
+		return &p
+	}
+	for d := range p.Rules {
+		p.Rules[d] = slices.Clone(p.Rules[d])
+		for i := range p.Rules[d] {
+			p.Rules[d][i].Peers = slices.Clone(p.Rules[d][i].Peers)
+		}
+	}
+	for i := range v.Groups {
+		at := &v.Groups[i]
+		rule := &p.Rules[at.Direction][at.Rule]
+		whole := datapath.AddressGroup{}
+		for _, name := range at.Names {
+			missing := g.Flatten(name, &whole)
+			if missing == (state.Key{}) {
+				continue
+			}
+			g.Lack(o.Key, missing, "denies more than desired")
+			if rule.Action == policy.Pass {
+				rule.Action = policy.Deny
+			}
+			if rule.Action != policy.Allow {
+				rule.Peers = nil // deny rather too much
+			}
+		}
+		if len(rule.Peers) > at.Peer {
+			peer := &rule.Peers[at.Peer]
+			peer.Prefixes = slices.Concat(peer.Prefixes, whole.Prefixes)
+		}
+	}
+	return &p
+}
