@@ -34,6 +34,9 @@ func (d *DataPlane) portsOptions() port.Options {
 		EndpointAt: func(name datapath.EndpointName, netns uint8, index int) error {
 			return d.policies.Attach(name, kernel.PolicyPortOf(uint32(index), uint32(netns)))
 		},
+		EndpointKept: func(name datapath.EndpointName, netns uint8, index int) {
+			d.policies.Keep(name, kernel.PolicyPortOf(uint32(index), uint32(netns)))
+		},
 		EndpointGone:  d.policies.Detach,
 		FollowMirrors: d.followMirrors,
 		InUse:         &d.inUse, BeforeFirst: d.beforeFirstPort, AfterFirst: d.afterFirstPort,

@@ -153,9 +153,14 @@ func checkOf(h *state.HealthCheck) health.Check {
 // orderTimeout limits how long one table waits for another table that must be applied first.
 const orderTimeout = 2 * time.Second
 
+// policyTimeout is how long new ports wait for Policies. They are compiled within seconds; if that
+// fails, the data plane attaches no Endpoint.
+const policyTimeout = 30 * time.Second
+
 // apply passes changed objects to the tables. It deletes last, so that a resource that moves between
 // objects is never unowned. Objects on which others depend are created first and deleted last.
 func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key) {
+	untilStop := ctx
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
 	n.maintenance.objectsChanged()
@@ -179,6 +184,7 @@ func (n *Node) apply(ctx context.Context, s *state.Snapshot, changed []state.Key
 			if slices.ContainsFunc(changed, needsRules) {
 				// No packet on a new port may bypass the rules in the same transaction.
 				n.waitRules(ctx)
+				n.waitPolicies(untilStop)
 			}
 		case ordered(n.endpoints):
 			with = n.withEndpoints(s, changed)

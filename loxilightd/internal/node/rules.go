@@ -37,6 +37,12 @@ func (n *Node) applyRules(s *state.Snapshot, changed []state.Key, roaming bool) 
 func (n *Node) waitRules(ctx context.Context) {
 	_ = n.firewall.WaitTried(ctx, datapath.NodeSet) // if this takes longer, ports do not wait
 	_ = n.nat.WaitTried(ctx, datapath.NodeSet)
+}
+
+// waitPolicies waits for a longer time until an attempt has been made to apply the current Policies.
+func (n *Node) waitPolicies(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, policyTimeout)
+	defer cancel()
 	_ = n.policies.WaitTried(ctx, datapath.NodeSet)
 }
 

@@ -38,7 +38,7 @@ type Policies struct {
 
 	mu       sync.Mutex
 	word     uint32 // in force; 0: none
-	state    *policy.State
+	failed   bool   // the last change is not in force
 	compiler *policy.Compiler
 	image    *image // nil: the next change writes all of it
 	flipped  time.Time
@@ -100,11 +100,11 @@ func (p *Policies) readWord() (uint32, error) {
 func (p *Policies) Update(_ context.Context, _ datapath.SetName, s *policy.State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.apply(s); err != nil {
+	err := p.apply(s)
+	if p.failed = err != nil; p.failed {
 		p.drop()
-		return err
 	}
-	return nil
+	return err
 }
 
 // drop makes the next change write all of the image.
@@ -125,11 +125,7 @@ func (p *Policies) apply(s *policy.State) error {
 	}
 	change := p.compiler.Apply(s)
 	p.unfreed = true
-	if err := p.commit(change); err != nil {
-		return err
-	}
-	p.state = s
-	return nil
+	return p.commit(change)
 }
 
 // commit writes a change, and puts it in force.
@@ -162,8 +158,18 @@ func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPort
 	if p.portOf[string(endpoint)] == port {
 		return nil
 	}
+	if p.image == nil && (p.word != 0 || p.failed) {
+		return fmt.Errorf("policies exist and are not in force yet; the endpoint is attached once they are")
+	}
 	p.portOf[string(endpoint)] = port
 	return p.refresh(string(endpoint))
+}
+
+// Keep tells the port of an Endpoint that an earlier run has attached.
+func (p *Policies) Keep(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.portOf[string(endpoint)] = port
 }
 
 // Detach tells that an Endpoint has no port any more.
@@ -190,7 +196,7 @@ func (p *Policies) refresh(endpoint string) error {
 		}
 	}
 	err := p.commit(change)
-	if err != nil {
+	if p.failed = err != nil; p.failed {
 		p.drop()
 	}
 	return err
@@ -318,7 +324,7 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 		}
 		delete(p.ports, port)
 	}
-	p.state = nil
+	p.failed = false
 	return nil
 }
 

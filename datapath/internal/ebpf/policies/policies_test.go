@@ -83,7 +83,9 @@ func (l *looker) attach(p *Policies, s *policy.State) {
 			continue
 		}
 		port, exists := l.portOf(e.Endpoint)
-		if exists {
+		if exists && p.image == nil {
+			p.Keep(datapath.EndpointName(e.Endpoint), port)
+		} else if exists {
 			l.ok(p.Attach(datapath.EndpointName(e.Endpoint), port))
 		} else {
 			l.ok(p.Detach(datapath.EndpointName(e.Endpoint)))

@@ -40,9 +40,10 @@ type Options struct {
 	NeedsLoopback func() bool
 	// IsMirrored reports whether packets of a device must be copied from now on.
 	IsMirrored func(netns uint8, index int) bool
-	// EndpointAt is called before programs are attached to the device of an endpoint, and for each that
-	// is taken over; EndpointGone after they were detached.
+	// EndpointAt is called before programs are attached to the device of an endpoint, EndpointKept for
+	// each that is taken over, and EndpointGone after they were detached.
 	EndpointAt   func(name datapath.EndpointName, netns uint8, index int) error
+	EndpointKept func(name datapath.EndpointName, netns uint8, index int)
 	EndpointGone func(name datapath.EndpointName) error
 	// FollowMirrors is called after a port was added or removed, without a lock held.
 	FollowMirrors func(name datapath.PortName)

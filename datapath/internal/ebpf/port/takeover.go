@@ -75,24 +75,12 @@ func (p *Table) Adopt(r *pin.Replacements) error {
 	if err != nil {
 		return err
 	}
-	if err := p.tellEndpoints(); err != nil {
-		return err
+	for name, t := range p.byName {
+		if of, is := name.Endpoint(); is && t.ifindex != 0 && len(t.hooks) > 0 {
+			p.options.EndpointKept(of, t.namespace, t.ifindex)
+		}
 	}
 	return p.forgetGuards()
-}
-
-// tellEndpoints tells the devices of endpoints that were taken over.
-func (p *Table) tellEndpoints() error {
-	for name, t := range p.byName {
-		of, is := name.Endpoint()
-		if !is || t.ifindex == 0 || len(t.hooks) == 0 {
-			continue
-		}
-		if err := p.options.EndpointAt(of, t.namespace, t.ifindex); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // WarnOfOtherHooks logs the ports that keep a kind of hook from an earlier run although another
