@@ -142,7 +142,7 @@ func (d *loxilightd) tellSizes() {
 			slog.Uint64("services", uint64(t.Services)), slog.Uint64("backends", uint64(t.Backends)),
 			slog.Uint64("affinity", uint64(t.Affinity)),
 			slog.Uint64("ranges", uint64(t.Ranges)), slog.Uint64("rules", uint64(t.Rules)),
-			slog.Uint64("prefixes", uint64(t.Prefixes))))
+			slog.Uint64("prefixes", uint64(t.Prefixes)), slog.Uint64("entities", uint64(t.Entities))))
 }
 
 // tellReport logs the faults of the store.

@@ -22,7 +22,7 @@ type nodeTelemetry struct {
 func (d *DataPlane) newTelemetry() *nodeTelemetry {
 	r := telemetry.New(telemetry.Options{
 		Tables: d.tables, Maps: d.maps, Sizes: d.config.Tables, Reasons: d.reasons, Verdicts: d.verdicts,
-		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats, NextHops: d.nexthops,
+		Sweeper: d.sweeper, Services: d.services, Firewall: d.firewall, NATs: d.nats, NextHops: d.nexthops, Policies: d.policies,
 		DeviceName: d.deviceName, EndpointOf: d.ports.EndpointOf,
 	})
 	return &nodeTelemetry{r, observe.New(observe.Options{

@@ -26,7 +26,7 @@ stateDir: /var/lib/b
 pinDir: /sys/fs/bpf/b
 objectDir: /etc/b
 switch: {namespace: host, hostDevice: h0, switchDevice: ""}
-tables: {connections: 11, services: 13, backends: 14, affinity: 16, ranges: 17, rules: 18, prefixes: 19}
+tables: {connections: 11, services: 13, backends: 14, affinity: 16, ranges: 17, rules: 18, prefixes: 19, entities: 20}
 datapath:
   backend: fake
   attach: tc
@@ -48,7 +48,7 @@ firewall:
 		Instance: "blue", RunDir: "/run/b", StateDir: "/var/lib/b", PinDir: "/sys/fs/bpf/b", ObjectDir: "/etc/b",
 		SwitchNamespace: "host", HostDevice: "h0",
 		Tables: datapath.Tables{
-			Connections: 11, ConnectionsMin: 11, Services: 13, Backends: 14, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19, Entities: 1 << 16,
+			Connections: 11, ConnectionsMin: 11, Services: 13, Backends: 14, Affinity: 16, Ranges: 17, Rules: 18, Prefixes: 19, Entities: 20,
 		},
 		HistoryRevisions: 7, HistoryBytes: 3 << 20,
 		Exempt: []datapath.Match{
@@ -248,7 +248,7 @@ func TestAutoSizes(t *testing.T) {
 	if d := cmp.Diff(want, got.Tables); d != "" {
 		t.Errorf("sizes (-want +got):\n%s", d)
 	}
-	auto := []string{"tables.services", "tables.backends", "tables.affinity", "tables.ranges", "tables.rules", "tables.prefixes"}
+	auto := []string{"tables.services", "tables.backends", "tables.affinity", "tables.ranges", "tables.rules", "tables.prefixes", "tables.entities"}
 	if !slices.Equal(got.AutoSizes, auto) || got.Memory != gib {
 		t.Errorf("%v by %v, want %v by %v", got.AutoSizes, got.Memory, auto, gib)
 	}

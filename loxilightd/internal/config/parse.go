@@ -46,6 +46,7 @@ var schema = []key{
 	size("tables.ranges", func(c *Config) *uint32 { return &c.Tables.Ranges }),
 	size("tables.rules", func(c *Config) *uint32 { return &c.Tables.Rules }),
 	size("tables.prefixes", func(c *Config) *uint32 { return &c.Tables.Prefixes }),
+	size("tables.entities", func(c *Config) *uint32 { return &c.Tables.Entities }),
 	text("datapath.backend", func(c *Config) *string { return &c.Backend }, oneOf("ebpf", "fake")),
 	text("datapath.attach", func(c *Config) *string { return &c.Attach }, oneOf("", "tcx", "tc")),
 	text("datapath.sweepInterval", func(c *Config) *time.Duration { return &c.SweepInterval }, parseInterval),

@@ -43,6 +43,8 @@ type Options struct {
 		Each(see func(kernel.NexthopKey)) error
 	}
 
+	Policies interface{ Usage() (used, size uint32) }
+
 	// DeviceName returns the name of a device; if it is unknown, its index as text.
 	DeviceName func(netns uint8, ifindex int) string
 	// EndpointOf returns the endpoint that has a device, or "".
