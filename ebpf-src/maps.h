@@ -222,7 +222,7 @@ IMAGES(ll_image_8m, struct image_8m);
 IMAGES(ll_image_64m, struct image_64m);
 
 /* Network policies: the addresses of Entities, and the ports of Endpoints. Written by loxilightd,
- * which changes only what is not in force: see types_policy.h.
+ * which changes only the side that is not in force: see types_policy.h.
  */
 MAP(ll_policy_addr, BPF_MAP_TYPE_HASH, struct addr, struct policy_addr, 16384, BPF_F_NO_PREALLOC)
 SIZED_BY("entities") CREATED_BY_DAEMON;

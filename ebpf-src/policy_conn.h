@@ -32,7 +32,7 @@ static __always_inline __u32 policy_port_here(__u32 ifindex)
 	return ifindex | (__u32)config_netns << 31;
 }
 
-/* Reports whether a port is that of an Endpoint with policies. */
+/* Reports whether a port belongs to an Endpoint with policies. */
 static __always_inline int policy_is_at(__u32 ifindex)
 {
 	__u32 port = policy_port_here(ifindex);

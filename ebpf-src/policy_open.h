@@ -19,7 +19,7 @@ static __always_inline void policy_begin(struct pkt *p, struct work *w)
 }
 
 /* Evaluates policies for a packet of w->tuple, which opens a connection to the destination in w->conn;
- * plain: to that of w->tuple. LL_NEXT: it is allowed. Not inlined, and with few arguments: the
+ * plain: to the one in w->tuple. LL_NEXT: it is allowed. Not inlined, and with few arguments: the
  * functions that open connections have little room on the stack.
  */
 __noinline int policy_open(struct __sk_buff *skb, __u32 plain)
@@ -62,7 +62,7 @@ static __always_inline int policy_rest(struct pkt *p, struct work *w, int ret)
 	return allowed == LL_NEXT ? LL_PASS : allowed;
 }
 
-/* Reports whether a next hop leads to an Endpoint other than the one that has the address to which p
+/* Reports whether a next hop leads to another Endpoint than the owner of the address to which p
  * goes. Policies were not evaluated for it, so the egress hook of its port must do so.
  */
 static __always_inline int policy_misses(const struct addr *daddr, __u32 ifindex)

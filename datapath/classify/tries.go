@@ -4,7 +4,7 @@ package classify
 
 import "net/netip"
 
-// Trie is a trie that programs walk as they walk those of an [Image].
+// Trie is a trie that programs walk as they walk the tries of an [Image].
 type Trie struct {
 	Entry uint32 // where they begin
 	Data  []byte // what entries refer to; empty if Entry is a leaf
@@ -29,8 +29,8 @@ func PortTrie(at int, runs []PortRun) (Trie, error) {
 	return trieOf(at, compact(keys))
 }
 
-// PrefixTrie returns a trie of the prefixes of a family, as PortTrie does: the value of an address is
-// that of the longest prefix that contains it, otherwise 0.
+// PrefixTrie returns a trie of the prefixes of a family, as PortTrie does: an address has the value
+// of the longest prefix that contains it, or 0.
 func PrefixTrie(at int, is4 bool, prefixes map[netip.Prefix]uint32) (Trie, error) {
 	var all []owned
 	for p, value := range prefixes {

@@ -238,8 +238,8 @@ func (c *Compiler) noteMove(from, to Class) {
 	}
 }
 
-// noteAddrs records the moves of the addresses of Entities; prefixes: as they were before. Those of
-// other addresses concern no table that stays: it has the same prefixes as before.
+// noteAddrs records the moves of the addresses of Entities; prefixes: as they were before. The moves
+// of other addresses concern no table that stays: it has the same prefixes as before.
 func (c *Compiler) noteAddrs(prefixes prefixClasses) {
 	for addr, to := range c.change.Addrs {
 		from, had := c.before[addr]

@@ -28,7 +28,7 @@ type Subject struct {
 	Tables   [2]TableID // by Direction
 }
 
-// Address is what is known of an address of an Entity.
+// Address is the class and the Endpoint of an address of an Entity.
 type Address struct {
 	Class    Class
 	Endpoint string // of this node; empty: none

@@ -62,7 +62,7 @@ func to(action policy.Action, peer string, proto uint8, port uint16) policy.Rule
 
 // TestPolicyOfConnections: policies of either end decide about the first packet, which creates no entry
 // if it is denied; about each packet of a connection after they have changed, whichever end sends
-// first; and about no others. Plain connections, and those of services, with and without SNAT.
+// first; and about no others. Plain connections, and connections to services, with and without SNAT.
 func TestPolicyOfConnections(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {

@@ -15,11 +15,11 @@ type block struct{ at, size int }
 // tableBlock is a table: the offsets of the rows of classes.
 type tableBlock struct {
 	block
-	rows []policy.RowID // by class, as far as they are known
+	rows []policy.RowID // by class; -1: unknown
 }
 
-// image writes the tables of a compiler to memory. What it replaces stays until settle, since packets
-// may still use it.
+// image writes the tables of a compiler to memory. Replaced blocks stay until settle, since packets may
+// still use them.
 type image struct {
 	*memory
 	rows   map[policy.RowID]block

@@ -40,7 +40,7 @@ type memory struct {
 	specs map[string]*ebpf.MapSpec // of images in them
 
 	set    kernel.RuleSet // its key in the outer map
-	number uint32         // index in sizes, from 1; 0: there is none
+	number uint32         // index in sizes, from 1; 0: no image exists
 	inner  *ebpf.Map
 	b      []byte
 	used   int

@@ -150,8 +150,8 @@ func (p *Policies) commit(change *policy.Change) error {
 	return p.raise(change.Concerned)
 }
 
-// Attach tells that an Endpoint has a port, to which no programs are attached yet: its policies are in
-// force when it returns.
+// Attach reports that an Endpoint has a port, to which no programs are attached yet: its policies are
+// in force when it returns.
 func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPortID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,14 +165,14 @@ func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPort
 	return p.refresh(string(endpoint))
 }
 
-// Keep tells the port of an Endpoint that an earlier run has attached.
+// Keep reports the port of an Endpoint that an earlier run has attached.
 func (p *Policies) Keep(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.portOf[string(endpoint)] = port
 }
 
-// Detach tells that an Endpoint has no port any more.
+// Detach reports that an Endpoint has no port any more.
 func (p *Policies) Detach(endpoint datapath.EndpointName) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -59,7 +59,7 @@ func newLooker(t testing.TB) *looker {
 	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}}
 }
 
-// adopt returns policies that take over what is in the maps.
+// adopt returns policies that take over the maps.
 func (l *looker) adopt() *Policies {
 	l.t.Helper()
 	p, err := Adopt(Options{
@@ -75,7 +75,7 @@ func (l *looker) adopt() *Policies {
 	return p
 }
 
-// attach tells the ports of the Endpoints of a state, except those that are gone.
+// attach reports the ports of the Endpoints of a state, except the ports that are gone.
 func (l *looker) attach(p *Policies, s *policy.State) {
 	l.t.Helper()
 	for _, e := range s.Entities {
@@ -239,7 +239,7 @@ func TestKernelAgrees(t *testing.T) {
 			}
 			check(fmt.Sprintf("after change %d", i), next)
 			if ok, err := p.Verify(ctx, datapath.NodeSet); !ok || err != nil {
-				t.Fatalf("what was written is not in force: %v", err)
+				t.Fatalf("the image that was written is not in force: %v", err)
 			}
 			if g.Chance(10) {
 				p = l.adopt()

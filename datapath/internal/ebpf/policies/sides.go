@@ -45,7 +45,7 @@ func (p *Policies) writeAddrs(side int, c *policy.Change) error {
 		p.addrs[addr] = v
 		return nil
 	}
-	// What is no longer needed first, since it makes room.
+	// Addresses that are no longer needed first, since that makes room.
 	for addr := range p.uneven {
 		if _, changes := c.Addrs[addr]; changes {
 			continue
