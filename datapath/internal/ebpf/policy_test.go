@@ -205,3 +205,33 @@ func otherHeader(from, to netip.Addr, proto uint8) testpkt.Layer {
 	}
 	return testpkt.IPv6{Source: from, Destination: to, HopLimit: 61, Protocol: proto}
 }
+
+// TestPolicyOfEcho: an echo request is evaluated like the first packet of any connection, by a rule for
+// every protocol; the replies follow it.
+func TestPolicyOfEcho(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			r := base.fresh(t)
+			p := r.policies(f.client.Addr(), f.far.Addr())
+			defer func() { r.ok(p.Delete(context.Background(), datapath.NodeSet)) }()
+			request := ping(r.in.arrives(), f.client.Addr(), f.far.Addr(), true, 7, 61)
+			reply := ping(r.out.arrives(), f.far.Addr(), f.client.Addr(), false, 7, 61)
+			backwards := ping(r.out.arrives(), f.far.Addr(), f.client.Addr(), true, 8, 61)
+			a := pod("a")
+			every := policy.Rule{Action: policy.Allow, Peers: []policy.Peer{{Entities: &a}}}
+			p.set("b", policy.Ingress, to(policy.Allow, "a", testpkt.ProtoTCP, 80))
+			r.step("a rule for TCP", r.in, request, actShot, request)
+			p.set("b", policy.Ingress, every)
+			r.step("allowed", r.in, request, actUnspec, request)
+			r.step("the reply", r.out, reply, actUnspec, reply)
+			p.set("b", policy.Ingress)
+			r.step("denied meanwhile", r.in, request, actShot, request)
+			r.step("a reply meanwhile", r.out, reply, actShot, reply)
+			r.step("a request of b", r.out, backwards, actUnspec, backwards)
+			if n := r.counters()["DROP_POLICY"]; n != 3 {
+				t.Errorf("%d drops by policies, want 3", n)
+			}
+		})
+	}
+}
