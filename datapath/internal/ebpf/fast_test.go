@@ -81,7 +81,8 @@ type fastCase struct {
 	meta  rigMeta
 	next  kernel.Nexthop // index 5
 	epoch kernel.Epoch
-	added kernel.Epoch // of the services
+	added kernel.Epoch    // of the services
+	ports [2]kernel.Epoch // of policies at the input and the output port
 	gso   uint32
 	mark  uint32
 	// The device on which the packet arrives.
@@ -128,6 +129,9 @@ func (f *fastRig) prepare(c *fastCase) {
 	f.put(kernel.MapLlNexthop, uint32(5), c.next)
 	f.put(kernel.MapLlEpoch, uint32(kernel.EpochOfEPOCH_RULES), c.epoch)
 	f.put(kernel.MapLlEpoch, uint32(kernel.EpochOfEPOCH_SERVICES), c.added)
+	for i, ifindex := range []uint32{f.in.index, f.out.index} {
+		f.put(kernel.MapLlEpoch, kernel.EpochOfPort(kernel.PolicyPortOf(ifindex, 0)), c.ports[i])
+	}
 	var bit uint64
 	if c.mayBridge {
 		bit = 1 << (f.in.index & 63)

@@ -297,6 +297,12 @@ func layer4Changes() []fastChange {
 	return append(all, at("all flags", -14, 0xff))
 }
 
+// policiesChanged records a change of the policies of a port: 0 input, 1 output.
+func (c *fastCase) policiesChanged(port int, tick uint32) {
+	c.ports[port] = kernel.Epoch{Count: 1, ChangedTick: tick}
+	c.epoch = kernel.Epoch{PortCount: 1, PortChangedTick: tick}
+}
+
 func entryChanges() []fastChange {
 	all := []fastChange{
 		entry("another port", func(m *rigMeta) { m.InPort++ }), entry("no port", func(m *rigMeta) { m.InPort = 0 }),
@@ -310,6 +316,14 @@ func entryChanges() []fastChange {
 		{name: "rules that have changed since", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: rigTick()} }},
 		{name: "rules that changed then", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick} }},
 		{name: "rules that changed before", do: func(c *fastCase) { c.epoch = kernel.Epoch{Count: 1, ChangedTick: c.meta.LastSeenTick - 1} }},
+		{name: "policies of the input port since", do: func(c *fastCase) { c.policiesChanged(0, rigTick()) }},
+		{name: "policies of the output port since", do: func(c *fastCase) { c.policiesChanged(1, rigTick()) }},
+		{name: "policies of the output port then", do: func(c *fastCase) { c.policiesChanged(1, c.meta.LastSeenTick) }},
+		{name: "policies of the input port before", taken: true, do: func(c *fastCase) { c.policiesChanged(0, c.meta.LastSeenTick-1) }},
+		{name: "policies of another port since", taken: true, do: func(c *fastCase) {
+			c.policiesChanged(0, c.meta.LastSeenTick-1)
+			c.epoch.PortChangedTick = rigTick()
+		}},
 		taken(entry("in one direction", func(m *rigMeta) { m.State = uint8(kernel.CtStateCT_ONE_WAY) })),
 		{name: "services since", taken: true, do: func(c *fastCase) { c.added = kernel.Epoch{Count: 1, ChangedTick: rigTick()} }},
 		{name: "in one direction, services since", do: func(c *fastCase) {
