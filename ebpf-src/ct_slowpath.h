@@ -110,7 +110,7 @@ static __always_inline int track_may_resolve(const struct pkt *p, const struct c
 }
 
 /* Reports whether rules and policies must be evaluated again for the connection of p: since one of
- * them has changed, or since p leaves through this port, which may be another one than before.
+ * them has changed, or since p arrives or leaves through another port than before.
  */
 static __always_inline int track_is_outdated(const struct pkt *p, const struct ct_meta *meta)
 {
@@ -119,9 +119,10 @@ static __always_inline int track_is_outdated(const struct pkt *p, const struct c
 
 	if (firewall_has_changed(meta, p->skb->ifindex))
 		return 1;
-	if (p->egress)
-		return policy_is_at(p->skb->ifindex);
-	if (meta->nexthop)
+	if (p->egress ? policy_is_at(p->skb->ifindex)
+		      : policy_word() && meta->in_port != p->in_port)
+		return 1;
+	if (!p->egress && meta->nexthop)
 		return 0;
 	/* The port through which its packets leave is unknown: any port may have changed. */
 	epoch = bpf_map_lookup_elem(&ll_epoch, &of);
@@ -164,6 +165,10 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 
 		if (ret != LL_NEXT)
 			return ret;
+		if (meta->nexthop) {
+			w->conn.meta.nexthop = policy_nexthop(&w->conn.daddr, meta->nexthop);
+			meta->nexthop = w->conn.meta.nexthop;
+		}
 	}
 	if (track_may_resolve(p, meta)) {
 		w->conn.meta.nexthop = nexthop_resolve(p, w, 0);

@@ -133,7 +133,7 @@ static __always_inline int icmp_is_own_ttl(const struct pkt *p)
 
 /* Finds the connection that the ICMP error p is about, and copies it to w->conn. Before we rewrote it,
  * the quoted packet had the reversed leaving tuple of w->conn. LL_PASS: no translation is needed;
- * LL_UNTRACKED: not about a connection.
+ * LL_UNTRACKED: not about a connection. Or a drop reason.
  */
 static __always_inline int icmp_find(struct pkt *p, struct work *w)
 {
@@ -155,6 +155,8 @@ static __always_inline int icmp_find(struct pkt *p, struct work *w)
 			return LL_PASS;
 		return LL_UNTRACKED;
 	}
+	if (policy_follow(p, w) != LL_NEXT)
+		return -DROP_POLICY;
 	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)) || icmp_is_own_ttl(p))
 		return LL_PASS;
 	return LL_NEXT;

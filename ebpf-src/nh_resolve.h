@@ -4,7 +4,7 @@
 
 #include "nh.h"
 #include "fib.h"
-#include "policy_open.h"
+#include "policy_conn.h"
 #include "tun_encap.h"
 
 /* Returns the place of the hint, an index of a next hop, for the neighbour in work's fib. */
@@ -42,7 +42,7 @@ __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now
 	__u32 *known, index;
 	__u16 *hint;
 
-	if (!w || !daddr)
+	if (!w || !daddr || policy_misses(daddr, out))
 		return 0;
 	fib = &w->fib;
 	hint = nexthop_hint(w, out);
@@ -88,8 +88,6 @@ static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u3
 	w->resolved = 1;
 	if (!out)
 		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
-	if (policy_misses(&w->conn.daddr, out))
-		return 0;
 	return nexthop_of_route(&w->conn.daddr, out, p->now_tick);
 }
 

@@ -109,6 +109,10 @@ static __always_inline __u32 policy_table(__u32 endpoint, __u32 direction, __u32
 	if (!port)
 		return 0;
 	*known = 1;
+	/* Else the compiler would drop the mask below, without which the verifier of Linux 6.1 does not
+	 * bound the sum.
+	 */
+	asm volatile("" : "+r"(which));
 	return ((const __u32 *)port->table)[which & 3];
 }
 

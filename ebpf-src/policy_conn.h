@@ -9,6 +9,7 @@
 #pragma once
 
 #include "ct_conn.h"
+#include "fib.h"
 #include "policy.h"
 
 /* What policy_end asks. The lower half is the port of the server, in network byte order. */
@@ -51,6 +52,27 @@ static __always_inline int policy_is_node(struct work *w, const struct addr *add
 	return bpf_map_lookup_elem(&ll_local, &w->local_key) != NULL;
 }
 
+/* Reports whether a next hop leads to another Endpoint than the owner of the address to which p
+ * goes. Policies were not evaluated for it, so the egress hook of its port must do so.
+ */
+static __always_inline int policy_misses(const struct addr *daddr, __u32 ifindex)
+{
+	return policy_is_at(ifindex) &&
+	       policy_port_of(daddr, policy_word()) != policy_port_here(ifindex);
+}
+
+/* Returns the next hop at index, or 0 if packets to daddr must not take it: see policy_misses. A global
+ * function, so that the verifier walks it once.
+ */
+__noinline __u32 policy_nexthop(const struct addr *daddr, __u32 index)
+{
+	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
+
+	if (!daddr || !nexthop || policy_misses(daddr, nexthop_device(nexthop)))
+		return 0;
+	return index;
+}
+
 /* Returns the action of the policies of the Endpoint at one end of a connection; peer: the other end. A
  * global function, so that the verifier walks it once.
  */
@@ -78,23 +100,30 @@ __noinline int policy_end(const struct addr *peer, __u32 what, __u32 endpoint, _
 }
 
 /* What policy_judge asks. */
-#define JUDGE_EGRESS	0x1 /* the packet leaves */
-#define JUDGE_FROM_NODE 0x2 /* the client is this node itself */
-#define JUDGE_REPLY	0x4 /* the packet goes to the client */
-#define JUDGE_EXEMPT	0x8 /* no policy applies to the packet */
+#define JUDGE_EGRESS	0x1  /* the packet leaves */
+#define JUDGE_FROM_NODE 0x2  /* the client is this node itself */
+#define JUDGE_REPLY	0x4  /* the packet goes to the client */
+#define JUDGE_MOVES	0x10 /* its destination was translated: it leaves elsewhere */
+#define JUDGE_EXEMPT	0x8  /* no policy applies to the packet */
 
-/* Reports whether a client that has an address of the node is the node itself. In the switch netns, the
- * node's own packets arrive from the host netns, and only the ports of Endpoints have a source guard;
- * in the host netns, the node's packets do not arrive.
+/* Reports whether a client that has an address of the node is the node itself: in the switch netns, the
+ * node's own packets arrive through the link to the host, or have arrived on no device; in the host
+ * netns, they do not arrive.
  */
 static __always_inline int policy_believes(struct __sk_buff *skb, __u32 how)
 {
 	__u32 from = skb->ifindex;
+	struct device *device;
 
 	asm volatile("" : "+r"(from)); /* two reads, not one at a variable offset */
 	if (how & JUDGE_EGRESS)
 		from = skb->ingress_ifindex;
-	return config_netns && (how & JUDGE_REPLY || !from || !guard_may_be_on(from));
+	if (!config_netns)
+		return 0;
+	if (how & JUDGE_REPLY || !from)
+		return 1;
+	device = device_find(from);
+	return device && device->flags & DEVICE_F_LINK;
 }
 
 /* Evaluates the policies of both ends of w->ends, which is from the client to the server, as they see
@@ -112,10 +141,10 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	what = w->ends.dport | POLICY_PROTO(w->ends.proto);
 	if (w->ends.family == 4)
 		what |= POLICY_IPV4;
-	if (!(how & JUDGE_EGRESS)) {
+	if (!(how & JUDGE_EGRESS))
 		in = out;
+	if (!(how & JUDGE_EGRESS) || how & JUDGE_MOVES)
 		out = policy_port_of(how & JUDGE_REPLY ? &w->ends.saddr : &w->ends.daddr, word);
-	}
 	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,
 			    how & JUDGE_REPLY ? out : in, word);
 	if (action != ACTION_ALLOW)
@@ -149,6 +178,8 @@ static __always_inline int policy_follow(struct pkt *p, struct work *w)
 		return LL_NEXT;
 	if (w->conn.meta.flags & CT_F_FROM_NODE)
 		how |= JUDGE_FROM_NODE;
+	if (!addr_equal(&w->tuple.daddr, &w->conn.daddr))
+		how |= JUDGE_MOVES;
 	w->ends = w->tuple;
 	if (w->conn.meta.flags & CT_F_REPLY) {
 		how |= JUDGE_REPLY;

@@ -25,18 +25,25 @@ static __always_inline void policy_begin(struct pkt *p, struct work *w)
 __noinline int policy_open(struct __sk_buff *skb, __u32 plain)
 {
 	struct work *w = work_get();
+	__u32 how;
 
 	if (!w || !policy_word() || w->judge & JUDGE_EXEMPT)
 		return LL_NEXT;
+	how = w->judge;
 	w->ends = w->tuple;
 	if (!plain) {
 		w->ends.daddr = w->conn.daddr;
 		w->ends.dport = w->conn.dport;
+		if (!addr_equal(&w->tuple.daddr, &w->conn.daddr))
+			how |= JUDGE_MOVES;
 	}
-	switch (policy_judge(skb, w->judge)) {
+	switch (policy_judge(skb, how)) {
 	case ACTION_ALLOW:
 		return LL_NEXT;
 	case ACTION_REJECT:
+		/* A copy that a bridge has flooded is not for this port: others answer it. */
+		if (how & JUDGE_EGRESS && policy_misses(&w->ends.daddr, skb->ifindex))
+			break;
 		return LL_REFUSE;
 	}
 	return -DROP_POLICY;
@@ -60,13 +67,4 @@ static __always_inline int policy_rest(struct pkt *p, struct work *w, int ret)
 	if (w->judged && p->needs_first & FRAGMENT_UNKNOWN)
 		return -DROP_FRAGMENT;
 	return allowed == LL_NEXT ? LL_PASS : allowed;
-}
-
-/* Reports whether a next hop leads to another Endpoint than the owner of the address to which p
- * goes. Policies were not evaluated for it, so the egress hook of its port must do so.
- */
-static __always_inline int policy_misses(const struct addr *daddr, __u32 ifindex)
-{
-	return policy_is_at(ifindex) &&
-	       policy_port_of(daddr, policy_word()) != policy_port_here(ifindex);
 }

@@ -140,6 +140,7 @@ enum device_flag {
 	DEVICE_F_NO_QDISC = 0x40, /* as NEXTHOP_F_NO_QDISC; only if XDP is used */
 	DEVICE_F_XDP_XMIT = 0x80, /* as NEXTHOP_F_XDP_XMIT; likewise */
 	DEVICE_F_UPLINK = 0x100,  /* port of role uplink */
+	DEVICE_F_LINK = 0x200,	  /* an end of the link between host and switch */
 };
 
 struct device {

@@ -32,6 +32,7 @@ const (
 	DeviceNoQdisc       = uint32(DeviceFlagDEVICE_F_NO_QDISC)
 	DeviceXDPXmit       = uint32(DeviceFlagDEVICE_F_XDP_XMIT)
 	DeviceUplink        = uint32(DeviceFlagDEVICE_F_UPLINK)
+	DeviceLink          = uint32(DeviceFlagDEVICE_F_LINK)
 
 	GuardOpen = uint16(GuardFlagGUARD_F_OPEN)
 

@@ -307,6 +307,7 @@ const (
 	DeviceFlagDEVICE_F_NO_QDISC       DeviceFlag = 64
 	DeviceFlagDEVICE_F_XDP_XMIT       DeviceFlag = 128
 	DeviceFlagDEVICE_F_UPLINK         DeviceFlag = 256
+	DeviceFlagDEVICE_F_LINK           DeviceFlag = 512
 )
 
 type DeviceKey struct {

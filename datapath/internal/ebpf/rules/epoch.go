@@ -34,7 +34,21 @@ func (e *Epoch) IsBefore() (func(lastSeenTick uint32) bool, error) {
 func (e *Epoch) RaisePorts(ports []kernel.PolicyPortID) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := kernel.NowTick()
+	return inOneTick(func(now uint32) error { return e.raisePorts(ports, now) })
+}
+
+// inOneTick calls raise until it begins and ends in the same tick: otherwise packets of the next tick
+// could be seen before the change is, and would count as later.
+func inOneTick(raise func(now uint32) error) error {
+	for {
+		now := kernel.NowTick()
+		if err := raise(now); err != nil || kernel.NowTick() == now {
+			return err
+		}
+	}
+}
+
+func (e *Epoch) raisePorts(ports []kernel.PolicyPortID, now uint32) error {
 	change := func(of uint32, change func(*kernel.Epoch)) error {
 		var epoch kernel.Epoch
 		if err := e.table.Lookup(of, &epoch); err != nil {
@@ -64,9 +78,11 @@ func (e *Epoch) Raise() error {
 		return fmt.Errorf("epoch of the rules: %w", err)
 	}
 	epoch.Count++
-	epoch.ChangedTick = kernel.NowTick()
-	if err := e.table.Put(uint32(kernel.EpochOfEPOCH_RULES), epoch); err != nil {
-		return fmt.Errorf("epoch of the rules: %w", err)
-	}
-	return nil
+	return inOneTick(func(now uint32) error {
+		epoch.ChangedTick = now
+		if err := e.table.Put(uint32(kernel.EpochOfEPOCH_RULES), epoch); err != nil {
+			return fmt.Errorf("epoch of the rules: %w", err)
+		}
+		return nil
+	})
 }

@@ -288,6 +288,9 @@ func (v *Devices) encode(l netlink.Link) kernel.Device {
 	if v.uplinks[a.Index] {
 		k.Flags |= kernel.DeviceUplink
 	}
+	if v.IsLink(a.Name) {
+		k.Flags |= kernel.DeviceLink
+	}
 	if !v.options.IsMirrored(a.Index) {
 		k.Flags |= v.xdpTargets.flags(a)
 	}
