@@ -191,8 +191,16 @@ func (c *Compiler) fillRows() {
 		for len((*t).rows) < len(c.classes.items) {
 			(*t).rows = append((*t).rows, -1)
 		}
+		known := make(map[string]RowID) // by what the program sees of a class
 		add := func(class Class) {
-			row := c.row((*t).program, &c.classes.items[class])
+			seen := (*t).program.view(&c.classes.items[class])
+			row, found := known[seen]
+			if found {
+				c.rows.use(int(row))
+			} else {
+				row = c.row((*t).program, &c.classes.items[class])
+				known[seen] = row
+			}
 			(*t).rows[class] = row
 			c.change.TableRows = append(c.change.TableRows, TableRow{TableID(id), class, row})
 		}

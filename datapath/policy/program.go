@@ -196,6 +196,21 @@ func (p *program) renumber(number []int) {
 	}
 }
 
+// view returns a text that is the same for classes that the program does not distinguish.
+func (p *program) view(info *classInfo) string {
+	var seen bits
+	for _, n := range p.terms {
+		if info.has(n) {
+			seen = seen.with(n)
+		}
+	}
+	key := fmt.Sprint(seen, info.node)
+	if len(p.names) > 0 {
+		key += keyOf(info.ports)
+	}
+	return key
+}
+
 // rulesFor returns the rules that can match peers of a class, with the peer's ports for names.
 func (p *program) rulesFor(info *classInfo) tierList {
 	list := make(tierList, 0, len(p.tiers))

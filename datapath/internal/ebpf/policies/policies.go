@@ -25,6 +25,9 @@ type Options struct {
 	Maps   map[string]*ebpf.Map // of ll_image_…
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
+	// HostLink returns the host's end of the link to the switch, through which the host sends to
+	// Endpoints; false: it does not exist. nil: never.
+	HostLink func() (kernel.PolicyPortID, bool)
 }
 
 // Policies is the table of network policies, which has one row. It is safe for concurrent use.
@@ -296,6 +299,12 @@ func (p *Policies) raise(endpoints map[string]bool) error {
 	}
 	if len(ports) == 0 {
 		return nil
+	}
+	if p.HostLink != nil {
+		// Connections that the host translates have the node as client in the switch.
+		if link, found := p.HostLink(); found {
+			ports = append(ports, link)
+		}
 	}
 	return kernel.Step("raise epoch of ports", func() error { return p.Raise(ports) })
 }
