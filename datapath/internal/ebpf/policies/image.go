@@ -97,7 +97,7 @@ func (m *image) writeRow(row *policy.Row) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	m.put32(at, 1<<31|uint32(m.cells[row.Other]/4))
+	m.put32(at, leaf|uint32(m.cells[row.Other]/4))
 	n = rowBytes
 	for i, trie := range tries {
 		m.put32(at+4*(i+1), trie.Entry)

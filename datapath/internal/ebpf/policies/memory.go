@@ -31,6 +31,8 @@ const (
 
 	line     = 64 // blocks begin and end at multiples of this
 	cellSize = 8  // struct policy_cell
+
+	leaf = 1 << 31 // ENTRY_LEAF, with value 0
 )
 
 // memory is the image that contains tables, rows, cells and tries, mapped. Blocks are never moved; a
@@ -55,6 +57,10 @@ func newMemory(outer map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec, set k
 		return nil, err
 	}
 	m.put32(0, magic)
+	for side := range 2 {
+		m.put32(headerRoot4+4*side, leaf)
+		m.put32(headerRoot6+4*side, leaf)
+	}
 	return m, nil
 }
 

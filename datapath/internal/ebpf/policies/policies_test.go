@@ -6,10 +6,13 @@ package policies
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -319,4 +322,36 @@ func TestAtScale(t *testing.T) {
 		s = &next
 	}
 	t.Logf("a label: %s", (time.Since(begin)/changes - kernel.Grace).Round(10*time.Microsecond))
+}
+
+// TestUnknownAddresses: without any prefix in policies, addresses that no Entity has are of class 0.
+func TestUnknownAddresses(t *testing.T) {
+	l, g := newLooker(t), rand.New(rand.NewPCG(1, 2))
+	e := &policy.Entity{Name: "e1", Set: "pods", Endpoint: testpolicy.EndpointIf(true, "e1")}
+	s := &policy.State{
+		Entities: map[string]*policy.Entity{"e1": e}, Tiers: []*policy.Tier{{Name: "t", Always: policy.Always{Node: true, Self: true}}},
+		Policies: map[string]*policy.Policy{"p": {Name: "p", Tier: "t", AppliedTo: []policy.Selector{{Set: "pods"}}, Isolates: [2]bool{true, true}}},
+	}
+	p := l.adopt()
+	l.attach(p, s)
+	for range 2 { // both sides
+		l.ok(p.Update(context.Background(), datapath.NodeSet, s))
+		var queries []lookerTestQuery
+		for range 10_000 {
+			a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, g.Uint32())))
+			if g.IntN(2) == 0 {
+				var b [16]byte
+				binary.BigEndian.PutUint64(b[:], g.Uint64())
+				binary.BigEndian.PutUint64(b[8:], g.Uint64())
+				a = netip.AddrFrom16(b)
+			}
+			queries = append(queries, l.query(e, policy.Egress, policy.Traffic{Peer: a, Protocol: policy.TCP, Port: 80}))
+		}
+		answers, _ := l.ask(queries)
+		for i := range answers {
+			if enforced, _ := actions(&answers[i]); enforced != policy.Deny {
+				t.Fatalf("%+v: %s", answers[i], enforced)
+			}
+		}
+	}
 }

@@ -66,7 +66,9 @@ func (e *Epoch) raisePorts(ports []kernel.PolicyPortID, now uint32) error {
 		}
 	}
 	// Last: packets read the epochs of their ports only if this one is new.
-	return change(uint32(kernel.EpochOfEPOCH_RULES), func(e *kernel.Epoch) { e.PortCount, e.PortChangedTick = e.PortCount+1, now })
+	return kernel.Step("raise last epoch", func() error {
+		return change(uint32(kernel.EpochOfEPOCH_RULES), func(e *kernel.Epoch) { e.PortCount, e.PortChangedTick = e.PortCount+1, now })
+	})
 }
 
 // Raise causes all existing connections to be evaluated again.
