@@ -35,11 +35,12 @@ static __always_inline __u32 policy_class(const void *image, walk_fn *walk, stru
 	__u32 side = !!(q->word & POLICY_SIDE), class = POLICY_NO_CLASS;
 	const __u32 *w = (const __u32 *)&q->peer;
 	const struct policy_addr *addr;
+	struct addr key = q->peer; /* Linux 6.1 looks up no key in the memory of an argument */
 	__u64 hi, lo;
 
 	if (q->node)
 		return header->node_class[side];
-	addr = bpf_map_lookup_elem(&ll_policy_addr, &q->peer);
+	addr = bpf_map_lookup_elem(&ll_policy_addr, &key);
 	if (addr) {
 		class = addr->class[side];
 		q->self = addr->port[side] == q->endpoint;

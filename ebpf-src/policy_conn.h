@@ -22,7 +22,9 @@
 /* Returns the port of the Endpoint of this node that has an address; 0: none has it. */
 static __always_inline __u32 policy_port_of(const struct addr *addr, __u32 word)
 {
-	const struct policy_addr *found = bpf_map_lookup_elem(&ll_policy_addr, addr);
+	/* Linux 6.1 looks up no key in the memory of an argument. */
+	struct addr key = *addr;
+	const struct policy_addr *found = bpf_map_lookup_elem(&ll_policy_addr, &key);
 
 	return found ? found->port[!!(word & POLICY_SIDE)] : 0;
 }

@@ -20,7 +20,9 @@ func documentedObjects(t *testing.T) (objects []api.Object) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects = append(objects, api.Object{Kind: api.KindAddressGroup, Name: "partners", Spec: json.RawMessage(`{"members":["192.0.2.77"]}`)})
+	objects = append(objects, api.Object{Kind: api.KindAddressGroup, Name: "partners", Spec: json.RawMessage(`{"members":["192.0.2.77"]}`)},
+		api.Object{Kind: api.KindAddressGroup, Name: "offices", Spec: json.RawMessage(`{"members":["10.2.0.0/16"]}`)},
+		api.Object{Kind: api.KindTier, Name: "main", Spec: json.RawMessage(`{"order":100}`)})
 	for i, m := range regexp.MustCompile("(?s)```json (\\w+)Spec\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
 		switch m[1] {
 		// The objects to which these refer do not exist here.
