@@ -114,13 +114,29 @@ func TestPolicies(t *testing.T) {
 	s.may("after a restart", only)
 
 	s.change("endpoint", "set", "shop/x", "--label", "app=a")
-	running("x is labelled", true)
+	fresh, err := s.pods["x"].ns.Dial("tcp", "", "10.72.0.3:4660", patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fresh.Close()
+	echoes(t, fresh, true)
 	s.may("x is labelled", map[string]bool{"a b tcp": true, "x b tcp": true, "x b udp": false})
 	s.change("endpoint", "set", "shop/x", "--label", "app=x")
+	echoes(t, fresh, false)
 	running("x is labelled as before", false)
 	s.may("x is labelled as before", only)
 	s.LLCLI("delete", "policy", "db", "--wait", "5s")
-	running("without the policy", true)
+	for name, c := range held {
+		// TCP sends again after up to twice the time for which it was denied.
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute)) // if this fails, the read fails, too
+		if name[0] == 'x' {
+			if _, err := c.Read(make([]byte, 100)); err != nil {
+				t.Errorf("without the policy, %s: %v", name, err)
+			}
+			continue
+		}
+		echoes(t, c, true)
+	}
 	s.may("without the policy", every)
 
 	// A policy for what a sends.
