@@ -86,11 +86,16 @@ func (s *State) matchesPeer(p *Peer, peer *Entity, t Traffic) bool {
 	return !t.Node && contains(p.Prefixes) && !contains(p.Except)
 }
 
+// names reports whether p is a name, and n has it.
+func (p *Port) names(n NamedPort) bool {
+	return p.Name != "" && p.Name == n.Name && (p.Protocol == 0 || p.Protocol == n.Protocol)
+}
+
 func matchesPort(p Port, named *Entity, t Traffic) bool {
 	if p.Name == "" {
 		return p.Protocol == t.Protocol && p.First <= t.Port && t.Port <= p.Last
 	}
 	return named != nil && slices.ContainsFunc(named.Ports, func(n NamedPort) bool {
-		return n.Name == p.Name && n.Protocol == t.Protocol && n.Number == t.Port
+		return p.names(n) && n.Protocol == t.Protocol && n.Number == t.Port
 	})
 }

@@ -125,7 +125,7 @@ type Peer struct {
 // Port is a range of ports of a protocol, or a name: of a port of the subject for ingress, of the
 // peer for egress. A name that the Entity does not have matches nothing.
 type Port struct {
-	Protocol    Protocol // TCP, UDP, SCTP; ignored with a name
+	Protocol    Protocol // TCP, UDP, SCTP; 0 with a name: any of them
 	First, Last uint16   // 0 to 65535: every port
 	Name        string
 }

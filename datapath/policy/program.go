@@ -38,7 +38,7 @@ type compiledRule struct {
 	terms  []int // empty: every peer
 	every  bool  // every protocol
 	spans  []span
-	names  []string // of ports of the peer
+	names  []Port // of the peer
 }
 
 type span struct {
@@ -124,7 +124,7 @@ func namedPorts(p *Policy, e *Entity) (ports []NamedPort) {
 	for _, r := range p.Rules[Ingress] {
 		for _, port := range r.Ports {
 			for _, n := range e.Ports {
-				if port.Name != "" && n.Name == port.Name && !slices.Contains(ports, n) {
+				if port.names(n) && !slices.Contains(ports, n) {
 					ports = append(ports, n)
 				}
 			}
@@ -153,9 +153,9 @@ func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
 				case port.Name == "":
 					compiled.spans = append(compiled.spans, span{port.Protocol, port.First, port.Last})
 				case d == Ingress:
-					compiled.spans = append(compiled.spans, spansOf(port.Name, e.Ports)...)
+					compiled.spans = append(compiled.spans, spansOf(port, e.Ports)...)
 				default:
-					compiled.names = append(compiled.names, port.Name)
+					compiled.names = append(compiled.names, port)
 					p.names = append(p.names, port.Name)
 					if c.names[port.Name]++; c.names[port.Name] == 1 {
 						c.newNames = true
@@ -171,9 +171,9 @@ func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
 }
 
 // spansOf returns the ports with a name.
-func spansOf(name string, ports []NamedPort) (spans []span) {
+func spansOf(name Port, ports []NamedPort) (spans []span) {
 	for _, p := range ports {
-		if p.Name == name {
+		if name.names(p) {
 			spans = append(spans, span{p.Protocol, p.Number, p.Number})
 		}
 	}

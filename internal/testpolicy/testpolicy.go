@@ -101,6 +101,9 @@ func (g Generator) rule() policy.Rule {
 			p.Last = pick(g, max(p.First, 3), 65535)
 		case 2:
 			p = policy.Port{Name: pick(g, "web", "dns")}
+			if g.Chance(50) {
+				p.Protocol = g.protocol()
+			}
 		}
 		r.Ports = append(r.Ports, p)
 	})

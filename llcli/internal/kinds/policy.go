@@ -100,7 +100,7 @@ func ruleText(name, action, side string, peers []api.PolicyPeer, ports []api.Pol
 
 func policyPortText(p *api.PolicyPort) string {
 	if p.Name != "" {
-		return p.Name
+		return strings.TrimPrefix(p.Protocol+"/"+p.Name, "/")
 	}
 	text := cmp.Or(p.Protocol, api.ServiceProtocols[0])
 	if p.Port != nil {
@@ -255,7 +255,7 @@ func peerItem(text string) (any, error) {
 	return selector, err
 }
 
-// portItem reads PROTOCOL, PROTOCOL/PORT, PROTOCOL/FIRST-LAST, or the name of a port.
+// portItem reads PROTOCOL, PROTOCOL/PORT, PROTOCOL/FIRST-LAST, NAME or PROTOCOL/NAME.
 func portItem(text string) (any, error) {
 	protocol, ports, hasPorts := strings.Cut(text, "/")
 	isProtocol := false
@@ -273,6 +273,10 @@ func portItem(text string) (any, error) {
 		return map[string]any{"protocol": strings.ToLower(protocol)}, nil
 	}
 	port := map[string]any{"protocol": strings.ToLower(protocol)}
+	if ports != "" && !isNumber(ports[:1]) {
+		port["name"] = ports
+		return port, nil
+	}
 	first, last, isRange := strings.Cut(ports, "-")
 	for i, number := range []string{first, last} {
 		if i == 1 && !isRange {

@@ -22,11 +22,11 @@ func TestPolicyItems(t *testing.T) {
 		{ruleItem("from"), "deny from all from 10.0.0.0/8,group:a from ::1 from app=x.y/z", `{"action":"deny","from":[{"entities":{}},{"prefixes":["10.0.0.0/8","group:a"]},{"prefixes":["::1"]},{"entities":{"matchLabels":{"app":"x.y/z"}}}]}`},
 		{ruleItem("to"), "pass to example.org/app=db", `{"action":"pass","to":[{"entities":{"matchLabels":{"example.org/app":"db"}}}]}`},
 		{ruleItem("to"), "pass to namespace:a.b", `{"action":"pass","to":[{"namespaces":{"names":["a.b"]}}]}`},
-		{ruleItem("to"), "reject name x port UDP port sctp/9 port tcp/80-90 port web", `{"action":"reject","name":"x","ports":[{"protocol":"udp"},{"port":9,"protocol":"sctp"},{"end":90,"port":80,"protocol":"tcp"},{"name":"web"}]}`},
+		{ruleItem("to"), "reject name x port UDP port sctp/9 port tcp/80-90 port web port udp/dns", `{"action":"reject","name":"x","ports":[{"protocol":"udp"},{"port":9,"protocol":"sctp"},{"end":90,"port":80,"protocol":"tcp"},{"name":"web"},{"name":"dns","protocol":"udp"}]}`},
 		{ruleItem("to"), "allow to", ""},
 		{ruleItem("to"), "", ""},
 		{ruleItem("to"), "allow from app=x", ""},
-		{ruleItem("to"), "allow port tcp/x", ""},
+		{ruleItem("to"), "allow port tcp/8x", ""},
 		{ruleItem("to"), "allow port tcp/80-", ""},
 	} {
 		item, err := tt.read(tt.text)

@@ -202,9 +202,9 @@ func (p *policyParser) prefix(field string, w api.Word) (netip.Prefix, *api.Erro
 func parsePolicyPort(field string, s *api.PolicyPort) (policy.Port, *api.Error) {
 	p := policy.Port{Name: s.Name, Last: math.MaxUint16}
 	switch {
-	case s.Name != "" && (s.Protocol != "" || s.Port != nil || s.End != nil):
-		return p, invalid(field+".name", "cannot be combined with protocol, port and end: the Entity defines them for this name")
-	case s.Name != "":
+	case s.Name != "" && (s.Port != nil || s.End != nil):
+		return p, invalid(field+".name", "cannot be combined with port and end: the Entity defines the port for this name")
+	case s.Name != "" && s.Protocol == "":
 		return policy.Port{Name: s.Name}, checkText(field+".name", s.Name)
 	case s.Protocol == "" && s.Port == nil:
 		return p, invalid(field, "is empty: set protocol, port or name; for every protocol omit the list")
@@ -216,6 +216,9 @@ func parsePolicyPort(field string, s *api.PolicyPort) (policy.Port, *api.Error) 
 		return p, invalid(field+".protocol", "%q is not one of tcp, udp, sctp: a rule for other protocols has no ports, and matches every protocol", decode.Shorten(s.Protocol))
 	}
 	p.Protocol = portProtocols[protocol]
+	if s.Name != "" {
+		return policy.Port{Name: s.Name, Protocol: p.Protocol}, checkText(field+".name", s.Name)
+	}
 	if s.Port == nil {
 		return p, nil
 	}

@@ -40,9 +40,11 @@ func TestEntitiesRefused(t *testing.T) {
 		{"Entity", `{"here":true,"addresses":["10.1.0.7"]}`, "spec.here", "identified by its origin"},
 		{"Entity", `{"endpoint":{}}`, "spec.endpoint", "is empty: set the name of an Endpoint"},
 		{"Entity", `{"endpoint":{"namespace":"shop"}}`, "spec.endpoint", "is empty"},
-		{"Entity", `{"endpoint":{"name":"a","pod":"b"}}`, "spec.endpoint.name", "cannot be combined with namespace and pod"},
+		{"Entity", `{"endpoint":{"name":"a","pod":"b"}}`, "spec.endpoint.name", "cannot be combined with namespace, pod and uid"},
 		{"Entity", `{"endpoint":{"name":"A"}}`, "spec.endpoint.name", `"A" is not a name of an Endpoint`},
-		{"Entity", `{"endpoint":{"pod":"a","uid":"7"}}`, "spec.endpoint.uid", "unknown field"},
+		{"Entity", `{"endpoint":{"name":"a","uid":"7"}}`, "spec.endpoint.name", "cannot be combined with namespace, pod and uid"},
+		{"Entity", `{"endpoint":{"uid":"7"}}`, "spec.endpoint", "is empty: set the name of an Endpoint"},
+		{"Entity", `{"endpoint":{"pod":"a","uid":"\u0007"}}`, "spec.endpoint.uid", "printable"},
 		{"Entity", `{"endpoint":{"pod":"a\u0007"}}`, "spec.endpoint.pod", "printable"},
 		{"Entity", `{"addresses":["10.1.0.7/24"]}`, "spec.addresses[0]", "write 10.1.0.7"},
 		{"Entity", `{"addresses":["10.1.0.7","10.1.0.7"]}`, "spec.addresses[1]", "duplicates addresses[0]"},
@@ -118,7 +120,8 @@ func TestPoliciesRefused(t *testing.T) {
 		{port(`{"port":80,"end":79}`), one + ".ports[0].end", "79 is below the first port 80"},
 		{port(`{"port":80,"end":65536}`), one + ".ports[0].end", "65536 is not a port"},
 		{port(`{"protocol":"tcp","end":79}`), one + ".ports[0].end", "has no first port"},
-		{port(`{"name":"web","protocol":"tcp"}`), one + ".ports[0].name", "cannot be combined"},
+		{port(`{"name":"web","port":80}`), one + ".ports[0].name", "cannot be combined with port and end"},
+		{port(`{"name":"web","protocol":"icmp"}`), one + ".ports[0].protocol", `"icmp" is not one of tcp, udp, sctp`},
 	} {
 		if field, text := refusal(t, "Policy", tt.spec); field != tt.field || !strings.Contains(text, tt.text) {
 			t.Errorf("%s: %s: %s, want %s: …%s…", tt.spec, field, text, tt.field, tt.text)
