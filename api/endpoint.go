@@ -13,6 +13,7 @@ type EndpointSpec struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Namespace   string            `json:"namespace,omitempty"` // namespace of the pod, in its orchestrator
 	Pod         string            `json:"pod,omitempty"`       // name of the pod
+	UID         string            `json:"uid,omitempty"`       // of the pod, in its orchestrator
 	Network     string            `json:"network,omitempty"`   // PodNetwork or Bridge; default: the only one
 	Netns       string            `json:"netns,omitempty"`     // path of the pod's network namespace
 	ContainerID string            `json:"containerID,omitempty"`

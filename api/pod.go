@@ -12,7 +12,14 @@ type PodNetworkSpec struct {
 	// Masquerade translates the source of packets from pods to destinations other than pods to the
 	// node's address; nil: no translation.
 	Masquerade *PodMasquerade `json:"masquerade,omitempty"`
+	// Policy is whether pods need an Entity: optional (default), required. With required, a pod is
+	// not opened before it has an Entity whose Policies are in force, and all traffic of a pod whose
+	// Entity has been deleted is dropped.
+	Policy string `json:"policy,omitempty"`
 }
+
+// PolicyRequired is a value of [PodNetworkSpec].Policy.
+const PolicyRequired = "required"
 
 // PodMasquerade selects the pods' connections that get the node's address: those that leave the
 // node through an uplink for destinations other than pods.

@@ -26,11 +26,12 @@ type EntityPort struct {
 }
 
 // EntityEndpoint names an Endpoint of this node, either by its name, or by its pod: then it is
-// every Endpoint with this namespace and pod.
+// every Endpoint with this namespace, pod and uid.
 type EntityEndpoint struct {
 	Name      string `json:"name,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
+	UID       string `json:"uid,omitempty"` // empty: any; an Endpoint without a uid has any
 }
 
 // EntityStatus is the status of an Entity.
@@ -120,7 +121,7 @@ type PolicyPeer struct {
 
 // PolicyPort is a range of ports of a protocol, or the name of ports of an Entity.
 type PolicyPort struct {
-	Protocol string `json:"protocol,omitempty"` // tcp (default), udp, sctp; not with Name
+	Protocol string `json:"protocol,omitempty"` // tcp, udp, sctp; default: tcp, with Name every protocol
 	Port     *int   `json:"port,omitempty"`     // 1 to 65535; nil: every port
 	End      *int   `json:"end,omitempty"`      // the last port of a range that begins with Port
 	Name     string `json:"name,omitempty"`     // as in [EntityPort]

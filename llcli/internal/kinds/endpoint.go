@@ -127,6 +127,7 @@ spec:
   labels: {app: web}          # for AddressGroups and Policies
   namespace: shop             # of the pod, in its orchestrator
   pod: web-1
+  uid: 6f3c9b0e-9d4b-4a56-9d0c-3f4f1f0f2a11 # of the pod, in its orchestrator
   network: default            # PodNetwork or Bridge; default: the only one that exists
   netns: /run/netns/web-1     # of the pod; informational
   containerID: 4f1d0c         # informational
@@ -140,6 +141,7 @@ var endpointFields = []specField{
 	{flag: "network", path: "network", kind: api.KindPodNetwork, usage: "`NAME` of its PodNetwork or Bridge (default: the only one)"},
 	{flag: "namespace", path: "namespace", usage: "`NAMESPACE` of the pod in its orchestrator"},
 	{flag: "pod", path: "pod", usage: "`NAME` of the pod"},
+	{flag: "uid", path: "uid", usage: "`UID` of the pod in its orchestrator"},
 	{flag: "pod-label", path: "labels", form: formPairs, usage: "label of the pod for AddressGroups and Policies, `KEY=VALUE`; may be repeated"},
 	{flag: "label", path: "labels", form: formPairs, usage: "the same as --pod-label, for other workloads, `KEY=VALUE`; may be repeated"},
 	{flag: "netns", path: "netns", usage: "network namespace of the pod, a `PATH`; informational"},

@@ -73,6 +73,7 @@ var entityFields = []specField{
 	{flag: "address", path: "addresses", form: formWords, usage: "`ADDRESS` of another host; may be repeated"},
 	{flag: "endpoint", path: "endpoint.name", kind: api.KindEndpoint, usage: "it is the Endpoint `NAME` of this node"},
 	{flag: "pod", path: "endpoint.pod", usage: "it is the pod `NAME` of this node"},
+	{flag: "pod-uid", path: "endpoint.uid", usage: "the `UID` that the Endpoint of that pod has (default: any)"},
 	{flag: "pod-namespace", path: "endpoint.namespace", usage: "the `NAMESPACE` that the Endpoint of that pod has"},
 	{flag: "here", path: "here", form: formMeans, means: true, usage: "it is this node itself"},
 }
@@ -96,6 +97,7 @@ func adjustEntity(_ *command.App, spec map[string]any, given *pflag.FlagSet) err
 	}
 	if chosen != "" && chosen != "pod" {
 		removeUnless(spec, given, "endpoint.namespace", "pod-namespace")
+		removeUnless(spec, given, "endpoint.uid", "pod-uid")
 	}
 	return nil
 }
@@ -124,7 +126,10 @@ name: web
 spec:
   namespace: shop
   labels: {app: web}
-  endpoint: {namespace: shop, pod: web-1} # every Endpoint of the pod
+  endpoint:                   # every Endpoint of a pod
+    namespace: shop
+    pod: web-1
+    uid: 6f3c9b0e-9d4b-4a56-9d0c-3f4f1f0f2a11 # default: every pod of that name
 ---
 kind: Entity
 name: this-node

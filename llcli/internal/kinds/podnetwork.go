@@ -61,6 +61,7 @@ var podNetworkFields = []specField{
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "MTU of the pods in `BYTES` (default: what uplinks and tunnels carry)"},
 	{flag: "masquerade", path: "masquerade.enabled", form: formTruth, usage: "masquerade traffic to destinations outside the pod network"},
 	{flag: "except", path: "masquerade.except", form: formWords, usage: "`PREFIX` that sees the pods' own addresses; may be repeated"},
+	{flag: "policy", path: "policy", usage: "whether pods need an Entity: optional (the default), `required`"},
 }
 
 const podNetworkSchema = `kind: PodNetwork
@@ -75,4 +76,5 @@ spec:
   masquerade:                 # absent: pods keep their own addresses everywhere
     enabled: true             # destinations other than pods and Peers see the node's address,
     except: [10.0.0.0/8]      # except these
+  policy: required            # pods need an Entity: CNI ADD waits for it; default: optional
 `

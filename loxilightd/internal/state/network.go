@@ -61,6 +61,7 @@ type Endpoint struct {
 	Labels    map[string]string
 	Namespace string
 	Pod       string
+	UID       string // of the pod; empty: unknown
 }
 
 func (*Endpoint) cost() datapath.Cost { return datapath.Cost{} }

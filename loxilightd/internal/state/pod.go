@@ -18,6 +18,8 @@ type PodNetwork struct {
 	MTU        int            // bytes; 0: the largest MTU that the uplinks support
 	Masquerade bool
 	Except     []netip.Prefix // exceptions from Masquerade, in addition to pods' and peers' prefixes
+	// PolicyRequired is set if Endpoints that are no Entity may neither send nor receive.
+	PolicyRequired bool
 }
 
 // cost returns the cost of the masquerade rules, one for each family.

@@ -24,8 +24,9 @@ type Entity struct {
 	Of EndpointRef // zero: not an Endpoint of this node
 }
 
-// EndpointRef names Endpoints of this node: by name, or by the namespace and pod that they have.
-type EndpointRef struct{ Name, Namespace, Pod string }
+// EndpointRef names Endpoints of this node: by name, or by the namespace and pod that they have, and
+// by the pod's uid, unless it is empty here or unknown there.
+type EndpointRef struct{ Name, Namespace, Pod, UID string }
 
 func (r EndpointRef) String() string {
 	if r.Name != "" {
@@ -40,7 +41,7 @@ func (r EndpointRef) names(o *Object) bool {
 		return r.Name == o.Name
 	}
 	e := o.Value.(*Endpoint)
-	return r.Pod != "" && r.Pod == e.Pod && r.Namespace == e.Namespace
+	return r.Pod != "" && r.Pod == e.Pod && r.Namespace == e.Namespace && (r.UID == "" || e.UID == "" || r.UID == e.UID)
 }
 
 // EndpointsOf returns the Endpoints that r names, in the order of their names.

@@ -25,7 +25,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 	if err := checkDevice("spec.device", s.Device); err != nil {
 		return nil, err
 	}
-	v := &state.Endpoint{Labels: s.Labels, Namespace: s.Namespace, Pod: s.Pod}
+	v := &state.Endpoint{Labels: s.Labels, Namespace: s.Namespace, Pod: s.Pod, UID: s.UID}
 	v.Device, v.Network = s.Device, s.Network
 	var err *api.Error
 	if v.MAC, err = parseMAC("spec.mac", s.MAC); err != nil {
@@ -48,7 +48,7 @@ func parseEndpoint(s *api.EndpointSpec) (state.Value, *api.Error) {
 		name, text string
 		most       int
 	}{
-		{"namespace", s.Namespace, longestWord}, {"pod", s.Pod, longestWord}, {"containerID", s.ContainerID, longestWord},
+		{"namespace", s.Namespace, longestWord}, {"pod", s.Pod, longestWord}, {"uid", s.UID, longestWord}, {"containerID", s.ContainerID, longestWord},
 		{"netns", s.Netns, longestPath},
 	} {
 		if len(f.text) > f.most || strings.ContainsFunc(f.text, func(r rune) bool { return r < ' ' || r == 0x7f }) {

@@ -124,10 +124,10 @@ func checkPort(field string, port int) *api.Error {
 }
 
 func parseEntityEndpoint(s *api.EntityEndpoint) (of state.EndpointRef, err *api.Error) {
-	of = state.EndpointRef{Name: s.Name, Namespace: s.Namespace, Pod: s.Pod}
+	of = state.EndpointRef{Name: s.Name, Namespace: s.Namespace, Pod: s.Pod, UID: s.UID}
 	switch {
-	case s.Name != "" && s.Pod+s.Namespace != "":
-		return of, invalid("spec.endpoint.name", "cannot be combined with namespace and pod: name the Endpoint, or its pod")
+	case s.Name != "" && s.Pod+s.Namespace+s.UID != "":
+		return of, invalid("spec.endpoint.name", "cannot be combined with namespace, pod and uid: name the Endpoint, or its pod")
 	case s.Name == "" && s.Pod == "":
 		return of, invalid("spec.endpoint", "is empty: set the name of an Endpoint, or the namespace and pod that it has")
 	case len(s.Name) > maxName || s.Name != "" && !namePattern.MatchString(s.Name):
@@ -136,7 +136,10 @@ func parseEntityEndpoint(s *api.EntityEndpoint) (of state.EndpointRef, err *api.
 	if err := checkText("spec.endpoint.namespace", s.Namespace); err != nil {
 		return of, err
 	}
-	return of, checkText("spec.endpoint.pod", s.Pod)
+	if err := checkText("spec.endpoint.pod", s.Pod); err != nil {
+		return of, err
+	}
+	return of, checkText("spec.endpoint.uid", s.UID)
 }
 
 func parseEntityAddresses(texts []string) (list []netip.Addr, err *api.Error) {

@@ -52,6 +52,11 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 		return nil, err
 	}
 	v.MTU = s.MTU
+	required, err := choose("spec.policy", s.Policy, "optional", api.PolicyRequired)
+	if err != nil {
+		return nil, err
+	}
+	v.PolicyRequired = required == 1
 	if s.Masquerade == nil {
 		return v, nil
 	}

@@ -15,6 +15,7 @@ func TestPodNetworkMeans(t *testing.T) {
 	wantValue(t, "PodNetwork", `{"subnets":["2001:db8:7::/64","10.7.1.0/29"],"mtu":1280,"bridge":"br0","masquerade":{"enabled":true,"except":["10.0.0.0/8","192.0.2.1"]}}`,
 		&state.PodNetwork{Subnets: []netip.Prefix{p("2001:db8:7::/64"), p("10.7.1.0/29")}, Bridge: "br0", MTU: 1280, Masquerade: true, Except: []netip.Prefix{p("10.0.0.0/8"), p("192.0.2.1/32")}})
 	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"masquerade":{"enabled":false}}`, &state.PodNetwork{Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110"})
+	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"policy":"required"}`, &state.PodNetwork{Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110", PolicyRequired: true})
 	for spec, want := range map[string]string{
 		`{}`:                                                     "spec.subnets: is missing",
 		`{"subnets":["10.7.0.0/30"]}`:                            "spec.subnets[0]: \"10.7.0.0/30\": an IPv4 subnet for pods must have a prefix length from 8 to 29",
@@ -30,6 +31,7 @@ func TestPodNetworkMeans(t *testing.T) {
 		`{"subnets":["::ffff:10.7.0.0/120"]}`:                    "is an IPv4-mapped IPv6 prefix: write 10.7.0.0/24",
 		`{"subnets":["10.7.0.0/24","10.8.0.0/24"]}`:              "spec.subnets[1]: 10.8.0.0/24 is a second IPv4 subnet",
 		`{"subnets":["10.7.0.0/24"],"bridge":"a/b"}`:             "spec.bridge",
+		`{"subnets":["10.7.0.0/24"],"policy":"yes"}`:             "spec.policy: \"yes\" is not one of optional, required",
 		`{"subnets":["10.7.0.0/24"],"mtu":67}`:                   "spec.mtu: 67 is not between 68 and 65535",
 		`{"subnets":["10.7.0.0/24","2001:db8::/64"],"mtu":1279}`: "between 1280",
 		`{"subnets":["10.7.0.0/24"],"masquerade":{"enabled":false,"except":["10.0.0.1"]}}`:  "spec.masquerade.except: has no effect",

@@ -122,14 +122,16 @@ func (b *Builder) buildEntities(s *state.Snapshot, next *policy.State) {
 	b.entities = entities
 }
 
-// entityRefs are the Entities that name Endpoints.
-type entityRefs map[state.EndpointRef]*state.Object
+// entityRefs are the Entities that name Endpoints: those with a uid, also without it.
+type entityRefs struct{ exact, pods map[state.EndpointRef]*state.Object }
 
 func refsIn(s *state.Snapshot) entityRefs {
-	refs := entityRefs{}
+	refs := entityRefs{map[state.EndpointRef]*state.Object{}, map[state.EndpointRef]*state.Object{}}
 	for o := range s.After(state.KindEntity, "") {
 		if of := o.Value.(*state.Entity).Of; of != (state.EndpointRef{}) {
-			refs[of] = o
+			refs.exact[of] = o
+			of.UID = ""
+			refs.pods[of] = o
 		}
 	}
 	return refs
@@ -139,9 +141,15 @@ func refsIn(s *state.Snapshot) entityRefs {
 // two Entities from naming one Endpoint; after a rollback, the name of the Endpoint has precedence.
 func (refs entityRefs) source(endpoint *state.Object) entitySource {
 	v := endpoint.Value.(*state.Endpoint)
-	o := refs[state.EndpointRef{Name: endpoint.Name}]
-	if o == nil && v.Pod != "" {
-		o = refs[state.EndpointRef{Namespace: v.Namespace, Pod: v.Pod}]
+	o := refs.exact[state.EndpointRef{Name: endpoint.Name}]
+	if of := (state.EndpointRef{Namespace: v.Namespace, Pod: v.Pod, UID: v.UID}); o == nil && v.Pod != "" {
+		o = refs.exact[of]
+		if o == nil && v.UID == "" {
+			o = refs.pods[of]
+		}
+		if of.UID = ""; o == nil {
+			o = refs.exact[of]
+		}
 	}
 	if o == nil && len(v.Labels) == 0 {
 		return entitySource{}

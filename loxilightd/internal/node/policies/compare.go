@@ -73,7 +73,7 @@ func labelsIn(s *state.Snapshot, namespace string) map[string]string {
 // changedEntities returns the changed Entities in a snapshot, and their namespaces.
 func changedEntities(s *state.Snapshot, changed map[state.Key]bool) policy.State {
 	all := policy.State{Entities: map[string]*policy.Entity{}, Namespaces: map[string]*policy.Namespace{}}
-	var refs entityRefs
+	var refs *entityRefs
 	add := func(name string, from entitySource) {
 		e := newEntity(name, from)
 		all.Entities[name] = e
@@ -96,7 +96,8 @@ func changedEntities(s *state.Snapshot, changed map[state.Key]bool) policy.State
 			list = s.EndpointsOf(of)
 		}
 		if refs == nil {
-			refs = refsIn(s)
+			all := refsIn(s)
+			refs = &all
 		}
 		for _, endpoint := range list {
 			if from := refs.source(endpoint); from != (entitySource{}) {
