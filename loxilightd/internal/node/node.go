@@ -175,7 +175,7 @@ func (n *Node) newConditions() *condition.Evaluator {
 		Store: n.opts.Store, Telemetry: n.opts.Plane.Telemetry(),
 		HostDevice: n.opts.Devices.Host, SwitchDevice: n.opts.Devices.Switch, SwitchNamespace: n.opts.Devices.Namespace,
 		RowStatus: n.rowStatus, PortStatus: n.ports.current, EndpointStatus: n.endpoints.current, TunnelStatus: n.tunnels.current,
-		PeerStatus: n.peers.current, BackendHealth: n.checker.Result, Subjects: n.subjects, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
+		PeerStatus: n.peers.current, BackendHealth: n.checker.Result, Subjects: n.subjects, Denied: n.denied, Opening: n.opts.Opening, StatusChanged: n.opts.StatusChanged,
 	})
 }
 

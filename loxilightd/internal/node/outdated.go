@@ -146,14 +146,14 @@ func (c *comparison) concerns(o *state.Object) bool {
 	case *state.Policy:
 		return c.concernsPolicy(v)
 	case *state.Entity:
-		return v.Of != (state.EndpointRef{}) && c.has(state.KindEndpoint) && c.policies().ConcernsEndpoints(v.Of)
+		return v.Of != (state.EndpointRef{}) && c.has(state.KindEndpoint, state.KindPodNetwork) && c.policies().ConcernsEndpoints(v.Of)
 	}
 	return false
 }
 
 // comparePolicies compares the objects on which Policies depend.
 func (c *comparison) comparePolicies() *policies.Comparison {
-	if !c.has(state.KindTier, state.KindNamespace, state.KindEntity, state.KindEndpoint) {
+	if !c.has(state.KindTier, state.KindNamespace, state.KindEntity, state.KindEndpoint, state.KindPodNetwork) {
 		return policies.Compare(c.from, c.now, nil, true)
 	}
 	changes, _, complete := c.n.opts.Store.Changes(c.from.Revision)

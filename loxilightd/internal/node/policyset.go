@@ -39,7 +39,8 @@ type policySet struct {
 	leaving  bool    // it contains Endpoints that have been deleted
 	// inForce is the snapshot as of which the row is in force; nil: unknown.
 	inForce *state.Snapshot
-	since   *comparison // between inForce and snapshot; nil: not computed
+	since   *comparison   // between inForce and snapshot; nil: not computed
+	written *policy.State // in the table, as of the last update that succeeded; nil: none
 	faults  map[state.Key]string
 	broken  uint64                        // how often another program has changed the row
 	changed map[state.Key]bool            // objects that changed since the last report, or are reported as not in force
@@ -112,7 +113,9 @@ func (r *policySet) apply(s *state.Snapshot, changed []state.Key) {
 		switch {
 		case isPolicyKind(k.Kind):
 			relevant, r.changed[k] = true, true
-		case k.Kind == state.KindEndpoint && len(r.desired.Policies) > 0, k.Kind == state.KindAddressGroup && r.groups.has(k):
+		case k.Kind == state.KindPodNetwork, k.Kind == state.KindAddressGroup && r.groups.has(k):
+			relevant = true
+		case k.Kind == state.KindEndpoint && (len(r.desired.Policies) > 0 || s.RequiresEntity(&state.Endpoint{})):
 			relevant = true
 		}
 	}
@@ -139,7 +142,7 @@ func (r *policySet) replace(s *state.Snapshot) {
 	g.omitted = map[state.Key]string{}
 	g.addUndecodable(state.KindEntity, state.KindNamespace, state.KindPolicy)
 	next, leaving := &policy.State{}, false
-	if s.Counts()[state.KindPolicy] > 0 || len(g.lacking) > 0 {
+	if s.Counts()[state.KindPolicy] > 0 || len(g.lacking) > 0 || policies.HasUnknown(s) {
 		next, leaving = r.builder.Build(s, policyGroups{g}, func(endpoint string) bool { return r.n.endpoints.Has(datapath.EndpointName(endpoint)) })
 	}
 	g.before = nil
@@ -211,7 +214,20 @@ func (r *policySet) Update(ctx context.Context, key datapath.SetName, s *policy.
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.faults = faults
+	if r.faults = faults; err == nil {
+		r.written = s
+	}
+	return err
+}
+
+// Delete removes the row from the table.
+func (r *policySet) Delete(ctx context.Context, key datapath.SetName) error {
+	err := r.Table.Delete(ctx, key)
+	if err == nil {
+		r.mu.Lock()
+		r.written = nil
+		r.mu.Unlock()
+	}
 	return err
 }
 

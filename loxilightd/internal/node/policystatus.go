@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -114,6 +115,18 @@ func (r *policySet) trouble() string {
 
 // Subjects returns the number of Endpoints to which a Policy is applied.
 func (n *Node) Subjects(name string) int { return len(n.subjects(name)) }
+
+// denied reports whether all traffic of an Endpoint is dropped because it must be an Entity: it is
+// none, or (soon) it has become one, and that is not in force yet.
+func (n *Node) denied(endpoint string) (denied, soon bool) {
+	n.policies.mu.Lock()
+	defer n.policies.mu.Unlock()
+	if policies.IsUnknown(n.policies.desired, endpoint) {
+		return true, false
+	}
+	soon = n.policies.written != nil && policies.IsUnknown(n.policies.written, endpoint)
+	return soon, soon
+}
 
 // subjects returns the Endpoints to which a Policy is applied, in the order of their names.
 func (n *Node) subjects(name string) []datapath.EndpointName {

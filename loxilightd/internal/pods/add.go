@@ -116,7 +116,7 @@ func (s *Server) newRecord(p *api.CNIParams, c *conf, n *Network) *record {
 	o := ownerOf(p)
 	r := &record{
 		ContainerID: p.ContainerID, IfName: p.IfName, Name: c.Name, Network: c.Network, Netns: p.Netns, Boot: s.Addresses.Boot(),
-		Pod: c.podName, Namespace: c.podSpace, Object: objectName(o, c.podSpace, c.podName), Bridge: n.Bridge, MTU: c.MTU,
+		Pod: c.podName, Namespace: c.podSpace, UID: c.podUID, Object: objectName(o, c.podSpace, c.podName), Bridge: n.Bridge, MTU: c.MTU,
 		DNS: c.DNS, Ports: c.RuntimeConfig.PortMappings,
 	}
 	if r.MTU == 0 {

@@ -45,6 +45,7 @@ type conf struct {
 	lengths  []netip.Prefix // those of ips that have a prefix length
 	podName  string
 	podSpace string // namespace of the pod
+	podUID   string
 }
 
 // attachments are the attachments to a network that the runtime considers valid. A runtime without
@@ -201,9 +202,9 @@ func (c *conf) parseArgs(text string) *api.Error {
 		}
 		args[key] = value
 	}
-	c.podName, c.podSpace = args["K8S_POD_NAME"], args["K8S_POD_NAMESPACE"]
-	if len(c.podName) > maxPodName || len(c.podSpace) > maxPodName {
-		return badEnvironment("CNI_ARGS", "the name of the pod is longer than %d bytes", maxPodName)
+	c.podName, c.podSpace, c.podUID = args["K8S_POD_NAME"], args["K8S_POD_NAMESPACE"], args["K8S_POD_UID"]
+	if len(c.podName) > maxPodName || len(c.podSpace) > maxPodName || len(c.podUID) > maxPodName {
+		return badEnvironment("CNI_ARGS", "the name or the uid of the pod is longer than %d bytes", maxPodName)
 	}
 	if err := c.parseMAC(args["MAC"]); err != nil {
 		return err

@@ -84,7 +84,7 @@ type Options struct {
 // Time limits.
 const (
 	addTimeout     = 30 * time.Second
-	readyTimeout   = 15 * time.Second // for the data plane to be ready, within addTimeout
+	readyTimeout   = 10 * time.Second // for the data plane and the pod's Entity, within addTimeout
 	releaseTimeout = 5 * time.Second  // for the data plane to release a pod
 	pluginTimeout  = 20 * time.Second
 	undoTimeout    = 20 * time.Second

@@ -119,7 +119,7 @@ func (s *Server) rebuilt(device, label string, g guard, lost bool) *record {
 	}
 	r := &record{
 		ContainerID: o.ContainerID, IfName: o.IfName, Network: g.Network, Netns: g.Netns, Boot: s.Addresses.Boot(),
-		Pod: g.Pod, Namespace: g.Namespace, Device: device, Object: g.name, MAC: g.MAC, Done: true, Rebuilt: true,
+		Pod: g.Pod, Namespace: g.Namespace, UID: g.UID, Device: device, Object: g.name, MAC: g.MAC, Done: true, Rebuilt: true,
 	}
 	if at >= 0 {
 		r.takeLease(&leases[at])

@@ -35,6 +35,7 @@ type record struct {
 	Boot        string `json:"boot"` // the machine's boot id
 	Pod         string `json:"pod,omitempty"`
 	Namespace   string `json:"namespace,omitempty"`
+	UID         string `json:"uid,omitempty"` // of the pod
 	Device      string `json:"device"`
 	Object      string `json:"object"` // name of the Endpoint, and prefix of the names of related objects
 	// Plugin is the IPAM plugin that assigned the addresses; nil: the daemon assigned them itself.
@@ -124,10 +125,11 @@ func (r *record) endpoint() api.Object {
 		MTU         int      `json:"mtu,omitempty"`
 		Namespace   string   `json:"namespace,omitempty"`
 		Pod         string   `json:"pod,omitempty"`
+		UID         string   `json:"uid,omitempty"`
 		Netns       string   `json:"netns,omitempty"`
 		ContainerID string   `json:"containerID,omitempty"`
 		Network     string   `json:"network"`
-	}{Device: r.Device, MAC: r.MAC, MTU: r.MTU, Namespace: r.Namespace, Pod: r.Pod, Netns: r.Netns, ContainerID: r.ContainerID, Network: r.Network}
+	}{Device: r.Device, MAC: r.MAC, MTU: r.MTU, Namespace: r.Namespace, Pod: r.Pod, UID: r.UID, Netns: r.Netns, ContainerID: r.ContainerID, Network: r.Network}
 	for _, a := range r.Addresses {
 		spec.Addresses = append(spec.Addresses, a.Addr().String())
 	}

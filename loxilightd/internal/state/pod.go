@@ -42,6 +42,15 @@ func (s *Snapshot) PodNetworks() (list []*Object) {
 	return list
 }
 
+// RequiresEntity reports whether an Endpoint may neither send nor receive while it is no Entity.
+func (s *Snapshot) RequiresEntity(e *Endpoint) bool {
+	if e.Network != "" {
+		o, ok := s.Get(Key{KindPodNetwork, e.Network})
+		return ok && o.Value.(*PodNetwork).PolicyRequired
+	}
+	return slices.ContainsFunc(s.PodNetworks(), func(o *Object) bool { return o.Value.(*PodNetwork).PolicyRequired })
+}
+
 // Names of the ports that a node with pod networks has in addition to Interfaces. Object names
 // never contain #.
 const (

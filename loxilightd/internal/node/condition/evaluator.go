@@ -163,7 +163,7 @@ func (w *world) of(o *state.Object, s *state.Snapshot) condition {
 	case *state.Tunnel:
 		return w.ofTunnel(o.Name)
 	case *state.Endpoint:
-		return w.ofEndpoint(o.Name)
+		return w.ofEndpoint(o.Name, v)
 	case *state.AddressGroup:
 		return w.ofGroup(datapath.GroupName(o.Name))
 	case *state.Mirror:

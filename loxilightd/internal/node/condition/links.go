@@ -126,7 +126,12 @@ func (w *world) ofBridgeLinks(ports map[datapath.PortName]datapath.Port) conditi
 
 // ofEndpoint returns a condition unless the pod's link is up. If the link is only opened once the
 // Endpoint is Ready, a missing carrier is merely informational until then.
-func (w *world) ofEndpoint(name string) condition {
+func (w *world) ofEndpoint(name string, v *state.Endpoint) condition {
+	if w.opts.Denied != nil {
+		if is := w.ofUnknown(name, v); !is.isMet() {
+			return is
+		}
+	}
 	is, ok := w.opts.Telemetry.PortState(datapath.EndpointName(name).Port())
 	if !ok || is.Index == 0 {
 		return condition{}
@@ -142,6 +147,21 @@ func (w *world) ofEndpoint(name string) condition {
 	blocked := w.notBridged(cmp.Or(is.RuleName, is.Device), true)
 	blocked.quiet = true
 	return blocked
+}
+
+// ofUnknown returns a condition for an Endpoint that must be an Entity, and is none.
+func (w *world) ofUnknown(name string, v *state.Endpoint) condition {
+	switch denied, soon := w.opts.Denied(name); {
+	case !denied:
+		return condition{}
+	case soon:
+		return condition{untried: true, quiet: true, message: "its Entity is not in force yet"}
+	}
+	who, client := "it", "create one"
+	if v.Pod != "" {
+		who, client = "pod "+v.PodName(), "loxilight-agent has not configured it; see llcli doctor"
+	}
+	return condition{quiet: true, message: fmt.Sprintf("all its traffic is dropped: no Entity names %s, and its PodNetwork requires one: %s", who, client)}
 }
 
 // ofPeer returns a condition unless the Peer is reachable and packets to it are forwarded.

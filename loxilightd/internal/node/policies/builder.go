@@ -41,6 +41,11 @@ type Builder struct {
 // entitySource is what an Entity is made from: an Entity, an Endpoint, or both.
 type entitySource struct{ entity, endpoint *state.Object }
 
+// isUnknown reports whether the source is an Endpoint that must be an Entity, and is none.
+func (f entitySource) isUnknown() bool {
+	return f.entity == nil && f.endpoint != nil && len(f.endpoint.Value.(*state.Endpoint).Labels) == 0
+}
+
 // builtPolicy is a policy with the revision of the groups to which it refers.
 type builtPolicy struct {
 	value  *policy.Policy
@@ -49,6 +54,38 @@ type builtPolicy struct {
 
 // noLabels is a namespace without an object.
 var noLabels policy.Namespace
+
+// unknown is the name of the built-in tier and of its policy, and the set of the Entities to which the
+// policy applies: Endpoints that must be Entities, and are none. Objects never have such a name.
+const unknown = "#unknown"
+
+var (
+	unknownTier   = &policy.Tier{Name: unknown}
+	unknownPolicy = &policy.Policy{
+		Name: unknown, Tier: unknown, Isolates: [2]bool{true, true}, AppliedTo: []policy.Selector{{Set: unknown}},
+	}
+)
+
+// IsUnknown reports whether all traffic of an Endpoint is dropped in a state, because the Endpoint
+// must be an Entity, and is none.
+func IsUnknown(s *policy.State, endpoint string) bool {
+	e := s.Entities[localName(endpoint)]
+	return e != nil && e.Set == unknown
+}
+
+// HasUnknown reports whether a snapshot contains an Endpoint that must be an Entity, and is none.
+func HasUnknown(s *state.Snapshot) bool {
+	if !slices.ContainsFunc(s.PodNetworks(), func(o *state.Object) bool { return o.Value.(*state.PodNetwork).PolicyRequired }) {
+		return false
+	}
+	refs := refsIn(s)
+	for o := range s.After(state.KindEndpoint, "") {
+		if from := refs.source(o); from.isUnknown() {
+			return true
+		}
+	}
+	return false
+}
 
 // Kinds are the kinds of objects that are part of the state and of nothing else.
 var Kinds = []string{state.KindEntity, state.KindNamespace, state.KindTier, state.KindPolicy}
@@ -78,6 +115,13 @@ func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint st
 	}
 	b.buildTiers(s, g, next)
 	b.buildPolicies(s, g, next)
+	for _, e := range next.Entities {
+		if e.Set == unknown {
+			next.Tiers = slices.Insert(next.Tiers, 0, unknownTier)
+			next.Policies[unknown] = unknownPolicy
+			break
+		}
+	}
 	b.last = next
 	return next, leaving
 }
@@ -122,11 +166,14 @@ func (b *Builder) buildEntities(s *state.Snapshot, next *policy.State) {
 	b.entities = entities
 }
 
-// entityRefs are the Entities that name Endpoints: those with a uid, also without it.
-type entityRefs struct{ exact, pods map[state.EndpointRef]*state.Object }
+// entityRefs are the Entities in a snapshot that name Endpoints: those with a uid, also without it.
+type entityRefs struct {
+	of          *state.Snapshot
+	exact, pods map[state.EndpointRef]*state.Object
+}
 
 func refsIn(s *state.Snapshot) entityRefs {
-	refs := entityRefs{map[state.EndpointRef]*state.Object{}, map[state.EndpointRef]*state.Object{}}
+	refs := entityRefs{s, map[state.EndpointRef]*state.Object{}, map[state.EndpointRef]*state.Object{}}
 	for o := range s.After(state.KindEntity, "") {
 		if of := o.Value.(*state.Entity).Of; of != (state.EndpointRef{}) {
 			refs.exact[of] = o
@@ -137,8 +184,8 @@ func refsIn(s *state.Snapshot) entityRefs {
 	return refs
 }
 
-// source returns what makes an Endpoint an Entity; the zero value: nothing does. The store prevents
-// two Entities from naming one Endpoint; after a rollback, the name of the Endpoint has precedence.
+// source returns what makes an Endpoint an Entity; the zero value: nothing does, and it need not be
+// one. The store prevents two Entities from naming one Endpoint; after a rollback, the name of the Endpoint has precedence.
 func (refs entityRefs) source(endpoint *state.Object) entitySource {
 	v := endpoint.Value.(*state.Endpoint)
 	o := refs.exact[state.EndpointRef{Name: endpoint.Name}]
@@ -151,7 +198,7 @@ func (refs entityRefs) source(endpoint *state.Object) entitySource {
 			o = refs.exact[of]
 		}
 	}
-	if o == nil && len(v.Labels) == 0 {
+	if o == nil && len(v.Labels) == 0 && !refs.of.RequiresEntity(v) {
 		return entitySource{}
 	}
 	return entitySource{o, endpoint}
@@ -168,7 +215,10 @@ func newEntity(name string, from entitySource) *policy.Entity {
 		return e
 	}
 	v := from.endpoint.Value.(*state.Endpoint)
-	if from.entity == nil {
+	switch {
+	case from.isUnknown():
+		e.Set = unknown
+	case from.entity == nil:
 		e.Namespace, e.Labels = v.Namespace, v.Labels
 	}
 	e.Endpoint, e.Addrs = from.endpoint.Name, v.Addresses
