@@ -177,8 +177,13 @@ func tail(s string, lines int) string {
 // than [OnThisMachine] makes of it.
 func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(timeout); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(timeout); ; {
+		begin := time.Now()
+		if ok() {
+			return
+		}
 		t.Helper() // here, a program that implements T notices an interruption
+		time.Sleep(min(max(10*time.Millisecond, time.Since(begin)), 100*time.Millisecond))
 		if time.Now().Before(end) {
 			continue
 		}

@@ -31,10 +31,10 @@ func newAnonymizer(host string) *anonymizer {
 }
 
 // addresses matches MAC addresses, IPv6 addresses (or text that looks like one) and IPv4 addresses.
-var addresses = regexp.MustCompile(`\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b|(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})|\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b`)
+var addresses = lazy(`\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b|(?:[0-9A-Fa-f]{0,4}:){2,7}(?:(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9A-Fa-f]{0,4})|\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b`)
 
 func (a *anonymizer) text(s string) string {
-	s = addresses.ReplaceAllStringFunc(s, a.address)
+	s = addresses().ReplaceAllStringFunc(s, a.address)
 	if a.host != nil {
 		s = a.host.ReplaceAllString(s, "host")
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // hidden replaces redacted text.
@@ -24,57 +25,63 @@ var Rules = []string{
 	"text in the form of a token or key: JWT, cloud and forge tokens, WireGuard and age keys, password hashes, hexadecimal numbers of 32 bytes and more",
 }
 
+// lazy returns a regular expression that is compiled when it is used for the first time: most
+// commands use none of this package.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
 // secretWords are in the names of secrets: some as a part of a name, some only as a separate word,
 // because they have other meanings as parts.
 var (
-	secretWords = regexp.MustCompile(`(?i)password|passwd|passphrase|pgpass|secret|token|credential|authorization|bearer|cookie|` +
+	secretWords = lazy(`(?i)password|passwd|passphrase|pgpass|secret|token|credential|authorization|bearer|cookie|` +
 		`(^|[^a-z])(pass|pwd|pw|key|psk|auth|salt|otp)[0-9]*([^a-z0-9]|$)|(private|public|access|api|session|encryption|signing|shared|ssh|tls|wg|hmac|account|master|license)[-_.]?key`)
-	secretCamel = regexp.MustCompile(`[a-z](Pass|Pwd|Key|Psk|Auth|Salt|Otp)([A-Z0-9]|$)`)
+	secretCamel = lazy(`[a-z](Pass|Pwd|Key|Psk|Auth|Salt|Otp)([A-Z0-9]|$)`)
 )
 
 func secretName(name string) bool {
-	return secretWords.MatchString(name) || secretCamel.MatchString(name)
+	return secretWords().MatchString(name) || secretCamel().MatchString(name)
 }
 
 // shapes match secrets that are recognized by their form.
-var shapes = []*regexp.Regexp{
-	regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\z)`),
-	regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*)?`),
-	regexp.MustCompile(`\b(AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b`),
-	regexp.MustCompile(`\b(gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk_live_|rk_live_|sk-|npm_|dckr_pat_|hvs\.|AIza)[A-Za-z0-9_-]{16,}`),
-	regexp.MustCompile(`\bAGE-SECRET-KEY-1[0-9A-Z]{20,}`),
-	regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
-	regexp.MustCompile(`\$(1|2[aby]|5|6|7|y|gy|argon2[a-z]*|scrypt|pbkdf2[-a-z0-9]*)\$[^\s"':,]{16,}`),
-	regexp.MustCompile(`\b(0x)?[0-9a-fA-F]{64,}\b`),
+var shapes = []func() *regexp.Regexp{
+	lazy(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?s:.*?)(-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|\z)`),
+	lazy(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(\.[A-Za-z0-9_-]*)?`),
+	lazy(`\b(AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b`),
+	lazy(`\b(gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk_live_|rk_live_|sk-|npm_|dckr_pat_|hvs\.|AIza)[A-Za-z0-9_-]{16,}`),
+	lazy(`\bAGE-SECRET-KEY-1[0-9A-Z]{20,}`),
+	lazy(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),
+	lazy(`\$(1|2[aby]|5|6|7|y|gy|argon2[a-z]*|scrypt|pbkdf2[-a-z0-9]*)\$[^\s"':,]{16,}`),
+	lazy(`\b(0x)?[0-9a-fA-F]{64,}\b`),
 }
 
 var (
 	// base64Key matches a key of 32 bytes, such as WireGuard's; the text around it stays.
-	base64Key = regexp.MustCompile(`(^|[^A-Za-z0-9+/])[A-Za-z0-9+/]{43}=($|[^A-Za-z0-9+/=])`)
+	base64Key = lazy(`(^|[^A-Za-z0-9+/])[A-Za-z0-9+/]{43}=($|[^A-Za-z0-9+/=])`)
 
-	userInfo   = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"'@]+@`)
-	credential = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	userInfo   = lazy(`([A-Za-z][A-Za-z0-9+.-]*://)[^/\s"'@]+@`)
+	credential = lazy(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
 	// option matches a word of a command line whose value is the next word.
-	option      = regexp.MustCompile(`(?:^|[\s"'\[,])(--?[A-Za-z][A-Za-z0-9_-]*)(?:\s+|["'],\s*["'])`)
-	optionValue = regexp.MustCompile(`^[^\s"'-][^\s"',]*`)
+	option      = lazy(`(?:^|[\s"'\[,])(--?[A-Za-z][A-Za-z0-9_-]*)(?:\s+|["'],\s*["'])`)
+	optionValue = lazy(`^[^\s"'-][^\s"',]*`)
 	// pair matches a name within a line, up to its value; name and value may be in quotes, or in
 	// escaped quotes.
-	pair      = regexp.MustCompile(`([A-Za-z0-9_.-]+)\\*["']?\s*([:=])\s*`)
-	pairValue = regexp.MustCompile(`^(\\+"[^"\\]*(?:\\+")?|"(?:\\.|[^"\\])*"?|'[^']*'?|[^\s&;,"'\\)}\]]+)`)
+	pair      = lazy(`([A-Za-z0-9_.-]+)\\*["']?\s*([:=])\s*`)
+	pairValue = lazy(`^(\\+"[^"\\]*(?:\\+")?|"(?:\\.|[^"\\])*"?|'[^']*'?|[^\s&;,"'\\)}\]]+)`)
 	// assignment matches a name and a value within one pair of quotes.
-	assignment = regexp.MustCompile(`(["'])([A-Za-z0-9_.-]+)=([^"']*)(["'])`)
+	assignment = lazy(`(["'])([A-Za-z0-9_.-]+)=([^"']*)(["'])`)
 	// yamlKey matches a line of YAML, or a line that looks like YAML.
-	yamlKey = regexp.MustCompile(`^([#\s]*(?:-\s+)*)["']?([A-Za-z0-9_./ -]*?)["']?\s*:(?:\s+(.*)|)$`)
+	yamlKey = lazy(`^([#\s]*(?:-\s+)*)["']?([A-Za-z0-9_./ -]*?)["']?\s*:(?:\s+(.*)|)$`)
 )
 
 // redact removes secrets from text of any kind.
 func redact(text string) string {
 	for _, shape := range shapes {
-		text = shape.ReplaceAllString(text, hidden)
+		text = shape().ReplaceAllString(text, hidden)
 	}
-	text = base64Key.ReplaceAllString(text, "${1}"+hidden+"${2}")
-	text = userInfo.ReplaceAllString(text, "${1}"+hidden+"@")
-	text = credential.ReplaceAllString(text, "${1} "+hidden)
+	text = base64Key().ReplaceAllString(text, "${1}"+hidden+"${2}")
+	text = userInfo().ReplaceAllString(text, "${1}"+hidden+"@")
+	text = credential().ReplaceAllString(text, "${1} "+hidden)
 	var out strings.Builder
 	var block yamlBlock
 	for line := range strings.Lines(text) {
@@ -113,7 +120,7 @@ func (b *yamlBlock) line(line string) string {
 		}
 		b.inside = false
 	}
-	if m := yamlKey.FindStringSubmatch(line); m != nil && secretName(m[2]) {
+	if m := yamlKey().FindStringSubmatch(line); m != nil && secretName(m[2]) {
 		value := strings.TrimSpace(m[3])
 		b.inside, b.indent, b.items, b.closer = true, indent+strings.Count(m[1], "- ")*2, value == "", ""
 		if value != "" {
@@ -142,17 +149,17 @@ func (b *yamlBlock) closed(line string) {
 
 // inline removes secrets from one line.
 func inline(line string) string {
-	line = assignment.ReplaceAllStringFunc(line, func(found string) string {
-		if m := assignment.FindStringSubmatch(found); secretName(m[2]) {
+	line = assignment().ReplaceAllStringFunc(line, func(found string) string {
+		if m := assignment().FindStringSubmatch(found); secretName(m[2]) {
 			return m[1] + m[2] + "=" + hidden + m[4]
 		}
 		return found
 	})
-	line = replace(pair, pairValue, line)
+	line = replace(pair(), pairValue(), line)
 	for at := strings.Index(line, wordsFollow); at >= 0; at = strings.Index(line, wordsFollow) {
 		line = line[:at] + afterWords(line[:at], line[at+len(wordsFollow):])
 	}
-	return replace(option, optionValue, line)
+	return replace(option(), optionValue(), line)
 }
 
 // wordsFollow marks a value without quotes that may continue over several words.

@@ -9,6 +9,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 // Run carries out one command line and returns the exit code.
 func Run(ctx context.Context, env command.Env) int {
 	a := command.New(env)
-	root := newRoot(a)
+	root := newRoot(a, inWords(env.Args))
 	root.SetArgs(env.Args)
 	root.SetIn(env.In)
 	root.SetOut(a.Printer)
@@ -45,7 +46,17 @@ func Run(ctx context.Context, env command.Env) int {
 	return exitCode(err)
 }
 
-func newRoot(a *command.App) *cobra.Command {
+// inWords returns a function that reports whether one of some words is in a command line, so that a
+// noun with these words needs its verbs. The pages of llcli man show all of them.
+func inWords(args []string) func(words ...string) bool {
+	return func(words ...string) bool {
+		return slices.Contains(args, "man") || slices.ContainsFunc(words, func(word string) bool { return slices.Contains(args, word) })
+	}
+}
+
+// newRoot returns the command llcli. The nouns whose words are not used lack their verbs: it takes
+// most of the time of a short command to make all of them.
+func newRoot(a *command.App, isUsed func(words ...string) bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "llcli",
 		Short: "Control loxilightd, the switch, router, load balancer and firewall of this node",
@@ -76,7 +87,7 @@ and applied in transactions: a change takes effect completely and durably, or no
 	flags.StringVarP(&a.Format, "output", "o", output.FormatTable, "`FORMAT` of the output: "+strings.Join(output.Formats, ", "))
 	command.Must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Formats, cobra.ShellCompDirectiveNoFileComp)))
 	command.Must(root.RegisterFlagCompletionFunc("timeout", cobra.NoFileCompletions))
-	addCommands(a, root)
+	addCommands(a, root, isUsed)
 	wrapUsage(root, a.Width())
 	return root
 }

@@ -14,12 +14,12 @@ import (
 )
 
 // addCommands adds all commands, in the groups in which help shows them.
-func addCommands(a *command.App, root *cobra.Command) {
+func addCommands(a *command.App, root *cobra.Command, isUsed func(words ...string) bool) {
 	groups := []struct {
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"objects", "Configuration:", append(changes.Commands(a), nounCommands(a)...)},
+		{"objects", "Configuration:", append(changes.Commands(a), nounCommands(a, isUsed)...)},
 		{"state", "Status:", append(view.Commands(a), changes.ChangesCommand(a))},
 		{"machine", "Host:", local.Commands(a)},
 		{"help", "About llcli:", []*cobra.Command{

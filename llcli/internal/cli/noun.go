@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// nounCommand returns the noun for a kind, with the verbs that all kinds have.
-func nounCommand(a *command.App, k *kinds.Kind) *cobra.Command {
+// nounCommand returns the noun for a kind; complete: with the verbs that all kinds have.
+func nounCommand(a *command.App, k *kinds.Kind, complete bool) *cobra.Command {
 	noun := k.Words[0]
 	cmd := &cobra.Command{
 		Use:     noun,
@@ -27,7 +27,9 @@ func nounCommand(a *command.App, k *kinds.Kind) *cobra.Command {
 		Args:    command.NoCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(addCommand(a, k), setCommand(a, k), nounList(a, k), nounShow(a, k), nounDelete(a, k))
+	if complete {
+		cmd.AddCommand(addCommand(a, k), setCommand(a, k), nounList(a, k), nounShow(a, k), nounDelete(a, k))
+	}
 	return cmd
 }
 
@@ -153,12 +155,13 @@ func nounDelete(a *command.App, k *kinds.Kind) *cobra.Command {
 	return cmd
 }
 
-// nounCommands returns the nouns for all kinds, with their verbs.
-func nounCommands(a *command.App) []*cobra.Command {
+// nounCommands returns the nouns for all kinds, those that are used with their verbs.
+func nounCommands(a *command.App, isUsed func(words ...string) bool) []*cobra.Command {
 	commands := make([]*cobra.Command, len(kinds.All))
 	for i := range kinds.All {
-		commands[i] = nounCommand(a, &kinds.All[i])
-		if kinds.All[i].Name == api.KindService {
+		complete := isUsed(kinds.All[i].Words...)
+		commands[i] = nounCommand(a, &kinds.All[i], complete)
+		if complete && kinds.All[i].Name == api.KindService {
 			commands[i].AddCommand(drainCommand(a), backendCommand(a))
 		}
 	}

@@ -152,7 +152,7 @@ func TestExplainWords(t *testing.T) {
 // TestForeignWordsLeadSomewhere checks that the suggested commands and flags exist, and that the
 // foreign words are not commands.
 func TestForeignWordsLeadSomewhere(t *testing.T) {
-	root := newRoot(command.New(command.Env{Width: func() int { return 0 }, Getenv: func(string) string { return "" }}))
+	root := newRoot(command.New(command.Env{Width: func() int { return 0 }, Getenv: func(string) string { return "" }}), func(...string) bool { return true })
 	flags := map[string]bool{}
 	var visit func(*cobra.Command)
 	visit = func(cmd *cobra.Command) {

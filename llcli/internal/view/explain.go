@@ -46,8 +46,8 @@ connections and objects, and findings. Without a word it lists all of them.`,
 func completeWords(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	found := kinds.Words(prefix)
 	for _, v := range vocabularies {
-		for i := range v.words {
-			w := &v.words[i]
+		for i := range v.words() {
+			w := &v.words()[i]
 			if strings.HasPrefix(w.name, prefix) && !slices.Contains(args, w.name) {
 				found = append(found, cobra.CompletionWithDesc(w.name, w.meaning))
 			}
@@ -64,7 +64,7 @@ func explainAll(a *command.App) error {
 	kindTable.Flush()
 	for _, v := range vocabularies {
 		t := a.Table(output.Column{Title: v.title}, output.Column{Title: "MEANING", Flexible: true})
-		for _, w := range v.words {
+		for _, w := range v.words() {
 			t.Add(output.Cell{Text: w.name}, output.Cell{Text: w.meaning})
 		}
 		a.Section(t)
@@ -119,8 +119,8 @@ func nearWords(name string) string {
 		}
 	}
 	for _, v := range vocabularies {
-		for i := range v.words {
-			words = append(words, v.words[i].name)
+		for i := range v.words() {
+			words = append(words, v.words()[i].name)
 		}
 	}
 	return command.DidYouMean(name, words)
@@ -129,7 +129,7 @@ func nearWords(name string) string {
 // explainValues explains the values of a field that the lines of its schema name.
 func explainValues(a *command.App, lines []string) {
 	for _, v := range []*vocabulary{&roleWords, &ruleWords, &backendWords} {
-		for _, w := range v.words {
+		for _, w := range v.words() {
 			named := regexp.MustCompile(`\b` + regexp.QuoteMeta(w.name) + `\b`)
 			if slices.ContainsFunc(lines, func(line string) bool { return named.MatchString(line[strings.IndexByte(line, ':'):]) }) {
 				a.Printf("  %s: %s\n", a.Painter().Paint(output.Bold, w.name), w.meaning)

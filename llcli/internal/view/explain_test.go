@@ -30,7 +30,7 @@ func TestReasonsAreExplained(t *testing.T) {
 			}
 		}
 		var got []string
-		for _, w := range of.words {
+		for _, w := range of.words() {
 			got = append(got, w.name)
 			if w.meaning == "" || strings.ContainsAny(w.meaning, "*\n\t") {
 				t.Errorf("%s: the sentence is %q", w.name, w.meaning)
@@ -49,11 +49,11 @@ func TestReasonsAreExplained(t *testing.T) {
 
 // TestFindingsAreExplained: every row of docs/findings.md is explained, and what --fix repairs.
 func TestFindingsAreExplained(t *testing.T) {
-	if rows := strings.Count(loxilight.Findings, "\n| `"); rows < 80 || len(findingWords.words) != rows {
-		t.Errorf("%d of %d rows are explained", len(findingWords.words), rows)
+	if rows := strings.Count(loxilight.Findings, "\n| `"); rows < 80 || len(findingWords.words()) != rows {
+		t.Errorf("%d of %d rows are explained", len(findingWords.words()), rows)
 	}
 	repairs := 0
-	for _, w := range findingWords.words {
+	for _, w := range findingWords.words() {
 		if w.meaning == "" || strings.ContainsAny(w.meaning+w.advice, "*|`") {
 			t.Errorf("%s: %q, %q", w.name, w.meaning, w.advice)
 		}

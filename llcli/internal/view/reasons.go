@@ -5,17 +5,18 @@ package view
 import (
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/loxilight/loxilight"
 )
 
 // reason is an enumerator of ebpf-src/drop.h with the comment above it.
-var reason = regexp.MustCompile(`(?s)\t/\* (.*?)\s*\*/\n\t([A-Z_]+),\n`)
+var reason = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\t/\* (.*?)\s*\*/\n\t([A-Z_]+),\n`) })
 
 // reasons returns the reasons of ebpf-src/drop.h whose names begin with prefix, in the order of
 // that file.
 func reasons(prefix string, advice map[string]string) (all []word) {
-	for _, m := range reason.FindAllStringSubmatch(loxilight.DropReasons, -1) {
+	for _, m := range reason().FindAllStringSubmatch(loxilight.DropReasons, -1) {
 		name, ok := strings.CutPrefix(m[2], prefix)
 		if !ok {
 			continue
@@ -28,11 +29,11 @@ func reasons(prefix string, advice map[string]string) (all []word) {
 }
 
 // finding is a row of docs/findings.md: a name, its meaning, and when --fix repairs it.
-var finding = regexp.MustCompile("(?m)^\\| `([a-z0-9_.]+)` \\| (.*?)(; \\*repaired(.*)\\*)? \\|$")
+var finding = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("(?m)^\\| `([a-z0-9_.]+)` \\| (.*?)(; \\*repaired(.*)\\*)? \\|$") })
 
 // findings returns the findings of docs/findings.md.
 func findings() (all []word) {
-	for _, m := range finding.FindAllStringSubmatch(loxilight.Findings, -1) {
+	for _, m := range finding().FindAllStringSubmatch(loxilight.Findings, -1) {
 		w := word{name: m[1], meaning: m[2]}
 		if m[3] != "" {
 			w.advice = "llcli doctor --fix repairs it" + m[4]

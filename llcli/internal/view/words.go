@@ -2,7 +2,10 @@
 
 package view
 
-import "strings"
+import (
+	"strings"
+	"sync"
+)
 
 // word is a word that the daemon uses in its answers.
 type word struct {
@@ -14,13 +17,21 @@ type word struct {
 // vocabulary is a set of words and the title of their column.
 type vocabulary struct {
 	title string
-	words []word
+	fixed []word
+	read  func() []word // nil: the words are fixed. Few commands need the others.
+}
+
+func (v *vocabulary) words() []word {
+	if v.read != nil {
+		return v.read()
+	}
+	return v.fixed
 }
 
 var (
-	dropWords       = vocabulary{"DROPPED", reasons("DROP_", dropAdvice)}
-	verdictWords    = vocabulary{"VERDICT", reasons("VERDICT_", verdictAdvice)}
-	connectionWords = vocabulary{"CONNECTION", []word{
+	dropWords       = vocabulary{title: "DROPPED", read: sync.OnceValue(func() []word { return reasons("DROP_", dropAdvice) })}
+	verdictWords    = vocabulary{title: "VERDICT", read: sync.OnceValue(func() []word { return reasons("VERDICT_", verdictAdvice) })}
+	connectionWords = vocabulary{title: "CONNECTION", fixed: []word{
 		{"syn-sent", "the client asked for a connection; no answer yet", ""},
 		{"syn-received", "the backend answered; the client has not confirmed yet", ""},
 		{"established", "open in both directions", ""},
@@ -31,22 +42,23 @@ var (
 		{"one-way", "the client continues to send for more than 2 s without an answer (UDP)", ""},
 		{"replied", "packets seen in both directions (UDP, ICMP)", ""},
 	}}
-	objectWords = vocabulary{"OBJECT", []word{
+	objectWords = vocabulary{title: "OBJECT", fixed: []word{
 		{"Pending", "not applied by the data plane yet, or an object or device that it needs is missing; the message names it",
 			"llcli describe KIND NAME"},
 		{"Ready", "the data plane has applied it", ""},
 		{"Error", "the data plane cannot apply it; it is retried",
 			"llcli describe KIND NAME shows the message"},
 	}}
-	findingWords = vocabulary{"FINDING", findings()}
+	findingWords = vocabulary{title: "FINDING", read: sync.OnceValue(func() []word { return findings() })}
 	vocabularies = []*vocabulary{&roleWords, &ruleWords, &backendWords, &dropWords, &verdictWords, &connectionWords, &objectWords, &findingWords}
 )
 
 // find returns the word with a name, or nil if no such word exists.
 func (v *vocabulary) find(name string) *word {
-	for i := range v.words {
-		if strings.EqualFold(v.words[i].name, name) || strings.EqualFold(v.words[i].name, strings.ReplaceAll(name, "-", "_")) {
-			return &v.words[i]
+	words := v.words()
+	for i := range words {
+		if strings.EqualFold(words[i].name, name) || strings.EqualFold(words[i].name, strings.ReplaceAll(name, "-", "_")) {
+			return &words[i]
 		}
 	}
 	return nil
@@ -61,7 +73,7 @@ func (v *vocabulary) meaning(name string) string {
 }
 
 // roleWords are the roles of Interfaces.
-var roleWords = vocabulary{"ROLE", []word{
+var roleWords = vocabulary{title: "ROLE", fixed: []word{
 	{"uplink", "a device towards the rest of the network, or towards clients: the default. Masquerading and the MTU of pods go by uplinks",
 		"the WAN side and the LAN side of a gateway are both uplinks"},
 	{"port", "a device behind which one pod, VM or server is", ""},
@@ -70,7 +82,7 @@ var roleWords = vocabulary{"ROLE", []word{
 }}
 
 // ruleWords are values of fields of FirewallRules and NATs.
-var ruleWords = vocabulary{"RULE", []word{
+var ruleWords = vocabulary{title: "RULE", fixed: []word{
 	{"allow", "of a FirewallRule: the packet passes, and its replies too unless stateful is false", ""},
 	{"deny", "of a FirewallRule: the packet is dropped silently", "llcli events drops --of firewall/NAME shows such packets"},
 	{"reject", "of a FirewallRule: the packet is dropped, and its sender gets a reset, an SCTP ABORT or an ICMP error", ""},
@@ -86,7 +98,7 @@ var ruleWords = vocabulary{"RULE", []word{
 }}
 
 // backendWords are states of backends, as configured and as observed.
-var backendWords = vocabulary{"BACKEND", []word{
+var backendWords = vocabulary{title: "BACKEND", fixed: []word{
 	{"active", "gets new connections; the default", ""},
 	{"draining", "keeps its connections and gets no new ones, unless the Service has no other backends",
 		"llcli service drain NAME ADDRESS --undo ends it"},
