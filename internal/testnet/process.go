@@ -174,7 +174,7 @@ func tail(s string, lines int) string {
 }
 
 // Eventually waits until ok returns true, and fails the test if that takes longer than timeout, or
-// than [OnThisMachine] makes of it.
+// than [OnThisMachine] makes of it. Half of the time at most is spent in ok.
 func Eventually(t T, timeout time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(timeout); ; {
