@@ -226,11 +226,13 @@ func TestKilledWhileReplacing(t *testing.T) {
 	if len(chosen) < 10 {
 		t.Fatalf("steps %v", chosen)
 	}
+	// A run takes some of the steps, another run others.
+	which := rand.IntN(brief(2, 4))
 	for i, k := range chosen {
-		if i%brief(1, 4) != 0 {
+		if i%brief(2, 4) != which {
 			continue
 		}
-		next := []string{"mark", "", "", "other"}[i/brief(1, 4)%4]
+		next := []string{"mark", "", "", "other"}[i/brief(2, 4)%4]
 		n.ok(n.d.Close())
 		n.config.Tables.Connections = 4096 + 100*uint32(1+i%2) // sizes change as well
 		died := dieAt(t, k)
@@ -268,7 +270,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
 	versions := []string{"", "mark", "other"}
-	for round := range brief(15, 3) {
+	for round := range brief(8, 3) {
 		future := versions[random.IntN(len(versions))]
 		n.config.Tables.Connections = 4096 + 100*random.Uint32N(3)
 		died := dieAt(t, random.IntN(70))
