@@ -98,8 +98,12 @@ func follow[T any](v *Devices, updates <-chan T, handle func(T)) {
 
 // followRest limits rescans: the pause after each is this many times as long as the rescan took.
 // Otherwise a node with hundreds of devices, to which new ones are constantly added, would do
-// nothing else.
-const followRest = 3
+// nothing else. A rescan may also take long because it waits, as for programs that are loaded, so the
+// pause is at most followRestMax.
+const (
+	followRest    = 3
+	followRestMax = 500 * time.Millisecond
+)
 
 // followAll calls each with every update, and handle after updates, until the channel is closed. Updates that arrive while
 // handle runs, or during the pause after it, are handled together: a new device causes half a
@@ -127,7 +131,7 @@ func followAll[T any](v *Devices, updates <-chan T, each func(T), handle func())
 		begin := time.Now()
 		handle()
 		rested, pending = false, false
-		rest.Reset(followRest * time.Since(begin))
+		rest.Reset(min(followRest*time.Since(begin), followRestMax))
 	}
 }
 
@@ -165,11 +169,12 @@ func (v *Devices) Maintain() error {
 	if !stale && !due {
 		return nil
 	}
+	err := v.Scan()
 	if stale {
 		v.reroute(netip.Prefix{})
-		v.options.Signal()
+		v.options.Signal() // after the scan: others read its result
 	}
-	return v.Scan()
+	return err
 }
 
 // listenAgain ends the remaining subscriptions and subscribes again.
