@@ -26,8 +26,12 @@ var spaces = map[string]int{}
 // newSpace creates a namespace that is deleted with the test.
 func newSpace(t *testing.T) *space {
 	t.Helper()
+	return newSpaceNamed(t, strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")))
+}
+
+func newSpaceNamed(t *testing.T, name string) *space {
+	t.Helper()
 	s := need(t)
-	name := strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
 	if spaces[name]++; spaces[name] > 1 {
 		name = fmt.Sprint(name, "-", spaces[name]) // go test -count: the previous one may exist
 	}
