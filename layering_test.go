@@ -128,6 +128,7 @@ var mayImport = map[string][]string{
 	"loxilight-agent/internal/config":        {"api"},
 	"loxilight-agent/internal/syncer":        {"api", "api/client"},
 	"loxilight-agent/internal/nodes":         {"api", "loxilight-agent/internal/config"},
+	"loxilight-agent/internal/policies":      {"api"},
 	"loxilight-agent/internal/kube":          {},
 	"loxilight-agent/internal/services":      {"api"},
 	"loxilight-agent/internal/servicehealth": {"loxilight-agent/internal/health", "loxilight-agent/internal/services"},
