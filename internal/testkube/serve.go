@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -92,13 +93,23 @@ func status(code int, reason, message string) []byte {
 	return raw
 }
 
-// selector returns a function that reports whether the request selects an object.
+// selector returns a function that reports whether the request selects an object: by labels, by
+// metadata.name, and by the namespace in its path.
 func selector(r *http.Request) func(metav1.Object) bool {
-	chosen, err := labels.Parse(r.URL.Query().Get("labelSelector"))
-	if err != nil {
+	q := r.URL.Query()
+	chosen, err := labels.Parse(q.Get("labelSelector"))
+	named, ferr := fields.ParseSelector(q.Get("fieldSelector"))
+	if err != nil || ferr != nil {
 		return func(metav1.Object) bool { return false }
 	}
-	return func(o metav1.Object) bool { return chosen.Matches(labels.Set(o.GetLabels())) }
+	namespace := ""
+	if _, rest, ok := strings.Cut(r.URL.Path, "/namespaces/"); ok {
+		namespace, _, _ = strings.Cut(rest, "/")
+	}
+	return func(o metav1.Object) bool {
+		return chosen.Matches(labels.Set(o.GetLabels())) && named.Matches(fields.Set{"metadata.name": o.GetName()}) &&
+			(namespace == "" || o.GetNamespace() == namespace)
+	}
 }
 
 // list answers a list request, in pages if requested. Pages after the first reflect the current
@@ -110,6 +121,12 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, k *kind) {
 	begin := 0
 	s.mu.Lock()
 	rv = s.rv
+	least, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64) // absent: 0
+	if q.Get("resourceVersionMatch") == "NotOlderThan" && least > rv {
+		s.mu.Unlock()
+		fail(w, http.StatusGatewayTimeout, "Timeout", "Too large resource version")
+		return
+	}
 	if next := q.Get("continue"); next != "" {
 		if n, _ := fmt.Sscanf(next, "%d.%d", &rv, &begin); n != 2 || rv < k.forgotten {
 			s.mu.Unlock()
@@ -197,11 +214,13 @@ func (s *Server) follow(r *http.Request, k *kind, since uint64, chosen func(meta
 		change := s.change
 		var news []entry
 		for _, e := range k.history {
-			if e.rv > since && chosen(e.record.object) {
+			if e.rv > since && !k.held && chosen(e.record.object) {
 				news = append(news, e)
 			}
 		}
-		since = s.rv
+		if !k.held {
+			since = s.rv
+		}
 		s.mu.Unlock()
 		for _, e := range news {
 			if !tell(e) {

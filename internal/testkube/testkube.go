@@ -22,6 +22,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -57,6 +58,7 @@ type kind struct {
 	items            map[string]*record // by namespace/name
 	history          []entry
 	forgotten        uint64 // earlier events can no longer be sent
+	held             bool   // watches do not report changes
 }
 
 type record struct {
@@ -78,6 +80,10 @@ const (
 	Services       = "services"
 	EndpointSlices = "endpointslices"
 	Leases         = "leases"
+
+	Pods            = "pods"
+	Namespaces      = "namespaces"
+	NetworkPolicies = "networkpolicies"
 )
 
 // New starts a server, which ends with the test.
@@ -87,6 +93,8 @@ func New(t T) *Server {
 		Nodes: {name: "Node", apiVersion: "v1"}, Services: {name: "Service", apiVersion: "v1"},
 		EndpointSlices: {name: "EndpointSlice", apiVersion: "discovery.k8s.io/v1"},
 		Leases:         {name: "Lease", apiVersion: "coordination.k8s.io/v1"},
+		Pods:           {name: "Pod", apiVersion: "v1"}, Namespaces: {name: "Namespace", apiVersion: "v1"},
+		NetworkPolicies: {name: "NetworkPolicy", apiVersion: "networking.k8s.io/v1"},
 	}}
 	for _, k := range s.kinds {
 		k.items = map[string]*record{}
@@ -150,6 +158,14 @@ func (s *Server) CutWatches() {
 	defer s.mu.Unlock()
 	close(s.cut)
 	s.cut = make(chan struct{})
+}
+
+// Hold sets whether watches of a resource report no changes, as a slow server's: lists do.
+func (s *Server) Hold(resource string, held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kinds[resource].held = held
+	s.tell()
 }
 
 // Forget expires all events so far: 410 Gone.
@@ -259,6 +275,12 @@ func (s *Server) kindOf(o metav1.Object) *kind {
 		return s.kinds[EndpointSlices]
 	case *coordinationv1.Lease:
 		return s.kinds[Leases]
+	case *corev1.Pod:
+		return s.kinds[Pods]
+	case *corev1.Namespace:
+		return s.kinds[Namespaces]
+	case *networkingv1.NetworkPolicy:
+		return s.kinds[NetworkPolicies]
 	}
 	panic(fmt.Sprintf("testkube does not know %T", o))
 }

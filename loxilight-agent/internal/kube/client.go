@@ -18,6 +18,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,10 +39,14 @@ type Options struct {
 type Client struct {
 	Host string // URL
 
-	core, discovery, coordination *rest.RESTClient
+	core, discovery, coordination, networking pair
 
-	dialer *dialer
+	dialers [2]*dialer
 }
+
+// pair are clients for one API group, with a connection each: if there are several API servers, the
+// connections lead to different ones.
+type pair [2]*rest.RESTClient
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
@@ -61,7 +66,7 @@ func New(o Options) (*Client, error) {
 		}
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, coordinationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, coordinationv1.AddToScheme, networkingv1.AddToScheme} {
 		utilruntime.Must(add(scheme))
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -69,20 +74,24 @@ func New(o Options) (*Client, error) {
 	cfg.ContentType, cfg.AcceptContentTypes = protobuf, protobuf+",application/json"
 	cfg.UserAgent = o.UserAgent
 	cfg.QPS, cfg.Burst = 20, 50
-	c := &Client{Host: cfg.Host, dialer: newDialer(o.APIServer != "" || file(o) != "")}
-	cfg.Dial = c.dialer.dial
-	shared, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
-	}
-	for _, part := range []struct {
-		client **rest.RESTClient
-		gv     schema.GroupVersion
-	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.coordination, coordinationv1.SchemeGroupVersion}} {
-		if *part.client, err = clientFor(*cfg, part.gv, shared); err != nil {
+	c := &Client{Host: cfg.Host}
+	for i := range c.dialers {
+		c.dialers[i] = newDialer(o.APIServer != "" || file(o) != "")
+		cfg.Dial = c.dialers[i].dial
+		shared, err := rest.HTTPClientFor(cfg)
+		if err != nil {
 			return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 		}
+		for _, part := range []struct {
+			clients *pair
+			gv      schema.GroupVersion
+		}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.coordination, coordinationv1.SchemeGroupVersion}, {&c.networking, networkingv1.SchemeGroupVersion}} {
+			if part.clients[i], err = clientFor(*cfg, part.gv, shared); err != nil {
+				return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+			}
+		}
 	}
+	c.dialers[0].avoid, c.dialers[1].avoid = c.dialers[1], c.dialers[0]
 	return c, nil
 }
 
@@ -142,10 +151,10 @@ func (c *Client) PatchNodeCondition(ctx context.Context, node string, condition 
 	if err != nil {
 		return err
 	}
-	return c.core.Patch("application/strategic-merge-patch+json").Resource("nodes").Name(node).SubResource("status").Body(patch).Do(ctx).Error()
+	return c.core[0].Patch("application/strategic-merge-patch+json").Resource("nodes").Name(node).SubResource("status").Body(patch).Do(ctx).Error()
 }
 
 // CreateEvent writes an event, which users see in kubectl describe.
 func (c *Client) CreateEvent(ctx context.Context, e *corev1.Event) error {
-	return c.core.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+	return c.core[0].Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }

@@ -23,6 +23,8 @@ type dialer struct {
 	net.Dialer
 	configured bool
 	servers    atomic.Pointer[func() []string]
+	avoid      *dialer                // whose current server is tried last; nil: none
+	current    atomic.Pointer[string] // the server of the last connection; nil: none yet
 }
 
 func newDialer(configured bool) *dialer {
@@ -42,10 +44,16 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 			addresses = append(known, address)
 		}
 	}
+	if d.avoid != nil {
+		if taken := d.avoid.current.Load(); taken != nil {
+			slices.SortStableFunc(addresses, func(a, b string) int { return order(a == *taken) - order(b == *taken) })
+		}
+	}
 	var all []error
 	for _, a := range addresses {
 		conn, err := d.DialContext(ctx, network, a)
 		if err == nil {
+			d.current.Store(&a)
 			return conn, nil
 		}
 		all = append(all, err)
@@ -59,4 +67,16 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 // SetServers sets the source of further API server addresses: servers returns address:port of
 // each. It is called for each connection, and must return at once, with a slice that the caller
 // may modify.
-func (c *Client) SetServers(servers func() []string) { c.dialer.servers.Store(&servers) }
+func (c *Client) SetServers(servers func() []string) {
+	for _, d := range c.dialers {
+		d.servers.Store(&servers)
+	}
+}
+
+// order sorts false before true.
+func order(last bool) int {
+	if last {
+		return 1
+	}
+	return 0
+}

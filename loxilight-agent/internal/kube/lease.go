@@ -42,13 +42,13 @@ func (l *Lease) Try(ctx context.Context) error {
 		return nil
 	}
 	var there coordinationv1.Lease
-	err := l.Client.coordination.Get().Namespace(l.Namespace).Resource("leases").Name(l.Name).Do(ctx).Into(&there)
+	err := l.Client.coordination[0].Get().Namespace(l.Namespace).Resource("leases").Name(l.Name).Do(ctx).Into(&there)
 	begin := time.Now()
 	switch {
 	case apierrors.IsNotFound(err):
 		there = coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
 		l.fill(&there, begin)
-		err = l.Client.coordination.Post().Namespace(l.Namespace).Resource("leases").Body(&there).Do(ctx).Error()
+		err = l.Client.coordination[0].Post().Namespace(l.Namespace).Resource("leases").Body(&there).Do(ctx).Error()
 	case err != nil:
 		return err
 	case !l.free(&there, begin):
@@ -56,7 +56,7 @@ func (l *Lease) Try(ctx context.Context) error {
 		return nil
 	default:
 		l.fill(&there, begin)
-		err = l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
+		err = l.Client.coordination[0].Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) { // another client was faster
 		l.renewed, l.since = time.Time{}, time.Time{}
@@ -108,7 +108,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	l.renewed, l.since = time.Time{}, time.Time{}
 	var there coordinationv1.Lease
-	if err := l.Client.coordination.Get().Namespace(l.Namespace).Resource("leases").Name(l.Name).Do(ctx).Into(&there); err != nil {
+	if err := l.Client.coordination[0].Get().Namespace(l.Namespace).Resource("leases").Name(l.Name).Do(ctx).Into(&there); err != nil {
 		return err
 	}
 	if h := there.Spec.HolderIdentity; h == nil || *h != l.Holder {
@@ -116,7 +116,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	noHolder := ""
 	there.Spec.HolderIdentity = &noHolder
-	return l.Client.coordination.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
+	return l.Client.coordination[0].Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(&there).Do(ctx).Error()
 }
 
 // PatchServiceAddresses sets the load-balancer addresses of a Service, unless another client has
@@ -134,5 +134,5 @@ func (c *Client) PatchServiceAddresses(ctx context.Context, s *corev1.Service, a
 	if err != nil {
 		return err
 	}
-	return c.core.Patch("application/merge-patch+json").Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").Param("fieldManager", manager).Body(patch).Do(ctx).Error()
+	return c.core[0].Patch("application/merge-patch+json").Namespace(s.Namespace).Resource("services").Name(s.Name).SubResource("status").Param("fieldManager", manager).Body(patch).Do(ctx).Error()
 }

@@ -3,10 +3,12 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 )
@@ -16,7 +18,7 @@ import (
 var ErrImplausible = errors.New("implausible list")
 
 // Store holds the objects of one kind as last received from the API server. T is an API type, or a
-// type made from it with the same ObjectMeta. A reflector fills it. Objects in it are shared and
+// type made from it with the same namespace, name and resourceVersion. A reflector fills it. Objects in it are shared and
 // must not be modified.
 type Store[T any] struct {
 	convert func(any) (*T, bool)
@@ -24,18 +26,22 @@ type Store[T any] struct {
 	index   func(*T) string // a second key, that several objects may have; nil: none
 	check   func(list []*T) error
 	changed func(old, now *T) // one of them is nil for a new or deleted object
+	confirm bool
 
-	implausible func(error) // called with the error of check; may be nil
+	implausible func(error)                                          // called with the error of check; may be nil
+	elsewhere   func(ctx context.Context) (map[string]string, error) // the versions of all objects, from another API server; nil: there is none
+	again       chan struct{}                                        // asks for a new list
 
 	mu      sync.RWMutex
 	items   map[string]*T
 	indexed map[string]map[string]*T
+	version string        // all changes up to this resourceVersion are in the store; empty: unknown
 	synced  chan struct{} // closed with the first complete list
 	once    sync.Once
 	lists   int // lists used so far
 }
 
-// StoreOptions make a [Store]. Trim may be nil, and so may Index and Check.
+// StoreOptions make a [Store]. Only Changed must be set.
 type StoreOptions[T any] struct {
 	// Trim removes fields that are not needed; it is called more than once for an object.
 	Trim func(*T)
@@ -46,6 +52,9 @@ type StoreOptions[T any] struct {
 	Index func(*T) string
 	// Check reports whether a list is plausible.
 	Check func(list []*T) error
+	// Confirm: a list that lacks known objects, although no watch reported their deletion, is used
+	// only if another API server, or the same one if there is no other, lacks them too.
+	Confirm bool
 	// Changed is called for each object that is added, changed or deleted, one after the other.
 	Changed func(old, now *T)
 }
@@ -62,13 +71,21 @@ func NewStore[T any](o StoreOptions[T]) *Store[T] {
 		}
 	}
 	return &Store[T]{
-		convert: o.Convert, index: o.Index, check: o.Check, changed: o.Changed,
+		convert: o.Convert, index: o.Index, check: o.Check, changed: o.Changed, confirm: o.Confirm, again: make(chan struct{}, 1),
 		key: func(t *T) string {
-			m := any(t).(metav1.Object) // it has an ObjectMeta
+			m := metaOf(t)
 			return Key(m.GetNamespace(), m.GetName())
 		},
 		items: map[string]*T{}, indexed: map[string]map[string]*T{}, synced: make(chan struct{}),
 	}
+}
+
+func metaOf[T any](t *T) metav1.Object {
+	m, err := meta.Accessor(t)
+	if err != nil {
+		panic(err) // T has an ObjectMeta
+	}
+	return m
 }
 
 // NeverEmpty rejects an empty list of a resource that every cluster has: the API server itself has
@@ -151,7 +168,7 @@ func (s *Store[T]) Delete(obj any) error {
 }
 
 // Replace implements [cache.ReflectorStore].
-func (s *Store[T]) Replace(list []any, _ string) error {
+func (s *Store[T]) Replace(list []any, version string) error {
 	all := make([]*T, len(list))
 	for i, obj := range list {
 		var err error
@@ -159,36 +176,63 @@ func (s *Store[T]) Replace(list []any, _ string) error {
 			return err
 		}
 	}
-	if s.check != nil {
-		if err := s.check(all); err != nil {
-			if s.implausible != nil {
-				s.implausible(err)
-			}
-			return err
-		}
-	}
 	there := make(map[string]bool, len(all))
 	for _, t := range all {
-		key := s.key(t)
-		there[key] = true
-		s.set(key, t)
+		there[s.key(t)] = true
 	}
-	s.mu.RLock()
-	var gone []string
-	for key := range s.items {
-		if !there[key] {
-			gone = append(gone, key)
+	gone := s.without(there)
+	if err := s.plausible(all, gone); err != nil {
+		if s.implausible != nil {
+			s.implausible(err)
 		}
+		return err
 	}
-	s.mu.RUnlock()
+	for _, t := range all {
+		s.set(s.key(t), t)
+	}
 	for _, key := range gone {
 		s.set(key, nil)
 	}
 	s.mu.Lock()
 	s.lists++
+	s.version = version
 	s.mu.Unlock()
 	s.once.Do(func() { close(s.synced) })
 	return nil
+}
+
+// UpdateResourceVersion implements [cache.ResourceVersionUpdater].
+func (s *Store[T]) UpdateResourceVersion(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+}
+
+// without returns the keys of objects that are not in a list.
+func (s *Store[T]) without(list map[string]bool) (keys []string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for key := range s.items {
+		if !list[key] {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// plausible returns why a list is not used; gone are the keys of known objects that it lacks.
+func (s *Store[T]) plausible(list []*T, gone []string) error {
+	if s.check != nil {
+		if err := s.check(list); err != nil {
+			return err
+		}
+	}
+	if !s.confirm || len(gone) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), listTimeout)
+	defer cancel()
+	return s.ConfirmGone(ctx, gone)
 }
 
 // Transformer implements [cache.TransformingStore].

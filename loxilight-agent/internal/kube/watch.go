@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -42,21 +43,59 @@ func (w *Watcher) Services(ctx context.Context, c *Client, selector labels.Selec
 	run(ctx, w, c.core, "services", selector, &corev1.Service{}, s)
 }
 
+// Namespaces fills a store with all namespaces.
+func (w *Watcher) Namespaces(ctx context.Context, c *Client, s *Store[corev1.Namespace]) {
+	run(ctx, w, c.core, "namespaces", nil, &corev1.Namespace{}, s)
+}
+
 // EndpointSlices fills a store with the converted EndpointSlices that a selector selects.
 func EndpointSlices[T any](ctx context.Context, w *Watcher, c *Client, selector labels.Selector, s *Store[T]) {
 	run(ctx, w, c.discovery, "endpointslices", selector, &discoveryv1.EndpointSlice{}, s)
+}
+
+// Pods fills a store with all converted pods.
+func Pods[T any](ctx context.Context, w *Watcher, c *Client, s *Store[T]) {
+	run(ctx, w, c.core, "pods", nil, &corev1.Pod{}, s)
+}
+
+// NetworkPolicies fills a store with all converted NetworkPolicies.
+func NetworkPolicies[T any](ctx context.Context, w *Watcher, c *Client, s *Store[T]) {
+	run(ctx, w, c.networking, "networkpolicies", nil, &networkingv1.NetworkPolicy{}, s)
 }
 
 // The pauses between requests to an API server that does not answer. They are randomized by up to
 // 100 %, so that the agents of a large cluster return one after the other.
 const pauseMin, pauseMax = 500 * time.Millisecond, 8 * time.Second
 
-func run[T any](ctx context.Context, w *Watcher, c *rest.RESTClient, resource string, selector labels.Selector, sample runtime.Object, s *Store[T]) {
-	lw := &source{client: c, resource: resource, selector: selector, failed: w.failed}
-	s.implausible = func(err error) { w.failed(resource, err) }
-	backoff := &wait.Backoff{Duration: pauseMin, Cap: pauseMax, Steps: 8, Factor: 2, Jitter: 1}
-	r := cache.NewReflectorWithOptions(lw, sample, s, cache.ReflectorOptions{Name: resource, TypeDescription: resource, Backoff: backoff})
-	r.RunWithContext(ctx)
+func run[T any](ctx context.Context, w *Watcher, clients pair, resource string, selector labels.Selector, sample runtime.Object, s *Store[T]) {
+	for current := 0; ctx.Err() == nil; current = 1 - current {
+		lw := &source{client: clients[current], resource: resource, selector: selector, failed: w.failed}
+		other := clients[1-current]
+		s.mu.Lock()
+		s.implausible = func(err error) { w.failed(resource, err) }
+		s.elsewhere = func(ctx context.Context) (map[string]string, error) {
+			all, err := versions(ctx, other, resource, "", metav1.ListOptions{})
+			if err != nil {
+				return nil, err
+			}
+			return all.Objects, nil
+		}
+		s.mu.Unlock()
+		backoff := &wait.Backoff{Duration: pauseMin, Cap: pauseMax, Steps: 8, Factor: 2, Jitter: 1}
+		r := cache.NewReflectorWithOptions(lw, sample, s, cache.ReflectorOptions{Name: resource, TypeDescription: resource, Backoff: backoff})
+		listed, cancel := context.WithCancel(ctx)
+		var again sync.WaitGroup
+		again.Go(func() {
+			select {
+			case <-s.again: // from the other API server
+				cancel()
+			case <-listed.Done():
+			}
+		})
+		r.RunWithContext(listed)
+		cancel()
+		again.Wait()
+	}
 }
 
 // source lists and watches one resource, and reports errors.
