@@ -39,9 +39,12 @@ func (s *Syncer) Flush(ctx context.Context) error {
 			s.accepted(ref, e)
 			continue
 		}
+		if e.refusal != nil {
+			e.refusal.attempt = 0 // the object itself is sent
+		}
 		puts = append(puts, *e.object)
 	}
-	sortObjects(puts)
+	s.sort(puts)
 	moved, err := s.apply(ctx, puts, len(s.toDelete) > 0)
 	if err != nil {
 		return err
@@ -98,10 +101,44 @@ func (s *Syncer) apply(ctx context.Context, objects []api.Object, going bool) (m
 		if cause.Reason() == api.ReasonConflict && going {
 			return true, nil
 		}
-		s.refuse(ref, s.want[ref], cause)
-		objects = slices.DeleteFunc(objects, func(o api.Object) bool { return o.Kind == ref.Kind && o.Name == ref.Name })
+		objects = s.substitute(objects, ref, cause)
 	}
 	return false, nil
+}
+
+// substitute replaces a rejected object by its fallback, or removes it if it has none.
+func (s *Syncer) substitute(objects []api.Object, ref api.ObjectRef, cause *api.Error) []api.Object {
+	e := s.want[ref]
+	if e.substituted() { // the fallback was rejected
+		delete(s.dirty, ref)
+	} else {
+		s.refuse(ref, e, cause)
+	}
+	i := slices.IndexFunc(objects, func(o api.Object) bool { return o.Kind == ref.Kind && o.Name == ref.Name })
+	if f := s.fallback(e); f != nil {
+		objects = slices.Clone(objects)
+		objects[i] = *f
+		return objects
+	}
+	return slices.Delete(objects, i, i+1)
+}
+
+// substituted reports whether the daemon was last sent a fallback in place of the object.
+func (e *entry) substituted() bool {
+	return e.refusal != nil && e.refusal.sum == e.sum && e.refusal.attempt > 0
+}
+
+// fallback returns the next fallback of a rejected object, or nil if there is none.
+func (s *Syncer) fallback(e *entry) *api.Object {
+	if s.o.Fallback == nil {
+		return nil
+	}
+	f := s.o.Fallback(e.object, e.refusal.attempt+1)
+	if f != nil {
+		e.refusal.attempt++
+		f.Owner = s.o.Owner
+	}
+	return f
 }
 
 // halves sends objects, one of which the daemon rejects without naming it.
@@ -118,7 +155,11 @@ func (s *Syncer) applied(objects []api.Object, result *api.ChangeResult) {
 	for _, o := range objects {
 		ref := api.ObjectRef{Kind: o.Kind, Name: o.Name}
 		delete(s.dirty, ref)
-		s.accepted(ref, s.want[ref])
+		if e := s.want[ref]; e.substituted() {
+			e.exists, e.last = true, &o
+		} else {
+			s.accepted(ref, e)
+		}
 	}
 	s.note(result)
 	s.o.Log.Debug("the daemon has changes", slog.Uint64("revision", result.Revision), slog.Int("objects", len(objects)))
@@ -153,7 +194,7 @@ func (s *Syncer) probe(ctx context.Context) error {
 			objects = append(objects, *e.object)
 		}
 	}
-	sortObjects(objects)
+	s.sort(objects)
 	for batch := range slices.Chunk(objects, smallBatch) {
 		if _, err := s.apply(ctx, slices.Clone(batch), false); err != nil {
 			return err

@@ -100,7 +100,7 @@ func (s *Syncer) desiredObjects() []api.Object {
 	for _, o := range s.stuck {
 		objects = append(objects, o)
 	}
-	sortObjects(objects)
+	s.sort(objects)
 	return objects
 }
 
@@ -139,9 +139,9 @@ func (s *Syncer) sendAll(ctx context.Context, objects []api.Object) (*api.Change
 	return s.o.Client.Replace(ctx, params)
 }
 
-func sortObjects(objects []api.Object) {
+func (s *Syncer) sort(objects []api.Object) {
 	slices.SortFunc(objects, func(a, b api.Object) int {
-		return cmp.Or(cmp.Compare(slices.Index(api.Kinds, a.Kind), slices.Index(api.Kinds, b.Kind)), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(slices.Index(s.o.Kinds, a.Kind), slices.Index(s.o.Kinds, b.Kind)), strings.Compare(a.Name, b.Name))
 	})
 }
 
@@ -179,10 +179,13 @@ func (s *Syncer) markRefused(ctx context.Context, objects []api.Object, err erro
 	case e == nil: // a stuck object
 		delete(s.stuck, ref)
 		return err
-	case e.refusal != nil: // the daemon's previous version is rejected as well
-		e.last = nil
+	case e.refusal != nil: // the fallback, or the daemon's previous version, is rejected as well
+		e.last = s.fallback(e)
 	default:
 		s.refuse(ref, e, refused)
+		if f := s.fallback(e); f != nil {
+			e.last = f
+		}
 	}
 	return nil
 }

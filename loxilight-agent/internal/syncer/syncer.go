@@ -19,7 +19,9 @@ import (
 type Options struct {
 	Client *client.Client
 	Owner  string
-	Kinds  []string // the owner's objects of other kinds are left alone
+	// Kinds are the kinds of the owner's objects, in the order in which they are sent if one
+	// transaction is not enough. Objects of other kinds are left alone.
+	Kinds  []string
 	Log    *slog.Logger
 	// All calls Set, or Keep, for each existing group: the syncer does not remember the daemon's
 	// objects, only that the daemon has them.
@@ -29,6 +31,11 @@ type Options struct {
 	// object that it had rejected. Both may be nil.
 	Refused  func(api.ObjectRef, *api.Error)
 	Accepted func(api.ObjectRef)
+	// Fallback returns what the daemon gets in place of an object that it rejects, in the same
+	// transaction as the other objects, until it accepts the object: attempt is 1, and one more
+	// each time that the previous fallback is rejected too. nil: the daemon keeps its version.
+	// Fallback may be nil.
+	Fallback func(rejected *api.Object, attempt int) *api.Object
 	// Applied is called when the daemon has the state of a group; since is when the group got that
 	// state. Applied may be nil.
 	Applied func(group string, since time.Time)
@@ -76,6 +83,8 @@ type refusal struct {
 	pause time.Duration
 	// looked is set if the daemon was asked for its current version of the object.
 	looked bool
+	// attempt counts the fallbacks that were sent in place of the object.
+	attempt int
 }
 
 // New makes a syncer without desired objects.
