@@ -120,7 +120,7 @@ var mayImport = map[string][]string{
 	},
 	"loxilight-agent/internal/agent": {
 		"api", "api/client", "loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/syncer", "loxilight-agent/internal/kube",
-		"loxilight-agent/internal/metrics", "loxilight-agent/internal/nodes", "loxilight-agent/internal/pools", "loxilight-agent/internal/servicehealth", "loxilight-agent/internal/services",
+		"loxilight-agent/internal/metrics", "loxilight-agent/internal/nodes", "loxilight-agent/internal/policies", "loxilight-agent/internal/pools", "loxilight-agent/internal/servicehealth", "loxilight-agent/internal/services",
 	},
 	"loxilight-agent/internal/health":        {},
 	"loxilight-agent/internal/pools":         {"loxilight-agent/internal/config"},

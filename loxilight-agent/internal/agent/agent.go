@@ -20,6 +20,7 @@ import (
 	"github.com/loxilight/loxilight/loxilight-agent/internal/health"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/kube"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/policies"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/pools"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/servicehealth"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
@@ -36,8 +37,12 @@ type Options struct {
 	Version  string
 }
 
-// Kinds are the kinds of the agent's objects. Other kinds of the owner are left alone.
-var Kinds = []string{api.KindInterface, api.KindTunnel, api.KindPeer, api.KindPodNetwork, api.KindService}
+// Kinds are the kinds of the agent's objects. Other kinds of the owner are left alone. If one
+// transaction is not enough, they are sent in this order: no pod becomes a participant before the
+// policies that select it, and the pod network does not require participants before they exist.
+var Kinds = []string{
+	api.KindInterface, api.KindTunnel, api.KindPeer, api.KindService, api.KindTier, api.KindNamespace, api.KindPolicy, api.KindEntity, api.KindPodNetwork,
+}
 
 // Agent is one agent. Create it with [New] and start it with [Agent.Run].
 type Agent struct {
@@ -46,6 +51,12 @@ type Agent struct {
 	nodes    *kube.Store[corev1.Node]
 	services *kube.Store[corev1.Service]
 	slices   *kube.Store[packed]
+
+	pods       *kube.Store[policies.Pod]
+	namespaces *kube.Store[corev1.Namespace]
+	policies   *kube.Store[packedPolicy]
+	newPods    *newPods
+
 	departed *departed
 	queue    *queue
 	state    *state
@@ -58,14 +69,15 @@ type Agent struct {
 	pools  *pools.Pools             // nil: no pools
 
 	// Used only by the goroutine of Run.
-	syncer     *syncer.Syncer
-	translator *translator // nil: this node is not known yet
-	remembers  bool        // the objects from an earlier agent were read from the daemon
+	syncer       *syncer.Syncer
+	translator   *translator // nil: this node is not known yet
+	participants *participants
+	remembers    bool // the objects from an earlier agent were read from the daemon
 }
 
 // New returns an agent that does not do anything yet.
 func New(o Options) *Agent {
-	a := &Agent{o: o, log: o.Log, departed: newDeparted(), queue: newQueue(), state: newState()}
+	a := &Agent{o: o, log: o.Log, departed: newDeparted(), queue: newQueue(), state: newState(), newPods: newNewPods(), participants: newParticipants(o.NodeName)}
 	if configured := o.Config.LoadBalancer.Pools; len(configured) > 0 {
 		var err error
 		if a.pools, err = pools.New(configured); err != nil {
@@ -81,16 +93,29 @@ func New(o Options) *Agent {
 	a.slices = kube.NewStore(kube.StoreOptions[packed]{
 		Convert: pack, Check: kube.NeverEmpty[packed]("EndpointSlices"), Changed: a.sliceChanged, Index: serviceOf,
 	})
+	a.newPolicyStores()
 	a.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-agent", o.NodeName)
 	a.syncer = syncer.New(syncer.Options{
 		Client: o.Daemon, Owner: nodes.Owner, Kinds: Kinds, Log: o.Log, All: a.translateAll,
-		Refused: a.refused, Applied: a.applied, Sent: a.sent,
+		Refused: a.refused, Fallback: policies.Fallback, Applied: a.applied, Sent: a.sent,
 	})
 	a.before = onceIn(time.Second, a.askBefore)
 	o.Kube.SetServers(a.servers)
 	a.metrics = a.newMetrics()
 	a.health = servicehealth.New(a.Healthy, a.healthPortFailed, o.Log)
 	return a
+}
+
+// newPolicyStores makes the stores of which Policies and their participants are made. Pods that a
+// list lacks are not confirmed: without its Entity, a pod is closed, not open.
+func (a *Agent) newPolicyStores() {
+	a.pods = kube.NewStore(kube.StoreOptions[policies.Pod]{
+		Convert: packPod, Changed: a.podChanged, Index: (*policies.Pod).Namespace,
+	})
+	a.namespaces = kube.NewStore(kube.StoreOptions[corev1.Namespace]{Trim: trimNamespace, Confirm: true, Changed: a.namespaceChanged})
+	a.policies = kube.NewStore(kube.StoreOptions[packedPolicy]{
+		Convert: packPolicy, Confirm: true, Changed: a.policyChanged, Index: func(p *packedPolicy) string { return p.Namespace },
+	})
 }
 
 // Run works until ctx is done. The daemon's state then stays in force.
@@ -107,6 +132,10 @@ func (a *Agent) Run(ctx context.Context) {
 	ours, endpoints := services.Selectors(a.o.Config.ServiceProxyName)
 	all.Go(func() { watcher.Services(ctx, a.o.Kube, ours, a.services) })
 	all.Go(func() { kube.EndpointSlices(ctx, watcher, a.o.Kube, endpoints, a.slices) })
+	all.Go(func() { kube.Pods(ctx, watcher, a.o.Kube, a.pods) })
+	all.Go(func() { watcher.Namespaces(ctx, a.o.Kube, a.namespaces) })
+	all.Go(func() { kube.NetworkPolicies(ctx, watcher, a.o.Kube, a.policies) })
+	a.newPods.ctx, a.newPods.tasks = ctx, &all
 	all.Go(func() { a.events.Run(ctx) })
 	all.Go(func() { a.tellCondition(ctx) })
 	if !a.awaitLists(ctx) {
@@ -137,7 +166,10 @@ type list struct {
 }
 
 func (a *Agent) lists() []list {
-	return []list{{"nodes", a.nodes.Synced()}, {"services", a.services.Synced()}, {"endpointslices", a.slices.Synced()}}
+	return []list{
+		{"nodes", a.nodes.Synced()}, {"services", a.services.Synced()}, {"endpointslices", a.slices.Synced()},
+		{"pods", a.pods.Synced()}, {"namespaces", a.namespaces.Synced()}, {"networkpolicies", a.policies.Synced()},
+	}
 }
 
 // missing names the resources that the API server has not sent yet.

@@ -33,6 +33,10 @@ func (a *Agent) about(ref api.ObjectRef) corev1.ObjectReference {
 		if s := a.serviceNamed(ref.Name); s != nil {
 			return aboutService(s)
 		}
+	case api.KindPolicy, api.KindEntity, api.KindNamespace:
+		if object := a.aboutParticipant(ref); object != nil {
+			return *object
+		}
 	}
 	return nodeOf(a.o.NodeName)
 }
@@ -46,7 +50,11 @@ func (a *Agent) reportProblem(about corev1.ObjectReference, reason string, err e
 // refused is called when the daemon rejects an object.
 func (a *Agent) refused(ref api.ObjectRef, err *api.Error) {
 	a.metrics.refusals.Add(1, ref.Kind)
-	a.events.Warn(a.about(ref), reasonRefused, err.Message)
+	message := err.Message
+	if ref.Kind == api.KindPolicy {
+		message += "; until the daemon accepts it, its pods are isolated in the directions that it names, and it allows nothing"
+	}
+	a.events.Warn(a.about(ref), reasonRefused, message)
 	if ref == podNetwork {
 		a.networkRefused(err)
 	}

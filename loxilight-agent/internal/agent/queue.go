@@ -25,11 +25,15 @@ type item struct {
 type itemKind int
 
 const (
-	itemNode     itemKind = iota // by name
-	itemService                  // by namespace/name
-	itemAll                      // everything: this node has changed
-	itemAnnounce                 // load-balancer addresses: the nodes that share them have changed
-	itemReserved                 // node addresses or pod subnets have changed: no Service may have them
+	itemNode          itemKind = iota // by name
+	itemService                       // by namespace/name
+	itemAll                           // everything: this node has changed
+	itemAnnounce                      // load-balancer addresses: the nodes that share them have changed
+	itemPod                           // by namespace/name
+	itemChecked                       // a check of a pod has succeeded: namespace/name and uid, separated by a blank
+	itemNamespace                     // by name
+	itemNetworkPolicy                 // by namespace/name
+	itemReserved                      // node addresses or pod subnets have changed: no Service may have them
 )
 
 func newQueue() *queue { return &queue{items: map[item]time.Time{}, wake: make(chan struct{}, 1)} }

@@ -205,5 +205,6 @@ func (a *Agent) serviceNamed(object string) *corev1.Service {
 
 // logCounts logs the number of objects in the cluster.
 func (a *Agent) logCounts() {
-	a.log.Info("the first lists of the cluster are complete", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()))
+	a.log.Info("the first lists of the cluster are complete", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()),
+		slog.Int("pods", a.pods.Len()), slog.Int("namespaces", a.namespaces.Len()), slog.Int("network_policies", a.policies.Len()))
 }

@@ -69,6 +69,9 @@ func (a *Agent) session(ctx context.Context) (inStep bool, err error) {
 	news := &news{}
 	reader.Go(func() { cancel(news.read(ctx, sub, a.queue.poke)) })
 	if !a.remembers {
+		if err := a.confirmRemoved(ctx); err != nil {
+			return false, ended(ctx, err)
+		}
 		if err := a.rememberDeparted(ctx); err != nil {
 			return false, ended(ctx, err)
 		}

@@ -22,6 +22,11 @@ const (
 	groupUplinks = "uplinks"
 	groupNode    = "node/"
 	groupService = "service/"
+
+	groupTier      = "tier"
+	groupNamespace = "namespace/"
+	groupPolicy    = "policy/"
+	groupPod       = "pod/"
 )
 
 // nodeChanged is called for each change to a node.
@@ -63,9 +68,12 @@ func same(old, now *corev1.Node) bool {
 
 // translate updates the desired objects from the cluster's changes.
 func (a *Agent) translate() {
-	items := a.queue.take()
+	items := a.takeItems()
 	if _, ok := items[item{kind: itemAll}]; ok {
 		a.translateSelf()
+		if a.setSubnets() {
+			a.translatePods()
+		}
 		if node := a.self(); node != nil {
 			a.translateServices(node, items)
 		}
@@ -80,14 +88,22 @@ func (a *Agent) translate() {
 			a.announceAnew()
 		case itemReserved:
 			a.reserveAnew()
+		case itemPod:
+			a.translatePod(i.key)
+		case itemNamespace:
+			a.translateNamespace(i.key)
+		case itemNetworkPolicy:
+			a.translatePolicy(i.key)
 		}
 	}
 }
 
 // translateAll does the same for all objects.
 func (a *Agent) translateAll() {
-	items := a.queue.take()
+	items := a.takeItems()
 	a.translateSelf()
+	a.setSubnets()
+	a.translateParticipants()
 	for _, group := range a.syncer.Groups() {
 		if name, ok := strings.CutPrefix(group, groupNode); ok && a.nodes.Get(name) == nil {
 			a.translateNode(name, time.Time{})

@@ -45,13 +45,13 @@ func TestSelf(t *testing.T) {
 		{cfg, both, `Interface/uplink {"address":"192.0.2.7","role":"uplink"}
 Interface/uplink6 {"address":"2001:db8::7","role":"uplink"}
 Tunnel/overlay {"device":"hsvxlan100","type":"vxlan","vni":100}
-PodNetwork/default {"subnets":["10.244.3.0/24","2001:db8:3::/64"],"masquerade":{"enabled":true}}`},
+PodNetwork/default {"subnets":["10.244.3.0/24","2001:db8:3::/64"],"masquerade":{"enabled":true},"policy":"required"}`},
 		{bare, node("n1", map[string]string{AnnotationUplink: "eth1, bond0"}, []string{"192.0.2.7"}, "10.244.3.0/24"), `Interface/uplink {"device":"eth1","role":"uplink"}
 Interface/uplink-2 {"device":"bond0","role":"uplink"}
-PodNetwork/default {"subnets":["10.244.3.0/24"]}`},
+PodNetwork/default {"subnets":["10.244.3.0/24"],"policy":"required"}`},
 		{bare, node("n1", nil, []string{"2001:db8::7", "2001:db8::8", "192.0.2.7", "192.0.2.8"}, "10.244.3.0/24"), `Interface/uplink {"address":"2001:db8::7","role":"uplink"}
 Interface/uplink4 {"address":"192.0.2.7","role":"uplink"}
-PodNetwork/default {"subnets":["10.244.3.0/24"]}`},
+PodNetwork/default {"subnets":["10.244.3.0/24"],"policy":"required"}`},
 		{gre, node("n1", nil, nil), `Tunnel/overlay {"device":"hsgre","type":"gre","vni":4026531839,"mtu":1400}`},
 	} {
 		got, err := Uplinks(test.node)

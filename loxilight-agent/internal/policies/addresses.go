@@ -49,6 +49,9 @@ func (a *Addresses) Set(key string, p *Pod) (affected []string) {
 	return affected
 }
 
+// Get returns the pod with a key if it claims addresses, as it was last set, otherwise nil.
+func (a *Addresses) Get(key string) *Pod { return a.pods[key] }
+
 func (a *Addresses) replace(key string, before, now *Pod) {
 	delete(a.pods, key)
 	if before != nil {

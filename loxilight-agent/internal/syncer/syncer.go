@@ -21,8 +21,8 @@ type Options struct {
 	Owner  string
 	// Kinds are the kinds of the owner's objects, in the order in which they are sent if one
 	// transaction is not enough. Objects of other kinds are left alone.
-	Kinds  []string
-	Log    *slog.Logger
+	Kinds []string
+	Log   *slog.Logger
 	// All calls Set, or Keep, for each existing group: the syncer does not remember the daemon's
 	// objects, only that the daemon has them.
 	All func()
