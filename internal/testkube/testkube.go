@@ -168,6 +168,9 @@ func (s *Server) Hold(resource string, held bool) {
 	s.tell()
 }
 
+// CutConnections breaks all connections; new ones are accepted.
+func (s *Server) CutConnections() { s.server.CloseClientConnections() }
+
 // Forget expires all events so far: 410 Gone.
 func (s *Server) Forget() {
 	s.mu.Lock()

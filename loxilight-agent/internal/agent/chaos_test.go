@@ -20,6 +20,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
+	"github.com/loxilight/loxilight/loxilight-agent/internal/policies"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
 )
 
@@ -246,6 +247,7 @@ func (c *chaos) differs() string {
 		}
 	}
 	put(nodes.Tunnel(c.config)...)
+	put(policies.Tier())
 	network, err := nodes.PodNetwork(c.config, c.nodes["n1"])
 	if err != nil {
 		c.t.Fatal(err)

@@ -417,8 +417,9 @@ func TestEntitiesStayDuringChecks(t *testing.T) {
 			_, _ = rw.Write([]byte(`{"kind":"NetworkPolicyList","apiVersion":"networking.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[` +
 				string(raw(t, networkPolicy("shop", "db", "db"))) + `]}`))
 			return true
-		case strings.HasSuffix(r.URL.Path, "/networkpolicies"):
-			return hang(r)
+		case strings.HasSuffix(r.URL.Path, "/networkpolicies") && r.URL.Query().Get("sendInitialEvents") == "":
+			<-r.Context().Done() // no change is reported
+			return true
 		}
 		return false
 	})
@@ -434,7 +435,7 @@ func TestEntitiesStayDuringChecks(t *testing.T) {
 		t.Errorf("Entities %q", got)
 	}
 	blocked.Store(false)
-	w.kube.CutWatches()
+	w.kube.CutConnections()
 	w.inStep(api.KindEntity, "pod/shop/db pod/shop/new")
 	w.holds("Entity/pod/shop/db", strings.Replace(before, `"app":"db"`, `"app":"changed"`, 1))
 
@@ -447,12 +448,6 @@ func TestEntitiesStayDuringChecks(t *testing.T) {
 	w.inStep(api.KindEntity, "pod/shop/new")
 	w.kube.Hold(testkube.NetworkPolicies, false)
 	w.inStep(api.KindEntity, "pod/shop/db pod/shop/new")
-}
-
-// hang answers nothing until the client ends.
-func hang(r *http.Request) bool {
-	<-r.Context().Done()
-	return true
 }
 
 // secondServer returns another API server of the same cluster, which the agent knows.
