@@ -16,12 +16,14 @@ func TestRights(t *testing.T) {
 	s := need(t)
 	for account, rights := range map[string]struct{ may, mayNot []string }{
 		"loxilight": {
-			[]string{"list nodes", "watch services", "list endpointslices.discovery.k8s.io", "create events", "patch nodes/status"},
-			[]string{"patch services/status", "update services/status", "update services", "create leases", "get leases"},
+			[]string{"list nodes", "watch services", "list endpointslices.discovery.k8s.io", "create events", "patch nodes/status",
+				"list pods", "watch pods", "list namespaces", "watch namespaces", "list networkpolicies.networking.k8s.io", "watch networkpolicies.networking.k8s.io"},
+			[]string{"patch services/status", "update services/status", "update services", "create leases", "get leases", "patch pods", "patch namespaces",
+				"patch networkpolicies.networking.k8s.io", "create networkpolicies.networking.k8s.io", "delete networkpolicies.networking.k8s.io"},
 		},
 		"loxilight-controller": {
 			[]string{"list services", "watch services", "patch services/status", "create events", "create leases", "update leases/loxilight-addresses"},
-			[]string{"list nodes", "patch nodes/status", "update services", "list endpointslices.discovery.k8s.io", "get leases/other"},
+			[]string{"list nodes", "patch nodes/status", "update services", "list endpointslices.discovery.k8s.io", "get leases/other", "list pods", "list namespaces", "list networkpolicies.networking.k8s.io"},
 		},
 	} {
 		may := func(right string) bool {
@@ -40,7 +42,7 @@ func TestRights(t *testing.T) {
 				t.Errorf("%s may not %s", account, right)
 			}
 		}
-		for _, right := range append(rights.mayNot, "get secrets", "get nodes", "list pods", "get configmaps", "update nodes", "patch nodes", "delete nodes", "create pods", "list namespaces") {
+		for _, right := range append(rights.mayNot, "get secrets", "get nodes", "get pods", "get configmaps", "update nodes", "patch nodes", "delete nodes", "create pods", "get namespaces") {
 			if may(right) {
 				t.Errorf("%s may %s", account, right)
 			}

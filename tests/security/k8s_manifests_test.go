@@ -147,6 +147,7 @@ func TestS11Accounts(t *testing.T) {
 			"DaemonSet": {
 				"create /events", "list /nodes", "list /services", "list discovery.k8s.io/endpointslices", "patch /nodes/status",
 				"watch /nodes", "watch /services", "watch discovery.k8s.io/endpointslices",
+				"list /namespaces", "list /pods", "list networking.k8s.io/networkpolicies", "watch /namespaces", "watch /pods", "watch networking.k8s.io/networkpolicies",
 			},
 			"Deployment": {
 				"create /events", "create coordination.k8s.io/leases", "get coordination.k8s.io/leases loxilight-addresses",

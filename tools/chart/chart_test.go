@@ -5,6 +5,7 @@ package chart
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -138,6 +139,31 @@ func TestValues(t *testing.T) {
 	for _, c := range at(t, pod, "containers").([]any) {
 		if at(t, c, "securityContext", "readOnlyRootFilesystem") != true {
 			t.Errorf("%v can write to its root", at(t, c, "name"))
+		}
+	}
+}
+
+// TestRightsOfTheAgent: the agent may read what policies are made of, and write none of it.
+func TestRightsOfTheAgent(t *testing.T) {
+	text, err := Render(filepath.Join(configs, "chart"), Release{"mine", "net"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs := map[string][]any{} // by resource
+	for _, o := range objects(t, text) {
+		if o["kind"] != "ClusterRole" || strings.Contains(at(t, o, "metadata", "name").(string), "controller") {
+			continue
+		}
+		for _, rule := range at(t, o, "rules").([]any) {
+			for _, resource := range at(t, rule, "resources").([]any) {
+				key := fmt.Sprint(at(t, rule, "apiGroups", 0), "/", resource)
+				verbs[key] = append(verbs[key], at(t, rule, "verbs").([]any)...)
+			}
+		}
+	}
+	for _, resource := range []string{"/pods", "/namespaces", "networking.k8s.io/networkpolicies"} {
+		if want := []any{"list", "watch"}; !reflect.DeepEqual(verbs[resource], want) {
+			t.Errorf("%s: the agent may %v, want %v", resource, verbs[resource], want)
 		}
 	}
 }
