@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
@@ -31,6 +35,8 @@ type chaos struct {
 	services map[string]*corev1.Service
 	slices   map[string]*discoveryv1.EndpointSlice
 	nodes    map[string]*corev1.Node
+	pods     map[string]*corev1.Pod
+	policies map[string]*networkingv1.NetworkPolicy
 	stop     func()
 	running  bool // the daemon
 	counts   map[string]int
@@ -57,7 +63,9 @@ func TestChaos(t *testing.T) {
 	c := &chaos{
 		world: newWorld(t), r: rand.New(rand.NewPCG(seed, 1)), running: true, counts: map[string]int{},
 		services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}, nodes: map[string]*corev1.Node{},
+		pods: map[string]*corev1.Pod{}, policies: map[string]*networkingv1.NetworkPolicy{},
 	}
+	c.kube.Set(namespace("shop"))
 	c.setNode(node("n1", "192.0.2.1", "10.244.1.0/24"))
 	c.setNode(node("n2", "192.0.2.2", "10.244.2.0/24"))
 	c.setService(service("default", "kubernetes", "10.96.0.1"))
@@ -83,8 +91,67 @@ func (c *chaos) setService(s *corev1.Service) { c.services[s.Name] = s; c.kube.S
 
 func (c *chaos) setSlice(s *discoveryv1.EndpointSlice) { c.slices[s.Name] = s; c.kube.Set(s) }
 
+// participantStep makes one random change of a pod or a NetworkPolicy.
+func (c *chaos) participantStep() {
+	i := c.r.IntN(20)
+	c.counts["pod or policy"]++
+	switch c.r.IntN(5) {
+	case 0:
+		p := networkPolicy("shop", fmt.Sprint("p", i), fmt.Sprint("a", c.r.IntN(3)), fmt.Sprint("a", c.r.IntN(3)))
+		c.policies[p.Name] = p
+		c.kube.Set(p)
+	case 1:
+		name := fmt.Sprint("p", i)
+		delete(c.policies, name)
+		c.kube.Delete(networkPolicy("shop", name, ""))
+	case 2:
+		name := fmt.Sprint("d", i)
+		delete(c.pods, name)
+		c.kube.Delete(pod("shop", name, "", ""))
+	default:
+		n := 1 + c.r.IntN(3)
+		p := pod("shop", fmt.Sprint("d", i), fmt.Sprint("a", c.r.IntN(3)), fmt.Sprint("n", n), fmt.Sprintf("10.244.%d.%d", n, 1+c.r.IntN(10)))
+		p.UID, p.CreationTimestamp = types.UID(fmt.Sprint("u", c.r.IntN(1000))), metav1.Unix(1700000000+int64(c.r.IntN(1000)), 0)
+		p.Status.Phase = []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodRunning, corev1.PodFailed}[c.r.IntN(4)]
+		c.pods[p.Name] = p
+		c.kube.Set(p)
+	}
+}
+
+// participants returns what the daemon should have of pods and policies.
+func (c *chaos) participants() []api.Object {
+	objects := []api.Object{policies.Tier(), policies.Namespace(namespace("shop"))}
+	here := policies.Node{Name: "n1"}
+	cidrs, err := nodes.PodCIDRs(c.nodes["n1"])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, text := range cidrs {
+		here.Subnets = append(here.Subnets, netip.MustParsePrefix(text))
+	}
+	var addresses policies.Addresses
+	var all []*policies.Pod
+	for _, p := range c.pods {
+		all = append(all, policies.NewPod(p))
+		addresses.Set(all[len(all)-1].Key(), all[len(all)-1])
+	}
+	for _, p := range all {
+		if o := here.Entity(p, &addresses); o != nil {
+			objects = append(objects, *o)
+		}
+	}
+	for _, p := range c.policies {
+		objects = append(objects, policies.Translate(p, nil).Object)
+	}
+	return objects
+}
+
 // step makes one random change.
 func (c *chaos) step() {
+	if c.r.IntN(3) == 0 {
+		c.participantStep()
+		return
+	}
 	i := c.r.IntN(40)
 	name := fmt.Sprintf("s%d", i)
 	do := func(what string, f func()) { c.counts[what]++; f() }
@@ -247,7 +314,7 @@ func (c *chaos) differs() string {
 		}
 	}
 	put(nodes.Tunnel(c.config)...)
-	put(policies.Tier())
+	put(c.participants()...)
 	network, err := nodes.PodNetwork(c.config, c.nodes["n1"])
 	if err != nil {
 		c.t.Fatal(err)
