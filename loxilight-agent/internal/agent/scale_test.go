@@ -19,13 +19,19 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// maxResident is how much memory an agent of a large cluster may have, and maxBinary how
-// large its program may be.
-const maxResident, maxBinary = 60 << 20, 20 << 20
+// maxResident is how much memory an agent of a large cluster may have, maxWithPolicies with many
+// pods and policies too, and maxBinary how large its program may be.
+const maxResident, maxWithPolicies, maxBinary = 60 << 20, 120 << 20, 20 << 20
 
 // TestLargeCluster: 5,000 services of twenty endpoints, 1,000 nodes. It measures the program as
 // shipped.
-func TestLargeCluster(t *testing.T) {
+func TestLargeCluster(t *testing.T) { measureLargeCluster(t, 0, maxResident) }
+
+// TestLargeClusterWithPolicies: likewise, with 10,000 pods and as many NetworkPolicies.
+func TestLargeClusterWithPolicies(t *testing.T) { measureLargeCluster(t, 10000, maxWithPolicies) }
+
+// measureLargeCluster also makes participants, a number of pods and as many NetworkPolicies.
+func measureLargeCluster(t *testing.T, participants, maxResident int) {
 	if testing.Short() {
 		t.Skip("takes long")
 	}
@@ -42,6 +48,7 @@ func TestLargeCluster(t *testing.T) {
 		t.Errorf("the program has %d bytes, %v", info.Size(), err)
 	}
 	w.fill(nodeCount, serviceCount, endpoints)
+	w.fillParticipants(participants)
 	cmd := exec.Command(program, "--config", w.configFile(), "--kubeconfig", w.kubeconfig(), "--node-name", "n1", "--socket", w.daemon.Socket())
 	cmd.Stderr = w.log
 	if trace := os.Getenv("LOXILIGHT_GCTRACE"); trace != "" {
@@ -55,7 +62,8 @@ func TestLargeCluster(t *testing.T) {
 	resident := func(field string) int { return procStatus(t, cmd.Process.Pid, field) }
 	testnet.Eventually(t, 2*time.Minute, "everything is in the daemon", func() bool {
 		status, err := w.daemon.Status(t.Context())
-		return err == nil && status.Objects[api.KindService] == serviceCount+1 && status.Objects[api.KindPeer] == nodeCount+1
+		return err == nil && status.Objects[api.KindService] == serviceCount+1 && status.Objects[api.KindPeer] == nodeCount+1 &&
+			status.Objects[api.KindEntity] == participants && status.Objects[api.KindPolicy] == participants
 	})
 	t.Logf("in step after %s, resident %d KiB, at most %d KiB, program %d bytes", time.Since(begin).Round(time.Millisecond), resident("VmRSS")>>10, resident("VmHWM")>>10, info.Size())
 	var slowest time.Duration
@@ -94,6 +102,20 @@ func (w *world) fill(nodeCount, serviceCount, endpoints int) {
 		s := service("shop", name, fmt.Sprintf("10.97.%d.%d", i/200, 1+i%200))
 		s.Spec.Selector = map[string]string{"app": name}
 		w.kube.Set(s, largeSlice(name, i, endpoints))
+	}
+}
+
+// fillParticipants makes pods of other nodes and NetworkPolicies, in fifty namespaces.
+func (w *world) fillParticipants(count int) {
+	for i := range 50 {
+		w.kube.Set(namespace(fmt.Sprint("ns", i), "team", "a"))
+	}
+	for i := range count {
+		of := fmt.Sprint("ns", i%50)
+		p := pod(of, fmt.Sprintf("deployment-%d-7d9c5b8f6-%05d", i%300, i), fmt.Sprint("app-", i%300), fmt.Sprintf("node-%d.example", i%1000),
+			fmt.Sprintf("10.%d.%d.%d", 128+i%5, (i/5)%200, 2+i/1000), fmt.Sprintf("2001:db8::%x", i+1))
+		p.Labels["pod-template-hash"], p.Labels["app.kubernetes.io/component"] = "7d9c5b8f6", "server"
+		w.kube.Set(p, networkPolicy(of, fmt.Sprint("p", i), fmt.Sprint("app-", i%300), "a", "b"))
 	}
 }
 
