@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -567,35 +566,4 @@ func TestInvalidPolicy(t *testing.T) {
 		}
 		return false
 	})
-}
-
-// heap returns the size of the heap that is in use.
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC() // what the first one has made unreachable
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
-// TestPodMemory: a stored pod has at most 600 bytes.
-func TestPodMemory(t *testing.T) {
-	const count = 5000
-	var before, after uint64
-	kept := make([]*policies.Pod, count)
-	before = heap()
-	for i := range kept {
-		p := pod("namespace-"+strconv.Itoa(i%50), fmt.Sprintf("deployment-%d-7d9c5b8f6-%05d", i%300, i), "app-"+strconv.Itoa(i%300), fmt.Sprint("node-", i%100), fmt.Sprintf("10.244.%d.%d", i/250, i%250), fmt.Sprintf("2001:db8::%x", i+1))
-		p.UID = types.UID(fmt.Sprintf("5f0a9a8e-1a8e-4e0b-8b57-%012d", i))
-		p.Labels["pod-template-hash"], p.Labels["app.kubernetes.io/component"], p.Labels["app.kubernetes.io/part-of"] = "7d9c5b8f6", "server", "shop"
-		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}, {Name: "metrics", ContainerPort: 9090}}}}
-		kept[i] = policies.NewPod(p)
-	}
-	after = heap()
-	if each := (after - before) / count; each > 600 {
-		t.Errorf("%d bytes for each pod", each)
-	} else {
-		t.Logf("%d bytes for each pod", each)
-	}
-	runtime.KeepAlive(kept)
 }

@@ -18,8 +18,8 @@ import (
 var ErrImplausible = errors.New("implausible list")
 
 // Store holds the objects of one kind as last received from the API server. T is an API type, or a
-// type made from it with the same namespace, name and resourceVersion. A reflector fills it. Objects in it are shared and
-// must not be modified.
+// type made from it with the same namespace, name and resourceVersion. A reflector fills it.
+// Objects in it are shared and must not be modified.
 type Store[T any] struct {
 	convert func(any) (*T, bool)
 	key     func(*T) string

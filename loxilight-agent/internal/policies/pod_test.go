@@ -5,6 +5,7 @@ package policies
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -196,4 +197,35 @@ func TestIrrelevantChanges(t *testing.T) {
 	if p := NewPod(pod("shop", "db", "n2")); (*Pod)(nil).Equal(p) || p.Equal(nil) || !(*Pod)(nil).Equal(nil) {
 		t.Error("a pod that does not exist is equal to one that does")
 	}
+}
+
+// TestPodMemory: a pod of the cluster takes at most 600 bytes.
+func TestPodMemory(t *testing.T) {
+	const count = 5000
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC() // what the first one has made unreachable
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	kept := make([]*Pod, count)
+	before := heap()
+	for i := range kept {
+		p := pod(fmt.Sprint("namespace-", i%50), fmt.Sprintf("deployment-%d-7d9c5b8f6-%05d", i%300, i), fmt.Sprint("node-", i%100),
+			fmt.Sprintf("10.244.%d.%d", i/250, i%250), fmt.Sprintf("2001:db8::%x", i+1))
+		p.UID = types.UID(fmt.Sprintf("5f0a9a8e-1a8e-4e0b-8b57-%012d", i))
+		p.Labels = map[string]string{
+			"app": fmt.Sprint("app-", i%300), "pod-template-hash": "7d9c5b8f6",
+			"app.kubernetes.io/component": "server", "app.kubernetes.io/part-of": "shop",
+		}
+		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}, {Name: "metrics", ContainerPort: 9090}}}}
+		kept[i] = NewPod(p)
+	}
+	each := (heap() - before) / count
+	t.Logf("%d bytes for each pod", each)
+	if each < 100 || each > 600 {
+		t.Error("want 100 to 600")
+	}
+	runtime.KeepAlive(kept)
 }
