@@ -64,13 +64,13 @@ func TestNetworkPolicy(t *testing.T) {
 	svc := p.service("db", "type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports: [{port: 80, targetPort: 8080}]")
 	near := p.inside(p.pod("near", "node2", "role: friend", ""))
 	far := p.inside(p.pod("far", "node1", "role: friend", ""))
-	strange := p.inside(p.pod("strange", "node3", "role: stranger", ""))
+	guest := p.inside(p.pod("guest", "node3", "role: guest", ""))
 	inside := append(addresses(db, 8080), clusterIPs(svc, 0)...)
 	node, outside, ports := on(p.Nodes[1]), p.outside(), nodePorts(p.Nodes[1], svc, 0)
-	may(t, "without policies", true, inside, near, far, strange, node)
+	may(t, "without policies", true, inside, near, far, guest, node)
 	may(t, "without policies", true, ports, outside)
 	kept := map[string]*longLived{}
-	for _, c := range []client{near, far, strange} {
+	for _, c := range []client{near, far, guest} {
 		kept[c.name] = openLongLived(t, c, inside[0])
 		if _, err := kept[c.name].ask(); err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 
 	p.policy("db", "podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}], ports: [{port: 8080}]}]")
-	may(t, "friends only", false, inside, strange)
+	may(t, "friends only", false, inside, guest)
 	may(t, "friends only", false, ports, outside)
 	may(t, "friends only", true, inside, near, far, node)
 	for _, c := range []client{near, far} {
@@ -86,8 +86,8 @@ func TestNetworkPolicy(t *testing.T) {
 			t.Errorf("the connection of %s: %v", c.name, err)
 		}
 	}
-	if name, err := kept[strange.name].ask(); err == nil {
-		t.Errorf("the connection of %s continues: %s answers", strange.name, name)
+	if name, err := kept[guest.name].ask(); err == nil {
+		t.Errorf("the connection of %s continues: %s answers", guest.name, name)
 	}
 	for _, c := range []client{far, near} {
 		if answer, err := c.ask(netip.AddrPortFrom(inside[0].Addr(), 8081), 0, "hostname"); err == nil {
@@ -95,14 +95,14 @@ func TestNetworkPolicy(t *testing.T) {
 		}
 	}
 
-	p.label("strange", "role=friend")
-	may(t, "the stranger is a friend", true, inside, strange)
-	p.label("strange", "role=stranger")
-	may(t, "the stranger is none again", false, inside, strange)
+	p.label("guest", "role=friend")
+	may(t, "the guest is a friend", true, inside, guest)
+	p.label("guest", "role=guest")
+	may(t, "the guest is no friend again", false, inside, guest)
 	p.label("db", "app=other")
-	may(t, "another label of the server", true, addresses(db, 8080), strange)
+	may(t, "another label of the server", true, addresses(db, 8080), guest)
 	p.label("db", "app=db")
-	may(t, "its label again", false, inside, strange)
+	may(t, "its label again", false, inside, guest)
 
 	// With every daemon and agent killed, packets obey as before.
 	for _, program := range []string{"loxilight-agent", "loxilightd"} {
@@ -111,8 +111,8 @@ func TestNetworkPolicy(t *testing.T) {
 		}
 	}
 	for range 10 {
-		if _, err := strange.getWithin(200*time.Millisecond, inside[0], "/hostname"); err == nil {
-			t.Fatal("the stranger reaches the server while the daemon restarts")
+		if _, err := guest.getWithin(200*time.Millisecond, inside[0], "/hostname"); err == nil {
+			t.Fatal("the guest reaches the server while the daemon restarts")
 		}
 	}
 	may(t, "with the daemon killed", true, inside, near, far)
@@ -127,23 +127,23 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 	p.policy("outside", "podSelector: {}, policyTypes: [Ingress], ingress: [{from: ["+strings.Join(blocks, ", ")+"]}]")
 	may(t, "an address outside", true, ports, outside)
-	may(t, "an address outside", false, inside, strange)
+	may(t, "an address outside", false, inside, guest)
 
 	// Egress, and the labels of another namespace.
 	other := newSpaceNamed(t, p.name+"-far")
 	target := other.pod("target", "node1", "app: target", "")
-	may(t, "another namespace", true, addresses(target, 8080), strange)
-	p.policy("out", "podSelector: {matchLabels: {role: stranger}}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {team: far}}}], ports: [{port: 8080}]}]")
-	may(t, "egress", false, addresses(target, 8080), strange)
+	may(t, "another namespace", true, addresses(target, 8080), guest)
+	p.policy("out", "podSelector: {matchLabels: {role: guest}}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {team: far}}}], ports: [{port: 8080}]}]")
+	may(t, "egress", false, addresses(target, 8080), guest)
 	if _, err := p.Kubectl("", "label", "namespace", other.name, "team=far"); err != nil {
 		t.Fatal(err)
 	}
-	may(t, "the label of its namespace", true, addresses(target, 8080), strange)
+	may(t, "the label of its namespace", true, addresses(target, 8080), guest)
 
 	for _, name := range []string{"db", "outside", "out"} {
 		p.delete("networkpolicy", name)
 	}
-	may(t, "without policies again", true, inside, near, far, strange, node)
+	may(t, "without policies again", true, inside, near, far, guest, node)
 	may(t, "without policies again", true, ports, outside)
 }
 

@@ -79,7 +79,7 @@ func stageOf(n *corev1.Namespace) string {
 }
 
 // takeItems returns what must be translated, and notes how current the view of policies and
-// namespaces is. The order matters: what is in the view is translated with the items or before.
+// namespaces is. The order matters: the content of the view is translated with the items or before.
 func (a *Agent) takeItems() map[item]time.Time {
 	a.participants.view = view{a.policies.Version(), a.namespaces.Version()}
 	items := a.queue.take()

@@ -321,7 +321,7 @@ func TestNewPodWaits(t *testing.T) {
 					return false
 				}
 				if has["Policy/np/shop/db"] == "" || has["Namespace/shop"] != `{"labels":{"team":"b"}}` {
-					t.Errorf("the pod has an Entity without what is older: %v", has)
+					t.Errorf("the pod has an Entity without older objects: %v", has)
 				}
 				return true
 			})
@@ -356,7 +356,7 @@ func TestNewPodWaitsForDeletions(t *testing.T) {
 }
 
 // TestChecksAreRepeated: the API server does not answer the requests about a new pod, or cannot for
-// the pod's version. Other changes go on.
+// the pod's version. Other changes are not delayed.
 func TestChecksAreRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -151,7 +151,7 @@ func (p *Pod) Equal(q *Pod) bool {
 		slices.Equal(p.addresses, q.addresses) && slices.Equal(p.labels, q.labels) && slices.Equal(p.ports, q.ports)
 }
 
-// Node is this node, as far as Entities depend on it.
+// Node has the properties of this node on which Entities depend.
 type Node struct {
 	Name    string
 	Subnets []netip.Prefix // of its pods: Endpoints have these addresses

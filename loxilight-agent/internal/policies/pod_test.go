@@ -195,7 +195,7 @@ func TestIrrelevantChanges(t *testing.T) {
 		}
 	}
 	if p := NewPod(pod("shop", "db", "n2")); (*Pod)(nil).Equal(p) || p.Equal(nil) || !(*Pod)(nil).Equal(nil) {
-		t.Error("a pod that does not exist is equal to one that does")
+		t.Error("a pod that does not exist is equal to an existing pod")
 	}
 }
 

@@ -35,7 +35,7 @@ type Translation struct {
 	Problems []string // parts that are not in force as written; each begins with the field
 }
 
-// Translate translates a NetworkPolicy. annotations are those of its namespace; nil: none, or
+// Translate translates a NetworkPolicy. annotations are its namespace's; nil: none, or
 // unknown.
 func Translate(p *networkingv1.NetworkPolicy, annotations map[string]string) Translation {
 	t := translation{namespace: p.Namespace}

@@ -106,7 +106,7 @@ func (s *Syncer) apply(ctx context.Context, objects []api.Object, going bool) (m
 	return false, nil
 }
 
-// substitute replaces a rejected object by its fallback, or removes it if it has none.
+// substitute replaces a rejected object by its fallback, or removes it if no fallback is left.
 func (s *Syncer) substitute(objects []api.Object, ref api.ObjectRef, cause *api.Error) []api.Object {
 	e := s.want[ref]
 	if e.substituted() { // the fallback was rejected
@@ -128,7 +128,7 @@ func (e *entry) substituted() bool {
 	return e.refusal != nil && e.refusal.sum == e.sum && e.refusal.attempt > 0
 }
 
-// fallback returns the next fallback of a rejected object, or nil if there is none.
+// fallback returns the next fallback of a rejected object, or nil if no fallback is left.
 func (s *Syncer) fallback(e *entry) *api.Object {
 	if s.o.Fallback == nil {
 		return nil

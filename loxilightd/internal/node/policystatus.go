@@ -116,8 +116,8 @@ func (r *policySet) trouble() string {
 // Subjects returns the number of Endpoints to which a Policy is applied.
 func (n *Node) Subjects(name string) int { return len(n.subjects(name)) }
 
-// denied reports whether all traffic of an Endpoint is dropped because it must be an Entity: it is
-// none, or (soon) it has become one, and that is not in force yet.
+// denied reports whether all traffic of an Endpoint is dropped because it lacks the Entity that its
+// network requires, or (soon) because its Entity is not in force yet.
 func (n *Node) denied(endpoint string) (denied, soon bool) {
 	n.policies.mu.Lock()
 	defer n.policies.mu.Unlock()

@@ -149,7 +149,7 @@ func (w *world) ofEndpoint(name string, v *state.Endpoint) condition {
 	return blocked
 }
 
-// ofUnknown returns a condition for an Endpoint that must be an Entity, and is none.
+// ofUnknown returns a condition for an Endpoint without the Entity that its network requires.
 func (w *world) ofUnknown(name string, v *state.Endpoint) condition {
 	switch denied, soon := w.opts.Denied(name); {
 	case !denied:

@@ -29,8 +29,8 @@ type Options struct {
 	PeerStatus     func(datapath.PeerName) (reconcile.Status, bool)
 	// Subjects returns the Endpoints to which a Policy is applied; nil: none.
 	Subjects func(policy string) []datapath.EndpointName
-	// Denied reports whether all traffic of an Endpoint is dropped, because its network requires
-	// Entities: the Endpoint is none, or (soon) it has become one, and that is not in force yet. Nil: never.
+	// Denied reports whether all traffic of an Endpoint is dropped because the Endpoint lacks the
+	// Entity that its network requires, or (soon) because its Entity is not in force yet. Nil: never.
 	Denied func(endpoint string) (denied, soon bool)
 	// BackendHealth returns the health of a Service's backend.
 	BackendHealth func(service string, backend datapath.BackendAddr) health.Result

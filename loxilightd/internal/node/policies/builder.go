@@ -41,7 +41,7 @@ type Builder struct {
 // entitySource is what an Entity is made from: an Entity, an Endpoint, or both.
 type entitySource struct{ entity, endpoint *state.Object }
 
-// isUnknown reports whether the source is an Endpoint that must be an Entity, and is none.
+// isUnknown reports whether the source is an Endpoint without the Entity that its network requires.
 func (f entitySource) isUnknown() bool {
 	return f.entity == nil && f.endpoint != nil && len(f.endpoint.Value.(*state.Endpoint).Labels) == 0
 }
@@ -56,7 +56,8 @@ type builtPolicy struct {
 var noLabels policy.Namespace
 
 // unknown is the name of the built-in tier and of its policy, and the set of the Entities to which the
-// policy applies: Endpoints that must be Entities, and are none. Objects never have such a name.
+// policy applies: Endpoints without the Entity that their network requires. Objects never have such
+// a name.
 const unknown = "#unknown"
 
 var (
@@ -67,13 +68,14 @@ var (
 )
 
 // IsUnknown reports whether all traffic of an Endpoint is dropped in a state, because the Endpoint
-// must be an Entity, and is none.
+// lacks the Entity that its network requires.
 func IsUnknown(s *policy.State, endpoint string) bool {
 	e := s.Entities[localName(endpoint)]
 	return e != nil && e.Set == unknown
 }
 
-// HasUnknown reports whether a snapshot contains an Endpoint that must be an Entity, and is none.
+// HasUnknown reports whether a snapshot contains an Endpoint without the Entity that its network
+// requires.
 func HasUnknown(s *state.Snapshot) bool {
 	if !slices.ContainsFunc(s.PodNetworks(), func(o *state.Object) bool { return o.Value.(*state.PodNetwork).PolicyRequired }) {
 		return false
