@@ -29,7 +29,9 @@ func reasons(prefix string, advice map[string]string) (all []word) {
 }
 
 // finding is a row of docs/findings.md: a name, its meaning, and when --fix repairs it.
-var finding = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("(?m)^\\| `([a-z0-9_.]+)` \\| (.*?)(; \\*repaired(.*)\\*)? \\|$") })
+var finding = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("(?m)^\\| `([a-z0-9_.]+)` \\| (.*?)(; \\*repaired(.*)\\*)? \\|$")
+})
 
 // findings returns the findings of docs/findings.md.
 func findings() (all []word) {
