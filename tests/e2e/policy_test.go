@@ -5,6 +5,8 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,10 @@ func TestPolicies(t *testing.T) {
 	if drops := s.Counters("Endpoint", "shop/x").Drops["policy"]; drops == 0 {
 		t.Error("no drop is counted at the port of x")
 	}
+	pins := filepath.Join(s.PinDir, "layout-1+policies")
+	if _, err := os.Stat(pins); err != nil {
+		t.Errorf("an older version may take over: %v", err)
+	}
 	s.Kill()
 	running("with the daemon killed", false)
 	s.may("with the daemon killed", only)
@@ -126,6 +132,9 @@ func TestPolicies(t *testing.T) {
 	running("x is labelled as before", false)
 	s.may("x is labelled as before", only)
 	s.LLCLI("delete", "policy", "db", "--wait", "5s")
+	if _, err := os.Stat(pins); err == nil {
+		t.Error("an older version may not take over without policies")
+	}
 	for name, c := range held {
 		// TCP sends again after up to twice the time for which it was denied.
 		_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute)) // if this fails, the read fails, too

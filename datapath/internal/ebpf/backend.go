@@ -261,9 +261,14 @@ func (d *DataPlane) adoptRules() (err error) {
 		d.firewall, err = rules.Adopt(d.tables, d.images, d.epoch.Raise, d.log)
 	}
 	if err == nil {
-		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, HostLink: d.hostLink})
+		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, HostLink: d.hostLink, SetInUse: d.setPoliciesInUse})
 	}
 	return err
+}
+
+// setPoliciesInUse prevents, or permits, that a version without policies takes over.
+func (d *DataPlane) setPoliciesInUse(inUse bool) error {
+	return pin.SetUse(d.config.PinDir, pin.UsePolicies, inUse)
 }
 
 func (d *DataPlane) readNames(spec *ebpf.CollectionSpec) (err error) {

@@ -31,6 +31,7 @@ func (r *rig) behind(b netip.Addr, port kernel.PolicyPortID) *rigPolicies {
 	r.t.Helper()
 	table, err := policies.Adopt(policies.Options{
 		Tables: r.tables, Maps: r.maps, Raise: rules.NewEpoch(r.tables).RaisePorts,
+		SetInUse: func(bool) error { return nil },
 		HostLink: func() (kernel.PolicyPortID, bool) { return kernel.PolicyPortOf(r.out.index, 0), true },
 	})
 	r.ok(err)

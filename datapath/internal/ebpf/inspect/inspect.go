@@ -125,7 +125,7 @@ func (x *inspector) pins() {
 		return
 	}
 	for _, f := range folders {
-		if strings.HasPrefix(f.Name(), pin.DirPrefix) && f.IsDir() {
+		if strings.HasPrefix(f.Name(), pin.DirPrefix) && f.IsDir() && !pin.IsUse(x.PinDir, filepath.Join(x.PinDir, f.Name())) {
 			x.layout(filepath.Join(x.PinDir, f.Name()))
 		}
 	}

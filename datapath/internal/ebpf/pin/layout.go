@@ -51,7 +51,7 @@ func otherLayout(pinDir string) (string, error) {
 	for _, f := range folders {
 		number, ok := strings.CutPrefix(f.Name(), DirPrefix)
 		dir := filepath.Join(pinDir, f.Name())
-		if ok && dir != Dir(pinDir) && !IsEmpty(dir) {
+		if ok && dir != Dir(pinDir) && !IsUse(pinDir, dir) && !IsEmpty(dir) {
 			return fmt.Sprintf("they have layout %s%s, this version uses %d", number, by(ReadOrigin(dir).Version), LayoutVersion), nil
 		}
 	}

@@ -28,6 +28,9 @@ type Options struct {
 	// HostLink returns the host's end of the link to the switch, through which the host sends to
 	// Endpoints; false: it does not exist. nil: never.
 	HostLink func() (kernel.PolicyPortID, bool)
+	// SetInUse is called before policies take effect, and after none does. It may be called again with
+	// the same value.
+	SetInUse func(inUse bool) error
 }
 
 // Policies is the table of network policies, which has one row. It is safe for concurrent use.
@@ -86,6 +89,9 @@ func Adopt(o Options) (*Policies, error) {
 	}))
 	if err == nil {
 		p.word, err = p.readWord()
+	}
+	if err == nil {
+		err = p.SetInUse(p.word != 0) // the earlier run may have been killed in between
 	}
 	if err != nil {
 		return nil, fmt.Errorf("take over the policies of an earlier run: %w", err)
@@ -146,6 +152,11 @@ func (p *Policies) commit(change *policy.Change) error {
 	}
 	if err := p.writePorts(1 - from); err != nil {
 		return err
+	}
+	if p.word == 0 {
+		if err := p.SetInUse(true); err != nil {
+			return err
+		}
 	}
 	if err := p.publish(p.image.word(1 - from)); err != nil {
 		return err
@@ -334,7 +345,7 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 		delete(p.ports, port)
 	}
 	p.failed = false
-	return nil
+	return p.SetInUse(false)
 }
 
 // Usage returns the number of addresses in the table of Entities, and its size.
@@ -370,5 +381,5 @@ func (p *Policies) Verify(context.Context, datapath.SetName) (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
-	return id == p.inForceID, nil
+	return id == p.inForceID, p.SetInUse(true)
 }
