@@ -140,7 +140,11 @@ func (c *chaos) participants() []api.Object {
 			objects = append(objects, *o)
 		}
 	}
+	isHere := func(p *policies.Pod) bool { return p.Participates() && p.On("n1") }
 	for _, p := range c.policies {
+		if !slices.ContainsFunc(all, isHere) {
+			break
+		}
 		objects = append(objects, policies.Translate(p, nil).Object)
 	}
 	return objects

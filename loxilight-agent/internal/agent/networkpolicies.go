@@ -59,7 +59,7 @@ func (a *Agent) policyChanged(old, now *packedPolicy) {
 
 func (a *Agent) translatePolicy(key string) {
 	p := a.policies.Get(key)
-	if p == nil {
+	if p == nil || len(a.participants.local[p.Namespace]) == 0 {
 		delete(a.participants.problems, key)
 		a.syncer.Set(groupPolicy+key, nil, time.Time{})
 		return

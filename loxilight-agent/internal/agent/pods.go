@@ -25,11 +25,14 @@ type participants struct {
 	sent      map[string]string // pods with an Entity, by namespace/name: the uid
 	checked   map[string]string // pods of this node whose policies are known, by namespace/name: the uid
 	problems  map[string]string // of NetworkPolicies, by namespace/name: the last reported text
+	// local are the pods of this node that policies may select, by namespace and namespace/name. The
+	// policies of other namespaces concern no Endpoint of this node.
+	local map[string]map[string]struct{}
 	view      view
 }
 
 func newParticipants(node string) *participants {
-	return &participants{node: policies.Node{Name: node}, sent: map[string]string{}, checked: map[string]string{}, problems: map[string]string{}}
+	return &participants{node: policies.Node{Name: node}, sent: map[string]string{}, checked: map[string]string{}, problems: map[string]string{}, local: map[string]map[string]struct{}{}}
 }
 
 // packPod converts a pod, or a packed one, to its stored form.
@@ -145,9 +148,34 @@ func (a *Agent) translatePod(key string) {
 	}
 }
 
+// noteLocal records whether a pod is one of this node's that policies may select. With the first of
+// a namespace, the policies of the namespace are translated, with the last one they are removed.
+func (a *Agent) noteLocal(key string, p *policies.Pod) {
+	s := a.participants
+	namespace, _, _ := strings.Cut(key, "/")
+	before := len(s.local[namespace]) > 0
+	if p.Participates() && p.On(s.node.Name) {
+		if !before {
+			s.local[namespace] = map[string]struct{}{}
+		}
+		s.local[namespace][key] = struct{}{}
+	} else if before {
+		delete(s.local[namespace], key)
+		if len(s.local[namespace]) == 0 {
+			delete(s.local, namespace)
+		}
+	}
+	if len(s.local[namespace]) > 0 != before {
+		for _, policy := range a.policies.By(namespace) {
+			a.translatePolicy(kube.Key(policy.Namespace, policy.Name))
+		}
+	}
+}
+
 // tellPod sets the Entity of a pod; p is nil if the pod does not exist.
 func (a *Agent) tellPod(key string, p *policies.Pod) {
 	s, group := a.participants, groupPod+key
+	a.noteLocal(key, p)
 	if p == nil {
 		delete(s.checked, key)
 	}

@@ -159,11 +159,41 @@ func TestIrrelevantChangesOfPods(t *testing.T) {
 	}
 }
 
+// TestPoliciesOfPodsHere: the daemon has the policies of the namespaces of its pods only, in the same
+// transaction as the first pod of a namespace.
+func TestPoliciesOfPodsHere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	host := pod("shop", "host", "db", "n1", "192.0.2.1")
+	host.Spec.HostNetwork = true
+	w.kube.Set(namespace("shop"), namespace("far"), networkPolicy("shop", "db", "db", "web"), networkPolicy("far", "db", "db"),
+		pod("shop", "web", "web", "n2", "10.244.2.7"), pod("far", "db", "db", "n2", "10.244.2.8"), host)
+	w.agent()
+	w.inStep(api.KindEntity, "pod/far/db pod/shop/web")
+	w.settled()
+	w.inStep(api.KindPolicy, "")
+	w.kube.Set(pod("shop", "db", "db", "n1"))
+	w.inStep(api.KindEntity, "pod/far/db pod/shop/db pod/shop/web")
+	if got := w.daemon.names(api.KindPolicy); got != "np/shop/db" {
+		t.Errorf("policies %q with the first pod of the namespace", got)
+	}
+	w.kube.Set(pod("shop", "other", "x", "n1"), networkPolicy("shop", "more", "x"))
+	w.inStep(api.KindPolicy, "np/shop/db np/shop/more")
+	w.kube.Delete(pod("shop", "db", "db", "n1"))
+	w.inStep(api.KindEntity, "pod/far/db pod/shop/other pod/shop/web")
+	w.settled()
+	w.inStep(api.KindPolicy, "np/shop/db np/shop/more")
+	finished := pod("shop", "other", "x", "n1")
+	finished.Status.Phase = corev1.PodSucceeded
+	w.kube.Set(finished)
+	w.inStep(api.KindPolicy, "")
+}
+
 // TestStaging: the annotation of a namespace concerns its policies.
 func TestStaging(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.kube.Set(namespace("shop"), networkPolicy("shop", "db", "db"))
+	w.kube.Set(namespace("shop"), pod("shop", "here", "x", "n1"), networkPolicy("shop", "db", "db"))
 	w.agent()
 	w.holds("Policy/np/shop/db", fmt.Sprintf(dbPolicy, ""))
 	staged := namespace("shop")
@@ -233,7 +263,7 @@ func values(n int) []string {
 func TestRefusedPolicyIsolates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.kube.Set(namespace("shop"), networkPolicy("shop", "db", "db", "web"), networkPolicy("shop", "other", "x"))
+	w.kube.Set(namespace("shop"), pod("shop", "here", "x", "n1"), networkPolicy("shop", "db", "db", "web"), networkPolicy("shop", "other", "x"))
 	a, _ := w.agent()
 	w.holds("Policy/np/shop/db", dbAllows(`"web"`))
 	w.kube.Set(networkPolicy("shop", "db", "db", values(257)...), networkPolicy("shop", "new", "db", values(257)...))
@@ -474,7 +504,7 @@ func TestListWithoutPolicies(t *testing.T) {
 	w := newWorld(t)
 	second := w.secondServer()
 	for _, k := range []*testkube.Server{w.kube, second} {
-		k.Set(namespace("shop"), networkPolicy("shop", "db", "db"), networkPolicy("shop", "web", "web"))
+		k.Set(namespace("shop"), pod("shop", "here", "x", "n1"), networkPolicy("shop", "db", "db"), networkPolicy("shop", "web", "web"))
 	}
 	a, _ := w.agent()
 	w.inStep(api.KindPolicy, "np/shop/db np/shop/web")
@@ -502,7 +532,7 @@ func TestListWithoutPoliciesAtStart(t *testing.T) {
 	w := newWorld(t)
 	second := w.secondServer()
 	for _, k := range []*testkube.Server{w.kube, second} {
-		k.Set(namespace("shop"), networkPolicy("shop", "db", "db"), networkPolicy("shop", "web", "web"))
+		k.Set(namespace("shop"), pod("shop", "here", "x", "n1"), networkPolicy("shop", "db", "db"), networkPolicy("shop", "web", "web"))
 	}
 	_, stop := w.agent()
 	w.inStep(api.KindPolicy, "np/shop/db np/shop/web")
@@ -534,7 +564,8 @@ func TestListWithoutPoliciesAtStart(t *testing.T) {
 func TestPoliciesOfAnEarlierAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.kube.Set(namespace("shop"), namespace("gone"), networkPolicy("shop", "db", "db"), networkPolicy("gone", "db", "db"))
+	w.kube.Set(namespace("shop"), namespace("gone"), networkPolicy("shop", "db", "db"), networkPolicy("gone", "db", "db"),
+		pod("shop", "here", "x", "n1"), pod("gone", "here", "x", "n1"))
 	_, stop := w.agent()
 	w.inStep(api.KindPolicy, "np/gone/db np/shop/db")
 	stop()
@@ -554,7 +585,7 @@ func TestInvalidPolicy(t *testing.T) {
 	w := newWorld(t)
 	p := networkPolicy("shop", "db", "db", "web")
 	p.Spec.Ingress[0].From[0].PodSelector.MatchExpressions[0].Operator = "Gt"
-	w.kube.Set(namespace("shop"), p)
+	w.kube.Set(namespace("shop"), pod("shop", "here", "x", "n1"), p)
 	w.agent()
 	w.holds("Policy/np/shop/db", fmt.Sprintf(dbPolicy, ""))
 	eventually(t, "an event", func() bool {

@@ -105,7 +105,7 @@ func (w *world) fill(nodeCount, serviceCount, endpoints int) {
 	}
 }
 
-// fillParticipants makes pods of other nodes and NetworkPolicies, in fifty namespaces.
+// fillParticipants makes pods and NetworkPolicies in fifty namespaces, each with a pod of this node.
 func (w *world) fillParticipants(count int) {
 	for i := range 50 {
 		w.kube.Set(namespace(fmt.Sprint("ns", i), "team", "a"))
@@ -114,6 +114,9 @@ func (w *world) fillParticipants(count int) {
 		of := fmt.Sprint("ns", i%50)
 		p := pod(of, fmt.Sprintf("deployment-%d-7d9c5b8f6-%05d", i%300, i), fmt.Sprint("app-", i%300), fmt.Sprintf("node-%d.example", i%1000),
 			fmt.Sprintf("10.%d.%d.%d", 128+i%5, (i/5)%200, 2+i/1000), fmt.Sprintf("2001:db8::%x", i+1))
+		if i < 50 {
+			p.Spec.NodeName, p.Status.PodIPs = "n1", nil
+		}
 		p.Labels["pod-template-hash"], p.Labels["app.kubernetes.io/component"] = "7d9c5b8f6", "server"
 		w.kube.Set(p, networkPolicy(of, fmt.Sprint("p", i), fmt.Sprint("app-", i%300), "a", "b"))
 	}
