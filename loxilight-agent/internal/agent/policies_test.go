@@ -149,9 +149,6 @@ func TestIrrelevantChangesOfPods(t *testing.T) {
 	eventually(t, "the agent has the last version", func() bool {
 		return a.pods.Get("shop/web").Version() != seen && a.pods.Get("shop/web").Version() == p.ResourceVersion
 	})
-	if waiting, _ := a.queue.waiting(); waiting != 0 {
-		t.Errorf("%d changes wait", waiting)
-	}
 	w.settled()
 	after, err := w.daemon.Status(t.Context())
 	if err != nil || after.Revision != status.Revision+1 {
@@ -369,7 +366,7 @@ func TestNewPodWaits(t *testing.T) {
 func TestNewPodWaitsForDeletions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.kube.Set(namespace("shop"), networkPolicy("shop", "db", "db"), networkPolicy("shop", "old", "db", "web"))
+	w.kube.Set(namespace("shop"), networkPolicy("shop", "db", "db"), networkPolicy("shop", "old", "db", "web"), pod("shop", "here", "x", "n1"))
 	w.agent()
 	w.inStep(api.KindPolicy, "np/shop/db np/shop/old")
 	w.kube.Hold(testkube.NetworkPolicies, true)
@@ -377,11 +374,11 @@ func TestNewPodWaitsForDeletions(t *testing.T) {
 	w.kube.Set(pod("shop", "db", "db", "n1"))
 	listed := w.kube.Calls("list networkpolicies")
 	eventually(t, "the pod is checked twice", func() bool { return w.kube.Calls("list networkpolicies") > listed+1 })
-	if got := w.daemon.names(api.KindEntity); got != "" {
+	if got := w.daemon.names(api.KindEntity); got != "pod/shop/here" {
 		t.Errorf("Entities %q", got)
 	}
 	w.kube.Hold(testkube.NetworkPolicies, false)
-	w.inStep(api.KindEntity, "pod/shop/db")
+	w.inStep(api.KindEntity, "pod/shop/db pod/shop/here")
 	w.inStep(api.KindPolicy, "np/shop/db")
 }
 
