@@ -28,7 +28,7 @@ type participants struct {
 	// local are the pods of this node that policies may select, by namespace and namespace/name. The
 	// policies of other namespaces concern no Endpoint of this node.
 	local map[string]map[string]struct{}
-	view      view
+	view  view
 }
 
 func newParticipants(node string) *participants {
