@@ -172,7 +172,7 @@ func talk(ns *testnet.NS, stop chan struct{}, text string, addresses ...string) 
 	}
 }
 
-// hear returns the number of datagrams with a text that arrive at port 4660 of a namespace.
+// hear returns a counter of the datagrams with a text that arrive at port 4660 of a namespace.
 func hear(t *testing.T, ns *testnet.NS, text string) *atomic.Uint64 {
 	t.Helper()
 	count := &atomic.Uint64{}

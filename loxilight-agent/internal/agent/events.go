@@ -3,7 +3,9 @@
 package agent
 
 import (
+	"errors"
 	"log/slog"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -70,5 +72,18 @@ func (a *Agent) failing(ref api.ObjectRef, message string) {
 func (a *Agent) healthPortFailed(key services.Key, err error) {
 	if s := a.services.Get(key.String()); s != nil {
 		a.reportProblem(aboutService(s), reasonFailing, err)
+	}
+}
+
+// reportInvalid reports the problems of a cluster object with a key, unless the last report, in
+// reported, was the same.
+func (a *Agent) reportInvalid(reported map[string]string, key string, about corev1.ObjectReference, problems []string) {
+	text := strings.Join(problems, "; ")
+	switch {
+	case text == "":
+		delete(reported, key)
+	case text != reported[key]:
+		a.reportProblem(about, reasonInvalid, errors.New(text))
+		reported[key] = text
 	}
 }

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -70,15 +69,7 @@ func (a *Agent) translatePolicy(key string) {
 	}
 	t := policies.Translate(p.policy(), annotations)
 	a.syncer.Set(groupPolicy+key, []api.Object{t.Object}, time.Time{})
-	problems := strings.Join(t.Problems, "; ")
-	if problems != "" && problems != a.participants.problems[key] {
-		a.reportProblem(aboutPolicy(p), reasonInvalid, errors.New(problems))
-	}
-	if problems == "" {
-		delete(a.participants.problems, key)
-	} else {
-		a.participants.problems[key] = problems
-	}
+	a.reportInvalid(a.participants.problems, key, aboutPolicy(p), t.Problems)
 }
 
 func aboutPolicy(p *packedPolicy) corev1.ObjectReference {

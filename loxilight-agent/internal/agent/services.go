@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"errors"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -170,15 +169,7 @@ func (a *Agent) tellService(key string, s *corev1.Service, since time.Time) {
 	t := services.TranslateService(a.translator.node, s, slices, a.translator.claims)
 	a.syncer.Set(groupService+key, t.Objects, since)
 	a.health.Set(services.Key{Namespace: s.Namespace, Name: s.Name}, t.Health)
-	problems := strings.Join(t.Problems, "; ")
-	if problems != "" && problems != a.translator.problems[key] {
-		a.reportProblem(aboutService(s), reasonInvalid, errors.New(problems))
-	}
-	if problems == "" {
-		delete(a.translator.problems, key)
-	} else {
-		a.translator.problems[key] = problems
-	}
+	a.reportInvalid(a.translator.problems, key, aboutService(s), t.Problems)
 }
 
 func (a *Agent) forgetService(key string, since time.Time) {

@@ -29,7 +29,7 @@ type Store[T any] struct {
 	confirm bool
 
 	implausible func(error)                                          // called with the error of check; may be nil
-	elsewhere   func(ctx context.Context) (map[string]string, error) // the versions of all objects, from another API server; nil: there is none
+	elsewhere   func(ctx context.Context) (map[string]string, error) // the versions of all objects, from another API server; nil: in tests of the store alone
 	again       chan struct{}                                        // asks for a new list
 
 	mu      sync.RWMutex
