@@ -99,7 +99,7 @@ func (c *cluster) talkAll() *matrix {
 						"TCP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkTCP(from, atMatrix(a)) },
 						"UDP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkUDP(from, atMatrix(a)) },
 						"SCTP": func(_ *station, a netip.Addr) (netip.Addr, error) {
-							return talkSCTP(sctp, atMatrix(a), uint16(10000+number))
+							return talkSCTP(sctp, atMatrix(a), uint16(clientPorts+number))
 						},
 						"ICMP": func(_ *station, a netip.Addr) (netip.Addr, error) { return talkICMP(icmp, a, uint16(number)) },
 					} {
@@ -264,6 +264,9 @@ const (
 	chunkCookieAck  = 11
 
 	clientTag, serverTag = 0x01010101, 0x02020202
+
+	// The first source port of the raw sockets, from the kernel's range: no port is taken twice.
+	clientPorts = 33000
 )
 
 // sctpPacket is an SCTP packet with one chunk.

@@ -193,7 +193,7 @@ func (c *cluster) talkServices(targets []*target) *matrix {
 				turns <- struct{}{}
 				defer func() { <-turns }()
 				defer sctp.Close()
-				number := 1000 * (i + 1)
+				number := clientPorts + 1000*i
 				for _, g := range targets {
 					for _, d := range c.doors(from, g, family) {
 						number++
