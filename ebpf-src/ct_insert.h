@@ -180,23 +180,6 @@ static __always_inline int open_may(struct pkt *p)
 	       (p->proto != IPPROTO_ICMPV6 || p->icmp_type == ICMPV6_ECHO);
 }
 
-/* Reports whether the connection that p opens without a service is tracked: any forwarded
- * connection; if rules exist, any connection for which they are evaluated, and any of an Endpoint with
- * policies, so that its replies are allowed.
- */
-static __always_inline int open_follows(struct pkt *p, const struct work *w)
-{
-	if (!open_may(p) || p->stateless || p->to_group)
-		return 0;
-	if (w->judged && p->egress)
-		return !frame_is_to_group(p);
-	if (firewall_rules())
-		return firewall_hook(p) != 0;
-	if (w->judged)
-		return 1;
-	return !p->egress && !p->tagged && (p->bridged || !firewall_is_local(&p->daddr));
-}
-
 /* Returns CT_F_FROM_NODE if the node itself sends p. On the egress hook p may also come from a
  * client behind a device that is not a port.
  */
@@ -220,45 +203,4 @@ static __always_inline void open_begin(struct pkt *p, struct work *w)
 	w->conn.daddr = p->daddr;
 	w->conn.sport = p->sport;
 	w->conn.dport = p->dport;
-}
-
-/* Separates the replies of w->conn, which is untranslated, from the replies of another connection
- * with the same leaving tuple: the client uses a backend both through a frontend and directly. Only
- * a different source port distinguishes them. LL_PASS: w->conn is not tracked.
- */
-static __noinline int open_apart(struct pkt *p, struct work *w)
-{
-	__u32 snat = RULES_SNAT;
-	const struct rules *rules;
-
-	if (p->bridged || w->reopen || twin_is_free())
-		return LL_NEXT;
-	rules = bpf_map_lookup_elem(&ll_rules, &snat);
-	if (p->egress || (rules && rules->image))
-		return LL_PASS; /* the egress hook chooses a port if a rule translates p */
-	w->conn.meta.flags |= CT_F_SNAT;
-	return snat_port() == LL_NEXT ? LL_NEXT : LL_PASS;
-}
-
-/* Opens a connection without a service: it is inserted untranslated, and the kernel forwards it.
- * LL_PASS: not tracked.
- */
-static __always_inline int open_plain(struct pkt *p, struct work *w)
-{
-	int ret;
-
-	if (!open_follows(p, w)) {
-		if (p->stateless && p->fragment == FRAGMENT_FIRST)
-			fragment_teach(p);
-		return LL_PASS;
-	}
-	open_begin(p, w);
-	tuple_reply(&w->twin_tuple, &w->conn, &w->tuple);
-	open_fetch();
-	ret = open_apart(p, w);
-	if (ret != LL_NEXT)
-		return ret;
-	ret = open_enter(p, w);
-	/* If no table has room, the kernel forwards p like any untracked packet. */
-	return ret == -DROP_TABLE_FULL && !(w->conn.meta.flags & CT_F_SNAT) ? LL_PASS : ret;
 }

@@ -3,45 +3,9 @@
 #pragma once
 
 #include "l2_responder.h"
-#include "nat_snat_ingress.h"
-#include "ct_insert.h"
-#include "lb_snat.h"
+#include "ct_open_plain.h"
 #include "nat_rules.h"
 #include "policy_open.h"
-
-/* Translates the source of w->conn, whose destination was translated, if a rule for the output
- * device matches; the kernel's routes determine that device. backend: rules match the translated
- * destination, not the original destination of p.
- */
-static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
-{
-	__u32 out = w->routed, slot, nat_id = p->nat_id;
-	int ret;
-
-	if (w->conn.meta.flags & CT_F_SNAT || p->egress || !translate_has(RULES_SNAT))
-		return LL_NEXT;
-	if (!out && w->reopen) /* the device was taken over from the ended connection */
-		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
-	if (!out)
-		return LL_NEXT;
-	translate_question(p, w, out);
-	if (backend) {
-		w->classify_key.daddr = w->conn.daddr;
-		w->classify_key.dport = w->conn.dport;
-	}
-	slot = translate_slot_of(w, RULES_SNAT);
-	if (!slot)
-		return LL_NEXT;
-	p->nat_id = slot >> 2;
-	w->source_nat_id = slot >> 2;
-	ret = translate_source(slot, out);
-	w->routed = 0; /* the route is for another source */
-	if (ret == LL_PASS)
-		return LL_NEXT;
-	if (ret == LL_NEXT)
-		p->nat_id = nat_id;
-	return ret;
-}
 
 /* Chooses the source of a connection whose destination, w->conn.daddr, was translated: an address
  * of the node if replies would otherwise bypass the node, else according to a rule.

@@ -256,8 +256,11 @@ MAP(ll_snat_ports, BPF_MAP_TYPE_ARRAY, __u32, __u16, SNAT_PORT_MAX, 0);
 /* Index of the next source port to try towards a target. Written here. */
 MAP(ll_snat_next, BPF_MAP_TYPE_LRU_HASH, struct snat_target, __u32, 16384, 0) SIZED_BY("remotes");
 
-/* A bit for each port that sockets of the node, or services, use. Written by loxilightd. */
-MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 1024, 0);
+/* A bit for each port that sockets of the node, or services, use; then a bit for each port to which
+ * services or NAT rules lead. Written by loxilightd.
+ */
+#define PORT_WORDS 1024
+MAP(ll_port_taken, BPF_MAP_TYPE_ARRAY, __u32, __u64, 2 * PORT_WORDS, 0);
 
 /* NAT rules; the addresses to which they translate; and, for rules that translate prefix to prefix,
  * the counterpart of each prefix. Written by loxilightd before rule sets that contain these rules

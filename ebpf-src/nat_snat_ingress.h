@@ -109,3 +109,37 @@ later:
 	w->twin_nexthop = 0;
 	return LL_OPEN;
 }
+
+/* Translates the source of w->conn, which the egress hook will not translate, if a rule for the
+ * output device matches; the kernel's routes determine that device. backend: rules match the
+ * translated destination, not the original destination of p.
+ */
+static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
+{
+	__u32 out = w->routed, slot, nat_id = p->nat_id;
+	int ret;
+
+	if (w->conn.meta.flags & CT_F_SNAT || p->egress || !translate_has(RULES_SNAT))
+		return LL_NEXT;
+	if (!out && w->reopen) /* the device was taken over from the ended connection */
+		out = route_out(p, &w->conn.saddr, &w->conn.daddr);
+	if (!out)
+		return LL_NEXT;
+	translate_question(p, w, out);
+	if (backend) {
+		w->classify_key.daddr = w->conn.daddr;
+		w->classify_key.dport = w->conn.dport;
+	}
+	slot = translate_slot_of(w, RULES_SNAT);
+	if (!slot)
+		return LL_NEXT;
+	p->nat_id = slot >> 2;
+	w->source_nat_id = slot >> 2;
+	ret = translate_source(slot, out);
+	w->routed = 0; /* the route is for another source */
+	if (ret == LL_PASS)
+		return LL_NEXT;
+	if (ret == LL_NEXT)
+		p->nat_id = nat_id;
+	return ret;
+}

@@ -63,6 +63,7 @@ type DataPlane struct {
 	counters    *nodeTelemetry
 	keeper      *keeper.Keeper
 	snat        *snat.Ports
+	targets     *snat.Targets
 	firewall    *rules.Firewall
 	policies    *policies.Policies
 	overlay     *overlay.Overlay
@@ -220,16 +221,23 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	if d.announcer, err = newAnnouncer(d); err != nil {
 		return err
 	}
-	if d.services, err = lb.Adopt(d.tables, d.announcer.Services(), d.log); err != nil {
+	if d.targets, err = snat.AdoptTargets(d.tables); err != nil {
+		return err
+	}
+	if d.services, err = lb.Adopt(d.tables, d.announcer.Services(), d.targets, d.log); err != nil {
 		return err
 	}
 	if err := d.adoptRules(); err != nil {
 		return err
 	}
 	d.snat = snat.New(snat.Options{
-		Tables: d.tables, InNamespaces: d.namespaces.Do, FrontendPorts: d.services.FrontendPorts, Interval: snatInterval, IsIdle: d.isIdle,
+		Tables: d.tables, InNamespaces: d.namespaces.Do, FrontendPorts: d.services.FrontendPorts,
+		Interval: snatInterval, IsIdle: d.isIdle,
 	})
 	if d.nats, err = nat.Adopt(d.tables, d.images, natHost{d}, d.log); err != nil {
+		return err
+	}
+	if err := d.targets.Settle(); err != nil {
 		return err
 	}
 	d.guards = guard.Adopt(d.tables, d.epoch.Raise)

@@ -18,6 +18,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/namespace"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -36,6 +37,8 @@ func (r *rig) adoptNAT(log slog.Handler, free ...datapath.PortRange) *nat.Table 
 	images, err := rules.NewImages(r.tables, r.maps)
 	r.ok(err)
 	d.announcer, err = newAnnouncer(d)
+	r.ok(err)
+	d.targets, err = snat.AdoptTargets(r.tables)
 	r.ok(err)
 	n, err := nat.Adopt(r.tables, images, rigNATHost{natHost{d}, free}, slog.New(log))
 	r.ok(err)

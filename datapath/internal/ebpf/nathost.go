@@ -25,6 +25,9 @@ func (h natHost) SetUplinkNames(names []string) {
 	}
 }
 
+// SetTargetPorts implements [nat.Host].
+func (h natHost) SetTargetPorts(ports *[1 << 16]bool) error { return h.targets.SetRules(ports) }
+
 // SoonOnLoopback implements [nat.Host].
 func (h natHost) SoonOnLoopback() { h.soonOnLoopback() }
 

@@ -4,11 +4,13 @@ package ebpf
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
+	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
@@ -251,30 +253,89 @@ func TestTwinOfAnother(t *testing.T) {
 }
 
 // TestDirectAndByFrontend: a client that uses one source port to reach a backend through a frontend
-// and then directly has two connections, and each gets its own replies.
+// and then directly has two connections, and each gets its own replies; also if rules translate
+// other connections.
 func TestDirectAndByFrontend(t *testing.T) {
 	base := newRig(t)
 	for _, f := range families {
 		for name, proto := range protocols {
 			for _, half := range []bool{true, false} {
-				t.Run(f.name+"/"+name, func(t *testing.T) {
+				for _, rules := range []bool{false, true} {
+					t.Run(f.name+"/"+name, func(t *testing.T) {
+						r := base.fresh(t)
+						p := r.connect(f, proto, natModes[0])
+						if rules {
+							r.translate(map[datapath.NATName]datapath.NAT{"other": {
+								Type: datapath.Masquerade, Match: datapath.Match{Source: []netip.Prefix{netip.PrefixFrom(f.far.Addr(), f.far.Addr().BitLen())}},
+							}})
+						}
+						r.slow("opening", p, stageOpen)
+						if !half {
+							r.slow("answer", p, stageAnswer)
+							r.slow("confirmation", p, stageConfirm)
+						}
+						_, out := r.run(r.ingress, r.in, packet(r.in.arrives(), proto, p.client, p.backend, stageOpen, 61))
+						source := netip.AddrPortFrom(p.client.Addr(), sourcePort(out, proto))
+						if source == p.client {
+							t.Errorf("the direct connection continues from %s, as the other one", source)
+						}
+						if half {
+							r.slow("answer", p, stageAnswer)
+						}
+						answer := packet(r.out.arrives(), proto, p.backend, source, stageAnswer, 61)
+						r.step("direct answer", r.out, answer, actUnspec, packet(r.out.arrives(), proto, p.backend, p.client, stageAnswer, 61))
+					})
+				}
+			}
+		}
+	}
+}
+
+// targetPort makes port one to which services lead.
+func (r *rig) targetPort(port uint16) {
+	r.t.Helper()
+	targets, err := snat.AdoptTargets(r.tables)
+	r.ok(err)
+	r.ok(targets.Settle())
+	r.ok(targets.Add(port))
+}
+
+// TestDirectToNode: the same for a backend on the node itself, in either order, and for a client on
+// the node itself.
+func TestDirectToNode(t *testing.T) {
+	base := newRig(t)
+	for _, f := range families {
+		for name, proto := range protocols {
+			for _, order := range []string{"by the frontend first", "directly first", "from the node"} {
+				t.Run(f.name+"/"+name+"/"+order, func(t *testing.T) {
 					r := base.fresh(t)
-					p := r.connect(f, proto, natModes[0])
-					r.slow("opening", p, stageOpen)
-					if !half {
-						r.slow("answer", p, stageAnswer)
-						r.slow("confirmation", p, stageConfirm)
+					client, backend := f.client, netip.AddrPortFrom(f.inAddr, f.far.Port())
+					there, back, in, out := r.ingress, r.egress, r.in, r.in
+					r.put(kernel.MapLlLocal, kernel.LocalKey{Addr: kernel.AddrOf(f.inAddr)}, uint8(1))
+					if order == "from the node" {
+						client, backend = netip.AddrPortFrom(f.inAddr, f.client.Port()), f.far
+						there, back, in, out = r.egress, r.ingress, r.out, r.out
 					}
-					_, out := r.run(r.ingress, r.in, packet(r.in.arrives(), proto, p.client, p.backend, stageOpen, 61))
-					source := netip.AddrPortFrom(p.client.Addr(), sourcePort(out, proto))
-					if source == p.client {
-						t.Errorf("the direct connection continues from %s, as the other one", source)
+					r.service(rigService{id: 7, proto: proto, frontend: f.vip, source: kernel.SourceModeSOURCE_KEEP, backends: []rigBackend{{id: 3, addr: backend}}})
+					r.targetPort(backend.Port())
+					to := []netip.AddrPort{f.vip, backend}
+					if order == "directly first" {
+						slices.Reverse(to)
 					}
-					if half {
-						r.slow("answer", p, stageAnswer)
+					var seen [2]netip.AddrPort
+					for i, server := range to {
+						_, frame := r.run(there, in, packet(in.arrives(), proto, client, server, stageOpen, 61))
+						seen[i] = netip.AddrPortFrom(client.Addr(), sourcePort(frame, proto))
 					}
-					answer := packet(r.out.arrives(), proto, p.backend, source, stageAnswer, 61)
-					r.step("direct answer", r.out, answer, actUnspec, packet(r.out.arrives(), proto, p.backend, p.client, stageAnswer, 61))
+					if seen[0] != client || seen[1] == client {
+						t.Errorf("the backend sees %s, want the client %s and another port of it", seen, client)
+					}
+					for i, server := range to {
+						_, frame := r.run(back, out, packet(out.arrives(), proto, backend, seen[i], stageAnswer, 61))
+						if d := testpkt.Diff(packet(out.arrives(), proto, server, client, stageAnswer, 61), frame); d != "" {
+							t.Errorf("answer of %s (- want, + got):\n%s", server, d)
+						}
+					}
 				})
 			}
 		}

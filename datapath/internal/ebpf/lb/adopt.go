@@ -15,11 +15,12 @@ import (
 
 // Adopt takes over the services that an earlier run wrote. Call [Table.Start] before the first
 // update.
-func Adopt(t *kernel.Tables, a Announcer, log *slog.Logger) (*Table, error) {
+func Adopt(t *kernel.Tables, a Announcer, targets Targets, log *slog.Logger) (*Table, error) {
 	s := &Table{
 		tables:    t,
 		log:       log,
 		announcer: a,
+		targets:   targets,
 		backends:  newBackendIDs(t),
 		byName:    make(map[datapath.ServiceName]*service),
 		byID:      make(map[uint32]*service),
@@ -167,6 +168,12 @@ func (s *Table) adoptBackends() error {
 	}
 	for _, v := range s.byID {
 		slices.SortFunc(v.backends, compareBackends)
+		for _, b := range v.backends {
+			err = errors.Join(err, s.targets.Add(b.addr.Port()))
+		}
+	}
+	if err != nil {
+		return err
 	}
 	// An id that was once in use has non-zero counters, even if it is free now.
 	last := uint32(max(len(used), 1) - 1)

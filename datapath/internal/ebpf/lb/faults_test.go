@@ -54,6 +54,7 @@ type faultySite struct {
 	random    *rand.Rand
 	maps      map[string]*testmap.Map
 	announced *fakeAnnouncer
+	targets   targetPorts
 	passes    *fakeSweep
 	fails     float64 // probability that a change fails
 	failures  int
@@ -85,6 +86,20 @@ func newFaultySite(t *testing.T, seed uint64) *faultySite {
 	return s
 }
 
+// targetPorts counts the backends with each port: [Targets].
+type targetPorts map[uint16]int
+
+func (t targetPorts) Add(port uint16) error {
+	t[port]++
+	return nil
+}
+
+func (t targetPorts) Remove(port uint16) {
+	if t[port]--; t[port] == 0 {
+		delete(t, port)
+	}
+}
+
 // fail returns the error of the next change; nil: it succeeds.
 func (s *faultySite) fail() error {
 	s.writes++
@@ -97,7 +112,8 @@ func (s *faultySite) fail() error {
 
 // adopt returns a Table that adopts the tables, as a new run does.
 func (s *faultySite) adopt() (*Table, error) {
-	return Adopt(s.tables, s.announced, slog.New(slog.DiscardHandler))
+	s.targets = make(targetPorts)
+	return Adopt(s.tables, s.announced, s.targets, slog.New(slog.DiscardHandler))
 }
 
 // restart replaces the Table with a new one, which adopts the tables as a new run does.
@@ -285,6 +301,9 @@ func (s *faultySite) wantDesired(seed uint64) {
 	}
 	if !maps.Equal(s.announced.addrs, fresh.announced.addrs) {
 		s.t.Errorf("seed %d: announced %v, want %v", seed, s.announced.addrs, fresh.announced.addrs)
+	}
+	if !maps.Equal(s.targets, fresh.targets) {
+		s.t.Errorf("seed %d: ports of backends %v, want %v", seed, s.targets, fresh.targets)
 	}
 	if s.t.Failed() {
 		s.t.FailNow()

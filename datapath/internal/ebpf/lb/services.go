@@ -28,6 +28,7 @@ type Table struct {
 	tables    *kernel.Tables
 	log       *slog.Logger
 	announcer Announcer
+	targets   Targets
 	sweep     Sweep
 	// changedFrontends is called after each update.
 	changedFrontends func()
@@ -61,6 +62,13 @@ type Announcer interface {
 	Seed(addrs []netip.Addr)
 	// Announced returns the addresses that an earlier run announced.
 	Announced() map[netip.Addr]bool
+}
+
+// Targets are the ports to which services lead: connections between the node and these ports are
+// tracked.
+type Targets interface {
+	Add(port uint16) error // once for each backend, before it is used
+	Remove(port uint16)
 }
 
 // Sweep ends connections.
@@ -223,7 +231,7 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 		i, ok := findBackend(known, b.Addr)
 		if ok {
 			w.id = known[i].id
-		} else if w.id, err = s.backends.take(v.id); err != nil {
+		} else if w.id, err = s.takeBackend(v, b.Addr); err != nil {
 			break
 		}
 		wanted = append(wanted, w)
@@ -251,11 +259,24 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 			wanted = append(wanted, b) // kept for the next attempt
 			continue
 		}
+		s.targets.Remove(b.addr.Port())
 		v.changed.gone = append(v.changed.gone, b.id)
 	}
 	slices.SortFunc(wanted, compareBackends)
 	v.backends = wanted
 	return err
+}
+
+// takeBackend returns a free id for a backend of v, whose port is recorded.
+func (s *Table) takeBackend(v *service, addr datapath.BackendAddr) (uint32, error) {
+	if err := s.targets.Add(addr.Port()); err != nil {
+		return 0, err
+	}
+	id, err := s.backends.take(v.id)
+	if err != nil {
+		s.targets.Remove(addr.Port())
+	}
+	return id, err
 }
 
 func compareBackends(a, b backend) int { return a.addr.Compare(b.addr) }
@@ -348,6 +369,7 @@ func (s *Table) Delete(_ context.Context, name datapath.ServiceName) error {
 		return err
 	}
 	for _, b := range v.backends {
+		s.targets.Remove(b.addr.Port())
 		v.changed.gone = append(v.changed.gone, b.id)
 	}
 	for _, t := range v.tables {

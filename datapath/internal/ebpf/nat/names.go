@@ -27,6 +27,31 @@ func (n *Table) Rules() []string {
 	return names
 }
 
+// targetPorts returns the ports to which the rules lead: all ports, if a rule keeps the port and its
+// match names none.
+func (n *Table) targetPorts() *[1 << 16]bool {
+	var ports [1 << 16]bool
+	mark := func(first, last uint16) {
+		for port := int(first); port <= int(last); port++ {
+			ports[port] = true
+		}
+	}
+	for _, r := range n.rules {
+		switch {
+		case r.set != kernel.RulesDNAT:
+		case r.record.PortCount > 0:
+			mark(r.record.RangeFirst[0], r.record.RangeFirst[0]+uint16(r.record.PortCount-1))
+		case len(r.match.Ports) > 0:
+			for _, match := range r.match.Ports {
+				mark(match.First, match.Last)
+			}
+		default:
+			mark(0, 1<<16-1)
+		}
+	}
+	return &ports
+}
+
 // sortedNATs returns the names in the order of precedence.
 func sortedNATs(rules map[datapath.NATName]datapath.NAT) []datapath.NATName {
 	return slices.SortedFunc(maps.Keys(rules), func(a, b datapath.NATName) int {

@@ -64,6 +64,8 @@ type Host interface {
 	DefaultPorts() ([]datapath.PortRange, error)
 	// SetUplinkNames sets the names of uplinks in the rules in force.
 	SetUplinkNames(names []string)
+	// SetTargetPorts replaces the ports to which rules lead.
+	SetTargetPorts(ports *[1 << 16]bool) error
 	// SoonOnLoopback attaches the program to the loopback device if it is needed now.
 	SoonOnLoopback()
 	// LocalAddrs returns the addresses of the devices in the namespaces in use, and these
@@ -115,6 +117,9 @@ func (n *Table) adopt() error {
 	}
 	n.unclear = true
 	if err := n.settle(); err != nil {
+		return err
+	}
+	if err := n.host.SetTargetPorts(n.targetPorts()); err != nil {
 		return err
 	}
 	n.inForce = len(n.rules) > 0

@@ -75,7 +75,8 @@ type natSite struct {
 	all       *kernel.Tables
 	maps      map[string]*testmap.Map // the same, by name
 	images    *fakeImages
-	published map[uint32]string  // translations of slots when last published in an image
+	published map[uint32]string // translations of slots when last published in an image
+	targets   [1 << 16]bool
 	announced []datapath.NATName // names of announced rules, in order
 	imageRate float64            // probability that a step of publishing fails
 	steps     int                // changes and steps of publishing so far
@@ -116,7 +117,14 @@ var testSizes = testtables.Small
 func (s *natSite) DefaultPorts() ([]datapath.PortRange, error) {
 	return []datapath.PortRange{{First: 61000, Last: 65535}}, s.noPorts
 }
-func (s *natSite) SetUplinkNames(names []string)                          { s.uplinks = names }
+func (s *natSite) SetUplinkNames(names []string) { s.uplinks = names }
+func (s *natSite) SetTargetPorts(ports *[1 << 16]bool) error {
+	if s.Fails() {
+		return unix.EIO
+	}
+	s.targets = *ports
+	return nil
+}
 func (s *natSite) SoonOnLoopback()                                        {}
 func (s *natSite) LocalAddrs() (map[kernel.LocalKey]bool, map[uint8]bool) { return s.local, s.netns }
 
@@ -293,6 +301,7 @@ func (s *natSite) meaning() map[string]string {
 	slices.Sort(names)
 	count["pairs"], count["counters"] = len(s.pairs()), s.maps["NatStats"].Len()
 	m["entries"], m["names"], m["uplinks"] = fmt.Sprint(count), fmt.Sprint(names), fmt.Sprint(s.uplinks)
+	m["targets"] = fmt.Sprint(s.targets)
 	m["announced"] = fmt.Sprint(s.announced)
 	m["known"] = fmt.Sprint(slices.Sorted(slices.Values(s.Rules())))
 	return m

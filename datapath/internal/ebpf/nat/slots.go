@@ -39,6 +39,9 @@ func (n *Table) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.A
 		return err
 	}
 	maps.Copy(n.rules, wanted)
+	if err := n.host.SetTargetPorts(n.targetPorts()); err != nil {
+		return err
+	}
 	n.inForce = n.inForce || len(wanted) > 0
 	if err := n.images.PublishAll(natSets[:], images[:]); err != nil {
 		n.unclear = true
@@ -47,7 +50,7 @@ func (n *Table) put(sets [2][]*natRule, groups map[datapath.GroupName]datapath.A
 	n.unclear, n.dirty, n.referred = false, false, nil
 	err := n.exchange(func(slot uint32) bool { return wanted[slot] != nil })
 	n.inForce = len(wanted) > 0
-	return errors.Join(err, n.endUncovered(groups))
+	return errors.Join(err, n.host.SetTargetPorts(n.targetPorts()), n.endUncovered(groups))
 }
 
 // exchange makes lookups by id find the rules of the slots in force, and schedules the others for

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package snat maintains the source ports that the programs assign to connections: ports that
-// neither the node's own sockets nor services use. It does not assign ports.
+// neither the node's own sockets nor services use. It does not assign ports. It also maintains the
+// ports to which services and NAT rules lead.
 package snat
 
 import (
@@ -155,7 +156,7 @@ func (s *Ports) writeTaken(taken, own *[1 << 16]bool) error {
 	if s.taken != nil && *s.taken == *taken {
 		return nil
 	}
-	keys, words := make([]uint32, 1024), make([]uint64, 1024)
+	keys, words := make([]uint32, portWords), make([]uint64, portWords)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
