@@ -77,6 +77,18 @@ func (b *backendIDs) zero(id uint32) error {
 	return b.tables.BackendTotal.Put(id, kernel.BackendTotal{})
 }
 
+// takeBackend returns a free id for a backend of v, whose port is recorded.
+func (s *Table) takeBackend(v *service, addr datapath.BackendAddr) (uint32, error) {
+	if err := s.targets.Add(addr.Port()); err != nil {
+		return 0, err
+	}
+	id, err := s.backends.take(v.id)
+	if err != nil {
+		s.targets.Remove(addr.Port())
+	}
+	return id, err
+}
+
 // end marks backends that are down or deleted, so that their connections end.
 func (s *Table) end(service uint32, c changes) {
 	if len(c.down)+len(c.gone) == 0 {

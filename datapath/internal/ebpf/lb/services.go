@@ -267,18 +267,6 @@ func (s *Table) writeBackends(v *service, value *datapath.Service) (err error) {
 	return err
 }
 
-// takeBackend returns a free id for a backend of v, whose port is recorded.
-func (s *Table) takeBackend(v *service, addr datapath.BackendAddr) (uint32, error) {
-	if err := s.targets.Add(addr.Port()); err != nil {
-		return 0, err
-	}
-	id, err := s.backends.take(v.id)
-	if err != nil {
-		s.targets.Remove(addr.Port())
-	}
-	return id, err
-}
-
 func compareBackends(a, b backend) int { return a.addr.Compare(b.addr) }
 
 func findBackend(sorted []backend, addr datapath.BackendAddr) (int, bool) {
