@@ -78,7 +78,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"internal/memory", "datapath"},
 	"loxilightd/internal/control": {
-		"api", "api/document", "datapath", "loxilightd/internal/control/capacity", "loxilightd/internal/control/decode", "loxilightd/internal/control/object",
+		"api", "api/document", "datapath", "datapath/policy", "loxilightd/internal/control/capacity", "loxilightd/internal/control/decode", "loxilightd/internal/control/object",
 		"loxilightd/internal/ipam", "loxilightd/internal/state", "internal/memory",
 	},
 	"loxilightd/internal/control/capacity": {"api", "datapath"},

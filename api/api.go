@@ -61,6 +61,8 @@ const (
 	MethodNetworkList      = "network.list"
 	MethodAddressesList    = "addresses.list"
 	MethodCapacity         = "capacity"
+	MethodPoliciesCheck    = "policies.check"
+	MethodPoliciesFor      = "policies.for"
 	MethodEventsList       = "events.list" // an addition to the first contract
 )
 

@@ -9,41 +9,94 @@ import (
 	"slices"
 )
 
+// Step is the evaluation of one tier.
+type Step struct {
+	Tier     string
+	Policies []string // that apply to the subject in this direction, in the order of evaluation
+	// Verdict is what the tier decides, which may be Pass; without a Policy, the tier decides nothing.
+	Verdict
+	// Peer and Port are the indexes of what matched in the rule that decided; -1: there is no such
+	// rule, or it lists none.
+	Peer, Port int
+	Exempt     bool // policies isolate the subject, but Always names the peer
+}
+
+// IsFinal reports whether no further tier is evaluated.
+func (t *Step) IsFinal() bool { return t.Policy != "" && t.Action != Pass }
+
 // Evaluate returns the verdict on traffic of a subject, one of s.Entities: of the policies in force,
 // or, with staged, as if staged policies were in force too.
 func (s *State) Evaluate(subject *Entity, d Direction, t Traffic, staged bool) Verdict {
-	for _, tier := range s.Tiers {
-		if v, decided := s.evaluateTier(tier, subject, d, t, staged); decided {
-			return v
-		}
-	}
-	return allowed
+	_, v := s.Explain(subject, d, t, staged)
+	return v
 }
 
-func (s *State) evaluateTier(tier *Tier, subject *Entity, d Direction, t Traffic, staged bool) (v Verdict, decided bool) {
+// Explain is Evaluate, and also returns how the verdict came about: the tiers up to the one that
+// decided.
+func (s *State) Explain(subject *Entity, d Direction, t Traffic, staged bool) (steps []Step, v Verdict) {
+	for _, tier := range s.Tiers {
+		step := s.evaluateTier(tier, subject, d, t, staged)
+		if steps = append(steps, step); step.IsFinal() {
+			return steps, step.Verdict
+		}
+	}
+	return steps, allowed
+}
+
+// Without returns the verdict if the rule that led to v, or the isolation, did not exist.
+func (s *State) Without(v Verdict, subject *Entity, d Direction, t Traffic, staged bool) Verdict {
+	changed := *s.Policies[v.Policy]
+	if v.Rule >= 0 {
+		changed.Rules[d] = slices.Delete(slices.Clone(changed.Rules[d]), v.Rule, v.Rule+1)
+	} else {
+		changed.Isolates[d] = false
+	}
+	other := *s
+	other.Policies = maps.Clone(s.Policies)
+	other.Policies[v.Policy] = &changed
+	return other.Evaluate(subject, d, t, staged)
+}
+
+func (s *State) evaluateTier(tier *Tier, subject *Entity, d Direction, t Traffic, staged bool) Step {
+	step := Step{Tier: tier.Name, Verdict: allowed, Peer: -1, Port: -1}
 	isolating := ""
 	for _, p := range slices.SortedFunc(maps.Values(s.Policies), inOrder) {
-		if p.Tier != tier.Name || p.Staged && !staged || !s.isApplied(p, subject) {
+		if p.Tier != tier.Name || p.Staged && !staged || !s.isApplied(p, subject) || !p.Isolates[d] && len(p.Rules[d]) == 0 {
 			continue
 		}
+		step.Policies = append(step.Policies, p.Name)
 		if p.Isolates[d] && isolating == "" {
 			isolating = p.Name
 		}
 		for n := range p.Rules[d] {
-			switch r := &p.Rules[d][n]; {
-			case !s.matches(r, subject, d, t):
-			case r.Action == Pass:
-				return Verdict{}, false
-			default:
-				return Verdict{r.Action, tier.Name, p.Name, n}, true
+			r := &p.Rules[d][n]
+			peer, port, matches := s.matches(r, subject, d, t)
+			if matches && step.Policy == "" {
+				step.Verdict, step.Peer, step.Port = Verdict{r.Action, tier.Name, p.Name, n}, peer, port
 			}
 		}
 	}
-	isSelf := !t.Node && slices.Contains(subject.Addrs, t.Peer)
-	if isolating == "" || isSelf && tier.Always.Self || t.Node && tier.Always.Node {
-		return Verdict{}, false
+	if step.Policy != "" || isolating == "" {
+		return step
 	}
-	return Verdict{Deny, tier.Name, isolating, -1}, true
+	isSelf := !t.Node && slices.Contains(subject.Addrs, t.Peer)
+	if step.Exempt = isSelf && tier.Always.Self || t.Node && tier.Always.Node; !step.Exempt {
+		step.Verdict = Verdict{Deny, tier.Name, isolating, -1}
+	}
+	return step
+}
+
+// AppliedTo returns the policies that apply to an Entity, in force or staged, in the order in which
+// they are evaluated.
+func (s *State) AppliedTo(e *Entity) (applied []*Policy) {
+	for _, tier := range s.Tiers {
+		for _, p := range slices.SortedFunc(maps.Values(s.Policies), inOrder) {
+			if p.Tier == tier.Name && s.isApplied(p, e) {
+				applied = append(applied, p)
+			}
+		}
+	}
+	return applied
 }
 
 // inOrder compares policies of a tier as they are evaluated.
@@ -51,8 +104,8 @@ func inOrder(a, b *Policy) int {
 	return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
 }
 
-// peerOf returns the Entity of the peer, or nil.
-func (s *State) peerOf(t Traffic) *Entity {
+// PeerOf returns the Entity of the peer, or nil.
+func (s *State) PeerOf(t Traffic) *Entity {
 	for _, e := range s.Entities {
 		if t.Node && e.Here || !t.Node && !e.Here && slices.Contains(e.Addrs, t.Peer) {
 			return e
@@ -61,19 +114,17 @@ func (s *State) peerOf(t Traffic) *Entity {
 	return nil
 }
 
-func (s *State) matches(r *Rule, subject *Entity, d Direction, t Traffic) bool {
-	peer := s.peerOf(t)
-	if len(r.Peers) > 0 && !slices.ContainsFunc(r.Peers, func(p Peer) bool { return s.matchesPeer(&p, peer, t) }) {
-		return false
-	}
-	if len(r.Ports) == 0 {
-		return true
-	}
+// matches reports whether a rule matches, and the indexes of its peer and port that do; -1: it lists
+// none.
+func (s *State) matches(r *Rule, subject *Entity, d Direction, t Traffic) (peer, port int, matches bool) {
+	other := s.PeerOf(t)
+	peer = slices.IndexFunc(r.Peers, func(p Peer) bool { return s.matchesPeer(&p, other, t) })
 	named := subject
 	if d == Egress {
-		named = peer
+		named = other
 	}
-	return t.Protocol.HasPorts() && slices.ContainsFunc(r.Ports, func(p Port) bool { return matchesPort(p, named, t) })
+	port = slices.IndexFunc(r.Ports, func(p Port) bool { return t.Protocol.HasPorts() && matchesPort(p, named, t) })
+	return peer, port, (peer >= 0 || len(r.Peers) == 0) && (port >= 0 || len(r.Ports) == 0)
 }
 
 func (s *State) matchesPeer(p *Peer, peer *Entity, t Traffic) bool {

@@ -43,12 +43,23 @@ or - for standard input.`,
 		}),
 	}
 	options.Bind(cmd)
-	bindFiles(cmd, &files)
+	BindFiles(cmd, &files)
 	cmd.Flags().StringVar(&owner, "owner", "", "the `OWNER` of objects without an owner (default cli)")
 	return cmd
 }
 
-func bindFiles(cmd *cobra.Command, files *[]string) {
+// ReadObjects reads the objects in files. toFile adds the file and the line to an error about one of
+// them.
+func ReadObjects(a *command.App, files []string) (objects []api.Object, toFile func(error) error, err error) {
+	docs, err := readManifests(a.In, files)
+	if err == nil && len(docs) == 0 {
+		err = fmt.Errorf("no object in %s", titles(files))
+	}
+	return objectsOf(docs), func(err error) error { return locate(err, docs) }, err
+}
+
+// BindFiles adds the flag for files of objects.
+func BindFiles(cmd *cobra.Command, files *[]string) {
 	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "a `FILE` of objects, a directory, or - for standard input; may be repeated")
 	command.Must(cmd.MarkFlagFilename("filename", "yaml", "yml", "json"))
 }

@@ -52,7 +52,7 @@ func deleteCommand(a *command.App) *cobra.Command {
 		ValidArgsFunction: kinds.CompleteRefs(a, 0),
 	}
 	options.Bind(cmd)
-	bindFiles(cmd, &files)
+	BindFiles(cmd, &files)
 	chosen.BindLabels(cmd)
 	return cmd
 }

@@ -64,7 +64,7 @@ With --revision, show what a rollback to that revision would change.`,
 			return err
 		}),
 	}
-	bindFiles(cmd, &files)
+	BindFiles(cmd, &files)
 	bindOwner(cmd, &owner, "", "the `OWNER` of objects without an owner (default cli)")
 	cmd.Flags().Int64Var(&revision, "revision", -1, "compare the current objects with the objects at this `REVISION`, of all owners or of --owner")
 	command.HideDefault(cmd.Flags(), "revision")

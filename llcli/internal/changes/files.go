@@ -35,7 +35,7 @@ objects of these kinds, all in one transaction. Objects of other owners stay unc
 		}),
 	}
 	options.Bind(cmd)
-	bindFiles(cmd, &files)
+	BindFiles(cmd, &files)
 	bindOwner(cmd, &owner, api.OwnerCLI, "the `OWNER` whose objects become exactly the objects of the files")
 	cmd.Flags().StringSliceVar(&kindNames, "kinds", nil, "of these `KINDS` only (default: of all kinds)")
 	command.Must(cmd.RegisterFlagCompletionFunc("kinds", cobra.FixedCompletions(kinds.Words(""), cobra.ShellCompDirectiveNoFileComp)))

@@ -164,6 +164,9 @@ func nounCommands(a *command.App, isUsed func(words ...string) bool) []*cobra.Co
 		if complete && kinds.All[i].Name == api.KindService {
 			commands[i].AddCommand(drainCommand(a), backendCommand(a))
 		}
+		if complete && kinds.All[i].Name == api.KindPolicy {
+			commands[i].AddCommand(policyCheckCommand(a), policyForCommand(a))
+		}
 	}
 	return commands
 }

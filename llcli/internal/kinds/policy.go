@@ -82,23 +82,28 @@ func ruleText(name, action, side string, peers []api.PolicyPeer, ports []api.Pol
 		text += " name " + name
 	}
 	for i := range peers {
-		p := &peers[i]
-		is := selectorText(p.Set, p.Namespaces, p.Entities)
-		if len(p.Prefixes) > 0 {
-			is = strings.Join(p.Prefixes.Strings(), ",")
-		}
-		if len(p.Except) > 0 {
-			is += " except " + strings.Join(p.Except.Strings(), ",")
-		}
-		text += " " + side + " " + is
+		text += " " + side + " " + PeerText(&peers[i])
 	}
 	for i := range ports {
-		text += " port " + policyPortText(&ports[i])
+		text += " port " + PolicyPortText(&ports[i])
 	}
 	return text
 }
 
-func policyPortText(p *api.PolicyPort) string {
+// PeerText returns a peer of a rule in the form of a flag, except for expressions.
+func PeerText(p *api.PolicyPeer) string {
+	text := selectorText(p.Set, p.Namespaces, p.Entities)
+	if len(p.Prefixes) > 0 {
+		text = strings.Join(p.Prefixes.Strings(), ",")
+	}
+	if len(p.Except) > 0 {
+		text += " except " + strings.Join(p.Except.Strings(), ",")
+	}
+	return text
+}
+
+// PolicyPortText returns a port of a rule in the form of a flag.
+func PolicyPortText(p *api.PolicyPort) string {
 	if p.Name != "" {
 		return strings.TrimPrefix(p.Protocol+"/"+p.Name, "/")
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -190,8 +191,12 @@ func (p *fakeProgress) Noted() map[state.Key]string   { return nil }
 func (p *fakeProgress) LastReceived(string) time.Time { return time.Time{} }
 func (p *fakeProgress) PodMTU() int                   { return 1450 }
 func (p *fakeProgress) Subjects(string) int           { return 2 }
-func (p *fakeProgress) Repairs() uint64               { return 3 }
-func (p *fakeProgress) Problems() []string            { return p.problems }
+func (p *fakeProgress) PolicyState() (*policy.State, *state.Snapshot, string) {
+	return nil, nil, "unknown"
+}
+func (p *fakeProgress) PolicyStateOf(*state.Snapshot) *policy.State { return nil }
+func (p *fakeProgress) Repairs() uint64                             { return 3 }
+func (p *fakeProgress) Problems() []string                          { return p.problems }
 func (p *fakeProgress) Health(_ string, b netip.AddrPort) (string, string) {
 	if h, ok := p.health[b]; ok {
 		return h, cmp.Or(p.reason, "refused")

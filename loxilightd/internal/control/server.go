@@ -19,6 +19,7 @@ import (
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -56,6 +57,11 @@ type Progress interface {
 	Health(service string, backend netip.AddrPort) (health, message string)
 	// Subjects returns the number of Endpoints to which a Policy is applied.
 	Subjects(policy string) int
+	// PolicyState returns the state of network policies that packets obey, and the snapshot that it
+	// was made from; pending: why it is not the desired state. nil: the state is unknown.
+	PolicyState() (is *policy.State, of *state.Snapshot, pending string)
+	// PolicyStateOf returns the state of network policies that a snapshot desires.
+	PolicyStateOf(s *state.Snapshot) *policy.State
 	// PodMTU returns the maximum size of a pod's packets, in bytes, or 0 if it is unknown.
 	PodMTU() int
 	// Repairs returns the number of external changes that have been repaired.
@@ -153,6 +159,8 @@ func New(o Options) *Server {
 		api.MethodAddressesList:    {run: with(s.addressesList)},
 		api.MethodEventsList:       {run: with(s.eventsList)},
 		api.MethodCapacity:         {run: with(s.capacity)},
+		api.MethodPoliciesCheck:    {run: with(s.policiesCheck)},
+		api.MethodPoliciesFor:      {run: with(s.policiesFor)},
 	}
 	return s
 }
@@ -191,8 +199,11 @@ func (s *Server) Handle(ctx context.Context, c Caller, request []byte) []byte {
 	return reply(r.ID, result, err)
 }
 
-// dryRuns are the methods that readers may call with dryRun only.
-var dryRuns = map[string]bool{api.MethodApply: true, api.MethodReplace: true, api.MethodDelete: true, api.MethodRollback: true}
+// dryRuns are the methods that take long: readers may call them with dryRun only, if they change
+// objects.
+var dryRuns = map[string]bool{
+	api.MethodApply: true, api.MethodReplace: true, api.MethodDelete: true, api.MethodRollback: true, api.MethodPoliciesCheck: true,
+}
 
 func (s *Server) call(ctx context.Context, c Caller, r *api.Request) (result any, err *api.Error) {
 	defer func() {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
@@ -133,4 +134,32 @@ func (n *Node) subjects(name string) []datapath.EndpointName {
 	n.policies.mu.Lock()
 	defer n.policies.mu.Unlock()
 	return slices.Sorted(maps.Keys(n.policies.applied[name]))
+}
+
+// PolicyState returns the state of network policies that packets obey, and the snapshot that it was
+// made from; pending: why it is not the desired state. nil: the state is unknown.
+func (n *Node) PolicyState() (is *policy.State, of *state.Snapshot, pending string) {
+	r := n.policies
+	trouble := r.trouble()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.snapshot == nil || r.isFrozen() || r.isKept() {
+		return nil, nil, cmp.Or(trouble, "the Policies in force are not known yet")
+	}
+	if s, ok := r.Status(datapath.NodeSet); ok && s.State == reconcile.Done || !ok && !r.Has(datapath.NodeSet) {
+		return r.desired, r.snapshot, trouble
+	}
+	is = r.written
+	if is == nil {
+		is = &policy.State{}
+	}
+	return is, r.snapshot, cmp.Or(trouble, "the latest changes are not in force yet")
+}
+
+// PolicyStateOf returns the state of network policies that a snapshot desires.
+func (n *Node) PolicyStateOf(s *state.Snapshot) *policy.State {
+	g := newGroups(s, nil, nil)
+	g.omitted = map[state.Key]string{}
+	is, _ := policies.NewBuilder().Build(s, policyGroups{g}, func(string) bool { return false })
+	return is
 }

@@ -58,18 +58,16 @@ type Result struct {
 	// Answer is the reply to an earlier transaction with the same RequestID. If it is set, this
 	// call has done nothing, and the other fields are unset.
 	Answer []byte
-	// Pending is set if the change must be confirmed, and contains its deadline; nil: no
-	// confirmation is needed.
-	Pending *Pending
-	// PendingLeft is the time that remains to confirm Pending.
-	PendingLeft time.Duration
+	// Pending is the change that must be confirmed, with its deadline; nil: none must be.
+	Pending     *Pending
+	PendingLeft time.Duration // the time that remains to confirm Pending
 	// Reverted is the unconfirmed change that this transaction rolled back; nil: none.
 	Reverted *Pending
 	// Left are the objects that a rollback did not restore although they differ from the restored
 	// revision: objects from files, pods' objects, and objects that force skipped.
-	Left []Key
-	// Warnings report which objects no longer receive packets from which devices.
-	Warnings []string
+	Left     []Key
+	Warnings []string  // which objects no longer receive packets from which devices
+	Planned  *Snapshot // the state after a dry run
 }
 
 // Reason is why a transaction was rejected.
@@ -168,7 +166,11 @@ func (s *Store) commit(t *Transaction) (*Result, error) {
 	}
 	result := &Result{Revision: p.base.Revision, Changes: p.changes, Warnings: p.warnings}
 	changed := len(p.formers) > 0
-	if t.DryRun || !changed && t.RequestID == "" && !t.revertsPending {
+	if t.DryRun {
+		result.Planned = newSnapshot(p.base.Revision, p.edit.done(), maps.Clone(p.counts), p.cost)
+		return result, nil
+	}
+	if !changed && t.RequestID == "" && !t.revertsPending {
 		return result, nil
 	}
 	w := write{

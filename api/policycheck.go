@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package api
+
+// PolicyNode names this node itself as an end of traffic.
+const PolicyNode = "node"
+
+// PoliciesCheckParams are the parameters of policies.check: traffic that opens a connection. From and
+// To are each an Endpoint of this node (by its name, or NAMESPACE/POD), an Entity, an address, or node
+// (this node itself).
+type PoliciesCheckParams struct {
+	From     string `json:"from"`
+	To       string `json:"to"`
+	Protocol string `json:"protocol"`         // tcp, udp, sctp, or any other IP protocol by number
+	Port     int    `json:"port,omitempty"`   // of the destination, 1 to 65535; for tcp, udp and sctp
+	Staged   bool   `json:"staged,omitempty"` // as if staged Policies were in force
+	// Objects are applied for this check only.
+	Objects []Object `json:"objects,omitempty"`
+}
+
+// PoliciesCheckResult is the result of policies.check.
+type PoliciesCheckResult struct {
+	// Pending is why packets do not obey the desired Policies: the result is what they obey. Empty:
+	// they obey them, or the parameters have Objects.
+	Pending string       `json:"pending,omitempty"`
+	Paths   []PolicyPath `json:"paths"` // one for each address family that both ends have
+}
+
+// PolicyPath is the verdict on traffic of one address family.
+type PolicyPath struct {
+	Source      string          `json:"source"` // an address, or node
+	Destination string          `json:"destination"`
+	Verdict     string          `json:"verdict"`           // allow, deny, reject
+	Egress      *PolicyDecision `json:"egress,omitempty"`  // nil: the source is no Endpoint of this node
+	Ingress     *PolicyDecision `json:"ingress,omitempty"` // nil: the destination is no Endpoint of this node
+}
+
+// PolicyDecision is how the Policies of an Endpoint decide about traffic in one direction.
+type PolicyDecision struct {
+	Endpoint string       `json:"endpoint"`
+	Peer     string       `json:"peer,omitempty"` // the Entity at the other end; empty: none
+	Verdict  string       `json:"verdict"`
+	Tiers    []PolicyTier `json:"tiers,omitempty"` // up to the one that decides
+	// Without is the verdict if the rule that decided, or the isolation, did not exist; empty: none
+	// decided.
+	Without string `json:"without,omitempty"`
+}
+
+// PolicyTier is the result of one tier.
+type PolicyTier struct {
+	Tier     string   `json:"tier"`
+	Policies []string `json:"policies,omitempty"` // that apply to the Endpoint, in the order of evaluation
+	// Result is allow, deny, reject, pass; isolated: denied because no rule decided; or next: the tier
+	// decides nothing.
+	Result string `json:"result"`
+	Policy string `json:"policy,omitempty"` // that decided
+	// Rule is the name of the rule that decided, or its number from 1 if it has no name.
+	Rule string      `json:"rule,omitempty"`
+	Peer *PolicyPeer `json:"peer,omitempty"` // of this rule, that matched; nil: the rule lists none
+	Port *PolicyPort `json:"port,omitempty"` // likewise
+	// Exempt means that Policies isolate the Endpoint, but the tier always allows this peer.
+	Exempt bool `json:"exempt,omitempty"`
+}
+
+// Results of a tier besides the actions of rules.
+const (
+	PolicyIsolated = "isolated"
+	PolicyNext     = "next"
+)
+
+// PoliciesForParams are the parameters of policies.for.
+type PoliciesForParams struct {
+	Endpoint string `json:"endpoint"` // its name, or NAMESPACE/POD
+}
+
+// PoliciesForResult is the result of policies.for: the Policies that apply to an Endpoint.
+type PoliciesForResult struct {
+	Pending   string            `json:"pending,omitempty"` // as in [PoliciesCheckResult]
+	Endpoint  string            `json:"endpoint"`
+	IsEntity  bool              `json:"isEntity"` // else no Policy applies to it
+	Set       string            `json:"set,omitempty"`
+	Namespace string            `json:"namespace,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Ingress   []AppliedPolicy   `json:"ingress,omitempty"` // in the order of evaluation
+	Egress    []AppliedPolicy   `json:"egress,omitempty"`
+}
+
+// AppliedPolicy is a Policy that applies to an Endpoint in one direction.
+type AppliedPolicy struct {
+	Tier     string `json:"tier"`
+	Policy   string `json:"policy"`
+	Staged   bool   `json:"staged,omitempty"`   // not in force
+	Isolates bool   `json:"isolates,omitempty"` // denies what no rule of the tier decides
+	Rules    int    `json:"rules"`              // number of its rules for this direction
+}

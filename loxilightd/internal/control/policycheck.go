@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// policyView is a state of network policies, and the snapshot that it was made from.
+type policyView struct {
+	*policy.State
+	of      *state.Snapshot
+	pending string // why packets do not obey the desired state
+}
+
+// policiesInForce returns the state that packets obey.
+func (s *Server) policiesInForce() (*policyView, *api.Error) {
+	is, of, pending := s.Progress.PolicyState()
+	if is == nil {
+		return nil, api.Errorf(api.ReasonUnavailable, "%s", pending)
+	}
+	if pending == "" && of.Revision != s.Store.Snapshot().Revision {
+		pending = "the latest changes are not in force yet"
+	}
+	return &policyView{is, of, pending}, nil
+}
+
+// policiesWith returns the state as if objects had been applied.
+func (s *Server) policiesWith(c Caller, objects []api.Object) (*policyView, *api.Error) {
+	r := &request{method: api.MethodPoliciesCheck, change: api.Change{DryRun: true}, budget: c.budget}
+	if err := s.parsePuts(r, objects, api.OwnerCLI, 0); err != nil {
+		return nil, err
+	}
+	result, err := s.commit(c, r)
+	if err != nil {
+		return nil, refusalError(err)
+	}
+	return &policyView{s.Progress.PolicyStateOf(result.Planned), result.Planned, ""}, nil
+}
+
+// policyEnd is one end of traffic.
+type policyEnd struct {
+	node     bool // this node itself
+	endpoint string
+	addrs    []netip.Addr
+}
+
+// policiesCheck answers the method policies.check.
+func (s *Server) policiesCheck(_ context.Context, c Caller, p *api.PoliciesCheckParams) (any, *api.Error) {
+	t, err := trafficOf(p)
+	if err != nil {
+		return nil, err
+	}
+	view, err := s.policiesInForce()
+	if p.Objects != nil {
+		view, err = s.policiesWith(c, p.Objects)
+	}
+	if err != nil {
+		return nil, err
+	}
+	from, err := s.endOf(view, "from", p.From)
+	if err != nil {
+		return nil, err
+	}
+	to, err := s.endOf(view, "to", p.To)
+	if err != nil {
+		return nil, err
+	}
+	result := &api.PoliciesCheckResult{Pending: view.pending}
+	if p.Objects == nil {
+		result.Pending = cmp.Or(result.Pending, s.detached(from), s.detached(to))
+	}
+	for _, path := range pathsBetween(from, to) {
+		result.Paths = append(result.Paths, view.check(from, to, path, t, p.Staged))
+	}
+	if result.Paths == nil {
+		return nil, invalid("to", "%s and %s have no address family in common", decode.Shorten(p.From), decode.Shorten(p.To))
+	}
+	return result, nil
+}
+
+// trafficOf returns the protocol and port of the parameters.
+func trafficOf(p *api.PoliciesCheckParams) (t policy.Traffic, err *api.Error) {
+	named := map[string]policy.Protocol{"tcp": policy.TCP, "udp": policy.UDP, "sctp": policy.SCTP, "icmp": 1, "icmpv6": 58}
+	protocol, ok := named[p.Protocol]
+	if !ok {
+		n, failure := strconv.ParseUint(p.Protocol, 10, 8)
+		if failure != nil {
+			return t, invalid("protocol", "%q is not tcp, udp, sctp, icmp, icmpv6, or a number from 0 to 255", decode.Shorten(p.Protocol))
+		}
+		protocol = policy.Protocol(n)
+	}
+	switch {
+	case protocol.HasPorts() && (p.Port < 1 || p.Port > 65535):
+		return t, invalid("port", "%d is not from 1 to 65535", p.Port)
+	case !protocol.HasPorts() && p.Port != 0:
+		return t, invalid("port", "is only for tcp, udp and sctp")
+	}
+	return policy.Traffic{Protocol: protocol, Port: uint16(p.Port)}, nil
+}
+
+// endOf finds what a parameter names. A node's address counts as the node itself.
+func (s *Server) endOf(view *policyView, field, name string) (end policyEnd, err *api.Error) {
+	if name == "" {
+		return end, invalid(field, "is missing: name an Endpoint, NAMESPACE/POD, an Entity, an address, or node")
+	}
+	if name == api.PolicyNode {
+		return policyEnd{node: true}, nil
+	}
+	if a, failure := netip.ParseAddr(name); failure == nil {
+		return s.endAt(view, field, a.Unmap())
+	}
+	if o := endpointNamed(view.of, name); o != nil {
+		return endpointEnd(o), nil
+	}
+	for _, entity := range []string{name, "pod/" + name} {
+		o, ok := view.of.Get(state.Key{Kind: state.KindEntity, Name: entity})
+		if !ok {
+			continue
+		}
+		v := o.Value.(*state.Entity)
+		switch endpoints := view.of.EndpointsOf(v.Of); {
+		case v.Here:
+			return policyEnd{node: true}, nil
+		case v.Of == (state.EndpointRef{}):
+			return policyEnd{addrs: v.Addrs}, nil
+		case len(endpoints) > 0:
+			return endpointEnd(endpoints[0]), nil
+		}
+		return end, api.Errorf(api.ReasonNotFound, "the Endpoint of Entity %s does not exist", decode.Shorten(entity)).At("", field)
+	}
+	return end, api.Errorf(api.ReasonNotFound, "there is no Endpoint, pod or Entity %q: see llcli get endpoints, llcli get entities", decode.Shorten(name)).At("", field)
+}
+
+// endAt returns the end with an address.
+func (s *Server) endAt(view *policyView, field string, a netip.Addr) (policyEnd, *api.Error) {
+	if slices.Contains(s.Plane.Telemetry().LocalAddrs(), a) {
+		return policyEnd{node: true, addrs: []netip.Addr{a}}, nil
+	}
+	if o := view.of.Endpoints()[a]; o != nil {
+		return policyEnd{endpoint: o.Name, addrs: []netip.Addr{a}}, nil
+	}
+	for o := range view.of.After(state.KindService, "") {
+		for _, f := range o.Value.(*state.Service).Frontends {
+			if f.Addr.Addr() == a {
+				return policyEnd{}, invalid(field, "%s is an address of Service %s, and policies see its backends: name one of them", a, o.Name)
+			}
+		}
+	}
+	return policyEnd{addrs: []netip.Addr{a}}, nil
+}
+
+// endpointNamed returns the Endpoint with a name, or of a pod, NAMESPACE/POD; nil: there is none.
+func endpointNamed(of *state.Snapshot, name string) (found *state.Object) {
+	if o, ok := of.Get(state.Key{Kind: state.KindEndpoint, Name: name}); ok {
+		return o
+	}
+	for o := range of.After(state.KindEndpoint, "") {
+		if o.Value.(*state.Endpoint).PodName() == name {
+			return o
+		}
+	}
+	return nil
+}
+
+func endpointEnd(o *state.Object) policyEnd {
+	return policyEnd{endpoint: o.Name, addrs: o.Value.(*state.Endpoint).Addresses}
+}
+
+// detached returns why packets of an end do not obey policies; empty: they do.
+func (s *Server) detached(end policyEnd) string {
+	k := state.Key{Kind: state.KindEndpoint, Name: end.endpoint}
+	if end.endpoint == "" {
+		return ""
+	}
+	is, ok := s.Progress.Status(k)
+	switch {
+	case !ok:
+		return fmt.Sprintf("%s is not attached yet", k)
+	case is.State != api.StateReady:
+		return fmt.Sprintf("%s is not Ready: %s", k, is.Message)
+	}
+	return ""
+}
+
+// pathsBetween returns the addresses of both ends, for each family that both have. The zero value
+// stands for this node, whose address policies do not see.
+func pathsBetween(from, to policyEnd) (paths [][2]netip.Addr) {
+	if from.node && to.node {
+		return [][2]netip.Addr{{}}
+	}
+	for _, is4 := range []bool{true, false} {
+		var path [2]netip.Addr
+		complete := true
+		for i, end := range []policyEnd{from, to} {
+			n := slices.IndexFunc(end.addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
+			if n >= 0 {
+				path[i] = end.addrs[n]
+			}
+			complete = complete && (n >= 0 || end.node && len(end.addrs) == 0)
+		}
+		if complete {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// check returns the verdict on traffic between two addresses.
+func (v *policyView) check(from, to policyEnd, path [2]netip.Addr, t policy.Traffic, staged bool) api.PolicyPath {
+	text := func(end policyEnd, a netip.Addr) string {
+		if end.node {
+			return api.PolicyNode
+		}
+		return a.String()
+	}
+	result := api.PolicyPath{Source: text(from, path[0]), Destination: text(to, path[1]), Verdict: policy.Allow.String()}
+	sent, received := t, t
+	sent.Peer, sent.Node = path[1], to.node
+	received.Peer, received.Node = path[0], from.node
+	if from.endpoint != "" {
+		result.Egress = v.decide(from.endpoint, policy.Egress, sent, staged)
+		result.Verdict = result.Egress.Verdict
+	}
+	if to.endpoint != "" {
+		result.Ingress = v.decide(to.endpoint, policy.Ingress, received, staged)
+		if result.Verdict == policy.Allow.String() {
+			result.Verdict = result.Ingress.Verdict
+		}
+	}
+	return result
+}
+
+// decide returns the verdict of the policies of an Endpoint.
+func (v *policyView) decide(endpoint string, d policy.Direction, t policy.Traffic, staged bool) *api.PolicyDecision {
+	result := &api.PolicyDecision{Endpoint: endpoint, Verdict: policy.Allow.String()}
+	if peer := v.PeerOf(t); peer != nil {
+		result.Peer = peer.Name
+	}
+	subject := v.subject(endpoint)
+	if subject == nil {
+		return result
+	}
+	steps, verdict := v.Explain(subject, d, t, staged)
+	result.Verdict = verdict.Action.String()
+	if verdict.Policy != "" {
+		result.Without = v.Without(verdict, subject, d, t, staged).Action.String()
+	}
+	for i := range steps {
+		result.Tiers = append(result.Tiers, v.tier(&steps[i], d))
+	}
+	return result
+}
+
+// subject returns the Entity of an Endpoint; nil: no policy applies to it.
+func (v *policyView) subject(endpoint string) *policy.Entity {
+	for _, e := range v.Entities {
+		if e.Endpoint == endpoint {
+			return e
+		}
+	}
+	return nil
+}
+
+func (v *policyView) tier(step *policy.Step, d policy.Direction) api.PolicyTier {
+	tier := api.PolicyTier{Tier: step.Tier, Policies: step.Policies, Result: api.PolicyNext, Policy: step.Policy, Exempt: step.Exempt}
+	switch {
+	case step.Policy == "":
+	case step.Rule < 0:
+		tier.Result = api.PolicyIsolated
+	default:
+		tier.Result, tier.Rule = step.Action.String(), strconv.Itoa(step.Rule+1)
+		v.nameRule(&tier, step, d)
+	}
+	return tier
+}
+
+// nameRule adds what the object of a policy says of the rule that decided.
+func (v *policyView) nameRule(tier *api.PolicyTier, step *policy.Step, d policy.Direction) {
+	o, ok := v.of.Get(state.Key{Kind: state.KindPolicy, Name: step.Policy})
+	var spec api.PolicySpec
+	if !ok || v.pending != "" || json.Unmarshal([]byte(o.Spec), &spec) != nil {
+		return
+	}
+	var name string
+	var peers []api.PolicyPeer
+	var ports []api.PolicyPort
+	switch {
+	case d == policy.Ingress && step.Rule < len(spec.Ingress):
+		r := &spec.Ingress[step.Rule]
+		name, peers, ports = r.Name, r.From, r.Ports
+	case d == policy.Egress && step.Rule < len(spec.Egress):
+		r := &spec.Egress[step.Rule]
+		name, peers, ports = r.Name, r.To, r.Ports
+	}
+	tier.Rule = cmp.Or(name, tier.Rule)
+	if step.Peer >= 0 && step.Peer < len(peers) {
+		tier.Peer = &peers[step.Peer]
+	}
+	if step.Port >= 0 && step.Port < len(ports) {
+		tier.Port = &ports[step.Port]
+	}
+}
+
+// policiesFor answers the method policies.for.
+func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForParams) (any, *api.Error) {
+	view, err := s.policiesInForce()
+	if err != nil {
+		return nil, err
+	}
+	o := endpointNamed(view.of, p.Endpoint)
+	if o == nil {
+		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint or pod %q: see llcli get endpoints", decode.Shorten(p.Endpoint)).At("", "endpoint")
+	}
+	result := &api.PoliciesForResult{Endpoint: o.Name, Pending: cmp.Or(view.pending, s.detached(endpointEnd(o)))}
+	subject := view.subject(o.Name)
+	if subject == nil {
+		return result, nil
+	}
+	result.IsEntity, result.Set, result.Namespace, result.Labels = true, subject.Set, subject.Namespace, subject.Labels
+	for _, applied := range view.AppliedTo(subject) {
+		for d, list := range []*[]api.AppliedPolicy{policy.Ingress: &result.Ingress, policy.Egress: &result.Egress} {
+			if applied.Isolates[d] || len(applied.Rules[d]) > 0 {
+				*list = append(*list, api.AppliedPolicy{
+					Tier: applied.Tier, Policy: applied.Name, Staged: applied.Staged, Isolates: applied.Isolates[d], Rules: len(applied.Rules[d]),
+				})
+			}
+		}
+	}
+	return result, nil
+}
