@@ -124,7 +124,7 @@ func TestRequiredEntity(t *testing.T) {
 		}
 	}
 	testnet.Eventually(t, 5*time.Second, "the Endpoint says so", func() bool {
-		return strings.Contains(s.LLCLI("get", "endpoints"), "no Entity names pod shop/late")
+		return strings.Contains(s.LLCLI("get", "endpoints"), "all its traffic is dropped: no Entity names pod shop/late")
 	})
 	mute("with the Entity of a later pod")
 	s.Kill()

@@ -117,16 +117,13 @@ func (r *policySet) trouble() string {
 // Subjects returns the number of Endpoints to which a Policy is applied.
 func (n *Node) Subjects(name string) int { return len(n.subjects(name)) }
 
-// denied reports whether all traffic of an Endpoint is dropped because it lacks the Entity that its
-// network requires, or (soon) because its Entity is not in force yet.
-func (n *Node) denied(endpoint string) (denied, soon bool) {
+// denied reports whether all traffic of an Endpoint is to be dropped because it lacks the Entity that
+// its network requires, and whether it is dropped.
+func (n *Node) denied(endpoint string) (desired, inForce bool) {
 	n.policies.mu.Lock()
 	defer n.policies.mu.Unlock()
-	if policies.IsUnknown(n.policies.desired, endpoint) {
-		return true, false
-	}
-	soon = n.policies.written != nil && policies.IsUnknown(n.policies.written, endpoint)
-	return soon, soon
+	inForce = n.policies.written != nil && policies.IsUnknown(n.policies.written, endpoint)
+	return policies.IsUnknown(n.policies.desired, endpoint), inForce
 }
 
 // subjects returns the Endpoints to which a Policy is applied, in the order of their names.

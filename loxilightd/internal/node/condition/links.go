@@ -151,17 +151,21 @@ func (w *world) ofEndpoint(name string, v *state.Endpoint) condition {
 
 // ofUnknown returns a condition for an Endpoint without the Entity that its network requires.
 func (w *world) ofUnknown(name string, v *state.Endpoint) condition {
-	switch denied, soon := w.opts.Denied(name); {
-	case !denied:
+	desired, inForce := w.opts.Denied(name)
+	traffic := "is dropped"
+	switch {
+	case !desired && !inForce:
 		return condition{}
-	case soon:
+	case !desired:
 		return condition{untried: true, quiet: true, message: "its Entity is not in force yet"}
+	case !inForce:
+		traffic = "is about to be dropped"
 	}
 	who, client := "it", "create one"
 	if v.Pod != "" {
 		who, client = "pod "+v.PodName(), "loxilight-agent has not configured it; see llcli doctor"
 	}
-	return condition{quiet: true, message: fmt.Sprintf("all its traffic is dropped: no Entity names %s, and its PodNetwork requires one: %s", who, client)}
+	return condition{quiet: true, message: fmt.Sprintf("all its traffic %s: no Entity names %s, and its PodNetwork requires one: %s", traffic, who, client)}
 }
 
 // ofPeer returns a condition unless the Peer is reachable and packets to it are forwarded.

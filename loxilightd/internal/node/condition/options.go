@@ -29,9 +29,9 @@ type Options struct {
 	PeerStatus     func(datapath.PeerName) (reconcile.Status, bool)
 	// Subjects returns the Endpoints to which a Policy is applied; nil: none.
 	Subjects func(policy string) []datapath.EndpointName
-	// Denied reports whether all traffic of an Endpoint is dropped because the Endpoint lacks the
-	// Entity that its network requires, or (soon) because its Entity is not in force yet. Nil: never.
-	Denied func(endpoint string) (denied, soon bool)
+	// Denied reports whether all traffic of an Endpoint is to be dropped because the Endpoint lacks the
+	// Entity that its network requires, and whether it is dropped; nil: never.
+	Denied func(endpoint string) (desired, inForce bool)
 	// BackendHealth returns the health of a Service's backend.
 	BackendHealth func(service string, backend datapath.BackendAddr) health.Result
 
