@@ -76,8 +76,19 @@ type DropEvent struct {
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
 	NAT     string `json:"nat,omitempty"`  // NAT that should have translated it
 	// Endpoint is the Endpoint on whose device the packet arrived, or was to be sent.
-	Endpoint string `json:"endpoint,omitempty"`
-	Length   int    `json:"length"` // bytes of the frame
+	Endpoint string      `json:"endpoint,omitempty"`
+	Policy   *PolicyDrop `json:"policy,omitempty"` // that does not allow it; nil: none, or it is unknown which
+	Length   int         `json:"length"`           // bytes of the frame
+}
+
+// PolicyDrop is the Policy, and its rule, that dropped a packet.
+type PolicyDrop struct {
+	Endpoint  string `json:"endpoint"`  // to whose traffic the Policy applies
+	Direction string `json:"direction"` // ingress: the Endpoint would have received it; egress: it sent it
+	Tier      string `json:"tier,omitempty"`
+	Policy    string `json:"policy,omitempty"` // empty: the Endpoint has no Entity, and its network requires one
+	// Rule is the name of the rule, or its number from 1; empty: isolation, since no rule decided.
+	Rule string `json:"rule,omitempty"`
 }
 
 // FirewallEvent reports a decision of a FirewallRule that logs.

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // Tuple is one direction of a connection. For ICMP echo the ports are the identifier.
@@ -105,6 +107,14 @@ type Drop struct {
 	NAT     NATName     // empty: none
 	// Endpoint is the endpoint that owns the device; empty: none.
 	Endpoint EndpointName
+	Policy   *PolicyDrop // nil: no network policy dropped it, or it is unknown which
+}
+
+// PolicyDrop is why a network policy dropped a packet.
+type PolicyDrop struct {
+	Endpoint  EndpointName // to whose traffic the policy applies
+	Direction policy.Direction
+	policy.Verdict
 }
 
 // Decision is the decision of a firewall rule for a packet.

@@ -2,6 +2,7 @@
 /* count.h - counters, samples and rate limits. */
 #pragma once
 
+#include "ct.h"
 #include "maps.h"
 #include "pkt.h"
 
@@ -64,6 +65,8 @@ static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum sample_type type,
 				   __u8 reason)
 {
+	struct work *w = work_get();
+
 	s->saddr = p->saddr;
 	s->daddr = p->daddr;
 	s->sport = p->sport;
@@ -78,6 +81,15 @@ static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum s
 	s->rule_id = p->rule_id;
 	s->len_bytes = p->skb->len;
 	s->nat_id = p->nat_id;
+	s->policy_cell = POLICY_NO_CELL;
+	s->policy_port = 0;
+	s->policy_way = 0;
+	if (w && (reason == DROP_POLICY || reason == DROP_POLICY_LIMITED ||
+		  reason == DROP_POLICY_UNKNOWN)) {
+		s->policy_cell = w->policy.cell.id;
+		s->policy_port = w->policy.endpoint;
+		s->policy_way = w->policy.direction | (w->policy.self ? SAMPLE_SELF : 0);
+	}
 }
 
 static __noinline void sample_send(struct pkt *p, enum sample_type type, __u8 reason)

@@ -115,6 +115,11 @@ enum drop_reason {
 	/* as policy, by a Policy that rejects, but without an answer: the limit per second was reached
 	 */
 	DROP_POLICY_LIMITED,
+	/* its network requires an Entity for the Endpoint that sends it, or for the one for which it is,
+	 * and there is none: the Kubernetes agent has not configured the pod yet, or the Entity was
+	 * deleted
+	 */
+	DROP_POLICY_UNKNOWN,
 	DROP_MAX,
 };
 

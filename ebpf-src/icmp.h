@@ -137,6 +137,8 @@ static __always_inline int icmp_is_own_ttl(const struct pkt *p)
  */
 static __always_inline int icmp_find(struct pkt *p, struct work *w)
 {
+	int ret;
+
 	if (icmp_parse_inner(p, w) != LL_NEXT)
 		return LL_UNTRACKED;
 	/* The error must be addressed to the source of the quoted packet; otherwise the rules are
@@ -155,8 +157,9 @@ static __always_inline int icmp_find(struct pkt *p, struct work *w)
 			return LL_PASS;
 		return LL_UNTRACKED;
 	}
-	if (policy_follow(p, w) != LL_NEXT)
-		return -DROP_POLICY;
+	ret = policy_follow(p, w);
+	if (ret != LL_NEXT)
+		return ret == LL_REFUSE ? -DROP_POLICY : ret;
 	if (!(w->conn.meta.flags & (CT_F_DNAT | CT_F_SNAT)) || icmp_is_own_ttl(p))
 		return LL_PASS;
 	return LL_NEXT;

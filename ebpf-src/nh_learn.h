@@ -169,7 +169,7 @@ static __noinline int nexthop_learn(struct pkt *p, struct work *w)
 		int ret = policy_follow(p, w);
 
 		if (ret != LL_NEXT)
-			return -DROP_POLICY;
+			return ret == LL_REFUSE ? -DROP_POLICY : ret;
 	}
 	why = nexthop_why_not(p, meta);
 	if (why == SLOWPATH_UNKNOWN)

@@ -98,6 +98,7 @@ __noinline int policy_end(const struct addr *peer, __u32 what, __u32 endpoint, _
 	q->node = what & POLICY_NODE || (what & POLICY_NODE_IF_LOCAL && policy_is_node(w, peer));
 	q->endpoint = endpoint;
 	q->word = word;
+	q->cell.id = POLICY_NO_CELL;
 	return policy_ask(q, table) ? ACTION_DENY : q->cell.action[q->self & 1];
 }
 
@@ -158,13 +159,19 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	return policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? in : out, word);
 }
 
+/* Returns the result for a packet that an action of policy_judge drops silently. */
+static __always_inline int policy_drop(int action)
+{
+	return action == ACTION_UNKNOWN ? -DROP_POLICY_UNKNOWN : -DROP_POLICY;
+}
+
 /* Returns the result for p of an action of policy_judge. */
 static __always_inline int policy_result(struct pkt *p, int action)
 {
 	if (action == ACTION_ALLOW)
 		return LL_NEXT;
 	if (action != ACTION_REJECT)
-		return -DROP_POLICY;
+		return policy_drop(action);
 	p->refused = DROP_POLICY;
 	return LL_REFUSE;
 }

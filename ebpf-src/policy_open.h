@@ -26,6 +26,7 @@ __noinline int policy_open(struct __sk_buff *skb, __u32 plain)
 {
 	struct work *w = work_get();
 	__u32 how;
+	int action;
 
 	if (!w || !policy_word() || w->judge & JUDGE_EXEMPT)
 		return LL_NEXT;
@@ -37,7 +38,8 @@ __noinline int policy_open(struct __sk_buff *skb, __u32 plain)
 		if (!addr_equal(&w->tuple.daddr, &w->conn.daddr))
 			how |= JUDGE_MOVES;
 	}
-	switch (policy_judge(skb, how)) {
+	action = policy_judge(skb, how);
+	switch (action) {
 	case ACTION_ALLOW:
 		return LL_NEXT;
 	case ACTION_REJECT:
@@ -46,7 +48,7 @@ __noinline int policy_open(struct __sk_buff *skb, __u32 plain)
 			break;
 		return LL_REFUSE;
 	}
-	return -DROP_POLICY;
+	return policy_drop(action);
 }
 
 /* Evaluates policies for p, which cannot be tracked; ret: the result of the last stage. LL_PASS: it is

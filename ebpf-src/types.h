@@ -81,5 +81,13 @@ struct sample {
 	__u32 len_bytes; /* of the frame */
 	__u32 rule_id;
 	__u32 nat_id; /* 0: none */
+	/* For a drop by network policies: struct policy_cell's id; the port of the Endpoint; and its
+	 * direction, with SAMPLE_SELF for traffic with itself.
+	 */
+	__u32 policy_cell;
+	__u32 policy_port;
+	__u32 policy_way;
 };
-_Static_assert(sizeof(struct sample) == 64, "layout is pinned");
+_Static_assert(sizeof(struct sample) == 76, "layout is pinned");
+
+#define SAMPLE_SELF 2

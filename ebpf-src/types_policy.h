@@ -59,6 +59,10 @@ struct policy_row {
 	__u32 sctp;
 };
 
+#define ACTION_UNKNOWN 3 /* as ACTION_DENY, counted as DROP_POLICY_UNKNOWN */
+
+#define POLICY_NO_CELL 0xffffffff
+
 struct policy_cell {
 	/* ACTION_: for traffic with others, and of the Endpoint with itself. */
 	__u8 action[2];

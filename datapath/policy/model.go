@@ -59,6 +59,11 @@ type NamedPort struct {
 	Number   uint16
 }
 
+// Unknown is the name of the built-in policy, and of its tier, that denies all traffic of Endpoints
+// that lack the Entity that their network requires. Packets that it drops are counted separately. No
+// other policy has this name.
+const Unknown = "#unknown"
+
 // Tier is a group of policies. If no rule of a tier decides, and one of its policies isolates the
 // subject, the traffic is denied, except with the peers that Always names.
 type Tier struct {

@@ -127,6 +127,9 @@ func TestRequiredEntity(t *testing.T) {
 		return strings.Contains(s.LLCLI("get", "endpoints"), "all its traffic is dropped: no Entity names pod shop/late")
 	})
 	mute("with the Entity of a later pod")
+	if drops := s.Counters("", "").Drops; drops["policy_unknown"] == 0 || drops["policy"] != 0 {
+		t.Errorf("drops %v, want policy_unknown", drops)
+	}
 	s.Kill()
 	mute("with the daemon killed")
 	s.Start()

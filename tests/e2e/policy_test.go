@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,24 @@ func (s *policySite) may(when string, want map[string]bool) {
 	}
 }
 
+// tells sends until an event about a drop contains all the texts.
+func (s *policySite) tells(from, network, to string, texts ...string) {
+	s.t.Helper()
+	events := s.node.Start(s.t, programs.CLI, "--socket", s.Socket, "events", "drops")
+	testnet.Eventually(s.t, patience, "an event says why", func() bool {
+		try(s.pods[from].ns, network, to, silence)
+		for line := range strings.SplitSeq(events.Output(), "\n") {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return true
+			}
+		}
+		return false
+	})
+	if s.t.Failed() {
+		s.t.Logf("want %q in\n%s", texts, events.Output())
+	}
+}
+
 // change applies objects and waits until they are Ready.
 func (s *policySite) change(args ...string) {
 	s.t.Helper()
@@ -107,6 +126,7 @@ func TestPolicies(t *testing.T) {
 	if drops := s.Counters("Endpoint", "shop/x").Drops["policy"]; drops == 0 {
 		t.Error("no drop is counted at the port of x")
 	}
+	s.tells("x", "tcp", "10.72.0.3:4660", "policy:", "ingress of endpoint shop/b by policy db, tier main")
 	pins := filepath.Join(s.PinDir, "layout-1+policies")
 	if _, err := os.Stat(pins); err != nil {
 		t.Errorf("an older version may take over: %v", err)
@@ -156,12 +176,14 @@ spec:
   tier: main
   isolate: [egress]
   appliedTo: [{entities: {matchLabels: {app: a}}}]
-  egress: [{action: reject, to: [{entities: {matchLabels: {app: x}}}]}]
+  egress: [{action: pass, ports: [{protocol: udp, port: 9}]}, {name: not-x, action: deny, to: [{entities: {matchLabels: {app: x}}}], ports: [{protocol: udp}]}, {action: reject, to: [{entities: {matchLabels: {app: x}}}]}]
 `))
 	s.may("a may not send", map[string]bool{"a b tcp": false, "b a tcp": true, "x b tcp": true, "a b udp": false})
 	begin := time.Now()
 	if got := try(s.pods["a"].ns, "tcp", "10.72.0.4:4660", patience); got == let || time.Since(begin) > patience/2 {
 		t.Errorf("a to x, rejected: %s after %s", got, time.Since(begin))
 	}
+	s.tells("a", "udp", "10.72.0.4:4660", "policy:", "egress of endpoint shop/a by policy out rule not-x, tier main")
+	s.tells("a", "udp", "10.72.0.3:4660", "policy:", "egress of endpoint shop/a by policy out, tier main")
 	testnet.Eventually(t, patience, "health is ok", func() bool { _, code, _ := s.TryLLCLI("health"); return code == 0 })
 }

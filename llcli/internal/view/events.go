@@ -278,7 +278,7 @@ func eventText(e *client.Event) (text, color string, err error) {
 	case api.TopicDrops:
 		var v api.DropEvent
 		err = e.Decode(&v)
-		return fmt.Sprintf("%s: %s, %d bytes, %s of %s%s", v.Reason, packetText(&v.Packet), v.Length, v.Hook, v.Device, output.Prefixed(", endpoint ", v.Endpoint)+output.Prefixed(", service ", v.Service)+output.Prefixed(", rule ", v.Rule)), "", err
+		return fmt.Sprintf("%s: %s, %d bytes, %s of %s%s", v.Reason, packetText(&v.Packet), v.Length, v.Hook, v.Device, output.Prefixed(", endpoint ", v.Endpoint)+output.Prefixed(", service ", v.Service)+output.Prefixed(", rule ", v.Rule)+policyText(v.Policy)), "", err
 	case api.TopicFirewall:
 		var v api.FirewallEvent
 		err = e.Decode(&v)
@@ -296,4 +296,15 @@ func eventText(e *client.Event) (text, color string, err error) {
 	default:
 		return string(e.Data), "", nil
 	}
+}
+
+// policyText returns which policy dropped a packet.
+func policyText(p *api.PolicyDrop) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.Policy == "":
+		return fmt.Sprintf(", no entity for endpoint %s", p.Endpoint)
+	}
+	return fmt.Sprintf(", %s of endpoint %s by policy %s%s, tier %s", p.Direction, p.Endpoint, p.Policy, output.Prefixed(" rule ", p.Rule), p.Tier)
 }

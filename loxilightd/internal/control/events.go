@@ -98,7 +98,8 @@ func (s *Server) publishSample(sample datapath.Sample) {
 	if d := sample.Drop; d != nil {
 		s.noPorts.note(d)
 		s.publish(api.TopicDrops, &api.DropEvent{
-			Reason: d.Reason, Packet: droppedPacket(d), Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Length: d.Length,
+			Reason: d.Reason, Packet: droppedPacket(d),
+			Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Policy: s.policyDrop(d.Policy), Length: d.Length,
 		})
 	}
 	if d := sample.Decision; d != nil {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
@@ -289,29 +290,57 @@ func (v *policyView) tier(step *policy.Step, d policy.Direction) api.PolicyTier 
 // nameRule adds what the object of a policy says of the rule that decided.
 func (v *policyView) nameRule(tier *api.PolicyTier, step *policy.Step, d policy.Direction) {
 	o, ok := v.of.Get(state.Key{Kind: state.KindPolicy, Name: step.Policy})
-	var spec api.PolicySpec
-	if !ok || v.pending != "" || json.Unmarshal([]byte(o.Spec), &spec) != nil {
+	if !ok || v.pending != "" {
 		return
 	}
-	var name string
-	var peers []api.PolicyPeer
-	var ports []api.PolicyPort
-	switch {
-	case d == policy.Ingress && step.Rule < len(spec.Ingress):
-		r := &spec.Ingress[step.Rule]
-		name, peers, ports = r.Name, r.From, r.Ports
-	case d == policy.Egress && step.Rule < len(spec.Egress):
-		r := &spec.Egress[step.Rule]
-		name, peers, ports = r.Name, r.To, r.Ports
+	r := ruleIn(o, d, step.Rule)
+	tier.Rule = cmp.Or(r.Name, tier.Rule)
+	if step.Peer >= 0 && step.Peer < len(r.From) {
+		tier.Peer = &r.From[step.Peer]
 	}
-	tier.Rule = cmp.Or(name, tier.Rule)
-	if step.Peer >= 0 && step.Peer < len(peers) {
-		tier.Peer = &peers[step.Peer]
-	}
-	if step.Port >= 0 && step.Port < len(ports) {
-		tier.Port = &ports[step.Port]
+	if step.Port >= 0 && step.Port < len(r.Ports) {
+		tier.Port = &r.Ports[step.Port]
 	}
 }
+
+// ruleIn returns a rule in the spec of a Policy, a rule for egress with its peers in From; the zero
+// value: there is no such rule.
+func ruleIn(o *state.Object, d policy.Direction, n int) (r api.IngressRule) {
+	var spec api.PolicySpec
+	switch {
+	case json.Unmarshal([]byte(o.Spec), &spec) != nil:
+	case d == policy.Ingress && n < len(spec.Ingress):
+		return spec.Ingress[n]
+	case d == policy.Egress && n < len(spec.Egress):
+		r := &spec.Egress[n]
+		return api.IngressRule{Name: r.Name, Action: r.Action, From: r.To, Ports: r.Ports}
+	}
+	return r
+}
+
+// policyDrop describes why a policy dropped a packet.
+func (s *Server) policyDrop(d *datapath.PolicyDrop) *api.PolicyDrop {
+	if d == nil {
+		return nil
+	}
+	drop := &api.PolicyDrop{Endpoint: string(d.Endpoint), Direction: d.Direction.String()}
+	if d.Policy == policy.Unknown {
+		return drop
+	}
+	drop.Tier, drop.Policy = d.Tier, d.Policy
+	if d.Rule < 0 {
+		return drop
+	}
+	drop.Rule = strconv.Itoa(d.Rule + 1)
+	if o, ok := s.Store.Snapshot().Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
+		drop.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, drop.Rule)
+	}
+	return drop
+}
+
+// maxNamed limits the specs, in bytes, that are read to name the rule of a dropped packet: there may be
+// many such packets.
+const maxNamed = 16 << 10
 
 // policiesFor answers the method policies.for.
 func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForParams) (any, *api.Error) {

@@ -687,21 +687,24 @@ const (
 )
 
 type Sample struct {
-	_         structs.HostLayout
-	Saddr     Addr
-	Daddr     Addr
-	Sport     uint16
-	Dport     uint16
-	Proto     uint8
-	Type      uint8
-	Reason    uint8
-	Egress    uint8
-	Ifindex   uint32
-	Netns     uint32
-	ServiceId uint32
-	LenBytes  uint32
-	RuleId    uint32
-	NatId     uint32
+	_          structs.HostLayout
+	Saddr      Addr
+	Daddr      Addr
+	Sport      uint16
+	Dport      uint16
+	Proto      uint8
+	Type       uint8
+	Reason     uint8
+	Egress     uint8
+	Ifindex    uint32
+	Netns      uint32
+	ServiceId  uint32
+	LenBytes   uint32
+	RuleId     uint32
+	NatId      uint32
+	PolicyCell uint32
+	PolicyPort uint32
+	PolicyWay  uint32
 }
 
 type SampleType uint32

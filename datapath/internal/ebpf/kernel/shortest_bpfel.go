@@ -90,6 +90,7 @@ const (
 	ShortestMapLlTunnelName       = "ll_tunnel_name"
 	ShortestMapLlTurn             = "ll_turn"
 	ShortestMapLlVerdicts         = "ll_verdicts"
+	ShortestMapLlWork             = "ll_work"
 	ShortestProgLlXdp             = "ll_xdp"
 	ShortestVarConfigBuild        = "config_build"
 	ShortestVarConfigConfirmTicks = "config_confirm_ticks"
@@ -231,6 +232,7 @@ type ShortestMapSpecs struct {
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
 }
 
 // ShortestVariableSpecs contains global variables before they are loaded into the kernel.
@@ -348,6 +350,7 @@ type ShortestMaps struct {
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.Map `ebpf:"ll_work"`
 }
 
 func (m *ShortestMaps) Close() error {
@@ -426,6 +429,7 @@ func (m *ShortestMaps) Close() error {
 		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
+		m.LlWork,
 	)
 }
 

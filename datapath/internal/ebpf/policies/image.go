@@ -44,7 +44,7 @@ func (m *image) write(c *policy.Change) error {
 		}
 		m.cells[id] = at
 		for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
-			m.b[at+i] = byte(v.Action) // ACTION_ALLOW, ACTION_DENY or ACTION_REJECT
+			m.b[at+i] = actionOf(v)
 		}
 		m.put32(at+4, uint32(id))
 	}
@@ -61,6 +61,16 @@ func (m *image) write(c *policy.Change) error {
 		}
 	}
 	return nil
+}
+
+const actionUnknown = 3 // ACTION_UNKNOWN
+
+// actionOf returns what a verdict is called in a cell: ACTION_…
+func actionOf(v policy.Verdict) byte {
+	if v.Policy == policy.Unknown {
+		return actionUnknown
+	}
+	return byte(v.Action) // ACTION_ALLOW, ACTION_DENY or ACTION_REJECT
 }
 
 const rowBytes = 16 // struct policy_row, which the tries of ports follow

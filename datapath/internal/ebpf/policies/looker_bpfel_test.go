@@ -118,6 +118,7 @@ const (
 	lookerMapLlTunnelName       = "ll_tunnel_name"
 	lookerMapLlTurn             = "ll_turn"
 	lookerMapLlVerdicts         = "ll_verdicts"
+	lookerMapLlWork             = "ll_work"
 	lookerMapTestQueries        = "test_queries"
 	lookerProgTestPolicy        = "test_policy"
 	lookerVarConfigBuild        = "config_build"
@@ -249,6 +250,7 @@ type lookerMapSpecs struct {
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
 	TestQueries      *ebpf.MapSpec `ebpf:"test_queries"`
 }
 
@@ -356,6 +358,7 @@ type lookerMaps struct {
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.Map `ebpf:"ll_work"`
 	TestQueries      *ebpf.Map `ebpf:"test_queries"`
 }
 
@@ -435,6 +438,7 @@ func (m *lookerMaps) Close() error {
 		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
+		m.LlWork,
 		m.TestQueries,
 	)
 }

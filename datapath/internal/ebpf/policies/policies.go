@@ -58,6 +58,7 @@ type Policies struct {
 	subjects  map[string]policy.Subject // by name
 	inForceID ebpf.MapID
 	portOf    map[string]kernel.PolicyPortID // of Endpoints
+	blame     *blame
 }
 
 var _ datapath.Table[datapath.SetName, *policy.State] = (*Policies)(nil)
@@ -70,7 +71,7 @@ func Adopt(o Options) (*Policies, error) {
 	}
 	p := &Policies{
 		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.PolicyPortID]kernel.PolicyPort),
-		portOf: make(map[string]kernel.PolicyPortID),
+		portOf: make(map[string]kernel.PolicyPortID), blame: newBlame(),
 	}
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
@@ -147,6 +148,7 @@ func (p *Policies) commit(change *policy.Change) error {
 		return err
 	}
 	p.note(change)
+	p.blame.add(change.Cells)
 	if err := p.writeAddrs(1-from, change); err != nil {
 		return err
 	}
@@ -175,24 +177,32 @@ func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPort
 	if p.image == nil && (p.word != 0 || p.failed) {
 		return fmt.Errorf("policies exist and are not in force yet; the endpoint is attached once they are")
 	}
-	p.portOf[string(endpoint)] = port
+	p.place(endpoint, port)
 	return p.refresh(string(endpoint))
+}
+
+// place records the port of an Endpoint.
+func (p *Policies) place(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
+	p.blame.move(endpoint, p.portOf[string(endpoint)], port, true)
+	p.portOf[string(endpoint)] = port
 }
 
 // Keep reports the port of an Endpoint that an earlier run has attached.
 func (p *Policies) Keep(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.portOf[string(endpoint)] = port
+	p.place(endpoint, port)
 }
 
 // Detach reports that an Endpoint has no port any more.
 func (p *Policies) Detach(endpoint datapath.EndpointName) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, attached := p.portOf[string(endpoint)]; !attached {
+	port, attached := p.portOf[string(endpoint)]
+	if !attached {
 		return nil
 	}
+	p.blame.move(endpoint, port, 0, false)
 	delete(p.portOf, string(endpoint))
 	return p.refresh(string(endpoint))
 }
@@ -235,7 +245,9 @@ func (p *Policies) rest() {
 	if !p.unfreed {
 		return
 	}
-	p.image.settle(p.compiler.Settle())
+	freed := p.compiler.Settle()
+	p.image.settle(freed)
+	p.blame.remove(freed.Cells)
 	p.unfreed = false
 }
 
@@ -251,6 +263,7 @@ func (p *Policies) begin() error {
 		return err
 	}
 	p.image, p.compiler, p.unfreed = newImage(m), policy.NewCompiler(), false
+	p.blame.reset()
 	p.uneven, p.names, p.subjects = make(map[netip.Addr]bool, len(p.addrs)), make(map[netip.Addr]string), make(map[string]policy.Subject)
 	for addr := range p.addrs {
 		p.uneven[addr] = true

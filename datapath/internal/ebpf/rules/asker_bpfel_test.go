@@ -133,6 +133,7 @@ const (
 	askerMapLlTunnelName       = "ll_tunnel_name"
 	askerMapLlTurn             = "ll_turn"
 	askerMapLlVerdicts         = "ll_verdicts"
+	askerMapLlWork             = "ll_work"
 	askerMapTestKeys           = "test_keys"
 	askerProgTestClassify      = "test_classify"
 	askerVarConfigBuild        = "config_build"
@@ -264,6 +265,7 @@ type askerMapSpecs struct {
 	LlTunnelName     *ebpf.MapSpec `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.MapSpec `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.MapSpec `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.MapSpec `ebpf:"ll_work"`
 	TestKeys         *ebpf.MapSpec `ebpf:"test_keys"`
 }
 
@@ -371,6 +373,7 @@ type askerMaps struct {
 	LlTunnelName     *ebpf.Map `ebpf:"ll_tunnel_name"`
 	LlTurn           *ebpf.Map `ebpf:"ll_turn"`
 	LlVerdicts       *ebpf.Map `ebpf:"ll_verdicts"`
+	LlWork           *ebpf.Map `ebpf:"ll_work"`
 	TestKeys         *ebpf.Map `ebpf:"test_keys"`
 }
 
@@ -450,6 +453,7 @@ func (m *askerMaps) Close() error {
 		m.LlTunnelName,
 		m.LlTurn,
 		m.LlVerdicts,
+		m.LlWork,
 		m.TestKeys,
 	)
 }

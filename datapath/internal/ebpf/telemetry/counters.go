@@ -43,7 +43,10 @@ type Options struct {
 		Each(see func(kernel.NexthopKey)) error
 	}
 
-	Policies interface{ Usage() (used, size uint32) }
+	Policies interface {
+		Usage() (used, size uint32)
+		Blame(s *kernel.Sample) *datapath.PolicyDrop
+	}
 
 	// DeviceName returns the name of a device; if it is unknown, its index as text.
 	DeviceName func(netns uint8, ifindex int) string

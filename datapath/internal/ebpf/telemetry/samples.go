@@ -72,5 +72,11 @@ func (r *Reader) sample(raw *kernel.Sample) datapath.Sample {
 	if int(raw.Reason) < len(r.options.Reasons) {
 		reason = r.options.Reasons[raw.Reason]
 	}
-	return datapath.Sample{Drop: &datapath.Drop{Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: r.options.NATs.Name(uint16(raw.NatId)), Endpoint: r.options.EndpointOf(uint8(raw.Netns), int(raw.Ifindex))}, Decision: decision}
+	return datapath.Sample{
+		Drop: &datapath.Drop{
+			Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: r.options.NATs.Name(uint16(raw.NatId)),
+			Endpoint: r.options.EndpointOf(uint8(raw.Netns), int(raw.Ifindex)), Policy: r.options.Policies.Blame(raw),
+		},
+		Decision: decision,
+	}
 }

@@ -55,10 +55,9 @@ type builtPolicy struct {
 // noLabels is a namespace without an object.
 var noLabels policy.Namespace
 
-// unknown is the name of the built-in tier and of its policy, and the set of the Entities to which the
-// policy applies: Endpoints without the Entity that their network requires. Objects never have such
-// a name.
-const unknown = "#unknown"
+// unknown is the set of the Entities to which the built-in policy applies: Endpoints without the
+// Entity that their network requires. Objects never have such a set.
+const unknown = policy.Unknown
 
 var (
 	unknownTier   = &policy.Tier{Name: unknown}
