@@ -15,6 +15,7 @@ import (
 const (
 	LabelNamespace = "namespace"
 	LabelService   = "service"
+	LabelPolicy    = "policy"
 	LabelPort      = "port"
 )
 
@@ -49,6 +50,19 @@ func K8sServiceList(namespace, name string) api.ListParams {
 	}
 	if name != "" {
 		p.Labels[LabelService] = name
+	}
+	return p
+}
+
+// K8sPolicyList returns the request that lists the objects of network policies with this namespace and
+// name; an empty one matches all.
+func K8sPolicyList(namespace, name string) api.ListParams {
+	p := api.ListParams{Kind: api.KindPolicy, Owner: api.OwnerK8s, Labels: map[string]string{}}
+	if namespace != "" {
+		p.Labels[LabelNamespace] = namespace
+	}
+	if name != "" {
+		p.Labels[LabelPolicy] = name
 	}
 	return p
 }

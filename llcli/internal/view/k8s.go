@@ -18,18 +18,18 @@ import (
 func k8sCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "k8s",
-		Short: "Show the Services, nodes and pods of Kubernetes that are configured on this node",
-		Long: `Show the Services, nodes and pods that the agent and the CNI plugin have configured on this
-node. The API server is not queried.`,
+		Short: "Show the Services, policies, nodes and pods of Kubernetes that are configured on this node",
+		Long: `Show the Services, policies, nodes and pods that the agent and the CNI plugin have
+configured on this node. The API server is not queried.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return command.Usagef("unexpected %q; llcli k8s services, nodes or pods", args[0])
+				return command.Usagef("unexpected %q; llcli k8s services, policies, nodes or pods", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(k8sServices(a), k8sNodes(a), k8sPods(a))
+	cmd.AddCommand(k8sServices(a), k8sPolicies(a), k8sNodes(a), k8sPods(a))
 	return cmd
 }
 
