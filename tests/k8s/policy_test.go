@@ -27,6 +27,20 @@ func (p *space) label(pod, label string) {
 	}
 }
 
+// verdict compares what llcli policy check says, on the node of the pod to, about TCP to port 8080.
+func (p *space) verdict(n *testk8s.Node, from, to, want string) {
+	p.t.Helper()
+	out := p.llcli(n, "policy", "check", p.name+"/"+from, p.name+"/"+to, "tcp/8080")
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "→") && !strings.HasPrefix(line, want) {
+			p.t.Errorf("%s to %s, want %s:\n%s", from, to, want, out)
+		}
+	}
+	if !strings.Contains(out, "→") {
+		p.t.Errorf("%s to %s, want %s:\n%s", from, to, want, out)
+	}
+}
+
 // delete deletes an object, and waits for it.
 func (p *space) delete(kind, name string) {
 	p.t.Helper()
@@ -81,6 +95,12 @@ func TestNetworkPolicy(t *testing.T) {
 	may(t, "friends only", false, inside, guest)
 	may(t, "friends only", false, ports, outside)
 	may(t, "friends only", true, inside, near, far, node)
+	for from, want := range map[string]string{"guest": "deny", "near": "allow", "far": "allow"} {
+		p.verdict(p.Nodes[1], from, "db", want)
+	}
+	if list := p.llcli(p.Nodes[1], "k8s", "policies", "-n", p.name); !strings.Contains(list, "db") || !strings.Contains(list, "Ready") {
+		t.Errorf("llcli k8s policies:\n%s", list)
+	}
 	for _, c := range []client{near, far} {
 		if _, err := kept[c.name].ask(); err != nil {
 			t.Errorf("the connection of %s: %v", c.name, err)
