@@ -5,7 +5,6 @@ package policies
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -76,19 +75,7 @@ func Adopt(o Options) (*Policies, error) {
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
 	}
-	err = o.Tables.PolicyAddr.Batches(func(keys []kernel.Addr, values []kernel.PolicyAddr) error {
-		for i, key := range keys {
-			p.addrs[key.Addr()] = values[i]
-		}
-		return nil
-	})
-	err = errors.Join(err, o.Tables.PolicyPort.Batches(func(keys []uint32, values []kernel.PolicyPort) error {
-		for i, key := range keys {
-			p.ports[kernel.PolicyPortID(key)] = values[i]
-		}
-		return nil
-	}))
-	if err == nil {
+	if err = p.readTables(); err == nil {
 		p.word, err = p.readWord()
 	}
 	if err == nil {
@@ -378,21 +365,4 @@ func (p *Policies) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 			yield(datapath.NodeSet, nil)
 		}
 	}
-}
-
-// Verify implements [datapath.Table].
-func (p *Policies) Verify(context.Context, datapath.SetName) (bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	word, err := p.readWord()
-	if err != nil || p.image == nil || word != p.word {
-		return false, err
-	}
-	var id ebpf.MapID
-	if err := p.Maps[sizes[p.image.number-1].name].Lookup(uint32(p.image.set), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	return id == p.inForceID, p.SetInUse(true)
 }

@@ -372,3 +372,65 @@ func TestUnknownAddresses(t *testing.T) {
 		}
 	}
 }
+
+// TestTablesChangedExternally: another program deletes or changes an address or a port in the tables, or
+// adds one: the verification fails, and the next update repairs it.
+func TestTablesChangedExternally(t *testing.T) {
+	l, ctx := newLooker(t), context.Background()
+	addr, stranger := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.99")
+	e := &policy.Entity{Name: "e1", Set: "pods", Endpoint: testpolicy.EndpointIf(true, "e1"), Addrs: []netip.Addr{addr}}
+	s := &policy.State{
+		Entities: map[string]*policy.Entity{"e1": e}, Tiers: []*policy.Tier{{Name: "t", Always: policy.Always{Node: true, Self: true}}},
+		Policies: map[string]*policy.Policy{"p": {
+			Name: "p", Tier: "t", AppliedTo: []policy.Selector{{Set: "pods"}}, Isolates: [2]bool{true, true},
+			Rules: [2][]policy.Rule{{{Action: policy.Allow, Peers: []policy.Peer{{Entities: &policy.Selector{Set: "pods"}}}}}},
+		}},
+	}
+	p := l.adopt()
+	l.attach(p, s)
+	l.ok(p.Update(ctx, datapath.NodeSet, s))
+	port, _ := l.portOf(e.Endpoint)
+	tables := kernel.TablesOf(l.maps)
+	verdicts := func(when string) {
+		t.Helper()
+		answers, _ := l.ask([]lookerTestQuery{
+			l.query(e, policy.Ingress, policy.Traffic{Peer: stranger, Protocol: policy.TCP, Port: 80}),
+			l.query(e, policy.Ingress, policy.Traffic{Peer: addr, Protocol: policy.TCP, Port: 80}),
+		})
+		for i, want := range []policy.Action{policy.Deny, policy.Allow} {
+			if got, _ := actions(&answers[i]); got != want {
+				t.Errorf("%s: query %d: %s, want %s", when, i, got, want)
+			}
+		}
+	}
+	verdicts("at first")
+	for what, change := range map[string]func() error{
+		"port deleted": func() error { return tables.PolicyPort.Delete(uint32(port)) },
+		"port changed": func() error { return tables.PolicyPort.Put(uint32(port), kernel.PolicyPort{}) },
+		"port added": func() error {
+			return tables.PolicyPort.Put(12345, kernel.PolicyPort{Table: [2][2]uint32{{1, 1}, {1, 1}}})
+		},
+		"address deleted": func() error { return tables.PolicyAddr.Delete(kernel.AddrOf(addr)) },
+		"address changed": func() error { return tables.PolicyAddr.Put(kernel.AddrOf(addr), noAddr) },
+		"address added":   func() error { return tables.PolicyAddr.Put(kernel.AddrOf(stranger), p.addrs[addr]) },
+	} {
+		intact, err := p.Verify(ctx, datapath.NodeSet)
+		if l.ok(err); !intact {
+			t.Fatalf("before %s: the tables are not intact", what)
+		}
+		l.ok(change())
+		intact, err = p.Verify(ctx, datapath.NodeSet)
+		if l.ok(err); intact {
+			t.Errorf("%s: not noticed", what)
+		}
+		l.ok(p.Update(ctx, datapath.NodeSet, s))
+		verdicts(what)
+	}
+	l.ok(p.Delete(ctx, datapath.NodeSet))
+	left := 0
+	l.ok(tables.PolicyAddr.Batches(func(keys []kernel.Addr, _ []kernel.PolicyAddr) error { left += len(keys); return nil }))
+	l.ok(tables.PolicyPort.Batches(func(keys []uint32, _ []kernel.PolicyPort) error { left += len(keys); return nil }))
+	if left != 0 {
+		t.Errorf("%d entries are left", left)
+	}
+}
