@@ -20,8 +20,8 @@ type PoliciesCheckParams struct {
 
 // PoliciesCheckResult is the result of policies.check.
 type PoliciesCheckResult struct {
-	// Pending is why packets do not obey the desired Policies: the result is what they obey. Empty:
-	// they obey them, or the parameters have Objects.
+	// Pending is why packets do not obey the desired Policies; the result is then about the Policies
+	// in force. Empty: the desired Policies are in force, or the parameters have Objects.
 	Pending string       `json:"pending,omitempty"`
 	Paths   []PolicyPath `json:"paths"` // one for each address family that both ends have
 }
@@ -40,7 +40,7 @@ type PolicyDecision struct {
 	Endpoint string       `json:"endpoint"`
 	Peer     string       `json:"peer,omitempty"` // the Entity at the other end; empty: none
 	Verdict  string       `json:"verdict"`
-	Tiers    []PolicyTier `json:"tiers,omitempty"` // up to the one that decides
+	Tiers    []PolicyTier `json:"tiers,omitempty"` // up to the tier that decides
 	// Without is the verdict if the rule that decided, or the isolation, did not exist; empty: none
 	// decided.
 	Without string `json:"without,omitempty"`

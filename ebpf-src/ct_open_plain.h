@@ -20,8 +20,8 @@ static __always_inline int open_is_target(const struct pkt *p)
 
 /* Reports whether the connection that p opens without a service is tracked: any forwarded
  * connection; if rules exist, any connection for which they are evaluated; any of an Endpoint with
- * policies, so that its replies are allowed; and any of the node whose replies may have to be told
- * from those of a translated connection.
+ * policies, so that its replies are allowed; and any of the node that may have the same addresses and
+ * ports at its server as a translated connection.
  */
 static __always_inline int open_follows(struct pkt *p, const struct work *w)
 {

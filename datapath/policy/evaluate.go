@@ -31,8 +31,7 @@ func (s *State) Evaluate(subject *Entity, d Direction, t Traffic, staged bool) V
 	return v
 }
 
-// Explain is Evaluate, and also returns how the verdict came about: the tiers up to the one that
-// decided.
+// Explain is Evaluate, and also returns how the verdict came about: all tiers up to the deciding tier.
 func (s *State) Explain(subject *Entity, d Direction, t Traffic, staged bool) (steps []Step, v Verdict) {
 	for _, tier := range s.Tiers {
 		step := s.evaluateTier(tier, subject, d, t, staged)

@@ -68,8 +68,8 @@ func (s *policySite) may(when string, want map[string]bool) {
 	}
 }
 
-// tells sends until an event about a drop contains all the texts.
-func (s *policySite) tells(from, network, to string, texts ...string) {
+// hasEvent sends until an event about a drop contains all the texts.
+func (s *policySite) hasEvent(from, network, to string, texts ...string) {
 	s.t.Helper()
 	events := s.node.Start(s.t, programs.CLI, "--socket", s.Socket, "events", "drops")
 	testnet.Eventually(s.t, patience, "an event says why", func() bool {
@@ -126,7 +126,7 @@ func TestPolicies(t *testing.T) {
 	if drops := s.Counters("Endpoint", "shop/x").Drops["policy"]; drops == 0 {
 		t.Error("no drop is counted at the port of x")
 	}
-	s.tells("x", "tcp", "10.72.0.3:4660", "policy:", "ingress of endpoint shop/b by policy db, tier main")
+	s.hasEvent("x", "tcp", "10.72.0.3:4660", "policy:", "ingress of endpoint shop/b by policy db, tier main")
 	pins := filepath.Join(s.PinDir, "layout-1+policies")
 	if _, err := os.Stat(pins); err != nil {
 		t.Errorf("an older version may take over: %v", err)
@@ -183,7 +183,7 @@ spec:
 	if got := try(s.pods["a"].ns, "tcp", "10.72.0.4:4660", patience); got == let || time.Since(begin) > patience/2 {
 		t.Errorf("a to x, rejected: %s after %s", got, time.Since(begin))
 	}
-	s.tells("a", "udp", "10.72.0.4:4660", "policy:", "egress of endpoint shop/a by policy out rule not-x, tier main")
-	s.tells("a", "udp", "10.72.0.3:4660", "policy:", "egress of endpoint shop/a by policy out, tier main")
+	s.hasEvent("a", "udp", "10.72.0.4:4660", "policy:", "egress of endpoint shop/a by policy out rule not-x, tier main")
+	s.hasEvent("a", "udp", "10.72.0.3:4660", "policy:", "egress of endpoint shop/a by policy out, tier main")
 	testnet.Eventually(t, patience, "health is ok", func() bool { _, code, _ := s.TryLLCLI("health"); return code == 0 })
 }

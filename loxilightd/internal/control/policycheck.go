@@ -162,7 +162,7 @@ func (s *Server) endAt(view *policyView, field string, a netip.Addr) (policyEnd,
 	return policyEnd{addrs: []netip.Addr{a}}, nil
 }
 
-// endpointNamed returns the Endpoint with a name, or of a pod, NAMESPACE/POD; nil: there is none.
+// endpointNamed returns the Endpoint with a name, or of a pod, NAMESPACE/POD; nil: it does not exist.
 func endpointNamed(of *state.Snapshot, name string) (found *state.Object) {
 	if o, ok := of.Get(state.Key{Kind: state.KindEndpoint, Name: name}); ok {
 		return o

@@ -56,7 +56,7 @@ func (b *blame) move(endpoint datapath.EndpointName, before, port kernel.PolicyP
 	}
 }
 
-// Blame returns the policy that dropped a packet, as a sample tells it; nil: it is unknown.
+// Blame returns the policy that dropped the packet of a sample; nil: it is unknown.
 func (p *Policies) Blame(s *kernel.Sample) *datapath.PolicyDrop {
 	b := p.blame
 	b.mu.RLock()

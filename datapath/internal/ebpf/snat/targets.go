@@ -15,7 +15,7 @@ import (
 const portWords = 1 << 16 / 64
 
 // Targets are the ports to which services and NAT rules lead. Connections between the node itself and
-// these ports are tracked: their replies may have to be told from those of a translated connection.
+// these ports are tracked, because a translated connection may have the same addresses and ports.
 // Targets is safe for concurrent use.
 type Targets struct {
 	tables *kernel.Tables
