@@ -50,8 +50,9 @@ type PolicyDecision struct {
 type PolicyTier struct {
 	Tier     string   `json:"tier"`
 	Policies []string `json:"policies,omitempty"` // that apply to the Endpoint, in the order of evaluation
-	// Result is allow, deny, reject, pass; isolated: denied because no rule decided; or next: the tier
-	// decides nothing.
+	// Result is allow, deny, reject, pass; isolated: denied because no rule decided; unknown: denied
+	// because the Endpoint lacks the Entity that its network requires; or next: the tier decides
+	// nothing.
 	Result string `json:"result"`
 	Policy string `json:"policy,omitempty"` // that decided
 	// Rule is the name of the rule that decided, or its number from 1 if it has no name.
@@ -65,6 +66,7 @@ type PolicyTier struct {
 // Results of a tier besides the actions of rules.
 const (
 	PolicyIsolated = "isolated"
+	PolicyUnknown  = "unknown"
 	PolicyNext     = "next"
 )
 

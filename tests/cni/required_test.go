@@ -127,6 +127,9 @@ func TestRequiredEntity(t *testing.T) {
 		return strings.Contains(s.LLCLI("get", "endpoints"), "all its traffic is dropped: no Entity names pod shop/late")
 	})
 	mute("with the Entity of a later pod")
+	if out := s.LLCLI("policy", "check", "shop/late", gateways[0].String(), "icmp"); !strings.Contains(out, "deny") || !strings.Contains(out, "the Endpoint has no Entity") {
+		t.Errorf("llcli policy check:\n%s", out)
+	}
 	if drops := s.Counters("", "").Drops; drops["policy_unknown"] == 0 || drops["policy"] != 0 {
 		t.Errorf("drops %v, want policy_unknown", drops)
 	}

@@ -166,7 +166,10 @@ func decidedBy(t *api.PolicyTier) string {
 
 // matchedText returns the peer and the port of the rule that matched.
 func matchedText(t *api.PolicyTier) string {
-	if t.Rule == "" {
+	switch {
+	case t.Result == api.PolicyUnknown:
+		return "the Endpoint has no Entity"
+	case t.Rule == "":
 		return ""
 	}
 	text := "every peer"

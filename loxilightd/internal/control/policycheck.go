@@ -255,7 +255,7 @@ func (v *policyView) decide(endpoint string, d policy.Direction, t policy.Traffi
 	}
 	steps, verdict := v.Explain(subject, d, t, staged)
 	result.Verdict = verdict.Action.String()
-	if verdict.Policy != "" {
+	if verdict.Policy != "" && verdict.Policy != policy.Unknown {
 		result.Without = v.Without(verdict, subject, d, t, staged).Action.String()
 	}
 	for i := range steps {
@@ -278,6 +278,8 @@ func (v *policyView) tier(step *policy.Step, d policy.Direction) api.PolicyTier 
 	tier := api.PolicyTier{Tier: step.Tier, Policies: step.Policies, Result: api.PolicyNext, Policy: step.Policy, Exempt: step.Exempt}
 	switch {
 	case step.Policy == "":
+	case step.Policy == policy.Unknown:
+		return api.PolicyTier{Result: api.PolicyUnknown}
 	case step.Rule < 0:
 		tier.Result = api.PolicyIsolated
 	default:
@@ -354,7 +356,7 @@ func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForPara
 	}
 	result := &api.PoliciesForResult{Endpoint: o.Name, Pending: cmp.Or(view.pending, s.detached(endpointEnd(o)))}
 	subject := view.subject(o.Name)
-	if subject == nil {
+	if subject == nil || subject.Set == policy.Unknown {
 		return result, nil
 	}
 	result.IsEntity, result.Set, result.Namespace, result.Labels = true, subject.Set, subject.Namespace, subject.Labels
