@@ -33,8 +33,9 @@ func (s *State) Evaluate(subject *Entity, d Direction, t Traffic, staged bool) V
 
 // Explain is Evaluate, and also returns how the verdict came about: all tiers up to the deciding tier.
 func (s *State) Explain(subject *Entity, d Direction, t Traffic, staged bool) (steps []Step, v Verdict) {
+	peer := s.PeerOf(t)
 	for _, tier := range s.Tiers {
-		step := s.evaluateTier(tier, subject, d, t, staged)
+		step := s.evaluateTier(tier, subject, peer, d, t, staged)
 		if steps = append(steps, step); step.IsFinal() {
 			return steps, step.Verdict
 		}
@@ -56,7 +57,8 @@ func (s *State) Without(v Verdict, subject *Entity, d Direction, t Traffic, stag
 	return other.Evaluate(subject, d, t, staged)
 }
 
-func (s *State) evaluateTier(tier *Tier, subject *Entity, d Direction, t Traffic, staged bool) Step {
+// evaluateTier evaluates a tier; other: the Entity of the peer, or nil.
+func (s *State) evaluateTier(tier *Tier, subject, other *Entity, d Direction, t Traffic, staged bool) Step {
 	step := Step{Tier: tier.Name, Verdict: allowed, Peer: -1, Port: -1}
 	isolating := ""
 	for _, p := range slices.SortedFunc(maps.Values(s.Policies), inOrder) {
@@ -69,7 +71,7 @@ func (s *State) evaluateTier(tier *Tier, subject *Entity, d Direction, t Traffic
 		}
 		for n := range p.Rules[d] {
 			r := &p.Rules[d][n]
-			peer, port, matches := s.matches(r, subject, d, t)
+			peer, port, matches := s.matches(r, subject, other, d, t)
 			if matches && step.Policy == "" {
 				step.Verdict, step.Peer, step.Port = Verdict{r.Action, tier.Name, p.Name, n}, peer, port
 			}
@@ -114,9 +116,8 @@ func (s *State) PeerOf(t Traffic) *Entity {
 }
 
 // matches reports whether a rule matches, and the indexes of its peer and port that do; -1: it lists
-// none.
-func (s *State) matches(r *Rule, subject *Entity, d Direction, t Traffic) (peer, port int, matches bool) {
-	other := s.PeerOf(t)
+// none. other: the Entity of the peer, or nil.
+func (s *State) matches(r *Rule, subject, other *Entity, d Direction, t Traffic) (peer, port int, matches bool) {
 	peer = slices.IndexFunc(r.Peers, func(p Peer) bool { return s.matchesPeer(&p, other, t) })
 	named := subject
 	if d == Egress {
