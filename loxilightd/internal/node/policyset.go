@@ -41,6 +41,7 @@ type policySet struct {
 	inForce *state.Snapshot
 	since   *comparison   // between inForce and snapshot; nil: not computed
 	written *policy.State // in the table, as of the last update that succeeded; nil: none
+	adopted bool          // the row of an earlier run is in the table
 	faults  map[state.Key]string
 	broken  uint64                        // how often another program has changed the row
 	changed map[state.Key]bool            // objects that changed since the last report, or are reported as not in force
@@ -80,8 +81,8 @@ func newPolicySet(n *Node) *policySet {
 		builder: policies.NewBuilder(), desired: &policy.State{}, groups: &groups{},
 		changed: map[state.Key]bool{}, applied: map[string]policies.Endpoints{}, reported: map[state.Key]reported{},
 	}
-	for range r.Table.Keys(context.Background()) {
-		r.hasRow = true // or the table cannot be read
+	for _, err := range r.Table.Keys(context.Background()) {
+		r.hasRow, r.adopted = true, err == nil // with an error, the table cannot be read
 	}
 	if !time.Now().Before(r.until) || !r.hasRow {
 		close(r.released)
@@ -215,7 +216,7 @@ func (r *policySet) Update(ctx context.Context, key datapath.SetName, s *policy.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.faults = faults; err == nil {
-		r.written = s
+		r.written, r.adopted = s, false
 	}
 	return err
 }
@@ -225,7 +226,7 @@ func (r *policySet) Delete(ctx context.Context, key datapath.SetName) error {
 	err := r.Table.Delete(ctx, key)
 	if err == nil {
 		r.mu.Lock()
-		r.written = nil
+		r.written, r.adopted = nil, false
 		r.mu.Unlock()
 	}
 	return err

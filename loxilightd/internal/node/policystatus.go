@@ -140,7 +140,7 @@ func (n *Node) PolicyState() (is *policy.State, of *state.Snapshot, pending stri
 	trouble := r.trouble()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.snapshot == nil || r.isFrozen() || r.isKept() {
+	if r.snapshot == nil || r.isFrozen() || r.isKept() || r.adopted {
 		return nil, nil, cmp.Or(trouble, "the Policies in force are not known yet")
 	}
 	if s, ok := r.Status(datapath.NodeSet); ok && s.State == reconcile.Done || !ok && !r.Has(datapath.NodeSet) {
