@@ -176,6 +176,7 @@ type fakeProgress struct {
 	problems []string
 	waited   []state.Key
 	revision uint64
+	policies func() (*policy.State, *state.Snapshot, string) // nil: unknown
 }
 
 func (p *fakeProgress) Status(k state.Key) (api.Status, bool) {
@@ -192,6 +193,9 @@ func (p *fakeProgress) LastReceived(string) time.Time { return time.Time{} }
 func (p *fakeProgress) PodMTU() int                   { return 1450 }
 func (p *fakeProgress) Subjects(string) int           { return 2 }
 func (p *fakeProgress) PolicyState() (*policy.State, *state.Snapshot, string) {
+	if p.policies != nil {
+		return p.policies()
+	}
 	return nil, nil, "unknown"
 }
 func (p *fakeProgress) PolicyStateOf(*state.Snapshot) *policy.State { return nil }

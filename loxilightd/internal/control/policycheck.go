@@ -334,7 +334,11 @@ func (s *Server) policyDrop(d *datapath.PolicyDrop) *api.PolicyDrop {
 		return drop
 	}
 	drop.Rule = strconv.Itoa(d.Rule + 1)
-	if o, ok := s.Store.Snapshot().Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
+	view, err := s.policiesInForce()
+	if err != nil || view.pending != "" {
+		return drop // the object may have other rules than packets obey
+	}
+	if o, ok := view.of.Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
 		drop.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, drop.Rule)
 	}
 	return drop
