@@ -120,7 +120,7 @@ func (s *Server) endOf(view *policyView, field, name string) (end policyEnd, err
 		return policyEnd{node: true}, nil
 	}
 	if a, failure := netip.ParseAddr(name); failure == nil {
-		return s.endAt(view, field, a.Unmap())
+		return s.endAt(view, field, a.Unmap().WithZone(""))
 	}
 	if o := endpointNamed(view.of, name); o != nil {
 		return endpointEnd(o), nil
@@ -151,6 +151,11 @@ func (s *Server) endAt(view *policyView, field string, a netip.Addr) (policyEnd,
 	}
 	if o := view.of.Endpoints()[a]; o != nil {
 		return policyEnd{endpoint: o.Name, addrs: []netip.Addr{a}}, nil
+	}
+	for _, e := range view.Entities {
+		if e.Endpoint != "" && slices.Contains(e.Addrs, a) { // its link-local address, or it was deleted
+			return policyEnd{endpoint: e.Endpoint, addrs: []netip.Addr{a}}, nil
+		}
 	}
 	for o := range view.of.After(state.KindService, "") {
 		for _, f := range o.Value.(*state.Service).Frontends {
