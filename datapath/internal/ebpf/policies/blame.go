@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -14,7 +15,8 @@ import (
 // for a change that is being compiled.
 type blame struct {
 	mu    sync.RWMutex
-	cells map[policy.CellID]policy.Cell
+	cells map[policy.CellID]policy.Cell // of the image in force
+	next  map[policy.CellID]policy.Cell // of a new image, until it is in force; nil: none
 	ports map[kernel.PolicyPortID]datapath.EndpointName
 }
 
@@ -22,18 +24,30 @@ func newBlame() *blame {
 	return &blame{cells: make(map[policy.CellID]policy.Cell), ports: make(map[kernel.PolicyPortID]datapath.EndpointName)}
 }
 
+// reset begins a new image, whose cells have other ids.
 func (b *blame) reset() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	clear(b.cells)
+	b.next = make(map[policy.CellID]policy.Cell)
+}
+
+// publish records that the latest image is in force.
+func (b *blame) publish() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.next != nil {
+		b.cells, b.next = b.next, nil
+	}
 }
 
 func (b *blame) add(cells map[policy.CellID]policy.Cell) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for id, cell := range cells {
-		b.cells[id] = cell
+	into := b.cells
+	if b.next != nil {
+		into = b.next
 	}
+	maps.Copy(into, cells)
 }
 
 func (b *blame) remove(cells []policy.CellID) {

@@ -282,6 +282,7 @@ func (p *Policies) publish(word uint32) error {
 	}
 	another := word&^policySide != p.word&^policySide
 	p.word, p.flipped = word, time.Now()
+	p.blame.publish()
 	if !another {
 		return nil
 	}
