@@ -77,7 +77,7 @@ func protocolPort(text string) (protocol string, port int, err error) {
 	if !slash {
 		return protocol, 0, nil
 	}
-	if _, err := strconv.Atoi(protocol); err == nil {
+	if _, err := strconv.Atoi(after); err != nil { // PORT/PROTOCOL
 		protocol, after = after, protocol
 	}
 	if port, err = strconv.Atoi(after); err != nil {
