@@ -40,7 +40,7 @@ static __always_inline int open_follows(struct pkt *p, const struct work *w)
 
 /* Separates the replies of w->conn, which is untranslated, from the replies of another connection
  * with the same leaving tuple: the client uses a backend both through a frontend and directly. Only
- * a different source port distinguishes them.
+ * a different source port distinguishes them. LL_PASS: w->conn is not tracked.
  */
 static __noinline int open_apart(struct pkt *p, struct work *w)
 {
@@ -50,6 +50,8 @@ static __noinline int open_apart(struct pkt *p, struct work *w)
 		return LL_NEXT;
 	if (!p->egress) {
 		w->routed = route_out(p, &w->conn.saddr, &w->conn.daddr);
+		if (!w->routed && translate_has(RULES_SNAT) && !firewall_is_local(&p->daddr))
+			return LL_PASS; /* the egress hook knows the device, and its rule */
 		ret = open_by_rule(p, w, 0);
 		w->routed = 0;
 		if (ret != LL_NEXT || w->conn.meta.flags & CT_F_SNAT)

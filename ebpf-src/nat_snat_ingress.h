@@ -137,8 +137,10 @@ static __noinline int open_by_rule(struct pkt *p, struct work *w, int backend)
 	w->source_nat_id = slot >> 2;
 	ret = translate_source(slot, out);
 	w->routed = 0; /* the route is for another source */
-	if (ret == LL_PASS)
-		return LL_NEXT;
+	if (ret == LL_PASS) {
+		w->source_nat_id = 0;
+		ret = LL_NEXT;
+	}
 	if (ret == LL_NEXT)
 		p->nat_id = nat_id;
 	return ret;

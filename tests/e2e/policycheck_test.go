@@ -179,8 +179,8 @@ func TestPolicyCheckText(t *testing.T) {
 	show("No Policy applies", "policy", "for", "shop/a")
 	for _, bad := range [][]string{
 		{"there is no Endpoint, pod or Entity", "check", "shop/none", "shop/b", "tcp/1"},
-		{"is not from 1 to 65535", "check", "shop/a", "shop/b", "tcp/0"},
-		{"is not from 1 to 65535", "check", "shop/a", "shop/b", "tcp"},
+		{"is not from 1 to 65535", "check", "shop/a", "shop/b", "tcp/65536"},
+		{"is missing", "check", "shop/a", "shop/b", "tcp"},
 		{"is not tcp, udp, sctp", "check", "shop/a", "shop/b", "dccp/7"},
 		{"is only for tcp, udp and sctp", "check", "shop/a", "shop/b", "icmp/7"},
 		{"no address family in common", "check", "10.72.0.2", "fd72::3", "tcp/7"},

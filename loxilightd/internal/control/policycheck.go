@@ -103,6 +103,8 @@ func trafficOf(p *api.PoliciesCheckParams) (t policy.Traffic, err *api.Error) {
 		protocol = policy.Protocol(n)
 	}
 	switch {
+	case protocol.HasPorts() && p.Port == 0:
+		return t, invalid("port", "is missing: set the destination port, 1 to 65535")
 	case protocol.HasPorts() && (p.Port < 1 || p.Port > 65535):
 		return t, invalid("port", "%d is not from 1 to 65535", p.Port)
 	case !protocol.HasPorts() && p.Port != 0:
