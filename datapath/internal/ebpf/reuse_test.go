@@ -25,6 +25,7 @@ import (
 var spare struct {
 	maps     map[string]*ebpf.Map
 	programs hook.Pair
+	slow     *ebpf.Map // of Ingress; the kernel empties it without a handle
 }
 
 // reuse empties the maps, and pins them where the data plane will look for them.
@@ -35,6 +36,8 @@ func (n *network) reuse() {
 	}
 	dir := pin.Dir(n.config.PinDir)
 	n.ok(pin.PrepareDir(dir))
+	var shares kernel.Shares
+	n.ok(spare.maps[kernel.MapLlShares].Lookup(uint32(0), &shares))
 	for name, m := range spare.maps {
 		if err := wipe(m, math.MaxUint32); err != nil {
 			n.t.Fatalf("%s: %v", name, err)
@@ -43,6 +46,9 @@ func (n *network) reuse() {
 			for index := uint32(1); index < kernel.NexthopCount; index++ {
 				n.ok(m.Put(nil, index))
 			}
+		}
+		if name == kernel.MapLlShares { // the programs have this constant
+			n.ok(m.Put(uint32(0), kernel.Shares{CtHash: shares.CtHash}))
 		}
 		pinned, err := m.Clone()
 		n.ok(err)
@@ -68,7 +74,28 @@ func (n *network) keep() {
 	n.ok(err)
 	spare.programs.Egress, err = n.host().Egress.Clone()
 	n.ok(err)
+	spare.slow = n.slowOf(spare.programs.Ingress)
 	spare.maps = maps
+}
+
+// slowOf returns the array from which an ingress program calls its slow path.
+func (n *network) slowOf(ingress *ebpf.Program) *ebpf.Map {
+	n.t.Helper()
+	info, err := ingress.Info()
+	n.ok(err)
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		n.ok(err)
+		info, err := m.Info()
+		n.ok(err)
+		if info.Name == kernel.MapLlSlow {
+			return m
+		}
+		n.ok(m.Close())
+	}
+	n.t.Fatal("the ingress program has no slow path")
+	return nil
 }
 
 // end closes the data plane and detaches its programs, which would write into the maps of the next
