@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,11 @@ type Daemon struct {
 type runs struct {
 	process *testnet.Process
 	files   int
+
+	fresh    bool   // does not use a spare, and does not become one: its sizes have changed
+	sizes    string // the configured sizes of the tables
+	launched string // sizes when the daemon was launched for the first time
+	kept     []io.Closer
 }
 
 // New makes the directories and the configuration of a daemon that runs in ns; more contains
@@ -89,6 +95,7 @@ func New(t testnet.T, ns *testnet.NS, programs Programs, more ...string) *Daemon
 		t.Fatalf("folder of the daemon: %v", err)
 	}
 	d.Configure(more...)
+	t.Cleanup(d.leave)
 	if d.Client, err = client.New(client.Options{Socket: d.Socket}); err != nil {
 		t.Fatalf("client: %v", err)
 	}
@@ -121,6 +128,7 @@ func (d *Daemon) Configure(more ...string) {
 	if !slices.ContainsFunc(more, func(line string) bool { return strings.HasPrefix(line, "switch:") }) {
 		lines = append(lines, "switch: {namespace: host}")
 	}
+	d.sizes = sizesOf(more)
 	d.write(d.path("loxilightd.yaml"), strings.Join(lines, "\n")+"\n")
 }
 
@@ -145,6 +153,7 @@ func (d *Daemon) ObjectFile(name, content string) {
 // Launch starts the daemon without waiting for it.
 func (d *Daemon) Launch() *testnet.Process {
 	d.t.Helper()
+	d.borrow()
 	d.process = d.ns.Start(d.owner, d.programs.Daemon, "--config", d.path("loxilightd.yaml"))
 	return d.process
 }
