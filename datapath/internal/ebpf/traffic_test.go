@@ -4,7 +4,9 @@ package ebpf
 
 import (
 	"context"
+	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -55,13 +57,74 @@ func build(t testing.TB, confirmTicks uint32, f func()) {
 	f()
 }
 
+// hold prevents all programs that use the maps of the data plane from being unloaded, as of each
+// step of the following starts, until release is called. Without it each start of a build would
+// load the programs again, which an earlier start of the same build has loaded.
+func (n *network) hold() (release func()) {
+	n.t.Helper()
+	own, held := make(map[ebpf.MapID]bool), make(map[ebpf.ProgramID]bool)
+	for _, m := range n.d.maps {
+		info, err := m.Info()
+		n.ok(err)
+		id, _ := info.ID()
+		own[id] = true
+	}
+	var open []io.Closer
+	done := countSteps(n.t, func(int) error {
+		for id := ebpf.ProgramID(0); ; {
+			var err error
+			if id, err = ebpf.ProgramGetNextID(id); err != nil {
+				return nil // no more programs
+			}
+			if p := n.programOf(id, own); p != nil && !held[id] {
+				held[id], open = true, append(open, p)
+				if slow := n.slowOf(p); slow != nil {
+					open = append(open, slow)
+				}
+			} else if p != nil {
+				p.Close()
+			}
+		}
+	})
+	release = sync.OnceFunc(func() {
+		done()
+		for _, x := range open {
+			x.Close()
+		}
+	})
+	n.t.Cleanup(release)
+	return release
+}
+
+// programOf returns the program with an id if it uses one of these maps, otherwise nil.
+func (n *network) programOf(id ebpf.ProgramID, own map[ebpf.MapID]bool) *ebpf.Program {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil // unloaded in the meantime
+	}
+	info, err := p.Info()
+	n.ok(err)
+	ids, _ := info.MapIDs()
+	if slices.ContainsFunc(ids, func(id ebpf.MapID) bool { return own[id] }) {
+		return p
+	}
+	p.Close()
+	return nil
+}
+
 // TestReplacedUnderTraffic: two builds replace each other, 20 times by a start and 200 times
 // only by exchanging the programs, and no packet is lost.
 func TestReplacedUnderTraffic(t *testing.T) {
 	n, traffic := busy(t, "", testtraffic.Load{Flows: 8, Packets: brief(4000, 200), Connections: brief(100, 5), Lasting: 4})
+	release := n.hold()
 	for i := range brief(20, 3) {
+		before := n.programs()
 		build(t, uint32(36+i%2), func() { n.restart("") })
+		if after := n.programs(); after[0] == before[0] || after[1] == before[1] {
+			t.Errorf("start %d: programs %v, %v before it", i, after, before)
+		}
 	}
+	release()
 	z := n.host()
 	var other hook.Netns
 	build(t, 38, func() { n.ok(other.Load(programs, n.d.maps)) })
