@@ -163,6 +163,10 @@ func TestReadyAndPacketsOfSwitch(t *testing.T) {
 			s := newReadySwitch(t, over6)
 			for family, is6 := range map[string]bool{"IPv4": false, "IPv6": true} {
 				for _, c := range s.cases(over6, is6) {
+					// Packets of other kinds do not leave the node: their underlay makes no difference.
+					if over6 && c.kind != "Peer" && c.kind != "Tunnel" {
+						continue
+					}
 					t.Run(family+" "+c.name, func(t *testing.T) { c.run(t, s.site) })
 				}
 			}
