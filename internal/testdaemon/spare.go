@@ -54,6 +54,13 @@ func sizesOf(lines []string) string {
 	return strings.Join(sizes, "\n")
 }
 
+// Release closes the test's handles of an earlier daemon's programs. Then only the daemon and its
+// pins keep the programs that it uses.
+func (d *Daemon) Release() {
+	closeAll(d.kept)
+	d.kept = nil
+}
+
 // borrow pins the emptied maps of a spare if the daemon has no pins.
 func (d *Daemon) borrow() {
 	sizes := d.programs.Daemon + "\n" + d.sizes
@@ -116,7 +123,7 @@ func closeAll(all []io.Closer) {
 // leave makes a spare of the maps of the daemon, which has ended, if its maps are as a start would
 // create them. A daemon of a failed test leaves none.
 func (d *Daemon) leave() {
-	defer func() { closeAll(d.kept) }()
+	defer d.Release()
 	sizes := d.programs.Daemon + "\n" + d.sizes
 	if d.fresh || d.launched != sizes || d.owner.Failed() {
 		return

@@ -86,6 +86,7 @@ func TestSlowPathGone(t *testing.T) {
 			want := s.pins()
 			traffic := testtraffic.Start(t, s.client, fronts[0], testtraffic.Load{Flows: 4, Packets: 1000, Lasting: 4})
 			time.Sleep(time.Second) // the slow path asks the rules again about packets of the tick of the reload
+			s.Release()
 			s.Kill()
 			for _, front := range fronts {
 				if _, err := s.quick(front); err != nil {
