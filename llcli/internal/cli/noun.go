@@ -23,7 +23,7 @@ func nounCommand(a *command.App, k *kinds.Kind, complete bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     noun,
 		Aliases: k.Words[1:],
-		Short:   fmt.Sprintf("Add, change, show and delete %ss", k.Name),
+		Short:   fmt.Sprintf("Add, change, show and delete %s", kinds.PluralOf(k.Name)),
 		Args:    command.NoCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -102,7 +102,7 @@ func nounList(a *command.App, k *kinds.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   fmt.Sprintf("List %ss", k.Name),
+		Short:   fmt.Sprintf("List %s", kinds.PluralOf(k.Name)),
 		Args:    command.NoWords("name objects with show or get"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
 			return view.Get(ctx, a, d, k.Name, nil, options)
@@ -134,7 +134,7 @@ func nounDelete(a *command.App, k *kinds.Kind) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete {NAME… | -l KEY=VALUE}",
 		Aliases: []string{"rm", "remove"},
-		Short:   fmt.Sprintf("Delete %ss", k.Name),
+		Short:   fmt.Sprintf("Delete %s", kinds.PluralOf(k.Name)),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && !cmd.Flags().Changed("labels") {
 				return command.Usagef("missing argument: llcli %s delete NAME…, or -l KEY=VALUE", k.Words[0])

@@ -112,7 +112,7 @@ func printStatus(a *command.App, s *api.StatusResult) {
 		if i == 0 {
 			title = "Objects"
 		}
-		field(title, output.Plural(uint64(s.Objects[kind]), kind))
+		field(title, countOf(s.Objects[kind], kind))
 	}
 	if len(s.NotReady) > 0 {
 		t := a.Table(output.Column{Title: "NOT READY"}, output.Column{Title: "STATE"}, output.Column{Title: "MESSAGE", Flexible: true})
@@ -157,4 +157,12 @@ func repairsText(n uint64) string {
 		were = "was"
 	}
 	return fmt.Sprintf("%s %s repaired since the start", output.Plural(n, "external change"), were)
+}
+
+// countOf writes a number of objects of a kind.
+func countOf(n int, kind string) string {
+	if n == 1 {
+		return output.Plural(1, kind)
+	}
+	return output.Count(uint64(n)) + " " + kinds.PluralOf(kind)
 }
