@@ -44,25 +44,24 @@ func servicesOf(ctx context.Context, a *command.App, d command.Daemon, name stri
 // K8sServiceList returns the request that lists the objects of services with this namespace and
 // name; an empty one matches all.
 func K8sServiceList(namespace, name string) api.ListParams {
-	p := api.ListParams{Kind: api.KindService, Owner: api.OwnerK8s, Labels: map[string]string{}}
-	if namespace != "" {
-		p.Labels[LabelNamespace] = namespace
-	}
-	if name != "" {
-		p.Labels[LabelService] = name
-	}
-	return p
+	return k8sList(api.KindService, namespace, LabelService, name)
 }
 
 // K8sPolicyList returns the request that lists the objects of network policies with this namespace and
 // name; an empty one matches all.
 func K8sPolicyList(namespace, name string) api.ListParams {
-	p := api.ListParams{Kind: api.KindPolicy, Owner: api.OwnerK8s, Labels: map[string]string{}}
+	return k8sList(api.KindPolicy, namespace, LabelPolicy, name)
+}
+
+// k8sList returns the request that lists objects of the agent whose labels are a namespace and, as
+// label, a name; an empty one matches all.
+func k8sList(kind, namespace, label, name string) api.ListParams {
+	p := api.ListParams{Kind: kind, Owner: api.OwnerK8s, Labels: map[string]string{}}
 	if namespace != "" {
 		p.Labels[LabelNamespace] = namespace
 	}
 	if name != "" {
-		p.Labels[LabelPolicy] = name
+		p.Labels[label] = name
 	}
 	return p
 }
