@@ -93,8 +93,8 @@ func (s *Server) policiesCheck(_ context.Context, c Caller, p *api.PoliciesCheck
 
 // trafficOf returns the protocol and port of the parameters.
 func trafficOf(p *api.PoliciesCheckParams) (t policy.Traffic, err *api.Error) {
-	named := map[string]policy.Protocol{"tcp": policy.TCP, "udp": policy.UDP, "sctp": policy.SCTP, "icmp": 1, "icmpv6": 58}
-	protocol, ok := named[p.Protocol]
+	named, ok := datapath.ParseProtocol(p.Protocol)
+	protocol := policy.Protocol(named)
 	if !ok {
 		n, failure := strconv.ParseUint(p.Protocol, 10, 8)
 		if failure != nil {
