@@ -40,7 +40,7 @@ func empty(m *ebpf.Map) error {
 		}
 		return nil
 	case ebpf.RingBuf:
-		return drain(m)
+		return Drain(m)
 	case ebpf.ArrayOfMaps:
 		return emptyOuter(m, slices.Contains(segmented, info.Name))
 	case ebpf.Array:
@@ -120,8 +120,8 @@ func zeroPerCPU(m *ebpf.Map) error {
 	return nil
 }
 
-// drain reads all records from a ring buffer.
-func drain(m *ebpf.Map) error {
+// Drain reads all records from a ring buffer.
+func Drain(m *ebpf.Map) error {
 	r, err := ringbuf.NewReader(m)
 	if err != nil {
 		return err

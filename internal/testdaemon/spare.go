@@ -68,7 +68,7 @@ func (d *Daemon) borrow() {
 		d.launched = sizes
 	}
 	if d.launched != sizes {
-		d.fresh = true // its maps are not those of either configuration
+		d.fresh = true // its maps may have the sizes of either configuration
 	}
 	if _, err := os.Stat(d.PinDir); d.fresh || !errors.Is(err, fs.ErrNotExist) {
 		return

@@ -6,17 +6,15 @@ import (
 	"errors"
 	"log/slog"
 	"math"
-	"os"
 	"path/filepath"
 	"reflect"
-	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/hook"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/internal/testdaemon"
 )
 
 // spare holds empty maps, and programs of the host's netns, with which all networks begin as if an
@@ -111,7 +109,7 @@ func (n *network) end() {
 func wipe(m *ebpf.Map, indexes uint32) error {
 	switch m.Type() {
 	case ebpf.RingBuf:
-		return drain(m)
+		return testdaemon.Drain(m)
 	case ebpf.Queue:
 		value := make([]byte, m.ValueSize())
 		for m.LookupAndDelete(nil, &value) == nil {
@@ -184,21 +182,4 @@ func wipeSegments(m *ebpf.Map) error {
 		}
 	}
 	return wipe(segments[0], math.MaxUint32)
-}
-
-// drain reads all records from a ring buffer.
-func drain(m *ebpf.Map) error {
-	r, err := ringbuf.NewReader(m)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	r.SetDeadline(time.Now())
-	for err == nil {
-		_, err = r.Read()
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil
-	}
-	return err
 }
