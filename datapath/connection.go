@@ -80,11 +80,13 @@ func matchAddr(prefix netip.Prefix, port uint16, a netip.AddrPort) bool {
 	return (!prefix.IsValid() || prefix.Contains(a.Addr())) && (port == 0 || port == a.Port())
 }
 
-// Sample is one randomly sampled event of the data plane: a Drop, a Connection, or a Decision of a
-// firewall rule with logging, whether or not it drops.
+// Sample is one randomly sampled event of the data plane: a Drop, a Connection, or decisions of a
+// firewall rule or of network policies with logging, whether or not they drop.
 type Sample struct {
 	Drop       *Drop
 	Decision   *Decision
+	Policies   []PolicyDecision // with logging; by direction, each at most once
+	Packet     *Packet          // to which Policies refer
 	Connection *Connection
 	Opened     bool // Connection was opened; otherwise it ended
 }
@@ -107,13 +109,12 @@ type Drop struct {
 	NAT     NATName     // empty: none
 	// Endpoint is the endpoint that owns the device; empty: none.
 	Endpoint EndpointName
-	Policy   *PolicyDrop // nil: no network policy dropped it, or it is unknown which
+	Policy   *PolicyDecision // nil: no network policy dropped it, or it is unknown which
 }
 
-// PolicyDrop is why a network policy dropped a packet.
-type PolicyDrop struct {
-	Endpoint  EndpointName // to whose traffic the policy applies
-	Direction policy.Direction
+// PolicyDecision is the decision of a network policy about a packet.
+type PolicyDecision struct {
+	Endpoint EndpointName // to whose traffic the policy applies
 	policy.Verdict
 }
 

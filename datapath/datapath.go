@@ -151,6 +151,8 @@ type Telemetry interface {
 	// false if it is not in force.
 	RuleCounters(ctx context.Context, name RuleName) (RuleCounters, bool, error)
 	NATCounters(ctx context.Context, name NATName) (NATCounters, bool, error)
+	// PolicyCounters returns the counters of a network policy; false if it is not in force.
+	PolicyCounters(ctx context.Context, name string) (PolicyCounters, bool, error)
 	// TunnelState and PeerState return the state of a tunnel or peer; false if it has no entry.
 	TunnelState(name TunnelName) (TunnelState, bool)
 	PeerState(name PeerName) (PeerState, bool)
@@ -331,49 +333,6 @@ func TablesFor(memory uint64) Tables {
 
 // connectionsMin is the number of connections with which tables of automatic size begin.
 const connectionsMin = 1 << 16
-
-// NodeCounters count packets since the data plane was set up.
-type NodeCounters struct {
-	Packets, Bytes uint64            // handled by the fast path
-	Verdicts       map[string]uint64 // packets by verdict
-	Drops          map[string]uint64 // packets by reason; contains every reason
-	Connections    uint64            // opened so far
-}
-
-// ServiceCounters count the traffic of a service since its entry was created.
-type ServiceCounters struct {
-	Packets, Bytes uint64
-	Connections    uint64
-	Drops          map[string]uint64
-	Backends       []BackendCounters
-}
-
-// BackendCounters are the counters of one backend of a service.
-type BackendCounters struct {
-	Backend             BackendAddr
-	Connections, Active uint64
-	Packets, Bytes      uint64
-}
-
-// RuleCounters count the decisions of a rule since it took effect.
-type RuleCounters struct {
-	Packets, Bytes uint64 // packets whose first match it was; not later packets of a connection
-	Connections    uint64 // that it opened
-}
-
-// NATCounters count the translations of a NAT since it took effect.
-type NATCounters struct {
-	Packets, Bytes uint64            // of connections that it translated, both ways, as of the last sweep
-	Connections    uint64            // that it translated
-	Drops          map[string]uint64 // matching packets that were dropped, by reason
-}
-
-// PortCounters count packets of a port's device in both directions, as the kernel counts them:
-// without packets that the programs redirect to the other end of a veth.
-type PortCounters struct {
-	Packets, Bytes uint64            // since the device was created
-	Drops          map[string]uint64 // by the programs on it, by reason
-}
 
 // Config is the configuration with which a data plane is opened.
 type Config struct {

@@ -62,6 +62,12 @@ static __always_inline int rate_allows(__u32 which, __u32 now_tick, __u64 limit)
 
 #define SAMPLES_PER_TICK 16
 
+static __always_inline int is_policy_drop(enum sample_type type, __u8 reason)
+{
+	return type == SAMPLE_DROP && (reason == DROP_POLICY || reason == DROP_POLICY_LIMITED ||
+				       reason == DROP_POLICY_UNKNOWN);
+}
+
 static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum sample_type type,
 				   __u8 reason)
 {
@@ -81,27 +87,40 @@ static __noinline void sample_fill(struct sample *s, const struct pkt *p, enum s
 	s->rule_id = p->rule_id;
 	s->len_bytes = p->skb->len;
 	s->nat_id = p->nat_id;
-	s->policy_cell = POLICY_NO_CELL;
-	s->policy_port = 0;
-	s->policy_way = 0;
-	if (w && (reason == DROP_POLICY || reason == DROP_POLICY_LIMITED ||
-		  reason == DROP_POLICY_UNKNOWN)) {
-		s->policy_cell = w->policy.cell.id;
-		s->policy_port = w->policy.endpoint;
-		s->policy_way = w->policy.direction | (w->policy.self ? SAMPLE_SELF : 0);
+	for (int i = 0; i < 2; i++) {
+		int known = w && (type == SAMPLE_POLICY || is_policy_drop(type, reason));
+
+		s->policy_rule[i] = known ? w->decided[i].rule : 0;
+		s->policy_port[i] = known ? w->decided[i].port : 0;
 	}
+}
+
+/* Reports whether a policy logs the packet of a sample. */
+static __always_inline int sample_is_logged(enum sample_type type, __u8 reason)
+{
+	struct work *w;
+
+	if (type != SAMPLE_POLICY && !is_policy_drop(type, reason))
+		return 0;
+	w = work_get();
+	return w && (w->decided[0].rule | w->decided[1].rule) & RULE_LOGGED;
 }
 
 static __noinline void sample_send(struct pkt *p, enum sample_type type, __u8 reason)
 {
-	struct sample *s;
+	int logged = sample_is_logged(type, reason);
+	struct sample *s = NULL;
 
-	if (!rate_allows(type == SAMPLE_DROP ? RATE_SAMPLE_DROP : RATE_SAMPLE_OPENED, p->now_tick,
-			 SAMPLES_PER_TICK))
+	if (rate_allows(logged		      ? RATE_SAMPLE_LOGGED
+			: type == SAMPLE_DROP ? RATE_SAMPLE_DROP
+					      : RATE_SAMPLE_OPENED,
+			p->now_tick, SAMPLES_PER_TICK))
+		s = bpf_ringbuf_reserve(&ll_samples, sizeof(*s), 0);
+	if (!s) {
+		if (logged)
+			count_verdict(VERDICT_UNLOGGED);
 		return;
-	s = bpf_ringbuf_reserve(&ll_samples, sizeof(*s), 0);
-	if (!s)
-		return;
+	}
 	sample_fill(s, p, type, reason);
 	bpf_ringbuf_submit(s, 0);
 }

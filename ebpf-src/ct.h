@@ -56,6 +56,13 @@ struct segment {
 
 #define ROOM_GROUP 16 /* see ct_table_room.h */
 
+/* What the policies of an Endpoint decided on a packet. */
+struct decision {
+	__u32 rule; /* as in struct policy_cell */
+	__u32 staged_rule;
+	__u32 port; /* of the Endpoint; 0: no policy applies */
+};
+
 /* State of the slow path that does not fit on the stack (512 bytes for all nested calls). One for
  * each CPU; only the hints stay valid from one run of a program to the next.
  */
@@ -112,6 +119,7 @@ struct work {
 	struct tuple ends; /* for policies: from the client to the server, as they see each other */
 	__u32 judge;	   /* what policy_open asks: JUDGE_ */
 	__u32 judged;	   /* an Endpoint with policies sends or gets the packet */
+	struct decision decided[2]; /* on the packet, by direction */
 	/* Next hops of the most recent connections, by netns. They stay valid for later runs. */
 	__u16 nexthop_hint[2][NEXTHOP_HINTS];
 	struct ct4_key put4; /* the key of the entry that is inserted, while room is made for it */

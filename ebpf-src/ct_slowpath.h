@@ -210,7 +210,10 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 		return ret;
 	p->stateless = ret == LL_PASS;
 	policy_begin(p, w);
-	return open_connection(p, w);
+	ret = open_connection(p, w);
+	if (ret == LL_NEXT && w->judged)
+		policy_note(p, 0, 1);
+	return ret;
 }
 
 /* As track_find, and drops forged packets of connections to the tunnel ends of peers. If such a

@@ -143,5 +143,9 @@ enum verdict_count {
 	VERDICT_OVER_SHARE,
 	/* removed, half-open or ended, to make room for another connection */
 	VERDICT_EVICTED,
+	/* a Policy with log decided about it, and no event reports it: the limit per second was
+	 * reached
+	 */
+	VERDICT_UNLOGGED,
 	VERDICT_MAX,
 };

@@ -229,6 +229,14 @@ SIZED_BY("entities") CREATED_BY_DAEMON;
 MAP(ll_policy_port, BPF_MAP_TYPE_HASH, __u32, struct policy_port, 16384, BPF_F_NO_PREALLOC)
 SIZED_BY("ports") CREATED_BY_DAEMON;
 
+/* Decisions of the rules of network policies, by number; created by loxilightd, counted here. And what
+ * these numbers stand for, written by loxilightd.
+ */
+MAP(ll_policy_hits, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct policy_hits, 32768, BPF_F_NO_PREALLOC)
+SIZED_BY("rules") CREATED_BY_DAEMON;
+MAP(ll_policy_rule, BPF_MAP_TYPE_HASH, __u32, struct policy_rule, 32768, BPF_F_NO_PREALLOC)
+SIZED_BY("rules") CREATED_BY_DAEMON;
+
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
  * single entry.
  */
@@ -374,6 +382,7 @@ enum rate_limit {
 	RATE_SAMPLE_OPENED,
 	RATE_RESET,
 	RATE_CLOCK, /* the current tick, see clock.h */
+	RATE_SAMPLE_LOGGED,
 	RATE_MAX,
 };
 MAP(ll_rate, BPF_MAP_TYPE_PERCPU_ARRAY, __u32, struct rate_bucket, RATE_MAX, 0) NOT_COPIED;

@@ -75,6 +75,12 @@ __noinline __u32 policy_nexthop(const struct addr *daddr, __u32 index)
 	return index;
 }
 
+/* Prepares for decisions on another packet. */
+static __always_inline void policy_forget(struct work *w)
+{
+	__builtin_memset(w->decided, 0, sizeof(w->decided));
+}
+
 /* Returns the action of the policies of the Endpoint at one end of a connection; peer: the other end. A
  * global function, so that the verifier walks it once.
  */
@@ -82,6 +88,7 @@ __noinline int policy_end(const struct addr *peer, __u32 what, __u32 endpoint, _
 {
 	struct work *w = work_get();
 	struct policy_query *q;
+	struct decision *d;
 	__u32 table;
 
 	if (!w || !peer)
@@ -98,8 +105,80 @@ __noinline int policy_end(const struct addr *peer, __u32 what, __u32 endpoint, _
 	q->node = what & POLICY_NODE || (what & POLICY_NODE_IF_LOCAL && policy_is_node(w, peer));
 	q->endpoint = endpoint;
 	q->word = word;
-	q->cell.id = POLICY_NO_CELL;
-	return policy_ask(q, table) ? ACTION_DENY : q->cell.action[q->self & 1];
+	d = &w->decided[q->direction & 1];
+	d->port = endpoint;
+	if (policy_ask(q, table))
+		return ACTION_DENY;
+	d->rule = q->cell.rule[q->self & 1];
+	d->staged_rule = q->cell.staged_rule[q->self & 1];
+	return q->cell.action[q->self & 1];
+}
+
+/* Counts a packet for a rule; opened: the packet opens a connection. A global function, so that the
+ * verifier walks it once.
+ */
+__noinline int policy_count(__u32 rule, __u32 len_bytes, __u32 opened)
+{
+	struct policy_hits *hits;
+
+	rule &= ~RULE_LOGGED;
+	hits = bpf_map_lookup_elem(&ll_policy_hits, &rule);
+	if (!hits)
+		return 0;
+	hits->connection_count += opened;
+	hits->packet_count++;
+	hits->byte_count += len_bytes;
+	hits->last_tick = clock_tick();
+	return 0;
+}
+
+/* Counts a packet for the rules that decided on it, as the Endpoint at one end sees it. */
+static __always_inline void policy_count_end(const struct decision *d, __u32 len_bytes,
+					     __u32 opened)
+{
+	if (d->rule)
+		policy_count(d->rule, len_bytes, opened);
+	if (d->staged_rule)
+		policy_count(d->staged_rule, len_bytes, opened);
+}
+
+/* Counts a packet that the policies of the Endpoint at one end deny, and returns their action. */
+static __always_inline int policy_denied(struct work *w, enum policy_direction direction,
+					 __u32 len_bytes, int action)
+{
+	struct decision *other = &w->decided[!direction];
+
+	policy_count_end(&w->decided[direction], len_bytes, 0);
+	if (other->staged_rule)
+		policy_count(other->staged_rule, len_bytes, 0);
+	other->rule = 0;
+	other->port = 0;
+	return action;
+}
+
+/* Counts a packet that policies allow, for the ends whose Endpoint is in this netns: else a packet that
+ * passes both would be counted twice. at: on this port only, 0: on each. opened: the packet opens a
+ * connection. Returns whether policies log it. A global function, so that the verifier walks it once.
+ */
+__noinline int policy_allowed(__u32 len_bytes, __u32 at, __u32 opened)
+{
+	struct work *w = work_get();
+	__u32 logged = 0;
+
+	if (!w)
+		return 0;
+	for (int i = 0; i < 2; i++) {
+		struct decision *d = &w->decided[i];
+
+		if (!d->port || d->port >> 31 != config_netns || (at && d->port != at)) {
+			d->rule = 0;
+			d->port = 0;
+			continue;
+		}
+		policy_count_end(d, len_bytes, opened);
+		logged |= d->rule & RULE_LOGGED;
+	}
+	return !!logged;
 }
 
 /* What policy_judge asks. */
@@ -141,6 +220,7 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	if (!w)
 		return ACTION_DENY;
 	w->judged = 0;
+	policy_forget(w);
 	what = w->ends.dport | POLICY_PROTO(w->ends.proto);
 	if (w->ends.family == 4)
 		what |= POLICY_IPV4;
@@ -151,12 +231,15 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,
 			    how & JUDGE_REPLY ? out : in, word);
 	if (action != ACTION_ALLOW)
-		return action;
+		return policy_denied(w, POLICY_EGRESS, skb->len, action);
 	if (how & JUDGE_FROM_NODE)
 		what |= POLICY_NODE;
 	else if (policy_believes(skb, how))
 		what |= POLICY_NODE_IF_LOCAL;
-	return policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? in : out, word);
+	action = policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? in : out, word);
+	if (action != ACTION_ALLOW)
+		return policy_denied(w, POLICY_INGRESS, skb->len, action);
+	return action;
 }
 
 /* Returns the result for a packet that an action of policy_judge drops silently. */

@@ -11,6 +11,7 @@ static __always_inline void policy_begin(struct pkt *p, struct work *w)
 {
 	p->refused = DROP_POLICY;
 	w->judged = 0;
+	policy_forget(w);
 	w->judge = p->egress ? JUDGE_EGRESS : 0;
 	if (p->egress && !p->skb->ingress_ifindex)
 		w->judge |= JUDGE_FROM_NODE;
@@ -51,6 +52,13 @@ __noinline int policy_open(struct __sk_buff *skb, __u32 plain)
 	return policy_drop(action);
 }
 
+/* Counts and logs p, which policies allow: see policy_allowed. */
+static __always_inline void policy_note(struct pkt *p, __u32 at, __u32 opened)
+{
+	if (policy_allowed(p->skb->len, at, opened))
+		sample_send(p, SAMPLE_POLICY, 0);
+}
+
 /* Evaluates policies for p, which cannot be tracked; ret: the result of the last stage. LL_PASS: it is
  * allowed.
  */
@@ -68,5 +76,9 @@ static __always_inline int policy_rest(struct pkt *p, struct work *w, int ret)
 		return -DROP_UNCLEAR;
 	if (w->judged && p->needs_first & FRAGMENT_UNKNOWN)
 		return -DROP_FRAGMENT;
-	return allowed == LL_NEXT ? LL_PASS : allowed;
+	if (allowed != LL_NEXT)
+		return allowed;
+	if (w->judged)
+		policy_note(p, policy_port_here(p->skb->ifindex), 0);
+	return LL_PASS;
 }

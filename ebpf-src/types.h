@@ -64,6 +64,7 @@ enum sample_type {
 	SAMPLE_DROP,
 	SAMPLE_OPENED,
 	SAMPLE_ALLOWED, /* by a rule with logging */
+	SAMPLE_POLICY,	/* allowed by a network policy with logging */
 };
 
 struct sample {
@@ -81,13 +82,10 @@ struct sample {
 	__u32 len_bytes; /* of the frame */
 	__u32 rule_id;
 	__u32 nat_id; /* 0: none */
-	/* For a drop by network policies: struct policy_cell's id; the port of the Endpoint; and its
-	 * direction, with SAMPLE_SELF for traffic with itself.
+	/* By direction of the traffic: the rule of network policies that decided, 0: none; and the
+	 * port of its Endpoint. For a drop, only the direction that was denied.
 	 */
-	__u32 policy_cell;
-	__u32 policy_port;
-	__u32 policy_way;
+	__u32 policy_rule[2];
+	__u32 policy_port[2];
 };
-_Static_assert(sizeof(struct sample) == 76, "layout is pinned");
-
-#define SAMPLE_SELF 2
+_Static_assert(sizeof(struct sample) == 80, "layout is pinned");

@@ -61,13 +61,31 @@ struct policy_row {
 
 #define ACTION_UNKNOWN 3 /* as ACTION_DENY, counted as DROP_POLICY_UNKNOWN */
 
-#define POLICY_NO_CELL 0xffffffff
-
+/* For traffic with others, and of the Endpoint with itself. */
 struct policy_cell {
-	/* ACTION_: for traffic with others, and of the Endpoint with itself. */
-	__u8 action[2];
+	__u8 action[2]; /* ACTION_ */
 	__u8 staged[2]; /* as if staged policies were in force */
-	__u32 id;	/* number of the cell in datapath/policy */
+	__u32 rule[2];	/* that decides: RULE_LOGGED, and a key of ll_policy_hits; 0: none */
+	/* The rule of a staged policy that would decide: likewise. 0: an enforced one, or none. */
+	__u32 staged_rule[2];
+};
+
+/* In the number of a rule: its policy logs what it decides. */
+#define RULE_LOGGED 0x80000000
+
+/* The decisions of a rule. A rule of a staged policy: what it would decide. */
+struct policy_hits {
+	__u64 connection_count; /* new connections that it allowed */
+	__u64 packet_count;	/* that opened connections, were denied, or belong to none */
+	__u64 byte_count;	/* of whole frames */
+	__u32 last_tick;
+	__u32 pad;
+};
+
+/* What a rule is known by, across restarts. */
+struct policy_rule {
+	__u8 id[16];	/* a hash of its policy, direction and identity */
+	__u64 since_ns; /* when it was first counted, of the wall clock */
 };
 
 /* A question, and its answer. */
@@ -85,4 +103,4 @@ struct policy_query {
 	__u32 self; /* 1: the peer is the Endpoint itself */
 	struct policy_cell cell;
 };
-_Static_assert(sizeof(struct policy_query) == 44, "no holes");
+_Static_assert(sizeof(struct policy_query) == 56, "no holes");

@@ -72,6 +72,7 @@ func (c *Compiler) Apply(next *State) *Change {
 	c.before, c.moved = make(map[netip.Addr]Class), make(map[[2]Class]bool)
 	known := len(c.terms.all)
 	d := differencesOf(before, next)
+	c.change.Policies = d.policies
 	c.applySubjects(d)
 	c.applyEntities(d, known)
 	prefixes := c.prefixes

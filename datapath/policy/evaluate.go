@@ -73,7 +73,7 @@ func (s *State) evaluateTier(tier *Tier, subject, other *Entity, d Direction, t 
 			r := &p.Rules[d][n]
 			peer, port, matches := s.matches(r, subject, other, d, t)
 			if matches && step.Policy == "" {
-				step.Verdict, step.Peer, step.Port = Verdict{r.Action, tier.Name, p.Name, n}, peer, port
+				step.Verdict, step.Peer, step.Port = Verdict{r.Action, tier.Name, p.Name, d, n}, peer, port
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func (s *State) evaluateTier(tier *Tier, subject, other *Entity, d Direction, t 
 	}
 	isSelf := !t.Node && slices.Contains(subject.Addrs, t.Peer)
 	if step.Exempt = isSelf && tier.Always.Self || t.Node && tier.Always.Node; !step.Exempt {
-		step.Verdict = Verdict{Deny, tier.Name, isolating, -1}
+		step.Verdict = Verdict{Deny, tier.Name, isolating, d, -1}
 	}
 	return step
 }

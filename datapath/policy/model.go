@@ -98,6 +98,13 @@ type Policy struct {
 	AppliedTo []Selector
 	Isolates  [2]bool   // by Direction
 	Rules     [2][]Rule // by Direction
+	LogsAllow bool      // packets that open connections, or belong to none, and that its rules allow
+	LogsDeny  bool      // packets that it denies, by rules or isolation, or rejects
+}
+
+// Logs reports whether the policy logs the packets of a verdict of its own.
+func (p *Policy) Logs(v Verdict) bool {
+	return v.Action == Allow && p.LogsAllow || v.Action != Allow && p.LogsDeny
 }
 
 // Action is what a rule does with matching traffic.
@@ -115,6 +122,7 @@ func (a Action) String() string { return [...]string{"allow", "deny", "reject", 
 
 // Rule matches traffic with one of its peers on one of its ports.
 type Rule struct {
+	ID     string // unique in its list; the same after changes of the policy, if it is the same rule
 	Action Action
 	Peers  []Peer // empty: every peer
 	Ports  []Port // empty: every protocol
@@ -148,7 +156,8 @@ type Traffic struct {
 type Verdict struct {
 	Action       Action // but not Pass
 	Tier, Policy string // that decided; empty: nothing did, so the traffic is allowed
-	Rule         int    // index of the rule that decided; -1: isolation, or nothing
+	Direction    Direction
+	Rule         int // index of the rule that decided; -1: isolation, or nothing
 }
 
 var allowed = Verdict{Action: Allow, Rule: -1}

@@ -20,8 +20,9 @@ type tierList []tierRules
 
 // tierRules are the policies of a tier that apply to a subject, in order.
 type tierRules struct {
-	tier     *Tier
-	policies []policyRules
+	tier      *Tier
+	direction Direction
+	policies  []policyRules
 }
 
 type policyRules struct {
@@ -138,7 +139,7 @@ func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
 	p := &program{}
 	for _, policy := range applied {
 		if n := len(p.tiers); n == 0 || p.tiers[n-1].tier.Name != policy.Tier {
-			p.tiers = append(p.tiers, tierRules{tier: c.state.Tiers[c.tier(policy)]})
+			p.tiers = append(p.tiers, tierRules{tier: c.state.Tiers[c.tier(policy)], direction: d})
 		}
 		rules := policyRules{policy: policy, isolates: policy.Isolates[d]}
 		for i := range policy.Rules[d] {
@@ -231,7 +232,7 @@ func (p *program) rulesFor(info *classInfo) tierList {
 			}
 			policies = append(policies, policy)
 		}
-		list = append(list, tierRules{t.tier, policies})
+		list = append(list, tierRules{t.tier, t.direction, policies})
 	}
 	return list
 }
@@ -278,11 +279,11 @@ func (t *tierRules) decide(protocol Protocol, port uint16, staged bool) (v Verdi
 		}
 		for _, r := range p.rules {
 			if r.every || slices.ContainsFunc(r.spans, func(s span) bool { return s.protocol == protocol && s.first <= port && port <= s.last }) {
-				return Verdict{r.action, t.tier.Name, p.policy.Name, r.index}, true
+				return Verdict{r.action, t.tier.Name, p.policy.Name, t.direction, r.index}, true
 			}
 		}
 		if p.isolates && !decided {
-			v, decided = Verdict{Deny, t.tier.Name, p.policy.Name, -1}, true
+			v, decided = Verdict{Deny, t.tier.Name, p.policy.Name, t.direction, -1}, true
 		}
 	}
 	return v, decided

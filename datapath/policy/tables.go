@@ -78,6 +78,7 @@ type Change struct {
 
 	// Concerned are the Endpoints some of whose verdicts differ.
 	Concerned map[string]bool
+	Policies  map[string]bool // that are new, changed or deleted, in force or not
 }
 
 // CellOf returns the cell of traffic.

@@ -65,7 +65,9 @@ const (
 	answererMapLlPeerPrefix       = "ll_peer_prefix"
 	answererMapLlPeerStats        = "ll_peer_stats"
 	answererMapLlPolicyAddr       = "ll_policy_addr"
+	answererMapLlPolicyHits       = "ll_policy_hits"
 	answererMapLlPolicyPort       = "ll_policy_port"
+	answererMapLlPolicyRule       = "ll_policy_rule"
 	answererMapLlPortDrops        = "ll_port_drops"
 	answererMapLlPortTaken        = "ll_port_taken"
 	answererMapLlPortUsed         = "ll_port_used"
@@ -206,7 +208,9 @@ type answererMapSpecs struct {
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.MapSpec `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.MapSpec `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -323,7 +327,9 @@ type answererMaps struct {
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.Map `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.Map `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -403,7 +409,9 @@ func (m *answererMaps) Close() error {
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPolicyAddr,
+		m.LlPolicyHits,
 		m.LlPolicyPort,
+		m.LlPolicyRule,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

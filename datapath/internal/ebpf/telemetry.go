@@ -28,7 +28,9 @@ func (d *DataPlane) newTelemetry() *nodeTelemetry {
 	return &nodeTelemetry{r, observe.New(observe.Options{
 		Ports: d.ports, Namespaces: d.namespaces, Attach: d.config.Attach, PortDrops: r.PortDrops, MirrorHooks: d.mirrorHooks,
 		SourcePorts: d.snat.Count,
-		Warnings:    func() []string { return slices.Concat(d.keeper.Problems(), d.sweeper.Problems(), d.keptSizes) },
+		Warnings: func() []string {
+			return slices.Concat(d.keeper.Problems(), d.sweeper.Problems(), d.policies.Problems(), d.keptSizes)
+		},
 	}), d}
 }
 

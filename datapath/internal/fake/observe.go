@@ -103,6 +103,18 @@ func (t *telemetry) NATCounters(_ context.Context, name datapath.NATName) (c dat
 	return c, ok, nil
 }
 
+// PolicyCounters implements [datapath.Telemetry].
+func (t *telemetry) PolicyCounters(_ context.Context, name string) (c datapath.PolicyCounters, ok bool, err error) {
+	s, _ := t.policies.get(datapath.NodeSet)
+	if s == nil || s.Policies[name] == nil {
+		return c, false, nil
+	}
+	for d, rules := range s.Policies[name].Rules {
+		c.Rules[d] = make([]datapath.PolicyDecisions, len(rules))
+	}
+	return c, true, nil
+}
+
 // TunnelState implements [datapath.Telemetry].
 func (t *telemetry) TunnelState(name datapath.TunnelName) (s datapath.TunnelState, ok bool) {
 	tunnel, ok := t.tunnels.content()[name]

@@ -78,7 +78,9 @@ const (
 	EgressMapLlPeerPrefix       = "ll_peer_prefix"
 	EgressMapLlPeerStats        = "ll_peer_stats"
 	EgressMapLlPolicyAddr       = "ll_policy_addr"
+	EgressMapLlPolicyHits       = "ll_policy_hits"
 	EgressMapLlPolicyPort       = "ll_policy_port"
+	EgressMapLlPolicyRule       = "ll_policy_rule"
 	EgressMapLlPortDrops        = "ll_port_drops"
 	EgressMapLlPortTaken        = "ll_port_taken"
 	EgressMapLlPortUsed         = "ll_port_used"
@@ -215,7 +217,9 @@ type EgressMapSpecs struct {
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.MapSpec `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.MapSpec `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -328,7 +332,9 @@ type EgressMaps struct {
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.Map `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.Map `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -408,7 +414,9 @@ func (m *EgressMaps) Close() error {
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPolicyAddr,
+		m.LlPolicyHits,
 		m.LlPolicyPort,
+		m.LlPolicyRule,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

@@ -617,9 +617,24 @@ type PolicyAddr struct {
 	Port  [2]uint32
 }
 
+type PolicyHits struct {
+	_               structs.HostLayout
+	ConnectionCount uint64
+	PacketCount     uint64
+	ByteCount       uint64
+	LastTick        uint32
+	Pad             uint32
+}
+
 type PolicyPort struct {
 	_     structs.HostLayout
 	Table [2][2]uint32
+}
+
+type PolicyRule struct {
+	_       structs.HostLayout
+	Id      [16]uint8
+	SinceNs uint64
 }
 
 type PortDropKey struct {
@@ -702,9 +717,8 @@ type Sample struct {
 	LenBytes   uint32
 	RuleId     uint32
 	NatId      uint32
-	PolicyCell uint32
-	PolicyPort uint32
-	PolicyWay  uint32
+	PolicyRule [2]uint32
+	PolicyPort [2]uint32
 }
 
 type SampleType uint32
@@ -713,6 +727,7 @@ const (
 	SampleTypeSAMPLE_DROP    SampleType = 0
 	SampleTypeSAMPLE_OPENED  SampleType = 1
 	SampleTypeSAMPLE_ALLOWED SampleType = 2
+	SampleTypeSAMPLE_POLICY  SampleType = 3
 )
 
 type Service struct {
@@ -867,7 +882,8 @@ const (
 	VerdictCountVERDICT_ANSWERED   VerdictCount = 5
 	VerdictCountVERDICT_OVER_SHARE VerdictCount = 6
 	VerdictCountVERDICT_EVICTED    VerdictCount = 7
-	VerdictCountVERDICT_MAX        VerdictCount = 8
+	VerdictCountVERDICT_UNLOGGED   VerdictCount = 8
+	VerdictCountVERDICT_MAX        VerdictCount = 9
 )
 
 // Names of all BPF objects in the ELF.
@@ -923,7 +939,9 @@ const (
 	MapLlPeerPrefix       = "ll_peer_prefix"
 	MapLlPeerStats        = "ll_peer_stats"
 	MapLlPolicyAddr       = "ll_policy_addr"
+	MapLlPolicyHits       = "ll_policy_hits"
 	MapLlPolicyPort       = "ll_policy_port"
+	MapLlPolicyRule       = "ll_policy_rule"
 	MapLlPortDrops        = "ll_port_drops"
 	MapLlPortTaken        = "ll_port_taken"
 	MapLlPortUsed         = "ll_port_used"
@@ -1065,7 +1083,9 @@ type MapSpecs struct {
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.MapSpec `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.MapSpec `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -1181,7 +1201,9 @@ type Maps struct {
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.Map `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.Map `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -1262,7 +1284,9 @@ func (m *Maps) Close() error {
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPolicyAddr,
+		m.LlPolicyHits,
 		m.LlPolicyPort,
+		m.LlPolicyRule,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

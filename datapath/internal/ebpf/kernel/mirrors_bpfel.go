@@ -64,7 +64,9 @@ const (
 	MirrorsMapLlPeerPrefix       = "ll_peer_prefix"
 	MirrorsMapLlPeerStats        = "ll_peer_stats"
 	MirrorsMapLlPolicyAddr       = "ll_policy_addr"
+	MirrorsMapLlPolicyHits       = "ll_policy_hits"
 	MirrorsMapLlPolicyPort       = "ll_policy_port"
+	MirrorsMapLlPolicyRule       = "ll_policy_rule"
 	MirrorsMapLlPortDrops        = "ll_port_drops"
 	MirrorsMapLlPortTaken        = "ll_port_taken"
 	MirrorsMapLlPortUsed         = "ll_port_used"
@@ -204,7 +206,9 @@ type MirrorsMapSpecs struct {
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.MapSpec `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.MapSpec `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -316,7 +320,9 @@ type MirrorsMaps struct {
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.Map `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.Map `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -395,7 +401,9 @@ func (m *MirrorsMaps) Close() error {
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPolicyAddr,
+		m.LlPolicyHits,
 		m.LlPolicyPort,
+		m.LlPolicyRule,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

@@ -64,7 +64,9 @@ const (
 	ShortestMapLlPeerPrefix       = "ll_peer_prefix"
 	ShortestMapLlPeerStats        = "ll_peer_stats"
 	ShortestMapLlPolicyAddr       = "ll_policy_addr"
+	ShortestMapLlPolicyHits       = "ll_policy_hits"
 	ShortestMapLlPolicyPort       = "ll_policy_port"
+	ShortestMapLlPolicyRule       = "ll_policy_rule"
 	ShortestMapLlPortDrops        = "ll_port_drops"
 	ShortestMapLlPortTaken        = "ll_port_taken"
 	ShortestMapLlPortUsed         = "ll_port_used"
@@ -206,7 +208,9 @@ type ShortestMapSpecs struct {
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.MapSpec `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.MapSpec `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -324,7 +328,9 @@ type ShortestMaps struct {
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.Map `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.Map `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -403,7 +409,9 @@ func (m *ShortestMaps) Close() error {
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPolicyAddr,
+		m.LlPolicyHits,
 		m.LlPolicyPort,
+		m.LlPolicyRule,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

@@ -54,6 +54,8 @@ type Tables struct {
 	Rules          bpfmap.Map[uint32, Rules]
 	PolicyAddr     bpfmap.Map[Addr, PolicyAddr]
 	PolicyPort     bpfmap.Map[uint32, PolicyPort]
+	PolicyHits     bpfmap.PerCPU[uint32, PolicyHits]
+	PolicyRule     bpfmap.Map[uint32, PolicyRule]
 	Shadow         bpfmap.Map[uint32, uint32]
 	Epoch          bpfmap.Map[uint32, Epoch]
 	RuleHits       bpfmap.PerCPU[uint32, RuleHits]

@@ -27,6 +27,8 @@ type image struct {
 	tables map[policy.TableID]*tableBlock
 	tries  [2][2]block // of prefixes, by side and family; size 0: a leaf
 	old    []block     // free after settle
+	// numberOf returns the number of the rule of a verdict, for its counters.
+	numberOf func(policy.Verdict) (uint32, error)
 }
 
 func newImage(m *memory) *image {
@@ -44,9 +46,15 @@ func (m *image) write(c *policy.Change) error {
 		}
 		m.cells[id] = at
 		for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
+			number := uint32(0)
+			if i < 2 || v != [2]policy.Verdict{cell.Others.Enforced, cell.Self.Enforced}[i-2] {
+				if number, err = m.numberOf(v); err != nil {
+					return err
+				}
+			}
 			m.b[at+i] = actionOf(v)
+			m.put32(at+cellRules+4*i, number)
 		}
-		m.put32(at+4, uint32(id))
 	}
 	for id, row := range c.Rows {
 		at, err := m.writeRow(&row)
@@ -62,6 +70,8 @@ func (m *image) write(c *policy.Change) error {
 	}
 	return nil
 }
+
+const cellRules = 4 // offset in struct policy_cell of rule, which staged_rule follows
 
 const actionUnknown = 3 // ACTION_UNKNOWN
 

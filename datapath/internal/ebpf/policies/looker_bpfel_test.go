@@ -31,10 +31,11 @@ type lookerTestQuery struct {
 		Word      uint32
 		Self      uint32
 		Cell      struct {
-			_      structs.HostLayout
-			Action [2]uint8
-			Staged [2]uint8
-			Id     uint32
+			_          structs.HostLayout
+			Action     [2]uint8
+			Staged     [2]uint8
+			Rule       [2]uint32
+			StagedRule [2]uint32
 		}
 	}
 	Result int32
@@ -92,7 +93,9 @@ const (
 	lookerMapLlPeerPrefix       = "ll_peer_prefix"
 	lookerMapLlPeerStats        = "ll_peer_stats"
 	lookerMapLlPolicyAddr       = "ll_policy_addr"
+	lookerMapLlPolicyHits       = "ll_policy_hits"
 	lookerMapLlPolicyPort       = "ll_policy_port"
+	lookerMapLlPolicyRule       = "ll_policy_rule"
 	lookerMapLlPortDrops        = "ll_port_drops"
 	lookerMapLlPortTaken        = "ll_port_taken"
 	lookerMapLlPortUsed         = "ll_port_used"
@@ -224,7 +227,9 @@ type lookerMapSpecs struct {
 	LlPeerPrefix     *ebpf.MapSpec `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.MapSpec `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.MapSpec `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.MapSpec `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.MapSpec `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.MapSpec `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.MapSpec `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
@@ -332,7 +337,9 @@ type lookerMaps struct {
 	LlPeerPrefix     *ebpf.Map `ebpf:"ll_peer_prefix"`
 	LlPeerStats      *ebpf.Map `ebpf:"ll_peer_stats"`
 	LlPolicyAddr     *ebpf.Map `ebpf:"ll_policy_addr"`
+	LlPolicyHits     *ebpf.Map `ebpf:"ll_policy_hits"`
 	LlPolicyPort     *ebpf.Map `ebpf:"ll_policy_port"`
+	LlPolicyRule     *ebpf.Map `ebpf:"ll_policy_rule"`
 	LlPortDrops      *ebpf.Map `ebpf:"ll_port_drops"`
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
@@ -412,7 +419,9 @@ func (m *lookerMaps) Close() error {
 		m.LlPeerPrefix,
 		m.LlPeerStats,
 		m.LlPolicyAddr,
+		m.LlPolicyHits,
 		m.LlPolicyPort,
+		m.LlPolicyRule,
 		m.LlPortDrops,
 		m.LlPortTaken,
 		m.LlPortUsed,

@@ -30,7 +30,7 @@ const (
 	headerRoot6 = 20
 
 	line     = 64 // blocks begin and end at multiples of this
-	cellSize = 8  // struct policy_cell
+	cellSize = 20 // struct policy_cell
 
 	leaf = 1 << 31 // ENTRY_LEAF, with value 0
 )

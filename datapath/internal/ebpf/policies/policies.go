@@ -5,6 +5,7 @@ package policies
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
@@ -57,7 +58,8 @@ type Policies struct {
 	subjects  map[string]policy.Subject // by name
 	inForceID ebpf.MapID
 	portOf    map[string]kernel.PolicyPortID // of Endpoints
-	blame     *blame
+	ledger    *ledger
+	inForce   *policy.State // nil: none, or an earlier run's
 }
 
 var _ datapath.Table[datapath.SetName, *policy.State] = (*Policies)(nil)
@@ -70,12 +72,12 @@ func Adopt(o Options) (*Policies, error) {
 	}
 	p := &Policies{
 		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.PolicyPortID]kernel.PolicyPort),
-		portOf: make(map[string]kernel.PolicyPortID), blame: newBlame(),
+		portOf: make(map[string]kernel.PolicyPortID), ledger: newLedger(o.Tables),
 	}
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
 	}
-	if err = p.readTables(); err == nil {
+	if err = errors.Join(p.readTables(), p.ledger.adopt()); err == nil {
 		p.word, err = p.readWord()
 	}
 	if err == nil {
@@ -120,9 +122,14 @@ func (p *Policies) apply(s *policy.State) error {
 			return err
 		}
 	}
+	p.image.numberOf = func(v policy.Verdict) (uint32, error) { return p.ledger.number(s, v) }
 	change := p.compiler.Apply(s)
 	p.unfreed = true
-	return p.commit(change)
+	if err := p.commit(change); err != nil {
+		return err
+	}
+	p.inForce = s
+	return p.ledger.retire(s, change.Policies)
 }
 
 // commit writes a change, and puts it in force.
@@ -135,7 +142,6 @@ func (p *Policies) commit(change *policy.Change) error {
 		return err
 	}
 	p.note(change)
-	p.blame.add(change.Cells)
 	if err := p.writeAddrs(1-from, change); err != nil {
 		return err
 	}
@@ -170,7 +176,7 @@ func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPort
 
 // place records the port of an Endpoint.
 func (p *Policies) place(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
-	p.blame.move(endpoint, p.portOf[string(endpoint)], port, true)
+	p.ledger.move(endpoint, p.portOf[string(endpoint)], port, true)
 	p.portOf[string(endpoint)] = port
 }
 
@@ -189,7 +195,7 @@ func (p *Policies) Detach(endpoint datapath.EndpointName) error {
 	if !attached {
 		return nil
 	}
-	p.blame.move(endpoint, port, 0, false)
+	p.ledger.move(endpoint, port, 0, false)
 	delete(p.portOf, string(endpoint))
 	return p.refresh(string(endpoint))
 }
@@ -234,7 +240,6 @@ func (p *Policies) rest() {
 	}
 	freed := p.compiler.Settle()
 	p.image.settle(freed)
-	p.blame.remove(freed.Cells)
 	p.unfreed = false
 }
 
@@ -250,7 +255,6 @@ func (p *Policies) begin() error {
 		return err
 	}
 	p.image, p.compiler, p.unfreed = newImage(m), policy.NewCompiler(), false
-	p.blame.reset()
 	p.uneven, p.names, p.subjects = make(map[netip.Addr]bool, len(p.addrs)), make(map[netip.Addr]string), make(map[string]policy.Subject)
 	for addr := range p.addrs {
 		p.uneven[addr] = true
@@ -282,7 +286,6 @@ func (p *Policies) publish(word uint32) error {
 	}
 	another := word&^policySide != p.word&^policySide
 	p.word, p.flipped = word, time.Now()
-	p.blame.publish()
 	if !another {
 		return nil
 	}
@@ -345,7 +348,10 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 		}
 		delete(p.ports, port)
 	}
-	p.failed = false
+	p.failed, p.inForce = false, nil
+	if err := p.ledger.retireAll(); err != nil {
+		return err
+	}
 	return p.SetInUse(false)
 }
 

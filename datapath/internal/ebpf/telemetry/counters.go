@@ -45,7 +45,8 @@ type Options struct {
 
 	Policies interface {
 		Usage() (used, size uint32)
-		Blame(s *kernel.Sample) *datapath.PolicyDrop
+		Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision)
+		Counters(name string) (datapath.PolicyCounters, bool, error)
 	}
 
 	// DeviceName returns the name of a device; if it is unknown, its index as text.
@@ -203,6 +204,11 @@ func (r *Reader) PortDrops(netns uint8, ifindex int) (map[string]uint64, error) 
 // RuleCounters implements [datapath.Telemetry].
 func (r *Reader) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {
 	return r.options.Firewall.Counters(name)
+}
+
+// PolicyCounters implements [datapath.Telemetry].
+func (r *Reader) PolicyCounters(_ context.Context, name string) (datapath.PolicyCounters, bool, error) {
+	return r.options.Policies.Counters(name)
 }
 
 // NATCounters implements [datapath.Telemetry].

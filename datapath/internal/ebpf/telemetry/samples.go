@@ -58,9 +58,12 @@ func (r *Reader) sample(raw *kernel.Sample) datapath.Sample {
 		decision = &datapath.Decision{Rule: rule, Action: action, Packet: packet}
 	}
 	service := r.options.Services.Name(raw.ServiceId)
+	decided, policies := r.options.Policies.Decisions(raw)
 	switch kernel.SampleType(raw.Type) {
 	case kernel.SampleTypeSAMPLE_ALLOWED:
 		return datapath.Sample{Decision: decision}
+	case kernel.SampleTypeSAMPLE_POLICY:
+		return datapath.Sample{Policies: policies, Packet: &packet}
 	case kernel.SampleTypeSAMPLE_OPENED:
 		return datapath.Sample{Opened: true, Connection: &datapath.Connection{
 			Protocol: datapath.Protocol(raw.Proto),
@@ -72,11 +75,12 @@ func (r *Reader) sample(raw *kernel.Sample) datapath.Sample {
 	if int(raw.Reason) < len(r.options.Reasons) {
 		reason = r.options.Reasons[raw.Reason]
 	}
-	return datapath.Sample{
-		Drop: &datapath.Drop{
-			Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: r.options.NATs.Name(uint16(raw.NatId)),
-			Endpoint: r.options.EndpointOf(uint8(raw.Netns), int(raw.Ifindex)), Policy: r.options.Policies.Blame(raw),
-		},
-		Decision: decision,
+	drop := &datapath.Drop{
+		Reason: reason, Packet: packet, Service: service, Rule: rule, NAT: r.options.NATs.Name(uint16(raw.NatId)),
+		Endpoint: r.options.EndpointOf(uint8(raw.Netns), int(raw.Ifindex)),
 	}
+	if len(decided) > 0 {
+		drop.Policy = &decided[0]
+	}
+	return datapath.Sample{Drop: drop, Decision: decision, Policies: policies, Packet: &packet}
 }
